@@ -1,10 +1,10 @@
 //! The accounts of the memory bus.
 //!
-//! At the end of each quantum, a plan reports what outermost units were entitled to and what they
-//! transferred. Transfers beyond a unit's entitlement are *borrowed*. They are *lent* by the units that left
-//! part of theirs unused, in proportion to what each left. The plan lists only units with known transfers, so
-//! a part may have no lender. Lent and lenderless bytes together equal those borrowed, units dropped by a
-//! reload included.
+//! At the end of each quantum, a plan reports the entitlements and the transfers of outermost units. Transfers
+//! beyond a unit's entitlement are *borrowed*. The units with unused entitlement *lend* these bytes, in
+//! proportion to what each left unused. The plan lists only units with known transfers, so some borrowed bytes
+//! may have no lender. Lent and lenderless bytes together equal borrowed bytes, including those of units that a
+//! reload dropped.
 
 use std::collections::BTreeMap;
 
@@ -15,49 +15,49 @@ use commonhold_policy::{Plan, Time};
 
 use crate::Imbalance;
 use crate::loans::Loans;
-use crate::spread::Spread;
+use crate::spread::Histogram;
 
 /// The account of one outermost unit since the ledger was opened, sub-units included.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct BusAccount {
-    /// What it is entitled to now, in bytes per second.
+    /// The unit's entitlement now, in bytes per second.
     pub entitled_bytes_per_s: u64,
-    /// Its limit in bytes per second; `None`: no limit.
+    /// The unit's limit in bytes per second; `None`: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub most_bytes_per_s: Option<u64>,
-    /// What it transferred in the last quantum, in bytes per second.
+    /// The unit's transfer rate in the last quantum, in bytes per second.
     pub using_bytes_per_s: u64,
-    /// Backlog in bytes: what it got less than it was due and has not caught up on. Negative: a surplus,
-    /// which decays.
+    /// The unit's backlog in bytes: transfers that were due to it and that it has not caught up on. Negative: a
+    /// surplus, which decays.
     pub owed_bytes: i64,
-    /// Whether it is stopped now until others have caught up, or until it is back within its limit.
+    /// Whether the unit is stopped now, until others have caught up or until it is back within its limit.
     pub waits: bool,
-    /// What it was entitled to, over time.
+    /// The unit's entitlement, integrated over time.
     pub entitled_bytes: u64,
-    /// What it transferred.
+    /// Bytes transferred.
     pub used_bytes: u64,
-    /// What others transferred of its unused part.
+    /// The bytes of the unit's unused entitlement that other units transferred.
     pub lent_bytes: u64,
-    /// What it transferred beyond what it was entitled to.
+    /// The bytes that the unit transferred beyond its entitlement.
     pub borrowed_bytes: u64,
-    /// Quanta in which it waited.
+    /// The number of quanta in which the unit waited.
     pub waited_quanta: u64,
-    /// The time of these, in nanoseconds.
+    /// The duration of these quanta, in nanoseconds.
     pub waited_ns: u64,
-    /// Quanta in which others waited while it had a backlog.
+    /// The number of quanta in which others waited while this unit had a backlog.
     pub called_back: u64,
-    /// Median call-back: from the start of the quantum that left it short until it had caught up.
+    /// The median call-back, from the start of the quantum that left the unit short until it had caught up.
     pub call_back_p50_ns: u64,
-    /// The 99th percentile.
+    /// The 99th percentile of call-backs.
     pub call_back_p99_ns: u64,
-    /// The longest.
+    /// The longest call-back.
     pub call_back_max_ns: u64,
 }
 
 /// A unit's running account.
 #[derive(Debug, Clone, Default)]
 struct BusEntry {
-    /// From the latest plan; `None` if that does not list the unit.
+    /// The unit's account in the latest plan; `None` if that plan does not list the unit.
     part: Option<BusPart>,
     entitled: u64,
     used: u64,
@@ -65,8 +65,8 @@ struct BusEntry {
     waited_quanta: u64,
     waited_ns: u64,
     called_back: u64,
-    call_backs: Spread,
-    /// Start of its backlog, and whether others waited for it meanwhile.
+    call_backs: Histogram,
+    /// The start of the unit's backlog, and whether others have waited since then; `None`: no backlog.
     owed_since: Option<(Time, bool)>,
 }
 
@@ -74,97 +74,99 @@ struct BusEntry {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Bus {
     units: BTreeMap<UnitId, BusEntry>,
-    /// Loans of units that left the contract: their counterparts may still be there.
+    /// Loans of units that left the contract. They balance those of units that are still present.
     closed: Loans,
     /// Bytes borrowed without a lender.
     lenderless: u64,
 }
 
-fn bytes(per_second: u64, time: Time) -> u64 {
-    part_of(per_second, time, 1_000_000_000)
+/// The bytes transferred in `duration` at a rate per second.
+fn bytes(per_second: u64, duration: Time) -> u64 {
+    part_of(per_second, duration, 1_000_000_000)
 }
 
 impl Bus {
-    /// Enters what a plan reports of the quantum that has just ended.
+    /// Enters a plan's report on the quantum that has just ended, if it has one.
     pub(crate) fn book(&mut self, plan: &Plan) {
         let Some(bus) = &plan.decisions.bus else { return };
         self.charge(bus);
-        let begun = plan.at.saturating_sub(bus.quantum_ns);
-        for (unit, own) in &mut self.units {
-            own.part = bus.units.iter().find(|part| part.unit == *unit).copied();
-            let Some(part) = own.part else {
-                own.owed_since = None;
+        let began = plan.at.saturating_sub(bus.quantum_ns);
+        for (unit, entry) in &mut self.units {
+            entry.part = bus.units.iter().find(|part| part.unit == *unit).copied();
+            let Some(part) = entry.part else {
+                entry.owed_since = None;
                 continue;
             };
             if part.waits {
-                own.waited_quanta += 1;
-                own.waited_ns += bus.quantum_ns;
+                entry.waited_quanta += 1;
+                entry.waited_ns += bus.quantum_ns;
             }
-            let waits_for_it = bus.units.iter().any(|other| other.unit != *unit && other.waits);
+            let others_wait = bus.units.iter().any(|other| other.unit != *unit && other.waits);
             if part.owed > 0 {
-                let (_, called) = own.owed_since.get_or_insert((begun, false));
-                *called |= waits_for_it;
-                own.called_back += u64::from(waits_for_it);
-            } else if let Some((since, true)) = own.owed_since.take() {
-                own.call_backs.add(plan.at.saturating_sub(since));
+                let (_, others_waited) = entry.owed_since.get_or_insert((began, false));
+                *others_waited |= others_wait;
+                entry.called_back += u64::from(others_wait);
+            } else if let Some((since, true)) = entry.owed_since.take() {
+                entry.call_backs.add(plan.at.saturating_sub(since));
             }
         }
     }
 
+    /// Charges the units' transfers in a quantum, and divides the borrowed bytes among the lenders.
     fn charge(&mut self, bus: &BusPlan) {
-        let transfers = |rate: fn(&BusPart) -> u64| {
+        let bytes_at = |rate: fn(&BusPart) -> u64| {
             bus.units.iter().map(move |part| bytes(rate(part), bus.quantum_ns)).collect::<Vec<u64>>()
         };
-        let (entitled, used) = (transfers(|part| part.entitled), transfers(|part| part.used));
-        let left: Vec<u64> =
+        let (entitled, used) = (bytes_at(|part| part.entitled), bytes_at(|part| part.used));
+        let unused: Vec<u64> =
             entitled.iter().zip(&used).map(|(entitled, used)| entitled.saturating_sub(*used)).collect();
-        let beyond: u64 =
+        let borrowed: u64 =
             entitled.iter().zip(&used).map(|(entitled, used)| used.saturating_sub(*entitled)).sum();
-        let lent = beyond.min(left.iter().sum());
-        self.lenderless += beyond - lent;
+        let lent = borrowed.min(unused.iter().sum());
+        self.lenderless += borrowed - lent;
         for ((part, lent), (entitled, used)) in
-            bus.units.iter().zip(split(lent, &left)).zip(entitled.into_iter().zip(used))
+            bus.units.iter().zip(split(lent, &unused)).zip(entitled.into_iter().zip(used))
         {
-            let own = self.units.entry(part.unit).or_default();
-            own.entitled += entitled;
-            own.used += used;
-            own.loans += Loans { lent, borrowed: used.saturating_sub(entitled) };
+            let entry = self.units.entry(part.unit).or_default();
+            entry.entitled += entitled;
+            entry.used += used;
+            entry.loans += Loans { lent, borrowed: used.saturating_sub(entitled) };
         }
     }
 
-    /// Adopts another contract. Accounts of units that left are closed; their loans stay in the sums.
+    /// Adopts another contract. The accounts of units that left are closed; their loans stay in the sums.
     pub(crate) fn adopt(&mut self, contract: &Contract) {
-        let gone = self.units.iter().filter(|(unit, _)| !contract.has(**unit));
-        self.closed += gone.map(|(_, own)| own.loans).sum::<Loans>();
+        let dropped = self.units.iter().filter(|(unit, _)| !contract.has(**unit));
+        self.closed += dropped.map(|(_, entry)| entry.loans).sum::<Loans>();
         self.units.retain(|unit, _| contract.has(*unit));
     }
 
     /// The account of a unit; `None` if no plan listed it, as for sub-units.
     pub(crate) fn account(&self, unit: UnitId) -> Option<BusAccount> {
-        let own = self.units.get(&unit)?;
-        let part = own.part;
+        let entry = self.units.get(&unit)?;
+        let part = entry.part;
         Some(BusAccount {
             entitled_bytes_per_s: part.map_or(0, |part| part.entitled),
             most_bytes_per_s: part.and_then(|part| part.most),
             using_bytes_per_s: part.map_or(0, |part| part.used),
             owed_bytes: part.map_or(0, |part| part.owed),
             waits: part.is_some_and(|part| part.waits),
-            entitled_bytes: own.entitled,
-            used_bytes: own.used,
-            lent_bytes: own.loans.lent,
-            borrowed_bytes: own.loans.borrowed,
-            waited_quanta: own.waited_quanta,
-            waited_ns: own.waited_ns,
-            called_back: own.called_back,
-            call_back_p50_ns: own.call_backs.within(500_000),
-            call_back_p99_ns: own.call_backs.within(990_000),
-            call_back_max_ns: own.call_backs.within(1_000_000),
+            entitled_bytes: entry.entitled,
+            used_bytes: entry.used,
+            lent_bytes: entry.loans.lent,
+            borrowed_bytes: entry.loans.borrowed,
+            waited_quanta: entry.waited_quanta,
+            waited_ns: entry.waited_ns,
+            called_back: entry.called_back,
+            call_back_p50_ns: entry.call_backs.quantile(500_000),
+            call_back_p99_ns: entry.call_backs.quantile(990_000),
+            call_back_max_ns: entry.call_backs.quantile(1_000_000),
         })
     }
 
-    /// Whether lent and lenderless bytes differ from those borrowed.
+    /// The imbalance if lent and lenderless bytes together differ from borrowed bytes.
     pub(crate) fn imbalance(&self) -> Option<Imbalance> {
-        let open: Loans = self.units.values().map(|own| own.loans).sum();
+        let open: Loans = self.units.values().map(|entry| entry.loans).sum();
         let (Loans { lent, borrowed }, lenderless) = (open + self.closed, self.lenderless);
         (lent + lenderless != borrowed).then_some(Imbalance::Bus { lent, lenderless, borrowed })
     }
@@ -212,7 +214,7 @@ mod tests {
     /// Unit A is short in the quantum that ends at 400, and B waits until A has caught up at 1,000: 800 ms,
     /// of which two quanta were called back. A backlog for which no other unit waits is no call-back.
     #[test]
-    fn what_is_owed_is_called_back() {
+    fn a_backlog_for_which_others_wait_is_a_call_back() {
         let mut books = Bus::default();
         let quantum = |owed, waits| {
             vec![BusPart { owed, ..part(A, 5_000, 1_000) }, BusPart { waits, ..part(B, 5_000, 6_000) }]
@@ -257,7 +259,7 @@ mod tests {
         /// Whatever plans report and whichever units are dropped, the sums balance, and no unit lends more
         /// than it left.
         #[test]
-        fn what_is_lent_is_what_is_borrowed(
+        fn lent_and_lenderless_bytes_equal_borrowed_bytes(
              quanta in prop::collection::vec(any_quantum(), 1..20),
         ) {
             let mut books = Bus::default();

@@ -1,8 +1,9 @@
 //! The accounts of disk bandwidth.
 //!
-//! A unit is entitled to its part of what all units transferred together; an idle disk owes nothing. Every
-//! entry conserves two sums: entitled bytes, with those of no unit, sum to what was transferred; hence lent
-//! bytes equal borrowed ones, units dropped by a reload included.
+//! A unit is entitled to its part of the bytes that all units together transferred; while a disk is idle, no
+//! unit is owed anything. Every entry conserves two sums. Entitled bytes, including those of the common units,
+//! sum to the bytes transferred. Therefore lent bytes equal borrowed bytes, including those of units that a
+//! reload dropped.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,49 +14,51 @@ use commonhold_policy::{DiskUse, Plan, Reason, Snapshot, Time};
 
 use crate::Imbalance;
 use crate::loans::Loans;
-use crate::spread::Spread;
+use crate::spread::Histogram;
 
 /// The disk account of one unit since the ledger was opened, all disks together, sub-units included.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct DiskAccount {
-    /// Its present share of what each disk transfers, in millionths.
+    /// The unit's present share of each disk's transfers, in millionths.
     pub entitled_part: u64,
-    /// What it transferred over the last interval, in bytes per second.
+    /// The unit's transfer rate over the last interval, in bytes per second.
     pub using_bytes_per_s: u64,
-    /// Bytes it read.
+    /// Bytes read.
     pub read_bytes: u64,
-    /// Bytes it wrote, if the file system attributes them.
+    /// Bytes written, if the file system attributes them.
     pub written_bytes: u64,
-    /// Its requests.
+    /// The number of requests.
     pub requests: u64,
-    /// Its part of what all units transferred, in bytes.
+    /// The unit's part of the bytes that all units transferred.
     pub entitled_bytes: u64,
-    /// What others transferred of that part, in bytes.
+    /// The bytes of that part that other units transferred.
     pub lent_bytes: u64,
-    /// What it transferred beyond that part, in bytes.
+    /// The bytes that the unit transferred beyond that part.
     pub borrowed_bytes: u64,
-    /// Time in which any of its processes was stalled for a disk, in nanoseconds; 0 if the kernel does not
-    /// report it.
+    /// Time in which any of the unit's processes was stalled for a disk, in nanoseconds; 0 if the kernel does
+    /// not report it.
     pub waited_ns: u64,
-    /// How often others were limited to their parts because it waited.
+    /// How often other units were limited to their parts because this unit waited.
     pub called_back: u64,
-    /// Median call-back: from the last sample at which it did not wait, or had its part.
+    /// The median call-back, which begins at the last sample at which the unit did not wait, or had its part.
     pub call_back_p50_ns: u64,
-    /// The 99th percentile.
+    /// The 99th percentile of call-backs.
     pub call_back_p99_ns: u64,
-    /// The longest.
+    /// The longest call-back.
     pub call_back_max_ns: u64,
 }
 
-/// A unit's running account.
+/// A unit's running account, sub-units excluded. Bytes are of all disks together.
 #[derive(Debug, Clone, Default)]
 struct DiskEntry {
+    /// The unit's share of each disk by the latest plan, in millionths.
     part: u64,
+    /// The transfer rate over the last interval, in bytes per second.
     using: u64,
     used: DiskUse,
     entitled: u64,
     loans: Loans,
-    call_backs: Spread,
+    call_backs: Histogram,
 }
 
 /// The accounts of all units.
@@ -63,28 +66,28 @@ struct DiskEntry {
 pub(crate) struct Disks {
     /// By [`UnitId::index`].
     units: Vec<DiskEntry>,
-    /// Loans of units that left the contract: their counterparts may still be there.
+    /// Loans of units that left the contract. They balance those of units that are still present.
     closed: Loans,
-    /// The latest sample of each disk.
+    /// The latest sample of each disk: its time, and each unit's counters.
     seen: BTreeMap<String, (Time, Vec<DiskUse>)>,
-    /// Rate limits in force.
-    held: BTreeSet<(UnitId, String)>,
+    /// The units and disks with a rate limit in force.
+    limited: BTreeSet<(UnitId, String)>,
 }
 
 impl Disks {
-    /// Enters what happened up to the snapshot, under the orders in force until then.
+    /// Charges the transfers since the previous snapshot, under the orders in force until now.
     pub(crate) fn observe(&mut self, snapshot: &Snapshot) {
-        // A removed disk took its limits with it.
-        self.held.retain(|(_, name)| snapshot.disks.iter().any(|disk| disk.name == *name));
-        let fresh = |name: &str, at: Time| self.seen.get(name).is_none_or(|(seen, _)| *seen < at);
-        if !snapshot.disks.iter().any(|disk| fresh(&disk.name, disk.at)) {
+        // The limits on a removed disk ended with the disk.
+        self.limited.retain(|(_, name)| snapshot.disks.iter().any(|disk| disk.name == *name));
+        let is_new = |name: &str, at: Time| self.seen.get(name).is_none_or(|(seen, _)| *seen < at);
+        if !snapshot.disks.iter().any(|disk| is_new(&disk.name, disk.at)) {
             return;
         }
-        for own in &mut self.units {
-            own.using = 0;
+        for entry in &mut self.units {
+            entry.using = 0;
         }
         for disk in &snapshot.disks {
-            self.reach(disk.units.len());
+            self.resize(disk.units.len());
             let Some((at, before)) = self.seen.get_mut(&disk.name) else {
                 self.seen.insert(disk.name.clone(), (disk.at, disk.units.clone()));
                 continue;
@@ -101,8 +104,8 @@ impl Disks {
         self.observe_stalls(snapshot);
     }
 
-    /// Ensures accounts for this many units.
-    fn reach(&mut self, units: usize) {
+    /// Ensures accounts for this many units; never shrinks.
+    fn resize(&mut self, units: usize) {
         self.units.resize(self.units.len().max(units), DiskEntry::default());
     }
 
@@ -112,28 +115,30 @@ impl Disks {
         if used.iter().all(|used| used.bytes() == 0 && used.requests == 0) {
             return;
         }
-        let parts: Vec<u64> = self.units.iter().map(|own| own.part).collect();
-        let all: u64 = used.iter().map(|used| used.bytes()).sum();
-        // Before the first plan no unit is entitled to anything, and nothing is lent.
-        let none_is_entitled = parts.iter().all(|part| *part == 0);
-        for (index, (own, due)) in self.units.iter_mut().zip(split(all, &parts)).enumerate() {
+        let parts: Vec<u64> = self.units.iter().map(|entry| entry.part).collect();
+        let total: u64 = used.iter().map(|used| used.bytes()).sum();
+        // Before the first plan no unit is entitled to anything. Then count each unit's use as its due, so that
+        // nothing is lent.
+        let no_plan_yet = parts.iter().all(|part| *part == 0);
+        for (index, (entry, due)) in self.units.iter_mut().zip(split(total, &parts)).enumerate() {
             let used = used.get(index).copied().unwrap_or_default();
-            own.used.read_bytes += used.read_bytes;
-            own.used.written_bytes += used.written_bytes;
-            own.used.requests += used.requests;
-            own.using += per_second(used.bytes(), elapsed);
-            let due = if none_is_entitled { used.bytes() } else { due };
-            own.entitled += due;
+            entry.used.read_bytes += used.read_bytes;
+            entry.used.written_bytes += used.written_bytes;
+            entry.used.requests += used.requests;
+            entry.using += per_second(used.bytes(), elapsed);
+            let due = if no_plan_yet { used.bytes() } else { due };
+            entry.entitled += due;
             let (lent, borrowed) = (due.saturating_sub(used.bytes()), used.bytes().saturating_sub(due));
-            own.loans += Loans { lent, borrowed };
+            entry.loans += Loans { lent, borrowed };
         }
     }
 
-    /// Stall times are per unit and the same at every disk of a snapshot, so the first disk's are used.
+    /// Enters stall times. The kernel reports them per unit, not per disk: all disks of a snapshot have the same
+    /// values, so the first disk's are used.
     fn observe_stalls(&mut self, snapshot: &Snapshot) {
         let Some(disk) = snapshot.disks.first() else { return };
-        for (own, used) in self.units.iter_mut().zip(&disk.units) {
-            own.used.stalled_ns = used.stalled_ns;
+        for (entry, used) in self.units.iter_mut().zip(&disk.units) {
+            entry.used.stalled_ns = used.stalled_ns;
         }
     }
 
@@ -141,51 +146,53 @@ impl Disks {
     pub(crate) fn book(&mut self, plan: &Plan, applied_at: Time) {
         if !plan.decisions.disk.entitled.is_empty() {
             let entitled = &plan.decisions.disk.entitled;
-            self.reach(entitled.len());
+            self.resize(entitled.len());
             let parts = entitled.iter().copied().chain(std::iter::repeat(0));
-            self.units.iter_mut().zip(parts).for_each(|(own, part)| own.part = part);
+            self.units.iter_mut().zip(parts).for_each(|(entry, part)| entry.part = part);
         }
         for step in &plan.orders.disk {
             let DiskOrder::Cap { unit, disk, read, write } = &step.action else { continue };
             let key = (*unit, disk.clone());
             if read.is_none() && write.is_none() {
-                self.held.remove(&key);
-            } else if let (true, Reason::DiskWanted { by, since, .. }) = (self.held.insert(key), step.reason)
-            {
-                self.reach(by.index() + 1);
+                self.limited.remove(&key);
+                continue;
+            }
+            let is_new_limit = self.limited.insert(key);
+            if let (true, Reason::DiskWanted { by, since, .. }) = (is_new_limit, step.reason) {
+                self.resize(by.index() + 1);
                 self.units[by.index()].call_backs.add(applied_at.saturating_sub(since));
             }
         }
     }
 
-    /// Adopts another contract. Accounts of units that left are closed; their loans stay in the sums.
+    /// Adopts another contract. The accounts of units that left are closed; their loans stay in the sums.
     pub(crate) fn adopt(&mut self, contract: &Contract) {
-        for (id, own) in (0..).map(UnitId).zip(&mut self.units) {
+        for (id, entry) in (0..).map(UnitId).zip(&mut self.units) {
             if !contract.has(id) {
-                self.closed += own.loans;
-                *own = DiskEntry::default();
+                self.closed += entry.loans;
+                *entry = DiskEntry::default();
             }
         }
-        self.held.retain(|(id, _)| contract.has(*id));
+        self.limited.retain(|(id, _)| contract.has(*id));
         // The next snapshot is the baseline for the new contract's units.
         self.seen.clear();
     }
 
-    /// Moves the account of a unit that ended into its heir's.
-    pub(crate) fn bequeath(&mut self, unit: UnitId, heir: UnitId) {
-        self.held.retain(|(held, _)| *held != unit);
+    /// Closes the account of a unit that ended, and adds it to the encloser's account.
+    pub(crate) fn close_into(&mut self, unit: UnitId, encloser: UnitId) {
+        self.limited.retain(|(limited, _)| *limited != unit);
         // Another unit may take the number and count from 0.
         for (_, units) in self.seen.values_mut() {
             units.get_mut(unit.index()).map(std::mem::take);
         }
-        let Some(own) = self.units.get_mut(unit.index()).map(std::mem::take) else { return };
-        let Some(heir) = self.units.get_mut(heir.index()) else { return };
-        heir.used.read_bytes += own.used.read_bytes;
-        heir.used.written_bytes += own.used.written_bytes;
-        heir.used.requests += own.used.requests;
-        heir.entitled += own.entitled;
-        heir.loans += own.loans;
-        heir.call_backs.merge(&own.call_backs);
+        let Some(entry) = self.units.get_mut(unit.index()).map(std::mem::take) else { return };
+        let Some(encloser) = self.units.get_mut(encloser.index()) else { return };
+        encloser.used.read_bytes += entry.used.read_bytes;
+        encloser.used.written_bytes += entry.used.written_bytes;
+        encloser.used.requests += entry.used.requests;
+        encloser.entitled += entry.entitled;
+        encloser.loans += entry.loans;
+        encloser.call_backs.merge(&entry.call_backs);
     }
 
     /// The account of a unit, given the unit and its sub-units, the unit first; `None` if no disk was
@@ -194,37 +201,38 @@ impl Disks {
         if self.seen.is_empty() && self.units.is_empty() {
             return None;
         }
-        let owns: Vec<&DiskEntry> = family.iter().filter_map(|id| self.units.get(id.index())).collect();
-        let sum = |figure: &dyn Fn(&DiskEntry) -> u64| owns.iter().map(|own| figure(own)).sum::<u64>();
-        let mut call_backs = Spread::default();
-        for own in &owns {
-            call_backs.merge(&own.call_backs);
+        let entries: Vec<&DiskEntry> = family.iter().filter_map(|id| self.units.get(id.index())).collect();
+        let sum = |figure: &dyn Fn(&DiskEntry) -> u64| entries.iter().map(|entry| figure(entry)).sum::<u64>();
+        let mut call_backs = Histogram::default();
+        for entry in &entries {
+            call_backs.merge(&entry.call_backs);
         }
         Some(DiskAccount {
-            entitled_part: sum(&|own| own.part),
-            using_bytes_per_s: sum(&|own| own.using),
-            read_bytes: sum(&|own| own.used.read_bytes),
-            written_bytes: sum(&|own| own.used.written_bytes),
-            requests: sum(&|own| own.used.requests),
-            entitled_bytes: sum(&|own| own.entitled),
-            lent_bytes: sum(&|own| own.loans.lent),
-            borrowed_bytes: sum(&|own| own.loans.borrowed),
-            waited_ns: sum(&|own| own.used.stalled_ns.unwrap_or(0)),
+            entitled_part: sum(&|entry| entry.part),
+            using_bytes_per_s: sum(&|entry| entry.using),
+            read_bytes: sum(&|entry| entry.used.read_bytes),
+            written_bytes: sum(&|entry| entry.used.written_bytes),
+            requests: sum(&|entry| entry.used.requests),
+            entitled_bytes: sum(&|entry| entry.entitled),
+            lent_bytes: sum(&|entry| entry.loans.lent),
+            borrowed_bytes: sum(&|entry| entry.loans.borrowed),
+            waited_ns: sum(&|entry| entry.used.stalled_ns.unwrap_or(0)),
             called_back: call_backs.count(),
-            call_back_p50_ns: call_backs.within(500_000),
-            call_back_p99_ns: call_backs.within(990_000),
-            call_back_max_ns: call_backs.within(1_000_000),
+            call_back_p50_ns: call_backs.quantile(500_000),
+            call_back_p99_ns: call_backs.quantile(990_000),
+            call_back_max_ns: call_backs.quantile(1_000_000),
         })
     }
 
-    /// Whether lent bytes differ from borrowed ones.
+    /// The imbalance if lent bytes differ from borrowed bytes.
     pub(crate) fn imbalance(&self) -> Option<Imbalance> {
-        let open: Loans = self.units.iter().map(|own| own.loans).sum();
+        let open: Loans = self.units.iter().map(|entry| entry.loans).sum();
         let Loans { lent, borrowed } = open + self.closed;
         (lent != borrowed).then_some(Imbalance::Disk { lent, borrowed })
     }
 }
 
+/// A rate in bytes per second.
 fn per_second(bytes: u64, elapsed: Time) -> u64 {
     part_of(bytes, 1_000_000_000, elapsed)
 }
@@ -278,7 +286,7 @@ mod tests {
     /// Parts 3:1, and 200 bytes of 400 are lent; then a reload drops one of the two, and another unit takes
     /// its number. Of another 400 bytes half as much is lent, since the first transfers 200 of its 300.
     #[test]
-    fn what_a_dropped_unit_lent_and_borrowed_stays_in_the_sums() {
+    fn loans_of_a_dropped_unit_stay_in_the_sums() {
         for dropped in [A, B] {
             let mut books = Disks::default();
             let plan = entitled();

@@ -1,7 +1,8 @@
-//! Gangs: which jobs run in a quantum, which wait, and for how long.
+//! The accounts of gangs: in how many quanta each job ran, and in how many it waited.
 //!
-//! Counts are taken from plans. A gang *ran* in a quantum if it was chosen for it or came to spare CPUs. It
-//! *waited* if it was stopped when the quantum ended and had not run in it. One that slept did neither.
+//! Counts are taken from plans. A gang *ran* in a quantum if it was chosen at the quantum's start, or later for
+//! CPUs that fell free. It *waited* if it did not run in the quantum and was stopped at the quantum's end. A
+//! gang that slept neither ran nor waited.
 
 use std::collections::BTreeMap;
 
@@ -17,21 +18,21 @@ pub struct Gang {
     /// Why it runs or is stopped; `None` while it sleeps.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "because")]
     pub because: Option<Reason>,
-    /// CPUs that it had when it last ran; 0 if it never did.
+    /// The number of CPUs when the gang last ran; 0 if it never ran.
     pub cpus: u32,
-    /// Estimated use by each of its threads of the shared resource when it was last chosen; `None` if it
-    /// never was.
+    /// The estimated use of the shared resource by each of the gang's threads when the gang was last chosen;
+    /// `None` if it was never chosen.
     #[serde(flatten, default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<SharedRate>,
     /// The source of `rate`.
     pub known: Known,
-    /// Whole quanta for which it has waited since it last ran.
+    /// The number of whole quanta for which the gang has waited since it last ran.
     pub waits: u64,
-    /// Quanta in which it ran.
+    /// The number of quanta in which the gang ran.
     pub ran: u64,
-    /// Quanta in which it waited.
+    /// The number of quanta in which the gang waited.
     pub waited: u64,
-    /// The longest run of consecutive ones.
+    /// The largest number of consecutive quanta in which the gang waited.
     pub longest: u64,
 }
 
@@ -106,11 +107,11 @@ mod because {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum GangState {
-    /// It runs.
+    /// The gang runs.
     Runs,
-    /// It is stopped.
+    /// The gang is stopped.
     Waits,
-    /// It wants no CPU and is not stopped.
+    /// The gang wants no CPU and is not stopped.
     #[default]
     Sleeps,
 }
@@ -119,9 +120,9 @@ pub enum GangState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Known {
-    /// Measured in quanta in which it ran, by its processes or the processor.
+    /// Measured in quanta in which the gang ran, by the gang's processes or by the processor.
     Told,
-    /// The contract's `first-rate`, used until it is measured.
+    /// The contract's `first-rate`, used until there is a measurement.
     #[default]
     Taken,
 }
@@ -141,19 +142,20 @@ pub struct GangAccount {
     pub longest: u64,
 }
 
+/// A gang's running account.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct GangEntry {
     unit: UnitId,
     gang: Gang,
-    /// Whether it ran in the current quantum.
+    /// Whether the gang ran in the current quantum.
     ran: bool,
-    /// Whether its use of the shared resource was ever reported.
+    /// Whether the gang's use of the shared resource was ever reported.
     reports: bool,
 }
 
-/// Totals over a unit's gangs, those that ended included.
+/// Totals over a unit's gangs, including gangs that ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Sum {
+struct Totals {
     ran: u64,
     waited: u64,
     longest: u64,
@@ -166,15 +168,17 @@ pub(crate) struct Gangs {
     are_chosen: bool,
     share: GangsShare,
     gangs: BTreeMap<JobId, GangEntry>,
-    units: BTreeMap<UnitId, Sum>,
+    units: BTreeMap<UnitId, Totals>,
 }
 
 impl Gangs {
+    /// Adopts another contract. If its gangs share another resource, rates are unknown again; if jobs are no
+    /// longer gangs, all gangs are dropped.
     pub(crate) fn adopt(&mut self, contract: &Contract) {
         let rules = contract.machine.gangs;
         if std::mem::replace(&mut self.share, rules.share) != rules.share {
-            for own in self.gangs.values_mut() {
-                (own.reports, own.gang.known, own.gang.rate) = (false, Known::Taken, None);
+            for entry in self.gangs.values_mut() {
+                (entry.reports, entry.gang.known, entry.gang.rate) = (false, Known::Taken, None);
             }
         }
         if rules.by == By::Off {
@@ -189,80 +193,83 @@ impl Gangs {
         self.gangs.retain(|job, _| jobs.binary_search_by_key(job, |facts| facts.job).is_ok());
         for facts in jobs {
             let new = GangEntry { unit: facts.unit, gang: Gang::default(), ran: false, reports: false };
-            let own = self.gangs.entry(facts.job).or_insert(new);
-            own.unit = facts.unit;
-            own.reports |= facts.shared.is_some();
+            let entry = self.gangs.entry(facts.job).or_insert(new);
+            entry.unit = facts.unit;
+            entry.reports |= facts.shared.is_some();
         }
     }
 
+    /// Enters the gangs that a plan stops, continues and chooses.
     pub(crate) fn book(&mut self, plan: &Plan) {
         let quantum = plan.decisions.quantum.as_ref();
         self.are_chosen |= quantum.is_some();
         if quantum.is_some_and(|quantum| quantum.begins) {
-            self.close();
+            self.end_quantum();
         }
+        // A gang whose gate opens counts as sleeping, unless the quantum below has chosen it.
         for step in &plan.orders.gangs {
             let GangOrder::Gate { job, open, .. } = step.action;
-            let Some(own) = self.gangs.get_mut(&job) else { continue };
-            (own.gang.state, own.gang.because) =
+            let Some(entry) = self.gangs.get_mut(&job) else { continue };
+            (entry.gang.state, entry.gang.because) =
                 if open { (GangState::Sleeps, None) } else { (GangState::Waits, Some(step.reason)) };
-            own.gang.waits = 0;
+            entry.gang.waits = 0;
         }
         let Some(quantum) = quantum else { return };
-        for (job, own) in &mut self.gangs {
-            if own.gang.state == GangState::Runs && !quantum.goes_on.contains(job) {
-                (own.gang.state, own.gang.because) = (GangState::Sleeps, None);
+        for (job, entry) in &mut self.gangs {
+            if entry.gang.state == GangState::Runs && !quantum.goes_on.contains(job) {
+                (entry.gang.state, entry.gang.because) = (GangState::Sleeps, None);
             }
         }
         for step in &quantum.chosen {
-            let Some(own) = self.gangs.get_mut(&step.action.job) else { continue };
-            own.ran = true;
-            let gang = &mut own.gang;
+            let Some(entry) = self.gangs.get_mut(&step.action.job) else { continue };
+            entry.ran = true;
+            let gang = &mut entry.gang;
             (gang.state, gang.because, gang.waits) = (GangState::Runs, Some(step.reason), 0);
             (gang.cpus, gang.rate) = (step.action.cpus, Some(step.action.rate));
         }
     }
 
-    /// Ends a quantum.
-    fn close(&mut self) {
-        for own in self.gangs.values_mut() {
-            let sum = self.units.entry(own.unit).or_default();
-            let gang = &mut own.gang;
-            if std::mem::take(&mut own.ran) {
+    /// Counts the quantum that ends as one in which each gang ran or waited.
+    fn end_quantum(&mut self) {
+        for entry in self.gangs.values_mut() {
+            let totals = self.units.entry(entry.unit).or_default();
+            let gang = &mut entry.gang;
+            if std::mem::take(&mut entry.ran) {
                 gang.ran += 1;
-                sum.ran += 1;
-                if own.reports {
+                totals.ran += 1;
+                if entry.reports {
                     gang.known = Known::Told;
                 }
             } else if gang.state == GangState::Waits {
                 gang.waits += 1;
                 gang.waited += 1;
                 gang.longest = gang.longest.max(gang.waits);
-                sum.waited += 1;
-                sum.longest = sum.longest.max(gang.waits);
+                totals.waited += 1;
+                totals.longest = totals.longest.max(gang.waits);
             }
         }
     }
 
+    /// A job's account as a gang; `None` for an unknown job, or if jobs are no gangs.
     pub(crate) fn gang(&self, job: JobId) -> Option<Gang> {
-        self.gangs.get(&job).filter(|_| self.are_chosen).map(|own| own.gang.clone())
+        self.gangs.get(&job).filter(|_| self.are_chosen).map(|entry| entry.gang.clone())
     }
 
-    /// The account of a unit, given the unit and its sub-units; `None` if it never had a gang.
+    /// The account of a unit, given the unit and its sub-units; `None` if they never had a gang.
     pub(crate) fn account(&self, family: &[UnitId]) -> Option<GangAccount> {
-        let sums: Vec<&Sum> = family.iter().filter_map(|unit| self.units.get(unit)).collect();
-        let gangs = self.gangs.values().filter(|own| self.are_chosen && family.contains(&own.unit));
+        let totals: Vec<&Totals> = family.iter().filter_map(|unit| self.units.get(unit)).collect();
+        let gangs = self.gangs.values().filter(|entry| self.are_chosen && family.contains(&entry.unit));
         let in_state = |state| {
-            let count = gangs.clone().filter(|own| own.gang.state == state).count();
+            let count = gangs.clone().filter(|entry| entry.gang.state == state).count();
             u32::try_from(count).unwrap_or(u32::MAX)
         };
-        let there = !sums.is_empty() || gangs.clone().next().is_some();
-        there.then(|| GangAccount {
+        let has_gangs = !totals.is_empty() || gangs.clone().next().is_some();
+        has_gangs.then(|| GangAccount {
             running: in_state(GangState::Runs),
             waiting: in_state(GangState::Waits),
-            ran: sums.iter().map(|sum| sum.ran).sum(),
-            waited: sums.iter().map(|sum| sum.waited).sum(),
-            longest: sums.iter().map(|sum| sum.longest).max().unwrap_or(0),
+            ran: totals.iter().map(|totals| totals.ran).sum(),
+            waited: totals.iter().map(|totals| totals.waited).sum(),
+            longest: totals.iter().map(|totals| totals.longest).max().unwrap_or(0),
         })
     }
 }

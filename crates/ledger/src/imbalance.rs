@@ -6,7 +6,7 @@ use commonhold_contract::UnitId;
 /// a test or a simulation fails.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Imbalance {
-    /// CPU time on loan by plans, in nanoseconds.
+    /// The CPU time lent by plans differs from the CPU time borrowed, in nanoseconds.
     #[error("the accounts of CPU time do not balance: {lent} ns are lent and {borrowed} ns borrowed")]
     CpuTime {
         /// Lent by all units.
@@ -27,7 +27,7 @@ pub enum Imbalance {
         /// Its owner, if any.
         owner: Option<UnitId>,
     },
-    /// Disk transfers beyond and below units' parts, in bytes.
+    /// The disk transfers below units' parts (lent) differ from those beyond them (borrowed), in bytes.
     #[error("the accounts of disks do not balance: {lent} bytes are lent and {borrowed} bytes borrowed")]
     Disk {
         /// Lent by all units.
@@ -35,7 +35,8 @@ pub enum Imbalance {
         /// Borrowed by all units.
         borrowed: u64,
     },
-    /// Memory bus transfers beyond and below units' entitlements, in bytes.
+    /// The memory bus transfers below units' entitlements (lent) and those without a lender together differ from
+    /// those beyond entitlements (borrowed), in bytes.
     #[error(
         "the accounts of the memory bus do not balance: {lent} bytes are lent, {lenderless} bytes have no lender, and \
          {borrowed} bytes are borrowed"
@@ -48,7 +49,8 @@ pub enum Imbalance {
         /// Borrowed by all units.
         borrowed: u64,
     },
-    /// Memory on loan, in bytes. It may be borrowed of what no unit holds, but not lent to no unit.
+    /// More memory is lent than borrowed, in bytes. The reverse is allowed: units may borrow memory that no unit
+    /// is entitled to.
     #[error(
         "the accounts of memory do not balance: {lent} bytes are lent and only {borrowed} bytes borrowed"
     )]
@@ -81,8 +83,8 @@ fn owner_text(owner: Option<UnitId>) -> String {
 }
 
 impl Imbalance {
-    /// What does not balance, without numbers, so that a lasting imbalance is reported once although its
-    /// numbers change.
+    /// The name of the sum that does not balance, without numbers. Lets a caller report a lasting imbalance once,
+    /// although its numbers change.
     pub fn kind(&self) -> &'static str {
         match self {
             Imbalance::CpuTime { .. } => "CPU time",

@@ -1,7 +1,7 @@
-//! Jobs: the pools of their threads, and the fraction of samples in which threads were there.
+//! Jobs: the pools in which their threads have seats, and how often threads really ran there.
 //!
-//! At each snapshot, each thread that wants a CPU counts once. It is *at home* if its CPU is in the pool of
-//! its seat. A thread without a seat is never at home, and counts as well.
+//! At each snapshot, each thread that wants a CPU is one sample. The thread is *at home* if its CPU is in the
+//! pool of its seat. A thread without a seat is never at home, and is a sample as well.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ pub struct Job {
     pub unit: String,
     /// Number of threads.
     pub threads: u32,
-    /// Pools, and the number of its threads with a seat there.
+    /// Pools, each with the number of the job's threads that have a seat in it.
     pub pools: Vec<(u32, u32)>,
     /// Number of times that a thread was moved to bring the job together.
     pub moved: u64,
@@ -33,11 +33,12 @@ pub struct Job {
     /// Its memory by node, as node number and bytes, as last sampled.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub memory: Vec<(u32, u64)>,
-    /// As a gang, if jobs are gangs.
+    /// The job's account as a gang, if jobs are gangs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gang: Option<Gang>,
 }
 
+/// A job's running account.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct JobEntry {
     /// `None` before the job was observed.
@@ -56,13 +57,16 @@ pub(crate) struct Jobs {
     form: PoolForm,
     /// The CPUs from which `pool_of` was computed.
     cpus: Vec<Cpu>,
+    /// The pool of each CPU.
     pool_of: BTreeMap<u32, u32>,
     jobs: BTreeMap<JobId, JobEntry>,
+    /// The job of each thread with a seat, and the seat's pool.
     seats: BTreeMap<ThreadId, (JobId, u32)>,
     gangs: Gangs,
 }
 
 impl Jobs {
+    /// Adopts another contract. If it forms other pools, the next snapshot recomputes them.
     pub(crate) fn adopt(&mut self, contract: &Contract) {
         if self.form != contract.machine.pools {
             (self.form, self.cpus) = (contract.machine.pools, Vec::new());
@@ -70,6 +74,7 @@ impl Jobs {
         self.gangs.adopt(contract);
     }
 
+    /// Enters one sample of each thread that wants a CPU, and drops jobs that ended.
     pub(crate) fn observe(&mut self, machine: &Machine, snapshot: &Snapshot) {
         self.gangs.observe(&snapshot.jobs);
         if snapshot.jobs.is_empty() {
@@ -83,25 +88,26 @@ impl Jobs {
             self.pool_of = pools.into_iter().map(|(cpu, pool)| (cpu, number(pool))).collect();
             self.cpus.clone_from(&machine.cpus);
         }
-        let there = |job: &JobId| snapshot.jobs.binary_search_by_key(job, |facts| facts.job).is_ok();
-        self.jobs.retain(|job, _| there(job));
+        let exists = |job: &JobId| snapshot.jobs.binary_search_by_key(job, |facts| facts.job).is_ok();
+        self.jobs.retain(|job, _| exists(job));
         for facts in &snapshot.jobs {
-            let own = self.jobs.entry(facts.job).or_default();
-            own.unit = Some(facts.unit);
-            own.name.clone_from(&facts.name);
-            own.threads = u32::try_from(facts.threads.len()).unwrap_or(u32::MAX);
+            let entry = self.jobs.entry(facts.job).or_default();
+            entry.unit = Some(facts.unit);
+            entry.name.clone_from(&facts.name);
+            entry.threads = u32::try_from(facts.threads.len()).unwrap_or(u32::MAX);
             for thread in facts.threads.iter().filter(|thread| thread.wants) {
                 let seat = self.seats.get(&thread.thread).map(|(_, pool)| *pool);
                 let pool = thread.cpu.and_then(|cpu| self.pool_of.get(&cpu).copied());
-                own.looks += 1;
-                own.at_home += u64::from(seat.is_some() && seat == pool);
+                entry.looks += 1;
+                entry.at_home += u64::from(seat.is_some() && seat == pool);
             }
             if let Some(memory) = &facts.memory {
-                own.memory.clone_from(memory);
+                entry.memory.clone_from(memory);
             }
         }
     }
 
+    /// Enters the seats that a plan assigns or takes away, and its gangs.
     pub(crate) fn book(&mut self, plan: &Plan) {
         self.gangs.book(plan);
         for step in &plan.decisions.seats {
@@ -110,35 +116,36 @@ impl Jobs {
                 Some(pool) => drop(self.seats.insert(seat.thread, (seat.job, pool))),
                 None => drop(self.seats.remove(&seat.thread)),
             }
-            if let (Reason::Together { .. }, Some(own)) = (step.reason, self.jobs.get_mut(&seat.job)) {
-                own.moved += 1;
+            if let (Reason::Together { .. }, Some(entry)) = (step.reason, self.jobs.get_mut(&seat.job)) {
+                entry.moved += 1;
             }
         }
     }
 
-    /// The gangs of a unit, given the unit and its sub-units.
+    /// The gang account of a unit, given the unit and its sub-units.
     pub(crate) fn gangs_of(&self, family: &[UnitId]) -> Option<GangAccount> {
         self.gangs.account(family)
     }
 
+    /// All existing jobs by number.
     pub(crate) fn statement(&self, contract: &Contract) -> Vec<Job> {
         let mut pools: BTreeMap<JobId, BTreeMap<u32, u32>> = BTreeMap::new();
         for (job, pool) in self.seats.values() {
             *pools.entry(*job).or_default().entry(*pool).or_default() += 1;
         }
-        let job = |(id, own): (&JobId, &JobEntry)| Job {
+        let job = |(id, entry): (&JobId, &JobEntry)| Job {
             job: id.0,
-            name: own.name.clone(),
-            unit: own
+            name: entry.name.clone(),
+            unit: entry
                 .unit
                 .and_then(|unit| contract.units.get(unit.index()))
                 .map_or_else(String::new, |unit| unit.path.clone()),
-            threads: own.threads,
+            threads: entry.threads,
             pools: pools.get(id).into_iter().flatten().map(|(pool, count)| (*pool, *count)).collect(),
-            moved: own.moved,
-            at_home: own.at_home,
-            looks: own.looks,
-            memory: own.memory.clone(),
+            moved: entry.moved,
+            at_home: entry.at_home,
+            looks: entry.looks,
+            memory: entry.memory.clone(),
             gang: self.gangs.gang(*id),
         };
         self.jobs.iter().map(job).collect()
@@ -153,7 +160,7 @@ mod tests {
     use commonhold_policy::{JobFacts, ThreadFacts};
 
     #[test]
-    fn a_look_counts_where_a_thread_is() {
+    fn a_sample_counts_whether_a_thread_is_at_home() {
         let machine = Machine::synthetic("nodes:2 cpus:2").unwrap();
         let mut contract = Contract::default();
         let unit = contract.add(None, "a");

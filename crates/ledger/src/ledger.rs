@@ -1,4 +1,8 @@
-//! The ledger proper: turns plans and snapshots into entries of each unit's account.
+//! The ledger proper: keeps the CPU account of each unit, and passes plans and snapshots on to the accounts of
+//! the other resources.
+//!
+//! [`Ledger::observe`] charges the time since the previous snapshot, under the plans in force then.
+//! [`Ledger::book`] enters a new plan. [`Ledger::statement`] sums each unit with its sub-units.
 
 use std::collections::BTreeMap;
 
@@ -21,18 +25,19 @@ use crate::{Account, Credits, Imbalance, Place, Statement};
 #[derive(Debug, Clone, Default)]
 struct CpuEntry {
     facts: UnitFacts,
-    /// Whether `facts` is a baseline for differences.
-    counted: bool,
+    /// Whether differences to `facts` are meaningful: false before the first sample, and after a reload.
+    has_baseline: bool,
     using_micro_cpus: u64,
     used_ns: u64,
     waited_ns: u64,
     waited_on_ns: BTreeMap<UnitId, u64>,
     entitled_micro_cpus: u64,
     entitled_ns: u64,
-    /// Nanoseconds on loan, by plans and, separately, at switches.
+    /// Loans that plans made, in nanoseconds.
     by_plans: Loans,
+    /// Loans that a scheduler made at switches, in nanoseconds.
     at_switches: Loans,
-    /// Loans made by plans.
+    /// The number of loans made by plans.
     loans: u64,
     called_back: u64,
     call_back_max_ns: u64,
@@ -41,9 +46,9 @@ struct CpuEntry {
 }
 
 impl CpuEntry {
-    /// Enters what the scheduler lent and called back by itself since the previous sample.
+    /// Enters the loans and call-backs that the scheduler made at switches since the previous sample.
     fn charge_switch_loans(&mut self, now: SwitchLoans) {
-        let before = if self.counted { self.facts.loans } else { now };
+        let before = if self.has_baseline { self.facts.loans } else { now };
         self.at_switches += Loans {
             lent: now.lent_ns.saturating_sub(before.lent_ns),
             borrowed: now.borrowed_ns.saturating_sub(before.borrowed_ns),
@@ -51,13 +56,13 @@ impl CpuEntry {
         self.called_back += now.called_back.saturating_sub(before.called_back);
         self.call_back_sum_ns += now.call_back_sum_ns.saturating_sub(before.call_back_sum_ns);
         if now.called_back > before.called_back {
-            // The maximum since the backend started bounds the one since the ledger was opened.
+            // The maximum is since the backend started: an upper bound of that since the ledger was opened.
             self.call_back_max_ns = self.call_back_max_ns.max(now.call_back_max_ns);
         }
     }
 
-    /// Adds another account's sums; its momentary values end with it.
-    fn inherit(&mut self, other: CpuEntry) {
+    /// Adds the sums of another account, which is closed. The other account's momentary values are dropped.
+    fn merge(&mut self, other: CpuEntry) {
         self.used_ns += other.used_ns;
         self.waited_ns += other.waited_ns;
         for (unit, ns) in other.waited_on_ns {
@@ -74,24 +79,29 @@ impl CpuEntry {
 
 /// The accounts of all units.
 ///
-/// Conserved at every entry: CPU time used, idle and common sums to the machine's capacity; for loans made by
-/// plans, lent time equals borrowed time, units dropped by a reload included, and the CPUs lent are those
-/// borrowed. Loans made at switches are counted by the scheduler on each CPU without stopping it, so one side
-/// may be sampled a switch later than the other, and their sums are not checked.
+/// Conserved at every entry:
+/// - used, idle and common CPU time sum to the machine's capacity;
+/// - of loans made by plans, lent time equals borrowed time, including the loans of units that a reload dropped;
+/// - every lent CPU is owned by its lender.
+///
+/// Loans made at switches are not checked: the scheduler counts them on each CPU while it runs, so the lender's
+/// counter may be sampled a switch later than the borrower's.
 #[derive(Debug, Clone)]
 pub struct Ledger {
+    /// Indexed by unit.
     units: Vec<CpuEntry>,
-    /// Loans by plans of units that left the contract: their counterparts may still be there.
+    /// Loans by plans of units that left the contract. They balance those of units that are still present.
     closed: Loans,
+    /// The owner of each owned CPU.
     owner: BTreeMap<u32, UnitId>,
-    /// Lender and borrower by CPU.
+    /// Lender and borrower of each lent CPU.
     loan: BTreeMap<u32, (UnitId, UnitId)>,
     cpus: u32,
     opened_at: Option<Time>,
     at: Time,
     capacity_ns: u64,
     idle_ns: u64,
-    /// The backend's counter at the latest snapshot.
+    /// The backend's counter of idle time at the latest snapshot.
     idle_seen_ns: u64,
     disks: Disks,
     bus: Bus,
@@ -128,18 +138,19 @@ impl Ledger {
         }
     }
 
+    /// The foreign groups of units that are in the contract.
     fn places_of(&self, contract: &Contract) -> Vec<Place> {
-        let present = self.places.iter().filter(|place| contract.has(place.unit));
-        let listed = present.map(|place| Place {
+        let in_contract = self.places.iter().filter(|place| contract.has(place.unit));
+        let places = in_contract.map(|place| Place {
             place: place.id.0,
             unit: contract.unit(place.unit).path.clone(),
             group: place.path.clone(),
             set: place.most.clone(),
         });
-        listed.collect()
+        places.collect()
     }
 
-    /// Enters what happened up to the snapshot, under the plans in force until then. Returns imbalances.
+    /// Charges the time since the previous snapshot, under the plans in force until now. Returns imbalances.
     #[must_use]
     pub fn observe(&mut self, machine: &Machine, snapshot: &Snapshot) -> Vec<Imbalance> {
         self.units.resize(self.units.len().max(snapshot.units.len()), CpuEntry::default());
@@ -168,10 +179,10 @@ impl Ledger {
     pub fn book(&mut self, plan: &Plan, applied_at: Time) -> Vec<Imbalance> {
         let entitled = &plan.decisions.cpu.entitled;
         self.units.resize(self.units.len().max(entitled.len()), CpuEntry::default());
-        for (own, entitled) in self.units.iter_mut().zip(entitled) {
-            own.entitled_micro_cpus = *entitled;
+        for (entry, entitled) in self.units.iter_mut().zip(entitled) {
+            entry.entitled_micro_cpus = *entitled;
         }
-        self.note_credits(plan);
+        self.copy_credits(plan);
         for step in &plan.decisions.cpu.steps {
             match step.action {
                 CpuDecision::Own { cpu, unit } => drop(self.owner.insert(cpu, unit)),
@@ -183,10 +194,10 @@ impl Ledger {
                 CpuDecision::CallBack { cpu, lender, since, .. } => {
                     self.loan.remove(&cpu);
                     let latency = applied_at.saturating_sub(since);
-                    let own = self.unit(lender);
-                    own.called_back += 1;
-                    own.call_back_sum_ns += latency;
-                    own.call_back_max_ns = own.call_back_max_ns.max(latency);
+                    let entry = self.unit(lender);
+                    entry.called_back += 1;
+                    entry.call_back_sum_ns += latency;
+                    entry.call_back_max_ns = entry.call_back_max_ns.max(latency);
                 }
                 CpuDecision::Return { cpu, .. } => drop(self.loan.remove(&cpu)),
             }
@@ -198,37 +209,37 @@ impl Ledger {
         }
         self.bus.book(plan);
         self.disks.book(plan, applied_at);
-        let mut wrong = self.exchanges.book(plan);
-        wrong.extend(self.imbalances());
-        wrong
+        let mut imbalances = self.exchanges.book(plan);
+        imbalances.extend(self.imbalances());
+        imbalances
     }
 
     /// Takes each unit's credits from the plan. A plan without a memory decision leaves memory credits
     /// unchanged.
-    fn note_credits(&mut self, plan: &Plan) {
+    fn copy_credits(&mut self, plan: &Plan) {
         let (cpu, memory, disk) = (&plan.decisions.cpu, &plan.decisions.memory, &plan.decisions.disk);
         let credit = |credits: &[i64], n: usize| credits.get(n).copied().unwrap_or(0);
-        for (n, own) in self.units.iter_mut().enumerate() {
-            own.credits.cpu_ns = credit(&cpu.credits, n);
-            own.credits.disk_bytes = credit(&disk.credits, n);
+        for (n, entry) in self.units.iter_mut().enumerate() {
+            entry.credits.cpu_ns = credit(&cpu.credits, n);
+            entry.credits.disk_bytes = credit(&disk.credits, n);
             if let Some(memory) = memory {
-                own.credits.memory_byte_s = credit(&memory.credits, n);
+                entry.credits.memory_byte_s = credit(&memory.credits, n);
             }
         }
     }
 
-    /// Adopts another contract after a reload. Accounts of units that left are closed: their CPU time counts
-    /// as common, and their loans stay in the sums.
+    /// Adopts another contract after a reload. The accounts of units that left are closed: their CPU time counts
+    /// as common from now on, and their loans stay in the sums.
     pub fn adopt(&mut self, contract: &Contract) {
         self.units.resize(self.units.len().max(contract.units.len()), CpuEntry::default());
-        for (id, own) in (0u32..).map(UnitId).zip(&mut self.units) {
+        for (id, entry) in (0u32..).map(UnitId).zip(&mut self.units) {
             if contract.has(id) {
                 // The backend may restart its counters for the new contract.
-                own.counted = false;
-                own.waited_on_ns.retain(|unit, _| contract.has(*unit));
+                entry.has_baseline = false;
+                entry.waited_on_ns.retain(|unit, _| contract.has(*unit));
             } else {
-                self.closed += own.by_plans;
-                *own = CpuEntry::default();
+                self.closed += entry.by_plans;
+                *entry = CpuEntry::default();
             }
         }
         self.disks.adopt(contract);
@@ -236,19 +247,19 @@ impl Ledger {
         self.follow(contract);
     }
 
-    /// Closes sub-units that ended, such as jobs, and moves their accounts into their enclosers'. Other
-    /// accounts continue.
-    pub fn close(&mut self, gone: &[UnitId], contract: &Contract) {
-        for unit in gone {
-            if let Some(heir) = contract.unit(*unit).parent {
-                let own = std::mem::take(self.unit(*unit));
-                self.unit(heir).inherit(own);
-                self.disks.bequeath(*unit, heir);
-                self.memory.bequeath(*unit, heir);
+    /// Closes the accounts of sub-units that ended, such as jobs, and adds them to their enclosers' accounts.
+    /// Other accounts continue.
+    pub fn close(&mut self, ended: &[UnitId], contract: &Contract) {
+        for unit in ended {
+            if let Some(encloser) = contract.unit(*unit).parent {
+                let entry = std::mem::take(self.unit(*unit));
+                self.unit(encloser).merge(entry);
+                self.disks.close_into(*unit, encloser);
+                self.memory.close_into(*unit, encloser);
             }
         }
-        for own in &mut self.units {
-            own.waited_on_ns.retain(|unit, _| contract.has(*unit));
+        for entry in &mut self.units {
+            entry.waited_on_ns.retain(|unit, _| contract.has(*unit));
         }
         self.memory.adopt(contract);
         self.follow(contract);
@@ -263,6 +274,7 @@ impl Ledger {
         self.loan.retain(|_, (lender, borrower)| contract.has(*lender) && contract.has(*borrower));
     }
 
+    /// The account of a unit, opened if necessary.
     fn unit(&mut self, unit: UnitId) -> &mut CpuEntry {
         let index = unit.index();
         if index >= self.units.len() {
@@ -271,6 +283,7 @@ impl Ledger {
         &mut self.units[index]
     }
 
+    /// Charges `elapsed` to both sides of each loan in force.
     fn charge_loans(&mut self, elapsed: Time) {
         for (lender, borrower) in self.loan.values().copied().collect::<Vec<_>>() {
             self.unit(lender).by_plans.lent += elapsed;
@@ -278,44 +291,46 @@ impl Ledger {
         }
     }
 
+    /// Enters a unit's facts, and its entitlement over `elapsed`.
     fn charge_unit(&mut self, index: usize, facts: UnitFacts, elapsed: Time) {
         let unit = UnitId(u32::try_from(index).unwrap_or(u32::MAX));
-        let own = &mut self.units[index];
-        own.entitled_ns += scale(own.entitled_micro_cpus, elapsed);
-        let fresh = facts.at.saturating_sub(own.facts.at);
-        let used = if own.counted { facts.used_ns.saturating_sub(own.facts.used_ns) } else { 0 };
-        let waited = if own.counted { facts.waited_ns.saturating_sub(own.facts.waited_ns) } else { 0 };
-        own.used_ns += used;
-        own.waited_ns += waited;
-        own.charge_switch_loans(facts.loans);
-        // A sample of the same time gives no rate, but may add CPU time used until then.
-        if fresh > 0 || !own.counted {
-            own.using_micro_cpus = part_of(used, MILLIONTH, fresh.max(1));
+        let entry = &mut self.units[index];
+        entry.entitled_ns += cpu_time(entry.entitled_micro_cpus, elapsed);
+        let since_sample = facts.at.saturating_sub(entry.facts.at);
+        let used = if entry.has_baseline { facts.used_ns.saturating_sub(entry.facts.used_ns) } else { 0 };
+        let waited =
+            if entry.has_baseline { facts.waited_ns.saturating_sub(entry.facts.waited_ns) } else { 0 };
+        entry.used_ns += used;
+        entry.waited_ns += waited;
+        entry.charge_switch_loans(facts.loans);
+        // A second sample at the same time gives no rate, but may add CPU time used before.
+        if since_sample > 0 || !entry.has_baseline {
+            entry.using_micro_cpus = part_of(used, MILLIONTH, since_sample.max(1));
         }
-        (own.facts, own.counted) = (facts, true);
-        self.blame(unit, waited);
+        (entry.facts, entry.has_baseline) = (facts, true);
+        self.attribute_wait(unit, waited);
     }
 
     /// Attributes a lender's waiting time to the current borrowers of its CPUs, in equal parts.
-    fn blame(&mut self, lender: UnitId, waited_ns: u64) {
+    fn attribute_wait(&mut self, lender: UnitId, waited_ns: u64) {
         if waited_ns == 0 {
             return;
         }
         let borrowers: Vec<UnitId> =
-            self.loan.values().filter(|(from, _)| *from == lender).map(|(_, to)| *to).collect();
+            self.loan.values().filter(|(from, _)| *from == lender).map(|(_, borrower)| *borrower).collect();
         if borrowers.is_empty() {
             return;
         }
-        let each = waited_ns / borrowers.len() as u64;
-        let own = self.unit(lender);
+        let part_ns = waited_ns / borrowers.len() as u64;
+        let entry = self.unit(lender);
         for borrower in borrowers {
-            *own.waited_on_ns.entry(borrower).or_insert(0) += each;
+            *entry.waited_on_ns.entry(borrower).or_insert(0) += part_ns;
         }
     }
 
-    /// Sums that do not balance.
+    /// The sums of all resources that do not balance.
     fn imbalances(&self) -> Vec<Imbalance> {
-        let open: Loans = self.units.iter().map(|own| own.by_plans).sum();
+        let open: Loans = self.units.iter().map(|entry| entry.by_plans).sum();
         let Loans { lent, borrowed } = open + self.closed;
         let time = (lent != borrowed).then_some(Imbalance::CpuTime { lent, borrowed });
         let stranger = |(cpu, (lender, _)): (&u32, &(UnitId, UnitId))| {
@@ -333,8 +348,10 @@ impl Ledger {
         let (units, levels) = (contract.listed(), Levels::of(contract));
         let accounts: Vec<Account> =
             units.iter().map(|unit| self.account(contract, *unit, &levels.within(*unit))).collect();
-        let top = |unit: UnitId| contract.unit(unit).parent.is_none();
-        let used: u64 = units.iter().zip(&accounts).filter(|(id, _)| top(**id)).map(|(_, a)| a.used_ns).sum();
+        let is_top_level = |unit: UnitId| contract.unit(unit).parent.is_none();
+        let top_accounts = units.iter().zip(&accounts).filter(|(unit, _)| is_top_level(**unit));
+        let used: u64 = top_accounts.map(|(_, account)| account.used_ns).sum();
+        // If more CPU time was counted than there was capacity, raise the capacity, so that the sum is exact.
         let capacity_ns = self.capacity_ns.max(used);
         let idle_ns = self.idle_ns.min(capacity_ns - used);
         Statement {
@@ -355,46 +372,56 @@ impl Ledger {
 
     /// The account of a unit, given the unit and its sub-units, in the order of their numbers.
     fn account(&self, contract: &Contract, unit: UnitId, family: &[UnitId]) -> Account {
-        let owns: Vec<&CpuEntry> = family.iter().filter_map(|id| self.units.get(id.index())).collect();
-        let sum = |figure: &dyn Fn(&CpuEntry) -> u64| owns.iter().map(|own| figure(own)).sum::<u64>();
+        let entries: Vec<&CpuEntry> = family.iter().filter_map(|id| self.units.get(id.index())).collect();
+        let sum = |figure: &dyn Fn(&CpuEntry) -> u64| entries.iter().map(|entry| figure(entry)).sum::<u64>();
         let credit = |figure: &dyn Fn(&Credits) -> i64| {
-            owns.iter().map(|own| figure(&own.credits)).fold(0, i64::saturating_add)
+            entries.iter().map(|entry| figure(&entry.credits)).fold(0, i64::saturating_add)
         };
         let credits = Credits {
             cpu_ns: credit(&|credits| credits.cpu_ns),
             memory_byte_s: credit(&|credits| credits.memory_byte_s),
             disk_bytes: credit(&|credits| credits.disk_bytes),
         };
-        let mine = |id: UnitId| family.binary_search(&id).is_ok();
-        let own = self.units.get(unit.index());
+        let in_family = |id: UnitId| family.binary_search(&id).is_ok();
+        let entry = self.units.get(unit.index());
         let mut waited_on_ns = BTreeMap::new();
-        for (id, ns) in owns.iter().flat_map(|own| &own.waited_on_ns) {
+        for (id, ns) in entries.iter().flat_map(|entry| &entry.waited_on_ns) {
             let path = contract.units.get(id.index()).map_or("?", |unit| unit.path.as_str());
             *waited_on_ns.entry(path.to_owned()).or_insert(0) += ns;
         }
         Account {
             unit: contract.unit(unit).path.clone(),
-            processes: own.map_or(0, |own| own.facts.processes),
-            outside: own.map_or(0, |own| own.facts.outside),
-            entitled_micro_cpus: own.map_or(0, |own| own.entitled_micro_cpus),
-            owned: self.owner.iter().filter(|(_, id)| mine(**id)).map(|(cpu, _)| *cpu).collect::<CpuSet>(),
-            lending: self.loan.iter().filter(|(_, (lender, _))| mine(*lender)).map(|(cpu, _)| *cpu).collect(),
+            processes: entry.map_or(0, |entry| entry.facts.processes),
+            outside: entry.map_or(0, |entry| entry.facts.outside),
+            entitled_micro_cpus: entry.map_or(0, |entry| entry.entitled_micro_cpus),
+            owned: self
+                .owner
+                .iter()
+                .filter(|(_, id)| in_family(**id))
+                .map(|(cpu, _)| *cpu)
+                .collect::<CpuSet>(),
+            lending: self
+                .loan
+                .iter()
+                .filter(|(_, (lender, _))| in_family(*lender))
+                .map(|(cpu, _)| *cpu)
+                .collect(),
             borrowing: self
                 .loan
                 .iter()
-                .filter(|(_, (_, borrower))| mine(*borrower))
+                .filter(|(_, (_, borrower))| in_family(*borrower))
                 .map(|(cpu, _)| *cpu)
                 .collect(),
-            using_micro_cpus: sum(&|own| own.using_micro_cpus),
-            entitled_ns: own.map_or(0, |own| own.entitled_ns),
-            used_ns: sum(&|own| own.used_ns),
-            lent_ns: sum(&|own| own.by_plans.lent + own.at_switches.lent),
-            borrowed_ns: sum(&|own| own.by_plans.borrowed + own.at_switches.borrowed),
-            loans: sum(&|own| own.loans),
-            called_back: sum(&|own| own.called_back),
-            call_back_max_ns: owns.iter().map(|own| own.call_back_max_ns).max().unwrap_or(0),
-            call_back_sum_ns: sum(&|own| own.call_back_sum_ns),
-            waited_ns: sum(&|own| own.waited_ns),
+            using_micro_cpus: sum(&|entry| entry.using_micro_cpus),
+            entitled_ns: entry.map_or(0, |entry| entry.entitled_ns),
+            used_ns: sum(&|entry| entry.used_ns),
+            lent_ns: sum(&|entry| entry.by_plans.lent + entry.at_switches.lent),
+            borrowed_ns: sum(&|entry| entry.by_plans.borrowed + entry.at_switches.borrowed),
+            loans: sum(&|entry| entry.loans),
+            called_back: sum(&|entry| entry.called_back),
+            call_back_max_ns: entries.iter().map(|entry| entry.call_back_max_ns).max().unwrap_or(0),
+            call_back_sum_ns: sum(&|entry| entry.call_back_sum_ns),
+            waited_ns: sum(&|entry| entry.waited_ns),
             waited_on_ns,
             disk: self.disks.account(family),
             bus: self.bus.account(unit),
@@ -405,12 +432,13 @@ impl Ledger {
     }
 }
 
+/// The number of a machine's CPUs.
 fn cpus(machine: &Machine) -> u32 {
     u32::try_from(machine.cpus.len()).unwrap_or(u32::MAX)
 }
 
-/// The CPU time of `micro_cpus` over `elapsed`.
-fn scale(micro_cpus: u64, elapsed: Time) -> u64 {
+/// The CPU time in nanoseconds that `micro_cpus` (millionths of a CPU) amount to over `elapsed`.
+fn cpu_time(micro_cpus: u64, elapsed: Time) -> u64 {
     part_of(micro_cpus, elapsed, MILLIONTH)
 }
 
@@ -517,7 +545,7 @@ mod tests {
     /// unit takes its number. After 100 ms without loans, the remaining unit lends to the new one, or borrows
     /// from it, for another 100 ms.
     #[test]
-    fn what_a_dropped_unit_lent_and_borrowed_stays_in_the_sums() {
+    fn loans_of_a_dropped_unit_stay_in_the_sums() {
         for dropped in [LIGHT, HEAVY] {
             let mut contract = Contract::default();
             let machine = Machine::synthetic("cpus:2 memory:1GiB").unwrap();

@@ -1,7 +1,7 @@
-//! The ledger: what each unit was promised, got, lent, borrowed and waited for.
+//! The ledger: the amounts that each unit was promised, got, lent, borrowed and waited for.
 //!
-//! Its only inputs are plans and snapshots. Its sums are conserved; an imbalance is reported, and the ledger
-//! continues.
+//! The only inputs are plans and snapshots. Sums are conserved, such as lent and borrowed CPU time. A sum that
+//! does not balance is reported as an [`Imbalance`], and the ledger continues.
 
 mod bus;
 mod disk;
@@ -35,38 +35,39 @@ pub struct Account {
     pub unit: String,
     /// Member processes now, sub-units excluded.
     pub processes: u32,
-    /// Of these, those left in other programs' control groups, outside the unit's limits.
+    /// The number of these processes that stay in other programs' control groups, outside the unit's limits.
     #[serde(default)]
     pub outside: u32,
-    /// What it is entitled to now, in millionths of a CPU, sub-units included.
+    /// The unit's entitlement now, in millionths of a CPU, sub-units included.
     pub entitled_micro_cpus: u64,
-    /// CPUs it owns now.
+    /// CPUs that the unit owns now.
     pub owned: commonhold_machine::CpuSet,
-    /// CPUs of its own that it lends now.
+    /// The unit's own CPUs that it lends now.
     pub lending: commonhold_machine::CpuSet,
-    /// CPUs of others that it borrows now.
+    /// Other units' CPUs that the unit borrows now.
     pub borrowing: commonhold_machine::CpuSet,
-    /// Its CPU use over the last interval between snapshots, in millionths of a CPU.
+    /// The unit's CPU use over the last interval between snapshots, in millionths of a CPU.
     pub using_micro_cpus: u64,
-    /// What it was entitled to, over time.
+    /// The unit's entitlement, integrated over time.
     pub entitled_ns: u64,
-    /// What it used.
+    /// CPU time used.
     pub used_ns: u64,
-    /// Home-CPU time it lent.
+    /// Time of home CPUs that was lent.
     pub lent_ns: u64,
-    /// CPU time it held on loan.
+    /// Time for which the unit held CPUs on loan.
     pub borrowed_ns: u64,
-    /// Loans made by plans; those made at switches are not counted individually.
+    /// The number of loans made by plans; loans made at switches are not counted individually.
     pub loans: u64,
-    /// Loans it called back.
+    /// The number of loans that the unit called back.
     pub called_back: u64,
-    /// The longest call-back, from the last sample at which it did not want the CPU to the end of the loan.
+    /// The longest call-back, from the last sample at which the unit did not want the CPU to the end of the
+    /// loan.
     pub call_back_max_ns: u64,
-    /// The sum over all call-backs, for the mean.
+    /// The sum of all call-backs' durations, for the mean.
     pub call_back_sum_ns: u64,
-    /// Time its threads were runnable without a CPU.
+    /// Time for which the unit's threads were runnable without a CPU.
     pub waited_ns: u64,
-    /// The part of `waited_ns` during which a home CPU of its own was on loan, by borrower.
+    /// The part of `waited_ns` during which a home CPU of the unit was on loan, by borrower.
     pub waited_on_ns: BTreeMap<String, u64>,
     /// Disk bandwidth, if it is controlled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -85,8 +86,8 @@ pub struct Account {
     pub credits: Option<Credits>,
 }
 
-/// A unit's credits ([`commonhold_policy::credits`]): what it lent less what it borrowed, with decay.
-/// Negative for a net borrower.
+/// A unit's credits ([`commonhold_policy::credits`]): the amount lent less the amount borrowed, with exponential
+/// decay. Negative for a net borrower.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Credits {
     /// Nanoseconds of a CPU.
@@ -102,7 +103,7 @@ pub struct Credits {
 pub struct Statement {
     /// The scheme in force.
     pub scheme: Scheme,
-    /// CPUs of the machine.
+    /// The number of the machine's CPUs.
     pub cpus: u32,
     /// How long the ledger has been open, in nanoseconds.
     pub elapsed_ns: u64,
@@ -136,7 +137,7 @@ pub struct Statement {
 /// Another program's control group in which a unit's limits apply.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Place {
-    /// Its number in plans.
+    /// The number of the control group in plans.
     pub place: u32,
     /// The unit.
     pub unit: String,

@@ -1,8 +1,9 @@
-//! What was lent and borrowed of a resource, in its measure: the two sums that must balance over all units.
+//! The amounts of a resource that were lent and borrowed: two sums that must balance over all units.
 
 use std::iter::Sum;
 use std::ops::{Add, AddAssign};
 
+/// Amounts lent and borrowed, in the resource's measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Loans {
     pub(crate) lent: u64,

@@ -2,19 +2,19 @@
 //!
 //! Memory is occupied rather than consumed, so an account has current amounts and their integrals over time.
 //!
-//! A call-back belongs to the lender. It starts at the last sample at which the lender did not want what it
-//! lent. It ends at the sample at which borrowers have returned as much as was called back until then. So
-//! reported times are upper bounds. While a lender grows, every step may call back a little more; each is a
-//! call-back of its own. Memory that a borrower takes beyond its bound was never lent and is not called back,
-//! but a call-back ends only once the borrower is within its bound.
+//! A call-back belongs to the lender. It begins at the last sample at which the lender did not want the memory
+//! that it lent. It ends at the sample at which borrowers have returned all memory that was called back up to
+//! its beginning. So reported durations are upper bounds. While a lender grows, every step may call back a
+//! little more memory; each such step is a call-back of its own. Memory that a borrower takes beyond its bound
+//! was never lent and is not called back, but a call-back ends only once the borrower is within its bound.
 //!
-//! The promise to a lender is the call-back time stated by the plan when it last lent. A call-back that
-//! exceeds it is late.
+//! The promise to a lender is the call-back time that the plan stated when the unit last lent. A call-back that
+//! takes longer is late.
 //!
-//! Pages are not lent to one unit in particular: idle memory is pooled and dealt out to units that are short.
-//! So a called-back loan is recorded for each pair of a lender that called and a borrower that had to return
-//! memory then. It ends when that borrower has returned its part. The lender's own call-back ends when all
-//! borrowers have.
+//! Pages are not lent to one unit in particular: idle memory is pooled, and divided among units that are short.
+//! So a called-back loan is recorded for each pair of a lender that called back and a borrower that had to
+//! return memory then. The loan ends when that borrower has returned its part; the lender's call-back ends when
+//! all borrowers have returned theirs.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -23,22 +23,22 @@ use commonhold_policy::plan::{MemoryPlan, NoMore, Share};
 use commonhold_policy::{Plan, Snapshot, Time, UnitMemory};
 
 use crate::Imbalance;
-use crate::spread::Spread;
+use crate::spread::Histogram;
 
 /// A unit's memory account since the ledger was opened, sub-units included. In bytes; times in nanoseconds.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct MemoryAccount {
-    /// What it is entitled to now.
+    /// The unit's entitlement now.
     pub entitled: u64,
-    /// Its allowance now: entitled - lent + borrowed.
+    /// The memory that the unit may use now: entitled - lent + borrowed.
     pub allowed: u64,
-    /// What it uses now.
+    /// The memory that the unit uses now.
     pub used: u64,
     /// The part of `used` not accessed for a long time, if the machine can tell.
     pub cold: u64,
-    /// What it lends now.
+    /// The memory that the unit lends now.
     pub lent: u64,
-    /// What it borrows now.
+    /// The memory that the unit borrows now.
     pub borrowed: u64,
     /// Average entitlement over time.
     pub entitled_mean: u64,
@@ -54,7 +54,7 @@ pub struct MemoryAccount {
     pub call_back_p50_ns: u64,
     /// The 99th percentile of call-backs.
     pub call_back_p99_ns: u64,
-    /// The longest.
+    /// The longest call-back.
     pub call_back_max_ns: u64,
     /// Call-backs that exceeded the promise made when they began.
     #[serde(default)]
@@ -63,20 +63,20 @@ pub struct MemoryAccount {
     /// sub-units. `None` if it lends nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub within_ns: Option<u64>,
-    /// Why its own processes may not use more now, if they are short.
+    /// Why the unit's own processes may not use more now; `None` if they are not short.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub no_more: Option<NoMore>,
     /// Time in which at least one of its processes was stalled for memory.
     pub waited_ns: u64,
     /// Bytes refaulted soon after reclaim.
     pub refaulted: u64,
-    /// Bytes reclaimed from it by order: called back, to be lent, or on trial.
+    /// Bytes reclaimed from the unit by order: to call them back, to lend them, or for a trial.
     pub taken: u64,
-    /// Time spent on that.
+    /// Time spent on reclaiming these.
     pub taking_ns: u64,
     /// Processes killed because memory ran out.
     pub killed: u64,
-    /// Memory of its processes charged elsewhere, since they allocated it before joining.
+    /// Memory of the unit's processes charged elsewhere, since they allocated it before they joined the unit.
     pub elsewhere: u64,
     /// File pages charged to it and attributed to other units that also map them; an estimate.
     pub for_others: u64,
@@ -117,21 +117,21 @@ pub struct CallBacks {
     pub max_ns: u64,
 }
 
-impl From<&Spread> for CallBacks {
-    fn from(spread: &Spread) -> Self {
+impl From<&Histogram> for CallBacks {
+    fn from(spread: &Histogram) -> Self {
         CallBacks {
             loans: spread.count(),
-            p50_ns: spread.within(500_000),
-            p99_ns: spread.within(990_000),
-            max_ns: spread.within(1_000_000),
+            p50_ns: spread.quantile(500_000),
+            p99_ns: spread.quantile(990_000),
+            max_ns: spread.quantile(1_000_000),
         }
     }
 }
 
-/// The machine's memory.
+/// The machine's memory, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct MemoryTotals {
-    /// All of it.
+    /// All memory that the kernel manages.
     pub total: u64,
     /// Kernel memory charged to no unit.
     pub kernel: u64,
@@ -144,45 +144,50 @@ pub struct MemoryTotals {
 /// A unit's running account, sub-units excluded.
 #[derive(Debug, Clone, Default)]
 struct MemoryEntry {
-    /// Counters at the first sample and now.
+    /// The first sample, the baseline of cumulative counters.
     first: Option<UnitMemory>,
+    /// The latest sample.
     facts: UnitMemory,
+    /// The unit's share by the latest decision.
     share: Share,
     /// Integrals over time, in byte-nanoseconds.
     entitled: u128,
     used: u128,
     lent: u128,
     borrowed: u128,
-    /// As a borrower: called-back bytes that it has not returned.
+    /// As a borrower: called-back bytes that the unit has not returned.
     owed: u64,
-    /// As a borrower: call-backs from it in progress.
-    from_it: Calls,
-    /// As a lender: durations of call-backs; `by_borrower` has them by borrower.
-    call_backs: Spread,
+    /// As a borrower: the call-backs in progress for which the unit has to return memory.
+    calls_on_unit: Calls,
+    /// As a lender: durations of completed call-backs.
+    call_backs: Histogram,
+    /// As a lender: the number of late call-backs.
     late: u64,
+    /// As a lender: the most recent completed call-backs, the latest last.
     returns: VecDeque<Return>,
-    by_borrower: BTreeMap<UnitId, Spread>,
+    /// As a lender: durations of completed called-back loans, by borrower.
+    by_borrower: BTreeMap<UnitId, Histogram>,
 }
 
 /// Number of call-backs kept individually per unit.
 const RETURNS_MAX: usize = 16;
 
 impl MemoryEntry {
-    /// Records a completed call-back.
-    fn record(&mut self, back: Return) {
-        self.call_backs.add(back.took_ns);
-        self.late += u64::from(back.took_ns > back.promised_ns);
+    /// Records a completed call-back of the unit as a lender.
+    fn record(&mut self, call_back: Return) {
+        self.call_backs.add(call_back.took_ns);
+        self.late += u64::from(call_back.took_ns > call_back.promised_ns);
         if self.returns.len() == RETURNS_MAX {
             self.returns.pop_front();
         }
-        self.returns.push_back(back);
+        self.returns.push_back(call_back);
     }
 
-    /// The use that was within its old allowance and is not within the new one. Use beyond the old allowance
-    /// was never lent.
+    /// The bytes that a new share calls back from the unit: its use within the old allowance and beyond the new
+    /// one. Use beyond the old allowance was never lent. `None` if the new share calls nothing back.
     fn newly_called(&self, share: &Share) -> Option<u64> {
-        let within = self.facts.used.min(self.share.allowed);
-        share.called_back.then(|| within.saturating_sub(share.allowed))
+        let used_by_right = self.facts.used.min(self.share.allowed);
+        share.called_back.then(|| used_by_right.saturating_sub(share.allowed))
     }
 }
 
@@ -193,17 +198,19 @@ pub(crate) struct Memory {
     totals: MemoryTotals,
     opened_at: Option<Time>,
     at: Time,
-    /// The sample before the latest: the last at which lenders were seen not to want what they lent.
-    content_at: Time,
+    /// The time of the sample before the latest: the last one at which lenders did not yet want the memory that
+    /// they call back now. So call-backs begin at this time.
+    previous_at: Time,
+    /// Call-backs in progress, from all borrowers together.
     calls: Calls,
-    /// Borrowings of units that left since the last decision, which still counts them as lent.
+    /// The borrowings of units that left since the last decision; that decision still counts them as lent.
     gone_borrowed: u64,
 }
 
-/// Call-backs in progress, from one borrower or from all, in order of their start.
+/// Call-backs in progress, from one borrower or from all, in order of their beginning.
 #[derive(Debug, Clone, Default)]
 struct Calls {
-    /// Bytes called back so far.
+    /// All bytes ever called back.
     called: u64,
     in_progress: VecDeque<Call>,
 }
@@ -212,14 +219,16 @@ struct Calls {
 #[derive(Debug, Clone)]
 struct Call {
     since: Time,
-    /// The value of `Calls::called` including this one: it ends once this much was returned.
+    /// The call-back is complete once this many bytes have been returned: [`Calls::called`] when it began,
+    /// including its own bytes.
     until: u64,
     bytes: u64,
-    /// Indices of lenders, and what each was promised.
+    /// The lenders, by index, each with the call-back time promised to it.
     lenders: Vec<(usize, Time)>,
 }
 
 impl Calls {
+    /// Begins a call-back of `bytes` for these lenders.
     fn begin(&mut self, since: Time, bytes: u64, lenders: &[(usize, Time)]) {
         if bytes > 0 {
             self.called += bytes;
@@ -227,72 +236,75 @@ impl Calls {
         }
     }
 
-    /// Removes and returns those that are complete when `owed` bytes are outstanding.
+    /// Removes and returns the call-backs that are complete while `owed` bytes are still to be returned.
     fn take_completed(&mut self, owed: u64) -> Vec<Call> {
-        let back = self.called.saturating_sub(owed);
-        let done = self.in_progress.iter().take_while(|call| call.until <= back).count();
-        self.in_progress.drain(..done).collect()
+        let returned = self.called.saturating_sub(owed);
+        let completed = self.in_progress.iter().take_while(|call| call.until <= returned).count();
+        self.in_progress.drain(..completed).collect()
     }
 }
 
 impl Memory {
-    /// Integrates the previous amounts up to the snapshot, and enters its sample.
+    /// Integrates the previous amounts up to the snapshot's time, and enters the snapshot's sample of memory.
     pub(crate) fn observe(&mut self, snapshot: &Snapshot) {
         let Some(facts) = &snapshot.memory else { return };
         self.units.resize(self.units.len().max(facts.units.len()), MemoryEntry::default());
         let elapsed = u128::from(self.opened_at.map_or(0, |_| snapshot.at.saturating_sub(self.at)));
         self.opened_at.get_or_insert(snapshot.at);
-        for (own, facts) in self.units.iter_mut().zip(&facts.units) {
-            own.entitled += u128::from(own.share.entitled) * elapsed;
-            own.lent += u128::from(own.share.lent) * elapsed;
-            own.borrowed += u128::from(own.share.borrowed) * elapsed;
-            own.used += u128::from(own.facts.used) * elapsed;
-            own.first.get_or_insert(*facts);
-            own.facts = *facts;
+        for (entry, facts) in self.units.iter_mut().zip(&facts.units) {
+            entry.entitled += u128::from(entry.share.entitled) * elapsed;
+            entry.lent += u128::from(entry.share.lent) * elapsed;
+            entry.borrowed += u128::from(entry.share.borrowed) * elapsed;
+            entry.used += u128::from(entry.facts.used) * elapsed;
+            entry.first.get_or_insert(*facts);
+            entry.facts = *facts;
         }
-        (self.content_at, self.at) = (self.at, snapshot.at);
+        (self.previous_at, self.at) = (self.at, snapshot.at);
         self.totals =
             MemoryTotals { total: facts.total, kernel: facts.kernel, shared: facts.shared, ..self.totals };
     }
 
-    /// Enters a plan's decision.
+    /// Enters a plan's decision on memory, if it has one.
     pub(crate) fn book(&mut self, plan: &Plan) {
         let Some(memory) = &plan.decisions.memory else { return };
         self.units.resize(self.units.len().max(memory.units.len()), MemoryEntry::default());
         self.totals.divided = memory.divided;
         self.gone_borrowed = 0;
         self.book_call_backs(plan.at, memory);
-        for (own, share) in self.units.iter_mut().zip(&memory.units) {
-            own.share = *share;
+        for (entry, share) in self.units.iter_mut().zip(&memory.units) {
+            entry.share = *share;
         }
     }
 
+    /// Begins the call-backs that a decision orders, and ends those that are complete.
     fn book_call_backs(&mut self, at: Time, memory: &MemoryPlan) {
-        let lends_less = |(own, share): (&MemoryEntry, &Share)| share.lent < own.share.lent;
+        let lends_less = |(entry, share): (&MemoryEntry, &Share)| share.lent < entry.share.lent;
         let both = self.units.iter().zip(&memory.units);
         let lenders: Vec<(usize, Time)> = (0..)
             .zip(both)
             .filter(|(_, pair)| lends_less(*pair))
-            .map(|(i, (own, _))| (i, own.share.within_ns.unwrap_or(0)))
+            .map(|(i, (entry, _))| (i, entry.share.within_ns.unwrap_or(0)))
             .collect();
-        let mut called = 0;
-        let mut back = Vec::new();
-        for (unit, (own, share)) in (0u32..).map(UnitId).zip(self.units.iter_mut().zip(&memory.units)) {
-            let more = own.newly_called(share).filter(|_| !lenders.is_empty()).unwrap_or(0);
-            let beyond = if share.called_back { own.facts.used.saturating_sub(share.allowed) } else { 0 };
-            own.owed = own.owed.saturating_add(more).min(beyond);
-            own.from_it.begin(self.content_at, more, &lenders);
-            back.extend(own.from_it.take_completed(own.owed).into_iter().map(|call| (unit, call)));
-            called += more;
+        let mut newly_called = 0;
+        let mut returned_loans = Vec::new();
+        for (unit, (entry, share)) in (0u32..).map(UnitId).zip(self.units.iter_mut().zip(&memory.units)) {
+            // Without a lender that lends less, nothing is called back.
+            let called = entry.newly_called(share).filter(|_| !lenders.is_empty()).unwrap_or(0);
+            let beyond = if share.called_back { entry.facts.used.saturating_sub(share.allowed) } else { 0 };
+            entry.owed = entry.owed.saturating_add(called).min(beyond);
+            entry.calls_on_unit.begin(self.previous_at, called, &lenders);
+            let completed = entry.calls_on_unit.take_completed(entry.owed);
+            returned_loans.extend(completed.into_iter().map(|call| (unit, call)));
+            newly_called += called;
         }
-        for (borrower, call) in back {
+        for (borrower, call) in returned_loans {
             for (lender, _) in call.lenders {
-                let spread = self.units[lender].by_borrower.entry(borrower).or_default();
-                spread.add(at.saturating_sub(call.since));
+                let histogram = self.units[lender].by_borrower.entry(borrower).or_default();
+                histogram.add(at.saturating_sub(call.since));
             }
         }
-        self.calls.begin(self.content_at, called, &lenders);
-        for call in self.calls.take_completed(self.units.iter().map(|own| own.owed).sum()) {
+        self.calls.begin(self.previous_at, newly_called, &lenders);
+        for call in self.calls.take_completed(self.units.iter().map(|entry| entry.owed).sum()) {
             for (lender, promised_ns) in call.lenders {
                 let (bytes, took_ns) = (call.bytes, at.saturating_sub(call.since));
                 self.units[lender].record(Return { at_ns: at, bytes, promised_ns, took_ns });
@@ -300,110 +312,113 @@ impl Memory {
         }
     }
 
-    /// Moves the account of a unit that ended into its heir's. What it borrowed by the last decision stays
-    /// lent until the next.
-    pub(crate) fn bequeath(&mut self, unit: UnitId, heir: UnitId) {
-        let Some(own) = self.units.get_mut(unit.index()).map(std::mem::take) else { return };
-        self.gone_borrowed += own.share.borrowed;
-        let Some(heir) = self.units.get_mut(heir.index()) else { return };
-        heir.entitled += own.entitled;
-        heir.used += own.used;
-        heir.lent += own.lent;
-        heir.borrowed += own.borrowed;
-        heir.call_backs.merge(&own.call_backs);
-        heir.late += own.late;
+    /// Closes the account of a unit that ended, and adds it to the encloser's account. The next decision on
+    /// memory ends the unit's borrowings.
+    pub(crate) fn close_into(&mut self, unit: UnitId, encloser: UnitId) {
+        let Some(entry) = self.units.get_mut(unit.index()).map(std::mem::take) else { return };
+        self.gone_borrowed += entry.share.borrowed;
+        let Some(encloser) = self.units.get_mut(encloser.index()) else { return };
+        encloser.entitled += entry.entitled;
+        encloser.used += entry.used;
+        encloser.lent += entry.lent;
+        encloser.borrowed += entry.borrowed;
+        encloser.call_backs.merge(&entry.call_backs);
+        encloser.late += entry.late;
     }
 
-    /// Adopts another contract. Accounts of units that left are closed, and call-backs in progress are
+    /// Adopts another contract. The accounts of units that left are closed, and all call-backs in progress are
     /// dropped.
     pub(crate) fn adopt(&mut self, contract: &Contract) {
         self.units.resize(self.units.len().max(contract.units.len()), MemoryEntry::default());
-        for (id, own) in (0u32..).map(UnitId).zip(&mut self.units) {
+        for (id, entry) in (0u32..).map(UnitId).zip(&mut self.units) {
             if contract.has(id) {
-                (own.owed, own.from_it) = (0, Calls::default());
-                own.by_borrower.retain(|unit, _| contract.has(*unit));
+                (entry.owed, entry.calls_on_unit) = (0, Calls::default());
+                entry.by_borrower.retain(|unit, _| contract.has(*unit));
             } else {
-                self.gone_borrowed += own.share.borrowed;
-                *own = MemoryEntry::default();
+                self.gone_borrowed += entry.share.borrowed;
+                *entry = MemoryEntry::default();
             }
         }
         self.calls = Calls::default();
         if contract.machine.scheme == Scheme::Smp {
             // Under `smp` plans contain no decision on memory.
-            self.units.iter_mut().for_each(|own| own.share = Share::default());
+            self.units.iter_mut().for_each(|entry| entry.share = Share::default());
             (self.totals.divided, self.gone_borrowed) = (0, 0);
         }
     }
 
-    /// Sums of the last decision that do not balance.
+    /// The sums of the last decision that do not balance.
     pub(crate) fn imbalances(&self) -> Vec<Imbalance> {
-        let sum =
-            |part: fn(&Share) -> u64| self.units.iter().skip(2).map(|own| part(&own.share)).sum::<u64>();
+        // Without the two common units, which come first.
+        let sum = |figure: fn(&Share) -> u64| {
+            self.units.iter().skip(2).map(|entry| figure(&entry.share)).sum::<u64>()
+        };
         let (lent, borrowed) = (sum(|share| share.lent), sum(|share| share.borrowed) + self.gone_borrowed);
         let (allowed, divided) = (sum(|share| share.allowed), self.totals.divided);
         let loans = (lent > borrowed).then_some(Imbalance::Memory { lent, borrowed });
-        let all = (allowed > divided).then_some(Imbalance::Allowed { allowed, divided });
-        loans.into_iter().chain(all).collect()
+        let allowances = (allowed > divided).then_some(Imbalance::Allowed { allowed, divided });
+        loans.into_iter().chain(allowances).collect()
     }
 
-    /// The machine's memory, if it was ever sampled.
+    /// The machine's memory; `None` if memory was never sampled.
     pub(crate) fn totals(&self) -> Option<MemoryTotals> {
         self.opened_at.map(|_| self.totals)
     }
 
-    /// The account of a unit, given the unit and its sub-units, the unit first.
+    /// The account of a unit, given the unit and its sub-units, the unit first. `None` if memory was never
+    /// sampled.
     pub(crate) fn account(&self, contract: &Contract, family: &[UnitId]) -> Option<MemoryAccount> {
         let elapsed = u128::from(self.at.saturating_sub(self.opened_at?)).max(1);
-        let own = || family.iter().filter_map(|id| self.units.get(id.index()));
-        let sum = |part: fn(&MemoryEntry) -> u64| own().map(part).sum::<u64>();
+        let entries = || family.iter().filter_map(|id| self.units.get(id.index()));
+        let sum = |part: fn(&MemoryEntry) -> u64| entries().map(part).sum::<u64>();
         let mean = |part: fn(&MemoryEntry) -> u128| {
-            u64::try_from(own().map(part).sum::<u128>() / elapsed).unwrap_or(u64::MAX)
+            u64::try_from(entries().map(part).sum::<u128>() / elapsed).unwrap_or(u64::MAX)
         };
-        let mut call_backs = Spread::default();
-        own().for_each(|own| call_backs.merge(&own.call_backs));
+        let mut call_backs = Histogram::default();
+        entries().for_each(|entry| call_backs.merge(&entry.call_backs));
         let call_backs = CallBacks::from(&call_backs);
-        let mut returns: Vec<Return> = own().flat_map(|own| own.returns.iter().copied()).collect();
+        let mut returns: Vec<Return> = entries().flat_map(|entry| entry.returns.iter().copied()).collect();
         returns.sort_by_key(|back| back.at_ns);
         let last_call_backs = returns.split_off(returns.len().saturating_sub(RETURNS_MAX));
-        let mut by_borrower: BTreeMap<&str, Spread> = BTreeMap::new();
-        for (id, spread) in own().flat_map(|own| &own.by_borrower) {
+        let mut by_borrower: BTreeMap<&str, Histogram> = BTreeMap::new();
+        for (id, spread) in entries().flat_map(|entry| &entry.by_borrower) {
             let path = contract.units.get(id.index()).map_or("?", |unit| unit.path.as_str());
             by_borrower.entry(path).or_default().merge(spread);
         }
-        let since = |own: &MemoryEntry, part: fn(&UnitMemory) -> u64| {
-            part(&own.facts).saturating_sub(own.first.as_ref().map_or(0, part))
+        let since = |entry: &MemoryEntry, part: fn(&UnitMemory) -> u64| {
+            part(&entry.facts).saturating_sub(entry.first.as_ref().map_or(0, part))
         };
         Some(MemoryAccount {
-            entitled: sum(|own| own.share.entitled),
-            allowed: sum(|own| own.share.allowed),
-            used: sum(|own| own.facts.used),
-            cold: sum(|own| own.facts.cold),
-            lent: sum(|own| own.share.lent),
-            borrowed: sum(|own| own.share.borrowed),
-            entitled_mean: mean(|own| own.entitled),
-            used_mean: mean(|own| own.used),
-            lent_mean: mean(|own| own.lent),
-            borrowed_mean: mean(|own| own.borrowed),
+            entitled: sum(|entry| entry.share.entitled),
+            allowed: sum(|entry| entry.share.allowed),
+            used: sum(|entry| entry.facts.used),
+            cold: sum(|entry| entry.facts.cold),
+            lent: sum(|entry| entry.share.lent),
+            borrowed: sum(|entry| entry.share.borrowed),
+            entitled_mean: mean(|entry| entry.entitled),
+            used_mean: mean(|entry| entry.used),
+            lent_mean: mean(|entry| entry.lent),
+            borrowed_mean: mean(|entry| entry.borrowed),
             called_back: call_backs.loans,
             call_back_p50_ns: call_backs.p50_ns,
             call_back_p99_ns: call_backs.p99_ns,
             call_back_max_ns: call_backs.max_ns,
-            call_backs_late: sum(|own| own.late),
+            call_backs_late: sum(|entry| entry.late),
             last_call_backs,
             no_more: family.first().and_then(|id| self.units.get(id.index())?.share.no_more),
-            within_ns: own().filter_map(|own| own.share.within_ns).max(),
+            within_ns: entries().filter_map(|entry| entry.share.within_ns).max(),
             called_back_from: by_borrower
                 .into_iter()
                 .map(|(path, spread)| (path.to_owned(), CallBacks::from(&spread)))
                 .collect(),
-            waited_ns: own().map(|own| since(own, |facts| facts.stalled_ns)).sum(),
-            refaulted: own().map(|own| since(own, |facts| facts.refaulted)).sum(),
-            taken: own().map(|own| since(own, |facts| facts.taken)).sum(),
-            taking_ns: own().map(|own| since(own, |facts| facts.taking_ns)).sum(),
-            killed: own().map(|own| since(own, |facts| facts.killed)).sum(),
-            elsewhere: sum(|own| own.facts.elsewhere),
-            for_others: sum(|own| own.facts.for_others),
-            packed: sum(|own| own.facts.packed),
+            waited_ns: entries().map(|entry| since(entry, |facts| facts.stalled_ns)).sum(),
+            refaulted: entries().map(|entry| since(entry, |facts| facts.refaulted)).sum(),
+            taken: entries().map(|entry| since(entry, |facts| facts.taken)).sum(),
+            taking_ns: entries().map(|entry| since(entry, |facts| facts.taking_ns)).sum(),
+            killed: entries().map(|entry| since(entry, |facts| facts.killed)).sum(),
+            elsewhere: sum(|entry| entry.facts.elsewhere),
+            for_others: sum(|entry| entry.facts.for_others),
+            packed: sum(|entry| entry.facts.packed),
         })
     }
 }
@@ -542,7 +557,7 @@ mod tests {
 
     /// 200 MiB are lent for a second, then the scheme is `smp`: memory is no longer controlled.
     #[test]
-    fn under_smp_nobody_lends() {
+    fn under_smp_no_unit_lends() {
         let mut memory = Memory::default();
         memory.observe(&snapshot(0, [100, 700], 0));
         memory.book(&plan(0, 200, false));
@@ -561,7 +576,7 @@ mod tests {
     /// returned its part at 200, `d` at 400: each of the four loans has its own duration, and each lender's
     /// call-back lasts until 400.
     #[test]
-    fn a_loan_is_over_when_its_borrower_has_given_back() {
+    fn a_loan_ends_when_its_borrower_has_returned_the_memory() {
         let mut contract = contract();
         contract.add(None, "c");
         contract.add(None, "d");
@@ -641,7 +656,7 @@ mod tests {
         ] {
             memory.observe(&snapshot(at, [100, used], 0));
             memory.book(&plan(at, lent, owes));
-            let sum: u64 = memory.units.iter().map(|own| own.owed).sum();
+            let sum: u64 = memory.units.iter().map(|entry| entry.owed).sum();
             assert_eq!(sum, owed * MIB, "at {at}");
         }
         assert_eq!(memory.calls.called, 201 * MIB);

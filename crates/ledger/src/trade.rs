@@ -1,4 +1,5 @@
-//! Exchanges of tickets: those in force, those that ended, and their parties.
+//! The accounts of exchanges of tickets: exchanges in force and the last that ended, with the negotiator's
+//! findings, and each unit's costs and gains from negotiated exchanges.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -15,9 +16,9 @@ const ENDED_MAX: usize = 100;
 /// An exchange of tickets. Times are in nanoseconds since the ledger was opened.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Exchange {
-    /// Its number.
+    /// The number of the exchange.
     pub number: u64,
-    /// What each unit lends.
+    /// The amounts that the units lend each other.
     pub lent: Vec<Lent>,
     /// When it began.
     pub began_ns: u64,
@@ -95,12 +96,12 @@ pub enum Cause {
 pub struct Side {
     /// The unit's path.
     pub unit: String,
-    /// Its progress without the exchange.
+    /// The unit's progress without the exchange.
     pub without: u64,
-    /// Its latest measured progress with it.
+    /// The unit's latest measured progress with the exchange.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub with: Option<u64>,
-    /// The smallest significant difference between the two.
+    /// The smallest significant difference between `with` and `without`.
     pub noise: u64,
 }
 
@@ -109,18 +110,18 @@ pub struct Side {
 pub struct Negotiated {
     /// The unit's path.
     pub unit: String,
-    /// Upper bound of what trials cost it.
+    /// An upper bound of the unit's cost of trials.
     pub risked_ns: u64,
-    /// Measured loss in trials.
+    /// The unit's measured loss in trials.
     pub lost_ns: u64,
-    /// Measured gain from exchanges.
+    /// The unit's measured gain from exchanges.
     pub gained_ns: u64,
-    /// Number of its trials, the one in progress included.
+    /// The number of the unit's trials, including one in progress.
     #[serde(default)]
     pub trials: u64,
 }
 
-/// What a unit lends to another.
+/// The amount that a unit lends to another in an exchange.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Lent {
     /// The lender's path; `?` if it left the contract.
@@ -129,15 +130,17 @@ pub struct Lent {
     pub to: String,
     /// The amount.
     pub what: Offer,
-    /// The path of the unit whose currency it is, if the borrower is in another currency; `None`: the base
-    /// currency, or both are in the same.
+    /// The path of the unit whose currency the amount is in, if the borrower is in another currency; `None`: the
+    /// base currency, or both units are in the same currency.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub of: Option<String>,
 }
 
+/// The accounts of exchanges.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Exchanges {
     in_force: BTreeMap<u64, Deal>,
+    /// Ended exchanges, the latest last, each with its number, and when and why it ended.
     ended: VecDeque<(u64, Deal, Time, Ending)>,
     /// The negotiator's last entry on each exchange kept here.
     tried: BTreeMap<u64, Negotiation>,
@@ -148,11 +151,11 @@ pub(crate) struct Exchanges {
 /// A unit's trials.
 #[derive(Debug, Clone)]
 struct Tally {
-    /// Its side of the last one.
+    /// The unit's side of its last trial.
     side: negotiate::Side,
-    /// The last one's number.
+    /// The number of its last trial.
     trial: u64,
-    /// Their number.
+    /// How many trials the unit has had.
     trials: u64,
 }
 
@@ -160,17 +163,17 @@ impl Exchanges {
     /// Enters the plan's events of the market. An exchange that begins twice, or ends without having been in
     /// force, is an imbalance.
     pub(crate) fn book(&mut self, plan: &Plan) -> Vec<Imbalance> {
-        let mut wrong = Vec::new();
+        let mut imbalances = Vec::new();
         for trade in &plan.decisions.trade {
             match trade {
                 Trade::Made { deal, what, .. } => {
                     if self.in_force.insert(*deal, what.clone()).is_some() {
-                        wrong.push(Imbalance::Exchange { number: *deal });
+                        imbalances.push(Imbalance::Exchange { number: *deal });
                     }
                 }
                 Trade::Undone { deal, why, what } => {
                     if self.in_force.remove(deal).as_ref() != Some(what) {
-                        wrong.push(Imbalance::Exchange { number: *deal });
+                        imbalances.push(Imbalance::Exchange { number: *deal });
                     }
                     self.ended.push_back((*deal, what.clone(), plan.at, *why));
                     if self.ended.len() > ENDED_MAX {
@@ -191,15 +194,16 @@ impl Exchanges {
             }
             self.tried.insert(deal, entry);
         }
+        // Now and then, drop the entries of exchanges that are no longer kept.
         if self.tried.len() > 2 * ENDED_MAX + self.in_force.len() {
             let ended: BTreeSet<u64> = self.ended.iter().map(|(number, ..)| *number).collect();
             self.tried.retain(|deal, _| self.in_force.contains_key(deal) || ended.contains(deal));
         }
-        wrong
+        imbalances
     }
 
-    /// Enters a unit's figures from a trial. A unit is in one trial at a time, so a new number means a new
-    /// trial.
+    /// Enters a unit's figures from a trial. A unit takes part in one trial at a time, so a new number means a
+    /// new trial.
     fn tally(&mut self, trial: u64, side: &negotiate::Side) {
         let tally = self.tallies.entry(side.unit).or_insert(Tally { side: *side, trial, trials: 1 });
         tally.side = *side;
@@ -217,6 +221,7 @@ impl Exchanges {
     /// Results of negotiation by unit, in the order of unit numbers. A unit that negotiates has a row from
     /// the start, so that its owner can tell that the negotiator is on.
     pub(crate) fn negotiated(&self, contract: &Contract) -> Vec<Negotiated> {
+        // Under `smp` nothing is controlled, so no unit negotiates.
         let is_on = contract.machine.scheme != Scheme::Smp;
         let negotiates = |unit: &UnitId| is_on && contract.unit(*unit).negotiate;
         let units: BTreeSet<UnitId> =
@@ -256,10 +261,10 @@ impl Exchanges {
         };
         let ended =
             self.ended.iter().map(|(number, deal, at, why)| exchange(*number, deal, Some((*at, *why))));
-        let mut all: Vec<Exchange> =
+        let mut exchanges: Vec<Exchange> =
             ended.chain(self.in_force.iter().map(|(number, deal)| exchange(*number, deal, None))).collect();
-        all.sort_by_key(|exchange| exchange.number);
-        all
+        exchanges.sort_by_key(|exchange| exchange.number);
+        exchanges
     }
 }
 
@@ -269,6 +274,7 @@ fn name(contract: &Contract, unit: UnitId) -> String {
     known.map_or_else(|| "?".to_owned(), |unit| unit.path.clone())
 }
 
+/// An entry of the negotiator in the form of a statement, with paths for unit numbers.
 fn trial(contract: &Contract, entry: &Negotiation) -> Trial {
     let (done, why) = match entry.done {
         Move::Tried => (Done::Tried, None),
@@ -410,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn old_ones_are_forgotten() {
+    fn only_the_latest_ended_exchanges_are_kept() {
         let mut exchanges = Exchanges::default();
         for deal in 0..150 {
             let what = Deal { legs: Vec::new(), since: 0, until: None, bound: false };

@@ -1,12 +1,12 @@
-//! Capabilities of a machine, its kernel and our privileges for holding a contract: the rows of `doctor`.
+//! Whether a machine, its kernel and our privileges suffice to hold a contract: the rows of `doctor`.
 //!
-//! This file has facts and words only. The live crate finds them, and the report crate shows them.
+//! This file has types only. The live crate fills them, and the report crate shows them.
 
 use std::fmt;
 
 use crate::Machine;
 
-/// What a finding is about; the order is the order of display.
+/// The subject of a finding, in the order of display.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Area {
@@ -31,7 +31,7 @@ impl Area {
     pub const ALL: [Area; 7] =
         [Area::Cgroup, Area::Cpu, Area::Memory, Area::Disk, Area::Bus, Area::Privileges, Area::Surroundings];
 
-    /// The word for it: in a sentence, a table's cell, and JSON.
+    /// The area's name in sentences, tables and JSON.
     pub const fn name(self) -> &'static str {
         match self {
             Area::Cgroup => "cgroup",
@@ -51,15 +51,15 @@ impl fmt::Display for Area {
     }
 }
 
-/// Whether something is there and can be used.
+/// Whether a capability exists and can be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// It is there, without reservation.
+    /// It exists and can be used.
     Yes,
-    /// It is there with a reservation, which the reason states.
+    /// It can be used with a restriction, which the reason states.
     Partly,
-    /// It is not there, or may not be used.
+    /// It does not exist, or may not be used.
     No,
 }
 
@@ -76,42 +76,42 @@ impl fmt::Display for State {
 /// One finding. Every name is phrased so that `yes` is the good answer.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Row {
-    /// What it is about.
+    /// The subject.
     pub area: Area,
-    /// What was looked for: `cpuset controller`.
+    /// The capability: `cpuset controller`.
     pub name: String,
-    /// Whether it was found.
+    /// Whether the capability exists and can be used.
     pub state: State,
-    /// What was seen, and where.
+    /// The evidence, and where it was found.
     pub reason: String,
     /// A command or setting that would change the answer, if any.
     pub remedy: Option<String>,
 }
 
 impl Row {
-    /// A finding without reservation.
+    /// A capability that can be used.
     pub fn yes(area: Area, name: impl Into<String>, reason: impl Into<String>) -> Row {
         Row { area, name: name.into(), state: State::Yes, reason: reason.into(), remedy: None }
     }
 
-    /// A finding with a reservation.
+    /// A capability that can be used with a restriction.
     pub fn partly(area: Area, name: impl Into<String>, reason: impl Into<String>) -> Row {
         Row { state: State::Partly, ..Row::yes(area, name, reason) }
     }
 
-    /// Something that was not found or may not be used.
+    /// A capability that does not exist or may not be used.
     pub fn no(area: Area, name: impl Into<String>, reason: impl Into<String>) -> Row {
         Row { state: State::No, ..Row::yes(area, name, reason) }
     }
 
-    /// The same finding with what would change it.
+    /// This finding with a command or setting that would change the answer.
     #[must_use]
     pub fn remedy(self, remedy: impl Into<String>) -> Row {
         Row { remedy: Some(remedy.into()), ..self }
     }
 }
 
-/// What holds one resource on this machine.
+/// The mechanism that can hold one resource on this machine.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Enforcer {
     /// The resource: one of [`Area::Cpu`], [`Area::Memory`], [`Area::Disk`], [`Area::Bus`].
@@ -129,6 +129,6 @@ pub struct Findings {
     pub machine: Option<Machine>,
     /// Per resource, the enforcer that `run` would choose.
     pub enforcers: Vec<Enforcer>,
-    /// All findings; within an area in the order in which they are best read.
+    /// All findings; within an area, in the order of display.
     pub rows: Vec<Row>,
 }

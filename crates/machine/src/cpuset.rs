@@ -1,4 +1,5 @@
-//! Sets of CPUs, of any size (the kernel's own mask is not limited to 1,024), and the kernel's list format `0-3,8`.
+//! Sets of CPUs of any size, and the kernel's list format `0-3,8`. A fixed size such as libc's 1,024 would not do: the
+//! kernel's masks can be larger.
 
 use std::fmt::{self, Write as _};
 use std::str::FromStr;
@@ -38,12 +39,12 @@ impl CpuSet {
         self.words.get(cpu as usize / 64).is_some_and(|word| word & (1 << (cpu % 64)) != 0)
     }
 
-    /// How many CPUs it holds.
+    /// The number of CPUs in the set.
     pub fn len(&self) -> usize {
         self.words.iter().map(|word| word.count_ones() as usize).sum()
     }
 
-    /// Whether it is empty.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.words.is_empty()
     }
@@ -59,8 +60,8 @@ impl CpuSet {
     #[must_use]
     pub fn union(&self, other: &CpuSet) -> CpuSet {
         let n = self.words.len().max(other.words.len());
-        let at = |set: &CpuSet, i: usize| set.words.get(i).copied().unwrap_or(0);
-        CpuSet::from_words((0..n).map(|i| at(self, i) | at(other, i)).collect())
+        let word = |set: &CpuSet, i: usize| set.words.get(i).copied().unwrap_or(0);
+        CpuSet::from_words((0..n).map(|i| word(self, i) | word(other, i)).collect())
     }
 
     /// CPUs in both sets.
@@ -72,8 +73,8 @@ impl CpuSet {
     /// CPUs in this set and not in the other.
     #[must_use]
     pub fn difference(&self, other: &CpuSet) -> CpuSet {
-        let not = |i: usize| !other.words.get(i).copied().unwrap_or(0);
-        CpuSet::from_words(self.words.iter().enumerate().map(|(i, word)| word & not(i)).collect())
+        let not_in_other = |i: usize| !other.words.get(i).copied().unwrap_or(0);
+        CpuSet::from_words(self.words.iter().enumerate().map(|(i, word)| word & not_in_other(i)).collect())
     }
 
     /// The bits, 64 CPUs a word, lowest first: the form of the kernel's affinity calls.
@@ -81,13 +82,14 @@ impl CpuSet {
         &self.words
     }
 
-    /// A set from such words.
+    /// The set with these bits, in the form of [`CpuSet::as_words`].
     pub fn from_words(words: Vec<u64>) -> CpuSet {
         let mut set = CpuSet { words };
         set.trim();
         set
     }
 
+    /// Drops trailing zero words.
     fn trim(&mut self) {
         while self.words.last() == Some(&0) {
             self.words.pop();
@@ -136,7 +138,8 @@ impl fmt::Debug for CpuSet {
 #[error("`{0}` is not a list of CPUs: write numbers and ranges such as `0-3,8`, below {MAX_CPUS}")]
 pub struct CpuListError(String);
 
-/// More CPUs than any kernel supports; keeps a typing error from asking for gigabytes of bits.
+/// CPU numbers are below this bound, which is more than any kernel supports. It keeps a typing error from allocating
+/// gigabytes of bits.
 pub(crate) const MAX_CPUS: u32 = 65_536;
 
 impl FromStr for CpuSet {
@@ -188,7 +191,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn set_algebra(a in proptest::collection::btree_set(0u32..300, 0..40), b in proptest::collection::btree_set(0u32..300, 0..40)) {
+        fn set_algebra(
+            a in proptest::collection::btree_set(0u32..300, 0..40),
+            b in proptest::collection::btree_set(0u32..300, 0..40),
+        ) {
             let (x, y): (CpuSet, CpuSet) = (a.iter().copied().collect(), b.iter().copied().collect());
             prop_assert_eq!(x.union(&y).iter().collect::<Vec<_>>(), a.union(&b).copied().collect::<Vec<_>>());
             prop_assert_eq!(x.intersection(&y).iter().collect::<Vec<_>>(), a.intersection(&b).copied().collect::<Vec<_>>());

@@ -1,7 +1,7 @@
 //! Machines as files: the format of fixtures and of `--machine FILE`.
 //!
-//! The format is TOML, and its keys are the fields of [`Machine`]. A person may have written the file, so it is
-//! checked. Numbers are unique, every CPU has a node, cores nest in caches, caches in nodes and nodes in sockets, and
+//! The format is TOML, and its keys are the fields of [`Machine`]. A person may have written the file, so the content is
+//! checked: numbers are unique, every CPU has a node, cores nest in caches, caches in nodes and nodes in sockets, and
 //! there are CPUs and memory at all.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,24 +22,24 @@ pub struct MachineFileError {
     pub line: usize,
     /// The column, in characters, from 1.
     pub column: usize,
-    /// What is wrong.
+    /// The problem.
     pub what: String,
-    /// The remedy, as `; do this`, or empty if `what` includes it.
+    /// The remedy, as `; do this`; empty if `what` includes it.
     pub remedy: String,
 }
 
 impl Machine {
-    /// A machine from the text of a file. CPUs and nodes may be in any order there.
+    /// A machine from the text of a machine file. The file may list CPUs and nodes in any order.
     pub fn from_toml(text: &str) -> Result<Machine, MachineFileError> {
         let raw: Raw = toml::from_str(text).map_err(|error| {
             let what = error.message().lines().collect::<Vec<_>>().join(", ");
-            at(text, error.span().unwrap_or(0..0), what, "")
+            error_at(text, error.span().unwrap_or(0..0), what, "")
         })?;
-        check(&raw).map_err(|wrong| at(text, wrong.span, wrong.what, wrong.remedy))?;
+        check(&raw).map_err(|wrong| error_at(text, wrong.span, wrong.what, wrong.remedy))?;
         Ok(raw.into_machine())
     }
 
-    /// The file's text: one line per CPU, node and disk. [`Machine::from_toml`] reads the same machine from it.
+    /// The machine as the text of a machine file, with one line per CPU, node and disk. [`Machine::from_toml`] is the inverse.
     pub fn to_toml(&self) -> String {
         let mut text = String::new();
         // Writing to a String cannot fail.
@@ -62,7 +62,7 @@ impl Machine {
             if *isolated {
                 write!(out, ", isolated = true")?;
             }
-            if !is_whole(capacity) {
+            if !is_full_capacity(capacity) {
                 write!(out, ", capacity = {capacity}")?;
             }
             writeln!(out, " }},")?;
@@ -83,7 +83,7 @@ impl Machine {
     }
 }
 
-/// A machine as in the file, with the span of each part.
+/// The content of a machine file before it is checked, with the span of each part.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Raw {
@@ -100,11 +100,12 @@ struct Raw {
 }
 
 impl Raw {
+    /// The machine: sorts CPUs, nodes and caches by number, and fills in sockets.
     fn into_machine(self) -> Machine {
         let mut cpus: Vec<Cpu> = self.cpus.into_inner().into_iter().map(Spanned::into_inner).collect();
         let mut nodes: Vec<Node> = self.nodes.into_inner().into_iter().map(Spanned::into_inner).collect();
         cpus.sort_by_key(|cpu| cpu.id);
-        for cpu in cpus.iter_mut().filter(|cpu| cpu.socket == unsaid()) {
+        for cpu in cpus.iter_mut().filter(|cpu| cpu.socket == socket_unset()) {
             cpu.socket = cpu.node;
         }
         nodes.sort_by_key(|node| node.id);
@@ -121,22 +122,22 @@ impl Raw {
     }
 }
 
-/// A socket that a file does not name.
-pub(crate) const fn unsaid() -> u32 {
+/// Stands for a socket that a file does not name, until the machine is complete.
+pub(crate) const fn socket_unset() -> u32 {
     u32::MAX
 }
 
-/// The capacity of a CPU without one in the file.
-pub(crate) const fn whole() -> u32 {
+/// The capacity of a CPU for which a file has no capacity.
+pub(crate) const fn full_capacity() -> u32 {
     CAPACITY_MAX
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "what serde calls")]
-pub(crate) const fn is_whole(capacity: &u32) -> bool {
+pub(crate) const fn is_full_capacity(capacity: &u32) -> bool {
     *capacity == CAPACITY_MAX
 }
 
-/// What is wrong, and where.
+/// A problem, its position in the text, and the remedy.
 struct Wrong {
     span: Range<usize>,
     what: String,
@@ -159,7 +160,7 @@ fn check(raw: &Raw) -> Result<(), Wrong> {
     raw.bus_bytes_per_s.as_ref().map_or(Ok(()), |bus| check_rate(bus.span(), *bus.get_ref()))
 }
 
-/// Nodes without memory are allowed, since Linux has them; a machine without memory is not.
+/// Numbers are unique, and the machine has memory. Nodes without memory are allowed, since Linux has them.
 fn check_nodes(raw: &Raw) -> Result<(), Wrong> {
     let (mut seen, mut total) = (BTreeSet::new(), 0u64);
     for node in raw.nodes.get_ref() {
@@ -180,6 +181,7 @@ fn check_nodes(raw: &Raw) -> Result<(), Wrong> {
     Ok(())
 }
 
+/// There are CPUs, with unique numbers, valid capacities and known nodes.
 fn check_cpus(raw: &Raw) -> Result<(), Wrong> {
     if raw.cpus.get_ref().is_empty() {
         return wrong(
@@ -214,32 +216,35 @@ fn check_cpus(raw: &Raw) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// Cores nest in caches, caches in nodes and nodes in sockets: placement goes from one to the next and relies on it.
+/// Cores nest in caches, caches in nodes and nodes in sockets. Placement relies on it, since it widens its search from
+/// one level to the next.
 fn check_nesting(raw: &Raw) -> Result<(), Wrong> {
     let (mut nodes, mut caches, mut cores) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
     for cpu in raw.cpus.get_ref() {
         let Cpu { id, node, cache, core, socket, .. } = cpu.get_ref();
-        let home = nodes.entry(*node).or_insert(*socket);
-        if home != socket {
-            let what = format!("CPU {id} in socket {socket} is in node {node} with CPUs in socket {home}");
+        let known_socket = nodes.entry(*node).or_insert(*socket);
+        if known_socket != socket {
+            let what =
+                format!("CPU {id} in socket {socket} is in node {node} with CPUs in socket {known_socket}");
             return wrong(cpu.span(), what, "give each node one socket");
         }
-        let home = caches.entry(*cache).or_insert(*node);
-        if home != node {
-            let what = format!("CPU {id} in node {node} shares cache {cache} with CPUs in node {home}");
+        let known_node = caches.entry(*cache).or_insert(*node);
+        if known_node != node {
+            let what = format!("CPU {id} in node {node} shares cache {cache} with CPUs in node {known_node}");
             return wrong(cpu.span(), what, "give each cache to one node");
         }
-        let home = cores.entry(*core).or_insert(*cache);
-        if home != cache {
-            let what =
-                format!("CPU {id} with cache {cache} shares core {core} with CPUs that have cache {home}");
+        let known_cache = cores.entry(*core).or_insert(*cache);
+        if known_cache != cache {
+            let what = format!(
+                "CPU {id} with cache {cache} shares core {core} with CPUs that have cache {known_cache}"
+            );
             return wrong(cpu.span(), what, "give each core one cache");
         }
     }
     Ok(())
 }
 
-/// Every cache with a size must belong to a CPU.
+/// Numbers are unique, every listed cache belongs to a CPU, and sizes are positive.
 fn check_caches(raw: &Raw) -> Result<(), Wrong> {
     let used: BTreeSet<u32> = raw.cpus.get_ref().iter().map(|cpu| cpu.get_ref().cache).collect();
     let (mut seen, mut total) = (BTreeSet::new(), 0u64);
@@ -265,6 +270,7 @@ fn check_caches(raw: &Raw) -> Result<(), Wrong> {
     Ok(())
 }
 
+/// Names are unique and not empty, and sizes and rates are valid.
 fn check_disks(raw: &Raw) -> Result<(), Wrong> {
     let mut seen = BTreeSet::new();
     for disk in &raw.disks {
@@ -294,8 +300,8 @@ fn check_rate(span: Range<usize>, rate: u64) -> Result<(), Wrong> {
     }
 }
 
-/// The error at a place in the text.
-fn at(text: &str, span: Range<usize>, what: String, remedy: &str) -> MachineFileError {
+/// The error at a span of the text, which gives its line and column.
+fn error_at(text: &str, span: Range<usize>, what: String, remedy: &str) -> MachineFileError {
     let before = text.get(..span.start).unwrap_or(text);
     let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
     MachineFileError {
@@ -398,7 +404,7 @@ cpus = [
     }
 
     #[test]
-    fn what_the_format_does_not_know_is_refused() {
+    fn unknown_fields_and_invalid_values_are_refused() {
         assert!(
             error("cache", "cash").starts_with("line 3, column 23: unknown field `cash`"),
             "{}",

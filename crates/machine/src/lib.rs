@@ -1,8 +1,8 @@
-//! The machine: what a shared machine has, as facts that policies decide on.
+//! The machine: the hardware facts on which policies decide.
 //!
-//! A machine comes from one of three places:
+//! The facts come from one of three sources:
 //! - Linux, read by the live crate;
-//! - a captured fixture: TOML, of which [`Machine`] is the format;
+//! - a TOML file, such as a captured fixture, whose keys are the fields of [`Machine`] ([`Machine::from_toml`]);
 //! - words such as `nodes:4 cpus:2 memory:512MiB` ([`Machine::synthetic`]).
 
 pub mod capability;
@@ -23,22 +23,22 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cpu {
-    /// The kernel's number for it. Need not be contiguous.
+    /// The kernel's number of the CPU. Numbers need not be contiguous.
     pub id: u32,
-    /// The NUMA node it belongs to.
+    /// The number of the CPU's NUMA node.
     pub node: u32,
-    /// The last-level cache it shares: CPUs with the same number share one.
+    /// The number of the CPU's last-level cache. CPUs with the same number share the cache.
     pub cache: u32,
-    /// The physical core: CPUs with the same number are hardware threads of one core.
+    /// The number of the CPU's physical core. CPUs with the same number are hardware threads of one core.
     pub core: u32,
-    /// The socket that it sits in. Where a file does not say, each node is one.
-    #[serde(default = "file::unsaid")]
+    /// The number of the CPU's socket. A machine file may leave it out: then each node is a socket.
+    #[serde(default = "file::socket_unset")]
     pub socket: u32,
-    /// Whether it is isolated: by `isolcpus`, `nohz_full`, or an isolated partition of cpusets.
+    /// Whether the CPU is isolated: by `isolcpus`, `nohz_full`, or an isolated partition of cpusets.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub isolated: bool,
-    /// Its compute capacity, relative to the machine's largest CPU, which has [`CAPACITY_MAX`].
-    #[serde(default = "file::whole", skip_serializing_if = "file::is_whole")]
+    /// The CPU's compute capacity, relative to that of the machine's fastest CPU, which has [`CAPACITY_MAX`].
+    #[serde(default = "file::full_capacity", skip_serializing_if = "file::is_full_capacity")]
     pub capacity: u32,
 }
 
@@ -49,7 +49,7 @@ pub const CAPACITY_MAX: u32 = 1024;
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cache {
-    /// Its number, as CPUs have it.
+    /// The cache's number, as in [`Cpu::cache`].
     pub id: u32,
     /// Its size in bytes.
     pub bytes: u64,
@@ -77,7 +77,7 @@ pub struct Disk {
     pub bytes_per_s: Option<u64>,
 }
 
-/// A machine's facts. CPUs and nodes are sorted by number; only CPUs that may be used are listed.
+/// A machine's facts. Only CPUs that may be used are listed.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Machine {
     /// Usable logical CPUs, by ascending number. Never empty.
@@ -109,8 +109,8 @@ impl Machine {
         self.cpus.iter().filter(|cpu| cpu.isolated).map(|cpu| cpu.id).collect()
     }
 
-    /// The machine that a contract divides: without isolated CPUs, unless `isolated` includes them, or no other CPUs are usable.
-    /// A process confined to isolated CPUs was put there on purpose.
+    /// The machine that a contract divides. Isolated CPUs are left out, since a process confined to them was put there on
+    /// purpose. They are included if `isolated` is set, or if no other CPUs are usable.
     #[must_use]
     pub fn divided(&self, isolated: bool) -> Machine {
         let mut machine = self.clone();
@@ -121,7 +121,7 @@ impl Machine {
         machine
     }
 
-    /// The CPUs by capacity, the largest first. One entry: all are equal.
+    /// The CPUs by capacity, the largest capacity first. One entry means that all CPUs are equal.
     pub fn by_capacity(&self) -> Vec<(u32, CpuSet)> {
         let mut groups: BTreeMap<u32, CpuSet> = BTreeMap::new();
         for cpu in &self.cpus {
@@ -147,29 +147,30 @@ impl Machine {
         self.nodes.iter().map(|node| node.memory_bytes).sum()
     }
 
-    /// The CPU with that number.
+    /// The CPU with this number.
     pub fn cpu(&self, id: u32) -> Option<&Cpu> {
         self.cpus.binary_search_by_key(&id, |cpu| cpu.id).ok().map(|i| &self.cpus[i])
     }
 
-    /// The total size of all last-level caches, in bytes; `None` if the size of one is unknown.
+    /// The total size of all last-level caches, in bytes; `None` if the size of any of them is unknown.
     pub fn cache_bytes(&self) -> Option<u64> {
         let used: BTreeSet<u32> = self.cpus.iter().map(|cpu| cpu.cache).collect();
         used.into_iter().map(|id| self.cache(id)).sum()
     }
 
-    /// The size of a last-level cache, in bytes, where it is known.
+    /// The size of a last-level cache, in bytes; `None` if unknown.
     pub fn cache(&self, id: u32) -> Option<u64> {
-        let found = self.caches.binary_search_by_key(&id, |cache| cache.id).ok()?;
-        Some(self.caches[found].bytes)
+        let index = self.caches.binary_search_by_key(&id, |cache| cache.id).ok()?;
+        Some(self.caches[index].bytes)
     }
 
-    /// How many cores there are.
+    /// The number of physical cores.
     pub fn cores(&self) -> usize {
         self.distinct(|cpu| cpu.core)
     }
 
-    /// How far two CPUs are apart: 0 the same, 1 one core, 2 one cache, 3 one node, 4 across nodes.
+    /// The distance between two CPUs, by the closest thing that they share: 0 the CPU itself, 1 the core, 2 the cache, 3 the
+    /// node, 4 nothing of these.
     pub fn distance(&self, a: u32, b: u32) -> u32 {
         if a == b {
             return 0;
@@ -208,6 +209,7 @@ impl Machine {
         .join(", ")
     }
 
+    /// The number of different values of `group` among the CPUs.
     fn distinct(&self, group: fn(&Cpu) -> u32) -> usize {
         self.cpus.iter().map(group).collect::<BTreeSet<u32>>().len()
     }
@@ -224,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn isolated_cpus_are_divided_if_that_is_said_or_there_are_no_others() {
+    fn isolated_cpus_are_divided_only_on_request_or_if_alone() {
         let mut machine = Machine::synthetic("nodes:2 cpus:2 cache:8MiB").unwrap();
         assert_eq!(machine.divided(false), machine);
         for cpu in &mut machine.cpus[2..] {

@@ -1,26 +1,27 @@
-//! Pools: CPUs that placement treats as one place.
+//! Pools: groups of CPUs that placement treats as one.
 //!
-//! Problem. On a machine with many nodes, threads that share memory should run near each other, and jobs that do not
-//! should run apart. Looking at every CPU for each thread does not scale. So CPUs are grouped, and placement chooses a
-//! group.
+//! Problem: on a machine with many nodes, the threads of a job should run near each other, and different jobs should run
+//! apart. Looking at every CPU for each thread does not scale. So CPUs are grouped into pools, and placement chooses a
+//! pool.
 //!
-//! Terms.
-//! - A *pool* is a set of CPUs. Every CPU is in exactly one.
+//! Terms:
+//! - A *pool* is a set of CPUs. Every CPU is in exactly one pool.
 //! - A *district* is a set of pools that are near each other: a pool of pools.
-//! - A *level* of a machine divides its CPUs: by last-level cache, by node, by socket. Levels nest.
+//! - A *level* of a machine divides its CPUs into parts: by last-level cache, by node, by socket. Levels nest.
 //!
-//! Algorithm, forming. Pools are the parts of one level. The contract may choose the level. By default it is the coarsest
-//! level with no part of more than [`POOL_MAX`] CPUs; if every level has such a part, the finest. For experiments, pools may
-//! have a given size instead: CPUs in the order of nodes, caches and cores are cut into runs of it, whatever the level.
+//! Algorithm for pools: pools are the parts of one level, which the contract may choose. The default is the coarsest level
+//! with no part of more than [`POOL_MAX`] CPUs; if every level has a larger part, the finest level. For experiments, pools
+//! may have a given size instead: CPUs in the order of nodes, caches and cores are cut into runs of that size.
 //!
-//! Algorithm, districts. Up to [`DISTRICT_MAX`] pools form one district. With more, districts are the parts of the next
-//! coarser level that has several pools in one part; without such a level, pools are cut into runs.
+//! Algorithm for districts: up to [`DISTRICT_MAX`] pools form one district. With more pools, districts are the parts of
+//! the next coarser level that has several pools in a part; without such a level, pools are cut into runs.
 //!
-//! Properties: every CPU is in one pool, and every pool in one district; neither is empty; no pool crosses a part of a
-//! coarser level, but for those of a given size; the same machine gives the same pools.
+//! Properties: every CPU is in one pool, and every pool in one district. No pool and no district is empty. No pool crosses
+//! a part of a coarser level, except for pools of a given size. The same machine gives the same pools.
 //!
-//! Source: seed 001, section 2 (pools match the clusters of the architecture; pools of pools from 100 CPUs on) and 5.1
-//! (sizes that do not). The bounds are ours: the largest cluster that the seed names has 32 CPUs (a KSR1's RING:0).
+//! Source: seed 001, section 2 (pools match the clusters of the architecture; pools of pools from 100 CPUs on) and section
+//! 5.1 (pool sizes that do not match). The bounds are ours: the largest cluster that the seed names has 32 CPUs (a KSR1's
+//! RING:0).
 
 use std::collections::BTreeMap;
 
@@ -35,22 +36,22 @@ pub const DISTRICT_MAX: usize = 16;
 /// How pools are formed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Form {
-    /// At the level that suits the machine.
+    /// The parts of the level that suits the machine.
     #[default]
     Auto,
     /// A pool for each last-level cache.
     Cache,
-    /// For each NUMA node.
+    /// A pool for each NUMA node.
     Node,
-    /// For each socket.
+    /// A pool for each socket.
     Socket,
-    /// One for the machine: as if there were no pools.
+    /// One pool for the machine: as if there were no pools.
     One,
-    /// Pools of this many CPUs, at least 1; the last one has the remainder.
+    /// Pools of this many CPUs, at least 1; the last pool has the remainder.
     Size(u32),
 }
 
-/// The kind of pools that a machine has.
+/// The level whose parts are a machine's pools, in ascending order of size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Level {
     /// Last-level caches.
@@ -62,7 +63,7 @@ pub enum Level {
     /// The whole machine.
     #[default]
     Machine,
-    /// A given size.
+    /// No level: pools of a given size.
     Size(u32),
 }
 
@@ -78,26 +79,26 @@ pub struct Pool {
 /// The pools of a machine.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Pools {
-    /// Their kind.
+    /// The level whose parts the pools are.
     pub level: Level,
     /// The pools, in topological order of their CPUs.
     pub pools: Vec<Pool>,
-    /// The range of indices of each district's pools.
+    /// The pools of each district, as a range of indices of `pools`.
     pub districts: Vec<std::ops::Range<usize>>,
 }
 
 impl Pools {
-    /// The pools of a machine.
+    /// Forms the pools of a machine.
     pub fn form(machine: &Machine, form: Form) -> Pools {
         let level = match form {
-            Form::Auto => fitting(machine),
+            Form::Auto => auto_level(machine),
             Form::Cache => Level::Cache,
             Form::Node => Level::Node,
             Form::Socket => Level::Socket,
             Form::One => Level::Machine,
             Form::Size(size) => Level::Size(size.max(1)),
         };
-        let order = in_order(machine);
+        let order = topological_order(machine);
         let parts = match level {
             Level::Size(size) => {
                 order.chunks(usize::try_from(size).unwrap_or(usize::MAX)).map(<[&Cpu]>::to_vec).collect()
@@ -106,51 +107,52 @@ impl Pools {
         };
         let districts = districts(&parts, level);
         let district = |pool: usize| districts.iter().position(|run| run.contains(&pool)).unwrap_or(0);
-        let pool = |(place, cpus): (usize, &Vec<&Cpu>)| {
+        let pool = |(index, cpus): (usize, &Vec<&Cpu>)| {
             let mut cpus: Vec<u32> = cpus.iter().map(|cpu| cpu.id).collect();
             cpus.sort_unstable();
-            Pool { cpus, district: district(place) }
+            Pool { cpus, district: district(index) }
         };
         Pools { level, pools: parts.iter().enumerate().map(pool).collect(), districts }
     }
 
     /// The index of the pool of each CPU.
     pub fn by_cpu(&self) -> BTreeMap<u32, usize> {
-        let places = self.pools.iter().enumerate();
-        places.flat_map(|(place, pool)| pool.cpus.iter().map(move |cpu| (*cpu, place))).collect()
+        let pools = self.pools.iter().enumerate();
+        pools.flat_map(|(index, pool)| pool.cpus.iter().map(move |cpu| (*cpu, index))).collect()
     }
 
     /// Why [`Form::Auto`] chooses its level, to be shown after the [`summary`](Self::summary).
     pub fn why(machine: &Machine) -> String {
-        let order = in_order(machine);
-        let several = |level: &Level| parts(&order, *level).len() > 1;
-        let level = fitting(machine);
-        let most = parts(&order, level).iter().map(Vec::len).max().unwrap_or(0);
+        let order = topological_order(machine);
+        let has_several_parts = |level: &Level| parts(&order, *level).len() > 1;
+        let level = auto_level(machine);
+        let cpus_max = parts(&order, level).iter().map(Vec::len).max().unwrap_or(0);
         let plural = |level: Level| match level {
             Level::Cache => "caches",
             Level::Node => "nodes",
             Level::Socket => "sockets",
             Level::Machine | Level::Size(_) => "CPUs",
         };
-        // The next coarser level with other parts, which was rejected since these are too large.
-        let parts_of = parts(&order, level).len();
-        let passed = LEVELS.into_iter().filter(|coarser| *coarser > level && several(coarser));
-        let passed =
-            passed.map(|coarser| (coarser, parts(&order, coarser))).find(|(_, it)| it.len() < parts_of);
-        match (level, passed) {
+        // The next coarser level with fewer parts; it was rejected since its parts are too large.
+        let chosen_parts = parts(&order, level).len();
+        let coarser = LEVELS.into_iter().filter(|coarser| *coarser > level && has_several_parts(coarser));
+        let rejected = coarser
+            .map(|coarser| (coarser, parts(&order, coarser)))
+            .find(|(_, larger)| larger.len() < chosen_parts);
+        match (level, rejected) {
             (Level::Machine, _) => "all its CPUs share one cache".to_owned(),
-            _ if most > POOL_MAX => {
+            _ if cpus_max > POOL_MAX => {
                 format!("of at most {POOL_MAX} CPUs, as pools should be, the machine has no parts")
             }
             (_, Some((coarser, larger))) => {
-                let most = larger.iter().map(Vec::len).max().unwrap_or(0);
-                format!("{} have {most} CPUs, and pools at most {POOL_MAX}", plural(coarser))
+                let cpus_max = larger.iter().map(Vec::len).max().unwrap_or(0);
+                format!("{} have {cpus_max} CPUs, and pools at most {POOL_MAX}", plural(coarser))
             }
             (level, None) => format!("{} are the largest parts of the machine", plural(level)),
         }
     }
 
-    /// In a few words: `4 pools of 2 CPUs, by node`, `3 pools of 5 to 8 CPUs, by size, in 2 districts`.
+    /// The pools in a few words: `4 pools of 2 CPUs, by node`, `3 pools of 5 to 8 CPUs, by size, in 2 districts`.
     pub fn summary(&self) -> String {
         let sizes = || self.pools.iter().map(|pool| pool.cpus.len());
         let (least, most) = (sizes().min().unwrap_or(0), sizes().max().unwrap_or(0));
@@ -171,7 +173,7 @@ impl Pools {
     }
 }
 
-/// The part of a level that a CPU is in.
+/// The number of the part of a level that a CPU is in.
 fn part_of(cpu: &Cpu, level: Level) -> u32 {
     match level {
         Level::Cache => cpu.cache,
@@ -181,49 +183,52 @@ fn part_of(cpu: &Cpu, level: Level) -> u32 {
     }
 }
 
-/// From the finest to the coarsest.
+/// All levels, from the finest to the coarsest.
 const LEVELS: [Level; 4] = [Level::Cache, Level::Node, Level::Socket, Level::Machine];
 
-/// The coarsest level whose parts are small enough; else the finest.
-fn fitting(machine: &Machine) -> Level {
-    let order = in_order(machine);
-    let small = |level: &Level| parts(&order, *level).iter().all(|part| part.len() <= POOL_MAX);
-    // Even on a small machine, pools are its clusters, not the machine.
+/// The level for [`Form::Auto`]: the coarsest level whose parts are small enough; else the finest level.
+fn auto_level(machine: &Machine) -> Level {
+    let order = topological_order(machine);
+    let is_small = |level: &Level| parts(&order, *level).iter().all(|part| part.len() <= POOL_MAX);
+    // Even on a small machine, pools are its clusters, not the machine: levels with one part do not count.
     let clusters = LEVELS.into_iter().rev().filter(|level| parts(&order, *level).len() > 1);
-    let level = clusters.clone().find(small).or(clusters.clone().next_back()).unwrap_or(Level::Machine);
-    // A socket that is one node, or a cache that all of one share, has the node's name.
+    let level = clusters.clone().find(is_small).or(clusters.clone().next_back()).unwrap_or(Level::Machine);
+    // If nodes are the same parts, as where each socket is one node, call the pools nodes.
     let nodes = parts(&order, Level::Node).len();
     if nodes > 1 && parts(&order, level).len() == nodes { Level::Node } else { level }
 }
 
-/// CPUs in topological order: those of a part of any level are adjacent.
-fn in_order(machine: &Machine) -> Vec<&Cpu> {
+/// CPUs in topological order: the CPUs of each part of each level are adjacent.
+fn topological_order(machine: &Machine) -> Vec<&Cpu> {
     let mut order: Vec<&Cpu> = machine.cpus.iter().collect();
     order.sort_by_key(|cpu| (cpu.socket, cpu.node, cpu.cache, cpu.core, cpu.id));
     order
 }
 
+/// The CPUs of each part of a level; `order` is topological.
 fn parts<'a>(order: &[&'a Cpu], level: Level) -> Vec<Vec<&'a Cpu>> {
     order.chunk_by(|one, next| part_of(one, level) == part_of(next, level)).map(<[&Cpu]>::to_vec).collect()
 }
 
-/// Runs of pools within one part of a coarser level; if no level suits, runs of about equal length.
+/// The districts, as ranges of pools: the pools within each part of a coarser level; if no level suits, runs of about
+/// the square root of the number of pools.
 fn districts(pools: &[Vec<&Cpu>], level: Level) -> Vec<std::ops::Range<usize>> {
     if pools.len() <= DISTRICT_MAX {
         return std::iter::once(0..pools.len()).collect();
     }
-    let first = |place: usize| pools[place][0];
-    let by = |coarser: Level| -> Vec<std::ops::Range<usize>> {
-        let places: Vec<usize> = (0..pools.len()).collect();
-        let together =
-            |one: &usize, next: &usize| part_of(first(*one), coarser) == part_of(first(*next), coarser);
-        places.chunk_by(together).map(|run| run[0]..run[0] + run.len()).collect()
+    let first_cpu = |pool: usize| pools[pool][0];
+    let runs_by = |coarser: Level| -> Vec<std::ops::Range<usize>> {
+        let indices: Vec<usize> = (0..pools.len()).collect();
+        let is_same_part = |one: &usize, next: &usize| {
+            part_of(first_cpu(*one), coarser) == part_of(first_cpu(*next), coarser)
+        };
+        indices.chunk_by(is_same_part).map(|run| run[0]..run[0] + run.len()).collect()
     };
     let coarser = LEVELS.into_iter().filter(|coarser| *coarser > level && *coarser < Level::Machine);
     let suits = |runs: &Vec<std::ops::Range<usize>>| runs.len() > 1 && runs.len() < pools.len();
-    coarser.map(by).find(suits).unwrap_or_else(|| {
-        let each = pools.len().isqrt().max(1);
-        (0..pools.len()).step_by(each).map(|from| from..(from + each).min(pools.len())).collect()
+    coarser.map(runs_by).find(suits).unwrap_or_else(|| {
+        let length = pools.len().isqrt().max(1);
+        (0..pools.len()).step_by(length).map(|from| from..(from + length).min(pools.len())).collect()
     })
 }
 

@@ -1,11 +1,11 @@
-//! Amounts of bytes as people write them: `512MiB`, `100MB/s`. They are exact integers; an ambiguous amount is
+//! Amounts of bytes as people write them: `512MiB`, `100MB/s`. Amounts are exact integers; an ambiguous amount is
 //! refused.
 
-/// The largest amount of bytes, or of bytes per second, that a machine may have anywhere: 1 EiB. Keeps every sum of
-/// them within 64 bits, and within what TOML's integers hold.
+/// The largest amount of bytes, or of bytes per second, that a machine may have in any place or in total: 1 EiB. So
+/// every sum of amounts fits 64 bits, and TOML's integers.
 pub(crate) const BYTES_MAX: u64 = 1 << 60;
 
-/// The units, with what each is worth in bytes.
+/// The units of amounts, each with its number of bytes.
 const UNITS: [(&str, u64); 11] = [
     ("B", 1),
     ("KiB", 1 << 10),
@@ -23,13 +23,13 @@ const UNITS: [(&str, u64); 11] = [
 /// Why a text is not a valid amount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Wrong {
-    /// What is wrong with it.
+    /// The problem, about the text as "it".
     pub(crate) what: String,
-    /// What would be right.
+    /// What to write instead.
     pub(crate) remedy: String,
 }
 
-/// Bytes: digits and a unit, `512MiB`.
+/// Parses an amount of bytes: digits and a unit, `512MiB`.
 pub(crate) fn bytes(text: &str) -> Result<u64, Wrong> {
     let digits_end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (digits, unit) = text.split_at(digits_end);
@@ -39,19 +39,20 @@ pub(crate) fn bytes(text: &str) -> Result<u64, Wrong> {
             "write a number and a unit, such as `512MiB`",
         ));
     }
-    let worth = UNITS.iter().find(|(name, _)| *name == unit).map(|(_, worth)| *worth);
-    let worth = worth.ok_or_else(|| wrong_unit(digits, unit))?;
-    let amount = digits.parse::<u64>().ok().and_then(|n| n.checked_mul(worth)).filter(|n| *n <= BYTES_MAX);
+    let unit_bytes = UNITS.iter().find(|(name, _)| *name == unit).map(|(_, bytes)| *bytes);
+    let unit_bytes = unit_bytes.ok_or_else(|| wrong_unit(digits, unit))?;
+    let amount =
+        digits.parse::<u64>().ok().and_then(|n| n.checked_mul(unit_bytes)).filter(|n| *n <= BYTES_MAX);
     amount.ok_or_else(|| wrong("it is more than 1 EiB", "write a smaller amount"))
 }
 
-/// Bytes per second: an amount of bytes and `/s`, `100MB/s`.
+/// Parses a rate in bytes per second: an amount of bytes and `/s`, `100MB/s`.
 pub(crate) fn bytes_per_s(text: &str) -> Result<u64, Wrong> {
     let amount = text.strip_suffix("/s");
     bytes(amount.ok_or_else(|| wrong("it is not a rate", "write bytes per second, such as `100MB/s`"))?)
 }
 
-/// The remedy names both readings of what was written, where there are two.
+/// The error for an unknown unit. If the unit can be read in two ways, such as `G`, the remedy names both.
 fn wrong_unit(digits: &str, unit: &str) -> Wrong {
     let letter = unit.trim_end_matches(['B', 'b', 'i']).to_ascii_uppercase();
     match letter.as_str() {
@@ -80,9 +81,11 @@ fn wrong(what: &str, remedy: &str) -> Wrong {
 
 /// Bytes for people, three digits, rounded down: `23.5 GiB`.
 pub(crate) fn show_bytes(bytes: u64) -> String {
-    let (name, worth) = UNITS[..6].iter().rev().find(|(_, worth)| bytes >= *worth).unwrap_or(&UNITS[0]);
-    let (whole, tenths) = (bytes / worth, bytes % worth * 10 / worth);
-    if *worth == 1 || tenths == 0 || whole >= 100 {
+    // The first six units are powers of 1024, in ascending order.
+    let (name, unit_bytes) =
+        UNITS[..6].iter().rev().find(|(_, unit_bytes)| bytes >= *unit_bytes).unwrap_or(&UNITS[0]);
+    let (whole, tenths) = (bytes / unit_bytes, bytes % unit_bytes * 10 / unit_bytes);
+    if *unit_bytes == 1 || tenths == 0 || whole >= 100 {
         format!("{whole} {name}")
     } else {
         format!("{whole}.{tenths} {name}")
@@ -103,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_ambiguous_or_no_amount_is_refused_with_the_remedy() {
+    fn invalid_amounts_are_refused_with_a_remedy() {
         let remedy = |text: &str| bytes(text).map_err(|wrong| format!("{}; {}", wrong.what, wrong.remedy));
         let is = |text: &str, expected: &str| assert_eq!(remedy(text), Err(expected.to_owned()), "{text}");
         is("8G", "the unit `G` is ambiguous; write `8GiB` (1024^3) or `8GB` (1000^3)");

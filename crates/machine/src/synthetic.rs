@@ -1,4 +1,5 @@
-//! Machines from a line of text, for checks and simulations without the machine: `nodes:4 cpus:2 memory:512MiB`.
+//! Machines from a line of text, for checks and simulations of machines that are not at hand:
+//! `nodes:4 cpus:2 memory:512MiB`.
 //!
 //! | word | meaning | default |
 //! | --- | --- | --- |
@@ -10,17 +11,17 @@
 //! | `cache:32MiB` | the size of each last-level cache | unknown |
 //! | `sockets:2` | sockets; divides `nodes` | as many as nodes |
 //! | `disks:1` | disks, of 1 TiB each | 0, or 1 if `disk` is given |
-//! | `disk:100MB/s` | what each disk transfers | unknown |
+//! | `disk:100MB/s` | the bandwidth of each disk | unknown |
 //! | `swap:1GiB` | swap space | none |
-//! | `bus:20GB/s` | what the memory bus carries | unknown |
+//! | `bus:20GB/s` | the bandwidth of the memory bus | unknown |
 //!
-//! CPUs are numbered through: socket by socket, in a socket node by node, in a node cache by cache, in a cache core by core.
-//! At most 65,536 CPUs.
+//! CPUs are numbered in topological order: socket by socket, then node by node, cache by cache, and core by core. A machine
+//! has at most 65,536 CPUs.
 
 use crate::quantity::{self, BYTES_MAX, Wrong};
 use crate::{CAPACITY_MAX, Cache, Cpu, Disk, MAX_CPUS, Machine, Node};
 
-/// Each synthetic disk's size: a round figure that no bound depends on.
+/// The size of each synthetic disk: a round figure on which nothing depends.
 const DISK_BYTES: u64 = 1 << 40;
 
 /// More disks than any machine has; keeps a typing error from filling the memory.
@@ -30,13 +31,13 @@ const DISKS_MAX: u32 = 4096;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("synthetic machine, column {column}: `{word}`: {what}; {remedy}")]
 pub struct SyntheticError {
-    /// Where the word starts, in characters, from 1.
+    /// The position of the word's first character, from 1.
     pub column: usize,
     /// The word.
     pub word: String,
-    /// What is wrong with it.
+    /// The problem.
     pub what: String,
-    /// What would be right.
+    /// What to write instead.
     pub remedy: String,
 }
 
@@ -44,8 +45,8 @@ impl Machine {
     /// A machine from a line such as `nodes:4 cpus:2 memory:512MiB`.
     ///
     /// Words, in any order: `nodes:N`, `cpus:N` and `memory:SIZE` (both per node), `threads:N` (per core), `caches:N` (per
-    /// node), `cache:SIZE` (of each), `sockets:N`, `disks:N`, `disk:RATE`, `swap:SIZE`, `bus:RATE`. Sizes are like `512MiB` or `8GB`, rates like `100MB/s`. The
-    /// empty text is the smallest machine: one CPU and 1 GiB.
+    /// node), `cache:SIZE` (of each), `sockets:N`, `disks:N`, `disk:RATE`, `swap:SIZE`, `bus:RATE`. Sizes are like `512MiB`
+    /// or `8GB`, rates like `100MB/s`. The empty text is the smallest machine: one CPU and 1 GiB.
     pub fn synthetic(text: &str) -> Result<Machine, SyntheticError> {
         let words = Words::split(text)?;
         let shape = Shape::read(&words)?;
@@ -60,8 +61,8 @@ impl Machine {
     }
 }
 
-/// The numbers of a synthetic machine. `threads` divides `cpus`, and `caches` divides `cpus / threads`; `sockets` divides
-/// `nodes`.
+/// The numbers of a synthetic machine: `nodes`, and all others as in the table above. Checked: `threads` divides `cpus`,
+/// `caches` divides `cpus / threads`, and `sockets` divides `nodes`.
 struct Shape {
     nodes: u32,
     cpus: u32,
@@ -115,6 +116,7 @@ impl Shape {
         Ok(())
     }
 
+    /// The CPU with this number, in topological order.
     fn cpu(&self, id: u32) -> Cpu {
         Cpu {
             id,
@@ -128,11 +130,11 @@ impl Shape {
     }
 }
 
-/// The divisors of a number, as text: `1, 2 or 4`. If there are many, the smallest, and the number itself.
+/// The divisors of a number, as text: `1, 2 or 4`. If there are many, only the smallest ones, and the number itself.
 fn divisors(number: u32) -> String {
     const SHOWN: usize = 8;
-    let all: Vec<u32> = (1..=number).filter(|divisor| number.is_multiple_of(*divisor)).collect();
-    let (last, others) = all.split_last().map_or((number, &[][..]), |(last, others)| (*last, others));
+    let divisors: Vec<u32> = (1..=number).filter(|divisor| number.is_multiple_of(*divisor)).collect();
+    let (last, others) = divisors.split_last().map_or((number, &[][..]), |(last, others)| (*last, others));
     if others.is_empty() {
         return last.to_string();
     }
@@ -189,13 +191,14 @@ impl<'a> Words<'a> {
         self.0.iter().find(|word| word.key == key)
     }
 
-    /// An error at the word with that key; for an invalid default, at the last word.
+    /// An error at the word with this key; if the text has no such word, so that its default is invalid, at the last word.
     fn wrong(&self, key: &str, what: String, remedy: &str) -> SyntheticError {
         let wrong = Wrong { what, remedy: remedy.to_owned() };
         let word = self.find(key).or(self.0.last());
         word.unwrap_or(&Word { column: 1, key, value: "" }).wrong(wrong)
     }
 
+    /// The value of a word that is a number from `min` to `max`; `None` if the text has no such word.
     fn count(&self, key: &str, min: u32, max: u32) -> Result<Option<u32>, SyntheticError> {
         let Some(word) = self.find(key) else { return Ok(None) };
         match word.value.parse::<u32>() {
@@ -216,7 +219,8 @@ impl<'a> Words<'a> {
         parse(word.value).map(Some).map_err(|wrong| word.wrong(wrong))
     }
 
-    /// A rate; zero is rejected, since nothing could ever be transferred.
+    /// The value of a word that is a rate; `None` if the text has no such word. 0 is rejected, since then nothing could ever
+    /// be transferred.
     fn rate(&self, key: &str) -> Result<Option<u64>, SyntheticError> {
         match self.amount(key, quantity::bytes_per_s)? {
             Some(0) => Err(self.wrong(key, "nothing can be transferred".to_owned(), "write `100MB/s`")),
@@ -224,6 +228,7 @@ impl<'a> Words<'a> {
         }
     }
 
+    /// `count` caches of the given size; empty if the text gives no size.
     fn caches(&self, count: u32) -> Result<Vec<Cache>, SyntheticError> {
         match self.amount("cache", quantity::bytes)? {
             None => Ok(Vec::new()),
@@ -297,7 +302,8 @@ mod tests {
         );
         is(
             "cores:4",
-            "synthetic machine, column 1: `cores:4`: the word is unknown; the words are nodes, cpus, memory, threads, caches, cache, sockets, disks, disk, swap, bus",
+            "synthetic machine, column 1: `cores:4`: the word is unknown; the words are nodes, cpus, memory, \
+             threads, caches, cache, sockets, disks, disk, swap, bus",
         );
         is(
             "cpus",
@@ -313,11 +319,13 @@ mod tests {
         );
         is(
             "nodes:256 cpus:257",
-            "synthetic machine, column 1: `nodes:256`: 256 nodes of 257 CPUs are more than 65536 CPUs; write fewer nodes, or fewer CPUs per node",
+            "synthetic machine, column 1: `nodes:256`: 256 nodes of 257 CPUs are more than 65536 CPUs; \
+             write fewer nodes, or fewer CPUs per node",
         );
         is(
             "cpus:3 threads:2",
-            "synthetic machine, column 8: `threads:2`: the 3 CPUs of a node are not whole cores of 2 hardware threads; `cpus` counts hardware threads: make it a multiple",
+            "synthetic machine, column 8: `threads:2`: the 3 CPUs of a node are not whole cores of 2 \
+             hardware threads; `cpus` counts hardware threads: make it a multiple",
         );
         is(
             "cpus:2 caches:3",

@@ -1,15 +1,15 @@
-//! Credits: a decaying memory of what units lent and borrowed.
+//! Credits: a decaying record of the amounts that units lent and borrowed.
 //!
 //! Problem: the choice of the next borrower should not depend on current wants alone. A unit that lent for a
-//! long time and is short now should come before one that only ever borrowed.
+//! long time and is short now should come before a unit that only ever borrowed.
 //!
-//! Terms: a unit's *credit* is what it lent of one resource, less what it was lent, in amount times time. A
-//! loan counts while it lasts, whether used or not. A credit, positive or negative, *decays* exponentially
-//! with a half-life.
+//! Terms: a unit's *credit* is the amount of one resource that the unit lent, less the amount that it borrowed,
+//! times the duration. A loan counts while it lasts, whether used or not. A credit, positive or negative,
+//! *decays* exponentially with a half-life.
 //!
-//! Algorithm: add what is on loan. At the end of each *grain*, a 64th of a half-life on the backend's clock,
-//! multiply all credits by the 64th root of a half. The `shared` unit balances the books: it takes rounding
-//! errors and the other side of loans that have none, and is never lent anything.
+//! Algorithm: integrate each unit's loans over time. At the end of each *grain*, a 64th of a half-life on the
+//! backend's clock, multiply all credits by the 64th root of a half. The `shared` unit balances the books: it
+//! absorbs rounding errors, and the other side of loans of which only one side is known. It never borrows.
 //!
 //! Properties (tested):
 //! - Credits sum to 0 at all times.
@@ -18,13 +18,13 @@
 //! - Entitlements do not depend on credits.
 //!
 //! Limits:
-//! - A scheduler that lends at every switch reports used loans only, and gets credits at the next sample
-//!   (`dispatch/src/choice.h`). So an idle CPU that no unit borrows earns nothing there.
+//! - A scheduler that lends at every switch reports used loans only, and learns of credits at the next sample
+//!   (`dispatch/src/choice.h`). So with such a scheduler, an idle CPU that no unit borrows earns nothing.
 //! - Credits do not survive a restart of the daemon.
 //! - A gap of more than [`HALF_LIVES_MAX`] half-lives counts as that many.
 //!
-//! Source: Vuppalapati and others: Karma, OSDI 2023 (credits for what is donated; the pool goes to those with
-//! most). Decay is our addition: Karma's credits last for ever.
+//! Source: Vuppalapati and others: Karma, OSDI 2023 (donors earn credits; the pool goes to the users with the
+//! most credits). Decay is our addition: Karma's credits last for ever.
 
 use alloc::vec::Vec;
 
@@ -34,19 +34,19 @@ use crate::time::{MS, Time};
 
 /// Grains per half-life.
 const GRAINS: u64 = 64;
-/// The shortest grain; half-lives below 64 ms decay as one of 64 ms.
+/// The shortest grain. So a half-life below 64 ms has the effect of 64 ms.
 const GRAIN_NS_MIN: Time = MS;
 /// After this many half-lives a credit is negligible.
 pub const HALF_LIVES_MAX: u64 = 32;
-/// The 64th root of a half, times 2^32.
-const KEEPS: i128 = 4_248_701_965;
+/// The fraction of a credit that remains after a grain, the 64th root of a half, times 2^32.
+const DECAY_PER_GRAIN: i128 = 4_248_701_965;
 
 /// The credits of all units of one resource, in amount times nanoseconds.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Credits {
     /// The end of the last charged interval.
     at: Option<Time>,
-    /// Indexed by unit; units beyond its end have 0.
+    /// Indexed by unit; units beyond the end of the vector have credit 0.
     by_unit: Vec<i128>,
 }
 
@@ -56,7 +56,8 @@ impl Credits {
         self.by_unit.get(unit.index()).copied().unwrap_or(0)
     }
 
-    /// All credits by unit index, divided by `per` towards 0, and saturating.
+    /// All credits by unit index, each divided by `per` to express it in a coarser measure. Quotients are
+    /// rounded towards 0 and saturate.
     pub fn listed(&self, per: i128) -> Vec<i64> {
         let clamp = |credit: i128| {
             i64::try_from(credit / per).unwrap_or(if credit < 0 { i64::MIN } else { i64::MAX })
@@ -64,11 +65,12 @@ impl Credits {
         self.by_unit.iter().map(|credit| clamp(*credit)).collect()
     }
 
-    /// Charges the time since the last charge with `on_loan`: what each unit lends less what it borrows. A
-    /// half-life of 0 disables credits.
+    /// Charges the time since the last charge. `on_loan` is a unit's loan balance during that time: what it
+    /// lent less what it borrowed. A half-life of 0 disables credits.
     pub fn charge(&mut self, now: Time, half_life_ns: Time, on_loan: impl Fn(UnitId) -> i128) {
         let Some(from) = self.begin(now, half_life_ns) else { return };
         let grain = grain(half_life_ns);
+        // Whatever happened before `earliest` has decayed to nothing by now.
         let earliest = now.saturating_sub(grain.saturating_mul(GRAINS * HALF_LIVES_MAX));
         if from < earliest {
             self.by_unit.fill(0);
@@ -85,31 +87,32 @@ impl Credits {
     /// Moves credits of units that left the contract to `shared`: their numbers may be reassigned.
     pub fn forget_gone(&mut self, contract: &Contract) {
         for unit in &contract.vacant {
-            let left = self.by_unit.get_mut(unit.index()).map_or(0, core::mem::take);
-            if left != 0 {
-                self.by_unit[UnitId::SHARED.index()] += left;
+            let credit = self.by_unit.get_mut(unit.index()).map_or(0, core::mem::take);
+            if credit != 0 {
+                self.by_unit[UnitId::SHARED.index()] += credit;
             }
         }
     }
 
-    /// Adds to a unit's credit an amount that is known as a sum only, as of the last charge.
+    /// Adds to a unit's credit an integral over time that the caller computed, as if earned at the last charge.
     pub fn enter(&mut self, unit: UnitId, amount: i128) {
         if amount == 0 || unit == UnitId::SHARED {
             return;
         }
-        self.have(unit);
+        self.resize_for(unit);
         self.by_unit[unit.index()] += amount;
         self.by_unit[UnitId::SHARED.index()] -= amount;
     }
 
-    /// Ensures room for this many units.
+    /// Ensures room for this many units; never shrinks.
     pub fn resize(&mut self, units: usize) {
         if self.by_unit.len() < units {
             self.by_unit.resize(units, 0);
         }
     }
 
-    /// The start of the interval to charge; `None` if there is none.
+    /// Opens the interval to charge, and returns its start. `None` if no time passed since the last charge, or
+    /// credits are disabled.
     fn begin(&mut self, now: Time, half_life_ns: Time) -> Option<Time> {
         if half_life_ns == 0 {
             *self = Credits::default();
@@ -120,27 +123,30 @@ impl Credits {
         (now > from).then_some(from)
     }
 
-    fn have(&mut self, unit: UnitId) {
+    /// Ensures room for `unit` and for `shared`, which balances each entry.
+    fn resize_for(&mut self, unit: UnitId) {
         self.resize(unit.index().max(UnitId::SHARED.index()) + 1);
     }
 
+    /// Adds `ns` of every unit's loan balance, and the opposite of their sum to `shared`.
     fn add(&mut self, ns: Time, on_loan: &impl Fn(UnitId) -> i128) {
         let mut sum = 0;
         for (n, credit) in (0u32..).zip(&mut self.by_unit) {
-            let more = if UnitId(n) == UnitId::SHARED { 0 } else { on_loan(UnitId(n)) * i128::from(ns) };
-            *credit += more;
-            sum += more;
+            let earned = if UnitId(n) == UnitId::SHARED { 0 } else { on_loan(UnitId(n)) * i128::from(ns) };
+            *credit += earned;
+            sum += earned;
         }
         if sum != 0 {
             self.by_unit[UnitId::SHARED.index()] -= sum;
         }
     }
 
+    /// Decays every credit by one grain. `shared` is set to the opposite of their sum, rounding errors included.
     fn decay(&mut self) {
         let mut sum = 0;
         for (n, credit) in (0u32..).zip(&mut self.by_unit) {
             if UnitId(n) != UnitId::SHARED {
-                *credit = (*credit * KEEPS) / (1 << 32);
+                *credit = (*credit * DECAY_PER_GRAIN) / (1 << 32);
                 sum += *credit;
             }
         }
@@ -150,6 +156,7 @@ impl Credits {
     }
 }
 
+/// The length of a grain, in nanoseconds.
 fn grain(half_life_ns: Time) -> Time {
     (half_life_ns / GRAINS).max(GRAIN_NS_MIN)
 }

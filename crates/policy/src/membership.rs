@@ -2,15 +2,18 @@
 //!
 //! Problem: several rules of a contract may match one process.
 //!
-//! Terms: a rule's *specificity* is, from most to least: entered by `exec`, `pid`, `cgroup`, `command`,
-//! `user`, `group`, default.
+//! Terms: the kinds of rule, from the most *specific* to the least: entered by `exec`, `pid`, `cgroup`,
+//! `command`, `user`, `group`, default.
 //!
-//! Algorithm: among the units of the top level, the most specific match wins. This repeats among that unit's
-//! sub-units, and so on down. So a sub-unit selects among its encloser's members only. Ties: of `cgroup`
-//! rules, the longest path wins. Of `command` rules, the one with more literal characters wins, then one
-//! restricted to a user or group. Otherwise the unit that comes first in the contract wins. A child of a
-//! process matched by `exec`, `pid` or `command` inherits its parent's unit, unless a rule at least as
-//! specific matches the child: a build's compilers belong to the build.
+//! Algorithm: among the units of the top level, the most specific match wins. The search repeats among the
+//! winning unit's sub-units, and so on down. So a sub-unit selects among its encloser's members only.
+//!
+//! Tie-breaks: of two `cgroup` rules, the one with the longer path wins. Of two `command` rules, the one with
+//! more literal characters wins, then the one restricted to a user or group. Otherwise the unit that comes
+//! first in the contract wins.
+//!
+//! Inheritance: a child of a process matched by `exec`, `pid` or `command` inherits its parent's unit, unless a
+//! rule at least as specific matches the child. For example, a build's compilers belong to the build.
 //!
 //! Properties: total (every process is in exactly one unit), deterministic, and local: a rule inside one unit
 //! never moves a process out of another.
@@ -32,15 +35,15 @@ pub struct ProcessFacts {
     pub uid: u32,
     /// Primary and supplementary groups.
     pub gids: Vec<u32>,
-    /// The base name under which it was executed: of a script, or of a symbolic link to its program.
-    /// Truncated to 15 bytes if the rest is unknown.
+    /// The base name under which it was executed, which may be that of a script or of a symbolic link to its
+    /// program. Truncated to 15 bytes if the kernel reports no more.
     pub comm: String,
     /// Base name of its executable (a script's interpreter). Empty if unknown.
     pub program: String,
     /// Its cgroup v2 path (`/user.slice/...`), or the v1 systemd hierarchy's; empty if unknown.
     pub cgroup: String,
-    /// Whether it is a systemd user manager (`systemd --user`) or its helper `(sd-pam)`, whatever its control
-    /// group.
+    /// Whether it is a systemd user manager (`systemd --user`) or the manager's helper `(sd-pam)`. Independent
+    /// of its control group.
     pub manager: bool,
     /// The unit that it entered by `exec`.
     pub entered: Option<UnitId>,
@@ -48,7 +51,7 @@ pub struct ProcessFacts {
     pub parent: Option<Placement>,
 }
 
-/// The rule that put a process into its unit, least specific first.
+/// The kind of rule that put a process into its unit, the least specific first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rule {
     /// Nothing matched.
@@ -63,7 +66,7 @@ pub enum Rule {
     Cgroup,
     /// `pid:`
     Pid,
-    /// Entered by `commonhold exec`.
+    /// The process entered the unit by `commonhold exec`.
     Exec,
     /// The kernel's own thread.
     Kernel,
@@ -84,7 +87,7 @@ impl fmt::Display for Rule {
     }
 }
 
-/// Where a process belongs.
+/// The unit of a process, and the rule that decided it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Placement {
     /// The unit.
@@ -93,15 +96,16 @@ pub struct Placement {
     pub rule: Rule,
     /// Whether the rule matched an ancestor of the process rather than the process itself.
     pub inherited: bool,
-    /// The unit and the index in its `members` of the rule; `None` for default, exec and kernel.
+    /// The rule itself: the unit that has it, and its index in that unit's `members`. `None` for default, exec
+    /// and kernel.
     pub member: Option<(UnitId, u16)>,
-    /// Whether a rule that names the process itself (`exec`, `pid`, `cgroup`, `command`) led to the unit or
-    /// to one around it.
+    /// Whether a rule that names the process itself (`exec`, `pid`, `cgroup`, `command`) selected the unit or
+    /// a unit around it.
     pub named: bool,
 }
 
 impl Placement {
-    /// A placement in a unit that no rule of the contract led to.
+    /// A placement in a unit although no rule of the contract matched.
     pub fn by_default(unit: UnitId) -> Placement {
         Placement { unit, rule: Rule::Default, inherited: false, member: None, named: false }
     }
@@ -114,14 +118,14 @@ pub enum Stays {
     UserManager,
     /// A process of a system service or a container that no rule names.
     Service,
-    /// Its unit's limits apply in this control group: see [`crate::foreign_groups`].
+    /// The unit's limits are applied in that control group: see [`crate::foreign_groups`].
     InPlace,
-    /// Its control group also has processes of other units, so no unit's limits can apply there.
+    /// That control group also has processes of other units, so no unit's limits can be applied there.
     Mixed,
 }
 
 impl Stays {
-    /// Whether no control group of the unit limits the process.
+    /// Whether the unit's limits do not reach the process.
     pub fn is_outside(self) -> bool {
         self != Stays::InPlace
     }
@@ -148,57 +152,59 @@ pub trait Names {
     fn gid(&self, name: &str) -> Option<u32>;
 }
 
-/// Decides where a process belongs.
+/// Decides the unit of a process.
 pub fn place(contract: &Contract, names: &impl Names, process: &ProcessFacts) -> Placement {
     if process.kernel_thread {
         return Placement { rule: Rule::Kernel, ..Placement::by_default(UnitId::KERNEL) };
     }
     let default = Placement::by_default(contract.default_unit);
-    let mut found = descend(contract, names, process, None).unwrap_or(default);
+    let mut placement = best_match(contract, names, process, None).unwrap_or(default);
     // Even the default unit may have sub-units that select among its members.
-    while let Some(deeper) = descend(contract, names, process, Some(found.unit)) {
-        found = Placement { named: found.named || deeper.named, ..deeper };
+    while let Some(deeper) = best_match(contract, names, process, Some(placement.unit)) {
+        placement = Placement { named: placement.named || deeper.named, ..deeper };
     }
-    found
+    placement
 }
 
-/// Why a process must stay in its control group, if it must. systemd loses track of a service, and a user
-/// manager its right to start anything, if a process leaves the group that it was given.
+/// Why a process must stay in its present control group; `None` if it may be moved. If a process leaves the
+/// control group in which systemd started it, systemd loses track of the service, and a user manager loses its
+/// right to start anything.
 ///
-/// User managers and everything below `user@UID.service` stay. A process of a system service stays unless a
-/// rule names it. `delegated` is the control group delegated to this program, if any: what is in it may be
-/// moved. For a daemon that a user started below `user@UID.service`, that user's other processes are treated
-/// like a system's.
+/// User managers and all processes below `user@UID.service` stay. A process of a system service stays unless a
+/// rule names the process. `delegated` is the control group delegated to this program, if any: its processes
+/// may be moved. If a user started this program below `user@UID.service`, that user's other processes follow
+/// the rules for system services.
 pub fn stays(process: &ProcessFacts, placement: &Placement, delegated: Option<&str>) -> Option<Stays> {
     if process.manager {
         return Some(Stays::UserManager);
     }
     let group = process.cgroup.as_str();
-    if delegated.is_some_and(|ours| is_below(group, ours)) {
+    if delegated.is_some_and(|delegated| is_below(group, delegated)) {
         return None;
     }
-    let group = match below_user_manager(group) {
+    let group = match split_at_user_manager(group) {
         None => group,
         Some((manager, rest)) => {
-            let same_users = delegated.is_some_and(|ours| is_below(ours, manager));
-            if !same_users || is_below(rest, "/init.scope") {
+            let is_our_manager = delegated.is_some_and(|delegated| is_below(delegated, manager));
+            if !is_our_manager || is_below(rest, "/init.scope") {
                 return Some(Stays::UserManager);
             }
             rest
         }
     };
-    let of_service = ["/system.slice", "/machine.slice"].iter().any(|slice| is_below(group, slice))
+    let is_service = ["/system.slice", "/machine.slice"].iter().any(|slice| is_below(group, slice))
         || group.split('/').any(|name| {
             name.ends_with(".service") || CONTAINERS.iter().any(|runtime| name.starts_with(runtime))
         });
-    (of_service && !placement.named).then_some(Stays::Service)
+    (is_service && !placement.named).then_some(Stays::Service)
 }
 
 /// Prefixes of the control groups that container runtimes create.
 const CONTAINERS: [&str; 7] = ["docker", "kubepods", "libpod", "crio", "cri-containerd", "containerd", "lxc"];
 
-/// Splits a path after its first `user@UID.service`.
-fn below_user_manager(group: &str) -> Option<(&str, &str)> {
+/// Splits a path after its first `user@UID.service`: the user manager's group, and the rest, which is empty or
+/// begins with `/`. `None` if the path has no such name.
+fn split_at_user_manager(group: &str) -> Option<(&str, &str)> {
     let is_manager = |name: &str| name.starts_with("user@") && name.ends_with(".service");
     let mut end = 0;
     for name in group.split('/') {
@@ -211,15 +217,15 @@ fn below_user_manager(group: &str) -> Option<(&str, &str)> {
     None
 }
 
-/// Whether a control group equals another one or is below it.
-fn is_below(group: &str, other: &str) -> bool {
+/// Whether `group` equals `ancestor` or is below it.
+fn is_below(group: &str, ancestor: &str) -> bool {
     group
-        .strip_prefix(other.trim_end_matches('/'))
+        .strip_prefix(ancestor.trim_end_matches('/'))
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// The best match among the units directly below `level`.
-fn descend(
+/// The best match among the units directly in `level` (`None`: at the top level); `None` if no unit matches.
+fn best_match(
     contract: &Contract,
     names: &impl Names,
     process: &ProcessFacts,
@@ -239,35 +245,35 @@ fn descend(
     best.map(|(_, _, _, placement)| placement)
 }
 
-/// All matches of a process with a unit, entering its sub-units by `exec` included, each with a rank among
-/// equal rules.
+/// All ways in which a process matches a unit, each with its rank among matches by the same kind of rule. A
+/// process that entered one of its sub-units by `exec`, or whose parent is in one, matches as well.
 fn matches(
     contract: &Contract,
     names: &impl Names,
     process: &ProcessFacts,
     unit: UnitId,
 ) -> Vec<(usize, Placement)> {
-    let mut found = Vec::new();
+    let mut matches = Vec::new();
     if process.entered.is_some_and(|entered| is_within(contract, entered, unit)) {
-        found.push((0, Placement { rule: Rule::Exec, named: true, ..Placement::by_default(unit) }));
+        matches.push((0, Placement { rule: Rule::Exec, named: true, ..Placement::by_default(unit) }));
     }
     if let Some(parent) = process.parent
         && matches!(parent.rule, Rule::Exec | Rule::Pid | Rule::Command)
         && is_within(contract, parent.unit, unit)
     {
-        found.push((0, Placement { unit, inherited: true, ..parent }));
+        matches.push((0, Placement { unit, inherited: true, ..parent }));
     }
     for (member, position) in contract.unit(unit).members.iter().zip(0u16..) {
         if let Some((rule, rank)) = matches_member(names, process, member) {
             let member = Some((unit, position));
             let named = rule >= Rule::Command;
-            found.push((rank, Placement { unit, rule, inherited: false, member, named }));
+            matches.push((rank, Placement { unit, rule, inherited: false, member, named }));
         }
     }
-    found
+    matches
 }
 
-/// A test that is possible when a process executes a program.
+/// A test of a process that the scheduler can make when the process executes a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Test {
     /// A `command:` pattern.
@@ -276,7 +282,7 @@ pub enum Test {
     CommandOfUser(String, u32),
     /// A `command:` pattern restricted to a group.
     CommandOfGroup(String, u32),
-    /// Whether a `command:` rule put its parent into the unit, or into one below it.
+    /// A `command:` rule put its parent into a unit of this level, or into a unit inside one.
     Inherited,
     /// Effective user.
     User(u32),
@@ -286,7 +292,7 @@ pub enum Test {
     Otherwise,
 }
 
-/// A test, and the unit of processes that pass it.
+/// A test, and the unit of the processes that pass the test.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Selector {
     /// The test.
@@ -295,17 +301,22 @@ pub struct Selector {
     pub unit: Option<UnitId>,
 }
 
-/// The decision of [`place`] as lists of tests, for code that cannot call it. At each level, the first test
-/// passed selects the unit among those directly below `level`, and that unit's list is next; a process that
-/// passes none stays. Valid for processes that no `cgroup` and no `pid` rule matches, if neither they nor
-/// their parents entered by `exec`.
+/// The decision of [`place`] as lists of tests, one list per level, for the scheduler, which cannot call
+/// `place`. Begin with the list of the top level (`None`). The first test that the process passes selects a
+/// unit of that level; continue with that unit's list. If the process passes no test, it belongs to the unit
+/// reached so far.
+///
+/// The lists are valid for processes that no `cgroup` or `pid` rule matches, and that neither entered by `exec`
+/// nor have a parent that did.
 pub fn selectors(contract: &Contract, names: &impl Names, level: Option<UnitId>) -> Vec<Selector> {
     let mut ranked: Vec<(Rule, usize, Selector)> = Vec::new();
     for unit in contract.children(level) {
         for member in &contract.unit(unit).members {
             let (rule, test) = match &member.kind {
                 MemberKind::Command(glob) => (Rule::Command, Some(Test::Command(glob.clone()))),
-                MemberKind::CommandOf(glob, whose) => (Rule::Command, command_of(names, glob, whose)),
+                MemberKind::CommandOf(glob, whose) => {
+                    (Rule::Command, restricted_command_test(names, glob, whose))
+                }
                 MemberKind::User(user) => (Rule::User, uid_of(names, user).map(Test::User)),
                 MemberKind::Group(group) => (Rule::Group, gid_of(names, group).map(Test::Group)),
                 MemberKind::Cgroup(_) | MemberKind::Pid(_) => continue,
@@ -320,10 +331,11 @@ pub fn selectors(contract: &Contract, names: &impl Names, level: Option<UnitId>)
     }
     // Stable: ties keep the order of the contract.
     ranked.sort_by_key(|(rule, rank, _)| core::cmp::Reverse((*rule, *rank)));
-    let commands = ranked.iter().take_while(|(rule, _, _)| *rule == Rule::Command).count();
+    // A process's own `command` rule beats an inherited one, and an inherited one beats `user` and `group`.
+    let command_rules = ranked.iter().take_while(|(rule, _, _)| *rule == Rule::Command).count();
     let mut selectors: Vec<Selector> = ranked.into_iter().map(|(_, _, selector)| selector).collect();
     if contract.children(level).next().is_some() {
-        selectors.insert(commands, Selector { test: Test::Inherited, unit: None });
+        selectors.insert(command_rules, Selector { test: Test::Inherited, unit: None });
     }
     if level.is_none() {
         selectors.push(Selector { test: Test::Otherwise, unit: Some(contract.default_unit) });
@@ -344,38 +356,39 @@ pub fn is_within(contract: &Contract, mut unit: UnitId, encloser: UnitId) -> boo
     }
 }
 
-/// Whether a process may enter a unit by `exec`. Every unit from the top level down to it must name the
-/// process's user or one of its groups as a member; below the top level, units that name no user and no group
-/// are open. Root and the daemon's own user are exempt; callers check that.
+/// Whether a process may enter a unit by `exec`. The unit, and each unit around it, must name the process's
+/// user or one of the process's groups as a member. A unit below the top level that names no user and no group
+/// is open to all. The common units are closed. Root and the daemon's own user are exempt; callers check that.
 pub fn may_enter(contract: &Contract, names: &impl Names, process: &ProcessFacts, unit: UnitId) -> bool {
-    let principal = |member: &&Member| matches!(member.kind, MemberKind::User(_) | MemberKind::Group(_));
-    let mut level = Some(unit).filter(|unit| !unit.is_common());
-    let mut allowed = level.is_some();
-    while let Some(id) = level {
+    let is_principal = |member: &&Member| matches!(member.kind, MemberKind::User(_) | MemberKind::Group(_));
+    let mut next = Some(unit).filter(|unit| !unit.is_common());
+    let mut is_allowed = next.is_some();
+    while let Some(id) = next {
         let unit = contract.unit(id);
-        let named =
-            unit.members.iter().filter(principal).any(|m| matches_member(names, process, m).is_some());
-        let open = unit.parent.is_some() && !unit.members.iter().any(|m| principal(&m));
-        allowed &= named || open;
-        level = unit.parent;
+        let mut principals = unit.members.iter().filter(is_principal);
+        let is_named = principals.any(|member| matches_member(names, process, member).is_some());
+        let is_open = unit.parent.is_some() && !unit.members.iter().any(|member| is_principal(&member));
+        is_allowed &= is_named || is_open;
+        next = unit.parent;
     }
-    allowed
+    is_allowed
 }
 
-/// The owner of a unit's currency: its own `owner`, else that of the nearest enclosing unit that has one.
+/// The owner of a unit's currency: the unit's own `owner`, else that of the nearest unit around it with an
+/// `owner`.
 pub fn owner_of(contract: &Contract, unit: UnitId) -> Option<&Member> {
-    let mut level = Some(unit).filter(|unit| contract.has(*unit));
-    while let Some(id) = level {
+    let mut next = Some(unit).filter(|unit| contract.has(*unit));
+    while let Some(id) = next {
         let unit = contract.unit(id);
         if unit.owner.is_some() {
             return unit.owner.as_ref();
         }
-        level = unit.parent;
+        next = unit.parent;
     }
     None
 }
 
-/// Whether a process belongs to an owner: runs as that user, or in that group.
+/// Whether a process acts for an owner: runs as the owning user, or has the owning group.
 pub fn is_owners(names: &impl Names, process: &ProcessFacts, owner: &Member) -> bool {
     let is_principal = matches!(owner.kind, MemberKind::User(_) | MemberKind::Group(_));
     is_principal && matches_member(names, process, owner).is_some()
@@ -395,27 +408,33 @@ fn gid_of(names: &impl Names, group: &Principal) -> Option<u32> {
     }
 }
 
-fn command_of(names: &impl Names, glob: &str, whose: &Whose) -> Option<Test> {
+/// The test for a `command` rule restricted to a user or group; `None` if this machine does not know that user
+/// or group.
+fn restricted_command_test(names: &impl Names, glob: &str, whose: &Whose) -> Option<Test> {
     Some(match whose {
         Whose::User(user) => Test::CommandOfUser(glob.into(), uid_of(names, user)?),
         Whose::Group(group) => Test::CommandOfGroup(glob.into(), gid_of(names, group)?),
     })
 }
 
-/// Ranks `command` rules: by literal characters, then by restriction.
-fn command_rank(glob: &str, restricted: bool) -> usize {
-    literal(glob) * 2 + usize::from(restricted)
+/// The rank of a `command` rule among such rules: first by literal characters, then by whether the rule is
+/// restricted to a user or group.
+fn command_rank(glob: &str, is_restricted: bool) -> usize {
+    literal_chars(glob) * 2 + usize::from(is_restricted)
 }
 
+/// Whether a process's program, or the name under which it was executed, matches a pattern.
 fn executes(process: &ProcessFacts, glob: &str) -> bool {
     glob_matches(glob, &process.program) || glob_matches(glob, &process.comm)
 }
 
-/// The number of literal characters of a pattern.
-fn literal(glob: &str) -> usize {
+/// The number of characters of a pattern that are not wildcards.
+fn literal_chars(glob: &str) -> usize {
     glob.chars().filter(|c| !matches!(c, '*' | '?')).count()
 }
 
+/// The kind and rank of a rule if the rule matches a process; `None` if not, or if this machine does not know
+/// the rule's user or group.
 fn matches_member(names: &impl Names, process: &ProcessFacts, member: &Member) -> Option<(Rule, usize)> {
     match &member.kind {
         MemberKind::Group(group) => process.gids.contains(&gid_of(names, group)?).then_some((Rule::Group, 0)),
@@ -424,11 +443,11 @@ fn matches_member(names: &impl Names, process: &ProcessFacts, member: &Member) -
             executes(process, glob).then(|| (Rule::Command, command_rank(glob, false)))
         }
         MemberKind::CommandOf(glob, whose) => {
-            let is_theirs = match whose {
+            let is_of_principal = match whose {
                 Whose::User(user) => uid_of(names, user)? == process.uid,
                 Whose::Group(group) => process.gids.contains(&gid_of(names, group)?),
             };
-            (is_theirs && executes(process, glob)).then(|| (Rule::Command, command_rank(glob, true)))
+            (is_of_principal && executes(process, glob)).then(|| (Rule::Command, command_rank(glob, true)))
         }
         MemberKind::Cgroup(path) => {
             let path = path.trim_end_matches('/');
@@ -445,7 +464,8 @@ pub fn glob_matches(glob: &str, text: &str) -> bool {
     }
     let (glob, text): (Vec<char>, Vec<char>) = (glob.chars().collect(), text.chars().collect());
     let (mut g, mut t) = (0, 0);
-    // The last `*` and how much text it matched so far: a mismatch backtracks to match one more.
+    // The index of the last `*`, and the end of the text that this `*` matched so far. On a mismatch, backtrack:
+    // let the `*` match one more character.
     let mut star: Option<(usize, usize)> = None;
     while t < text.len() {
         match glob.get(g) {
@@ -516,7 +536,7 @@ mod tests {
     }
 
     #[test]
-    fn a_levels_tests_stand_in_the_order_of_their_rules() {
+    fn the_tests_of_a_level_are_in_the_order_of_their_rules() {
         let contract = contract();
         let unit = |path: &str| contract.find(path);
         let list = |level| -> Vec<(Test, Option<UnitId>)> {
@@ -585,7 +605,7 @@ mod tests {
     }
 
     #[test]
-    fn who_entered_by_exec_stays_there() {
+    fn a_process_that_entered_by_exec_stays_in_the_unit() {
         let batch = contract().find("physics/night-batch").unwrap();
         let entered = ProcessFacts { entered: Some(batch), ..process(5, &[501], "make") };
         check(&entered, "physics/night-batch", Rule::Exec);
@@ -599,7 +619,7 @@ mod tests {
 
     /// A unit inherits the owner of the nearest unit around it, unless it has its own.
     #[test]
-    fn an_owner_owns_what_is_in_its_unit_and_has_no_owner() {
+    fn an_owner_owns_sub_units_without_an_owner() {
         let mut contract = contract();
         let [physics, batch, students] =
             ["physics", "physics/night-batch", "students"].map(|path| contract.find(path).unwrap());
@@ -644,7 +664,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_users_manager_keeps_stays_whatever_names_it() {
+    fn processes_of_a_user_manager_always_stay() {
         for group in [
             "/user.slice/user-1000.slice/user@1000.service/app.slice/a.service",
             "/user@1000.service",
@@ -683,7 +703,7 @@ mod tests {
     }
 
     #[test]
-    fn a_users_own_daemon_moves_what_was_given_to_it() {
+    fn a_users_daemon_moves_processes_of_its_delegated_group() {
         let ours = Some("/user.slice/user-1000.slice/user@1000.service/app.slice/run-1.scope");
         let below = |rest: &str| format!("/user.slice/user-1000.slice/user@1000.service{rest}");
         assert_eq!(stay(&below("/app.slice/run-1.scope/x"), false, ours), None);

@@ -1,7 +1,7 @@
 //! Whole-tree queries on a contract's units.
 //!
 //! A contract stores each unit's encloser only, so finding a unit's sub-units scans all units. Callers that
-//! need them for many units index them here once.
+//! need the sub-units of many units build an index once: [`Levels`].
 
 use alloc::collections::BTreeMap;
 use alloc::vec;
@@ -14,12 +14,12 @@ pub fn lineage(contract: &Contract, unit: UnitId) -> impl Iterator<Item = UnitId
     core::iter::successors(Some(unit), |unit| contract.unit(*unit).parent)
 }
 
-/// The outermost unit around one, or itself.
+/// The top-level unit that contains `unit`; `unit` itself if it is at the top level.
 pub fn outermost(contract: &Contract, unit: UnitId) -> UnitId {
     lineage(contract, unit).last().unwrap_or(unit)
 }
 
-/// For each unit by index, the sum of `own` over itself and all units inside it.
+/// For each unit by index, the sum of `own` over that unit and all units inside it. Sums saturate.
 pub fn sums(contract: &Contract, own: impl Fn(UnitId) -> u64) -> Vec<u64> {
     let mut sums = vec![0u64; contract.units.len()];
     // Parents precede their children, so one backward pass carries sums all the way up.
@@ -33,7 +33,8 @@ pub fn sums(contract: &Contract, own: impl Fn(UnitId) -> u64) -> Vec<u64> {
     sums
 }
 
-/// The units directly in each enclosing unit, and at the top (`None`), in the order of their numbers.
+/// An index of the units directly in each enclosing unit, and at the top level (`None`), in the order of their
+/// numbers.
 #[derive(Debug, Clone, Default)]
 pub struct Levels(BTreeMap<Option<UnitId>, Vec<UnitId>>);
 
@@ -47,7 +48,7 @@ impl Levels {
         Levels(levels)
     }
 
-    /// The units directly in one, or at the top.
+    /// The units directly in the given unit; `None`: at the top level.
     pub fn at(&self, level: Option<UnitId>) -> &[UnitId] {
         self.0.get(&level).map_or(&[], Vec::as_slice)
     }
@@ -57,17 +58,17 @@ impl Levels {
         self.0.values().map(Vec::as_slice)
     }
 
-    /// A unit and all units inside it, in the order of their numbers. Takes time in proportion to their
-    /// number.
+    /// A unit and all units inside it, in the order of their numbers. O(n log n) for n such units.
     pub fn within(&self, unit: UnitId) -> Vec<UnitId> {
-        let mut found = vec![unit];
-        let mut looked = 0;
-        while let Some(unit) = found.get(looked) {
-            found.extend_from_slice(self.at(Some(*unit)));
-            looked += 1;
+        let mut subtree = vec![unit];
+        // Breadth first: `subtree` is the result and the queue of units to expand.
+        let mut expanded = 0;
+        while let Some(unit) = subtree.get(expanded) {
+            subtree.extend_from_slice(self.at(Some(*unit)));
+            expanded += 1;
         }
-        found.sort_unstable();
-        found
+        subtree.sort_unstable();
+        subtree
     }
 }
 

@@ -1,11 +1,12 @@
 //! The steward: the loop that enforces a contract, on live and simulated machines alike.
 //!
-//! A turn: settle members, observe, decide, check, apply, account. What differs between machines is behind [`Backend`]; all
-//! state that lasts from turn to turn is in [`Steward`].
+//! A turn: settle members, observe, decide, check, apply, account. [`Backend`] hides the differences between machines;
+//! [`Steward`] has all state that lasts from turn to turn.
 //!
-//! Changes of rights are queued ([`Steward::queue_change`]) until a plan that was carried out has made or refused them.
+//! Changes of rights are queued ([`Steward::queue_change`]) until a plan that makes or refuses them has been carried out.
 //!
-//! [`Switches`] translates plans for a scheduler that decides at every switch. Live and simulated machines both have one.
+//! [`Switches`] translates plans for a scheduler that decides at every switch. Live and simulated machines both have such
+//! a scheduler.
 
 mod backend;
 mod steward;

@@ -25,12 +25,14 @@ pub struct Steward {
     state: PolicyState,
     books: Books,
     ledger: Ledger,
+    /// The units whose facts must be fresh in the next snapshot, by the last plan.
     watch: Vec<UnitId>,
-    /// Queued changes of rights, in order: no plan that was carried out has made or refused them yet.
+    /// Queued changes of rights, in order. They leave the queue when a plan that makes or refuses them was carried out.
     changes: Vec<Change>,
-    /// The memory to divide, in bytes, by the last plan that decided it.
+    /// The memory that units divide, in bytes, by the last plan that decided on memory; `None`: no such plan.
     memory_divided: Option<u64>,
-    /// Vacant unit numbers that a turn has seen vacant, so that new units may take them.
+    /// Unit numbers that were vacant in the last turn whose plan was carried out, so that policy and accounts have dropped the
+    /// old units. New units may take them.
     free: BTreeSet<UnitId>,
 }
 
@@ -61,7 +63,7 @@ pub struct Turn<E> {
 /// A failure in a turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wrong<E> {
-    /// The machine refused an order, or a part of it could not be observed. The rest was done.
+    /// The machine refused an order, or a part of the machine could not be observed. All else was done.
     Machine(E),
     /// The plan failed the check and was not carried out. Earlier orders stay in force.
     Plan(String),
@@ -80,7 +82,7 @@ impl<E: fmt::Display> fmt::Display for Wrong<E> {
 }
 
 impl Steward {
-    /// A contract with no orders in force yet.
+    /// A contract on a machine, with no orders in force yet.
     pub fn new(contract: Contract, machine: Machine) -> Steward {
         Steward {
             ledger: Ledger::open(&contract, &machine),
@@ -96,7 +98,7 @@ impl Steward {
     }
 
     /// One turn: settles members, observes, decides, checks, applies and accounts. `look_ns` is the CPU time that a turn takes;
-    /// 0 on a simulated machine. An error comes from settling or observing; no plan was made then.
+    /// 0 on a simulated machine. `Err`: settling or observing failed, and no plan was made.
     pub fn turn<B: Backend + ?Sized>(
         &mut self,
         backend: &mut B,
@@ -106,6 +108,7 @@ impl Steward {
         let snapshot = Snapshot { look_ns, ..backend.observe(now, &self.watch)? };
         let mut wrong: Vec<Wrong<B::Error>> =
             backend.take_problems().into_iter().map(Wrong::Machine).collect();
+        // Charge the time since the last turn before the plan changes anything.
         wrong.extend(self.account(&snapshot).into_iter().map(Wrong::Ledger));
         let (contract, machine) = (&self.contract, &self.machine);
         let input =
@@ -123,7 +126,7 @@ impl Steward {
                 self.free.clone_from(&self.contract.vacant);
             }
             // Earlier orders stay in force. The next turn plans again, with the same queued changes of rights.
-            Err(found) => wrong.extend(found.into_iter().map(Wrong::Plan)),
+            Err(violations) => wrong.extend(violations.into_iter().map(Wrong::Plan)),
         }
         Ok(Turn { snapshot, plan, wrong })
     }
@@ -138,27 +141,27 @@ impl Steward {
     fn settle_members<B: Backend + ?Sized>(&mut self, backend: &mut B) -> Result<Time, B::Error> {
         loop {
             let now = backend.now();
-            let before = self.contract.vacant.clone();
+            let vacant_before = self.contract.vacant.clone();
             if !backend.settle_members(now, &mut self.contract, &self.free)? {
                 return Ok(now);
             }
-            let gone: Vec<UnitId> = self.contract.vacant.difference(&before).copied().collect();
-            if !gone.is_empty() {
-                self.drop_units(&gone);
+            let ended: Vec<UnitId> = self.contract.vacant.difference(&vacant_before).copied().collect();
+            if !ended.is_empty() {
+                self.drop_units(&ended);
             }
         }
     }
 
-    /// Forgets units of `each` that have ended.
-    fn drop_units(&mut self, gone: &[UnitId]) {
+    /// Drops the state of units that `each` made and that have ended.
+    fn drop_units(&mut self, ended: &[UnitId]) {
         let contract = &self.contract;
-        self.ledger.close(gone, contract);
+        self.ledger.close(ended, contract);
         self.watch.retain(|unit| contract.has(*unit));
         self.changes.retain(|change| change.about().into_iter().all(|(unit, _)| contract.has(unit)));
     }
 
-    /// Queues a change of rights. The next turn whose plan is carried out makes or refuses it, after the changes queued before;
-    /// `plan.decisions.rights` has the outcome. `policy/rights/change.rs` lists the stages before and after.
+    /// Queues a change of rights. The next turn whose plan is carried out makes or refuses the change, after the changes queued
+    /// before; `plan.decisions.rights` has the outcome. `policy/rights/change.rs` lists the stages before and after.
     pub fn queue_change(&mut self, change: Change) {
         self.changes.push(change);
     }
@@ -168,8 +171,8 @@ impl Steward {
         self.changes.pop();
     }
 
-    /// The rights under the contract in force once the queued changes are made. Only tickets are foreseen; which units are
-    /// active is as of the last turn.
+    /// The rights as they will be once the queued changes are made. Only tickets are predicted; the set of active units is that
+    /// of the last turn.
     pub fn foreseen(&self) -> Rights {
         let mut rights = self.rights();
         for change in &self.changes {
@@ -186,7 +189,7 @@ impl Steward {
         rights
     }
 
-    /// The tickets that differ from the contract in force, in the order of its text, then by resource.
+    /// The tickets that differ from the contract in force: by unit, in the order of the contract's text, then by resource.
     pub fn changed(&self, rights: &Rights) -> Vec<Changed> {
         let tickets = |unit: UnitId| {
             Resource::ALL.map(|resource| Changed {
@@ -210,16 +213,18 @@ impl Steward {
         rights.to_part(resource, self.divided(resource)).value(unit)
     }
 
-    /// The share of that for the unit's own processes, without its sub-units.
+    /// The worth of the part that the unit's own processes hold, without its sub-units; in the same measure as
+    /// [`Steward::worth`].
     pub fn own_worth(&self, rights: &Rights, unit: UnitId, resource: Resource) -> u64 {
         rights.to_part(resource, self.divided(resource)).own(unit)
     }
 
-    /// The amount of a resource that units divide, in the same units of measure.
+    /// The amount of a resource that all units together divide, in the same measure as [`Steward::worth`].
     pub fn whole(&self, resource: Resource) -> u64 {
         self.divided(resource).total()
     }
 
+    /// The capacity that units divide. Of memory, as the last plan decided; before the first plan, as the contract says.
     fn divided(&self, resource: Resource) -> Capacity {
         match resource {
             Resource::Cpu => capacity(&self.contract, &self.machine, resource),
@@ -230,22 +235,22 @@ impl Steward {
         }
     }
 
-    /// Replaces the contract. Units of the same path keep their identity. A queued change survives if the new contract gives
-    /// the same number of the tickets that it changes, or if `each` made the unit from a control group, whose tickets no
-    /// contract states: made changes survive by the same rule.
+    /// Replaces the contract. Units of the same path keep their identity. A queued change survives by the same rule as a change
+    /// that was made: if the new contract gives its units the same numbers of the tickets concerned, or if `each` made the
+    /// unit from a control group, since no contract states that unit's tickets.
     pub fn reload(&mut self, mut contract: Contract, machine: Machine) {
         contract.carry_over(&self.contract);
         contract.adopt(&self.contract, self.free == self.contract.vacant);
         self.ledger.adopt(&contract);
         self.watch.clear();
         let before = &self.contract;
-        let same = |(unit, resource): (UnitId, Resource)| {
+        let survives = |(unit, resource): (UnitId, Resource)| {
             before.has(unit)
                 && contract.has(unit)
                 && (before.unit(unit).tickets[resource] == contract.unit(unit).tickets[resource]
                     || contract.group_of(unit).is_some())
         };
-        self.changes.retain(|change| change.about().into_iter().all(same));
+        self.changes.retain(|change| change.about().into_iter().all(survives));
         if contract.machine.scheme == Scheme::Smp {
             // Under `smp` no plan divides memory.
             self.memory_divided = None;
@@ -286,7 +291,7 @@ impl<E> Turn<E> {
         !self.wrong.iter().any(|wrong| matches!(wrong, Wrong::Plan(_)))
     }
 
-    /// When the next turn is due at the latest: by this turn's plan, and later than `now`.
+    /// When the next turn is due at the latest by this turn's plan, but always later than `now`.
     pub fn next(&self, now: Time) -> Time {
         self.plan.next.max(now + 1)
     }

@@ -1,8 +1,8 @@
 //! The parameters of a scheduler that decides at every switch: for each unit and each CPU.
 //!
 //! A plan determines the owner of each CPU, and units' weights and credits. The contract determines the tree
-//! of units, and which of them lend and borrow. Live and simulated machines both configure their scheduler from
-//! this; each numbers units in its own way.
+//! of units, their disciplines, and which units lend and borrow. [`Switches`] merges both. Live and simulated
+//! machines both configure their scheduler from it; each numbers units in its own way.
 
 use std::collections::BTreeMap;
 
@@ -17,15 +17,15 @@ use commonhold_policy::plan::{CpuDecision, CpuOrder};
 pub struct Rules {
     /// The enclosing unit.
     pub parent: Option<UnitId>,
-    /// Its weight among its siblings, 1 to 10,000; the parent's own tasks together have 100.
+    /// The unit's weight among its siblings, 1 to 10,000; the enclosing unit's own tasks together have 100.
     pub weight: u32,
     /// Flags: [`LENDS`], [`BORROWS`], [`ANYWHERE`] and [`SEATS`].
     pub flags: u32,
     /// An outermost unit's credit: milliseconds of a CPU that it lent beyond what it borrowed.
     pub credit_ms: i32,
-    /// The order of its own tasks and its sub-units.
+    /// The discipline by which the unit orders its own tasks and its sub-units.
     pub discipline: Discipline,
-    /// Its deadline, used if its encloser's discipline is [`Discipline::Dwcs`].
+    /// The unit's deadline, used if the enclosing unit's discipline is [`Discipline::Dwcs`].
     pub deadline: Deadline,
 }
 
@@ -38,7 +38,8 @@ pub enum SwitchUpdate {
     Own(u32, Option<UnitId>),
 }
 
-/// The complete state that a scheduler needs. A newly loaded one is given all of it.
+/// The complete configuration of a scheduler. A newly loaded scheduler gets all of [`Switches::units`] and
+/// [`Switches::owners`], and then the updates of [`Switches::apply`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Switches {
     units: BTreeMap<UnitId, Rules>,
@@ -53,14 +54,15 @@ impl Switches {
         switches
     }
 
-    /// Adopts another contract. Units that stay keep their weights, credits and CPUs; CPUs of units that left
-    /// become unowned.
+    /// Adopts another contract. Units in both contracts keep their weights, credits and CPUs; the CPUs of units
+    /// that left become unowned.
     pub fn follow(&mut self, contract: &Contract) {
-        let planned = |unit: UnitId| {
+        let weight_and_credit = |unit: UnitId| {
             let before = self.units.get(&unit);
             before.map_or((first_weight(unit), 0), |rules| (rules.weight, rules.credit_ms))
         };
-        self.units = contract.present().map(|unit| (unit, rules(contract, unit, planned(unit)))).collect();
+        let rules_of = |unit: UnitId| (unit, rules(contract, unit, weight_and_credit(unit)));
+        self.units = contract.present().map(rules_of).collect();
         self.owners.retain(|_, unit| contract.has(*unit));
     }
 
@@ -77,6 +79,7 @@ impl Switches {
             }
             updates.push(SwitchUpdate::Unit(step.action.unit(), *rules));
         }
+        // The final owner of each CPU: a CPU that is disowned and owned again within the plan has one update.
         let mut owners: BTreeMap<u32, Option<UnitId>> = BTreeMap::new();
         for step in &plan.decisions.cpu.steps {
             match step.action {
@@ -106,18 +109,18 @@ impl Switches {
     }
 }
 
-/// Derives a unit's parameters from the contract. Tasks in no unit may run anywhere ([`ANYWHERE`]): otherwise
-/// they could starve, whatever the contract grants to others.
+/// A unit's parameters by the contract, with the given weight and credit. Tasks in no unit (`shared`) may run on
+/// any CPU ([`ANYWHERE`]): otherwise they could starve if the contract divides all CPUs among units.
 fn rules(contract: &Contract, unit: UnitId, (weight, credit_ms): (u32, i32)) -> Rules {
     let lends = if lends(contract, unit) { LENDS } else { 0 };
     let borrows = if unit.is_common() || borrows(contract, unit) { BORROWS } else { 0 };
-    let isolated = contract.machine.scheme != Scheme::Smp;
-    let anywhere = if unit == UnitId::SHARED && isolated { ANYWHERE } else { 0 };
-    // Without isolation, all units are below `shared`, so all tasks are in its order.
+    let is_isolated = contract.machine.scheme != Scheme::Smp;
+    let anywhere = if unit == UnitId::SHARED && is_isolated { ANYWHERE } else { 0 };
+    // Without isolation, all units are inside `shared`, whose discipline then orders all tasks.
     let has_seats =
-        contract.unit(unit).job.is_some() || !isolated && unit == UnitId::SHARED && seated(contract);
+        contract.unit(unit).job.is_some() || !is_isolated && unit == UnitId::SHARED && seated(contract);
     let seats = if has_seats { SEATS } else { 0 };
-    let outermost = if isolated || unit.is_common() { None } else { Some(UnitId::SHARED) };
+    let default_parent = if is_isolated || unit.is_common() { None } else { Some(UnitId::SHARED) };
     let discipline = discipline(contract, unit);
     let deadline = contract.unit(unit).deadline.map_or(Deadline::NONE, |deadline| Deadline {
         period_ns: deadline.period_ns,
@@ -126,7 +129,7 @@ fn rules(contract: &Contract, unit: UnitId, (weight, credit_ms): (u32, i32)) -> 
         of: deadline.of,
     });
     Rules {
-        parent: contract.unit(unit).parent.or(outermost),
+        parent: contract.unit(unit).parent.or(default_parent),
         weight,
         flags: lends | borrows | anywhere | seats,
         credit_ms,
@@ -135,6 +138,8 @@ fn rules(contract: &Contract, unit: UnitId, (weight, credit_ms): (u32, i32)) -> 
     }
 }
 
+/// The scheduler's discipline for a unit. Under `smp`, `shared` has the discipline `smp`, and disciplines of units
+/// have no effect.
 fn discipline(contract: &Contract, unit: UnitId) -> Discipline {
     use commonhold_contract::Discipline as Named;
     match contract.unit(unit).discipline {
@@ -155,12 +160,12 @@ fn discipline(contract: &Contract, unit: UnitId) -> Discipline {
     }
 }
 
-/// Whether a scheduler needs seats for this contract.
+/// Whether the scheduler needs its support for seats under this contract: the jobs of some unit are placed in pools.
 pub fn seated(contract: &Contract) -> bool {
     contract.present().any(|unit| contract.unit(unit).job.is_some())
 }
 
-/// Whether a scheduler needs disciplines other than stride for this contract.
+/// Whether the scheduler needs disciplines other than stride under this contract.
 pub fn disciplined(contract: &Contract) -> bool {
     contract.present().any(|unit| discipline(contract, unit) != Discipline::Stride)
 }
@@ -189,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cpu_goes_straight_from_one_to_the_other() {
+    fn a_cpu_passes_directly_from_one_owner_to_the_next() {
         let mut switches = Switches::new(&contract());
         let first = [CpuDecision::Own { cpu: 0, unit: A }, CpuDecision::Own { cpu: 1, unit: A }];
         assert_eq!(
@@ -212,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn units_that_stay_keep_what_they_have() {
+    fn units_in_both_contracts_keep_weights_and_cpus() {
         let before = contract();
         let mut switches = Switches::new(&before);
         let own = [CpuDecision::Own { cpu: 0, unit: A }, CpuDecision::Own { cpu: 1, unit: B }];

@@ -27,7 +27,7 @@ fn a_half_life_halves() {
 }
 
 #[test]
-fn nothing_is_remembered_for_no_time() {
+fn a_half_life_of_0_disables_credits() {
     let mut credits = of_two();
     credits.charge(0, HALF_LIFE, |_| 0);
     credits.charge(MS, HALF_LIFE, |unit| i128::from(unit == A));
@@ -38,7 +38,7 @@ fn nothing_is_remembered_for_no_time() {
 
 /// A new unit with a reassigned number does not inherit the credit, and sums stay 0.
 #[test]
-fn who_is_gone_has_no_credit() {
+fn a_unit_that_left_has_no_credit() {
     let mut contract = Contract::default();
     contract.add(None, "a");
     contract.add(None, "b");
@@ -61,7 +61,7 @@ fn a_clock_that_stands_or_goes_back_charges_nothing() {
 
 /// A machine that was suspended for a hundred years catches up at once, and its units start from 0.
 #[test]
-fn a_long_gap_is_short_work() {
+fn a_long_gap_is_charged_quickly() {
     let mut credits = of_two();
     credits.enter(A, 1 << 80);
     credits.charge(1, 100 * MS, |_| 0);
@@ -73,7 +73,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(10_000))]
     /// Credits do not depend on the sampling rate, to the last digit, and sum to 0.
     #[test]
-    fn looks_in_between_change_nothing(
+    fn credits_do_not_depend_on_the_sampling_rate(
         stretches in proptest::collection::vec((1u64..3_000, -5i128..6, -5i128..6, 1usize..6), 1..12),
         half_life_ms in 128u64..5_000,
         begin in 0u64..1_000_000_000,

@@ -1,6 +1,6 @@
 //! Samples of progress over several windows, and a significance test for their difference.
 
-/// The significant difference between two samples.
+/// The direction in which a later sample differs from an earlier one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sign {
     /// Less, beyond noise.
@@ -11,7 +11,7 @@ pub(super) enum Sign {
     More,
 }
 
-/// The moments of a sample.
+/// The moments of a sample: count, sum, and sum of squares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Sample {
     n: u32,
@@ -48,8 +48,8 @@ impl Sample {
         u64::try_from(self.variance().isqrt()).unwrap_or(u64::MAX)
     }
 
-    /// The smallest significant difference between the means of two samples: the larger of 0.5 % of this
-    /// one's and three standard errors.
+    /// The smallest significant difference between the means of two samples: three standard errors, or 0.5 % of
+    /// this sample's mean if that is larger.
     pub(super) fn noise(&self, other: &Sample) -> u64 {
         let of_mean = |sample: &Sample| sample.variance().checked_div(u128::from(sample.n)).unwrap_or(0);
         let error = of_mean(self).saturating_add(of_mean(other)).isqrt();
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_by_no_more_than_noise_is_the_same() {
+    fn differences_within_noise_are_not_significant() {
         let before = sample(&[1_000; 4]);
         for (value, sign) in [(1_005, Sign::Same), (1_006, Sign::More), (995, Sign::Same), (994, Sign::Less)]
         {

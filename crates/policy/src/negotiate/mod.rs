@@ -1,53 +1,56 @@
-//! The negotiator: exchanges proposed on behalf of units, tried, measured, and kept or undone.
+//! The negotiator: proposes exchanges on behalf of units, tries and measures them, and keeps or undoes them.
 //!
-//! Problem: what a ticket is worth to a unit depends on its own load and on everyone else's. A unit cannot
-//! name a ratio beforehand (seed 004, section 5.6). So an exchange is tried for a while, and both sides are
-//! measured.
+//! Problem: the worth of a ticket to a unit depends on the load of that unit and of all others. So a unit
+//! cannot name a ratio beforehand (seed 004, section 5.6). Instead, the negotiator tries an exchange for a
+//! while, and measures both sides.
 //!
 //! Terms:
 //! - A *window* is [`WINDOW_NS`] long. All measurements are of whole windows.
-//! - A unit's *progress* is the time in which its tasks, and those of its sub-units, waited for nothing:
-//!   their CPU time, in millionths of a CPU. Every backend reports it.
+//! - A unit's *progress* is the rate at which its tasks, and those of its sub-units, use CPU time, in millionths
+//!   of a CPU. In that time, they wait for nothing. Every backend reports it.
 //! - A *want* of a resource is the fraction of a window in which the unit's tasks waited for it: runnable
 //!   without a CPU, stalled for a disk, or stalled for memory. Disk stalls while refaulting count as memory
 //!   as well.
 //! - A unit's *baseline* is its progress without the exchange, in the windows just before.
-//! - A *level* is the amount exchanged, in thousandths of the smaller of both sides' holdings of each
-//!   resource.
+//! - A *level* is the amount exchanged. Each side gives this many thousandths of a resource's tickets; the base
+//!   is the smaller one of both sides' holdings of that resource.
 //! - *Noise* is the larger of 0.5 % of the baseline and three standard errors of the difference. Two
 //!   measurements differ if their difference exceeds it.
 //!
 //! Algorithm: one *trial* at a time.
-//! 1. Find two siblings that negotiate, one of which waits more for one resource than for another, while the
-//!    other does the opposite. Choose the pair whose wants differ most. Each gives what it waits for less.
-//! 2. The first level is a tenth. After [`SETTLE`] windows, [`MEASURE`] to [`MEASURE_MAX`] are measured.
-//! 3. If both sides' progress grew, the level is good, and twice the amount is tried. If one lost, the level
-//!    is undone. If there is no significant difference, larger levels are tried, up to [`BLIND_MAX`].
-//! 4. A larger level is good if neither side has less than at the previous one, and one has more. If not, the
-//!    previous level is restored, and the next step is half as large. The result is *kept* once steps fall
-//!    below a tenth.
-//! 5. A kept exchange is watched. A side that falls below its baseline ends it. From time to time, and when
-//!    other units come or go, it is suspended, a new baseline is measured, and it is tried again. The
-//!    interval doubles, up to [`CHECK_MAX_NS`].
+//! 1. Find two siblings that negotiate and have opposite wants: one waits more for resource X than for Y, the
+//!    other more for Y than for X. Choose the pair whose wants differ most. Each side gives the resource for
+//!    which it waits less.
+//! 2. The first level is a tenth. Skip [`SETTLE`] windows, then measure [`MEASURE`] to [`MEASURE_MAX`] windows.
+//! 3. If both sides' progress grew, the level is good, and twice the amount is tried. If a side lost progress,
+//!    the exchange is undone. If there is no significant difference, larger levels are tried, up to
+//!    [`BLIND_MAX`].
+//! 4. A larger level is good if neither side has less progress than at the previous level, and one has more.
+//!    If not, the previous level is restored, and the next step is half as large. The exchange is *kept* once
+//!    steps fall below a tenth.
+//! 5. A kept exchange is watched. If a side's progress falls below its baseline, the exchange ends. From time
+//!    to time, and when other units come or go, the exchange is suspended, a new baseline is measured, and the
+//!    exchange is tried again. The interval between retrials doubles, up to [`CHECK_MAX_NS`].
 //! 6. A pair whose trial failed backs off exponentially, up to [`REST_MAX_NS`].
 //!
-//! Cost of a trial: a unit that gives away a fraction of a resource loses at most that fraction of its
-//! progress, as long as progress is concave in what it holds. It cannot lose more than all of it, nor more
-//! than the machine has beyond its present progress. This bound is what a trial *risks* of a unit while it
-//! lasts; a kept exchange risks it from the last time it was found good. A unit whose undone trials risked
-//! more than [`ALLOWANCE_NS`] plus 1 % of elapsed time is left alone.
+//! Risk of a trial: a unit that gives away a fraction of a resource loses at most that fraction of its
+//! progress, provided that progress is concave in the unit's holdings. And it cannot lose more progress than
+//! the machine has CPUs beyond its present progress. The smaller bound, times the duration, is what a trial
+//! *risks* of a unit. A kept exchange risks it since the last time that the exchange was found good. Once a
+//! unit's undone trials have risked more than [`ALLOWANCE_NS`] plus 1 % of elapsed time, the negotiator makes
+//! no more trials with the unit.
 //!
 //! Properties (tested): tickets are conserved. A kept exchange benefits both sides. No unit falls behind its
-//! progress without trade by more than was risked.
+//! progress without exchanges by more than was risked.
 //!
 //! Limits: a unit takes part in one negotiated exchange at a time. A loss that begins after a check and ends
 //! before the next, while the unit stays above its old baseline, goes unnoticed. Wasted CPU time (spinning,
-//! page faults) counts as progress. What a unit would do without an exchange is known as of the last check
-//! only. The memory bus is not controlled, and so not exchanged.
+//! page faults) counts as progress. A unit's progress without the exchange is known as of the last check only.
+//! The memory bus is not controlled, and so not exchanged.
 //!
 //! Cost: O(n log n) for n units once a window; nothing if no unit negotiates.
 //!
-//! Source: seed 004, sections 5.5, 5.6 and 7, which call for negotiators and describe none.
+//! Source: seed 004, sections 5.5, 5.6 and 7, which call for negotiators without describing one.
 
 mod measure;
 mod seen;
@@ -80,7 +83,7 @@ pub const MEASURE_MAX: u32 = 8;
 pub const FIRST: u64 = 100;
 /// The largest level.
 pub const LARGEST: u64 = 900;
-/// The largest level tried before any smaller one was found good.
+/// The largest level tried while no smaller level has been found good.
 pub const BLIND_MAX: u64 = 400;
 /// How long a kept exchange runs before its first retrial.
 pub const CHECK_NS: Time = 240_000_000_000;
@@ -90,12 +93,12 @@ pub const CHECK_MAX_NS: Time = 3_600_000_000_000;
 pub const REST_NS: Time = 60_000_000_000;
 /// The longest back-off of a pair.
 pub const REST_MAX_NS: Time = 61_440_000_000_000;
-/// What undone trials may risk of a unit beyond 1 % of elapsed time.
+/// The CPU time that undone trials may risk of a unit, beyond 1 % of elapsed time.
 pub const ALLOWANCE_NS: Time = 20_000_000_000;
-/// A unit that waits for a smaller part of a window does not want the resource; in millionths.
+/// The least want for which a unit may be given a resource: a fraction of a window, in millionths.
 const WANT_MIN: u64 = 50_000;
 /// Candidates considered on each side of a pair.
-const LOOKED_AT: usize = 8;
+const CANDIDATES_MAX: usize = 8;
 /// The resources that are exchanged.
 const TRADED: [Resource; 3] = [Resource::Cpu, Resource::Memory, Resource::Disk];
 
@@ -106,19 +109,19 @@ const MILLION: u64 = 1_000_000;
 pub struct Side {
     /// The unit.
     pub unit: UnitId,
-    /// What it gives.
+    /// The amount that the unit gives.
     pub gives: Offer,
-    /// Its progress without the exchange, in millionths of a CPU.
+    /// The unit's progress without the exchange, in millionths of a CPU.
     pub without: u64,
-    /// Its progress with it, in millionths of a CPU; `None`: not measured.
+    /// The unit's progress with the exchange, in millionths of a CPU; `None`: not measured.
     pub with: Option<u64>,
-    /// The smallest significant difference between the two.
+    /// The smallest significant difference between `with` and `without`.
     pub noise: u64,
-    /// Upper bound of what trials cost it so far, in ns of CPU time.
+    /// An upper bound of the CPU time that trials have cost the unit so far, in ns.
     pub risked_ns: u64,
-    /// Measured loss in trials, in ns of CPU time.
+    /// The unit's measured loss in trials, in ns of CPU time.
     pub lost_ns: u64,
-    /// Measured gain from exchanges, in ns of CPU time.
+    /// The unit's measured gain from exchanges, in ns of CPU time.
     pub gained_ns: u64,
 }
 
@@ -128,20 +131,21 @@ pub struct Side {
 pub enum Move {
     /// An exchange is tried.
     Tried,
-    /// It is good for both; a larger one is tried next.
+    /// The level is good for both sides; a larger level is tried next.
     Good,
-    /// It was not good, and less is exchanged next; or more, if there was no significant difference.
+    /// The level is not good; a smaller level is tried next, or a larger one if there was no significant
+    /// difference.
     Left {
         /// The reason.
         why: Why,
     },
-    /// It is kept.
+    /// The exchange is kept.
     Kept,
-    /// It was measured again and continues.
+    /// A kept exchange was measured again, and continues.
     Watched,
-    /// It is suspended to measure a new baseline.
+    /// A kept exchange is suspended to measure a new baseline.
     Suspended,
-    /// It is undone.
+    /// The exchange is undone.
     Undone {
         /// The reason.
         why: Why,
@@ -166,9 +170,9 @@ pub enum Why {
         /// The reason.
         refused: Refused,
     },
-    /// It was ended from outside the negotiator.
+    /// A unit, not the negotiator, ended the exchange.
     Ended,
-    /// A unit no longer negotiates, or is gone.
+    /// A unit no longer negotiates, or left the contract.
     Withdrawn,
 }
 
@@ -187,7 +191,7 @@ pub struct Negotiation {
     pub sides: [Side; 2],
 }
 
-/// Two siblings, and the resource that each of them gets.
+/// Two siblings, and the resource that each sibling gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Pair {
     units: [UnitId; 2],
@@ -201,45 +205,59 @@ struct Activity {
     wants: [u64; TRADED.len()],
 }
 
-/// A level that was found good, with both sides' progress.
+/// A level that was found good, with both sides' progress at that level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Good {
     level: u64,
     with: [Sample; 2],
 }
 
-/// An exchange on trial, or kept.
+/// The cost that an exchange may have had for one side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Risk {
+    /// The duration of the exchange times the fraction that the side gave, for the side's allowance.
+    weighted_ns: Time,
+    /// An upper bound of the progress lost, in ns of CPU time.
+    cpu_ns: u64,
+}
+
+/// An exchange on trial, or kept. Arrays of two have an element for each side.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Trial {
     number: u64,
     pair: Pair,
     /// The exchange in force; `None` while the baseline is measured.
     deal: Option<u64>,
+    /// The amounts that the sides give.
     offers: [Offer; 2],
     level: u64,
-    /// The smallest level found not good in this trial.
+    /// The smallest level above `good` that was found not good in this trial.
     ceiling: Option<u64>,
+    /// The largest level found good in this trial.
     good: Option<Good>,
     /// Whether this is a retrial of a kept exchange.
-    again: bool,
+    is_retrial: bool,
+    /// Progress without the exchange: the baseline.
     without: [Sample; 2],
+    /// Progress with the exchange, at the present level.
     with: [Sample; 2],
-    /// Windows still to be skipped.
+    /// The number of windows still to be skipped before measuring.
     settle: u32,
     /// The fraction of its holdings that each side gives, in millionths.
     fractions: [u64; 2],
-    /// What each side may have lost since the exchange began or was last found good: as weighted time, and in
-    /// ns of CPU time.
-    unsure: [(Time, u64); 2],
-    /// The same for the time for which it was kept before this retrial.
-    doubt: [(Time, u64); 2],
+    /// The risk since the exchange began or was last found good.
+    unsettled: [Risk; 2],
+    /// In a retrial, the risk from the time when the exchange was last found good to its suspension.
+    before_retrial: [Risk; 2],
     /// The time covered by `with`.
-    block_ns: Time,
-    /// When it is to be suspended next (0 for a trial), and the interval.
+    measured_ns: Time,
+    /// When a kept exchange is to be suspended for a retrial; 0 during a trial.
     check_at: Time,
+    /// The interval between retrials.
     check_ns: Time,
 }
 
+/// The exponential back-off of a pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct BackOff {
     failures: u32,
@@ -249,19 +267,24 @@ struct BackOff {
 /// Costs and gains of a unit's trials, in ns of its CPU time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Account {
+    /// When the unit was first measured.
     since: Option<Time>,
+    /// The sum of [`Risk::cpu_ns`] over all trials.
     risked_ns: u64,
-    /// Sum over undone trials of the fraction given times duration.
+    /// The sum of [`Risk::weighted_ns`] over undone trials: the used part of the unit's allowance.
     spent_ns: u64,
     lost_ns: u64,
     gained_ns: u64,
 }
 
-/// What must stay constant during a measurement: the busy units, tickets, and exchanges of others.
+/// The circumstances that must stay constant during a measurement.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Conditions {
+    /// The units that run or wait at all.
     busy: Vec<UnitId>,
+    /// Every unit's tickets of each traded resource.
     tickets: Vec<(UnitId, u64)>,
+    /// The exchanges in force other than that of the trial in progress.
     deals: Vec<u64>,
 }
 
@@ -269,18 +292,21 @@ struct Conditions {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Negotiator {
     stalls: seen::LastStalls,
-    /// The open window: when it began, and the counters then.
-    open: Option<(Time, Vec<Facts>)>,
+    /// The current window: when it began, and the counters at that time.
+    window: Option<(Time, Vec<Facts>)>,
     conditions: Conditions,
     /// Activity of each unit by window, under the present conditions, the newest last; at most [`MEASURE`]
     /// windows.
     history: Vec<BTreeMap<UnitId, Activity>>,
+    /// The number of the latest trial.
     last: u64,
     /// The machine's capacity in millionths of a CPU.
     cpus: u64,
+    /// The trial in progress.
     trial: Option<Trial>,
+    /// The kept exchanges.
     kept: Vec<Trial>,
-    rests: BTreeMap<Pair, BackOff>,
+    back_offs: BTreeMap<Pair, BackOff>,
     accounts: BTreeMap<UnitId, Account>,
 }
 
@@ -289,13 +315,13 @@ pub(crate) struct Negotiator {
 pub(crate) struct NegotiationStep {
     /// Moves for the ledger.
     pub(crate) moves: Vec<Negotiation>,
-    /// The exchanges made and ended by these.
+    /// The exchanges made and ended by these moves.
     pub(crate) traded: Vec<Trade>,
     /// When the negotiator needs the next step.
     pub(crate) next: Option<Time>,
 }
 
-/// One step of the negotiator.
+/// One step of the negotiator. Acts only at the end of a window; costs nothing if no unit negotiates.
 pub(crate) fn step(
     negotiator: &mut Arc<Negotiator>,
     now: Time,
@@ -317,13 +343,13 @@ pub(crate) fn step(
     NegotiationStep { moves, traded: rights.settle(now), next: negotiator.next() }
 }
 
-/// The offers of both sides of a pair.
+/// The two offers of an exchange in which each side gives its element of `offers`.
 fn bids(pair: Pair, offers: [Offer; 2]) -> [Bid; 2] {
-    let bid = |of: usize, by: usize| Bid {
-        by: pair.units[of],
-        gives: offers[of],
-        wants: offers[by],
-        with: Some(pair.units[by]),
+    let bid = |side: usize, partner: usize| Bid {
+        by: pair.units[side],
+        gives: offers[side],
+        wants: offers[partner],
+        with: Some(pair.units[partner]),
         for_ns: None,
         at_least: None,
         bound: true,
@@ -332,29 +358,30 @@ fn bids(pair: Pair, offers: [Offer; 2]) -> [Bid; 2] {
 }
 
 impl Negotiator {
+    /// Whether there are exchanges of the negotiator.
     fn is_at_work(&self) -> bool {
         self.trial.is_some() || !self.kept.is_empty()
     }
 
-    /// When the open window ends.
+    /// When the current window ends.
     pub(crate) fn next(&self) -> Option<Time> {
-        self.open.as_ref().map(|(began, _)| began.saturating_add(WINDOW_NS))
+        self.window.as_ref().map(|(began, _)| began.saturating_add(WINDOW_NS))
     }
 
-    /// Takes a sample. Only one at the end of a window has an effect.
+    /// Takes a sample. If the sample ends a window, measures and moves; otherwise does nothing.
     pub(crate) fn observe(&mut self, now: Time, seen: &Seen, rights: &mut Rights) -> Vec<Negotiation> {
         let mut moves = Vec::new();
-        let before = match self.open.take() {
+        let ended_window = match self.window.take() {
             Some((began, before)) if now < began.saturating_add(WINDOW_NS) => {
-                self.open = Some((began, before));
+                self.window = Some((began, before));
                 return moves;
             }
-            before => before,
+            ended_window => ended_window,
         };
-        self.open = Some((now, seen.units.clone()));
+        self.window = Some((now, seen.units.clone()));
         self.cpus = seen.cpus;
-        self.forget(now, seen, rights, &mut moves);
-        let Some((began, before)) = before else { return moves };
+        self.drop_ended(now, seen, rights, &mut moves);
+        let Some((began, before)) = ended_window else { return moves };
         // After a pause, such as suspend to RAM, the window is void.
         if now - began > 3 * WINDOW_NS {
             self.history.clear();
@@ -364,32 +391,34 @@ impl Negotiator {
         for unit in activity.keys() {
             self.accounts.entry(*unit).or_default().since.get_or_insert(began);
         }
+        // Windows under different conditions cannot be compared.
         let conditions = self.conditions(busy, seen, rights);
-        let same = conditions == self.conditions;
+        let is_steady = conditions == self.conditions;
         self.conditions = conditions;
-        if !same {
+        if !is_steady {
             self.history.clear();
         }
         self.history.push(activity.clone());
         if self.history.len() > MEASURE as usize {
             self.history.remove(0);
         }
-        self.watch(now, now - began, &activity, same, rights, &mut moves);
+        let elapsed = now - began;
+        self.watch_kept(now, elapsed, &activity, is_steady, rights, &mut moves);
         match self.trial.take() {
-            Some(trial) => self.go_on(trial, now, now - began, &activity, same, rights, &mut moves),
-            None => self.begin(now, seen, rights, &mut moves),
+            Some(trial) => self.continue_trial(trial, now, elapsed, &activity, is_steady, rights, &mut moves),
+            None => self.begin_trial(now, seen, rights, &mut moves),
         }
         // The negotiator's own changes are not changes of conditions, but they invalidate earlier
         // measurements.
         if moves.iter().any(|entry| entry.done != Move::Watched) {
-            self.conditions.deals = self.others_deals(rights);
+            self.conditions.deals = self.other_deals(rights);
             self.history.clear();
         }
         moves
     }
 
-    /// Deals other than that of the trial in progress.
-    fn others_deals(&self, rights: &Rights) -> Vec<u64> {
+    /// The exchanges in force other than that of the trial in progress.
+    fn other_deals(&self, rights: &Rights) -> Vec<u64> {
         let own = self.trial.as_ref().and_then(|trial| trial.deal);
         rights.deals().keys().copied().filter(|deal| Some(*deal) != own).collect()
     }
@@ -399,86 +428,88 @@ impl Negotiator {
         Conditions {
             busy,
             tickets: seen.units.iter().flat_map(tickets).collect(),
-            deals: self.others_deals(rights),
+            deals: self.other_deals(rights),
         }
     }
 
-    /// Drops exchanges that a unit ended, and those of units that no longer negotiate.
-    fn forget(&mut self, now: Time, seen: &Seen, rights: &mut Rights, moves: &mut Vec<Negotiation>) {
-        let all: Vec<Trial> = self.trial.take().into_iter().chain(core::mem::take(&mut self.kept)).collect();
-        for mut trial in all {
-            let in_force = trial.deal.is_none_or(|deal| rights.deals().contains_key(&deal));
-            let negotiate = trial.pair.units.iter().all(|unit| seen.negotiates(*unit));
-            let kept = trial.check_at > 0;
-            match (in_force, negotiate) {
-                (true, true) if kept => self.kept.push(trial),
+    /// Drops the exchanges that a unit ended, and undoes those of units that no longer negotiate.
+    fn drop_ended(&mut self, now: Time, seen: &Seen, rights: &mut Rights, moves: &mut Vec<Negotiation>) {
+        let kept = core::mem::take(&mut self.kept);
+        let trials: Vec<Trial> = self.trial.take().into_iter().chain(kept).collect();
+        for mut trial in trials {
+            let is_in_force = trial.deal.is_none_or(|deal| rights.deals().contains_key(&deal));
+            let both_negotiate = trial.pair.units.iter().all(|unit| seen.negotiates(*unit));
+            let is_kept = trial.check_at > 0;
+            match (is_in_force, both_negotiate) {
+                (true, true) if is_kept => self.kept.push(trial),
                 (true, true) => self.trial = Some(trial),
                 (false, _) => {
-                    self.risk(&mut trial);
-                    self.fail(&trial, now, Why::Ended, moves);
+                    self.charge_risk(&mut trial);
+                    self.end_failed(&trial, now, Why::Ended, moves);
                 }
                 (true, false) => self.undo(trial, now, Why::Withdrawn, rights, moves),
             }
         }
-        self.rests.retain(|pair, _| pair.units.iter().all(|unit| seen.negotiates(*unit)));
+        self.back_offs.retain(|pair, _| pair.units.iter().all(|unit| seen.negotiates(*unit)));
         self.accounts.retain(|unit, _| seen.negotiates(*unit));
     }
 
-    /// Measures kept exchanges, and undoes those by which a side loses.
-    fn watch(
+    /// Adds a window to the measurements of kept exchanges, and undoes those in which a side loses.
+    fn watch_kept(
         &mut self,
         now: Time,
         elapsed: Time,
         activity: &BTreeMap<UnitId, Activity>,
-        same: bool,
+        is_steady: bool,
         rights: &mut Rights,
         moves: &mut Vec<Negotiation>,
     ) {
         for mut trial in core::mem::take(&mut self.kept) {
-            if !same {
-                // Not at once: otherwise a unit that comes and goes would end all exchanges.
+            if !is_steady {
+                // Retry sooner, but not at once: otherwise a unit that comes and goes would end all exchanges.
                 trial.check_at =
                     trial.check_at.min(now.max(trial.check_at.saturating_sub(trial.check_ns - CHECK_NS / 4)));
             }
             let progress = progress(&trial, activity);
-            trial.passed(elapsed, progress, self.cpus);
+            trial.add_risk(elapsed, progress, self.cpus);
             add(&mut trial.with, progress);
-            let lost = (0..2).find(|side| {
-                trial.far_below(*side, progress[*side])
+            let loser = (0..2).find(|side| {
+                trial.is_far_below(*side, progress[*side])
                     || trial.with[*side].n() >= MEASURE
                         && trial.without[*side].sign(&trial.with[*side]) == Sign::Less
             });
-            if let Some(side) = lost {
+            if let Some(side) = loser {
                 let why = Why::Lost { unit: trial.pair.units[side] };
                 self.undo(trial, now, why, rights, moves);
                 continue;
             }
             if trial.with[0].n() >= MEASURE {
-                self.account(&mut trial);
-                moves.push(self.entry(&trial, Move::Watched));
+                self.book_progress(&mut trial);
+                moves.push(self.ledger_entry(&trial, Move::Watched));
                 trial.with = [Sample::default(); 2];
             }
             self.kept.push(trial);
         }
     }
 
-    /// Continues the trial in progress after a window.
+    /// Adds a window to the trial in progress: skips it, or adds it to the baseline or to the measurement. Moves
+    /// once there are enough windows.
     #[expect(clippy::too_many_arguments, reason = "one window's measurements, and where results go")]
-    fn go_on(
+    fn continue_trial(
         &mut self,
         mut trial: Trial,
         now: Time,
         elapsed: Time,
         activity: &BTreeMap<UnitId, Activity>,
-        same: bool,
+        is_steady: bool,
         rights: &mut Rights,
         moves: &mut Vec<Negotiation>,
     ) {
         let progress = progress(&trial, activity);
         if trial.deal.is_some() {
-            trial.passed(elapsed, progress, self.cpus);
+            trial.add_risk(elapsed, progress, self.cpus);
         }
-        if !same {
+        if !is_steady {
             return self.undo(trial, now, Why::Changed, rights, moves);
         }
         if trial.settle > 0 {
@@ -493,12 +524,12 @@ impl Negotiator {
                 return;
             }
             let level = trial.level;
-            return self.strike(trial, level, now, rights, moves);
+            return self.set_level(trial, level, now, rights, moves);
         };
         add(&mut trial.with, progress);
-        if let Some(side) = (0..2).find(|side| trial.far_below(*side, progress[*side])) {
+        if let Some(side) = (0..2).find(|side| trial.is_far_below(*side, progress[*side])) {
             let unit = trial.pair.units[side];
-            return self.smaller(trial, now, Why::Lost { unit }, rights, moves);
+            return self.retreat(trial, now, Why::Lost { unit }, rights, moves);
         }
         if trial.with[0].n() < MEASURE {
             self.trial = Some(trial);
@@ -507,48 +538,51 @@ impl Negotiator {
         self.judge(trial, now, rights, moves);
     }
 
-    /// Decides whether a level is good.
+    /// Decides after a measurement whether the present level is good, and moves accordingly.
     fn judge(&mut self, mut trial: Trial, now: Time, rights: &mut Rights, moves: &mut Vec<Negotiation>) {
+        // The change of each side's progress, from the baseline and from the last good level.
         let signs = |before: &[Sample; 2]| [0, 1].map(|side| before[side].sign(&trial.with[side]));
-        let from_none = signs(&trial.without);
+        let from_baseline = signs(&trial.without);
         let from_good = trial.good.map(|good| signs(&good.with));
-        let lost = |signs: [Sign; 2]| (0..2).find(|side| signs[*side] == Sign::Less);
-        if let Some(side) = lost(from_none).or(from_good.and_then(lost)) {
+        let loser = |signs: [Sign; 2]| (0..2).find(|side| signs[*side] == Sign::Less);
+        if let Some(side) = loser(from_baseline).or(from_good.and_then(loser)) {
             let unit = trial.pair.units[side];
-            return self.smaller(trial, now, Why::Lost { unit }, rights, moves);
+            return self.retreat(trial, now, Why::Lost { unit }, rights, moves);
         }
-        let both = from_none == [Sign::More; 2];
-        if both && from_good.is_none_or(|signs| signs.contains(&Sign::More)) {
-            self.account(&mut trial);
-            // The measured part of the doubt is settled; what the trial might have cost still counts.
-            for (unit, (_, ns)) in trial.pair.units.into_iter().zip(core::mem::take(&mut trial.unsure)) {
-                self.accounts.entry(unit).or_default().risked_ns += ns;
+        let both_gain = from_baseline == [Sign::More; 2];
+        if both_gain && from_good.is_none_or(|signs| signs.contains(&Sign::More)) {
+            self.book_progress(&mut trial);
+            // A good trial uses up no allowance, but the CPU time that it risked still counts. The time before
+            // a retrial is found good in retrospect.
+            for (unit, risk) in trial.pair.units.into_iter().zip(core::mem::take(&mut trial.unsettled)) {
+                self.accounts.entry(unit).or_default().risked_ns += risk.cpu_ns;
             }
-            trial.doubt = Default::default();
+            trial.before_retrial = Default::default();
             trial.good = Some(Good { level: trial.level, with: trial.with });
-            moves.push(self.entry(&trial, Move::Good));
+            moves.push(self.ledger_entry(&trial, Move::Good));
             return match trial.next() {
-                Some(next) => self.strike(trial, next, now, rights, moves),
+                Some(next) => self.set_level(trial, next, now, rights, moves),
                 None => self.keep(trial, now, moves),
             };
         }
+        // No significant difference yet: measure longer, then try a larger level.
         if trial.with[0].n() < MEASURE_MAX {
             self.trial = Some(trial);
             return;
         }
-        if trial.good.is_none() && !trial.again && trial.level < BLIND_MAX {
-            self.account(&mut trial);
-            self.risk(&mut trial);
-            moves.push(self.entry(&trial, Move::Left { why: Why::NoGain }));
+        if trial.good.is_none() && !trial.is_retrial && trial.level < BLIND_MAX {
+            self.book_progress(&mut trial);
+            self.charge_risk(&mut trial);
+            moves.push(self.ledger_entry(&trial, Move::Left { why: Why::NoGain }));
             let next = trial.level * 2;
-            return self.strike(trial, next, now, rights, moves);
+            return self.set_level(trial, next, now, rights, moves);
         }
-        self.smaller(trial, now, Why::NoGain, rights, moves);
+        self.retreat(trial, now, Why::NoGain, rights, moves);
     }
 
-    /// Retreats from a level that was not good: to the last good one, or to half of what was kept. Otherwise
-    /// ends the trial.
-    fn smaller(
+    /// Leaves a level that was not good: for a smaller step above the last good level, or for that level itself;
+    /// in a retrial, for half the level. If there is no such level, undoes the exchange.
+    fn retreat(
         &mut self,
         mut trial: Trial,
         now: Time,
@@ -557,25 +591,25 @@ impl Negotiator {
         moves: &mut Vec<Negotiation>,
     ) {
         if let Some(good) = trial.good {
-            self.account(&mut trial);
-            self.risk(&mut trial);
-            moves.push(self.entry(&trial, Move::Left { why }));
+            self.book_progress(&mut trial);
+            self.charge_risk(&mut trial);
+            moves.push(self.ledger_entry(&trial, Move::Left { why }));
             trial.ceiling = Some(trial.level);
             let next = trial.next().unwrap_or(good.level);
-            return self.strike(trial, next, now, rights, moves);
+            return self.set_level(trial, next, now, rights, moves);
         }
-        if trial.again && trial.level / 2 >= FIRST {
-            self.account(&mut trial);
-            self.risk(&mut trial);
-            moves.push(self.entry(&trial, Move::Left { why }));
+        if trial.is_retrial && trial.level / 2 >= FIRST {
+            self.book_progress(&mut trial);
+            self.charge_risk(&mut trial);
+            moves.push(self.ledger_entry(&trial, Move::Left { why }));
             let next = trial.level / 2;
-            return self.strike(trial, next, now, rights, moves);
+            return self.set_level(trial, next, now, rights, moves);
         }
         self.undo(trial, now, why, rights, moves);
     }
 
-    /// Puts another level into force.
-    fn strike(
+    /// Puts a level into force. If it is the last good level, keeps the exchange; otherwise measures it.
+    fn set_level(
         &mut self,
         mut trial: Trial,
         level: u64,
@@ -586,44 +620,47 @@ impl Negotiator {
         if let Some(deal) = trial.deal.take() {
             rights.end(deal);
         }
-        trial.block_ns = 0;
+        trial.measured_ns = 0;
         let pair = trial.pair;
-        let has = |unit: UnitId, resource: Resource| {
+        let holding = |unit: UnitId, resource: Resource| {
             let (lent, _) = rights.lent_and_borrowed(unit, resource);
             rights.tickets(unit, resource).saturating_sub(lent)
         };
-        let smaller = |resource: Resource| has(pair.units[0], resource).min(has(pair.units[1], resource));
-        // A level is in thousandths. What one side gets, the other gives.
-        let given = [pair.gets[1], pair.gets[0]]
-            .map(|resource| (resource, times(level * 1_000, smaller(resource)).max(1)));
-        trial.offers = given.map(|(resource, tickets)| Offer::tickets(resource, tickets));
+        let smaller_holding =
+            |resource: Resource| holding(pair.units[0], resource).min(holding(pair.units[1], resource));
+        // A level is in thousandths. Each side gives the resource that the other side gets.
+        let gives = [pair.gets[1], pair.gets[0]]
+            .map(|resource| (resource, fraction_of(level * 1_000, smaller_holding(resource)).max(1)));
+        trial.offers = gives.map(|(resource, tickets)| Offer::tickets(resource, tickets));
         trial.fractions = [0, 1].map(|side| {
-            let (resource, tickets) = given[side];
-            millionths(tickets, has(pair.units[side], resource))
+            let (resource, tickets) = gives[side];
+            millionths(tickets, holding(pair.units[side], resource))
         });
         (trial.level, trial.settle) = (level, SETTLE);
-        match rights.strike(now, bids(pair, trial.offers)) {
+        match rights.conclude(now, bids(pair, trial.offers)) {
             Ok(deal) => trial.deal = Some(deal),
-            Err(refused) => return self.fail(&trial, now, Why::Refused { refused }, moves),
+            Err(refused) => return self.end_failed(&trial, now, Why::Refused { refused }, moves),
         }
         if let Some(good) = trial.good.filter(|good| good.level == level) {
             trial.with = good.with;
             return self.keep(trial, now, moves);
         }
         trial.with = [Sample::default(); 2];
-        moves.push(self.entry(&trial, Move::Tried));
+        moves.push(self.ledger_entry(&trial, Move::Tried));
         self.trial = Some(trial);
     }
 
+    /// Keeps the exchange in force, and sets the time of its next retrial.
     fn keep(&mut self, mut trial: Trial, now: Time, moves: &mut Vec<Negotiation>) {
-        moves.push(self.entry(&trial, Move::Kept));
-        trial.check_ns = if trial.again { (trial.check_ns * 2).min(CHECK_MAX_NS) } else { CHECK_NS };
+        moves.push(self.ledger_entry(&trial, Move::Kept));
+        trial.check_ns = if trial.is_retrial { (trial.check_ns * 2).min(CHECK_MAX_NS) } else { CHECK_NS };
         trial.check_at = now.saturating_add(trial.check_ns);
         trial.with = [Sample::default(); 2];
-        self.rests.remove(&trial.pair);
+        self.back_offs.remove(&trial.pair);
         self.kept.push(trial);
     }
 
+    /// Ends an exchange, on trial or kept, and books its results and its risk.
     fn undo(
         &mut self,
         mut trial: Trial,
@@ -632,51 +669,53 @@ impl Negotiator {
         rights: &mut Rights,
         moves: &mut Vec<Negotiation>,
     ) {
-        self.account(&mut trial);
-        self.risk(&mut trial);
+        self.book_progress(&mut trial);
+        self.charge_risk(&mut trial);
         if let Some(deal) = trial.deal {
             rights.end(deal);
         }
-        self.fail(&trial, now, why, moves);
+        self.end_failed(&trial, now, why, moves);
     }
 
     /// Ends a failed trial and has the pair back off.
-    fn fail(&mut self, trial: &Trial, now: Time, why: Why, moves: &mut Vec<Negotiation>) {
-        let rest = self.rests.entry(trial.pair).or_default();
+    fn end_failed(&mut self, trial: &Trial, now: Time, why: Why, moves: &mut Vec<Negotiation>) {
+        let back_off = self.back_offs.entry(trial.pair).or_default();
+        // Changed conditions say nothing about the pair.
         if !matches!(why, Why::Changed) {
-            rest.failures += 1;
+            back_off.failures += 1;
         }
-        let longer = rest.failures.saturating_sub(1).min(10);
-        rest.until = now.saturating_add((REST_NS << longer).min(REST_MAX_NS));
+        let doublings = back_off.failures.saturating_sub(1).min(10);
+        back_off.until = now.saturating_add((REST_NS << doublings).min(REST_MAX_NS));
         self.history.clear();
-        moves.push(self.entry(trial, Move::Undone { why }));
+        moves.push(self.ledger_entry(trial, Move::Undone { why }));
     }
 
-    /// Charges what may have been lost since the exchange began or was last found good.
-    fn risk(&mut self, trial: &mut Trial) {
-        let (unsure, doubt) = (core::mem::take(&mut trial.unsure), core::mem::take(&mut trial.doubt));
+    /// Charges the units' accounts with the risk since the exchange began or was last found good.
+    fn charge_risk(&mut self, trial: &mut Trial) {
+        let unsettled = core::mem::take(&mut trial.unsettled);
+        let before_retrial = core::mem::take(&mut trial.before_retrial);
         let units = trial.pair.units;
-        for (unit, (time, ns)) in units.into_iter().zip(unsure).chain(units.into_iter().zip(doubt)) {
+        for (unit, risk) in units.into_iter().zip(unsettled).chain(units.into_iter().zip(before_retrial)) {
             let account = self.accounts.entry(unit).or_default();
-            account.spent_ns += time;
-            account.risked_ns += ns;
+            account.spent_ns += risk.weighted_ns;
+            account.risked_ns += risk.cpu_ns;
         }
     }
 
-    /// Books measured gains and losses.
-    fn account(&mut self, trial: &mut Trial) {
-        let time = core::mem::take(&mut trial.block_ns);
+    /// Books the gains and losses measured at the present level on the units' accounts.
+    fn book_progress(&mut self, trial: &mut Trial) {
+        let measured_ns = core::mem::take(&mut trial.measured_ns);
         for side in 0..2 {
             if trial.with[side].n() > 0 {
                 let account = self.accounts.entry(trial.pair.units[side]).or_default();
                 let (with, without) = (trial.with[side].mean(), trial.without[side].mean());
-                account.lost_ns += times(without.saturating_sub(with), time);
-                account.gained_ns += times(with.saturating_sub(without), time);
+                account.lost_ns += fraction_of(without.saturating_sub(with), measured_ns);
+                account.gained_ns += fraction_of(with.saturating_sub(without), measured_ns);
             }
         }
     }
 
-    fn entry(&self, trial: &Trial, done: Move) -> Negotiation {
+    fn ledger_entry(&self, trial: &Trial, done: Move) -> Negotiation {
         let side = |at: usize| {
             let unit = trial.pair.units[at];
             let account = self.accounts.get(&unit).copied().unwrap_or_default();
@@ -700,21 +739,21 @@ impl Negotiator {
         }
     }
 
-    /// Starts the next trial: of a kept exchange that is due, else of a new pair.
-    fn begin(&mut self, now: Time, seen: &Seen, rights: &mut Rights, moves: &mut Vec<Negotiation>) {
+    /// Begins the next trial: the retrial of a kept exchange that is due, else a trial of a new pair, if any.
+    fn begin_trial(&mut self, now: Time, seen: &Seen, rights: &mut Rights, moves: &mut Vec<Negotiation>) {
         if let Some(at) = self.kept.iter().position(|trial| trial.check_at <= now) {
             let mut trial = self.kept.remove(at);
-            moves.push(self.entry(&trial, Move::Suspended));
+            moves.push(self.ledger_entry(&trial, Move::Suspended));
             if let Some(deal) = trial.deal.take() {
                 rights.end(deal);
             }
-            self.account(&mut trial);
-            // The retrial decides whether it was good until now.
-            let doubt = core::mem::take(&mut trial.unsure);
+            self.book_progress(&mut trial);
+            // The retrial decides whether the exchange was good until now.
+            let before_retrial = core::mem::take(&mut trial.unsettled);
             self.trial = Some(Trial {
-                doubt,
+                before_retrial,
                 good: None,
-                again: true,
+                is_retrial: true,
                 ceiling: None,
                 without: [Sample::default(); 2],
                 with: [Sample::default(); 2],
@@ -727,7 +766,7 @@ impl Negotiator {
         if self.history.len() < MEASURE as usize {
             return;
         }
-        let Some(pair) = self.proposal(now, seen) else { return };
+        let Some(pair) = self.best_pair(now, seen) else { return };
         let without = pair.units.map(|unit| {
             let mut sample = Sample::default();
             let windows = self.history.iter().filter_map(|window| window.get(&unit));
@@ -743,24 +782,26 @@ impl Negotiator {
             level: 0,
             ceiling: None,
             good: None,
-            again: false,
+            is_retrial: false,
             without,
             with: [Sample::default(); 2],
             settle: 0,
             fractions: [0; 2],
-            unsure: Default::default(),
-            doubt: Default::default(),
-            block_ns: 0,
+            unsettled: Default::default(),
+            before_retrial: Default::default(),
+            measured_ns: 0,
             check_at: 0,
             check_ns: 0,
         };
-        self.strike(trial, FIRST, now, rights, moves);
+        self.set_level(trial, FIRST, now, rights, moves);
     }
 
-    /// The pair whose wants differ most, if any.
-    fn proposal(&self, now: Time, seen: &Seen) -> Option<Pair> {
-        let mut levels: BTreeMap<Option<UnitId>, Vec<(UnitId, [u64; TRADED.len()])>> = BTreeMap::new();
-        for unit in seen.units.iter().filter(|unit| self.may_try(unit, now)) {
+    /// The pair of siblings whose opposite wants differ most; `None` if no pair may be tried now.
+    fn best_pair(&self, now: Time, seen: &Seen) -> Option<Pair> {
+        // The mean wants of the units that may take part, by encloser.
+        let mut wants_by_encloser: BTreeMap<Option<UnitId>, Vec<(UnitId, [u64; TRADED.len()])>> =
+            BTreeMap::new();
+        for unit in seen.units.iter().filter(|unit| self.can_try(unit, now)) {
             let windows: Vec<&Activity> =
                 self.history.iter().filter_map(|window| window.get(&unit.unit)).collect();
             if windows.len() < MEASURE as usize || windows.iter().all(|activity| activity.progress == 0) {
@@ -770,22 +811,24 @@ impl Negotiator {
             for (at, want) in wants.iter_mut().enumerate() {
                 *want = windows.iter().map(|activity| activity.wants[at]).sum::<u64>() / windows.len() as u64;
             }
-            levels.entry(unit.parent).or_default().push((unit.unit, wants));
+            wants_by_encloser.entry(unit.parent).or_default().push((unit.unit, wants));
         }
+        // Ties go to the smaller pair, hence `Reverse`.
         let mut best: Option<(u64, Reverse<Pair>)> = None;
-        for units in levels.values() {
+        for units in wants_by_encloser.values() {
             for (x, y) in [(0, 1), (0, 2), (1, 2)] {
                 if !(seen.held[x] && seen.held[y]) {
                     continue;
                 }
-                let ones = most(units, x, y);
-                let others = most(units, y, x);
-                for (one, by) in &ones {
-                    for (other, by_other) in &others {
+                let wanting_x = by_excess_want(units, x, y);
+                let wanting_y = by_excess_want(units, y, x);
+                for (one, excess) in &wanting_x {
+                    for (other, other_excess) in &wanting_y {
                         let pair = Pair { units: [*one, *other], gets: [TRADED[x], TRADED[y]] };
-                        let rests = self.rests.get(&pair).is_some_and(|rest| rest.until > now);
-                        let candidate = Some((by + by_other, Reverse(pair)));
-                        if !rests && candidate > best {
+                        let backs_off =
+                            self.back_offs.get(&pair).is_some_and(|back_off| back_off.until > now);
+                        let candidate = Some((excess + other_excess, Reverse(pair)));
+                        if !backs_off && candidate > best {
                             best = candidate;
                         }
                     }
@@ -795,68 +838,72 @@ impl Negotiator {
         best.map(|(_, Reverse(pair))| pair)
     }
 
-    fn may_try(&self, unit: &Facts, now: Time) -> bool {
+    /// Whether a unit may take part in a new trial: it negotiates, has allowance left, and has no kept exchange.
+    fn can_try(&self, unit: &Facts, now: Time) -> bool {
         let account = self.accounts.get(&unit.unit).copied().unwrap_or_default();
-        let time = account.since.map_or(0, |since| now.saturating_sub(since));
+        let elapsed = account.since.map_or(0, |since| now.saturating_sub(since));
         unit.negotiates
-            && account.spent_ns <= ALLOWANCE_NS + time / 100
+            && account.spent_ns <= ALLOWANCE_NS + elapsed / 100
             && self.kept.iter().all(|kept| !kept.pair.units.contains(&unit.unit))
     }
 }
 
 impl Trial {
-    /// The level to try after a good one: twice as large, or half-way to one that was not good.
+    /// The level to try after a good level: twice as large, or half-way to a level that was not good; in a
+    /// retrial, one step more. `None` if the step would be too small, or the level too large.
     fn next(&self) -> Option<u64> {
         let good = self.good?.level;
         let next = match self.ceiling {
-            Some(_) if self.again => return None,
+            Some(_) if self.is_retrial => return None,
             Some(ceiling) => good + (ceiling - good) / 2,
-            None if self.again => good + FIRST,
+            None if self.is_retrial => good + FIRST,
             None => good * 2,
         };
         Some(next.min(LARGEST)).filter(|next| *next >= good + FIRST)
     }
 
-    /// Accounts for time with the exchange. A unit that holds the fraction p less and makes some progress
-    /// would, without the exchange, make at most progress / (1 - p), as long as progress is concave; and at
-    /// most `cpus`, in millionths of a CPU.
-    fn passed(&mut self, elapsed: Time, progress: [u64; 2], cpus: u64) {
-        self.block_ns += elapsed;
+    /// Adds the risk of a period with the exchange. If a unit gives the fraction p of a resource and progress is
+    /// concave, then without the exchange the unit would make at most progress / (1 - p); and at most `cpus`, in
+    /// millionths of a CPU.
+    fn add_risk(&mut self, elapsed: Time, progress: [u64; 2], cpus: u64) {
+        self.measured_ns += elapsed;
         for (side, progress) in progress.into_iter().enumerate() {
-            let time = times(self.fractions[side], elapsed);
-            let would = millionths(progress, MILLION.saturating_sub(self.fractions[side]).max(1));
-            self.unsure[side].0 += time;
-            let less = times(would.max(self.without[side].mean()), time);
-            self.unsure[side].1 += less.min(times(cpus.saturating_sub(progress), elapsed));
+            let weighted_ns = fraction_of(self.fractions[side], elapsed);
+            let progress_without = millionths(progress, MILLION.saturating_sub(self.fractions[side]).max(1));
+            let loss_max = fraction_of(progress_without.max(self.without[side].mean()), weighted_ns);
+            let risk = &mut self.unsettled[side];
+            risk.weighted_ns += weighted_ns;
+            risk.cpu_ns += loss_max.min(fraction_of(cpus.saturating_sub(progress), elapsed));
         }
     }
 
-    /// Whether a side's progress in a window is so far below the least that it could have that measuring on
-    /// is pointless.
-    fn far_below(&self, side: usize, progress: u64) -> bool {
+    /// Whether a side's progress in one window is so far below its baseline that further measuring is
+    /// pointless: below the least that the exchange could leave of the baseline, by more than noise.
+    fn is_far_below(&self, side: usize, progress: u64) -> bool {
         let (mean, spread) = (self.without[side].mean(), self.without[side].spread());
-        let left = times(mean, MILLION - self.fractions[side]);
-        progress.saturating_add(3 * spread).saturating_add(mean / 200) < left
+        let least_expected = fraction_of(mean, MILLION - self.fractions[side]);
+        progress.saturating_add(3 * spread).saturating_add(mean / 200) < least_expected
     }
 }
 
-/// The units that want resource `x` and wait more for it than for `y`, by how much, the largest differences
-/// first.
-fn most(units: &[(UnitId, [u64; TRADED.len()])], x: usize, y: usize) -> Vec<(UnitId, u64)> {
-    let more = |(unit, wants): &(UnitId, [u64; TRADED.len()])| {
-        let by = wants[x].checked_sub(wants[y]).filter(|by| *by > 0 && wants[x] >= WANT_MIN)?;
-        Some((*unit, by))
+/// The units that want resource `x` and wait more for it than for `y`, each with the difference, the largest
+/// difference first; at most [`CANDIDATES_MAX`]. `x` and `y` are indices of [`TRADED`].
+fn by_excess_want(units: &[(UnitId, [u64; TRADED.len()])], x: usize, y: usize) -> Vec<(UnitId, u64)> {
+    let with_excess = |(unit, wants): &(UnitId, [u64; TRADED.len()])| {
+        let excess = wants[x].checked_sub(wants[y]).filter(|by| *by > 0 && wants[x] >= WANT_MIN)?;
+        Some((*unit, excess))
     };
-    let mut all: Vec<(UnitId, u64)> = units.iter().filter_map(more).collect();
-    all.sort_unstable_by_key(|(unit, by)| (Reverse(*by), *unit));
-    all.truncate(LOOKED_AT);
-    all
+    let mut candidates: Vec<(UnitId, u64)> = units.iter().filter_map(with_excess).collect();
+    candidates.sort_unstable_by_key(|(unit, excess)| (Reverse(*excess), *unit));
+    candidates.truncate(CANDIDATES_MAX);
+    candidates
 }
 
-/// The activity of each negotiating unit between two samples, and all busy units.
+/// The activity of each negotiating unit between two samples, and all busy units: units that ran or waited for at
+/// least 1 % of the time.
 fn activities(before: &[Facts], now: &[Facts]) -> (BTreeMap<UnitId, Activity>, Vec<UnitId>) {
     let earlier: BTreeMap<UnitId, &Facts> = before.iter().map(|facts| (facts.unit, facts)).collect();
-    let (mut all, mut busy) = (BTreeMap::new(), vec![]);
+    let (mut activity_of, mut busy) = (BTreeMap::new(), vec![]);
     for facts in now {
         let Some(before) = earlier.get(&facts.unit) else { continue };
         let elapsed = facts.at.saturating_sub(before.at);
@@ -868,18 +915,20 @@ fn activities(before: &[Facts], now: &[Facts]) -> (BTreeMap<UnitId, Activity>, V
             busy.push(facts.unit);
         }
         if facts.negotiates && elapsed > 0 {
-            all.insert(facts.unit, Activity { progress, wants });
+            activity_of.insert(facts.unit, Activity { progress, wants });
         }
     }
-    (all, busy)
+    (activity_of, busy)
 }
 
+/// Adds a window's progress to the samples of both sides.
 fn add(samples: &mut [Sample; 2], progress: [u64; 2]) {
     for (sample, progress) in samples.iter_mut().zip(progress) {
         sample.add(progress);
     }
 }
 
+/// The progress of both sides in a window; 0 for a unit that was not measured.
 fn progress(trial: &Trial, activity: &BTreeMap<UnitId, Activity>) -> [u64; 2] {
     trial.pair.units.map(|unit| activity.get(&unit).map_or(0, |activity| activity.progress))
 }
@@ -890,9 +939,9 @@ fn millionths(amount: u64, whole: u64) -> u64 {
     u64::try_from(part).unwrap_or(u64::MAX)
 }
 
-/// `of` times `millionths`.
-fn times(millionths: u64, of: u64) -> u64 {
-    part_of(of, millionths, MILLION)
+/// The fraction `millionths` of `amount`, rounded down.
+fn fraction_of(millionths: u64, amount: u64) -> u64 {
+    part_of(amount, millionths, MILLION)
 }
 
 #[cfg(test)]

@@ -82,7 +82,7 @@ impl World {
         self.seed >> 33
     }
 
-    fn counting(&self, unit: usize, traded: bool) -> [u64; 3] {
+    fn tickets_of(&self, unit: usize, traded: bool) -> [u64; 3] {
         let id = self.facts[unit].unit;
         TRADED.map(|resource| {
             let (lent, borrowed) = self.rights.lent_and_borrowed(id, resource);
@@ -92,7 +92,7 @@ impl World {
     }
 
     fn totals(&self) -> [u64; 3] {
-        let all: Vec<_> = (0..self.facts.len()).map(|unit| self.counting(unit, true)).collect();
+        let all: Vec<_> = (0..self.facts.len()).map(|unit| self.tickets_of(unit, true)).collect();
         [0, 1, 2].map(|at| all.iter().map(|tickets| tickets[at]).sum())
     }
 
@@ -102,7 +102,7 @@ impl World {
     }
 
     fn parts(&self, unit: usize, traded: bool) -> [u64; 3] {
-        let (all, has) = (self.all, self.counting(unit, traded));
+        let (all, has) = (self.all, self.tickets_of(unit, traded));
         [0, 1, 2].map(|at| millionths(has[at], all[at]))
     }
 
@@ -116,8 +116,8 @@ impl World {
             let wants = self.natures[unit].wants(parts);
             let facts = &mut self.facts[unit];
             facts.at = self.now;
-            facts.used_ns += times(progress, WINDOW);
-            (0..3).for_each(|at| facts.waited_ns[at] += times(wants[at], WINDOW));
+            facts.used_ns += fraction_of(progress, WINDOW);
+            (0..3).for_each(|at| facts.waited_ns[at] += fraction_of(wants[at], WINDOW));
         }
     }
 
@@ -136,7 +136,7 @@ fn open_risk(negotiator: &Negotiator, unit: UnitId) -> u64 {
     let all = negotiator.trial.iter().chain(&negotiator.kept);
     let risk_in = |trial: &Trial| {
         let at = trial.pair.units.iter().position(|other| *other == unit);
-        at.map_or(0, |at| trial.unsure[at].1 + trial.doubt[at].1)
+        at.map_or(0, |at| trial.unsettled[at].cpu_ns + trial.before_retrial[at].cpu_ns)
     };
     all.map(risk_in).sum()
 }
@@ -173,8 +173,8 @@ fn market(
         }
         for (unit, (short, hidden)) in short.iter_mut().zip(&mut hidden).enumerate() {
             let without = world.progress(unit, false);
-            *short += times(without.saturating_sub(world.progress(unit, true)), WINDOW);
-            *hidden += times(without, WINDOW) * noise / 1_000;
+            *short += fraction_of(without.saturating_sub(world.progress(unit, true)), WINDOW);
+            *hidden += fraction_of(without, WINDOW) * noise / 1_000;
         }
         world.pass();
         let moves = world.observe(&mut negotiator);
@@ -192,7 +192,7 @@ fn market(
         }
         for (unit, (short, hidden)) in short.iter().zip(&hidden).enumerate() {
             let id = world.facts[unit].unit;
-            assert!((0..3).all(|at| world.counting(unit, true)[at] >= 1));
+            assert!((0..3).all(|at| world.tickets_of(unit, true)[at] >= 1));
             let account = negotiator.accounts.get(&id).copied().unwrap_or_default();
             let risked = account.risked_ns + open_risk(&negotiator, id);
             // One unit of rounding per window.
@@ -212,7 +212,7 @@ proptest! {
     /// No unit falls behind its progress without trade by more than was risked; tickets are conserved; kept
     /// exchanges benefit both sides.
     #[test]
-    fn nobody_loses_more_than_was_risked(
+    fn no_unit_loses_more_than_was_risked(
         natures in proptest::collection::vec(nature(), 2..5),
         tickets in proptest::collection::vec([1u64..2_000, 1u64..2_000, 1u64..2_000], 4),
         noise in prop_oneof![Just(0u64), 1u64..50],
@@ -234,7 +234,7 @@ fn two_and_two(noise: u64) -> World {
 }
 
 #[test]
-fn the_one_that_computes_and_the_one_that_reads_find_each_other() {
+fn a_computing_and_a_reading_unit_become_a_pair() {
     let (mut world, mut negotiator) = (two_and_two(0), Negotiator::default());
     let before: Vec<u64> = (0..4).map(|unit| world.progress(unit, false)).collect();
     let _ = world.observe(&mut negotiator);
@@ -258,7 +258,7 @@ fn the_one_that_computes_and_the_one_that_reads_find_each_other() {
 /// If it depended on the disk alone, it would use 4.5 CPUs without: the machine has one, so it could gain at
 /// most another 0.1.
 #[test]
-fn what_a_trial_may_cost_is_no_more_than_the_machine_has() {
+fn the_risk_of_a_trial_is_bounded_by_the_machines_cpus() {
     let (mut world, mut negotiator) = (two_and_two(0), Negotiator::default());
     let _ = world.observe(&mut negotiator);
     for _ in 0..6 {
@@ -266,18 +266,19 @@ fn what_a_trial_may_cost_is_no_more_than_the_machine_has() {
         let _ = world.observe(&mut negotiator);
     }
     let mut trial = negotiator.trial.unwrap();
-    (trial.fractions, trial.unsure) = ([800_000, 0], Default::default());
-    trial.passed(100 * WINDOW, [900_000, 500_000], MILLION);
-    assert_eq!(trial.unsure, [(80 * WINDOW, 10 * WINDOW), (0, 0)]);
-    // On eight CPUs that would be possible, and 4/5 of it are at risk.
-    trial.unsure = Default::default();
-    trial.passed(100 * WINDOW, [900_000, 500_000], 8 * MILLION);
-    assert_eq!(trial.unsure[0], (80 * WINDOW, 360 * WINDOW));
+    let risk = |windows, cpu_windows| Risk { weighted_ns: windows * WINDOW, cpu_ns: cpu_windows * WINDOW };
+    (trial.fractions, trial.unsettled) = ([800_000, 0], Default::default());
+    trial.add_risk(100 * WINDOW, [900_000, 500_000], MILLION);
+    assert_eq!(trial.unsettled, [risk(80, 10), risk(0, 0)]);
+    // On eight CPUs, 4.5 CPUs would be possible, and 4/5 of them are at risk.
+    trial.unsettled = Default::default();
+    trial.add_risk(100 * WINDOW, [900_000, 500_000], 8 * MILLION);
+    assert_eq!(trial.unsettled[0], risk(80, 360));
 }
 
 /// The exchange ends when a side no longer benefits.
 #[test]
-fn a_side_that_loses_ends_it_and_the_pair_rests_longer_each_time() {
+fn a_side_that_loses_ends_the_exchange_and_the_pair_backs_off() {
     let (mut world, mut negotiator) = (two_and_two(0), Negotiator::default());
     world.facts[2].negotiates = false;
     world.facts[3].negotiates = false;
@@ -299,7 +300,7 @@ fn a_side_that_loses_ends_it_and_the_pair_rests_longer_each_time() {
     let lost = Why::Lost { unit: world.facts[0].unit };
     assert!(moves.iter().any(|entry| entry.done == Move::Undone { why: lost }), "{moves:?}");
     assert!(world.rights.deals().is_empty());
-    assert_eq!(negotiator.rests.values().map(|rest| rest.failures).collect::<Vec<_>>(), [1]);
+    assert_eq!(negotiator.back_offs.values().map(|rest| rest.failures).collect::<Vec<_>>(), [1]);
 }
 
 /// Units' own offers stay as they are, and the negotiator's offers do not serve them.
@@ -328,7 +329,7 @@ fn offers_of_units_are_left_alone() {
 
 /// An exchange ended by a unit is not made again at once, and a unit that stops negotiating is left alone.
 #[test]
-fn an_exchange_that_somebody_ended_is_not_made_again_at_once() {
+fn an_exchange_ended_by_a_unit_is_not_retried_at_once() {
     let (mut world, mut negotiator) = (two_and_two(0), Negotiator::default());
     let _ = world.observe(&mut negotiator);
     for _ in 0..6 {
@@ -341,7 +342,7 @@ fn an_exchange_that_somebody_ended_is_not_made_again_at_once() {
     world.pass();
     let moves = world.observe(&mut negotiator);
     assert_eq!(moves[0].done, Move::Undone { why: Why::Ended });
-    assert!(negotiator.rests[&pair].until > world.now);
+    assert!(negotiator.back_offs[&pair].until > world.now);
     for facts in &mut world.facts {
         facts.negotiates = false;
     }

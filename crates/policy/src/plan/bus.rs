@@ -10,7 +10,7 @@ use crate::time::Time;
 /// Accounts of outermost units for the quantum that just ended. All rates are in bytes per second.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BusPlan {
-    /// Its length, in nanoseconds.
+    /// The length of the quantum, in nanoseconds.
     pub quantum_ns: Time,
     /// The capacity of the bus.
     pub carries: u64,
@@ -25,15 +25,16 @@ pub struct BusPart {
     pub unit: UnitId,
     /// Its entitlement.
     pub entitled: u64,
-    /// The most that it may transfer; `None`: unlimited.
+    /// The unit's limit; `None`: unlimited.
     pub most: Option<u64>,
-    /// What it transferred.
+    /// The unit's transfers.
     pub used: u64,
-    /// What it would have transferred on a private bus of the size of its entitlement; 0 if it wanted nothing.
+    /// The transfers that the unit would have made on a private bus of the size of its entitlement; 0 if it wanted no
+    /// transfers.
     pub due: u64,
-    /// The accumulated shortfall against its due, in bytes; negative: surplus. Both are clamped.
+    /// The accumulated shortfall of `used` against `due`, in bytes; negative: surplus. Clamped on both sides.
     pub owed: i64,
-    /// Whether its gangs wait in the next quantum, because others are owed, or because it is beyond its most.
+    /// Whether the unit's gangs wait in the next quantum, because others are owed, or because the unit exceeds `most`.
     pub waits: bool,
 }
 

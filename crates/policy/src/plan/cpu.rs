@@ -17,7 +17,7 @@ pub enum CpuDecision {
         /// The new owner.
         unit: UnitId,
     },
-    /// The CPU loses its owner: the owner left, or another follows.
+    /// The CPU loses its owner: the owner left, or another owner follows in the same plan.
     Disown {
         /// The CPU.
         cpu: u32,
@@ -41,8 +41,8 @@ pub enum CpuDecision {
         lender: UnitId,
         /// The borrower.
         borrower: UnitId,
-        /// When the lender was last seen not to want the CPU. The call-back's latency counts from here, so that the reported
-        /// value is an upper bound.
+        /// The last sample in which the lender did not want the CPU. The call-back's latency counts from here, so that the
+        /// reported value is an upper bound.
         since: Time,
     },
     /// The loan ends: the borrower no longer needs the CPU, or another unit needs it more.
@@ -74,8 +74,8 @@ pub enum CpuOrder {
         /// In the unit of cgroup v2's `cpu.weight`, default 100.
         weight: u32,
     },
-    /// Tells a scheduler that lends at every switch how much the unit lent before: it counts as having borrowed that much less
-    /// ([`crate::credits`]). Not ordered where plans make the loans.
+    /// The unit's credit ([`crate::credits`]), for a scheduler that lends at every switch: the unit counts as having borrowed
+    /// that much less. Not ordered where plans make the loans.
     Credit {
         /// An outermost unit.
         unit: UnitId,

@@ -14,7 +14,7 @@ use crate::time::Time;
 pub struct Quantum {
     /// When the next quantum may begin.
     pub until: Time,
-    /// Whether the quantum begins now. If not, the chosen gangs fill CPUs that fell free in the current one.
+    /// Whether the quantum begins now. If not, the chosen gangs fill CPUs that fell free in the current quantum.
     pub begins: bool,
     /// Gangs that continue to run. Gangs that ran before and are not listed ended or sleep.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -34,7 +34,7 @@ pub struct Gang {
     pub unit: UnitId,
     /// CPUs for its threads.
     pub cpus: u32,
-    /// What each of its threads is assumed to use of the shared resource.
+    /// The rate at which each of its threads is assumed to use the shared resource.
     #[serde(flatten)]
     pub rate: SharedRate,
 }

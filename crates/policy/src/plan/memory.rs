@@ -16,8 +16,8 @@ pub struct MemoryPlan {
     pub divided: u64,
     /// One share per unit of the contract, sub-units excluded.
     pub units: Vec<Share>,
-    /// Units to sample often: those that lend, those far below their bound and, while memory is tight, those that might soon
-    /// exceed their entitlement. One that reaches its bound should be noticed at once.
+    /// Units to sample often: units that lend, units far below their bound and, while memory is tight, units that might soon
+    /// exceed their entitlement. A unit that reaches its bound should be noticed at once.
     pub watch: Vec<UnitId>,
     /// Units that exceed their allowance while memory is short, and from which nothing can be reclaimed.
     pub beyond: Vec<Beyond>,
@@ -34,35 +34,35 @@ pub struct MemoryPlan {
 pub struct MemoryTerm {
     /// The time, in nanoseconds.
     pub within_ns: Time,
-    /// What is lent on this term, including memory that no unit is entitled to.
+    /// The memory lent on this term, including memory that no unit is entitled to.
     pub lent: u64,
-    /// What could be reclaimed from all borrowers in that time, if each returned the same fraction of its loan; `None`: any
-    /// amount.
+    /// The memory that could be reclaimed from all borrowers within the time, if each returned the same fraction of its loan;
+    /// `None`: any amount.
     pub callable: Option<u64>,
 }
 
 /// One unit's memory. In bytes unless stated otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Share {
-    /// The entitlement of its own processes.
+    /// The entitlement of the unit's own processes.
     pub entitled: u64,
-    /// What it lends.
+    /// The memory that the unit lends.
     pub lent: u64,
-    /// What it borrows.
+    /// The memory that the unit borrows.
     pub borrowed: u64,
-    /// What it may use: entitled - lent + borrowed.
+    /// The memory that the unit may use: entitled - lent + borrowed.
     pub allowed: u64,
-    /// The part of it assumed to be in compressed swap (zram): the charge may be that much lower.
+    /// The part of `allowed` that is assumed to be in compressed swap (zram), and so is not charged to the unit.
     pub packed: u64,
-    /// The largest loan that could be called back from it in time if no other unit borrowed; `None`: no such bound.
+    /// The largest loan that could be called back from the unit in time if no other unit borrowed; `None`: no such bound.
     pub callable: Option<u64>,
-    /// The time within which all that it lends must be back, in nanoseconds; `None`: it lends nothing.
+    /// The time within which all memory that the unit lends must be back, in nanoseconds; `None`: it lends nothing.
     #[serde(default)]
     pub within_ns: Option<Time>,
-    /// Why it may not use more although it is short; `None` unless the cause persists.
+    /// Why the unit may not use more although it is short; `None` unless the cause persists.
     #[serde(default)]
     pub no_more: Option<NoMore>,
-    /// Whether its allowance sank because the memory is wanted elsewhere, so that its excess is called back.
+    /// Whether the unit's allowance sank because other units want the memory, so that its excess is called back.
     pub called_back: bool,
 }
 
@@ -111,8 +111,8 @@ pub enum MemoryOrder {
         /// Bytes.
         bytes: Option<u64>,
     },
-    /// Reclaims memory from the unit's own processes now, to call back what it borrowed or to free what it lends. An action,
-    /// not a state: nothing stays in force.
+    /// Reclaims memory from the unit's own processes now, to call back memory that the unit borrowed or to free memory that it
+    /// lends. An action, not a state: nothing stays in force.
     Reclaim {
         /// The unit.
         unit: UnitId,

@@ -101,7 +101,7 @@ pub struct RightsChange {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct CpuPlan {
     /// Each unit's entitlement while this plan is in force, in millionths of a CPU, sub-units included; one element per unit of
-    /// the contract. `shared` has what no unit is entitled to, so that the top level sums to the machine's CPUs.
+    /// the contract. `shared` has the part to which no unit is entitled, so that the top level sums to the machine's CPUs.
     pub entitled: Vec<u64>,
     /// Changes of owners and loans, in order.
     pub steps: Vec<Step<CpuDecision>>,
@@ -115,8 +115,8 @@ pub struct CpuPlan {
 pub struct DiskPlan {
     /// The observed disks. Orders about other disks are void.
     pub disks: Vec<String>,
-    /// The entitlement of each unit's own processes to every disk, in millionths of its throughput. `shared` has what no unit
-    /// is entitled to. Empty if no disk was observed.
+    /// The entitlement of each unit's own processes to every disk, in millionths of the disk's throughput. `shared` has the
+    /// part to which no unit is entitled. Empty if no disk was observed.
     pub entitled: Vec<u64>,
     /// Remembered net lending by unit, over all disks, in bytes; negative: net borrowing. Empty if nothing was lent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -141,7 +141,8 @@ pub struct Orders {
     pub memory: Vec<Step<MemoryOrder>>,
     /// Disks.
     pub disk: Vec<Step<DiskOrder>>,
-    /// Each group's part of these orders, for units that are held in several control groups. Carried out last.
+    /// For units that are held in several control groups, the part of each control group in the orders above. Carried out
+    /// last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<Step<PartOrder>>,
 }
@@ -150,23 +151,24 @@ impl Orders {
     /// Orders for CPUs only.
     #[must_use]
     pub fn of_cpus(because: Reason, actions: impl IntoIterator<Item = CpuOrder>) -> Orders {
-        Orders { cpu: because_of(because, actions), ..Orders::default() }
+        Orders { cpu: with_reason(because, actions), ..Orders::default() }
     }
 
     /// Orders for memory only.
     #[must_use]
     pub fn of_memory(because: Reason, actions: impl IntoIterator<Item = MemoryOrder>) -> Orders {
-        Orders { memory: because_of(because, actions), ..Orders::default() }
+        Orders { memory: with_reason(because, actions), ..Orders::default() }
     }
 
     /// Orders for disks only.
     #[must_use]
     pub fn of_disks(because: Reason, actions: impl IntoIterator<Item = DiskOrder>) -> Orders {
-        Orders { disk: because_of(because, actions), ..Orders::default() }
+        Orders { disk: with_reason(because, actions), ..Orders::default() }
     }
 }
 
-fn because_of<A>(reason: Reason, actions: impl IntoIterator<Item = A>) -> Vec<Step<A>> {
+/// Steps that all have the same reason.
+fn with_reason<A>(reason: Reason, actions: impl IntoIterator<Item = A>) -> Vec<Step<A>> {
     actions.into_iter().map(|action| Step { action, reason }).collect()
 }
 

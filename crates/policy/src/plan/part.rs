@@ -17,16 +17,16 @@ pub struct ForeignGroup {
     pub unit: UnitId,
     /// Its path, as in /proc/PID/cgroup.
     pub path: String,
-    /// What its manager has set there; the unit's orders stay within it.
+    /// The settings of the group's manager; the unit's orders stay within these.
     #[serde(default, skip_serializing_if = "GroupBounds::is_none")]
     pub most: GroupBounds,
 }
 
-/// An order about one of a unit's holders: a foreign group, or the unit's own control group (`at` is `None`). It follows, and
-/// replaces, what the unit's orders set in its own group.
+/// An order about one of a unit's *holders*: the control groups that contain its processes. A holder is a foreign group, or
+/// the unit's own control group (`at` is `None`).
 ///
-/// It is not the unit's order with a group added: that one states the unit's total, which the ledger and the plan checker read,
-/// and this one a part of it.
+/// The unit's order states the unit's total, which the ledger and the plan checker read. A part order states the part of one
+/// holder. Backends carry out part orders last; in the unit's own group, they replace what the unit's order set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", rename_all_fields = "snake_case")]
 pub enum PartOrder {
@@ -57,7 +57,8 @@ pub enum PartOrder {
         /// Millionths of a CPU.
         micro_cpus: Option<u64>,
     },
-    /// Protects the holder's memory from reclaim by others, in bytes. The unit's own group includes what is in it.
+    /// Protects the holder's memory from reclaim by others, in bytes. For the unit's own group, control groups inside it
+    /// are included.
     Guarantee {
         /// The unit.
         unit: UnitId,

@@ -24,9 +24,9 @@ pub enum Reason {
         /// Its fraction of such CPUs, in millionths.
         part: u64,
     },
-    /// Its turn on a shared CPU ended, and it holds no other.
+    /// The unit's turn on a shared CPU ended, and the unit holds no other CPU.
     TurnOver,
-    /// The contract forms the machine's pools in another way.
+    /// The contract now forms the machine's pools in another way.
     PoolsChanged,
     /// A unit came or went, or its tickets changed.
     EntitlementChanged {
@@ -40,27 +40,28 @@ pub enum Reason {
         /// Nanoseconds.
         idle_ns: u64,
     },
-    /// The owner left the CPU idle for this long, while the borrower had work and had lent more than it borrowed before.
+    /// The owner left the CPU idle for this long, while the borrower had work. The borrower comes first, since it lent more
+    /// than it borrowed before.
     OwnerIdleToGiver {
         /// Nanoseconds.
         idle_ns: u64,
-        /// Its net lending, in nanoseconds of a CPU.
+        /// The borrower's net lending, in nanoseconds of a CPU.
         credit_ns: u64,
     },
-    /// Past lending and borrowing is remembered for a time.
+    /// The unit's credit changed: past lending and borrowing is remembered for a time.
     Remembered,
-    /// The owner wants more CPUs than it kept.
+    /// The owner wants more CPUs than it has not lent.
     OwnerWants {
-        /// Threads that want a CPU.
+        /// The owner's threads that want a CPU.
         runnable: u32,
-        /// Its CPUs that were not lent.
+        /// The owner's CPUs that are not lent.
         kept: u32,
     },
-    /// The borrower no longer needs it.
+    /// The borrower no longer needs the CPU.
     BorrowerIdle,
-    /// A unit with a larger claim waits.
+    /// Another unit with a larger claim waits for the CPU.
     LargerClaim {
-        /// The unit.
+        /// The other unit.
         of: UnitId,
     },
     /// No pool that the thread's unit may use has a free seat.
@@ -69,26 +70,26 @@ pub enum Reason {
     ThreadGone,
     /// The thread has not wanted a CPU for long.
     Rests,
-    /// The first thread of its job: the contract's placement chose the pool.
+    /// The thread is the first of its job: the contract's placement chose the pool.
     FirstOfItsJob {
         /// The placement.
         placement: Placement,
         /// Free CPUs of the pool.
         free: u32,
     },
-    /// Other threads of its job are in that pool.
+    /// Other threads of the thread's job are in that pool.
     BesideItsJob {
-        /// Their number.
+        /// The number of these threads.
         threads: u32,
     },
-    /// Its job's pools are full: the contract's placement chose another.
+    /// The pools of the thread's job are full: the contract's placement chose another pool.
     PoolsOfItsJobFull {
         /// The placement.
         placement: Placement,
         /// Free CPUs of the pool.
         free: u32,
     },
-    /// It was moved to where more of its job is, or made room for a thread that was.
+    /// The thread moved to a pool with more threads of its job, or made room for a thread that did.
     Together {
         /// The previous pool.
         from: u32,
@@ -105,23 +106,23 @@ pub enum Reason {
         /// Quanta that it waited.
         waited: u32,
     },
-    /// Its use of the shared resource per thread is nearest to what was left per CPU.
+    /// The gang's use of the shared resource per thread is nearest to the amount left per CPU.
     Fittest {
         /// The shared resource.
         of: GangsShare,
-        /// What was left per CPU, in the unit of [`super::SharedRate`]; negative: over-committed.
+        /// The amount left per CPU, in the measure of [`super::SharedRate`]; negative: overcommitted.
         left: i64,
     },
-    /// Together with the gangs chosen before, it leads to the most progress of these and the waiting ones.
+    /// Beside the gangs chosen before, this gang leads to the most progress of the chosen and the waiting gangs.
     GetsOnBeside {
         /// The expected progress of the chosen gangs and the next ones, in permille of running alone.
         permille: u32,
     },
     /// CPUs were left, and no other gang fits.
     CpusLeft,
-    /// Others were chosen for this quantum.
+    /// Other gangs were chosen for this quantum.
     NotThisQuantum,
-    /// Jobs are no longer gangs, or this one is no longer a job.
+    /// Jobs are no longer gangs, or the gang is no longer a job.
     NoGang,
     /// The unit transferred more over the memory bus than its entitlement, and another unit got less for that.
     YieldsTheBus {
@@ -138,111 +139,111 @@ pub enum Reason {
     BusIsLeft,
     /// A unit's parts follow the use in its groups.
     FollowsUse,
-    /// The CPUs that it owns and borrows changed.
+    /// The CPUs that the unit owns and borrows changed.
     HoldsChanged,
-    /// Time-shared in proportion to its entitlement.
+    /// The unit's CPUs are time-shared in proportion to entitlements.
     Proportion {
-        /// Millionths of a CPU.
+        /// The unit's entitlement, in millionths of a CPU.
         micro_cpus: u64,
     },
-    /// The contract limits it.
+    /// The contract limits the unit.
     Limit {
         /// Millionths of a CPU.
         micro_cpus: u64,
     },
-    /// The contract forbids it to borrow.
+    /// The contract forbids the unit to borrow.
     MayNotBorrow,
     /// The contract limits how much may be lent or borrowed.
     LoanLimit,
-    /// It has no processes any more.
+    /// The unit has no processes any more.
     NobodyThere,
-    /// It owns or borrows a CPU again.
+    /// The unit owns or borrows a CPU again.
     HoldsAgain,
-    /// The CPU is gone.
+    /// The CPU no longer exists.
     CpuGone,
-    /// Its share of a disk.
+    /// The unit gets its share of a disk.
     DiskPart {
         /// Millionths of the transfers.
         part: u64,
     },
-    /// It was ahead of its share of a disk, and another unit waited for it.
+    /// The unit was ahead of its share of a disk, and another unit waited for the disk.
     DiskWanted {
-        /// Its share, in millionths.
+        /// The share of the unit that was ahead, in millionths.
         part: u64,
         /// The unit that waited.
         by: UnitId,
-        /// The last sample in which that unit did not wait, or had its share: the call-back's latency counts from here.
+        /// The last sample in which the waiting unit did not wait, or had its share: the call-back's latency counts from here.
         #[serde(rename = "since_ns")]
         since: Time,
     },
-    /// Its weight is corrected, since its measured part of the transfers was not its share.
+    /// The unit's weight is corrected, since its measured part of the transfers differed from its share.
     DiskCorrected {
-        /// Its share, in millionths.
+        /// The unit's share, in millionths.
         part: u64,
         /// The accumulated correction, in millionths of the share.
         by: u64,
     },
-    /// The contract limits it on every disk.
+    /// The contract limits the unit on every disk.
     DiskLimit {
         /// Bytes per second.
         bytes_per_s: u64,
     },
     /// No other unit wants the disk.
     DiskFree,
-    /// It transferred more than its rate had earned.
+    /// The unit transferred more than its rate had earned.
     DiskDebt {
         /// The debt, in bytes.
         bytes: u64,
     },
-    /// Its debt is paid, or it has no rate or no processes any more.
+    /// The unit's debt is paid, or the unit has no rate or no processes any more.
     DiskDebtPaid,
     /// The unit's entitlement to memory.
     EntitledTo {
         /// Bytes.
         bytes: u64,
     },
-    /// It lends memory that it does not need.
+    /// The unit lends memory that it does not need.
     Lends {
         /// Bytes.
         bytes: u64,
-        /// All of it must be back within this time, in nanoseconds, which depends on how long it was idle.
+        /// The time within which all of the memory must be back, in nanoseconds. It depends on how long the memory was idle.
         within_ns: Time,
     },
-    /// It is short of memory that it lent, and gets it back.
+    /// The unit is short of memory that it lent, and gets the memory back.
     CallsBack {
         /// Bytes.
         bytes: u64,
     },
-    /// It is short of memory, and others do not need theirs.
+    /// The unit is short of memory, and borrows memory that others do not need.
     Borrows {
         /// Bytes.
         bytes: u64,
     },
-    /// It is short of memory, and borrows as much as could be called back in time.
+    /// The unit is short of memory, and borrows as much as could be called back in time.
     BorrowsInTime {
         /// Bytes.
         bytes: u64,
     },
-    /// It is short of memory, and borrows before others, since it lent more than it borrowed before.
+    /// The unit is short of memory, and borrows before others, since it lent more than it borrowed before.
     BorrowsFirst {
         /// Bytes.
         bytes: u64,
     },
-    /// It returns memory that it borrowed.
+    /// The unit returns memory that it borrowed.
     GivesBack {
         /// Bytes.
         bytes: u64,
     },
-    /// It is short of memory, and at a limit of the contract.
+    /// The unit is short of memory, and at a limit of the contract.
     AtLimit,
-    /// It is short of memory, and no unit has any to lend.
+    /// The unit is short of memory, and no unit has memory to lend.
     NothingIdle,
-    /// Its allowance sank below what it uses.
+    /// The unit's allowance sank below its use.
     Owes {
-        /// Its allowance, in bytes.
+        /// The unit's allowance, in bytes.
         allowed: u64,
     },
-    /// A trial measures how fast memory can be reclaimed from it, before more is lent to it.
+    /// A trial measures how fast memory can be reclaimed from the unit, before more is lent to it.
     OnTrial,
     /// Memory is short, and the unit exceeds its entitlement by memory that only killing processes would free.
     Beyond {

@@ -25,8 +25,8 @@ pub struct Seat {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", rename_all_fields = "snake_case")]
 pub enum SeatOrder {
-    /// The thread runs on these CPUs, which its unit may use. A scheduler that decides at every switch only prefers them.
-    /// `None`: anywhere in its unit; where each thread has a dedicated CPU, it has none and does not start.
+    /// The thread runs on these CPUs, which its unit may use. A scheduler that decides at every switch only prefers these CPUs.
+    /// `None`: the thread runs on any CPU of its unit; but where each thread has a dedicated CPU, the thread does not start.
     Seat {
         /// The thread.
         thread: ThreadId,
@@ -61,7 +61,7 @@ pub struct NodePart {
 }
 
 impl NodePart {
-    /// Divides a number of pages by weight, exactly.
+    /// Each node's share of a number of pages, as node number and pages. The shares sum to `pages` exactly.
     pub fn due(parts: &[NodePart], pages: u64) -> Vec<(u32, u64)> {
         let weights: Vec<u64> = parts.iter().map(|part| part.part).collect();
         parts.iter().map(|part| part.node).zip(crate::share::split(pages, &weights)).collect()

@@ -1,21 +1,20 @@
-//! The changes of rights that may be made while a contract is in force, and the reasons for refusing one.
+//! The changes of rights that may be made while a contract is in force, and the reasons for refusing a change.
 //!
-//! The way of a change, from a client to the plan that makes it:
+//! The path of a change, from a client to the plan that makes it:
 //!
 //! 1. The daemon reads a request (`Call::Change`) from the socket: `commonhold/src/daemon/mod.rs`,
 //!    `Daemon::change_rights`.
 //! 2. `tickets::queue` (`daemon/tickets.rs`) resolves unit names and checks whether the caller may make the
 //!    change.
-//! 3. `Session::queue_change` (`daemon/session.rs`) appends it to the queue by `Steward::queue_change`, and
-//!    writes the rights as they will be to the daemon's directory. If the write fails, it removes the change
-//!    and the request fails.
+//! 3. `Session::queue_change` (`daemon/session.rs`) appends the change to the queue by `Steward::queue_change`,
+//!    and writes the rights as they will be to the daemon's directory. If the write fails, the change leaves
+//!    the queue, and the request fails.
 //! 4. The daemon forces a turn of the loop. `Steward::turn` passes the queue to the policy as
 //!    [`Input::changes`](crate::Input::changes).
-//! 5. `policy::step` calls [`Rights::apply`](super::Rights::apply) for each change, in order, and records it
-//!    in `plan.decisions.rights`, with the reason if it is refused. If the checker rejects the plan, the
-//!    queue stays as it was.
+//! 5. `policy::step` calls [`Rights::apply`](super::Rights::apply) for each change, in order, and records the
+//!    change in `plan.decisions.rights`, with the reason if it is refused. If the checker rejects the plan,
+//!    the queue stays as it was.
 //! 6. `tickets::outcome` finds the change in the last turn's decisions and answers the client.
-//
 
 use alloc::string::{String, ToString};
 use alloc::vec;
@@ -43,7 +42,7 @@ pub enum Change {
         /// The new number.
         tickets: u64,
     },
-    /// The encloser issues more tickets to a unit, which devalues those of its siblings (inflation).
+    /// The encloser issues more tickets to a unit, which devalues the tickets of the unit's siblings (inflation).
     Issue {
         /// The unit.
         unit: UnitId,
@@ -74,7 +73,7 @@ pub enum Change {
     Transfer {
         /// The unit that gives.
         from: UnitId,
-        /// The unit that receives them.
+        /// The unit that receives the tickets.
         to: UnitId,
         /// The resource.
         resource: Resource,
@@ -84,13 +83,13 @@ pub enum Change {
     /// Two siblings give each other tickets, usually of different resources, atomically (seed 004, section
     /// 5.5).
     Exchange {
-        /// One of them.
+        /// One of the two units.
         one: UnitId,
-        /// The other.
+        /// The other unit.
         other: UnitId,
-        /// What `one` gives.
+        /// The amount that `one` gives.
         gives: Offer,
-        /// What `other` gives in return.
+        /// The amount that `other` gives in return.
         gets: Offer,
     },
     /// Set how many tickets a unit holds of a currency other than its encloser's, beside its own tickets: 0
@@ -112,12 +111,12 @@ pub enum Change {
     },
     /// Withdraw an offer, or end an exchange.
     Cancel {
-        /// Its number.
+        /// The number of the offer or exchange.
         number: u64,
     },
     /// Restore an offer or an exchange of an earlier daemon.
     Resume {
-        /// Its number then.
+        /// The number that it had under the earlier daemon.
         number: u64,
         /// The offer or exchange.
         what: Resumed,
@@ -127,8 +126,8 @@ pub enum Change {
 }
 
 impl Change {
-    /// The units and resources whose tickets change, without duplicates, in the order in which the change
-    /// names them. Empty for an offer, which changes nothing before it is served.
+    /// The units and resources whose tickets the change affects, without duplicates, in the order in which the
+    /// change names them. Empty for changes of offers and exchanges.
     pub fn about(&self) -> Vec<(UnitId, Resource)> {
         match *self {
             Change::Set { unit, resource, .. }
@@ -142,8 +141,8 @@ impl Change {
             Change::Exchange { one, other, gives, gets } => {
                 let mut resources = vec![gives.resource, gets.resource];
                 resources.dedup();
-                let each = |unit| resources.iter().map(move |resource| (unit, *resource));
-                each(one).chain(each(other)).collect()
+                let all_of = |unit| resources.iter().map(move |resource| (unit, *resource));
+                all_of(one).chain(all_of(other)).collect()
             }
             Change::Offer { .. } | Change::Cancel { .. } | Change::Resume { .. } => Vec::new(),
         }
@@ -162,8 +161,8 @@ pub enum How {
     TakeBack,
 }
 
-/// An amount of a resource that is offered or wanted. Its text form, which is also its JSON form: `disk:300`
-/// is 300 soft tickets; `memory:2GiB`, `cpu:25%` and `cpu:1.5cpus` are parts of a reservation.
+/// An amount of a resource that is offered or wanted. In text and in JSON, `disk:300` means 300 soft tickets;
+/// `memory:2GiB`, `cpu:25%` and `cpu:1.5cpus` are parts of a reservation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Offer {
@@ -207,7 +206,7 @@ impl Offer {
 )]
 pub struct NoOffer;
 
-/// Distinguishes an amount of CPUs from tickets: in a contract, a bare number means CPUs.
+/// The suffix of an amount of CPUs. In an offer, a bare number means tickets; in a contract it means CPUs.
 const CPUS: &str = "cpus";
 
 impl fmt::Display for Offer {
@@ -305,7 +304,10 @@ pub enum Refused {
         to: UnitId,
     },
     /// The unit must keep more tickets than it has lent in exchanges.
-    #[error("unit {} has {has} {resource} tickets, {lent} of them lent in exchanges: it must keep one more than it lent", .unit.0)]
+    #[error(
+        "unit {} has {has} {resource} tickets, {lent} of them lent in exchanges: it must keep one more than it lent",
+        .unit.0
+    )]
     Lent {
         /// The unit.
         unit: UnitId,
@@ -313,11 +315,11 @@ pub enum Refused {
         resource: Resource,
         /// The tickets that it has.
         has: u64,
-        /// Of these, the tickets that it lent.
+        /// The part of these tickets that it lends.
         lent: u64,
     },
-    /// An invalid offer: it must give and want a positive amount of different resources, and its minimum must
-    /// be at most what it wants, of the same resource.
+    /// An invalid offer: it must give and want positive amounts of different resources, and its minimum must be
+    /// of the wanted resource and at most the wanted amount.
     #[error(
         "unit {} makes an invalid offer: it must give and want at least one ticket each of different resources, and its \
          minimum must be of the wanted resource and no more than wanted", .unit.0
@@ -333,10 +335,11 @@ pub enum Refused {
         unit: UnitId,
         /// The resource.
         resource: Resource,
-        /// What remains of its reservation after earlier loans; `None` if nothing does.
+        /// The part of its reservation that it does not lend yet; `None` if it lends all, or has no reservation.
         left: Option<Offer>,
     },
-    /// Giving away this reserved memory would leave the unit, or one around it, with less than it uses.
+    /// Giving away this reserved memory would leave the unit, or a unit around it, with less reserved memory
+    /// than it uses.
     #[error("unit {} uses {used} bytes of memory, and {reserved} are reserved for it: it can give {most} at most", .unit.0)]
     InUse {
         /// The unit.

@@ -1,6 +1,6 @@
-//! Whether a contract fits a machine: entitlements computed from scratch, for checks.
+//! Whether a contract fits a machine: entitlements computed from scratch, before any unit runs.
 //!
-//! While units run, [`Rights`] values tickets incrementally, by the same rules (`worth`).
+//! While units run, [`Rights`] updates entitlements incrementally, by the same rules (`worth`).
 
 use alloc::collections::BTreeMap;
 use alloc::vec;
@@ -36,8 +36,9 @@ impl Capacity {
         }
     }
 
-    /// Converts an amount to the measure of this capacity, rounding down; a percentage is of `whole`, the
-    /// encloser's value. `None` if there is no amount, or it is absolute and the capacity unknown.
+    /// Converts an amount of a contract to the measure of this capacity, rounding down; a percentage is of
+    /// `whole`, the encloser's value. `None` if there is no amount, or the amount is absolute and the capacity
+    /// unknown.
     pub(crate) fn weigh(self, amount: Option<Amount>, whole: u64) -> Option<u64> {
         match (self, amount?) {
             (Capacity::Parts, Amount::Absolute(_)) => None,
@@ -57,10 +58,10 @@ impl Capacity {
     }
 }
 
-/// The capacity of a machine's resource that units divide. Of memory, the reserve that keeps call-backs quick
-/// is left out.
+/// The capacity of a machine's resource that units divide. For memory, that is all but the reserve, which
+/// keeps call-backs quick.
 pub fn capacity(contract: &Contract, machine: &Machine, resource: Resource) -> Capacity {
-    let known = |bytes: Option<u64>| bytes.map_or(Capacity::Parts, Capacity::Known);
+    let known_or_parts = |bytes: Option<u64>| bytes.map_or(Capacity::Parts, Capacity::Known);
     match resource {
         Resource::Cpu => Capacity::Known(machine.cpus.len() as u64 * MILLIONTH),
         Resource::Memory => {
@@ -68,21 +69,21 @@ pub fn capacity(contract: &Contract, machine: &Machine, resource: Resource) -> C
             Capacity::Known(total.saturating_sub(contract.machine.reserve.of(total)))
         }
         // Entitlements are per disk. Absolute amounts are taken relative to the slowest disk of known rate.
-        Resource::Disk => known(machine.disks.iter().filter_map(|disk| disk.bytes_per_s).min()),
-        Resource::Bus => known(machine.bus_bytes_per_s),
+        Resource::Disk => known_or_parts(machine.disks.iter().filter_map(|disk| disk.bytes_per_s).min()),
+        Resource::Bus => known_or_parts(machine.bus_bytes_per_s),
     }
 }
 
-/// What units are entitled to of one resource. Vectors are indexed by unit.
+/// The entitlements of all units to one resource. Vectors are indexed by unit.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Entitlement {
     /// Each unit's value, sub-units included.
     pub value: Vec<u64>,
-    /// The part of each unit's own processes. These sum to the capacity less `unheld`.
+    /// The part of each unit's own processes. These parts sum to the capacity less `unheld`.
     pub own: Vec<u64>,
     /// The reserved (hard) part of each unit's value, lots of its sub-units included.
     pub hard: Vec<u64>,
-    /// What no unit may take because of limits.
+    /// The amount that no unit may take because of limits.
     pub unheld: u64,
 }
 
@@ -103,12 +104,12 @@ impl Entitlement {
     }
 }
 
-/// What every unit is entitled to of `capacity` if the units in `present` (indexed by unit) have processes of
-/// their own.
+/// The entitlements to a resource of this capacity if the units in `present` (indexed by unit) have processes of
+/// their own, and no other units do.
 pub fn entitle(contract: &Contract, resource: Resource, capacity: Capacity, present: &[bool]) -> Entitlement {
     let mut rights = Rights::new(contract);
     for (id, present) in contract.ids().zip(present) {
-        // The common parts hold nothing.
+        // Refused for `shared` and `kernel`, which hold no tickets.
         let _ = rights.set_present_for(id, resource, *present);
     }
     rights.to_part(resource, capacity).all()
@@ -132,7 +133,7 @@ pub fn entitle_all(contract: &Contract, machine: &Machine, present: &[bool]) -> 
 /// Why a contract does not fit a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conflict {
-    /// Where the contract asks for it.
+    /// The position of the demand in the contract's text.
     pub span: Span,
     /// The demand that cannot be met.
     pub what: Ask,
@@ -154,9 +155,9 @@ pub enum Ask {
     },
     /// Partition mode with more top-level units than CPUs.
     Partition {
-        /// Top-level units.
+        /// The number of top-level units.
         units: u64,
-        /// CPUs.
+        /// The number of CPUs.
         cpus: u64,
     },
 }
@@ -164,46 +165,48 @@ pub enum Ask {
 /// The demands of a contract that the machine cannot meet while every unit is active; empty if it can meet
 /// all.
 pub fn conflicts(contract: &Contract, machine: &Machine) -> Vec<Conflict> {
-    let least = entitle_all(contract, machine, &vec![true; contract.units.len()]);
-    let hard = |resource: &Resource| hard_conflicts(contract, machine, *resource, &least[*resource]);
-    let mut found: Vec<Conflict> = Resource::ALL.iter().flat_map(hard).collect();
+    // A unit has least while all units are active.
+    let guaranteed = entitle_all(contract, machine, &vec![true; contract.units.len()]);
+    let hard = |resource: &Resource| hard_conflicts(contract, machine, *resource, &guaranteed[*resource]);
+    let mut conflicts: Vec<Conflict> = Resource::ALL.iter().flat_map(hard).collect();
     let (units, cpus) = (contract.children(None).count() as u64, machine.cpus.len() as u64);
     if contract.machine.cpu == commonhold_contract::CpuMode::Partition && units > cpus {
         let span = contract.children(None).last().map_or(0..0, |id| contract.unit(id).span.clone());
-        found.push(Conflict { span, what: Ask::Partition { units, cpus } });
+        conflicts.push(Conflict { span, what: Ask::Partition { units, cpus } });
     }
-    found
+    conflicts
 }
 
-/// `least` is what each unit is guaranteed.
+/// The levels whose reservations of a resource sum to more than the level is guaranteed. Each conflict points
+/// at the largest reservation of its level. `guaranteed` has each unit's value while all units are active.
 fn hard_conflicts(
     contract: &Contract,
     machine: &Machine,
     resource: Resource,
-    least: &Entitlement,
+    guaranteed: &Entitlement,
 ) -> Vec<Conflict> {
     let capacity = capacity(contract, machine, resource);
     let levels = core::iter::once(None).chain(contract.held().map(Some));
-    let available = |level: Option<UnitId>| level.map_or(capacity.total(), |id| least.value(id));
-    let asks = |id: UnitId| {
+    let available = |level: Option<UnitId>| level.map_or(capacity.total(), |id| guaranteed.value(id));
+    let reservation = |id: UnitId| {
         let unit = contract.unit(id);
         capacity.weigh(unit.hard[resource], available(unit.parent)).unwrap_or(0)
     };
-    let mut asked_of: BTreeMap<Option<UnitId>, u64> = BTreeMap::new();
+    let mut reserved_in: BTreeMap<Option<UnitId>, u64> = BTreeMap::new();
     for id in contract.held() {
-        let asked = asked_of.entry(contract.unit(id).parent).or_default();
-        *asked = asked.saturating_add(asks(id));
+        let reserved = reserved_in.entry(contract.unit(id).parent).or_default();
+        *reserved = reserved.saturating_add(reservation(id));
     }
-    let mut found = Vec::new();
+    let mut conflicts = Vec::new();
     for level in levels {
-        let (asked, available) = (asked_of.get(&level).copied().unwrap_or(0), available(level));
+        let (asked, available) = (reserved_in.get(&level).copied().unwrap_or(0), available(level));
         if asked > available {
-            let worst = contract.children(level).max_by_key(|id| asks(*id));
-            let span = worst.map_or(0..0, |id| contract.unit(id).hard_span(resource));
-            found.push(Conflict { span, what: Ask::Hard { level, resource, asked, available } });
+            let largest = contract.children(level).max_by_key(|id| reservation(*id));
+            let span = largest.map_or(0..0, |id| contract.unit(id).hard_span(resource));
+            conflicts.push(Conflict { span, what: Ask::Hard { level, resource, asked, available } });
         }
     }
-    found
+    conflicts
 }
 
 #[cfg(test)]

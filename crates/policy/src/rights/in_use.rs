@@ -1,23 +1,24 @@
 //! Reserved memory that is in use, which no exchange may give away.
 //!
 //! Example: 2 GiB are reserved for `ana`, who uses 1.6 GiB that cannot be dropped at once. She may give away
-//! 0.4 GiB. If she gave more, the guarantee would sink below what she uses, and others would be promised
-//! memory that is not free.
+//! 0.4 GiB. If she gave more, her guarantee would sink below her use, and others would be promised memory that
+//! is not free.
 //!
-//! Terms: memory is *in use* if a unit or its sub-units have it and it cannot be dropped at once. Clean page
-//! cache can be dropped, if the machine reports it separately. Use counts against the unit's reservation
-//! first, and only then against what its tickets are worth.
+//! Terms: memory is *in use* if it is charged to a unit or to the unit's sub-units, and cannot be dropped at
+//! once. Clean page cache can be dropped, if the machine reports it separately. Use counts against the unit's
+//! reservation first, and only beyond that against the value of its tickets.
 //!
-//! Algorithm: a unit may lend a part of its reservation if the rest covers its use. This is checked when the
-//! offer is made and again when it is served; if use has grown meanwhile, the offer waits. When it is served,
-//! the units around the lender are checked likewise, net of what moves within them.
+//! Algorithm: a unit may lend a part of its reservation if the remaining reservation covers its use. This is
+//! checked when an offer is made, and again when the offer is served; if use has grown meanwhile, the offer
+//! waits. When an offer is served, the units around the lender are checked likewise, except that memory that
+//! moves between two units inside such a unit does not count.
 //!
-//! Properties (tested): no exchange takes a reservation below its unit's use of it, nor that of an enclosing
-//! unit.
+//! Properties (tested): no exchange takes the reservation of a unit, or of one around it, below the memory in
+//! use that counts against that reservation.
 //!
-//! Limits: use is as of the last sample of memory, and unknown before the first. Ending an exchange checks
-//! nothing, since the loan was temporary. A percentage reserved in a sub-unit follows the value of its
-//! encloser, whatever that exchanges.
+//! Limits: use is as of the last sample of memory, and unknown before the first sample. Ending an exchange
+//! checks nothing, since the loan was temporary. A percentage reserved in a sub-unit follows the value of the
+//! sub-unit's encloser, whatever the encloser exchanges.
 
 use alloc::vec::Vec;
 
@@ -33,12 +34,12 @@ use crate::tree;
 pub struct InUse {
     /// The memory that units divide.
     divided: u64,
-    /// Indexed by unit, sub-units included.
+    /// The memory in use by each unit, sub-units included; indexed by unit.
     used: Vec<u64>,
 }
 
 impl InUse {
-    /// From a backend's sample.
+    /// The memory in use according to a backend's sample.
     pub fn new(contract: &Contract, facts: &MemoryFacts) -> InUse {
         let own = |id: UnitId| facts.units.get(id.index()).map_or(0, |unit| unit.used - unit.clean());
         let divided = facts.total.saturating_sub(facts.kernel).saturating_sub(facts.shared);
@@ -61,21 +62,21 @@ impl InUse {
     }
 }
 
-/// Whether the amount is of reserved memory.
-pub(super) fn is_reserved_memory(what: Offer) -> bool {
-    what.resource == Resource::Memory && matches!(what.stake, Stake::Hard(_))
+/// Whether an offered amount is a part of a memory reservation.
+pub(super) fn is_reserved_memory(offer: Offer) -> bool {
+    offer.resource == Resource::Memory && matches!(offer.stake, Stake::Hard(_))
 }
 
 impl Rights {
-    /// Sets the memory in use, and has offers of reserved memory reconsidered.
+    /// Sets the memory in use. On a change, the next [`Rights::settle`] reconsiders all offers.
     pub fn set_in_use(&mut self, in_use: &InUse) {
         if self.in_use.as_ref() != Some(in_use) {
             self.in_use = Some(in_use.clone());
-            self.market.stir();
+            self.market.mark_dirty();
         }
     }
 
-    /// Whether an open offer gives reserved memory, so that its use matters.
+    /// Whether an open offer gives reserved memory, so that the memory in use must be known.
     pub(crate) fn asks_for_use(&self) -> bool {
         self.market.offers().values().any(|bid| is_reserved_memory(bid.gives))
     }
@@ -85,55 +86,61 @@ impl Rights {
         self.in_use.as_ref() == Some(in_use)
     }
 
-    /// Refuses if the unit uses the reserved memory that it would lend. Amounts of other resources are never
-    /// in use.
-    pub(super) fn can_spare(&self, unit: UnitId, what: Offer) -> Result<(), Refused> {
-        if !is_reserved_memory(what) {
+    /// Refuses if a unit would lend reserved memory that it uses. Never refuses offers of other resources, or of
+    /// tickets.
+    pub(super) fn check_can_spare(&self, unit: UnitId, offer: Offer) -> Result<(), Refused> {
+        if !is_reserved_memory(offer) {
             return Ok(());
         }
         let currency = self.unit(unit)?.parent;
-        self.keeps_what_it_uses(unit, self.in_bytes(what, currency))
+        self.check_covers_use(unit, self.in_bytes(offer, currency))
     }
 
-    /// Refuses if moving all these legs would take reserved memory in use from a lender or a unit around it.
-    pub(super) fn can_move(&self, legs: &[Leg]) -> Result<(), Refused> {
-        let moved: Vec<&Leg> = legs.iter().filter(|leg| is_reserved_memory(leg.what)).collect();
-        for unit in moved.iter().flat_map(|leg| self.lineage(Some(leg.from))) {
+    /// Refuses if these legs together would take reserved memory in use from a lender or from a unit around a
+    /// lender.
+    pub(super) fn check_can_move(&self, legs: &[Leg]) -> Result<(), Refused> {
+        let memory_legs: Vec<&Leg> = legs.iter().filter(|leg| is_reserved_memory(leg.what)).collect();
+        for unit in memory_legs.iter().flat_map(|leg| self.lineage(Some(leg.from))) {
+            // The bytes of the legs whose `end` (lender or borrower) is in the unit.
             let sum = |end: fn(&Leg) -> UnitId| -> u64 {
-                let inside = moved.iter().filter(|leg| self.is_in(unit, Some(end(leg))));
+                let inside = memory_legs.iter().filter(|leg| self.is_in(unit, Some(end(leg))));
                 inside.map(|leg| self.in_bytes(leg.what, leg.of)).fold(0, u64::saturating_add)
             };
-            self.keeps_what_it_uses(unit, sum(|leg| leg.from).saturating_sub(sum(|leg| leg.to)))?;
+            let (leaves, arrives) = (sum(|leg| leg.from), sum(|leg| leg.to));
+            self.check_covers_use(unit, leaves.saturating_sub(arrives))?;
         }
         Ok(())
     }
 
-    /// The value in bytes of a reservation in a currency.
-    fn in_bytes(&self, what: Offer, currency: Option<UnitId>) -> u64 {
-        match what.stake {
+    /// An offered part of a memory reservation, in bytes. A percentage is of the present worth of `currency`; it
+    /// counts as 0 before the first sample of memory. 0 for tickets.
+    fn in_bytes(&self, offer: Offer, currency: Option<UnitId>) -> u64 {
+        match offer.stake {
             Stake::Hard(Amount::Absolute(bytes)) => bytes,
-            Stake::Hard(part) => part.of(self.memory_divided().map_or(0, |values| values.currency(currency))),
+            Stake::Hard(part) => part.of(self.memory_values().map_or(0, |values| values.currency(currency))),
             Stake::Tickets(_) => 0,
         }
     }
 
-    fn memory_divided(&self) -> Option<super::Values<'_>> {
+    /// The values of memory in bytes, at the capacity that units divide; `None` before the first sample.
+    fn memory_values(&self) -> Option<super::Values<'_>> {
         let in_use = self.in_use.as_ref()?;
         Some(self.to_part(Resource::Memory, Capacity::Known(in_use.divided)))
     }
 
-    /// Refuses if a unit's reservation, `gone` bytes smaller, would not cover what it uses of it.
-    fn keeps_what_it_uses(&self, unit: UnitId, gone: u64) -> Result<(), Refused> {
-        let (Some(in_use), Some(values)) = (&self.in_use, self.memory_divided()) else { return Ok(()) };
+    /// Refuses if a unit's reservation, reduced by `lent` bytes, would no longer cover the memory in use that
+    /// counts against it.
+    fn check_covers_use(&self, unit: UnitId, lent: u64) -> Result<(), Refused> {
+        let (Some(in_use), Some(values)) = (&self.in_use, self.memory_values()) else { return Ok(()) };
         // An inactive unit has no reservation.
-        if gone == 0 || !self.is_active(unit, Resource::Memory) {
+        if lent == 0 || !self.is_active(unit, Resource::Memory) {
             return Ok(());
         }
         let (used, reserved) = (in_use.used_by(unit), values.hard(unit));
-        let kept = used.min(reserved);
-        match reserved.saturating_sub(gone) >= kept {
+        let needed = used.min(reserved);
+        match reserved.saturating_sub(lent) >= needed {
             true => Ok(()),
-            false => Err(Refused::InUse { unit, used, reserved, most: reserved - kept }),
+            false => Err(Refused::InUse { unit, used, reserved, most: reserved - needed }),
         }
     }
 }

@@ -1,22 +1,30 @@
 //! Nested limits: the most that a unit may have.
 //!
-//! A percentage is of what the enclosing unit may have: the limit of the nearest enclosing unit that has one,
-//! or else the whole. No unit exceeds the limit of a unit around it.
+//! A limit in percent refers to the limit of the nearest unit around it that has one; without such a unit, to
+//! the whole machine's amount. No unit may exceed the limit of a unit around it.
+//!
+//! In all functions, `whole` is the machine's amount of the resource, in the measure of absolute limits; 0 if
+//! unknown.
 
 use commonhold_contract::{Amount, Contract, Resource, UnitId};
 
 use crate::tree::lineage;
 
-/// A unit's own limit. `None` if it has none, or if it is a percentage of an unknown `whole` (0).
+/// A unit's own limit. `None` if it has no limit, or if the limit is a percentage of an unknown amount.
 pub(crate) fn own(contract: &Contract, resource: Resource, unit: UnitId, whole: u64) -> Option<u64> {
     match contract.unit(unit).limit[resource]? {
         Amount::Absolute(amount) => Some(amount),
-        part @ Amount::Part(_) => Some(part.of(around(contract, resource, unit, whole)?)),
+        part @ Amount::Part(_) => Some(part.of(percentage_base(contract, resource, unit, whole)?)),
     }
 }
 
-/// The amount that a unit's percentage limit refers to. `None` if `whole` is unknown (0).
-pub(crate) fn around(contract: &Contract, resource: Resource, unit: UnitId, whole: u64) -> Option<u64> {
+/// The amount to which a unit's limit in percent refers; `None` if unknown.
+pub(crate) fn percentage_base(
+    contract: &Contract,
+    resource: Resource,
+    unit: UnitId,
+    whole: u64,
+) -> Option<u64> {
     let mut enclosers = lineage(contract, unit).skip(1);
     match enclosers.find(|id| contract.unit(*id).limit[resource].is_some()) {
         Some(id) => own(contract, resource, id, whole),
@@ -24,16 +32,16 @@ pub(crate) fn around(contract: &Contract, resource: Resource, unit: UnitId, whol
     }
 }
 
-/// The most that a unit may borrow. A percentage refers to the same amount as one of a limit. `None` if the
-/// contract sets no amount, or that amount is unknown.
+/// The most that a unit may borrow. A percentage refers to the same amount as a limit in percent does. `None`
+/// if the contract sets no amount, or the amount is a percentage of an unknown one.
 pub(crate) fn borrows(contract: &Contract, resource: Resource, unit: UnitId, whole: u64) -> Option<u64> {
     match contract.unit(unit).borrow[resource].amount()? {
         Amount::Absolute(amount) => Some(amount),
-        part @ Amount::Part(_) => Some(part.of(around(contract, resource, unit, whole)?)),
+        part @ Amount::Part(_) => Some(part.of(percentage_base(contract, resource, unit, whole)?)),
     }
 }
 
-/// The lowest of a unit's limit and those around it.
+/// The lowest of a unit's limit and the limits of the units around it; `None` if there is no limit.
 pub(crate) fn tightest(contract: &Contract, resource: Resource, unit: UnitId, whole: u64) -> Option<u64> {
     lineage(contract, unit).filter_map(|unit| own(contract, resource, unit, whole)).min()
 }

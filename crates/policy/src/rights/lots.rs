@@ -1,11 +1,11 @@
-//! Lots: holdings in a currency beyond the tickets that it issues in the holder's own name.
+//! Lots: tickets of a foreign currency, or a borrowed reservation, that a unit holds beside its own tickets.
 //!
-//! Example: `ana` is in `lab`, `bo` in `works`. `ana` lends 30 of her tickets of `lab` to `bo`. They remain
+//! Example: `ana` is in `lab`, `bo` in `works`. `ana` lends 30 of her tickets of `lab` to `bo`. These remain
 //! tickets of `lab`, held by `bo` as a lot. So `bo` has its part of `works`, and a part of `lab` as well. The
 //! value of every other unit in `lab` and `works` is unchanged.
 //!
-//! A lent part of a reservation is always a lot. Soft tickets lent to a sibling are not: they are of the same
-//! currency as its own, and counted with these.
+//! A lent part of a reservation is always a lot. Soft tickets lent to a sibling are not a lot: they are of the
+//! sibling's own currency, and count with the sibling's other tickets.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -29,7 +29,7 @@ pub(super) enum Kind {
 impl Kind {
     const ALL: [Kind; 3] = [Kind::Soft, Kind::Part, Kind::Absolute];
 
-    /// The kind of a reservation, and its number.
+    /// The kind of a reserved amount, and its quantity.
     pub(super) fn of(amount: Amount) -> (Kind, u64) {
         match amount {
             Amount::Part(quantity) => (Kind::Part, quantity),
@@ -50,15 +50,15 @@ impl Kind {
 /// Identifies a lot of one resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Lot {
-    /// The unit that holds it.
+    /// The unit that holds the lot.
     pub(super) holder: UnitId,
-    /// The unit whose currency it is; `None`: the base currency of the top level.
+    /// The unit whose currency the lot is in; `None`: the base currency of the top level.
     pub(super) currency: Option<UnitId>,
     pub(super) kind: Kind,
 }
 
 impl Lot {
-    /// Its class and entry in the level of its currency, holding `quantity`.
+    /// The class and entry of a lot with this `quantity`, in the level of its currency.
     pub(super) fn entry(self, quantity: u64) -> (Terms, Entry) {
         let kind = Kind::ALL.iter().position(|kind| *kind == self.kind).unwrap_or(0) as u64 + 1;
         let tickets = if self.kind == Kind::Soft { quantity } else { 0 };
@@ -66,12 +66,12 @@ impl Lot {
         (terms, Entry { id: kind << u32::BITS | u64::from(self.holder.0), tickets })
     }
 
-    /// The unit behind an entry's number: the unit itself, or the holder of a lot.
+    /// The unit that an entry's number means: the unit itself, or the holder of the lot.
     pub(super) fn holder(id: u64) -> UnitId {
         UnitId(u32::try_from(id & u64::from(u32::MAX)).unwrap_or(u32::MAX))
     }
 
-    /// The kind of the lot behind an entry's number; `None` for a unit's own entry.
+    /// The kind of the lot that an entry's number means; `None` for a unit's own entry.
     pub(super) fn kind(id: u64) -> Option<Kind> {
         let nth = usize::try_from(id >> u32::BITS).ok()?.checked_sub(1)?;
         Kind::ALL.get(nth).copied()
@@ -115,37 +115,40 @@ impl Lots {
         }
     }
 
-    /// Drops lots whose holder or currency is not there.
-    pub(super) fn retain(&mut self, is_there: impl Fn(UnitId) -> bool) {
+    /// Drops the lots whose holder or issuing unit is not known.
+    pub(super) fn retain(&mut self, is_known: impl Fn(UnitId) -> bool) {
         for resource in Resource::ALL {
-            let stays = |lot: &Lot| is_there(lot.holder) && lot.currency.is_none_or(&is_there);
+            let stays = |lot: &Lot| is_known(lot.holder) && lot.currency.is_none_or(&is_known);
             self.0[resource].retain(|lot, _| stays(lot));
         }
     }
 
-    /// Whether currencies would form a cycle if each holder in `more` also held a lot of the given currency.
+    /// Whether currencies would form a cycle if each holder in `added` also held a lot of the currency beside
+    /// it.
     ///
-    /// A unit's worth depends on its encloser and on the currencies of its lots.
-    pub(super) fn would_loop(
+    /// A unit's worth depends on the worth of its encloser, and on that of the currencies of its lots. This
+    /// searches the graph of these dependencies, depth first, from each holder back to the holder.
+    pub(super) fn would_form_cycle(
         &self,
         resource: Resource,
-        more: &[(UnitId, Option<UnitId>)],
+        added: &[(UnitId, Option<UnitId>)],
         encloser: impl Fn(UnitId) -> Option<UnitId>,
     ) -> bool {
-        let follows = |unit: UnitId| -> Vec<UnitId> {
+        let dependencies = |unit: UnitId| -> Vec<UnitId> {
             let lots = self.held_by(resource, unit).filter_map(|(lot, _)| lot.currency);
-            let more = more.iter().filter(|(holder, _)| *holder == unit).filter_map(|(_, of)| *of);
-            encloser(unit).into_iter().chain(lots).chain(more).collect()
+            let added =
+                added.iter().filter(|(holder, _)| *holder == unit).filter_map(|(_, currency)| *currency);
+            encloser(unit).into_iter().chain(lots).chain(added).collect()
         };
-        more.iter().any(|(holder, _)| {
-            let (mut seen, mut next) = (Vec::new(), follows(*holder));
-            while let Some(unit) = next.pop() {
+        added.iter().any(|(holder, _)| {
+            let (mut visited, mut stack) = (Vec::new(), dependencies(*holder));
+            while let Some(unit) = stack.pop() {
                 if unit == *holder {
                     return true;
                 }
-                if !seen.contains(&unit) {
-                    seen.push(unit);
-                    next.extend(follows(unit));
+                if !visited.contains(&unit) {
+                    visited.push(unit);
+                    stack.extend(dependencies(unit));
                 }
             }
             false

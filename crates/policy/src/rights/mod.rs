@@ -1,54 +1,60 @@
-//! The tree of rights, updated incrementally: which units are active, how many tickets they have, and what
-//! these are worth.
+//! The tree of rights, updated incrementally: the active units, the tickets of each unit, and the value of these
+//! tickets.
 //!
 //! Problem: the arrival or exit of a process, or a transfer of tickets, must not cost a recomputation of the
-//! whole tree. It should cost time in proportion to the tree's depth, and little more for many siblings.
+//! whole tree. The cost should be proportional to the tree's depth, and grow slowly with the number of
+//! siblings.
 //!
-//! Terms: a unit is *active*, for a resource, if it or one of its sub-units is *present*. A unit's *value* is
-//! what it and its sub-units hold. Its *own part* is what its own processes hold, beside its sub-units. A
-//! unit is a *currency*: its tickets divide its *worth*, and have no meaning outside it. Worth equals value
-//! unless its sub-units hold tickets of other currencies, or units outside it hold tickets of its own
-//! ([`lots`]).
+//! Terms:
+//! - A unit is *present* if it has processes of its own, and *active*, for a resource, if it or one of its
+//!   sub-units is present.
+//! - A unit's *value* is what the unit and its sub-units hold. Its *own part* is what its own processes hold,
+//!   beside its sub-units.
+//! - Each unit is a *currency*: its tickets divide its *worth*, and have no meaning outside the unit. Worth
+//!   equals value, unless a sub-unit holds tickets of another currency, or a unit outside holds tickets of
+//!   this unit's currency ([`lots`]).
 //!
 //! Algorithm, for each level of the tree, dividing the value V among the active units there:
 //! 1. Each unit gets its reservation, capped at its limit. A percentage is of V. If the reservations exceed
 //!    V, all are scaled down in proportion.
 //! 2. The rest is divided by soft tickets. No unit exceeds its limit.
 //!
-//! A unit's own processes, those in none of its sub-units, count as one more sub-unit with
-//! [`DEFAULT_TICKETS`] and no reservation. What limits leave over stays with the enclosing unit; at the top
-//! level it is *unheld*. Under `quota`, every unit without sub-units counts as present, since a fixed quota
-//! waits for its owner. An absolute amount is ignored if the capacity is unknown ([`Capacity::Parts`]).
+//! A unit's own processes (the processes in no sub-unit) count as one more sub-unit with [`DEFAULT_TICKETS`] and no
+//! reservation. If limits keep the units of a level from taking all of V, the remainder stays with the
+//! enclosing unit; at the top level the remainder is *unheld*. Under `quota`, every unit without sub-units
+//! counts as present, since a fixed quota waits for its owner. An absolute amount is ignored if the capacity
+//! is unknown ([`Capacity::Parts`]).
 //!
-//! A unit that holds lots has a part at the level of each lot's currency and at its own level; its worth is
-//! their sum. So currencies must not form a cycle: a change that would close one is refused.
+//! A unit that holds lots has a part at its own level and one at the level of each lot's currency; its worth
+//! is the sum of these parts. So currencies must not form a cycle: a change that would close one is refused.
 //!
-//! Values are not stored. Each level keeps sums over its active units (`worth` defines them), and a value is
-//! computed on the way from the root down to the unit.
+//! Values are not stored. Each level keeps sums over its active units (see `worth`), and a unit's value is
+//! computed level by level, from the root down to the unit.
 //!
 //! Properties (tested):
-//! - *Exact*: the own parts and the unheld part sum to the capacity. Each part is within 1 of its exact value
-//!   at its level.
-//! - *No history*: values equal those of a full recomputation, whatever happened before.
+//! - *Exact*: the own parts and the unheld part sum to the capacity. Rounding at a level changes a part by
+//!   less than 1.
+//! - *No history*: values equal those of a full recomputation, whatever changes came before.
 //! - *Local*: what happens inside a unit changes no value outside it, as long as the unit's activity does not
 //!   change.
 //! - *Monotone*: more tickets are never worth less. A unit that becomes active makes no active unit richer,
-//!   whatever the limits and reservations. Both hold within 1 for siblings because of rounding; deeper,
-//!   within 1 more for each level and each percentage.
+//!   whatever the limits and reservations. Because of rounding, both statements hold within 1 for siblings;
+//!   deeper in the tree, within 1 more for each level and each percentage.
 //! - *Transfers* between two active siblings without limits change no other value at their level by more than
-//!   1 (rounding), and nothing outside it. Two cases differ: a limited unit may give away tickets that its
-//!   limit made worthless, and an inactive unit may give tickets to an active one. Such tickets become
-//!   effective, so others have less than before, but never less than if all units were active and none
+//!   1 (rounding), and nothing outside that level. Two cases differ: a limited unit may give away tickets that
+//!   its limit made worthless, and an inactive unit may give tickets to an active one. Such tickets become
+//!   effective, so other units have less than before, but never less than if all units were active and none
 //!   limited (seed 004, section 5.5).
 //!
-//! Costs, for a tree of depth D and levels of S siblings with C distinct pairs of reservation and limit: a
-//! change takes D log S. A value takes D C log S, times a few rounds if limits are met (bounded in `worth`).
-//! All values together take one step per unit plus C log S per level. [`Rights::adopt`] takes N log N for N
-//! units. With lots, a value takes C log S for each level on every path to its unit, and a change log S for
-//! each lot of a unit whose activity changes.
+//! Costs, for a tree of depth D and levels of S siblings with C distinct pairs of reservation and limit:
+//! - a change: O(D log S), and with lots O(log S) more for each lot of a unit whose activity changes;
+//! - one value: O(D C log S), times a few rounds if units reach their limits (bounded in `worth`); with lots,
+//!   O(C log S) for each level on every path to the unit;
+//! - all values together: one step per unit, and O(C log S) per level;
+//! - [`Rights::adopt`]: O(N log N) for N units.
 //!
-//! Limits: gifts pass between siblings only. The contract's limits apply to a unit's part at its own level,
-//! not to its lots; the enforcing side caps both.
+//! Limits: tickets are transferred between siblings only. The contract's limits apply to a unit's part at its
+//! own level, not to its lots; the rooms that enforce limits cap both together.
 //!
 //! Source: seed 004, sections 5.2 to 5.5 (currencies, hard and soft tickets, inactive tickets, exchanges);
 //! seed 000, section 2.1 (only units with active processes need be allocated resources).
@@ -81,54 +87,50 @@ pub use change::{Change, How, NoOffer, Offer, Refused, Stake};
 use trade::Market;
 pub use trade::{Bid, Deal, Ending, Leg, RING_MAX, Resumed, Trade, Waits};
 
-/// The most tickets of a resource that a unit may have, in a contract as well. The least is 1.
+/// The most tickets of a resource that a unit may have, in a contract and after changes. The least is 1.
 pub const TICKETS_MAX: u64 = 1_000_000;
-
-/// The tickets that the contract gives a unit.
-fn tickets_of(unit: &commonhold_contract::Unit, resource: Resource) -> u64 {
-    unit.tickets[resource]
-}
 
 /// A unit that holds tickets.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Unit {
     parent: Option<UnitId>,
-    /// Whether the contract has units in it.
-    encloses: bool,
-    /// The tickets that the contract gives it.
-    asked: PerResource<u64>,
-    /// Its own tickets now, those included that it lent.
+    /// Whether the unit has sub-units in the contract.
+    has_sub_units: bool,
+    /// The tickets that the contract gives the unit.
+    contract_tickets: PerResource<u64>,
+    /// The unit's own tickets now, including those that it lent.
     tickets: PerResource<u64>,
-    /// The part of `tickets` lent to others in exchanges.
+    /// The part of `tickets` that the unit lends in exchanges.
     lent: PerResource<u64>,
-    /// Tickets of siblings lent to it in exchanges.
+    /// Tickets of siblings that the unit borrows in exchanges.
     borrowed: PerResource<u64>,
-    /// The part of its reservation lent in exchanges, in the measure used by the contract.
+    /// The part of the unit's reservation that it lends in exchanges, in the measure used by the contract.
     hard_lent: PerResource<u64>,
     /// Set by [`Rights::set_present_for`].
     present: PerResource<bool>,
     active: PerResource<bool>,
-    /// Its reservation and limit by the contract.
+    /// The unit's reservation and limit by the contract.
     terms: PerResource<Terms>,
+    /// Sums over the units that hold tickets of this unit's currency.
     inside: Level,
 }
 
 impl Unit {
-    /// Whether its own part counts, beside its sub-units.
-    fn is_present(&self, resource: Resource, quota: bool) -> bool {
-        self.present[resource] || quota && !self.encloses
+    /// Whether the unit's own processes count as a holder beside its sub-units.
+    fn is_present(&self, resource: Resource, is_quota: bool) -> bool {
+        self.present[resource] || is_quota && !self.has_sub_units
     }
 
-    /// The effective tickets. After a reload that gives it fewer than it lent, 1 until its exchanges are
-    /// undone.
-    fn counting(&self, resource: Resource) -> u64 {
-        let (all, lent) = (self.tickets[resource] + self.borrowed[resource], self.lent[resource]);
-        if lent == 0 { all } else { all.saturating_sub(lent).max(1) }
+    /// The tickets by which the unit gets its part: own plus borrowed, less lent. A reload may give the unit
+    /// fewer tickets than it lends; then 1, until its exchanges are undone.
+    fn effective_tickets(&self, resource: Resource) -> u64 {
+        let (total, lent) = (self.tickets[resource] + self.borrowed[resource], self.lent[resource]);
+        if lent == 0 { total } else { total.saturating_sub(lent).max(1) }
     }
 
-    /// Its class and entry in its encloser's level.
+    /// The unit's class and entry in the level of its encloser.
     fn entry(&self, unit: UnitId, resource: Resource) -> (Terms, Entry) {
-        let entry = Entry { id: unit.0.into(), tickets: self.counting(resource) };
+        let entry = Entry { id: unit.0.into(), tickets: self.effective_tickets(resource) };
         (self.terms[resource].less(self.hard_lent[resource]), entry)
     }
 }
@@ -136,14 +138,14 @@ impl Unit {
 /// The rights of all units under one contract. See the [module](self).
 #[derive(Debug, Clone, Default)]
 pub struct Rights {
-    /// Indexed by unit; `None`: not in the contract, or a common part.
+    /// Indexed by unit; `None`: not in the contract, or a common unit (`shared`, `kernel`).
     units: Vec<Option<Unit>>,
     top: Level,
+    /// The nodes of the trees in all levels.
     forest: Forest,
-    quota: bool,
+    is_quota: bool,
     capacity: PerResource<Option<Capacity>>,
-    /// Holdings in currencies other than by tickets issued in the holder's own name: from exchanges and
-    /// [`Change::Fund`].
+    /// All lots, from exchanges and [`Change::Fund`].
     lots: Lots,
     /// The part of `lots` that stems from [`Change::Fund`].
     funded: Lots,
@@ -154,13 +156,14 @@ pub struct Rights {
     traded: Vec<Trade>,
 }
 
-/// Compares what determines values. The trees of equal rights may have been built in another order.
+/// Compares the facts that determine values. The trees are left out: their shape depends on the order of
+/// insertion.
 impl PartialEq for Rights {
     fn eq(&self, other: &Rights) -> bool {
         let capacities = |rights: &Rights| Resource::ALL.map(|resource| rights.capacity(resource));
         let lots = |rights: &Rights| (rights.lots.clone(), rights.funded.clone());
-        (&self.units, &self.top, self.quota, capacities(self), &self.market, &self.traded)
-            == (&other.units, &other.top, other.quota, capacities(other), &other.market, &other.traded)
+        (&self.units, &self.top, self.is_quota, capacities(self), &self.market, &self.traded)
+            == (&other.units, &other.top, other.is_quota, capacities(other), &other.market, &other.traded)
             && lots(self) == lots(other)
     }
 }
@@ -177,20 +180,20 @@ impl Rights {
 
     /// Carries the rights over to another contract, after a reload. Units are identified by their numbers.
     ///
-    /// - A unit that stays keeps its presence.
-    /// - It keeps its tickets of a resource if the contract gives it the same number as before; otherwise the
-    ///   contract's new number holds.
+    /// - A unit in both contracts keeps its presence.
+    /// - Such a unit keeps its present tickets of a resource if the contract's number for that resource is
+    ///   unchanged; otherwise the contract's new number holds.
     /// - A sub-unit that `each` made of a control group has tickets derived from settings of the group's
-    ///   manager, which knows nothing of changes. Its changed tickets stay; unchanged ones follow the
-    ///   manager.
-    /// - A unit that moved to another encloser has what the contract gives it.
-    /// - What was given to a unit that left the contract is lost with it.
-    /// - Exchanges of units that stay in place continue; [`Rights::settle`] undoes the others.
+    ///   manager, which knows nothing of changes made here. If its tickets were changed, they stay; otherwise
+    ///   they follow the manager.
+    /// - A unit that moved to another encloser has the tickets that the contract gives it.
+    /// - Tickets transferred to a unit that left the contract are lost.
+    /// - Exchanges continue if all their units keep their enclosers; [`Rights::settle`] undoes the others.
     pub fn adopt(&mut self, contract: &Contract) {
         let (mut market, traded) = (core::mem::take(&mut self.market), core::mem::take(&mut self.traded));
         let (lots, funded) = (core::mem::take(&mut self.lots), core::mem::take(&mut self.funded));
         let in_use = self.in_use.take();
-        market.stir();
+        market.mark_dirty();
         let before = core::mem::replace(
             self,
             Rights {
@@ -199,33 +202,34 @@ impl Rights {
                 lots,
                 funded,
                 in_use,
-                quota: contract.machine.scheme == Scheme::Quota,
+                is_quota: contract.machine.scheme == Scheme::Quota,
                 units: vec![None; contract.units.len()],
                 capacity: self.capacity,
                 ..Rights::default()
             },
         );
         for id in contract.held() {
-            let asked = contract.unit(id);
-            let mut unit = Unit { parent: asked.parent, ..Unit::default() };
+            let by_contract = contract.unit(id);
+            let mut unit = Unit { parent: by_contract.parent, ..Unit::default() };
             let old = before.unit(id).ok();
-            let is_made = contract.group_of(id).is_some();
+            let is_of_group = contract.group_of(id).is_some();
             for resource in Resource::ALL {
-                unit.asked[resource] = tickets_of(asked, resource);
-                unit.terms[resource] = Terms::new(asked.hard[resource], asked.limit[resource]);
+                unit.contract_tickets[resource] = by_contract.tickets[resource];
+                unit.terms[resource] = Terms::new(by_contract.hard[resource], by_contract.limit[resource]);
                 unit.tickets[resource] = match old {
                     Some(old)
-                        if old.parent == asked.parent
-                            && (old.asked[resource] == unit.asked[resource]
-                                || is_made && old.tickets[resource] != old.asked[resource]) =>
+                        if old.parent == by_contract.parent
+                            && (old.contract_tickets[resource] == unit.contract_tickets[resource]
+                                || is_of_group
+                                    && old.tickets[resource] != old.contract_tickets[resource]) =>
                     {
                         old.tickets[resource]
                     }
-                    _ => unit.asked[resource],
+                    _ => unit.contract_tickets[resource],
                 };
             }
             unit.present = old.map(|old| old.present).unwrap_or_default();
-            if let Some(old) = old.filter(|old| old.parent == asked.parent) {
+            if let Some(old) = old.filter(|old| old.parent == by_contract.parent) {
                 (unit.lent, unit.borrowed, unit.hard_lent) = (old.lent, old.borrowed, old.hard_lent);
             }
             self.units[id.index()] = Some(unit);
@@ -233,16 +237,17 @@ impl Rights {
         for id in contract.held() {
             let encloser = contract.unit(id).parent;
             if let Some(unit) = encloser.and_then(|id| self.units.get_mut(id.index())?.as_mut()) {
-                unit.encloses = true;
+                unit.has_sub_units = true;
             }
         }
         let units = &self.units;
-        let is_there = |id: UnitId| units.get(id.index()).is_some_and(Option::is_some);
-        self.lots.retain(is_there);
-        self.funded.retain(is_there);
+        let is_known = |id: UnitId| units.get(id.index()).is_some_and(Option::is_some);
+        self.lots.retain(is_known);
+        self.funded.retain(is_known);
+        // The levels are empty so far: enter all active units, with their lots.
         for id in contract.held() {
             for resource in Resource::ALL {
-                self.refresh(id, resource);
+                self.refresh_activity(id, resource);
             }
         }
     }
@@ -254,23 +259,25 @@ impl Rights {
         }
     }
 
-    /// Whether the rights match the contract: same units, enclosers, tickets, reservations, limits and
-    /// scheme.
+    /// Whether the rights match the contract: the units, and their enclosers, tickets by contract, reservations
+    /// and limits, and the scheme.
     pub(crate) fn are_of(&self, contract: &Contract) -> bool {
-        let same = |id: UnitId| {
-            let asked = contract.unit(id);
-            let (true, Ok(unit)) = (contract.has(id) && !id.is_common(), self.unit(id)) else {
-                return self.unit(id).is_ok() == (contract.has(id) && !id.is_common());
+        let matches = |id: UnitId| {
+            let by_contract = contract.unit(id);
+            let holds_tickets = contract.has(id) && !id.is_common();
+            let (true, Ok(unit)) = (holds_tickets, self.unit(id)) else {
+                return self.unit(id).is_ok() == holds_tickets;
             };
-            unit.parent == asked.parent
+            unit.parent == by_contract.parent
                 && Resource::ALL.into_iter().all(|resource| {
-                    let terms = Terms::new(asked.hard[resource], asked.limit[resource]);
-                    unit.asked[resource] == tickets_of(asked, resource) && unit.terms[resource] == terms
+                    let terms = Terms::new(by_contract.hard[resource], by_contract.limit[resource]);
+                    unit.contract_tickets[resource] == by_contract.tickets[resource]
+                        && unit.terms[resource] == terms
                 })
         };
-        self.quota == (contract.machine.scheme == Scheme::Quota)
+        self.is_quota == (contract.machine.scheme == Scheme::Quota)
             && self.units.len() == contract.units.len()
-            && contract.ids().all(same)
+            && contract.ids().all(matches)
     }
 
     fn unit(&self, unit: UnitId) -> Result<&Unit, Refused> {
@@ -281,6 +288,7 @@ impl Rights {
         self.units.get_mut(unit.index()).and_then(Option::as_mut).ok_or(Refused::Unknown { unit })
     }
 
+    /// The level inside `parent`; `None`: the top level.
     fn level(&self, parent: Option<UnitId>) -> &Level {
         parent.and_then(|id| self.unit(id).ok()).map_or(&self.top, |unit| &unit.inside)
     }
@@ -292,64 +300,72 @@ impl Rights {
         }
     }
 
-    /// Recomputes whether a unit is active. On a change, propagates to its enclosers and to the units whose
-    /// currency it holds.
-    fn refresh(&mut self, unit: UnitId, resource: Resource) {
-        let (quota, mut next, mut others) = (self.quota, Some(unit), Vec::new());
-        while let Some(id) = next.take().or_else(|| others.pop()) {
+    /// Recomputes whether a unit is active. If that changed, enters or removes the unit and its lots, and
+    /// recomputes the activity of the unit's encloser and of the issuers of its lots, and so on.
+    fn refresh_activity(&mut self, unit: UnitId, resource: Resource) {
+        let (is_quota, mut next, mut issuers) = (self.is_quota, Some(unit), Vec::new());
+        while let Some(id) = next.take().or_else(|| issuers.pop()) {
             let Ok(unit) = self.unit_mut(id) else { continue };
-            let active = unit.is_present(resource, quota) || unit.inside.active[resource] > 0;
-            if unit.active[resource] == active {
+            let is_active = unit.is_present(resource, is_quota) || unit.inside.active[resource] > 0;
+            if unit.active[resource] == is_active {
                 continue;
             }
-            unit.active[resource] = active;
+            unit.active[resource] = is_active;
             let parent = unit.parent;
             let (terms, entry) = unit.entry(id, resource);
-            self.enter(parent, resource, terms, entry, active);
+            self.update_entry(parent, resource, terms, entry, is_active);
             next = parent;
             if !self.lots.is_empty(resource) {
                 let lots: Vec<(Lot, u64)> = self.lots.held_by(resource, id).collect();
                 for (lot, quantity) in lots {
                     let (terms, entry) = lot.entry(quantity);
-                    self.enter(lot.currency, resource, terms, entry, active);
-                    others.extend(lot.currency);
+                    self.update_entry(lot.currency, resource, terms, entry, is_active);
+                    issuers.extend(lot.currency);
                 }
             }
-            self.market.stir_if_offered();
+            self.market.mark_dirty_if_offered();
         }
     }
 
-    /// Inserts an entry into its class's tree, or removes it.
-    fn enter(&mut self, level: Option<UnitId>, resource: Resource, terms: Terms, entry: Entry, is_in: bool) {
-        let inside = self.level_mut(level);
-        let count = &mut inside.active[resource];
-        *count = if is_in { *count + 1 } else { count.saturating_sub(1) };
-        let known = inside.classes[resource].get(&terms).copied();
-        let mut tree = known.unwrap_or_else(|| Tree::new(terms.by_tickets()));
-        match is_in {
+    /// Inserts an active entry into a level (`is_active`), or removes it. Classes get a tree with their first
+    /// entry, and lose it with their last.
+    fn update_entry(
+        &mut self,
+        currency: Option<UnitId>,
+        resource: Resource,
+        terms: Terms,
+        entry: Entry,
+        is_active: bool,
+    ) {
+        let level = self.level_mut(currency);
+        let count = &mut level.active[resource];
+        *count = if is_active { *count + 1 } else { count.saturating_sub(1) };
+        let existing = level.classes[resource].get(&terms).copied();
+        let mut tree = existing.unwrap_or_else(|| Tree::new(terms.by_tickets()));
+        match is_active {
             true => self.forest.insert(&mut tree, entry),
             false => self.forest.remove(&mut tree, entry),
         }
         let is_empty = self.forest.total(tree).units == 0;
-        let classes = &mut self.level_mut(level).classes[resource];
+        let classes = &mut self.level_mut(currency).classes[resource];
         match is_empty {
             true => drop(classes.remove(&terms)),
             false => drop(classes.insert(terms, tree)),
         }
     }
 
-    /// Sets whether a unit has processes of its own, for every resource. In a new contract no unit has.
+    /// Sets whether a unit has processes of its own, for every resource. Initially `false` for every unit.
     pub fn set_present(&mut self, unit: UnitId, present: bool) -> Result<(), Refused> {
         Resource::ALL.iter().try_for_each(|resource| self.set_present_for(unit, *resource, present))
     }
 
-    /// Whether [`Rights::set_present`] has this value already.
+    /// Whether [`Rights::set_present`] with this value would change nothing.
     pub(crate) fn is_present(&self, unit: UnitId, present: bool) -> bool {
         let is_set = |unit: &Unit| Resource::ALL.iter().all(|resource| unit.present[*resource] == present);
         self.unit(unit).is_ok_and(is_set)
     }
 
-    /// Whether [`Rights::set_present_for`] has this value already.
+    /// Whether [`Rights::set_present_for`] with this value would change nothing.
     pub(crate) fn is_present_for(&self, unit: UnitId, resource: Resource, present: bool) -> bool {
         self.unit(unit).is_ok_and(|unit| unit.present[resource] == present)
     }
@@ -363,7 +379,7 @@ impl Rights {
         present: bool,
     ) -> Result<(), Refused> {
         self.unit_mut(unit)?.present[resource] = present;
-        self.refresh(unit, resource);
+        self.refresh_activity(unit, resource);
         Ok(())
     }
 
@@ -372,12 +388,13 @@ impl Rights {
         self.unit(unit).is_ok_and(|unit| unit.active[resource])
     }
 
-    /// A unit's own tickets, those included that it lent; 0 for an unknown unit.
+    /// A unit's own tickets, including those that it lends; 0 for an unknown unit.
     pub fn tickets(&self, unit: UnitId, resource: Resource) -> u64 {
         self.unit(unit).map_or(0, |unit| unit.tickets[resource])
     }
 
-    /// Tickets that a unit lent and that were lent to it in exchanges, as `(lent, borrowed)`.
+    /// The tickets that a unit lends and borrows in exchanges, as `(lent, borrowed)`; `(0, 0)` for an unknown
+    /// unit.
     pub fn lent_and_borrowed(&self, unit: UnitId, resource: Resource) -> (u64, u64) {
         self.unit(unit).map_or((0, 0), |unit| (unit.lent[resource], unit.borrowed[resource]))
     }
@@ -392,8 +409,8 @@ impl Rights {
         self.market.deals()
     }
 
-    /// Ends expired and invalid exchanges and serves the offers that can be served. Returns all outcomes
-    /// since the last call.
+    /// Ends expired and invalid exchanges, and serves the offers that can be served. Returns all events of the
+    /// market since the last call.
     pub fn settle(&mut self, now: Time) -> Vec<Trade> {
         let mut market = core::mem::take(&mut self.market);
         let events = market.settle(now, self);
@@ -412,8 +429,8 @@ impl Rights {
         self.market.next()
     }
 
-    /// Tickets that an encloser has issued to the active units directly in it, its own processes' included;
-    /// `None`: at the top level.
+    /// The effective tickets of an encloser's currency (`None`: the base currency): those of the active units
+    /// directly in it, of active holders of lots, and of its own processes.
     pub fn issued(&self, encloser: Option<UnitId>, resource: Resource) -> u64 {
         let classes = &self.level(encloser).classes[resource];
         let units: u64 = classes.values().map(|tree| self.forest.total(*tree).tickets).sum();
@@ -423,24 +440,24 @@ impl Rights {
     /// The tickets of an encloser's own processes, while it has any; 0 at the top level (`None`).
     pub fn own_tickets(&self, encloser: Option<UnitId>, resource: Resource) -> u64 {
         let unit = encloser.and_then(|id| self.unit(id).ok());
-        match unit.is_some_and(|unit| unit.is_present(resource, self.quota)) {
+        match unit.is_some_and(|unit| unit.is_present(resource, self.is_quota)) {
             true => DEFAULT_TICKETS,
             false => 0,
         }
     }
 
-    /// Makes a change: the last step described at the head of the module `change`. Callers queue changes and let
-    /// `policy::step` call this.
+    /// Makes a change. Only `policy::step` calls this function; all others queue their changes (see the head of
+    /// the module `change`).
     ///
     /// Refused, with no effect: unknown units; counts that are not 1 to [`TICKETS_MAX`], or not more than the
     /// unit lent; transfers to the unit itself, or to one that is not a sibling; cycles of currencies; invalid
     /// offers. See [`Refused`].
     pub fn apply(&mut self, change: Change) -> Result<(), Refused> {
         match change {
-            Change::Offer { bid } => self.trade(|market, rights| market.offer(rights, bid)),
-            Change::Cancel { number } => self.trade(|market, rights| market.cancel(rights, number)),
+            Change::Offer { bid } => self.change_market(|market, rights| market.offer(rights, bid)),
+            Change::Cancel { number } => self.change_market(|market, rights| market.cancel(rights, number)),
             Change::Resume { number, what, at } => {
-                self.trade(|market, rights| market.resume(rights, at, number, what))
+                self.change_market(|market, rights| market.resume(rights, at, number, what))
             }
             Change::Set { unit, resource, tickets } => self.set_tickets(unit, resource, tickets),
             Change::Issue { unit, resource, tickets } => self.issue(unit, resource, tickets),
@@ -452,7 +469,8 @@ impl Rights {
         }
     }
 
-    fn trade(
+    /// Runs `change` on the market, and records the resulting event for [`Rights::settle`] to return.
+    fn change_market(
         &mut self,
         change: impl FnOnce(&mut Market, &mut Rights) -> Result<Trade, Refused>,
     ) -> Result<(), Refused> {
@@ -463,20 +481,20 @@ impl Rights {
         Ok(())
     }
 
-    /// Concludes an exchange of two matching offers, whatever else is offered. Returns its number;
-    /// [`Rights::settle`] reports it.
+    /// Concludes an exchange of two matching offers, without regard to other open offers. Returns the
+    /// exchange's number; [`Rights::settle`] reports the event.
     ///
-    /// Refused, with no effect: as for an offer, and if the two do not match.
-    pub(crate) fn strike(&mut self, now: Time, bids: [Bid; 2]) -> Result<u64, Refused> {
+    /// Refused, with no effect: as for an offer, and if the two offers do not match.
+    pub(crate) fn conclude(&mut self, now: Time, bids: [Bid; 2]) -> Result<u64, Refused> {
         let mut market = core::mem::take(&mut self.market);
-        let event = market.strike(self, now, bids);
+        let event = market.conclude(self, now, bids);
         self.market = market;
         self.traded.push(event?);
         // The newest exchange has the largest number.
         Ok(self.market.deals().keys().next_back().copied().unwrap_or_default())
     }
 
-    /// Ends an exchange made by [`Rights::strike`], if it is still in force.
+    /// Ends an exchange made by [`Rights::conclude`], if it is still in force.
     pub(crate) fn end(&mut self, number: u64) {
         let mut market = core::mem::take(&mut self.market);
         let event = market.undo(self, number, Ending::Negotiated);
@@ -486,12 +504,12 @@ impl Rights {
 
     /// As [`Change::Set`].
     pub fn set_tickets(&mut self, unit: UnitId, resource: Resource, tickets: u64) -> Result<(), Refused> {
-        let now = self.with_just(unit, resource, tickets)?;
-        self.store_tickets(unit, resource, now)
+        let new_tickets = self.tickets_if_set(unit, resource, tickets)?;
+        self.store_tickets(unit, resource, new_tickets)
     }
 
-    /// As [`Change::Several`]. Validates all resources before it changes any: a change of one does not affect whether another
-    /// is valid.
+    /// As [`Change::Several`]. Checks all resources before it changes any. This is sound, since a change of one
+    /// resource does not affect whether a change of another is valid.
     fn change_several(
         &mut self,
         unit: UnitId,
@@ -499,29 +517,29 @@ impl Rights {
         tickets: PerResource<Option<u64>>,
     ) -> Result<(), Refused> {
         self.unit(unit)?;
-        let mut now = Vec::new();
+        let mut new_tickets = Vec::new();
         for resource in Resource::ALL {
             let Some(tickets) = tickets[resource] else { continue };
-            let then = match how {
-                How::Set => self.with_just(unit, resource, tickets)?,
-                How::Issue => self.with_more(unit, resource, tickets)?,
-                How::TakeBack => self.with_fewer(unit, resource, tickets)?,
+            let total = match how {
+                How::Set => self.tickets_if_set(unit, resource, tickets)?,
+                How::Issue => self.tickets_if_issued(unit, resource, tickets)?,
+                How::TakeBack => self.tickets_if_revoked(unit, resource, tickets)?,
             };
-            now.push((resource, then));
+            new_tickets.push((resource, total));
         }
-        now.into_iter().try_for_each(|(resource, tickets)| self.store_tickets(unit, resource, tickets))
+        new_tickets.into_iter().try_for_each(|(resource, total)| self.store_tickets(unit, resource, total))
     }
 
     /// As [`Change::Issue`].
     pub fn issue(&mut self, unit: UnitId, resource: Resource, tickets: u64) -> Result<(), Refused> {
-        let now = self.with_more(unit, resource, tickets)?;
-        self.store_tickets(unit, resource, now)
+        let new_tickets = self.tickets_if_issued(unit, resource, tickets)?;
+        self.store_tickets(unit, resource, new_tickets)
     }
 
     /// As [`Change::TakeBack`].
     pub fn take_back(&mut self, unit: UnitId, resource: Resource, tickets: u64) -> Result<(), Refused> {
-        let now = self.with_fewer(unit, resource, tickets)?;
-        self.store_tickets(unit, resource, now)
+        let new_tickets = self.tickets_if_revoked(unit, resource, tickets)?;
+        self.store_tickets(unit, resource, new_tickets)
     }
 
     /// As [`Change::Transfer`].
@@ -533,22 +551,24 @@ impl Rights {
         tickets: u64,
     ) -> Result<(), Refused> {
         self.refuse_unless_siblings(from, to)?;
-        let (left, got) = (self.with_fewer(from, resource, tickets)?, self.with_more(to, resource, tickets)?);
-        self.store_tickets(from, resource, left)?;
-        self.store_tickets(to, resource, got)
+        let tickets_from = self.tickets_if_revoked(from, resource, tickets)?;
+        let tickets_to = self.tickets_if_issued(to, resource, tickets)?;
+        self.store_tickets(from, resource, tickets_from)?;
+        self.store_tickets(to, resource, tickets_to)
     }
 
     /// As [`Change::Exchange`].
     pub fn exchange(&mut self, one: UnitId, other: UnitId, gives: Offer, gets: Offer) -> Result<(), Refused> {
-        let (Stake::Tickets(given), Stake::Tickets(got)) = (gives.stake, gets.stake) else {
+        let (Stake::Tickets(gives_tickets), Stake::Tickets(gets_tickets)) = (gives.stake, gets.stake) else {
             return Err(Refused::NoExchange { unit: one });
         };
-        self.transfer(one, other, gives.resource, given)?;
-        let second = self.transfer(other, one, gets.resource, got);
-        if second.is_err() {
-            self.transfer(other, one, gives.resource, given)?;
+        self.transfer(one, other, gives.resource, gives_tickets)?;
+        let in_return = self.transfer(other, one, gets.resource, gets_tickets);
+        if in_return.is_err() {
+            // Roll back.
+            self.transfer(other, one, gives.resource, gives_tickets)?;
         }
-        second
+        in_return
     }
 
     /// As [`Change::Fund`].
@@ -565,22 +585,25 @@ impl Rights {
         if parent == currency {
             return self.change_several(unit, How::Set, tickets);
         }
-        let named = || Resource::ALL.into_iter().filter_map(|resource| Some((resource, tickets[resource]?)));
-        for (resource, tickets) in named() {
+        let requested =
+            || Resource::ALL.into_iter().filter_map(|resource| Some((resource, tickets[resource]?)));
+        // Check all resources before changing any.
+        for (resource, tickets) in requested() {
             if tickets > TICKETS_MAX {
                 return Err(Refused::TooMany { unit, resource, has: 0, more: tickets });
             }
-            if tickets > 0 && self.would_loop(resource, &[(unit, currency)]) {
+            if tickets > 0 && self.would_form_cycle(resource, &[(unit, currency)]) {
                 return Err(Refused::Loop { unit });
             }
         }
-        for (resource, tickets) in named() {
+        for (resource, tickets) in requested() {
             let lot = Lot { holder: unit, currency, kind: Kind::Soft };
-            let (before, all) = (self.funded.quantity(resource, lot), self.lots.quantity(resource, lot));
+            // The lot may also contain tickets from exchanges, which stay.
+            let (funded, total) = (self.funded.quantity(resource, lot), self.lots.quantity(resource, lot));
             self.funded.set(resource, lot, tickets);
-            self.set_lot(resource, lot, all.saturating_sub(before).saturating_add(tickets));
+            self.set_lot(resource, lot, total.saturating_sub(funded).saturating_add(tickets));
         }
-        self.market.stir();
+        self.market.mark_dirty();
         Ok(())
     }
 
@@ -599,50 +622,53 @@ impl Rights {
         })
     }
 
-    fn would_loop(&self, resource: Resource, more: &[(UnitId, Option<UnitId>)]) -> bool {
-        self.lots.would_loop(resource, more, |unit| self.unit(unit).ok().and_then(|unit| unit.parent))
+    /// Whether currencies would form a cycle if each of these holders also held a lot of the given currency.
+    fn would_form_cycle(&self, resource: Resource, added: &[(UnitId, Option<UnitId>)]) -> bool {
+        self.lots.would_form_cycle(resource, added, |unit| self.unit(unit).ok().and_then(|unit| unit.parent))
     }
 
+    /// Sets the amount in a lot. If the holder is active, updates the lot's entry in its currency's level, and
+    /// whether the issuer is active.
     fn set_lot(&mut self, resource: Resource, lot: Lot, quantity: u64) {
         let before = self.lots.quantity(resource, lot);
         self.lots.set(resource, lot, quantity);
         if !self.is_active(lot.holder, resource) {
             return;
         }
-        for (quantity, is_in) in [(before, false), (quantity, true)] {
+        for (quantity, is_active) in [(before, false), (quantity, true)] {
             if quantity > 0 {
                 let (terms, entry) = lot.entry(quantity);
-                self.enter(lot.currency, resource, terms, entry, is_in);
+                self.update_entry(lot.currency, resource, terms, entry, is_active);
             }
         }
         if let Some(issuer) = lot.currency {
-            self.refresh(issuer, resource);
+            self.refresh_activity(issuer, resource);
         }
     }
 
-    /// The unit's new number of tickets if it is set to `tickets`.
-    fn with_just(&self, unit: UnitId, resource: Resource, tickets: u64) -> Result<u64, Refused> {
+    /// A unit's number of tickets after the number is set to `tickets`, or why that is refused.
+    fn tickets_if_set(&self, unit: UnitId, resource: Resource, tickets: u64) -> Result<u64, Refused> {
         let has = self.unit(unit)?.tickets[resource];
         match tickets.checked_sub(has) {
-            Some(more) => self.with_more(unit, resource, more),
-            None => self.with_fewer(unit, resource, has - tickets),
+            Some(more) => self.tickets_if_issued(unit, resource, more),
+            None => self.tickets_if_revoked(unit, resource, has - tickets),
         }
     }
 
-    /// The unit's new number of tickets if it gets `more`.
-    fn with_more(&self, unit: UnitId, resource: Resource, more: u64) -> Result<u64, Refused> {
-        let (known, has) = (self.unit(unit)?, self.tickets(unit, resource));
-        let now =
-            has.checked_add(more).filter(|now| now.saturating_add(known.borrowed[resource]) <= TICKETS_MAX);
-        now.ok_or(Refused::TooMany { unit, resource, has, more })
+    /// A unit's number of tickets after it gets `more`. Refused if the unit, including borrowed tickets, would
+    /// exceed [`TICKETS_MAX`].
+    fn tickets_if_issued(&self, unit: UnitId, resource: Resource, more: u64) -> Result<u64, Refused> {
+        let (borrowed, has) = (self.unit(unit)?.borrowed[resource], self.tickets(unit, resource));
+        let total = has.checked_add(more).filter(|total| total.saturating_add(borrowed) <= TICKETS_MAX);
+        total.ok_or(Refused::TooMany { unit, resource, has, more })
     }
 
-    /// The unit's new number of tickets if it gives up `fewer`. It must then still have more than it lent.
-    fn with_fewer(&self, unit: UnitId, resource: Resource, fewer: u64) -> Result<u64, Refused> {
+    /// A unit's number of tickets after it loses `fewer`. Refused unless the unit keeps more than it lends.
+    fn tickets_if_revoked(&self, unit: UnitId, resource: Resource, fewer: u64) -> Result<u64, Refused> {
         let (lent, has) = (self.unit(unit)?.lent[resource], self.tickets(unit, resource));
         match has.checked_sub(fewer) {
-            Some(now) if now > lent => Ok(now),
-            Some(now) if now > 0 => Err(Refused::Lent { unit, resource, has, lent }),
+            Some(total) if total > lent => Ok(total),
+            Some(total) if total > 0 => Err(Refused::Lent { unit, resource, has, lent }),
             _ => Err(Refused::TooFew { unit, resource, has, fewer }),
         }
     }
@@ -652,14 +678,14 @@ impl Rights {
         core::iter::successors(unit, |unit| self.unit(*unit).ok().and_then(|unit| unit.parent))
     }
 
-    /// Whether `inner` is strictly inside `outer`.
+    /// Whether `inner` is inside `outer`, and not `outer` itself.
     fn encloses(&self, outer: UnitId, inner: UnitId) -> bool {
         self.lineage(Some(inner)).skip(1).any(|unit| unit == outer)
     }
 
-    /// Whether `inner` is `unit` or inside it.
-    fn is_in(&self, unit: UnitId, inner: Option<UnitId>) -> bool {
-        self.lineage(inner).any(|around| around == unit)
+    /// Whether `inner` is `outer` or inside it; `false` for `None`, the top level.
+    fn is_in(&self, outer: UnitId, inner: Option<UnitId>) -> bool {
+        self.lineage(inner).any(|unit| unit == outer)
     }
 
     /// Refuses unless the two units are distinct siblings.
@@ -670,133 +696,143 @@ impl Rights {
         if from == to { Err(Refused::Itself { unit: from }) } else { Ok(()) }
     }
 
-    /// Refuses unless a unit owns this amount and can do without it.
-    fn may_lend(&self, unit: UnitId, what: Offer) -> Result<(), Refused> {
-        self.has(unit, what)?;
-        self.can_spare(unit, what)
+    /// Refuses unless a unit owns the offered amount, and can do without it.
+    fn check_can_lend(&self, unit: UnitId, offer: Offer) -> Result<(), Refused> {
+        self.check_owns(unit, offer)?;
+        self.check_can_spare(unit, offer)
     }
 
-    /// Refuses unless a unit owns this amount; of tickets, one more.
-    fn has(&self, unit: UnitId, what: Offer) -> Result<(), Refused> {
-        let resource = what.resource;
-        match what.stake {
-            Stake::Tickets(tickets) => self.with_fewer(unit, resource, tickets).map(|_| ()),
+    /// Refuses unless a unit owns the offered amount and does not lend it already. A unit must own one ticket
+    /// more than it offers, since it may not lend its last one.
+    fn check_owns(&self, unit: UnitId, offer: Offer) -> Result<(), Refused> {
+        let resource = offer.resource;
+        match offer.stake {
+            Stake::Tickets(tickets) => self.tickets_if_revoked(unit, resource, tickets).map(|_| ()),
             Stake::Hard(_) => {
                 let known = self.unit(unit)?;
-                let (has, lent) = (known.terms[resource].hard(), known.hard_lent[resource]);
-                let left = has.map(Kind::of).map(|(kind, has)| (kind, has.saturating_sub(lent)));
-                let asked = self.in_own_measure(unit, what, false).unwrap_or(0);
-                if asked > 0 && left.is_some_and(|(_, left)| asked <= left) {
+                let (reserved, lent) = (known.terms[resource].hard(), known.hard_lent[resource]);
+                let unlent =
+                    reserved.map(Kind::of).map(|(kind, reserved)| (kind, reserved.saturating_sub(lent)));
+                let offered = self.in_own_measure(unit, offer, false).unwrap_or(0);
+                if offered > 0 && unlent.is_some_and(|(_, quantity)| offered <= quantity) {
                     return Ok(());
                 }
-                let left = left.and_then(|(kind, left)| kind.amount(left));
-                let left = left.map(|amount| Offer::hard(resource, amount)).filter(|left| !left.is_nothing());
+                let unlent = unlent.and_then(|(kind, quantity)| kind.amount(quantity));
+                let left =
+                    unlent.map(|amount| Offer::hard(resource, amount)).filter(|left| !left.is_nothing());
                 Err(Refused::NotReserved { unit, resource, left })
             }
         }
     }
 
-    /// An amount that a unit offers, in the measure in which it lends: tickets, or the measure of its
-    /// reservation. `None` if it has no reservation, or the amount cannot be converted.
-    fn in_own_measure(&self, unit: UnitId, what: Offer, up: bool) -> Option<u64> {
+    /// An amount that a unit offers, converted to the measure in which the unit lends: tickets, or the kind of
+    /// amount in which the contract states its reservation. `None` if the unit has no reservation, or the
+    /// amount cannot be converted.
+    fn in_own_measure(&self, unit: UnitId, offer: Offer, round_up: bool) -> Option<u64> {
         let known = self.unit(unit).ok()?;
-        match what.stake {
+        match offer.stake {
             Stake::Tickets(tickets) => Some(tickets),
             Stake::Hard(amount) => {
                 let (kind, quantity) = Kind::of(amount);
-                let (own, _) = Kind::of(known.terms[what.resource].hard()?);
-                self.convert(what.resource, quantity, (kind, known.parent), (own, known.parent), up)
+                let (own_kind, _) = Kind::of(known.terms[offer.resource].hard()?);
+                let (from, to) = ((kind, known.parent), (own_kind, known.parent));
+                self.convert(offer.resource, quantity, from, to, round_up)
             }
         }
     }
 
-    /// The kind of an amount that a unit gives or wants, and its currency.
-    fn measure(&self, unit: UnitId, what: Offer) -> Option<(Kind, Option<UnitId>)> {
-        let kind = match what.stake {
+    /// The kind of an amount that a unit gives or wants, and the currency that the amount is in.
+    fn kind_and_currency(&self, unit: UnitId, offer: Offer) -> Option<(Kind, Option<UnitId>)> {
+        let kind = match offer.stake {
             Stake::Tickets(_) => Kind::Soft,
             Stake::Hard(amount) => Kind::of(amount).0,
         };
         Some((kind, self.unit(unit).ok()?.parent))
     }
 
-    /// Converts an amount between currencies and kinds at current values. Tickets are rounded to the nearest,
-    /// since their value is rounded itself; reservations as `up` says. `None` if the two are not comparable
-    /// now: no unit is active, or the capacity is unknown.
+    /// Converts an amount between currencies and kinds at current values. Tickets are rounded to the nearest
+    /// number, since the value of a ticket is itself rounded; reservations up or down (`round_up`). `None` if
+    /// the two measures are not comparable now: only one of them is tickets, a currency has no value, or an
+    /// absolute amount meets an unknown capacity.
     fn convert(
         &self,
         resource: Resource,
         quantity: u64,
-        (kind, from): (Kind, Option<UnitId>),
-        (other_kind, to): (Kind, Option<UnitId>),
-        up: bool,
+        (from_kind, from): (Kind, Option<UnitId>),
+        (to_kind, to): (Kind, Option<UnitId>),
+        round_up: bool,
     ) -> Option<u64> {
-        if kind == other_kind && (from == to || kind == Kind::Absolute) {
+        if from_kind == to_kind && (from == to || from_kind == Kind::Absolute) {
             return Some(quantity);
         }
         let values = self.to(resource);
         let worth = |currency: Option<UnitId>| values.currency(currency);
-        let divide = |product: Option<u128>, by: u128| {
-            let product = product.filter(|_| by > 0)?;
-            u64::try_from(if up { product.div_ceil(by) } else { product / by }).ok()
+        let divide = |dividend: Option<u128>, divisor: u128| {
+            let dividend = dividend.filter(|_| divisor > 0)?;
+            u64::try_from(if round_up { dividend.div_ceil(divisor) } else { dividend / divisor }).ok()
         };
         let times = |a: u128, b: u64| a.checked_mul(u128::from(b));
-        if kind == Kind::Soft || other_kind == Kind::Soft {
+        // Tickets: by the ratio of the two prices of a ticket.
+        if from_kind == Kind::Soft || to_kind == Kind::Soft {
             let per_ticket = |currency| values.division(currency, worth(currency)).per_ticket();
-            let ((left, open), (other_left, other_open)) = (per_ticket(from)?, per_ticket(to)?);
-            let product = times(times(quantity.into(), left)?, other_open)?;
-            let by = u128::from(open).checked_mul(other_left.into()).filter(|by| *by > 0)?;
-            let nearest = product.checked_add(by / 2)? / by;
-            return u64::try_from(nearest.max(1)).ok().filter(|_| kind == other_kind);
+            let ((from_value, from_tickets), (to_value, to_tickets)) = (per_ticket(from)?, per_ticket(to)?);
+            let dividend = times(times(quantity.into(), from_value)?, to_tickets)?;
+            let divisor = u128::from(from_tickets).checked_mul(to_value.into()).filter(|n| *n > 0)?;
+            let nearest = dividend.checked_add(divisor / 2)? / divisor;
+            return u64::try_from(nearest.max(1)).ok().filter(|_| from_kind == to_kind);
         }
+        // Reservations: by way of the absolute amount.
         let is_known = values.capacity != Capacity::Parts;
-        if !is_known && (kind == Kind::Absolute || other_kind == Kind::Absolute) {
+        if !is_known && (from_kind == Kind::Absolute || to_kind == Kind::Absolute) {
             return None;
         }
-        let value = match kind {
+        let absolute = match from_kind {
             Kind::Part => divide(times(quantity.into(), worth(from)), MILLIONTH.into())?,
             _ => quantity,
         };
-        match other_kind {
-            Kind::Part => divide(times(value.into(), MILLIONTH), worth(to).into()),
-            _ => Some(value),
+        match to_kind {
+            Kind::Part => divide(times(absolute.into(), MILLIONTH), worth(to).into()),
+            _ => Some(absolute),
         }
     }
 
-    /// Whether a currency's tickets have no value to compare: none of its holders is active, or nothing is
-    /// left for tickets.
+    /// Whether a currency's tickets have no value by which to compare them: no holder is active, or
+    /// reservations and limits leave nothing for tickets.
     fn is_worth_nothing(&self, resource: Resource, currency: Option<UnitId>) -> bool {
         let values = self.to(resource);
-        values.division(currency, values.currency(currency)).per_ticket().is_none_or(|(left, _)| left == 0)
+        values.division(currency, values.currency(currency)).per_ticket().is_none_or(|(value, _)| value == 0)
     }
 
-    /// Whether a unit has lent all that it has, or more, after a reload.
-    fn lent_too_many(&self, unit: UnitId, what: Offer) -> bool {
-        let (resource, Ok(unit)) = (what.resource, self.unit(unit)) else { return false };
-        match what.stake {
+    /// Whether a unit lends more than it may, since a reload reduced its tickets or its reservation: all its
+    /// tickets or more, or more than its reservation. `offer` says which of the two to check.
+    fn has_overlent(&self, unit: UnitId, offer: Offer) -> bool {
+        let (resource, Ok(unit)) = (offer.resource, self.unit(unit)) else { return false };
+        match offer.stake {
             Stake::Tickets(_) => unit.lent[resource] >= unit.tickets[resource],
             Stake::Hard(amount) => {
                 let (kind, _) = Kind::of(amount);
-                let has = unit.terms[resource].hard().map(Kind::of).filter(|(own, _)| *own == kind);
-                has.is_none_or(|(_, has)| unit.hard_lent[resource] > has)
+                let reserved = unit.terms[resource].hard().map(Kind::of).filter(|(own, _)| *own == kind);
+                reserved.is_none_or(|(_, reserved)| unit.hard_lent[resource] > reserved)
             }
         }
     }
 
-    /// Whether the receiver of a leg stays within [`TICKETS_MAX`].
+    /// Whether the borrower of a leg would stay within [`TICKETS_MAX`].
     fn has_room(&self, leg: &Leg) -> bool {
         let resource = leg.what.resource;
         match leg.what.stake {
             Stake::Tickets(tickets) => {
-                let all = |unit: &Unit| match leg.is_lot() {
+                let total = |unit: &Unit| match leg.is_lot() {
                     true => self.lots.quantity(resource, leg.lot()).saturating_add(tickets),
                     false => (unit.tickets[resource] + unit.borrowed[resource]).saturating_add(tickets),
                 };
-                self.unit(leg.to).is_ok_and(|unit| all(unit) <= TICKETS_MAX)
+                self.unit(leg.to).is_ok_and(|unit| total(unit) <= TICKETS_MAX)
             }
             Stake::Hard(_) => true,
         }
     }
 
+    /// Puts one leg of an exchange into force.
     fn lend(&mut self, leg: &Leg) {
         self.move_leg(leg, u64::saturating_add);
     }
@@ -806,9 +842,10 @@ impl Rights {
         self.move_leg(leg, u64::saturating_sub);
     }
 
+    /// Applies `change` with the leg's quantity to the lender's and the borrower's counts.
     fn move_leg(&mut self, leg: &Leg, change: impl Fn(u64, u64) -> u64) {
         let (resource, quantity) = (leg.what.resource, leg.quantity());
-        self.count(leg.from, resource, |unit| {
+        self.change_unit(leg.from, resource, |unit| {
             let lent = match leg.what.stake {
                 Stake::Tickets(_) => &mut unit.lent,
                 Stake::Hard(_) => &mut unit.hard_lent,
@@ -820,32 +857,34 @@ impl Rights {
                 let held = self.lots.quantity(resource, leg.lot());
                 self.set_lot(resource, leg.lot(), change(held, quantity));
             }
-            false => self.count(leg.to, resource, |unit| {
+            false => self.change_unit(leg.to, resource, |unit| {
                 unit.borrowed[resource] = change(unit.borrowed[resource], quantity);
             }),
         }
     }
 
+    /// Sets a unit's tickets to a number that the caller has checked.
     fn store_tickets(&mut self, id: UnitId, resource: Resource, tickets: u64) -> Result<(), Refused> {
         self.unit(id)?;
-        self.count(id, resource, |unit| unit.tickets[resource] = tickets);
-        self.market.stir();
+        self.change_unit(id, resource, |unit| unit.tickets[resource] = tickets);
+        self.market.mark_dirty();
         Ok(())
     }
 
-    /// Applies `change` to a unit's tickets or loans, and updates its entry in its encloser's level.
-    fn count(&mut self, id: UnitId, resource: Resource, change: impl FnOnce(&mut Unit)) {
+    /// Applies `change` to a unit's tickets or loans, and updates the unit's entry in its encloser's level. No
+    /// effect for an unknown unit.
+    fn change_unit(&mut self, id: UnitId, resource: Resource, change: impl FnOnce(&mut Unit)) {
         let Ok(unit) = self.unit_mut(id) else { return };
-        let (active, parent, before) = (unit.active[resource], unit.parent, unit.entry(id, resource));
+        let (is_active, parent, before) = (unit.active[resource], unit.parent, unit.entry(id, resource));
         change(unit);
         let after = unit.entry(id, resource);
-        if active {
-            self.enter(parent, resource, before.0, before.1, false);
-            self.enter(parent, resource, after.0, after.1, true);
+        if is_active {
+            self.update_entry(parent, resource, before.0, before.1, false);
+            self.update_entry(parent, resource, after.0, after.1, true);
         }
     }
 
-    /// Sets the capacity of a resource: CPUs came or went, memory was added.
+    /// Sets the capacity of a resource, as when CPUs come or go or memory is added.
     pub fn set_capacity(&mut self, resource: Resource, capacity: Capacity) {
         self.capacity[resource] = Some(capacity);
     }
@@ -886,7 +925,7 @@ impl Rights {
     }
 }
 
-/// What the rights to one resource are worth at a given capacity. Amounts are in that capacity's measure.
+/// The values of the rights to one resource at a given capacity, in that capacity's measure.
 #[derive(Debug, Clone, Copy)]
 pub struct Values<'a> {
     rights: &'a Rights,
@@ -895,22 +934,29 @@ pub struct Values<'a> {
 }
 
 impl<'a> Values<'a> {
-    fn division(self, level: Option<UnitId>, value: u64) -> Division<'a> {
-        let rights = self.rights;
-        let classes = &rights.level(level).classes[self.resource];
-        Division::new(&rights.forest, classes, self.capacity, value, rights.own_tickets(level, self.resource))
+    /// The division of `worth` among the holders of a currency's tickets.
+    fn division(self, currency: Option<UnitId>, worth: u64) -> Division<'a> {
+        let (rights, resource) = (self.rights, self.resource);
+        let classes = &rights.level(currency).classes[resource];
+        let own_tickets = rights.own_tickets(currency, resource);
+        Division::new(&rights.forest, classes, self.capacity, worth, own_tickets)
     }
 
-    /// What a unit and its sub-units hold; 0 for an inactive or unknown one.
+    /// The amount that a unit and its sub-units hold; 0 for an inactive or unknown unit.
+    ///
+    /// This is the unit's worth, plus the lots of its sub-units in currencies outside the unit, less the lots
+    /// of units outside in currencies inside it.
     pub fn value(self, unit: UnitId) -> u64 {
         let (rights, resource) = (self.rights, self.resource);
         let mut value = self.worth(unit);
         for (lot, quantity) in rights.lots.all(resource) {
-            let (in_it, of_it) = (rights.encloses(unit, lot.holder), rights.is_in(unit, lot.currency));
-            if in_it != of_it && rights.is_active(lot.holder, resource) {
-                let part = self.part_of(lot, quantity, &mut BTreeMap::new()).all;
+            // A lot that the unit itself holds is part of its worth already.
+            let is_held_inside = rights.encloses(unit, lot.holder);
+            let is_issued_inside = rights.is_in(unit, lot.currency);
+            if is_held_inside != is_issued_inside && rights.is_active(lot.holder, resource) {
+                let part = self.lot_part(lot, quantity, &mut BTreeMap::new()).total;
                 // The total is never negative, but a partial sum may be.
-                value = if in_it { value.wrapping_add(part) } else { value.wrapping_sub(part) };
+                value = if is_held_inside { value.wrapping_add(part) } else { value.wrapping_sub(part) };
             }
         }
         value
@@ -924,15 +970,16 @@ impl<'a> Values<'a> {
             return 0;
         }
         let (terms, entry) = known.entry(unit, resource);
-        let whole = self.currency(known.parent);
-        let mut hard = self.division(known.parent, whole).part(terms, entry).hard;
+        let encloser_worth = self.currency(known.parent);
+        let mut hard = self.division(known.parent, encloser_worth).part(terms, entry).hard;
         let mut lent = 0u64;
         for (lot, quantity) in rights.lots.all(resource) {
-            let (in_it, of_it) = (rights.is_in(unit, Some(lot.holder)), rights.is_in(unit, lot.currency));
-            if rights.is_active(lot.holder, resource) && (in_it || of_it) {
-                let part = self.part_of(lot, quantity, &mut BTreeMap::new()).hard;
-                hard = hard.saturating_add(if in_it { part } else { 0 });
-                lent = lent.saturating_add(if of_it { part } else { 0 });
+            let is_held_inside = rights.is_in(unit, Some(lot.holder));
+            let is_issued_inside = rights.is_in(unit, lot.currency);
+            if rights.is_active(lot.holder, resource) && (is_held_inside || is_issued_inside) {
+                let part = self.lot_part(lot, quantity, &mut BTreeMap::new()).hard;
+                hard = hard.saturating_add(if is_held_inside { part } else { 0 });
+                lent = lent.saturating_add(if is_issued_inside { part } else { 0 });
             }
         }
         hard.saturating_sub(lent).min(self.value(unit))
@@ -946,40 +993,46 @@ impl<'a> Values<'a> {
     /// The worth of a unit as a currency: the amount divided among its own processes, its sub-units, and
     /// holders of its lots.
     fn worth(self, unit: UnitId) -> u64 {
-        self.worth_knowing(unit, &mut BTreeMap::new())
+        self.worth_memoised(unit, &mut BTreeMap::new())
     }
 
-    /// As [`Values::worth`], memoised in `known`. Without lots no unit is visited twice, so nothing is
-    /// stored.
-    fn worth_knowing(self, id: UnitId, known: &mut BTreeMap<UnitId, u64>) -> u64 {
+    /// As [`Values::worth`], memoised in `memo`. Without lots no unit is visited twice, so nothing is stored.
+    fn worth_memoised(self, id: UnitId, memo: &mut BTreeMap<UnitId, u64>) -> u64 {
         let (rights, resource) = (self.rights, self.resource);
         let Ok(unit) = rights.unit(id) else { return 0 };
         if !unit.active[resource] {
             return 0;
         }
-        if let Some(worth) = known.get(&id) {
+        if let Some(worth) = memo.get(&id) {
             return *worth;
         }
-        let whole = unit.parent.map_or(self.capacity.total(), |encloser| self.worth_knowing(encloser, known));
+        let encloser_worth = match unit.parent {
+            Some(encloser) => self.worth_memoised(encloser, memo),
+            None => self.capacity.total(),
+        };
         let (terms, entry) = unit.entry(id, resource);
-        let mut worth = self.division(unit.parent, whole).part(terms, entry).all;
+        let mut worth = self.division(unit.parent, encloser_worth).part(terms, entry).total;
         if !rights.lots.is_empty(resource) {
             for (lot, quantity) in rights.lots.held_by(resource, id) {
-                worth = worth.saturating_add(self.part_of(lot, quantity, known).all);
+                worth = worth.saturating_add(self.lot_part(lot, quantity, memo).total);
             }
-            known.insert(id, worth);
+            memo.insert(id, worth);
         }
         worth
     }
 
-    fn part_of(self, lot: Lot, quantity: u64, known: &mut BTreeMap<UnitId, u64>) -> Part {
-        let whole = lot.currency.map_or(self.capacity.total(), |unit| self.worth_knowing(unit, known));
+    /// The part of its currency's worth that a lot is worth. `memo` is as in [`Values::worth_memoised`].
+    fn lot_part(self, lot: Lot, quantity: u64, memo: &mut BTreeMap<UnitId, u64>) -> Part {
+        let currency_worth = match lot.currency {
+            Some(issuer) => self.worth_memoised(issuer, memo),
+            None => self.capacity.total(),
+        };
         let (terms, entry) = lot.entry(quantity);
-        self.division(lot.currency, whole).part(terms, entry)
+        self.division(lot.currency, currency_worth).part(terms, entry)
     }
 
-    /// What a unit's own processes hold, with what limits deny its sub-units; 0 for an inactive or unknown
-    /// one.
+    /// The amount that a unit's own processes hold, including what its sub-units may not take because of their
+    /// limits; 0 for an inactive or unknown unit.
     pub fn own(self, unit: UnitId) -> u64 {
         match self.rights.is_active(unit, self.resource) {
             true => self.division(Some(unit), self.worth(unit)).own(),
@@ -987,19 +1040,19 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// What no top-level unit may take because of limits.
+    /// The part of the capacity that no top-level unit may take because of limits.
     pub fn unheld(self) -> u64 {
         self.division(None, self.capacity.total()).own()
     }
 
-    /// All units' values at once.
+    /// The values, own parts and reserved parts of all units, in one pass from the top level down.
     pub fn all(self) -> Entitlement {
         let (rights, resource) = (self.rights, self.resource);
         let n = rights.units.len();
         let top = self.division(None, self.capacity.total());
         let mut all = Entitlement { value: vec![0; n], own: vec![0; n], hard: vec![0; n], unheld: top.own() };
-        // How many parts of each unit that holds lots are still missing: one for its own tickets and one for
-        // each lot.
+        // A unit's worth can be divided once all its parts are known: one for its own tickets, and one for
+        // each of its lots. This map has the number of parts still missing, of units that hold lots.
         let mut missing: BTreeMap<UnitId, usize> = BTreeMap::new();
         for (lot, _) in rights.lots.all(resource) {
             *missing.entry(lot.holder).or_insert(1) += 1;
@@ -1007,21 +1060,21 @@ impl<'a> Values<'a> {
         let mut lots: Vec<(Lot, Part)> = Vec::new();
         let mut divisions = vec![(None, top)];
         while let Some((level, division)) = divisions.pop() {
-            division.each(&mut |id, part| {
+            division.for_each(&mut |id, part| {
                 let unit = Lot::holder(id);
-                all.value[unit.index()] += part.all;
+                all.value[unit.index()] += part.total;
                 all.hard[unit.index()] += part.hard;
                 if let Some(kind) = Lot::kind(id) {
                     lots.push((Lot { holder: unit, currency: level, kind }, part));
                 }
-                if let Some(left) = missing.get_mut(&unit) {
-                    *left -= 1;
-                    if *left > 0 {
+                if let Some(missing_parts) = missing.get_mut(&unit) {
+                    *missing_parts -= 1;
+                    if *missing_parts > 0 {
                         return;
                     }
                 }
                 let worth = all.value[unit.index()];
-                // With no active sub-unit, all of its worth is its own.
+                // Without an active sub-unit, the unit's own processes hold all its worth.
                 all.own[unit.index()] = worth;
                 if rights.level(Some(unit)).active[resource] > 0 {
                     let inside = self.division(Some(unit), worth);
@@ -1030,16 +1083,17 @@ impl<'a> Values<'a> {
                 }
             });
         }
-        // A lot counts in the value of its holder's enclosers, not of its currency's.
+        // So far a lot counts in the value of its holder and of its currency. Add it to the values of the
+        // units around the holder, and subtract it from the issuer and the units around the issuer.
         for (lot, part) in &lots {
             for unit in rights.lineage(rights.unit(lot.holder).ok().and_then(|unit| unit.parent)) {
-                all.value[unit.index()] += part.all;
+                all.value[unit.index()] += part.total;
                 all.hard[unit.index()] += part.hard;
             }
         }
         for (lot, part) in &lots {
             for unit in rights.lineage(lot.currency) {
-                all.value[unit.index()] -= part.all;
+                all.value[unit.index()] -= part.total;
                 all.hard[unit.index()] = all.hard[unit.index()].saturating_sub(part.hard);
             }
         }

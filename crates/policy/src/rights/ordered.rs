@@ -1,31 +1,33 @@
 //! Order-statistic trees of units: how many units precede a given one, and with how many tickets.
 //!
-//! Problem: the value of a unit's tickets depends on its siblings' tickets. Summing these for each change
-//! would take time in proportion to the number of siblings.
+//! Problem: the value of a unit's tickets depends on its siblings' tickets. Summing the siblings' tickets for
+//! each change would take time linear in the number of siblings.
 //!
 //! Terms: a *tree* has its units ordered by number, or by tickets and then number. A *forest* stores the
 //! nodes of many trees, so that inserting a unit rarely allocates.
 //!
-//! Algorithm: weight-balanced binary trees. Each node counts its subtree. If one side outweighs the other
-//! more than three times, the node is rotated: once, or twice if the heavy side's inner half is at least
-//! twice its outer one.
+//! Algorithm: weight-balanced binary search trees. Each node stores the sums over its subtree. If one side
+//! weighs more than three times the other, the node is rotated: once, or twice if the heavy side's inner half
+//! weighs at least twice its outer half.
 //!
 //! Properties (tested): every operation takes time logarithmic in the units of the tree. Sums equal those of
 //! a sorted list.
 //!
-//! Source: Y. Hirai, K. Yamamoto: Balancing weight-balanced trees (2011), whose factors these are.
+//! Source: Y. Hirai, K. Yamamoto: Balancing weight-balanced trees (2011), from which the factors 3 and 2 are.
 
 use alloc::vec;
 use alloc::vec::Vec;
 use core::cmp::Ordering;
 
-/// The largest ratio of the weights of the two sides. A side's weight is its number of nodes plus one.
-const LOPSIDED: u64 = 3;
+/// The largest allowed ratio of the weights of a node's two sides. A side's weight is its number of nodes plus
+/// one.
+const WEIGHT_RATIO_MAX: u64 = 3;
 
-/// The ratio of inner to outer half of a heavy side from which a double rotation is needed.
-const INNER: u64 = 2;
+/// If the inner half of a heavy side weighs at least this many times its outer half, a double rotation is
+/// needed.
+const DOUBLE_ROTATION_RATIO: u64 = 2;
 
-/// Index of the sentinel node for an empty tree, which counts nothing.
+/// The index of the sentinel node that stands for an empty tree; its sums are 0.
 const NIL: u32 = 0;
 
 /// A count of units and the sum of their tickets.
@@ -43,18 +45,18 @@ impl Sums {
         self.tickets += other.tickets;
     }
 
-    /// Minus the sums of a subset.
-    pub(super) fn less(self, some: Sums) -> Sums {
-        Sums { units: self.units - some.units, tickets: self.tickets - some.tickets }
+    /// These sums less the sums of a subset.
+    pub(super) fn less(self, subset: Sums) -> Sums {
+        Sums { units: self.units - subset.units, tickets: self.tickets - subset.tickets }
     }
 }
 
-/// A unit of a tree.
+/// A unit in a tree, or a lot ([`super::lots`]).
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Entry {
-    /// Its number.
+    /// The unit's number, or that of a lot.
     pub(super) id: u64,
-    /// Its tickets.
+    /// The unit's effective tickets, or the tickets in the lot.
     pub(super) tickets: u64,
 }
 
@@ -108,7 +110,7 @@ impl Forest {
         &self.nodes[at as usize]
     }
 
-    fn change(&mut self, at: u32) -> &mut Node {
+    fn node_mut(&mut self, at: u32) -> &mut Node {
         &mut self.nodes[at as usize]
     }
 
@@ -128,7 +130,8 @@ impl Forest {
         self.sum_while(tree, |other| u128::from(other.tickets) <= tickets)
     }
 
-    /// Sums over the prefix of units for which `holds`; it must be monotone.
+    /// Sums over the first units in the tree's order, up to the first for which `holds` is false. `holds` must
+    /// be false for all units after that one as well.
     fn sum_while(&self, tree: Tree, holds: impl Fn(Entry) -> bool) -> Sums {
         let (mut sums, mut at) = (Sums::default(), tree.root);
         while at != NIL {
@@ -144,17 +147,17 @@ impl Forest {
         sums
     }
 
-    /// Calls `each` with every unit in order.
-    pub(super) fn each(&self, tree: Tree, each: &mut dyn FnMut(Entry)) {
-        self.each_below(tree.root, each);
+    /// Calls `visit` with every unit in the tree's order.
+    pub(super) fn for_each(&self, tree: Tree, visit: &mut dyn FnMut(Entry)) {
+        self.for_each_below(tree.root, visit);
     }
 
-    fn each_below(&self, at: u32, each: &mut dyn FnMut(Entry)) {
+    fn for_each_below(&self, at: u32, visit: &mut dyn FnMut(Entry)) {
         if at != NIL {
             let node = self.node(at);
-            self.each_below(node.left, each);
-            each(node.entry);
-            self.each_below(node.right, each);
+            self.for_each_below(node.left, visit);
+            visit(node.entry);
+            self.for_each_below(node.right, visit);
         }
     }
 
@@ -162,7 +165,7 @@ impl Forest {
     pub(super) fn insert(&mut self, tree: &mut Tree, entry: Entry) {
         let node = Node { entry, sums: Sums { units: 1, tickets: entry.tickets }, ..EMPTY };
         let at = if let Some(at) = self.free.pop() {
-            *self.change(at) = node;
+            *self.node_mut(at) = node;
             at
         } else {
             self.nodes.push(node);
@@ -171,110 +174,116 @@ impl Forest {
         tree.root = self.insert_below(*tree, tree.root, at);
     }
 
+    /// Inserts the node `new` into the subtree at `at`. Returns the subtree's new root.
     fn insert_below(&mut self, tree: Tree, at: u32, new: u32) -> u32 {
         if at == NIL {
             return new;
         }
-        let here = *self.node(at);
-        if tree.order(self.node(new).entry, here.entry) == Ordering::Less {
-            self.change(at).left = self.insert_below(tree, here.left, new);
+        let node = *self.node(at);
+        if tree.order(self.node(new).entry, node.entry) == Ordering::Less {
+            self.node_mut(at).left = self.insert_below(tree, node.left, new);
         } else {
-            self.change(at).right = self.insert_below(tree, here.right, new);
+            self.node_mut(at).right = self.insert_below(tree, node.right, new);
         }
-        self.balanced(at)
+        self.rebalance(at)
     }
 
-    /// Removes a unit; no effect if it is not in the tree.
+    /// Removes a unit; no effect if the unit is not in the tree.
     pub(super) fn remove(&mut self, tree: &mut Tree, entry: Entry) {
         tree.root = self.remove_below(*tree, tree.root, entry);
     }
 
+    /// Removes a unit from the subtree at `at`. Returns the subtree's new root.
     fn remove_below(&mut self, tree: Tree, at: u32, entry: Entry) -> u32 {
         if at == NIL {
             debug_assert!(false, "unit {} is not there", entry.id);
             return NIL;
         }
-        let here = *self.node(at);
-        match tree.order(entry, here.entry) {
-            Ordering::Less => self.change(at).left = self.remove_below(tree, here.left, entry),
-            Ordering::Greater => self.change(at).right = self.remove_below(tree, here.right, entry),
+        let node = *self.node(at);
+        match tree.order(entry, node.entry) {
+            Ordering::Less => self.node_mut(at).left = self.remove_below(tree, node.left, entry),
+            Ordering::Greater => self.node_mut(at).right = self.remove_below(tree, node.right, entry),
             Ordering::Equal => {
                 self.free.push(at);
-                if here.right == NIL {
-                    return here.left;
+                if node.right == NIL {
+                    return node.left;
                 }
-                let (first, rest) = self.without_first(here.right);
-                let node = self.change(first);
-                (node.left, node.right) = (here.left, rest);
-                return self.balanced(first);
+                // The unit's successor takes its place.
+                let (successor, rest) = self.split_first(node.right);
+                let successor_node = self.node_mut(successor);
+                (successor_node.left, successor_node.right) = (node.left, rest);
+                return self.rebalance(successor);
             }
         }
-        self.balanced(at)
+        self.rebalance(at)
     }
 
-    /// Splits off the first node of the subtree at `at`. Returns it, and the rest of the subtree.
-    fn without_first(&mut self, at: u32) -> (u32, u32) {
-        let here = *self.node(at);
-        if here.left == NIL {
-            return (at, here.right);
+    /// Splits off the first node of the subtree at `at`. Returns that node, and the root of the remaining
+    /// subtree.
+    fn split_first(&mut self, at: u32) -> (u32, u32) {
+        let node = *self.node(at);
+        if node.left == NIL {
+            return (at, node.right);
         }
-        let (first, left) = self.without_first(here.left);
-        self.change(at).left = left;
-        (first, self.balanced(at))
+        let (first, left) = self.split_first(node.left);
+        self.node_mut(at).left = left;
+        (first, self.rebalance(at))
     }
 
     fn weight(&self, at: u32) -> u64 {
         self.node(at).sums.units + 1
     }
 
-    fn count(&mut self, at: u32) {
-        let here = *self.node(at);
-        let mut sums = Sums { units: 1, tickets: here.entry.tickets };
-        sums.add(self.node(here.left).sums);
-        sums.add(self.node(here.right).sums);
-        self.change(at).sums = sums;
+    /// Recomputes the sums of a node from its children's sums.
+    fn update_sums(&mut self, at: u32) {
+        let node = *self.node(at);
+        let mut sums = Sums { units: 1, tickets: node.entry.tickets };
+        sums.add(self.node(node.left).sums);
+        sums.add(self.node(node.right).sums);
+        self.node_mut(at).sums = sums;
     }
 
-    /// Rebalances the subtree at `at`, one side of which gained or lost a node. Returns its new root.
-    fn balanced(&mut self, at: u32) -> u32 {
-        let here = *self.node(at);
-        let (left, right) = (self.weight(here.left), self.weight(here.right));
-        if right > LOPSIDED * left {
-            let side = *self.node(here.right);
-            if self.weight(side.left) >= INNER * self.weight(side.right) {
-                self.change(at).right = self.rotate_right(here.right);
+    /// Restores balance and sums of the subtree at `at`, one side of which gained or lost a node. Returns the
+    /// subtree's new root.
+    fn rebalance(&mut self, at: u32) -> u32 {
+        let node = *self.node(at);
+        let (left, right) = (self.weight(node.left), self.weight(node.right));
+        if right > WEIGHT_RATIO_MAX * left {
+            let heavy = *self.node(node.right);
+            if self.weight(heavy.left) >= DOUBLE_ROTATION_RATIO * self.weight(heavy.right) {
+                self.node_mut(at).right = self.rotate_right(node.right);
             }
             return self.rotate_left(at);
         }
-        if left > LOPSIDED * right {
-            let side = *self.node(here.left);
-            if self.weight(side.right) >= INNER * self.weight(side.left) {
-                self.change(at).left = self.rotate_left(here.left);
+        if left > WEIGHT_RATIO_MAX * right {
+            let heavy = *self.node(node.left);
+            if self.weight(heavy.right) >= DOUBLE_ROTATION_RATIO * self.weight(heavy.left) {
+                self.node_mut(at).left = self.rotate_left(node.left);
             }
             return self.rotate_right(at);
         }
-        self.count(at);
+        self.update_sums(at);
         at
     }
 
-    /// Left rotation: the right child becomes the root.
+    /// Left rotation: the right child becomes the subtree's root, which is returned.
     fn rotate_left(&mut self, at: u32) -> u32 {
-        let up = self.node(at).right;
-        self.change(at).right = self.node(up).left;
-        self.change(up).left = at;
-        self.count(at);
-        self.count(up);
-        up
+        let root = self.node(at).right;
+        self.node_mut(at).right = self.node(root).left;
+        self.node_mut(root).left = at;
+        self.update_sums(at);
+        self.update_sums(root);
+        root
     }
 
-    /// Right rotation: the left child becomes the root.
+    /// Right rotation: the left child becomes the subtree's root, which is returned.
     fn rotate_right(&mut self, at: u32) -> u32 {
-        let up = self.node(at).left;
-        self.change(at).left = self.node(up).right;
-        self.change(up).right = at;
-        self.count(at);
-        self.count(up);
-        up
+        let root = self.node(at).left;
+        self.node_mut(at).left = self.node(root).right;
+        self.node_mut(root).right = at;
+        self.update_sums(at);
+        self.update_sums(root);
+        root
     }
 }
 
@@ -294,7 +303,10 @@ mod tests {
             let (left, right) = (self.node(here.left).sums, self.node(here.right).sums);
             assert_eq!(here.sums.units, left.units + right.units + 1);
             assert_eq!(here.sums.tickets, left.tickets + right.tickets + here.entry.tickets);
-            assert!(left.units < LOPSIDED * (right.units + 1) && right.units < LOPSIDED * (left.units + 1));
+            assert!(
+                left.units < WEIGHT_RATIO_MAX * (right.units + 1)
+                    && right.units < WEIGHT_RATIO_MAX * (left.units + 1)
+            );
             1 + self.depth(here.left).max(self.depth(here.right))
         }
     }
@@ -349,7 +361,7 @@ mod tests {
                         prop_assert_eq!(forest.up_to(*tree, tickets.into()), few);
                     }
                     let mut seen = Vec::new();
-                    forest.each(*tree, &mut |entry| seen.push((entry.tickets, entry.id)));
+                    forest.for_each(*tree, &mut |entry| seen.push((entry.tickets, entry.id)));
                     let mut due: Vec<(u64, u64)> = list.iter().copied().collect();
                     if !tree.by_tickets {
                         due.sort_by_key(|(_, id)| *id);

@@ -1,13 +1,13 @@
 //! Dividing an integer by weights so that the parts sum exactly.
 //!
-//! Algorithm: largest remainder (Hamilton). Each gets its exact part rounded down. What is left goes, one
-//! each, to the largest remainders; ties go to the earlier one.
+//! Algorithm: largest remainder (Hamilton). Each part is first rounded down. The units left over go, one each,
+//! to the parts with the largest remainders; ties go to the earlier part.
 //!
-//! Properties: the parts sum to the total if any weight is positive. Each is within 1 of its exact value.
-//! Equal weights differ by at most 1.
+//! Properties: the parts sum to the total if any weight is positive. Each part is within 1 of its exact value.
+//! Parts of equal weight differ by at most 1.
 //!
-//! Limit: as with every quota method, a part may shrink by 1 when another's weight grows and its own does not
-//! change. At the resolution of a millionth of a CPU that is harmless.
+//! Limit: as with every quota method, a part may shrink by 1 although its own weight stays and only another
+//! weight grows. At the resolution of a millionth of a CPU that is harmless.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -20,46 +20,46 @@ pub fn split(total: u64, weights: &[u64]) -> Vec<u64> {
     }
     let exact = |w: u64| u128::from(total) * u128::from(w);
     let mut parts: Vec<u64> = weights.iter().map(|w| narrow(exact(*w) / sum)).collect();
-    let left = total - parts.iter().sum::<u64>();
-    if left == 0 {
+    let remainder = total - parts.iter().sum::<u64>();
+    if remainder == 0 {
         return parts;
     }
-    let mut order: Vec<usize> = (0..weights.len()).collect();
-    order.sort_by_key(|i| (core::cmp::Reverse(exact(weights[*i]) % sum), *i));
-    // Fewer units are left than there are remainders above zero, so `left` never reaches a zero weight.
-    for i in order.into_iter().take(usize::try_from(left).unwrap_or(usize::MAX)) {
+    let mut by_remainder: Vec<usize> = (0..weights.len()).collect();
+    by_remainder.sort_by_key(|i| (core::cmp::Reverse(exact(weights[*i]) % sum), *i));
+    // `remainder` is less than the number of parts with a positive remainder, so no part of weight 0 grows.
+    for i in by_remainder.into_iter().take(usize::try_from(remainder).unwrap_or(usize::MAX)) {
         parts[i] += 1;
     }
     parts
 }
 
-/// As [`split`], with no part above its cap: the excess of capped parts goes to the others. Also returns what
-/// all caps together leave over.
+/// As [`split`], but no part exceeds its cap: the excess goes to the other parts. Also returns the amount left
+/// over if all parts are at their caps.
 pub fn split_capped(total: u64, weights: &[u64], caps: &[u64]) -> (Vec<u64>, u64) {
     let mut parts = vec![0; weights.len()];
-    let mut open: Vec<usize> = (0..weights.len()).filter(|i| weights[*i] > 0).collect();
-    let mut left = total;
-    // Each round closes at least one part or is the last.
+    let mut uncapped: Vec<usize> = (0..weights.len()).filter(|i| weights[*i] > 0).collect();
+    let mut remaining = total;
+    // Each round caps at least one more part, or is the last.
     loop {
-        let offers = split(left, &open.iter().map(|i| weights[*i]).collect::<Vec<_>>());
-        let before = open.len();
-        if open.iter().zip(&offers).all(|(i, offer)| *offer <= caps[*i]) {
-            for (i, offer) in open.into_iter().zip(offers) {
+        let offers = split(remaining, &uncapped.iter().map(|i| weights[*i]).collect::<Vec<_>>());
+        let uncapped_before = uncapped.len();
+        if uncapped.iter().zip(&offers).all(|(i, offer)| *offer <= caps[*i]) {
+            for (i, offer) in uncapped.into_iter().zip(offers) {
                 parts[i] = offer;
-                left -= offer;
+                remaining -= offer;
             }
-            return (parts, left);
+            return (parts, remaining);
         }
         let mut offers = offers.into_iter();
-        open.retain(|i| {
+        uncapped.retain(|i| {
             let fits = offers.next().is_none_or(|offer| offer <= caps[*i]);
             if !fits {
                 parts[*i] = caps[*i];
-                left -= caps[*i];
+                remaining -= caps[*i];
             }
             fits
         });
-        debug_assert!(open.len() < before, "every round but the last closes a part");
+        debug_assert!(uncapped.len() < uncapped_before, "every round but the last closes a part");
     }
 }
 

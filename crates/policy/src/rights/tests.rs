@@ -57,7 +57,7 @@ fn hard_first_then_soft_then_limits() {
 /// Five limits of 1, 2, 3, 4 and 5 CPUs, and two units without: 14 CPUs by equal tickets are 2 each; the
 /// first is limited to 1, so 13/6 each; then the second is full as well: 11/5 for each of the others.
 #[test]
-fn what_full_units_leave_goes_to_the_others() {
+fn the_remainder_of_full_units_goes_to_the_others() {
     let mut c = Contract::default();
     let ids: Vec<UnitId> = (0..7).map(|n| c.add(None, &format!("u{n}"))).collect();
     for (id, cpus) in ids[2..].iter().zip(1..) {
@@ -116,7 +116,7 @@ fn a_quota_waits_for_its_owner() {
 /// A Slurm prolog sets a job's memory tickets before Slurm sets its CPUs: the former stay, other resources
 /// follow the CPUs.
 #[test]
-fn what_was_set_of_a_job_stays_when_its_cpus_come() {
+fn changed_tickets_of_a_job_stay_when_its_manager_sets_cpus() {
     let mut c = Contract::default();
     let slurm = c.add(None, "slurm");
     let around = &mut c.units[slurm.index()];
@@ -135,7 +135,7 @@ fn what_was_set_of_a_job_stays_when_its_cpus_come() {
 
 /// Seed 004, section 5.5: seven units with 1,000 CPU and 1,000 disk tickets each; two exchange 800 for 800.
 #[test]
-fn an_exchange_changes_nobody_else() {
+fn an_exchange_changes_no_other_value() {
     let mut c = Contract::default();
     let ids = [0, 1, 2, 3, 4, 5, 6].map(|n| c.add(None, &format!("u{n}")));
     let mut r = rights(&c, 7, &ids);
@@ -161,7 +161,7 @@ fn an_exchange_changes_nobody_else() {
 }
 
 #[test]
-fn what_is_refused() {
+fn invalid_changes_are_refused() {
     let mut c = Contract::default();
     let (p, s) = (c.add(None, "p"), c.add(None, "s"));
     let sub = c.add(Some(p), "sub");
@@ -187,7 +187,7 @@ fn what_is_refused() {
 }
 
 #[test]
-fn the_most_tickets_are_a_contracts() {
+fn a_contract_has_the_same_maximum_of_tickets() {
     let errors = |tickets: u64| {
         let text = format!("version = 1\n[unit.a]\nmembers = [\"user:ana\"]\ntickets = {tickets}\n");
         commonhold_contract::parse(&text).diagnostics.len()
@@ -263,7 +263,7 @@ fn several_are_changed_or_none() {
 
 /// A reload: units that stay keep changes, except of resources for which the contract gives a new number.
 #[test]
-fn a_reload_keeps_what_was_changed_where_the_contract_was_not() {
+fn a_reload_keeps_changes_unless_the_contract_changed_too() {
     let mut c = Contract::default();
     let (p, s) = (c.add(None, "p"), c.add(None, "s"));
     let sub = c.add(Some(p), "sub");
@@ -638,7 +638,7 @@ proptest! {
     /// A unit that becomes active makes no active unit richer anywhere, within rounding at each level and for
     /// each percentage.
     #[test]
-    fn who_comes_makes_nobody_richer(mut both in any_both(14, 30), n in 0usize..14) {
+    fn a_unit_that_becomes_active_makes_no_unit_richer(mut both in any_both(14, 30), n in 0usize..14) {
         let contract = both.plain.contract.clone();
         let unit = both.unit(n);
         for id in contract.held().filter(|id| is_within(&contract, *id, unit)) {
@@ -665,7 +665,7 @@ proptest! {
     /// A unit that becomes active makes no active sibling richer, within rounding, whatever limits and
     /// reservations there are.
     #[test]
-    fn who_comes_makes_no_sibling_richer(mut both in any_both(14, 30), n in 0usize..14) {
+    fn a_unit_that_becomes_active_makes_no_sibling_richer(mut both in any_both(14, 30), n in 0usize..14) {
         let contract = both.plain.contract.clone();
         let unit = both.unit(n);
         let parent = contract.unit(unit).parent;
@@ -689,7 +689,7 @@ proptest! {
     /// A transfer between two active siblings without limits changes siblings within rounding only, and
     /// nothing outside their encloser.
     #[test]
-    fn a_transfer_changes_nobody_else(mut both in any_both(14, 30), a in 0usize..100, b in 0usize..100, tickets: u64) {
+    fn a_transfer_changes_no_other_value(mut both in any_both(14, 30), a in 0usize..100, b in 0usize..100, tickets: u64) {
         let contract = both.plain.contract.clone();
         let open = |id: &UnitId| contract.unit(*id).limit.cpu.is_none();
         let siblings = |id: UnitId| contract.children(contract.unit(id).parent).filter(open).collect::<Vec<_>>();

@@ -5,35 +5,37 @@
 //! other rights are unchanged.
 //!
 //! Terms:
-//! - An *offer* names what a unit gives, what it wants in return, for how long, and optionally with whom. It
-//!   is of soft tickets or of a part of a reservation.
+//! - An *offer* ([`Bid`]) names what a unit gives, what the unit wants in return, for how long, and optionally
+//!   with which partner. Both amounts are of soft tickets, or parts of a reservation.
 //! - A *deal* is an exchange in force. Each of its *legs* moves tickets or a reservation from one unit to
 //!   another.
-//! - What is moved is *lent*: ownership does not change. A unit has what it did not lend, plus what was lent
-//!   to it.
+//! - A leg *lends*: ownership does not change. A unit holds what it owns, less what it lends, plus what it
+//!   borrows.
 //!
 //! Algorithm: serve the oldest offer that can be served. An offer is served by a ring of two to [`RING_MAX`]
-//! offers, each of which gives what the next one wants: the same resource, both soft or both reserved, and
-//! worth at least as much. Prefer the shortest ring; ties go to the one with the oldest offers. Each unit
-//! gives what is worth as much as the next one wants, so none gives more than it offered. Within one encloser
-//! tickets are compared by number. Otherwise they are compared by their current value, and the receiver holds
-//! them as a [lot](super::lots) of the other currency.
+//! offers, each of which gives what the next offer wants: the same resource, both soft or both reserved, and
+//! worth at least as much. Prefer the shortest ring; ties go to the ring with the oldest offers. Each unit
+//! gives an amount worth just what the next unit wants, so no unit gives more than it offered. Within one
+//! encloser tickets are compared by number. Otherwise they are compared by their current value, and the
+//! borrower holds them as a [lot](super::lots) of the lender's currency.
 //!
-//! An offer is served in full unless it names a minimum. With one, it may be served in part, in the same
-//! ratio. The largest part is a fixed point, found from above: each starts with all that it wants; then,
-//! around the ring, each is reduced to what the one before it can give for what that one gets, until nothing
+//! An offer without a minimum is served in full. An offer with a minimum may be served in part, in the same
+//! ratio. The largest part is a fixed point, found from above: each unit starts with all that it wants. Then,
+//! around the ring, each unit's amount is reduced to what the unit before gives for its own, until no amount
 //! changes.
 //!
-//! A deal ends when the shortest duration of its offers has passed, when one of its units ends it, or when
-//! one of them leaves the contract, moves to another encloser, or is given less by the contract than it lent.
-//! Ending reverses every leg.
+//! A deal ends when the shortest duration of its offers has passed, or when one of its units ends it, leaves
+//! the contract, moves to another encloser, or is given less by the contract than it lends. Ending a deal
+//! reverses every leg.
 //!
 //! Properties (tested): tickets and reservations are conserved in any history. Ending a deal reverses it
-//! exactly. Every unit keeps at least one ticket. What was lent to a unit is not lent on. Currencies form no
+//! exactly. Every unit keeps at least one ticket. A unit cannot lend what it borrows. Currencies form no
 //! cycle.
 //!
-//! Limits: the unserved rest of a partly served offer is dropped. Cost: O(n^2) for n offers of which no two
-//! match, whenever an offer, a deal, tickets or the set of active units changed; nothing otherwise.
+//! Limits: the unserved rest of a partly served offer is dropped.
+//!
+//! Cost: O(n^2) for n offers of which no two match, whenever an offer, a deal, tickets or the set of active
+//! units changed; nothing otherwise.
 //!
 //! Source: seed 004, sections 5.5 and 5.6 (exchanges, `exch_offer()`, base values).
 
@@ -57,27 +59,27 @@ pub const RING_MAX: usize = 4;
 pub(super) const OFFERS_MAX: usize = 1_000;
 /// The most open offers of one unit, so that no unit crowds out the others.
 pub(super) const OFFERS_OF_UNIT_MAX: usize = 50;
-/// The part of [`OFFERS_MAX`] kept for units without an open offer. Otherwise twenty units could take all of
-/// it.
+/// The part of [`OFFERS_MAX`] kept for units without an open offer. Otherwise twenty units could take all
+/// places.
 const OFFERS_FOR_NEWCOMERS: usize = 100;
 
-/// An offer.
+/// An offer of an exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Bid {
-    /// The unit that makes it.
+    /// The unit that makes the offer.
     pub by: UnitId,
-    /// What it gives.
+    /// The amount that the unit gives.
     pub gives: Offer,
-    /// What it wants in return.
+    /// The amount that the unit wants in return.
     pub wants: Offer,
     /// The only unit that may be the partner; `None`: any.
     pub with: Option<UnitId>,
     /// Duration of the exchange in nanoseconds; `None`: until one side ends it.
     pub for_ns: Option<Time>,
-    /// The minimum of what it wants that it accepts, giving proportionally less; `None`: all.
+    /// The least that the unit accepts of what it wants, giving proportionally less; `None`: all of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_least: Option<Offer>,
-    /// Whether it ends with the program that makes it, so that it is not kept for a later daemon.
+    /// Whether the offer ends with the program that makes it, so that a later daemon does not restore it.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub bound: bool,
 }
@@ -98,27 +100,28 @@ pub struct Leg {
 }
 
 impl Leg {
-    /// Whether the borrower holds it as a lot rather than among its own tickets.
+    /// Whether the borrower holds the amount as a lot rather than among its own tickets.
     pub(super) fn is_lot(&self) -> bool {
         self.of != self.into || matches!(self.what.stake, Stake::Hard(_))
     }
 
-    /// The lot in which the borrower holds it.
+    /// The lot in which the borrower holds the amount, if [`Leg::is_lot`].
     pub(super) fn lot(&self) -> Lot {
-        Lot { holder: self.to, currency: self.of, kind: self.measured().0 }
+        Lot { holder: self.to, currency: self.of, kind: self.kind_and_quantity().0 }
     }
 
     pub(super) fn quantity(&self) -> u64 {
-        self.measured().1
+        self.kind_and_quantity().1
     }
 
-    fn measured(&self) -> (Kind, u64) {
-        measured(self.what)
+    fn kind_and_quantity(&self) -> (Kind, u64) {
+        kind_and_quantity(self.what)
     }
 }
 
-fn measured(what: Offer) -> (Kind, u64) {
-    match what.stake {
+/// The kind of an offered amount, and its quantity.
+fn kind_and_quantity(offer: Offer) -> (Kind, u64) {
+    match offer.stake {
         Stake::Tickets(tickets) => (Kind::Soft, tickets),
         Stake::Hard(amount) => Kind::of(amount),
     }
@@ -157,23 +160,23 @@ pub enum Resumed {
 }
 
 impl Resumed {
-    /// Describes a deal.
+    /// An exchange with these legs, of which there are at most [`RING_MAX`].
     pub fn deal(legs: &[Leg], until: Option<Time>) -> Resumed {
-        let mut all = [None; RING_MAX];
-        for (place, leg) in all.iter_mut().zip(legs) {
-            *place = Some(*leg);
+        let mut slots = [None; RING_MAX];
+        for (slot, leg) in slots.iter_mut().zip(legs) {
+            *slot = Some(*leg);
         }
-        Resumed::Deal { legs: all, until }
+        Resumed::Deal { legs: slots, until }
     }
 
-    /// The units that it names.
+    /// The units that the offer or the exchange names; a unit may occur several times.
     pub fn units(&self) -> impl Iterator<Item = UnitId> {
         let (bid, legs) = match *self {
             Resumed::Offer { bid } => (Some(bid), [None; RING_MAX]),
             Resumed::Deal { legs, .. } => (None, legs),
         };
-        let of_bid = bid.into_iter().flat_map(|bid| [Some(bid.by), bid.with]).flatten();
-        of_bid.chain(legs.into_iter().flatten().flat_map(|leg| [leg.from, leg.to]))
+        let in_bid = bid.into_iter().flat_map(|bid| [Some(bid.by), bid.with]).flatten();
+        in_bid.chain(legs.into_iter().flatten().flat_map(|leg| [leg.from, leg.to]))
     }
 }
 
@@ -187,7 +190,7 @@ pub enum Ending {
     Ended,
     /// A unit left the contract, or moved to another encloser.
     Gone,
-    /// The contract gives a unit too few tickets, or too small a reservation, for what it lent.
+    /// The contract gives a unit fewer tickets, or a smaller reservation, than the unit lends.
     TooFew,
     /// The negotiator, which made it, ended it.
     Negotiated,
@@ -204,7 +207,7 @@ pub enum Trade {
         /// The offer.
         bid: Bid,
     },
-    /// An offer was removed without having been served: it was withdrawn, or its unit left the contract.
+    /// An offer was removed unserved: it was withdrawn, or a unit that it names left the contract.
     Withdrawn {
         /// Its number.
         offer: u64,
@@ -236,8 +239,9 @@ pub(super) struct Market {
     last: u64,
     offers: BTreeMap<u64, Bid>,
     deals: BTreeMap<u64, Deal>,
-    /// Whether an offer may have become servable since the last attempt: an offer came, or rights changed.
-    stirred: bool,
+    /// Whether offers or rights changed since the last attempt to serve offers, so that another attempt may
+    /// succeed.
+    is_dirty: bool,
 }
 
 impl Market {
@@ -251,20 +255,20 @@ impl Market {
         &self.deals
     }
 
-    /// Tickets or the set of units changed: reconsider all offers.
-    pub(super) fn stir(&mut self) {
-        self.stirred = true;
+    /// Has the next [`Market::settle`] reconsider all offers, since tickets or the set of units changed.
+    pub(super) fn mark_dirty(&mut self) {
+        self.is_dirty = true;
     }
 
-    /// Units became active or inactive, so the values of currencies changed: reconsider offers if there are
-    /// any.
-    pub(super) fn stir_if_offered(&mut self) {
-        self.stirred |= !self.offers.is_empty();
+    /// As [`Market::mark_dirty`], if there are offers at all. For frequent events that change only the values of
+    /// currencies: units that become active or inactive.
+    pub(super) fn mark_dirty_if_offered(&mut self) {
+        self.is_dirty |= !self.offers.is_empty();
     }
 
-    /// Whether nothing changed and no deal has expired.
+    /// Whether [`Market::settle`] has nothing to do: nothing changed, and no deal has expired.
     pub(super) fn is_settled(&self, now: Time) -> bool {
-        !self.stirred && self.next().is_none_or(|next| next > now)
+        !self.is_dirty && self.next().is_none_or(|next| next > now)
     }
 
     /// When the next deal expires.
@@ -272,16 +276,17 @@ impl Market {
         self.deals.values().filter_map(|deal| deal.until).min()
     }
 
-    /// Concludes an exchange of two matching offers, whatever else is offered, or does nothing.
+    /// Concludes an exchange of two matching offers, without regard to other open offers.
     ///
-    /// Refused: as for an offer; if the two do not match; if a unit would have too many tickets.
-    pub(super) fn strike(
+    /// Refused, with no effect: as for an offer; if the two offers do not match; if a unit would have too many
+    /// tickets.
+    pub(super) fn conclude(
         &mut self,
         rights: &mut Rights,
         now: Time,
         bids: [Bid; 2],
     ) -> Result<Trade, Refused> {
-        let stirred = self.stirred;
+        let was_dirty = self.is_dirty;
         let mut ring = Vec::new();
         let mut refused = None;
         for bid in &bids {
@@ -290,13 +295,13 @@ impl Market {
                 Err(why) => refused = refused.or(Some(why)),
             }
         }
-        let fit = fits(&bids[0], &bids[1], rights) && fits(&bids[1], &bids[0], rights);
-        let legs = if fit { legs(&bids, rights) } else { None };
+        let matches = fits(&bids[0], &bids[1], rights) && fits(&bids[1], &bids[0], rights);
+        let legs = if matches { feasible_legs(&bids, rights) } else { None };
         match (refused, legs) {
             (None, Some(legs)) => Ok(self.serve(now, rights, ring, legs)),
             (refused, _) => {
                 self.offers.retain(|number, _| !ring.contains(number));
-                self.stirred = stirred;
+                self.is_dirty = was_dirty;
                 Err(refused.unwrap_or(Refused::NoExchange { unit: bids[0].by }))
             }
         }
@@ -306,53 +311,56 @@ impl Market {
     ///
     /// Refused if one of these holds:
     /// - a unit is unknown, or the unit offers to itself;
-    /// - it gives nothing, more than the unit has, all of its tickets, or reserved memory in use;
-    /// - it gives and wants the same resource, or its minimum is invalid ([`Refused::NoExchange`]);
+    /// - the offer gives nothing, more than the unit has, all of the unit's tickets, or reserved memory in use;
+    /// - the offer gives and wants the same resource, or its minimum is invalid ([`Refused::NoExchange`]);
     /// - an exchange with the named partner would close a cycle of currencies;
-    /// - [`OFFERS_MAX`] or, of this unit, [`OFFERS_OF_UNIT_MAX`] are open, or only the room for units without
-    ///   an offer is left.
+    /// - [`OFFERS_MAX`] offers are open, or [`OFFERS_OF_UNIT_MAX`] of this unit, or the remaining places are
+    ///   kept for units without an open offer.
     pub(super) fn offer(&mut self, rights: &Rights, bid: Bid) -> Result<Trade, Refused> {
         let Bid { by, gives, wants, with, at_least, .. } = bid;
-        rights.may_lend(by, gives)?;
-        let is_minimum = |least: Offer| {
-            let ((kind, least_quantity), (wanted_kind, all)) = (measured(least), measured(wants));
-            least.resource == wants.resource && kind == wanted_kind && (1..=all).contains(&least_quantity)
+        rights.check_can_lend(by, gives)?;
+        let is_valid_minimum = |minimum: Offer| {
+            let (kind, quantity) = kind_and_quantity(minimum);
+            let (wanted_kind, wanted) = kind_and_quantity(wants);
+            minimum.resource == wants.resource && kind == wanted_kind && (1..=wanted).contains(&quantity)
         };
         let is_empty = gives.is_nothing() || wants.is_nothing();
-        if gives.resource == wants.resource || is_empty || !at_least.is_none_or(is_minimum) {
+        if gives.resource == wants.resource || is_empty || !at_least.is_none_or(is_valid_minimum) {
             return Err(Refused::NoExchange { unit: by });
         }
         if let Some(with) = with {
-            let (here, there) = (rights.unit(by)?.parent, rights.unit(with)?.parent);
+            let (own_encloser, partners_encloser) = (rights.unit(by)?.parent, rights.unit(with)?.parent);
             if by == with {
                 return Err(Refused::Itself { unit: by });
             }
-            for (resource, holder, of, own) in
-                [(gives.resource, with, here, there), (wants.resource, by, there, here)]
-            {
-                if of != own && rights.would_loop(resource, &[(holder, of)]) {
+            for (resource, holder, currency, own_currency) in [
+                (gives.resource, with, own_encloser, partners_encloser),
+                (wants.resource, by, partners_encloser, own_encloser),
+            ] {
+                let is_lot = currency != own_currency;
+                if is_lot && rights.would_form_cycle(resource, &[(holder, currency)]) {
                     return Err(Refused::Loop { unit: holder });
                 }
             }
         }
-        let of_unit = self.offers.values().filter(|bid| bid.by == by).count();
-        if of_unit >= OFFERS_OF_UNIT_MAX {
+        let offers_of_unit = self.offers.values().filter(|bid| bid.by == by).count();
+        if offers_of_unit >= OFFERS_OF_UNIT_MAX {
             return Err(Refused::TooManyOffersOfUnit { unit: by });
         }
-        let room = if of_unit == 0 { OFFERS_MAX } else { OFFERS_MAX - OFFERS_FOR_NEWCOMERS };
-        if self.offers.len() >= room {
+        let offers_max = if offers_of_unit == 0 { OFFERS_MAX } else { OFFERS_MAX - OFFERS_FOR_NEWCOMERS };
+        if self.offers.len() >= offers_max {
             return Err(Refused::TooManyOffers);
         }
         self.last += 1;
         self.offers.insert(self.last, bid);
-        self.stirred = true;
+        self.is_dirty = true;
         Ok(Trade::Offered { offer: self.last, bid })
     }
 
-    /// Restores an offer or an exchange under its former number.
+    /// Restores an offer or an exchange of an earlier daemon under its former number.
     ///
-    /// Refused: the number is taken; a unit is unknown, moved to another encloser, or no longer has what it
-    /// lends.
+    /// Refused, with no effect, if the number is taken, or if a unit is unknown, moved to another encloser, or
+    /// no longer has what it lends.
     pub(super) fn resume(
         &mut self,
         rights: &mut Rights,
@@ -377,8 +385,8 @@ impl Market {
                     if (rights.unit(leg.from)?.parent, rights.unit(leg.to)?.parent) != (leg.of, leg.into) {
                         return Err(Refused::Enclosers { from: leg.from, to: leg.to });
                     }
-                    // It was lent before, so memory in use is not checked.
-                    rights.has(leg.from, leg.what)?;
+                    // The amount was lent before, so memory in use is not checked.
+                    rights.check_owns(leg.from, leg.what)?;
                     if !rights.has_room(leg) {
                         let (unit, resource) = (leg.to, leg.what.resource);
                         return Err(Refused::TooMany {
@@ -388,7 +396,7 @@ impl Market {
                             more: leg.quantity(),
                         });
                     }
-                    if leg.is_lot() && rights.would_loop(leg.what.resource, &[(leg.to, leg.of)]) {
+                    if leg.is_lot() && rights.would_form_cycle(leg.what.resource, &[(leg.to, leg.of)]) {
                         return Err(Refused::Loop { unit: leg.to });
                     }
                 }
@@ -401,13 +409,11 @@ impl Market {
             }
         };
         self.last = self.last.max(number);
-        self.stirred = true;
+        self.is_dirty = true;
         Ok(event)
     }
 
-    /// Withdraws the offer, or ends the deal, of this number.
-    ///
-    /// Refused: there is no such number.
+    /// Withdraws the offer, or ends the deal, of this number. Refused if no offer and no deal has the number.
     pub(super) fn cancel(&mut self, rights: &mut Rights, number: u64) -> Result<Trade, Refused> {
         if self.offers.remove(&number).is_some() {
             return Ok(Trade::Withdrawn { offer: number });
@@ -415,71 +421,75 @@ impl Market {
         self.undo(rights, number, Ending::Ended).ok_or(Refused::NoOffer { number })
     }
 
+    /// Ends a deal, and returns every loan of its legs. `None` if no deal has the number.
     pub(super) fn undo(&mut self, rights: &mut Rights, number: u64, why: Ending) -> Option<Trade> {
         let deal = self.deals.remove(&number)?;
-        self.stirred = true;
+        self.is_dirty = true;
         for leg in &deal.legs {
             rights.give_back(leg);
         }
         Some(Trade::Undone { deal: number, why, what: deal })
     }
 
-    /// Ends expired and invalid deals, drops offers of units that left, and serves offers.
+    /// Ends expired and invalid deals, drops the offers that name a unit that left the contract, and serves
+    /// offers until no more can be served.
     pub(super) fn settle(&mut self, now: Time, rights: &mut Rights) -> Vec<Trade> {
         let mut events = Vec::new();
         if self.is_settled(now) {
             return events;
         }
         let numbers: Vec<u64> = self.deals.keys().copied().collect();
-        // The newest first: if a unit has lent too much, its older exchanges continue.
+        // The newest first: if a unit lends too much, its older exchanges continue.
         for number in numbers.into_iter().rev() {
             let deal = &self.deals[&number];
-            // Every unit of a deal is a lender, so the borrowers need no check.
+            // Every unit of a deal is the lender of a leg, so the borrowers need no check.
             let stays = |leg: &Leg| rights.unit(leg.from).is_ok_and(|unit| unit.parent == leg.of);
-            let gone = !deal.legs.iter().all(stays);
+            let has_moved = !deal.legs.iter().all(stays);
             let why = match deal.until {
-                _ if gone => Ending::Gone,
+                _ if has_moved => Ending::Gone,
                 Some(until) if until <= now => Ending::Over,
-                _ if deal.legs.iter().any(|leg| rights.lent_too_many(leg.from, leg.what)) => Ending::TooFew,
+                _ if deal.legs.iter().any(|leg| rights.has_overlent(leg.from, leg.what)) => Ending::TooFew,
                 _ => continue,
             };
             events.extend(self.undo(rights, number, why));
         }
-        let is_gone = |unit: UnitId| rights.unit(unit).is_err();
-        let gone = |bid: &Bid| is_gone(bid.by) || bid.with.is_some_and(is_gone);
+        let has_left = |unit: UnitId| rights.unit(unit).is_err();
+        let is_void = |bid: &Bid| has_left(bid.by) || bid.with.is_some_and(has_left);
         let withdrawn: Vec<u64> =
-            self.offers.iter().filter(|(_, bid)| gone(bid)).map(|(number, _)| *number).collect();
+            self.offers.iter().filter(|(_, bid)| is_void(bid)).map(|(number, _)| *number).collect();
         for offer in withdrawn {
             self.offers.remove(&offer);
             events.push(Trade::Withdrawn { offer });
         }
-        while core::mem::take(&mut self.stirred) {
-            if let Some((ring, legs)) = self.ring(rights) {
+        // An exchange changes rights, so another offer may become servable.
+        while core::mem::take(&mut self.is_dirty) {
+            if let Some((ring, legs)) = self.next_ring(rights) {
                 events.push(self.serve(now, rights, ring, legs));
-                self.stirred = true;
+                self.is_dirty = true;
             }
         }
         events
     }
 
-    /// The ring to serve next: the numbers of its offers, each of which gives what the next one wants (the
-    /// last one gives what the first wants), and its legs.
-    fn ring(&self, rights: &Rights) -> Option<(Vec<u64>, Vec<Leg>)> {
-        let able: Vec<(u64, Bid)> = self
+    /// The ring to serve next, as the numbers of its offers, and its legs; `None` if there is no ring. Each
+    /// offer gives what the next offer wants, and the last gives what the first wants.
+    fn next_ring(&self, rights: &Rights) -> Option<(Vec<u64>, Vec<Leg>)> {
+        let candidates: Vec<(u64, Bid)> = self
             .offers
             .iter()
-            .filter(|(_, bid)| rights.may_lend(bid.by, bid.gives).is_ok())
+            .filter(|(_, bid)| rights.check_can_lend(bid.by, bid.gives).is_ok())
             .map(|(number, bid)| (*number, *bid))
             .collect();
-        able.iter().find_map(|first| {
+        candidates.iter().find_map(|first| {
             (2..=RING_MAX).find_map(|length| {
                 let mut ring = vec![*first];
-                let legs = close(&able, &mut ring, length, rights)?;
+                let legs = complete_ring(&candidates, &mut ring, length, rights)?;
                 Some((ring.iter().map(|(number, _)| *number).collect(), legs))
             })
         })
     }
 
+    /// Puts a ring into force as a deal, and removes its offers.
     fn serve(&mut self, now: Time, rights: &mut Rights, ring: Vec<u64>, legs: Vec<Leg>) -> Trade {
         let served: Vec<Bid> = ring.iter().filter_map(|number| self.offers.remove(number)).collect();
         let shortest = served.iter().filter_map(|bid| bid.for_ns).min();
@@ -494,9 +504,10 @@ impl Market {
     }
 }
 
-/// Extends `ring` to `length` offers and closes it, by depth-first search. Returns its legs.
-fn close(
-    able: &[(u64, Bid)],
+/// Extends `ring` by depth-first search to `length` offers, of which the last fits the first. Returns the
+/// ring's legs; `None` if there is no such ring.
+fn complete_ring(
+    candidates: &[(u64, Bid)],
     ring: &mut Vec<(u64, Bid)>,
     length: usize,
     rights: &Rights,
@@ -504,13 +515,13 @@ fn close(
     let (first, last) = (ring.first()?.1, ring.last()?.1);
     if ring.len() == length {
         let bids: Vec<Bid> = ring.iter().map(|(_, bid)| *bid).collect();
-        return if fits(&last, &first, rights) { legs(&bids, rights) } else { None };
+        return if fits(&last, &first, rights) { feasible_legs(&bids, rights) } else { None };
     }
-    for (number, bid) in able {
-        let is_in = ring.iter().any(|(_, other)| other.by == bid.by);
-        if !is_in && fits(&last, bid, rights) {
+    for (number, bid) in candidates {
+        let is_in_ring = ring.iter().any(|(_, other)| other.by == bid.by);
+        if !is_in_ring && fits(&last, bid, rights) {
             ring.push((*number, *bid));
-            if let Some(legs) = close(able, ring, length, rights) {
+            if let Some(legs) = complete_ring(candidates, ring, length, rights) {
                 return Some(legs);
             }
             ring.pop();
@@ -519,71 +530,74 @@ fn close(
     None
 }
 
-/// The legs of a ring. `None` if it cannot be served: an amount is too small, a receiver has no room,
-/// currencies would form a cycle, or reserved memory in use would move.
-fn legs(ring: &[Bid], rights: &Rights) -> Option<Vec<Leg>> {
-    shares(ring, rights).filter(|legs| obstacle(legs, rights).is_none())
+/// The legs of a ring. `None` if the ring cannot be served: a unit would get less than its minimum, a borrower
+/// would have too many tickets, currencies would form a cycle, or reserved memory in use would move.
+fn feasible_legs(ring: &[Bid], rights: &Rights) -> Option<Vec<Leg>> {
+    balanced_legs(ring, rights).filter(|legs| obstacle(legs, rights).is_none())
 }
 
-/// Why the legs of a ring cannot be carried out.
+/// Why the legs of a ring cannot be carried out; `None` if they can.
 fn obstacle(legs: &[Leg], rights: &Rights) -> Option<Refused> {
     if let Some(leg) = legs.iter().find(|leg| !rights.has_room(leg)) {
         let (unit, resource) = (leg.to, leg.what.resource);
         return Some(Refused::TooMany { unit, resource, has: TICKETS_MAX, more: leg.quantity() });
     }
-    let loops = |resource: Resource| {
+    let holder_in_cycle = |resource: Resource| {
         let lots = legs.iter().filter(|leg| leg.what.resource == resource && leg.of != leg.into);
         let lots: Vec<(UnitId, Option<UnitId>)> = lots.map(|leg| (leg.to, leg.of)).collect();
-        (!lots.is_empty() && rights.would_loop(resource, &lots)).then(|| lots[0].0)
+        (!lots.is_empty() && rights.would_form_cycle(resource, &lots)).then(|| lots[0].0)
     };
-    match Resource::ALL.into_iter().find_map(loops) {
+    match Resource::ALL.into_iter().find_map(holder_in_cycle) {
         Some(unit) => Some(Refused::Loop { unit }),
-        None => rights.can_move(legs).err(),
+        None => rights.check_can_move(legs).err(),
     }
 }
 
-/// What each unit gives so that each gets what it gives for. `None` if one would get less than its minimum.
-fn shares(ring: &[Bid], rights: &Rights) -> Option<Vec<Leg>> {
+/// The largest legs of a ring such that no unit gives more than its ratio allows for what it gets. `None` if a
+/// unit would get less than its minimum, or amounts cannot be converted.
+fn balanced_legs(ring: &[Bid], rights: &Rights) -> Option<Vec<Leg>> {
     let n = ring.len();
-    let link = |at: usize| (&ring[at], &ring[(at + 1) % n]);
-    let mut gets: Vec<u64> = ring.iter().map(|bid| measured(bid.wants).1).collect();
+    // The amount that each unit gets, in the measure in which it wants the amount.
+    let mut gets: Vec<u64> = ring.iter().map(|bid| kind_and_quantity(bid.wants).1).collect();
     // Each round but the last reduces an amount. Rounding can make that slow, so the number of rounds is
-    // bounded; a ring that exceeds it is not served.
+    // bounded; a ring that needs more rounds is not served.
     for round in 0.. {
-        let mut changed = false;
-        for at in 0..n {
-            let (one, next) = link(at);
-            let most = may_give(one, gets[at], rights)?;
-            if cost(next, gets[(at + 1) % n], one, rights)? > most {
-                let less = affords(one, most, next, rights)?.min(gets[(at + 1) % n].saturating_sub(1));
-                if less < least(next) {
+        let mut has_changed = false;
+        for giver in 0..n {
+            let taker = (giver + 1) % n;
+            let most = most_given(&ring[giver], gets[giver], rights)?;
+            if cost(&ring[taker], gets[taker], &ring[giver], rights)? > most {
+                let affordable = affords(&ring[giver], most, &ring[taker], rights)?;
+                let reduced = affordable.min(gets[taker].saturating_sub(1));
+                if reduced < minimum_wanted(&ring[taker]) {
                     return None;
                 }
-                gets[(at + 1) % n] = less;
-                changed = true;
+                gets[taker] = reduced;
+                has_changed = true;
             }
         }
-        if !changed {
+        if !has_changed {
             break;
         }
         if round > 4 * RING_MAX {
             return None;
         }
     }
-    let leg = |at: usize| {
-        let (one, next) = link(at);
-        let quantity = cost(next, gets[(at + 1) % n], one, rights)?;
-        let (kind, of) = lends_in(one, rights)?;
+    let leg = |giver: usize| {
+        let (giver, taker, taker_gets) = (&ring[giver], &ring[(giver + 1) % n], gets[(giver + 1) % n]);
+        let quantity = cost(taker, taker_gets, giver, rights)?;
+        let (kind, of) = lent_kind_and_currency(giver, rights)?;
         let stake = kind.amount(quantity).map_or(Stake::Tickets(quantity), Stake::Hard);
-        let what = Offer { resource: one.gives.resource, stake };
-        let leg = Leg { from: one.by, to: next.by, what, of, into: rights.unit(next.by).ok()?.parent };
+        let what = Offer { resource: giver.gives.resource, stake };
+        let leg = Leg { from: giver.by, to: taker.by, what, of, into: rights.unit(taker.by).ok()?.parent };
         (quantity > 0).then_some(leg)
     };
     (0..n).map(leg).collect()
 }
 
-/// The kind and currency in which the maker of an offer lends.
-fn lends_in(bid: &Bid, rights: &Rights) -> Option<(Kind, Option<UnitId>)> {
+/// The kind of amount and the currency in which the maker of an offer lends: that of its reservation, whichever
+/// way the offer states the amount. `None` if the unit has no reservation.
+fn lent_kind_and_currency(bid: &Bid, rights: &Rights) -> Option<(Kind, Option<UnitId>)> {
     let unit = rights.unit(bid.by).ok()?;
     let kind = match bid.gives.stake {
         Stake::Tickets(_) => Kind::Soft,
@@ -592,43 +606,48 @@ fn lends_in(bid: &Bid, rights: &Rights) -> Option<(Kind, Option<UnitId>)> {
     Some((kind, unit.parent))
 }
 
-/// The minimum of what it wants that an offer accepts.
-fn least(bid: &Bid) -> u64 {
-    measured(bid.at_least.unwrap_or(bid.wants)).1
+/// The least quantity of what an offer wants for which the offer may be served.
+fn minimum_wanted(bid: &Bid) -> u64 {
+    kind_and_quantity(bid.at_least.unwrap_or(bid.wants)).1
 }
 
-/// The most that the maker of an offer gives for getting `gets`, in the measure in which it lends.
-fn may_give(bid: &Bid, gets: u64, rights: &Rights) -> Option<u64> {
-    let all = rights.in_own_measure(bid.by, bid.gives, false)?;
-    let part = u128::from(all) * u128::from(gets) / u128::from(measured(bid.wants).1.max(1));
+/// The most that the maker of an offer gives when it gets `gets`, at the offer's ratio. In the measure in which
+/// the maker lends.
+fn most_given(bid: &Bid, gets: u64, rights: &Rights) -> Option<u64> {
+    let offered = rights.in_own_measure(bid.by, bid.gives, false)?;
+    let part = u128::from(offered) * u128::from(gets) / u128::from(kind_and_quantity(bid.wants).1.max(1));
     u64::try_from(part).ok()
 }
 
-/// Converts `quantity` of what `bid` wants to the giver's measure, rounding up.
-fn cost(bid: &Bid, quantity: u64, giver: &Bid, rights: &Rights) -> Option<u64> {
-    let (from, to) = (rights.measure(bid.by, bid.wants)?, lends_in(giver, rights)?);
-    rights.convert(bid.wants.resource, quantity, from, to, true)
+/// What `quantity` of the amount that `taker` wants costs `giver`: converts it to the measure in which `giver`
+/// lends, rounding up.
+fn cost(taker: &Bid, quantity: u64, giver: &Bid, rights: &Rights) -> Option<u64> {
+    let from = rights.kind_and_currency(taker.by, taker.wants)?;
+    let to = lent_kind_and_currency(giver, rights)?;
+    rights.convert(taker.wants.resource, quantity, from, to, true)
 }
 
-/// Converts `quantity` of what `giver` gives to the measure in which `bid` wants it, rounding down.
-fn affords(giver: &Bid, quantity: u64, bid: &Bid, rights: &Rights) -> Option<u64> {
-    let (from, to) = (lends_in(giver, rights)?, rights.measure(bid.by, bid.wants)?);
-    rights.convert(bid.wants.resource, quantity, from, to, false)
+/// What `taker` gets for `quantity` that `giver` lends, the inverse of [`cost`]: converts it to the measure in
+/// which `taker` wants it, rounding down.
+fn affords(giver: &Bid, quantity: u64, taker: &Bid, rights: &Rights) -> Option<u64> {
+    let from = lent_kind_and_currency(giver, rights)?;
+    let to = rights.kind_and_currency(taker.by, taker.wants)?;
+    rights.convert(taker.wants.resource, quantity, from, to, false)
 }
 
-/// Whether `one` gives what `next` wants, at least its minimum. An offer restricted to a partner has that
-/// partner on both sides, so it fits into pairs only.
-fn fits(one: &Bid, next: &Bid, rights: &Rights) -> bool {
-    let agreed = |bid: &Bid, with: UnitId| bid.with.is_none_or(|only| only == with);
+/// Whether `giver` gives what `taker` wants, at least `taker`'s minimum. An offer restricted to a partner has
+/// that partner on both sides of the ring, so it fits into pairs only.
+fn fits(giver: &Bid, taker: &Bid, rights: &Rights) -> bool {
+    let admits = |bid: &Bid, partner: UnitId| bid.with.is_none_or(|only| only == partner);
     let is_soft = |offer: Offer| matches!(offer.stake, Stake::Tickets(_));
     let is_enough = || {
-        let all = rights.in_own_measure(one.by, one.gives, false)?;
-        Some(cost(next, least(next), one, rights)? <= all)
+        let offered = rights.in_own_measure(giver.by, giver.gives, false)?;
+        Some(cost(taker, minimum_wanted(taker), giver, rights)? <= offered)
     };
-    one.gives.resource == next.wants.resource
-        && is_soft(one.gives) == is_soft(next.wants)
-        && agreed(one, next.by)
-        && agreed(next, one.by)
+    giver.gives.resource == taker.wants.resource
+        && is_soft(giver.gives) == is_soft(taker.wants)
+        && admits(giver, taker.by)
+        && admits(taker, giver.by)
         && is_enough() == Some(true)
 }
 

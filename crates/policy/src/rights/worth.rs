@@ -1,28 +1,28 @@
 //! Dividing the worth of a unit, or of the machine, among the units directly in it.
 //!
-//! Problem: a change affects the values of a few units only, while a level may have thousands. And values
-//! must not depend on how the present state was reached.
+//! Problem: a change affects the values of a few units only, while a level may have thousands of units. And
+//! values must not depend on how the present state was reached.
 //!
-//! Terms: siblings of one *class* have the same reservation and the same limit in the contract. A unit's
-//! *room* is what it may have beyond its reservation. A unit is *full* if its soft part would exceed its
-//! room. `rest` is what remains after all reservations, `left` what the full units leave of that, and `open`
-//! the number of tickets of units that are not full.
+//! Terms: siblings of one *class* have the same reservation and the same limit. A unit's *room* is the amount
+//! that it may have beyond its reservation. A unit is *full* if its part by tickets would exceed its room.
+//! `rest` is the amount that remains after all reservations, `left` the amount that then remains after the
+//! rooms of full units, and `open` the number of tickets of all units that are not full.
 //!
 //! Algorithm:
 //! 1. Sum the reservations by class. If they exceed the value, scale them down in proportion, and stop.
-//! 2. Start with every unit open. Units that are full at a price of `left` per `open` get their room, and are
-//!    taken out of both. Repeat until no more are full. Within a class, the full units are those with the
-//!    most tickets, summed by a tree in the order of tickets.
-//! 3. The others share `left` by their tickets. Rounding is by prefix sums: a unit gets the rounded-down sum
-//!    up to and including it, less the rounded-down sum before it. Units are ordered by class, then as in the
-//!    class's tree; the encloser's own processes come last.
+//! 2. Start with no unit full. Units that are full at a price of `left` per `open` get their room: subtract
+//!    their rooms from `left` and their tickets from `open`. Repeat until no further unit is full. Within a
+//!    class, the full units are those with the most tickets; a tree in the order of tickets sums them.
+//! 3. The other units share `left` by their tickets. Rounding is by prefix sums: a unit gets the rounded-down
+//!    sum of all parts up to and including its own, less the rounded-down sum of the parts before. Units are
+//!    ordered by class, then as in the class's tree; the encloser's own processes come last.
 //!
 //! Properties (tested): parts sum to the value exactly. Each is within 1 of its exact value. No unit exceeds
 //! its limit.
 //!
 //! Cost: one value takes one tree lookup per class and per round of step 2. Step 2 is Newton's method on a
-//! concave function, from below: the product of what is still to be divided and the open tickets falls to a
-//! quarter or less each round.
+//! concave function, from below: the product of the amount still to be divided and the open tickets falls to
+//! a quarter or less each round.
 
 use alloc::collections::BTreeMap;
 
@@ -34,17 +34,18 @@ use super::ordered::{Entry, Forest, Sums, Tree};
 /// The active units of a level for one resource, by class. No tree is empty.
 pub(super) type Classes = BTreeMap<Terms, Tree>;
 
-/// One class.
+/// One class and its units.
 type Class<'a> = (&'a Terms, &'a Tree);
 
-/// A unit's reservation and limit for one resource. Ordered, so that classes have a defined order of
-/// rounding.
+/// A unit's reservation and limit for one resource: the key of its class. Ordered, so that rounding visits the
+/// classes in a defined order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(super) struct Terms {
     limit: Option<Ordered>,
     hard: Option<Ordered>,
 }
 
+/// An [`Amount`] that can be ordered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Ordered {
     Part(u64),
@@ -79,7 +80,7 @@ impl Terms {
         self.hard.map(Ordered::amount)
     }
 
-    /// The reservation reduced by `lent`, in its own measure; at least 0.
+    /// The same terms with the reservation reduced by `lent`, which is in the reservation's measure; at least 0.
     pub(super) fn less(self, lent: u64) -> Terms {
         let hard = self.hard.map(|hard| match hard {
             Ordered::Part(part) => Ordered::Part(part.saturating_sub(lent)),
@@ -88,13 +89,13 @@ impl Terms {
         Terms { hard, ..self }
     }
 
-    /// Classes with a limit are ordered by tickets, so that the full units come last.
+    /// Whether the class's tree is ordered by tickets. Those of classes with a limit are, so that their full
+    /// units come last.
     pub(super) fn by_tickets(self) -> bool {
         self.limit.is_some()
     }
 
-    /// The reservation and the room beyond it when `value` is divided. No limit counts as a limit of
-    /// `u64::MAX`.
+    /// A unit's reservation and room when `value` is divided. Without a limit, the limit counts as `u64::MAX`.
     fn hard_and_room(self, value: u64, capacity: Capacity) -> (u64, u64) {
         let weigh = |amount: Option<Ordered>| capacity.weigh(amount.map(Ordered::amount), value);
         let limit = weigh(self.limit).unwrap_or(u64::MAX);
@@ -103,7 +104,7 @@ impl Terms {
     }
 }
 
-/// Sums over the holders of tickets in a unit, or at the top.
+/// The active holders of tickets of one currency: units directly in the issuing unit, and holders of lots.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Level {
     /// The number of active holders.
@@ -112,30 +113,30 @@ pub(super) struct Level {
     pub(super) classes: PerResource<Classes>,
 }
 
-/// Compares counts and class keys only: the members of a class follow from the units themselves.
+/// Compares counts and class keys only: the units of a class follow from [`super::Rights`]' units and lots.
 impl PartialEq for Level {
     fn eq(&self, other: &Level) -> bool {
-        let same = |resource| self.classes[resource].keys().eq(other.classes[resource].keys());
-        self.active == other.active && Resource::ALL.into_iter().all(same)
+        let same_keys = |resource| self.classes[resource].keys().eq(other.classes[resource].keys());
+        self.active == other.active && Resource::ALL.into_iter().all(same_keys)
     }
 }
 
 impl Eq for Level {}
 
-/// A level's division of one value.
+/// The division of one value among a level's units.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Division<'a> {
     forest: &'a Forest,
     classes: &'a Classes,
     capacity: Capacity,
     value: u64,
-    /// Tickets of the encloser's own processes; 0 if it has none.
-    own: u64,
+    /// Tickets of the encloser's own processes; 0 if it has no processes.
+    own_tickets: u64,
     /// The sum of all reservations.
     hard: u128,
-    /// What reservations and full units leave.
+    /// The amount that remains after reservations and the rooms of full units.
     left: u64,
-    /// The tickets of units that are not full, own processes included.
+    /// The tickets of units that are not full, including `own_tickets`.
     open: u64,
 }
 
@@ -145,57 +146,57 @@ impl<'a> Division<'a> {
         classes: &'a Classes,
         capacity: Capacity,
         value: u64,
-        own: u64,
+        own_tickets: u64,
     ) -> Self {
-        let mut division =
-            Division { forest, classes, capacity, value, own, hard: 0, left: value, open: own };
+        let (hard, left, open) = (0, value, own_tickets);
+        let mut division = Division { forest, classes, capacity, value, own_tickets, hard, left, open };
         for (terms, tree) in classes {
             let sums = forest.total(*tree);
             let (hard, _) = terms.hard_and_room(value, capacity);
             division.hard += u128::from(hard) * u128::from(sums.units);
             division.open += sums.tickets;
         }
-        // Reservations of the machine fit by contract. A nested unit's may not, if its encloser is worth less
-        // than it is guaranteed.
+        // Top-level reservations fit a machine that the contract fits. Reservations inside a unit may exceed
+        // the unit's worth, while that is below what the unit is guaranteed.
         division.left = match u64::try_from(division.hard) {
             Ok(hard) => value.saturating_sub(hard),
             Err(_) => 0,
         };
-        if !division.shrinks() {
-            division.fill();
+        if !division.is_overcommitted() {
+            division.find_full();
         }
         division
     }
 
-    /// Whether reservations exceed the value.
-    fn shrinks(&self) -> bool {
+    /// Whether reservations exceed the value, and so are scaled down.
+    fn is_overcommitted(&self) -> bool {
         self.hard > u128::from(self.value)
     }
 
-    /// Step 2. Returns the number of rounds.
-    fn fill(&mut self) -> u32 {
-        let (rest, all) = (self.left, self.open);
+    /// Step 2: finds the full units, and computes `left` and `open`. Returns the number of rounds.
+    fn find_full(&mut self) -> u32 {
+        let (rest, all_tickets) = (self.left, self.open);
         for round in 1.. {
-            let (mut taken, mut full) = (0, 0);
+            let (mut rooms, mut full_tickets) = (0, 0);
             for class in self.classes.range(Terms::LIMITED..) {
-                let sums = self.full(class);
-                if sums.units > 0 {
+                let full = self.full(class);
+                if full.units > 0 {
                     let (_, room) = class.0.hard_and_room(self.value, self.capacity);
-                    // At most `rest`: each full unit's soft part would have exceeded its room.
-                    taken += room * sums.units;
-                    full += sums.tickets;
+                    // The sum is at most `rest`: each full unit's part by tickets would have exceeded its room.
+                    rooms += room * full.units;
+                    full_tickets += full.tickets;
                 }
             }
-            let done = all - full == self.open;
-            (self.left, self.open) = (rest - taken, all - full);
-            if done || self.open == 0 {
+            let is_stable = all_tickets - full_tickets == self.open;
+            (self.left, self.open) = (rest - rooms, all_tickets - full_tickets);
+            if is_stable || self.open == 0 {
                 return round;
             }
         }
         0
     }
 
-    /// Sums over the full units of a class.
+    /// Sums over the full units of a class, at the present price of `left` per `open`.
     fn full(&self, (terms, tree): Class<'_>) -> Sums {
         let total = self.forest.total(*tree);
         if !terms.by_tickets() {
@@ -206,93 +207,102 @@ impl<'a> Division<'a> {
         }
         let (_, room) = terms.hard_and_room(self.value, self.capacity);
         match (u128::from(room) * u128::from(self.open)).checked_div(u128::from(self.left)) {
-            Some(most) => total.less(self.forest.up_to(*tree, most)),
+            Some(tickets_that_fit) => total.less(self.forest.up_to(*tree, tickets_that_fit)),
             // Nothing is left to divide, so no unit exceeds its room.
             None => Sums::default(),
         }
     }
 
-    /// What stays with the encloser: its own processes' part, and what limits leave over.
+    /// The amount that stays with the encloser: the part of its own processes, and the amount that no unit may
+    /// take because of limits.
     pub(super) fn own(&self) -> u64 {
-        if self.shrinks() {
+        if self.is_overcommitted() {
             0
         } else {
-            self.left - portion(self.left, u128::from(self.open - self.own), u128::from(self.open))
+            let tickets_of_units = self.open - self.own_tickets;
+            self.left - portion(self.left, u128::from(tickets_of_units), u128::from(self.open))
         }
     }
 
-    /// The price of a ticket as a ratio: what is left, and the open tickets. `None` if no holder is open.
+    /// The price of a ticket, as a fraction: `left` and `open`. `None` if there is no ticket of a unit that is
+    /// not full.
     pub(super) fn per_ticket(&self) -> Option<(u64, u64)> {
         (self.open > 0).then_some((self.left, self.open))
     }
 
     /// The part of an active unit in the class of `terms`.
     pub(super) fn part(&self, terms: Terms, unit: Entry) -> Part {
-        let mut before = Before::default();
+        let mut prefix = Prefix::default();
         for class in self.classes.range(..terms) {
-            self.pass(&mut before, class);
+            self.skip_class(&mut prefix, class);
         }
         let Some(tree) = self.classes.get(&terms) else { return Part::default() };
-        let here = self.forest.before(*tree, unit);
-        before.hard += u128::from(terms.hard_and_room(self.value, self.capacity).0) * u128::from(here.units);
-        before.open += here.tickets;
-        self.next(&mut before, terms, unit)
+        // Within the unit's own class, full units come last: if any precedes this unit, this unit is full as
+        // well, and `next_part` does not use `open`.
+        let before = self.forest.before(*tree, unit);
+        let (hard, _) = terms.hard_and_room(self.value, self.capacity);
+        prefix.hard += u128::from(hard) * u128::from(before.units);
+        prefix.open += before.tickets;
+        self.next_part(&mut prefix, terms, unit)
     }
 
-    /// Calls `each` with the number and part of every active unit.
-    pub(super) fn each(&self, each: &mut dyn FnMut(u64, Part)) {
-        let mut before = Before::default();
+    /// Calls `visit` with the entry number and the part of every active holder.
+    pub(super) fn for_each(&self, visit: &mut dyn FnMut(u64, Part)) {
+        let mut prefix = Prefix::default();
         for (terms, tree) in self.classes {
-            self.forest.each(*tree, &mut |unit| each(unit.id, self.next(&mut before, *terms, unit)));
+            self.forest
+                .for_each(*tree, &mut |unit| visit(unit.id, self.next_part(&mut prefix, *terms, unit)));
         }
     }
 
-    /// Advances past all units of a class.
-    fn pass(&self, before: &mut Before, class: Class<'_>) {
+    /// Adds all units of a class to the prefix sums.
+    fn skip_class(&self, prefix: &mut Prefix, class: Class<'_>) {
         let all = self.forest.total(*class.1);
         let (hard, _) = class.0.hard_and_room(self.value, self.capacity);
-        before.hard += u128::from(hard) * u128::from(all.units);
-        before.open += all.less(self.full(class)).tickets;
+        prefix.hard += u128::from(hard) * u128::from(all.units);
+        prefix.open += all.less(self.full(class)).tickets;
     }
 
-    /// The part of the next unit in order, and advances past it.
-    fn next(&self, before: &mut Before, terms: Terms, unit: Entry) -> Part {
+    /// The part of the unit that follows the prefix, and adds that unit to the prefix sums.
+    fn next_part(&self, prefix: &mut Prefix, terms: Terms, unit: Entry) -> Part {
         let (hard, room) = terms.hard_and_room(self.value, self.capacity);
-        if self.shrinks() {
-            let from = before.hard;
-            before.hard += u128::from(hard);
-            let part = portion(self.value, before.hard, self.hard) - portion(self.value, from, self.hard);
-            return Part { hard: part, all: part };
+        if self.is_overcommitted() {
+            let hard_before = prefix.hard;
+            prefix.hard += u128::from(hard);
+            let up_to = |hard_sum: u128| portion(self.value, hard_sum, self.hard);
+            let part = up_to(prefix.hard) - up_to(hard_before);
+            return Part { hard: part, total: part };
         }
         if unit.tickets == 0 {
-            return Part { hard, all: hard };
+            return Part { hard, total: hard };
         }
-        let offered = u128::from(unit.tickets) * u128::from(self.left);
-        if self.open == 0 || offered > u128::from(room) * u128::from(self.open) {
-            return Part { hard, all: hard + room };
+        let is_full = self.open == 0
+            || u128::from(unit.tickets) * u128::from(self.left) > u128::from(room) * u128::from(self.open);
+        if is_full {
+            return Part { hard, total: hard + room };
         }
-        let from = before.open;
-        before.open += unit.tickets;
+        let open_before = prefix.open;
+        prefix.open += unit.tickets;
         let up_to = |tickets: u64| portion(self.left, u128::from(tickets), u128::from(self.open));
-        Part { hard, all: hard + (up_to(before.open) - up_to(from)) }
+        Part { hard, total: hard + (up_to(prefix.open) - up_to(open_before)) }
     }
 }
 
 /// A unit's part of a division.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Part {
-    /// The reserved part.
+    /// The part by reservation.
     pub(super) hard: u64,
-    /// The whole part.
-    pub(super) all: u64,
+    /// The part by reservation and tickets together.
+    pub(super) total: u64,
 }
 
-/// Prefix sums over the units before one, in the order of rounding.
+/// Sums over the units that precede a unit in the order of rounding.
 #[derive(Default)]
-struct Before {
-    /// Their reservations.
+struct Prefix {
+    /// The sum of their reservations.
     hard: u128,
-    /// Tickets of those among them that are not full.
+    /// The sum of the tickets of preceding units that are not full.
     open: u64,
 }
 
@@ -304,6 +314,7 @@ fn portion(total: u64, part: u128, whole: u128) -> u64 {
     }
     let quotient = match u128::from(total).checked_mul(part) {
         Some(product) => product / whole,
+        // The product does not fit 128 bits: long division, bit by bit of `total`.
         None => {
             (0..u64::BITS)
                 .rev()
@@ -344,9 +355,9 @@ mod tests {
         }
     }
 
-    /// Limits each of which is met only after those before it, to the resolution of 64 bits: each lies as
-    /// little below the mean of what is left as the last difference, divided among the remaining units,
-    /// allows. By the bound above there are at most (64 + 2 log n) / 2 + 1 rounds; for 18 units, 37.
+    /// Limits that units reach one after the other, to the resolution of 64 bits. Each limit lies below the mean
+    /// of the amount left, by the distance of the limit before, divided by the number of remaining units. By the
+    /// bound above there are at most (64 + 2 log n) / 2 + 1 rounds; for 18 units, 37.
     #[test]
     fn rounds_are_few() {
         let mut forest = Forest::default();
@@ -363,7 +374,7 @@ mod tests {
         }
         let mut division = Division::new(&forest, &classes, Capacity::Known(value), value, 0);
         (division.left, division.open) = (value, u64::from(n));
-        let rounds = division.fill();
+        let rounds = division.find_full();
         assert!((12..=37).contains(&rounds), "{rounds} rounds");
     }
 }

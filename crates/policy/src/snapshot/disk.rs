@@ -1,4 +1,4 @@
-//! What a backend observed of disks, and what it can order.
+//! The facts that a backend observed about disks, and the orders that it can carry out for disks.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -7,18 +7,18 @@ use commonhold_contract::UnitId;
 
 use crate::time::Time;
 
-/// What a backend can order for disks. The default is nothing.
+/// The kinds of order about disks that a backend can carry out. The default is no kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DiskMeans {
     /// Units can be limited to rates (io.max).
     pub caps: bool,
     /// Units can be weighted, on disks that honour weights ([`DiskFacts::weighs`]).
     pub weights: bool,
-    /// The machine schedules its disks by units' shares, like the kernel of seed 000 (section 3.3): it gets
-    /// the shares and needs no other order.
+    /// The machine schedules its disks by units' shares, like the kernel of seed 000 (section 3.3). It is given
+    /// the shares, and needs no other order.
     pub shares: bool,
-    /// A rate is enforced by stopping the whole unit. So rates are used only for limits, and for ceilings on
-    /// disks of known rate, and not to enforce shares.
+    /// A rate is enforced by stopping the whole unit. So the policy uses rates only for limits, and for ceilings
+    /// on disks of known bandwidth, but not to enforce shares.
     pub limits_only: bool,
 }
 

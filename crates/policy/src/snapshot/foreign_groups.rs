@@ -23,13 +23,13 @@ pub struct GroupFacts {
     pub path: String,
     /// The unit of all its processes, sub-units included.
     pub unit: UnitId,
-    /// CPU time used in it since it is held, in nanoseconds. Monotonic.
+    /// CPU time used in the group since it has been held, in nanoseconds. Monotonic.
     pub used_ns: u64,
     /// Memory charged to it, in bytes.
     pub memory: u64,
-    /// Transfers from it since it is held, by disk. Monotonic.
+    /// Transfers from the group since it has been held, by disk. Monotonic.
     pub disks: Vec<(String, DiskUse)>,
-    /// What its manager has set there.
+    /// The settings of the group's manager.
     pub most: GroupBounds,
 }
 

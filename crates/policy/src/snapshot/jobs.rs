@@ -1,4 +1,4 @@
-//! Jobs as a backend observes them: threads that belong together, and where they and their memory are.
+//! Jobs as a backend observes them: groups of threads, and the CPUs and nodes of these threads and their memory.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -14,7 +14,8 @@ use crate::time::Time;
 #[serde(transparent)]
 pub struct JobId(pub u32);
 
-/// A thread's number, likewise. Within a job, older threads have lower numbers.
+/// A thread's number, assigned by the backend and unique while the thread exists. Within a job, older threads have lower
+/// numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ThreadId(pub u64);
@@ -27,8 +28,8 @@ pub enum Seats {
     None,
     /// A thread's CPUs can be set at any time.
     Cpus,
-    /// As `Cpus`, with a dedicated CPU for each thread: one without a seat does not start (seed 001, section
-    /// 3).
+    /// As `Cpus`, with a dedicated CPU for each thread: a thread without a seat does not start (seed 001,
+    /// section 3).
     Fixed,
 }
 
@@ -54,8 +55,8 @@ pub struct JobFacts {
 pub struct SharedUse {
     /// Time of the sample, on the backend's clock; older than the snapshot if the program reports it itself.
     pub at: Time,
-    /// Sum over its threads since some moment before the job was first observed. Bytes transferred over the
-    /// memory bus, bytes held in the last-level caches times seconds, or instructions. Monotone.
+    /// The sum over the job's threads since some moment before the job was first observed: bytes transferred
+    /// over the memory bus, bytes held in the last-level caches times seconds, or instructions. Monotonic.
     pub amount: u64,
 }
 

@@ -1,14 +1,14 @@
-//! What a backend observed of memory, and what it can enforce.
+//! The facts that a backend observed about memory, and the orders that it can carry out for memory.
 
 use alloc::vec::Vec;
 
 use crate::time::Time;
 
-/// What a backend can enforce for memory.
+/// The kinds of order about memory that a backend can carry out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MemoryMeans {
-    /// A unit's memory can be bounded. Beyond the bound, its own pages are reclaimed and it stalls
-    /// (memory.high); or they are reclaimed at the next sample.
+    /// A unit's memory can be bounded. Beyond the bound, the unit's own pages are reclaimed: at once, while the
+    /// unit stalls (memory.high), or at the next sample.
     pub bounds: bool,
     /// A unit's memory can be protected from reclaim for others (memory.min, memory.low).
     pub guarantees: bool,
@@ -16,7 +16,7 @@ pub struct MemoryMeans {
     pub reclaim: bool,
     /// A unit that reaches its bound triggers a turn immediately (memory.events).
     pub alarms: bool,
-    /// The out-of-memory killer can be told units apart (`oom_score_adj`).
+    /// The order in which the out-of-memory killer chooses among units can be set (`oom_score_adj`).
     pub kill_order: bool,
     /// The machine allocates memory frame by frame itself.
     pub frames: Option<Frames>,
@@ -71,9 +71,9 @@ pub struct MemoryFacts {
 /// A unit's memory, sub-units excluded. In bytes unless stated otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct UnitMemory {
-    /// What is charged to it, plus `packed`.
+    /// Memory charged to the unit, plus `packed`.
     pub used: u64,
-    /// Memory taken by its compressed swap (zram), which is charged to no unit, so that no bound counts it.
+    /// Memory taken by the unit's compressed swap (zram). The kernel charges it to no unit, so no bound limits it.
     pub packed: u64,
     /// The part of `used` without a file: only swapping could free it.
     pub anonymous: u64,
@@ -85,13 +85,13 @@ pub struct UnitMemory {
     pub dirty: u64,
     /// Unreclaimable kernel memory on its behalf.
     pub kernel: u64,
-    /// Growth of `used` since the other parts were sampled, of unknown kind.
+    /// Growth of `used` since the last sample of its parts: memory of unknown kind.
     pub uncounted: u64,
     /// The part not accessed for a long time, if the machine can tell.
     pub cold: u64,
     /// The part of `cold` without a file.
     pub cold_anonymous: u64,
-    /// How often it was stopped at its bound, since its creation.
+    /// How often the unit was stopped at its bound, since its creation.
     pub refused: u64,
     /// Bytes refaulted soon after reclaim, since its creation.
     pub refaulted: u64,
@@ -102,9 +102,9 @@ pub struct UnitMemory {
     pub killed: u64,
     /// Bytes reclaimed from it for any reason, since its creation; 0 if not counted.
     pub reclaimed: u64,
-    /// Bytes reclaimed from it by order, since its creation.
+    /// Bytes reclaimed from the unit by order, since its creation.
     pub taken: u64,
-    /// Time spent on that, in nanoseconds.
+    /// Time spent on reclaiming these, in nanoseconds.
     pub taking_ns: u64,
     /// Whether reclaim is in progress, on a machine that allocates frames itself.
     pub taking: bool,
@@ -117,17 +117,17 @@ pub struct UnitMemory {
 }
 
 impl UnitMemory {
-    /// What can be freed without writing: clean file pages, and anonymous pages with a copy in swap.
+    /// The bytes that can be freed without writing: clean file pages, and anonymous pages with a copy in swap.
     pub fn droppable(&self) -> u64 {
         self.clean().saturating_add(self.swap_cached.min(self.anonymous))
     }
 
-    /// Whether at most half of its clean file pages cover `bytes`.
+    /// Whether `bytes` can be freed by dropping at most half of the clean file pages.
     pub(crate) fn has_to_drop(&self, bytes: u64) -> bool {
         self.clean() / 2 >= bytes
     }
 
-    /// Clean file pages. 0 if the machine does not report them separately.
+    /// The bytes in clean file pages; 0 if the machine does not report such pages separately.
     pub fn clean(&self) -> u64 {
         self.used
             .saturating_sub(self.packed)

@@ -1,4 +1,4 @@
-//! What a backend observed, and what it can enforce.
+//! The facts that a backend observed ([`Snapshot`]), and the orders that it can enforce ([`Means`]).
 
 mod disk;
 mod foreign_groups;
@@ -16,7 +16,7 @@ pub use memory::{Frames, MemoryFacts, MemoryMeans, UnitMemory};
 
 use crate::time::Time;
 
-/// What a backend can enforce. The policy issues no other orders.
+/// The kinds of order that a backend can enforce. The policy issues no other orders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Means {
     /// Units can be confined to sets of CPUs.
@@ -27,9 +27,9 @@ pub struct Means {
     pub caps: bool,
     /// A unit can be stopped and continued as a whole.
     pub gates: bool,
-    /// The project's own scheduler decides at every switch: it keeps units on the CPUs that they own, lends
-    /// idle CPUs and calls them back by itself, and time-shares unowned CPUs by weight. The policy then plans
-    /// ownership, but no loans or CPU sets.
+    /// The project's own scheduler decides at every switch. It keeps units on the CPUs that they own, lends
+    /// idle CPUs and calls them back, and time-shares unowned CPUs by weight. So the policy plans ownership,
+    /// but no loans or CPU sets.
     pub switches: bool,
     /// How the threads of jobs can be placed.
     pub seats: Seats,
@@ -81,7 +81,7 @@ pub struct UnitFacts {
     pub at: Time,
     /// Number of member processes.
     pub processes: u32,
-    /// Of these, those left in other programs' control groups, outside the unit's limits.
+    /// The number of these processes that stay in other programs' control groups, outside the unit's limits.
     pub outside: u32,
     /// Threads that want a CPU now: running, runnable, or stopped by a gate while runnable.
     pub runnable: u32,
@@ -90,7 +90,7 @@ pub struct UnitFacts {
     /// Time that its threads were runnable without a CPU since the backend started, in nanoseconds; 0 if the
     /// kernel does not report it. Monotone.
     pub waited_ns: u64,
-    /// Loans made at switches, which no plan contains.
+    /// The unit's loans made at switches, which no plan contains.
     pub loans: SwitchLoans,
     /// Its memory bus transfers, if the machine reports them by unit.
     pub bus: Option<BusUse>,
@@ -106,13 +106,13 @@ pub struct SwitchLoans {
     pub borrowed_ns: u64,
     /// The number of call-backs.
     pub called_back: u64,
-    /// The sum of their durations, in nanoseconds.
+    /// The sum of all call-backs' durations, in nanoseconds.
     pub call_back_sum_ns: u64,
-    /// The longest, in nanoseconds.
+    /// The longest call-back, in nanoseconds.
     pub call_back_max_ns: u64,
 }
 
-/// What the backend observed.
+/// The facts that a backend observed at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Snapshot {
     /// When it was taken, on the backend's clock.

@@ -83,7 +83,7 @@ fn own_processes_are_one_more_sub_unit() {
 }
 
 #[test]
-fn what_no_machine_of_that_size_can_give() {
+fn conflicts_are_demands_beyond_the_machine() {
     let mut c = Contract::default();
     let (p, s) = (c.add(None, "p"), c.add(None, "s"));
     let sub = c.add(Some(s), "sub");

@@ -64,7 +64,7 @@ fn offer(rights: &mut Rights, by: UnitId, gives: Offer, wants: Offer) -> Result<
 
 /// 1,600 of the 2,000 reserved for `ana` are in use: she may give 400. Clean page cache does not count.
 #[test]
-fn what_is_in_use_is_not_offered() {
+fn memory_in_use_cannot_be_offered() {
     let (contract, [_, ana, ..], mut r) = units();
     let disk = Offer::tickets(Disk, 10);
     r.set_in_use(&in_use(&contract, &[(ana, 1_900, 300)]));
@@ -84,7 +84,7 @@ fn what_is_in_use_is_not_offered() {
 
 /// A quarter of 10,000 is reserved for `works`, which uses 2,000 of it: it may give a twentieth, or 500.
 #[test]
-fn a_part_is_weighed_by_what_is_divided() {
+fn a_percentage_is_of_the_memory_that_units_divide() {
     let (contract, [.., works], mut r) = units();
     r.set_in_use(&in_use(&contract, &[(works, 2_000, 0)]));
     let part = |permille: u64| Offer::hard(Memory, Amount::Part(permille * MILLIONTH / 1_000));
@@ -116,7 +116,7 @@ fn an_offer_waits_while_what_it_gives_is_in_use() {
 
 /// `ana` uses nothing, but `al` uses 3,500 of the 4,000 reserved for `lab`: 500 may leave it.
 #[test]
-fn what_is_used_beside_a_unit_does_not_leave_the_unit_around() {
+fn memory_used_by_a_sibling_cannot_leave_the_encloser() {
     let (contract, [lab, ana, al, works], mut r) = units();
     r.set_in_use(&in_use(&contract, &[(al, 3_500, 0)]));
     offer(&mut r, ana, memory(501), Offer::tickets(Disk, 10)).unwrap();
@@ -161,7 +161,7 @@ proptest! {
     /// Whatever is offered, an exchange leaves the lender and its enclosers reservations that cover their
     /// use, unless they did not before.
     #[test]
-    fn no_exchange_takes_what_is_in_use(
+    fn no_exchange_takes_memory_in_use(
         for_lab in prop_oneof![Just(0), Just(1_000), Just(4_000)],
         happenings in proptest::collection::vec(happens(), 1..60),
     ) {

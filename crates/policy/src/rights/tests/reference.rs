@@ -25,7 +25,7 @@ impl Plain {
         };
         for id in contract.held() {
             for resource in Resource::ALL {
-                plain.tickets.insert((id, resource), super::super::tickets_of(contract.unit(id), resource));
+                plain.tickets.insert((id, resource), contract.unit(id).tickets[resource]);
             }
         }
         plain
@@ -40,7 +40,7 @@ impl Plain {
             if id.index() >= self.contract.units.len() {
                 continue;
             }
-            let asked = super::super::tickets_of(self.contract.unit(*id), *resource);
+            let asked = self.contract.unit(*id).tickets[*resource];
             if self.contract.unit(*id).parent == contract.unit(*id).parent && asked == *now {
                 *now = self.tickets[&(*id, *resource)];
             }

@@ -48,7 +48,7 @@ fn counts(rights: &Rights, unit: UnitId) -> (u64, u64) {
 /// `a` gives 300 disk for 200 CPU, `b` gives 250 CPU for 300 disk: each gives what the other wants, for the
 /// shorter duration.
 #[test]
-fn two_that_fit_are_served_for_their_time() {
+fn two_matching_offers_are_served_for_their_duration() {
     let (_, ids, mut r) = units(3);
     let [a, b] = [ids[0], ids[1]];
     offer(&mut r, Bid { for_ns: Some(500), ..bid(a, soft(300, Disk), soft(200, Cpu)) }).unwrap();
@@ -74,7 +74,7 @@ fn two_that_fit_are_served_for_their_time() {
 
 /// Values follow the deal: of 10 CPUs between two, 6 and 4 while 200 of 1,000 tickets are lent.
 #[test]
-fn what_is_lent_counts_where_it_is() {
+fn lent_tickets_count_for_the_borrower() {
     let (_, ids, mut r) = units(2);
     r.set_capacity(Cpu, Capacity::Known(10));
     for id in &ids {
@@ -126,7 +126,7 @@ fn tickets_are_read_from_words() {
 }
 
 #[test]
-fn what_is_no_offer_is_refused() {
+fn invalid_offers_are_refused() {
     let (mut contract, ids, _) = units(2);
     let inside = contract.add(Some(ids[0]), "inside");
     let mut r = Rights::new(&contract);
@@ -180,7 +180,7 @@ fn no_units_take_the_room_of_all_others() {
 /// Two offers of the same 600 of 1,000 tickets: the second waits until the first exchange ends. Meanwhile the
 /// unit's own tickets cannot fall to what is lent.
 #[test]
-fn what_is_lent_is_not_lent_again() {
+fn borrowed_tickets_cannot_be_lent_on() {
     let (_, ids, mut r) = units(2);
     let [a, b] = [ids[0], ids[1]];
     for _ in 0..2 {
@@ -206,7 +206,7 @@ fn what_is_lent_is_not_lent_again() {
 /// A unit leaves: its exchanges are undone and its offers dropped. A unit gets fewer tickets by the contract
 /// than it lent: the exchange is undone.
 #[test]
-fn a_reload_undoes_what_cannot_go_on() {
+fn a_reload_undoes_exchanges_that_became_invalid() {
     let (mut contract, ids, mut r) = units(3);
     let pair = |r: &mut Rights, one: UnitId, other: UnitId| {
         offer(r, bid(one, soft(400, Disk), soft(300, Cpu))).unwrap();
@@ -358,7 +358,7 @@ fn equal_offers_across_enclosers_fit_once_they_are_worth_something() {
 
 /// A lot is subject to the maximum of tickets as well: the exchange would move 833.
 #[test]
-fn lots_have_a_most() {
+fn lots_are_bounded_by_the_maximum_of_tickets() {
     for (room, deals) in [(5, 0), (2_000, 1)] {
         let (_, [lab, _, ana, _, bo, _], mut r) = apart();
         r.fund(bo, Some(lab), just(Cpu, TICKETS_MAX - room)).unwrap();
@@ -432,7 +432,7 @@ fn a_unit_is_funded_by_another_currency() {
 /// 4,000 of 12,000 are reserved for `ana` in `lab`, a quarter of the machine for `works`: she gives 1,000 of
 /// hers for disk tickets.
 #[test]
-fn what_is_reserved_is_exchanged() {
+fn reservations_are_exchanged() {
     let (mut contract, [lab, works, ana, al, bo, _], _) = apart();
     contract.units[ana.index()].hard.memory = Some(Amount::Absolute(4_000));
     contract.units[works.index()].hard.memory = Some(Amount::Part(250_000));
@@ -697,7 +697,7 @@ proptest! {
     /// without trade, including exchanges between enclosers and of reservations. Within rounding: 1 at each
     /// level.
     #[test]
-    fn who_does_not_trade_keeps_what_it_has(happenings in proptest::collection::vec(any_happening(), 1..60)) {
+    fn a_unit_without_exchanges_keeps_its_value(happenings in proptest::collection::vec(any_happening(), 1..60)) {
         let (contract, ids) = nested();
         let mut r = Rights::new(&contract);
         for resource in Resource::ALL {

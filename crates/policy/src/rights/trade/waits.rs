@@ -1,18 +1,18 @@
-//! Why an offer waits: the first reason found.
+//! Why an open offer is not served: the first reason that applies.
 //!
 //! Example: `ana` gives 30 disk tickets for 20 CPU tickets. If no unit gives CPU tickets, that is the reason,
 //! whatever else is offered. If one gives 15, the reason is that these are too few.
 //!
-//! Algorithm: an offer is served in a ring between an offer that gives what it wants and one that wants what
-//! it gives. The reason is the first of these that holds:
-//! 1. Its own unit no longer has what it gives, or uses it.
-//! 2. No offer gives what it wants, or none that it may be matched with: one asks for another partner, or
-//!    waits because of its own unit.
-//! 3. What the other gives is not comparable with what is wanted now, or is worth less.
-//! 4. The same for what it gives, and the offers that want that.
-//! 5. Two offers match, but not in the amounts: at one's ratio the other falls below its minimum. Or the
-//!    transfer itself is not possible.
-//! 6. No offer closes the ring.
+//! Algorithm: in a ring, an offer stands between a *giver*, an offer that gives what this offer wants, and a
+//! *taker*, an offer that wants what this offer gives. The reason is the first of these that holds:
+//! 1. The offer's own unit no longer has what the offer gives, or uses it.
+//! 2. There is no giver, or no giver with which this offer may be matched: one of the two is restricted to
+//!    another partner, or the giver waits itself, for reason 1.
+//! 3. The amounts of the giver and of this offer are not comparable now, or the giver's amount is worth less.
+//! 4. As 2 and 3, for takers.
+//! 5. Some offer is both giver and taker. But at the ratio of one of the two offers, the other gets less than
+//!    its minimum, or the transfer is not possible.
+//! 6. No ring connects a taker to a giver.
 //!
 //! Cost: O(n) for n offers, so O(n^2) for explaining all, as for finding a ring.
 
@@ -20,28 +20,28 @@ use alloc::vec::Vec;
 
 use commonhold_contract::{Amount, UnitId};
 
-use super::{Bid, cost, least, lends_in, measured, obstacle, shares};
+use super::{Bid, balanced_legs, cost, kind_and_quantity, lent_kind_and_currency, minimum_wanted, obstacle};
 use crate::rights::lots::Kind;
 use crate::rights::{Capacity, Offer, Refused, Rights, Stake};
 
 /// Why an offer waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Waits {
-    /// Its unit no longer has what it gives, or uses it.
+    /// Its unit no longer has what the offer gives, or uses it.
     Lacks(Refused),
     /// No offer of another unit gives this.
     NobodyGives(Offer),
     /// No offer of another unit wants this.
     NobodyWants(Offer),
-    /// Every offer that gives what it wants, or wants what it gives, is restricted to another partner, or
-    /// excluded by this offer's own restriction. This is the first.
+    /// Every possible giver, or taker, is restricted to another partner, or excluded by this offer's own
+    /// restriction.
     ForOthers {
-        /// Its number.
+        /// The number of the oldest such offer.
         offer: u64,
     },
-    /// A candidate waits itself, since its unit no longer has what it gives.
+    /// A possible giver or taker waits itself, since its unit no longer has the amount that the offer gives.
     WaitsToo {
-        /// Its number.
+        /// The number of that offer.
         offer: u64,
     },
     /// Tickets cannot be compared with another offer's: no unit is active in `within`, so its tickets have no
@@ -59,105 +59,107 @@ pub enum Waits {
         /// The absolute amount.
         what: Offer,
     },
-    /// The other offer gives less than this one wants.
+    /// The other offer gives less than this offer wants.
     GivesLess {
         /// The other offer.
         offer: u64,
-        /// What the other gives.
+        /// The amount that the other offer gives.
         gives: Offer,
-        /// What the other would have to give; `None`: more than can be represented.
+        /// The amount that the other offer would have to give; `None`: more than can be represented.
         needs: Option<Offer>,
     },
-    /// The other offer wants more than this one gives.
+    /// The other offer wants more than this offer gives.
     WantsMore {
         /// The other offer.
         offer: u64,
-        /// The minimum that the other wants.
+        /// The minimum that the other offer wants.
         wants: Offer,
-        /// What this one would have to give for it; `None`: more than can be represented.
+        /// The amount that this offer would have to give for that minimum; `None`: more than can be represented.
         needs: Option<Offer>,
     },
-    /// The two match, but at one's ratio the other falls below its minimum.
+    /// The two offers match, but at the ratio of one, the other falls below its minimum.
     Ratio {
         /// The other offer.
         offer: u64,
     },
-    /// The two match, but the transfer is not possible.
+    /// The two offers match, but the transfer is not possible.
     Moves {
         /// The other offer.
         offer: u64,
         /// The reason.
         why: Refused,
     },
-    /// Some offers give what it wants and others want what it gives, but no ring connects them.
+    /// The offer has givers and takers, but no ring connects them.
     NoRing,
 }
 
-/// How an offer relates to a neighbour in a ring, by kind and partner.
-enum Beside {
-    Not,
+/// Whether another offer can be this offer's neighbour in a ring, amounts aside.
+enum Neighbour {
+    /// The other offer is of other resources, or of the same unit.
+    Unrelated,
+    /// One of the two offers is restricted to another partner.
     ForOthers,
+    /// The other offer's unit no longer has what that offer gives.
     WaitsToo,
-    Able,
+    /// The other offer can be the neighbour if the amounts suffice.
+    Possible,
 }
 
 impl Rights {
-    /// Why an offer is not served. `None` if it is not open, or [`Rights::settle`] will serve it.
+    /// Why an offer is not served. `None` if the offer is not open, or [`Rights::settle`] will serve it.
     pub fn waits(&self, number: u64) -> Option<Waits> {
         let bid = self.offers().get(&number)?;
-        if let Err(why) = self.may_lend(bid.by, bid.gives) {
+        if let Err(why) = self.check_can_lend(bid.by, bid.gives) {
             return Some(Waits::Lacks(why));
         }
-        let gives =
-            match self.beside(bid, |other| is_alike(other.gives, bid.wants), |other| self.enough(other, bid))
-            {
-                Ok(gives) => gives,
-                Err(why) => return Some(why.unwrap_or(Waits::NobodyGives(bid.wants))),
-            };
-        let wants =
-            match self.beside(bid, |other| is_alike(bid.gives, other.wants), |other| self.enough(bid, other))
-            {
-                Ok(wants) => wants,
-                Err(why) => return Some(why.unwrap_or(Waits::NobodyWants(bid.gives))),
-            };
-        let both = gives.into_iter().filter(|offer| wants.contains(offer));
-        let mut found = None;
-        for offer in both {
+        let can_give = |other: &Bid| is_same_kind(other.gives, bid.wants);
+        let givers = match self.neighbours(bid, can_give, |other| self.check_enough(other, bid)) {
+            Ok(givers) => givers,
+            Err(why) => return Some(why.unwrap_or(Waits::NobodyGives(bid.wants))),
+        };
+        let can_take = |other: &Bid| is_same_kind(bid.gives, other.wants);
+        let takers = match self.neighbours(bid, can_take, |other| self.check_enough(bid, other)) {
+            Ok(takers) => takers,
+            Err(why) => return Some(why.unwrap_or(Waits::NobodyWants(bid.gives))),
+        };
+        let mut first_reason = None;
+        for offer in givers.into_iter().filter(|offer| takers.contains(offer)) {
             let ring = [*bid, self.offers()[&offer]];
-            let why = match shares(&ring, self) {
+            let why = match balanced_legs(&ring, self) {
                 None => Waits::Ratio { offer },
                 Some(legs) => Waits::Moves { offer, why: obstacle(&legs, self)? },
             };
-            found = found.or(Some(why));
+            first_reason = first_reason.or(Some(why));
         }
-        found.or(Some(Waits::NoRing))
+        first_reason.or(Some(Waits::NoRing))
     }
 
-    /// The possible neighbours of an offer on one side of a ring, or why there are none. The inner `None`
-    /// means that no other offer is of the right kind.
-    fn beside(
+    /// The offers that can be an offer's neighbour on one side of a ring, or why there is no such offer. `Err`
+    /// of `None`: no other offer is of the right kind.
+    fn neighbours(
         &self,
         bid: &Bid,
         is_kind: impl Fn(&Bid) -> bool,
-        is_enough: impl Fn(&Bid) -> Result<(), Short>,
+        check_enough: impl Fn(&Bid) -> Result<(), Short>,
     ) -> Result<Vec<u64>, Option<Waits>> {
-        let stands = |other: &Bid| match () {
-            () if other.by == bid.by || !is_kind(other) => Beside::Not,
-            () if !agree(bid, other) || !agree(other, bid) => Beside::ForOthers,
-            () if self.may_lend(other.by, other.gives).is_err() => Beside::WaitsToo,
-            () => Beside::Able,
+        let relation = |other: &Bid| match () {
+            () if other.by == bid.by || !is_kind(other) => Neighbour::Unrelated,
+            () if !admits(bid, other) || !admits(other, bid) => Neighbour::ForOthers,
+            () if self.check_can_lend(other.by, other.gives).is_err() => Neighbour::WaitsToo,
+            () => Neighbour::Possible,
         };
-        // Of several reasons, report the one closest to being served; ties go to the oldest offer.
-        let (mut found, mut why) = (Vec::new(), (0, None));
+        // Each reason has a rank: the larger, the closer the two offers are to a match. Of several reasons,
+        // report that of the largest rank; ties go to the oldest offer.
+        let (mut neighbours, mut best_reason) = (Vec::new(), (0, None));
         for (number, other) in self.offers() {
             let offer = *number;
-            let this = match stands(other) {
-                Beside::Not => continue,
-                Beside::ForOthers => (1, Waits::ForOthers { offer }),
-                Beside::WaitsToo => (2, Waits::WaitsToo { offer }),
-                Beside::Able => match is_enough(other) {
+            let (rank, reason) = match relation(other) {
+                Neighbour::Unrelated => continue,
+                Neighbour::ForOthers => (1, Waits::ForOthers { offer }),
+                Neighbour::WaitsToo => (2, Waits::WaitsToo { offer }),
+                Neighbour::Possible => match check_enough(other) {
                     Ok(()) => {
-                        found.push(offer);
+                        neighbours.push(offer);
                         continue;
                     }
                     Err(Short::NobodyActive { within }) => (3, Waits::NobodyActive { offer, within }),
@@ -170,62 +172,68 @@ impl Rights {
                     }
                 },
             };
-            if this.0 > why.0 {
-                why = (this.0, Some(this.1));
+            if rank > best_reason.0 {
+                best_reason = (rank, Some(reason));
             }
         }
-        if found.is_empty() { Err(why.1) } else { Ok(found) }
+        if neighbours.is_empty() { Err(best_reason.1) } else { Ok(neighbours) }
     }
 
-    /// Whether `one` gives at least the minimum of `next`.
-    fn enough(&self, one: &Bid, next: &Bid) -> Result<(), Short> {
-        let needs = cost(next, least(next), one, self);
-        let gives = self.in_own_measure(one.by, one.gives, false);
-        let (Some(needs), Some(gives)) = (needs, gives) else { return Err(self.not_compared(one, next)) };
+    /// Whether `giver` gives at least the minimum of `taker`; if not, why.
+    fn check_enough(&self, giver: &Bid, taker: &Bid) -> Result<(), Short> {
+        let needs = cost(taker, minimum_wanted(taker), giver, self);
+        let gives = self.in_own_measure(giver.by, giver.gives, false);
+        let (Some(needs), Some(gives)) = (needs, gives) else {
+            return Err(self.why_not_comparable(giver, taker));
+        };
         if needs <= gives {
             return Ok(());
         }
-        let stake = lends_in(one, self)
+        let stake = lent_kind_and_currency(giver, self)
             .map(|(kind, _)| kind.amount(needs).map_or(Stake::Tickets(needs), Stake::Hard));
-        let needs = stake.map(|stake| Offer { resource: one.gives.resource, stake });
-        Err(Short::Less { giver: one.by, needs })
+        let needs = stake.map(|stake| Offer { resource: giver.gives.resource, stake });
+        Err(Short::Less { giver: giver.by, needs })
     }
 
-    /// Why what `one` gives cannot be compared with what `next` wants.
-    fn not_compared(&self, one: &Bid, next: &Bid) -> Short {
-        let resource = one.gives.resource;
-        let around = [next, one].map(|bid| self.unit(bid.by).ok().and_then(|unit| unit.parent));
-        let is_soft = matches!(next.wants.stake, Stake::Tickets(_));
+    /// Why the amount that `giver` gives cannot be compared with the amount that `taker` wants.
+    fn why_not_comparable(&self, giver: &Bid, taker: &Bid) -> Short {
+        let resource = giver.gives.resource;
+        let currencies = [taker, giver].map(|bid| self.unit(bid.by).ok().and_then(|unit| unit.parent));
+        let is_soft = matches!(taker.wants.stake, Stake::Tickets(_));
         let is_known = self.capacity(resource) != Capacity::Parts;
         let is_absolute = |offer: Offer| matches!(offer.stake, Stake::Hard(Amount::Absolute(_)));
-        if !is_soft && !is_known && (is_absolute(next.wants) || is_absolute(one.gives)) {
-            return Short::NotWeighed { what: if is_absolute(next.wants) { next.wants } else { one.gives } };
+        if !is_soft && !is_known && (is_absolute(taker.wants) || is_absolute(giver.gives)) {
+            let what = if is_absolute(taker.wants) { taker.wants } else { giver.gives };
+            return Short::NotWeighed { what };
         }
-        // For tickets, a currency without value per ticket; for reservations, one without any value.
-        let is_empty = |currency: Option<UnitId>| match measured(next.wants).0 {
+        // Tickets need a value per ticket; reservations in percent need a currency of any value.
+        let has_no_value = |currency: Option<UnitId>| match kind_and_quantity(taker.wants).0 {
             Kind::Soft => self.is_worth_nothing(resource, currency),
             _ => currency.is_some_and(|unit| self.value(unit, resource) == 0),
         };
-        let within = around.into_iter().find(|currency| is_empty(*currency)).unwrap_or(around[0]);
-        Short::NobodyActive { within }
+        let within = currencies.into_iter().find(|currency| has_no_value(*currency));
+        Short::NobodyActive { within: within.unwrap_or(currencies[0]) }
     }
 }
 
-/// Why one offer's amount does not suffice for the next.
+/// Why one offer's amount does not suffice for the next offer in a ring.
 enum Short {
+    /// The amounts cannot be compared, since the currency `within` has no value.
     NobodyActive { within: Option<UnitId> },
+    /// The absolute amount `what` cannot be compared, since the capacity is unknown.
     NotWeighed { what: Offer },
+    /// The amount is less than needed; `None`: more is needed than can be represented.
     Less { giver: UnitId, needs: Option<Offer> },
 }
 
-/// Whether both are of the same resource, and both soft or both reserved.
-fn is_alike(gives: Offer, wants: Offer) -> bool {
+/// Whether two amounts are of the same resource, and both soft or both reserved.
+fn is_same_kind(gives: Offer, wants: Offer) -> bool {
     let is_soft = |offer: Offer| matches!(offer.stake, Stake::Tickets(_));
     gives.resource == wants.resource && is_soft(gives) == is_soft(wants)
 }
 
-/// Whether an offer admits the maker of the other as partner.
-fn agree(bid: &Bid, other: &Bid) -> bool {
+/// Whether an offer admits the unit of another offer as partner.
+fn admits(bid: &Bid, other: &Bid) -> bool {
     bid.with.is_none_or(|only| only == other.by)
 }
 

@@ -41,7 +41,7 @@ fn waits(rights: &mut Rights, bids: &[Bid]) -> Vec<Option<Waits>> {
 }
 
 #[test]
-fn nobody_gives_or_wants_it() {
+fn no_other_offer_gives_or_wants_the_resource() {
     let ([_, ana, al, _], mut r) = units(true);
     let (disk, cpu, memory) = (soft(30, Disk), soft(20, Cpu), soft(10, Memory));
     let [first, own, last] =
@@ -57,7 +57,7 @@ fn nobody_gives_or_wants_it() {
 
 /// Reservations and tickets do not match.
 #[test]
-fn tickets_are_not_what_is_reserved() {
+fn tickets_do_not_match_reservations() {
     let ([_, ana, al, _], mut r) = units(true);
     let hard = Offer::hard(Memory, Amount::Absolute(500));
     let unreserved = soft(10, Memory);
@@ -75,7 +75,7 @@ fn an_offer_is_for_another_unit() {
 
 /// One gives 15 CPU tickets of the 20 that are wanted.
 #[test]
-fn too_little_is_given_or_too_much_wanted() {
+fn an_offer_gives_too_little_or_wants_too_much() {
     let ([_, ana, al, _], mut r) = units(true);
     let came =
         waits(&mut r, &[bid(ana, soft(30, Disk), soft(20, Cpu)), bid(al, soft(15, Cpu), soft(30, Disk))]);
@@ -90,7 +90,7 @@ fn too_little_is_given_or_too_much_wanted() {
 
 /// From 10 up, three disk tickets for two of CPU; the other wants two for one.
 #[test]
-fn the_ratios_do_not_meet() {
+fn two_offers_with_incompatible_ratios_wait() {
     let ([_, ana, al, _], mut r) = units(true);
     let part = Bid { at_least: Some(soft(10, Cpu)), ..bid(ana, soft(30, Disk), soft(20, Cpu)) };
     let came = waits(&mut r, &[part, bid(al, soft(12, Cpu), soft(24, Disk))]);
@@ -99,7 +99,7 @@ fn the_ratios_do_not_meet() {
 
 /// No unit in `lab` or `works` is active: their tickets have no value. As soon as one is, they are compared.
 #[test]
-fn what_is_worth_nothing_is_not_compared() {
+fn tickets_without_value_are_not_compared() {
     let ([lab, ana, _, bo], mut r) = units(false);
     let came =
         waits(&mut r, &[bid(ana, soft(30, Disk), soft(20, Cpu)), bid(bo, soft(20, Cpu), soft(30, Disk))]);
@@ -114,7 +114,7 @@ fn what_is_worth_nothing_is_not_compared() {
 
 /// The capacity of memory is unknown, so bytes cannot be converted.
 #[test]
-fn what_is_not_known_is_not_weighed() {
+fn bytes_are_not_compared_while_the_capacity_is_unknown() {
     let ([_, ana, _, bo], mut r) = units(true);
     let bytes = Offer::hard(Memory, Amount::Absolute(500));
     let part = Offer::hard(Memory, Amount::Part(100_000));
@@ -130,7 +130,7 @@ fn what_is_not_known_is_not_weighed() {
 
 /// A transfer that would close a cycle is not possible; and if one gives and another wants, there is no ring.
 #[test]
-fn two_fit_and_cannot_be_served() {
+fn two_matching_offers_cannot_be_served() {
     let ([lab, ana, al, bo], mut r) = units(true);
     let came =
         waits(&mut r, &[bid(ana, soft(30, Disk), soft(1, Cpu)), bid(lab, soft(900, Cpu), soft(1, Disk))]);
