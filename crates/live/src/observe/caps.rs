@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cap_is_seen_until_half_a_minute_after_it_went() {
+    fn a_quota_counts_until_half_a_minute_after_its_removal() {
         let root = tempfile::tempdir().unwrap();
         let put = |group: &str, text: &str| {
             let dir = root.path().join(group);

@@ -62,7 +62,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn idle_time_of_the_machines_cpus() {
+    fn idle_time_is_summed_over_the_given_cpus() {
         let root = tempfile::tempdir().unwrap();
         let mut procfs = ProcFs::open(root.path()).unwrap();
         let mut idle = Idle::new("0,2".parse().unwrap());

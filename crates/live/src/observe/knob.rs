@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keyed_files() {
+    fn numbers_are_found_by_key() {
         let text = "usage_usec 1234\nuser_usec 1000\nsystem_usec x\n";
         assert_eq!(value_of(text, "usage_usec"), Some(1234));
         assert_eq!(value_of(text, "user_usec"), Some(1000));

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_files_are_put_together() {
+    fn maps_and_numa_maps_are_joined() {
         let maps =
             "1000-5000 rw-p 0 00:00 0\n8000-9000 r--p 0 08:01 7 /bin/x\na000-c000 rw-p 0 0:0 0\nnoise\n";
         let nodes = "1000 default anon=3 dirty=3 N0=2 N1=1 kernelpagesize_kB=4\n8000 default file=/bin/x\n\

@@ -262,7 +262,8 @@ impl ProcFs {
         }
     }
 
-    /// The present content of a machine-wide file, whose descriptor is kept open for later calls; `None` if there is no such file.
+    /// The present content of a machine-wide file, whose descriptor stays open for later calls; `None` if the file does not
+    /// exist.
     pub(crate) fn read_kept(&mut self, name: &'static str) -> Result<Option<&[u8]>, LiveError> {
         match self.fill_kept(name) {
             Ok(len) => Ok(Some(&self.buffer[..len])),
@@ -547,7 +548,7 @@ mod tests {
     }
 
     #[test]
-    fn users_and_groups_of_a_process() {
+    fn users_and_groups_of_a_process_are_parsed() {
         let text = b"Name:\tUid: 1 2\nUid:\t1000\t1001\t1000\t1000\nGid:\t5\t6\t5\t5\nFDSize:\t64\nGroups:\t6 27 100 \n";
         let identity = Identity { uid_real: 1000, uid: 1001, gids: vec![6, 27, 100] };
         assert_eq!(parse_identity(text), Some(identity));
@@ -556,7 +557,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cgroup_of_either_version() {
+    fn the_cgroup_path_of_either_version_is_parsed() {
         let hybrid = b"9:name=systemd:/user.slice\n3:cpuset:/x\n0::/\n";
         for (text, path) in [
             (b"0::/user.slice/a:b\n".as_slice(), "/user.slice/a:b"),
@@ -569,7 +570,7 @@ mod tests {
     }
 
     #[test]
-    fn small_formats() {
+    fn names_births_variables_and_numbers_are_parsed() {
         let cut = "a-long-program-";
         assert_eq!(complete(cut, b"/usr/bin/a-long-program-name\0-j\0"), "a-long-program-name");
         assert_eq!(complete(cut, b"/bin/sh\0-e\0/x/a-long-program-name\0"), "a-long-program-name");
@@ -585,7 +586,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_vanishes_between_two_files_is_gone() {
+    fn a_process_that_vanishes_between_two_reads_has_ended() {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir_all(root.path().join("31/task/31")).unwrap();
         fs::create_dir_all(root.path().join("self")).unwrap();
@@ -614,7 +615,7 @@ mod tests {
 
     /// Fails if arguments count: each of the first three shows `make` in its first argument, or in its title.
     #[test]
-    fn a_program_is_its_file_and_what_was_executed_whatever_it_says() {
+    fn a_program_is_named_by_its_file_and_path_not_its_arguments() {
         use std::os::unix::fs::PermissionsExt;
         use std::os::unix::process::CommandExt;
         use std::process::Command;
@@ -693,7 +694,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_reads_like_the_kernel_says() {
+    fn this_process_is_read_correctly() {
         let mut procfs = ProcFs::open(Path::new("/proc")).unwrap();
         let me = std::process::id();
         let stat = procfs.stat(me).unwrap().unwrap();

@@ -392,7 +392,7 @@ impl Roster {
             // Stays set if this scan fails, so that the next one reads everything under the new contract.
             self.is_contract_new = true;
         }
-        if self.names.look_again(now) {
+        if self.names.retry_unanswered(now) {
             self.stale.extend(self.known.keys());
         }
         let read_all = self.is_contract_new;

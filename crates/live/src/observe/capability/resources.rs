@@ -1,4 +1,4 @@
-//! What the kernel and the hardware offer per resource, besides cgroup controllers.
+//! What the kernel offers for CPU and memory besides cgroup controllers: pressure stall information (PSI), swap and zram.
 
 use std::io;
 
@@ -16,6 +16,7 @@ pub(super) fn memory(context: &Context) -> Vec<Row> {
     vec![pressure(context, Area::Memory), swap(context), zram(context)]
 }
 
+/// The row that says whether the kernel shows how long tasks were stalled on a resource.
 pub(super) fn pressure(context: &Context, area: Area) -> Row {
     let (file, what) = match area {
         Area::Disk => ("/proc/pressure/io", "io pressure (PSI)"),

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn where_a_thread_runs() {
+    fn the_cpu_of_a_thread_is_parsed() {
         let text = b"12 (a) R b) R 1 2 3 0 -1 64 0 0 0 0 150 25 0 0 20 0 1 0 99 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 17 5 0 0\n";
         assert_eq!(parse_on_cpu(text), Some(OnCpu { is_runnable: true, ticks: 175, cpu: 5 }));
         assert_eq!(parse_on_cpu(b"12 (a) R 1 2"), None);
@@ -75,7 +75,8 @@ mod tests {
 
     #[test]
     fn pages_by_node() {
-        let text = b"7f00 default anon=300 N0=200 N2=100 kernelpagesize_kB=4\n7f01 default file=/N1=3 N2=1 kernelpagesize_kB=2048\n";
+        let text = b"7f00 default anon=300 N0=200 N2=100 kernelpagesize_kB=4\n\
+            7f01 default file=/N1=3 N2=1 kernelpagesize_kB=2048\n";
         assert_eq!(parse_by_node(text), [(0, 200 << 12), (2, (100 << 12) + (2 << 20))]);
     }
 }

@@ -106,7 +106,7 @@ mod tests {
     use std::path::Path;
 
     #[test]
-    fn what_the_kernel_shows() {
+    fn memory_and_transfers_are_parsed() {
         let status = b"Name:\tRssAnon: 1 kB\nVmRSS:\t   60 kB\nRssAnon:\t   10 kB\nRssFile:\t  20 kB\nRssShmem:\t 30 kB\n";
         assert_eq!(parse_resident(status), Some(Resident { anonymous: 40 << 10, file: 20 << 10 }));
         assert_eq!(parse_resident(b"Name:\tkthreadd\n"), None);

@@ -45,8 +45,8 @@ impl Roster {
             }
             if contract.find(&unit).is_none_or(UnitId::is_common) {
                 notes.push(format!(
-                    "process {} entered unit `{unit}` by `commonhold exec` before this start; the contract no longer has that unit, \
-                     so the rules decide its unit",
+                    "process {} entered unit `{unit}` by `commonhold exec` before this start; the contract no longer has that \
+                     unit, so the rules decide its unit",
                     process.pid
                 ));
             }
