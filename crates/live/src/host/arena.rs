@@ -33,8 +33,8 @@ impl Shared {
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         let (access, shared) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: a new mapping, at an address of the kernel's choice, aliases no other memory.
-        let at = unsafe { mmap(std::ptr::null_mut(), LENGTH, access, shared, &file, 0) }?;
-        let page = NonNull::new(at.cast()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
+        let address = unsafe { mmap(std::ptr::null_mut(), LENGTH, access, shared, &file, 0) }?;
+        let page = NonNull::new(address.cast()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
         let shared = Shared(page);
         shared.page().version.store(VERSION, Ordering::Release);
         Ok((shared, file))

@@ -33,16 +33,16 @@ pub(crate) fn groups(stream: &UnixStream) -> Vec<u32> {
         let answer = unsafe {
             libc::getsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERGROUPS, room, &raw mut bytes)
         };
-        let found = usize::try_from(bytes).unwrap_or(0) / size_of::<u32>();
+        let count = usize::try_from(bytes).unwrap_or(0) / size_of::<u32>();
         if answer == 0 {
-            groups.truncate(found);
+            groups.truncate(count);
             return groups;
         }
-        // The kernel returns the needed length.
-        if io::Error::last_os_error().raw_os_error() != Some(libc::ERANGE) || found <= groups.len() {
+        // With ERANGE, `count` is the length that is needed.
+        if io::Error::last_os_error().raw_os_error() != Some(libc::ERANGE) || count <= groups.len() {
             return Vec::new();
         }
-        groups.resize(found, 0);
+        groups.resize(count, 0);
     }
 }
 

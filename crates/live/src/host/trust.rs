@@ -185,6 +185,7 @@ pub fn regular(facts: &Metadata) -> io::Result<()> {
     Err(refuse(format!("it is {name}, not a regular file")))
 }
 
+/// The error of a file that is not of the required kind.
 fn refuse(why: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, why)
 }

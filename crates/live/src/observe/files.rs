@@ -84,6 +84,7 @@ impl Tree {
         self.failed(path, source)
     }
 
+    /// The error for a file that cannot be read, with a remedy by the kind of error.
     fn failed(&self, path: &str, source: io::Error) -> LiveError {
         let remedy = match source.kind() {
             io::ErrorKind::NotFound => "; is /proc or /sys mounted?",
@@ -108,8 +109,8 @@ pub(crate) fn plain(text: &str) -> String {
 
 /// Whether an error says that a file, or the object it describes, does not exist.
 fn is_gone(error: &io::Error) -> bool {
-    let gone = [libc::ENOENT, libc::ENODEV, libc::ENXIO, libc::ESRCH, libc::ENOTDIR];
-    error.raw_os_error().is_some_and(|code| gone.contains(&code))
+    let missing = [libc::ENOENT, libc::ENODEV, libc::ENXIO, libc::ESRCH, libc::ENOTDIR];
+    error.raw_os_error().is_some_and(|code| missing.contains(&code))
 }
 
 #[cfg(test)]

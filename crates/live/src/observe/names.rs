@@ -9,7 +9,7 @@
 //! Properties: an error never replaces an earlier answer, so an outage of a directory server takes no process out of its unit.
 //! At most one lookup thread runs at a time, however slow the server is.
 //!
-//! Limits: the first lookup of a name, and those at a reload, block the caller.
+//! Limits: the first lookup of a name, and the lookups at a reload, block the caller.
 
 mod again;
 mod nss;
@@ -147,6 +147,7 @@ impl SystemNames {
         look_up().inspect_err(|e| self.complain(&question.to_string(), *e))
     }
 
+    /// Records a failed lookup as a message, unless there are [`PROBLEMS_MAX`] already.
     fn complain(&self, subject: &str, error: LookupError) {
         let problem = format!("cannot look up {subject}: {error}");
         let mut messages = self.messages.borrow_mut();

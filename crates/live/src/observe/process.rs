@@ -329,16 +329,16 @@ pub(crate) struct Pins(Option<(ProcessKey, Pinned)>);
 impl Pins {
     /// Like [`pin`], with the kernel's error: `ESRCH` if the process has ended.
     pub(crate) fn pin(&mut self, procfs: &mut ProcFs, key: ProcessKey) -> io::Result<&Pinned> {
-        let gone = || io::Error::from_raw_os_error(libc::ESRCH);
+        let no_such_process = || io::Error::from_raw_os_error(libc::ESRCH);
         if self.0.as_ref().is_none_or(|(known, _)| *known != key) {
             self.0 = None;
             let pinned = Pinned::of(key.pid)?;
             if !is_alive(procfs, key).map_err(io::Error::other)? {
-                return Err(gone());
+                return Err(no_such_process());
             }
             self.0 = Some((key, pinned));
         }
-        self.0.as_ref().map(|(_, pinned)| pinned).ok_or_else(gone)
+        self.0.as_ref().map(|(_, pinned)| pinned).ok_or_else(no_such_process)
     }
 }
 
@@ -493,8 +493,8 @@ fn parse_cgroup(text: &[u8]) -> String {
     for line in text.split(|byte| *byte == b'\n') {
         if let Some(path) = line.strip_prefix(b"0::") {
             v2 = Some(path);
-        } else if let Some(at) = line.windows(14).position(|part| part == b":name=systemd:") {
-            systemd = Some(&line[at + 14..]);
+        } else if let Some(start) = line.windows(14).position(|window| window == b":name=systemd:") {
+            systemd = Some(&line[start + 14..]);
         }
     }
     let path = match (v2, systemd) {
@@ -512,6 +512,7 @@ fn parse_births(text: &[u8]) -> Option<(u32, u32)> {
     Some((threads, parse_number(fields.next()?)?))
 }
 
+/// The value of a variable in the text of /proc/PID/environ.
 fn find_variable(environ: &[u8], name: &str) -> Option<String> {
     environ.split(|byte| *byte == 0).find_map(|entry| {
         let value = entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;

@@ -347,7 +347,7 @@ impl Roster {
         self.report(read, changes)
     }
 
-    /// Returns a scan's changes, or keeps those of a failed scan for the next one to report.
+    /// Returns the changes of a scan. After a failure, the changes are kept for the next scan to report.
     fn report(&mut self, scanned: Result<(), LiveError>, changes: Changes) -> Result<Changes, LiveError> {
         match scanned {
             Ok(()) => Ok(changes),
@@ -507,7 +507,7 @@ impl Roster {
         must_repeat.map(|_| ())
     }
 
-    /// Compares a listing of /proc with the known processes, and records those that started or ended. Returns whether the next
+    /// Compares a listing of /proc with the known processes, and records which started or ended. Returns whether the next
     /// scan must list again, because a process could not be read: it ended meanwhile, or its files were incomplete.
     fn compare(
         &mut self,
@@ -696,7 +696,7 @@ impl Roster {
         Ok(())
     }
 
-    /// Reads one process's facts again: those that can change its unit, or with `all_facts` all.
+    /// Reads one process's facts again: the facts that can change its unit, or with `all_facts` all.
     fn read_one_again(&mut self, pid: u32, all_facts: bool, changes: &mut Changes) -> Result<(), LiveError> {
         let cpu_ns = self.clock(pid);
         let stat = self.procfs.stat(pid)?;
@@ -770,7 +770,7 @@ fn stays_of(roster: &Roster, known: &Known) -> Option<Stays> {
     stays(&known.facts, &known.member.placement, delegated.as_deref())
 }
 
-/// Has the policy place a process, given its parent's placement. Facts are those of the user that the process counts for.
+/// Has the policy place a process, given its parent's placement. User and groups are of the user for whom the process counts.
 fn placement_of(roster: &Roster, known: &Known) -> Placement {
     let parent = roster.known.get(&known.member.parent).map(|parent| parent.member.placement);
     let entered = roster.entered.get(&known.member.key).and_then(|(_, path)| roster.contract.find(path));

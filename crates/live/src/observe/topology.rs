@@ -55,6 +55,7 @@ pub fn read(root: &Path) -> Result<Machine, LiveError> {
     read_usable(&tree, &usable(&tree, own_affinity)?)
 }
 
+/// The CPUs that the calling thread may use.
 fn own_affinity() -> Result<CpuSet, LiveError> {
     affinity::get(0).map_err(|source| LiveError::Process {
         pid: std::process::id(),
@@ -139,6 +140,7 @@ pub fn possible(root: &Path) -> Result<CpuSet, LiveError> {
     parse_list(&tree, &path, &tree.required(&path)?)
 }
 
+/// Reads the facts of a machine of whose CPUs these are usable.
 fn read_usable(tree: &Tree, usable: &Usable) -> Result<Machine, LiveError> {
     let nodes = NodeFacts::read(tree)?;
     let mut cpus = read_cpus(tree, usable, &nodes)?;
@@ -207,6 +209,7 @@ impl NodeFacts {
         Ok(())
     }
 
+    /// The facts of a machine that counts as one node, with this memory.
     fn single(memory_bytes: u64) -> NodeFacts {
         NodeFacts { nodes: vec![Node { id: 0, memory_bytes }], cpus: Vec::new() }
     }
@@ -329,6 +332,7 @@ pub(crate) fn meminfo(tree: &Tree, path: &str, row: &str) -> Result<Option<u64>,
     bytes.map(Some).ok_or_else(|| tree.malformed(path, &format!("a {row} row in kB"), line))
 }
 
+/// The list of CPUs or nodes in a file; `None` if the file does not exist.
 fn cpu_list(tree: &Tree, path: &str) -> Result<Option<CpuSet>, LiveError> {
     tree.optional(path)?.map(|text| parse_list(tree, path, &text)).transpose()
 }

@@ -78,8 +78,8 @@ fn model(cpuinfo: &str) -> String {
 /// is empty.
 fn value<'t>(cpuinfo: &'t str, name: &str) -> Option<&'t str> {
     let mut lines = cpuinfo.lines().filter_map(|line| line.split_once(':'));
-    let found = lines.find(|(key, _)| key.trim() == name)?.1.trim();
-    (!found.is_empty()).then_some(found)
+    let value = lines.find(|(key, _)| key.trim() == name)?.1.trim();
+    (!value.is_empty()).then_some(value)
 }
 
 /// The measured bandwidth of a machine's bus; `None` if it was not measured.

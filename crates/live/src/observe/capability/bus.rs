@@ -26,8 +26,8 @@ pub(super) const CAP: &str = "bus use of units capped";
 const REPORT: &str =
     "start programs with LD_PRELOAD=libcommonhold-gang.so, or have them report it (docs/gangs.md)";
 
-/// The rows about the memory bus: the four sources, and what they need. `counter` is the result of opening a counter of cache
-/// misses for this process.
+/// The rows about the memory bus: the four sources of transferred bytes, throttling, and the features that these need. `counter`
+/// is the result of opening a counter of cache misses for this process.
 pub(super) fn rows(context: &Context, counter: io::Result<()>) -> Vec<Row> {
     let counts = counters(context, counter);
     vec![
@@ -46,6 +46,7 @@ pub(super) fn rows(context: &Context, counter: io::Result<()>) -> Vec<Row> {
 /// The processor's flags for counting a group's transfers.
 const METERS: [&str; 2] = ["cqm_mbm_total", "cqm_mbm_local"];
 
+/// Whether the processor shows one of these flags.
 pub(super) fn has_flag(context: &Context, flags: &[&str]) -> bool {
     flags.iter().any(|flag| context.cpu_flags.contains(*flag))
 }

@@ -193,7 +193,7 @@ impl Status {
         }
     }
 
-    /// Whether our effective capabilities include this one.
+    /// Whether a capability is among our effective capabilities.
     pub(super) fn has(&self, capability: Capability) -> bool {
         self.capabilities & (1 << capability as u32) != 0
     }

@@ -11,7 +11,7 @@ use super::resources::pressure;
 use crate::observe::disk::devices::{self, Device, Weigher};
 use crate::observe::disk::{NotADisk, is_numbered, not_a_disk};
 
-/// The rows about disks. `io` and `memory` are the rows of these controllers.
+/// The rows about disks. `io` and `memory` are the rows of the io controller and the memory controller.
 pub(super) fn rows(context: &Context, io: &Row, memory: &Row) -> Vec<Row> {
     let mount = context.cgroup2().map(|mount| mount.point.clone()).unwrap_or_default();
     let disks = devices::read(&context.tree, &mount);
@@ -145,12 +145,12 @@ fn io_cost(context: &Context, disks: &[Device], io: &Row) -> Row {
         }
         (Some(disk), _) => {
             let reason = format!("the kernel has it, but it is off on {}{cannot}", disk.name);
-            let how = match disk.model {
+            let command = match disk.model {
                 Some(_) => "commonhold run switches it on",
                 None => "commonhold calibrate FOLDER, then commonhold run",
             };
             let remedy =
-                format!("{how}; or, unmeasured, echo '{} enable=1' > {}", disk.number, file.display());
+                format!("{command}; or, unmeasured, echo '{} enable=1' > {}", disk.number, file.display());
             Row::partly(Area::Disk, name, reason).remedy(remedy)
         }
     }
@@ -181,6 +181,7 @@ fn without_io_cost(context: &Context, mount: &Path, io: &Row) -> Row {
     Row::no(Area::Disk, name, reason).remedy("boot a kernel built with CONFIG_BLK_CGROUP_IOCOST=y")
 }
 
+/// The names of disks, separated by commas.
 fn names_of<'d>(disks: impl Iterator<Item = &'d Device>) -> String {
     disks.map(|disk| disk.name.as_str()).collect::<Vec<_>>().join(", ")
 }

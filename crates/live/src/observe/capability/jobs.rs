@@ -21,6 +21,7 @@ pub(super) fn rows(context: &Context, machine: &Machine, can_move_pages: bool) -
     vec![seats(context, machine), pages(context, machine, can_move_pages)]
 }
 
+/// The row about pools, among which the seats of a job's threads are chosen.
 fn seats(context: &Context, machine: &Machine) -> Row {
     let (area, name) = (Area::Cpu, "jobs in pools");
     let pools = Pools::form(machine, Form::Auto);
@@ -35,6 +36,7 @@ fn seats(context: &Context, machine: &Machine) -> Row {
     Row::partly(area, name, format!("{reason}; our own user's processes only")).remedy(GIVE_CAPABILITIES)
 }
 
+/// The row that says whether a job's pages can be moved to the nodes of its threads.
 fn pages(context: &Context, machine: &Machine, can_move_pages: bool) -> Row {
     let (area, name) = (Area::Memory, "pages of jobs moved");
     if machine.nodes.len() < 2 {

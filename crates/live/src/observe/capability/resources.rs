@@ -41,6 +41,7 @@ pub(super) fn swaps(context: &Context) -> Vec<String> {
     text.lines().skip(1).filter_map(|line| line.split_whitespace().next().map(str::to_owned)).collect()
 }
 
+/// The row about swap areas, without which anonymous memory cannot be called back.
 fn swap(context: &Context) -> Row {
     let swaps = swaps(context);
     if swaps.is_empty() {
@@ -50,6 +51,7 @@ fn swap(context: &Context) -> Row {
     Row::yes(Area::Memory, "swap", swaps.join(", "))
 }
 
+/// The row about swap that is compressed in memory.
 fn zram(context: &Context) -> Row {
     let name = "compressed swap (zram)";
     let used: Vec<String> = swaps(context).into_iter().filter(|swap| swap.contains("zram")).collect();

@@ -13,7 +13,8 @@ use crate::observe::topology;
 /// The oldest kernel on which everything here works: `pidfd_open(2)` came with 5.3, waiting on a pidfd with 5.4.
 const KERNEL_MIN: (u32, u32) = (5, 4);
 
-/// All capabilities that the `user` backend can use, since `setcap` replaces those that a file has.
+/// The remedy that gives this program the capabilities of the `user` backend. It names all of them, since `setcap` replaces the
+/// capabilities that a file already has.
 pub(crate) const GIVE_CAPABILITIES: &str =
     "run as root, or `setcap cap_kill,cap_sys_nice,cap_sys_ptrace+ep $(command -v commonhold)`";
 
@@ -214,11 +215,11 @@ fn bounds_of_others(context: &Context) -> Row {
     });
     let memory =
         (!bounded.is_empty()).then(|| format!("bounds of memory (`MemoryMax=`) in {}", list(&bounded)));
-    let found: Vec<String> = caps.into_iter().chain(memory).collect();
-    if found.is_empty() {
+    let bounds: Vec<String> = caps.into_iter().chain(memory).collect();
+    if bounds.is_empty() {
         return Row::yes(Area::Surroundings, name, "none is set");
     }
-    let reason = format!("{}; they stay in force, and units are held within them", found.join("; "));
+    let reason = format!("{}; they stay in force, and units are held within them", bounds.join("; "));
     Row::partly(Area::Surroundings, name, reason)
 }
 
@@ -251,6 +252,7 @@ fn container_sign(context: &Context) -> Option<String> {
     Some(format!("our cgroup is {path}"))
 }
 
+/// The row that says whether this is a virtual machine, whose host may take CPU time away.
 fn virtual_machine(context: &Context) -> Row {
     let name = "outside a VM";
     let hypervisor = context.tree.text("/sys/hypervisor/type");

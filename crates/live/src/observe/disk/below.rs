@@ -73,16 +73,17 @@ fn number_of(tree: &Tree, folder: &Path, device: u64) -> Option<String> {
     }
     let folder = host::canonical(folder).ok()?;
     let mounts = tree.text("/proc/self/mountinfo")?;
-    let around = mounts.lines().filter_map(parse_mount).filter(|(point, _)| folder.starts_with(point));
-    let (_, source) = around.max_by_key(|(point, _)| point.as_os_str().len())?;
+    let enclosing = mounts.lines().filter_map(parse_mount).filter(|(point, _)| folder.starts_with(point));
+    let (_, source) = enclosing.max_by_key(|(point, _)| point.as_os_str().len())?;
     let facts = host::look(&source).ok()?;
     Some(number(facts.rdev())).filter(|number| number.0 != 0).map(text)
 }
 
 /// The mount point and the source in a line of mountinfo.
 fn parse_mount(line: &str) -> Option<(PathBuf, PathBuf)> {
-    let (left, right) = line.split_once(" - ")?;
-    Some((PathBuf::from(left.split_whitespace().nth(4)?), PathBuf::from(right.split_whitespace().nth(1)?)))
+    let (mount, filesystem) = line.split_once(" - ")?;
+    let (point, source) = (mount.split_whitespace().nth(4)?, filesystem.split_whitespace().nth(1)?);
+    Some((PathBuf::from(point), PathBuf::from(source)))
 }
 
 /// Adds the whole disks below `device`, a folder of /sys, to `into`: the disk of a partition or of an eMMC area, and the slaves

@@ -94,14 +94,14 @@ pub(crate) fn emmc_of_area(name: &str) -> Option<&str> {
     is_area.then(|| &name[..name.len() - area.len()])
 }
 
-/// The disks, without those that serve only self-writing arrays.
+/// The disks, except for drives that serve only self-writing arrays.
 pub(crate) fn list(tree: &Tree) -> Result<Vec<Disk>, LiveError> {
     let mut disks = all_disks(tree)?;
     disks.retain(|disk| !arrays::serves_arrays_only(tree, &disk.name));
     Ok(disks)
 }
 
-/// The disks, including those that serve only self-writing arrays.
+/// The disks, including drives that serve only self-writing arrays.
 fn all_disks(tree: &Tree) -> Result<Vec<Disk>, LiveError> {
     let mut disks = Vec::new();
     for name in tree.names("/sys/block") {
@@ -121,12 +121,12 @@ fn all_disks(tree: &Tree) -> Result<Vec<Disk>, LiveError> {
     Ok(disks)
 }
 
-/// The names of the disks; empty if they cannot be read.
+/// The names of the disks, except for drives that serve only self-writing arrays; empty if the disks cannot be read.
 pub(crate) fn disk_names(tree: &Tree) -> Vec<String> {
     list(tree).unwrap_or_default().into_iter().map(|disk| disk.name).collect()
 }
 
-/// The names of the disks, including those that serve only self-writing arrays; empty if they cannot be read.
+/// The names of the disks, including drives that serve only self-writing arrays; empty if the disks cannot be read.
 pub(crate) fn all_disk_names(tree: &Tree) -> Vec<String> {
     all_disks(tree).unwrap_or_default().into_iter().map(|disk| disk.name).collect()
 }

@@ -59,8 +59,8 @@ impl Alarms {
     /// Consumes pending events, so that the descriptor is not readable until the next one.
     pub(crate) fn drain(&mut self) {
         let mut events = Vec::with_capacity(64);
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        while epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&now))
+        let no_wait = Timespec { tv_sec: 0, tv_nsec: 0 };
+        while epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&no_wait))
             .is_ok_and(|n| n > 0)
         {
             self.has_rung = true;

@@ -34,14 +34,14 @@ impl Around {
     /// The most that our units may be charged in total, in bytes; `units` is their present charge. `None`: none of these groups
     /// is bounded.
     pub(crate) fn room(&self, units: &Charged, buffer: &mut Buffer) -> Result<Option<u64>, LiveError> {
-        let mut least = None;
+        let mut least_room = None;
         for (dir, group) in &self.0 {
             if let Some(bound) = bound_of(dir) {
                 let room = bound.saturating_sub(held_by_others(&group.read(buffer)?, units));
-                least = Some(least.map_or(room, |least: u64| least.min(room)));
+                least_room = Some(least_room.map_or(room, |least: u64| least.min(room)));
             }
         }
-        Ok(least)
+        Ok(least_room)
     }
 }
 

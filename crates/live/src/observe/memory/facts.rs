@@ -32,8 +32,8 @@ impl Packing {
         Packing { swapped, pool, next: 0, permille: 0 }
     }
 
-    /// The memory that a unit's pages on zram take if the unit has `swapped` bytes in swap: the same share of zram's memory as of
-    /// all swapped bytes.
+    /// The memory that a unit's pages on zram take if the unit has `swapped` bytes in swap. The unit's share of zram's memory is
+    /// assumed to be its share of all swapped bytes.
     pub(crate) fn of(&self, swapped: u64) -> u64 {
         let bytes = u128::from(self.pool) * u128::from(swapped) / u128::from(self.swapped.max(1));
         u64::try_from(bytes).unwrap_or(u64::MAX).min(self.pool)

@@ -74,6 +74,7 @@ impl Machine {
         })
     }
 
+    /// Reads the machine's memory now, and /proc/zoneinfo if the pause since its last read is long enough.
     pub(crate) fn read(&mut self, buffer: &mut Buffer) -> Result<MachineMemory, LiveError> {
         let meminfo = MachineMemory::parse(self.meminfo.read(buffer)?);
         let begun = clock::now();

@@ -60,6 +60,7 @@ struct Portion {
 }
 
 impl Portion {
+    /// The ratio of a process's own part (PSS) to its resident memory.
     fn of(own: Resident, shown: Resident) -> Portion {
         let ratio = |own: u64, shown: u64| {
             let ratio = u128::from(own) * u128::from(WHOLE) / u128::from(shown.max(1));
@@ -68,6 +69,7 @@ impl Portion {
         Portion { anonymous: ratio(own.anonymous, shown.anonymous), file: ratio(own.file, shown.file) }
     }
 
+    /// The own part of this resident memory.
     fn apply(self, shown: Resident) -> Resident {
         let scale = |bytes: u64, ratio: u64| bytes / WHOLE * ratio + bytes % WHOLE * ratio / WHOLE;
         Resident { anonymous: scale(shown.anonymous, self.anonymous), file: scale(shown.file, self.file) }

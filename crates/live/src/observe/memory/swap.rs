@@ -5,7 +5,7 @@
 //!
 //! Algorithm: a unit's *packed* memory is its part of zram's memory, in proportion to its part of all swapped memory
 //! (memory.swap.current). The next page swapped out is expected to compress as well as the pages already swapped out, or to half
-//! its size while these are less than [`ENOUGH`]. Of several swap areas, the kernel fills the one of the highest priority first.
+//! its size while these are less than [`ENOUGH`]. The kernel fills swap areas in the order of their priority, the highest first.
 //!
 //! Limits: the kernel does not show which area has a unit's pages, nor how well they compress. All units are assumed to be alike.
 //! zswap charges its memory to the unit itself, so only the compression of the next page is needed from it.

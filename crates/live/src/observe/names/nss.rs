@@ -1,7 +1,8 @@
-//! Lookups in the machine's name service (NSS), which asks files, LDAP, or whatever `/etc/nsswitch.conf` says.
+//! Lookups of users and groups in the machine's name service (NSS), which uses files, LDAP and other sources, as configured in
+//! `/etc/nsswitch.conf`.
 //!
-//! Every lookup is one call into the C library, repeated with a larger buffer while the entry does not fit. A call blocks for as
-//! long as the servers behind it take.
+//! Every lookup is one call into the C library, repeated with a larger buffer while the entry does not fit. A call blocks until
+//! the servers behind it answer.
 
 use std::ffi::{CStr, CString};
 use std::fmt;
@@ -28,7 +29,7 @@ impl Book {
     }
 }
 
-/// The kind of an entry: `user` or `group`.
+/// Shows the kind of the database's entries: `user` or `group`.
 impl fmt::Display for Book {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {

@@ -276,7 +276,8 @@ fn charge(known: &mut Known, account: &mut Account, pass: Pass) -> bool {
     let charged_ns = known.clocks.cpu_ns.unwrap_or(cpu_ns);
     known.clocks.cpu_ns = Some(cpu_ns);
     if cpu_ns < charged_ns {
-        // A clock that went back belongs to a later process with the same pid. An inode of 0 has the next listing find that out.
+        // A clock that went back belongs to a later process with the same pid. With an inode of 0, the next listing reads this
+        // pid's files again, and finds the later process.
         known.inode = 0;
         return false;
     }

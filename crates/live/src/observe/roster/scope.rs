@@ -110,7 +110,7 @@ impl Roster {
         known.is_some_and(|known| self.is_in_others_scope(known) && !self.needs_scope(known))
     }
 
-    /// Whether a process is in a scope of a unit other than its own and those that enclose its own.
+    /// Whether a process is in the scope of a unit that is neither its own nor encloses its own.
     pub(super) fn is_in_others_scope(&self, known: &Known) -> bool {
         let Some(scope) = &known.scope else { return false };
         let slice = scope
