@@ -312,7 +312,7 @@ impl Member {
             }
             (None, None) => {}
         }
-        // Add the time for which the job was stopped since the last poll, the last report and its stop, whichever came last.
+        // While the job is stopped, add the time since the latest of its stop, the last poll and the last report.
         if let Some(since) = stopped_since {
             let from = since.max(self.paused_until).max(if self.at == LEFT { 0 } else { self.at });
             self.paused = self.paused.saturating_add(now.saturating_sub(from));

@@ -168,6 +168,7 @@ fn probe_with(root: &Path, syscalls: Syscalls) -> Capabilities {
     let user = surroundings::user_backend(&context);
     let controller = |area, name| cgroup.controller(&context, area, name);
 
+    // The order of rows within an area is that in which `doctor` shows them.
     let mut rows = cgroup.rows(&context);
     rows.extend([kernel.clone(), backend.clone(), user.clone()]);
     rows.extend([controller(Area::Cpu, "cpu"), controller(Area::Cpu, "cpuset")]);
@@ -188,6 +189,7 @@ fn probe_with(root: &Path, syscalls: Syscalls) -> Capabilities {
     let machine = topology::read(root).map_err(|error| {
         rows.push(Row::no(Area::Surroundings, "facts of the machine", error.to_string()));
     });
+    // Rows that depend on the machine's facts come last; sorting by area, which is stable, puts each into its area.
     if let Ok(machine) = &machine {
         rows.push(bus::capacity(&context, machine));
         rows.extend(shared::machine_rows(machine));
@@ -259,6 +261,7 @@ impl Capabilities {
         }
     }
 
+    /// CPU is held by the `kernel` backend, else by the `cgroup` backend, else by the `user` backend, which always works in part.
     fn cpu_enforcer(&self) -> Enforcer {
         let reason = |name: &str| {
             let row = self.rows.iter().find(|row| row.area == Area::Cpu && row.name == name);

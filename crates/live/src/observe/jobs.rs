@@ -257,6 +257,7 @@ impl Jobs {
         let present: BTreeMap<ProcessKey, (UnitId, JobKind, u32)> =
             members.iter().map(|(key, unit, kind, session, _)| (*key, (*unit, *kind, *session))).collect();
         let (by_thread, retired) = (&mut self.by_thread, &mut self.retired);
+        // A process that changed its unit or session is removed, too, and then joins another job as if it were new.
         self.known.retain(|key, known| {
             let stays = present.get(key).is_some_and(|(unit, kind, session)| {
                 let left_session = matches!(known.bond, Bond::Session(joined) if joined != *session);

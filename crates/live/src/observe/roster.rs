@@ -163,6 +163,7 @@ struct Moving {
 }
 
 impl Decisive {
+    /// The decisive facts under a contract, by the kinds of its rules.
     fn under(contract: &Contract) -> Decisive {
         let divides_users = contract.present().any(|unit| contract.unit(unit).each == Some(Each::User));
         let mut decisive = Decisive { identity: divides_users, ..Decisive::default() };
@@ -374,6 +375,7 @@ impl Roster {
         self.report(scanned, changes)
     }
 
+    /// Finds and places processes that are new or changed, and adds the changes to `changes`.
     fn scan(
         &mut self,
         contract: &Contract,

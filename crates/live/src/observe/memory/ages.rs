@@ -3,10 +3,11 @@
 //! Problem: a control group's charge does not distinguish pages in use from pages last used an hour ago.
 //!
 //! Algorithm: a kernel with a multi-generation LRU keeps the pages of a control group in numbered generations, and shows them in
-//! debugfs. Every [`AGE`], the kernel is made to begin a generation in every control group of ours, and in every group inside a
-//! foreign group that holds a unit. For this, it walks the page tables. Pages that were touched since the previous walk move to
-//! the generation that was the youngest until then; pages that were not touched stay in theirs. Touches since the last walk, with
-//! which the youngest generation began, are unknown. So pages are cold if they had stayed for [`COLD`] at that walk.
+//! debugfs. Every [`GENERATION_INTERVAL`], the kernel is made to begin a generation in every control group of ours, and in every
+//! group inside a foreign group that holds a unit. For this, it walks the page tables. Pages that were touched since the previous
+//! walk move to the generation that was the youngest until then; pages that were not touched stay in theirs. With the last walk,
+//! the youngest generation began. The kernel does not know yet which pages were touched since. So pages count as cold if, at the
+//! last walk, they had not been touched for [`COLD_AFTER`].
 //!
 //! Walking page tables takes time. When the kernel reclaims pages from a control group, it begins a generation by itself, and is
 //! not made to begin another. A separate thread does the work, for a small part of the machine's time ([`rest_after`]).
@@ -32,11 +33,11 @@ use crate::host::write;
 use crate::observe::knob::read;
 
 /// How often a generation begins.
-const AGE: Duration = Duration::from_secs(5);
+const GENERATION_INTERVAL: Duration = Duration::from_secs(5);
 /// No generation is begun if the youngest is younger than this, since the kernel began it by itself.
-const YOUNG: Duration = Duration::from_secs(4);
+const GENERATION_AGE_MIN: Duration = Duration::from_secs(4);
 /// Pages not touched for this long are cold: two generations, of the four that exist at most.
-const COLD: Duration = Duration::from_secs(10);
+const COLD_AFTER: Duration = Duration::from_secs(10);
 /// The file with the kernel's generations, and the file that says whether it makes any: a hexadecimal mask of enabled features.
 const LRU_GEN: &str = "/sys/kernel/debug/lru_gen";
 const ENABLED: &str = "/sys/kernel/mm/lru_gen/enabled";
@@ -94,7 +95,7 @@ impl Ages {
                 let is_enabled = read(Path::new(ENABLED)).is_ok_and(|text| are_made(&text));
                 let tops = tops.lock().unwrap_or_else(PoisonError::into_inner).clone();
                 age(is_enabled.then_some(Path::new(LRU_GEN)), &tops, &known);
-                thread::sleep(AGE.max(rest_after(begun.elapsed())));
+                thread::sleep(GENERATION_INTERVAL.max(rest_after(begun.elapsed())));
             }
         };
         thread::Builder::new().name("ages".to_owned()).spawn(run).ok()?;
@@ -172,7 +173,7 @@ impl Group {
     /// The nodes in which another generation is due, each with the number of its youngest generation.
     fn due(&self) -> impl Iterator<Item = (u32, u64)> {
         let youngest = self.nodes.iter().filter_map(|node| Some((node.id, node.generations.last()?)));
-        youngest.filter(|(_, last)| last.age >= YOUNG).map(|(node, last)| (node, last.number))
+        youngest.filter(|(_, last)| last.age >= GENERATION_AGE_MIN).map(|(node, last)| (node, last.number))
     }
 }
 
@@ -192,11 +193,11 @@ struct Generation {
 }
 
 impl Node {
-    /// The memory of the generations whose pages were not touched for long enough: for [`COLD`], from the beginning of the next
-    /// generation to the beginning of the youngest.
+    /// The memory of the generations whose pages were not touched for [`COLD_AFTER`], from the beginning of the next generation
+    /// to the beginning of the youngest.
     fn cold(&self) -> Cold {
         let Some(youngest) = self.generations.last() else { return Cold::default() };
-        let is_cold = |next: &Generation| next.age.saturating_sub(youngest.age) >= COLD;
+        let is_cold = |next: &Generation| next.age.saturating_sub(youngest.age) >= COLD_AFTER;
         let pairs = self.generations.windows(2).filter(|pair| is_cold(&pair[1]));
         pairs.fold(Cold::default(), |sum, pair| sum.with(pair[0].memory))
     }

@@ -5,12 +5,12 @@
 //!
 //! Algorithm: a process's *portion* is the ratio of its memory in `smaps_rollup` to its memory in `status`. A thread measures the
 //! portions of the [`PROCESSES_MAX`] largest processes of each unit with more than one process. It then pauses for
-//! [`REST_TIMES`] times as long as that took, and at least for [`EVERY`]. Between measurements, memory in `status` times the
+//! [`REST_TIMES`] times as long as that took, and at least for [`PAUSE_MIN`]. Between measurements, memory in `status` times the
 //! portion counts as the process's own.
 //!
-//! Cost: a process that has not run since its measurement is measured again only after [`AGAIN`], since other processes may have
-//! mapped or unmapped its pages. If the set of measured processes has changed since, it is measured again after [`SETTLED`]. So
-//! on an idle machine, each process is measured once a minute.
+//! Cost: a process that has not run since its measurement is measured again only after [`VALID_USUALLY`], since other processes
+//! may have mapped or unmapped its pages. If the set of measured processes has changed since, it is measured again after
+//! [`VALID_AFTER_CHANGE`]. So on an idle machine, each process is measured once a minute.
 //!
 //! Limits: a process's memory counts in full until its portion is known, which takes some seconds. It always counts in full if
 //! [`PROCESSES_MAX`] processes of the unit are larger, or if it is smaller than [`BYTES_MIN`]. Portions are some seconds old.
@@ -39,10 +39,10 @@ pub(crate) struct Holder {
 }
 
 /// The shortest pause between two rounds.
-const EVERY: Duration = Duration::from_secs(2);
+const PAUSE_MIN: Duration = Duration::from_secs(2);
 /// For how long the measurement of a sleeping process is valid: usually, and if the set of processes has changed since.
-const AGAIN: Duration = Duration::from_secs(60);
-const SETTLED: Duration = Duration::from_secs(10);
+const VALID_USUALLY: Duration = Duration::from_secs(60);
+const VALID_AFTER_CHANGE: Duration = Duration::from_secs(10);
 /// The thread takes at most 1/50 of a CPU.
 const REST_TIMES: u32 = 50;
 /// The most processes measured in a unit.
@@ -50,9 +50,9 @@ const PROCESSES_MAX: usize = 32;
 /// Smaller processes are not measured.
 const BYTES_MIN: u64 = 1 << 20;
 /// The denominator of portions.
-const WHOLE: u64 = 1 << 16;
+const DENOMINATOR: u64 = 1 << 16;
 
-/// A process's portions of its resident memory, in units of 1/[`WHOLE`].
+/// A process's portions of its resident memory, in units of 1/[`DENOMINATOR`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Portion {
     anonymous: u64,
@@ -63,15 +63,16 @@ impl Portion {
     /// The ratio of a process's own part (PSS) to its resident memory.
     fn of(own: Resident, shown: Resident) -> Portion {
         let ratio = |own: u64, shown: u64| {
-            let ratio = u128::from(own) * u128::from(WHOLE) / u128::from(shown.max(1));
-            u64::try_from(ratio).unwrap_or(WHOLE).min(WHOLE)
+            let ratio = u128::from(own) * u128::from(DENOMINATOR) / u128::from(shown.max(1));
+            u64::try_from(ratio).unwrap_or(DENOMINATOR).min(DENOMINATOR)
         };
         Portion { anonymous: ratio(own.anonymous, shown.anonymous), file: ratio(own.file, shown.file) }
     }
 
     /// The own part of this resident memory.
     fn apply(self, shown: Resident) -> Resident {
-        let scale = |bytes: u64, ratio: u64| bytes / WHOLE * ratio + bytes % WHOLE * ratio / WHOLE;
+        let scale =
+            |bytes: u64, ratio: u64| bytes / DENOMINATOR * ratio + bytes % DENOMINATOR * ratio / DENOMINATOR;
         Resident { anonymous: scale(shown.anonymous, self.anonymous), file: scale(shown.file, self.file) }
     }
 }
@@ -125,7 +126,10 @@ impl Measurement {
     fn is_valid(&self, clock: Option<u64>, changed: Option<Instant>, now: Instant) -> bool {
         let age = now.saturating_duration_since(self.at);
         let is_after_change = changed.is_none_or(|changed| self.at > changed);
-        clock.is_some() && clock == self.clock && age < AGAIN && (is_after_change || age < SETTLED)
+        clock.is_some()
+            && clock == self.clock
+            && age < VALID_USUALLY
+            && (is_after_change || age < VALID_AFTER_CHANGE)
     }
 }
 
@@ -190,7 +194,7 @@ fn run(shared: &Shared) {
             }
         }
         *lock(&shared.known) = known;
-        thread::sleep(EVERY.max(begun.elapsed() * REST_TIMES));
+        thread::sleep(PAUSE_MIN.max(begun.elapsed() * REST_TIMES));
     }
 }
 

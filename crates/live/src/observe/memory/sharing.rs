@@ -4,11 +4,11 @@
 //! Problem: the kernel charges a page to one control group, and counts nowhere how much each unit uses. But for a page that a
 //! process maps, it shows which control group is charged, and the page's number of mappings.
 //!
-//! Algorithm: every [`EVERY`], up to [`PROCESSES_MAX`] processes of each unit are sampled. Among the pages of the files that
-//! such a process maps, [`SAMPLES`] are drawn by stratified sampling. A resident page that is charged to another unit counts as
-//! a charge of that unit for others, divided by the page's mappings. The result estimates the part of each unit's charge that
-//! would move to others if every page were charged in equal parts to the processes that map it. A thread does this, for a small
-//! part of the machine's time ([`rest_after`]).
+//! Algorithm: in each round, up to [`PROCESSES_MAX`] processes of each unit are sampled. Among the pages of the files that such a
+//! process maps, [`SAMPLES`] are drawn by stratified sampling. A resident page that is charged to another unit counts as a charge
+//! of that unit for others, divided by the page's number of mappings. The result estimates the part of each unit's charge that
+//! would move to others if every page were charged in equal parts to the processes that map it. A thread does this, with pauses
+//! of at least [`PAUSE_MIN`] that keep it to a small part of the machine's time ([`rest_after`]).
 //!
 //! Limits: the estimate's error is some percent of the mapped memory. Files that are read without being mapped are not seen. It
 //! takes root (`CAP_SYS_ADMIN`), and a kernel with `CONFIG_PROC_PAGE_MONITOR`.
@@ -30,7 +30,7 @@ use crate::host::{self, File};
 use crate::observe::knob::read;
 
 /// The shortest pause between two rounds.
-const EVERY: Duration = Duration::from_secs(10);
+const PAUSE_MIN: Duration = Duration::from_secs(10);
 /// The most processes sampled in a unit, and pages sampled in a process.
 const PROCESSES_MAX: usize = 16;
 const SAMPLES: u64 = 256;
@@ -68,7 +68,7 @@ impl Sharing {
                 let begun = Instant::now();
                 let leaves = lock(&of_thread.leaves).clone();
                 *lock(&of_thread.charges) = sample(&leaves, &frames, &mut random);
-                thread::sleep(EVERY.max(rest_after(begun.elapsed())));
+                thread::sleep(PAUSE_MIN.max(rest_after(begun.elapsed())));
             }
         };
         thread::Builder::new().name("sharing".to_owned()).spawn(run).ok()?;

@@ -23,7 +23,7 @@ const UNWATCHED_AGE_MAX: Time = 100 * MS;
 const SHARED_AGE_MAX: Time = 1_000 * MS;
 
 /// A CPU clock that has stood still for `t` is read again after `t / STILL_DIVISOR`: a process that just ran is read in every
-/// scan, one that has slept for long is read rarely.
+/// scan, and a process that has slept for long is read rarely.
 const STILL_DIVISOR: Time = 8;
 
 /// The longest pause between two readings of a clock that stands still: the age that facts of unwatched units may have, or
@@ -32,7 +32,8 @@ const STILL_DIVISOR: Time = 8;
 const PAUSE_MAX: Time = UNWATCHED_AGE_MAX;
 const PAUSE_PER_PROCESS: Time = MS / 5;
 
-/// Times the number of a watched unit's processes, the longest pause there: with up to 160 processes, every scan reads all.
+/// For clocks of a watched unit's processes, the longest pause is this times the number of its processes: with up to 160
+/// processes, every scan reads all clocks.
 const PAUSE_PER_WATCHED: Time = MS / 20;
 
 /// The most threads of one process whose state a scan reads. If there are more, it takes an even sample and extrapolates, so
@@ -76,7 +77,7 @@ pub(super) struct Pass {
 }
 
 impl Pass {
-    /// The same pass, but one that reads every clock, even if it has stood still for long.
+    /// This pass, but without pauses: it reads every clock, even a clock that has stood still for long.
     pub(super) fn without_pause(self) -> Pass {
         Pass { pause_max: 0, ..self }
     }

@@ -30,7 +30,7 @@ pub(super) fn inhabited(known: &Known) -> Inhabited {
 }
 
 /// Whether a process counts when groups are assigned to units. Kernel threads and processes that were moved away do not.
-fn counts(known: &Known) -> bool {
+fn is_counted(known: &Known) -> bool {
     !known.ended && !known.facts.kernel_thread && !known.is_moved && known.group().len() > 1
 }
 
@@ -96,11 +96,11 @@ impl Roster {
             .map(|(key, _)| key.pid)
             .chain(changes.moved.iter().map(|moved| moved.key.pid));
         let mut newcomers = newcomers.filter_map(|pid| self.known.get(&pid));
-        if !always && !newcomers.any(|known| counts(known) && is_new(known)) {
+        if !always && !newcomers.any(|known| is_counted(known) && is_new(known)) {
             return;
         }
         let inhabited: BTreeSet<Inhabited> =
-            self.known.values().filter(|known| counts(known)).map(inhabited).collect();
+            self.known.values().filter(|known| is_counted(known)).map(inhabited).collect();
         if inhabited == self.foreign_groups.inhabited {
             return;
         }
