@@ -126,9 +126,9 @@ impl Arena {
         if has_room(self) != (true, true) {
             self.sweep(procfs);
         }
-        let too_many = |whose: &str, most: usize| {
+        let too_many = |whose: &str, limit: usize| {
             NotJoined::TooMany(format!(
-                "{most} processes{whose} already report their transfers; this one is assumed to transfer what its job does"
+                "{limit} processes{whose} already report their transfers; this one is assumed to transfer what its job does"
             ))
         };
         match has_room(self) {
