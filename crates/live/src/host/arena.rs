@@ -1,4 +1,4 @@
-//! Pages of memory that a process shares with this one (`memfd_create(2)`).
+//! Pages of memory that another process shares with this program, to report in (`memfd_create(2)`).
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -14,7 +14,7 @@ use super::tamper::{About, Kind, pass};
 const LENGTH: usize = 4096;
 const _: () = assert!(LENGTH as u64 == PAGE_BYTES && size_of::<Page>() <= LENGTH);
 
-/// A page shared with a process. It exists until this value is dropped and the process has unmapped it, too.
+/// A page shared with another process. The page exists until this value is dropped and the process has unmapped it.
 #[derive(Debug)]
 pub(crate) struct Shared(NonNull<Page>);
 
@@ -24,7 +24,7 @@ unsafe impl Send for Shared {}
 unsafe impl Sync for Shared {}
 
 impl Shared {
-    /// A page for a process, and the descriptor to send to it.
+    /// Makes a page for the process with this pid. Returns the page, and the descriptor to send to the process.
     pub(crate) fn new(pid: u32) -> io::Result<(Shared, OwnedFd)> {
         pass(Kind::Open, About::Process(pid))?;
         let file = memfd_create("commonhold-gang", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
@@ -33,8 +33,8 @@ impl Shared {
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         let (access, shared) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: a new mapping, at an address of the kernel's choice, aliases no other memory.
-        let at = unsafe { mmap(std::ptr::null_mut(), LENGTH, access, shared, &file, 0) }?;
-        let page = NonNull::new(at.cast()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
+        let address = unsafe { mmap(std::ptr::null_mut(), LENGTH, access, shared, &file, 0) }?;
+        let page = NonNull::new(address.cast()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
         let shared = Shared(page);
         shared.page().version.store(VERSION, Ordering::Release);
         Ok((shared, file))
@@ -46,18 +46,18 @@ impl Shared {
         unsafe { self.0.as_ref() }
     }
 
-    /// Shows the process that its page is polled, and how often it is to report.
+    /// Writes to the page that it was polled now, and how often its process is to report.
     pub(crate) fn set_polled(&self, now_ns: u64, every_ns: u64) {
         self.page().looked_at_ns.store(now_ns, Ordering::Relaxed);
         self.page().every_ns.store(every_ns, Ordering::Relaxed);
     }
 
-    /// The thread that writes reports, as the process says.
+    /// The thread that writes the reports, as the process states it; `None` if it states none.
     pub(crate) fn writer(&self) -> Option<u32> {
         u32::try_from(self.page().writer.load(Ordering::Relaxed)).ok().filter(|tid| *tid != 0)
     }
 
-    /// The process's last report; `None` if the process is writing, or ended while it was.
+    /// The process's last report; `None` if the process is writing a report, or ended while it was writing.
     pub(crate) fn told(&self) -> Option<Told> {
         self.page().told()
     }

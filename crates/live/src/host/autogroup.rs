@@ -1,11 +1,11 @@
 //! Autogroups: groups of the processes of a session, among which the kernel divides CPU time.
 //!
-//! Each call of `setsid(2)` makes an autogroup with nice value 0, which children inherit. If autogroup is enabled
-//! (`kernel.sched_autogroup_enabled`), the kernel divides CPU time among autogroups by their nice values, and a process's own
-//! nice value counts only against others in its autogroup. This concerns tasks in the root control group of the cpu
-//! controller. Elsewhere, `cpu.weight` counts instead.
+//! Each call of `setsid(2)` makes an autogroup with nice value 0, to which the process's children belong, too. If autogroups are
+//! enabled (`kernel.sched_autogroup_enabled`), the kernel divides CPU time among autogroups by their nice values, and a process's
+//! own nice value counts only against others in its autogroup. This concerns tasks in the root control group of the cpu
+//! controller. In other control groups, `cpu.weight` counts instead.
 //!
-//! An autogroup's number is never reused. So it identifies the autogroup even after the session's leader has ended.
+//! An autogroup's number is never reused. So the number identifies the autogroup even after the session's leader has ended.
 //!
 //! Source: `sched(7)`; kernel/sched/autogroup.c.
 
@@ -20,7 +20,8 @@ use super::File;
 /// This process's autogroup.
 pub(crate) const OWN: &str = "/proc/self/autogroup";
 
-/// The kernel accepts one write in 100 ms from all writers without `CAP_SYS_ADMIN` together. Other writes fail with EAGAIN.
+/// The kernel's rate limit: one write in 100 ms from all writers without `CAP_SYS_ADMIN` together. Other writes fail with EAGAIN,
+/// and are tried again after a pause.
 const TRIES: usize = 50;
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -34,7 +35,7 @@ pub(crate) struct Autogroup {
 }
 
 impl Autogroup {
-    /// Parses `/autogroup-9 nice 0`. `None` if the file is empty, as for sessions from before the first `setsid`.
+    /// Parses `/autogroup-9 nice 0`. `None` if the file is empty, since the process's session is older than the first `setsid`.
     pub(crate) fn parse(text: &[u8]) -> Option<Autogroup> {
         let text = std::str::from_utf8(text).ok()?.trim().strip_prefix("/autogroup-")?;
         let (number, nice) = text.split_once(" nice ")?;
@@ -42,8 +43,8 @@ impl Autogroup {
     }
 }
 
-/// The autogroup file of a process. It is opened once, so it continues to refer to that process: a later process with the same
-/// pid is neither read nor written.
+/// The open autogroup file of a process. An open file continues to refer to its process: a later process with the same pid is
+/// neither read nor written.
 #[derive(Debug)]
 pub(crate) struct AutogroupFile(File);
 
@@ -59,8 +60,8 @@ impl AutogroupFile {
         Ok(Autogroup::parse(&bytes[..length]))
     }
 
-    /// Sets the nice value, which may take a second. Uses write(2), since the kernel refuses pwrite(2) here (ESPIPE). Errors are
-    /// the kernel's: `PermissionDenied` for a value below 0 without `CAP_SYS_NICE`.
+    /// Sets the nice value, which may take a second because of the kernel's rate limit. Uses write(2), since the kernel refuses
+    /// pwrite(2) on this file (ESPIPE). Errors are the kernel's: `PermissionDenied` for a value below 0 without `CAP_SYS_NICE`.
     pub(crate) fn set(&mut self, nice: i32) -> io::Result<()> {
         let text = nice.to_string();
         let mut written = self.0.write_all(text.as_bytes());
@@ -82,7 +83,7 @@ mod tests {
     use crate::host::{Answer, Kind, tamper};
 
     #[test]
-    fn what_the_kernel_writes() {
+    fn the_kernels_format_is_parsed() {
         let parse = |text: &str| Autogroup::parse(text.as_bytes());
         assert_eq!(parse("/autogroup-91 nice -15\n"), Some(Autogroup { number: 91, nice: -15 }));
         for text in ["", "\n", "/autogroup-91", "/autogroup-x nice 0\n", "/autogroup-1 nice high\n"] {
@@ -92,7 +93,7 @@ mod tests {
 
     /// Fails without the repetition.
     #[test]
-    fn a_kernel_that_takes_no_write_yet_is_asked_again() {
+    fn a_write_beyond_the_kernels_rate_limit_is_repeated() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("autogroup");
         std::fs::write(&path, "?").unwrap();

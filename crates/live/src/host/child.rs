@@ -1,4 +1,4 @@
-//! Child programs: the signal state that they start with, and the signal that ends them with this program.
+//! Child programs: the signal state with which they start, and the signal that ends them when this program ends.
 
 use std::ffi::OsStr;
 use std::io;
@@ -10,7 +10,7 @@ use rustix::process::{Signal, getpid, getppid};
 /// A command whose process begins with the kernel's default signal state: no signal blocked, none ignored.
 ///
 /// A child inherits the signal mask and the ignored signals of the thread that starts it. This program blocks the signals that
-/// it reads from a signalfd, and Rust's runtime ignores SIGPIPE. A program that inherits these is not ended by `timeout`,
+/// it reads from a signalfd, and Rust's runtime ignores SIGPIPE. A child that inherited these would not be ended by `timeout`,
 /// Ctrl-C or a closed pipe. Signals that this program's own parent blocked or ignored are reset, too, with one exception:
 /// SIGHUP, SIGINT and SIGQUIT stay ignored, since that is the purpose of `nohup` and of a shell's `&`.
 ///
@@ -22,13 +22,13 @@ pub fn command(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// Signals that stay ignored, since the user ignores them on purpose.
+/// Signals that stay ignored, since users ignore them on purpose.
 const KEPT: [libc::c_int; 3] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT];
 
 /// Resets the calling process's signals. Makes only calls that are allowed between fork and exec.
 ///
-/// Uses the raw system call: the C library refuses to change the two signals that its threads use, and these can be inherited
-/// as ignored, too.
+/// Uses the raw system call, since the C library refuses to change the two signals that its threads use. These two can be
+/// inherited as ignored, too.
 fn default_signals() -> io::Result<()> {
     /// The kernel's `struct sigaction`, with room to spare. All zeros is the default action.
     const DEFAULT: [u64; 8] = [0; 8];
@@ -60,23 +60,24 @@ pub(crate) fn unblock_signals() -> io::Result<()> {
     if failed == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(failed)) }
 }
 
-/// Stops ignoring SIGCHLD. This process may have inherited it as ignored; children would then vanish when they end, and their
-/// status could not be read. Call this before any child is started.
+/// Stops ignoring SIGCHLD, before any child is started. This process may have inherited the signal as ignored. Children would
+/// then vanish when they end, and their status could not be read.
 pub fn keep_children() {
     // SAFETY: the default action runs no code.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
 }
 
-/// Has the kernel send a signal to a command's process when the thread that starts it ends, which includes that this process is
-/// killed. Processes that the command starts are not affected.
+/// Has the kernel send a signal to a command's process when the thread that starts the command ends, for example because this
+/// process is killed. Processes that the command starts get no signal.
 pub fn ends_with_this(command: &mut Command, signal: Signal) {
     let parent = getpid();
     // SAFETY: between fork and exec it makes two system calls, and uses only copied values.
     unsafe {
         command.pre_exec(move || {
             rustix::process::set_parent_process_death_signal(Some(signal))?;
+            // If the parent ended before the call above, no signal will be sent: do not start the program.
             match getppid() {
-                Some(now) if now == parent => Ok(()),
+                Some(current) if current == parent => Ok(()),
                 _ => Err(io::ErrorKind::Interrupted.into()),
             }
         });
@@ -119,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_begins_with_the_default_signals_whatever_this_one_has() {
+    fn a_child_starts_with_default_signals_whatever_its_parent_has() {
         let mut inherits = Command::new("grep");
         // SAFETY: see `hostile`.
         unsafe { inherits.pre_exec(hostile) };

@@ -1,4 +1,4 @@
-//! The backend's clock, and the CPU clocks of processes.
+//! The backend's clock, the wall clock, and the CPU clocks of processes and threads.
 
 use std::io;
 
@@ -10,8 +10,8 @@ pub fn now() -> Time {
     read(libc::CLOCK_MONOTONIC).unwrap_or(0)
 }
 
-/// Converts a process's start, in clock ticks since boot, to [`now`]'s clock: the middle of that tick. Ticks include the time
-/// during which the machine was suspended, which is subtracted.
+/// Converts a process's start, in clock ticks since boot, to the clock of [`now`]: the middle of that tick. Ticks also count the
+/// time during which the machine was suspended, which is subtracted.
 pub fn of_ticks(ticks: u64) -> Time {
     const TICK_NS: u64 = 10_000_000; // USER_HZ is 100 on every architecture that Linux still supports.
     let suspended = read(libc::CLOCK_BOOTTIME).unwrap_or(0).saturating_sub(now());
@@ -28,8 +28,8 @@ pub fn thread_cpu_ns() -> u64 {
     read(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or(0)
 }
 
-/// CPU time that a process has used since its start, in nanoseconds, including threads that have ended. `None` if there is no
-/// such process. Any user may read the clock of any process (kernel/time/posix-cpu-timers.c).
+/// CPU time that a process has used since its start, in nanoseconds, including that of its ended threads. `None` if there is no
+/// process with this pid. Any user may read the clock of any process (kernel/time/posix-cpu-timers.c).
 pub(crate) fn process_cpu_ns(pid: u32) -> Option<u64> {
     let pid = libc::clockid_t::try_from(pid).ok()?;
     // CPUCLOCK_SCHED (2) in the low bits selects exact scheduler time instead of sampled ticks.
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_not_there_has_no_clock() {
+    fn a_process_that_does_not_exist_has_no_clock() {
         assert_eq!(process_cpu_ns(u32::MAX), None);
         // Far above any pid_max.
         assert_eq!(process_cpu_ns(0x0fff_ffff), None);

@@ -8,39 +8,40 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, FlockOperation, XattrFlags};
 
-use super::tamper::{About, Answer, Kind, ask, is_on, pass};
+use super::tamper::{About, Answer, Kind, ask, has_hook, pass};
 
 /// Reads a whole file.
 pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
-    whole(path, || fs::read(path))
+    read_with_hook(path, || fs::read(path))
 }
 
-/// Reads at most the first `most` bytes of a file. Does not block on a FIFO without a writer.
-pub(crate) fn read_at_most(path: &Path, most: u64) -> io::Result<Vec<u8>> {
-    whole(path, || {
+/// Reads the first `bytes_max` bytes of a file, or the whole file if it is smaller. Does not block on a FIFO without a writer.
+pub(crate) fn read_at_most(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+    read_with_hook(path, || {
         let mut bytes = Vec::new();
-        let mut options = OpenOptions::new();
-        options.read(true).custom_flags(libc::O_NONBLOCK).open(path)?.take(most).read_to_end(&mut bytes)?;
+        let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+        file.take(bytes_max).read_to_end(&mut bytes)?;
         Ok(bytes)
     })
 }
 
 /// Reads a whole text file.
 pub(crate) fn read_to_string(path: &Path) -> io::Result<String> {
-    if !is_on() {
+    if !has_hook() {
         return fs::read_to_string(path);
     }
     let text = String::from_utf8(read(path)?);
     text.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
-fn whole(path: &Path, read: impl FnOnce() -> io::Result<Vec<u8>>) -> io::Result<Vec<u8>> {
+/// Reads a file by `read`, as the hook decides.
+fn read_with_hook(path: &Path, read: impl FnOnce() -> io::Result<Vec<u8>>) -> io::Result<Vec<u8>> {
     match ask(Kind::Read, About::Path(path), []) {
         Answer::GoOn => read(),
         Answer::Refuse(errno) => Err(io::Error::from_raw_os_error(errno)),
         Answer::Falsify(bytes) => Ok(bytes),
-        Answer::Shorten(most) => read().map(|mut bytes| {
-            bytes.truncate(most);
+        Answer::Shorten(limit) => read().map(|mut bytes| {
+            bytes.truncate(limit);
             bytes
         }),
     }
@@ -58,8 +59,8 @@ pub(crate) fn overwrite(path: &Path, value: &str) -> io::Result<()> {
 }
 
 /// Empties a `cpuset.cpus`, so that its group has all CPUs of its parent. Returns the value written. Kernels such as 6.1 refuse
-/// that with ENOSPC if the group has processes (`validate_change()` in kernel/cgroup/cpuset.c); then the parent's effective
-/// CPUs are written instead.
+/// an empty list with ENOSPC if the group has processes (`validate_change()` in kernel/cgroup/cpuset.c). Then the parent's
+/// effective CPUs are written instead.
 pub(crate) fn empty_cpus(path: &Path) -> io::Result<String> {
     match write(path, "") {
         Ok(()) => return Ok(String::new()),
@@ -71,43 +72,45 @@ pub(crate) fn empty_cpus(path: &Path) -> io::Result<String> {
     write(path, &cpus).map(|()| cpus)
 }
 
-/// Like [`write`], with `O_NONBLOCK`: for files whose write can take long because it acts at once. Kernels that support the
-/// flag then return without acting.
+/// Like [`write`], with `O_NONBLOCK`: for files such as memory.high, where the write acts at once and can take long. Kernels that
+/// support the flag then store the value and return without acting.
 pub(crate) fn write_without_waiting(path: &Path, value: &str) -> io::Result<()> {
     write_with(OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK), path, value)
 }
 
+/// Writes a value to a file in one call, as the hook decides. A partial write is an error.
 fn write_with(options: &OpenOptions, path: &Path, value: &str) -> io::Result<()> {
     let value = if value.is_empty() { "\n" } else { value }.as_bytes();
     let answer = ask(Kind::Write, About::Path(path), value);
-    let taken: &[u8] = match &answer {
+    let bytes: &[u8] = match &answer {
         Answer::GoOn => value,
         Answer::Refuse(errno) => return Err(io::Error::from_raw_os_error(*errno)),
-        Answer::Shorten(most) => &value[..value.len().min(*most)],
-        Answer::Falsify(bytes) => bytes,
+        Answer::Shorten(limit) => &value[..value.len().min(*limit)],
+        Answer::Falsify(others) => others,
     };
     let mut file = options.open(path)?;
     let written = loop {
-        match file.write(taken) {
+        match file.write(bytes) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             written => break written?,
         }
     };
-    let wanted = if matches!(answer, Answer::Falsify(_)) { taken.len() } else { value.len() };
-    if written == wanted {
+    // A shortened write must look like a partial one, and a falsified write like a complete one.
+    let expected = if matches!(answer, Answer::Falsify(_)) { bytes.len() } else { value.len() };
+    if written == expected {
         return Ok(());
     }
-    let what = format!("the kernel took {written} of {wanted} bytes");
+    let what = format!("the kernel took {written} of {expected} bytes");
     Err(io::Error::new(io::ErrorKind::WriteZero, what))
 }
 
-/// Makes or replaces one of this program's own files.
+/// Makes a file of this program's own with these bytes, or replaces its content by them.
 pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let options = || OpenOptions::new().write(true).create(true).truncate(true).open(path);
     write_all(path, bytes, |bytes| options()?.write_all(bytes))
 }
 
-/// Writes all bytes; a hook may limit each call.
+/// Writes all bytes by calls of `write`. A hook may limit each call to some bytes, and then sees another call for the others.
 fn write_all(
     path: &Path,
     mut bytes: &[u8],
@@ -117,15 +120,15 @@ fn write_all(
         match ask(Kind::Write, About::Path(path), bytes) {
             Answer::GoOn => return write(bytes),
             Answer::Refuse(errno) => return Err(io::Error::from_raw_os_error(errno)),
-            Answer::Falsify(other) => return write(&other),
+            Answer::Falsify(others) => return write(&others),
             Answer::Shorten(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Answer::Shorten(most) => {
-                let (now, later) = bytes.split_at(most.min(bytes.len()));
-                write(now)?;
-                if later.is_empty() {
+            Answer::Shorten(limit) => {
+                let (head, rest) = bytes.split_at(limit.min(bytes.len()));
+                write(head)?;
+                if rest.is_empty() {
                     return Ok(());
                 }
-                bytes = later;
+                bytes = rest;
             }
         }
     }
@@ -134,14 +137,14 @@ fn write_all(
 /// An entry of a folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Entry {
-    /// Its path: the folder's, and the name.
+    /// Its path: the folder's path, and the entry's name.
     pub(crate) path: PathBuf,
     /// Whether it is a folder. False for a link to one.
     pub(crate) is_dir: bool,
 }
 
 impl Entry {
-    /// Its name; empty if that is not UTF-8.
+    /// Its name; empty if the name is not UTF-8.
     pub(crate) fn name(&self) -> &str {
         self.path.file_name().and_then(|name| name.to_str()).unwrap_or_default()
     }
@@ -149,16 +152,16 @@ impl Entry {
 
 /// The entries of a folder, in no particular order. Entries removed meanwhile may be missing.
 pub(crate) fn list(path: &Path) -> io::Result<Vec<Entry>> {
-    let most = match ask(Kind::List, About::Path(path), []) {
+    let limit = match ask(Kind::List, About::Path(path), []) {
         Answer::Refuse(errno) => return Err(io::Error::from_raw_os_error(errno)),
-        Answer::Shorten(most) => most,
+        Answer::Shorten(limit) => limit,
         _ => usize::MAX,
     };
     let entry = |entry: fs::DirEntry| Entry {
         path: entry.path(),
         is_dir: entry.file_type().is_ok_and(|kind| kind.is_dir()),
     };
-    Ok(fs::read_dir(path)?.flatten().take(most).map(entry).collect())
+    Ok(fs::read_dir(path)?.flatten().take(limit).map(entry).collect())
 }
 
 /// A file's metadata. Follows links.
@@ -167,12 +170,12 @@ pub(crate) fn look(path: &Path) -> io::Result<Metadata> {
     fs::metadata(path)
 }
 
-/// Whether a file exists. False on any error.
+/// Whether a file or folder exists. False on any error.
 pub(crate) fn exists(path: &Path) -> bool {
     look(path).is_ok()
 }
 
-/// Whether a file exists; an error if that is unknown.
+/// Whether a file or folder exists; an error if that is unknown.
 pub(crate) fn is_there(path: &Path) -> io::Result<bool> {
     match look(path) {
         Ok(_) => Ok(true),
@@ -183,7 +186,7 @@ pub(crate) fn is_there(path: &Path) -> io::Result<bool> {
 
 /// Whether a folder exists. False on any error.
 pub(crate) fn is_dir(path: &Path) -> bool {
-    look(path).is_ok_and(|found| found.is_dir())
+    look(path).is_ok_and(|facts| facts.is_dir())
 }
 
 /// The absolute path with all links resolved.
@@ -192,7 +195,7 @@ pub(crate) fn canonical(path: &Path) -> io::Result<PathBuf> {
     fs::canonicalize(path)
 }
 
-/// Whether this process may write a file.
+/// Whether this process, with its effective user, may write to a file or folder. False on any error.
 pub(crate) fn may_write(path: &Path) -> bool {
     pass(Kind::Look, About::Path(path)).is_ok()
         && rustix::fs::accessat(CWD, path, rustix::fs::Access::WRITE_OK, AtFlags::EACCESS).is_ok()
@@ -205,7 +208,7 @@ pub(crate) fn free_bytes(path: &Path) -> io::Result<u64> {
     Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
-/// Makes a folder. Errors are the kernel's: `AlreadyExists`.
+/// Makes a folder. Errors are the kernel's, such as `AlreadyExists`.
 pub(crate) fn make_dir(path: &Path) -> io::Result<()> {
     pass(Kind::MakeDir, About::Path(path))?;
     fs::create_dir(path)
@@ -256,19 +259,19 @@ pub(crate) fn mark(path: &Path, name: &str, value: &[u8]) -> io::Result<()> {
     Ok(rustix::fs::setxattr(path, name, value, XattrFlags::empty())?)
 }
 
-/// Errors: `FileTooLarge` if `bytes` exceeds `most`.
-pub(super) fn bounded(bytes: u64, most: u64) -> io::Result<()> {
-    if bytes <= most {
+/// Checks the size of a file. Errors: `FileTooLarge` if `bytes` exceeds `bytes_max`.
+pub(super) fn check_size(bytes: u64, bytes_max: u64) -> io::Result<()> {
+    if bytes <= bytes_max {
         return Ok(());
     }
-    let what = match most >> 20 {
-        0 => format!("it has more than {most} bytes"),
+    let what = match bytes_max >> 20 {
+        0 => format!("it has more than {bytes_max} bytes"),
         mib => format!("it has more than {mib} MiB"),
     };
     Err(io::Error::new(io::ErrorKind::FileTooLarge, what))
 }
 
-/// Copies as many bytes as fit, and returns their number.
+/// Copies as many bytes as fit into `to`, and returns their number.
 fn copy(from: &[u8], to: &mut [u8]) -> usize {
     let length = from.len().min(to.len());
     to[..length].copy_from_slice(&from[..length]);
@@ -304,40 +307,40 @@ impl File {
         &self.path
     }
 
-    /// Reads at an offset, in one call. Returns the number of bytes read.
+    /// Reads at an offset, in one call, and returns the number of bytes read.
     pub(crate) fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         match ask(Kind::Read, About::Path(&self.path), []) {
             Answer::GoOn => self.file.read_at(buffer, offset),
             Answer::Refuse(errno) => Err(io::Error::from_raw_os_error(errno)),
-            Answer::Shorten(most) => {
-                let most = most.min(buffer.len());
-                self.file.read_at(&mut buffer[..most], offset)
+            Answer::Shorten(limit) => {
+                let limit = limit.min(buffer.len());
+                self.file.read_at(&mut buffer[..limit], offset)
             }
             Answer::Falsify(bytes) => {
-                let from = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
-                Ok(copy(&bytes[from..], buffer))
+                let start = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
+                Ok(copy(&bytes[start..], buffer))
             }
         }
     }
 
     /// Fills the buffer from an offset on; `UnexpectedEof` if the file is too short.
     pub(crate) fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
-        if !is_on() {
+        if !has_hook() {
             return self.file.read_exact_at(buffer, offset);
         }
         let read = self.read_at(buffer, offset)?;
         if read == buffer.len() { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
     }
 
-    /// Reads from the current position to the end. Errors: `FileTooLarge` if that is more than `most` bytes.
-    pub(crate) fn read_at_most(&mut self, most: u64) -> io::Result<Vec<u8>> {
+    /// Reads from the current position to the end. Errors: `FileTooLarge` if that is more than `bytes_max` bytes.
+    pub(crate) fn read_at_most(&mut self, bytes_max: u64) -> io::Result<Vec<u8>> {
         let File { file, path } = self;
-        let bytes = whole(path, || {
+        let bytes = read_with_hook(path, || {
             let mut bytes = Vec::new();
-            file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
+            file.take(bytes_max.saturating_add(1)).read_to_end(&mut bytes)?;
             Ok(bytes)
         })?;
-        bounded(bytes.len() as u64, most).map(|()| bytes)
+        check_size(bytes.len() as u64, bytes_max).map(|()| bytes)
     }
 
     /// Writes all bytes at the current position.
@@ -348,38 +351,38 @@ impl File {
 
     /// Writes all bytes at an offset.
     pub(crate) fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        let mut at = offset;
+        let mut next_offset = offset;
         write_all(&self.path, bytes, |bytes| {
-            self.file.write_all_at(bytes, at)?;
-            at += bytes.len() as u64;
+            self.file.write_all_at(bytes, next_offset)?;
+            next_offset += bytes.len() as u64;
             Ok(())
         })
     }
 
-    /// Sets its length.
+    /// Sets the file's length.
     pub(crate) fn set_len(&self, bytes: u64) -> io::Result<()> {
         pass(Kind::Resize, About::Path(&self.path))?;
         self.file.set_len(bytes)
     }
 
-    /// Makes its content durable.
+    /// Makes the file's content durable.
     pub(crate) fn sync(&self) -> io::Result<()> {
         pass(Kind::Sync, About::Path(&self.path))?;
         self.file.sync_all()
     }
 
-    /// Moves to its beginning.
+    /// Moves the current position to the beginning.
     pub(crate) fn rewind(&mut self) -> io::Result<()> {
         self.file.rewind()
     }
 
-    /// Its metadata.
+    /// The file's metadata.
     pub(crate) fn look(&self) -> io::Result<Metadata> {
         pass(Kind::Look, About::Path(&self.path))?;
         self.file.metadata()
     }
 
-    /// Locks it exclusively, until it is closed. Errors: `WouldBlock` if another process has locked it.
+    /// Locks the file exclusively, until it is closed. Errors: `WouldBlock` if another process has locked it.
     pub(crate) fn lock(&self) -> io::Result<()> {
         pass(Kind::Lock, About::Path(&self.path))?;
         Ok(rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive)?)

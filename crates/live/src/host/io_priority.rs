@@ -8,9 +8,9 @@
 use std::fmt;
 use std::io;
 
-use super::tamper::{About, Answer, Kind, ask, is_on};
+use super::tamper::{About, Answer, Kind, ask, has_hook};
 
-/// The shift of the class, and the classes, of linux/ioprio.h.
+/// The position of the class in a priority, and the classes, from linux/ioprio.h.
 const CLASS_SHIFT: u16 = 13;
 const NONE: u16 = 0;
 const REAL_TIME: u16 = 1;
@@ -50,8 +50,8 @@ impl IoPriority {
         self.0 >> CLASS_SHIFT
     }
 
-    /// The priority for a thread that is ordered `self` and whose owner chose `own`: the weaker of both; the order if its owner
-    /// chose none, or the real-time class.
+    /// The priority to set for a thread if this program orders `self` and the thread's owner chose `own`: the weaker of both. If
+    /// the owner chose no priority, or the real-time class, the order counts.
     #[must_use]
     pub fn within(self, own: IoPriority) -> IoPriority {
         match own.class() {
@@ -94,16 +94,16 @@ pub fn get(tid: u32) -> io::Result<IoPriority> {
 /// Sets the priority of a thread; 0 is the calling one. Errors are the kernel's: `ESRCH` if the thread has ended, `EPERM` if it
 /// is another user's.
 pub fn set(tid: u32, priority: IoPriority) -> io::Result<()> {
-    if is_on() {
+    if has_hook() {
         ask(Kind::SetIoPriority, About::Process(tid), priority.0.to_string()).passed()?;
     }
     // SAFETY: the call takes and returns only numbers.
-    let done =
+    let status =
         unsafe { libc::syscall(libc::SYS_ioprio_set, WHO_PROCESS, tid, libc::c_int::from(priority.0)) };
-    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    if status < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// [`set`] by reference.
+/// [`set`] with the priority by reference, as [`Pinned::give`](super::Pinned::give) requires.
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "the form of `Pinned::give`, for values of any size")]
 pub(crate) fn set_to(tid: u32, priority: &IoPriority) -> io::Result<()> {
     set(tid, *priority)
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_gets_one_and_loses_it_again() {
+    fn a_priority_is_set_inherited_and_restored() {
         std::thread::spawn(|| {
             let original = get(0).unwrap();
             set(0, IoPriority::best_effort(6)).unwrap();
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn the_weaker_of_order_and_owner() {
+    fn the_weaker_of_ordered_and_owners_priority_counts() {
         let (idle, real_time) = (IoPriority(IDLE << CLASS_SHIFT), IoPriority(REAL_TIME << CLASS_SHIFT | 2));
         let level = IoPriority::best_effort;
         for (ordered, own, given) in [

@@ -10,16 +10,16 @@ use super::tamper::{About, Kind, pass};
 
 /// Whether this kernel has the system call, judging by its error for a process that does not exist.
 pub(crate) fn is_offered() -> bool {
-    page_out_at(-1, &[]).err().is_none_or(|error| error.raw_os_error() != Some(libc::ENOSYS))
+    page_out_by_pidfd(-1, &[]).err().is_none_or(|error| error.raw_os_error() != Some(libc::ENOSYS))
 }
 
-/// Asks the kernel to page out ranges (address and length) of a process, on a best-effort basis.
+/// Asks the kernel to page out ranges (address and length) of a process's memory. The kernel does so on a best-effort basis.
 pub(crate) fn page_out(process: &Pinned, ranges: &[(u64, u64)]) -> io::Result<()> {
     pass(Kind::PageOut, About::Process(process.pid))?;
-    page_out_at(process.process.as_raw_fd(), ranges)
+    page_out_by_pidfd(process.process.as_raw_fd(), ranges)
 }
 
-fn page_out_at(process: i32, ranges: &[(u64, u64)]) -> io::Result<()> {
+fn page_out_by_pidfd(pidfd: i32, ranges: &[(u64, u64)]) -> io::Result<()> {
     let size = |value: u64| usize::try_from(value).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL));
     let mut vector = Vec::with_capacity(ranges.len());
     for (start, length) in ranges {
@@ -27,15 +27,15 @@ fn page_out_at(process: i32, ranges: &[(u64, u64)]) -> io::Result<()> {
     }
     // SAFETY: the kernel reads `vector.len()` entries of `vector`; the addresses in them are another process's, and the memory
     // there is neither read nor written.
-    let done = unsafe {
+    let status = unsafe {
         libc::syscall(
             libc::SYS_process_madvise,
-            process,
+            pidfd,
             vector.as_ptr(),
             vector.len(),
             libc::MADV_PAGEOUT,
             0u32,
         )
     };
-    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    if status < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

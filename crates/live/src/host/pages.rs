@@ -4,7 +4,7 @@ use std::io;
 
 use super::tamper::{About, Kind, pass};
 
-/// Bits of a node mask: as many as any kernel supports (`CONFIG_NODES_SHIFT` is at most 10).
+/// The number of bits of a node mask, enough for any kernel (`CONFIG_NODES_SHIFT` is at most 10).
 const NODES_MAX: usize = 1024;
 
 /// `MPOL_MF_MOVE` of linux/mempolicy.h: moves only pages that no other process maps.
@@ -12,8 +12,8 @@ const MOVE_OWN: libc::c_int = 1 << 1;
 
 const WORD: usize = u64::BITS as usize;
 
-/// Moves the pages of a process between nodes; process 0 is the calling one. Shared pages stay. Errors are the kernel's: `ESRCH`,
-/// `EPERM`, and `EINVAL` for nodes that do not exist.
+/// Moves the pages of a process from the nodes `from` to the nodes `to`; process 0 is the calling process. Shared pages stay.
+/// Errors are the kernel's: `ESRCH`, `EPERM`, and `EINVAL` for nodes that do not exist.
 pub(crate) fn migrate(pid: u32, from: &[u32], to: &[u32]) -> io::Result<()> {
     pass(Kind::Open, About::Process(pid))?;
     let (from, to) = (mask(from), mask(to));
@@ -26,8 +26,8 @@ pub(crate) fn migrate(pid: u32, from: &[u32], to: &[u32]) -> io::Result<()> {
     if unmoved < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// The node of each page of a process, by address, or the kernel's error as a negative number. With `to`, each page is first
-/// moved to its node there, unless other processes map it, too.
+/// For each address in `pages`, the node of that page of a process, or the kernel's error as a negative number. `to` has a node
+/// for each page: with it, pages are first moved to these nodes, except for pages that other processes map, too.
 pub(crate) fn nodes_of(pid: u32, pages: &[u64], to: Option<&[i32]>) -> io::Result<Vec<i32>> {
     pass(Kind::Open, About::Process(pid))?;
     let invalid = |_| io::Error::from_raw_os_error(libc::EINVAL);
@@ -57,6 +57,7 @@ pub(crate) fn nodes_of(pid: u32, pages: &[u64], to: Option<&[i32]>) -> io::Resul
     if unmoved < 0 { Err(io::Error::last_os_error()) } else { Ok(status) }
 }
 
+/// A bit mask with these nodes, in the kernel's format.
 fn mask(nodes: &[u32]) -> Vec<u64> {
     let mut words = vec![0u64; NODES_MAX / WORD + 1];
     for node in nodes.iter().map(|node| *node as usize).filter(|node| *node < NODES_MAX) {
@@ -76,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_is_used_has_a_node_and_another_has_none() {
+    fn a_touched_page_has_a_node_and_an_unmapped_one_an_error() {
         let page = Box::new([1u8; 8_192]);
         let at = (std::ptr::from_ref(&*page) as u64).next_multiple_of(4_096);
         match nodes_of(0, &[at, 0], None) {

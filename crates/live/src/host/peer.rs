@@ -14,15 +14,15 @@ const NS_GET_OWNER_UID: libc::Ioctl = 0xb704;
 /// The deepest nesting of user namespaces (`user_namespaces(7)`).
 const NESTED_MAX: usize = 33;
 
-/// User, effective group and pid of the peer when it connected. The pid is 0 if it is not visible in this pid namespace.
+/// User, effective group and pid of the peer when it connected. The pid is 0 if the peer is not visible in this pid namespace.
 pub(crate) fn credentials(stream: &UnixStream) -> io::Result<(u32, u32, u32)> {
     let peer = rustix::net::sockopt::socket_peercred(stream)?;
     let pid = u32::try_from(peer.pid.as_raw_nonzero().get()).unwrap_or(0);
     Ok((peer.uid.as_raw(), peer.gid.as_raw(), pid))
 }
 
-/// The supplementary groups of the peer when it connected. Empty if this kernel does not support the lookup: a caller without
-/// known membership is treated as a stranger.
+/// The supplementary groups of the peer when it connected. Empty if this kernel does not support the lookup, which is safe: a
+/// peer without known groups has no rights by them.
 pub(crate) fn groups(stream: &UnixStream) -> Vec<u32> {
     let mut groups = vec![0u32; 64];
     loop {
@@ -33,20 +33,20 @@ pub(crate) fn groups(stream: &UnixStream) -> Vec<u32> {
         let answer = unsafe {
             libc::getsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERGROUPS, room, &raw mut bytes)
         };
-        let found = usize::try_from(bytes).unwrap_or(0) / size_of::<u32>();
+        let count = usize::try_from(bytes).unwrap_or(0) / size_of::<u32>();
         if answer == 0 {
-            groups.truncate(found);
+            groups.truncate(count);
             return groups;
         }
-        // The kernel returns the needed length.
-        if io::Error::last_os_error().raw_os_error() != Some(libc::ERANGE) || found <= groups.len() {
+        // With ERANGE, `count` is the length that is needed.
+        if io::Error::last_os_error().raw_os_error() != Some(libc::ERANGE) || count <= groups.len() {
             return Vec::new();
         }
-        groups.resize(found, 0);
+        groups.resize(count, 0);
     }
 }
 
-/// A pidfd of the process that connected; `None` before Linux 6.5. An error if that process has ended.
+/// A pidfd of the process that connected; `None` before Linux 6.5. An error if the process has ended.
 pub(crate) fn pidfd(stream: &UnixStream) -> io::Result<Option<OwnedFd>> {
     let mut fd: RawFd = -1;
     let mut bytes = libc::socklen_t::try_from(size_of::<RawFd>()).unwrap_or(4);
@@ -65,12 +65,12 @@ pub(crate) fn pidfd(stream: &UnixStream) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-/// The user that created the outermost user namespace on the path from this program's own to that of a process; `None` for a
-/// process in this program's own namespace, or if unknown.
+/// The user that created the user namespace of a process, or of nested namespaces the outermost one that is not this program's
+/// own. `None` for a process in this program's own namespace, or if unknown.
 ///
-/// A user with subordinate ids appears under thousands of user ids, all of which lead to the same creator.
+/// A user with subordinate ids may appear under thousands of user ids. For all of them, the creator is the same user.
 pub(crate) fn namespace_owner(pid: u32) -> Option<u32> {
-    let identity = |file: &File| file.metadata().ok().map(|found| (found.st_dev(), found.st_ino()));
+    let identity = |file: &File| file.metadata().ok().map(|facts| (facts.st_dev(), facts.st_ino()));
     let own = identity(&File::open("/proc/self/ns/user").ok()?)?;
     let mut namespace = File::open(format!("/proc/{pid}/ns/user")).ok()?;
     if identity(&namespace)? == own {
@@ -92,6 +92,7 @@ pub(crate) fn namespace_owner(pid: u32) -> Option<u32> {
     None
 }
 
+/// The user that created a user namespace.
 fn owner(namespace: &impl AsFd) -> Option<u32> {
     let mut uid: libc::uid_t = 0;
     // SAFETY: the kernel writes one user id.

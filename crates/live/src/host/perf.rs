@@ -1,12 +1,12 @@
-//! Hardware counters (`perf_event_open(2)`): whether they are available, and events of threads.
+//! Hardware counters (`perf_event_open(2)`): whether they are available, and counts of the events of threads.
 
 use std::io;
 use std::os::fd::{FromRawFd as _, OwnedFd};
 
 use super::tamper::{About, Kind, pass};
 
-/// `struct perf_event_attr` up to `PERF_ATTR_SIZE_VER3`, which kernels accept since Linux 3.7
-/// (`include/uapi/linux/perf_event.h`). The C library does not define it.
+/// The kernel's `struct perf_event_attr` up to `PERF_ATTR_SIZE_VER3`, which kernels accept since Linux 3.7
+/// (`include/uapi/linux/perf_event.h`). The C library does not define this structure.
 #[repr(C)]
 #[derive(Debug, Default)]
 #[allow(missing_docs, reason = "the fields are those of the kernel's header")]
@@ -70,7 +70,7 @@ impl Event {
     pub(crate) const FAULTS: Event = Event { kind: 1, config: 2 };
 }
 
-/// Counts events of a thread and of threads that it starts later, outside the kernel.
+/// A counter for the events of a thread, and of threads that it starts later, in user mode.
 #[derive(Debug)]
 pub(crate) struct OfThread(OwnedFd);
 
@@ -85,8 +85,8 @@ impl OfThread {
             .map(OfThread)
     }
 
-    /// The count, scaled to the time for which the counter was enabled. `None` if the counter never ran, because its thread slept
-    /// or no hardware counter was free: the count is then unknown, and not 0.
+    /// The count, extrapolated to the time for which the counter was enabled, since counters share the hardware by turns. `None`
+    /// if the counter never ran, because its thread slept or no hardware counter was free: the count is then unknown, and not 0.
     pub(crate) fn read(&self) -> io::Result<Option<u64>> {
         let mut bytes = [0; 24];
         if rustix::io::read(&self.0, &mut bytes)? != bytes.len() {
@@ -103,8 +103,8 @@ impl OfThread {
 
 /// Extrapolates a count from the time running to the time enabled; `None` if the counter never ran.
 fn scaled(count: u64, enabled_ns: u64, running_ns: u64) -> Option<u64> {
-    let whole = u128::from(count) * u128::from(enabled_ns);
-    Some(u64::try_from(whole.checked_div(u128::from(running_ns))?).unwrap_or(u64::MAX))
+    let product = u128::from(count) * u128::from(enabled_ns);
+    Some(u64::try_from(product.checked_div(u128::from(running_ns))?).unwrap_or(u64::MAX))
 }
 
 /// Checks that this process may count its own events of this kind. Errors are the kernel's: `ENOENT` if the processor or the

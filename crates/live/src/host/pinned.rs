@@ -1,12 +1,12 @@
 //! Processes pinned by a pidfd.
 //!
-//! The kernel reuses the id of a process once its parent has waited for it, and that of a thread once the thread has ended. A
-//! pidfd always refers to the process that it was opened for. So there are three kinds of calls:
+//! The kernel reuses the id of a process once its parent has waited for it, and the id of a thread once the thread has ended. A
+//! pidfd always refers to the process for which it was opened. So there are three kinds of calls:
 //!
 //! - Signals and `process_madvise(2)` take the pidfd itself, and never reach another process.
 //! - Open files of /proc always refer to one process, like a pidfd.
-//! - All other calls take only ids. For these, [`Pinned::is_running`] and [`Pinned::has_thread`] show *after* a call whether the
-//!   id referred to the pinned process throughout: once a process has lost its id, it never gets it back.
+//! - All other calls take only ids. Here [`Pinned::is_running`] and [`Pinned::has_thread`] show *after* a call whether the id
+//!   referred to the pinned process during the call: a process that has lost its id never gets the id back.
 //!
 //! Source: `pidfd_open(2)`; `pidfd_poll()` and `pidfd_show_fdinfo()` of the kernel's fs/pidfs.c and kernel/fork.c.
 
@@ -18,7 +18,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::files::read_to_string;
-use super::tamper::{About, Kind, ask, is_on, pass};
+use super::tamper::{About, Kind, ask, has_hook, pass};
 
 /// A process pinned by its pidfd.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub struct Pinned {
 }
 
 impl Pinned {
-    /// Pins the process that has this pid now. Check *afterwards*, by its start time, which process that is;
+    /// Pins the process that has this pid now. A caller must check *afterwards*, by the start time, which process that is;
     /// [`pin`](crate::observe::process::pin) does both.
     ///
     /// Errors are the kernel's: `ESRCH` if there is no such process.
@@ -60,12 +60,13 @@ impl Pinned {
         self.pid
     }
 
-    /// Whether it still runs: a pidfd polls as readable once every thread has ended. While it runs, no other process has its pid.
+    /// Whether the process still runs: a pidfd polls as readable once every thread has ended. While the process runs, no other
+    /// process has its pid.
     pub fn is_running(&self) -> io::Result<bool> {
         let mut polled = [PollFd::new(&self.process, PollFlags::IN)];
-        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let no_wait = Timespec { tv_sec: 0, tv_nsec: 0 };
         loop {
-            match poll(&mut polled, Some(&at_once)) {
+            match poll(&mut polled, Some(&no_wait)) {
                 Ok(ready) => return Ok(ready == 0),
                 Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
@@ -77,8 +78,8 @@ impl Pinned {
     pub fn has_thread(&self, tid: u32) -> io::Result<bool> {
         let number = |id: u32| libc::pid_t::try_from(id).map_err(|_| gone());
         // SAFETY: the call takes and returns only numbers.
-        let found = unsafe { libc::syscall(libc::SYS_tgkill, number(self.pid)?, number(tid)?, 0) };
-        let error = if found == 0 { None } else { Some(io::Error::last_os_error()) };
+        let status = unsafe { libc::syscall(libc::SYS_tgkill, number(self.pid)?, number(tid)?, 0) };
+        let error = if status == 0 { None } else { Some(io::Error::last_os_error()) };
         match error.as_ref().and_then(io::Error::raw_os_error) {
             Some(libc::ESRCH) => Ok(false),
             // The kernel looks the thread up before it checks permission. The pidfd is polled last, which proves that no other
@@ -88,12 +89,13 @@ impl Pinned {
         }
     }
 
-    /// Sets a value of one of its threads that the kernel sets by thread id only and that children inherit: the affinity, or an
-    /// I/O priority. `ESRCH` if the thread has ended, or if another process had its id at any time before this returned.
+    /// Sets a property of one of its threads that the kernel sets by thread id only and that children inherit: the affinity, or
+    /// an I/O priority. `ESRCH` if the thread has ended, or if another process had its id at any time before this returned.
     ///
-    /// The thread is looked up before the call, so that an id that was already reused is never touched, and again after it. A
-    /// thread that got the id in between also started in between, so its previous value was inherited: it gets its creator's
-    /// value back. `is_ours` recognises the value set, which the kernel may have adjusted.
+    /// The thread is looked up before the call, so that a thread that already reuses the id is never touched. It is looked up
+    /// again after the call. If another thread got the id in between, it also started in between, so it had inherited its
+    /// previous value from its creator: it gets its creator's value. `is_ours` recognises the value that was set, which the
+    /// kernel may have adjusted.
     pub(crate) fn give<V>(
         &self,
         tid: u32,
@@ -108,19 +110,19 @@ impl Pinned {
         if self.has_thread(tid)? {
             return Ok(());
         }
-        take_back(tid, (get, set), is_ours)?;
+        restore_inherited(tid, (get, set), is_ours)?;
         Err(gone())
     }
 
-    /// Sends a signal to it. Errors are the kernel's: `ESRCH` if it has ended.
+    /// Sends a signal to the process. Errors are the kernel's: `ESRCH` if it has ended.
     pub fn signal(&self, signal: Signal) -> io::Result<()> {
-        if is_on() {
+        if has_hook() {
             ask(Kind::Signal, About::Process(self.pid), signal.as_raw().to_string()).passed()?;
         }
         Ok(pidfd_send_signal(&self.process, signal)?)
     }
 
-    /// Becomes readable when it ends.
+    /// The pidfd, which becomes readable when the process ends.
     pub fn descriptor(&self) -> &OwnedFd {
         &self.process
     }
@@ -131,25 +133,30 @@ type Get<V> = fn(u32) -> io::Result<V>;
 /// Sets a value of a thread by its id.
 type Set<V> = fn(u32, &V) -> io::Result<()>;
 
-/// Restores the inherited value of a thread that reused the id, if it has our value.
-fn take_back<V>(tid: u32, (get, set): (Get<V>, Set<V>), is_ours: impl Fn(&V) -> bool) -> io::Result<()> {
-    let Some((process, maker)) = maker_of(tid) else { return Ok(()) };
-    let done = Pinned::of(process).and_then(|newborn| {
-        if !newborn.has_thread(tid)? || !is_ours(&get(tid)?) {
+/// Restores the inherited value of a thread that reused an id, if it has our value now.
+fn restore_inherited<V>(
+    tid: u32,
+    (get, set): (Get<V>, Set<V>),
+    is_ours: impl Fn(&V) -> bool,
+) -> io::Result<()> {
+    let Some((process, creator)) = creator_of(tid) else { return Ok(()) };
+    let restored = Pinned::of(process).and_then(|new_process| {
+        if !new_process.has_thread(tid)? || !is_ours(&get(tid)?) {
             return Ok(());
         }
-        // If the creator is gone or in another PID namespace, the value of process 1 is the best guess.
-        let inherited = get(maker).or_else(|_| get(1))?;
+        // If the creator has ended or is in another PID namespace, the value of process 1 is the best guess.
+        let inherited = get(creator).or_else(|_| get(1))?;
         set(tid, &inherited)
     });
-    match done {
+    match restored {
         Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
-        done => done,
+        restored => restored,
     }
 }
 
-/// The process of a thread, and the thread from which it inherited: its process's first thread, or its parent's.
-fn maker_of(tid: u32) -> Option<(u32, u32)> {
+/// The process of a thread, and the thread whose values it probably inherited: the first thread of its process or, for a first
+/// thread, of the parent process.
+fn creator_of(tid: u32) -> Option<(u32, u32)> {
     let text = read_to_string(Path::new(&format!("/proc/{tid}/status"))).ok()?;
     let field =
         |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u32>().ok());
@@ -157,6 +164,7 @@ fn maker_of(tid: u32) -> Option<(u32, u32)> {
     Some((process, if process == tid { field("PPid:")? } else { process }))
 }
 
+/// The error of a process or thread that has ended.
 fn gone() -> io::Error {
     io::Error::from_raw_os_error(libc::ESRCH)
 }
@@ -177,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pidfd_from_elsewhere_knows_its_process_until_that_is_waited_for() {
+    fn a_pidfd_from_elsewhere_has_a_pid_until_its_process_is_waited_for() {
         let mut child = sleeper();
         let original = Pinned::of(child.id()).unwrap();
         let copy = || original.process.as_fd().try_clone_to_owned().unwrap();
@@ -239,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_is_another_process_s_already_is_not_touched() {
+    fn a_pid_that_another_process_already_has_is_not_touched() {
         let (mut first, mut second) = (sleeper(), sleeper());
         let pinned = Pinned::of(first.id()).unwrap();
         let one: CpuSet = affinity::get(0).unwrap().iter().take(1).collect();
@@ -257,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_belong_to_their_process_alone() {
+    fn a_thread_belongs_to_its_process_only() {
         let mut child = sleeper();
         let (own, other) = (Pinned::of(std::process::id()).unwrap(), Pinned::of(child.id()).unwrap());
         let tid = u32::try_from(rustix::thread::gettid().as_raw_pid()).unwrap();

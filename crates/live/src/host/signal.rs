@@ -7,7 +7,8 @@ use rustix::process::Signal;
 use super::Pinned;
 use crate::LiveError;
 
-/// Sends a signal to the process with this pid, if `is_wanted` confirms that it is the intended one. Whether it was sent.
+/// Sends a signal to the process with this pid, if `is_wanted` confirms that it is the intended process. Returns whether the
+/// signal was sent.
 ///
 /// The process is pinned before `is_wanted` is called, so that the signal cannot hit a later process with the same pid. A
 /// process that has ended is not an error.

@@ -13,7 +13,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::tamper::{About, Answer, Kind, ask, pass};
 
-/// The pause between two attempts to connect to a program whose backlog is full.
+/// The pause between two attempts to connect to a program whose queue of connections is full.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// An open connection.
@@ -24,7 +24,7 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// Connects to the program that listens at `path`.
+    /// Connects to the program that listens at `path`. `TimedOut` if the program's queue of connections is still full at `until`.
     pub(crate) fn connect(path: &Path, until: Instant) -> io::Result<Stream> {
         pass(Kind::Connect, About::Path(path))?;
         // A blocking call could wait for ever for a program that does not accept connections.
@@ -52,14 +52,14 @@ impl Stream {
     pub(crate) fn send(&mut self, mut bytes: &[u8], until: Instant) -> io::Result<()> {
         while !bytes.is_empty() {
             let answer = ask(Kind::Send, About::Path(&self.path), bytes);
-            let now: &[u8] = match &answer {
+            let to_send: &[u8] = match &answer {
                 Answer::GoOn => bytes,
                 Answer::Refuse(errno) => return Err(io::Error::from_raw_os_error(*errno)),
                 // The connection ends after these bytes.
-                Answer::Shorten(most) => &bytes[..bytes.len().min(*most)],
+                Answer::Shorten(limit) => &bytes[..bytes.len().min(*limit)],
                 Answer::Falsify(others) => others,
             };
-            let sent = self.once(PollFlags::OUT, until, |mut stream| stream.write(now))?;
+            let sent = self.call_when_ready(PollFlags::OUT, until, |mut stream| stream.write(to_send))?;
             bytes = match answer {
                 Answer::GoOn => &bytes[sent..],
                 Answer::Shorten(_) => {
@@ -75,23 +75,24 @@ impl Stream {
     /// Appends received bytes to a buffer. Returns their number; 0 if the peer has closed the connection.
     pub(crate) fn receive(&mut self, into: &mut Vec<u8>, until: Instant) -> io::Result<usize> {
         let mut room = [0; 4096];
-        let most = match ask(Kind::Receive, About::Path(&self.path), []) {
+        let limit = match ask(Kind::Receive, About::Path(&self.path), []) {
             Answer::GoOn => room.len(),
             Answer::Refuse(errno) => return Err(io::Error::from_raw_os_error(errno)),
             Answer::Shorten(0) => return Ok(0),
-            Answer::Shorten(most) => most.min(room.len()),
+            Answer::Shorten(limit) => limit.min(room.len()),
             Answer::Falsify(bytes) => {
                 into.extend_from_slice(&bytes);
                 return Ok(bytes.len());
             }
         };
-        let received = self.once(PollFlags::IN, until, |mut stream| stream.read(&mut room[..most]))?;
+        let received =
+            self.call_when_ready(PollFlags::IN, until, |mut stream| stream.read(&mut room[..limit]))?;
         into.extend_from_slice(&room[..received]);
         Ok(received)
     }
 
-    /// Waits until the connection is ready for a call, and makes it.
-    fn once(
+    /// Makes a call, and repeats it each time the connection becomes ready until it succeeds. `TimedOut` after `until`.
+    fn call_when_ready(
         &self,
         ready: PollFlags,
         until: Instant,
@@ -101,15 +102,15 @@ impl Stream {
             match call(&self.stream) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    let left = until.saturating_duration_since(Instant::now());
-                    let left = Timespec::try_from(left).map_err(io::Error::other)?;
-                    match poll(&mut [PollFd::new(&self.stream, ready)], Some(&left)) {
+                    let remaining = until.saturating_duration_since(Instant::now());
+                    let timeout = Timespec::try_from(remaining).map_err(io::Error::other)?;
+                    match poll(&mut [PollFd::new(&self.stream, ready)], Some(&timeout)) {
                         Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
                         Ok(_) | Err(Errno::INTR) => {}
                         Err(error) => return Err(error.into()),
                     }
                 }
-                done => return done,
+                result => return result,
             }
         }
     }

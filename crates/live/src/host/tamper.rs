@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 /// The kind of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// Opening a file that is kept open, or a folder whose files are read. A file that is opened only for one read or write has
-    /// just [`Kind::Read`] or [`Kind::Write`].
+    /// Opening a file that is kept open, or a folder whose files are read. Opening a file for only one read or write is no call
+    /// of its own, but part of [`Kind::Read`] or [`Kind::Write`].
     Open,
     /// Reading a file. `Shorten`: the file ends after this many bytes of this read. `Falsify`: these bytes are read.
     Read,
@@ -55,10 +55,11 @@ pub enum Kind {
     Unmount,
     /// Connecting to a socket.
     Connect,
-    /// Sending to it. `Shorten`: the connection ends after this many bytes. `Falsify`: these bytes are sent, without an error.
+    /// Sending to a socket. `Shorten`: the connection ends after this many bytes. `Falsify`: these bytes are sent, without an
+    /// error.
     Send,
-    /// Receiving from it. `Shorten`: at most this many bytes arrive; 0: the peer has closed the connection. `Falsify`: these
-    /// bytes arrive.
+    /// Receiving from a socket. `Shorten`: at most this many bytes arrive; 0: the peer has closed the connection. `Falsify`:
+    /// these bytes arrive.
     Receive,
 }
 
@@ -76,7 +77,7 @@ pub struct Access<'a> {
 }
 
 impl Access<'_> {
-    /// Whether it is a call of this kind, about a file whose path ends with these components (`cpu.max`, `a/cpu.max`).
+    /// Whether this is a call of a kind, about a file whose path ends with these components (`cpu.max`, `a/cpu.max`).
     pub fn is(&self, kind: Kind, path_end: &str) -> bool {
         self.kind == kind && self.path.ends_with(path_end)
     }
@@ -87,9 +88,9 @@ impl Access<'_> {
 pub enum Answer {
     /// Make the call.
     GoOn,
-    /// Do not make it, but fail with this errno (`libc::EBUSY`).
+    /// Do not make the call, but fail with this errno (`libc::EBUSY`).
     Refuse(i32),
-    /// Make it for this many bytes or list entries.
+    /// Make the call for this many bytes or list entries.
     Shorten(usize),
     /// Read or write these bytes instead.
     Falsify(Vec<u8>),
@@ -99,7 +100,7 @@ type Hook = Box<dyn FnMut(&Access<'_>) -> Answer>;
 
 thread_local! {
     /// Whether the thread has a hook. Without one, checking this is a call's whole overhead.
-    static ON: Cell<bool> = const { Cell::new(false) };
+    static HAS_HOOK: Cell<bool> = const { Cell::new(false) };
     static HOOK: RefCell<Option<Hook>> = const { RefCell::new(None) };
 }
 
@@ -108,7 +109,7 @@ thread_local! {
 #[must_use = "the hook is removed when this is dropped"]
 pub fn tamper(hook: impl FnMut(&Access<'_>) -> Answer + 'static) -> Tampering {
     HOOK.with(|slot| slot.replace(Some(Box::new(hook))));
-    ON.set(true);
+    HAS_HOOK.set(true);
     Tampering(PhantomData)
 }
 
@@ -118,7 +119,7 @@ pub struct Tampering(PhantomData<*const ()>);
 
 impl Drop for Tampering {
     fn drop(&mut self) {
-        ON.set(false);
+        HAS_HOOK.set(false);
         HOOK.with(RefCell::take);
     }
 }
@@ -126,35 +127,37 @@ impl Drop for Tampering {
 /// The object of a call.
 #[derive(Clone, Copy)]
 pub(super) enum About<'a> {
+    /// A file or folder.
     Path(&'a Path),
-    /// A file in a folder.
+    /// A file in a folder: the folder, and the name in it.
     In(&'a Path, &'a str),
+    /// A process or thread.
     Process(u32),
 }
 
 /// Whether this thread has a hook.
 #[inline]
-pub(super) fn is_on() -> bool {
-    ON.get()
+pub(super) fn has_hook() -> bool {
+    HAS_HOOK.get()
 }
 
-/// Asks the hook about a call; [`Answer::GoOn`] without a hook.
+/// Asks the hook about a call with these bytes; [`Answer::GoOn`] without a hook.
 #[inline]
 pub(super) fn ask(kind: Kind, about: About<'_>, bytes: impl AsRef<[u8]>) -> Answer {
-    if is_on() { ask_the_hook(kind, about, bytes.as_ref()) } else { Answer::GoOn }
+    if has_hook() { ask_the_hook(kind, about, bytes.as_ref()) } else { Answer::GoOn }
 }
 
-/// Asks the hook about a call without bytes. Errors: the hook's refusal.
+/// Asks the hook about a call without bytes. The error is the hook's refusal.
 #[inline]
 pub(super) fn pass(kind: Kind, about: About<'_>) -> io::Result<()> {
-    if is_on() { ask_the_hook(kind, about, &[]).passed() } else { Ok(()) }
+    if has_hook() { ask_the_hook(kind, about, &[]).passed() } else { Ok(()) }
 }
 
 #[cold]
 fn ask_the_hook(kind: Kind, about: About<'_>, bytes: &[u8]) -> Answer {
-    // Disabled while it runs, so that the hook itself may make any call.
+    // The hook is removed while it runs, so that it may itself make any call.
     let Some(mut hook) = HOOK.with(RefCell::take) else { return Answer::GoOn };
-    ON.set(false);
+    HAS_HOOK.set(false);
     let (path, pid) = match about {
         About::Path(path) => (path.to_owned(), 0),
         About::In(folder, name) => (folder.join(name), 0),
@@ -162,12 +165,12 @@ fn ask_the_hook(kind: Kind, about: About<'_>, bytes: &[u8]) -> Answer {
     };
     let answer = hook(&Access { kind, path: &path, pid, bytes });
     HOOK.with(|slot| slot.replace(Some(hook)));
-    ON.set(true);
+    HAS_HOOK.set(true);
     answer
 }
 
 impl Answer {
-    /// The refusal as an error, if it is one.
+    /// An error if the answer is a refusal.
     pub(super) fn passed(self) -> io::Result<()> {
         match self {
             Answer::Refuse(errno) => Err(io::Error::from_raw_os_error(errno)),
@@ -183,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hook_refuses_shortens_and_falsifies_and_goes() {
+    fn a_hook_refuses_shortens_and_falsifies_until_it_is_dropped() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("value");
         std::fs::write(&path, "12345").unwrap();
@@ -209,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hook_sees_what_is_written_and_may_act_itself() {
+    fn a_hook_sees_written_bytes_and_may_make_calls_itself() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("value");
         std::fs::write(&path, "").unwrap();

@@ -1,17 +1,17 @@
 //! Opens files that another user may have put in place, or may change.
 //!
-//! Problem: a daemon run by root reads files by path. Opening a FIFO blocks, opening a device may act on it, and a file of
-//! several GB exhausts memory. Through a link, or through a directory that others may write to, a path leads to whatever
+//! Problem: a daemon run by root reads files by path. Opening a FIFO blocks, opening a device may have effects, and a file of
+//! several GB exhausts memory. Through a link, or through a directory that others may write to, a path may lead to any file that
 //! another user chooses.
 //!
 //! Algorithm: the path is examined before it is opened, since opening a device has effects. It is then opened without blocking,
 //! and the open descriptor's type, owner, mode, link count and size decide. There are four entry points:
 //! - [`open_own`] opens the daemon's own state: a regular file owned by this user, with one name, that no other user may write.
 //!   It follows no symbolic link.
-//! - [`read_input`] reads a file that a person names: it may be a link, and belong to any user.
+//! - [`read_kept`] reads such a state file of this user or of root.
+//! - [`read_input`] reads a file that a person names: the path may be a link, and the file may belong to any user.
 //! - [`read_trusted`] reads a contract that will be enforced. For root, neither the file nor a directory on its canonical path
 //!   may be writable by any other user, as sshd requires of its own files.
-//! - [`read_left`] reads a file that a process left for others in its own file tree, where it may have put anything.
 //!
 //! Properties (tested): each refusal is immediate and has a reason; no more than the bound is read.
 //!
@@ -22,7 +22,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use super::files::{File, bounded};
+use super::files::{File, check_size};
 use super::tamper::{About, Kind, pass};
 
 /// Write permission of the group and of others.
@@ -35,20 +35,22 @@ const STICKY: u32 = 0o1000;
 /// Errors: `InvalidInput` if it is not a regular file, has more than one name, does not belong to the effective user, or may be
 /// written by others; `FileTooLarge` above `bytes_max`; else the kernel's.
 pub(crate) fn open_own(path: &Path, options: &mut OpenOptions, bytes_max: u64) -> io::Result<File> {
-    open_of(&[euid()], path, options, bytes_max)
+    open_owned_by(&[euid()], path, options, bytes_max)
 }
 
-/// Reads a state file that a daemon of this user or of root keeps for other programs, too.
+/// Reads a state file that a daemon of this user or of root keeps, and that other programs read, too.
 ///
 /// Errors: those of [`open_own`].
 pub(crate) fn read_kept(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
-    open_of(&[0, euid()], path, OpenOptions::new().read(true), bytes_max)?.read_at_most(bytes_max)
+    open_owned_by(&[0, euid()], path, OpenOptions::new().read(true), bytes_max)?.read_at_most(bytes_max)
 }
 
-fn open_of(owners: &[u32], path: &Path, options: &mut OpenOptions, bytes_max: u64) -> io::Result<File> {
+/// [`open_own`] for a file that belongs to one of these users.
+fn open_owned_by(owners: &[u32], path: &Path, options: &mut OpenOptions, bytes_max: u64) -> io::Result<File> {
+    // A file that does not exist may be made by the options.
     match examine(path, |path| fs::symlink_metadata(path)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        found => regular(&found?)?,
+        facts => regular(&facts?)?,
     }
     let file = File::open_with(path, options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK))?;
     let facts = file.look()?;
@@ -62,7 +64,7 @@ fn open_of(owners: &[u32], path: &Path, options: &mut OpenOptions, bytes_max: u6
     if facts.nlink() > 1 {
         return Err(refuse(format!("it is a hard link: the same file has {} names", facts.nlink())));
     }
-    bounded(facts.len(), bytes_max)?;
+    check_size(facts.len(), bytes_max)?;
     Ok(file)
 }
 
@@ -78,21 +80,22 @@ pub fn read_input(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
 /// Errors: those of [`read_input`], and `PermissionDenied` with the reason of [`who_else_may_change`].
 pub fn read_trusted(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     let file = open_input(path)?;
-    if let Some(why) = changeable(path, &file.metadata()?)? {
+    if let Some(why) = why_changeable(path, &file.metadata()?)? {
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
     }
     read(file, bytes_max)
 }
 
-/// Why a user other than root may change what root reads at this path; `None` if none may. Always `None` if this process does
-/// not run as root: such a user risks only their own processes.
+/// Why a user other than root may change the content that root reads at this path; `None` if no other user may. Always `None` if
+/// this process does not run as root: an ordinary user risks only their own processes.
 ///
 /// Errors: the kernel's, about the file and the directories on its canonical path.
 pub fn who_else_may_change(path: &Path) -> io::Result<Option<String>> {
-    changeable(path, &examine(path, |path| fs::metadata(path))?)
+    why_changeable(path, &examine(path, |path| fs::metadata(path))?)
 }
 
-fn changeable(path: &Path, opened: &Metadata) -> io::Result<Option<String>> {
+/// [`who_else_may_change`] for a path whose file has the metadata `opened`.
+fn why_changeable(path: &Path, opened: &Metadata) -> io::Result<Option<String>> {
     if euid() != 0 {
         return Ok(None);
     }
@@ -105,21 +108,22 @@ fn changeable(path: &Path, opened: &Metadata) -> io::Result<Option<String>> {
     if let Some(why) = others_may_write(opened, 0, OTHERS_WRITE) {
         return Ok(Some(why));
     }
-    around(&canonical, 0, OTHERS_WRITE)
+    others_may_write_above(&canonical, 0, OTHERS_WRITE)
 }
 
-/// Why another user may replace the content of a directory of this user, through one of its ancestors; `None` if none may. All
-/// ancestors must belong to root or to this user. Others, and for root also groups, may write to them only if the sticky bit
-/// is set.
+/// Why another user may replace the content of a directory of this user, through one of its ancestors; `None` if no other user
+/// may. All ancestors must belong to root or to this user. Others may write to an ancestor only if it has the sticky bit; for
+/// root, the same holds for groups.
 ///
 /// Errors: the kernel's, about these directories.
 pub fn who_else_may_replace(directory: &Path) -> io::Result<Option<String>> {
     let mask = if euid() == 0 { OTHERS_WRITE } else { 0o002 };
-    around(&super::canonical(directory)?, euid(), mask)
+    others_may_write_above(&super::canonical(directory)?, euid(), mask)
 }
 
-/// [`who_else_may_replace`] for a canonical path, checking its ancestors.
-fn around(canonical: &Path, owner: u32, mask: u32) -> io::Result<Option<String>> {
+/// Why others than root and `owner` may write to an ancestor of a canonical path; `None` if they may not. `mask` has the
+/// permission bits that others must not have, unless the ancestor has the sticky bit.
+fn others_may_write_above(canonical: &Path, owner: u32, mask: u32) -> io::Result<Option<String>> {
     for directory in canonical.ancestors().skip(1) {
         let facts = examine(directory, |path| fs::symlink_metadata(path))?;
         let mask = if facts.mode() & STICKY == 0 { mask } else { 0 };
@@ -130,6 +134,7 @@ fn around(canonical: &Path, owner: u32, mask: u32) -> io::Result<Option<String>>
     Ok(None)
 }
 
+/// Why others than root and `owner` may write to one file or directory; `None` if they may not.
 fn others_may_write(facts: &Metadata, owner: u32, mask: u32) -> Option<String> {
     if facts.uid() != 0 && facts.uid() != owner {
         return Some(format!("the owner is the user with the number {}", facts.uid()));
@@ -138,6 +143,7 @@ fn others_may_write(facts: &Metadata, owner: u32, mask: u32) -> Option<String> {
     (mode & mask != 0).then(|| format!("the mode {mode:04o} lets others write"))
 }
 
+/// Opens a regular file that a person named.
 fn open_input(path: &Path) -> io::Result<fs::File> {
     regular(&examine(path, |path| fs::metadata(path))?)?;
     pass(Kind::Open, About::Path(path))?;
@@ -147,21 +153,23 @@ fn open_input(path: &Path) -> io::Result<fs::File> {
     Ok(file)
 }
 
+/// Reads a whole file of at most `bytes_max` bytes.
 fn read(file: fs::File, bytes_max: u64) -> io::Result<Vec<u8>> {
-    bounded(file.metadata()?.len(), bytes_max)?;
+    check_size(file.metadata()?.len(), bytes_max)?;
     let mut bytes = Vec::new();
-    // It may grow meanwhile, and generated kernel files have no size.
+    // The size is checked again: the file may grow meanwhile, and generated kernel files have no size.
     file.take(bytes_max.saturating_add(1)).read_to_end(&mut bytes)?;
-    bounded(bytes.len() as u64, bytes_max)?;
+    check_size(bytes.len() as u64, bytes_max)?;
     Ok(bytes)
 }
 
-fn examine(path: &Path, how: impl Fn(&Path) -> io::Result<Metadata>) -> io::Result<Metadata> {
+/// Reads a file's metadata by a function that follows links or not, as the hook decides.
+fn examine(path: &Path, metadata: impl Fn(&Path) -> io::Result<Metadata>) -> io::Result<Metadata> {
     pass(Kind::Look, About::Path(path))?;
-    how(path)
+    metadata(path)
 }
 
-/// Refuses anything but a regular file: `InvalidInput`, with its kind.
+/// Refuses anything but a regular file. Errors: `InvalidInput`, with a message that names the kind of file.
 pub fn regular(facts: &Metadata) -> io::Result<()> {
     let kind = facts.file_type();
     let name = match () {
@@ -177,6 +185,7 @@ pub fn regular(facts: &Metadata) -> io::Result<()> {
     Err(refuse(format!("it is {name}, not a regular file")))
 }
 
+/// The error of a file that is not of the required kind.
 fn refuse(why: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, why)
 }

@@ -4,15 +4,16 @@
 //! garbage, write nothing, or end in the middle of a write.
 //!
 //! Algorithm: a process that joins gets a page. Each poll reads the pages of all processes of jobs, and adds the growth of a
-//! page to its job's sum. The growth is capped at what the process could transfer in the CPU time that it used since its last
-//! report, plus unreported credit for up to [`SILENT_CPU_NS`]. A job's sum is as old as its processes' oldest report. While a
-//! job is stopped, its processes transfer and report nothing, so their reports do not age.
+//! page's byte count to the sum of the process's job. The growth is capped by a token bucket: the CPU time that the process
+//! uses fills it at [`BYTES_PER_NS`], and accepted bytes empty it. It holds what a CPU could transfer in eight report intervals,
+//! and at least in [`SILENT_CPU_NS`]. A job's sum is as old as its processes' oldest report. While a job is stopped, its
+//! processes transfer and report nothing, so their reports do not age.
 //!
-//! A process that reports that it cannot measure itself adds nothing to a sum, and is treated like one that did not join
-//! ([`Arena::has`]). Counted as zero bytes, it would look like the least demanding process of all.
+//! A process that reports that it cannot measure itself adds nothing to a sum, and is treated like a process that did not join
+//! ([`Arena::has`]). If its report counted as zero bytes, it would look like the least demanding process of all.
 //!
-//! Properties: a job's sum never decreases, whichever process leaves. A process has one page; joining again replaces it. The
-//! daemon never waits for a process. An implausible report is complained of once for each process.
+//! Properties: a job's sum never decreases, whichever process leaves. A process has one page; joining again replaces the page.
+//! The daemon never waits for a process. An implausible report is complained of once for each process.
 //!
 //! Limits: a false report that the CPU time allows is accepted. A forked process that keeps its parent's page reports in its
 //! parent's name.
@@ -31,7 +32,7 @@ use crate::host::clock;
 
 /// The most pages at one time.
 pub const PAGES_MAX: usize = 4096;
-/// The most pages of one ordinary user's processes, so that no user locks the others out.
+/// The most pages of one ordinary user's processes, so that no user can take all pages.
 pub const PAGES_OF_USER_MAX: usize = 1024;
 
 /// The most that a CPU can transfer: a line of 64 bytes every half nanosecond, several times what any core achieves.
@@ -39,7 +40,7 @@ const BYTES_PER_NS: u64 = 128;
 /// Tolerance for lines in flight and prefetched.
 const SLACK_BYTES: u64 = 1 << 20;
 
-/// A process that used this much CPU time since its last report counts as silent.
+/// A process that used this much CPU time since its last report, or more if reports are due rarely, counts as silent.
 const SILENT_CPU_NS: u64 = 1_000_000_000;
 
 /// How often ended processes are removed, in nanoseconds.
@@ -48,9 +49,9 @@ const SWEEP_NS: Time = 1_000_000_000;
 /// Why a process got no page.
 #[derive(Debug)]
 pub enum NotJoined {
-    /// All pages, or all of this user's, are taken. Has the message.
+    /// All pages are taken, or all that one user may have. Has the message.
     TooMany(String),
-    /// The kernel refused to make one.
+    /// The kernel refused to make a page.
     Failed(io::Error),
 }
 
@@ -67,19 +68,20 @@ struct Member {
     at: Time,
     bytes: u64,
     has_reported: bool,
-    /// Its CPU clock then.
+    /// Its CPU clock at its last report of a measurement, or when it joined.
     cpu_ns: u64,
     /// Bytes that its earlier CPU time allowed and that it did not report.
     credit: u64,
-    /// How long it was stopped since the last report, up to `counted_to`.
+    /// For how long it was stopped since its last report, up to `paused_until`.
     paused: Time,
-    counted_to: Time,
-    silent: bool,
-    /// Its CPU clock when it first reported that it cannot measure itself, unless it has measured since. CPU time before that
-    /// still counts in `cpu_ns`: a program may report its whole start once it measures.
-    unmeasured: Option<u64>,
-    /// It has used so much CPU time since then that it is unlikely to measure at all.
-    unmeasured_long: bool,
+    /// The time of the last poll, up to which `paused` is summed.
+    paused_until: Time,
+    is_silent: bool,
+    /// Its CPU clock when it first reported that it cannot measure itself; `None` if it has measured since. CPU time before that
+    /// still counts in `cpu_ns`: a program may report all transfers since its start once it measures.
+    unmeasured_since: Option<u64>,
+    /// It has used so much CPU time since `unmeasured_since` that it is unlikely to measure at all.
+    is_unmeasured_for_long: bool,
 }
 
 /// A process's job, and since when the job is stopped, if it is.
@@ -94,7 +96,8 @@ pub(crate) struct Arena {
 }
 
 impl Arena {
-    /// Gives a process a page, and returns the descriptor to send to it. `every_ns`: how often it is to report.
+    /// Gives a process a page, and returns the page's descriptor, which is to be sent to the process. `every_ns`: how often the
+    /// process is to report.
     pub(crate) fn join(
         &mut self,
         key: ProcessKey,
@@ -105,31 +108,32 @@ impl Arena {
         self.join_within(key, user, every_ns, procfs, (PAGES_MAX, PAGES_OF_USER_MAX))
     }
 
-    /// [`Arena::join`] with these limits in total and for each user.
+    /// [`Arena::join`] with the most pages in total, and for each user.
     fn join_within(
         &mut self,
         key: ProcessKey,
         user: u32,
         every_ns: u64,
         procfs: &mut ProcFs,
-        (most, most_of_user): (usize, usize),
+        (pages_max, pages_of_user_max): (usize, usize),
     ) -> Result<OwnedFd, NotJoined> {
+        // Whether there is room in total, and for this user. The process's own page does not count, since it is replaced.
         let has_room = |arena: &Arena| {
             let others = || arena.members.iter().filter(|(other, _)| **other != key);
             let of_user = others().filter(|(_, member)| member.user == user).count();
-            (others().count() < most, user == 0 || of_user < most_of_user)
+            (others().count() < pages_max, user == 0 || of_user < pages_of_user_max)
         };
         if has_room(self) != (true, true) {
             self.sweep(procfs);
         }
-        let too_many = |whose: &str, most: usize| {
+        let too_many = |whose: &str, limit: usize| {
             NotJoined::TooMany(format!(
-                "{most} processes{whose} already report their transfers; this one is assumed to transfer what its job does"
+                "{limit} processes{whose} already report their transfers; this one is assumed to transfer what its job does"
             ))
         };
         match has_room(self) {
-            (false, _) => return Err(too_many("", most)),
-            (_, false) => return Err(too_many(" of this user", most_of_user)),
+            (false, _) => return Err(too_many("", pages_max)),
+            (_, false) => return Err(too_many(" of this user", pages_of_user_max)),
             _ => {}
         }
         let (page, file) = Shared::new(key.pid).map_err(NotJoined::Failed)?;
@@ -146,21 +150,22 @@ impl Arena {
             cpu_ns,
             credit: 0,
             paused: 0,
-            counted_to: now,
-            silent: false,
-            unmeasured: None,
-            unmeasured_long: false,
+            paused_until: now,
+            is_silent: false,
+            unmeasured_since: None,
+            is_unmeasured_for_long: false,
         };
         self.members.insert(key, member);
         Ok(file)
     }
 
-    /// Removes processes that have ended. One that cannot be read stays.
+    /// Removes processes that have ended. A process that cannot be read stays.
     fn sweep(&mut self, procfs: &mut ProcFs) {
         self.members.retain(|key, _| is_alive(procfs, *key).unwrap_or(true));
     }
 
-    /// Reads all pages. Returns each job's transfers, in bytes, as reported by its processes.
+    /// Reads all pages. Returns each job's transfers, in bytes, as reported by its processes. `every_ns`: how often processes are
+    /// to report. Implausible and missing reports are added to `complaints`.
     pub(crate) fn poll(
         &mut self,
         now: Time,
@@ -178,7 +183,7 @@ impl Arena {
         self.members.retain(|key, member| {
             member.page.set_polled(now, every_ns);
             let Some((job, stopped_since)) = job_of(*key) else { return true };
-            let grown =
+            let accepted =
                 member.poll(now, stopped_since, every_ns, &mut |what: &'static str, why, remedy: &str| {
                     let name = procfs.stat(key.pid).ok().flatten().map(|stat| stat.comm).unwrap_or_default();
                     let remedy = remedy.to_owned();
@@ -189,11 +194,16 @@ impl Arena {
                         LiveError::Process { pid: key.pid, name, what: what.to_owned(), source, remedy },
                     ));
                 });
-            if grown > 0 || member.has_reported {
+            if accepted > 0 || member.has_reported {
                 let sum = sums.entry(job).or_default();
-                sum.amount = sum.amount.saturating_add(grown);
+                sum.amount = sum.amount.saturating_add(accepted);
             }
-            if member.has_reported && !member.silent && member.unmeasured.is_none() && member.at != LEFT {
+            // Only processes that go on reporting determine how old the job's sum is.
+            if member.has_reported
+                && !member.is_silent
+                && member.unmeasured_since.is_none()
+                && member.at != LEFT
+            {
                 let at = member.at.saturating_add(member.paused);
                 oldest.entry(job).and_modify(|oldest| *oldest = at.min(*oldest)).or_insert(at);
             }
@@ -210,28 +220,28 @@ impl Arena {
 
     /// Whether a process joined and has not reported that it cannot measure itself.
     pub(crate) fn has(&self, key: ProcessKey) -> bool {
-        self.members.get(&key).is_some_and(|member| member.unmeasured.is_none())
+        self.members.get(&key).is_some_and(|member| member.unmeasured_since.is_none())
     }
 
-    /// Whether a process joined and has long reported that it cannot measure itself. Not at once: a
-    /// program that counts for itself sends its first count only after the first part of its work.
+    /// Whether a process joined and has reported for long that it cannot measure itself. The wait is needed, since a program that
+    /// counts for itself reports its first count only after the first part of its work.
     pub(crate) fn is_unmeasured(&self, key: ProcessKey) -> bool {
-        self.members.get(&key).is_some_and(|member| member.unmeasured_long)
+        self.members.get(&key).is_some_and(|member| member.is_unmeasured_for_long)
     }
 
-    /// The thread that writes a process's reports, as the process states it; `None` for its first thread.
+    /// The thread that writes a process's reports, as the process states; `None` if that is unknown, or the first thread.
     pub(crate) fn writer(&self, key: ProcessKey) -> Option<u32> {
         self.members.get(&key)?.page.writer().filter(|tid| *tid != key.pid)
     }
 
-    /// Drops the sums of all other jobs.
-    pub(crate) fn retain(&mut self, is_there: impl Fn(&JobId) -> bool) {
-        self.sums.retain(|job, _| is_there(job));
+    /// Drops the sums of all jobs for which `is_present` is false.
+    pub(crate) fn retain(&mut self, is_present: impl Fn(&JobId) -> bool) {
+        self.sums.retain(|job, _| is_present(job));
     }
 }
 
 impl Member {
-    /// Reads the page. Returns the growth that is accepted, in bytes.
+    /// Reads the page. Returns the accepted growth of its byte count.
     fn poll(
         &mut self,
         now: Time,
@@ -239,46 +249,49 @@ impl Member {
         every_ns: u64,
         complain: &mut dyn FnMut(&'static str, String, &str),
     ) -> u64 {
-        let read = self.page.told();
-        // Read both clocks after the page, so that an honest report is not taken for a lie.
+        let on_page = self.page.told();
+        // Both clocks are read after the page, so that they cover everything that an honest report includes.
         let cpu_ns = clock::process_cpu_ns(self.pid).unwrap_or(self.cpu_ns);
         let latest = clock::now().max(now);
         let used_ns = cpu_ns.saturating_sub(self.cpu_ns);
         let patience_ns = every_ns.saturating_mul(8).max(SILENT_CPU_NS);
-        let new =
-            read.filter(|report| report.at_ns != 0 && (report.at_ns, report.bytes) != (self.at, self.bytes));
+        let is_new =
+            |report: &Told| report.at_ns != 0 && (report.at_ns, report.bytes) != (self.at, self.bytes);
+        let new = on_page.filter(is_new);
         let is_consistent = |report: &Told| {
             let is_past = report.at_ns <= latest || report.at_ns == LEFT;
             report.bytes >= self.bytes && report.at_ns >= self.at && is_past
         };
-        let mut grown = 0;
+        let mut accepted = 0;
         match (new.filter(is_consistent), new) {
+            // A new report that says that the process cannot measure itself.
             (Some(report), _) if report.unmeasured => {
-                let since_ns = *self.unmeasured.get_or_insert(cpu_ns);
-                self.unmeasured_long |= cpu_ns.saturating_sub(since_ns) > patience_ns;
+                let since_ns = *self.unmeasured_since.get_or_insert(cpu_ns);
+                self.is_unmeasured_for_long |= cpu_ns.saturating_sub(since_ns) > patience_ns;
                 (self.at, self.bytes) = (report.at_ns, report.bytes);
-                (self.paused, self.silent) = (0, false);
+                (self.paused, self.is_silent) = (0, false);
             }
+            // A new report of transfers. Unused allowance is kept as credit, since one report may cover a long time.
             (Some(report), _) => {
-                // Unused allowance is kept as credit, since one report may cover a long time.
                 let allowed = used_ns.min(patience_ns).saturating_mul(BYTES_PER_NS);
                 let credit =
                     self.credit.saturating_add(allowed).min(patience_ns.saturating_mul(BYTES_PER_NS));
                 let reported = report.bytes - self.bytes;
-                grown = reported.min(credit.saturating_add(SLACK_BYTES));
-                if reported > grown {
-                    let what = format!("{reported} bytes, where its CPU time allows at most {grown}");
+                accepted = reported.min(credit.saturating_add(SLACK_BYTES));
+                if reported > accepted {
+                    let what = format!("{reported} bytes, where its CPU time allows at most {accepted}");
                     complain(
                         "trust what it reports to have transferred over the memory bus",
                         what,
                         "; these are counted",
                     );
                 }
-                self.credit = credit.saturating_sub(grown);
+                self.credit = credit.saturating_sub(accepted);
                 (self.at, self.bytes, self.has_reported) = (report.at_ns, report.bytes, true);
-                (self.cpu_ns, self.paused, self.silent) = (cpu_ns, 0, false);
-                (self.unmeasured, self.unmeasured_long) = (None, false);
+                (self.cpu_ns, self.paused, self.is_silent) = (cpu_ns, 0, false);
+                (self.unmeasured_since, self.is_unmeasured_for_long) = (None, false);
             }
+            // A new report that is inconsistent with the previous one, or with the clock.
             (None, Some(report)) => {
                 let what = format!(
                     "{} bytes at {} ns, after {} bytes at {} ns; it is {latest} ns now",
@@ -289,22 +302,23 @@ impl Member {
                     what,
                     "; its previous report counts",
                 );
-                self.silent |= used_ns > patience_ns;
+                self.is_silent |= used_ns > patience_ns;
             }
-            (None, None) if used_ns > patience_ns && !self.silent && self.unmeasured.is_none() => {
-                self.silent = true;
+            (None, None) if used_ns > patience_ns && !self.is_silent && self.unmeasured_since.is_none() => {
+                self.is_silent = true;
                 let what = format!("it joined, and used {used_ns} ns of CPU time without a report");
                 let remedy = "; its job is judged by its other processes";
                 complain("learn what it transfers over the memory bus", what, remedy);
             }
             (None, None) => {}
         }
+        // While the job is stopped, add the time since the latest of its stop, the last poll and the last report.
         if let Some(since) = stopped_since {
-            let from = since.max(self.counted_to).max(if self.at == LEFT { 0 } else { self.at });
+            let from = since.max(self.paused_until).max(if self.at == LEFT { 0 } else { self.at });
             self.paused = self.paused.saturating_add(now.saturating_sub(from));
         }
-        self.counted_to = now;
-        grown
+        self.paused_until = now;
+        accepted
     }
 }
 

@@ -1,8 +1,9 @@
-//! What this kernel and these privileges can enforce: everything that `doctor` shows, and the typed answers from which the
-//! daemon chooses its backend.
+//! What this kernel and these privileges can enforce: everything that `doctor` shows, and the values from which the daemon
+//! chooses its backend.
 //!
-//! Probing changes nothing: it reads files, and opens and closes two perf counters. It never fails. A file that cannot be read
-//! counts as missing, with the reason in its row.
+//! A finding is a *row*: a name, a state (yes, partly, no), the reason, and a remedy. Probing changes nothing: it reads files,
+//! and opens and closes two perf counters. It never fails. A file that cannot be read counts as missing, with the reason in the
+//! row.
 
 mod bus;
 mod cgroup;
@@ -46,7 +47,7 @@ pub struct CgroupBase {
     pub base: PathBuf,
     /// The controllers that `base` offers: the words of its `cgroup.controllers`.
     pub controllers: BTreeSet<String>,
-    /// Whether `base` is a cgroup other than the root, so that the rule against processes in inner cgroups applies to it, too.
+    /// Whether `base` is a cgroup other than the root. Then it may not have both processes and child cgroups with controllers.
     pub delegated: bool,
 }
 
@@ -58,22 +59,22 @@ impl CgroupBase {
     }
 }
 
-/// What a machine can enforce.
+/// The findings about what a machine can enforce.
 #[derive(Debug, Clone)]
 pub struct Capabilities {
     /// The machine; `None` if its facts cannot be read, with the reason in a row.
     pub machine: Option<Machine>,
     /// All findings, by area in the order of [`Area::ALL`].
     pub rows: Vec<Row>,
-    /// Where the `kernel` backend can hold CPU: where the `cgroup` backend can, if the kernel accepts the scheduler. Otherwise
-    /// the row with the reason.
+    /// The part of the cgroup hierarchy in which the `kernel` backend can hold CPU; otherwise the row with the reason. It is that
+    /// of the `cgroup` backend, if the kernel accepts the scheduler.
     pub kernel: Result<CgroupBase, Row>,
-    /// Where the `cgroup` backend can hold CPU. It needs the cpu controller; without cpuset among the controllers, there are
-    /// weights and caps but no home CPUs. Otherwise the row with the reason.
+    /// The part of the cgroup hierarchy in which the `cgroup` backend can hold CPU; otherwise the row with the reason. That takes
+    /// the cpu controller. Without the cpuset controller, there are weights and caps but no home CPUs.
     pub cgroup: Result<CgroupBase, Row>,
-    /// Whether the `user` backend can hold CPU fully or in part, as the row states.
+    /// The row that says whether the `user` backend can hold CPU.
     pub user: Row,
-    /// Whether the `user` backend can hold memory, by having it paged out.
+    /// The row that says whether the `user` backend can hold memory, by having pages paged out.
     pub user_memory: Row,
 }
 
@@ -89,7 +90,7 @@ pub fn probe(root: &Path) -> Capabilities {
     probe_with(root, syscalls)
 }
 
-/// Whether the `user` backend can have memory paged out; if not, a row with state no and the reason.
+/// The row that says whether the `user` backend can hold memory, by having pages paged out.
 pub fn paging_out(root: &Path) -> Row {
     memory::paging_out(&Context::read(root), page_out::is_offered())
 }
@@ -99,7 +100,7 @@ pub fn holds_other_users(root: &Path) -> bool {
     surroundings::holds_other_users(&Context::read(root))
 }
 
-/// The row that says that /proc hides other users' processes from this program, with the remedy; `None` if it shows them.
+/// The row that says that /proc hides other users' processes from this program, with the remedy; `None` if /proc shows them.
 pub fn hidden_processes(root: &Path) -> Option<Row> {
     surroundings::hidden_processes(&Context::read(root)).filter(|row| row.state != State::Yes)
 }
@@ -121,18 +122,19 @@ pub fn moves_pages() -> bool {
     *CAN.get_or_init(|| topology::node_numbers().len() > 1 && jobs::kernel_moves_pages())
 }
 
-/// How the `user` backend holds disks; if it cannot, a row with state no and the reason.
+/// The row that says how the `user` backend holds disks, or that it cannot.
 pub fn disks_by_user(root: &Path) -> Row {
     disk::by_user(&Context::read(root))
 }
 
-/// A message about file systems mounted from other machines, whose disks cannot be held from here; `None` if there are none.
+/// A message about file systems mounted from other machines, whose disks cannot be held from this machine; `None` if no such file
+/// system is mounted.
 pub fn file_systems_elsewhere(root: &Path) -> Option<String> {
     disk::outside_of_control(&Context::read(root))
 }
 
-/// Those of `paths`, which are cgroups as /proc/PID/cgroup shows them, that do not exist now. None if the machine shows no
-/// cgroup hierarchy, since existence is then unknown.
+/// The cgroups in `paths` that do not exist now, given as /proc/PID/cgroup shows them. Empty if the machine shows no cgroup
+/// hierarchy, since existence is then unknown.
 pub fn missing_cgroups<'p>(root: &Path, paths: &BTreeSet<&'p str>) -> BTreeSet<&'p str> {
     if paths.is_empty() {
         return BTreeSet::new();
@@ -155,7 +157,8 @@ struct Syscalls {
     moves_pages: bool,
 }
 
-/// [`probe`] with given results of system calls.
+/// [`probe`] with given results of system calls. Several rows are needed twice: as a finding, and as the reason in the row of a
+/// backend that depends on them.
 fn probe_with(root: &Path, syscalls: Syscalls) -> Capabilities {
     let Syscalls { counter, instructions, built_in, pages_out, moves_pages } = syscalls;
     let context = Context::read(root);
@@ -165,6 +168,7 @@ fn probe_with(root: &Path, syscalls: Syscalls) -> Capabilities {
     let user = surroundings::user_backend(&context);
     let controller = |area, name| cgroup.controller(&context, area, name);
 
+    // The order of rows within an area is that in which `doctor` shows them.
     let mut rows = cgroup.rows(&context);
     rows.extend([kernel.clone(), backend.clone(), user.clone()]);
     rows.extend([controller(Area::Cpu, "cpu"), controller(Area::Cpu, "cpuset")]);
@@ -173,7 +177,7 @@ fn probe_with(root: &Path, syscalls: Syscalls) -> Capabilities {
     let (memory, io) = (controller(Area::Memory, "memory"), controller(Area::Disk, "io"));
     rows.push(memory.clone());
     rows.extend(resources::memory(&context));
-    rows.extend(memory::rows(&context, cgroup.typed(&context).as_ref()));
+    rows.extend(memory::rows(&context, cgroup.base_for_backends(&context).as_ref()));
     let user_memory = memory::paging_out(&context, pages_out);
     rows.push(user_memory.clone());
     rows.push(io.clone());
@@ -185,6 +189,7 @@ fn probe_with(root: &Path, syscalls: Syscalls) -> Capabilities {
     let machine = topology::read(root).map_err(|error| {
         rows.push(Row::no(Area::Surroundings, "facts of the machine", error.to_string()));
     });
+    // Rows that depend on the machine's facts come last; sorting by area, which is stable, puts each into its area.
     if let Ok(machine) = &machine {
         rows.push(bus::capacity(&context, machine));
         rows.extend(shared::machine_rows(machine));
@@ -193,31 +198,30 @@ fn probe_with(root: &Path, syscalls: Syscalls) -> Capabilities {
         rows.sort_by_key(|row| row.area);
     }
 
-    let place_if_usable = |row: &Row| cgroup.typed(&context).filter(|_| row.state != State::No);
+    let base_if_usable = |row: &Row| cgroup.base_for_backends(&context).filter(|_| row.state != State::No);
     Capabilities {
         machine: machine.ok(),
         rows,
-        kernel: place_if_usable(&kernel).ok_or(kernel),
-        cgroup: place_if_usable(&backend).ok_or(backend),
+        kernel: base_if_usable(&kernel).ok_or(kernel),
+        cgroup: base_if_usable(&backend).ok_or(backend),
         user,
         user_memory,
     }
 }
 
 impl Capabilities {
-    /// The enforcer that `run` uses for each resource on this machine, and why: the best of this version's enforcers that works
-    /// at least partly.
+    /// The enforcer that `run` uses for each resource on this machine, and why: the best that works at least partly.
     pub fn enforcers(&self) -> Vec<Enforcer> {
         let memory = memory::enforcer(self.cgroup.as_ref(), &self.rows, &self.user_memory);
         vec![self.cpu_enforcer(), memory, self.disk_enforcer(), self.bus_enforcer()]
     }
 
-    /// What `doctor` shows.
+    /// All findings, in the form that `doctor` shows.
     pub fn findings(&self) -> Findings {
         Findings { machine: self.machine.clone(), enforcers: self.enforcers(), rows: self.rows.clone() }
     }
 
-    /// The bus is held by gangs, if the contract has them, and by the processor, if it can throttle units.
+    /// The memory bus is held by gangs if the contract has gangs, and by the processor if the processor can throttle units.
     fn bus_enforcer(&self) -> Enforcer {
         let cap = self.rows.iter().find(|row| row.name == bus::CAP && row.state == State::Yes);
         let gangs = "jobs wait for a quantum, where the contract has `gangs` in [machine]";
@@ -228,25 +232,26 @@ impl Capabilities {
         Enforcer { resource: Area::Bus, name: Some(name.to_owned()), why }
     }
 
-    /// Disks are held by control groups if there are any, whichever backend holds CPU, else by the `user` backend.
+    /// Disks are held by control groups if this program may make any, whichever backend holds CPU; else by the `user` backend.
     fn disk_enforcer(&self) -> Enforcer {
         let by_groups = self.disks_by_groups();
         let mut by_user = self.rows.iter().filter(|row| row.name == disk::BY_USER && row.state != State::No);
         match (&self.cgroup, by_user.next()) {
-            (Err(_), Some(how)) => {
-                let why = format!("{}; not cgroup: {}", how.reason, by_groups.why);
+            (Err(_), Some(row)) => {
+                let why = format!("{}; not cgroup: {}", row.reason, by_groups.why);
                 Enforcer { name: Some("user".to_owned()), why, ..by_groups }
             }
             _ => by_groups,
         }
     }
 
+    /// The enforcer of disks if control groups hold them; without a name if they cannot, with the reason.
     fn disks_by_groups(&self) -> Enforcer {
         let mut disks =
             self.rows.iter().filter(|row| row.area == Area::Disk && row.name.starts_with("disk "));
         let unheld = |why: String| Enforcer { resource: Area::Disk, name: None, why };
         match (&self.cgroup, disks.clone().find(|row| row.state != State::No), disks.next()) {
-            // Without the io controller, a cgroup backend would not help.
+            // No disk can be held, such as without the io controller: then a cgroup backend would not help.
             (_, None, Some(row)) => unheld(row.reason.clone()),
             (Err(row), ..) => unheld(format!("no cgroup backend: {}", row.reason)),
             (Ok(_), Some(row), _) => {
@@ -256,6 +261,7 @@ impl Capabilities {
         }
     }
 
+    /// CPU is held by the `kernel` backend, else by the `cgroup` backend, else by the `user` backend, which always works in part.
     fn cpu_enforcer(&self) -> Enforcer {
         let reason = |name: &str| {
             let row = self.rows.iter().find(|row| row.area == Area::Cpu && row.name == name);

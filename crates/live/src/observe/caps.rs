@@ -1,6 +1,7 @@
 //! CPU quotas that others have set in control groups: systemd's `CPUQuota=`, `docker run --cpus`, a pod's limits.
 //!
-//! The kernel enforces them with its own scheduler, and not under `sched_ext`.
+//! The kernel enforces quotas only with its own scheduler, and not while a `sched_ext` scheduler is attached. So the `kernel`
+//! backend must know whether any is set.
 
 use std::path::{Path, PathBuf};
 
@@ -21,7 +22,8 @@ const SEARCH_NS: Time = 5 * SECOND;
 /// A search that takes `t` is repeated after `t * SEARCH_COST` at the earliest, so that it takes at most 1/500 of a CPU.
 const SEARCH_COST: Time = 500;
 
-/// How long after the last quota was seen none counts as set. A container may start every second.
+/// For this long after a quota was last seen, quotas still count as set. Otherwise, containers that start every second would
+/// make the answer alternate.
 const QUIET_NS: Time = 30 * SECOND;
 
 /// Searches a cgroup v2 hierarchy for quotas.
@@ -29,19 +31,21 @@ const QUIET_NS: Time = 30 * SECOND;
 pub(crate) struct Caps {
     mount: PathBuf,
     next_search: Time,
-    /// The group seen last with a quota, and when.
-    seen: Option<(String, Time)>,
+    /// The group in which a quota was last seen, and when.
+    last_seen: Option<(String, Time)>,
 }
 
 impl Caps {
-    /// For the hierarchy mounted at `mount`, which was not searched yet.
+    /// For the hierarchy mounted at `mount`. The first call of [`Caps::look`] searches it.
     pub(crate) fn new(mount: &Path) -> Caps {
-        Caps { mount: mount.to_owned(), next_search: 0, seen: None }
+        Caps { mount: mount.to_owned(), next_search: 0, last_seen: None }
     }
 
-    /// A control group with a quota, or one that had it within the last half minute, as /proc shows its path. `known`: a group
-    /// that the caller knows to have one, which saves a search. `is_ours`: whether this program wrote this text into a group's
-    /// file; always true of groups that only this program manages.
+    /// A control group that has a quota set by another program, or had one within the last half minute, as /proc shows its path;
+    /// `None` if there is no such group.
+    ///
+    /// `known` is a group that the caller knows to have a quota, which saves a search. `is_ours` returns whether this program
+    /// wrote a text into the quota file of a group's folder; it is always true for groups that only this program manages.
     pub(crate) fn look(
         &mut self,
         now: Time,
@@ -49,20 +53,24 @@ impl Caps {
         is_ours: impl Fn(&Path, &str) -> bool,
     ) -> Option<&str> {
         if let Some(known) = known {
-            self.seen = Some((known.to_owned(), now));
+            self.last_seen = Some((known.to_owned(), now));
         } else if now >= self.next_search {
             let begun = clock::now();
             let found = self.find(&self.mount, &is_ours);
             self.next_search =
                 now + SEARCH_NS.max(clock::now().saturating_sub(begun).saturating_mul(SEARCH_COST));
             match found {
-                Some(found) => self.seen = Some((found, now)),
-                None => self.seen = self.seen.take().filter(|(_, at)| now < at.saturating_add(QUIET_NS)),
+                Some(found) => self.last_seen = Some((found, now)),
+                None => {
+                    let is_recent = |(_, at): &(String, Time)| now < at.saturating_add(QUIET_NS);
+                    self.last_seen = self.last_seen.take().filter(is_recent);
+                }
             }
         }
-        self.seen.as_ref().map(|(group, _)| group.as_str())
+        self.last_seen.as_ref().map(|(group, _)| group.as_str())
     }
 
+    /// The first group below `dir` with a quota of another program, as /proc shows its path.
     fn find(&self, dir: &Path, is_ours: &impl Fn(&Path, &str) -> bool) -> Option<String> {
         // A group may have vanished meanwhile.
         let groups = host::list(dir).unwrap_or_default();
@@ -86,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cap_is_seen_until_half_a_minute_after_it_went() {
+    fn a_quota_counts_until_half_a_minute_after_its_removal() {
         let root = tempfile::tempdir().unwrap();
         let put = |group: &str, text: &str| {
             let dir = root.path().join(group);

@@ -1,5 +1,8 @@
 //! Differences among a machine's CPUs: isolation and capacity.
 //!
+//! An isolated CPU is one that the administrator keeps free of ordinary tasks; a CPU's capacity is its speed relative to the
+//! largest CPU's.
+//!
 //! | fact | read from |
 //! | --- | --- |
 //! | isolated at boot | /sys/devices/system/cpu/isolated (`isolcpus`) |
@@ -26,7 +29,7 @@ const SMALL: [&str; 2] = ["/sys/devices/cpu_atom/cpus", "/sys/devices/cpu_lowpow
 /// Isolated CPUs, and what isolates them. This process may be allowed to use some, all or none of them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Isolation {
-    /// The mechanism, as the administrator writes it, and its CPUs. No set is empty.
+    /// Each mechanism that isolates CPUs, as the administrator writes it, and its CPUs. No set is empty.
     pub by: Vec<(&'static str, CpuSet)>,
 }
 
@@ -56,31 +59,32 @@ impl fmt::Display for Isolation {
     }
 }
 
-/// The capacity of each of these CPUs, from 1 to [`CAPACITY_MAX`], which the largest have. A CPU of unknown capacity counts as
-/// one of the largest.
+/// The capacity of each of these CPUs, from 1 to [`CAPACITY_MAX`], which is the capacity of the largest CPUs. All CPUs count as
+/// largest if any capacity is unknown.
 pub(crate) fn capacities(tree: &Tree, cpus: &[u32]) -> BTreeMap<u32, u32> {
-    let is_mixed = || SMALL.iter().any(|path| tree.exists(path));
+    let has_small_cores = || SMALL.iter().any(|path| tree.exists(path));
     let files: &[&str] = match () {
         () if cpus.iter().any(|cpu| tree.exists(format!("{CPUS}/cpu{cpu}/cpu_capacity"))) => {
             &["cpu_capacity"]
         }
-        () if is_mixed() => &["acpi_cppc/highest_perf", "cpufreq/cpuinfo_max_freq"],
+        () if has_small_cores() => &["acpi_cppc/highest_perf", "cpufreq/cpuinfo_max_freq"],
         () => &[],
     };
     let number = |cpu: u32, file: &str| {
         tree.text(format!("{CPUS}/cpu{cpu}/{file}"))?.parse::<u64>().ok().filter(|number| *number > 0)
     };
-    // The same file for all CPUs: a frequency cannot be compared with a performance level.
-    let known = files.iter().find_map(|file| {
+    // The first file that all CPUs have: a frequency cannot be compared with a performance level.
+    let raw_values = files.iter().find_map(|file| {
         cpus.iter().map(|cpu| Some((*cpu, number(*cpu, file)?))).collect::<Option<BTreeMap<u32, u64>>>()
     });
-    let known = known.unwrap_or_default();
-    let most = known.values().copied().max().unwrap_or(1);
+    let raw_values = raw_values.unwrap_or_default();
+    let largest = raw_values.values().copied().max().unwrap_or(1);
     let scaled = |value: u64| {
-        let capacity = u128::from(value) * u128::from(CAPACITY_MAX) / u128::from(most);
+        let capacity = u128::from(value) * u128::from(CAPACITY_MAX) / u128::from(largest);
         u32::try_from(capacity).unwrap_or(CAPACITY_MAX).clamp(1, CAPACITY_MAX)
     };
-    cpus.iter().map(|cpu| (*cpu, known.get(cpu).map_or(CAPACITY_MAX, |value| scaled(*value)))).collect()
+    let capacity = |cpu: u32| raw_values.get(&cpu).map_or(CAPACITY_MAX, |value| scaled(*value));
+    cpus.iter().map(|cpu| (*cpu, capacity(*cpu))).collect()
 }
 
 #[cfg(test)]

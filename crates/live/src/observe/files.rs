@@ -1,4 +1,4 @@
-//! Small files of the kernel, under a root that a test can replace.
+//! Reads small files of the kernel below a root, which a test can replace by a folder that imitates a machine.
 //!
 //! Files of /proc and /sys appear and vanish: a CPU goes offline, a module is unloaded. So a missing file is an answer (`None`)
 //! and not a failure, unless the caller requires the file.
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use crate::LiveError;
 use crate::host;
 
-/// More than any file read here holds, so that a fake or broken one cannot exhaust memory.
+/// The most that is read of a file: more than any kernel file has, so that a fake or broken file cannot exhaust memory.
 const BYTES_MAX: u64 = 1 << 20;
 
 /// A tree of kernel files: `/`, or a folder that imitates it.
@@ -34,7 +34,7 @@ impl Tree {
         Ok(String::from_utf8_lossy(&bytes).trim().to_owned())
     }
 
-    /// A file's text; `None` if it cannot be read, for whatever reason. For facts that are only displayed.
+    /// A file's text; `None` if it cannot be read for any reason.
     pub(crate) fn text(&self, path: impl AsRef<Path>) -> Option<String> {
         self.read(path).ok()
     }
@@ -62,8 +62,8 @@ impl Tree {
     /// A folder's names, sorted; empty if the folder cannot be read.
     pub(crate) fn names(&self, path: impl AsRef<Path>) -> Vec<String> {
         let Ok(entries) = host::list(&self.path(path)) else { return Vec::new() };
-        let named = |entry: host::Entry| Some(entry.path.file_name()?.to_str()?.to_owned());
-        let mut names: Vec<String> = entries.into_iter().filter_map(named).collect();
+        let name_of = |entry: host::Entry| Some(entry.path.file_name()?.to_str()?.to_owned());
+        let mut names: Vec<String> = entries.into_iter().filter_map(name_of).collect();
         names.sort();
         names
     }
@@ -72,18 +72,19 @@ impl Tree {
         host::exists(&self.path(path))
     }
 
-    /// Whether this process, with its effective user, may write there. False on a read-only file system.
+    /// Whether this process, with its effective user, may write to a file or folder. False on a read-only file system.
     pub(crate) fn may_write(&self, path: impl AsRef<Path>) -> bool {
         host::may_write(&self.path(path))
     }
 
-    /// The error for a file whose text is not `what` it should be.
-    pub(crate) fn malformed(&self, path: &str, what: &str, text: &str) -> LiveError {
+    /// The error for a file whose text is not in the expected format; `expected` names the format, such as "a number".
+    pub(crate) fn malformed(&self, path: &str, expected: &str, text: &str) -> LiveError {
         let text: String = text.chars().take(60).collect();
-        let source = io::Error::new(io::ErrorKind::InvalidData, format!("`{text}` is not {what}"));
+        let source = io::Error::new(io::ErrorKind::InvalidData, format!("`{text}` is not {expected}"));
         self.failed(path, source)
     }
 
+    /// The error for a file that cannot be read, with a remedy by the kind of error.
     fn failed(&self, path: &str, source: io::Error) -> LiveError {
         let remedy = match source.kind() {
             io::ErrorKind::NotFound => "; is /proc or /sys mounted?",
@@ -99,7 +100,8 @@ impl Tree {
     }
 }
 
-/// A safe part of a file name: an underscore replaces every character that could be special to a file system or a terminal.
+/// Makes a text safe to use within a file name: an underscore replaces every character that could be special to a file system
+/// or a terminal.
 pub(crate) fn plain(text: &str) -> String {
     let safe = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
     text.chars().map(safe).take(80).collect()
@@ -107,8 +109,8 @@ pub(crate) fn plain(text: &str) -> String {
 
 /// Whether an error says that a file, or the object it describes, does not exist.
 fn is_gone(error: &io::Error) -> bool {
-    let gone = [libc::ENOENT, libc::ENODEV, libc::ENXIO, libc::ESRCH, libc::ENOTDIR];
-    error.raw_os_error().is_some_and(|code| gone.contains(&code))
+    let missing = [libc::ENOENT, libc::ENODEV, libc::ENXIO, libc::ESRCH, libc::ENOTDIR];
+    error.raw_os_error().is_some_and(|code| missing.contains(&code))
 }
 
 #[cfg(test)]

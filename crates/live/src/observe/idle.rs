@@ -1,4 +1,4 @@
-//! CPU time that no task used, from /proc/stat.
+//! Idle time of CPUs, from /proc/stat.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,10 @@ use commonhold_policy::{MS, Time};
 use crate::LiveError;
 use crate::observe::process::ProcFs;
 
-/// How old the figure may be: the file counts every interrupt of the machine, so the kernel takes a while to generate it.
+/// For how long a reading is reused. /proc/stat is expensive, since the kernel sums up every interrupt of the machine for it.
 const AGE_MAX: Time = 100 * MS;
 
-/// Idle time of some CPUs since the first reading.
+/// Accumulates the idle time of a set of CPUs since the first reading.
 #[derive(Debug)]
 pub(crate) struct Idle {
     cpus: CpuSet,
@@ -38,16 +38,16 @@ impl Idle {
         self.read_at = Some(now);
         let text = procfs.read_kept("stat")?.map(String::from_utf8_lossy).unwrap_or_default();
         for (cpu, ticks) in text.lines().filter_map(parse).filter(|(cpu, _)| self.cpus.contains(*cpu)) {
-            let before = self.ticks.entry(cpu).or_insert(ticks);
-            self.ns += ticks.saturating_sub(*before) * self.tick_ns;
-            *before = ticks.max(*before);
+            let highest = self.ticks.entry(cpu).or_insert(ticks);
+            self.ns += ticks.saturating_sub(*highest) * self.tick_ns;
+            *highest = ticks.max(*highest);
         }
         Ok(self.ns)
     }
 }
 
-/// `cpu3 user nice system idle iowait ...`: the CPU, and the sum of its idle and iowait ticks. A CPU that waits for a disk is
-/// idle, too.
+/// Parses a line `cpu3 user nice system idle iowait ...` to the CPU and the sum of its idle and iowait ticks: a CPU whose tasks
+/// wait for a disk is idle, too. `None` for other lines, such as the sum `cpu ...`.
 fn parse(line: &str) -> Option<(u32, u64)> {
     let mut fields = line.strip_prefix("cpu")?.split(' ');
     let cpu = fields.next()?.parse().ok()?;
@@ -62,7 +62,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn idle_time_of_the_machines_cpus() {
+    fn idle_time_is_summed_over_the_given_cpus() {
         let root = tempfile::tempdir().unwrap();
         let mut procfs = ProcFs::open(root.path()).unwrap();
         let mut idle = Idle::new("0,2".parse().unwrap());

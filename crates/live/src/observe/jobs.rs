@@ -1,21 +1,21 @@
-//! Jobs: which threads belong together, whether they want a CPU, and where they and their memory are.
+//! Jobs: the threads that belong together, whether each wants a CPU, its last CPU, and the nodes with the job's memory.
 //!
-//! Problem: a contract says what a job is in a unit. The kernel knows processes, sessions and control groups; a *tree* is this
-//! project's own concept.
+//! Problem: a contract says what makes processes of a unit one job. The kernel knows processes, sessions and control groups; a
+//! *tree* is this project's own concept.
 //!
 //! Algorithm, trees: a process belongs to its parent's job. If the parent leads a session, as a shell does, or is in another
-//! unit or in none, the process starts a new job. A process stays in its job when its parent ends. The process's own session
-//! counts, too: the parent may have been read a moment before it became a session's leader.
+//! unit or in none, the process starts a new job. A process stays in its job when its parent ends. If the parent's pid is the
+//! process's own session, the parent also counts as leader: the parent may have been read a moment before it became one.
 //!
-//! Algorithm, sampling: if the roster found no runnable thread in a process, its threads are assumed to rest and are not read.
-//! For the others, each thread's state, CPU time and last CPU are read. A thread wants a CPU if it is runnable, or ran since
-//! the previous sample. Memory by node is read for one job with a thread that wants a CPU in each sample, and for the same job
-//! at most every [`MEMORY_NS`].
+//! Algorithm, sampling: if the roster found no runnable thread in a process, all its threads are assumed to sleep and are not
+//! read. In other processes, each thread's state, CPU time and last CPU are read. A thread wants a CPU if it is runnable, or ran
+//! since the previous sample. Each sample reads the memory by node of only one job that has a thread that wants a CPU, and that
+//! was not read within [`MEMORY_NS`].
 //!
 //! Properties: jobs and threads keep their numbers for life, and no number is reused. A contract without jobs costs nothing.
 //!
-//! Gangs: a job may be *shut*: its processes are stopped, and their threads want no CPU meanwhile. [`arena`](super::arena)
-//! reads what processes report of the memory bus; for the others, the processor's counters are read
+//! Gangs: a job may be *shut*: its processes are stopped, and their threads want no CPU meanwhile. A process reports its use of
+//! the memory bus in its page of the [`arena`](super::arena). For processes without reports, the processor's counters are read
 //! ([`counters`](super::bus::counters)).
 //!
 //! Limits: a process that starts and ends between two samples is never seen. To count memory by node, the kernel walks the
@@ -36,20 +36,20 @@ use super::roster::Roster;
 use super::topology;
 use crate::LiveError;
 
-/// How often a job's memory is read at most, in nanoseconds.
+/// The shortest time between two readings of a job's memory by node, in nanoseconds.
 const MEMORY_NS: Time = 2_000_000_000;
 
-/// Clock ticks of CPU time between two samples that a thread can use just by writing reports.
+/// The clock ticks of CPU time that a thread may use between two samples just to write its process's reports.
 const WRITER_TICKS: u64 = 1;
 
-/// The CPUs to which its owner has bound a thread of a unit; `None`: all, or unknown.
+/// Returns the CPUs to which the owner of a thread, given by unit, process and thread id, has bound it; `None`: all, or unknown.
 pub(crate) type Tied<'a> = &'a dyn Fn(UnitId, ProcessKey, u32) -> Option<CpuSet>;
 
-/// What makes processes one job.
+/// What the processes of a job have in common: processes of a unit with equal bonds are one job.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Bond {
     Unit,
-    /// The first process of a tree, or the only one.
+    /// The first process of a tree; for jobs of one process, that process.
     Process(ProcessKey),
     Session(u32),
     Cgroup(String),
@@ -65,10 +65,13 @@ struct Known {
     threads: BTreeMap<u32, Thread>,
 }
 
+/// A thread of a job, as of the last sample.
 #[derive(Debug)]
 struct Thread {
     id: ThreadId,
+    /// CPU time in clock ticks.
     ticks: u64,
+    /// The CPU on which it ran last.
     cpu: Option<u32>,
     wants: bool,
     tied: Option<CpuSet>,
@@ -109,24 +112,26 @@ pub(crate) struct Jobs {
     last_job: u32,
     last_thread: u64,
     by_thread: BTreeMap<ThreadId, (ProcessKey, u32)>,
-    /// Threads that left their job in this sample. If they still exist, the backend releases them.
+    /// Threads that left their job in this sample. The backend removes its CPU binding from those that still exist.
     retired: BTreeMap<ThreadId, (ProcessKey, u32)>,
+    /// When each job's memory by node was last read.
     memory_at: BTreeMap<JobId, Time>,
     arena: Arena,
     /// Hardware counters of the processes that do not report in the arena.
     counters: Counters,
-    /// What the counters count.
+    /// The resource whose use the counters measure.
     share: GangsShare,
     complaints: Vec<Complaint>,
     /// Whether a process that cannot be measured was already complained of.
     complained_of_unmeasured: bool,
     shut: BTreeMap<JobId, Shut>,
     /// Whether the machine has several nodes; `None`: not read yet.
-    has_nodes: Option<bool>,
+    has_several_nodes: Option<bool>,
 }
 
 impl Jobs {
-    /// Puts processes into their jobs, and forgets the threads that [`Jobs::thread`] kept for the last plan.
+    /// Assigns processes to jobs, and forgets the threads that left their jobs, which [`Jobs::thread`] still returned for the
+    /// last plan.
     pub(crate) fn settle(&mut self, contract: &Contract, roster: &mut Roster) -> Result<(), LiveError> {
         if !has_jobs(contract) {
             let retired = std::mem::take(&mut self.by_thread);
@@ -165,7 +170,7 @@ impl Jobs {
         self.follow(&members, roster)
     }
 
-    /// Shuts or opens a job. [`Jobs::is_shut`] then tells which processes are to be stopped.
+    /// Shuts or opens a job. The caller stops and continues processes by [`Jobs::is_shut`].
     pub(crate) fn gate(&mut self, job: JobId, unit: UnitId, open: bool, now: Time, roster: &Roster) {
         if open {
             self.shut.remove(&job);
@@ -180,10 +185,11 @@ impl Jobs {
         self.known.get(&key).is_some_and(|known| self.shut.contains_key(&known.job))
     }
 
-    /// The units that consist of one job which is shut.
+    /// The units that as a whole are one job, and whose job is shut.
     pub(crate) fn shut_units(&self, contract: &Contract) -> BTreeSet<UnitId> {
-        let is_job = |unit: &UnitId| contract.has(*unit) && contract.unit(*unit).job == Some(JobKind::Unit);
-        self.shut.values().map(|shut| shut.unit).filter(is_job).collect()
+        let is_one_job =
+            |unit: &UnitId| contract.has(*unit) && contract.unit(*unit).job == Some(JobKind::Unit);
+        self.shut.values().map(|shut| shut.unit).filter(is_one_job).collect()
     }
 
     /// Whether any job is shut.
@@ -191,17 +197,18 @@ impl Jobs {
         !self.shut.is_empty()
     }
 
-    /// The processes of all jobs, each with its job and whether that is shut.
+    /// The processes of all jobs, each with its job and whether the job is shut.
     pub(crate) fn members(&self) -> impl Iterator<Item = (ProcessKey, JobId, bool)> + '_ {
         self.known.iter().map(|(key, known)| (*key, known.job, self.shut.contains_key(&known.job)))
     }
 
-    /// The unit of each job, once for each of its processes.
+    /// Each job with its unit; a job of several processes appears once for each process.
     pub(crate) fn units(&self) -> impl Iterator<Item = (JobId, UnitId)> + '_ {
         self.known.values().map(|known| (known.job, known.unit))
     }
 
-    /// Has threads that are stopped count as they were when they were stopped, in what their units want.
+    /// Corrects the units' numbers of runnable threads for shut jobs: each counts as many as when it was shut, since its threads
+    /// would want CPUs if they were not stopped.
     pub(crate) fn count_shut(&self, roster: &Roster, units: &mut [UnitFacts]) {
         if self.shut.is_empty() {
             return;
@@ -218,7 +225,8 @@ impl Jobs {
         }
     }
 
-    /// Gives a process a page in which to report its transfers, and returns the descriptor to send to it.
+    /// Gives a process a page in which to report its transfers, and returns the page's descriptor, which is to be sent to the
+    /// process.
     pub(crate) fn join(
         &mut self,
         contract: &Contract,
@@ -234,7 +242,7 @@ impl Jobs {
         std::mem::take(&mut self.complaints)
     }
 
-    /// The process and thread id of a thread.
+    /// The process and the kernel's id of a thread, also if it left its job in the last sample; `None` if it is unknown.
     pub(crate) fn thread(&self, thread: ThreadId) -> Option<(ProcessKey, u32)> {
         self.by_thread.get(&thread).or_else(|| self.retired.get(&thread)).copied()
     }
@@ -244,11 +252,12 @@ impl Jobs {
         self.known.iter().filter(|(_, known)| known.job == job).map(|(key, _)| *key).collect()
     }
 
-    /// Removes processes that ended or left, and assigns new ones to their jobs.
+    /// Removes processes that ended or left their unit or job, and assigns new processes to jobs.
     fn follow(&mut self, members: &[Candidate], roster: &mut Roster) -> Result<(), LiveError> {
         let present: BTreeMap<ProcessKey, (UnitId, JobKind, u32)> =
             members.iter().map(|(key, unit, kind, session, _)| (*key, (*unit, *kind, *session))).collect();
         let (by_thread, retired) = (&mut self.by_thread, &mut self.retired);
+        // A process that changed its unit or session is removed, too, and then joins another job as if it were new.
         self.known.retain(|key, known| {
             let stays = present.get(key).is_some_and(|(unit, kind, session)| {
                 let left_session = matches!(known.bond, Bond::Session(joined) if joined != *session);
@@ -263,7 +272,7 @@ impl Jobs {
         });
         let mut new: Vec<&Candidate> =
             members.iter().filter(|(key, ..)| !self.known.contains_key(key)).collect();
-        // Parents before their children.
+        // Parents come before their children, which may inherit their job.
         new.sort_by_key(|(key, ..)| (key.start, key.pid));
         let leaders: BTreeSet<u32> = members
             .iter()
@@ -277,8 +286,9 @@ impl Jobs {
                 JobKind::Session => Bond::Session(*session),
                 JobKind::Cgroup => Bond::Cgroup(roster.procfs().cgroup(key.pid)?.unwrap_or_default()),
                 JobKind::Tree => {
-                    let is_of_shell = session == parent || leaders.contains(parent);
-                    let inherited = if is_of_shell { None } else { self.bond_of_parent(*unit, *parent) };
+                    let is_started_by_leader = session == parent || leaders.contains(parent);
+                    let inherited =
+                        if is_started_by_leader { None } else { self.bond_of_parent(*unit, *parent) };
                     inherited.unwrap_or(Bond::Process(*key))
                 }
             };
@@ -289,6 +299,7 @@ impl Jobs {
             });
             self.known.insert(*key, Known { unit: *unit, kind: *kind, job, bond, threads: BTreeMap::new() });
         }
+        // Forget jobs without processes.
         let used: BTreeSet<JobId> = self.known.values().map(|known| known.job).collect();
         self.numbers.retain(|_, job| used.contains(job));
         self.memory_at.retain(|job, _| used.contains(job));
@@ -297,18 +308,19 @@ impl Jobs {
         Ok(())
     }
 
-    /// The bond of a parent in the same unit.
+    /// The bond of the process with the pid `parent`, if that is known and in this unit.
     fn bond_of_parent(&self, unit: UnitId, parent: u32) -> Option<Bond> {
         let first = ProcessKey { pid: parent, start: 0 };
         let known = self.known.range(first..).next().filter(|(key, _)| key.pid == parent);
         known.filter(|(_, known)| known.unit == unit).map(|(_, known)| known.bond.clone())
     }
 
-    /// Samples the threads of a process.
+    /// Updates the threads of a process: which exist, which want a CPU, and the CPU of each.
     fn sample(&mut self, key: ProcessKey, roster: &mut Roster, tied: Tied<'_>) -> Result<(), LiveError> {
         let Some(known) = self.known.get_mut(&key) else { return Ok(()) };
-        let at_rest = roster.runnable(key.pid) == 0 || self.shut.contains_key(&known.job);
-        if at_rest && !known.threads.is_empty() {
+        // The threads of a sleeping or stopped process are not read.
+        let is_resting = roster.runnable(key.pid) == 0 || self.shut.contains_key(&known.job);
+        if is_resting && !known.threads.is_empty() {
             known.threads.values_mut().for_each(|thread| thread.wants = false);
             return Ok(());
         }
@@ -319,30 +331,34 @@ impl Jobs {
         known.threads.retain(|tid, thread| {
             let stays = tids.binary_search(tid).is_ok();
             if !stays {
-                // Its id may soon be another thread's, which must not get its seat.
-                retired.extend(by_thread.remove(&thread.id).map(|gone| (thread.id, gone)));
+                // The kernel may soon give its id to another thread, which must not get its seat.
+                retired.extend(by_thread.remove(&thread.id).map(|identity| (thread.id, identity)));
             }
             stays
         });
         let writer = self.arena.writer(key);
         for tid in tids {
-            let Some(now) = roster.procfs().on_cpu(key.pid, tid)? else { continue };
+            let Some(current) = roster.procfs().on_cpu(key.pid, tid)? else { continue };
             let last = &mut self.last_thread;
             let thread = known.threads.entry(tid).or_insert_with(|| {
                 *last += 1;
                 by_thread.insert(ThreadId(*last), (key, tid));
-                Thread { id: ThreadId(*last), ticks: now.ticks, cpu: None, wants: false, tied: None }
+                Thread { id: ThreadId(*last), ticks: current.ticks, cpu: None, wants: false, tied: None }
             });
-            let grown = now.ticks.saturating_sub(thread.ticks);
-            // The thread that writes the reports is no part of the gang, unless it does other work as well.
-            thread.wants =
-                if writer == Some(tid) { grown > WRITER_TICKS } else { now.is_runnable || grown > 0 };
-            (thread.ticks, thread.cpu) = (now.ticks, Some(now.cpu));
+            let used_ticks = current.ticks.saturating_sub(thread.ticks);
+            // The thread that writes the reports does not count as part of the gang, unless it does other work as well.
+            thread.wants = if writer == Some(tid) {
+                used_ticks > WRITER_TICKS
+            } else {
+                current.is_runnable || used_ticks > 0
+            };
+            (thread.ticks, thread.cpu) = (current.ticks, Some(current.cpu));
             thread.tied = tied(known.unit, key, tid);
         }
         Ok(())
     }
 
+    /// The jobs with their threads, in the form that the policy takes. Memory and use of the shared resource are left out.
     fn facts(&self, roster: &Roster) -> Vec<JobFacts> {
         let mut jobs: BTreeMap<JobId, JobFacts> = BTreeMap::new();
         for (key, known) in &self.known {
@@ -371,7 +387,7 @@ impl Jobs {
         jobs.into_values().collect()
     }
 
-    /// Reads the jobs' use of the resource that gangs share, from reports and from counters.
+    /// Sets the jobs' use of the resource that gangs share in `facts`, from processes' reports and from hardware counters.
     fn sample_shared_use(
         &mut self,
         now: Time,
@@ -395,7 +411,7 @@ impl Jobs {
         };
         let every_ns = report_interval_ns(contract);
         let sums = self.arena.poll(now, every_ns, &job_of, roster.procfs(), &mut self.complaints);
-        // Reports are about the bus. The arena is polled in any case, since programs check that somebody reads their pages.
+        // Reports are about the bus. The arena is polled in any case, since programs check that their pages are read.
         let reported: BTreeMap<JobId, SharedUse> = match share {
             GangsShare::Bus => sums.clone(),
             GangsShare::Cores => BTreeMap::new(),
@@ -415,38 +431,39 @@ impl Jobs {
             self.complain_of_unmeasured();
         }
         for facts in facts {
-            facts.shared = together(reported.get(&facts.job), counted.get(&facts.job));
+            facts.shared = sum_of_uses(reported.get(&facts.job), counted.get(&facts.job));
         }
     }
 
-    /// Complains once that a process which joined cannot measure itself, and that the daemon cannot count for it either.
+    /// Complains, once for all processes, that a process that joined cannot measure itself, and that the daemon cannot count for
+    /// it either.
     fn complain_of_unmeasured(&mut self) {
         if self.complained_of_unmeasured {
             return;
         }
-        let unknown = |key: &ProcessKey| self.arena.is_unmeasured(*key) && !self.counters.counts(*key);
-        let Some(pid) = self.known.keys().find(|key| unknown(key)).map(|key| key.pid) else { return };
+        let has_no_measure = |key: &ProcessKey| self.arena.is_unmeasured(*key) && !self.counters.counts(*key);
+        let Some(pid) = self.known.keys().find(|key| has_no_measure(key)).map(|key| key.pid) else { return };
         self.complained_of_unmeasured = true;
         let no_process = ProcessKey { pid: 0, start: 0 };
         self.complaints.push((no_process, "measure what processes transfer", unmeasured(pid)));
     }
 
-    /// Reads the memory by node of one job: the one that was read least recently.
+    /// Reads the memory by node of one job: of those due, the one read least recently. Does nothing on a machine with one node.
     fn sample_memory(
         &mut self,
         now: Time,
         facts: &mut [JobFacts],
         roster: &mut Roster,
     ) -> Result<(), LiveError> {
-        if !*self.has_nodes.get_or_insert_with(|| topology::node_numbers().len() > 1) {
+        if !*self.has_several_nodes.get_or_insert_with(|| topology::node_numbers().len() > 1) {
             return Ok(());
         }
         let read_at = |job: JobId| self.memory_at.get(&job).copied();
-        let due = |facts: &&mut JobFacts| {
+        let is_due = |facts: &&mut JobFacts| {
             let wants = facts.threads.iter().any(|thread| thread.wants);
             wants && read_at(facts.job).is_none_or(|at| now >= at.saturating_add(MEMORY_NS))
         };
-        let Some(facts) = facts.iter_mut().filter(due).min_by_key(|facts| (read_at(facts.job), facts.job))
+        let Some(facts) = facts.iter_mut().filter(is_due).min_by_key(|facts| (read_at(facts.job), facts.job))
         else {
             return Ok(());
         };
@@ -476,8 +493,9 @@ fn unmeasured(pid: u32) -> LiveError {
     }
 }
 
-/// A job's use, as the sum of what some of its processes report and what is counted for the others.
-fn together(reported: Option<&SharedUse>, counted: Option<&SharedUse>) -> Option<SharedUse> {
+/// A job's use of the shared resource: the sum of the use that some of its processes report and of the use that is counted for
+/// its other processes, as old as the older of both. `None` if neither is known.
+fn sum_of_uses(reported: Option<&SharedUse>, counted: Option<&SharedUse>) -> Option<SharedUse> {
     let sum = |reported: &SharedUse, counted: &SharedUse| SharedUse {
         at: reported.at.min(counted.at),
         amount: reported.amount.saturating_add(counted.amount),
@@ -488,7 +506,7 @@ fn together(reported: Option<&SharedUse>, counted: Option<&SharedUse>) -> Option
     }
 }
 
-/// The processes of units with jobs.
+/// All processes in units whose contract defines jobs.
 fn candidates(contract: &Contract, roster: &Roster) -> Vec<Candidate> {
     let kind = |unit: UnitId| contract.units.get(unit.index()).and_then(|unit| unit.job);
     let candidate = |member: &super::roster::Member| {

@@ -1,4 +1,4 @@
-//! Reads the files of one cgroup.
+//! Reads the small text files of a cgroup.
 
 use std::io;
 use std::path::Path;
@@ -11,20 +11,20 @@ pub(crate) fn value_of(text: &str, key: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
-/// What a file holds, without the white space around it.
+/// A file's text, without white space at either end.
 pub(crate) fn read(path: &Path) -> io::Result<String> {
     Ok(host::read_to_string(path)?.trim().to_owned())
 }
 
-/// The processes directly in a cgroup. Processes of other pid namespaces, which read as 0, are left out: written back, 0 would
-/// mean the writer. So is a last line without a newline: a truncated pid would be another process's.
+/// The processes directly in a cgroup. Processes of other pid namespaces, which the kernel shows as 0, are left out: the kernel
+/// takes a written 0 for the writer. A last line without a newline is left out, too: a truncated pid would be another process's.
 pub(crate) fn processes(dir: &Path) -> io::Result<Vec<u32>> {
     let text = host::read_to_string(&dir.join("cgroup.procs"))?;
     let lines = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
     Ok(lines.filter_map(|line| line.parse().ok()).filter(|pid| *pid != 0).collect())
 }
 
-/// An error on a cgroup file, with the remedy.
+/// The error for a failed access to a cgroup file, with a remedy by error code. `what` completes "cannot ...".
 pub(crate) fn failed(path: &Path, what: String, source: io::Error) -> LiveError {
     let remedy = match source.raw_os_error() {
         Some(libc::EACCES | libc::EPERM | libc::EROFS) => {
@@ -57,7 +57,7 @@ impl Gauge {
         }
     }
 
-    /// The number behind `key` now; 0 if the file has no such key.
+    /// The present number behind `key` in a file of `key number` lines; 0 if the file has no such key.
     pub(crate) fn value(&self, key: &str) -> Result<u64, LiveError> {
         let mut buffer = [0; 1024];
         let read = self.0.read_at(&mut buffer, 0);
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keyed_files() {
+    fn numbers_are_found_by_key() {
         let text = "usage_usec 1234\nuser_usec 1000\nsystem_usec x\n";
         assert_eq!(value_of(text, "usage_usec"), Some(1234));
         assert_eq!(value_of(text, "user_usec"), Some(1000));

@@ -12,7 +12,7 @@ use super::files::Tree;
 /// A mapping that has pages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Mapped {
-    /// Its first byte, and the one after its last.
+    /// The address of its first byte, and the address after its last byte.
     pub(crate) from: u64,
     pub(crate) to: u64,
     /// Number of pages by node.
@@ -29,7 +29,8 @@ pub(crate) fn mapped(pid: u32) -> Vec<Mapped> {
     }
 }
 
-/// Joins lines `55d0-55d9 rw-p ...` of `maps` with `55d0 default anon=3 N0=2 N1=1 kernelpagesize_kB=4` of `numa_maps`.
+/// Joins lines `55d0-55d9 rw-p ...` of `maps` with lines `55d0 default anon=3 N0=2 N1=1 kernelpagesize_kB=4` of `numa_maps` by
+/// the start address, which both have; only `maps` has the end.
 fn parse(maps: &str, nodes: &str) -> Vec<Mapped> {
     let number = |text: &str| u64::from_str_radix(text, 16).ok();
     let ends: BTreeMap<u64, u64> = maps
@@ -63,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_files_are_put_together() {
+    fn maps_and_numa_maps_are_joined() {
         let maps =
             "1000-5000 rw-p 0 00:00 0\n8000-9000 r--p 0 08:01 7 /bin/x\na000-c000 rw-p 0 0:0 0\nnoise\n";
         let nodes = "1000 default anon=3 dirty=3 N0=2 N1=1 kernelpagesize_kB=4\n8000 default file=/bin/x\n\

@@ -15,10 +15,10 @@ pub struct Peer {
     pub gids: Vec<u32>,
     /// Its pid; 0 if it is not visible in this program's pid namespace.
     pub pid: u32,
-    /// The process that connected. `None` if it has exited, or belongs to another user by now: then the process that has its pid
-    /// must be left alone.
+    /// The process that connected. `None` if it has exited, or belongs to another user by now: then no process with this pid may
+    /// be acted on.
     pub key: Option<ProcessKey>,
-    /// The user that created its user namespace, if that differs from this program's.
+    /// The user that created its user namespace; `None` if it is in this program's user namespace.
     pub namespace_owner: Option<u32>,
 }
 
@@ -32,28 +32,29 @@ impl Peer {
     ///
     /// The process is pinned: with `SO_PEERPIDFD` (Linux 6.5) the kernel gives a pidfd of the very process that connected. After
     /// reading /proc, this function checks that the pidfd's process still runs, so /proc cannot have shown a later process with
-    /// the same pid. On an older kernel, a process that took over the pid before this call is mistaken for the peer. It must have
-    /// the peer's user, so no user can pass off another user's process as its own.
+    /// the same pid. On an older kernel, a process that took over the pid before this call is mistaken for the peer. But only a
+    /// process of the peer's user is accepted, so no user can pass off another user's process as its own.
     pub fn of(stream: &UnixStream, procfs: &mut ProcFs) -> io::Result<Peer> {
         let (uid, gid, pid) = peer::credentials(stream)?;
         let gids = std::iter::once(gid).chain(peer::groups(stream)).collect();
-        let mut found = Peer { uid, gids, pid, key: None, namespace_owner: None };
+        let mut peer = Peer { uid, gids, pid, key: None, namespace_owner: None };
         // On an error, the process has ended.
-        let Ok(pidfd) = peer::pidfd(stream) else { return Ok(found) };
+        let Ok(pidfd) = peer::pidfd(stream) else { return Ok(peer) };
         let (pinned, key) = match pidfd {
             Some(pidfd) => match identify(procfs, pidfd) {
                 Ok(Some((pinned, key))) => (Some(pinned), Some(key)),
-                _ => return Ok(found),
+                _ => return Ok(peer),
             },
             None => (None, procfs.stat(pid).ok().flatten().map(|stat| stat.key)),
         };
-        let has_its_user = procfs.identity(pid).ok().flatten().is_some_and(|now| now.uid == uid);
+        let has_peers_user = procfs.identity(pid).ok().flatten().is_some_and(|identity| identity.uid == uid);
         let namespace_owner = peer::namespace_owner(pid);
-        let runs = pinned.is_none_or(|pinned| pinned.is_running().unwrap_or(false));
-        if has_its_user && runs {
-            (found.key, found.namespace_owner) = (key, namespace_owner);
+        // Checked last: if the process still runs, /proc showed no other process with its pid.
+        let is_running = pinned.is_none_or(|pinned| pinned.is_running().unwrap_or(false));
+        if has_peers_user && is_running {
+            (peer.key, peer.namespace_owner) = (key, namespace_owner);
         }
-        Ok(found)
+        Ok(peer)
     }
 }
 

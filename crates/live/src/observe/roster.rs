@@ -6,17 +6,18 @@
 //! Algorithm: a scan begins with one small file, /proc/loadavg, which has the number of threads and the pid given out last.
 //! While both are unchanged, no process started or ended. Otherwise the scan lists /proc. It reads a process's own files when
 //! the process is new, and later only after the process has run: a sleeping process can neither exec nor change its user.
-//! - While the process is younger than a second, every scan reads them, since it is about to exec.
-//! - Afterwards they are read once a second, and only those that can change its unit under this contract.
-//! - Where the contract has `cgroup` rules, every process is read once a second, since another process can move a sleeping one.
+//! - While the process is younger than a second, every scan reads its files, since the process is about to exec.
+//! - Afterwards its files are read once a second, and only those that can change its unit under this contract.
+//! - If the contract has `cgroup` rules, every process is read once a second, since another process can move a sleeping one.
 //!
-//! Cost: for a sleeping process, a scan reads its CPU clock, by one system call. All parts of a scan share that reading
+//! Cost: for a sleeping process, a scan reads only the CPU clock, by one system call. All stages of a scan share that reading
 //! ([`Roster::clock`]), and skip the files of a process that did not run. The longer a process has slept, the less often its
 //! clock is read ([`account`]), so the cost follows the number of processes that run.
 //!
 //! The policy decides placement ([`place`]); parents are placed before their children. A process whose parent has ended keeps
-//! what it inherited. One whose parent ended before the first scan counts as a descendant of its session's leader, or belongs
-//! to the unit that its environment names ([`MARKER`]), provided that its user, or root, entered that unit by `exec`.
+//! the placement that it inherited. A process whose parent ended before the first scan counts as a descendant of its session's
+//! leader. If no rule named that leader, the process belongs to the unit that its environment names ([`MARKER`]), provided
+//! that its user, or root, entered that unit by `exec`.
 //!
 //! Names of users and groups that this machine does not know yet are looked up again once a minute, in a separate thread
 //! ([`SystemNames`]). When a name is found, all processes are placed anew.
@@ -25,10 +26,10 @@
 //! and process 1 are in no unit. Kernel threads are placed in `kernel`, so that they are counted.
 //!
 //! CPU time of short-lived processes: what a process uses between the last scan and its end, or in a life too short to be
-//! seen, is charged to its parent's unit when the parent waits for it.
+//! seen, is charged to its parent's unit when the parent waits for the process.
 //!
-//! Limits: if no member waits for such a process (its parent has ended, or ignores its children), that time is charged to no
-//! unit, and the ledger calls it common. A process that daemonises with a new session between two scans, without having
+//! Limits: if no member waits for such a process (its parent has ended, or ignores its children), the CPU time is charged to
+//! no unit, and the ledger calls it common. A process that daemonises with a new session between two scans, without having
 //! entered by `exec`, is placed by its user, group or cgroup.
 
 mod account;
@@ -63,7 +64,7 @@ pub use scope::Due;
 /// ancestors have ended.
 pub const MARKER: &str = "COMMONHOLD_UNIT";
 
-/// The value of [`MARKER`] for a unit of the daemon with this pid. A process that another daemon let in is no member here.
+/// The value of [`MARKER`] for a unit of the daemon with this pid. With another daemon's pid, the marker is ignored.
 pub fn marker(daemon: u32, unit: &str) -> String {
     format!("{daemon}:{unit}")
 }
@@ -74,9 +75,9 @@ const SECOND: Time = 1_000_000_000;
 /// How thorough a scan is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scan {
-    /// Reads what is due since the last scan.
+    /// Reads only new processes, and files whose next reading is due.
     Quick,
-    /// Reads everything about every process, since the contract changed.
+    /// Reads all files of every process, since the contract changed.
     Full,
 }
 
@@ -91,11 +92,11 @@ pub struct Member {
     pub uid: u32,
     /// Its session.
     pub session: u32,
-    /// Its parent at the last scan; 0 if that has ended.
+    /// Its parent's pid at the last scan; 0 if the parent has ended.
     pub parent: u32,
     /// The kernel's name of its program.
     pub comm: String,
-    /// Why it may not be moved out of its control group; `None` if it may, or if this backend moves no members.
+    /// Why it may not be moved out of its control group; `None` if it may be moved, or if this backend moves no members.
     pub stays: Option<Stays>,
 }
 
@@ -104,14 +105,14 @@ pub struct Member {
 pub struct Moved {
     /// The process.
     pub key: ProcessKey,
-    /// Its unit so far; `None` if the contract no longer has it.
+    /// Its previous unit; `None` if the contract no longer has that unit.
     pub from: Option<UnitId>,
     /// Its unit now.
     pub to: UnitId,
 }
 
-/// What changed between two scans. Ids are those of the contract given to the later one. A scan that fails midway reports
-/// nothing; the next successful scan reports its findings.
+/// The changes between two scans. Unit ids are those of the contract given to the later scan. A scan that fails midway reports
+/// nothing; the next successful scan reports the findings of both.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Changes {
     /// Processes seen for the first time, parents before their children.
@@ -122,7 +123,7 @@ pub struct Changes {
     pub moved: Vec<Moved>,
     /// Processes that stay in their unit, and whose permission to be moved into its control group changed.
     pub regrouped: Vec<(ProcessKey, UnitId)>,
-    /// What the scan saw of units with `each`.
+    /// Users, control groups and CPU limits that the scan found in units with `each`.
     pub seen: Seen,
 }
 
@@ -132,7 +133,7 @@ impl Changes {
         *self == Changes::default()
     }
 
-    /// Records an end. A process whose joining was not yet reported is dropped without a trace.
+    /// Records that a process ended. If even its start was not reported yet, neither is reported.
     fn note_end(&mut self, key: ProcessKey, unit: Option<UnitId>) {
         self.moved.retain(|moved| moved.key != key);
         self.regrouped.retain(|(regrouped, _)| *regrouped != key);
@@ -144,7 +145,7 @@ impl Changes {
     }
 }
 
-/// Which facts about a process can change its unit under a contract. Only these are read periodically.
+/// Which facts about a process can change its unit under a contract. Only these facts are read periodically.
 #[derive(Debug, Clone, Copy, Default)]
 struct Decisive {
     identity: bool,
@@ -162,9 +163,10 @@ struct Moving {
 }
 
 impl Decisive {
+    /// The decisive facts under a contract, by the kinds of its rules.
     fn under(contract: &Contract) -> Decisive {
-        let each = contract.present().any(|unit| contract.unit(unit).each == Some(Each::User));
-        let mut decisive = Decisive { identity: each, ..Decisive::default() };
+        let divides_users = contract.present().any(|unit| contract.unit(unit).each == Some(Each::User));
+        let mut decisive = Decisive { identity: divides_users, ..Decisive::default() };
         for member in contract.units.iter().flat_map(|unit| &unit.members) {
             match member.kind {
                 MemberKind::User(_) | MemberKind::Group(_) => decisive.identity = true,
@@ -183,7 +185,8 @@ impl Decisive {
 pub struct Roster {
     procfs: ProcFs,
     names: SystemNames,
-    own: BTreeSet<u32>,
+    /// Pids that are in no unit: this program's processes, and process 1.
+    excluded: BTreeSet<u32>,
     contract: Contract,
     decisive: Decisive,
     /// `None` if members stay in their control groups.
@@ -191,22 +194,22 @@ pub struct Roster {
     foreign_groups: foreign_groups::ForeignGroups,
     /// Where cgroup v2 is mounted, if units are held there.
     mount: Option<PathBuf>,
-    /// Sub-units of control groups that are empty, and since when.
+    /// Sub-units whose control group is empty, and since when.
     empty_since: BTreeMap<UnitId, Time>,
     scopes: scope::Scopes,
-    /// Processes in a control group with processes of other units, which may need a scope.
-    beside: BTreeSet<u32>,
+    /// Processes that share a control group with processes of other units, and may need a scope.
+    in_mixed_groups: BTreeSet<u32>,
     known: BTreeMap<u32, Known>,
-    /// Processes that entered by `exec`: user and unit, which is kept by path, since ids change with the contract.
+    /// Processes that entered by `exec`, with user and unit. The unit is kept by path, since ids change with the contract.
     entered: BTreeMap<ProcessKey, (u32, String)>,
     keeper: Option<Box<dyn KeepsEntered>>,
     /// Users that entered a unit by `exec`, under this daemon or a previous one: their processes' [`MARKER`] is trusted.
     grants: BTreeSet<(u32, String)>,
     accounts: Vec<account::Account>,
-    /// The thread count and last pid in /proc/loadavg before the last listing.
+    /// The thread count and last pid in /proc/loadavg before the last listing; `None` forces the next scan to list again.
     births: Option<(u32, u32)>,
-    /// Processes that the last listing showed and that could not be read, with their inodes.
-    missed: BTreeSet<(u32, u64)>,
+    /// Processes (pid and inode) that the last listing showed but that could not be read.
+    unreadable: BTreeSet<(u32, u64)>,
     /// The number of this scan. Each CPU clock is read at most once per scan.
     scan: u64,
     /// The last scan whose clocks were accounted for.
@@ -218,32 +221,35 @@ pub struct Roster {
     young: BTreeSet<u32>,
     /// Processes to place again.
     stale: BTreeSet<u32>,
-    /// Findings of scans that failed midway: recorded in this roster, and not yet reported.
+    /// Changes found by scans that failed midway: already recorded in this roster, but not reported to the caller.
     unreported: Changes,
     /// Whether no scan has succeeded under the present contract yet.
     is_contract_new: bool,
-    /// When rarely changing facts were last read; `None` before the first scan.
+    /// When the files of all processes were last due; `None` before the first scan.
     facts_at: Option<Time>,
+    /// Reused buffers: the listing of /proc, and the threads of one process.
     listed: Vec<Listed>,
     threads: Vec<u32>,
 }
 
-/// What the roster keeps of a process.
+/// The roster's record of a process.
 #[derive(Debug)]
 struct Known {
     member: Member,
     facts: ProcessFacts,
-    /// Its parent's placement when that ended.
+    /// The placement that its parent had when the parent ended, which the process still inherits.
     orphaned: Option<Placement>,
+    /// The inode of its folder in /proc.
     inode: u64,
     /// It is in a control group of this program.
     is_moved: bool,
-    /// Its control group, if that is a scope for processes of units.
+    /// Its control group, if that is a scope that systemd made for processes of units.
     scope: Option<String>,
     /// It gets no scope, since systemd refused to make one.
     is_refused: bool,
     /// systemd has been asked to move it into a scope.
     is_leaving: bool,
+    /// When a scan first saw it.
     seen_at: Time,
     /// Its CPU clock when its facts were read.
     facts_cpu_ns: Option<u64>,
@@ -253,13 +259,13 @@ struct Known {
 }
 
 impl Roster {
-    /// An empty roster. `proc` is `/proc`, or a fake tree in tests; `own` are processes to leave out besides this one:
-    /// the caretaker.
-    pub fn new(proc: &Path, own: &[u32]) -> Result<Roster, LiveError> {
+    /// An empty roster. `proc` is `/proc`, or a fake tree in tests. `excluded` are pids to leave out besides this process and
+    /// process 1, such as the caretaker's.
+    pub fn new(proc: &Path, excluded: &[u32]) -> Result<Roster, LiveError> {
         let mut roster = Roster {
             procfs: ProcFs::open(proc)?,
             names: SystemNames::new(),
-            own: BTreeSet::new(),
+            excluded: BTreeSet::new(),
             contract: Contract::default(),
             decisive: Decisive::default(),
             moving: None,
@@ -267,14 +273,14 @@ impl Roster {
             mount: None,
             empty_since: BTreeMap::new(),
             scopes: scope::Scopes::default(),
-            beside: BTreeSet::new(),
+            in_mixed_groups: BTreeSet::new(),
             known: BTreeMap::new(),
             entered: BTreeMap::new(),
             keeper: None,
             grants: BTreeSet::new(),
             accounts: Vec::new(),
             births: None,
-            missed: BTreeSet::new(),
+            unreadable: BTreeSet::new(),
             scan: 0,
             accounted: 0,
             now: 0,
@@ -287,12 +293,12 @@ impl Roster {
             listed: Vec::new(),
             threads: Vec::new(),
         };
-        roster.leave_out(own);
+        roster.leave_out(excluded);
         Ok(roster)
     }
 
-    /// Declares that the backend moves processes into this control group and below it (as /proc shows its path). For `cgroup`
-    /// rules these processes still count as being where they came from.
+    /// Declares that the backend moves processes into the control group `subtree`, given as /proc shows its path, or below it.
+    /// For `cgroup` rules, these processes still count as being in the groups that they came from.
     pub fn see_through(&mut self, subtree: &str) {
         self.origins.see_through(subtree);
     }
@@ -320,15 +326,15 @@ impl Roster {
         &self.foreign_groups.unit_by_group
     }
 
-    /// Why a process that enters a unit by `exec` is not moved into the unit's control group; `None` if it is moved, if this
-    /// backend moves no members, or if the process has ended.
+    /// Why a process that enters a unit by `exec` will not be moved into the unit's control group; `None` if it will be moved,
+    /// if this backend moves no members, or if the process has ended.
     pub fn stays_on_entering(&mut self, pid: u32) -> Result<Option<Stays>, LiveError> {
         let Some(Moving { delegated, in_place }) = &self.moving else { return Ok(None) };
         let Some(cgroup) = self.procfs.cgroup(pid)? else { return Ok(None) };
         let facts = ProcessFacts { cgroup, ..ProcessFacts::default() };
         let entered = Placement { named: true, ..Placement::by_default(UnitId::SHARED) };
         let stays = stays(&facts, &entered, delegated.as_deref());
-        // Its group can hold it if it is alone there.
+        // A process that is alone in its group can be held in that group.
         let shares_group = |known: &Known| known.member.key.pid != pid && known.group() == facts.cgroup;
         let is_alone = || !self.known.values().any(|known| !known.ended && shares_group(known));
         Ok(if *in_place { stays.filter(|_| !is_alone()).map(|_| Stays::Mixed) } else { stays })
@@ -342,7 +348,7 @@ impl Roster {
         self.report(read, changes)
     }
 
-    /// A scan's findings; those of a failed scan are kept for the next one to report.
+    /// Returns the changes of a scan. After a failure, the changes are kept for the next scan to report.
     fn report(&mut self, scanned: Result<(), LiveError>, changes: Changes) -> Result<Changes, LiveError> {
         match scanned {
             Ok(()) => Ok(changes),
@@ -353,22 +359,23 @@ impl Roster {
         }
     }
 
-    /// Replaces the processes to leave out. This process and process 1 always are.
-    pub fn leave_out(&mut self, own: &[u32]) {
-        self.own = own.iter().copied().chain([1, std::process::id()]).collect();
+    /// Replaces the processes to leave out. This process and process 1 are always left out.
+    pub fn leave_out(&mut self, excluded: &[u32]) {
+        self.excluded = excluded.iter().copied().chain([1, std::process::id()]).collect();
         self.births = None;
     }
 
     /// Scans all processes and places them by the contract.
     ///
     /// # Errors
-    /// Some processes could not be read. The next successful scan reports what this one found.
+    /// Some processes could not be read. The next successful scan also reports the changes that this scan found.
     pub fn refresh(&mut self, contract: &Contract, now: Time, how: Scan) -> Result<Changes, LiveError> {
         let mut changes = std::mem::take(&mut self.unreported);
         let scanned = self.scan(contract, now, how, &mut changes);
         self.report(scanned, changes)
     }
 
+    /// Finds and places processes that are new or changed, and adds the changes to `changes`.
     fn scan(
         &mut self,
         contract: &Contract,
@@ -384,26 +391,28 @@ impl Roster {
         }
         if is_new {
             self.adopt(contract, changes);
+            // Stays set if this scan fails, so that the next one reads everything under the new contract.
             self.is_contract_new = true;
         }
-        if self.names.look_again(now) {
+        if self.names.retry_unanswered(now) {
             self.stale.extend(self.known.keys());
         }
         let read_all = self.is_contract_new;
-        let first = self.facts_at.is_none();
-        let thorough = read_all || self.facts_at.is_none_or(|at| now >= at.saturating_add(SECOND));
-        self.list(now, first, thorough, changes)?;
-        self.read_again(now, thorough, read_all, changes)?;
-        if thorough {
+        let is_first = self.facts_at.is_none();
+        // Once a second, every process that may have changed is read, and not only the young ones.
+        let all_are_due = read_all || self.facts_at.is_none_or(|at| now >= at.saturating_add(SECOND));
+        self.list(now, is_first, all_are_due, changes)?;
+        self.read_again(now, all_are_due, read_all, changes)?;
+        if all_are_due {
             self.facts_at = Some(now);
         }
         self.is_contract_new = false;
         self.place_again(changes);
-        self.assign_foreign_groups(thorough, changes);
+        self.assign_foreign_groups(all_are_due, changes);
         if !changes.is_empty() || read_all {
             changes.seen.newcomers = self.find_newcomers();
         }
-        if thorough && self.divides_groups() {
+        if all_are_due && self.divides_groups() {
             changes.seen.gone = self.find_gone(now);
         }
         Ok(())
@@ -413,7 +422,7 @@ impl Roster {
     /// the process has ended.
     ///
     /// # Errors
-    /// The entry could not be kept for the next daemon. The process has then not entered.
+    /// The process could not be recorded for the next daemon, or its files could not be read. It has then not entered.
     pub fn enter(&mut self, contract: &Contract, key: ProcessKey, unit: UnitId) -> Result<bool, LiveError> {
         let (stat, identity) = (self.procfs.stat(key.pid)?, self.procfs.identity(key.pid)?);
         let (Some(_), Some(identity)) = (stat.filter(|stat| stat.key == key), identity) else {
@@ -459,58 +468,65 @@ impl Roster {
         &mut self.procfs
     }
 
-    /// A process's CPU clock as of this scan, or of an earlier one if it has slept for long. While the clock stands still, the
-    /// process did not run, so whatever only the process itself can change is unchanged. `None` says nothing either way.
-    /// Read the clock before the files it is remembered with: then a later scan notices what the process does in between.
+    /// A process's CPU clock as of this scan, or of an earlier one if the process has slept for long. A clock that stands still
+    /// shows that the process did not run, so facts that only the process itself can change are unchanged. `None` if the clock
+    /// is unknown: the process may have run.
+    ///
+    /// A caller that caches a file together with this clock must read the clock first: then a later scan notices a change that
+    /// the process makes between the two readings.
     pub(crate) fn clock(&mut self, pid: u32) -> Option<u64> {
         let pass = self.this_pass();
         self.known.get_mut(&pid)?.clocks.read(pid, pass)
     }
 
-    /// A process's CPU clock as of this scan, however long the process has slept.
+    /// A process's CPU clock as of this scan, even if the process has slept for long.
     pub(crate) fn clock_now(&mut self, pid: u32) -> Option<u64> {
         let pass = self.this_pass().without_pause();
         self.known.get_mut(&pid)?.clocks.read(pid, pass)
     }
 
-    /// Finds processes that started or ended.
+    /// Finds processes that started or ended. Without `always`, /proc is listed only if /proc/loadavg shows that any did.
     fn list(
         &mut self,
         now: Time,
-        first: bool,
-        thorough: bool,
+        is_first_scan: bool,
+        always: bool,
         changes: &mut Changes,
     ) -> Result<(), LiveError> {
-        // Read before the listing: a process that starts during it changes the file again.
+        // Read before the listing: a process that starts during the listing changes the file again.
         let births = self.procfs.births()?;
-        if !thorough && births.is_some() && births == self.births {
+        if !always && births.is_some() && births == self.births {
             return Ok(());
         }
         let mut listed = std::mem::take(&mut self.listed);
-        let again =
-            self.procfs.processes(&mut listed).and_then(|()| self.compare(&listed, now, first, changes));
+        let must_repeat = self
+            .procfs
+            .processes(&mut listed)
+            .and_then(|()| self.compare(&listed, now, is_first_scan, changes));
         self.listed = listed;
         // After a failure, too, the next scan lists again.
-        self.births = births.filter(|_| matches!(again, Ok(false)));
-        again.map(|_| ())
+        self.births = births.filter(|_| matches!(must_repeat, Ok(false)));
+        must_repeat.map(|_| ())
     }
 
-    /// Whether to list again: a process could not be read, because it ended or its files were incomplete.
+    /// Compares a listing of /proc with the known processes, and records which started or ended. Returns whether the next
+    /// scan must list again, because a process could not be read: it ended meanwhile, or its files were incomplete.
     fn compare(
         &mut self,
         listed: &[Listed],
         now: Time,
-        first: bool,
+        is_first_scan: bool,
         changes: &mut Changes,
     ) -> Result<bool, LiveError> {
-        let mut missed = BTreeSet::new();
+        let mut unreadable = BTreeSet::new();
         let inodes: BTreeMap<u32, u64> = listed.iter().map(|entry| (entry.pid, entry.inode)).collect();
-        let gone =
-            self.known.keys().copied().filter(|pid| !inodes.contains_key(pid) || self.own.contains(pid));
-        let mut gone: Vec<u32> = gone.collect();
+        let is_excluded = |pid: &u32| self.excluded.contains(pid);
+        let mut ended: Vec<u32> =
+            self.known.keys().copied().filter(|pid| !inodes.contains_key(pid) || is_excluded(pid)).collect();
         let mut new: BTreeMap<u32, Known> = BTreeMap::new();
         for (pid, inode) in inodes {
-            if self.own.contains(&pid) || self.known.get(&pid).is_some_and(|known| known.inode == inode) {
+            if self.excluded.contains(&pid) || self.known.get(&pid).is_some_and(|known| known.inode == inode)
+            {
                 continue;
             }
             let stat = self.procfs.stat(pid)?;
@@ -518,33 +534,43 @@ impl Roster {
                 (Some(known), Some(stat)) if known.member.key == stat.key => known.inode = inode,
                 (known, stat) => {
                     // A reused pid: the process that had it has ended.
-                    gone.extend(known.map(|_| pid));
-                    let met = stat.map(|stat| self.meet(stat, inode, now, first)).transpose()?.flatten();
-                    if met.is_none() {
-                        missed.insert((pid, inode));
+                    ended.extend(known.map(|_| pid));
+                    let record = stat
+                        .map(|stat| self.read_new(stat, inode, now, is_first_scan))
+                        .transpose()?
+                        .flatten();
+                    if record.is_none() {
+                        unreadable.insert((pid, inode));
                     }
-                    new.extend(met.map(|known| (pid, known)));
+                    new.extend(record.map(|known| (pid, known)));
                 }
             }
         }
-        self.part(&gone, changes);
+        self.forget_ended(&ended, changes);
         self.young.extend(new.keys());
-        self.welcome(new, changes);
-        // Only once more: a process that may never be read is missed each time.
-        let again = !missed.is_subset(&self.missed);
-        self.missed = missed;
-        Ok(again)
+        self.place_new(new, changes);
+        // Repeat only once: a process that may never be read is unreadable in every listing.
+        let must_repeat = !unreadable.is_subset(&self.unreadable);
+        self.unreadable = unreadable;
+        Ok(must_repeat)
     }
 
-    /// A process seen for the first time; `None` if it ended meanwhile.
-    fn meet(&mut self, stat: Stat, inode: u64, now: Time, first: bool) -> Result<Option<Known>, LiveError> {
+    /// Reads a process that was not known before; `None` if it ended meanwhile.
+    fn read_new(
+        &mut self,
+        stat: Stat,
+        inode: u64,
+        now: Time,
+        is_first_scan: bool,
+    ) -> Result<Option<Known>, LiveError> {
         let cpu_ns = process_cpu_ns(stat.key.pid);
-        // Zombies may be many where no parent waits for them: read nothing more of them.
+        // There may be thousands of zombies if a parent does not wait for its children: read no other file of a zombie.
         let facts =
             if has_ended(&stat) { Some(ProcessFacts::default()) } else { self.read_facts(&stat, None)? };
         let Some(facts) = facts else { return Ok(None) };
-        // What it used before the very first scan is charged to no unit; later, a new process started since the last scan.
-        let clocks = account::Clocks::new(if first { cpu_ns } else { Some(0) });
+        // CPU time from before the very first scan is charged to no unit. After that scan, a new process has started since the
+        // previous scan, so all its CPU time is charged.
+        let clocks = account::Clocks::new(if is_first_scan { cpu_ns } else { Some(0) });
         let placement = Placement::by_default(UnitId::SHARED);
         Ok(Some(Known {
             ended: has_ended(&stat),
@@ -564,26 +590,27 @@ impl Roster {
             scope: None,
             is_refused: false,
             is_leaving: false,
-            // A process seen by the first scan is past its first exec.
-            seen_at: if first { now.saturating_sub(SECOND) } else { now },
+            // A process seen by the first scan is past its first exec, so it is not young.
+            seen_at: if is_first_scan { now.saturating_sub(SECOND) } else { now },
             facts_cpu_ns: cpu_ns,
             clocks,
         }))
     }
 
-    /// The facts of a process from /proc; `None` if it ended meanwhile. Facts that are not decisive are taken from `before`.
+    /// Reads the facts of a process from /proc; `None` if it ended meanwhile. Facts that cannot change its unit are taken from
+    /// `earlier` instead of being read; without `earlier`, all are read.
     fn read_facts(
         &mut self,
         stat: &Stat,
-        before: Option<ProcessFacts>,
+        earlier: Option<ProcessFacts>,
     ) -> Result<Option<ProcessFacts>, LiveError> {
         let pid = stat.key.pid;
         if stat.kernel_thread {
             let comm = stat.comm.clone();
             return Ok(Some(ProcessFacts { pid, comm, kernel_thread: true, ..ProcessFacts::default() }));
         }
-        let all = before.is_none();
-        let mut facts = before.unwrap_or_default();
+        let all = earlier.is_none();
+        let mut facts = earlier.unwrap_or_default();
         (facts.pid, facts.kernel_thread) = (pid, false);
         if all || self.decisive.identity {
             let Some(identity) = self.procfs.identity(pid)? else { return Ok(None) };
@@ -601,81 +628,86 @@ impl Roster {
         Ok(Some(facts))
     }
 
-    /// Forgets processes that ended; their children remember where they were.
-    fn part(&mut self, gone: &[u32], changes: &mut Changes) {
-        let mut parents = BTreeMap::new();
-        // Children before their parents: the CPU time counted for a grandchild passes to the parent through the child.
+    /// Forgets processes that ended. Their children keep the placements that they inherited.
+    fn forget_ended(&mut self, ended: &[u32], changes: &mut Changes) {
+        let mut placements = BTreeMap::new();
+        // Children before their parents: CPU time already charged for a grandchild passes to the parent through the child.
         let mut youngest_first: Vec<(u64, u32)> =
-            gone.iter().filter_map(|pid| Some((self.known.get(pid)?.member.key.start, *pid))).collect();
+            ended.iter().filter_map(|pid| Some((self.known.get(pid)?.member.key.start, *pid))).collect();
         youngest_first.sort_unstable_by_key(|key| std::cmp::Reverse(*key));
         for (_, pid) in youngest_first {
             let Some(known) = self.known.remove(&pid) else { continue };
             self.entered.remove(&known.member.key);
             self.scopes.entering.remove(&known.member.key);
-            parents.insert(pid, known.member.placement);
+            placements.insert(pid, known.member.placement);
             if let Some(parent) = self.known.get_mut(&known.member.parent) {
-                parent.clocks.inherit(known.clocks.bequest());
+                parent.clocks.expect_from_child(known.clocks.already_charged_ns());
             }
             if !known.ended {
                 changes.note_end(known.member.key, unit_if_there(known.member.placement.unit));
             }
         }
-        if !parents.is_empty() {
+        if !placements.is_empty() {
             for known in self.known.values_mut() {
-                if let Some(placement) = parents.get(&known.member.parent) {
+                if let Some(placement) = placements.get(&known.member.parent) {
                     known.orphan(Some(*placement));
                 }
             }
         }
     }
 
-    /// Reads again the facts of processes that may have changed.
+    /// Reads again the facts of processes that may have changed: of young processes, and with `all_are_due` of every process
+    /// that ran. With `is_contract_new`, sleeping processes are read, too, with all their facts.
     fn read_again(
         &mut self,
         now: Time,
-        thorough: bool,
-        all: bool,
+        all_are_due: bool,
+        is_contract_new: bool,
         changes: &mut Changes,
     ) -> Result<(), LiveError> {
-        let movable = all || (thorough && self.decisive.cgroup);
+        // With `cgroup` rules, another process may have moved a sleeping one.
+        let reads_sleeping = is_contract_new || (all_are_due && self.decisive.cgroup);
         let pass = self.this_pass();
         let mut due = Vec::new();
         let is_young = |known: &Known| now < known.seen_at.saturating_add(SECOND);
         let mut add_if_due = |pid: u32, known: &mut Known| {
             // A young kernel thread is read again: it may have been about to exec a user-mode helper program.
             let young = is_young(known);
-            let may_change = if known.facts.kernel_thread { young } else { thorough || young };
-            if !known.ended && may_change && (movable || known.clocks.read(pid, pass) != known.facts_cpu_ns) {
-                due.push((pid, all || young));
+            let may_change = if known.facts.kernel_thread { young } else { all_are_due || young };
+            if !known.ended
+                && may_change
+                && (reads_sleeping || known.clocks.read(pid, pass) != known.facts_cpu_ns)
+            {
+                due.push((pid, is_contract_new || young));
             }
         };
         self.young.retain(|pid| self.known.get(pid).is_some_and(is_young));
-        if thorough {
+        if all_are_due {
             self.known.iter_mut().for_each(|(pid, known)| add_if_due(*pid, known));
         } else {
-            // Few of many thousand processes are young.
+            // Visit only the young ones: few of many thousand processes are.
             for pid in &self.young {
                 if let Some(known) = self.known.get_mut(pid) {
                     add_if_due(*pid, known);
                 }
             }
         }
-        for (pid, whole) in due {
-            self.read_one_again(pid, whole, changes)?;
+        for (pid, all_facts) in due {
+            self.read_one_again(pid, all_facts, changes)?;
         }
         Ok(())
     }
 
-    /// Reads one process's facts again; with `whole`, also those that are not decisive.
-    fn read_one_again(&mut self, pid: u32, whole: bool, changes: &mut Changes) -> Result<(), LiveError> {
+    /// Reads one process's facts again: the facts that can change its unit, or with `all_facts` all.
+    fn read_one_again(&mut self, pid: u32, all_facts: bool, changes: &mut Changes) -> Result<(), LiveError> {
         let cpu_ns = self.clock(pid);
         let stat = self.procfs.stat(pid)?;
-        let before = self.known.get(&pid).filter(|_| !whole).map(|known| known.facts.clone());
-        let facts = stat.as_ref().map(|stat| self.read_facts(stat, before)).transpose()?.flatten();
+        let earlier = self.known.get(&pid).filter(|_| !all_facts).map(|known| known.facts.clone());
+        let facts = stat.as_ref().map(|stat| self.read_facts(stat, earlier)).transpose()?.flatten();
         let (Some(stat), Some(mut facts)) = (stat, facts) else { return Ok(()) };
         let Some(known) = self.known.get_mut(&pid) else { return Ok(()) };
         if known.member.key != stat.key {
-            // A reused pid that the directory's inode did not reveal: list again at the next scan.
+            // The pid was reused, and the directory's inode did not reveal it: list again at the next scan.
             (known.inode, self.births) = (0, None);
             return Ok(());
         }
@@ -689,7 +721,7 @@ impl Roster {
             known.scope = scope;
             self.stale.insert(pid);
         }
-        facts.cgroup = self.origins.counts_as(facts.cgroup, &known.facts.cgroup);
+        facts.cgroup = self.origins.origin_of(facts.cgroup, &known.facts.cgroup);
         if known.facts != facts {
             known.facts = facts;
             self.stale.insert(pid);
@@ -698,10 +730,10 @@ impl Roster {
             known.ended = true;
             changes.note_end(stat.key, unit_if_there(known.member.placement.unit));
         }
-        let before = known.member.parent;
-        if before != stat.parent && before != 0 {
-            let placement = self.known.get(&before).map(|parent| parent.member.placement);
-            // Its children still inherit from it, and it keeps what it inherited: no process needs to be placed again.
+        let previous_parent = known.member.parent;
+        if previous_parent != stat.parent && previous_parent != 0 {
+            let placement = self.known.get(&previous_parent).map(|parent| parent.member.placement);
+            // The process keeps the placement that it inherited, and its children inherit as before: none is placed again.
             self.known.entry(pid).and_modify(|known| known.orphan(placement));
         }
         Ok(())
@@ -709,26 +741,26 @@ impl Roster {
 }
 
 impl Known {
-    /// The scope that it is in, else the control group that it counts as being in.
+    /// The scope that it is in, else the control group in which `cgroup` rules see it.
     fn group(&self) -> &str {
         self.scope.as_deref().unwrap_or(&self.facts.cgroup)
     }
 
-    /// Keeps what it inherited from its parent, which ended.
-    fn orphan(&mut self, parent: Option<Placement>) {
+    /// Records that its parent ended, and keeps the parent's last placement, which it inherited, if that is known.
+    fn orphan(&mut self, parents_placement: Option<Placement>) {
         self.member.parent = 0;
-        if parent.is_some() {
-            self.orphaned = parent;
+        if parents_placement.is_some() {
+            self.orphaned = parents_placement;
         }
     }
 }
 
-/// /proc shows a process whose first thread ended like one that ended altogether, except for the number of threads.
+/// Whether a process is a zombie. A process of which only the first thread ended has the same state, but several threads.
 fn has_ended(stat: &Stat) -> bool {
     stat.state == ThreadState::Ended && stat.threads <= 1
 }
 
-/// Why a process may not be moved out of its control group; `None` if it may.
+/// Why a process may not be moved out of its control group; `None` if it may be moved, or if this backend moves no members.
 fn stays_of(roster: &Roster, known: &Known) -> Option<Stays> {
     let Moving { delegated, in_place } = roster.moving.as_ref()?;
     if known.member.placement.unit.is_common() {
@@ -740,7 +772,7 @@ fn stays_of(roster: &Roster, known: &Known) -> Option<Stays> {
     stays(&known.facts, &known.member.placement, delegated.as_deref())
 }
 
-/// A process's placement, given its ancestors' placements.
+/// Has the policy place a process, given its parent's placement. User and groups are of the user for whom the process counts.
 fn placement_of(roster: &Roster, known: &Known) -> Placement {
     let parent = roster.known.get(&known.member.parent).map(|parent| parent.member.placement);
     let entered = roster.entered.get(&known.member.key).and_then(|(_, path)| roster.contract.find(path));

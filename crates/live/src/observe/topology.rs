@@ -4,7 +4,7 @@
 //! | --- | --- | --- |
 //! | CPUs | the affinity of the calling thread; /sys/devices/system/cpu/online is compared with it | an error |
 //! | core | `cpuN/topology/thread_siblings_list` | each CPU is a separate core |
-//! | isolated, capacity | see [`super::cpu_kinds`] | not isolated, and equal |
+//! | isolated, capacity | see [`super::cpu_kinds`] | no CPU is isolated, and all are equal |
 //! | socket | `cpuN/topology/physical_package_id` | each node is a socket |
 //! | last-level cache | `cpuN/cache/indexI/shared_cpu_list` of the highest level | the CPUs of a node share one |
 //! | size of that cache | `cpuN/cache/indexI/size` | unknown |
@@ -15,19 +15,19 @@
 //!
 //! The affinity decides which CPUs exist: `sched_getaffinity(2)` returns only online CPUs, under the kernel's own numbers. If
 //! files of /sys are replaced, as lxcfs does in a container, `online` may list other numbers. Every call that confines a thread
-//! takes the kernel's numbers, so the list in the file is then reported and not used ([`renumbered`]). A CPU without a folder in
-//! /sys counts as a separate core in the first node.
+//! takes the kernel's numbers. So if both disagree, the affinity is used, and the difference is reported ([`renumbered`]). A CPU
+//! without a folder in /sys counts as a separate core in the first node.
 //!
-//! Cores and caches are numbered in the order of their first CPU, so that the same machine gives the same facts. Cores, caches,
-//! nodes and sockets must nest: a cache that spans nodes (sub-NUMA clusters) counts as one per node, each with an equal part of
-//! the bytes, and a node that spans sockets (NUMA disabled) as one socket. A CPU that goes offline between two reads is left out.
+//! Cores and caches are numbered in the order of their first CPU, so that the facts of a machine are the same at every start.
+//! Cores, caches, nodes and sockets must nest. So a cache that spans nodes (sub-NUMA clusters) counts as one cache per node, each
+//! with an equal part of the bytes, and a node that spans sockets (NUMA disabled) counts as one socket. A CPU that goes offline
+//! between two reads is left out.
 //!
 //! A disk is a device at the bottom of its stack. `disk::not_a_disk` excludes layers on other devices, areas and paths of a disk
-//! that is itself listed, devices backed by memory or files, and devices of other machines.
+//! that is itself listed, devices backed by memory or files, and devices of other machines. An exception: arrays whose own
+//! threads write to their drives are disks, and replace drives that have no other use (`disk::arrays`).
 //!
-//! An exception: arrays whose own threads write to their drives are disks, and replace drives without another use
-//! (`disk::arrays`). The throughput of a disk (`disk::model`) and of the memory bus (`bus::capacity`) is known if it was
-//! measured.
+//! The throughput of a disk (`disk::model`) and of the memory bus (`bus::capacity`) is known only if it was measured.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -45,7 +45,7 @@ use crate::host::affinity;
 const CPUS: &str = "/sys/devices/system/cpu";
 const NODES: &str = "/sys/devices/system/node";
 
-/// How often affinity and file are read before a difference between them counts. A CPU that goes offline or comes online
+/// How often affinity and file are read before a difference between both is believed. A CPU that goes offline or comes online
 /// between the two reads causes a difference that the next attempt no longer sees.
 const TRIES: u32 = 3;
 
@@ -55,6 +55,7 @@ pub fn read(root: &Path) -> Result<Machine, LiveError> {
     read_usable(&tree, &usable(&tree, own_affinity)?)
 }
 
+/// The CPUs that the calling thread may use.
 fn own_affinity() -> Result<CpuSet, LiveError> {
     affinity::get(0).map_err(|source| LiveError::Process {
         pid: std::process::id(),
@@ -68,7 +69,7 @@ fn own_affinity() -> Result<CpuSet, LiveError> {
 /// A disagreement between the calling thread's affinity and /sys/devices/system/cpu/online.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Renumbered {
-    /// The CPUs that the calling thread may use, by the kernel's numbers. These are used.
+    /// The CPUs that the calling thread may use, by the kernel's numbers. These numbers are used.
     pub affinity: CpuSet,
     /// The CPUs that the file lists.
     pub listed: CpuSet,
@@ -85,8 +86,8 @@ impl fmt::Display for Renumbered {
     }
 }
 
-/// The CPUs that the calling thread may use and that /sys does not list; `None` if it lists them all, or if either cannot be
-/// read, which [`read`] reports.
+/// The disagreement if the calling thread may use CPUs that /sys does not list. `None` if /sys lists all of them, or if affinity
+/// or list cannot be read, which [`read`] reports.
 pub fn renumbered(root: &Path) -> Option<Renumbered> {
     renumbered_in(&Tree::new(root))
 }
@@ -95,7 +96,7 @@ pub(crate) fn renumbered_in(tree: &Tree) -> Option<Renumbered> {
     usable(tree, own_affinity).ok()?.renumbered()
 }
 
-/// The CPUs that a thread may use, and those that the kernel's file lists.
+/// The CPUs that a thread may use, and the CPUs that the kernel's file lists as online.
 struct Usable {
     affinity: CpuSet,
     listed: CpuSet,
@@ -108,16 +109,17 @@ impl Usable {
     }
 }
 
+/// Reads affinity and file, again if they differ, up to [`TRIES`] times.
 fn usable(tree: &Tree, affinity: impl Fn() -> Result<CpuSet, LiveError>) -> Result<Usable, LiveError> {
     let sample = || affinity().and_then(|affinity| Ok(Usable { affinity, listed: online_in(tree)? }));
-    let mut seen = sample()?;
+    let mut usable = sample()?;
     for _ in 1..TRIES {
-        if seen.affinity.difference(&seen.listed).is_empty() {
+        if usable.affinity.difference(&usable.listed).is_empty() {
             break;
         }
-        seen = sample()?;
+        usable = sample()?;
     }
-    Ok(seen)
+    Ok(usable)
 }
 
 /// The CPUs that are online, from one small file: a change means that the machine must be read again.
@@ -131,20 +133,21 @@ pub(crate) fn node_numbers() -> Vec<u32> {
     online.ok().flatten().map_or_else(|| vec![0], |nodes| nodes.iter().collect())
 }
 
-/// All CPU numbers that may be used before the next boot, including CPUs that are offline or can be hot-plugged.
+/// All CPU numbers that may come into use before the next boot, including CPUs that are offline or can be hot-plugged.
 pub fn possible(root: &Path) -> Result<CpuSet, LiveError> {
     let path = format!("{CPUS}/possible");
     let tree = Tree::new(root);
     parse_list(&tree, &path, &tree.required(&path)?)
 }
 
+/// Reads the facts of a machine of whose CPUs these are usable.
 fn read_usable(tree: &Tree, usable: &Usable) -> Result<Machine, LiveError> {
     let nodes = NodeFacts::read(tree)?;
     let mut cpus = read_cpus(tree, usable, &nodes)?;
     mark_kinds(tree, &mut cpus);
-    let used = |node: &Node| node.memory_bytes > 0 || cpus.iter().any(|cpu| cpu.node == node.id);
+    let is_used = |node: &Node| node.memory_bytes > 0 || cpus.iter().any(|cpu| cpu.node == node.id);
     let mut machine = Machine {
-        nodes: nodes.nodes.into_iter().filter(used).collect(),
+        nodes: nodes.nodes.into_iter().filter(is_used).collect(),
         swap_bytes: meminfo(tree, "/proc/meminfo", "SwapTotal:")?.unwrap_or(0),
         disks: disk::list(tree)?,
         bus_bytes_per_s: None,
@@ -160,6 +163,7 @@ pub fn isolation(root: &Path) -> Isolation {
     Isolation::read(&Tree::new(root))
 }
 
+/// Sets which CPUs are isolated, and the capacity of each.
 fn mark_kinds(tree: &Tree, cpus: &mut [Cpu]) {
     let isolated = Isolation::read(tree).all();
     let ids: Vec<u32> = cpus.iter().map(|cpu| cpu.id).collect();
@@ -170,7 +174,7 @@ fn mark_kinds(tree: &Tree, cpus: &mut [Cpu]) {
     }
 }
 
-/// The nodes with their CPUs.
+/// The machine's nodes, and by node number their CPUs.
 struct NodeFacts {
     nodes: Vec<Node>,
     cpus: Vec<(u32, CpuSet)>,
@@ -188,13 +192,13 @@ impl NodeFacts {
             facts.nodes.push(Node { id, memory_bytes: memory.unwrap_or(0) });
             facts.cpus.push((id, cpus));
         }
-        facts.trust_the_total(tree)?;
+        facts.prefer_total(tree)?;
         Ok(facts)
     }
 
-    /// If one node has all the memory, uses the machine's total instead: in a virtual machine whose memory is hot-plugged step by
-    /// step, the node shows only what was plugged in so far.
-    fn trust_the_total(&mut self, tree: &Tree) -> Result<(), LiveError> {
+    /// Gives the machine's total memory to the node if there is only one, or to the first if no node shows any. In a virtual
+    /// machine whose memory is hot-plugged step by step, a node shows only the memory that was plugged in so far.
+    fn prefer_total(&mut self, tree: &Tree) -> Result<(), LiveError> {
         let with_memory = self.nodes.iter().filter(|node| node.memory_bytes > 0).count();
         match self.nodes.as_mut_slice() {
             [] => *self = NodeFacts::single(total_memory(tree)?),
@@ -205,11 +209,12 @@ impl NodeFacts {
         Ok(())
     }
 
+    /// The facts of a machine that counts as one node, with this memory.
     fn single(memory_bytes: u64) -> NodeFacts {
         NodeFacts { nodes: vec![Node { id: 0, memory_bytes }], cpus: Vec::new() }
     }
 
-    /// The node of a CPU. A CPU that no node lists, since it came online meanwhile, belongs to the first.
+    /// The node of a CPU. A CPU that no node lists, since it came online meanwhile, counts in the first node.
     fn node_of(&self, cpu: u32) -> u32 {
         let listed = self.cpus.iter().find(|(_, cpus)| cpus.contains(cpu)).map(|(id, _)| *id);
         listed.or(self.nodes.first().map(|node| node.id)).unwrap_or(0)
@@ -221,6 +226,7 @@ fn online_in(tree: &Tree) -> Result<CpuSet, LiveError> {
     parse_list(tree, &path, &tree.required(&path)?)
 }
 
+/// The CPUs of the affinity, each with its node, socket, last-level cache and core.
 fn read_cpus(tree: &Tree, usable: &Usable, nodes: &NodeFacts) -> Result<Vec<Cpu>, LiveError> {
     let Usable { affinity, listed } = usable;
     let (mut cores, mut caches) = (Numbering::default(), Numbering::default());
@@ -230,11 +236,12 @@ fn read_cpus(tree: &Tree, usable: &Usable, nodes: &NodeFacts) -> Result<Vec<Cpu>
     let is_online = |id: &u32| !listed.contains(*id) || tree.exists(format!("{CPUS}/cpu{id}"));
     for id in affinity.iter().filter(is_online) {
         let node = nodes.node_of(id);
+        // A cache is identified within its node, and a core within its cache, so that they nest.
         let cache = cache_group(tree, id)?.map_or(Group::Node(node), |first| Group::Cpus(node, first));
         let siblings = cpu_list(tree, &format!("{CPUS}/cpu{id}/topology/thread_siblings_list"))?;
-        let core = siblings.and_then(|cpus| cpus.iter().next()).unwrap_or(id);
+        let first_sibling = siblings.and_then(|cpus| cpus.iter().next()).unwrap_or(id);
         let cache_number = caches.number(cache);
-        let core = cores.number(Group::Cpus(cache_number, core));
+        let core = cores.number(Group::Cpus(cache_number, first_sibling));
         let socket = match sockets.get(&node) {
             Some(socket) => *socket,
             None => *sockets.entry(node).or_insert(socket_of(tree, id)?.unwrap_or(node)),
@@ -259,12 +266,12 @@ fn socket_of(tree: &Tree, cpu: u32) -> Result<Option<u32>, LiveError> {
     Ok(u32::try_from(number).ok()) // -1 means unknown.
 }
 
-/// A core or cache before it gets a number.
+/// Identifies a core or cache by the CPUs that share it, before it gets a number.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Group {
-    /// Shared by all CPUs of this node.
+    /// Shared by all CPUs of the node with this number.
     Node(u32),
-    /// Shared, within this enclosing node or cache, by the CPUs of which this is the lowest.
+    /// The number of the enclosing node or cache, and the lowest of the CPUs that share the cache or core.
     Cpus(u32, u32),
 }
 
@@ -279,32 +286,32 @@ impl Numbering {
     }
 }
 
-/// The sizes of these CPUs' last-level caches. The size of a cache that counts as several is divided evenly.
+/// The sizes of these CPUs' last-level caches. The size of a cache that counts as several is divided evenly among these.
 fn cache_sizes(tree: &Tree, cpus: &[Cpu]) -> Vec<Cache> {
-    let mut found: BTreeMap<u32, Option<LastCache>> = BTreeMap::new();
+    let mut by_number: BTreeMap<u32, Option<LastCache>> = BTreeMap::new();
     for cpu in cpus {
-        found.entry(cpu.cache).or_insert_with(|| last_cache(tree, cpu.id));
+        by_number.entry(cpu.cache).or_insert_with(|| last_cache(tree, cpu.id));
     }
-    let count_of = |cache: &LastCache| {
-        found.values().flatten().filter(|other| other.first_cpu == cache.first_cpu).count()
+    let parts_of = |cache: &LastCache| {
+        by_number.values().flatten().filter(|other| other.first_cpu == cache.first_cpu).count()
     };
-    let known = found.iter().filter_map(|(id, cache)| Some((*id, (*cache)?)));
-    known.map(|(id, cache)| Cache { id, bytes: cache.bytes / count_of(&cache).max(1) as u64 }).collect()
+    let known = by_number.iter().filter_map(|(id, cache)| Some((*id, (*cache)?)));
+    known.map(|(id, cache)| Cache { id, bytes: cache.bytes / parts_of(&cache).max(1) as u64 }).collect()
 }
 
-/// The lowest CPU that shares the last-level cache with this one; `None` if the kernel does not describe caches.
+/// The lowest CPU that shares a CPU's last-level cache; `None` if the kernel does not describe caches.
 fn cache_group(tree: &Tree, cpu: u32) -> Result<Option<u32>, LiveError> {
     let folder = format!("{CPUS}/cpu{cpu}/cache");
-    let mut best: Option<(u32, u32)> = None;
+    let mut last_level: Option<(u32, u32)> = None;
     for index in tree.names(&folder).iter().filter(|name| name.starts_with("index")) {
         let level_file = format!("{folder}/{index}/level");
         let Some(level) = tree.optional(&level_file)? else { continue };
         let level = level.parse().map_err(|_| tree.malformed(&level_file, "a cache level", &level))?;
         let shared = cpu_list(tree, &format!("{folder}/{index}/shared_cpu_list"))?;
         let first = shared.and_then(|cpus| cpus.iter().next());
-        best = best.max(first.map(|first| (level, first)));
+        last_level = last_level.max(first.map(|first| (level, first)));
     }
-    Ok(best.map(|(_, first)| first))
+    Ok(last_level.map(|(_, first)| first))
 }
 
 fn total_memory(tree: &Tree) -> Result<u64, LiveError> {
@@ -313,7 +320,8 @@ fn total_memory(tree: &Tree) -> Result<u64, LiveError> {
     total.ok_or_else(|| tree.malformed("/proc/meminfo", "a table with MemTotal", &text))
 }
 
-/// A row of a meminfo table (`MemTotal:   24684084 kB`, or the same after `Node 0`), in bytes.
+/// The value of a row of a meminfo table (`MemTotal:   24684084 kB`, in a node's table after `Node 0`), in bytes; `None` if the
+/// file or the row does not exist.
 pub(crate) fn meminfo(tree: &Tree, path: &str, row: &str) -> Result<Option<u64>, LiveError> {
     let Some(text) = tree.optional(path)? else { return Ok(None) };
     let Some(line) = text.lines().find(|line| line.split_whitespace().any(|word| word == row)) else {
@@ -324,6 +332,7 @@ pub(crate) fn meminfo(tree: &Tree, path: &str, row: &str) -> Result<Option<u64>,
     bytes.map(Some).ok_or_else(|| tree.malformed(path, &format!("a {row} row in kB"), line))
 }
 
+/// The list of CPUs or nodes in a file; `None` if the file does not exist.
 fn cpu_list(tree: &Tree, path: &str) -> Result<Option<CpuSet>, LiveError> {
     tree.optional(path)?.map(|text| parse_list(tree, path, &text)).transpose()
 }
@@ -397,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn cores_caches_nodes_memory_and_disks() {
+    fn cores_caches_nodes_memory_and_disks_are_read() {
         let dir = two_nodes();
         let machine = read_fake(&dir, ALL).unwrap();
         assert_eq!(column(&machine, |cpu| cpu.id), [0, 1, 2, 3, 4, 5, 6, 7]);
@@ -426,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn an_array_that_writes_itself_is_a_disk_and_its_drives_are_none() {
+    fn a_self_writing_array_is_a_disk_in_place_of_its_drives() {
         let dir = two_nodes();
         let array = [
             ("/sys/block/md_home/size", "4000\n"),
@@ -454,7 +463,7 @@ mod tests {
 
     /// A container that may use CPUs 2 and 6, whose lxcfs counts from 0, with and without folders of the machine's CPUs.
     #[test]
-    fn the_affinity_decides_where_the_files_count_otherwise() {
+    fn the_affinity_decides_if_files_number_cpus_differently() {
         let dir = two_nodes();
         fake::add(&dir, &[("/sys/devices/system/cpu/online", "0-1\n")]);
         let machine = read_fake(&dir, "2,6").unwrap();
@@ -551,7 +560,7 @@ mod tests {
     }
 
     #[test]
-    fn what_vanishes_meanwhile_is_left_out() {
+    fn cpus_disks_and_nodes_that_vanish_are_left_out() {
         let dir = two_nodes();
         std::fs::remove_dir_all(dir.path().join("sys/devices/system/cpu/cpu5")).unwrap();
         std::fs::remove_file(dir.path().join("sys/devices/system/cpu/cpu6/topology/thread_siblings_list"))
@@ -591,7 +600,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_can_be_read_and_written_down() {
+    fn this_machine_can_be_read_and_written_as_toml() {
         let machine = read(Path::new("/")).unwrap();
         assert_eq!(machine.cpu_set(), affinity::get(0).unwrap());
         assert_eq!(Machine::from_toml(&machine.to_toml()), Ok(machine));

@@ -76,7 +76,7 @@ fn work(ns: u64) {
 }
 
 #[test]
-fn what_is_told_is_added_up() {
+fn reports_are_added_up() {
     let mut rig = Rig::new();
     assert_eq!(rig.poll(), None, "nothing yet");
     let at = rig.tell_now(1000);
@@ -110,7 +110,7 @@ fn a_lie_is_cut_off_at_what_cpus_can_do_and_said() {
 
 /// Bytes transferred over some time may be reported at once, if not too late.
 #[test]
-fn much_at_once_is_no_lie_if_there_was_time_for_it() {
+fn a_large_report_is_accepted_if_cpu_time_allows_it() {
     let mut rig = Rig::new();
     for _ in 0..10 {
         work(5_000_000);
@@ -151,7 +151,7 @@ fn rubbish_is_passed_over_and_said() {
 }
 
 #[test]
-fn who_says_nothing_is_not_waited_for() {
+fn a_silent_process_is_not_waited_for() {
     let mut rig = Rig::new();
     work(SILENT_CPU_NS + 10_000_000);
     assert_eq!(rig.poll(), None);
@@ -164,7 +164,7 @@ fn who_says_nothing_is_not_waited_for() {
 
 /// The duration of a stop is added to the time of the last report before it.
 #[test]
-fn words_do_not_age_while_a_job_is_stopped() {
+fn reports_do_not_age_while_a_job_is_stopped() {
     let mut rig = Rig::new();
     let at = rig.tell_now(1000);
     let at_of = |found: Option<SharedUse>| found.unwrap().at;
@@ -239,7 +239,7 @@ fn a_process_that_cannot_measure_itself_is_unknown() {
 
 /// A program that begins to measure reports at once what it transferred since its start.
 #[test]
-fn a_process_that_begins_to_measure_may_tell_of_its_start() {
+fn a_process_that_begins_to_measure_may_report_all_since_its_start() {
     let mut rig = Rig::new();
     work(20_000_000);
     rig.tell(Told { at_ns: clock::now(), bytes: 0, unmeasured: true });

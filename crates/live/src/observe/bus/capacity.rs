@@ -1,8 +1,8 @@
 //! The measured bandwidth of the memory bus, kept across runs of the program and reboots.
 //!
-//! A machine is identified by its processors' model, its numbers of CPUs and nodes, and its memory in whole GiB, since the
-//! kernel's own memory differs from boot to boot. Each machine has a JSON file below [`FOLDER`], which may be removed at any
-//! time.
+//! A result is found by what determines it: the processors' model, the numbers of CPUs and nodes, and the memory. Memory is
+//! rounded up to GiB, since the part that the kernel keeps for itself differs from boot to boot. Each such machine has a JSON
+//! file below [`FOLDER`], which may be removed at any time.
 
 use std::path::{Path, PathBuf};
 
@@ -58,30 +58,31 @@ impl Identity {
         }
     }
 
-    /// The file with its result.
+    /// The file with the result of this machine's measurement.
     pub(crate) fn path(&self) -> PathBuf {
         let Identity { model, cpus, nodes, memory_gib } = self;
         Path::new(FOLDER).join(format!("{}_{cpus}_{nodes}_{memory_gib}.json", plain(model)))
     }
 }
 
-/// The model of the first processor. On Arm, the kernel shows numbers instead of a name.
+/// The model of the first processor in /proc/cpuinfo. On Arm, the kernel shows numbers instead of a name.
 fn model(cpuinfo: &str) -> String {
-    let by_number = || {
-        let all = ["CPU implementer", "CPU part", "CPU variant"].map(|name| value(cpuinfo, name));
-        all.into_iter().flatten().collect::<Vec<_>>().join(" ")
+    let numbers = || {
+        let found = ["CPU implementer", "CPU part", "CPU variant"].map(|name| value(cpuinfo, name));
+        found.into_iter().flatten().collect::<Vec<_>>().join(" ")
     };
-    value(cpuinfo, "model name").map_or_else(by_number, str::to_owned)
+    value(cpuinfo, "model name").map_or_else(numbers, str::to_owned)
 }
 
-/// The first value of this name in /proc/cpuinfo.
+/// The value of the first line `NAME : VALUE` with this name in /proc/cpuinfo; `None` if there is no such line, or if the value
+/// is empty.
 fn value<'t>(cpuinfo: &'t str, name: &str) -> Option<&'t str> {
     let mut lines = cpuinfo.lines().filter_map(|line| line.split_once(':'));
-    let found = lines.find(|(key, _)| key.trim() == name)?.1.trim();
-    (!found.is_empty()).then_some(found)
+    let value = lines.find(|(key, _)| key.trim() == name)?.1.trim();
+    (!value.is_empty()).then_some(value)
 }
 
-/// The measured bandwidth of a machine's bus, if there is one.
+/// The measured bandwidth of a machine's bus; `None` if it was not measured.
 pub(crate) fn known(tree: &Tree, machine: &Machine) -> Option<Capacity> {
     let text = tree.kept(Identity::read(tree, machine).path())?;
     let capacity: Capacity = serde_json::from_str(&text).ok()?;
@@ -99,7 +100,7 @@ mod tests {
         r#"{"one_bytes_per_s":12000000000,"all_bytes_per_s":40000000000,"cpus":8,"others_percent":0}"#;
 
     #[test]
-    fn a_machine_is_known_by_what_it_is() {
+    fn a_measurement_is_found_by_the_machines_identity() {
         let kept = "/var/lib/commonhold/bus/Some_CPU___2_GHz_8_2_1.json";
         let dir = fake::tree(&[
             ("/proc/cpuinfo", "processor\t: 0\nmodel\t\t: 7\nmodel name\t: Some CPU @ 2 GHz\n"),
@@ -120,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn processors_without_a_name_have_numbers() {
+    fn processors_without_a_model_name_are_identified_by_numbers() {
         assert_eq!(
             model("processor : 0\nCPU implementer\t: 0x41\nCPU variant\t: 0x3\nCPU part\t: 0xd0c\n"),
             "0x41 0xd0c 0x3"

@@ -1,12 +1,12 @@
-//! Hardware counters of jobs: cache misses, for the processes that do not report their memory bus transfers; or instructions, for
-//! all processes.
+//! Hardware counters of jobs. They measure a job's use of the resource that gangs share: cache misses, for processes that do not
+//! report their memory bus transfers; or instructions, for all processes.
 //!
-//! Algorithm: each thread of a process gets a counter when the process is first seen. Threads that start later are counted with
-//! the thread that starts them. Each sample adds the growth of the counters to the sum of the process's job: a cache miss as
-//! the bytes of a cache line, an instruction as one.
+//! Algorithm: each thread of a process gets a counter when the process is first seen. The kernel counts a thread that starts
+//! later with the thread that started it. Each sample adds the growth of the counters to the sum of the process's job. A cache
+//! miss counts as the bytes of a cache line, an instruction as one.
 //!
 //! Properties: a job's sum never decreases. A process that reports its transfers has no counters here, so nothing counts twice.
-//! There are at most [`COUNTERS_MAX`], each an open file.
+//! There are at most [`COUNTERS_MAX`] counters, each an open file.
 //!
 //! Limits: a thread that starts while its process is first seen may be missed. Misses in the kernel are not counted, nor are
 //! prefetches on processors whose counters leave them out.
@@ -26,29 +26,32 @@ use crate::observe::process::{Pins, ProcFs, ProcessKey};
 /// The most counters at one time.
 pub(crate) const COUNTERS_MAX: usize = 512;
 
-/// The number of CPUs whose caches are read for the length of a line.
-const CACHES_READ: u32 = 8;
+/// The line size is read from the caches of this number of CPUs, from CPU 0 on.
+const LINE_SIZE_CPUS: u32 = 8;
 
 /// The counters of jobs' processes.
 #[derive(Debug)]
 pub(crate) struct Counters {
     event: Event,
-    what: &'static str,
+    /// Where the events occur, for messages, such as "on the memory bus".
+    place: &'static str,
     limit: usize,
-    /// The weight of a counted event; `None`: the bytes of a line, which were not read yet.
+    /// The amount that one event counts; `None`: the bytes of a cache line, which were not read yet.
     weight: Option<u64>,
-    /// `None`: this machine has no such counters, or forbids them to this user.
+    /// `None`: this machine has no such counters.
     processes: Option<BTreeMap<ProcessKey, Counted>>,
     sums: BTreeMap<JobId, u64>,
-    complained: bool,
+    /// Whether a lack of counters was already reported.
+    has_complained: bool,
 }
 
+/// The counters of one process.
 #[derive(Debug, Default)]
 struct Counted {
-    /// Counters with their last values. Empty for a process that cannot be counted.
+    /// A counter for each thread, with its last value. Empty for a process that cannot be counted.
     threads: Vec<(OfThread, u64)>,
-    /// Whether one of them ran. Until then nothing is known about the process, and its job must not seem to transfer nothing.
-    ran: bool,
+    /// Whether any counter ever ran. Until then the use of the process is unknown, and must not count as 0.
+    has_run: bool,
 }
 
 impl Default for Counters {
@@ -71,12 +74,14 @@ impl Counters {
         }
     }
 
-    fn new(event: Event, what: &'static str, limit: usize) -> Counters {
+    fn new(event: Event, place: &'static str, limit: usize) -> Counters {
         let processes = Some(BTreeMap::new());
-        Counters { event, what, limit, weight: None, processes, sums: BTreeMap::new(), complained: false }
+        let sums = BTreeMap::new();
+        Counters { event, place, limit, weight: None, processes, sums, has_complained: false }
     }
 
-    /// Reads the counters of these processes, and returns the sums of their jobs. A lack of counters is added to `problems` once.
+    /// Reads the counters of these processes, opening counters for processes that are new, and returns the sums of their jobs.
+    /// If more counters are needed than the limit allows, that is added to `problems` once.
     pub(crate) fn sample(
         &mut self,
         now: Time,
@@ -85,7 +90,7 @@ impl Counters {
         problems: &mut Vec<LiveError>,
     ) -> BTreeMap<JobId, SharedUse> {
         let weight =
-            *self.weight.get_or_insert_with(|| line_bytes(&Tree::new(Path::new("/")), 0..CACHES_READ));
+            *self.weight.get_or_insert_with(|| line_bytes(&Tree::new(Path::new("/")), 0..LINE_SIZE_CPUS));
         let present: BTreeSet<JobId> = jobs.values().copied().collect();
         self.sums.retain(|job, _| present.contains(job));
         let Some(processes) = &mut self.processes else { return BTreeMap::new() };
@@ -101,14 +106,14 @@ impl Counters {
                 continue;
             }
             if open + tids.len() > self.limit {
-                if !std::mem::replace(&mut self.complained, true) {
-                    problems.push(too_many(key.pid, self.what, self.limit));
+                if !std::mem::replace(&mut self.has_complained, true) {
+                    problems.push(too_many(key.pid, self.place, self.limit));
                 }
                 continue;
             }
             let mut counted = Counted::default();
             for tid in tids {
-                // `perf_event_open(2)` takes a thread id. If that has become another process's thread by then, the counter is
+                // `perf_event_open(2)` takes a thread id, which another process's thread may have by now. Then the counter is
                 // closed before it is ever read.
                 let counter = OfThread::open(self.event, tid)
                     .and_then(|counter| Ok(pins.pin(procfs, *key)?.has_thread(tid)?.then_some(counter)));
@@ -118,7 +123,7 @@ impl Counters {
                         self.processes = None;
                         return BTreeMap::new();
                     }
-                    // Another user's thread, or one that ended.
+                    // The thread is another user's, or has ended.
                     Err(_) => {}
                 }
             }
@@ -127,31 +132,33 @@ impl Counters {
         }
         for (key, process) in processes {
             let Some(job) = jobs.get(key) else { continue };
-            let grown = process.grown();
-            if process.ran {
+            let new_events = process.read_new_events();
+            if process.has_run {
                 let sum = self.sums.entry(*job).or_default();
-                *sum = sum.saturating_add(grown.saturating_mul(weight));
+                *sum = sum.saturating_add(new_events.saturating_mul(weight));
             }
         }
         self.sums.iter().map(|(job, bytes)| (*job, SharedUse { at: now, amount: *bytes })).collect()
     }
 
-    /// Whether a thread of this process was counted, as of the last sample.
+    /// Whether events of this process were counted, as of the last sample.
     pub(crate) fn counts(&self, key: ProcessKey) -> bool {
-        self.processes.as_ref().and_then(|processes| processes.get(&key)).is_some_and(|process| process.ran)
+        let counted = self.processes.as_ref().and_then(|processes| processes.get(&key));
+        counted.is_some_and(|process| process.has_run)
     }
 }
 
 impl Counted {
-    /// The events of its threads since the last call.
-    fn grown(&mut self) -> u64 {
+    /// Reads the counters of its threads, and returns the number of events since the last call.
+    fn read_new_events(&mut self) -> u64 {
         let mut sum = 0u64;
-        for (counter, before) in &mut self.threads {
+        for (counter, previous) in &mut self.threads {
             let Ok(Some(count)) = counter.read() else { continue };
-            self.ran = true;
-            let count = count.max(*before);
-            sum = sum.saturating_add(count - *before);
-            *before = count;
+            self.has_run = true;
+            // Counts are scaled estimates, which may decrease slightly.
+            let count = count.max(*previous);
+            sum = sum.saturating_add(count - *previous);
+            *previous = count;
         }
         sum
     }
@@ -162,12 +169,13 @@ fn is_permanent(errno: Option<i32>) -> bool {
     matches!(errno, Some(libc::ENOENT | libc::ENOSYS | libc::EOPNOTSUPP | libc::EINVAL | libc::ENODEV))
 }
 
-fn too_many(pid: u32, what: &str, limit: usize) -> LiveError {
+/// The problem that processes are not counted since the limit is reached.
+fn too_many(pid: u32, place: &str, limit: usize) -> LiveError {
     LiveError::Unavailable {
         what: format!(
-            "process {pid} and others are not counted {what}: the limit of {limit} counted threads is reached"
+            "process {pid} and others are not counted {place}: the limit of {limit} counted threads is reached"
         ),
-        remedy: match what {
+        remedy: match place {
             "on the cores" => "their jobs are assumed to execute `first-rate`".to_owned(),
             _ => "have them report their transfers (docs/gangs.md)".to_owned(),
         },
@@ -189,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_threads_do_is_their_jobs_and_never_goes_back() {
+    fn events_of_threads_add_to_their_jobs_sum() {
         let mut procfs = ProcFs::open(Path::new("/proc")).unwrap();
         let mut counters = Counters::new(Event::FAULTS, "in a test", 10_000);
         counters.weight = Some(64);
@@ -228,17 +236,17 @@ mod tests {
     }
 
     #[test]
-    fn instructions_count_as_they_are() {
+    fn an_instruction_counts_as_one() {
         let cores = Counters::for_share(GangsShare::Cores);
         assert_eq!((cores.event, cores.weight), (Event::INSTRUCTIONS, Some(1)));
         assert_eq!(Counters::for_share(GangsShare::Bus).event, Event::MISSES);
-        let message = too_many(7, cores.what, 512).to_string();
+        let message = too_many(7, cores.place, 512).to_string();
         assert!(message.contains("on the cores") && message.contains("first-rate"), "{message}");
     }
 
     /// Fails if a thread is counted without checking its process's start time.
     #[test]
-    fn a_reused_number_is_not_counted() {
+    fn a_reused_pid_is_not_counted() {
         let mut procfs = ProcFs::open(Path::new("/proc")).unwrap();
         let mut counters = Counters::new(Event::FAULTS, "in a test", 10_000);
         let earlier = ProcessKey { start: 1, ..this_process() };
@@ -249,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_are_bounded_and_that_is_said_once() {
+    fn the_limit_of_counters_is_reported_once() {
         let mut procfs = ProcFs::open(Path::new("/proc")).unwrap();
         let mut counters = Counters::new(Event::FAULTS, "in a test", 0);
         let mut problems = Vec::new();
@@ -261,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_without_counters_is_asked_once() {
+    fn a_machine_without_counters_is_tried_once() {
         assert!(is_permanent(Some(libc::ENOENT)) && is_permanent(Some(libc::EINVAL)));
         assert!(
             !is_permanent(Some(libc::EACCES)) && !is_permanent(Some(libc::ESRCH)),

@@ -8,13 +8,13 @@ use super::files::Tree;
 
 const CPUS: &str = "/sys/devices/system/cpu";
 
-/// Bytes of a cache line if unknown.
+/// The assumed size of a cache line if the kernel does not show it.
 const LINE_BYTES: u64 = 64;
 
 /// A last-level cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Cache {
-    /// The lowest CPU that shares it.
+    /// The lowest CPU that shares the cache, which identifies it.
     pub(crate) first_cpu: u32,
     /// Its size in bytes.
     pub(crate) bytes: u64,
@@ -26,8 +26,9 @@ pub(crate) struct Cache {
 pub(crate) fn last_cache(tree: &Tree, cpu: u32) -> Option<Cache> {
     let folder = format!("{CPUS}/cpu{cpu}/cache");
     let number = |path: String| tree.text(path)?.parse::<u64>().ok();
+    // A folder `index0`, `index1`, ... describes one cache of the CPU, of some level.
     let indexes = tree.names(&folder).into_iter().filter(|name| name.starts_with("index"));
-    let parse_cache = |index: String| {
+    let read_cache = |index: String| {
         let level = number(format!("{folder}/{index}/level"))?;
         let bytes = size(&tree.text(format!("{folder}/{index}/size"))?)?;
         let shared = tree.text(format!("{folder}/{index}/shared_cpu_list"));
@@ -36,16 +37,16 @@ pub(crate) fn last_cache(tree: &Tree, cpu: u32) -> Option<Cache> {
         let line_bytes = line.unwrap_or(LINE_BYTES);
         Some((level, Cache { first_cpu: first.unwrap_or(cpu), bytes, line_bytes }))
     };
-    indexes.filter_map(parse_cache).max().map(|(_, cache)| cache)
+    indexes.filter_map(read_cache).max().map(|(_, cache)| cache)
 }
 
-/// The line size of these CPUs' last-level caches; if they differ, the smallest.
+/// The line size of these CPUs' last-level caches, in bytes; the smallest if they differ.
 pub(crate) fn line_bytes(tree: &Tree, cpus: impl Iterator<Item = u32>) -> u64 {
     let lines = cpus.filter_map(|cpu| last_cache(tree, cpu)).map(|cache| cache.line_bytes);
     lines.min().unwrap_or(LINE_BYTES)
 }
 
-/// A size as /sys writes it: `32768K`.
+/// Parses a size as /sys writes it, such as `32768K`, to bytes.
 fn size(text: &str) -> Option<u64> {
     let (digits, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
     let shift = match unit {
@@ -64,7 +65,7 @@ mod tests {
     use crate::observe::files::fake;
 
     #[test]
-    fn the_last_cache_is_that_of_the_highest_level() {
+    fn the_last_level_cache_has_the_highest_level() {
         let file = |index: &str, name: &str| format!("/sys/devices/system/cpu/cpu5/cache/{index}/{name}");
         let dir = fake::tree(&[
             (&file("index0", "level"), "1\n"),

@@ -1,11 +1,11 @@
 //! The kernel's file system `resctrl`: transfers of groups of tasks, as processors count and throttle them.
 //!
-//! Terms: a *monitoring group* has its own counters; a *control group* also has its own schemata, which sets its resources. Each
-//! domain (a last-level cache) has a separate counter. A percentage is relative to the maximum of one CPU, so two threads with
-//! 10 % have twice as much as one.
+//! Terms: a *monitoring group* of tasks has its own counters; a *control group* (not a cgroup) also has its own *schemata*, which
+//! sets the group's resources. A *domain* is a last-level cache; each domain has a separate counter. A bandwidth percentage is
+//! relative to the maximum of one CPU, so two threads with 10 % have twice as much as one.
 //!
-//! Limits: on AMD processors, and with the mount option `mba_MBps`, a schemata has rates instead of percentages. Such groups are
-//! not throttled.
+//! Limits: on AMD processors, and with the mount option `mba_MBps`, a schemata has rates instead of percentages. Groups with
+//! rates are not throttled.
 //!
 //! Source: the kernel's Documentation/filesystems/resctrl.rst.
 
@@ -20,7 +20,7 @@ use crate::observe::files::Tree;
 /// The usual mount point.
 pub(crate) const FOLDER: &str = "/sys/fs/resctrl";
 
-/// The source in mountinfo if this program mounted it.
+/// The mount source that this program gives, by which mountinfo shows that this program mounted the file system.
 pub(crate) const SOURCE: &str = "commonhold";
 
 /// The value of an unthrottled control group, in percent.
@@ -31,26 +31,27 @@ const ALL_PERCENT: u64 = 100;
 pub(crate) struct Mount {
     /// The mount point.
     pub(crate) point: PathBuf,
-    /// The source that its mounter gave it, which tells whether this program mounted it.
+    /// The source given by the program that mounted it; [`SOURCE`] if that was this program.
     pub(crate) source: String,
     /// Whether schematas are in MiB/s, by the mount option `mba_MBps`.
     pub(crate) in_rates: bool,
 }
 
-/// The mount in a tree of kernel files, with paths in that tree.
+/// The mount of resctrl that mountinfo shows, with paths in this tree of kernel files; `None` if it is not mounted.
 pub(crate) fn mounted(tree: &Tree) -> Option<Mount> {
     let text = tree.text("/proc/self/mountinfo")?;
     text.lines().find_map(|line| {
-        let (ours, filesystem) = line.split_once(" - ")?;
+        let (mount, filesystem) = line.split_once(" - ")?;
         let mut words = filesystem.split(' ');
         let (kind, source, options) = (words.next()?, words.next()?, words.next()?);
-        let point = ours.split(' ').nth(4).filter(|_| kind == "resctrl")?;
+        let point = mount.split(' ').nth(4).filter(|_| kind == "resctrl")?;
         let in_rates = options.split(',').any(|option| option == "mba_MBps");
         Some(Mount { point: tree.path(point), source: source.to_owned(), in_rates })
     })
 }
 
-/// The event that counts a group's transfers: preferably all of them, else those within its node.
+/// The event that counts a group's transfers: preferably all transfers, else those within the node where the tasks run. `None`
+/// if the processor counts neither.
 pub(crate) fn event(point: &Path) -> Option<&'static str> {
     let features = host::read_to_string(&point.join("info/L3_MON/mon_features")).ok()?;
     let has = |event: &&str| features.lines().any(|line| line.trim() == *event);
@@ -66,7 +67,7 @@ pub(crate) fn counts_occupancy(point: &Path) -> bool {
     features.lines().any(|line| line.trim() == OCCUPANCY)
 }
 
-/// Bytes that a group's tasks occupy in all caches; `None` if no cache's counter can be read now.
+/// Bytes that lines of a group's tasks occupy in all caches; `None` if no cache's counter can be read now.
 pub(crate) fn occupancy(group: &Path) -> Option<u64> {
     let domains = host::list(&group.join("mon_data")).ok()?;
     let domains = domains.into_iter().filter(|folder| folder.name().starts_with("mon_L3_"));
@@ -107,7 +108,7 @@ pub(crate) fn throttle(mount: &Mount) -> Result<Throttle, String> {
     Ok(Throttle { least: least.clamp(1, 100), step: step.clamp(1, 100) })
 }
 
-/// The line MB of a schemata: domains and their values.
+/// Parses the line MB of a schemata to the domains, each with its value (a percentage or a rate); empty without that line.
 pub(crate) fn bandwidths(schemata: &str) -> Vec<(u64, u64)> {
     let line = schemata.lines().find_map(|line| line.trim().strip_prefix("MB:"));
     let parse_pair = |pair: &str| {
@@ -117,20 +118,20 @@ pub(crate) fn bandwidths(schemata: &str) -> Vec<(u64, u64)> {
     line.unwrap_or_default().split(';').filter_map(parse_pair).collect()
 }
 
-/// The schemata line that gives a group this percentage in all domains.
+/// The line to write to a group's schemata so that the group gets this percentage in all domains.
 pub(crate) fn bandwidth_line(domains: &[(u64, u64)], percent: u32) -> String {
     let pairs: Vec<String> = domains.iter().map(|(domain, _)| format!("{domain}={percent}")).collect();
     format!("MB:{}", pairs.join(";"))
 }
 
-/// Whether a process is in a group of another program. `groups` is the text of `/proc/PID/cpu_resctrl_groups`; `ours` is the
-/// prefix of this program's groups.
-pub(crate) fn is_anothers(groups: &str, ours: &str) -> bool {
+/// Whether a process is in a group of another program. `groups` is the text of `/proc/PID/cpu_resctrl_groups`; `own_prefix`
+/// begins the names of this program's groups. The default group has an empty name.
+pub(crate) fn is_anothers(groups: &str, own_prefix: &str) -> bool {
     let parse_name = |line: &str| {
         let name = line.strip_prefix("res:").or_else(|| line.strip_prefix("mon:"))?;
         Some(name.trim().trim_matches('/').to_owned())
     };
-    groups.lines().filter_map(parse_name).any(|name| !name.is_empty() && !name.starts_with(ours))
+    groups.lines().filter_map(parse_name).any(|name| !name.is_empty() && !name.starts_with(own_prefix))
 }
 
 /// Sums a group's transfers across resets of its counters.
@@ -144,28 +145,30 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
-    /// Reads the counters of a group's domains, and adds their growth. A counter that cannot be read now (`Unavailable` while
-    /// none of the group's tasks ran, `Error`, `Unassigned`) counts as unchanged. A counter that decreased was reset.
+    /// Reads the counters of a group's domains, and adds their growth to the sum. A counter that cannot be read now
+    /// (`Unavailable` if no task of the group has run in the domain, `Error`, `Unassigned`) counts as unchanged. A counter that
+    /// decreased was reset, and adds nothing this time.
     pub(crate) fn read(&mut self, group: &Path, event: &str) {
         for folder in host::list(&group.join("mon_data")).unwrap_or_default() {
-            // Folders of a cache's nodes are inside that of the cache, whose counter is their sum.
+            // A cache's folder may contain folders of its nodes. They are not read, since the cache's counter is their sum.
             if !folder.name().starts_with("mon_L3_") {
                 continue;
             }
             let text = host::read_to_string(&folder.path.join(event)).unwrap_or_default();
             let Ok(count) = text.trim().parse::<u64>() else { continue };
-            let before = self.counts.insert(folder.path, count);
+            let previous = self.counts.insert(folder.path, count);
             self.is_known = true;
-            self.bytes = self.bytes.saturating_add(before.map_or(0, |before| count.saturating_sub(before)));
+            let growth = previous.map_or(0, |previous| count.saturating_sub(previous));
+            self.bytes = self.bytes.saturating_add(growth);
         }
     }
 
-    /// Forgets the counters of a group that was removed or is made anew. Their sum stays.
+    /// Forgets the counters of a group that was removed or is made anew, but keeps the sum.
     pub(crate) fn forget(&mut self, group: &Path) {
         self.counts.retain(|folder, _| !folder.starts_with(group));
     }
 
-    /// Bytes since the first reading; `None` before it.
+    /// Bytes transferred since the first reading of a counter; `None` before that.
     pub(crate) fn bytes(&self) -> Option<u64> {
         self.is_known.then_some(self.bytes)
     }
@@ -180,7 +183,7 @@ mod tests {
     const MOUNTED: &str = "30 23 0:26 / /sys/fs/resctrl rw,relatime shared:9 - resctrl resctrl rw\n";
 
     #[test]
-    fn who_mounted_it_and_how() {
+    fn mount_source_and_options_are_parsed() {
         let mount_of = |line: &str| {
             let dir = fake::tree(&[("/proc/self/mountinfo", line)]);
             let mount = mounted(&Tree::new(dir.path()))?;
@@ -194,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn caps_are_percentages_or_left_alone() {
+    fn groups_are_throttled_only_by_percentages() {
         let throttle_of = |schemata: &str, in_rates: bool| {
             let dir = fake::tree(&[
                 ("info/MB/min_bandwidth", "10\n"),
@@ -214,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sum_grows_with_every_domain_and_never_goes_back() {
+    fn a_sum_grows_with_every_domain_and_never_decreases() {
         let dir = fake::tree(&[("info/L3_MON/mon_features", "llc_occupancy\nmbm_local_bytes\n")]);
         let group = dir.path().join("mon_groups/a");
         let set = |first: &str, second: &str| {
@@ -252,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_group_holds_is_summed_over_caches() {
+    fn occupancy_is_summed_over_caches() {
         let dir = fake::tree(&[("info/L3_MON/mon_features", "llc_occupancy\nmbm_total_bytes\n")]);
         assert!(counts_occupancy(dir.path()) && !counts_occupancy(Path::new("/nowhere")));
         let group = dir.path().join("mon_groups/a");
@@ -271,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_of_another_program_are_seen() {
+    fn groups_of_another_program_are_recognised() {
         let is = |groups: &str| is_anothers(groups, "commonhold-");
         assert!(!is("res:/\nmon:/\n") && !is("res:\nmon:\n") && !is(""));
         assert!(!is("res:/\nmon:commonhold-3-a\n") && !is("res:commonhold-3-a\nmon:/\n"));

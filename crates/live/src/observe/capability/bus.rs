@@ -1,8 +1,8 @@
 //! How this machine measures use of the memory bus, and whether it can throttle units there.
 //!
-//! There are four sources for what is transferred, with one row each, the best first. By units: the processor counts what
-//! resource groups transfer. By jobs: it counts what their threads fetch. By programs: they report it. Without any of these, a
-//! rate is assumed.
+//! The number of transferred bytes has four sources, with one row each, the best first. By units: the processor counts the
+//! transfers of resource groups. By jobs: the processor counts the cache misses of their threads. By programs: they report their
+//! transfers. Without any of these, a rate is assumed.
 
 use std::io;
 
@@ -15,17 +15,19 @@ use crate::host;
 use crate::observe::bus::capacity::known;
 use crate::observe::bus::resctrl::{FOLDER, event, mounted, throttle};
 
-/// If other programs had more than this percentage of the CPUs' time while the bus was measured, its capacity may be larger.
+/// If other programs had more than this percentage of the CPUs' time while the bus was measured, its true capacity may be larger
+/// than the measured one.
 const OTHERS_PERCENT: u64 = 5;
 
 /// The row that says whether the processor can throttle units.
 pub(super) const CAP: &str = "bus use of units capped";
 
+/// The remedy if nothing but programs can count their transfers.
 const REPORT: &str =
     "start programs with LD_PRELOAD=libcommonhold-gang.so, or have them report it (docs/gangs.md)";
 
-/// The rows about the memory bus: the four sources, and what they need. `counter` is the result of opening a counter of cache
-/// misses for this process.
+/// The rows about the memory bus: the four sources of transferred bytes, throttling, and the features that these need. `counter`
+/// is the result of opening a counter of cache misses for this process.
 pub(super) fn rows(context: &Context, counter: io::Result<()>) -> Vec<Row> {
     let counts = counters(context, counter);
     vec![
@@ -33,7 +35,7 @@ pub(super) fn rows(context: &Context, counter: io::Result<()>) -> Vec<Row> {
         by_jobs(&counts),
         by_programs(&counts),
         assumed(),
-        slowed_down(context),
+        cap(context),
         feature(context, "bandwidth meter (MBM)", &METERS, "measure the bus use of a group"),
         feature(context, "bandwidth cap (MBA)", &["mba"], "cap the bus use of a group"),
         resctrl(context),
@@ -41,8 +43,10 @@ pub(super) fn rows(context: &Context, counter: io::Result<()>) -> Vec<Row> {
     ]
 }
 
+/// The processor's flags for counting a group's transfers.
 const METERS: [&str; 2] = ["cqm_mbm_total", "cqm_mbm_local"];
 
+/// Whether the processor shows one of these flags.
 pub(super) fn has_flag(context: &Context, flags: &[&str]) -> bool {
     flags.iter().any(|flag| context.cpu_flags.contains(*flag))
 }
@@ -52,9 +56,11 @@ pub(super) fn is_mountable(context: &Context) -> bool {
     context.tree.exists(FOLDER) && context.status.has(Capability::SysAdmin)
 }
 
+/// When `run` mounts resctrl, for the rows' reasons.
 pub(super) const MOUNTS: &str =
     "`run` mounts resctrl for contracts with gangs, or with amounts of the bus, and unmounts it at its end";
 
+/// The row that says whether the processor counts the transfers of units.
 fn by_units(context: &Context) -> Row {
     let (area, name) = (Area::Bus, "bus use of units");
     let Some(mount) = mounted(&context.tree) else {
@@ -79,6 +85,7 @@ fn by_units(context: &Context) -> Row {
     Row::yes(area, name, format!("{event} counts what outermost units fetch and write back"))
 }
 
+/// The row that says whether the daemon can count the transfers of jobs. `counters` is the row about hardware counters.
 fn by_jobs(counters: &Row) -> Row {
     let (area, name) = (Area::Bus, "bus use of jobs");
     let misses = "cache misses times a line, counted by the daemon for 512 threads";
@@ -95,6 +102,7 @@ fn by_jobs(counters: &Row) -> Row {
     }
 }
 
+/// The row that says how programs can count their own transfers. `counters` is the row about hardware counters.
 fn by_programs(counters: &Row) -> Row {
     let (area, name) = (Area::Bus, "bus use reported by programs");
     match counters.state {
@@ -108,12 +116,14 @@ fn by_programs(counters: &Row) -> Row {
     }
 }
 
+/// The row about transfers that nothing measures.
 fn assumed() -> Row {
     let reason = "a job without measurements is assumed to transfer `first-rate` for each thread";
     Row::partly(Area::Bus, "bus use assumed", reason).remedy("set `first-rate` in [machine]")
 }
 
-fn slowed_down(context: &Context) -> Row {
+/// The row that says whether the processor can throttle a unit's transfers.
+fn cap(context: &Context) -> Row {
     let (area, name) = (Area::Bus, CAP);
     let Some(mount) = mounted(&context.tree) else {
         return match has_flag(context, &["mba"]) {
@@ -127,8 +137,8 @@ fn slowed_down(context: &Context) -> Row {
         };
     };
     match throttle(&mount) {
-        Ok(found) => {
-            let (least, step) = (found.least, found.step);
+        Ok(throttle) => {
+            let (least, step) = (throttle.least, throttle.step);
             let reason = format!(
                 "from {least} % in steps of {step} %, relative to a CPU's maximum and not to the bus"
             );
@@ -138,6 +148,7 @@ fn slowed_down(context: &Context) -> Row {
     }
 }
 
+/// The row about a feature that the processor has if it shows one of these flags. `what` completes "the processor cannot ...".
 fn feature(context: &Context, name: &str, flags: &[&str], what: &str) -> Row {
     if let Some(flag) = flags.iter().find(|flag| context.cpu_flags.contains(**flag)) {
         return Row::yes(Area::Bus, name, format!("the processor has it (`{flag}`)"));
@@ -149,20 +160,21 @@ fn feature(context: &Context, name: &str, flags: &[&str], what: &str) -> Row {
 /// The row about the bandwidth of the memory bus.
 pub(super) fn capacity(context: &Context, machine: &Machine) -> Row {
     let (area, name, measure) = (Area::Bus, "bus bandwidth measured", "commonhold calibrate --bus");
-    let Some(found) = known(&context.tree, machine) else {
+    let Some(measured) = known(&context.tree, machine) else {
         let reason = "not on this machine; gangs are chosen as if it were 10 GB/s for each CPU";
         return Row::no(area, name, reason).remedy(measure);
     };
     let gb = |rate: u64| format!("{}.{} GB/s", rate / 1_000_000_000, rate / 100_000_000 % 10);
-    let (all, one) = (gb(found.all_bytes_per_s), gb(found.one_bytes_per_s));
-    let reason = format!("{all} by {} CPUs together, {one} by one", found.cpus);
-    if found.others_percent > OTHERS_PERCENT {
-        let reason = format!("{reason}, while others had {} % of the CPUs", found.others_percent);
+    let (all, one) = (gb(measured.all_bytes_per_s), gb(measured.one_bytes_per_s));
+    let reason = format!("{all} by {} CPUs together, {one} by one", measured.cpus);
+    if measured.others_percent > OTHERS_PERCENT {
+        let reason = format!("{reason}, while others had {} % of the CPUs", measured.others_percent);
         return Row::partly(area, name, reason).remedy(format!("{measure}, while nothing else runs"));
     }
     Row::yes(area, name, reason)
 }
 
+/// The row about the file system through which the processor's meters and caps are used.
 fn resctrl(context: &Context) -> Row {
     let (name, folder) = ("resctrl file system", "/sys/fs/resctrl");
     if let Some(mount) = context.mounts.iter().find(|mount| mount.kind == "resctrl") {
@@ -179,7 +191,8 @@ fn resctrl(context: &Context) -> Row {
     Row::no(Area::Bus, name, "neither the kernel nor the processor offers it here")
 }
 
-/// Without resctrl, cache misses approximate use of the bus.
+/// The row about hardware counters of cache misses, which approximate use of the bus without resctrl. `counter` is the result of
+/// opening one for this process.
 fn counters(context: &Context, counter: io::Result<()>) -> Row {
     let name = "hardware counters";
     let paranoid = context.tree.text("/proc/sys/kernel/perf_event_paranoid");

@@ -9,7 +9,7 @@ use super::CgroupBase;
 use super::context::Context;
 use super::sched_ext::sched_ext;
 
-/// The remedy that gives cgroup v2 all controllers.
+/// The kernel command line with which cgroup v2 gets all controllers, as a remedy.
 fn boot_v2(context: &Context) -> &'static str {
     if context.systemd {
         "boot with `systemd.unified_cgroup_hierarchy=1 cgroup_no_v1=all` on the kernel command line"
@@ -22,15 +22,15 @@ fn boot_v2(context: &Context) -> &'static str {
 pub(super) struct Cgroup {
     /// Where it is mounted.
     mount: Option<PathBuf>,
-    /// Where a subtree may be made.
-    place: Option<Place>,
+    /// The directory below which our subtree may be made; `None` if there is none.
+    base: Option<Base>,
     /// `cgroup.controllers` of the root.
     root_controllers: BTreeSet<String>,
 }
 
 /// A directory below which we may make cgroups.
-struct Place {
-    base: PathBuf,
+struct Base {
+    dir: PathBuf,
     controllers: BTreeSet<String>,
     /// Whether the base is a cgroup other than the root.
     delegated: bool,
@@ -42,23 +42,23 @@ impl Cgroup {
     pub(super) fn probe(context: &Context) -> Cgroup {
         let mount = context.cgroup2().map(|mount| mount.point.clone());
         let root_controllers = mount.as_ref().map(|mount| controllers(context, mount)).unwrap_or_default();
-        Cgroup { place: mount.as_ref().and_then(|mount| place(context, mount)), mount, root_controllers }
+        Cgroup { base: mount.as_ref().and_then(|mount| find_base(context, mount)), mount, root_controllers }
     }
 
-    /// The place for the backend, with paths in the probed tree.
-    pub(super) fn typed(&self, context: &Context) -> Option<CgroupBase> {
-        let (mount, place) = (self.mount.as_ref()?, self.place.as_ref()?);
+    /// The base in the form that backends take, with paths in the probed tree.
+    pub(super) fn base_for_backends(&self, context: &Context) -> Option<CgroupBase> {
+        let (mount, base) = (self.mount.as_ref()?, self.base.as_ref()?);
         Some(CgroupBase {
             mount: context.tree.path(mount),
-            base: context.tree.path(&place.base),
-            controllers: place.controllers.clone(),
-            delegated: place.delegated,
+            base: context.tree.path(&base.dir),
+            controllers: base.controllers.clone(),
+            delegated: base.delegated,
         })
     }
 
     /// The rows about cgroup v2 itself.
     pub(super) fn rows(&self, context: &Context) -> Vec<Row> {
-        let mut rows = vec![self.mounted(context), self.place_row(context)];
+        let mut rows = vec![self.mounted(context), self.base_row(context)];
         rows.extend(self.mount.as_ref().map(|mount| nsdelegate(context, mount)));
         rows
     }
@@ -83,9 +83,10 @@ impl Cgroup {
         }
     }
 
-    fn place_row(&self, context: &Context) -> Row {
+    /// The row that says below which directory we may make cgroups.
+    fn base_row(&self, context: &Context) -> Row {
         let name = "place for our cgroups";
-        let Some(place) = &self.place else {
+        let Some(base) = &self.base else {
             let Some(mount) = &self.mount else {
                 return Row::no(Area::Cgroup, name, "there is no cgroup v2");
             };
@@ -101,16 +102,16 @@ impl Cgroup {
                 }
                 None => format!("{top} may not be written to"),
             };
-            return Row::no(Area::Cgroup, name, reason).remedy(get_a_place(context, mount));
+            return Row::no(Area::Cgroup, name, reason).remedy(how_to_get_a_base(context, mount));
         };
-        let base = place.base.display();
-        match (place.delegated, context.status.euid) {
-            (false, _) => Row::yes(Area::Cgroup, name, format!("{base}, the root of the hierarchy")),
-            (true, 0) => Row::yes(Area::Cgroup, name, format!("{base}, delegated to us")),
+        let dir = base.dir.display();
+        match (base.delegated, context.status.euid) {
+            (false, _) => Row::yes(Area::Cgroup, name, format!("{dir}, the root of the hierarchy")),
+            (true, 0) => Row::yes(Area::Cgroup, name, format!("{dir}, delegated to us")),
             (true, _) => {
-                let reach = place.reach.display();
+                let reach = base.reach.display();
                 let reason =
-                    format!("{base}, delegated to us; only processes below {reach} can be moved there");
+                    format!("{dir}, delegated to us; only processes below {reach} can be moved there");
                 Row::partly(Area::Cgroup, name, reason).remedy("run as root to hold every process")
             }
         }
@@ -119,16 +120,16 @@ impl Cgroup {
     /// The row about one controller.
     pub(super) fn controller(&self, context: &Context, area: Area, controller: &str) -> Row {
         let name = format!("{controller} controller");
-        if let Some(place) = self.place.as_ref().filter(|place| place.controllers.contains(controller)) {
-            return Row::yes(area, name, format!("offered at {}", place.base.display()));
+        if let Some(base) = self.base.as_ref().filter(|base| base.controllers.contains(controller)) {
+            return Row::yes(area, name, format!("offered at {}", base.dir.display()));
         }
-        if let (Some(place), true) = (&self.place, self.root_controllers.contains(controller)) {
-            let reason = format!("the kernel has it, but it is not passed on to {}", place.base.display());
-            return Row::no(area, name, reason).remedy(pass_on(context, place, controller));
+        if let (Some(base), true) = (&self.base, self.root_controllers.contains(controller)) {
+            let reason = format!("the kernel has it, but it is not passed on to {}", base.dir.display());
+            return Row::no(area, name, reason).remedy(pass_on(context, base, controller));
         }
         if self.root_controllers.contains(controller) {
-            let no_place = self.place_row(context).reason;
-            let reason = format!("the kernel has it, but there is no place for our cgroups: {no_place}");
+            let no_base = self.base_row(context).reason;
+            let reason = format!("the kernel has it, but there is no place for our cgroups: {no_base}");
             return Row::no(area, name, reason);
         }
         let v1_name = if controller == "io" { "blkio" } else { controller };
@@ -139,21 +140,21 @@ impl Cgroup {
         not_in_kernel(context, area, name, controller, v1_name)
     }
 
-    /// Whether the `cgroup` backend can hold CPU here, and the place if so.
+    /// The row that says whether the `cgroup` backend can hold CPU.
     pub(super) fn backend(&self, context: &Context) -> Row {
         let name = "cgroup backend";
-        let place_row = self.place_row(context);
+        let base_row = self.base_row(context);
         let no = |row: Row| Row { area: Area::Cpu, name: name.to_owned(), state: State::No, ..row };
         if self.mount.is_none() {
             return no(self.mounted(context));
         }
-        // Without the controller no place would do, so report that first.
+        // Without the cpu controller no base would serve, so report that first.
         let cpu = self.controller(context, Area::Cpu, "cpu");
-        if cpu.state == State::No && (self.place.is_some() || !self.root_controllers.contains("cpu")) {
+        if cpu.state == State::No && (self.base.is_some() || !self.root_controllers.contains("cpu")) {
             return no(Row { reason: format!("the cpu controller is missing ({})", cpu.reason), ..cpu });
         }
-        let Some(place) = &self.place else { return no(place_row) };
-        let has_cpuset = place.controllers.contains("cpuset");
+        let Some(base) = &self.base else { return no(base_row) };
+        let has_cpuset = base.controllers.contains("cpuset");
         let means = if has_cpuset {
             "cpuset for home CPUs and loans, cpu.weight for shares"
         } else {
@@ -163,7 +164,7 @@ impl Cgroup {
             reason: "without the cpuset controller there are no home CPUs".to_owned(),
             ..self.controller(context, Area::Cpu, "cpuset")
         });
-        let others = [place_row, sched_ext(context)].into_iter().filter(|row| row.state == State::Partly);
+        let others = [base_row, sched_ext(context)].into_iter().filter(|row| row.state == State::Partly);
         let reservations: Vec<Row> = cpuset.into_iter().chain(others).collect();
         let Some(first) = reservations.first() else { return Row::yes(Area::Cpu, name, means) };
         let reasons = reservations.iter().map(|row| row.reason.as_str());
@@ -172,38 +173,41 @@ impl Cgroup {
     }
 }
 
-/// The root of the mount if we may write there, else our own cgroup if it was delegated to us.
-fn place(context: &Context, mount: &Path) -> Option<Place> {
+/// The root of the mount if we may write to it, else our own cgroup if it was delegated to us.
+fn find_base(context: &Context, mount: &Path) -> Option<Base> {
     let own = context.own_cgroup(None).map(|(_, own)| own);
-    let base = [Some(mount.to_owned()), own].into_iter().flatten().find(|dir| may_manage(context, dir))?;
-    Some(Place {
-        controllers: controllers(context, &base),
+    let dir = [Some(mount.to_owned()), own].into_iter().flatten().find(|dir| may_manage(context, dir))?;
+    Some(Base {
+        controllers: controllers(context, &dir),
         // Only the true root of the hierarchy has no type: cgroup-v2.rst, "cgroup.type".
-        delegated: context.tree.exists(base.join("cgroup.type")),
-        reach: reach(context, &base, mount),
-        base,
+        delegated: context.tree.exists(dir.join("cgroup.type")),
+        reach: reach(context, &dir, mount),
+        dir,
     })
 }
 
-/// Delegation grants the directory and these two files: cgroup-v2.rst, "Model of Delegation".
+/// Whether we may make cgroups in a directory. Delegation grants write access to the directory and these two files:
+/// cgroup-v2.rst, "Model of Delegation".
 fn may_manage(context: &Context, dir: &Path) -> bool {
     ["", "cgroup.procs", "cgroup.subtree_control"].iter().all(|file| context.tree.may_write(dir.join(file)))
 }
 
-/// The highest ancestor of `base` from which processes can be moved: that takes write access to cgroup.procs of the common
-/// ancestor of source and destination.
-fn reach(context: &Context, base: &Path, mount: &Path) -> PathBuf {
-    let below = base.ancestors().take_while(|dir| dir.starts_with(mount));
-    let writable = below.take_while(|dir| context.tree.may_write(dir.join("cgroup.procs")));
-    writable.last().unwrap_or(base).to_owned()
+/// The highest ancestor of `dir` below which we may move processes to `dir`: moving takes write access to cgroup.procs of the
+/// common ancestor of source and destination.
+fn reach(context: &Context, dir: &Path, mount: &Path) -> PathBuf {
+    let ancestors = dir.ancestors().take_while(|dir| dir.starts_with(mount));
+    let writable = ancestors.take_while(|dir| context.tree.may_write(dir.join("cgroup.procs")));
+    writable.last().unwrap_or(dir).to_owned()
 }
 
+/// The controllers that a cgroup offers.
 fn controllers(context: &Context, dir: &Path) -> BTreeSet<String> {
     let text = context.tree.text(dir.join("cgroup.controllers")).unwrap_or_default();
     text.split_whitespace().map(str::to_owned).collect()
 }
 
-fn get_a_place(context: &Context, mount: &Path) -> String {
+/// The remedy if we may make cgroups nowhere.
+fn how_to_get_a_base(context: &Context, mount: &Path) -> String {
     match (context.status.euid, context.systemd) {
         (0, _) => format!("mount -o remount,rw {}", mount.display()),
         (_, true) => "run as root, or `systemd-run --user --scope -p Delegate=yes commonhold ...`".to_owned(),
@@ -211,7 +215,7 @@ fn get_a_place(context: &Context, mount: &Path) -> String {
     }
 }
 
-/// Containers usually see their control groups read-only, and cannot change that from within.
+/// The remedy for a read-only mount. Containers usually see their control groups read-only, and cannot change that from within.
 fn make_writable(context: &Context, mount: &Path) -> String {
     let outside = "in a container, start it with its control groups writable (docker run --privileged --cgroupns private)";
     match context.status.euid {
@@ -220,24 +224,20 @@ fn make_writable(context: &Context, mount: &Path) -> String {
     }
 }
 
-/// How the ancestors of our place pass a controller on.
-fn pass_on(context: &Context, place: &Place, controller: &str) -> String {
+/// The remedy that has the ancestors of our base pass a controller on.
+fn pass_on(context: &Context, base: &Base, controller: &str) -> String {
     if context.systemd
-        && place.base.components().any(|part| part.as_os_str().as_encoded_bytes().starts_with(b"user@"))
+        && base.dir.components().any(|part| part.as_os_str().as_encoded_bytes().starts_with(b"user@"))
     {
         return "as root, put `[Service]` and `Delegate=cpu cpuset io memory pids` on two lines of \
                 /etc/systemd/system/user@.service.d/delegate.conf, run `systemctl daemon-reload`, log in anew"
             .to_owned();
     }
-    let parent = place.base.parent().unwrap_or(&place.base).join("cgroup.subtree_control");
-    format!(
-        "as root, from the top down to {}: echo +{controller} > {}",
-        place.base.display(),
-        parent.display()
-    )
+    let parent = base.dir.parent().unwrap_or(&base.dir).join("cgroup.subtree_control");
+    format!("as root, from the top down to {}: echo +{controller} > {}", base.dir.display(), parent.display())
 }
 
-/// How a controller gets from version 1 to version 2: at the next boot, or at once if only the root exists in version 1.
+/// The remedy that moves a controller from cgroup v1 to v2: at the next boot, or at once if its v1 hierarchy has only a root.
 fn unbind(context: &Context, mount: &Path, v1_name: &str) -> String {
     let (mount, boot) = (mount.display(), boot_v2(context));
     match kernel_table(context, v1_name) {
@@ -259,6 +259,7 @@ fn kernel_table(context: &Context, v1_name: &str) -> Option<(u64, bool)> {
     }
 }
 
+/// The row about a controller that neither version of cgroups shows.
 fn not_in_kernel(context: &Context, area: Area, name: String, controller: &str, v1_name: &str) -> Row {
     let config = match controller {
         "cpu" => "CONFIG_CGROUP_SCHED and CONFIG_FAIR_GROUP_SCHED",
@@ -277,7 +278,8 @@ fn not_in_kernel(context: &Context, area: Area, name: String, controller: &str, 
     }
 }
 
-/// Newer kernels list in /proc/cgroups only what version 1 offers, so this checks the kernel command line as well.
+/// Whether a controller is disabled. Newer kernels list in /proc/cgroups only the controllers of v1, so the kernel command line
+/// is checked as well.
 fn is_disabled(context: &Context, controller: &str, v1_name: &str) -> bool {
     let command_line = context.tree.text("/proc/cmdline").unwrap_or_default();
     let mut disabled = command_line
@@ -288,6 +290,7 @@ fn is_disabled(context: &Context, controller: &str, v1_name: &str) -> bool {
         || kernel_table(context, v1_name).is_some_and(|(_, enabled)| !enabled)
 }
 
+/// The row about the mount option that makes cgroup namespaces boundaries of delegation.
 fn nsdelegate(context: &Context, mount: &Path) -> Row {
     let name = "nsdelegate";
     let set =

@@ -10,7 +10,7 @@ use crate::observe::files::Tree;
 /// The name of the line with the flags, on x86 and on Arm.
 const CPUINFO_FLAGS: [&str; 2] = ["flags", "Features"];
 
-/// Read once for all probes.
+/// Facts that are read once for all probes.
 pub(super) struct Context {
     pub(super) tree: Tree,
     pub(super) mounts: Vec<Mount>,
@@ -18,7 +18,7 @@ pub(super) struct Context {
     pub(super) status: Status,
     pub(super) cpu_flags: BTreeSet<String>,
     pub(super) kernel: String,
-    /// Whether systemd is process 1, so that its commands are remedies.
+    /// Whether systemd is process 1, so that remedies may use its commands.
     pub(super) systemd: bool,
 }
 
@@ -42,30 +42,33 @@ impl Context {
         Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
     }
 
-    /// The mount of the cgroup v2 hierarchy; of several, preferably that at the usual path, else one that shows the root.
+    /// The mount of the cgroup v2 hierarchy. Of several mounts, preferably the one at the usual path, else one that shows the
+    /// hierarchy's root.
     pub(super) fn cgroup2(&self) -> Option<&Mount> {
         let mounts = self.mounts.iter().filter(|mount| mount.kind == "cgroup2");
         mounts.min_by_key(|mount| (mount.point != Path::new("/sys/fs/cgroup"), mount.root != Path::new("/")))
     }
 
-    /// The cgroup v1 hierarchy that has a controller.
+    /// The mount of the cgroup v1 hierarchy that has a controller.
     pub(super) fn cgroup1(&self, controller: &str) -> Option<&Mount> {
-        let has = |mount: &&Mount| mount.kind == "cgroup" && mount.options.iter().any(|o| o == controller);
-        self.mounts.iter().find(has)
+        let has_controller = |mount: &&Mount| {
+            mount.kind == "cgroup" && mount.options.iter().any(|option| option == controller)
+        };
+        self.mounts.iter().find(has_controller)
     }
 
-    /// Whether a cgroup of this path exists in the version 2 hierarchy or in systemd's version 1 hierarchy, whose paths count if
-    /// version 2 is unused. `None` if neither would be visible.
+    /// Whether a cgroup of this path exists, in the v2 hierarchy or in systemd's v1 hierarchy, whose paths /proc shows if v2 is
+    /// unused. `None` if no mount would show a cgroup of this path.
     pub(super) fn has_cgroup(&self, path: &Path) -> Option<bool> {
         let hierarchies = [self.cgroup2(), self.cgroup1("name=systemd")];
-        let mut seen =
+        let mut directories =
             hierarchies.into_iter().flatten().filter_map(|mount| mount.directory_of(path)).peekable();
-        seen.peek()?;
-        Some(seen.any(|directory| self.tree.exists(directory)))
+        directories.peek()?;
+        Some(directories.any(|directory| self.tree.exists(directory)))
     }
 
-    /// The mount's root and our own cgroup, both as directories, in the v2 hierarchy (`None`) or in that of a v1 controller.
-    /// `None` if the hierarchy is not mounted, or our cgroup is outside the part that the mount shows.
+    /// The mount point and our own cgroup, both as directories, in the v2 hierarchy (`controller: None`) or in the hierarchy of a
+    /// v1 controller. `None` if the hierarchy is not mounted, or our cgroup is outside the part that the mount shows.
     pub(super) fn own_cgroup(&self, controller: Option<&str>) -> Option<(PathBuf, PathBuf)> {
         let mount = match controller {
             None => self.cgroup2()?,
@@ -83,7 +86,7 @@ impl Context {
 pub(super) struct Mount {
     /// Where it is mounted.
     pub(super) point: PathBuf,
-    /// The folder of its file system that is mounted there.
+    /// The folder of its file system that is mounted at `point`.
     pub(super) root: PathBuf,
     /// `cgroup2`, `resctrl`, ...
     pub(super) kind: String,
@@ -94,7 +97,7 @@ pub(super) struct Mount {
 }
 
 impl Mount {
-    /// Where a path of this file system is visible, if it is.
+    /// The path at which this mount shows a folder, given by its path in the mounted file system; `None` if it does not.
     fn directory_of(&self, path: &Path) -> Option<PathBuf> {
         // A cgroup outside our cgroup namespace is shown as `/../..`: there is no directory for it.
         if path.components().any(|part| part.as_os_str() == "..") {
@@ -111,25 +114,25 @@ fn parse_mounts(text: &str) -> Vec<Mount> {
 }
 
 fn parse_mount(line: &str) -> Option<Mount> {
-    let (ours, filesystem) = line.split_once(" - ")?;
-    let mut ours = ours.split(' ').skip(3);
-    let (root, point) = (ours.next()?, ours.next()?);
-    let read_only =
+    let (mount, filesystem) = line.split_once(" - ")?;
+    let mut mount = mount.split(' ').skip(3);
+    let (root, point) = (mount.next()?, mount.next()?);
+    let has_ro =
         |options: Option<&str>| options.is_some_and(|words| words.split(',').any(|word| word == "ro"));
-    let here = read_only(ours.next());
+    let is_mount_read_only = has_ro(mount.next());
     let mut filesystem = filesystem.split(' ');
     let kind = filesystem.next()?.to_owned();
-    let own = filesystem.nth(1)?;
+    let options = filesystem.nth(1)?;
     Some(Mount {
         point: unescape(point).into(),
         root: unescape(root).into(),
         kind,
-        options: own.split(',').map(str::to_owned).collect(),
-        read_only: here || read_only(Some(own)),
+        options: options.split(',').map(str::to_owned).collect(),
+        read_only: is_mount_read_only || has_ro(Some(options)),
     })
 }
 
-/// The kernel writes space, tab, newline and backslash in these paths as `\040` and the like.
+/// Decodes a path of mountinfo, in which the kernel writes space, tab, newline and backslash as `\040` and the like.
 fn unescape(text: &str) -> String {
     let escapes = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
     escapes.iter().fold(text.to_owned(), |text, (escape, character)| text.replace(escape, character))
@@ -178,19 +181,19 @@ impl Status {
         let numbers = |text: &str| -> Vec<u32> {
             text.split_whitespace().filter_map(|number| number.parse().ok()).collect()
         };
-        let for_files = field("Gid").map(numbers).and_then(|ids| ids.get(3).copied());
+        let file_system_group = field("Gid").map(numbers).and_then(|ids| ids.get(3).copied());
         let groups = field("Groups").map(numbers).unwrap_or_default();
         let cpus = field("Cpus_allowed_list").and_then(|list| list.parse().ok());
         Status {
-            // If unknown, the least privileges.
+            // Unknown privileges count as none.
             euid: euid.unwrap_or(u32::MAX),
             capabilities: capabilities.unwrap_or(0),
             cpus: cpus.unwrap_or_default(),
-            groups: groups.into_iter().chain(for_files).collect(),
+            groups: groups.into_iter().chain(file_system_group).collect(),
         }
     }
 
-    /// Whether we have a capability, by its number in linux/capability.h.
+    /// Whether a capability is among our effective capabilities.
     pub(super) fn has(&self, capability: Capability) -> bool {
         self.capabilities & (1 << capability as u32) != 0
     }
@@ -207,6 +210,7 @@ pub(super) enum Capability {
     Bpf = 39,
 }
 
+/// The flags of the first processor in /proc/cpuinfo.
 fn cpu_flags(text: &str) -> BTreeSet<String> {
     let line = text.lines().find(|line| CPUINFO_FLAGS.iter().any(|name| line.starts_with(name)));
     let flags = line.and_then(|line| line.split_once(':')).map(|(_, flags)| flags).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What can be held on each disk, and what cannot: unattributed write-back, and file systems of other machines.
+//! How each disk can be held, and which transfers cannot be: unattributed write-back, and file systems of other machines.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -11,7 +11,7 @@ use super::resources::pressure;
 use crate::observe::disk::devices::{self, Device, Weigher};
 use crate::observe::disk::{NotADisk, is_numbered, not_a_disk};
 
-/// The rows about disks. `io` and `memory` are the rows of these controllers.
+/// The rows about disks. `io` and `memory` are the rows of the io controller and the memory controller.
 pub(super) fn rows(context: &Context, io: &Row, memory: &Row) -> Vec<Row> {
     let mount = context.cgroup2().map(|mount| mount.point.clone()).unwrap_or_default();
     let disks = devices::read(&context.tree, &mount);
@@ -20,15 +20,15 @@ pub(super) fn rows(context: &Context, io: &Row, memory: &Row) -> Vec<Row> {
         rows.push(Row::no(Area::Disk, "disks", "there is no disk in /sys/block"));
         return rows;
     }
-    rows.extend(disks.iter().map(|disk| held(context, disk, io)));
+    rows.extend(disks.iter().map(|disk| disk_row(context, disk, io)));
     rows.extend([io_cost(context, &disks, io), bfq(context, &disks), measured(&disks)]);
     rows.push(layers(context, &disks));
     rows.extend([write_back(context, memory), by_user(context), elsewhere(context)]);
     rows
 }
 
-/// The row about one disk, with the means that hold it.
-fn held(context: &Context, disk: &Device, io: &Row) -> Row {
+/// The row about one disk, with the mechanism that holds it. `io` is the row of the io controller.
+fn disk_row(context: &Context, disk: &Device, io: &Row) -> Row {
     let name = format!("disk {}", disk.name);
     if io.state == State::No {
         let reason = format!("cannot be held without the io controller: {}", io.reason);
@@ -77,8 +77,9 @@ pub(super) fn by_user(context: &Context) -> Row {
         let remedy = "boot a kernel built with CONFIG_TASK_IO_ACCOUNTING=y";
         return Row::no(Area::Disk, name, reason).remedy(remedy);
     }
+    // Only BFQ honours I/O priorities, by which this backend holds shares. Other disks are named with their schedulers.
     let has_priorities = |disk: &&Device| disk.weigher == Some(Weigher::Bfq);
-    let with = named(disks.iter().filter(has_priorities));
+    let with = names_of(disks.iter().filter(has_priorities));
     let without = disks.iter().filter(|disk| !has_priorities(disk));
     let with_scheduler = |disk: &Device| {
         let scheduler = disk.schedulers.split(['[', ']']).nth(1);
@@ -96,8 +97,8 @@ pub(super) fn by_user(context: &Context) -> Row {
             format!("shares by I/O priority in eight steps on {with}, not on {}", without.join(", "))
         }
     };
-    let others = context.status.euid == 0 || context.status.has(Capability::SysPtrace);
-    let own = if others { "" } else { "; our own user's processes only" };
+    let reads_other_users = context.status.euid == 0 || context.status.has(Capability::SysPtrace);
+    let own = if reads_other_users { "" } else { "; our own user's processes only" };
     let reason = format!("limits by stopping a unit as a whole, all disks together; {shares}{own}");
     let row = Row::partly(Area::Disk, name, reason);
     match disks.iter().find(|disk| !has_priorities(disk) && disk.level.is_none()) {
@@ -109,7 +110,8 @@ pub(super) fn by_user(context: &Context) -> Row {
     }
 }
 
-/// The row about io.cost, which enforces io.weight. It is configured per disk, in the root cgroup only.
+/// The row about io.cost, which enforces io.weight. io.cost is configured per disk, in the root cgroup only. `io` is the row of
+/// the io controller.
 fn io_cost(context: &Context, disks: &[Device], io: &Row) -> Row {
     let name = "io.cost";
     let mount = context.cgroup2().map(|mount| mount.point.clone()).unwrap_or_default();
@@ -117,23 +119,23 @@ fn io_cost(context: &Context, disks: &[Device], io: &Row) -> Row {
     if !context.tree.exists(&file) {
         return without_io_cost(context, &mount, io);
     }
-    // A disk that BFQ schedules does not need it.
-    let unheld = || disks.iter().filter(|disk| disk.weigher.is_none());
-    let off = unheld().find(|disk| disk.queues);
-    let cannot = match named(unheld().filter(|disk| !disk.queues)).as_str() {
+    // A disk that BFQ schedules does not need io.cost.
+    let unweighted = || disks.iter().filter(|disk| disk.weigher.is_none());
+    let off = unweighted().find(|disk| disk.queues);
+    let cannot = match names_of(unweighted().filter(|disk| !disk.queues)).as_str() {
         "" => String::new(),
         names => format!("; {names} cannot have it: the kernel has no request queue there"),
     };
     match (off, cannot.is_empty()) {
         (None, true) => {
-            let on = named(disks.iter().filter(|disk| disk.weigher == Some(Weigher::IoCost)));
+            let on = names_of(disks.iter().filter(|disk| disk.weigher == Some(Weigher::IoCost)));
             let reason =
                 if on.is_empty() { "not needed beside BFQ".to_owned() } else { format!("enabled on {on}") };
             Row::yes(Area::Disk, name, reason)
         }
         (None, false) => {
             let row = Row::partly(Area::Disk, name, format!("the kernel has it{cannot}"));
-            let multipath = unheld().any(|disk| !disk.queues && disk.name.starts_with("nvme"));
+            let multipath = unweighted().any(|disk| !disk.queues && disk.name.starts_with("nvme"));
             // Each path of a multipath drive has a queue; the device in front of the paths has none.
             if multipath {
                 row.remedy("boot with `nvme_core.multipath=N` on the kernel command line")
@@ -143,18 +145,18 @@ fn io_cost(context: &Context, disks: &[Device], io: &Row) -> Row {
         }
         (Some(disk), _) => {
             let reason = format!("the kernel has it, but it is off on {}{cannot}", disk.name);
-            let how = match disk.model {
+            let command = match disk.model {
                 Some(_) => "commonhold run switches it on",
                 None => "commonhold calibrate FOLDER, then commonhold run",
             };
             let remedy =
-                format!("{how}; or, unmeasured, echo '{} enable=1' > {}", disk.number, file.display());
+                format!("{command}; or, unmeasured, echo '{} enable=1' > {}", disk.number, file.display());
             Row::partly(Area::Disk, name, reason).remedy(remedy)
         }
     }
 }
 
-/// Why the root cgroup has no io.cost.qos.
+/// The row about io.cost if the root cgroup has no io.cost.qos, with the reason.
 fn without_io_cost(context: &Context, mount: &Path, io: &Row) -> Row {
     let name = "io.cost";
     if io.state == State::No {
@@ -179,7 +181,8 @@ fn without_io_cost(context: &Context, mount: &Path, io: &Row) -> Row {
     Row::no(Area::Disk, name, reason).remedy("boot a kernel built with CONFIG_BLK_CGROUP_IOCOST=y")
 }
 
-fn named<'d>(disks: impl Iterator<Item = &'d Device>) -> String {
+/// The names of disks, separated by commas.
+fn names_of<'d>(disks: impl Iterator<Item = &'d Device>) -> String {
     disks.map(|disk| disk.name.as_str()).collect::<Vec<_>>().join(", ")
 }
 
@@ -209,6 +212,7 @@ fn measured(disks: &[Device]) -> Row {
     }
 }
 
+/// The row that says which disks the scheduler BFQ serves.
 fn bfq(context: &Context, disks: &[Device]) -> Row {
     let name = "BFQ";
     let disks: Vec<String> =
@@ -227,28 +231,29 @@ fn bfq(context: &Context, disks: &[Device]) -> Row {
     let offered = scheduler(without).split_whitespace().any(|name| name == "bfq");
     let load = if offered { "" } else { "modprobe bfq && " };
     let remedy = format!("{load}echo bfq > /sys/block/{without}/queue/scheduler");
-    let any = disks.iter().any(|disk| scheduler(disk).contains("[bfq]"));
-    let row = if any { Row::partly(Area::Disk, name, shown) } else { Row::no(Area::Disk, name, shown) };
+    let has_bfq = disks.iter().any(|disk| scheduler(disk).contains("[bfq]"));
+    let row = if has_bfq { Row::partly(Area::Disk, name, shown) } else { Row::no(Area::Disk, name, shown) };
     row.remedy(remedy)
 }
 
-/// The row about layers. Requests carry their cgroup through device mapper and md, so the disk below counts and holds them. An
-/// array whose own threads write to its drives, attributed to no unit, is itself a disk. LVM's arrays, whose drives are images,
-/// are an exception: no file tells their level.
+/// The row about layers. Requests keep their cgroup on the way through device mapper and md, so the disk below can attribute them
+/// to units. An array whose own threads write to its drives, attributed to no unit, is itself a disk. Arrays of LVM, whose drives
+/// are image devices, are an exception: no kernel file shows their level.
 fn layers(context: &Context, disks: &[Device]) -> Row {
     let name = "layers on disks";
-    let on = |disk: &Device| {
+    let layers_on = |disk: &Device| {
         let layers: Vec<&str> = disk.layers.iter().map(String::as_str).collect();
         (!layers.is_empty()).then(|| format!("{} on {}", layers.join(", "), disk.name))
     };
-    let layered: Vec<String> = disks.iter().filter_map(on).collect();
+    let layered: Vec<String> = disks.iter().filter_map(layers_on).collect();
     let unattributed = unattributed(context);
     if layered.is_empty() && unattributed.is_empty() {
         return Row::yes(Area::Disk, name, "no device-mapper or md device");
     }
-    let known = |layer: &&String| disks.iter().any(|disk| disk.name == **layer);
+    // Layers that are themselves disks: self-writing arrays on drives with another use.
+    let is_disk = |layer: &&String| disks.iter().any(|disk| disk.name == **layer);
     let arrays: BTreeSet<&str> =
-        disks.iter().flat_map(|disk| &disk.layers).filter(known).map(String::as_str).collect();
+        disks.iter().flat_map(|disk| &disk.layers).filter(is_disk).map(String::as_str).collect();
     let arrays: Vec<&str> = arrays.into_iter().collect();
     let writes = match arrays.join(", ").as_str() {
         "" => String::new(),
@@ -273,16 +278,17 @@ fn layers(context: &Context, disks: &[Device]) -> Row {
     Row::partly(Area::Disk, name, reason).remedy("make such arrays with mdadm, and volumes on top of them")
 }
 
-/// Layers whose transfers are made by kernel threads, so that the disk below attributes them to no unit.
+/// A sentence about each kind of layer whose transfers are made by kernel threads, so that the disk below attributes them to no
+/// unit.
 fn unattributed(context: &Context) -> Vec<String> {
-    let blocks = context.tree.names("/sys/block");
-    let named = |which: &dyn Fn(&str) -> bool| {
-        blocks.iter().filter(|name| which(name)).map(String::as_str).collect::<Vec<_>>().join(", ")
+    let devices = context.tree.names("/sys/block");
+    let names_where = |is_wanted: &dyn Fn(&str) -> bool| {
+        devices.iter().filter(|name| is_wanted(name)).map(String::as_str).collect::<Vec<_>>().join(", ")
     };
-    let zvols = named(&|name| not_a_disk(&context.tree, name) == Some(NotADisk::Zvol));
+    let zvols = names_where(&|name| not_a_disk(&context.tree, name) == Some(NotADisk::Zvol));
     let datasets = mounted(context, &|kind| kind == "zfs").join(", ");
     let zfs = [zvols, datasets].into_iter().filter(|names| !names.is_empty()).collect::<Vec<_>>().join(", ");
-    let numbered = |prefix: &'static str| named(&|name| is_numbered(name, prefix));
+    let numbered = |prefix: &'static str| names_where(&|name| is_numbered(name, prefix));
     let (bcache, drbd) = (numbered("bcache"), numbered("drbd"));
     let kinds = [
         (
@@ -297,8 +303,8 @@ fn unattributed(context: &Context) -> Vec<String> {
     present.map(|(names, what)| format!("{names}: {what}")).collect()
 }
 
-/// The row about write-back. Kernel threads write file data to the disk later. Only some file systems attribute these writes to
-/// a cgroup, and only with the memory controller.
+/// The row about write-back: kernel threads write file data to the disk after the program's write. Only some file systems
+/// attribute these writes to a cgroup, and only with the memory controller, whose row is `memory`.
 fn write_back(context: &Context, memory: &Row) -> Row {
     let name = "write-back is attributed";
     if memory.state == State::No {
@@ -335,9 +341,10 @@ pub(super) fn outside_of_control(context: &Context) -> Option<String> {
     (!remote.is_empty()).then(words)
 }
 
-/// The mounts of the kinds for which `which` is true, as `/home (nfs4)`: at most four, and the number of others.
-fn mounted(context: &Context, which: &dyn Fn(&str) -> bool) -> Vec<String> {
-    let mounts = context.mounts.iter().filter(|mount| which(&mount.kind));
+/// The mounts of the kinds of file system for which `is_wanted` is true, as `/home (nfs4)`: at most four, and the number of
+/// others.
+fn mounted(context: &Context, is_wanted: &dyn Fn(&str) -> bool) -> Vec<String> {
+    let mounts = context.mounts.iter().filter(|mount| is_wanted(&mount.kind));
     let mut shown: Vec<String> =
         mounts.map(|mount| format!("{} ({})", mount.point.display(), mount.kind)).collect();
     let more = shown.len().saturating_sub(4);

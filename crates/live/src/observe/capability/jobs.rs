@@ -1,4 +1,4 @@
-//! What this machine offers to jobs: pools for their threads, and nodes between which to move their pages.
+//! What this machine offers to jobs: pools for their threads, and nodes between which their pages can be moved.
 
 use commonhold_machine::Machine;
 use commonhold_machine::capability::{Area, Row};
@@ -8,7 +8,7 @@ use super::context::{Capability, Context};
 use super::surroundings::GIVE_CAPABILITIES;
 use crate::host::pages::migrate;
 
-/// The mechanism behind seats, the same under every backend.
+/// The mechanism that enforces seats, for the rows' reasons.
 const SEATS: &str = "a seat is the CPU affinity of a thread, under every backend";
 
 /// Whether the kernel has the system call that moves pages. Moves nothing.
@@ -16,11 +16,12 @@ pub(super) fn kernel_moves_pages() -> bool {
     migrate(0, &[0], &[0]).is_ok()
 }
 
-/// The rows about jobs. `moves`: whether the kernel has the system call that moves pages.
-pub(super) fn rows(context: &Context, machine: &Machine, moves: bool) -> Vec<Row> {
-    vec![seats(context, machine), pages(context, machine, moves)]
+/// The rows about jobs. `can_move_pages`: whether the kernel has the system call that moves pages.
+pub(super) fn rows(context: &Context, machine: &Machine, can_move_pages: bool) -> Vec<Row> {
+    vec![seats(context, machine), pages(context, machine, can_move_pages)]
 }
 
+/// The row about pools, among which the seats of a job's threads are chosen.
 fn seats(context: &Context, machine: &Machine) -> Row {
     let (area, name) = (Area::Cpu, "jobs in pools");
     let pools = Pools::form(machine, Form::Auto);
@@ -35,12 +36,13 @@ fn seats(context: &Context, machine: &Machine) -> Row {
     Row::partly(area, name, format!("{reason}; our own user's processes only")).remedy(GIVE_CAPABILITIES)
 }
 
-fn pages(context: &Context, machine: &Machine, moves: bool) -> Row {
+/// The row that says whether a job's pages can be moved to the nodes of its threads.
+fn pages(context: &Context, machine: &Machine, can_move_pages: bool) -> Row {
     let (area, name) = (Area::Memory, "pages of jobs moved");
     if machine.nodes.len() < 2 {
         return Row::no(area, name, "the machine has only one node");
     }
-    if !moves {
+    if !can_move_pages {
         return Row::no(area, name, "the kernel refuses or lacks migrate_pages(2)").remedy(
             "boot a kernel built with CONFIG_NUMA=y and CONFIG_MIGRATION=y; in a container, allow the call",
         );

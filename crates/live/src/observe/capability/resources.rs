@@ -1,4 +1,4 @@
-//! What the kernel and the hardware offer per resource, besides cgroup controllers.
+//! What the kernel offers for CPU and memory besides cgroup controllers: pressure stall information (PSI), swap and zram.
 
 use std::io;
 
@@ -16,6 +16,7 @@ pub(super) fn memory(context: &Context) -> Vec<Row> {
     vec![pressure(context, Area::Memory), swap(context), zram(context)]
 }
 
+/// The row that says whether the kernel shows how long tasks were stalled on a resource.
 pub(super) fn pressure(context: &Context, area: Area) -> Row {
     let (file, what) = match area {
         Area::Disk => ("/proc/pressure/io", "io pressure (PSI)"),
@@ -40,6 +41,7 @@ pub(super) fn swaps(context: &Context) -> Vec<String> {
     text.lines().skip(1).filter_map(|line| line.split_whitespace().next().map(str::to_owned)).collect()
 }
 
+/// The row about swap areas, without which anonymous memory cannot be called back.
 fn swap(context: &Context) -> Row {
     let swaps = swaps(context);
     if swaps.is_empty() {
@@ -49,6 +51,7 @@ fn swap(context: &Context) -> Row {
     Row::yes(Area::Memory, "swap", swaps.join(", "))
 }
 
+/// The row about swap that is compressed in memory.
 fn zram(context: &Context) -> Row {
     let name = "compressed swap (zram)";
     let used: Vec<String> = swaps(context).into_iter().filter(|swap| swap.contains("zram")).collect();

@@ -1,4 +1,4 @@
-//! The kernel's extensible scheduler: whether it is available, and whether the `kernel` backend can use it.
+//! The kernel's extensible scheduler class (`sched_ext`): whether the kernel has it, and whether the `kernel` backend can use it.
 
 use commonhold_machine::capability::{Area, Row, State};
 
@@ -29,11 +29,11 @@ pub(super) fn rows(context: &Context, built_in: bool) -> Vec<Row> {
     rows
 }
 
-/// The row of the `kernel` backend. `cgroup` is the row of the `cgroup` backend, which it builds on.
+/// The row of the `kernel` backend. `cgroup` is the row of the `cgroup` backend, on which the `kernel` backend builds.
 pub(super) fn backend(context: &Context, cgroup: &Row, built_in: bool) -> Row {
     let name = "kernel backend";
-    let usable = |row: &Row| row.state == State::Yes;
-    let missing = rows(context, built_in).into_iter().chain([recent(context)]).find(|row| !usable(row));
+    let is_yes = |row: &Row| row.state == State::Yes;
+    let missing = rows(context, built_in).into_iter().chain([recent(context)]).find(|row| !is_yes(row));
     let no = |row: Row| Row { area: Area::Cpu, name: name.to_owned(), state: State::No, ..row };
     if let Some(row) = missing {
         return no(row);
@@ -57,7 +57,7 @@ fn scheduler(built_in: bool) -> Row {
     Row::no(Area::Cpu, name, NOT_BUILT_IN.0).remedy(NOT_BUILT_IN.1)
 }
 
-/// The kernel's state of `sched_ext` while it unloads a scheduler, until all tasks are queued anew.
+/// The state of `sched_ext` in /sys while the kernel unloads a scheduler, until all tasks are queued with the kernel's own.
 pub(super) const LEAVING: &str = "disabling";
 
 /// The row about `sched_ext` itself. Another program's scheduler keeps ours out, and changes the meaning of cgroup weights.
@@ -106,6 +106,7 @@ fn groups(context: &Context) -> Option<Row> {
     })
 }
 
+/// The row about the kernel's type information, without which it loads no scheduler.
 fn btf(context: &Context) -> Row {
     let name = "kernel types (BTF)";
     if context.tree.exists(BTF) {
@@ -115,7 +116,8 @@ fn btf(context: &Context) -> Row {
         .remedy("boot a kernel built with CONFIG_DEBUG_INFO_BTF=y")
 }
 
-/// Loading a scheduler takes both capabilities, or the one from which they were split (Linux 5.8).
+/// The row that says whether we may load a scheduler. That takes `CAP_BPF` and `CAP_PERFMON`, or `CAP_SYS_ADMIN`, from which both
+/// were split (Linux 5.8).
 fn may_load(context: &Context) -> Row {
     let (name, what) = ("may load a scheduler", "CAP_SYS_ADMIN, or CAP_BPF and CAP_PERFMON");
     let has = |capability| context.status.has(capability);
@@ -125,6 +127,7 @@ fn may_load(context: &Context) -> Row {
     Row::no(Area::Cpu, name, format!("it needs {what}")).remedy("run as root")
 }
 
+/// The row that says whether the kernel is recent enough.
 fn recent(context: &Context) -> Row {
     let name = "kernel for sched_ext";
     match context.release() {

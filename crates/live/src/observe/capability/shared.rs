@@ -1,4 +1,4 @@
-//! How this machine measures use of caches and cores, for gangs that are chosen by these.
+//! How this machine measures use of caches and cores, for gangs that are chosen by their use of caches or cores.
 
 use std::io;
 
@@ -16,10 +16,11 @@ const CORES: &str = "instructions of jobs";
 
 /// The rows about measuring jobs. `instructions` is the result of opening a counter of instructions for this process.
 pub(super) fn rows(context: &Context, instructions: io::Result<()>) -> [Row; 2] {
-    [held(context), executed(context, instructions)]
+    [cache_use(context), core_use(context, instructions)]
 }
 
-fn held(context: &Context) -> Row {
+/// The row that says whether the processor counts the cache lines that a job occupies.
+fn cache_use(context: &Context) -> Row {
     let area = Area::Bus;
     let no = |why: &str| {
         Row::no(
@@ -42,13 +43,14 @@ fn held(context: &Context) -> Row {
     if !host::may_write(&mount.point.join("tasks")) {
         return no("resctrl is mounted, and this user may not write there").remedy("run as root");
     }
-    let all = group_count(&mount.point).unwrap_or(0).saturating_sub(1);
+    let groups = group_count(&mount.point).unwrap_or(0).saturating_sub(1);
     let reason =
-        format!("llc_occupancy counts it for {all} groups, units and jobs together, in steps of some KiB");
+        format!("llc_occupancy counts it for {groups} groups, units and jobs together, in steps of some KiB");
     Row::yes(area, CACHE, reason)
 }
 
-fn executed(context: &Context, instructions: io::Result<()>) -> Row {
+/// The row that says whether the daemon can count the instructions that a job executes.
+fn core_use(context: &Context, instructions: io::Result<()>) -> Row {
     let area = Area::Bus;
     let no = |why: String| {
         Row::no(
@@ -77,7 +79,7 @@ fn executed(context: &Context, instructions: io::Result<()>) -> Row {
     }
 }
 
-/// The rows about the caches and cores to be shared.
+/// The rows about the caches and cores that jobs share.
 pub(super) fn machine_rows(machine: &Machine) -> [Row; 2] {
     let area = Area::Bus;
     let caches = match machine.cache_bytes() {

@@ -13,7 +13,8 @@ use crate::observe::topology;
 /// The oldest kernel on which everything here works: `pidfd_open(2)` came with 5.3, waiting on a pidfd with 5.4.
 const KERNEL_MIN: (u32, u32) = (5, 4);
 
-/// All capabilities that the `user` backend can use, since `setcap` replaces those that a file has.
+/// The remedy that gives this program the capabilities of the `user` backend. It names all of them, since `setcap` replaces the
+/// capabilities that a file already has.
 pub(crate) const GIVE_CAPABILITIES: &str =
     "run as root, or `setcap cap_kill,cap_sys_nice,cap_sys_ptrace+ep $(command -v commonhold)`";
 
@@ -50,7 +51,7 @@ pub(super) fn privileges(context: &Context) -> Vec<Row> {
     ]
 }
 
-/// The row of the `user` backend, which holds every process, or only our own user's.
+/// The row of the `user` backend, which holds processes of every user, or only our own user's.
 pub(super) fn user_backend(context: &Context) -> Row {
     let (area, name) = (Area::Cpu, "user backend");
     let means = "affinity for home CPUs and loans, stop/continue for finer shares";
@@ -60,6 +61,7 @@ pub(super) fn user_backend(context: &Context) -> Row {
     Row::partly(area, name, format!("{means}; our own user's processes only")).remedy(GIVE_CAPABILITIES)
 }
 
+/// Whether our privileges let the `user` backend hold other users' processes.
 pub(super) fn holds_other_users(context: &Context) -> bool {
     context.status.has(Capability::SysNice) && context.status.has(Capability::Kill)
 }
@@ -82,7 +84,8 @@ pub(super) fn surroundings(context: &Context) -> Vec<Row> {
     first.chain(rest).collect()
 }
 
-/// The row that says whether we see other users' processes, if /proc is mounted so that it hides some: see `proc(5)`, `hidepid`.
+/// The row that says whether we see other users' processes though /proc is mounted with `hidepid` (see `proc(5)`); `None` if it
+/// is mounted without.
 ///
 /// `ptraceable` hides processes that we may not trace, whatever our groups are. The other modes exempt the group that `gid=`
 /// names, by default root's.
@@ -141,7 +144,7 @@ fn container(context: &Context) -> Row {
         .remedy("run commonhold on the host")
 }
 
-/// The test of `sd_booted(3)`.
+/// Whether systemd is process 1, by the test of `sd_booted(3)`.
 pub(super) fn systemd_runs(context: &Context) -> bool {
     context.tree.exists("/run/systemd/system")
 }
@@ -149,6 +152,7 @@ pub(super) fn systemd_runs(context: &Context) -> bool {
 /// The socket of systemd-oomd.
 const OOMD: &str = "/run/systemd/io.systemd.ManagedOOM";
 
+/// The row about systemd and other programs that manage control groups.
 fn service_manager(context: &Context) -> Row {
     let name = "no other manager of groups";
     if !systemd_runs(context) {
@@ -173,10 +177,10 @@ fn service_manager(context: &Context) -> Row {
 /// Where cgroup v2 is mounted on a machine with systemd.
 const GROUPS: &str = "/sys/fs/cgroup";
 
-/// The most groups named in a message.
+/// The most groups that a message names; it gives the number of the others.
 const NAMED_MAX: usize = 3;
 
-/// The row about bounds in slices and services, which this program never sets there.
+/// The row about bounds on CPU time and memory that others have set in slices and services. This program never sets any there.
 fn bounds_of_others(context: &Context) -> Row {
     let name = "no bounds set by others in slices and services";
     let is_set = |dir: &str, file: &str| {
@@ -185,9 +189,10 @@ fn bounds_of_others(context: &Context) -> Row {
     };
     let (mut capped, mut bounded) = (Vec::new(), Vec::new());
     for slice in ["user.slice", "system.slice", "machine.slice"] {
-        let inside = context.tree.names(format!("{GROUPS}/{slice}")).into_iter();
-        let inside = inside.filter(|name| name.contains('.'));
-        let groups = inside.map(|name| format!("{slice}/{name}")).chain([slice.to_owned()]);
+        // The entries with a dot include files of the cgroup itself; only folders have a cgroup.procs.
+        let entries = context.tree.names(format!("{GROUPS}/{slice}")).into_iter();
+        let entries = entries.filter(|name| name.contains('.'));
+        let groups = entries.map(|name| format!("{slice}/{name}")).chain([slice.to_owned()]);
         for group in groups.filter(|group| context.tree.exists(format!("{GROUPS}/{group}/cgroup.procs"))) {
             let dir = format!("{GROUPS}/{group}");
             if is_set(&dir, CAP) {
@@ -210,11 +215,11 @@ fn bounds_of_others(context: &Context) -> Row {
     });
     let memory =
         (!bounded.is_empty()).then(|| format!("bounds of memory (`MemoryMax=`) in {}", list(&bounded)));
-    let found: Vec<String> = caps.into_iter().chain(memory).collect();
-    if found.is_empty() {
+    let bounds: Vec<String> = caps.into_iter().chain(memory).collect();
+    if bounds.is_empty() {
         return Row::yes(Area::Surroundings, name, "none is set");
     }
-    let reason = format!("{}; they stay in force, and units are held within them", found.join("; "));
+    let reason = format!("{}; they stay in force, and units are held within them", bounds.join("; "));
     Row::partly(Area::Surroundings, name, reason)
 }
 
@@ -236,9 +241,9 @@ fn container_sign(context: &Context) -> Option<String> {
     if let Some(file) = ["/.dockerenv", "/run/.containerenv"].iter().find(|file| tree.exists(**file)) {
         return Some(format!("{file} exists"));
     }
-    let users = tree.text("/proc/self/uid_map").unwrap_or_default();
-    let whole = ["0", "0", "4294967295"];
-    if !users.is_empty() && !users.split_whitespace().eq(whole) {
+    let uid_map = tree.text("/proc/self/uid_map").unwrap_or_default();
+    let identity = ["0", "0", "4294967295"];
+    if !uid_map.is_empty() && !uid_map.split_whitespace().eq(identity) {
         return Some("a user namespace maps our users".to_owned());
     }
     let paths = context.own_cgroups.iter().map(|own| own.path.to_string_lossy().into_owned());
@@ -247,6 +252,7 @@ fn container_sign(context: &Context) -> Option<String> {
     Some(format!("our cgroup is {path}"))
 }
 
+/// The row that says whether this is a virtual machine, whose host may take CPU time away.
 fn virtual_machine(context: &Context) -> Row {
     let name = "outside a VM";
     let hypervisor = context.tree.text("/sys/hypervisor/type");
@@ -262,16 +268,18 @@ fn virtual_machine(context: &Context) -> Row {
     Row::partly(Area::Surroundings, name, format!("{sign}: its host may take CPU time away{steal}"))
 }
 
-/// Stolen CPU time in thousandths of all CPU time, from column 8 of the first line of /proc/stat.
+/// CPU time stolen by the host, in thousandths of all CPU time: column 8 of the first line of /proc/stat relative to columns 1 to
+/// 8.
 fn steal_per_mille(stat: &str) -> Option<u64> {
     let line = stat.lines().next()?.strip_prefix("cpu ")?;
-    // Columns 9 and 10 (guest time) are contained in columns 1 and 2.
+    // Columns 9 and 10 (guest time) are left out, since columns 1 and 2 contain them.
     let ticks: Vec<u64> = line.split_whitespace().take(8).map_while(|word| word.parse().ok()).collect();
     let total = ticks.iter().copied().fold(0u64, u64::saturating_add);
     ticks.get(7)?.saturating_mul(1000).checked_div(total)
 }
 
-/// The row that says whether the daemon's nice value counts against processes of other sessions: see `sched(7)`.
+/// The row that says whether the daemon's nice value counts against processes of other sessions. With autogroup, it counts only
+/// within a session: see `sched(7)`.
 fn nice_counts(context: &Context) -> Row {
     let (area, name) = (Area::Surroundings, "nice value counts beyond its session");
     if context.tree.text("/proc/sys/kernel/sched_autogroup_enabled").as_deref() != Some("1") {
@@ -282,10 +290,12 @@ fn nice_counts(context: &Context) -> Row {
         let reason = "autogroup is on: until it ends, `run` gives its session's autogroup the daemon's nice value, too";
         return Row::yes(area, name, reason);
     }
-    let reason = "autogroup is on, and only root's `run` can raise its session's nice value: the daemon may wait behind other sessions";
+    let reason = "autogroup is on, and only root's `run` can raise its session's nice value: the daemon may wait behind other \
+         sessions";
     Row::partly(area, name, reason).remedy("run as root, or sysctl kernel.sched_autogroup_enabled=0")
 }
 
+/// The row that says whether this process may use all online CPUs.
 fn every_cpu(context: &Context) -> Row {
     let name = "every CPU usable";
     if let Some(renumbered) = topology::renumbered_in(&context.tree) {
@@ -324,6 +334,7 @@ pub(super) fn equal_capacity(machine: &Machine) -> Row {
     }
 }
 
+/// The row about the tightest cap on this process's CPU time, in either version of cgroups. Values are in hundredths of a CPU.
 fn cpu_time_not_capped(context: &Context) -> Row {
     let name = "CPU time not capped";
     let version2 = find_cap(context, None, "cpu.max", |text, _| {
@@ -351,6 +362,7 @@ fn cpu_time_not_capped(context: &Context) -> Row {
     }
 }
 
+/// The row about the tightest cap on this process's memory, in either version of cgroups.
 fn memory_not_capped(context: &Context) -> Row {
     let name = "memory not capped";
     // Version 1 says "no cap" with a number near 2^63, version 2 with the word `max`.
@@ -368,13 +380,14 @@ fn memory_not_capped(context: &Context) -> Row {
     }
 }
 
-/// A cap in force for this process.
+/// A cap in force for this process, and the file that sets it.
 struct Cap {
     file: PathBuf,
     value: u64,
 }
 
-/// The tightest cap from our own cgroup up to the highest visible one.
+/// The tightest cap in our own cgroup and its visible ancestors, in the v2 hierarchy (`controller: None`) or in that of a v1
+/// controller. `parse` returns the value of a cap from the text and the path of a file; `None` if the file sets no cap.
 fn find_cap(
     context: &Context,
     controller: Option<&str>,

@@ -94,7 +94,7 @@ fn root_on_a_pure_version_2_machine_has_the_top() {
 }
 
 #[test]
-fn systemd_is_said_to_keep_groups_of_its_own() {
+fn systemds_management_of_groups_is_reported() {
     let top = managed(TOP, "cpuset cpu io memory pids");
     let (_dir, found) = probed(&with(&top, &[ROOT, PURE_V2, ("/run/systemd/system/x", "")]));
     is(&found, "no other manager of groups", State::Partly, "root's `run` holds units there", "");
@@ -121,7 +121,7 @@ fn systemd_is_said_to_keep_groups_of_its_own() {
 }
 
 #[test]
-fn what_autogroup_means_for_the_daemon_is_said() {
+fn the_effect_of_autogroup_on_the_daemon_is_reported() {
     let name = "nice value counts beyond its session";
     let switched = |state| ("/proc/sys/kernel/sched_autogroup_enabled", state);
     for (user, state) in [(ROOT, "0\n"), (ORDINARY, "0\n"), (ORDINARY, "")] {
@@ -141,7 +141,7 @@ fn what_autogroup_means_for_the_daemon_is_said() {
 
 /// A container that sees its control group as the root, and may not write there: every controller's row says so, too.
 #[test]
-fn a_container_whose_control_groups_are_read_only_says_so() {
+fn read_only_control_groups_of_a_container_are_reported() {
     let mount = "30 25 0:26 / /sys/fs/cgroup ro,nosuid,nodev - cgroup2 cgroup rw,nsdelegate\n";
     let (_dir, found) = probed(&[
         ROOT,
@@ -169,7 +169,7 @@ fn a_container_whose_control_groups_are_read_only_says_so() {
 }
 
 #[test]
-fn an_ordinary_user_has_the_cgroup_that_was_delegated() {
+fn an_ordinary_user_may_use_a_delegated_cgroup() {
     let own = managed(&format!("{TOP}{SCOPE}"), "cpu memory pids");
     let manager = format!("{TOP}/user.slice/user-1000.slice/user@1000.service");
     let (app_procs, manager_procs) =
@@ -220,7 +220,7 @@ fn an_ordinary_user_has_the_cgroup_that_was_delegated() {
 }
 
 #[test]
-fn an_ordinary_user_without_delegation_learns_how_to_get_one() {
+fn an_ordinary_user_without_delegation_gets_a_remedy() {
     let files = [
         ORDINARY,
         PURE_V2,
@@ -297,7 +297,7 @@ fn controllers_bound_to_version_1_are_named_with_their_mount() {
 }
 
 #[test]
-fn another_schedulers_presence_is_a_reservation() {
+fn another_programs_scheduler_makes_cgroup_partly_usable() {
     let top = managed(TOP, "cpuset cpu");
     let (_dir, found) = probed(&with(
         &top,
@@ -375,7 +375,7 @@ fn the_kernel_backend_and_what_it_needs() {
 }
 
 #[test]
-fn our_own_scheduler_is_no_stranger() {
+fn our_own_scheduler_is_recognised() {
     let (_dir, found) = probed(&[
         ROOT,
         ("/sys/kernel/sched_ext/state", "enabled\n"),
@@ -394,7 +394,7 @@ fn our_own_scheduler_is_no_stranger() {
 }
 
 #[test]
-fn disks_their_weights_and_their_layers() {
+fn disks_have_rows_for_weights_and_layers() {
     let disk = |name, dev, scheduler| {
         vec![
             (format!("/sys/block/{name}/size"), "8".to_owned()),
@@ -430,7 +430,7 @@ fn disks_their_weights_and_their_layers() {
 }
 
 #[test]
-fn why_a_disk_has_no_cost_model() {
+fn the_reason_for_a_missing_cost_model_is_reported() {
     let top = managed(TOP, "cpu io memory");
     let disk = |more: &[(&'static str, &'static str)]| {
         let files = [
@@ -475,12 +475,15 @@ fn why_a_disk_has_no_cost_model() {
 }
 
 #[test]
-fn what_does_not_hold_a_resource_is_its_own_controller() {
+fn a_missing_controller_is_reported_for_its_own_resource() {
     let (_dir, found) = probed(&[
         ROOT,
         (
             "/proc/self/mountinfo",
-            "30 23 0:26 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n31 23 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n32 23 0:28 / /sys/fs/cgroup/blkio rw - cgroup cgroup rw,blkio\n33 23 0:29 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n",
+            "30 23 0:26 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
+             31 23 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
+             32 23 0:28 / /sys/fs/cgroup/blkio rw - cgroup cgroup rw,blkio\n\
+             33 23 0:29 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n",
         ),
         ("/proc/self/cgroup", "0::/\n"),
         ("/sys/block/sda/size", "8"),
@@ -493,7 +496,7 @@ fn what_does_not_hold_a_resource_is_its_own_controller() {
 }
 
 #[test]
-fn how_each_disk_is_held_and_what_is_not() {
+fn each_disk_has_a_row_with_the_mechanism_that_holds_it() {
     let top = managed(TOP, "cpu io memory");
     let mounts = format!(
         "{}31 23 8:1 / / rw - ext4 /dev/sda1 rw\n32 23 8:2 / /efi rw - vfat /dev/sda2 rw\n33 23 0:40 / /home rw - nfs4 a:/b rw\n",
@@ -528,7 +531,7 @@ fn how_each_disk_is_held_and_what_is_not() {
 
 /// Layers whose kernel threads make transfers are named, since these are held for no unit.
 #[test]
-fn layers_whose_requests_carry_no_units_name_are_told() {
+fn layers_with_unattributed_requests_are_reported() {
     let files = [
         ROOT,
         PURE_V2,
@@ -635,7 +638,7 @@ fn caps_of_a_container_are_found_in_either_version() {
 }
 
 #[test]
-fn the_bus_and_the_privileges() {
+fn bus_and_privileges_have_rows() {
     let files = [
         ("/proc/cpuinfo", "processor : 0\nflags : fpu mba cqm cqm_mbm_local hypervisor\n"),
         ("/proc/sys/kernel/perf_event_paranoid", "2\n"),
@@ -669,7 +672,7 @@ fn the_bus_and_the_privileges() {
 }
 
 #[test]
-fn how_the_use_of_the_bus_is_known() {
+fn sources_of_bus_use_are_reported() {
     let found_with = |files: &[(&str, &str)], counter: fn() -> io::Result<()>| {
         let dir = fake::tree(files);
         let found = probe_with(dir.path(), syscalls(counter(), true));
@@ -721,7 +724,7 @@ fn how_the_use_of_the_bus_is_known() {
 }
 
 #[test]
-fn what_the_bus_carries() {
+fn the_measured_bus_bandwidth_is_reported() {
     let files = [
         ("/proc/meminfo", "MemTotal: 1000 kB\n"),
         ("/proc/cpuinfo", "model name : X\n"),
@@ -747,7 +750,7 @@ fn what_the_bus_carries() {
 }
 
 #[test]
-fn an_empty_machine_is_all_no_and_never_a_failure() {
+fn on_an_empty_machine_every_row_is_no() {
     let (_dir, found) = probed(&[]);
     assert!(found.cgroup.is_err() && found.user.state == State::Partly);
     assert_eq!(found.findings().machine, None);
@@ -758,7 +761,7 @@ fn an_empty_machine_is_all_no_and_never_a_failure() {
 }
 
 #[test]
-fn malformed_files_are_no_failure_either() {
+fn malformed_files_do_not_fail_the_probe() {
     let noise = "\u{0}: - ::\n99999999999999999999 -1 x/y,,,\n \n";
     let files = [
         "/proc/self/status",
@@ -795,7 +798,7 @@ fn this_machine_has_a_row_for_every_area_and_rows_are_sorted_by_area() {
 
 /// Without control groups, the `user` backend holds memory and disks, and the rows say how much more weakly.
 #[test]
-fn what_the_user_backend_holds_is_said_with_what_it_lacks() {
+fn limitations_of_the_user_backend_are_reported() {
     let files = [
         ("/proc/self/status", "Uid:\t0\t0\t0\t0\nCapEff:\t000001ffffffffff\nCpus_allowed_list:\t0-3\n"),
         ("/proc/self/pagemap", ""),
@@ -834,7 +837,7 @@ fn what_the_user_backend_holds_is_said_with_what_it_lacks() {
 }
 
 #[test]
-fn a_cgroup_is_looked_for_where_processes_show_it() {
+fn a_cgroup_is_searched_in_the_hierarchy_that_proc_shows() {
     let missing = |mounts: &str, there: &str| -> Vec<&str> {
         let dir = fake::tree(&[("/proc/self/mountinfo", mounts), (&format!("{there}/cgroup.procs"), "")]);
         let paths = ["/lab/x", "/lab/y"].into();
@@ -852,7 +855,7 @@ fn a_cgroup_is_looked_for_where_processes_show_it() {
 
 /// A /proc that hides processes, seen by programs with and without the privilege to see them.
 #[test]
-fn hidden_processes_are_told_of_unless_we_see_them() {
+fn hidden_processes_are_reported_unless_we_see_them() {
     let seen = |options: &str, groups: &str, capabilities: &str| {
         let mounts = format!(
             "22 1 0:20 / /proc rw - proc proc rw\n23 22 0:21 / /proc rw,nosuid,nodev - proc proc rw{options}\n\

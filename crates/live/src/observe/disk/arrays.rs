@@ -1,28 +1,29 @@
 //! Self-writing arrays, whose own threads write to their drives: Linux md RAID 4, 5 and 6, and RAID 1 with write-behind.
 //!
-//! Problem: such an array must write parity with the data, or lets a drive lag behind. So a unit's writes reach the drives as the
-//! array's own requests, attributed to no unit, and are neither counted nor limited there. At the array itself, they are
-//! attributed to the unit, and the kernel can count and limit them there (io.stat, io.max), along with reads.
+//! Problem: a self-writing array must write parity with the data, or lets a drive lag behind. So a unit's writes reach the drives
+//! as the array's own requests, attributed to no unit, and are neither counted nor limited at the drives. At the array itself,
+//! reads and writes are attributed to the unit, and the kernel can count and limit them (io.stat, io.max).
 //!
-//! Algorithm: such an array counts as a disk, and a drive that serves only such arrays does not. A drive serves only such arrays
-//! if all devices stacked on it or its partitions, directly or through other layers, are such arrays, and no other partition
-//! of it was used since boot. The same rule covers arrays of arrays.
+//! Algorithm: a self-writing array counts as a disk, and a drive that serves only such arrays does not. A drive serves only such
+//! arrays if two conditions hold. All devices stacked on the drive or its partitions, directly or through other layers, are
+//! self-writing arrays. And partitions without a device on them were not used since boot. Arrays of arrays follow the same rule.
 //!
 //! Properties: each transfer of a unit is limited at one device at least, except for up to 16 MiB through another
 //! partition of an array's drive. A drive with another use is limited in addition to the array; reads through the array then
 //! count at both.
 //!
-//! Limits: an array can be held only by rates, since it has no request queue to schedule. The same levels made by dm-raid (LVM)
-//! are not found, since only an ioctl shows the level of a device-mapper target.
+//! Limits: an array can be held only by rates, since it has no request queue to schedule. RAID 4, 5 and 6 made by dm-raid (LVM)
+//! is not found, since only an ioctl shows the level of a device-mapper target.
 //!
 //! Source: the kernel's admin-guide/md.rst; `alloc_behind_master_bio` in drivers/md/raid1.c.
 
-use super::parts;
+use super::partitions;
 use crate::observe::files::Tree;
 
 const WITH_PARITY: [&str; 3] = ["raid4", "raid5", "raid6"];
 
-/// The most sectors transferred through an unused partition: by probing of the firmware and the kernel, and by a boot loader.
+/// The most sectors that firmware, kernel and boot loader transfer through a partition by probing it. More means that the
+/// partition is used.
 const UNUSED_SECTORS: u64 = (16 << 20) / 512;
 
 /// Deeper than any stack of devices; guards against cycles in a broken tree.
@@ -38,9 +39,9 @@ pub(crate) fn level(tree: &Tree, name: &str) -> Option<String> {
     let text = |file: &str| tree.text(format!("/sys/block/{name}/{file}"));
     let number = |file: &str| text(file).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
     let level = text("md/level")?;
-    let behind = || level == "raid1" && number("md/bitmap/backlog") > 0;
+    let has_write_behind = || level == "raid1" && number("md/bitmap/backlog") > 0;
     // An array that was stopped or not yet started has no size, and does not write.
-    (number("size") > 0 && (WITH_PARITY.contains(&level.as_str()) || behind())).then_some(level)
+    (number("size") > 0 && (WITH_PARITY.contains(&level.as_str()) || has_write_behind())).then_some(level)
 }
 
 /// Whether a disk is used only by self-writing arrays.
@@ -48,31 +49,33 @@ pub(crate) fn serves_arrays_only(tree: &Tree, disk: &str) -> bool {
     serves_arrays_only_above(tree, disk, 0)
 }
 
-/// As [`serves_arrays_only`], `depth` devices above the disk.
+/// As [`serves_arrays_only`], for a disk, or a device stacked on it at a height of `depth` devices.
 fn serves_arrays_only_above(tree: &Tree, name: &str, depth: u32) -> bool {
     let folder = format!("/sys/block/{name}");
-    let by_arrays = |holders: &[String]| {
+    let are_arrays = |holders: &[String]| {
         holders
             .iter()
             .all(|holder| level(tree, holder).is_some() || serves_arrays_only_above(tree, holder, depth + 1))
     };
-    let own = tree.names(format!("{folder}/holders"));
-    let parts: Vec<(String, Vec<String>)> =
-        parts(tree, name).map(|part| (part.clone(), tree.names(format!("{part}/holders")))).collect();
-    let is_held = !own.is_empty() || parts.iter().any(|(_, holders)| !holders.is_empty());
+    let holders_of_whole = tree.names(format!("{folder}/holders"));
+    let partitions: Vec<(String, Vec<String>)> = partitions(tree, name)
+        .map(|partition| (partition.clone(), tree.names(format!("{partition}/holders"))))
+        .collect();
+    let has_holders =
+        !holders_of_whole.is_empty() || partitions.iter().any(|(_, holders)| !holders.is_empty());
     depth < DEPTH_MAX
-        && is_held
-        && by_arrays(&own)
-        && parts.iter().all(|(part, holders)| match holders.as_slice() {
-            [] => !was_used(tree, part),
-            holders => by_arrays(holders),
+        && has_holders
+        && are_arrays(&holders_of_whole)
+        && partitions.iter().all(|(partition, holders)| match holders.as_slice() {
+            [] => !was_used(tree, partition),
+            holders => are_arrays(holders),
         })
 }
 
-/// Whether more was transferred through a partition since boot than probing takes. Mounts are no evidence: a mount may be in
+/// Whether more was transferred through a partition since boot than probing takes. Mounts would be no evidence: a mount may be in
 /// another namespace, and databases and some file systems use partitions without a mount.
-fn was_used(tree: &Tree, part: &str) -> bool {
-    let text = tree.text(format!("{part}/stat")).unwrap_or_default();
+fn was_used(tree: &Tree, partition: &str) -> bool {
+    let text = tree.text(format!("{partition}/stat")).unwrap_or_default();
     let words: Vec<&str> = text.split_whitespace().collect();
     let sectors = |field: usize| words.get(field).and_then(|word| word.parse::<u64>().ok());
     // A partition whose statistics cannot be read may be in use.
@@ -80,7 +83,7 @@ fn was_used(tree: &Tree, part: &str) -> bool {
     sum.is_none_or(|sum| sum > UNUSED_SECTORS)
 }
 
-/// Why a measurement of an array would not be representative now; `None` if it would be.
+/// Why a measurement of an array would not be representative now, such as a resync; `None` if it would be representative.
 pub(crate) fn unfit(tree: &Tree, name: &str) -> Option<String> {
     let text = |file: &str| tree.text(format!("/sys/block/{name}/md/{file}")).unwrap_or_default();
     match (text("sync_action").as_str(), text("degraded").as_str()) {
@@ -116,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn drives_of_an_array_are_taken_unless_something_else_on_them_is_used() {
+    fn a_drive_serves_arrays_only_if_no_other_part_of_it_is_used() {
         assert_eq!(taken(&[]), ["sda", "sdb", "sdc"]);
         // 16 MiB, read and written together.
         let used = "9 0 32000 1 9 0 769 0 0 1 1\n";
@@ -135,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn arrays_are_those_that_write_themselves() {
+    fn only_self_writing_levels_count_as_disks() {
         for level in ["raid4", "raid6"] {
             assert_eq!(taken(&[("/sys/block/md0/md/level", level)]), ["sda", "sdb", "sdc"]);
         }
@@ -160,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn an_array_is_measured_as_it_usually_is() {
+    fn an_array_is_measured_only_while_idle_and_complete() {
         let dir = fake::tree(&ARRAY);
         let unfit = |files: &[(&str, &str)]| {
             fake::add(&dir, files);

@@ -1,7 +1,7 @@
 //! Finds the disk that a folder is on.
 //!
-//! Algorithm: from the device of the folder's file system, the search descends to the disk of a partition, and to the devices
-//! below device mapper and md. It stops at a self-writing array, which counts as a disk.
+//! Algorithm: the search begins at the device of the folder's file system. From a partition it goes on to the partition's disk,
+//! and from a device of device mapper or md to the devices below. It stops at a self-writing array, which counts as a disk.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use crate::LiveError;
 use crate::host;
 use crate::observe::files::Tree;
 
-/// The whole disk below a folder's file system.
+/// The name of the whole disk below a folder's file system. An error if there is no disk, or more than one.
 pub(crate) fn disk_below(tree: &Tree, folder: &Path) -> Result<String, LiveError> {
     let facts = host::look(folder).map_err(|source| LiveError::File {
         path: folder.to_owned(),
@@ -34,11 +34,11 @@ pub(crate) fn disk_below(tree: &Tree, folder: &Path) -> Result<String, LiveError
     let number = number.ok_or_else(|| no_disk("its file system has no device"))?;
     let path = host::canonical(&tree.path(format!("/sys/dev/block/{number}")))
         .map_err(|_| no_disk("its device is not known to the kernel"))?;
-    let mut found = Vec::new();
-    whole_disks(&path, &is_array(tree), &mut found, 0);
-    let known = all_disk_names(tree);
-    found.retain(|name| known.contains(name));
-    match found.as_slice() {
+    let mut devices = Vec::new();
+    add_whole_disks(&path, &is_array(tree), &mut devices, 0);
+    let disks = all_disk_names(tree);
+    devices.retain(|name| disks.contains(name));
+    match devices.as_slice() {
         [disk] => Ok(disk.clone()),
         [] => Err(no_disk("its device is not backed by a disk")),
         several => Err(LiveError::Unavailable {
@@ -50,20 +50,21 @@ pub(crate) fn disk_below(tree: &Tree, folder: &Path) -> Result<String, LiveError
 
 /// The drives below a disk: an array's drives, else the disk itself.
 pub(crate) fn drives_of(tree: &Tree, disk: &str) -> Vec<String> {
-    let mut found = Vec::new();
+    let mut drives = Vec::new();
     if let Ok(path) = host::canonical(&tree.path(format!("/sys/block/{disk}"))) {
-        whole_disks(&path, &|_| false, &mut found, 0);
+        add_whole_disks(&path, &|_| false, &mut drives, 0);
     }
-    found
+    drives
 }
 
-/// Whether the device of a name is a self-writing array.
+/// Returns a function that says whether the device of a name is a self-writing array.
 fn is_array(tree: &Tree) -> impl Fn(&str) -> bool {
     move |name| arrays::level(tree, name).is_some()
 }
 
-/// The number of the device below a file system. For file systems that report anonymous device numbers (btrfs), it is found
-/// through the mount's source.
+/// The number (`259:0`) of the device with the file system of a folder, whose metadata shows the number `device`. File systems
+/// such as btrfs show an anonymous number with the major part 0. Then the device is the source of the mount that contains the
+/// folder.
 fn number_of(tree: &Tree, folder: &Path, device: u64) -> Option<String> {
     let number = |device: u64| (rustix::fs::major(device), rustix::fs::minor(device));
     let text = |(major, minor): (u32, u32)| format!("{major}:{minor}");
@@ -72,21 +73,22 @@ fn number_of(tree: &Tree, folder: &Path, device: u64) -> Option<String> {
     }
     let folder = host::canonical(folder).ok()?;
     let mounts = tree.text("/proc/self/mountinfo")?;
-    let source = mounts.lines().filter_map(mounted).filter(|(point, _)| folder.starts_with(point));
-    let (_, source) = source.max_by_key(|(point, _)| point.as_os_str().len())?;
+    let enclosing = mounts.lines().filter_map(parse_mount).filter(|(point, _)| folder.starts_with(point));
+    let (_, source) = enclosing.max_by_key(|(point, _)| point.as_os_str().len())?;
     let facts = host::look(&source).ok()?;
     Some(number(facts.rdev())).filter(|number| number.0 != 0).map(text)
 }
 
 /// The mount point and the source in a line of mountinfo.
-fn mounted(line: &str) -> Option<(PathBuf, PathBuf)> {
-    let (left, right) = line.split_once(" - ")?;
-    Some((PathBuf::from(left.split_whitespace().nth(4)?), PathBuf::from(right.split_whitespace().nth(1)?)))
+fn parse_mount(line: &str) -> Option<(PathBuf, PathBuf)> {
+    let (mount, filesystem) = line.split_once(" - ")?;
+    let (point, source) = (mount.split_whitespace().nth(4)?, filesystem.split_whitespace().nth(1)?);
+    Some((PathBuf::from(point), PathBuf::from(source)))
 }
 
-/// Adds the whole disks below `device`, a folder of /sys: the disk of a partition or of an eMMC area, and the slaves of device
-/// mapper, md and the like, down to the first device for which `is_disk` is true.
-fn whole_disks(device: &Path, is_disk: &dyn Fn(&str) -> bool, into: &mut Vec<String>, depth: u32) {
+/// Adds the whole disks below `device`, a folder of /sys, to `into`: the disk of a partition or of an eMMC area, and the slaves
+/// of device mapper, md and the like. The search goes down to the first device for which `is_disk` is true, else to the bottom.
+fn add_whole_disks(device: &Path, is_disk: &dyn Fn(&str) -> bool, into: &mut Vec<String>, depth: u32) {
     // Deeper than any stack of devices; guards against cycles in a broken tree.
     if depth > 16 {
         return;
@@ -99,11 +101,11 @@ fn whole_disks(device: &Path, is_disk: &dyn Fn(&str) -> bool, into: &mut Vec<Str
     let name = device.file_name().and_then(|name| name.to_str());
     if !below.is_empty() && !name.is_some_and(is_disk) {
         for device in &below {
-            whole_disks(device, is_disk, into, depth + 1);
+            add_whole_disks(device, is_disk, into, depth + 1);
         }
     } else if host::exists(&device.join("partition")) || name.and_then(emmc_of_area).is_some() {
         if let Some(disk) = device.parent() {
-            whole_disks(disk, is_disk, into, depth + 1);
+            add_whole_disks(disk, is_disk, into, depth + 1);
         }
     } else if let Some(name) = name
         && !into.iter().any(|known| known == name)
@@ -130,7 +132,7 @@ mod tests {
         let at = |name: &str| dir.path().join("sys/devices").join(name);
         let found = |name: &str| {
             let mut into = Vec::new();
-            whole_disks(&at(name), &|name| name == "md0", &mut into, 0);
+            add_whole_disks(&at(name), &|name| name == "md0", &mut into, 0);
             into
         };
         assert_eq!(found("sda/sda1"), ["sda"]);
@@ -162,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_folder_on_a_disk_is_refused() {
+    fn a_path_that_is_no_folder_on_a_disk_is_refused() {
         let error =
             |path: &str| disk_below(&Tree::new(Path::new("/")), Path::new(path)).unwrap_err().to_string();
         assert!(error("/proc").contains("on no disk of this machine"), "{}", error("/proc"));

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::model::{self, CostModel};
 use super::stat::line_of;
-use super::{arrays, disk_names, parts};
+use super::{arrays, disk_names, partitions};
 use crate::host;
 use crate::observe::files::Tree;
 
@@ -26,8 +26,8 @@ pub(crate) struct Device {
     pub(crate) name: String,
     /// Its number, as io.stat and io.max write it: `259:0`.
     pub(crate) number: String,
-    /// The inode of its folder in /sys: a later device with the same name and device number has another one. (The kernel's
-    /// `diskseq` counts media, and changes when an array is first opened.)
+    /// The inode of its folder in /sys, which differs from that of a later device with the same name and number. (The kernel's
+    /// `diskseq` does not serve: it counts media, and changes when an array is first opened.)
     pub(crate) folder: Option<u64>,
     /// The level of an array.
     pub(crate) level: Option<String>,
@@ -43,8 +43,8 @@ pub(crate) struct Device {
     pub(crate) queues: bool,
 }
 
-/// The disks of a machine whose cgroup v2 hierarchy is mounted at `mount`, except those used only for swap. How much a unit
-/// swaps out follows from its memory bound. Throttling that on the drive would make a lender wait for its memory.
+/// The disks of a machine whose cgroup v2 hierarchy is mounted at `mount`, except disks used only for swap. A unit's memory bound
+/// already determines how much it swaps out; throttling these transfers would make a lender wait for its memory.
 pub(crate) fn read(tree: &Tree, mount: &Path) -> Vec<Device> {
     let qos = tree.text(mount.join("io.cost.qos")).unwrap_or_default();
     let device = |name: String| {
@@ -52,15 +52,15 @@ pub(crate) fn read(tree: &Tree, mount: &Path) -> Vec<Device> {
         let schedulers = tree.text(format!("/sys/block/{name}/queue/scheduler")).unwrap_or_default();
         let weigher = weigher(&schedulers, &qos, &number);
         let mut layers = BTreeSet::new();
-        holders(tree, &name, &mut layers);
+        add_holders(tree, &name, &mut layers);
         let (model, queues) = (model::known(tree, &name), tree.exists(format!("/sys/block/{name}/mq")));
         let folder = host::look(&tree.path(format!("/sys/block/{name}"))).map(|folder| folder.ino()).ok();
         let level = arrays::level(tree, &name);
         Some(Device { name, number, folder, level, weigher, schedulers, layers, model, queues })
     };
     let swaps = tree.text("/proc/swaps").unwrap_or_default();
-    let held = |name: &String| !is_swap_only(tree, &swaps, name);
-    disk_names(tree).into_iter().filter(held).filter_map(device).collect()
+    let has_files = |name: &String| !is_swap_only(tree, &swaps, name);
+    disk_names(tree).into_iter().filter(has_files).filter_map(device).collect()
 }
 
 /// Whether a whole disk, or its only partition, is a swap area. `swaps` is the text of /proc/swaps.
@@ -70,8 +70,8 @@ fn is_swap_only(tree: &Tree, swaps: &str, name: &str) -> bool {
             swaps.lines().skip(1).filter_map(|line| line.split_whitespace().next()?.strip_prefix("/dev/"));
         areas.into_iter().any(|area| area == name)
     };
-    let parts: Vec<String> = parts(tree, name).collect();
-    let has_only_swap = match parts.as_slice() {
+    let partitions: Vec<String> = partitions(tree, name).collect();
+    let has_only_swap = match partitions.as_slice() {
         [only] => only.rsplit('/').next().is_some_and(is_swap),
         _ => false,
     };
@@ -90,14 +90,15 @@ impl Device {
     }
 }
 
-/// The mechanism by which any disk honours weights now, including drives of an array.
+/// The mechanism by which a disk or an array's drive honours weights now; `None` if neither mechanism is enabled on it.
 pub(crate) fn weigher_of(tree: &Tree, mount: &Path, name: &str) -> Option<Weigher> {
     let qos = tree.text(mount.join("io.cost.qos")).unwrap_or_default();
     let schedulers = tree.text(format!("/sys/block/{name}/queue/scheduler")).unwrap_or_default();
     weigher(&schedulers, &qos, &tree.text(format!("/sys/block/{name}/dev"))?)
 }
 
-/// BFQ takes precedence over io.cost, which is in a layer above it: with both active, weights would be applied twice.
+/// The mechanism that honours weights, from the texts of queue/scheduler and io.cost.qos. BFQ takes precedence over io.cost,
+/// which is in a layer above BFQ: if weights were set for both, they would be applied twice.
 fn weigher(schedulers: &str, qos: &str, number: &str) -> Option<Weigher> {
     if schedulers.contains("[bfq]") {
         return Some(Weigher::Bfq);
@@ -106,14 +107,15 @@ fn weigher(schedulers: &str, qos: &str, number: &str) -> Option<Weigher> {
     line.split_whitespace().any(|word| word == "enable=1").then_some(Weigher::IoCost)
 }
 
-/// Adds all devices stacked on a device, by the kernel's `holders` of it and of its partitions.
-fn holders(tree: &Tree, name: &str, into: &mut BTreeSet<String>) {
-    let own = format!("/sys/block/{name}/holders");
-    let folders = parts(tree, name).map(|part| format!("{part}/holders")).chain([own]);
+/// Adds all devices stacked on a device to `into`, at any depth: the kernel's `holders` of the device and of its partitions, and
+/// their holders.
+fn add_holders(tree: &Tree, name: &str, into: &mut BTreeSet<String>) {
+    let of_whole = format!("/sys/block/{name}/holders");
+    let folders = partitions(tree, name).map(|partition| format!("{partition}/holders")).chain([of_whole]);
     for holder in folders.flat_map(|folder| tree.names(folder)) {
-        // Each is visited once, which also ends a cycle in a broken tree.
+        // Each device is visited once, which also ends a cycle in a broken tree.
         if into.insert(holder.clone()) {
-            holders(tree, &holder, into);
+            add_holders(tree, &holder, into);
         }
     }
 }
@@ -168,7 +170,8 @@ mod tests {
     fn a_drive_for_swap_alone_is_not_held() {
         let dir = fake::tree(&[(
             "/proc/swaps",
-            "Filename Type Size Used Priority\n/dev/sda partition 9 0 -2\n/dev/sdb1 partition 9 0 -3\n/dev/sdc2 partition 9 0 -4\n",
+            "Filename Type Size Used Priority\n/dev/sda partition 9 0 -2\n/dev/sdb1 partition 9 0 -3\n\
+             /dev/sdc2 partition 9 0 -4\n",
         )]);
         for name in ["sda", "sdb", "sdc", "sdd"] {
             let file = |file: &str| format!("/sys/block/{name}/{file}");
@@ -182,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn disks_with_what_stands_on_them() {
+    fn disks_are_read_with_weights_and_layers() {
         let dir = fake::tree(&[
             ("/sys/block/sda/size", "2000\n"),
             ("/sys/block/sda/dev", "8:0\n"),

@@ -1,4 +1,7 @@
 //! Disks: their names and layers, the kernel's statistics, and measured cost models.
+//!
+//! A disk here is a device at the bottom of a stack, such as a drive. Partitions and layers such as LVM are no disks. An
+//! exception is a *self-writing array* ([`arrays`]), which counts as a disk in place of its drives.
 
 pub(crate) mod arrays;
 pub(crate) mod below;
@@ -11,12 +14,13 @@ use commonhold_machine::Disk;
 use super::files::Tree;
 use crate::LiveError;
 
-/// Why a device in /sys/block does not count as a disk. If it did, every transfer would count there and at the disk below.
+/// Why a device in /sys/block does not count as a disk. If a layer counted, every transfer would count at the layer and at the
+/// disk below it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NotADisk {
     /// It is stacked on other devices of this machine: device mapper, md, bcache, drbd, anything with `slaves`.
     Layer,
-    /// A ZFS volume. No file says which devices carry it, and its requests come from ZFS's own threads.
+    /// A ZFS volume. No kernel file shows its devices, and its requests come from ZFS's own threads.
     Zvol,
     /// One of several paths to a disk (`NVMe` multipath).
     Path,
@@ -30,7 +34,7 @@ pub(crate) enum NotADisk {
     Remote,
 }
 
-/// Devices that are not disks by their name, which is a prefix and a number.
+/// Devices that are no disks, by name. A name is one of these prefixes and a number.
 const BY_NAME: [(&str, NotADisk); 17] = [
     ("dm-", NotADisk::Layer),
     ("bcache", NotADisk::Layer),
@@ -71,31 +75,33 @@ pub(crate) fn not_a_disk(tree: &Tree, name: &str) -> Option<NotADisk> {
     BY_NAME.into_iter().find(|(prefix, _)| is_numbered(name, prefix)).map(|(_, why)| why)
 }
 
-/// Whether a name is that of a path to an `NVMe` namespace (`nvme0c1n1`). Kernels before 4.17 have no file `hidden`.
+/// Whether a device is one of several paths to an `NVMe` namespace, by its name (`nvme0c1n1`). Kernels before 4.17 have no file
+/// `hidden`, which shows the same.
 fn is_nvme_path(name: &str) -> bool {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    let parts = name.strip_prefix("nvme").and_then(|rest| rest.split_once('c'));
-    let parts = parts.and_then(|(disk, rest)| Some((disk, rest.split_once('n')?)));
-    parts.is_some_and(|(disk, (path, namespace))| [disk, path, namespace].into_iter().all(is_number))
+    let numbers = name.strip_prefix("nvme").and_then(|rest| rest.split_once('c'));
+    let numbers = numbers.and_then(|(disk, rest)| Some((disk, rest.split_once('n')?)));
+    numbers.is_some_and(|(disk, (path, namespace))| [disk, path, namespace].into_iter().all(is_number))
 }
 
 /// The eMMC device of a hardware partition: `mmcblk0` for `mmcblk0boot1`. `None` for any other name.
 pub(crate) fn emmc_of_area(name: &str) -> Option<&str> {
-    let digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
     let rest = name.strip_prefix("mmcblk")?;
-    let (number, area) = rest.split_at(digits(rest));
-    let kind = area.trim_end_matches(|c: char| c.is_ascii_digit());
-    (!number.is_empty() && ["boot", "rpmb", "gp"].contains(&kind)).then(|| &name[..name.len() - area.len()])
+    let digit_count = rest.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, area) = rest.split_at(digit_count);
+    let area_kind = area.trim_end_matches(|c: char| c.is_ascii_digit());
+    let is_area = !number.is_empty() && ["boot", "rpmb", "gp"].contains(&area_kind);
+    is_area.then(|| &name[..name.len() - area.len()])
 }
 
-/// The disks, without those that serve only self-writing arrays.
+/// The disks, except for drives that serve only self-writing arrays.
 pub(crate) fn list(tree: &Tree) -> Result<Vec<Disk>, LiveError> {
     let mut disks = all_disks(tree)?;
     disks.retain(|disk| !arrays::serves_arrays_only(tree, &disk.name));
     Ok(disks)
 }
 
-/// The disks, including those that serve only self-writing arrays.
+/// The disks, including drives that serve only self-writing arrays.
 fn all_disks(tree: &Tree) -> Result<Vec<Disk>, LiveError> {
     let mut disks = Vec::new();
     for name in tree.names("/sys/block") {
@@ -115,21 +121,21 @@ fn all_disks(tree: &Tree) -> Result<Vec<Disk>, LiveError> {
     Ok(disks)
 }
 
-/// The names of the disks; empty if they cannot be read.
+/// The names of the disks, except for drives that serve only self-writing arrays; empty if the disks cannot be read.
 pub(crate) fn disk_names(tree: &Tree) -> Vec<String> {
     list(tree).unwrap_or_default().into_iter().map(|disk| disk.name).collect()
 }
 
-/// The names of the disks, including those that serve only self-writing arrays; empty if they cannot be read.
+/// The names of the disks, including drives that serve only self-writing arrays; empty if the disks cannot be read.
 pub(crate) fn all_disk_names(tree: &Tree) -> Vec<String> {
     all_disks(tree).unwrap_or_default().into_iter().map(|disk| disk.name).collect()
 }
 
 /// The folders of a device's partitions.
-pub(crate) fn parts(tree: &Tree, name: &str) -> impl Iterator<Item = String> {
+pub(crate) fn partitions(tree: &Tree, name: &str) -> impl Iterator<Item = String> {
     let folder = format!("/sys/block/{name}");
-    let parts = tree.names(&folder).into_iter().filter(move |part| part.starts_with(name));
-    parts.map(move |part| format!("{folder}/{part}"))
+    let partitions = tree.names(&folder).into_iter().filter(move |entry| entry.starts_with(name));
+    partitions.map(move |partition| format!("{folder}/{partition}"))
 }
 
 /// Whether a device's name begins with this prefix and a digit (`sr0`, but not `srv`).
@@ -144,7 +150,7 @@ mod tests {
     use crate::observe::files::fake;
 
     #[test]
-    fn what_stands_on_a_disk_or_is_part_of_one_is_no_disk() {
+    fn layers_paths_and_areas_are_no_disks() {
         let dir = fake::tree(&[]);
         let disks = ["mmcblk0", "nvme0n1", "nvme10n2", "sda", "sdrd", "vda", "xvda", "zdx", "pmem0", "dasda"];
         let layers = ["bcache0", "drbd1", "dm-0", "md127", "newkind0", "md_d0"];

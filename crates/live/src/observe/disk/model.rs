@@ -2,7 +2,7 @@
 //!
 //! A disk is identified by its model, its serial number and its size, since its kernel name may change at the next boot. An array
 //! is identified by its level, the number of its drives, its UUID and its size. Each disk has a JSON file below [`FOLDER`],
-//! which may be removed at any time.
+//! which may be removed at any time; the disk then counts as not measured.
 
 use std::path::{Path, PathBuf};
 
@@ -60,11 +60,11 @@ impl Identity {
             |file: &str| tree.text(format!("/sys/block/{disk}/{file}")).filter(|text| !text.is_empty());
         let sectors: u64 = text("size")?.parse().ok()?;
         // An array's performance depends on its level and number of drives. Without a superblock it has no UUID.
-        let array = || Some(format!("md {} of {}", text("md/level")?, text("md/raid_disks")?));
+        let array_model = || Some(format!("md {} of {}", text("md/level")?, text("md/raid_disks")?));
         let uuid =
             || text("md/uuid").filter(|uuid| uuid.contains(|c: char| c.is_ascii_hexdigit() && c != '0'));
         Some(Identity {
-            model: text("device/model").or_else(array).unwrap_or_default(),
+            model: text("device/model").or_else(array_model).unwrap_or_default(),
             // NVMe, virtio, SCSI and ATA, in that order.
             serial: ["device/serial", "serial", "wwid", "device/wwid"]
                 .iter()
@@ -75,18 +75,18 @@ impl Identity {
         })
     }
 
-    /// The name of its file.
+    /// The name of the file with the disk's cost model.
     fn file_name(&self) -> String {
         format!("{}_{}_{}.json", plain(&self.model), plain(&self.serial), self.bytes)
     }
 
-    /// The file with its model.
+    /// The file with the disk's cost model.
     pub(crate) fn path(&self) -> PathBuf {
         Path::new(FOLDER).join(self.file_name())
     }
 }
 
-/// The model of a disk, if it was measured.
+/// The cost model of a disk; `None` if the disk was not measured.
 pub(crate) fn known(tree: &Tree, disk: &str) -> Option<CostModel> {
     let text = tree.kept(Identity::read(tree, disk)?.path())?;
     let model: CostModel = serde_json::from_str(&text).ok()?;
@@ -101,7 +101,7 @@ mod tests {
     use crate::observe::files::fake;
 
     #[test]
-    fn a_disk_is_known_by_what_it_is_and_not_by_its_name() {
+    fn a_disk_is_identified_by_model_serial_and_size() {
         let kept = "/var/lib/commonhold/disks/Fast_Disk_S_1_512000.json";
         let way = r#"{"bytes_per_s":8000000,"sequential_per_s":2000,"random_per_s":1900,"latency_us":33000}"#;
         let dir = fake::tree(&[
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn an_array_is_known_by_its_level_its_drives_and_its_uuid() {
+    fn an_array_is_identified_by_level_drives_and_uuid() {
         let uuid = "65f0bc76-003b-9679-b435-95ae30753c73";
         let dir = fake::tree(&[
             ("/sys/block/md0/size", "1000\n"),
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn names_cannot_lead_elsewhere() {
+    fn a_model_name_cannot_lead_to_another_folder() {
         let identity = Identity { model: "../../etc".into(), serial: "\u{1b}[1m".into(), bytes: 7 };
         assert_eq!(identity.path(), Path::new(FOLDER).join("______etc___1m_7.json"));
     }

@@ -2,8 +2,9 @@
 
 use commonhold_policy::{DeviceUse, DiskUse};
 
-/// io.stat: a line per device, `259:0 rbytes=90112 wbytes=0 rios=22 wios=0 dbytes=0 dios=0` and possibly more keys. For a device
-/// without statistics, some kernels write only its number, without a line break.
+/// Parses a control group's io.stat to its use of each device, by device number. The file has a line per device,
+/// `259:0 rbytes=90112 wbytes=0 rios=22 wios=0 dbytes=0 dios=0` and possibly more keys. For a device without statistics, some
+/// kernels write only the number, without a line break.
 pub(crate) fn parse(text: &str) -> Vec<(&str, DiskUse)> {
     let mut devices: Vec<(&str, DiskUse)> = Vec::new();
     for word in text.split_whitespace() {
@@ -24,16 +25,16 @@ pub(crate) fn parse(text: &str) -> Vec<(&str, DiskUse)> {
     devices
 }
 
-/// io.pressure: the time during which some task was stalled, in nanoseconds.
+/// The time during which some task was stalled on a disk, in nanoseconds, from the text of io.pressure.
 pub(crate) fn stalled_ns(text: &str) -> Option<u64> {
     let some = text.lines().find(|line| line.starts_with("some "))?;
     let total = some.split_whitespace().find_map(|word| word.strip_prefix("total="))?;
     total.parse::<u64>().ok()?.checked_mul(1_000)
 }
 
-/// A disk's `stat` (Documentation/block/stat.rst): completed requests, merged requests, sectors and milliseconds, for reads and
-/// for writes; then requests in flight, and the milliseconds during which any were. Newer kernels append discards and flushes
-/// to these eleven fields.
+/// Parses a disk's `stat` (Documentation/block/stat.rst). Eleven fields: completed requests, merged requests, sectors and
+/// milliseconds, for reads and then for writes; requests in flight; milliseconds during which any were in flight; and a weighted
+/// time. Newer kernels append discards and flushes.
 pub(crate) fn device(text: &str) -> Option<DeviceUse> {
     let values: Option<Vec<u64>> = text.split_whitespace().map(|word| word.parse().ok()).collect();
     let values = values.filter(|values| values.len() >= 11)?;
@@ -48,7 +49,7 @@ pub(crate) fn device(text: &str) -> Option<DeviceUse> {
     })
 }
 
-/// The line about one device, in a file with a line per device.
+/// The line about one device, given by its number, in a file with a line per device.
 pub(crate) fn line_of<'t>(text: &'t str, number: &str) -> Option<&'t str> {
     text.lines().find(|line| line.split_whitespace().next() == Some(number))
 }
@@ -59,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_unit_did_to_each_disk() {
+    fn a_groups_use_of_each_device_is_parsed() {
         let text = "8:0 259:0 rbytes=4096 wbytes=512 rios=1 wios=2 dbytes=0 dios=0 cost.usage=17\n253:0 rbytes=7 x=y\n";
         let used = |read_bytes, written_bytes, requests| DiskUse {
             read_bytes,
@@ -76,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_device_did() {
+    fn a_devices_statistics_are_parsed() {
         let text = "  100  7 8000  250  40  0 320  30  3  200  285  0 0 0 0  5 9\n";
         assert_eq!(
             device(text),

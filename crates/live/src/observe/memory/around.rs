@@ -1,11 +1,11 @@
-//! How much memory may be used below a bounded control group: in a container, or in a slice that others use, too.
+//! How much memory our units may use below a bounded control group: in a container, or in a slice that others use, too.
 //!
-//! Problem: a control group's usage is limited by its own bound and by those of its ancestors, where others may already hold
-//! memory. The tightest bound alone is not enough: others may have nearly used up a wider one.
+//! Problem: a control group's usage is limited by its own bound and by the bounds of its ancestors, where others may already hold
+//! memory. The tightest bound alone is not enough: others may have nearly used up a wider bound.
 //!
-//! Algorithm: for each bounded group on the path to the root, take the bound less what is charged there to others than our units.
-//! The least of these is the room. Others' file pages do not count as held, as on a whole machine ([`super::machine`]), since
-//! the kernel reclaims them at the bound.
+//! Algorithm: each bounded group on the path to the root leaves its bound less the memory charged there to others than our units.
+//! The room is the least of these differences. Others' file pages do not count, as on a whole machine ([`super::machine`]),
+//! since the kernel reclaims them at the bound.
 //!
 //! Limits: ancestors whose files cannot be opened are left out. So are ancestors above the mount, which are not visible.
 
@@ -20,8 +20,10 @@ use crate::LiveError;
 pub(crate) struct Around(Vec<(PathBuf, Group)>);
 
 impl Around {
+    /// Opens the files of `base` and its ancestors up to `mount`.
+    ///
     /// # Errors
-    /// The base's own files cannot be opened. The hierarchy's root has none.
+    /// The base's own files cannot be opened. The hierarchy's root has no such files.
     pub(crate) fn open(base: &Path, mount: &Path) -> Result<Around, LiveError> {
         let mut groups = vec![(base.to_owned(), Group::open(base)?)];
         let above = base.ancestors().skip(1).take_while(|dir| dir.starts_with(mount));
@@ -29,22 +31,22 @@ impl Around {
         Ok(Around(groups))
     }
 
-    /// The most that our units may be charged in total, in bytes; `ours` is their present charge. `None`: no group here is
-    /// bounded.
-    pub(crate) fn room(&self, ours: &Charged, buffer: &mut Buffer) -> Result<Option<u64>, LiveError> {
-        let mut least = None;
+    /// The most that our units may be charged in total, in bytes; `units` is their present charge. `None`: none of these groups
+    /// is bounded.
+    pub(crate) fn room(&self, units: &Charged, buffer: &mut Buffer) -> Result<Option<u64>, LiveError> {
+        let mut least_room = None;
         for (dir, group) in &self.0 {
             if let Some(bound) = bound_of(dir) {
-                let room = bound.saturating_sub(held_beside(&group.read(buffer)?, ours));
-                least = Some(least.map_or(room, |least: u64| least.min(room)));
+                let room = bound.saturating_sub(held_by_others(&group.read(buffer)?, units));
+                least_room = Some(least_room.map_or(room, |least: u64| least.min(room)));
             }
         }
-        Ok(least)
+        Ok(least_room)
     }
 }
 
-/// What others hold in a control group that encloses ours, in bytes, without what the kernel can reclaim.
-fn held_beside(all: &Charged, ours: &Charged) -> u64 {
-    let beside = all.current.saturating_sub(ours.current);
-    beside.saturating_sub(all.cached.saturating_sub(ours.cached))
+/// The bytes that others than our units hold in a control group that is charged `all`, without cache that the kernel can reclaim.
+fn held_by_others(all: &Charged, units: &Charged) -> u64 {
+    let of_others = all.current.saturating_sub(units.current);
+    of_others.saturating_sub(all.cached.saturating_sub(units.cached))
 }

@@ -1,4 +1,4 @@
-//! The memory of one control group.
+//! The memory of one control group: its charge, its bounds, and its stalls.
 //!
 //! Source: cgroup-v2.rst, "Memory Interface Files".
 
@@ -17,11 +17,12 @@ use crate::observe::knob::value_of;
 pub(crate) struct Packing {
     /// Bytes in all swap areas.
     pub(super) swapped: u64,
-    /// Bytes of memory taken by the pages on zram.
+    /// Bytes of memory that the compressed pages on zram take.
     pub(super) pool: u64,
-    /// A hash of the name of the swap area that is filled next; 0 if there is none.
+    /// A hash of the name of the swap area that the kernel fills next; 0 if there is none.
     pub(crate) next: u64,
-    /// The memory that a byte still takes after being swapped out next, in thousandths.
+    /// Of each byte that is swapped out next, the thousandths that stay in memory because the area compresses in memory; 0 for an
+    /// area on a drive.
     pub(crate) permille: u64,
 }
 
@@ -31,14 +32,15 @@ impl Packing {
         Packing { swapped, pool, next: 0, permille: 0 }
     }
 
-    /// The memory that a unit's pages on zram take, if it has this many bytes in swap.
+    /// The memory that a unit's pages on zram take if the unit has `swapped` bytes in swap. The unit's share of zram's memory is
+    /// assumed to be its share of all swapped bytes.
     pub(crate) fn of(&self, swapped: u64) -> u64 {
         let bytes = u128::from(self.pool) * u128::from(swapped) / u128::from(self.swapped.max(1));
         u64::try_from(bytes).unwrap_or(u64::MAX).min(self.pool)
     }
 }
 
-/// The files of one control group.
+/// The open files with the charge of one control group.
 #[derive(Debug)]
 pub(crate) struct Group {
     current: Source,
@@ -50,21 +52,25 @@ pub(crate) struct Group {
 /// The charge of a control group with its descendants, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Charged {
-    /// The total, including `packed`.
+    /// All memory charged to it, plus `packed`.
     pub(crate) current: u64,
     /// The memory that its pages on zram take: see [`super::swap`].
     pub(crate) packed: u64,
     /// Its pages in swap, at full size.
     pub(crate) swapped: u64,
     pub(crate) anonymous: u64,
-    /// The part of `anonymous` that is in swap as well, and is not being written there.
+    /// The part of `anonymous` that is in swap as well, except for pages that are being written to swap.
     pub(crate) swap_cached: u64,
+    /// File pages that are not written to disk yet.
     pub(crate) dirty: u64,
+    /// Kernel memory that cannot be reclaimed.
     pub(crate) kernel: u64,
     pub(crate) inactive_file: u64,
     /// File pages, and reclaimable kernel caches.
     pub(crate) cached: u64,
+    /// Bytes read back soon after they were reclaimed, since the group was made.
     pub(crate) refaulted: u64,
+    /// Bytes reclaimed, since the group was made.
     pub(crate) reclaimed: u64,
 }
 
@@ -88,14 +94,14 @@ impl Group {
 }
 
 impl Charged {
-    /// Parses memory.stat, where sizes are in bytes and events in pages.
+    /// Parses memory.stat, where sizes are in bytes and events in pages of `page` bytes. Fields from other files stay 0.
     fn parse(text: &str, page: u64) -> Charged {
         let value = |key: &str| value_of(text, key).unwrap_or(0);
         let kernel = value("kernel").saturating_sub(value("slab_reclaimable"));
-        // `anon` counts only mapped pages. Pages read ahead from swap, or on their way there, are anonymous but not mapped.
+        // `anon` counts only mapped pages. Pages read ahead from swap, or being written to swap, are anonymous but not mapped.
         let (mapped, swap_cached) = (value("anon") + value("shmem"), value("swapcached"));
         let anonymous = mapped.max(value("active_anon") + value("inactive_anon"));
-        // Pages being written to swap count both as swap cache and as write-back.
+        // Pages being written to swap count both as swap cache and as write-back, so their number is subtracted from both.
         let to_swap = value("file_writeback").min(swap_cached).min(anonymous - mapped);
         let refaults = value("workingset_refault_anon") + value("workingset_refault_file");
         Charged {
@@ -119,7 +125,7 @@ impl Charged {
         Charged { current: self.current.saturating_add(packed), packed, ..self }
     }
 
-    /// The sum of both.
+    /// The sum of the charges of two groups.
     pub(crate) fn with(self, other: &Charged) -> Charged {
         Charged {
             current: self.current + other.current,
@@ -136,27 +142,28 @@ impl Charged {
         }
     }
 
-    /// The charge without that of others within it.
-    pub(crate) fn without(self, others: &[Charged]) -> Charged {
-        let less = |own: u64, field: fn(&Charged) -> u64| own.saturating_sub(others.iter().map(field).sum());
+    /// The charge of a group without the charges of `inner` groups in it.
+    pub(crate) fn without(self, inner: &[Charged]) -> Charged {
+        let rest = |own: u64, field: fn(&Charged) -> u64| own.saturating_sub(inner.iter().map(field).sum());
         Charged {
-            current: less(self.current, |c| c.current),
-            packed: less(self.packed, |c| c.packed),
-            swapped: less(self.swapped, |c| c.swapped),
-            anonymous: less(self.anonymous, |c| c.anonymous),
-            swap_cached: less(self.swap_cached, |c| c.swap_cached),
-            dirty: less(self.dirty, |c| c.dirty),
-            kernel: less(self.kernel, |c| c.kernel),
-            inactive_file: less(self.inactive_file, |c| c.inactive_file),
-            cached: less(self.cached, |c| c.cached),
-            refaulted: less(self.refaulted, |c| c.refaulted),
-            reclaimed: less(self.reclaimed, |c| c.reclaimed),
+            current: rest(self.current, |c| c.current),
+            packed: rest(self.packed, |c| c.packed),
+            swapped: rest(self.swapped, |c| c.swapped),
+            anonymous: rest(self.anonymous, |c| c.anonymous),
+            swap_cached: rest(self.swap_cached, |c| c.swap_cached),
+            dirty: rest(self.dirty, |c| c.dirty),
+            kernel: rest(self.kernel, |c| c.kernel),
+            inactive_file: rest(self.inactive_file, |c| c.inactive_file),
+            cached: rest(self.cached, |c| c.cached),
+            refaulted: rest(self.refaulted, |c| c.refaulted),
+            reclaimed: rest(self.reclaimed, |c| c.reclaimed),
         }
     }
 
-    /// The policy's form, with the fields of other files left at their defaults.
+    /// The charge in the form that the policy takes. Fields of [`UnitMemory`] from other files keep their defaults.
     pub(crate) fn unit(self) -> UnitMemory {
-        // On a busy machine with Linux 7.3, memory.stat was seen to lag by a second. memory.current does not.
+        // On a busy machine with Linux 7.3, memory.stat was seen to lag by a second, and memory.current does not. The difference
+        // is reported as uncounted.
         let counted = self
             .packed
             .saturating_add(self.anonymous)
@@ -185,38 +192,38 @@ pub(crate) fn stalled_ns(text: &str) -> u64 {
     total.and_then(|us| us.parse::<u64>().ok()).unwrap_or(0).saturating_mul(1_000)
 }
 
-/// The tightest bound of a control group and its ancestors up to the mount; `None` if there is none.
+/// The tightest bound of a control group and its ancestors up to the mount, in bytes; `None` if there is no bound.
 pub(crate) fn tightest_bound(dir: &Path, mount: &Path) -> Option<u64> {
     dir.ancestors().take_while(|dir| dir.starts_with(mount)).filter_map(bound_of).min()
 }
 
-/// A control group's own bound, in bytes; `None` if it has none.
+/// A control group's own bound, in bytes; `None` if it is unbounded.
 pub(crate) fn bound_of(dir: &Path) -> Option<u64> {
     let bound = |file: &str| host::read_to_string(&dir.join(file)).ok()?.trim().parse::<u64>().ok();
     ["memory.max", "memory.high"].into_iter().filter_map(bound).min()
 }
 
-/// Bytes that a control group may still swap out, by its own swap bound and its ancestors'; `None` if unlimited.
+/// Bytes that a control group may still swap out, by its own swap bound and its ancestors' bounds; `None` if unlimited.
 pub(crate) fn swap_room(dir: &Path, mount: &Path) -> Option<u64> {
     let number = |dir: &Path, file: &str| -> Option<u64> {
         host::read_to_string(&dir.join(file)).ok()?.trim().parse().ok()
     };
     let room = |dir: &Path| {
-        let most = number(dir, "memory.swap.max")?;
-        Some(most.saturating_sub(number(dir, "memory.swap.current").unwrap_or(0)))
+        let bound = number(dir, "memory.swap.max")?;
+        Some(bound.saturating_sub(number(dir, "memory.swap.current").unwrap_or(0)))
     };
     dir.ancestors().take_while(|dir| dir.starts_with(mount)).filter_map(room).min()
 }
 
-/// Whether memory.low takes effect below `dir`: `dir` and each ancestor must be protected themselves, except for the hierarchy's
-/// root, which has no such file.
+/// Whether memory.low takes effect below `dir`: `dir` and each of its ancestors must have a memory.low above 0, except for the
+/// hierarchy's root, which has no such file.
 pub(crate) fn is_protected(dir: &Path, mount: &Path) -> bool {
-    let above = dir.ancestors().take_while(|dir| dir.starts_with(mount));
-    let unprotected = |dir: &Path| match host::read_to_string(&dir.join("memory.low")) {
+    let mut chain = dir.ancestors().take_while(|dir| dir.starts_with(mount));
+    let is_unprotected = |dir: &Path| match host::read_to_string(&dir.join("memory.low")) {
         Ok(text) => text.trim() == "0",
         Err(error) => error.kind() != io::ErrorKind::NotFound,
     };
-    !above.into_iter().any(unprotected)
+    !chain.any(is_unprotected)
 }
 
 #[cfg(test)]
@@ -226,7 +233,8 @@ mod tests {
 
     #[test]
     fn a_group_is_charged_what_memory_stat_says() {
-        let text = "anon 1000\nfile 9000\nkernel 300\nshmem 50\nfile_dirty 7\nfile_writeback 3\nswapcached 23\ninactive_anon 800\nactive_anon 275\ninactive_file 4000\n\
+        let text = "anon 1000\nfile 9000\nkernel 300\nshmem 50\nfile_dirty 7\nfile_writeback 3\nswapcached 23\n\
+                    inactive_anon 800\nactive_anon 275\ninactive_file 4000\n\
                     active_file 600\nslab_reclaimable 100\nworkingset_refault_anon 2\nworkingset_refault_file 3\npgsteal 6\n";
         let seen = Charged::parse(text, 4_096);
         let expected = Charged {
@@ -256,7 +264,7 @@ mod tests {
 
     /// A unit's memory on zram counts as used by it, without its sub-units' part.
     #[test]
-    fn what_is_packed_counts_as_used() {
+    fn packed_memory_counts_as_used() {
         let dir = tempfile::tempdir().unwrap();
         for (file, text) in [("current", "1000\n"), ("stat", "anon 900\n"), ("swap.current", "400\n")] {
             std::fs::write(dir.path().join(format!("memory.{file}")), text).unwrap();
@@ -278,7 +286,7 @@ mod tests {
 
     /// A container of 1 MiB in a slice with 512 KiB; protection takes effect only while all ancestors have it.
     #[test]
-    fn what_stands_above_bounds_and_protects() {
+    fn bounds_and_protection_of_ancestors_count() {
         let mount = tempfile::tempdir().unwrap();
         let dir = mount.path().join("slice/container");
         std::fs::create_dir_all(&dir).unwrap();

@@ -1,21 +1,21 @@
 //! The order in which a process's mappings are paged out.
 //!
 //! Rule: the mapping with the most unreferenced memory (resident less referenced, in whole MiB) comes first. Tie-break: the
-//! mapping with the most memory that can be taken. Pages that cannot be taken are left out: pages mapped by several processes,
-//! locked pages, reserved huge pages, devices, and without free swap all anonymous pages.
+//! mapping with the most memory that can be paged out. Some pages cannot be paged out: pages mapped by several processes, locked
+//! pages, reserved huge pages, devices, and without free swap all anonymous pages.
 //!
 //! Limits: the kernel clears reference bits only while it reclaims. So on a machine with enough memory, nearly every page
 //! counts as referenced, and the largest mapping comes first.
 //!
 //! Source: proc.rst, "smaps".
 
-/// Flags of mappings that cannot be paged out: locked, device memory, huge pages.
-const REFUSING: [&str; 4] = ["lo", "pf", "io", "ht"];
+/// Flags in `VmFlags` of mappings that cannot be paged out: locked, device memory, huge pages.
+const UNPAGEABLE_FLAGS: [&str; 4] = ["lo", "pf", "io", "ht"];
 
 /// One mapping of a process. Sizes in bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Mapping {
-    /// Its first address, and the address behind its last.
+    /// Its first address, and the address behind its last byte.
     pub(crate) start: u64,
     pub(crate) end: u64,
     resident: u64,
@@ -24,24 +24,24 @@ pub(crate) struct Mapping {
     private: u64,
     /// Anonymous pages.
     anonymous: u64,
-    refuses: bool,
+    is_unpageable: bool,
 }
 
 impl Mapping {
-    /// The most that can be taken from it, in bytes. `swap`: whether there is free swap.
+    /// The most that can be paged out of it, in bytes. `swap`: whether there is free swap.
     pub(crate) fn takeable(&self, swap: bool) -> u64 {
         let in_files = self.private.saturating_sub(self.anonymous);
-        match (self.refuses, swap) {
+        match (self.is_unpageable, swap) {
             (true, _) => 0,
             (false, true) => self.private,
             (false, false) => in_files,
         }
     }
 
-    /// The sort key: the smallest comes first.
+    /// The sort key by which mappings are paged out, the smallest first.
     pub(crate) fn rank(&self, swap: bool) -> impl Ord + use<> {
-        let untouched = self.resident.saturating_sub(self.referenced) >> 20;
-        (std::cmp::Reverse(untouched), std::cmp::Reverse(self.takeable(swap)), self.start)
+        let unreferenced_mib = self.resident.saturating_sub(self.referenced) >> 20;
+        (std::cmp::Reverse(unreferenced_mib), std::cmp::Reverse(self.takeable(swap)), self.start)
     }
 }
 
@@ -54,21 +54,23 @@ pub(crate) fn parse(text: &str) -> Vec<Mapping> {
             if let Some(mapping) = mappings.last_mut() {
                 set_field(mapping, key, rest);
             }
-        } else if let Some((start, end)) = range(key) {
+        } else if let Some((start, end)) = parse_range(key) {
             mappings.push(Mapping { start, end, ..Mapping::default() });
         }
     }
     mappings
 }
 
-fn range(text: &str) -> Option<(u64, u64)> {
+/// Parses an address range `55d0-55d1`.
+fn parse_range(text: &str) -> Option<(u64, u64)> {
     let (start, end) = text.split_once('-')?;
     Some((u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?))
 }
 
+/// Adds a line `KEY: REST` of smaps to the mapping that it describes.
 fn set_field(mapping: &mut Mapping, key: &str, rest: &str) {
     if key == "VmFlags" {
-        mapping.refuses = rest.split_whitespace().any(|flag| REFUSING.contains(&flag));
+        mapping.is_unpageable = rest.split_whitespace().any(|flag| UNPAGEABLE_FLAGS.contains(&flag));
         return;
     }
     let kib = rest.split_whitespace().next().and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0);
@@ -82,7 +84,7 @@ fn set_field(mapping: &mut Mapping, key: &str, rest: &str) {
     }
 }
 
-/// A page as /proc/PID/pagemap shows it.
+/// A page's entry in /proc/PID/pagemap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Page(pub(crate) u64);
 
@@ -95,20 +97,20 @@ impl Page {
         self.0 & Page::PRESENT != 0
     }
 
-    /// Whether it is resident, no other process maps it, and it has a file or free swap to go to.
-    pub(crate) fn can_go(self, swap: bool) -> bool {
+    /// Whether it can be paged out: it is resident, no other process maps it, and a file or free swap can take it.
+    pub(crate) fn is_pageable(self, swap: bool) -> bool {
         self.is_present() && self.0 & Page::EXCLUSIVE != 0 && (swap || self.0 & Page::IN_FILE != 0)
     }
 }
 
-/// Runs of pages that can go, as first page and length; at most `pages_max` pages in total.
+/// The first `pages_max` pages that can be paged out, as runs of consecutive pages: the index of the first page, and the length.
 pub(crate) fn runs(pages: &[Page], swap: bool, pages_max: usize) -> Vec<(usize, usize)> {
     let mut runs: Vec<(usize, usize)> = Vec::new();
-    let can_go = pages.iter().enumerate().filter(|(_, page)| page.can_go(swap));
-    for (at, _) in can_go.take(pages_max) {
+    let pageable = pages.iter().enumerate().filter(|(_, page)| page.is_pageable(swap));
+    for (index, _) in pageable.take(pages_max) {
         match runs.last_mut() {
-            Some((first, count)) if *first + *count == at => *count += 1,
-            _ => runs.push((at, 1)),
+            Some((first, count)) if *first + *count == index => *count += 1,
+            _ => runs.push((index, 1)),
         }
     }
     runs
@@ -146,7 +148,7 @@ VmFlags: rd wr lo
 ";
 
     #[test]
-    fn what_could_be_taken_of_mappings() {
+    fn locked_and_shared_pages_cannot_be_paged_out() {
         let mappings = parse(SMAPS);
         let shown: Vec<_> = mappings.iter().map(|m| (m.start, m.takeable(true), m.takeable(false))).collect();
         let mib = 1 << 20;
@@ -158,7 +160,7 @@ VmFlags: rd wr lo
 
     /// 10 MiB untouched, of 20; 10 untouched, of 90; 300 touched.
     #[test]
-    fn the_untouched_go_first_and_then_the_large() {
+    fn unreferenced_mappings_come_first_then_large_ones() {
         let mapping = |start, resident: u64, untouched: u64| Mapping {
             start,
             resident: resident << 20,
@@ -172,9 +174,13 @@ VmFlags: rd wr lo
     }
 
     proptest! {
-        /// Never more pages than asked for, each of them one that can go, and all of those if there is room.
+        /// Never more pages than asked for; only pages that can be paged out, and all of these unless the limit is reached.
         #[test]
-        fn runs_hold_what_can_go(bits in proptest::collection::vec(0u8..8, 0..200), max in 0usize..100, swap: bool) {
+        fn runs_have_the_first_pageable_pages(
+            bits in proptest::collection::vec(0u8..8, 0..200),
+            max in 0usize..100,
+            swap: bool,
+        ) {
             let page = |bits: &u8| {
                 let bit = |n: u8, value: u64| if bits & n != 0 { value } else { 0 };
                 Page(bit(1, Page::PRESENT) | bit(2, Page::IN_FILE) | bit(4, Page::EXCLUSIVE))
@@ -182,13 +188,13 @@ VmFlags: rd wr lo
             let pages: Vec<Page> = bits.iter().map(page).collect();
             let runs = runs(&pages, swap, max);
             let taken: Vec<usize> = runs.iter().flat_map(|(first, count)| *first..first + count).collect();
-            let all: Vec<usize> = (0..pages.len()).filter(|at| pages[*at].can_go(swap)).collect();
+            let all: Vec<usize> = (0..pages.len()).filter(|at| pages[*at].is_pageable(swap)).collect();
             prop_assert_eq!(&taken[..], &all[..all.len().min(max)]);
             prop_assert!(runs.windows(2).all(|pair| pair[0].0 + pair[0].1 < pair[1].0));
         }
 
         #[test]
-        fn nonsense_is_no_mapping_to_panic_on(text in "[-0-9a-f: kBVmFlagsRs\n]{0,200}") {
+        fn malformed_text_does_not_panic(text in "[-0-9a-f: kBVmFlagsRs\n]{0,200}") {
             parse(&text);
         }
     }

@@ -15,11 +15,11 @@ use std::num::NonZero;
 use std::thread;
 use std::time::Duration;
 
-/// Each thread that scans pages takes at most 1/800 of the machine's CPU time.
-const THREAD_COST: u32 = 800;
+/// Each thread that scans pages takes at most one part in 800 of the machine's CPU time.
+const SCAN_COST_DIVISOR: u32 = 800;
 
-/// How long a thread pauses after a scan, so that it stays within [`THREAD_COST`] of all CPUs together.
-fn rest_after(took: Duration) -> Duration {
+/// How long a thread pauses after a scan of this duration, so that it takes at most 1/[`SCAN_COST_DIVISOR`] of all CPUs together.
+fn rest_after(scan: Duration) -> Duration {
     let cpus = thread::available_parallelism().map_or(1, NonZero::get);
-    took * (THREAD_COST / u32::try_from(cpus).unwrap_or(THREAD_COST)).max(1)
+    scan * (SCAN_COST_DIVISOR / u32::try_from(cpus).unwrap_or(SCAN_COST_DIVISOR)).max(1)
 }

@@ -1,17 +1,19 @@
 //! A process's portion of memory that several processes map.
 //!
-//! Problem: /proc/PID/status is cheap, but it counts a page that several processes map in each of them: a server's shared memory
-//! once for each worker. `smaps_rollup` divides each page among the processes that map it, but walks all pages of the process.
+//! Problem: /proc/PID/status is cheap, but it counts a page in each process that maps it: a server's shared memory once for each
+//! worker. `smaps_rollup` divides each page among the processes that map it, but walks all pages of the process.
 //!
-//! Algorithm: a thread reads the latter for the [`PROCESSES_MAX`] largest processes of each unit with more than one, and keeps
-//! the ratio of both. It then pauses for [`REST_TIMES`] times as long as that took, and at least for [`EVERY`].
+//! Algorithm: a process's *portion* is the ratio of its memory in `smaps_rollup` to its memory in `status`. A thread measures the
+//! portions of the [`PROCESSES_MAX`] largest processes of each unit with more than one process. It then pauses for
+//! [`REST_TIMES`] times as long as that took, and at least for [`PAUSE_MIN`]. Between measurements, memory in `status` times the
+//! portion counts as the process's own.
 //!
-//! Cost: a process that has not run since its measurement is measured again after [`AGAIN`], since other processes may have
-//! mapped or unmapped its pages. If the set of measured processes has changed, it is measured again after [`SETTLED`]. So on an
-//! idle machine, each process is measured once a minute.
+//! Cost: a process that has not run since its measurement is measured again only after [`VALID_USUALLY`], since other processes
+//! may have mapped or unmapped its pages. If the set of measured processes has changed since, it is measured again after
+//! [`VALID_AFTER_CHANGE`]. So on an idle machine, each process is measured once a minute.
 //!
-//! Limits: a process counts in full until its ratio is known, which takes some seconds. It always counts in full if
-//! [`PROCESSES_MAX`] processes are larger, or if it is smaller than [`BYTES_MIN`]. Ratios are some seconds old.
+//! Limits: a process's memory counts in full until its portion is known, which takes some seconds. It always counts in full if
+//! [`PROCESSES_MAX`] processes of the unit are larger, or if it is smaller than [`BYTES_MIN`]. Portions are some seconds old.
 //!
 //! Source: proc.rst, `smaps_rollup`.
 
@@ -28,29 +30,29 @@ use crate::observe::process::{ProcFs, ProcessKey, Resident, is_alive};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Holder {
     pub(crate) process: ProcessKey,
-    /// Its resident memory.
+    /// Its resident memory, as `status` shows it.
     pub(crate) shown: Resident,
-    /// The portion that counts as its own.
+    /// The part of `shown` that counts as its own.
     pub(crate) own: Resident,
-    /// Its CPU clock then, if it can be read: while the clock stands still, the process has not run.
+    /// Its CPU clock, if it can be read: while the clock stands still, the process has not run.
     pub(crate) clock: Option<u64>,
 }
 
 /// The shortest pause between two rounds.
-const EVERY: Duration = Duration::from_secs(2);
-/// When a sleeping process is measured again, and when if the set of processes has changed.
-const AGAIN: Duration = Duration::from_secs(60);
-const SETTLED: Duration = Duration::from_secs(10);
+const PAUSE_MIN: Duration = Duration::from_secs(2);
+/// For how long the measurement of a sleeping process is valid: usually, and if the set of processes has changed since.
+const VALID_USUALLY: Duration = Duration::from_secs(60);
+const VALID_AFTER_CHANGE: Duration = Duration::from_secs(10);
 /// The thread takes at most 1/50 of a CPU.
 const REST_TIMES: u32 = 50;
 /// The most processes measured in a unit.
 const PROCESSES_MAX: usize = 32;
 /// Smaller processes are not measured.
 const BYTES_MIN: u64 = 1 << 20;
-/// The denominator of a ratio.
-const WHOLE: u64 = 1 << 16;
+/// The denominator of portions.
+const DENOMINATOR: u64 = 1 << 16;
 
-/// A process's portions of its resident memory, in units of 1/[`WHOLE`].
+/// A process's portions of its resident memory, in units of 1/[`DENOMINATOR`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Portion {
     anonymous: u64,
@@ -58,16 +60,19 @@ struct Portion {
 }
 
 impl Portion {
+    /// The ratio of a process's own part (PSS) to its resident memory.
     fn of(own: Resident, shown: Resident) -> Portion {
         let ratio = |own: u64, shown: u64| {
-            let ratio = u128::from(own) * u128::from(WHOLE) / u128::from(shown.max(1));
-            u64::try_from(ratio).unwrap_or(WHOLE).min(WHOLE)
+            let ratio = u128::from(own) * u128::from(DENOMINATOR) / u128::from(shown.max(1));
+            u64::try_from(ratio).unwrap_or(DENOMINATOR).min(DENOMINATOR)
         };
         Portion { anonymous: ratio(own.anonymous, shown.anonymous), file: ratio(own.file, shown.file) }
     }
 
+    /// The own part of this resident memory.
     fn apply(self, shown: Resident) -> Resident {
-        let scale = |bytes: u64, ratio: u64| bytes / WHOLE * ratio + bytes % WHOLE * ratio / WHOLE;
+        let scale =
+            |bytes: u64, ratio: u64| bytes / DENOMINATOR * ratio + bytes % DENOMINATOR * ratio / DENOMINATOR;
         Resident { anonymous: scale(shown.anonymous, self.anonymous), file: scale(shown.file, self.file) }
     }
 }
@@ -76,26 +81,28 @@ impl Portion {
 #[derive(Debug, Default)]
 pub(crate) struct Portions {
     shared: Arc<Shared>,
-    begun: bool,
+    has_begun: bool,
 }
 
+/// The state that the thread and the daemon's loop share.
 #[derive(Debug, Default)]
 struct Shared {
     targets: Mutex<Targets>,
     known: Mutex<BTreeMap<ProcessKey, Measurement>>,
-    ended: AtomicBool,
+    has_ended: AtomicBool,
 }
 
 /// The processes to measure.
 #[derive(Debug, Clone, Default)]
 struct Targets {
-    /// With their CPU clocks.
+    /// The processes with their CPU clocks.
     processes: BTreeMap<ProcessKey, Option<u64>>,
     /// When the set of processes last changed.
     changed: Option<Instant>,
 }
 
 impl Targets {
+    /// Replaces the processes, and notes whether the set has changed.
     fn follow(&mut self, processes: BTreeMap<ProcessKey, Option<u64>>, now: Instant) {
         if !processes.keys().eq(self.processes.keys()) {
             self.changed = Some(now);
@@ -104,7 +111,8 @@ impl Targets {
     }
 }
 
-/// The result for one process, its CPU clock before, and the time. Without a portion the process counts in full.
+/// The result for one process, with its CPU clock before the measurement, and the time of the measurement. Without a portion, the
+/// process's memory counts in full.
 #[derive(Debug, Clone, Copy)]
 struct Measurement {
     portion: Option<Portion>,
@@ -113,11 +121,15 @@ struct Measurement {
 }
 
 impl Measurement {
-    /// Whether the result is still valid for a process whose clock is now `clock`, if the set of processes changed at `changed`.
-    fn holds(&self, clock: Option<u64>, changed: Option<Instant>, now: Instant) -> bool {
+    /// Whether the result is still valid for a process whose CPU clock is now `clock`, if the set of processes last changed at
+    /// `changed`.
+    fn is_valid(&self, clock: Option<u64>, changed: Option<Instant>, now: Instant) -> bool {
         let age = now.saturating_duration_since(self.at);
-        let after = changed.is_none_or(|changed| self.at > changed);
-        clock.is_some() && clock == self.clock && age < AGAIN && (after || age < SETTLED)
+        let is_after_change = changed.is_none_or(|changed| self.at > changed);
+        clock.is_some()
+            && clock == self.clock
+            && age < VALID_USUALLY
+            && (is_after_change || age < VALID_AFTER_CHANGE)
     }
 }
 
@@ -142,18 +154,18 @@ impl Portions {
             units.iter().flat_map(|unit| worth_measuring(unit)).collect();
         let wanted = !targets.is_empty();
         lock(&self.shared.targets).follow(targets, Instant::now());
-        if wanted && !self.begun {
+        if wanted && !self.has_begun {
             let shared = Arc::clone(&self.shared);
             let thread = thread::Builder::new().name("portions".to_owned());
             // Without a thread, every process counts in full.
-            self.begun = thread.spawn(move || run(&shared)).is_ok();
+            self.has_begun = thread.spawn(move || run(&shared)).is_ok();
         }
     }
 }
 
 impl Drop for Portions {
     fn drop(&mut self) {
-        self.shared.ended.store(true, Ordering::Relaxed);
+        self.shared.has_ended.store(true, Ordering::Relaxed);
     }
 }
 
@@ -167,24 +179,26 @@ fn worth_measuring(unit: &[Holder]) -> Vec<(ProcessKey, Option<u64>)> {
     large.into_iter().take(PROCESSES_MAX).map(|holder| (holder.process, holder.clock)).collect()
 }
 
+/// The thread's loop: measures the processes whose measurements are no longer valid, and pauses.
 fn run(shared: &Shared) {
     let Ok(mut procfs) = ProcFs::open(Path::new("/proc")) else { return };
-    while !shared.ended.load(Ordering::Relaxed) {
+    while !shared.has_ended.load(Ordering::Relaxed) {
         let begun = Instant::now();
         let Targets { processes, changed } = lock(&shared.targets).clone();
         let mut known = lock(&shared.known).clone();
         known.retain(|key, _| processes.contains_key(key));
         for (key, clock) in processes {
             let now = Instant::now();
-            if known.get(&key).is_none_or(|measured| !measured.holds(clock, changed, now)) {
+            if known.get(&key).is_none_or(|measured| !measured.is_valid(clock, changed, now)) {
                 known.insert(key, Measurement { portion: measure(&mut procfs, key), clock, at: now });
             }
         }
         *lock(&shared.known) = known;
-        thread::sleep(EVERY.max(begun.elapsed() * REST_TIMES));
+        thread::sleep(PAUSE_MIN.max(begun.elapsed() * REST_TIMES));
     }
 }
 
+/// The present portion of a process; `None` if it has ended or may not be read.
 fn measure(procfs: &mut ProcFs, key: ProcessKey) -> Option<Portion> {
     let own = procfs.proportional(key.pid).ok()??;
     let shown = procfs.resident(key.pid).ok()??;
@@ -202,7 +216,7 @@ mod tests {
 
     /// A third of 300 MiB of anonymous memory is its own, and all of 40 MiB of file pages.
     #[test]
-    fn a_portion_holds_for_later_sizes() {
+    fn a_portion_applies_to_later_sizes() {
         let mib = |anonymous: u64, file: u64| Resident { anonymous: anonymous << 20, file: file << 20 };
         let portion = Portion::of(mib(100, 40), mib(300, 40));
         let later = portion.apply(mib(600, 80));
@@ -212,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_of_several_are_asked() {
+    fn the_largest_of_several_processes_are_measured() {
         let pids = |unit: &[Holder]| worth_measuring(unit).iter().map(|(key, _)| key.pid).collect::<Vec<_>>();
         assert!(pids(&[holder(1, 900)]).is_empty(), "a single process shares with no other");
         assert_eq!(pids(&[holder(1, 5), holder(2, 9), holder(3, 0)]), [2, 1]);
@@ -222,15 +236,17 @@ mod tests {
 
     /// While its process sleeps, a result holds for a minute, or for ten seconds if the set of processes changed.
     #[test]
-    fn who_sleeps_is_asked_seldom() {
+    fn a_sleeping_process_is_measured_rarely() {
         let now = Instant::now();
         let later = |seconds| now + Duration::from_secs(seconds);
         let measured = Measurement { portion: None, clock: Some(5), at: now };
-        assert!(measured.holds(Some(5), None, later(59)) && !measured.holds(Some(5), None, later(60)));
-        assert!(!measured.holds(Some(6), None, later(1)), "it ran");
-        assert!(!Measurement { clock: None, ..measured }.holds(None, None, later(1)), "it may have run");
+        assert!(measured.is_valid(Some(5), None, later(59)) && !measured.is_valid(Some(5), None, later(60)));
+        assert!(!measured.is_valid(Some(6), None, later(1)), "it ran");
+        assert!(!Measurement { clock: None, ..measured }.is_valid(None, None, later(1)), "it may have run");
         let changed = Some(later(1));
-        assert!(measured.holds(Some(5), changed, later(9)) && !measured.holds(Some(5), changed, later(10)));
+        assert!(
+            measured.is_valid(Some(5), changed, later(9)) && !measured.is_valid(Some(5), changed, later(10))
+        );
         let mut targets = Targets::default();
         targets.follow(BTreeMap::from([(holder(1, 9).process, Some(5))]), now);
         targets.follow(BTreeMap::from([(holder(1, 9).process, Some(7))]), later(1));

@@ -1,14 +1,14 @@
-//! Charges for others: file pages are charged to the unit that first touched them, although processes of other units may map
-//! them, too.
+//! Estimates how much of a unit's charge is for others: a file page is charged to the unit that first touched it, although
+//! processes of other units may map the page, too.
 //!
-//! Problem: a page is charged to one control group, and may have many users. But for a page that a process maps, the kernel shows
-//! which control group is charged, and the page's number of mappings.
+//! Problem: the kernel charges a page to one control group, and counts nowhere how much each unit uses. But for a page that a
+//! process maps, it shows which control group is charged, and the page's number of mappings.
 //!
-//! Algorithm: every [`EVERY`], up to [`PROCESSES_MAX`] processes of each unit are sampled. Among the pages of the files that
-//! such a process maps, [`SAMPLES`] are drawn by stratified sampling. A resident page that is charged to another unit counts as
-//! a charge of that unit for others, divided by the page's mappings. The result estimates the part of each unit's charge that
-//! would move to others if every page were charged in equal parts to the processes that map it. A thread does this, for a small
-//! part of the machine's time ([`rest_after`]).
+//! Algorithm: in each round, up to [`PROCESSES_MAX`] processes of each unit are sampled. Among the pages of the files that such a
+//! process maps, [`SAMPLES`] are drawn by stratified sampling. A resident page that is charged to another unit counts as a charge
+//! of that unit for others, divided by the page's number of mappings. The result estimates the part of each unit's charge that
+//! would move to others if every page were charged in equal parts to the processes that map it. A thread does this, with pauses
+//! of at least [`PAUSE_MIN`] that keep it to a small part of the machine's time ([`rest_after`]).
 //!
 //! Limits: the estimate's error is some percent of the mapped memory. Files that are read without being mapped are not seen. It
 //! takes root (`CAP_SYS_ADMIN`), and a kernel with `CONFIG_PROC_PAGE_MONITOR`.
@@ -30,12 +30,12 @@ use crate::host::{self, File};
 use crate::observe::knob::read;
 
 /// The shortest pause between two rounds.
-const EVERY: Duration = Duration::from_secs(10);
+const PAUSE_MIN: Duration = Duration::from_secs(10);
 /// The most processes sampled in a unit, and pages sampled in a process.
 const PROCESSES_MAX: usize = 16;
 const SAMPLES: u64 = 256;
 
-/// Bits of /proc/PID/pagemap.
+/// Bits of an entry of /proc/PID/pagemap: whether the page is resident, and the number of its frame.
 const PRESENT: u64 = 1 << 63;
 const FRAME: u64 = (1 << 55) - 1;
 
@@ -45,11 +45,11 @@ pub(crate) struct Sharing(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// The control groups of units' own processes.
+    /// The control groups that directly contain units' processes.
     leaves: Mutex<Vec<PathBuf>>,
     /// By such a control group: its charge for others, in bytes.
-    found: Mutex<BTreeMap<PathBuf, u64>>,
-    ended: AtomicBool,
+    charges: Mutex<BTreeMap<PathBuf, u64>>,
+    has_ended: AtomicBool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -64,11 +64,11 @@ impl Sharing {
         let of_thread = Arc::clone(&shared);
         let run = move || {
             let mut random = 1;
-            while !of_thread.ended.load(Ordering::Relaxed) {
+            while !of_thread.has_ended.load(Ordering::Relaxed) {
                 let begun = Instant::now();
                 let leaves = lock(&of_thread.leaves).clone();
-                *lock(&of_thread.found) = sample(&leaves, &frames, &mut random);
-                thread::sleep(EVERY.max(rest_after(begun.elapsed())));
+                *lock(&of_thread.charges) = sample(&leaves, &frames, &mut random);
+                thread::sleep(PAUSE_MIN.max(rest_after(begun.elapsed())));
             }
         };
         thread::Builder::new().name("sharing".to_owned()).spawn(run).ok()?;
@@ -82,83 +82,88 @@ impl Sharing {
 
     /// A control group's charge for others, in bytes.
     pub(crate) fn of(&self, leaf: &Path) -> u64 {
-        lock(&self.0.found).get(leaf).copied().unwrap_or(0)
+        lock(&self.0.charges).get(leaf).copied().unwrap_or(0)
     }
 }
 
 impl Drop for Sharing {
     fn drop(&mut self) {
-        self.0.ended.store(true, Ordering::Relaxed);
+        self.0.has_ended.store(true, Ordering::Relaxed);
     }
 }
 
-/// The kernel's tables of page frames: a number of 8 bytes for each.
+/// The kernel's tables of page frames, which have a number of 8 bytes for each frame.
 struct Frames {
     proc: PathBuf,
+    /// The inode of the control group that is charged for the frame.
     charged_to: File,
-    mapped: File,
+    /// How often the frame is mapped.
+    mapping_counts: File,
 }
 
 impl Frames {
     fn open(proc: &Path) -> io::Result<Frames> {
-        let (charged_to, mapped) =
+        let (charged_to, mapping_counts) =
             (File::open(&proc.join("kpagecgroup"))?, File::open(&proc.join("kpagecount"))?);
         // Some sandboxes allow opening these files, but not reading them.
         number(&charged_to, 0)?;
-        Ok(Frames { proc: proc.to_owned(), charged_to, mapped })
+        Ok(Frames { proc: proc.to_owned(), charged_to, mapping_counts })
     }
 }
 
+/// The number at an index of a table.
 fn number(file: &File, index: u64) -> io::Result<u64> {
     let mut bytes = [0; 8];
     file.read_exact_at(&mut bytes, index.saturating_mul(8))?;
     Ok(u64::from_ne_bytes(bytes))
 }
 
-/// Each control group's charge for others.
+/// Estimates each control group's charge for others, in bytes. `random` is the state of the random numbers.
 fn sample(leaves: &[PathBuf], frames: &Frames, random: &mut u64) -> BTreeMap<PathBuf, u64> {
-    // A control group's number is its folder's inode.
-    let numbered = |leaf: &PathBuf| Some((host::look(leaf).ok()?.ino(), leaf.clone()));
-    let owners: BTreeMap<u64, PathBuf> = leaves.iter().filter_map(numbered).collect();
-    let mut found = BTreeMap::new();
+    // The kernel's tables identify a control group by its folder's inode.
+    let by_inode = |leaf: &PathBuf| Some((host::look(leaf).ok()?.ino(), leaf.clone()));
+    let owners: BTreeMap<u64, PathBuf> = leaves.iter().filter_map(by_inode).collect();
+    let mut charges = BTreeMap::new();
     for (own, leaf) in &owners {
         let text = read(&leaf.join("cgroup.procs")).unwrap_or_default();
         let pids: Vec<&str> = text.lines().collect();
-        let every = pids.len().div_ceil(PROCESSES_MAX).max(1);
-        for pid in pids.iter().step_by(every) {
+        // Each sampled process stands for `step` processes.
+        let step = pids.len().div_ceil(PROCESSES_MAX).max(1);
+        for pid in pids.iter().step_by(step) {
             for (owner, bytes) in sample_process(&frames.proc.join(pid), frames, random) {
                 if let Some(owner) = owners.get(&owner).filter(|_| owner != *own) {
-                    *found.entry(owner.clone()).or_insert(0) += bytes * every as u64;
+                    *charges.entry(owner.clone()).or_insert(0) += bytes * step as u64;
                 }
             }
         }
     }
-    found
+    charges
 }
 
-/// A process's part of the file pages that it maps, in bytes, by the control group that is charged for them. Empty for a process
-/// that has ended.
+/// Estimates a process's part of the file pages that it maps, in bytes, by the inode of the control group that is charged for
+/// them. `folder` is the process's folder in /proc. Empty for a process that has ended.
 fn sample_process(folder: &Path, frames: &Frames, random: &mut u64) -> BTreeMap<u64, u64> {
-    let mut used = BTreeMap::new();
+    let mut bytes_by_owner = BTreeMap::new();
     let page = page_bytes();
-    let Ok(pagemap) = File::open(&folder.join("pagemap")) else { return used };
-    let mappings = files(&read(&folder.join("maps")).unwrap_or_default());
+    let Ok(pagemap) = File::open(&folder.join("pagemap")) else { return bytes_by_owner };
+    let mappings = file_mappings(&read(&folder.join("maps")).unwrap_or_default());
     let pages: u64 = mappings.iter().map(|(from, to)| (to - from) / page).sum();
     let samples = pages.min(SAMPLES);
-    for sample in 0..samples {
+    // Stratified sampling: the pages are divided into `samples` strata of equal size, and one page is drawn from each.
+    for stratum in 0..samples {
         let boundary = |n: u64| u64::try_from(u128::from(pages) * u128::from(n) / u128::from(samples));
-        let (from, to) = (boundary(sample).unwrap_or(0), boundary(sample + 1).unwrap_or(pages));
-        let drawn = address(&mappings, (from + draw(random) % (to - from).max(1)) * page);
-        let Some((owner, mappers)) = drawn.and_then(|drawn| frame(&pagemap, frames, drawn / page)) else {
-            continue;
-        };
-        *used.entry(owner).or_insert(0) += pages * page / samples / mappers;
+        let (from, to) = (boundary(stratum).unwrap_or(0), boundary(stratum + 1).unwrap_or(pages));
+        let address = address_at(&mappings, (from + draw(random) % (to - from).max(1)) * page);
+        let charge = address.and_then(|address| charge_of(&pagemap, frames, address / page));
+        let Some((owner, mapping_count)) = charge else { continue };
+        *bytes_by_owner.entry(owner).or_insert(0) += pages * page / samples / mapping_count;
     }
-    used
+    bytes_by_owner
 }
 
-/// The control group charged for a process's page, and the page's number of mappings.
-fn frame(pagemap: &File, frames: &Frames, index: u64) -> Option<(u64, u64)> {
+/// The inode of the control group that is charged for a process's page, and the page's number of mappings. `index` is the page's
+/// address divided by the page size. `None` if the page is not resident.
+fn charge_of(pagemap: &File, frames: &Frames, index: u64) -> Option<(u64, u64)> {
     let entry = number(pagemap, index).ok()?;
     // Without the privilege, every frame number reads as 0.
     let frame = entry & FRAME;
@@ -166,11 +171,11 @@ fn frame(pagemap: &File, frames: &Frames, index: u64) -> Option<(u64, u64)> {
         return None;
     }
     let owner = number(&frames.charged_to, frame).ok()?;
-    Some((owner, number(&frames.mapped, frame).unwrap_or(1).max(1)))
+    Some((owner, number(&frames.mapping_counts, frame).unwrap_or(1).max(1)))
 }
 
 /// The address ranges of file mappings, from the text of /proc/PID/maps: `FROM-TO FLAGS OFFSET DEVICE INODE PATH`.
-fn files(text: &str) -> Vec<(u64, u64)> {
+fn file_mappings(text: &str) -> Vec<(u64, u64)> {
     let mapping = |line: &str| {
         let mut words = line.split_whitespace();
         let (from, to) = words.next()?.split_once('-')?;
@@ -183,8 +188,8 @@ fn files(text: &str) -> Vec<(u64, u64)> {
     text.lines().filter_map(mapping).collect()
 }
 
-/// The address of the byte at this offset in the concatenation of all mappings.
-fn address(mappings: &[(u64, u64)], mut offset: u64) -> Option<u64> {
+/// The address of the byte at an offset in the concatenation of all mappings.
+fn address_at(mappings: &[(u64, u64)], mut offset: u64) -> Option<u64> {
     for (from, to) in mappings {
         if offset < to - from {
             return Some(from + offset);
@@ -214,18 +219,18 @@ mod tests {
     fn mappings_of_files_are_those_with_an_inode() {
         let text = "1000-3000 r-xp 00000000 fd:01 42 /usr/bin/a\n5000-6000 rw-p 00000000 00:00 0 [heap]\n\
                     7000-9000 r--s 00001000 fd:01 43 /data with spaces\n9000-8000 r--s 0 fd:01 44 /odd\n";
-        let mappings = files(text);
+        let mappings = file_mappings(text);
         assert_eq!(mappings, [(0x1000, 0x3000), (0x7000, 0x9000)]);
-        assert_eq!(address(&mappings, 0x1fff), Some(0x2fff));
-        assert_eq!(address(&mappings, 0x2001), Some(0x7001));
-        assert_eq!(address(&mappings, 0x4000), None);
+        assert_eq!(address_at(&mappings, 0x1fff), Some(0x2fff));
+        assert_eq!(address_at(&mappings, 0x2001), Some(0x7001));
+        assert_eq!(address_at(&mappings, 0x4000), None);
     }
 
     /// Pages 1 to 4 of a process map a file. Page 1 is charged to its own unit; 2 to another, and only this process maps it; 3 to
     /// the other, and three processes map it; 4 is not resident. All are sampled: the other's charge for others is one page and a
     /// third.
     #[test]
-    fn a_page_is_divided_among_those_who_map_it() {
+    fn a_page_is_divided_among_its_mappings() {
         let proc = tempfile::tempdir().unwrap();
         let at = |name: &str| proc.path().join(name);
         let page = page_bytes();

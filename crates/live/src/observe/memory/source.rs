@@ -1,4 +1,4 @@
-//! Kernel files that are read often: kept open, and read into one buffer.
+//! Kernel files that are read often: each is kept open, and all are read into one buffer.
 
 use std::io;
 use std::path::Path;
@@ -7,7 +7,7 @@ use crate::LiveError;
 use crate::host::File;
 use crate::observe::knob::failed;
 
-/// Larger than most files read here: memory.stat has about sixty lines.
+/// The buffer's first size, larger than most files that are read: memory.stat has about sixty lines.
 const BYTES: usize = 16 << 10;
 
 /// Bytes of a page, the unit in which the kernel counts.
@@ -37,13 +37,13 @@ impl Source {
         &self.0
     }
 
-    /// The text, in one read, growing the buffer if necessary, so that the text is consistent.
+    /// The file's text. It is read in one call, so that it is consistent; the buffer grows if necessary.
     pub(crate) fn read<'a>(&self, buffer: &'a mut Buffer) -> Result<&'a str, LiveError> {
         let n = self.fill(buffer)?;
         Ok(buffer.text(n))
     }
 
-    /// Like [`Source::read`], but opens the path again if the file is gone: a control group may have been removed and made anew.
+    /// Like [`Source::read`], but opens the path again if reading fails: a control group may have been removed and made anew.
     pub(crate) fn read_anew<'a>(&mut self, buffer: &'a mut Buffer) -> Result<&'a str, LiveError> {
         let n = if let Ok(n) = self.fill(buffer) {
             n
@@ -65,29 +65,31 @@ impl Source {
         }
     }
 
-    /// Passes every line of a file to `see`, without growing the buffer. A line longer than the buffer is skipped.
-    pub(crate) fn lines(&self, buffer: &mut Buffer, mut see: impl FnMut(&str)) -> io::Result<()> {
-        let (mut at, mut kept) = (0, 0);
+    /// Passes every line of the file to `visit`, without growing the buffer. A line longer than the buffer is passed in pieces.
+    pub(crate) fn lines(&self, buffer: &mut Buffer, mut visit: impl FnMut(&str)) -> io::Result<()> {
+        // The buffer begins with `pending` bytes of a line whose end was not read yet.
+        let (mut offset, mut pending) = (0, 0);
         loop {
-            let n = self.0.read_at(&mut buffer.0[kept..], at)?;
-            at += n as u64;
-            let filled = kept + n;
-            let whole = match buffer.0[..filled].iter().rposition(|byte| *byte == b'\n') {
+            let n = self.0.read_at(&mut buffer.0[pending..], offset)?;
+            offset += n as u64;
+            let filled = pending + n;
+            let complete = match buffer.0[..filled].iter().rposition(|byte| *byte == b'\n') {
                 Some(end) => end + 1,
                 None if n == 0 || filled == buffer.0.len() => filled,
                 None => 0,
             };
-            std::str::from_utf8(&buffer.0[..whole]).unwrap_or_default().lines().for_each(&mut see);
+            std::str::from_utf8(&buffer.0[..complete]).unwrap_or_default().lines().for_each(&mut visit);
             if n == 0 {
                 return Ok(());
             }
-            buffer.0.copy_within(whole..filled, 0);
-            kept = filled - whole;
+            buffer.0.copy_within(complete..filled, 0);
+            pending = filled - complete;
         }
     }
 }
 
-/// The length read. It is 0 if the kernel has the file but the feature is disabled: pressure with `psi=0`.
+/// Turns the error of a disabled feature into a length of 0: with `psi=0`, the kernel has pressure files, but refuses to read
+/// them.
 fn empty_if_disabled(read: io::Result<usize>) -> io::Result<usize> {
     match read {
         Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(0),
@@ -95,7 +97,7 @@ fn empty_if_disabled(read: io::Result<usize>) -> io::Result<usize> {
     }
 }
 
-/// A growing buffer for a file's text.
+/// A buffer for the text of one file at a time.
 #[derive(Debug)]
 pub(crate) struct Buffer(Vec<u8>);
 
@@ -119,7 +121,7 @@ mod tests {
 
     /// With `psi=0` the file exists and cannot be read: it counts as empty. Any other refusal is an error.
     #[test]
-    fn a_feature_that_is_off_tells_nothing() {
+    fn the_file_of_a_disabled_feature_counts_as_empty() {
         let refused = |errno| empty_if_disabled(Err(io::Error::from_raw_os_error(errno)));
         assert_eq!(empty_if_disabled(Ok(3)).unwrap(), 3);
         assert_eq!(refused(libc::EOPNOTSUPP).unwrap(), 0);
@@ -128,7 +130,7 @@ mod tests {
 
     /// Reading a removed file fails; a file made anew at its path is read, whatever its length.
     #[test]
-    fn a_file_is_read_as_it_is_now() {
+    fn a_file_made_anew_is_read_from_its_path() {
         let (dir, mut buffer) = (tempfile::tempdir().unwrap(), Buffer::default());
         let path = dir.path().join("io.stat");
         let long = "8:0 rbytes=1\n".repeat(3_000);

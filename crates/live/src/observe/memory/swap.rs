@@ -4,11 +4,11 @@
 //! So a unit could exceed its part of the machine by swapping out. And swapping out a page frees less than its size.
 //!
 //! Algorithm: a unit's *packed* memory is its part of zram's memory, in proportion to its part of all swapped memory
-//! (memory.swap.current). The next page is expected to compress as well as those already there, or to half its size while
-//! there are less than [`ENOUGH`]. Of several swap areas, the kernel fills that of the highest priority first.
+//! (memory.swap.current). The next page swapped out is expected to compress as well as the pages already swapped out, or to half
+//! its size while these are less than [`ENOUGH`]. The kernel fills swap areas in the order of their priority, the highest first.
 //!
-//! Limits: the kernel does not show in which area a unit's pages are, nor how well they compress. All units are assumed to be
-//! alike. zswap charges its memory to the unit itself, so only the size of the next page counts here.
+//! Limits: the kernel does not show which area has a unit's pages, nor how well they compress. All units are assumed to be alike.
+//! zswap charges its memory to the unit itself, so only the compression of the next page is needed from it.
 //!
 //! Source: zram.rst (`mm_stat`), cgroup-v2.rst (`memory.swap.current`, `memory.zswap.current`), proc.rst (`Zswap`,
 //! `Zswapped`).
@@ -19,9 +19,9 @@ use super::source::{Buffer, Source};
 use crate::LiveError;
 use crate::observe::knob::read;
 
-/// The least amount in compressed swap from which a compression ratio is taken.
+/// The least amount in compressed swap from which a compression ratio is calculated.
 const ENOUGH: u64 = 4 << 20;
-/// The ratio assumed until then, in thousandths.
+/// The ratio assumed for less, in thousandths.
 const ASSUMED_PERMILLE: u64 = 500;
 
 const SWAPS: &str = "/proc/swaps";
@@ -50,10 +50,10 @@ impl Swaps {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Area {
     name: String,
-    /// `zram0`, if the area is on zram.
+    /// The device, such as `zram0`, if the area is on zram.
     zram: Option<String>,
     used: u64,
-    full: bool,
+    is_full: bool,
     priority: i64,
 }
 
@@ -69,30 +69,32 @@ fn areas(text: &str) -> Vec<Area> {
             name: (*name).to_owned(),
             zram: zram.map(str::to_owned),
             used: used.saturating_mul(1_024),
-            full: used >= size,
+            is_full: used >= size,
             priority: priority.parse().ok()?,
         })
     };
     text.lines().skip(1).filter_map(area).collect()
 }
 
-/// Parses a zram device's `mm_stat`: bytes of its pages, and bytes of memory that they take.
+/// Parses a zram device's `mm_stat` to the size of its pages before compression, and the memory that they take, in bytes.
 fn sizes(text: &str) -> Option<(u64, u64)> {
     let mut words = text.split_whitespace().map(str::parse);
-    let (held, _compressed, taken) = (words.next()?.ok()?, words.next()?.ok()?, words.next()?.ok()?);
-    Some((held, taken))
+    let (uncompressed, _compressed, taken) = (words.next()?.ok()?, words.next()?.ok()?, words.next()?.ok()?);
+    Some((uncompressed, taken))
 }
 
-/// `zswap`: bytes of its pages and bytes of memory that they take, if it is enabled.
+/// Combines the facts about swap areas. `sizes` returns the size of a zram device's pages and the memory that they take, as
+/// [`sizes`] does; `zswap` has these two of zswap, if it is enabled.
 fn packing(areas: &[Area], sizes: impl Fn(&str) -> Option<(u64, u64)>, zswap: Option<(u64, u64)>) -> Packing {
     let on_zram = |area: &Area| area.zram.as_deref().and_then(&sizes);
-    let next = areas.iter().filter(|area| !area.full).max_by_key(|area| area.priority);
-    let first = zswap.or_else(|| next.and_then(on_zram));
+    let next = areas.iter().filter(|area| !area.is_full).max_by_key(|area| area.priority);
+    // zswap takes pages before any area does.
+    let next_sizes = zswap.or_else(|| next.and_then(on_zram));
     Packing {
         swapped: areas.iter().map(|area| area.used).sum(),
         pool: areas.iter().filter_map(on_zram).map(|(_, taken)| taken).sum(),
         next: next.map_or(0, |area| hash(&area.name)),
-        permille: first.map_or(0, |(held, taken)| permille(held, taken)),
+        permille: next_sizes.map_or(0, |(uncompressed, taken)| permille(uncompressed, taken)),
     }
 }
 
@@ -102,8 +104,13 @@ fn hash(name: &str) -> u64 {
         .fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
-fn permille(held: u64, taken: u64) -> u64 {
-    if held < ENOUGH { ASSUMED_PERMILLE } else { (taken.saturating_mul(1_000) / held).min(1_000) }
+/// The compression ratio of pages of this size that take `taken` bytes of memory, in thousandths.
+fn permille(uncompressed: u64, taken: u64) -> u64 {
+    if uncompressed < ENOUGH {
+        ASSUMED_PERMILLE
+    } else {
+        (taken.saturating_mul(1_000) / uncompressed).min(1_000)
+    }
 }
 
 #[cfg(test)]
@@ -117,7 +124,7 @@ mod tests {
 
     /// 100 MiB on zram take 25 MiB, and 100 MiB are on a drive: a unit with 40 of the 200 has a fifth of the 25.
     #[test]
-    fn a_unit_has_its_part_of_what_zram_takes() {
+    fn zrams_memory_is_divided_in_proportion_to_swapped_bytes() {
         let areas = areas(TEXT);
         let zram = |name: &str| {
             assert_eq!(name, "zram0");
@@ -134,7 +141,7 @@ mod tests {
 
     /// The area of the highest priority that is not full counts. A small amount in it gives no ratio.
     #[test]
-    fn what_the_next_page_takes_is_of_the_area_that_is_filled_next() {
+    fn the_next_pages_ratio_is_that_of_the_area_filled_next() {
         let full = TEXT.replace("524284\t\t102400", "102400\t\t102400");
         let zram = |_: &str| Some((100 * MIB, 25 * MIB));
         assert_eq!(packing(&areas(&full), zram, None).permille, 0);

@@ -1,4 +1,4 @@
-//! Repeats unanswered lookups once a minute, in a thread, since a directory server may take long to answer.
+//! Repeats unanswered lookups of users and groups once a minute, in a thread, since a directory server may take long to answer.
 
 use std::fmt;
 use std::io;
@@ -13,7 +13,7 @@ use super::nss::{Book, Found, NameService};
 /// The pause between two rounds of lookups.
 pub(crate) const PAUSE_NS: Time = 60_000_000_000;
 
-/// A lookup.
+/// A lookup to make.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Question {
     /// The number behind a name.
@@ -35,21 +35,21 @@ impl fmt::Display for Question {
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) question: Question,
-    /// One number, or the numbers of groups.
+    /// One number for a name, or the numbers of a user's groups.
     pub(super) found: Found<Vec<u32>>,
 }
 
-/// The lookup thread, while one runs, and when the next one is due.
+/// The lookup thread, while there is one, and the time of the next round of lookups.
 #[derive(Debug, Default)]
-pub(super) struct Again {
+pub(super) struct Retries {
     due: Option<Time>,
-    /// The channel with the thread's answers. It closes when the thread has asked all questions.
+    /// The channel with the thread's answers, while a thread runs. The channel closes when the thread has asked all questions.
     answers: Option<Receiver<Answer>>,
 }
 
-impl Again {
+impl Retries {
     /// Takes the answers that arrived since the last call.
-    pub(super) fn take(&mut self) -> Vec<Answer> {
+    pub(super) fn take_answers(&mut self) -> Vec<Answer> {
         let Some(answers) = &self.answers else { return Vec::new() };
         let mut arrived = Vec::new();
         loop {
@@ -64,7 +64,7 @@ impl Again {
         }
     }
 
-    /// Starts a thread if one is due and none is still waiting for its server.
+    /// Starts a thread that asks `questions`, if a round is due and no earlier thread is still waiting for its server.
     pub(super) fn ask_if_due(
         &mut self,
         now: Time,
@@ -81,13 +81,13 @@ impl Again {
         if questions.is_empty() {
             return Ok(());
         }
-        let (tell, answers) = mpsc::channel();
+        let (sender, answers) = mpsc::channel();
         let service = Arc::clone(service);
         // Never joined: the daemon must be able to end while a server does not answer.
         thread::Builder::new().name("names".to_owned()).spawn(move || {
             for question in questions {
                 let found = ask(service.as_ref(), &question);
-                if tell.send(Answer { question, found }).is_err() {
+                if sender.send(Answer { question, found }).is_err() {
                     return;
                 }
             }

@@ -1,7 +1,8 @@
-//! Lookups in the machine's name service (NSS), which asks files, LDAP, or whatever `/etc/nsswitch.conf` says.
+//! Lookups of users and groups in the machine's name service (NSS), which uses files, LDAP and other sources, as configured in
+//! `/etc/nsswitch.conf`.
 //!
-//! Every lookup is one call into the C library, repeated with a larger buffer while the entry does not fit. A call blocks for as
-//! long as the servers behind it take.
+//! Every lookup is one call into the C library, repeated with a larger buffer while the entry does not fit. A call blocks until
+//! the servers behind it answer.
 
 use std::ffi::{CStr, CString};
 use std::fmt;
@@ -28,7 +29,7 @@ impl Book {
     }
 }
 
-/// The kind of an entry: `user` or `group`.
+/// Shows the kind of the database's entries: `user` or `group`.
 impl fmt::Display for Book {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
@@ -38,7 +39,7 @@ impl fmt::Display for Book {
     }
 }
 
-/// Why the name service gave no answer. A missing entry is an answer.
+/// Why the name service gave no answer. That an entry does not exist is an answer, and no error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum LookupError {
     /// The entry does not fit into the largest buffer.
@@ -49,13 +50,13 @@ pub enum LookupError {
     Service(i32),
 }
 
-/// An entry; `None` if the name service has none.
+/// The answer to a lookup; `None` if the name service has no such entry.
 pub type Found<T> = Result<Option<T>, LookupError>;
 
 /// The largest buffer, in bytes. A group of 60,000 members takes about 2 MB; LDAP allows names of 256 bytes.
 const BUFFER_BYTES_MAX: usize = 64 << 20;
 
-/// The name service. A trait, so that a test can use one that is slow or fails.
+/// The name service. A trait, so that a test can use a service that is slow or fails.
 pub(crate) trait NameService: fmt::Debug + Send + Sync {
     /// The number of a user or of a group.
     fn number(&self, book: Book, name: &str) -> Found<u32>;
@@ -74,8 +75,8 @@ impl NameService for Nss {
         // A name with a NUL byte matches no entry.
         let Ok(name) = CString::new(name) else { return Ok(None) };
         match book {
-            Book::Passwd => ask_uid(&name),
-            Book::Group => ask_gid(&name),
+            Book::Passwd => uid_of(&name),
+            Book::Group => gid_of(&name),
         }
     }
 
@@ -95,7 +96,7 @@ impl NameService for Nss {
     }
 }
 
-fn ask_uid(name: &CStr) -> Found<u32> {
+fn uid_of(name: &CStr) -> Found<u32> {
     let entry = with_buffer(|record: &mut libc::passwd, buffer, found| {
         // SAFETY: `name` ends with NUL; record, buffer and found are valid for writing, the buffer's true length is given.
         unsafe { libc::getpwnam_r(name.as_ptr(), record, buffer.as_mut_ptr().cast(), buffer.len(), found) }
@@ -103,30 +104,31 @@ fn ask_uid(name: &CStr) -> Found<u32> {
     Ok(entry.map(|(record, _buffer)| record.pw_uid))
 }
 
-fn ask_gid(name: &CStr) -> Found<u32> {
+fn gid_of(name: &CStr) -> Found<u32> {
     let entry = with_buffer(|record: &mut libc::group, buffer, found| {
-        // SAFETY: as in `ask_uid`.
+        // SAFETY: as in `uid_of`.
         unsafe { libc::getgrnam_r(name.as_ptr(), record, buffer.as_mut_ptr().cast(), buffer.len(), found) }
     })?;
     Ok(entry.map(|(record, _buffer)| record.gr_gid))
 }
 
-/// A user's entry, with the buffer that its strings are in.
+/// A user's entry, with the buffer that contains its strings.
 fn by_uid(uid: u32) -> Found<(libc::passwd, Vec<u8>)> {
     with_buffer(|record: &mut libc::passwd, buffer, found| {
-        // SAFETY: as in `ask_uid`.
+        // SAFETY: as in `uid_of`.
         unsafe { libc::getpwuid_r(uid, record, buffer.as_mut_ptr().cast(), buffer.len(), found) }
     })
 }
 
-/// Calls `ask` with growing buffers until the entry fits. Returns the record with the buffer that it points into.
-fn with_buffer<T>(mut ask: impl FnMut(&mut T, &mut [u8], *mut *mut T) -> i32) -> Found<(T, Vec<u8>)> {
+/// Calls `look_up`, a reentrant function of the C library, with growing buffers until the entry fits. Returns the record with the
+/// buffer that it points into.
+fn with_buffer<T>(mut look_up: impl FnMut(&mut T, &mut [u8], *mut *mut T) -> i32) -> Found<(T, Vec<u8>)> {
     let mut buffer = vec![0u8; 1024];
     loop {
         // SAFETY: passwd and group are plain C records for which all zeroes is a valid value.
         let mut record: T = unsafe { std::mem::zeroed() };
         let mut found: *mut T = ptr::null_mut();
-        match ask(&mut record, &mut buffer, &raw mut found) {
+        match look_up(&mut record, &mut buffer, &raw mut found) {
             0 if found.is_null() => return Ok(None),
             0 => return Ok(Some((record, buffer))),
             libc::EINTR => {}
@@ -137,22 +139,22 @@ fn with_buffer<T>(mut ask: impl FnMut(&mut T, &mut [u8], *mut *mut T) -> i32) ->
     }
 }
 
-/// Calls `ask` with growing lists until all groups fit. If they do not, `ask` returns a negative number, and sets its second
-/// argument to their number.
+/// Calls `look_up`, which fills a list with groups, with growing lists until all groups fit. If they do not fit, `look_up`
+/// returns a negative number, and sets its second argument to the number of groups.
 fn groups_that_fit(
-    mut ask: impl FnMut(&mut [u32], *mut libc::c_int) -> i32,
+    mut look_up: impl FnMut(&mut [u32], *mut libc::c_int) -> i32,
 ) -> Result<Vec<u32>, LookupError> {
     let mut groups: Vec<u32> = vec![0; 64];
     loop {
         let mut count = libc::c_int::try_from(groups.len()).map_err(|_| LookupError::TooLarge)?;
-        let fits = ask(&mut groups, &raw mut count);
+        let status = look_up(&mut groups, &raw mut count);
         let count = usize::try_from(count).unwrap_or(0);
-        if fits >= 0 {
+        if status >= 0 {
             groups.truncate(count);
             return Ok(groups);
         }
         if count <= groups.len() {
-            // The list was long enough, so another thing failed: for getgrouplist(3), that can only be an allocation.
+            // The list was long enough, so the failure has another cause. For getgrouplist(3), that can only be an allocation.
             return Err(LookupError::Service(libc::ENOMEM));
         }
         if count > BUFFER_BYTES_MAX / size_of::<u32>() {
@@ -171,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn root_is_found_and_nonsense_is_not() {
+    fn root_is_found_and_unknown_names_are_not() {
         assert_eq!(Nss.number(Book::Passwd, "root"), Ok(Some(0)));
         assert_eq!(Nss.number(Book::Group, "root"), Ok(Some(0)));
         assert_eq!(Nss.number(Book::Passwd, "no such user"), Ok(None));
@@ -218,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_grows_until_the_entry_fits_and_not_for_ever() {
+    fn a_buffer_grows_up_to_its_limit_until_the_entry_fits() {
         let ask_for = |bytes: usize| {
             let mut asked = Vec::new();
             let entry = with_buffer(|record: &mut libc::group, buffer, found| {
@@ -236,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_no_missing_entry() {
+    fn an_error_differs_from_a_missing_entry() {
         for errno in [libc::EIO, libc::ENOENT, libc::EMFILE, libc::ECONNREFUSED] {
             let entry = with_buffer(|_: &mut libc::passwd, _, _| errno);
             assert_eq!(entry.map(|entry| entry.is_some()), Err(LookupError::Service(errno)));

@@ -70,20 +70,20 @@ impl NameService for Scripted {
 
 fn names() -> (Arc<Scripted>, SystemNames) {
     let service = Arc::new(Scripted::default());
-    (service.clone(), SystemNames::asking(service))
+    (service.clone(), SystemNames::with_service(service))
 }
 
 /// Repeats a call at one moment until an answer of the thread changes memberships.
 fn until_changed(names: &SystemNames, now: Time) {
     let begun = Instant::now();
-    while !names.look_again(now) {
+    while !names.retry_unanswered(now) {
         assert!(begun.elapsed() < Duration::from_mins(1), "no answer came");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
 #[test]
-fn an_answer_is_asked_for_once_until_it_is_forgotten() {
+fn a_name_is_looked_up_once_until_forgotten() {
     let (service, names) = names();
     service.learn(Book::Passwd, "ana", 1000);
     for _ in 0..3 {
@@ -98,12 +98,12 @@ fn an_answer_is_asked_for_once_until_it_is_forgotten() {
 }
 
 #[test]
-fn a_name_that_appears_is_found_within_a_minute_and_told() {
+fn a_name_that_appears_is_found_within_a_minute_and_reported() {
     let (service, names) = names();
     assert_eq!((names.uid("ana"), names.gid("lab")), (None, None));
-    assert!(!names.look_again(0));
+    assert!(!names.retry_unanswered(0));
     service.learn(Book::Passwd, "ana", 1000);
-    assert!(!names.look_again(PAUSE_NS - 1), "it is not due");
+    assert!(!names.retry_unanswered(PAUSE_NS - 1), "it is not due");
     assert_eq!((names.uid("ana"), service.asked()), (None, 2));
     until_changed(&names, PAUSE_NS);
     assert_eq!((names.uid("ana"), names.gid("lab"), names.changes()), (Some(1000), None, 1));
@@ -113,20 +113,20 @@ fn a_name_that_appears_is_found_within_a_minute_and_told() {
 }
 
 #[test]
-fn a_server_that_does_not_answer_holds_up_nobody_and_has_one_thread() {
+fn a_server_that_does_not_answer_blocks_only_one_thread() {
     let (service, names) = names();
     assert_eq!(names.uid("ana"), None);
-    assert!(!names.look_again(0));
+    assert!(!names.retry_unanswered(0));
     service.hang(true);
     let begun = Instant::now();
     for minute in 1..10 {
-        assert!(!names.look_again(minute * PAUSE_NS));
+        assert!(!names.retry_unanswered(minute * PAUSE_NS));
     }
     while service.asked() < 2 {
         assert!(begun.elapsed() < Duration::from_mins(1), "no thread asked");
         std::thread::sleep(Duration::from_millis(1));
     }
-    assert!(!names.look_again(10 * PAUSE_NS));
+    assert!(!names.retry_unanswered(10 * PAUSE_NS));
     assert_eq!((names.uid("ana"), service.asked()), (None, 2));
     service.learn(Book::Passwd, "ana", 1000);
     service.hang(false);
@@ -135,7 +135,7 @@ fn a_server_that_does_not_answer_holds_up_nobody_and_has_one_thread() {
 }
 
 #[test]
-fn an_outage_loses_no_answer_and_is_told() {
+fn an_outage_loses_no_answer_and_is_reported() {
     let (service, names) = names();
     service.learn(Book::Group, "lab", 50);
     assert_eq!((names.gid("lab"), names.groups_of(7)), (Some(50), vec![7]));
@@ -152,7 +152,7 @@ fn an_outage_loses_no_answer_and_is_told() {
     // Both failed lookups and unknown names are repeated.
     service.fail(None);
     service.learn(Book::Passwd, "ana", 1000);
-    assert!(!names.look_again(0));
+    assert!(!names.retry_unanswered(0));
     until_changed(&names, PAUSE_NS);
     assert_eq!(names.uid("ana"), Some(1000));
 }

@@ -5,35 +5,35 @@
 use super::ProcFs;
 use crate::LiveError;
 
-/// What tells where a thread runs, and whether it wants to.
+/// A thread's CPU, CPU time, and whether it wants to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct OnCpu {
-    /// Running, or ready to.
+    /// Running, or waiting for a CPU.
     pub(crate) is_runnable: bool,
     /// CPU time so far, in clock ticks.
     pub(crate) ticks: u64,
-    /// The CPU that it is on, or was on last.
+    /// The CPU on which it runs, or ran last.
     pub(crate) cpu: u32,
 }
 
 impl ProcFs {
-    /// Whether a thread is runnable, its CPU time in the kernel's ticks, and the CPU that it ran on last; `None` if it is gone.
+    /// A thread's CPU, CPU time, and whether it is runnable; `None` if it has ended.
     pub(crate) fn on_cpu(&mut self, pid: u32, tid: u32) -> Result<Option<OnCpu>, LiveError> {
         Ok(self.read(&format!("{pid}/task/{tid}/stat"))?.and_then(parse_on_cpu))
     }
 
-    /// Bytes of a process's memory by node number, as `/proc/PID/numa_maps` has them; `None` if it is gone, or the kernel
-    /// does not tell.
+    /// Bytes of a process's memory by node number, from `/proc/PID/numa_maps`; `None` if the process has ended, or the kernel
+    /// does not show them.
     pub(crate) fn by_node(&mut self, pid: u32) -> Result<Option<Vec<(u32, u64)>>, LiveError> {
         Ok(self.read_lines(&format!("{pid}/numa_maps"))?.map(parse_by_node))
     }
 }
 
-/// Fields 3, 14, 15 and 39 of /proc/PID/task/TID/stat; the name before them may hold anything.
+/// Parses fields 3, 14, 15 and 39 of /proc/PID/task/TID/stat. The name before these fields may contain anything.
 fn parse_on_cpu(text: &[u8]) -> Option<OnCpu> {
-    let after = text.iter().rposition(|byte| *byte == b')')? + 1;
+    let name_end = text.iter().rposition(|byte| *byte == b')')? + 1;
     let fields: Vec<&[u8]> =
-        text[after..].split(u8::is_ascii_whitespace).filter(|field| !field.is_empty()).collect();
+        text[name_end..].split(u8::is_ascii_whitespace).filter(|field| !field.is_empty()).collect();
     let number = |field: usize| std::str::from_utf8(fields.get(field - 3)?).ok()?.parse::<u64>().ok();
     Some(OnCpu {
         is_runnable: *fields.first()? == b"R",
@@ -42,7 +42,7 @@ fn parse_on_cpu(text: &[u8]) -> Option<OnCpu> {
     })
 }
 
-/// Lines like `7f00 default anon=300 dirty=300 N0=200 N2=100 kernelpagesize_kB=4`.
+/// Sums up lines like `7f00 default anon=300 dirty=300 N0=200 N2=100 kernelpagesize_kB=4` by node, in bytes.
 fn parse_by_node(text: &[u8]) -> Vec<(u32, u64)> {
     let mut nodes: std::collections::BTreeMap<u32, u64> = std::collections::BTreeMap::new();
     for line in String::from_utf8_lossy(text).lines() {
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn where_a_thread_runs() {
+    fn the_cpu_of_a_thread_is_parsed() {
         let text = b"12 (a) R b) R 1 2 3 0 -1 64 0 0 0 0 150 25 0 0 20 0 1 0 99 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 17 5 0 0\n";
         assert_eq!(parse_on_cpu(text), Some(OnCpu { is_runnable: true, ticks: 175, cpu: 5 }));
         assert_eq!(parse_on_cpu(b"12 (a) R 1 2"), None);
@@ -75,7 +75,8 @@ mod tests {
 
     #[test]
     fn pages_by_node() {
-        let text = b"7f00 default anon=300 N0=200 N2=100 kernelpagesize_kB=4\n7f01 default file=/N1=3 N2=1 kernelpagesize_kB=2048\n";
+        let text = b"7f00 default anon=300 N0=200 N2=100 kernelpagesize_kB=4\n\
+            7f01 default file=/N1=3 N2=1 kernelpagesize_kB=2048\n";
         assert_eq!(parse_by_node(text), [(0, 200 << 12), (2, (100 << 12) + (2 << 20))]);
     }
 }

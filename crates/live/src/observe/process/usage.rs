@@ -15,19 +15,19 @@ pub struct SchedStat {
 /// Resident memory of a process, in bytes. A page that several processes map counts in each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Resident {
-    /// Backed by no file, so that only swap could take it. Includes shared memory without a file.
+    /// Memory that no file backs, so that it can only go to swap. Includes shared memory without a file.
     pub(crate) anonymous: u64,
-    /// Pages of mapped files. The page cache of files that it reads and writes without mapping them counts for no process.
+    /// Pages of mapped files. The page cache of files that are read and written without mapping counts for no process.
     pub(crate) file: u64,
 }
 
 impl Resident {
-    /// Both.
+    /// Anonymous and file pages together.
     pub(crate) fn bytes(self) -> u64 {
         self.anonymous.saturating_add(self.file)
     }
 
-    /// The sum of both.
+    /// The sum of the memory of two processes.
     pub(crate) fn with(self, other: Resident) -> Resident {
         Resident {
             anonymous: self.anonymous.saturating_add(other.anonymous),
@@ -36,7 +36,7 @@ impl Resident {
     }
 }
 
-/// Disk transfers of a process and of the children that it waited for, in bytes.
+/// Disk transfers of a process and of the ended children that it waited for, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Transferred {
     /// Read from a disk.
@@ -57,7 +57,7 @@ impl ProcFs {
     }
 
     /// Like [`ProcFs::resident`], with each page divided by the number of processes that map it (PSS). Expensive: the kernel
-    /// walks all pages. `None` if the process has ended, may not be read, or the kernel does not support it.
+    /// walks all pages. `None` if the process has ended or may not be read, or if the kernel lacks `smaps_rollup`.
     pub(crate) fn proportional(&mut self, pid: u32) -> Result<Option<Resident>, LiveError> {
         Ok(self.read(&format!("{pid}/smaps_rollup"))?.and_then(parse_proportional))
     }
@@ -73,7 +73,7 @@ fn parse_schedstat(text: &[u8]) -> Option<SchedStat> {
     Some(SchedStat { ran_ns: parse_number(fields.next()?)?, waited_ns: parse_number(fields.next()?)? })
 }
 
-/// The number of a line `KEY: 12 kB`, times `unit`.
+/// The number in the line `KEY: 12 kB` of a key, times `unit`.
 fn value(text: &str, key: &str, unit: u64) -> Option<u64> {
     let rest = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
     rest.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(unit)
@@ -106,7 +106,7 @@ mod tests {
     use std::path::Path;
 
     #[test]
-    fn what_the_kernel_shows() {
+    fn memory_and_transfers_are_parsed() {
         let status = b"Name:\tRssAnon: 1 kB\nVmRSS:\t   60 kB\nRssAnon:\t   10 kB\nRssFile:\t  20 kB\nRssShmem:\t 30 kB\n";
         assert_eq!(parse_resident(status), Some(Resident { anonymous: 40 << 10, file: 20 << 10 }));
         assert_eq!(parse_resident(b"Name:\tkthreadd\n"), None);

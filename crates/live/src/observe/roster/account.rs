@@ -1,4 +1,8 @@
 //! CPU accounts of units: time used, time waited, and threads that want a CPU.
+//!
+//! Each scan reads the CPU clock of every process that may have run, and charges the growth to the process's unit. Only for a
+//! process that ran are its files read: the state and waiting times of its threads, and the CPU time of its ended children.
+//! That time was charged before if a scan saw the child alive, so it is charged only where it exceeds what was charged.
 
 use std::collections::BTreeMap;
 
@@ -12,36 +16,39 @@ use crate::host::clock::process_cpu_ns;
 use crate::observe::process::{ProcFs, ThreadState};
 
 /// How old the facts of an unwatched unit may be.
-const UNWATCHED: Time = 100 * MS;
+const UNWATCHED_AGE_MAX: Time = 100 * MS;
 
-/// How old the facts of the unit `shared` may be: no decision depends on them, and it may have most of a machine's processes.
-const SHARED: Time = 1_000 * MS;
+/// How old the facts of the unit `shared` may be, unless it is the default unit: no decision depends on them, and `shared` may
+/// have most of a machine's processes.
+const SHARED_AGE_MAX: Time = 1_000 * MS;
 
 /// A CPU clock that has stood still for `t` is read again after `t / STILL_DIVISOR`: a process that just ran is read in every
-/// scan, one that has slept for long is read rarely.
+/// scan, and a process that has slept for long is read rarely.
 const STILL_DIVISOR: Time = 8;
 
-/// The longest pause between two readings of such a clock: the age that other facts may have, or [`PAUSE_PER_PROCESS`] for each
-/// process if that is longer, so that reading all clocks takes at most half a percent of a CPU.
-const PAUSE_MAX: Time = UNWATCHED;
+/// The longest pause between two readings of a clock that stands still: the age that facts of unwatched units may have, or
+/// [`PAUSE_PER_PROCESS`] times the number of processes if that is longer, so that reading all clocks takes at most half a
+/// percent of a CPU.
+const PAUSE_MAX: Time = UNWATCHED_AGE_MAX;
 const PAUSE_PER_PROCESS: Time = MS / 5;
 
-/// The longest pause in a watched unit, for each of its processes: with up to 160 of them, every scan reads them all.
+/// For clocks of a watched unit's processes, the longest pause is this times the number of its processes: with up to 160
+/// processes, every scan reads all clocks.
 const PAUSE_PER_WATCHED: Time = MS / 20;
 
-/// The most threads of one process that a scan reads. Of more, it takes an even sample and extrapolates, so that a program of a
-/// thousand threads does not cost its unit's neighbours a CPU.
+/// The most threads of one process whose state a scan reads. If there are more, it takes an even sample and extrapolates, so
+/// that a program of a thousand threads does not cost its unit's neighbours a CPU.
 const THREADS_SAMPLED_MAX: usize = 64;
 
-/// For how many scans a process that wanted a CPU and has run since is assumed to want it still: a process that computes
-/// without pause is read in every fourth scan. Once it stops running, it is read at once.
+/// The number of scans for which a process that wanted a CPU is assumed to want one still, provided that its clock advances. So
+/// the files of a process that computes without pause are read in every fourth scan; once it stops running, at once.
 const TRUSTED_SCANS: u8 = 3;
 
 /// One unit's sums since the roster was created.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Account {
     used_ns: u64,
-    /// The part used by processes while they were outside the unit's control group.
+    /// The part of `used_ns` that processes used while they were outside the unit's control group.
     outside_ns: u64,
     waited_ns: u64,
     updated_at: Option<Time>,
@@ -49,9 +56,10 @@ pub(super) struct Account {
 
 impl Account {
     /// Charges CPU time of a process.
-    fn add(&mut self, known: &Known, ns: u64) {
+    fn charge(&mut self, known: &Known, ns: u64) {
         self.used_ns += ns;
-        // systemd moves it, at an unknown moment, to where the kernel charges the unit: do not charge twice.
+        // While systemd moves a process into the unit's group, the kernel begins to count it there at an unknown moment: do not
+        // count its time twice.
         if known.member.stays.is_some_and(Stays::is_outside) && !known.is_leaving {
             self.outside_ns += ns;
         }
@@ -61,7 +69,7 @@ impl Account {
 /// One pass over the processes' CPU clocks.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pass {
-    /// The number of the scan that it belongs to.
+    /// The number of the scan.
     pub(super) scan: u64,
     at: Time,
     /// The longest time for which a clock that stands still may go unread.
@@ -69,7 +77,7 @@ pub(super) struct Pass {
 }
 
 impl Pass {
-    /// Reads every clock.
+    /// This pass, but without pauses: it reads every clock, even a clock that has stood still for long.
     pub(super) fn without_pause(self) -> Pass {
         Pass { pause_max: 0, ..self }
     }
@@ -78,40 +86,44 @@ impl Pass {
 /// The counters of a process at the last scan.
 #[derive(Debug, Default)]
 pub(super) struct Clocks {
-    /// The scan that last read its CPU clock, and the value.
+    /// The number of the scan that last read its CPU clock, and the value.
     last_read: (u64, Option<u64>),
     read_at: Time,
     /// When the clock was last seen to advance.
     still_since: Time,
     /// The value of its CPU clock up to which its unit was charged; `None` if the clock cannot be read.
     cpu_ns: Option<u64>,
-    /// CPU time of its children that it waited for; `None` before the first reading of a process older than the roster.
+    /// The CPU time of ended children that it waited for, as the kernel sums it up; `None` before the first reading of a process
+    /// older than the roster.
     children_ns: Option<u64>,
-    /// CPU time of its children that was charged while they lived, and that the kernel reports again once it waits for them.
-    counted_ns: u64,
+    /// The CPU time of ended children that was charged while they lived, and that the kernel has yet to add to `children_ns`,
+    /// when this process waits for them.
+    expected_ns: u64,
     /// Threads that wanted a CPU.
     runnable: u32,
     /// Scans since its state was read.
     trusted_scans: u8,
-    /// Time that each thread spent runnable without a CPU, in nanoseconds, by thread. `None` before the first reading.
+    /// Time that each thread spent runnable without a CPU, in nanoseconds, sorted by thread. `None` before the first reading.
     waits: Option<Vec<(u32, u64)>>,
     waits_at: Time,
 }
 
 impl Clocks {
+    /// The counters of a process whose CPU time up to `cpu_ns` is not charged; `Some(0)` if it is younger than the roster.
     pub(super) fn new(cpu_ns: Option<u64>) -> Self {
-        let born = cpu_ns == Some(0);
-        Clocks { cpu_ns, children_ns: born.then_some(0), waits: born.then(Vec::new), ..Clocks::default() }
+        let is_young = cpu_ns == Some(0);
+        let (children_ns, waits) = (is_young.then_some(0), is_young.then(Vec::new));
+        Clocks { cpu_ns, children_ns, waits, ..Clocks::default() }
     }
 
-    /// The CPU clock of this process. It is read once per scan, and only after a pause if it stands still. `None` if the process
+    /// The CPU clock of this process, read at most once per scan, and less often while it stands still. `None` if the process
     /// does not exist.
     pub(super) fn read(&mut self, pid: u32, pass: Pass) -> Option<u64> {
-        let (scan, before) = self.last_read;
+        let (scan, previous) = self.last_read;
         let pause = (self.read_at.saturating_sub(self.still_since) / STILL_DIVISOR).min(pass.pause_max);
         if scan != pass.scan && pass.at >= self.read_at.saturating_add(pause) {
             let clock = process_cpu_ns(pid);
-            if scan == 0 || clock != before {
+            if scan == 0 || clock != previous {
                 self.still_since = pass.at;
             }
             self.last_read = (pass.scan, clock);
@@ -120,35 +132,36 @@ impl Clocks {
         self.last_read.1
     }
 
-    /// The CPU time that its parent's children's time will contain and that was already charged: all but that since the last
-    /// scan.
-    pub(super) fn bequest(&self) -> u64 {
-        self.cpu_ns.unwrap_or(0) + self.children_ns.unwrap_or(0) + self.counted_ns
+    /// The CPU time of this process and its descendants that was already charged. The kernel adds it to the parent's time of
+    /// children when the parent waits for this process, along with the time since the last scan, which was not charged.
+    pub(super) fn already_charged_ns(&self) -> u64 {
+        self.cpu_ns.unwrap_or(0) + self.children_ns.unwrap_or(0) + self.expected_ns
     }
 
-    /// Takes over a child's [`bequest`](Clocks::bequest). Before the first reading nothing can be charged twice.
-    pub(super) fn inherit(&mut self, bequest_ns: u64) {
+    /// Records that a child ended, so that its [`already_charged_ns`](Clocks::already_charged_ns) is not charged again when the
+    /// kernel adds it to the children's time. Before that time was first read, none of it is charged anyway.
+    pub(super) fn expect_from_child(&mut self, charged_ns: u64) {
         if self.children_ns.is_some() {
-            self.counted_ns += bequest_ns;
+            self.expected_ns += charged_ns;
         }
     }
 
-    /// Updates the children's time, and returns the part that was not charged before.
-    fn children(&mut self, now_ns: u64) -> u64 {
-        let grown = now_ns.saturating_sub(self.children_ns.unwrap_or(now_ns));
-        self.children_ns = Some(now_ns);
-        let counted = grown.min(self.counted_ns);
-        self.counted_ns -= counted;
-        grown - counted
+    /// Updates the children's time to `children_ns`, and returns the part of its growth that was not charged before.
+    fn uncharged_children_ns(&mut self, children_ns: u64) -> u64 {
+        let growth = children_ns.saturating_sub(self.children_ns.unwrap_or(children_ns));
+        self.children_ns = Some(children_ns);
+        let charged_before = growth.min(self.expected_ns);
+        self.expected_ns -= charged_before;
+        growth - charged_before
     }
 }
 
 impl Roster {
-    /// Updates the accounts of the units in `watch`. Those of other units are updated if they are 100 ms old (`shared`: a second;
-    /// `kernel`: never). A process that has slept since costs at most one system call.
+    /// Updates the accounts of the units in `watch`. Accounts of other units are updated if they are 100 ms old (`shared`, unless
+    /// it is the default unit: a second; `kernel`: never). A process that has slept since costs at most one system call.
     pub fn account(&mut self, now: Time, watch: &[UnitId]) -> Result<(), LiveError> {
         self.now = now;
-        // Accounting twice in one scan must read the clocks anew.
+        // Clocks are read once per scan. A second call in one scan must read them anew, so it counts as another scan.
         if self.accounted == self.scan {
             self.scan += 1;
         }
@@ -159,13 +172,14 @@ impl Roster {
             .map(UnitId)
             .zip(&mut self.accounts)
             .map(|(unit, account)| {
-                let age = if unit == UnitId::SHARED && default_unit != unit { SHARED } else { UNWATCHED };
-                let old = account.updated_at.is_none_or(|at| now >= at.saturating_add(age));
-                let due = unit != UnitId::KERNEL && (old || watch.contains(&unit));
-                if due {
+                let is_plain_shared = unit == UnitId::SHARED && default_unit != UnitId::SHARED;
+                let age_max = if is_plain_shared { SHARED_AGE_MAX } else { UNWATCHED_AGE_MAX };
+                let is_old = account.updated_at.is_none_or(|at| now >= at.saturating_add(age_max));
+                let is_due = unit != UnitId::KERNEL && (is_old || watch.contains(&unit));
+                if is_due {
                     account.updated_at = Some(now);
                 }
-                due
+                is_due
             })
             .collect();
         let usual = self.this_pass();
@@ -191,6 +205,7 @@ impl Roster {
         Pass { scan: self.scan, at: self.now, pause_max }
     }
 
+    /// By watched unit, the longest time for which a clock of its processes may go unread.
     fn pauses_of_watched(&self, watch: &[UnitId]) -> BTreeMap<UnitId, Time> {
         let mut pauses: BTreeMap<UnitId, Time> = watch.iter().map(|unit| (*unit, 0)).collect();
         for known in self.known.values().take(if watch.is_empty() { 0 } else { usize::MAX }) {
@@ -218,7 +233,7 @@ impl Roster {
         facts
     }
 
-    /// CPU time of a unit's processes while outside its control group, in nanoseconds since the roster was created.
+    /// CPU time that a unit's processes used while outside the unit's control group, in nanoseconds since the roster was created.
     pub fn used_outside_ns(&self, unit: UnitId) -> u64 {
         self.accounts.get(unit.index()).map_or(0, |account| account.outside_ns)
     }
@@ -228,13 +243,13 @@ impl Roster {
         self.known.get(&pid).map_or(0, |known| known.clocks.runnable)
     }
 
-    /// The CPU clock of a process, up to which its unit was charged.
+    /// The value of a process's CPU clock up to which its unit was charged; `None` if unknown.
     pub(crate) fn cpu_ns(&self, pid: u32) -> Option<u64> {
         self.known.get(&pid)?.clocks.cpu_ns
     }
 
-    /// Charges what a process used so far to the unit that it is about to leave.
-    pub(super) fn settle(&mut self, pid: u32) {
+    /// Charges the CPU time that a process used until now to its unit. Called before the process changes its unit or group.
+    pub(super) fn charge_until_now(&mut self, pid: u32) {
         let pass = self.this_pass().without_pause();
         if let Some(known) = self.known.get_mut(&pid)
             && let Some(account) = self.accounts.get_mut(known.member.placement.unit.index())
@@ -252,22 +267,23 @@ impl Roster {
     }
 }
 
-/// Charges what a process used since the last scan. Whether it ran.
+/// Charges the CPU time that a process used since the last scan. Returns whether it ran.
 fn charge(known: &mut Known, account: &mut Account, pass: Pass) -> bool {
     let Some(cpu_ns) = known.clocks.read(known.member.key.pid, pass) else {
         // It ended, and its parent has waited for it: it wants no CPU.
         known.clocks.runnable = 0;
         return false;
     };
-    let before = known.clocks.cpu_ns.unwrap_or(cpu_ns);
+    let charged_ns = known.clocks.cpu_ns.unwrap_or(cpu_ns);
     known.clocks.cpu_ns = Some(cpu_ns);
-    if cpu_ns < before {
-        // A clock that went back belongs to a later process with the same pid.
+    if cpu_ns < charged_ns {
+        // A clock that went back belongs to a later process with the same pid. With an inode of 0, the next listing reads this
+        // pid's files again, and finds the later process.
         known.inode = 0;
         return false;
     }
-    account.add(known, cpu_ns - before);
-    cpu_ns > before
+    account.charge(known, cpu_ns - charged_ns);
+    cpu_ns > charged_ns
 }
 
 /// Updates one process: CPU time used and waited for, and threads that want a CPU.
@@ -280,9 +296,11 @@ fn update(
     pass: Pass,
 ) -> Result<(), LiveError> {
     let ran = charge(known, account, pass);
+    // A process that slept, and wanted no CPU before, has nothing else to read.
     if !ran && known.clocks.runnable == 0 {
         return Ok(());
     }
+    // A process that computes without pause is assumed to go on.
     if ran && known.clocks.runnable > 0 && known.clocks.trusted_scans < TRUSTED_SCANS {
         known.clocks.trusted_scans += 1;
         return Ok(());
@@ -293,8 +311,8 @@ fn update(
         known.clocks.runnable = 0;
         return Ok(());
     };
-    let children_ns = known.clocks.children(stat.children_ns);
-    account.add(known, children_ns);
+    let children_ns = known.clocks.uncharged_children_ns(stat.children_ns);
+    account.charge(known, children_ns);
     if stat.threads == 1 {
         known.clocks.runnable = u32::from(stat.state == ThreadState::Runnable);
         threads.clear();
@@ -302,8 +320,8 @@ fn update(
     } else if procfs.threads(pid, threads)? {
         known.clocks.runnable = count_runnable(procfs, pid, threads)?;
     }
-    // The more threads, the less often: the time waited is only accounted, no decision depends on it.
-    let pause = UNWATCHED * (1 + threads.len() as u64 / THREADS_SAMPLED_MAX as u64);
+    // Waiting times are read less often if there are many threads: they are only accounted, and no decision depends on them.
+    let pause = UNWATCHED_AGE_MAX * (1 + threads.len() as u64 / THREADS_SAMPLED_MAX as u64);
     if known.clocks.waits.is_none() || now >= known.clocks.waits_at.saturating_add(pause) {
         known.clocks.waits_at = now;
         account.waited_ns += waited_since(procfs, pid, threads, &mut known.clocks.waits)?;
@@ -311,6 +329,7 @@ fn update(
     Ok(())
 }
 
+/// The number of runnable threads among `threads` of a process, extrapolated from an even sample if there are many.
 fn count_runnable(procfs: &mut ProcFs, pid: u32, threads: &[u32]) -> Result<u32, LiveError> {
     let step = threads.len().div_ceil(THREADS_SAMPLED_MAX).max(1);
     let (mut sampled, mut runnable) = (0, 0);
@@ -322,27 +341,29 @@ fn count_runnable(procfs: &mut ProcFs, pid: u32, threads: &[u32]) -> Result<u32,
     Ok(u32::try_from(estimate).unwrap_or(u32::MAX))
 }
 
-/// Time that the threads waited since the last reading; 0 at the first reading of a process older than the roster.
+/// Time that the threads waited for a CPU since the last reading, whose values `waits` has; 0 at the first reading of a process
+/// older than the roster. Replaces `waits` by the present values.
 fn waited_since(
     procfs: &mut ProcFs,
     pid: u32,
     threads: &[u32],
     waits: &mut Option<Vec<(u32, u64)>>,
 ) -> Result<u64, LiveError> {
-    let mut now = Vec::with_capacity(threads.len());
+    let mut current = Vec::with_capacity(threads.len());
     for tid in threads {
-        if let Some(counted) = procfs.thread_schedstat(pid, *tid)? {
-            now.push((*tid, counted.waited_ns));
+        if let Some(schedstat) = procfs.thread_schedstat(pid, *tid)? {
+            current.push((*tid, schedstat.waited_ns));
         }
     }
-    let sum = waits
-        .as_ref()
-        .map_or(0, |before| now.iter().map(|(tid, ns)| ns.saturating_sub(value_of(before, *tid))).sum());
-    *waits = Some(now);
+    let growth_since = |previous: &Vec<(u32, u64)>| {
+        current.iter().map(|(tid, ns)| ns.saturating_sub(value_of(previous, *tid))).sum()
+    };
+    let sum = waits.as_ref().map_or(0, growth_since);
+    *waits = Some(current);
     Ok(sum)
 }
 
-/// The value of a thread in a list sorted by thread; 0 if it is new.
+/// The value of a thread in a list sorted by thread; 0 for a thread that is not in the list, since it is new.
 fn value_of(list: &[(u32, u64)], tid: u32) -> u64 {
     list.binary_search_by_key(&tid, |(tid, _)| *tid).map_or(0, |i| list[i].1)
 }

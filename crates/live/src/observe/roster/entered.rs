@@ -1,4 +1,4 @@
-//! Processes that entered units by `exec`, and the record that tells the next daemon their units.
+//! Processes that entered units by `exec`, and their record, from which the next daemon learns their units.
 
 use commonhold_contract::{Contract, UnitId};
 
@@ -17,14 +17,15 @@ pub struct Entered {
     pub unit: String,
 }
 
-/// Keeps processes that entered for the next daemon.
+/// Stores a record of the processes that entered units, for the next daemon.
 pub trait KeepsEntered: std::fmt::Debug {
-    /// Keeps `new`, before it is placed in its unit. `others` are those that entered before and have not ended.
+    /// Stores `new`, before it is placed in its unit. `others` are processes that entered before and have not ended; a keeper
+    /// may rewrite its record from both.
     fn keep(&mut self, new: &Entered, others: &[Entered]) -> Result<(), LiveError>;
 }
 
 impl Roster {
-    /// Sets the keeper for processes that enter from now on. A process that cannot be kept does not enter.
+    /// Sets the keeper for processes that enter from now on. A process that the keeper cannot store does not enter.
     pub fn keep_entered(&mut self, keeper: Box<dyn KeepsEntered>) {
         self.keeper = Some(keeper);
     }
@@ -44,12 +45,12 @@ impl Roster {
             }
             if contract.find(&unit).is_none_or(UnitId::is_common) {
                 notes.push(format!(
-                    "process {} entered unit `{unit}` by `commonhold exec` before this start; the contract no longer has that unit, \
-                     so the rules decide its unit",
+                    "process {} entered unit `{unit}` by `commonhold exec` before this start; the contract no longer has that \
+                     unit, so the rules decide its unit",
                     process.pid
                 ));
             }
-            // Kept nevertheless: a reload may bring the unit back.
+            // Such a process is remembered nevertheless: a reload may bring its unit back.
             self.grants.insert((uid, unit.clone()));
             self.entered.insert(process, (uid, unit));
             self.stale.insert(process.pid);
@@ -57,7 +58,7 @@ impl Roster {
         Ok(notes)
     }
 
-    /// Keeps a process that is about to enter.
+    /// Has the keeper, if there is one, store a process that is about to enter a unit.
     pub(super) fn keep(&mut self, process: ProcessKey, uid: u32, unit: &str) -> Result<(), LiveError> {
         let Some(keeper) = &mut self.keeper else { return Ok(()) };
         let others = self.entered.iter().filter(|(key, _)| **key != process);

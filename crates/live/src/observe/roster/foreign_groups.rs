@@ -1,7 +1,8 @@
-//! The control groups of other programs in which units are held, and the processes that they hold.
+//! The control groups of other programs in which units are held, and the processes in these groups.
 //!
-//! The policy decides ([`foreign_groups`]): when a process of a unit appears in a group that had none of that unit's, and once a
-//! second. A process that enters an assigned group in between is held there at once.
+//! The policy assigns groups to units ([`foreign_groups`]). It does so once a second, and at once when a process of a unit
+//! appears in a group that had no process of that unit. A process that enters an assigned group in between is held there at
+//! once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -13,43 +14,44 @@ use commonhold_policy::membership::{ProcessFacts, Rule, Stays, stays};
 use super::{Changes, Known, Roster};
 use crate::observe::capability::{CgroupBase, systemd_runs};
 
-/// The policy's last decision.
+/// The policy's last assignment of groups to units.
 #[derive(Debug, Default)]
 pub(super) struct ForeignGroups {
-    /// Which unit is held in which group.
+    /// By control group, the unit that is held in it.
     pub(super) unit_by_group: BTreeMap<String, UnitId>,
     /// The facts on which the policy decided.
     inhabited: BTreeSet<Inhabited>,
 }
 
-/// A process's control group and unit, as the policy takes them.
+/// A process's control group and unit, in the form that the policy takes.
 pub(super) fn inhabited(known: &Known) -> Inhabited {
     let named = matches!(known.member.placement.rule, Rule::Exec | Rule::Pid | Rule::Command);
     Inhabited { group: known.group().to_owned(), unit: known.member.placement.unit, named }
 }
 
 /// Whether a process counts when groups are assigned to units. Kernel threads and processes that were moved away do not.
-fn counts(known: &Known) -> bool {
+fn is_counted(known: &Known) -> bool {
     !known.ended && !known.facts.kernel_thread && !known.is_moved && known.group().len() > 1
 }
 
-/// Whether a user's service manager keeps it in its group.
+/// Whether a user's service manager keeps a process in its control group.
 pub(super) fn is_kept_by_manager(known: &Known) -> bool {
     stays(&known.facts, &known.member.placement, None) == Some(Stays::UserManager)
 }
 
 impl Roster {
-    /// Declares that control groups below this mount hold members: in the groups where they are if systemd manages the machine,
-    /// else in groups of units.
-    pub fn held_at(&mut self, place: &CgroupBase) {
-        self.mount = Some(place.mount.clone());
-        match place.delegated_path() {
+    /// Declares that control groups below this mount hold members: in the groups where the members are if systemd manages the
+    /// machine, else in groups of units.
+    pub fn held_at(&mut self, base: &CgroupBase) {
+        self.mount = Some(base.mount.clone());
+        match base.delegated_path() {
             None if systemd_runs(Path::new("/")) => self.holds_in_place(),
             delegated => self.moves_members(delegated),
         }
     }
 
-    /// The user that a process counts for: where units are held in place, by its slice ([`foreign_groups::user_of`]).
+    /// The user that a process counts for: its effective user, except where units are held in place. There, a user's slice
+    /// decides ([`foreign_groups::user_of`]).
     pub(super) fn user_of(&self, facts: &ProcessFacts) -> u32 {
         if self.is_in_place() { foreign_groups::user_of(&facts.cgroup, facts.uid) } else { facts.uid }
     }
@@ -60,12 +62,13 @@ impl Roster {
         if named && known.is_moved {
             return None;
         }
-        let held = foreign_groups::held_in(&self.contract, &self.foreign_groups.unit_by_group, &group, unit)
-            .is_some();
-        if held && !self.is_in_others_scope(known) {
+        let is_held =
+            foreign_groups::held_in(&self.contract, &self.foreign_groups.unit_by_group, &group, unit)
+                .is_some();
+        if is_held && !self.is_in_others_scope(known) {
             return Some(Stays::InPlace);
         }
-        // It stays where it is until systemd has made a scope for it.
+        // A named process in a mixed group stays there until systemd has made a scope for it.
         (!named || is_kept_by_manager(known) || self.may_have_scope(known)).then_some(Stays::Mixed)
     }
 
@@ -81,8 +84,8 @@ impl Roster {
         Some((group, *self.foreign_groups.unit_by_group.get(group)?))
     }
 
-    /// Has the policy assign groups to units again, if processes may have changed groups.
-    pub(super) fn assign_foreign_groups(&mut self, thorough: bool, changes: &mut Changes) {
+    /// Has the policy assign groups to units again if processes may have changed groups; with `always`, without that check.
+    pub(super) fn assign_foreign_groups(&mut self, always: bool, changes: &mut Changes) {
         if !self.is_in_place() {
             return;
         }
@@ -93,11 +96,11 @@ impl Roster {
             .map(|(key, _)| key.pid)
             .chain(changes.moved.iter().map(|moved| moved.key.pid));
         let mut newcomers = newcomers.filter_map(|pid| self.known.get(&pid));
-        if !thorough && !newcomers.any(|known| counts(known) && is_new(known)) {
+        if !always && !newcomers.any(|known| is_counted(known) && is_new(known)) {
             return;
         }
         let inhabited: BTreeSet<Inhabited> =
-            self.known.values().filter(|known| counts(known)).map(inhabited).collect();
+            self.known.values().filter(|known| is_counted(known)).map(inhabited).collect();
         if inhabited == self.foreign_groups.inhabited {
             return;
         }

@@ -9,12 +9,13 @@ use crate::observe::process::ProcessKey;
 
 use super::{Changes, Decisive, Known, MARKER, Moved, Roster, marker, placement_of, stays_of};
 
-/// The unit of a process whose unit the contract no longer has, until the process is placed again.
+/// Stands for the unit of a process whose unit the contract no longer has, until the process is placed again.
 const NOWHERE: UnitId = UnitId(u32::MAX);
 
 impl Roster {
-    /// Switches to a new contract. Units that stay keep their accounts, and processes keep inherited placements whose rule the
-    /// new contract still has. `unreported` has the findings under the previous contract.
+    /// Switches to a new contract, under which every process is then placed again. Units that stay keep their accounts, and
+    /// processes keep inherited placements whose rule the new contract still has. Unit ids in `unreported`, which has changes
+    /// found under the previous contract, are updated.
     pub(super) fn adopt(&mut self, contract: &Contract, unreported: &mut Changes) {
         let new_id = |unit: UnitId| contract.has(unit).then_some(unit);
         for (_, from) in &mut unreported.left {
@@ -36,7 +37,7 @@ impl Roster {
     }
 
     /// Places new processes, each after its parent.
-    pub(super) fn welcome(&mut self, mut new: BTreeMap<u32, Known>, changes: &mut Changes) {
+    pub(super) fn place_new(&mut self, mut new: BTreeMap<u32, Known>, changes: &mut Changes) {
         while let Some(pid) = new.keys().next().copied() {
             for pid in line_of_descent(pid, |pid| new.get(&pid).map(|known| known.member.parent)) {
                 let Some(mut known) = new.remove(&pid) else { continue };
@@ -45,7 +46,7 @@ impl Roster {
                 known.member.placement = placement_of(self, &known);
                 known.member.stays = stays_of(self, &known);
                 if known.member.stays == Some(Stays::Mixed) {
-                    self.beside.insert(pid);
+                    self.in_mixed_groups.insert(pid);
                 }
                 if !known.ended {
                     changes.joined.push((known.member.key, known.member.placement.unit));
@@ -55,51 +56,54 @@ impl Roster {
         }
     }
 
-    /// Finds the control group for `cgroup` rules of a process that started where the backend had moved its parent: it counts as
-    /// being where the parent came from.
+    /// Replaces the control group of a new process by the group in which `cgroup` rules see it: a process that started in a group
+    /// into which the backend had moved its parent counts as being in the group that the parent came from.
     fn find_origin(&self, known: &mut Known) {
         let parent = self.known.get(&known.member.parent);
-        let seen = std::mem::take(&mut known.facts.cgroup);
-        known.is_moved = self.origins.is_own(&seen);
-        known.scope = self.origins.is_scope(&seen).then(|| seen.clone());
-        known.facts.cgroup = self.origins.of_newborn(seen, parent.map(|parent| parent.facts.cgroup.as_str()));
+        let cgroup = std::mem::take(&mut known.facts.cgroup);
+        known.is_moved = self.origins.is_own(&cgroup);
+        known.scope = self.origins.is_scope(&cgroup).then(|| cgroup.clone());
+        let parents_origin = parent.map(|parent| parent.facts.cgroup.as_str());
+        known.facts.cgroup = self.origins.origin_of_new(cgroup, parents_origin);
     }
 
-    /// Finds the placement of a process whose parent ended before the first scan: it was reparented, so its present parent says
-    /// nothing about it.
+    /// Restores what a process inherited from a parent that ended before the first scan. Such a process was reparented, so its
+    /// present parent shows nothing. Its session's leader is taken as its ancestor if a rule named the leader; else the unit
+    /// counts that its environment names.
     fn find_lost_parent(&mut self, known: &mut Known) {
         let (pid, session) = (known.member.key.pid, known.member.session);
         let parent = self.known.get(&known.member.parent);
-        let placed = |rule| matches!(rule, Rule::Exec | Rule::Pid | Rule::Command);
-        if known.facts.kernel_thread || parent.is_some_and(|parent| placed(parent.member.placement.rule)) {
+        let is_named_by = |rule| matches!(rule, Rule::Exec | Rule::Pid | Rule::Command);
+        if known.facts.kernel_thread || parent.is_some_and(|parent| is_named_by(parent.member.placement.rule))
+        {
             return;
         }
-        let adopted = parent.is_none_or(|parent| parent.member.session != session);
-        let leader = self.known.get(&session).filter(|_| adopted && session != pid);
-        if let Some(leader) = leader.filter(|leader| placed(leader.member.placement.rule)) {
+        let is_reparented = parent.is_none_or(|parent| parent.member.session != session);
+        let leader = self.known.get(&session).filter(|_| is_reparented && session != pid);
+        if let Some(leader) = leader.filter(|leader| is_named_by(leader.member.placement.rule)) {
             known.orphan(Some(leader.member.placement));
-        } else if let Some(path) = self.marked(pid, known.member.uid) {
+        } else if let Some(path) = self.marked_unit(pid, known.member.uid) {
             self.entered.insert(known.member.key, (known.member.uid, path));
         }
     }
 
-    /// The unit that a process's environment names, if its user entered that unit by `exec`. A process whose real and effective
-    /// user are root is trusted too if anyone entered: it could have entered itself.
-    fn marked(&mut self, pid: u32, uid: u32) -> Option<String> {
+    /// The path of the unit that a process's environment names ([`MARKER`]), if its user entered that unit by `exec`. If any user
+    /// did, a process whose real and effective user are root is trusted, too, since root may enter every unit.
+    fn marked_unit(&mut self, pid: u32, uid: u32) -> Option<String> {
         if self.grants.is_empty() {
             return None;
         }
         let value = self.procfs.variable(pid, MARKER).ok()??;
         let path = value.strip_prefix(&marker(std::process::id(), ""))?.to_owned();
-        let granted = self.grants.contains(&(uid, path.clone()));
+        let user_entered = self.grants.contains(&(uid, path.clone()));
         let mut is_root =
             || matches!(self.procfs.identity(pid), Ok(Some(id)) if id.uid == 0 && id.uid_real == 0);
-        let entered = self.grants.iter().any(|(_, unit)| *unit == path);
-        (granted || (entered && is_root())).then_some(path)
+        let any_user_entered = self.grants.iter().any(|(_, unit)| *unit == path);
+        (user_entered || (any_user_entered && is_root())).then_some(path)
     }
 
-    /// Places again the processes whose facts changed, then, generation by generation, the children of those whose placement
-    /// changed.
+    /// Places again the processes whose facts changed. Then, generation by generation, places again the children of processes
+    /// whose placement changed.
     pub(super) fn place_again(&mut self, changes: &mut Changes) {
         let mut due: Vec<u32> = std::mem::take(&mut self.stale).into_iter().collect();
         // Each round is one generation; no line of descent is longer than the number of processes.
@@ -114,36 +118,36 @@ impl Roster {
         }
     }
 
-    /// Places one process again. Whether its placement changed.
+    /// Places one process again. Returns whether its placement changed.
     fn place_one_again(&mut self, pid: u32, changes: &mut Changes) -> bool {
         let Some(known) = self.known.get(&pid) else { return false };
         let placement = placement_of(self, known);
-        let (before, key, ended) = (known.member.placement, known.member.key, known.ended);
-        if placement.unit != before.unit {
-            self.settle(pid);
+        let (previous, key, ended) = (known.member.placement, known.member.key, known.ended);
+        if placement.unit != previous.unit {
+            self.charge_until_now(pid);
             if !ended {
-                note_move(changes, key, unit_if_there(before.unit), placement.unit);
+                note_move(changes, key, unit_if_there(previous.unit), placement.unit);
             }
         }
         self.known.entry(pid).and_modify(|known| known.member.placement = placement);
-        self.regroup(pid, before.unit == placement.unit, changes);
-        placement != before
+        self.regroup(pid, previous.unit == placement.unit, changes);
+        placement != previous
     }
 
     /// Updates whether a process may be moved out of its control group. `same_unit`: its unit has not changed.
     pub(super) fn regroup(&mut self, pid: u32, same_unit: bool, changes: &mut Changes) {
         let Some(known) = self.known.get(&pid) else { return };
-        let (stays, before) = (stays_of(self, known), known.member.stays);
+        let (stays, previous) = (stays_of(self, known), known.member.stays);
         if stays == Some(Stays::Mixed) {
-            self.beside.insert(pid);
+            self.in_mixed_groups.insert(pid);
         }
-        if stays == before {
+        if stays == previous {
             return;
         }
-        // Charge what it used until now where it was.
-        self.settle(pid);
+        // Whether CPU time counts as used outside the unit's control group depends on `stays`.
+        self.charge_until_now(pid);
         let Some(known) = self.known.get(&pid) else { return };
-        if stays.is_some() != before.is_some() && same_unit && !known.ended {
+        if stays.is_some() != previous.is_some() && same_unit && !known.ended {
             note_regrouping(changes, known.member.key, known.member.placement.unit);
         }
         self.known.entry(pid).and_modify(|known| known.member.stays = stays);
@@ -156,7 +160,7 @@ fn note_regrouping(changes: &mut Changes, key: ProcessKey, unit: UnitId) {
     changes.regrouped.push((key, unit));
 }
 
-/// Records a move. It is merged with an earlier event of the same process since the last report.
+/// Records a move between units. If the process already joined or moved since the last report, both are merged into one event.
 fn note_move(changes: &mut Changes, key: ProcessKey, from: Option<UnitId>, to: UnitId) {
     if let Some(regrouped) = changes.regrouped.iter_mut().find(|(regrouped, _)| *regrouped == key) {
         regrouped.1 = to;
@@ -176,24 +180,24 @@ pub(super) fn unit_if_there(unit: UnitId) -> Option<UnitId> {
     (unit != NOWHERE).then_some(unit)
 }
 
-/// A process and its ancestors among those that `parent` knows, the eldest first.
-fn line_of_descent(pid: u32, parent: impl Fn(u32) -> Option<u32>) -> Vec<u32> {
+/// A process and those of its ancestors for which `parent_of` returns a parent, the eldest first.
+fn line_of_descent(pid: u32, parent_of: impl Fn(u32) -> Option<u32>) -> Vec<u32> {
     let mut line = vec![pid];
-    let mut next = parent(pid);
-    while let Some(pid) = next {
-        let above = parent(pid);
-        // There is no cycle, except in files that were read at different times.
-        if above.is_none() || line.contains(&pid) {
+    let mut ancestor = parent_of(pid);
+    while let Some(pid) = ancestor {
+        let parent = parent_of(pid);
+        // Files read at different times may show a cycle.
+        if parent.is_none() || line.contains(&pid) {
             break;
         }
         line.push(pid);
-        next = above;
+        ancestor = parent;
     }
     line.reverse();
     line
 }
 
-/// An inherited placement under a new contract; `None` if that lacks the unit or the rule.
+/// Converts an inherited placement to a new contract; `None` if the new contract lacks its unit, or the rule that placed it.
 fn carry(
     placement: Placement,
     old: &Contract,

@@ -1,22 +1,22 @@
 //! The control group that a process counts as being in for `cgroup` rules after this program has moved it.
 //!
-//! Problem: `cgroup:/lab` puts a process into a unit. A backend that holds units as control groups then moves it out of /lab.
-//! Read again, it would no longer match, leave its unit and be moved back, where it matches again.
+//! Problem: `cgroup:/lab` puts a process into a unit. A backend that holds units as control groups then moves the process out
+//! of /lab. Read again, the process would no longer match, leave its unit and be moved back to /lab, where it matches again.
 //!
-//! Algorithm: while a process is in that backend's subtree, it counts as being in the group that it came from. A process that
-//! started there counts as being where its parent does. If the parent has ended, it counts as being where the last process
-//! read in the same group came from. The same applies to scopes that systemd makes for processes of units.
+//! Algorithm: while a process is in the backend's subtree, `cgroup` rules see it in its *origin*, the group that it came from.
+//! A process that started in the subtree has its parent's origin. If the parent has ended, its origin is that of the process
+//! read last in the same group. Scopes that systemd makes for processes of units are treated like the subtree.
 
 use std::collections::BTreeMap;
 
-/// The subtree to see through, and where the processes in it came from.
+/// The subtree and the scopes to see through, and the origins of the processes in them.
 #[derive(Debug, Default)]
 pub(super) struct Origins {
     subtree: Option<String>,
     /// The slice of all scopes, if scopes are made.
     scopes: Option<&'static str>,
-    /// By control group in the subtree: where the process read last in it came from.
-    last: BTreeMap<String, String>,
+    /// By control group in the subtree or a scope: the origin of the process read last in that group.
+    last_origins: BTreeMap<String, String>,
 }
 
 impl Origins {
@@ -35,31 +35,33 @@ impl Origins {
         self.subtree.as_deref().is_some_and(|subtree| is_below(cgroup, subtree))
     }
 
-    /// Whether a control group is a scope for processes of units, or in one.
+    /// Whether a control group is a scope for processes of units, or is inside such a scope.
     pub(super) fn is_scope(&self, cgroup: &str) -> bool {
         self.scopes.is_some_and(|slice| is_below(cgroup, slice))
     }
 
-    /// Whether a control group is one to see through.
-    fn hides(&self, cgroup: &str) -> bool {
+    /// Whether processes in a control group count as being in their origins instead.
+    fn is_seen_through(&self, cgroup: &str) -> bool {
         self.is_own(cgroup) || self.is_scope(cgroup)
     }
 
-    /// The group in which a process counts that is now in `seen` and counted in `before` so far.
-    pub(super) fn counts_as(&mut self, seen: String, before: &str) -> String {
-        if !self.hides(&seen) {
-            return seen;
+    /// The group in which rules see a known process: `current`, in which it is now, unless this program or systemd moved it
+    /// there; then its previous origin.
+    pub(super) fn origin_of(&mut self, current: String, previous: &str) -> String {
+        if !self.is_seen_through(&current) {
+            return current;
         }
-        self.last.insert(seen, before.to_owned());
-        before.to_owned()
+        self.last_origins.insert(current, previous.to_owned());
+        previous.to_owned()
     }
 
-    /// The group in which a new process counts. `parent` is its parent's.
-    pub(super) fn of_newborn(&self, seen: String, parent: Option<&str>) -> String {
-        if !self.hides(&seen) {
-            return seen;
+    /// The group in which rules see a new process that is now in `current`. `parents` is its parent's origin, if known. Empty
+    /// if no origin is known.
+    pub(super) fn origin_of_new(&self, current: String, parents: Option<&str>) -> String {
+        if !self.is_seen_through(&current) {
+            return current;
         }
-        parent.or(self.last.get(&seen).map(String::as_str)).unwrap_or_default().to_owned()
+        parents.or(self.last_origins.get(&current).map(String::as_str)).unwrap_or_default().to_owned()
     }
 }
 
@@ -80,24 +82,24 @@ mod tests {
     #[test]
     fn a_moved_process_counts_as_being_where_it_came_from() {
         let mut origins = origins();
-        assert_eq!(origins.counts_as("/commonhold/a".to_owned(), "/lab"), "/lab");
+        assert_eq!(origins.origin_of("/commonhold/a".to_owned(), "/lab"), "/lab");
         // Its user moved it elsewhere, so it counts as being there.
-        assert_eq!(origins.counts_as("/other".to_owned(), "/lab"), "/other");
-        assert_eq!(origins.counts_as("/commonhold.daemon".to_owned(), "/lab"), "/commonhold.daemon");
+        assert_eq!(origins.origin_of("/other".to_owned(), "/lab"), "/other");
+        assert_eq!(origins.origin_of("/commonhold.daemon".to_owned(), "/lab"), "/commonhold.daemon");
     }
 
     #[test]
-    fn a_process_started_there_counts_as_being_where_its_parent_does() {
+    fn a_process_started_in_the_subtree_has_its_parents_origin() {
         let mut origins = origins();
-        assert_eq!(origins.of_newborn("/commonhold/a".to_owned(), Some("/lab")), "/lab");
-        assert_eq!(origins.of_newborn("/commonhold/a".to_owned(), None), "");
-        origins.counts_as("/commonhold/a".to_owned(), "/lab");
-        assert_eq!(origins.of_newborn("/commonhold/a".to_owned(), None), "/lab");
-        assert_eq!(origins.of_newborn("/else".to_owned(), Some("/lab")), "/else");
+        assert_eq!(origins.origin_of_new("/commonhold/a".to_owned(), Some("/lab")), "/lab");
+        assert_eq!(origins.origin_of_new("/commonhold/a".to_owned(), None), "");
+        origins.origin_of("/commonhold/a".to_owned(), "/lab");
+        assert_eq!(origins.origin_of_new("/commonhold/a".to_owned(), None), "/lab");
+        assert_eq!(origins.origin_of_new("/else".to_owned(), Some("/lab")), "/else");
     }
 
     #[test]
-    fn without_a_subtree_nothing_is_hidden() {
-        assert_eq!(Origins::default().counts_as("/commonhold/a".to_owned(), "/lab"), "/commonhold/a");
+    fn without_a_subtree_every_process_counts_where_it_is() {
+        assert_eq!(Origins::default().origin_of("/commonhold/a".to_owned(), "/lab"), "/commonhold/a");
     }
 }

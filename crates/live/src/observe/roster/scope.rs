@@ -1,8 +1,9 @@
 //! The processes that get a systemd scope, where units are held in place.
 //!
-//! A process that entered by `exec`, or that a `pid:` or `command:` rule names, may share a group with processes of other
-//! units, where no group of its unit holds it. So systemd is asked to make a scope for it, in its unit's slice. A process that
-//! entered by `exec` is due at once. Any other is due a second after it was first seen: many live for less.
+//! A process that entered by `exec`, or that a `pid:` or `command:` rule names, may be in a control group with processes of
+//! other units. Such a mixed group cannot hold any of them. So systemd is asked to make a scope for the process, in its unit's
+//! slice. A process that entered by `exec` is due at once. Any other process is due a second after it was first seen, since
+//! many live for less.
 
 use std::collections::BTreeSet;
 
@@ -36,7 +37,7 @@ pub struct Due {
     pub key: ProcessKey,
     /// Its unit.
     pub unit: UnitId,
-    /// Whether it is entering by `exec`, and waits for its scope.
+    /// Whether it is entering by `exec`, and waits for its scope before it executes its program.
     pub enters: bool,
 }
 
@@ -48,9 +49,9 @@ impl Roster {
 
     /// The processes that are due for a scope now.
     pub fn due_for_scopes(&mut self, now: Time) -> Vec<Due> {
-        let mut beside = std::mem::take(&mut self.beside);
-        beside.retain(|pid| self.known.get(pid).is_some_and(|known| self.wants_scope(known)));
-        let due = beside.iter().filter_map(|pid| {
+        let mut candidates = std::mem::take(&mut self.in_mixed_groups);
+        candidates.retain(|pid| self.known.get(pid).is_some_and(|known| self.needs_scope(known)));
+        let due = candidates.iter().filter_map(|pid| {
             let known = self.known.get(pid)?;
             let key = known.member.key;
             let enters = self.scopes.entering.contains(&key);
@@ -58,28 +59,28 @@ impl Roster {
             is_due.then_some(Due { key, unit: known.member.placement.unit, enters })
         });
         let due = due.collect();
-        self.scopes.entering.retain(|key| beside.contains(&key.pid));
-        self.beside = beside;
+        self.scopes.entering.retain(|key| candidates.contains(&key.pid));
+        self.in_mixed_groups = candidates;
         due
     }
 
     /// Whether a process is entering by `exec` and waits for its scope.
     pub fn is_entering(&self, key: ProcessKey) -> bool {
         let known = self.known.get(&key.pid).filter(|known| known.member.key == key);
-        self.scopes.entering.contains(&key) && known.is_some_and(|known| self.wants_scope(known))
+        self.scopes.entering.contains(&key) && known.is_some_and(|known| self.needs_scope(known))
     }
 
     /// Records that systemd has been asked for a scope for these processes.
     pub fn leave_for_scope(&mut self, keys: &[ProcessKey]) {
         for key in keys {
-            self.settle(key.pid);
+            self.charge_until_now(key.pid);
             if let Some(known) = self.known.get_mut(&key.pid) {
                 known.is_leaving = true;
             }
         }
     }
 
-    /// Reads these processes again, after systemd has answered about them or they left a scope.
+    /// Reads these processes again, after systemd has answered the request for their scopes, or after they left a scope.
     pub fn look_for_scopes(&mut self, pids: &[u32]) -> Result<Changes, LiveError> {
         let mut changes = self.look_again(pids)?;
         self.assign_foreign_groups(true, &mut changes);
@@ -106,26 +107,27 @@ impl Roster {
     /// Whether a process is in the scope of a unit that it has left, and gets no other scope.
     pub fn is_astray(&self, pid: u32) -> bool {
         let known = self.known.get(&pid).filter(|known| !known.ended);
-        known.is_some_and(|known| self.is_in_others_scope(known) && !self.wants_scope(known))
+        known.is_some_and(|known| self.is_in_others_scope(known) && !self.needs_scope(known))
     }
 
-    /// Whether it is in another unit's scope.
+    /// Whether a process is in the scope of a unit that is neither its own nor encloses its own.
     pub(super) fn is_in_others_scope(&self, known: &Known) -> bool {
         let Some(scope) = &known.scope else { return false };
         let slice = scope
             .split('/')
             .take_while(|name| name.is_empty() || name.strip_suffix(".slice").is_some())
             .last();
-        let is_units = |unit: UnitId| slice_for(&self.contract.unit(unit).path).as_deref() == slice;
-        !lineage(&self.contract, known.member.placement.unit).any(is_units)
+        let has_this_slice = |unit: UnitId| slice_for(&self.contract.unit(unit).path).as_deref() == slice;
+        !lineage(&self.contract, known.member.placement.unit).any(has_this_slice)
     }
 
-    /// Whether systemd is asked for a scope for this process if it shares a group with other units' processes.
+    /// Whether systemd would be asked for a scope for this process if it were in a mixed group.
     pub(super) fn may_have_scope(&self, known: &Known) -> bool {
         self.scopes.are_made && !known.is_refused && !known.is_moved && !known.ended
     }
 
-    fn wants_scope(&self, known: &Known) -> bool {
+    /// Whether a process is in a mixed group, and systemd is to make a scope for it.
+    fn needs_scope(&self, known: &Known) -> bool {
         known.member.stays == Some(Stays::Mixed)
             && self.is_in_place()
             && self.may_have_scope(known)

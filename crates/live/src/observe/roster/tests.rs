@@ -138,7 +138,7 @@ fn a_user_that_appears_is_a_member_within_a_minute() {
     ana_members[0].kind = MemberKind::User(Principal::Name("ana".to_owned()));
     let mut fake = Fake::new(contract);
     let service = Arc::new(Scripted::default());
-    fake.roster.set_names(SystemNames::asking(service.clone()));
+    fake.roster.set_names(SystemNames::with_service(service.clone()));
     fake.put(2, 0, 2, 1000, "sh");
     fake.put(3, 0, 3, 1000, "make");
     let mut joined = fake.look(Scan::Quick).joined;
@@ -162,7 +162,7 @@ fn a_user_that_appears_is_a_member_within_a_minute() {
 
 /// The findings of a failed scan are reported by the next one: processes that joined, left and moved.
 #[test]
-fn a_look_that_fails_midway_loses_nobody() {
+fn a_scan_that_fails_midway_loses_no_process() {
     let (contract, build, ana) = contract();
     let mut fake = Fake::new(contract);
     fake.put(2, 0, 2, 1000, "sh");
@@ -213,7 +213,7 @@ fn findings_of_a_failed_scan_are_reported_under_the_new_contract() {
 
 /// A user seen by a failed scan has a sub-unit after the next one.
 #[test]
-fn users_are_found_after_a_look_that_failed() {
+fn new_users_are_found_after_a_failed_scan() {
     let (mut contract, _, ana) = contract();
     let mut fake = Fake::new(contract.clone());
     fake.put(2, 0, 2, 1000, "sh");
@@ -231,7 +231,7 @@ fn users_are_found_after_a_look_that_failed() {
 
 /// A process whose file was truncated is read by the next scan, although no process started or ended since.
 #[test]
-fn who_could_not_be_read_is_met_by_the_next_look() {
+fn a_process_that_could_not_be_read_is_found_by_the_next_scan() {
     let (contract, build, _) = contract();
     let mut fake = Fake::new(contract);
     fs::write(fake.root.path().join("loadavg"), "0.00 0.00 0.00 1/5 77\n").unwrap();
@@ -253,7 +253,7 @@ fn who_could_not_be_read_is_met_by_the_next_look() {
 }
 
 #[test]
-fn an_orphan_is_known_by_its_sessions_leader() {
+fn an_orphan_is_placed_by_its_sessions_leader() {
     let (contract, ..) = contract();
     let mut fake = Fake::new(contract);
     fake.put(5, 0, 5, 1000, "make");
@@ -333,7 +333,7 @@ impl KeepsEntered for Record {
 
 /// Fails if entered processes are not kept: under the next daemon's roster, a rule or the default would decide.
 #[test]
-fn who_entered_is_in_its_unit_under_the_next_roster_too() {
+fn a_process_that_entered_keeps_its_unit_under_the_next_daemon() {
     let record = Rc::new(RefCell::new(Vec::new()));
     let (contract, build, _) = contract();
     let mut fake = Fake::new(contract);
@@ -362,7 +362,7 @@ fn who_entered_is_in_its_unit_under_the_next_roster_too() {
 
 /// A process that the next daemon would lose does not enter.
 #[test]
-fn who_cannot_be_kept_does_not_enter() {
+fn a_process_that_cannot_be_recorded_does_not_enter() {
     let (contract, build, _) = contract();
     let mut fake = Fake::new(contract);
     fake.put(2, 0, 2, 1000, "sh");
@@ -375,7 +375,7 @@ fn who_cannot_be_kept_does_not_enter() {
 }
 
 #[test]
-fn users_get_units_of_their_own() {
+fn users_get_sub_units() {
     let (mut contract, _, ana) = contract();
     contract.units[ana.index()].each = Some(Each::User);
     let mut fake = Fake::new(contract);
@@ -395,7 +395,7 @@ fn users_get_units_of_their_own() {
 }
 
 #[test]
-fn who_changes_its_user_moves() {
+fn a_process_that_changes_its_user_changes_its_unit() {
     let (contract, _, ana) = contract();
     let mut fake = Fake::new(contract);
     fake.put(2, 0, 2, 0, "login");
@@ -407,7 +407,7 @@ fn who_changes_its_user_moves() {
 
 /// A service manager stays in any group. A name alone does not make a service manager.
 #[test]
-fn a_service_manager_is_known_by_its_program() {
+fn a_service_manager_is_recognised_by_its_program() {
     let (contract, ..) = contract();
     let mut fake = Fake::new(contract);
     fake.roster.moves_members(None);
@@ -464,7 +464,7 @@ fn stays(fake: &Fake, pids: &[u32]) -> Vec<Option<Stays>> {
 /// Root's shell, and a program that root runs as ana from it by `su` or `sudo -u`, are in root's slice. The program
 /// belongs to ana's unit, and no process is moved for it.
 #[test]
-fn what_root_runs_as_another_user_is_that_users() {
+fn processes_that_root_runs_as_another_user_count_for_that_user() {
     let (contract, [_, _, ana, _]) = contract_of_users();
     let mut fake = Fake::new(contract);
     fake.roster.holds_in_place();
@@ -524,7 +524,7 @@ fn a_user_is_held_in_the_users_slice() {
 
 /// A build in a session is moved, and the rest of the session is not. A build alone in its group stays.
 #[test]
-fn who_is_named_is_moved_out_of_others_groups_alone() {
+fn a_named_process_is_moved_only_out_of_a_mixed_group() {
     let (contract, [_, tools, ana, _]) = contract_of_users();
     let mut fake = Fake::new(contract);
     fake.roster.holds_in_place();
@@ -548,7 +548,7 @@ fn who_is_named_is_moved_out_of_others_groups_alone() {
 
 /// Slurm's jobs: each has a separate group, and a manager is in the parent group.
 #[test]
-fn groups_get_units_of_their_own_and_lose_them() {
+fn groups_get_sub_units_and_lose_them_when_empty() {
     const SLURM: &str = "/system.slice/slurmstepd.scope";
     let mut contract = Contract::default();
     let jobs = contract.add(None, "jobs");
@@ -603,7 +603,7 @@ fn groups_get_units_of_their_own_and_lose_them() {
 /// systemd makes scopes: a build in a session is due after a second, a process that entered by `exec` at once. They are then
 /// held in the unit's slice. A process that `exec` started in cron's group is refused a scope.
 #[test]
-fn who_is_named_is_due_for_a_scope() {
+fn a_named_process_in_a_mixed_group_is_due_for_a_scope() {
     let (contract, [_, tools, ana, bob]) = contract_of_users();
     let mut fake = Fake::new(contract);
     fake.roster.holds_in_place();
@@ -685,7 +685,7 @@ fn who_is_named_is_due_for_a_scope() {
 
 /// Neither `exec` nor a rule moves a process from a user's service manager.
 #[test]
-fn who_is_kept_by_a_manager_is_due_for_none() {
+fn a_process_kept_by_its_manager_is_due_for_no_scope() {
     let (contract, [_, tools, ..]) = contract_of_users();
     let mut fake = Fake::new(contract);
     fake.roster.holds_in_place();
