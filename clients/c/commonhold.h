@@ -417,7 +417,7 @@ static int ch__next(ch__json *in, ch__json *element) {
 	return 1;
 }
 
-/* Converts the text of a value to a whole number. 0: it is none, or does not fit in 64 bits. */
+/* Converts the text of a value to a whole number. 0: the text is no whole number, or exceeds 64 bits. */
 static int ch__u64(ch__json value, uint64_t *out) {
 	uint64_t number = 0;
 	if (value.at >= value.end)
