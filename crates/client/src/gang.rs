@@ -406,7 +406,7 @@ mod tests {
 
     #[test]
     fn a_page_is_taken_only_if_it_is_one() {
-        let mapped = answered(Some(&page(&GOOD)), ANSWER, ask).unwrap();
+        let mapped = answered(Some(&page(&GOOD)), ANSWER, request_page).unwrap();
         let told = Told { at_ns: 3, bytes: 4, ..Told::default() };
         mapped.get().tell(told);
         assert_eq!(mapped.get().told(), Some(told));
@@ -416,11 +416,12 @@ mod tests {
             (Some(Sends { sealed: false, ..GOOD }), "too short"),
             (Some(Sends { version: 999, ..GOOD }), "version 999"),
         ] {
-            let refused = answered(file.as_ref().map(page).as_ref(), ANSWER, ask).unwrap_err().to_string();
+            let refused =
+                answered(file.as_ref().map(page).as_ref(), ANSWER, request_page).unwrap_err().to_string();
             assert!(refused.contains(words), "{refused}");
         }
         let no = b"{\"error\":\"io.commonhold.NoGangs\",\"parameters\":{\"message\":\"no gangs here\"}}\0";
-        assert_eq!(answered(None, no, ask).unwrap_err().to_string(), "no gangs here");
+        assert_eq!(answered(None, no, request_page).unwrap_err().to_string(), "no gangs here");
         assert!(matches!(request_page(Path::new("/nowhere/socket")), Err(Error::Io(_))));
     }
 
