@@ -10,7 +10,7 @@
  *   gangs      the number of gangs that ran
  *   turns      the number of times that a gang ran for at least 20 ms, without those cut by the trace's beginning or end
  *   overlap    the time in which all threads of a gang ran, relative to that in which any did, in hundredths of a percent
- *   most       the largest number of gang threads that ran at once
+ *   most       the largest number of threads of gangs that ran at once
  *   stop, stop-worst    from the mark before a turn's first thread stopped to the last thread's stop, in us: median and longest
  *   first, first-worst  from the mark before a turn's first thread ran to its start, in us
  *   all, all-worst      from that mark to when all threads ran, in us
@@ -109,7 +109,7 @@ static double stops[TURNS], firsts[TURNS], alls[TURNS];
 static int turns, with_all;
 static double total_any, stray;
 
-/* A thread's gang, by its name NAME.NUMBER; NULL without one. */
+/* The gang of a thread, by the thread's name NAME.NUMBER; NULL if the thread is in no gang. */
 static struct gang *gang_of(const char *comm)
 {
 	const char *dot = strrchr(comm, '.');
@@ -140,7 +140,7 @@ static void pass(struct gang *gang, double now)
 	gang->since = now;
 }
 
-/* Ends a turn, since none of its threads has run for a while. */
+/* Ends a gang's turn, since none of the gang's threads has run for a while. */
 static void end_turn(struct gang *gang)
 {
 	double took = gang->last_out - gang->first_in;

@@ -2,9 +2,10 @@
  * The jobs of the lab's tests and of bench/lab in the guest, and probes for some of them. A probe prints one line of `name value`
  * pairs.
  *
- *   work cycle NAME COMPUTE_MS SLEEP_MS SEED   alternates for ever between COMPUTE_MS of CPU time and SLEEP_MS of sleep, each time
+ *   work cycle NAME COMPUTE_MS SLEEP_MS SEED   alternates for ever between COMPUTE_MS of CPU time and SLEEP_MS of sleep, each
+ *   time
  *                                         multiplied by half to one and a half, drawn from SEED; the process is called NAME
- *   work fork NAME COMPUTE_MS SLEEP_MS SEED    the same, but a child process computes, and is waited for
+ *   work fork NAME COMPUTE_MS SLEEP_MS SEED    like `work cycle`, but a child process computes, and the process waits for it
  *   work heavy SPINNERS FORKERS           keeps SPINNERS processes spinning, and FORKERS processes forking, until it is killed
  *   work compile JOBS WIDTH LOOPS REPEATS the load of a parallel make: JOBS short processes, WIDTH at a time, REPEATS times
  *   work latency SECONDS LOOPS            repeatedly sleeps until the next 10 ms and computes LOOPS. Prints the wake-up latency,
@@ -22,7 +23,8 @@
  *   work touch NAME MIB PASSES [FILE [SKIP_MIB]]  maps MIB of anonymous memory and writes to it, or of FILE from SKIP_MIB on and
  *                                         reads it; touches every page PASSES times (0: for ever), and again at every SIGUSR1;
  *                                         prints the duration of each pass
- *   work sum NAME MIB PASSES [FILE [SKIP_MIB]]  the same, but reads the whole contents of the pages: a pass is also CPU work
+ *   work sum NAME MIB PASSES [FILE [SKIP_MIB]]  like `work touch`, but reads the whole contents of the pages, which is also CPU
+ *                                         work
  *   work cached NAME FILE MIB SECONDS     reads random pages of the first MIB of FILE through the page cache, one per ms; prints
  *                                         the latency
  *   work play NAME COUNT START_S MIB REUSE_MS TIMES STEP...    COUNT processes called NAME wait until the guest's clock
@@ -514,8 +516,9 @@ static int touch(int argc, char **argv)
 
 /*
  * Under instruction counting, the emulator's CPUs take turns of an eighth of the time to its next timer: several ms on a quiet
- * machine, so that a woken task waits for the turns of all other CPUs. So this starts a timer whose interrupt is delivered nowhere:
- * the legacy PC timer (PIT), which this kernel does not use, with its I/O APIC pin masked. The kernel must run with iomem=relaxed.
+ * machine, so that a woken task waits for the turns of all other CPUs. So this starts a timer whose interrupt is delivered
+ * nowhere: the legacy PC timer (PIT), which this kernel does not use, with its I/O APIC pin masked. The kernel must run with
+ * iomem=relaxed.
  */
 static int turns(void)
 {
