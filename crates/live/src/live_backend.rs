@@ -58,7 +58,7 @@ pub trait LiveBackend: Backend<Error = LiveError> {
     /// The backend that enforces the contract now.
     fn active(&self) -> ActiveBackend;
 
-    /// The counters of our sched_ext scheduler for a unit since the backend began, without the unit's sub-units; `None` on
+    /// The counters of our `sched_ext` scheduler for a unit since the backend began, without the unit's sub-units; `None` on
     /// backends without such a scheduler.
     fn switched(&self, _: UnitId) -> Option<Switched> {
         None

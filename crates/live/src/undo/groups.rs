@@ -87,9 +87,9 @@ impl Tree {
         let mut last_success = Instant::now();
         while !pending.is_empty() {
             let mut failed = Vec::new();
-            let moved_processes = self.processes_in_our_groups();
+            let processes_inside = self.processes_in_our_groups();
             for entry in pending {
-                match self.undo_one(entry, &moved_processes, work) {
+                match self.undo_one(entry, &processes_inside, work) {
                     Ok(()) => {
                         last_success = Instant::now();
                         progress();
@@ -134,17 +134,17 @@ impl Tree {
         Tree { entries, created, origins }
     }
 
-    /// Undoes one entry. A process is only moved if it is in `moved_processes`, those in our groups when the round began.
+    /// Undoes one entry. A process is only moved if it is in `processes_inside`, those in our groups when the round began.
     /// Processes that were born in our groups since then have no entry: [`Tree::remove`] moves them.
     fn undo_one(
         &self,
         entry: &Entry,
-        moved_processes: &BTreeSet<u32>,
+        processes_inside: &BTreeSet<u32>,
         work: &mut Work<'_>,
     ) -> io::Result<()> {
         match entry {
             Entry::Moved { process, from } => {
-                if moved_processes.contains(&process.pid)
+                if processes_inside.contains(&process.pid)
                     && is_alive(work.procfs, *process).map_err(io::Error::other)?
                 {
                     work.undone.moved += u32::from(self.send(*process, Some(from), work)?);
