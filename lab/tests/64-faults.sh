@@ -79,8 +79,8 @@ mount -t debugfs debugfs /sys/kernel/debug 2> /dev/null
 for server in /sys/kernel/debug/sched/ext_server/cpu*/runtime; do
 	[ ! -e "$server" ] || echo 0 > "$server"
 done
-# Starts a real-time task on each CPU of a. Starting a task there already preempts a, which may move to the other CPU. So the tasks
-# wait for a signal, which only the task on a's present CPU then gets.
+# Starts a real-time task on each CPU of a. Starting a task there already preempts a, which may move to the other CPU. So the
+# tasks wait for a signal, which only the task on a's present CPU then gets.
 for cpu in 6 7; do
 	chrt -f 50 taskset -c $cpu sh -c 'kill -STOP $$; exec spin 3' > /dev/null 9>&- &
 	eval "hog_$cpu=$!"

@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn an_offer_is_said_in_words() {
+    fn an_offer_is_sent_with_its_terms() {
         let (mut client, asked) = answered(b"{\"parameters\":{\"offer\":4,\"tickets\":[],\"new\":[]}}\0");
         let offer = Offer::new("a/b", "disk:30", "memory:2GiB").with("c").lasting(Duration::from_secs(1));
         let made = client.offer(&offer.while_connected()).unwrap();
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_answered_is_an_answer_or_an_error() {
+    fn any_reply_is_a_result_or_an_error() {
         let served =
             waited(b"{\"parameters\":{\"number\":1,\"state\":\"served\",\"exchange\":7}}\0").unwrap();
         assert_eq!((served.state, served.exchange), (State::Served, Some(7)));
@@ -290,7 +290,7 @@ mod tests {
 
     /// What comes too late is not taken for the answer to the next request.
     #[test]
-    fn after_an_answer_that_did_not_come_there_is_none() {
+    fn a_late_answer_is_not_taken_for_the_next_one() {
         let (client, mut daemon) = UnixStream::pair().unwrap();
         let mut client = Client::from(client);
         let call = Call::Offers {};

@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_is_taken_only_if_it_is_one() {
+    fn only_a_sealed_page_of_this_version_is_mapped() {
         let mapped = answered(Some(&page(&GOOD)), ANSWER, request_page).unwrap();
         let told = Told { at_ns: 3, bytes: 4, ..Told::default() };
         mapped.get().tell(told);
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_has_one_page_and_a_forked_one_has_none() {
+    fn a_process_joins_once_and_a_forked_process_not_at_all() {
         let file = page(&GOOD);
         let seen = Mapped::new(&file).unwrap();
         assert!(matches!(Gang::join("/nowhere/socket"), Err(Error::Io(_))));

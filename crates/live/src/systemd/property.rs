@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn every_value_reads_back_from_text_and_parse_messages() {
+    fn every_value_reads_back_from_text_and_messages() {
         for (property, value, text) in samples() {
             assert_eq!(
                 (property.validate(&value), value.text(property).as_str()),

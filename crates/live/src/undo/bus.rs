@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_go_and_a_mount_of_anothers_stays() {
+    fn groups_are_removed_and_another_programs_mount_stays() {
         let line = "30 23 0:26 / /sys/fs/resctrl rw - resctrl resctrl rw\n";
         let dir = fake::tree(&[("/proc/self/mountinfo", line)]);
         std::fs::create_dir_all(at(&dir, "mon_groups/commonhold-3-a")).unwrap();

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_line_is_ignored_and_the_next_write_is_whole() {
+    fn an_incomplete_line_is_ignored_and_the_next_write_rewrites_the_file() {
         let dir = tempfile::tempdir().unwrap();
         let (mut file, _) = EnteredFile::open(dir.path()).unwrap();
         file.keep(&entered_process(1), &[]).unwrap();

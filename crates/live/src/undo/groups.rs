@@ -593,7 +593,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_gets_its_first_content_back() {
+    fn a_files_first_recorded_content_is_restored() {
         let dir = tempfile::tempdir().unwrap();
         let (kept, gone) = (dir.path().join("cpu.weight"), dir.path().join("gone"));
         fs::write(&kept, "300\n").unwrap();
@@ -645,7 +645,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_gets_its_first_line_back() {
+    fn a_devices_first_recorded_line_is_restored() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("io.cost.qos");
         let entry = |original: &str| Entry::Line {

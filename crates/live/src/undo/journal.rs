@@ -623,7 +623,7 @@ mod tests {
 
     /// Half of the entries are written, and then the file system is full: none of them remains, and later entries are whole.
     #[test]
-    fn a_short_write_leaves_nothing_of_itself() {
+    fn a_short_write_is_truncated_away() {
         let dir = tempfile::tempdir().unwrap();
         let (mut journal, _) = Journal::create(dir.path()).unwrap();
         journal.record(&[stopped(1)]).unwrap();

@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_recorded_and_never_given_is_not_another_programs() {
+    fn a_value_that_was_recorded_and_never_set_is_no_other_programs() {
         let systemd = FakeSystemd::new(true);
         let mut entries = set_properties(&systemd);
         let value = number(9);

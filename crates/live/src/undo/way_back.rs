@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_that_is_over_leaves_its_processes_to_the_users_slice() {
+    fn processes_of_an_ended_session_go_to_the_users_slice() {
         let fake = Fake::new(7, &["user.slice", "user.slice/user-7.slice", "user.slice/user-8.slice"]);
         assert_eq!(fake.send(Some(SESSION)), fake.elsewhere("user.slice/user-7.slice/commonhold.left"));
         assert_eq!(fake.send(None), fake.elsewhere("user.slice/user-7.slice/commonhold.left"));
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_that_is_over_leaves_its_processes_to_its_slice() {
+    fn processes_of_an_ended_service_go_to_its_slice() {
         let fake = Fake::new(0, &["system.slice", "system.slice/x.service"]);
         assert_eq!(
             fake.send(Some("system.slice/gone.service")),
