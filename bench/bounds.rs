@@ -1,4 +1,4 @@
-// Compares a test's count with its bound in bounds.toml. Included by the tests that count.
+// Compares what a test counted with the bound in bounds.toml. Tests that count include this file.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use toml::de::{DeTable, DeValue};
 
 const TEXT: &str = include_str!("bounds.toml");
 
-/// The bound with this name. `file` is the test's own path, as given by `file!()`.
+/// The bound with this name. The error says what to write into bounds.toml. `file` is the test's own path, as given by `file!()`.
 fn bound_of(name: &str, file: &str) -> Result<u64, String> {
     let table = DeTable::parse(TEXT).map_err(|error| format!("bench/bounds.toml: {error}"))?;
     let entry = table.get_ref().get(name).and_then(|entry| entry.get_ref().as_table());
@@ -24,7 +24,7 @@ fn bound_of(name: &str, file: &str) -> Result<u64, String> {
     })
 }
 
-/// All bounds by name, and the tests that hold them.
+/// All bounds, as (name, the test that checks it).
 #[allow(dead_code)]
 pub(crate) fn all() -> Vec<(String, String)> {
     let table = DeTable::parse(TEXT).unwrap_or_else(|error| panic!("bench/bounds.toml: {error}"));
@@ -46,18 +46,18 @@ pub(crate) fn hold(name: &str, value: u64, file: &str) {
     );
 }
 
-/// Whether a counting tool is installed. If it could be installed but is not, that is a failure; otherwise the test is reported
-/// as skipped.
+/// Whether a counting tool is installed. A missing tool that could be installed here, since apt-get is there, fails the test.
+/// Otherwise a missing tool is reported, so that the test counts as skipped. `list` is the list of packages with the tool.
 #[allow(dead_code)]
 #[track_caller]
 pub(crate) fn has_tool(program: &str, list: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let there =
+    let is_installed =
         |name: &str| std::env::split_paths(&path).any(|folder| Path::new(&folder).join(name).is_file());
-    if there(program) {
+    if is_installed(program) {
         return true;
     }
-    assert!(!there("apt-get"), "{program} is missing: install it: scripts/packages {list}");
+    assert!(!is_installed("apt-get"), "{program} is missing: install it: scripts/packages {list}");
     println!(
         "skipped: {program} is missing, and this is no Debian: install it by your distribution's packages"
     );

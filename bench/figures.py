@@ -1,9 +1,9 @@
-"""The figures that the programs of bench/ print: a line each, which bench/all reads.
+"""The figures that the programs of bench/ print. Each figure is a line, which bench/all reads.
 
     figure: demo.light 0.98 times
 
-A program declares its figures, `{key: unit}`, once. `--figures` lists them without measuring, so that bench/all --check can verify
-that each has its row in PROMISES.md. A figure that was not measured has no line.
+A program declares its figures, `{key: unit}`, once. `--figures` lists the figures without measuring, so that bench/all --check
+can verify that each figure has its row in PROMISES.md. A figure that was not measured has no line.
 """
 import re
 import sys
@@ -16,7 +16,7 @@ class Figures:
         self.units = units
 
     def tell(self, key, value):
-        """Prints a figure. A figure that was not declared is a bug of the program's: KeyError."""
+        """Prints a figure; nothing if `value` is None. A figure that was not declared is a bug of the program: KeyError."""
         unit = self.units[key]
         if value is not None:
             print(f"figure: {key} {value:.6g} {unit}", flush=True)
@@ -29,7 +29,7 @@ class Figures:
 
 
 def found(printed):
-    """{key: [(value, unit)]}, in the order in which they were printed."""
+    """The figures in a program's output: {key: [(value, unit)]}, in the order in which they were printed."""
     figures = {}
     for key, value, unit in LINE.findall(printed):
         figures.setdefault(key, []).append((float(value), unit))

@@ -1,11 +1,11 @@
-"""How to read the figures of PROMISES.md from a test's output by lab/test.
+"""Reads figures of PROMISES.md from the output that lab/test prints of a test.
 
     ok 12 - unit b has its share while all are busy (-0.43 %, 6 % allowed)
 
 is read by `Reading("%", "unit * has its share *", value=off)`. A test prints checks, with details in brackets, and notes. In a
-template, `*` matches any text, `{}` a number, which is read, and `<BFQ>` that word where the test's script has a variable. The
-literal parts of a template must occur in the script, in this order, which bench/all --check verifies: so a renamed check is
-detected.
+template, `*` matches any text; `{}` matches a number, which is read; and `<BFQ>` matches the word BFQ, where the test's script
+has a variable. bench/all --check verifies that the literal parts of a template occur in the script, in this order, so that a
+renamed check is detected.
 """
 import dataclasses
 import re
@@ -20,7 +20,7 @@ HOLDS, FAILS = "holds", "fails"
 
 
 def off(found):
-    """The largest deviation from the target: of `+1.20 %, 6 % allowed`."""
+    """The largest deviation from a target, from details such as `+1.20 %, 6 % allowed`."""
     return max(abs(numbers[0]) for numbers in found)
 
 
@@ -46,11 +46,11 @@ def literals(template):
 
 @dataclasses.dataclass
 class Reading:
-    """A value in `unit`: the result of `value` for the numbers of all matching lines, each a list. Without `value`: whether all
+    """A figure in `unit`: the result of `value` for a list with the numbers of each matching line. Without `value`: whether all
     checks that match one of the templates hold."""
     unit: str = ""
     check: str | list[str] = ""
-    # The text in a check's brackets; by default, it begins with the number.
+    # The template of the text in a check's brackets; by default, the text begins with the number.
     saw: str = ""
     note: str = ""
     value: typing.Callable | None = None
@@ -79,7 +79,7 @@ class Reading:
 
     def holds(self, lines):
         checks = [match for match in map(CHECK.match, lines) if match]
-        # A failed check has brackets; one that held may have them.
+        # A failed check has details in brackets, and a check that held may have some.
         matching = [[check[1] for check in checks if re.fullmatch(expression(template) + r"(?: \(.*\))?", check[2])]
                     for template in self.templates()]
         if any("not ok" in verdicts for verdicts in matching):
@@ -95,7 +95,7 @@ class Reading:
 
 
 def percent(found):
-    """The smallest ratio of two values, in percent: from lines with both."""
+    """The smallest ratio of two numbers in a line, in percent."""
     return min(part * 100 / whole for part, whole in found)
 
 

@@ -1,35 +1,35 @@
 #!/usr/bin/env python3
-"""Whether this host is fit to measure on, while something is measured on it.
+"""Watches whether this host is fit for measurements, during a measurement.
 
 usage: lab/fitness.py [SECONDS]     watches for SECONDS (10) and prints the result; exit status 0 fit, 1 not
 
-The load of other virtual machines shows in none of this kernel's figures. A core whose sibling thread runs another machine does
-half as much per second of CPU time, and a core preempted by another machine counts the wait as work. So this script samples three
-facts: the CPU time of a small fixed piece of work on each core in turn, the other work on this host, and the steal time that the
-kernel knows.
+None of this kernel's figures shows the load of other virtual machines. A core whose sibling thread runs another machine does half
+as much work per second of CPU time, and a core preempted by another machine counts the wait as CPU time. So this script samples
+three facts: the CPU time of a small fixed piece of work on each core in turn, the other work on this host, and the steal time
+that the kernel reports.
 """
 import os
 import sys
 import threading
 import time
 
-# Ten samples a second, of about a millisecond each: a hundredth of one core.
+# Ten samples a second, each of about a millisecond of CPU time: together a hundredth of one core.
 INTERVAL_S, PIECE_LOOPS = 0.1, 20_000
-# Fewer samples than this are inconclusive.
+# The least number of samples for a verdict.
 LOOKS_MIN = 20
-# The limit of the slow decile's cost relative to the fast decile's. Frequency scaling stays below it; a core shared with another
-# virtual machine reaches two.
+# The maximum ratio of the fast decile's speed to the slow decile's. Frequency scaling stays below that ratio; a core shared with
+# another virtual machine reaches two.
 UNEVEN_MAX = 1.4
-# Fractions of all cores' time.
+# The maximum steal time, and the maximum CPU time of other work, as fractions of all cores' time.
 STOLEN_MAX, OTHERS_MAX = 0.02, 0.15
-# Loops per microsecond of CPU time: 30 on a server core of 2020, 17 on a shared one.
+# The minimum speed, in loops per microsecond of CPU time: a server core of 2020 makes 30, and if shared 17.
 SPEED_MIN = 9.0
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def piece():
-    """A fixed piece of work: its loops per microsecond of CPU time."""
+    """Does a fixed piece of work, and returns its speed in loops per microsecond of CPU time."""
     begun, total = time.thread_time_ns(), 0
     for number in range(PIECE_LOOPS):
         total += number & 7
@@ -37,14 +37,14 @@ def piece():
 
 
 def host_time():
-    """Seconds since boot that all cores were busy, and that were stolen."""
+    """The busy time of all cores since boot, and the steal time, in seconds."""
     with open("/proc/stat") as stat:
         user, nice, system, _idle, _iowait, irq, softirq, steal = (int(word) for word in stat.readline().split()[1:9])
     return (user + nice + system + irq + softirq) / TICKS_PER_S, steal / TICKS_PER_S
 
 
 def time_of(names):
-    """{process: seconds of CPU time} of the processes whose name begins with one of these."""
+    """{process: seconds of CPU time} of the processes whose name begins with one of `names`."""
     used = {}
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -59,13 +59,14 @@ def time_of(names):
 
 
 class Watch(threading.Thread):
-    """Samples until `verdict`. `names` are the processes that belong to the measurement."""
+    """Takes samples until `verdict` is called. Processes whose name begins with one of `names` belong to the measurement."""
 
     def __init__(self, names=("qemu-system",)):
         super().__init__(daemon=True)
         self.names, self.speeds, self.ended = names, [], threading.Event()
         self.since, self.time, self.own = time.monotonic(), host_time(), time_of(names)
-        # CPU time of processes that appeared and exited between two samples.
+        # The CPU time of the measurement's processes since the watch began, and by process at the last sample. The time is
+        # summed sample by sample, because processes exit meanwhile.
         self.own_total, self.own_last = 0.0, self.own
         self.start()
 
@@ -80,12 +81,12 @@ class Watch(threading.Thread):
                 self.account()
 
     def account(self):
-        now = time_of(self.names)
-        self.own_total += sum(used - self.own_last.get(pid, 0.0) for pid, used in now.items())
-        self.own_last = now
+        current = time_of(self.names)
+        self.own_total += sum(used - self.own_last.get(pid, 0.0) for pid, used in current.items())
+        self.own_last = current
 
     def verdict(self):
-        """None if the host was fit since the watch began, else the reason."""
+        """Ends the watch. None if the host was fit since the watch began, or if there are too few samples; else the reason."""
         self.ended.set()
         self.join()
         self.account()

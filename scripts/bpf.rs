@@ -1,16 +1,17 @@
-// Compiles a program for BPF. The build scripts of the crates that have one include this.
+// Compiles a program for BPF. Build scripts of crates with a BPF program include this file.
 
 use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Overrides the BPF compiler, which is otherwise the first installed one of [`CLANGS`].
+/// The environment variable that names the BPF compiler. Without it, the first installed of [`CLANGS`] is used.
 const CLANG: &str = "BPF_CLANG";
-/// Keep in sync with scripts/features.
+/// The compilers to try, in this order. Keep in sync with scripts/features.
 const CLANGS: [&str; 6] = ["clang-19", "clang-20", "clang-21", "clang-18", "clang-17", "clang"];
 
-/// Compiles the file to an object of the same name in the output folder. `headers` are folders beside libbpf's own.
+/// Compiles a source to an object of the same name in the build's output folder. `headers` are folders of headers besides
+/// libbpf's. A failure ends the build.
 pub(crate) fn compile(source: &str, headers: &[PathBuf]) {
     println!("cargo::rerun-if-env-changed={CLANG}");
     println!("cargo::rerun-if-changed=../../scripts/bpf.rs");
@@ -42,7 +43,7 @@ pub(crate) fn compile(source: &str, headers: &[PathBuf]) {
     }
 }
 
-/// The first that is installed; by default the first.
+/// The first of [`CLANGS`] that is installed. If no clang is installed, the first of the list, which the error then names.
 fn clang() -> OsString {
     let runs = |clang: &&&str| {
         Command::new(clang).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
@@ -55,6 +56,7 @@ pub(crate) fn out() -> PathBuf {
     env::var_os("OUT_DIR").map(PathBuf::from).unwrap_or_default()
 }
 
+/// Ends the build with an error.
 pub(crate) fn fail(why: &str) -> ! {
     println!("cargo::error={why}");
     std::process::exit(1)

@@ -1,7 +1,8 @@
-# In the guest: a disk of 6.7 MB/s under the kind of control that $system names. Prints a line per measurement: result
-# WHAT VALUE.
+# Measures, in the guest, a disk of 6.7 MB/s under the kind of control that $system names. Prints a line per measurement:
+# `result WHAT VALUE`.
+#
 # The disk is the kernel's null_blk, which keeps written data in memory and transfers a fixed amount each 20 ms of the guest's
-# clock. So it can be measured where that clock counts instructions; QEMU's throttle uses the host's clock.
+# clock. So the disk can be measured on a guest whose clock counts instructions. QEMU's throttle would use the host's clock.
 PATH=/job:$PATH
 . /job/lib.sh
 trap - EXIT
@@ -16,7 +17,7 @@ done
 device=/dev/nullb0
 echo none > /sys/block/nullb0/queue/scheduler
 number=$(cat /sys/block/nullb0/dev)
-# Its bandwidth, in thousands of bytes per second.
+# The disk's bandwidth, in thousands of bytes per second.
 begun=$(uptime_cs)
 dd if=$device of=/dev/null bs=256k count=128 iflag=direct 2> /dev/null
 carries=$((128 * 262144 / 10 / ($(uptime_cs) - begun)))
@@ -33,11 +34,11 @@ mkdir -p /mnt/disk/small
 echo 16777216 > /proc/sys/vm/dirty_bytes
 echo 8388608 > /proc/sys/vm/dirty_background_bytes
 
-# bytes UNIT: its transfers so far.
+# bytes UNIT: the bytes that the unit has transferred so far.
 bytes() {
 	sed -n "s/^$number //p" "$base/$1/io.stat" | tr ' ' '\n' | awk -F= '/^[rw]bytes/ { sum += $2 } END { print sum + 0 }'
 }
-# within_unit UNIT COMMAND...
+# within_unit UNIT COMMAND...: runs COMMAND in a unit.
 within_unit() {
 	unit=$1
 	shift
@@ -55,9 +56,10 @@ end_load() {
 	sync
 	echo 3 > /proc/sys/vm/drop_caches
 }
-# build WHAT TIMES: a compiler's disk accesses in unit a, TIMES times, by its own clock: the mean time in ms; for the first, the
-# time of its first file, and its reads in us; and unit b's rate meanwhile, in kB/s and in percent of the bandwidth that a left.
-# Beside a copy, which alternates, successive builds meet its reads and its writes.
+# build WHAT TIMES: makes a compiler's disk accesses in unit a, TIMES times. Prints the mean time in ms, by the compiler's own
+# clock; for the first time, the time of the first file, and the latency of reads in us; and unit b's rate meanwhile, in kB/s and
+# in percent of the bandwidth that a left. A copy in unit b alternates between reading and writing, so successive builds meet
+# both.
 build() {
 	from_a=$(bytes a) from_b=$(bytes b) begun=$(uptime_cs) sum=0
 	for time in $(seq $2); do
@@ -75,7 +77,7 @@ build() {
 	echo "result $1-heavy $b"
 	echo "result $1-used $((b * 100 / (carries - a)))"
 }
-# large_copy: in unit b, repeatedly, from the disk and to it.
+# large_copy: copies a large file in unit b again and again, from the disk to the disk.
 large_copy() {
 	within_unit b sh -c 'echo $$ > copying
 		while dd if=/mnt/disk/64m of=/mnt/disk/64m-copy bs=256k conv=fsync; do echo 1 > /proc/sys/vm/drop_caches; done' > /dev/null 2>&1 &
@@ -84,13 +86,13 @@ large_copy() {
 copy() {
 	within_unit "$1" dd if="/mnt/disk/$2" of="/mnt/disk/$2-copy" bs=64k conv=fsync > /dev/null 2>&1
 }
-# small_copy: the time of a small one in unit a, in milliseconds.
+# small_copy: copies a small file in unit a, and prints the time in milliseconds.
 small_copy() {
 	begun=$(uptime_cs)
 	copy a 2m
 	echo $((($(uptime_cs) - begun) * 10))
 }
-# kilobytes SECONDS UNIT...: thousands of bytes per second of each.
+# kilobytes SECONDS UNIT...: prints each unit's rate over SECONDS, in thousands of bytes per second.
 kilobytes() {
 	seconds=$1
 	shift

@@ -1,5 +1,5 @@
-# In the guest, whose clock counts instructions: a light and a heavy unit with equal shares of the memory, under one kind of
-# control, in phases. Prints a line per measurement: result WHAT VALUE. Variables: system, phases.
+# Measures, in a guest whose clock counts instructions, a light and a heavy unit with equal shares of the memory, under one kind
+# of control, in phases. Prints a line per measurement: `result WHAT VALUE`. Variables: system, phases.
 PATH=/job:$PATH
 . /job/lib.sh
 trap - EXIT
@@ -14,15 +14,15 @@ job_mib=700                             # half of the memory holds one of these,
 make_mib=250
 scan_mib=2600                           # more than the memory, so that it waits for the drive and not for the host's CPU
 rounds=6                                # enough to include the daemon's periodic work in proportion
-# Closing a drive drops its cache, so keep it open.
+# Keep each drive open: closing a drive drops its cache.
 exec 7< $heavys 8< $own
 mount -t debugfs none /sys/kernel/debug 2> /dev/null
 
-# meminfo KEY: in bytes.
+# meminfo KEY: a value of /proc/meminfo, in bytes.
 meminfo() {
 	echo $(($(sed -n "s/^$1: *\([0-9]*\) kB/\1/p" /proc/meminfo) * 1024))
 }
-# current UNIT: the memory charged to its control group.
+# current UNIT: the memory charged to the unit's control group.
 current() {
 	cat "$base/$1/memory.current"
 }
@@ -34,7 +34,7 @@ within_group() {
 	shift
 	sh -c 'echo $$ > "$1/cgroup.procs"; shift; exec "$@"' - "$group" "$@"
 }
-# within_unit UNIT COMMAND...
+# within_unit UNIT COMMAND...: runs COMMAND in a unit.
 within_unit() {
 	unit=$1
 	shift
@@ -50,7 +50,7 @@ is_ours() {
 done_passes() {
 	[ "$(grep -c '^pass' "$1.log")" -ge "$2" ]
 }
-# came_back UNIT: its refaults so far.
+# came_back UNIT: the unit's refaults so far.
 came_back() {
 	sed -n 's/^workingset_refault_[a-z]* //p' "$base/$1/memory.stat" | { sum=0; while read -r n; do sum=$((sum + n)); done; echo $sum; }
 }
@@ -80,7 +80,7 @@ job() {
 	kill -KILL $(pidof light)
 	mean=$(awk '$1 == "pass" && $2 != "1:" { sum += $3; n++ } END { printf "%d", n ? sum / n * 1000 : 0 }' "$1.log")
 }
-# pulsed UNIT MIB SKIP: a set on the heavy units' drive, touched each second from now on.
+# pulsed UNIT MIB SKIP: the unit touches a set on the heavy units' drive each second from now on.
 pulsed() {
 	within_unit "$1" work touch pulse "$2" 1 $heavys "$3" > "pulse-$1-$3.log" 2>&1 &
 	wait_for 60 done_passes "pulse-$1-$3" 1
@@ -106,7 +106,7 @@ killed() {
 	done
 	echo $sum
 }
-# account UNIT FIELD: from commonhold's memory account.
+# account UNIT FIELD: a figure of the unit's memory account, by the daemon's status.
 account() {
 	commonhold status --json | tr -d ' \n' | sed 's/{"unit":/\n&/g' |
 		sed -n "/^{\"unit\":\"$1\"/ s/.*\"memory\":{\(\"entitled[^}]*\)}.*/,\1/p" | sed "s/.*,\"$2\":\([0-9]*\).*/\1/"
@@ -169,7 +169,7 @@ end_filler() {
 	kill -KILL $(cat $CGROUPS/filler/cgroup.procs)
 	wait_for 20 rmdir $CGROUPS/filler
 }
-# The light unit's set beside a heavy one.
+# isolation: measures the light unit's set beside a heavy unit.
 isolation() {
 	fill work touch scan $scan_mib 0 $heavys
 	job alone owner $set_mib
@@ -193,18 +193,20 @@ tell_reads() {
 	done
 }
 
-# The owner needs little, and then much at once: the heavy unit's part of the idle memory, and the time until its return.
+# sharing: the owner needs little memory, and then much at once. Measures the part of the idle memory that the heavy unit borrows,
+# and the time until the memory returns.
 sharing() {
 	within_unit owner work touch small 16 1 > small.log 2>&1 &
 	scan
 	# A unit that reads so much for the first time is not short yet: refaults begin in the second round.
 	pause 15
-	# Its use beyond its half, in percent of the owner's unused memory, less the reserve.
+	# The heavy unit's use beyond its half, in percent of the owner's unused memory less the reserve.
 	idle=$((part - $(current owner) - $(meminfo MemTotal) * 8 / 100))
 	tell sharing-shared $((($(current borrower) - part) * 100 / idle))
 	wants
 }
-# wants: the owner wants $want_mib at once; the time from when its use grows until the borrower has $back_mib less.
+# wants: the owner wants $want_mib at once. Measures the time from the first growth of its use until the borrower has $back_mib
+# less.
 wants() {
 	had=$(current borrower)
 	from=$(($(current owner) + 4 * mib))
@@ -224,8 +226,8 @@ wants() {
 	pause 3
 	! is_ours || tell $phase-called $(($(account owner call_back_max_ns) / 1000000))
 }
-# The same where the heavy unit writes, so that its dirty pages must be written before they can be reclaimed, and the owner wants
-# enough to require that.
+# dirty: like `sharing`, but the heavy unit writes, so that its dirty pages must be written before they can be reclaimed, and the
+# owner wants enough memory to require that.
 dirty() {
 	within_unit owner work touch small 16 1 > small.log 2>&1 &
 	within_unit borrower dd if=/dev/zero of=$heavys bs=64k count=100000 2> /dev/null &
@@ -236,7 +238,7 @@ dirty() {
 	wants
 }
 
-# Seed 000, section 4.4: memory for one job each; first a job each, then the other unit has two.
+# pair: seed 000, section 4.4: each unit has memory for one job. First each unit runs one job, and then the other unit runs two.
 pair() {
 	pulsed borrower $job_mib 0
 	fill sh -c "work touch pulse $job_mib 1 $heavys $((2 * job_mib)) & exec work touch pulse $job_mib 1 $heavys $((3 * job_mib))"
@@ -253,8 +255,8 @@ pair() {
 	tell pair_kept $(($(current owner) / mib))
 }
 
-# Seed 000, section 1.1, MP4+D: four units with a make each, whose sources fit into each one's share, and a dump of the fourth's
-# to the first one's drive.
+# four: seed 000, section 1.1, MP4+D: four units with a make each, whose sources fit into the unit's share, and a dump by the
+# fourth unit to the first unit's drive.
 four() {
 	skip=$make_mib
 	for unit in b c d; do

@@ -1,4 +1,4 @@
-# In the guest with systemd: a light user's third-party programs, beside a heavy user's, under each way of control.
+# Measures, in the guest with systemd, a light user's third-party programs beside a heavy user's, under each way of control.
 #
 # Variables: mode (mixed, reverse, returns), ways, programs and heavies, runs or returns, and the seconds of each program. Prints
 # a line per reading: @WAY RUN WHAT VALUE. Longer output goes into /out.
@@ -16,7 +16,7 @@ control=                # the way in force
 tell() {
 	echo "@$way $run $*"
 }
-# service OPTIONS... -- COMMAND...: a user's service, in the background. Its output goes to a file in $place.
+# service OPTIONS... -- COMMAND...: starts a user's service in the background. Its output goes to a file in $place.
 service() {
 	systemd-run --quiet --collect "$@" > /dev/null
 }
@@ -32,7 +32,7 @@ heavy() {
 	service --uid=carol --slice=user-1003.slice --unit="lab-heavy-$name" -p WorkingDirectory=$place/heavy -p OOMPolicy=continue \
 		-p StandardOutput="truncate:$place/heavy/$name.log" -p StandardError=inherit "$@"
 }
-# light_waits SECONDS NAME COMMAND...: the same, until it has ended, for at most SECONDS.
+# light_waits SECONDS NAME COMMAND...: starts a service of the light user, and waits until it has ended, at most SECONDS.
 light_waits() {
 	until_s=$1 called=$2
 	shift 2
@@ -56,8 +56,8 @@ disk_kb() {
 prepare() {
 	drive=$(disk "$disk") || exit 1
 	mkdir -p $place
-	# Without a journal, which all users would share: a user who waits for a commit would also wait for other users' data, and no
-	# control can prevent that.
+	# Without a journal, because all users would share it: a user who waits for a commit would also wait for other users' data, and
+	# no control can prevent that.
 	/sbin/mke2fs -q -F -t ext4 -E lazy_itable_init=0 -O ^has_journal "$drive" || exit 1
 	mount -t ext4 -o noatime "$drive" $place || exit 1
 	mount -t debugfs none /sys/kernel/debug 2> /dev/null
@@ -74,7 +74,7 @@ prepare() {
 	mkswap "$swap_drive" > /dev/null && swapon "$swap_drive" || exit 1
 	insmod /lib/modules/bfq.ko 2> /dev/null
 	bfq_was=$(sed 's/.*\[\(.*\)\].*/\1/' "/sys/block/${drive#/dev/}/queue/scheduler")
-	# As the documentation says: weights hold a measured disk, rates an unmeasured one.
+	# As the documentation says, a measured disk is held by weights, and an unmeasured disk by rates.
 	if [ "$calibrate" = yes ]; then
 		commonhold calibrate --seconds 2 $place > calibrated 2>&1 || echo "# not calibrated: $(tail -n 1 calibrated)"
 	fi
@@ -100,7 +100,7 @@ end_filler() {
 status_to() {
 	commonhold status --json > "/out/$1.json" 2>&1
 }
-# hold WAY: puts it in force.
+# hold WAY: puts a way of control in force.
 hold() {
 	control=$1
 	case $control in
@@ -221,7 +221,7 @@ heavy_forks() {
 	heavy forks -- stress-ng --fork 2 --quiet
 }
 
-# one WAY: all of the light user's programs beside the heavy one's, once.
+# one WAY: runs all of the light user's programs once, beside the heavy user's.
 one() {
 	way=$1
 	hold "$way" || return
@@ -269,7 +269,7 @@ bogo() {
 	awk -v what="$2" '($4 == "cpu" || $4 == "vm") && $5 ~ /^[0-9]+$/ { printf "%s %.2f\n", what, $5 / $6 }' $place/heavy/$1.log > found
 	while read -r words; do tell "$words"; done < found
 }
-# lent MOMENT: records the current loans while the heavy user works: MOMENT is the kind of work, or that and -from.
+# lent MOMENT: records the present loans while the heavy user works. MOMENT is the kind of work, with `-from` at its beginning.
 lent() {
 	case $way in cgroup | kernel) status_to "lent-$1-$way-$run" ;; esac
 }
@@ -285,8 +285,8 @@ work_cpu() {
 ended() {
 	! systemctl is-active --quiet "$1"
 }
-# The heavy user wants the memory while the light one sleeps; whole passes that began after that count. stress-ng writes uniform
-# pages, which would take no space on zram: these compress to about half.
+# work_memory: the heavy user wants the memory while the light user sleeps. Only whole passes that began after $asleep seconds
+# count. The pages of `work` compress to about half on zram. Those of stress-ng are uniform, and would take no space there.
 work_memory() {
 	heavy memory -- /job/work sum walks "$reach" 0
 	pause "$asleep"
@@ -335,7 +335,7 @@ all_of_it() {
 	light_waits 300 "$1" dd if=/dev/zero of=/dev/null bs="${touches}M" count=1
 	sed -n 's/.* copied, \([0-9.e+-]*\) s.*/\1/p' "$place/light/$1.log"
 }
-# memory_of UNIT FIELD: from the daemon's memory account.
+# memory_of UNIT FIELD: a figure of the unit's memory account, by the daemon's status.
 memory_of() {
 	commonhold status --json | tr -d ' \n' | sed 's/{"unit":/\n&/g' |
 		sed -n "/^{\"unit\":\"$1\"/ s/.*\"memory\":{\(\"entitled[^}]*\)}.*/,\1/p" | sed "s/.*,\"$2\":\([0-9]*\).*/\1/" | head -n 1

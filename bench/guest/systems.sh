@@ -1,8 +1,8 @@
 # The systems that bench/lab compares, and the contract for each. Sourced by bench/guest/measure.
 #
-# There are two contracts. `halves`: the units light and heavy, four CPUs each. `tickets`: a, b, c, d of 1:2:3:2; and p
-# and q of 1:3, within p x and y of 1:3, within q x and y of 1:1. `holds` tells whether a system can express a
-# contract.
+# There are two contracts. `halves` has the units light and heavy, with four CPUs each. `tickets` has the units a, b, c and d with
+# tickets 1:2:3:2; and the units p and q with 1:3, in p the sub-units x and y with 1:3, and in q the sub-units x and y with 1:1.
+# `holds` says whether a system can express a contract.
 
 CGROUPS=/sys/fs/cgroup
 tree=$CGROUPS # the units' parent group; under the daemon, the daemon's group
@@ -16,7 +16,7 @@ weight_of() {
 	esac
 }
 
-# place_of UNIT: its control group; `filler` is no unit.
+# place_of UNIT: the unit's control group, or that of the `filler`, which is no unit.
 place_of() {
 	case $1 in
 	filler) echo "$CGROUPS/filler" ;;
@@ -24,7 +24,7 @@ place_of() {
 	esac
 }
 
-# cpus_of UNIT: whole CPUs, for systems that assign CPUs.
+# cpus_of UNIT: the unit's share in whole CPUs, for systems that assign CPUs.
 cpus_of() {
 	case $1 in
 	light) echo 0-3 ;;
@@ -43,7 +43,7 @@ units_of() {
 	esac
 }
 
-# holds SYSTEM CONTRACT: whether the system can express it: halves, tickets, or nested.
+# holds SYSTEM CONTRACT: whether the system can express a contract: halves, tickets, or nested.
 holds() {
 	case $1:$2 in
 	plain:halves | plain:tickets) return 0 ;;
@@ -57,7 +57,7 @@ make_cgroups() {
 	done
 }
 
-# control CONTROLLER: for all units and their sub-units.
+# control CONTROLLER: enables a controller for all units and their sub-units.
 control() {
 	for folder in "$CGROUPS" "$CGROUPS/p" "$CGROUPS/q"; do
 		echo "+$1" > "$folder/cgroup.subtree_control"
@@ -85,7 +85,7 @@ until_so() {
 	done
 }
 
-# load PROGRAM [OPTION...]: a sched_ext scheduler, which ends on SIGINT.
+# load PROGRAM [OPTION...]: loads a sched_ext scheduler, which ends on SIGINT.
 load() {
 	"$@" > scheduler.log 2>&1 < /dev/null &
 	scheduler=$!
@@ -105,7 +105,7 @@ layers() {
 	echo '{"name":"rest","matches":[[]],"kind":{"Open":{"preempt":true}}}]'
 }
 
-# contract MODE CONTRACT: a contract file. It has p and q if the system can hold them.
+# contract MODE CONTRACT: writes a contract file, with p and q if the system can express them.
 contract() {
 	printf 'version = 1\n[machine]\ncpu = "%s"\n' "$1"
 	units=$(units_of "$2")
@@ -136,7 +136,7 @@ counters() {
 		sub("^called_back", "recalls", $1) || sub("^call_back_", "recall_", $1) { printf "%s %s ", $1, $2 }'
 }
 
-# The scheduler alone, without the daemon: for the cost of a switch. It ends when descriptor 9 is closed.
+# load_ours: loads our scheduler without the daemon, to measure the cost of a switch. It ends when descriptor 9 is closed.
 load_ours() {
 	[ -p hold ] || mkfifo hold
 	dispatch --at-once "$CGROUPS" "$@" < hold > scheduler.log 2>&1 9>&- &
@@ -157,7 +157,7 @@ scheduler_alone() {
 	load_ours $options
 }
 
-# set_up SYSTEM CONTRACT: puts it in force; if that is impossible, fails and says why.
+# set_up SYSTEM CONTRACT: puts a contract in force under a system; fails, with the reason, if that is impossible.
 set_up() {
 	system=$1
 	make_cgroups

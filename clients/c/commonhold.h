@@ -26,9 +26,9 @@
  * Every function that can fail returns a `ch_error`, and CH_OK is 0. ch_message returns the message, and ch_error_name the
  * daemon's name of the error, such as io.commonhold.TooFewTickets.
  *
- * A client is one connection, with synchronous requests: several threads use a client each. The daemon authenticates it by
- * the socket's peer credentials: the user of the process when it connected. A forked process that executes no other program
- * keeps its parent's connection open, and with it the offers that it holds.
+ * A client is one connection, with synchronous requests: several threads use a client each. The daemon authenticates a client
+ * by the socket's peer credentials: the user of the process when it connected. A forked process that executes no other program
+ * keeps its parent's connection open, and so the offers that end with the connection.
  *
  * Memory: ch_connect initialises a client, and ch_close frees what it owns, also after ch_connect failed. All results are
  * copied into the caller's structures; a text that does not fit is an error, and is never truncated. Only the results of
@@ -45,31 +45,33 @@
 extern "C" {
 #endif
 
-/* A unit's path, with its NUL. */
+/* The size of a buffer for a unit's path, with its NUL. */
 #define CH_PATH_SIZE 512
-/* `memory:2GiB`, with its NUL. */
+/* The size of a buffer for an amount such as `memory:2GiB`, with its NUL. */
 #define CH_AMOUNT_SIZE 64
+/* The size of a buffer for other names, with their NUL. */
 #define CH_NAME_SIZE 64
 /* The longest answer, in bytes. */
 #ifndef CH_ANSWER_MAX
 #define CH_ANSWER_MAX ((size_t)64 << 20)
 #endif
-/* The longest request. */
+/* The longest request, in bytes. */
 #define CH_REQUEST_MAX ((size_t)32 << 10)
-/* In nanoseconds, like all times. */
+/* A second. All times are in nanoseconds. */
 #define CH_SECOND INT64_C(1000000000)
 /* No time limit. */
 #define CH_FOREVER INT64_C(-1)
 
 typedef enum {
 	CH_OK = 0,
-	/* The daemon refused: see ch_error_name. */
+	/* The daemon refused the request: see ch_error_name. */
 	CH_REFUSED,
-	/* No daemon listens there, or a system call failed. */
+	/* No daemon listens at the socket, or a system call failed. */
 	CH_SYSTEM,
 	/* The daemon does not answer in time. The connection is closed. */
 	CH_TIMEOUT,
-	/* The daemon closed the connection: it exited, or evicted the client for others. Offers that it held have ended. */
+	/* The daemon closed the connection: it exited, or evicted the client for others. The offers that the client held have
+	 * ended. */
 	CH_HUNG_UP,
 	/* The answer does not have the format of this version, or is too long. */
 	CH_NOT_UNDERSTOOD,
@@ -84,27 +86,27 @@ typedef struct {
 	/* The last answer, NUL-terminated, of `length` bytes. */
 	char *answer;
 	size_t length, room;
-	/* Receives a file descriptor that comes with an answer; NULL: such a descriptor is closed. */
+	/* Where to store a file descriptor that comes with an answer; NULL: such a descriptor is closed. */
 	int *passed;
 	char message[2048];
 	char error_name[CH_NAME_SIZE];
 } ch_client;
 
-/* The terms of an offer. Fields that are 0 do not restrict it. */
+/* The terms of an offer. Optional fields that are 0 do not restrict the offer. */
 typedef struct {
 	const char *unit;  /* the path of the unit that offers */
 	const char *gives; /* such as "disk:300" */
 	const char *wants; /* such as "cpu:200" */
-	const char *at_least; /* the least it accepts of `wants`, for a proportional part of `gives`; 0: all */
-	const char *with;  /* the only unit that may serve it */
-	int64_t for_ns;    /* the longest duration of an exchange; 0: until it is ended */
+	const char *at_least; /* the minimum that the unit accepts of `wants`, for a proportional part of `gives`; 0: all */
+	const char *with;  /* the only unit that may serve the offer; 0: any */
+	int64_t for_ns;    /* the longest duration of an exchange; 0: until a call ends the exchange */
 	int while_connected; /* the offer and its exchange end when this client disconnects, however the program ends */
 } ch_offer_terms;
 
 /* An offer that was made. */
 typedef struct {
 	uint64_t number;
-	uint64_t exchange; /* that served it at once; 0: not served yet */
+	uint64_t exchange; /* the exchange that served the offer at once; 0: not served yet */
 } ch_made;
 
 typedef enum {
@@ -119,7 +121,7 @@ typedef enum {
 typedef struct {
 	uint64_t number;
 	ch_state state;
-	uint64_t exchange;      /* that served the offer; else 0 */
+	uint64_t exchange;      /* the exchange that served the offer; 0: not served */
 	char why[CH_NAME_SIZE]; /* why the exchange ended: over, ended, gone or too-few */
 } ch_awaited;
 
@@ -127,11 +129,11 @@ typedef struct {
 typedef struct {
 	char unit[CH_PATH_SIZE];
 	char resource[CH_NAME_SIZE]; /* cpu, memory, disk or bus */
-	uint64_t contract;           /* its tickets in the contract */
-	uint64_t tickets;            /* its tickets now */
-	uint64_t lent, got;          /* tickets that exchanges subtract, and add */
-	uint64_t entitled; /* millionths of a CPU, bytes of memory, or millionths of each disk or of the bus */
-	int active;        /* whether they count now */
+	uint64_t contract;           /* the unit's tickets by the contract */
+	uint64_t tickets;            /* the unit's tickets now */
+	uint64_t lent, got;          /* tickets that the unit lends, and borrows, in exchanges */
+	uint64_t entitled; /* the worth: millionths of a CPU, bytes of memory, or millionths of each disk or of the bus */
+	int active;        /* whether the tickets count now */
 } ch_tickets_row;
 
 /* An open offer. */
@@ -140,12 +142,12 @@ typedef struct {
 	char unit[CH_PATH_SIZE];
 	char gives[CH_AMOUNT_SIZE], wants[CH_AMOUNT_SIZE];
 	char with[CH_PATH_SIZE]; /* empty: any unit */
-	uint64_t for_ns;         /* 0: until it is ended */
+	uint64_t for_ns;         /* 0: until a call ends the exchange */
 } ch_standing;
 
 /* Connects to the daemon's socket: /run/commonhold/socket for root's. */
 ch_error ch_connect(ch_client *client, const char *socket_path);
-/* Disconnects, and frees all memory of the client. Offers that it held end. */
+/* Disconnects, and frees all memory of the client. Offers made with `while_connected` end. */
 void ch_close(ch_client *client);
 /* The error message of the last call; empty if it succeeded. */
 const char *ch_message(const ch_client *client);
@@ -154,10 +156,10 @@ const char *ch_error_name(const ch_client *client);
 
 /* The path of the unit of a process; `shared` if it is in no other unit. */
 ch_error ch_unit_of(ch_client *client, pid_t pid, char *unit, size_t size);
-/* Makes an offer; it may be served at once. */
+/* Makes an offer, which may be served at once. */
 ch_error ch_offer(ch_client *client, const ch_offer_terms *terms, ch_made *made);
-/* Waits until an offer is served or withdrawn, or an exchange has ended; at most `at_most_ns`, or CH_FOREVER. After that time,
- * the state is still CH_STANDS or CH_IN_FORCE. With 0, returns at once. */
+/* Waits until an offer is served or withdrawn, or an exchange has ended, but no longer than `at_most_ns` (CH_FOREVER: no limit).
+ * If that time expires, the state is still CH_STANDS or CH_IN_FORCE. With 0, returns at once. */
 ch_error ch_wait(ch_client *client, uint64_t number, int64_t at_most_ns, ch_awaited *awaited);
 /* Withdraws an offer, or ends an exchange. */
 ch_error ch_cancel(ch_client *client, uint64_t number);
@@ -165,11 +167,11 @@ ch_error ch_cancel(ch_client *client, uint64_t number);
 ch_error ch_transfer(ch_client *client, const char *from, const char *to, const char *resource, uint64_t tickets);
 /* The first `room` rows of every unit's tickets, a row for each resource. `count` is the total number of rows. */
 ch_error ch_tickets(ch_client *client, ch_tickets_row *rows, size_t room, size_t *count);
-/* The first `room` open offers. `count` is the total number of them. */
+/* The first `room` open offers. `count` is the total number of open offers. */
 ch_error ch_offers(ch_client *client, ch_standing *offers, size_t room, size_t *count);
 /* All accounts, as JSON text, as `commonhold status --json` describes them. */
 ch_error ch_status(ch_client *client, const char **json);
-/* Any call: takes its parameters, and returns those of its answer, as JSON text. */
+/* Makes any call. `parameters` is JSON text, and `json` receives the parameters of the answer, as JSON text. */
 ch_error ch_call(ch_client *client, const char *method, const char *parameters, const char **json);
 
 #ifdef __cplusplus
@@ -192,20 +194,23 @@ ch_error ch_call(ch_client *client, const char *method, const char *parameters, 
 
 /* Timeout of a request: a daemon answers within milliseconds, unless it is stopped or stuck. */
 #define CH__PATIENCE_S 20
-/* The nesting of objects. */
+/* The deepest nesting of objects and arrays that an answer may have. */
 #define CH__DEPTH_MAX 32
 
+/* Stores an error's message, and returns the error. */
 static ch_error ch__fail(ch_client *client, ch_error error, const char *what, const char *detail) {
 	snprintf(client->message, sizeof client->message, "%s%s%s", what, *detail ? ": " : "", detail);
 	return error;
 }
 
-/* ---- Reading JSON: a text from `at` to `end`. Malformed JSON is rejected, and never read beyond its end. ---- */
+/* ---- Reading JSON. Functions return 0 for malformed text, and read nothing beyond its end. ---- */
 
+/* The part of a text that was not read yet. */
 typedef struct {
 	const char *at, *end;
 } ch__json;
 
+/* Skips white space. */
 static void ch__space(ch__json *in) {
 	while (in->at < in->end && (*in->at == ' ' || *in->at == '\t' || *in->at == '\n' || *in->at == '\r'))
 		in->at++;
@@ -220,6 +225,7 @@ static int ch__sign(ch__json *in, char sign) {
 	return 1;
 }
 
+/* Consumes four hexadecimal digits. */
 static int ch__hex4(ch__json *in, unsigned *code) {
 	int n;
 	*code = 0;
@@ -236,7 +242,8 @@ static int ch__hex4(ch__json *in, unsigned *code) {
 	return 1;
 }
 
-/* Consumes a string, and copies it, with a NUL, to `out` if given. 0: not a string, or it has a NUL, or does not fit. */
+/* Consumes a string. Unless `out` is NULL, copies the string, with a NUL, to the `size` bytes there. 0: not a string, or the
+ * string has a NUL, or does not fit. */
 static int ch__string(ch__json *in, char *out, size_t size) {
 	size_t length = 0;
 	if (!ch__sign(in, '"'))
@@ -249,13 +256,14 @@ static int ch__string(ch__json *in, char *out, size_t size) {
 			return 0;
 		bytes[0] = (char)c;
 		if (c == '\\') {
-			static const char escapes[] = "\"\\/bfnrt", meant[] = "\"\\/\b\f\n\r\t";
-			const char *found;
+			static const char escapes[] = "\"\\/bfnrt", characters[] = "\"\\/\b\f\n\r\t";
+			const char *known;
 			char escape = in->at < in->end ? *in->at++ : 0;
 			if (escape == 'u') {
 				unsigned code, low;
 				if (!ch__hex4(in, &code) || code == 0 || (code >= 0xdc00 && code < 0xe000))
 					return 0;
+				/* Two UTF-16 surrogates are one character. */
 				if (code >= 0xd800 && code < 0xdc00) {
 					if (in->end - in->at < 2 || in->at[0] != '\\' || in->at[1] != 'u')
 						return 0;
@@ -264,6 +272,7 @@ static int ch__string(ch__json *in, char *out, size_t size) {
 						return 0;
 					code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
 				}
+				/* To UTF-8, of `n` bytes. */
 				n = code < 0x80 ? 1 : code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
 				if (n == 1) {
 					bytes[0] = (char)code;
@@ -273,10 +282,10 @@ static int ch__string(ch__json *in, char *out, size_t size) {
 					bytes[0] = (char)((n == 2 ? 0xc0 : n == 3 ? 0xe0 : 0xf0) | code);
 				}
 			} else {
-				found = escape ? strchr(escapes, escape) : NULL;
-				if (!found)
+				known = escape ? strchr(escapes, escape) : NULL;
+				if (!known)
 					return 0;
-				bytes[0] = meant[found - escapes];
+				bytes[0] = characters[known - escapes];
 			}
 		}
 		if (out) {
@@ -297,6 +306,7 @@ static int ch__string(ch__json *in, char *out, size_t size) {
 	return 1;
 }
 
+/* Consumes digits, at least one. */
 static int ch__digits(ch__json *in) {
 	const char *begin = in->at;
 	while (in->at < in->end && *in->at >= '0' && *in->at <= '9')
@@ -304,6 +314,7 @@ static int ch__digits(ch__json *in) {
 	return in->at > begin;
 }
 
+/* Consumes a number. */
 static int ch__number(ch__json *in) {
 	if (in->at < in->end && *in->at == '-')
 		in->at++;
@@ -326,6 +337,7 @@ static int ch__number(ch__json *in) {
 	return 1;
 }
 
+/* Consumes a word, such as `true`, if it is next. */
 static int ch__word(ch__json *in, const char *word) {
 	size_t length = strlen(word);
 	ch__space(in);
@@ -335,7 +347,7 @@ static int ch__word(ch__json *in, const char *word) {
 	return 1;
 }
 
-/* Consumes a value. 0: malformed. */
+/* Consumes a value. 0: malformed, or nested too deeply. */
 static int ch__value(ch__json *in, int depth) {
 	char open, close;
 	ch__space(in);
@@ -361,7 +373,7 @@ static int ch__value(ch__json *in, int depth) {
 	return ch__sign(in, close);
 }
 
-/* Whether all of a text is one value. */
+/* Whether a whole text is one JSON value. */
 static int ch__is_json(const char *text, size_t length) {
 	ch__json in = {text, text + length};
 	if (!ch__value(&in, 0))
@@ -370,14 +382,15 @@ static int ch__is_json(const char *text, size_t length) {
 	return in.at == in.end;
 }
 
-/* The value of a key of an object, in text that ch__is_json accepted. 0: no such key. */
+/* Finds the value of a key of an object, in text that ch__is_json accepted. 0: no such key. */
 static int ch__key(ch__json object, const char *key, ch__json *value) {
 	char name[CH_NAME_SIZE];
 	if (!ch__sign(&object, '{'))
 		return 0;
 	do {
-		ch__json at_name = object;
-		int known = ch__string(&at_name, name, sizeof name);
+		ch__json name_text = object;
+		/* A name that does not fit is not the key. */
+		int fits = ch__string(&name_text, name, sizeof name);
 		if (!ch__string(&object, NULL, 0) || !ch__sign(&object, ':'))
 			return 0;
 		ch__space(&object);
@@ -385,13 +398,14 @@ static int ch__key(ch__json object, const char *key, ch__json *value) {
 		if (!ch__value(&object, 0))
 			return 0;
 		value->end = object.at;
-		if (known && strcmp(name, key) == 0)
+		if (fits && strcmp(name, key) == 0)
 			return 1;
 	} while (ch__sign(&object, ','));
 	return 0;
 }
 
-/* The next element of an array: `in` starts at its bracket, and advances behind each element. 0: the array has ended. */
+/* Finds the next element of an array. `in` starts at the array's bracket, and advances behind each element. 0: the array has
+ * ended. */
 static int ch__next(ch__json *in, ch__json *element) {
 	if (!ch__sign(in, '[') && !ch__sign(in, ','))
 		return 0;
@@ -403,39 +417,41 @@ static int ch__next(ch__json *in, ch__json *element) {
 	return 1;
 }
 
-/* A whole number of 64 bits. */
+/* Converts the text of a value to a whole number. 0: the text is no whole number, or exceeds 64 bits. */
 static int ch__u64(ch__json value, uint64_t *out) {
-	uint64_t found = 0;
+	uint64_t number = 0;
 	if (value.at >= value.end)
 		return 0;
 	for (; value.at < value.end; value.at++) {
 		unsigned digit = (unsigned)(unsigned char)*value.at - '0';
-		if (digit > 9 || found > (UINT64_MAX - digit) / 10)
+		if (digit > 9 || number > (UINT64_MAX - digit) / 10)
 			return 0;
-		found = found * 10 + digit;
+		number = number * 10 + digit;
 	}
-	*out = found;
+	*out = number;
 	return 1;
 }
 
+/* The whole number at a key of an object. 0: no such key, or no such number. */
 static int ch__key_u64(ch__json object, const char *key, uint64_t *out) {
 	ch__json value;
 	return ch__key(object, key, &value) && ch__u64(value, out);
 }
 
-/* Sets 0 if the key is missing. */
+/* As ch__key_u64, but a missing key, or null, is the number 0 and no error. */
 static int ch__maybe_u64(ch__json object, const char *key, uint64_t *out) {
 	ch__json value;
 	*out = 0;
 	return !ch__key(object, key, &value) || ch__word(&value, "null") || ch__u64(value, out);
 }
 
+/* The string at a key of an object. 0: no such key, or no such string, or it does not fit. */
 static int ch__key_string(ch__json object, const char *key, char *out, size_t size) {
 	ch__json value;
 	return ch__key(object, key, &value) && ch__string(&value, out, size);
 }
 
-/* Sets an empty string if the key is missing. */
+/* As ch__key_string, but a missing key, or null, is an empty string and no error. */
 static int ch__maybe_string(ch__json object, const char *key, char *out, size_t size) {
 	ch__json value;
 	*out = 0;
@@ -450,6 +466,7 @@ typedef struct {
 	int fits;
 } ch__text;
 
+/* Appends a text as it is. */
 static void ch__add(ch__text *text, const char *bytes) {
 	size_t length = strlen(bytes);
 	text->fits = text->fits && length < sizeof text->bytes - text->length;
@@ -459,7 +476,7 @@ static void ch__add(ch__text *text, const char *bytes) {
 	}
 }
 
-/* A string in quotes. */
+/* Appends a string in quotes, with escapes. */
 static void ch__add_string(ch__text *text, const char *string) {
 	char one[8];
 	ch__add(text, "\"");
@@ -476,17 +493,20 @@ static void ch__add_string(ch__text *text, const char *string) {
 	ch__add(text, "\"");
 }
 
+/* Appends a key of an object, behind `{` if it is the first key. */
 static void ch__add_key(ch__text *text, const char *key) {
 	ch__add(text, text->length > 0 ? "," : "{");
 	ch__add_string(text, key);
 	ch__add(text, ":");
 }
 
+/* Appends a key with a string. */
 static void ch__add_text(ch__text *text, const char *key, const char *string) {
 	ch__add_key(text, key);
 	ch__add_string(text, string);
 }
 
+/* Appends a key with a number. */
 static void ch__add_u64(ch__text *text, const char *key, uint64_t number) {
 	char digits[24];
 	snprintf(digits, sizeof digits, "%llu", (unsigned long long)number);
@@ -539,13 +559,14 @@ const char *ch_error_name(const ch_client *client) {
 	return client->error_name;
 }
 
-/* Closes the connection: a late answer would be taken for that of the next request. */
+/* Closes the connection after an error: a late answer would be taken for the answer to the next request. */
 static ch_error ch__lost(ch_client *client, ch_error error, const char *what, const char *detail) {
 	close(client->fd);
 	client->fd = -1;
 	return ch__fail(client, error, what, detail);
 }
 
+/* Closes the connection after a failed system call, by its errno. */
 static ch_error ch__lost_by(ch_client *client, int error) {
 	if (error == EAGAIN || error == EWOULDBLOCK)
 		return ch__lost(client, CH_TIMEOUT, "the daemon does not answer in time", "");
@@ -554,6 +575,7 @@ static ch_error ch__lost_by(ch_client *client, int error) {
 	return ch__lost(client, CH_SYSTEM, "the daemon cannot be asked", strerror(error));
 }
 
+/* Sends all bytes. */
 static ch_error ch__send(ch_client *client, const char *bytes, size_t length) {
 	while (length > 0) {
 		ssize_t sent = send(client->fd, bytes, length, MSG_NOSIGNAL);
@@ -567,12 +589,12 @@ static ch_error ch__send(ch_client *client, const char *bytes, size_t length) {
 	return CH_OK;
 }
 
-/* As recv; also stores a descriptor in `passed`. */
+/* As recv, but also stores a descriptor that comes with the bytes in `passed`, unless that is NULL. */
 static ssize_t ch__recv(ch_client *client, char *bytes, size_t length) {
 	union {
 		struct cmsghdr header;
 		char room[64];
-	} beside;
+	} ancillary;
 	struct iovec to;
 	struct msghdr message;
 	struct cmsghdr *at;
@@ -580,21 +602,22 @@ static ssize_t ch__recv(ch_client *client, char *bytes, size_t length) {
 	if (!client->passed)
 		return recv(client->fd, bytes, length, 0);
 	memset(&message, 0, sizeof message);
-	memset(&beside, 0, sizeof beside);
+	memset(&ancillary, 0, sizeof ancillary);
 	to.iov_base = bytes;
 	to.iov_len = length;
 	message.msg_iov = &to;
 	message.msg_iovlen = 1;
-	message.msg_control = &beside;
-	message.msg_controllen = sizeof beside;
+	message.msg_control = &ancillary;
+	message.msg_controllen = sizeof ancillary;
 	n = recvmsg(client->fd, &message, MSG_CMSG_CLOEXEC);
 	for (at = n < 0 ? NULL : CMSG_FIRSTHDR(&message); at; at = CMSG_NXTHDR(&message, at)) {
-		size_t one;
+		size_t index;
 		if (at->cmsg_level != SOL_SOCKET || at->cmsg_type != SCM_RIGHTS)
 			continue;
-		for (one = 0; CMSG_LEN((one + 1) * sizeof(int)) <= at->cmsg_len; one++) {
+		for (index = 0; CMSG_LEN((index + 1) * sizeof(int)) <= at->cmsg_len; index++) {
 			int descriptor;
-			memcpy(&descriptor, CMSG_DATA(at) + one * sizeof(int), sizeof descriptor);
+			memcpy(&descriptor, CMSG_DATA(at) + index * sizeof(int), sizeof descriptor);
+			/* Only the last descriptor is kept. */
 			if (*client->passed >= 0)
 				close(*client->passed);
 			*client->passed = descriptor;
@@ -635,6 +658,7 @@ static ch_error ch__receive(ch_client *client) {
 	}
 }
 
+/* Sets a timeout of the socket: SO_SNDTIMEO or SO_RCVTIMEO. A negative time is no timeout. */
 static ch_error ch__patience(ch_client *client, int option, int64_t ns) {
 	struct timeval time;
 	time.tv_sec = ns < 0 ? 0 : (time_t)(ns / CH_SECOND);
@@ -644,7 +668,7 @@ static ch_error ch__patience(ch_client *client, int option, int64_t ns) {
 	return CH_OK;
 }
 
-/* Sends a call, and returns the parameters of its answer. */
+/* Sends a call, and returns the parameters of its answer. `patience_ns` is the timeout of the answer. */
 static ch_error ch__ask(ch_client *client, const char *method, const char *parameters, int64_t patience_ns, ch__json *answer) {
 	ch__json whole, name;
 	ch__text text;
@@ -683,6 +707,7 @@ static ch_error ch__ask(ch_client *client, const char *method, const char *param
 	return CH_OK;
 }
 
+/* The error for an answer that lacks a key, or has a value that does not fit. */
 static ch_error ch__not_understood(ch_client *client) {
 	return ch__fail(client, CH_NOT_UNDERSTOOD, "the daemon's answer lacks something, or something of it is too long", "");
 }
@@ -691,7 +716,7 @@ static ch_error ch__not_understood(ch_client *client) {
 
 #define CH__PATIENCE (CH__PATIENCE_S * CH_SECOND)
 
-/* Completes the parameters, and sends the call. */
+/* Completes the parameters in `text`, and sends the call. */
 static ch_error ch__ask_text(ch_client *client, const char *method, ch__text *text, int64_t patience_ns, ch__json *answer) {
 	ch__add(text, "}");
 	if (!text->fits)
@@ -699,6 +724,7 @@ static ch_error ch__ask_text(ch_client *client, const char *method, ch__text *te
 	return ch__ask(client, method, text->bytes, patience_ns, answer);
 }
 
+/* Begins the parameters of a call. */
 static void ch__begin(ch__text *text) {
 	text->length = 0;
 	text->fits = 1;
@@ -775,7 +801,7 @@ ch_error ch_wait(ch_client *client, uint64_t number, int64_t at_most_ns, ch_awai
 	ch__add_u64(&text, "number", number);
 	if (at_most_ns >= 0) {
 		ch__add_u64(&text, "at_most_ns", (uint64_t)at_most_ns);
-		/* The daemon answers when the time has expired, so the timeout of the request is added to it. */
+		/* The daemon answers when `at_most_ns` has expired, so the socket's timeout is longer. */
 		patience = at_most_ns > INT64_MAX - CH__PATIENCE ? CH_FOREVER : at_most_ns + CH__PATIENCE;
 	}
 	error = ch__ask_text(client, "io.commonhold.Await", &text, patience, &answer);

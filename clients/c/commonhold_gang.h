@@ -1,4 +1,4 @@
-/* Joins the choice of gangs: a program reports its memory-bus transfers to the daemon `commonhold run` (docs/gangs.md). One
+/* Takes part in gang scheduling: a program reports its memory-bus transfers to the daemon `commonhold run` (docs/gangs.md). One
  * header beside commonhold.h, for Linux, GCC or Clang; programs are linked with -pthread.
  *
  * In exactly one file of a program, with _GNU_SOURCE defined before the first header is included:
@@ -15,14 +15,14 @@
  *     ch_transferred(64 * lines);
  *     ch_gang_leave();
  *
- * After ch_gang_join, a thread of this library writes the number of transferred bytes, twice per quantum, into a page that the
- * daemon reads. It is measured by hardware counters of all threads, where the kernel permits them: the misses of the last-level
- * cache, times the length of its lines. Otherwise it is the sum of all calls of ch_transferred. Without either, the page is
- * marked as unmeasured, and the daemon treats the process like one that has not joined.
+ * After ch_gang_join, a thread of this library, the writer thread, writes the number of transferred bytes, twice per quantum,
+ * into a page that the daemon reads. Where the kernel permits, hardware counters of all threads measure that number: the misses
+ * of the last-level cache, times the length of its lines. Otherwise the number is the sum of all calls of ch_transferred.
+ * Without counters and calls, the page is marked as unmeasured, and the daemon treats the process like one that has not joined.
  *
- * Since Linux 5.13, threads are counted automatically. On older kernels, a new thread calls ch_gang_thread. A forked process is
- * not joined, and writes nothing: it may join for itself. A process that executes another program leaves. If the daemon exits,
- * and another one is running, the library's thread joins that one. */
+ * Since Linux 5.13, new threads are counted automatically. On older kernels, each new thread must call ch_gang_thread. A forked
+ * process has not joined, and writes nothing: it may join for itself. A process that executes another program leaves. If the
+ * daemon exits and another daemon is running, the writer thread joins that daemon. */
 #ifndef COMMONHOLD_GANG_H
 #define COMMONHOLD_GANG_H
 
@@ -32,15 +32,15 @@
 extern "C" {
 #endif
 
-/* An error message, with its NUL. */
+/* The size of a buffer for an error message, with its NUL. */
 #define CH_GANG_WORDS 512
-/* The version of this layout. */
+/* The version of the page's layout. */
 #define CH_GANG_VERSION UINT64_C(1)
 /* `at_ns` of a process that left. */
 #define CH_GANG_LEFT UINT64_MAX
 
-/* The page that daemon and process share. crates/client/src/arena.rs has it for Rust; a test compares them. Each number is
- * written and read atomically. */
+/* The page that daemon and process share. crates/client/src/arena.rs declares its layout for Rust; a test compares the two. Each
+ * number is written and read atomically. */
 typedef struct {
 	/* The daemon's part. */
 	uint64_t version;
@@ -56,13 +56,14 @@ typedef struct {
 	uint64_t unused_too[3];
 } ch_gang_page;
 
-/* Joins. CH_OK also if the process has joined already. `why` has CH_GANG_WORDS bytes, or is NULL. */
+/* Joins the daemon at a socket. CH_OK also if the process has joined already. `why` receives an error's message: it has
+ * CH_GANG_WORDS bytes, or is NULL. */
 ch_error ch_gang_join(const char *socket_path, char *why);
-/* Leaves; a process that has not joined may call it too. */
+/* Leaves. Does nothing if the process has not joined. */
 void ch_gang_leave(void);
 /* Whether this process has joined. */
 int ch_gang_is_joined(void);
-/* Whether hardware counters measure the transfers: ch_transferred is not needed then. */
+/* Whether hardware counters measure the transfers, so that ch_transferred is not needed. */
 int ch_gang_is_counted(void);
 /* Whether the transfers are known, by hardware counters or by ch_transferred. */
 int ch_gang_is_measured(void);
@@ -70,7 +71,7 @@ int ch_gang_is_measured(void);
  * thread. A program that leaves the bus alone calls it with 0: without any call, and without counters, its transfers are
  * unknown. */
 void ch_transferred(uint64_t bytes);
-/* Writes the current count, without waiting for the library's thread. */
+/* Writes the present number of bytes into the page at once, instead of when the writer thread next does. */
 void ch_gang_tell(void);
 /* Registers a new thread: needed before Linux 5.13 only, and harmless since. */
 void ch_gang_thread(void);
@@ -98,17 +99,17 @@ void ch_gang_thread(void);
 #include <sys/syscall.h>
 #include <time.h>
 
-/* The counted event: tests count another one, which every machine has. */
+/* The counted event. Tests define another event, which every machine can count. */
 #ifndef CH__GANG_EVENT_KIND
 #define CH__GANG_EVENT_KIND PERF_TYPE_HARDWARE
 #define CH__GANG_EVENT PERF_COUNT_HW_CACHE_MISSES
 #endif
 
-/* A daemon polls the page several times a second. After this time without a poll, it is taken to be gone. */
+/* The time without a poll of the page after which the daemon is taken to have ended. A daemon polls several times a second. */
 #define CH__GANG_GONE_NS (10 * CH_SECOND)
 #define CH__GANG_EVERY_MIN (CH_SECOND / 1000)
-/* `inherit_thread`, for headers older than Linux 5.13: the counter includes threads started later, but no forked
- * processes. */
+/* The bit of `inherit_thread`, for headers older than Linux 5.13. With it a counter includes threads that the counted thread
+ * starts later, but not forked processes. */
 #ifndef CH__GANG_INHERIT_THREAD_BIT
 #define CH__GANG_INHERIT_THREAD_BIT 35
 #endif
@@ -129,16 +130,18 @@ static struct {
 	int joined, ends, has_hooks;
 	ch_gang_page *page;
 	char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
-	uint64_t line, told; /* bytes; the sum of ch_transferred */
-	uint64_t ended;      /* misses of threads that ended */
-	uint64_t written;    /* monotonic */
-	uint64_t before;     /* the part of it reported to an earlier daemon */
-	int counted, inherits;
-	int has_counted; /* a counter was seen running: one that is never scheduled onto the PMU counts nothing */
-	int has_told;    /* ch_transferred was called */
-	int refused;     /* why threads are not counted, as in errno; 0: they are */
+	uint64_t line;       /* the length of a cache line, in bytes */
+	uint64_t told;       /* the sum of ch_transferred, in bytes */
+	uint64_t ended;      /* cache misses of threads that ended */
+	uint64_t written;    /* bytes written so far, which never decrease */
+	uint64_t before;     /* the part of `written` that was reported to an earlier daemon */
+	int counted;         /* whether all threads have counters */
+	int inherits;        /* whether new threads inherit counters */
+	int has_counted; /* whether a counter was seen running: a counter that never gets a PMU register counts nothing */
+	int has_told;    /* whether ch_transferred was called */
+	int refused;     /* the errno for which threads have no counters; 0: they have counters */
 	ch__counter *counters;
-	size_t count, room;
+	size_t count, room; /* counters in use or closed; counters allocated */
 	pthread_key_t thread_key;
 } ch__gang = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -148,7 +151,7 @@ static uint64_t ch__gang_now(void) {
 	return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
 }
 
-/* Reads a file with a single whole number, and optionally a unit; 0 if that fails. */
+/* Reads a file with a whole number, and optionally a letter behind it (as in `32K`) into `unit`; 0 if that fails. */
 static uint64_t ch__gang_number(const char *path, char *unit) {
 	unsigned long long number = 0;
 	FILE *file = fopen(path, "re");
@@ -161,29 +164,31 @@ static uint64_t ch__gang_number(const char *path, char *unit) {
 	return (uint64_t)number;
 }
 
-/* The size of the last-level cache of the first CPU, and of its lines. Values that the kernel does not report are kept. */
+/* Reads the size of the first CPU's last-level cache, and the length of a cache line. Values that the kernel does not report
+ * stay as they are. */
 static void ch__gang_cache(uint64_t *size, uint64_t *line) {
-	uint64_t last = 0;
+	uint64_t highest_level = 0;
 	int index;
 	for (index = 0; index < 10; index++) {
 		char path[96], unit;
-		uint64_t level, found;
+		uint64_t level, number;
 		snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/level", index);
 		level = ch__gang_number(path, &unit);
-		if (level < last || level == 0)
+		if (level < highest_level || level == 0)
 			continue;
-		last = level;
+		highest_level = level;
 		snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/size", index);
-		found = ch__gang_number(path, &unit) * (unit == 'K' ? 1024 : unit == 'M' ? 1024 * 1024 : 1);
-		*size = found ? found : *size;
+		number = ch__gang_number(path, &unit) * (unit == 'K' ? 1024 : unit == 'M' ? 1024 * 1024 : 1);
+		*size = number ? number : *size;
 		snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/coherency_line_size", index);
-		found = ch__gang_number(path, &unit);
-		*line = found ? found : *line;
+		number = ch__gang_number(path, &unit);
+		*line = number ? number : *line;
 	}
 }
 
-/* ---- Counters. The lock is held. ---- */
+/* ---- Counters. The caller holds the lock. ---- */
 
+/* Opens a counter of a thread, and with `inherits` of the threads that it starts. Returns a descriptor, or -1. */
 static int ch__gang_open(pid_t tid, int inherits) {
 	struct {
 		struct perf_event_attr known;
@@ -199,7 +204,8 @@ static int ch__gang_open(pid_t tid, int inherits) {
 	attributes.known.exclude_hv = 1;
 	attributes.known.inherit = inherits ? 1 : 0;
 	if (inherits) {
-		/* The flags are one number behind read_format, in the order of the machine's bit fields. */
+		/* The structure's bit fields are one 64-bit number behind read_format. The first field is its lowest bit, or on a
+		 * big-endian machine its highest. */
 		flags = (uint64_t *)(void *)((char *)&attributes + offsetof(struct perf_event_attr, read_format) + sizeof(uint64_t));
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
 		*flags |= UINT64_C(1) << (63 - CH__GANG_INHERIT_THREAD_BIT);
@@ -210,7 +216,8 @@ static int ch__gang_open(pid_t tid, int inherits) {
 	return (int)syscall(SYS_perf_event_open, &attributes, tid, -1, -1, PERF_FLAG_FD_CLOEXEC);
 }
 
-/* Adds a counter for a thread. 0: the kernel refuses it. */
+/* Adds a counter for a thread, and stores its index in `place` unless that is NULL. 0: the kernel refuses the counter, or memory
+ * is short. */
 static int ch__gang_count(pid_t tid, int inherits, size_t *place) {
 	size_t at;
 	int fd = ch__gang_open(tid, inherits);
@@ -238,7 +245,8 @@ static int ch__gang_count(pid_t tid, int inherits, size_t *place) {
 	return 1;
 }
 
-/* The value of a counter, extrapolated to the whole time if the processor multiplexed its counters. */
+/* The value of a counter, extrapolated to the whole time if the kernel multiplexed the processor's counters. If it cannot be
+ * read, the last value counts. */
 static uint64_t ch__gang_value(ch__counter *counter) {
 	uint64_t read_now[3]; /* value, time enabled, time running */
 	double value;
@@ -253,6 +261,7 @@ static uint64_t ch__gang_value(ch__counter *counter) {
 	return counter->value;
 }
 
+/* Closes all counters. */
 static void ch__gang_uncount(void) {
 	size_t at;
 	for (at = 0; at < ch__gang.count; at++)
@@ -265,13 +274,13 @@ static void ch__gang_uncount(void) {
 	ch__gang.ended = 0;
 }
 
-/* A thread cannot be counted: closes all counters, since a sum without it would understate the transfers. */
+/* Closes all counters because one thread cannot be counted: the sum of the others would understate the transfers. */
 static void ch__gang_refuse(int why) {
 	ch__gang_uncount();
 	ch__gang.refused = why ? why : ENOENT;
 }
 
-/* A thread with a counter ends: `number` is its index plus one. */
+/* Adds the count of a thread that ends to `ended`, and closes its counter. `number` is the counter's index plus one. */
 static void ch__gang_thread_ends(void *number) {
 	size_t at = (size_t)(uintptr_t)number - 1;
 	pthread_mutex_lock(&ch__gang.lock);
@@ -283,7 +292,7 @@ static void ch__gang_thread_ends(void *number) {
 	pthread_mutex_unlock(&ch__gang.lock);
 }
 
-/* Adds counters for all current threads; later ones inherit them, if the kernel supports that. */
+/* Adds counters for all present threads. Later threads inherit the counters, if the kernel supports that. */
 static void ch__gang_count_threads(void) {
 	DIR *tasks;
 	struct dirent *task;
@@ -303,7 +312,7 @@ static void ch__gang_count_threads(void) {
 		errno = 0;
 		if (ch__gang_count((pid_t)tid, ch__gang.inherits, NULL))
 			ch__gang.counted = 1;
-		else if (errno != ESRCH) /* else it has exited */
+		else if (errno != ESRCH) /* ESRCH: the thread has ended meanwhile */
 			why = errno ? errno : ENOMEM;
 	}
 	if (tasks)
@@ -312,8 +321,9 @@ static void ch__gang_count_threads(void) {
 		ch__gang_refuse(why);
 }
 
-/* ---- The page. The lock is held. ---- */
+/* ---- The page. The caller holds the lock. ---- */
 
+/* The bytes transferred so far: by the counters, or before any counter ran by ch_transferred. */
 static uint64_t ch__gang_bytes(void) {
 	uint64_t misses = ch__gang.ended;
 	size_t at;
@@ -325,10 +335,12 @@ static uint64_t ch__gang_bytes(void) {
 	return misses * ch__gang.line;
 }
 
+/* Whether the transfers are known. */
 static int ch__gang_measures(void) {
 	return ch__gang.has_counted || __atomic_load_n(&ch__gang.has_told, __ATOMIC_ACQUIRE);
 }
 
+/* Writes a report into the page. `at_ns` is the present time, or CH_GANG_LEFT. */
 static void ch__gang_put(uint64_t at_ns) {
 	ch_gang_page *page = ch__gang.page;
 	uint64_t bytes, sequence, unmeasured;
@@ -348,7 +360,7 @@ static void ch__gang_put(uint64_t at_ns) {
 	__atomic_store_n(&page->sequence, sequence + 1, __ATOMIC_RELEASE);
 }
 
-/* Asks the daemon for a page. */
+/* Asks the daemon for a page, and maps it. `why` receives an error's message, unless it is NULL. */
 static ch_error ch__gang_ask(const char *path, ch_gang_page **page, char *why) {
 	ch_client client;
 	ch__json answer;
@@ -360,7 +372,8 @@ static ch_error ch__gang_ask(const char *path, ch_gang_page **page, char *why) {
 	client.passed = &descriptor;
 	if (error == CH_OK)
 		error = ch__ask(&client, "io.commonhold.Join", "{}", CH__PATIENCE, &answer);
-	if (error == CH_OK && (!ch__key_u64(answer, "page_bytes", &length) || length < sizeof **page || length > 1 << 20 || descriptor < 0))
+	if (error == CH_OK && (!ch__key_u64(answer, "page_bytes", &length) || length < sizeof **page || length > 1 << 20 ||
+	                       descriptor < 0))
 		error = ch__not_understood(&client);
 	/* Writing to a page that is shorter than announced would kill this program. */
 	if (error == CH_OK && (fstat(descriptor, &facts) != 0 || facts.st_size < (off_t)sizeof **page))
@@ -385,8 +398,8 @@ static ch_error ch__gang_ask(const char *path, ch_gang_page **page, char *why) {
 	return error;
 }
 
-/* The daemon no longer polls: joins another one, if it is running. Bytes reported to the previous one are not reported
- * again. */
+/* Joins another daemon, if one is running, because the previous one no longer polls. Bytes reported to the previous daemon are
+ * not reported again. Releases the lock meanwhile, because the new daemon's answer may take seconds. */
 static void ch__gang_join_again(void) {
 	ch_gang_page *page;
 	pthread_mutex_unlock(&ch__gang.lock);
@@ -402,26 +415,30 @@ static void ch__gang_join_again(void) {
 	}
 }
 
+/* The writer thread: writes reports at the daemon's interval until the process leaves. */
 static void *ch__gang_write(void *none) {
-	uint64_t asked_at = ch__gang_now(), until = asked_at;
+	uint64_t asked_at = ch__gang_now(), next_write_at = asked_at;
 	(void)none;
 	pthread_mutex_lock(&ch__gang.lock);
 	ch__gang.writer_tid = (uint64_t)syscall(SYS_gettid);
 	while (!ch__gang.ends) {
-		uint64_t now = ch__gang_now(), looked = __atomic_load_n(&ch__gang.page->looked_at_ns, __ATOMIC_RELAXED);
-		uint64_t every = __atomic_load_n(&ch__gang.page->every_ns, __ATOMIC_RELAXED);
+		uint64_t now = ch__gang_now(), polled_at = __atomic_load_n(&ch__gang.page->looked_at_ns, __ATOMIC_RELAXED);
+		uint64_t interval = __atomic_load_n(&ch__gang.page->every_ns, __ATOMIC_RELAXED);
 		struct timespec time;
+		int is_late;
 		ch__gang_put(now);
-		if (now > looked + CH__GANG_GONE_NS && now > asked_at + CH__GANG_GONE_NS) {
+		if (now > polled_at + CH__GANG_GONE_NS && now > asked_at + CH__GANG_GONE_NS) {
 			ch__gang_join_again();
 			asked_at = now;
 		}
-		every = every < CH__GANG_EVERY_MIN ? CH__GANG_EVERY_MIN : every > CH_SECOND ? CH_SECOND : every;
-		/* Who comes so late was stopped, and a quantum begins now. The daemon looks in its middle and at its end: a word just
-		 * before is newer than one just after, and this thread does not run, and count as one, when the daemon looks. */
-		until = now + (now > until + every / 2 ? every / 2 : every);
-		time.tv_sec = (time_t)(until / UINT64_C(1000000000));
-		time.tv_nsec = (long)(until % UINT64_C(1000000000));
+		interval = interval < CH__GANG_EVERY_MIN ? CH__GANG_EVERY_MIN : interval > CH_SECOND ? CH_SECOND : interval;
+		/* If this thread is late by half an interval, the process was stopped and its quantum begins now. The daemon polls in
+		 * the middle and at the end of a quantum. So write half an interval later, and then at whole intervals, just before
+		 * each poll: the report is then fresh, and this thread does not run at the poll, where it would count as a thread. */
+		is_late = now > next_write_at + interval / 2;
+		next_write_at = now + (is_late ? interval / 2 : interval);
+		time.tv_sec = (time_t)(next_write_at / UINT64_C(1000000000));
+		time.tv_nsec = (long)(next_write_at % UINT64_C(1000000000));
 		if (!ch__gang.ends)
 			pthread_cond_timedwait(&ch__gang.wake, &ch__gang.lock, &time);
 	}
@@ -429,7 +446,7 @@ static void *ch__gang_write(void *none) {
 	return NULL;
 }
 
-/* ---- Fork: the child has neither the thread nor the page. ---- */
+/* ---- Fork: the child has neither the writer thread nor the page. ---- */
 
 static void ch__gang_before_fork(void) {
 	pthread_mutex_lock(&ch__gang.lock);
@@ -492,7 +509,7 @@ ch_error ch_gang_join(const char *socket_path, char *why) {
 		pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
 		pthread_cond_init(&ch__gang.wake, &clock);
 		pthread_condattr_destroy(&clock);
-		/* The library's thread must not receive the program's signals. */
+		/* The writer thread inherits the mask, so it receives none of the program's signals. */
 		sigfillset(&all);
 		pthread_sigmask(SIG_SETMASK, &all, &before);
 		refused = pthread_create(&ch__gang.writer, NULL, ch__gang_write, NULL);
@@ -552,7 +569,7 @@ int ch_gang_is_counted(void) {
 int ch_gang_is_measured(void) {
 	int measured;
 	pthread_mutex_lock(&ch__gang.lock);
-	ch__gang_bytes(); /* a counter may have started */
+	ch__gang_bytes(); /* for its effect: it notices a counter that has started to run */
 	measured = ch__gang.joined && ch__gang_measures();
 	pthread_mutex_unlock(&ch__gang.lock);
 	return measured;

@@ -8,9 +8,9 @@
         exchange = client.wait_until_served(offer.number, at_most=10)
         ...  # the work
 
-A client is one connection, and one request is answered after the other: several threads use a client each. The daemon knows
-from the kernel who asks. It is the user that the process had when it connected. A process that is forked keeps its parent's
-connection open, and so what that holds. One that is started by `subprocess` does not.
+A client is one connection, with synchronous requests: several threads use a client each. The daemon authenticates a client by
+the socket's peer credentials: the user of the process when it connected. A forked process keeps its parent's connection open,
+and so the offers that end with the connection. A process that `subprocess` starts does not.
 
 This module needs Python 3.9 and nothing else.
 """
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 SOCKET = "/run/commonhold/socket"
-"""Where root's daemon listens."""
+"""The socket of root's daemon."""
 
 PATIENCE_S = 20.0
 """Timeout of a request: a daemon answers within milliseconds, unless it is stopped or stuck."""
@@ -38,11 +38,11 @@ ANSWER_BYTES_MAX = 64 << 20
 
 
 class Error(Exception):
-    """A request was not answered, or answered with an error."""
+    """A request failed: the daemon refused it, did not answer, or answered in another format."""
 
 
 class Refused(Error):
-    """The daemon refused. `name` is such as `io.commonhold.TooFewTickets`; docs/protocol.md lists the names."""
+    """The daemon refused the request. `name` is such as `io.commonhold.TooFewTickets`; docs/protocol.md lists the names."""
 
     def __init__(self, name: str, message: str) -> None:
         super().__init__(message or name)
@@ -51,7 +51,7 @@ class Refused(Error):
 
 
 class HungUp(Error):
-    """The daemon closed the connection: it exited, or evicted the client for others. Offers that it held have ended."""
+    """The daemon closed the connection: it exited, or evicted the client for others. The client's held offers have ended."""
 
 
 class NotUnderstood(Error):
@@ -64,7 +64,7 @@ class Withdrawn(Error):
 
 @dataclass(frozen=True)
 class Made:
-    """An offer that was made: its number, and that of the exchange that served it at once."""
+    """An offer that was made: its number, and the number of the exchange that served it at once; None: it is not served yet."""
 
     number: int
     exchange: Optional[int]
@@ -99,7 +99,7 @@ class Tickets(_Held):
     active: bool
 
 
-# By its names, since `with` is a word of the language.
+# In functional syntax, because the key `with` is a keyword of Python.
 _Terms = TypedDict("_Terms", {"with": str, "for_ns": int, "at_least": str, "waits": str}, total=False)
 
 
@@ -112,7 +112,7 @@ class Standing(_Terms):
     wants: str
 
 
-# The same: `from`.
+# In functional syntax, because the key `from` is a keyword of Python.
 Lent = TypedDict("Lent", {"from": str, "to": str, "what": str, "of": str}, total=False)
 
 
@@ -123,7 +123,7 @@ class _Ends(TypedDict, total=False):
 
 
 class Exchange(_Ends):
-    """An exchange. Times count from the opening of the accounts. With `ended_ns`, it has ended."""
+    """An exchange. Times are in ns since the accounts were opened. If the key `ended_ns` is there, the exchange has ended."""
 
     number: int
     lent: List[Lent]
@@ -139,11 +139,12 @@ class Offers(TypedDict):
 
 
 class Client:
-    """A connection to the daemon. Offers that it holds end with it."""
+    """A connection to the daemon. Offers that were made with `while_connected` end with the connection."""
 
     def __init__(self, path: str | os.PathLike[str] = SOCKET) -> None:
         """Connects to the daemon's socket. Raises OSError if no daemon listens there."""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        # The bytes received after the last message's NUL.
         self._rest = b""
         try:
             self._socket.connect(os.fspath(path))
@@ -178,7 +179,7 @@ class Client:
         return self._tickets(self.call("io.commonhold.Tickets"))
 
     def transfer(self, source: str, to: str, resource: str, tickets: int) -> list[Tickets]:
-        """Transfers tickets of a unit to a sibling, permanently; the tickets of both."""
+        """Transfers tickets of a unit to a sibling, permanently. Returns the present tickets of both units."""
         return self._tickets(self._change("transfer", **{"from": source}, to=to, resource=resource, tickets=tickets))
 
     def offers(self) -> Offers:
@@ -196,12 +197,12 @@ class Client:
         lasting: Optional[float] = None,
         while_connected: bool = False,
     ) -> Made:
-        """Offers tickets of a unit, such as `disk:300`, for those of others. It may be served at once.
+        """Offers tickets of a unit, such as `disk:300`, for tickets of another unit. The offer may be served at once.
 
-        at_least         the least of what it wants that it takes, for as much less of what it gives; None: all
-        to               only with this unit
-        lasting          how long an exchange lasts at most, in seconds; None: until it is ended
-        while_connected  the offer, and the exchange that serves it, end with this client, however the program ends
+        at_least         the minimum that the unit accepts of `wants`, for a proportional part of `gives`; None: all
+        to               the only unit that may serve the offer; None: any
+        lasting          the longest duration of an exchange, in seconds; None: until a call ends the exchange
+        while_connected  the offer, and the exchange that serves it, end with this connection, however the program ends
         """
         terms: dict[str, Any] = {"unit": unit, "gives": gives, "wants": wants, "while_connected": while_connected}
         if at_least is not None:
@@ -214,21 +215,24 @@ class Client:
         return Made(int(self._field(answer, "offer")), answer.get("exchange"))
 
     def wait(self, number: int, at_most: Optional[float] = None) -> Awaited:
-        """Waits until an offer is served or withdrawn, or an exchange has ended; at most `at_most` seconds.
+        """Waits until an offer is served or withdrawn, or an exchange has ended, but no longer than `at_most` seconds.
 
-        After that time, the state is still `stands` or `in-force`. With 0, returns at once.
+        None: no limit. If that time expires, the state is still `stands` or `in-force`. With 0, returns at once.
         """
         parameters: dict[str, Any] = {"number": number}
         if at_most is not None:
             parameters["at_most_ns"] = _ns(at_most)
-        # The daemon answers when the time has expired, so the timeout of the request is added to it.
-        patience = None if at_most is None else at_most + PATIENCE_S
-        answer = self._call("io.commonhold.Await", parameters, patience)
+        # The daemon answers when `at_most` has expired, so the socket's timeout is longer.
+        timeout = None if at_most is None else at_most + PATIENCE_S
+        answer = self._call("io.commonhold.Await", parameters, timeout)
         state = str(self._field(answer, "state"))
         return Awaited(number, state, answer.get("exchange"), answer.get("why"))
 
     def wait_until_served(self, offer: int, at_most: Optional[float] = None) -> Optional[int]:
-        """Waits until an offer is served; the exchange that serves it, or None after that time."""
+        """Waits until an offer is served, but no longer than `at_most` seconds (None: no limit).
+
+        Returns the exchange that serves the offer, or None if that time expires. Raises Withdrawn if the offer was not served.
+        """
         awaited = self.wait(offer, at_most)
         if awaited.state == "served":
             return awaited.exchange
@@ -237,25 +241,26 @@ class Client:
         raise Withdrawn(f"offer {offer} was closed without a match")
 
     def cancel(self, number: int) -> list[Tickets]:
-        """Withdraws an offer, or ends an exchange; the tickets of its units."""
+        """Withdraws an offer, or ends an exchange. Returns the present tickets of the units that took part."""
         return self._tickets(self._change("cancel", number=number))
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Any call, and its answer's parameters."""
+        """Makes any call, and returns the parameters of its answer."""
         return self._call(method, parameters, PATIENCE_S)
 
     def _change(self, kind: str, **parameters: Any) -> dict[str, Any]:
         return self.call("io.commonhold.Change", kind=kind, **parameters)
 
-    def _call(self, method: str, parameters: dict[str, Any], patience: Optional[float]) -> dict[str, Any]:
+    def _call(self, method: str, parameters: dict[str, Any], timeout: Optional[float]) -> dict[str, Any]:
+        """Sends a request, and returns the parameters of its answer. A failed connection is closed."""
         request = json.dumps({"method": method, "parameters": parameters}).encode() + b"\0"
         try:
             self._socket.settimeout(PATIENCE_S)
             self._socket.sendall(request)
-            self._socket.settimeout(patience)
+            self._socket.settimeout(timeout)
             message = self._receive()
         except BaseException as error:
-            # A late answer would be taken for that of the next request.
+            # A late answer would be taken for the answer to the next request.
             self.close()
             if isinstance(error, (BrokenPipeError, ConnectionResetError)):
                 raise HungUp("the daemon hung up") from None
@@ -270,14 +275,15 @@ class Client:
             raise NotUnderstood(f"the daemon's answer is not understood: {error}") from None
         if not isinstance(answer, dict):
             raise NotUnderstood("the daemon's answer is no object")
-        found = answer.get("parameters", {})
-        if not isinstance(found, dict):
+        result = answer.get("parameters", {})
+        if not isinstance(result, dict):
             raise NotUnderstood("the daemon's answer has parameters that are no object")
         if "error" in answer:
-            raise Refused(str(answer["error"]), str(found.get("message", "")))
-        return found
+            raise Refused(str(answer["error"]), str(result.get("message", "")))
+        return result
 
     def _receive(self) -> bytes:
+        """Waits for a message, and returns it without its NUL."""
         parts = [self._rest]
         length = len(self._rest)
         while b"\0" not in parts[-1]:

@@ -44,7 +44,7 @@ class Answers(unittest.TestCase):
         with Daemon(answer) as daemon, commonhold.Client(daemon.path) as client:
             return client.wait(1, at_most=0)
 
-    def test_an_offer_is_said_in_words(self) -> None:
+    def test_an_offer_is_sent_with_its_terms(self) -> None:
         with Daemon(b'{"parameters":{"offer":4,"tickets":[]}}\0') as daemon, commonhold.Client(daemon.path) as client:
             made = client.offer("a", "disk:30", "memory:2GiB", to="c", lasting=0.5, while_connected=True)
         self.assertEqual(made, commonhold.Made(4, None))
@@ -54,7 +54,7 @@ class Answers(unittest.TestCase):
             b'"wants": "memory:2GiB", "while_connected": true, "with": "c", "for_ns": 500000000}}\0',
         )
 
-    def test_whatever_is_answered_is_an_answer_or_an_error(self) -> None:
+    def test_any_reply_is_a_result_or_an_error(self) -> None:
         served = self.waited(b'{"parameters":{"number":1,"state":"served","exchange":7}}\0')
         self.assertEqual(served, commonhold.Awaited(1, "served", 7))
         with self.assertRaises(commonhold.Refused) as refused:

@@ -2,9 +2,9 @@
  * crowd CGROUP PROCESSES THREADS BUSY: PROCESSES processes of THREADS threads each, in a control group. BUSY of the threads
  * compute; the others sleep. The process that starts, wakes and ends them stays outside.
  *
- * It prints `there` once all threads exist. SIGUSR1 starts the busy threads, SIGUSR2 pauses them, and SIGTERM wakes and ends all
- * threads. Then it prints `crowd ended N turns_min N`: the number of threads that ended, and the least number of times that a busy
- * thread lost its CPU to another thread after a turn.
+ * The program prints `there` once all threads exist. SIGUSR1 starts the busy threads, SIGUSR2 pauses them, and SIGTERM wakes and
+ * ends all threads. At the end it prints `crowd ended N turns_min N`: the number of threads that ended, and the least number of
+ * times that a busy thread lost its CPU to another thread after a turn.
  */
 #define _GNU_SOURCE /* RUSAGE_THREAD */
 #include <errno.h>
@@ -29,7 +29,7 @@ enum { PROT = PROT_READ | PROT_WRITE, PRIVATE = MAP_PRIVATE | MAP_ANONYMOUS | MA
 
 /* Shared by all processes. */
 struct shared {
-	atomic_int working, ending; /* what threads wait for: 0 while they are to */
+	atomic_int working, ending; /* threads wait while these are 0 */
 	atomic_int there, ended;
 	atomic_long turns_min;
 };
@@ -120,7 +120,7 @@ static void process(const char *cgroup, int threads, int busy)
 	exit(0);
 }
 
-/* Until all exist, or one process has failed. */
+/* Waits until all threads exist, or one process has failed. */
 static void wait_until_there(int threads)
 {
 	const struct timespec look = { .tv_nsec = 50000000 };

@@ -10,7 +10,7 @@
  *   gangs      the number of gangs that ran
  *   turns      the number of times that a gang ran for at least 20 ms, without those cut by the trace's beginning or end
  *   overlap    the time in which all threads of a gang ran, relative to that in which any did, in hundredths of a percent
- *   most       the largest number of gang threads that ran at once
+ *   most       the largest number of threads of gangs that ran at once
  *   stop, stop-worst    from the mark before a turn's first thread stopped to the last thread's stop, in us: median and longest
  *   first, first-worst  from the mark before a turn's first thread ran to its start, in us
  *   all, all-worst      from that mark to when all threads ran, in us
@@ -95,12 +95,12 @@ static int run(int argc, char **argv)
 
 static struct gang {
 	char name[16];
-	int threads;                    /* the largest number seen */
-	int running;
-	double since, any, all;         /* the last change, and sums */
-	double first_in, all_in;        /* of this turn */
-	double first_mark, stop_mark;   /* before the first thread ran, and before the first one stopped for good */
-	double first_out, last_out;
+	int threads;                    /* the gang's number of threads: the largest NUMBER in their names */
+	int running;                    /* threads that run now */
+	double since, any, all;         /* the last change; the sums of the time in which any thread ran, and all threads ran */
+	double first_in, all_in;        /* this turn: when the first thread ran, and when all threads ran */
+	double first_mark, stop_mark;   /* this turn: the marks before the first thread ran, and before the first thread stopped */
+	double first_out, last_out;     /* this turn: when the first thread stopped after all had run, and when the last one stopped */
 	double stray;                   /* the time in too short turns */
 	int began_with_trace;
 } gangs[GANGS];
@@ -109,7 +109,7 @@ static double stops[TURNS], firsts[TURNS], alls[TURNS];
 static int turns, with_all;
 static double total_any, stray;
 
-/* A thread's gang, by its name NAME.NUMBER; NULL without one. */
+/* The gang of a thread, by the thread's name NAME.NUMBER; NULL if the thread is in no gang. */
 static struct gang *gang_of(const char *comm)
 {
 	const char *dot = strrchr(comm, '.');
@@ -131,7 +131,8 @@ static struct gang *gang_of(const char *comm)
 	return &gangs[at];
 }
 
-static void pass(struct gang *gang, double now)
+/* Adds the time since the gang's last change to its sums. */
+static void account(struct gang *gang, double now)
 {
 	if (gang->running)
 		gang->any += now - gang->since;
@@ -140,7 +141,7 @@ static void pass(struct gang *gang, double now)
 	gang->since = now;
 }
 
-/* Ends a turn, since none of its threads has run for a while. */
+/* Ends a gang's turn, since none of the gang's threads has run for a while. */
 static void end_turn(struct gang *gang)
 {
 	double took = gang->last_out - gang->first_in;
@@ -164,13 +165,14 @@ static int by_size(const void *one, const void *other)
 	return (a > b) - (a < b);
 }
 
-static void say(const char *what, double *times, int count)
+/* Prints the median and the longest of some times, in us. */
+static void print_times(const char *what, double *times, int count)
 {
 	qsort(times, (size_t)count, sizeof *times, by_size);
 	printf(" %s %.0f %s-worst %.0f", what, count ? times[count / 2] * 1e6 : -1.0, what, count ? times[count - 1] * 1e6 : -1.0);
 }
 
-/* Two passes over the trace: the second needs each gang's number of threads. */
+/* One pass over the trace. The first pass (`only_names`) finds each gang's number of threads, which the second pass needs. */
 static int trace(const char *file, int only_names)
 {
 	FILE *lines = fopen(file, "r");
@@ -186,7 +188,7 @@ static int trace(const char *file, int only_names)
 
 		if (line[0] == '#' || !(at = strchr(line, ']')) || !(event = strstr(at, ": ")))
 			continue;
-		/* `[003] d..2. 12.345678: sched_switch: ...`: the number before the colon */
+		/* The time is the number before the event's colon: `[003] d..2. 12.345678: sched_switch: ...`. */
 		char *number = event;
 
 		while (number > at && number[-1] != ' ')
@@ -203,6 +205,7 @@ static int trace(const char *file, int only_names)
 
 		if (!from_comm || !to_comm || sscanf(from_comm + 10, "%63s", prev) != 1 || sscanf(to_comm + 10, "%63s", next) != 1)
 			continue;
+		/* The gangs of the thread that stops and of the thread that begins to run; NULL: in no gang. */
 		out = gang_of(prev);
 		in = gang_of(next);
 		if (only_names)
@@ -210,7 +213,7 @@ static int trace(const char *file, int only_names)
 		if (in) {
 			if (in->first_in && !in->running && now - in->last_out > GAP_S)
 				end_turn(in);
-			pass(in, now);
+			account(in, now);
 			if (!in->first_in) {
 				in->first_in = now;
 				in->first_mark = mark;
@@ -225,7 +228,7 @@ static int trace(const char *file, int only_names)
 			}
 		}
 		if (out) {
-			pass(out, now);
+			account(out, now);
 			if (out->running)
 				out->running--;
 			if (!out->first_out) {
@@ -250,9 +253,9 @@ static int trace(const char *file, int only_names)
 		all += gangs[gang].all;
 	}
 	printf("gangs %d turns %d overlap %.0f most %d", known, turns, total_any ? all / total_any * 1e4 : 0, most);
-	say("stop", stops, turns);
-	say("first", firsts, turns);
-	say("all", alls, with_all);
+	print_times("stop", stops, turns);
+	print_times("first", firsts, turns);
+	print_times("all", alls, with_all);
 	printf(" late %.0f\n", total_any ? stray / total_any * 1e6 : 0);
 	return 0;
 }

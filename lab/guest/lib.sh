@@ -3,9 +3,9 @@
 # A test is a script. It calls `ok NAME COMMAND...` once per property that it checks, or `skip REASON` if it cannot run. It passes
 # if every `ok` held and there was at least one. Afterwards run-tests removes all processes and files of the test.
 #
-# Some checks also depend on the host: a `measured` value, a comparison of quantities, a deadline (`wait_for`). If only such
-# checks failed, or others after one of them, the test ends with a distinct status, and lab/test examines the host's load
-# meanwhile.
+# Some checks also depend on the host: a `measured` value, a comparison of quantities, a deadline (`wait_for`). If the first check
+# that failed is one of these, the test ends with the status BY_THE_CLOCK, and lab/test counts the test as skipped if the host was
+# too busy meanwhile.
 
 CGROUPS=/sys/fs/cgroup
 HELD=$CGROUPS/commonhold            # the subtree that the daemon makes
@@ -15,8 +15,8 @@ BY_THE_CLOCK=78
 checks=0
 failures=0
 late=0                              # failures that the host may have caused
-by_host=                            # set by a failed comparison of quantities, or deadline
-detail=
+by_host=                            # not empty: the last check failed by a comparison of quantities, or a deadline
+detail=                             # the details of the last check, to be printed
 daemon_log=/tmp/daemon.log
 daemon=                             # the daemon's process, see `start_daemon`
 scheduler_log=loaded                # what the scheduler's loader prints, see `load`
@@ -58,7 +58,7 @@ ok() {
 }
 
 # measured FUNCTION [ARGUMENT...]: FUNCTION measures something and checks it with `ok`. Other load on the host can only worsen a
-# measurement, so one that misses a bound is repeated, up to three times in total, and each miss is printed.
+# measurement. So a measurement that misses a bound is repeated, up to three times in total, and each miss is printed.
 measured() {
 	measuring=yes
 	rounds_left=2
@@ -78,7 +78,7 @@ note() {
 	echo "# $*"
 }
 
-# skip REASON: ends the test as not run; earlier failures still count.
+# skip REASON: ends the test, which then counts as not run, unless a check has failed before.
 skip() {
 	[ $((failures + late)) -eq 0 ] || exit 1
 	echo "skip $*"
@@ -86,7 +86,7 @@ skip() {
 	exit $SKIPPED
 }
 
-# reboot_machine: the machine reboots, and the test restarts from its beginning, with `rebooted=yes`, in an empty folder.
+# reboot_machine: reboots the machine. The test then restarts from its beginning, with `rebooted=yes`, in an empty folder. Only
 # /var/lib/lab persists.
 reboot_machine() {
 	vmctl reboots yes > /dev/null || skip "the emulator lets no machine start anew"
@@ -98,6 +98,7 @@ reboot_machine() {
 	exit 1
 }
 
+# finish: the test's end, whatever ended it: sets the exit status by the failures so far.
 finish() {
 	status=$?
 	trap - EXIT
@@ -125,7 +126,8 @@ spinners_of() {
 	done 2> /dev/null
 }
 
-# enter_spinners UNIT COUNT: COUNT spinning processes enter a unit; fails if they are not there in time.
+# has_spinners UNIT COUNT: whether COUNT spinning processes are in a unit.
+# enter_spinners UNIT COUNT: COUNT spinning processes enter a unit; fails if they are not in it in time.
 has_spinners() {
 	[ "$(spinners_of "$1" | wc -l)" -eq "$2" ]
 }
@@ -139,7 +141,7 @@ enter_spinners() {
 	}
 }
 
-# pinned UNIT: for each CPU, a spinning process pinned to it enters a unit; fails if they are not there in time.
+# pinned UNIT: eight spinning processes enter a unit, each pinned to a CPU of its own; fails if they are not in it in time.
 pinned() {
 	for cpu in 0 1 2 3 4 5 6 7; do
 		commonhold exec "$1" -- taskset "$(printf %x $((1 << cpu)))" spin 900 > /dev/null 2>&1 &
@@ -154,7 +156,7 @@ pause() {
 }
 trap finish EXIT
 
-# is ACTUAL EXPECTED
+# is ACTUAL EXPECTED: the two texts are equal.
 is() {
 	detail="$1"
 	[ "$1" = "$2" ] || {
@@ -163,7 +165,7 @@ is() {
 	}
 }
 
-# at_least ACTUAL MINIMUM: integers.
+# at_least ACTUAL MINIMUM: compares integers. A failure may be the host's.
 at_least() {
 	detail="$1, at least $2"
 	[ "$1" -ge "$2" ] || {
@@ -172,13 +174,13 @@ at_least() {
 	}
 }
 
-# no_fewer ACTUAL MINIMUM: integers that do not depend on the host: too few is always a failure.
+# no_fewer ACTUAL MINIMUM: compares integers that do not depend on the host: too few is always a failure.
 no_fewer() {
 	detail="$1, no fewer than $2"
 	[ "$1" -ge "$2" ]
 }
 
-# at_most ACTUAL MAXIMUM: integers.
+# at_most ACTUAL MAXIMUM: compares integers. A failure may be the host's.
 at_most() {
 	detail="$1, at most $2"
 	[ "$1" -le "$2" ] || {
@@ -286,7 +288,8 @@ measure() {
 	note "thousandths of a CPU:$shown the daemon $daemon_used; machine used $busy / 10000"
 }
 
-# used_of CGROUP: the last `measure`'s result. share_of CGROUP: its part of the total, in thousandths.
+# used_of CGROUP: the CPU use by the last `measure`, in thousandths of a CPU.
+# share_of CGROUP: its part of the total, in thousandths.
 used_of() {
 	eval "echo \$used_${1##*/}"
 }
@@ -294,7 +297,7 @@ share_of() {
 	echo $(($(used_of "$1") * 1000 / total))
 }
 
-# cap_cpus: from now on the virtual CPUs get equal parts of the host. Measurements without it are meaningless.
+# cap_cpus: from now on the virtual CPUs get equal parts of the host. Measurements on uncapped CPUs are meaningless.
 cap_cpus() {
 	answer=$(vmctl cap) || skip "the virtual CPUs cannot be capped on this host: ${answer#error: }"
 	note "virtual CPUs capped: ${answer#ok }"
@@ -325,19 +328,19 @@ state_of() {
 	sed -n 's/^State:[[:space:]]*\(.\).*/\1/p' "/proc/$1/status"
 }
 
-# disk SPEC: the device of the drive that the test's `# disks:` specifies in the same words.
+# disk SPEC: the device of a drive of the test; SPEC is the drive's specification in the test's line `# disks:`.
 disk() {
 	for serial in /sys/block/nvme*/device/serial; do
 		read -r found < "$serial"
 		folder=${serial%/device/serial}
-		# A device without a number is a path: under native multipath the kernel has a device for each path to a drive.
+		# Under native multipath the kernel also has a device for each path to a drive. Such a device has no number.
 		[ "$found" = "$1" ] && [ -e "$folder/dev" ] && echo "/dev/${folder##*/}" && return
 	done
 	return 1
 }
 
-# start_daemon CONTRACT [OPTION...]: starts the daemon in the background; its process is $daemon, its output $daemon_log. Fails if
-# it does not hold the contract in time.
+# start_daemon CONTRACT [OPTION...]: starts the daemon in the background. $daemon is its process, and $daemon_log the file of its
+# output. Fails if the daemon does not hold the contract in time.
 start_daemon() {
 	commonhold run "$@" > "$daemon_log" 2>&1 < /dev/null &
 	daemon=$!
@@ -347,8 +350,9 @@ start_daemon() {
 	}
 }
 
-# load OPTION...: the scheduler without the daemon, by lab's `dispatch`; processes in no unit use little CPU time and must not
-# wait. It ends when descriptor 9 is closed, so processes that a test starts beside it must close their copy: `9>&-`.
+# load OPTION...: loads the scheduler without the daemon, with the program `dispatch` (`loader`). Processes in no unit use little
+# CPU time and must not wait.
+# unload: unloads it. The loader ends when descriptor 9 is closed, so processes that a test starts must close their copy: `9>&-`.
 load() {
 	uncapped load_scheduler "$@"
 }
@@ -367,19 +371,20 @@ unload() {
 	uncapped wait $loader
 }
 
-# scheduling STATE: sched_ext's state: enabled or disabled.
+# scheduling STATE: whether sched_ext is in STATE, `enabled` or `disabled`.
 scheduling() {
 	is "$(cat /sys/kernel/sched_ext/state)" "$1"
 }
 
-# counter UNIT NAME: a counter from the lines that the loader prints at its end.
+# counter UNIT NAME: a unit's counter, from the lines that the loader prints at its end.
 counter() {
 	awk -v unit="$1" -v name="$2" \
 		'$1 == "unit" && $2 == unit { for (i = 3; i < NF; i += 2) if ($i == name) print $(i + 1) }' $scheduler_log
 }
 
-# spinners UNIT COUNT [NICE]: COUNT spinning processes enter a control group. (A thread of each spins; it inherits the nice value
-# of the process that started it.)
+# spinners CGROUP COUNT [NICE]: COUNT spinning processes enter a control group. A thread of each process spins, and inherits the
+# process's nice value.
+# members CGROUP: its processes. are_members CGROUP COUNT: whether it has COUNT processes.
 spinners() {
 	for i in $(seq "$2"); do
 		sh -c "renice -n ${3:-0} \$\$ && echo \$\$ > $CGROUPS/$1/cgroup.procs && exec spin 600" > /dev/null 9>&- &
@@ -392,17 +397,17 @@ are_members() {
 	[ "$(members "$1" | wc -l)" -eq "$2" ]
 }
 
-# switch_count FILE UNIT FIELD: a counter of the daemon's scheduler for a unit, from the output of `commonhold status --json`
-# without blanks. (The daemon's accounts, from plans and samples, have fields of the same names.)
+# switch_count FILE UNIT FIELD: a counter of the daemon's scheduler for a unit. FILE has the output of `commonhold status --json`
+# without blanks. (It comes from `switches`: the daemon's accounts, from plans and samples, have fields of the same names.)
 switch_count() {
 	# The file has no trailing newline, so neither has sed's output.
 	echo "$(sed "s/.*\"switches\":\[.*{\"unit\":\"$2\",[^][}]*\"$3\":\([0-9]*\).*/\1/" "$1")"
 }
 
-# kernel_complaints [PATTERN]: the kernel's messages about sched_ext and its warnings since the test began, except a scheduler's
-# loading and unloading, and lines that match PATTERN. (Earlier tests in this boot provoke messages on purpose.) It catches
-# deprecations, such as of a kfunc. (6.12 remarks that cpu.weight has no effect, which is correct: the daemon gives weights to the
-# scheduler directly.)
+# kernel_complaints [PATTERN]: prints the kernel's messages about sched_ext, and its warnings, such as the deprecation of a kfunc.
+# Left out are messages from before the test, since earlier tests in this boot provoke messages on purpose; the loading and
+# unloading of our scheduler; lines that match PATTERN; and a remark of 6.12 that cpu.weight has no effect, which is correct: the
+# daemon gives weights to the scheduler directly.
 kernel_complaints() {
 	dmesg | awk -v begins="$begins" 'index($0, begins) { n = 0 } { said[n++] = $0 } END { for (i = 0; i < n; i++) print said[i] }' |
 		grep -e sched_ext -e 'WARNING:' |
@@ -415,8 +420,9 @@ value() {
 	cat "$HELD/$1/$2"
 }
 
-# statement: writes all accounts to status.json, a line for each unit. field UNIT FIELD: sets `found` to a figure of the unit's
-# memory account there, or 0 without one yet. account UNIT FIELD: both.
+# statement: writes all accounts to status.json, a line for each unit.
+# field UNIT FIELD: sets `found` to a figure of the unit's memory account in status.json, or to 0 if the unit has no account yet.
+# account UNIT FIELD: `statement` and `field`.
 statement() {
 	commonhold status --json | tr -d ' \n' | sed 's/{"unit":/\n&/g' > status.json
 }
@@ -436,7 +442,7 @@ touch_in() {
 	commonhold exec "$unit" -- work touch "$@" > "$name.log" 2>&1 &
 }
 
-# passes NAME COUNT: it has made at least COUNT passes.
+# passes NAME COUNT: whether the process of `touch_in` has made at least COUNT passes.
 passes() {
 	[ "$(grep -c '^pass' "$1.log")" -ge "$2" ]
 }

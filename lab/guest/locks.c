@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * Threads that take a lock in turns, to compare `commonhold scale --locks` with the known truth.
+ * Threads that take a lock again and again, with known times, to verify what `commonhold scale --locks` measures.
  *
  * usage: locks KIND THREADS ROUNDS HOLD HOLD_SLEEP GAP GAP_SLEEP
  *
  * Together the threads make ROUNDS rounds. In each, a thread computes for GAP us and sleeps for GAP_SLEEP us, takes the lock,
  * computes for HOLD us and sleeps for HOLD_SLEEP us, and releases it. Each time varies between half and one and a half times.
- * KIND: mutex, spin, read (an rwlock, all readers), write (the same, all writers), apart (a mutex per thread), none.
+ * KIND: mutex, spin, read (an rwlock, all readers), write (an rwlock, all writers), apart (a mutex per thread), none.
  * At the end it prints the rounds per second, and how often the lock was taken.
  */
 #define _GNU_SOURCE

@@ -3,9 +3,12 @@
  *
  * usage: queue THREADS TIMES files|memory|table
  *
- *   files    each makes, renames and removes a file of its own, all in one folder: the lock is the kernel's, of that folder
- *   memory   each maps a mebibyte, touches a part of it, and unmaps it: the lock is the one on the process's address space
- *   table    each takes `table_lock` in insert(), and every fourth time in rebuild(), which holds it for a millisecond
+ *   files    each thread makes, renames and removes a file of its own, all in one folder: they queue for the kernel's lock of
+ *            that folder
+ *   memory   each thread maps a mebibyte, touches a part of it, and unmaps it: they queue for the kernel's lock of the process's
+ *            address space
+ *   table    each thread takes the program's `table_lock` in insert(), and every fourth time in rebuild(), which holds the lock
+ *            for a millisecond
  *
  * The threads do this TIMES times in total. Exit status: 0, 1 if a call failed, 2 for a wrong command line.
  */

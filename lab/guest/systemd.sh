@@ -18,12 +18,12 @@ each_way() {
 	done
 }
 
-# hold, release: start and end the daemon, unless `way` is `alone`.
+# hold: starts the daemon, unless `way` is `alone`. release: ends the daemon.
 hold() {
 	[ $way = alone ] && return
 	ok "the daemon holds the contract $how" holds
 }
-# On a machine whose CPUs are all busy, loading a scheduler takes long.
+# holds: starts the daemon, and waits longer than `start_daemon` does: with all CPUs busy, loading a scheduler takes long.
 holds() {
 	start_daemon $contract --backend $way || wait_for 100 answers
 }
@@ -54,14 +54,15 @@ nobody_there() {
 	! pgrep -U ana,bob,carol,dave && ! ls -d /sys/fs/cgroup/user.slice/user-100[1-4].slice
 }
 
-# on USER COMMAND: runs COMMAND in the user's login, which is made once and stays. It waits until no process holds COMMAND's
-# output, so background processes must redirect theirs.
+# on USER COMMAND: runs COMMAND in a login of the user, which is made at the first call and reused. It returns when no process has
+# COMMAND's output open, so background processes must redirect their output.
 on() {
 	[ -S "ssh-$1" ] || ssh -f -N -M -S "ssh-$1" "$1@localhost" < /dev/null > /dev/null 2>&1
 	ssh -n -S "ssh-$1" "$1@localhost" "$2"
 }
 
-# pid_of WORDS...: the process with this command line, whatever path it was started by.
+# pid_of WORDS...: the process with this command line, by any path of its program. runs WORDS...: whether there is such a process.
+# gone WORDS...: whether there is no such process.
 pid_of() {
 	pgrep -o -x -f "(/usr/bin/|/bin/|/job/)?$*"
 }
@@ -77,7 +78,8 @@ gone() {
 	}
 }
 
-# soon SECONDS COMMAND...: like `wait_for`, but a slow host is no excuse, and the details that COMMAND leaves are printed.
+# soon SECONDS COMMAND...: like `wait_for`, but a failure is never attributed to the host, and the details that COMMAND leaves are
+# printed.
 soon() {
 	soon_s=$1
 	shift
@@ -86,20 +88,20 @@ soon() {
 	"$@"
 }
 
-# is_in PID GROUP: no daemon may have moved the process.
+# is_in PID GROUP: whether the process is in its original control group GROUP, and so was not moved by the daemon.
 is_in() {
 	detail=$(cgroup_of "$1")
 	[ "$detail" = "/$2" ]
 }
 
-# unit_of USER: the user's unit by the contract. told_unit PID: the process's unit by the daemon.
+# unit_of USER: the user's unit by the contract. told_unit PID: the process's unit, as the daemon reports it.
 unit_of() {
 	case $1 in ana | bob) echo "physics/$1" ;; *) echo "maths/$1" ;; esac
 }
 told_unit() {
 	commonhold status --pid "$1" --json 2>&1 | sed 's/.*"unit":"\([^"]*\)".*/\1/'
 }
-# counted NAME PID USER: a check, if the daemon runs.
+# counted NAME PID USER: checks, if the daemon runs, that it counts the process for the user's unit.
 counted() {
 	[ $way = alone ] || ok "$1 is counted for $(unit_of "$3") $how" is "$(told_unit "$2")" "$(unit_of "$3")"
 }
@@ -110,7 +112,7 @@ used_ms() {
 	used=$((${used:-0} / 1000000))
 }
 
-# is_active UNIT [USER]: a systemd unit of the system's manager, or of a user's.
+# is_active UNIT [USER]: whether a systemd unit is active, under the system's manager or the user's manager.
 is_active() {
 	if [ $# -gt 1 ]; then
 		detail=$(on "$2" "systemctl --user is-active $1")
@@ -120,7 +122,7 @@ is_active() {
 	[ "$detail" = active ]
 }
 
-# ran_ns PID...: sets `ns` to the processes' CPU time, by their threads; starts no process.
+# ran_ns PID...: sets `ns` to the sum of the processes' CPU time, from their threads. Starts no process.
 ran_ns() {
 	ns=0
 	for pid; do
@@ -129,7 +131,7 @@ ran_ns() {
 		done
 	done
 }
-# has_cpus PID...: sets `cpus` to the processes' total rate, in thousandths of a CPU.
+# has_cpus PID...: sets `cpus` to the CPU time per time that the processes receive together over 10 s, in thousandths of a CPU.
 has_cpus() {
 	ran_ns "$@"
 	ns_before=$ns from=$(uptime_cs)
@@ -139,8 +141,8 @@ has_cpus() {
 	cpus=$(((ns - ns_before) / 10000 / (${up%.*}${up#*.} - from)))
 }
 
-# spins USER SLICE COUNT: busy processes of a user's, each as a service of the system's manager in that slice.
-# spins_run USER COUNT: whether all of them run.
+# spins USER SLICE COUNT: starts COUNT busy processes of a user, each as a service of the system's manager in that slice.
+# spins_run USER COUNT: whether COUNT busy processes of the user run.
 spins() {
 	for number in $(seq "$3"); do
 		systemd-run --quiet --collect --uid="$1" --slice="$2" --unit="lab-work-$1-$number" /job/spin 900
@@ -151,7 +153,8 @@ spins_run() {
 	[ "$detail" = "$2" ]
 }
 
-# slice: ana's. sees: whether the contract is in force: by that slice's CPU set, or by a scheduler in the kernel.
+# slice: the control group of ana's slice.
+# sees: whether the contract is in force, by that slice's CPU set or by a scheduler in the kernel. not_held: whether it is not.
 slice=$CGROUPS/user.slice/user-1001.slice
 sees() {
 	if [ $way = kernel ]; then
@@ -173,8 +176,8 @@ places() {
 		echo "$pid $(cgroup_of "$pid")"
 	done | sort
 }
-# all_groups: systemd's groups. settings: those of the groups in groups.txt, from the kernel's files. A missing file is a setting,
-# too.
+# all_groups: systemd's control groups.
+# settings: the contents of the kernel's files of the groups in groups.txt. That a file is missing also makes a difference.
 FILES="cgroup.subtree_control cpu.weight cpu.max cpuset.cpus memory.min memory.low memory.high memory.max io.weight io.max io.bfq.weight"
 all_groups() {
 	find $CGROUPS/user.slice $CGROUPS/system.slice $CGROUPS/init.scope -type d
@@ -213,14 +216,14 @@ both_ways() {
 		leave
 	done
 }
-# packages OPTION...: dpkg, by its path: this shell's busybox has one, too.
+# packages OPTION...: runs dpkg, by its path, because this shell's busybox has a dpkg of its own.
 packages() {
 	/usr/bin/dpkg "$@" > dpkg.log 2>&1 || {
 		detail=$(tail -n 3 dpkg.log | tr '\n' ' ')
 		return 1
 	}
 }
-# installs [FILE]: installs the package, with this test's contract and backend. It starts nothing.
+# installs [FILE]: installs the package, with this test's contract and backend, and does not start the service.
 unit_folder=/run/systemd/system/commonhold.service.d
 installs() {
 	packages --force-confold --install "${1:-/job/commonhold.deb}" || return 1
@@ -238,20 +241,21 @@ stops_service() {
 	systemctl stop commonhold 2> /dev/null
 	rm -rf $unit_folder
 }
-# main_pid, caretaker_pid: the service's processes.
+# main_pid, caretaker_pid: the process numbers of the service's daemon and of its caretaker.
 main_pid() {
 	systemctl show commonhold -p MainPID --value
 }
 caretaker_pid() {
 	pgrep -o -f "^commonhold caretaker"
 }
-# kills_both: kills daemon and caretaker together. Sets `service_pid` to the former daemon's.
+# kills_both: kills daemon and caretaker together. Sets `service_pid` to the killed daemon's process number.
 kills_both() {
 	service_pid=$(main_pid) caretaker=$(caretaker_pid)
 	detail="daemon '$service_pid', caretaker '$caretaker'"
 	[ -n "$caretaker" ] && kill -KILL "$caretaker" "$service_pid"
 }
-# users_work: starts users' long-lived processes, in sessions and services. `undone` compares their state with `record`'s.
+# users_work: starts users' long-lived processes, in sessions and services, and records the state.
+# record: writes the present groups, settings and properties into files, with which `undone` compares the later state.
 users_work() {
 	for user in ana carol; do
 		on $user "systemd-run --user --unit lab-stays sleep 941; setsid sleep 942 < /dev/null > /dev/null 2>&1 &" > /dev/null 2>&1
@@ -271,7 +275,8 @@ record() {
 holds_service() {
 	ok "$1 $how" wait_for "${2:-60}" sees && ok "$1, and it answers $how" wait_for 60 answers
 }
-# undone NAME: checks that all is as `record` found it. System services may have started or ended meanwhile.
+# undone NAME: checks that groups, settings and properties are as `record` found them, and that no process is held or stopped.
+# System services may have started or ended meanwhile.
 undone() {
 	places > places-now.txt
 	settings > settings-now.txt
@@ -286,7 +291,7 @@ nobody_stopped() {
 	detail=$(grep -l '^State:[[:space:]]*T' /proc/[0-9]*/status 2> /dev/null | head -n 3 | tr '\n' ' ')
 	[ -z "$detail" ]
 }
-# since_mark PATTERN: the service's log lines since the last `mark`.
+# mark: begins a part of the service's log. lines_since_mark PATTERN: the number of matching lines since the last `mark`.
 mark() {
 	marked=$(($(date +%s)))
 	sleep 1

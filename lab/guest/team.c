@@ -1,9 +1,9 @@
 /* A job for the lab: threads that share a buffer, and report the nodes where they ran and where the buffer lies.
  *
- * team THREADS MIB SECONDS [CPU]: the first thread touches the buffer, on CPU if given. Then all threads read and write it for
- * SECONDS. From two seconds after its start, each thread repeatedly samples the node that it runs in. Prints one line: the part
- * of these samples in the most frequent node, the part of the buffer's pages in that node, the passes over the buffer, the CPU
- * time of all threads in ms, and the node: `ran 99.2 pages 100.0 passes 812 cpu 1650 node 1`.
+ * team THREADS MIB SECONDS [CPU]: the first thread touches the buffer, on CPU if given. Then all threads read and write the
+ * buffer for SECONDS. From two seconds after its start, each thread repeatedly samples the node that it runs in. Prints one line:
+ * the percentage of these samples in the most frequent node, the percentage of the buffer's pages in that node, the passes over
+ * the buffer, the CPU time of all threads in ms, and the node: `ran 99.2 pages 100.0 passes 812 cpu 1650 node 1`.
  */
 #define _GNU_SOURCE
 #include <pthread.h>

@@ -2,9 +2,10 @@
  * The jobs of the lab's tests and of bench/lab in the guest, and probes for some of them. A probe prints one line of `name value`
  * pairs.
  *
- *   work cycle NAME COMPUTE_MS SLEEP_MS SEED   alternates for ever between COMPUTE_MS of CPU time and SLEEP_MS of sleep, each time
+ *   work cycle NAME COMPUTE_MS SLEEP_MS SEED   alternates for ever between COMPUTE_MS of CPU time and SLEEP_MS of sleep, each
+ *   time
  *                                         multiplied by half to one and a half, drawn from SEED; the process is called NAME
- *   work fork NAME COMPUTE_MS SLEEP_MS SEED    the same, but a child process computes, and is waited for
+ *   work fork NAME COMPUTE_MS SLEEP_MS SEED    like `work cycle`, but a child process computes, and the process waits for it
  *   work heavy SPINNERS FORKERS           keeps SPINNERS processes spinning, and FORKERS processes forking, until it is killed
  *   work compile JOBS WIDTH LOOPS REPEATS the load of a parallel make: JOBS short processes, WIDTH at a time, REPEATS times
  *   work latency SECONDS LOOPS            repeatedly sleeps until the next 10 ms and computes LOOPS. Prints the wake-up latency,
@@ -22,7 +23,8 @@
  *   work touch NAME MIB PASSES [FILE [SKIP_MIB]]  maps MIB of anonymous memory and writes to it, or of FILE from SKIP_MIB on and
  *                                         reads it; touches every page PASSES times (0: for ever), and again at every SIGUSR1;
  *                                         prints the duration of each pass
- *   work sum NAME MIB PASSES [FILE [SKIP_MIB]]  the same, but reads the whole contents of the pages: a pass is also CPU work
+ *   work sum NAME MIB PASSES [FILE [SKIP_MIB]]  like `work touch`, but reads the whole contents of the pages, which is also CPU
+ *                                         work
  *   work cached NAME FILE MIB SECONDS     reads random pages of the first MIB of FILE through the page cache, one per ms; prints
  *                                         the latency
  *   work play NAME COUNT START_S MIB REUSE_MS TIMES STEP...    COUNT processes called NAME wait until the guest's clock
@@ -85,6 +87,7 @@ static void fail(const char *what)
 	exit(1);
 }
 
+/* Computes until the process has used `ms` of CPU time. */
 static void compute_ms(double ms)
 {
 	uint64_t until = clock_ns(CLOCK_PROCESS_CPUTIME_ID) + (uint64_t)(ms * 1e6);
@@ -173,7 +176,7 @@ static uint64_t idle_us(void)
 	return found == 5 ? (idle + waiting) * 1000000ul / (unsigned long)sysconf(_SC_CLK_TCK) : 0;
 }
 
-/* The duration of each repetition, and the busy time of all CPUs meanwhile. */
+/* `work compile`: prints the duration of each repetition, and the busy time of all CPUs meanwhile. */
 static int compile(int jobs, int width, long loops, int repeats)
 {
 	uint64_t used_us[REPEATS_MAX];
@@ -217,7 +220,8 @@ static int by_size(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-static void spread(const char *name, uint64_t *samples, int count)
+/* Prints quantiles of the samples, and sorts them. */
+static void print_quantiles(const char *name, uint64_t *samples, int count)
 {
 	const int parts[] = { 500, 950, 990, 1000 };
 	const char *names[] = { "p50", "p95", "p99", "max" };
@@ -254,10 +258,10 @@ static int latency(double seconds, long loops)
 		count++;
 	}
 	printf("latency samples %d", count);
-	spread("late", late, count);
-	spread("took", took, count);
-	spread("ran", ran, count);
-	spread("waited", waited, count);
+	print_quantiles("late", late, count);
+	print_quantiles("took", took, count);
+	print_quantiles("ran", ran, count);
+	print_quantiles("waited", waited, count);
 	printf("\n");
 	return 0;
 }
@@ -309,9 +313,9 @@ static uint64_t usage_us(const char *cgroup)
 }
 
 /*
- * A reader delayed between reading two groups would measure the second over a shifted second, by up to half a second on a busy
- * machine. So each group has its own window, from the middle of one reading to the middle of the other, and the reader has
- * real-time priority.
+ * Reads a group's CPU time, and the moment of the reading. On a busy machine the reader may be delayed, by up to half a second,
+ * between the readings of two groups. So each group is measured over a time of its own, from the middle of its first reading to
+ * the middle of its second, and the reader has real-time priority (be_first).
  */
 static void read_usage(const char *cgroup, uint64_t *usage, uint64_t *at)
 {
@@ -359,7 +363,8 @@ static int calibrate(void)
 	return 0;
 }
 
-/* Reads COUNT blocks from random places, or for ever if COUNT is 0. */
+/* Reads `count` blocks from random places, or blocks for ever if `count` is 0. After each block, computes until the process has
+ * used `ms` of CPU time since the block before. */
 static void read_blocks(int fd, size_t block, uint64_t places, uint64_t count, uint64_t chance, double ms)
 {
 	uint64_t until = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
@@ -446,13 +451,13 @@ static int build(const char *name, const char *folder, int count, size_t bytes, 
 			first_ns = now_ns() - begun;
 	}
 	printf("build_ms %lu", (unsigned long)((now_ns() - begun) / 1000000 * (uint64_t)count / (uint64_t)(done ? done : 1)));
-	spread("read", took, done);
+	print_quantiles("read", took, done);
 	printf(" first_ms %lu\n", (unsigned long)(first_ns / 1000000));
 	free(content);
 	return 0;
 }
 
-/* Anonymous memory, or a file's mapping. NULL, with errno set, on failure. */
+/* Maps anonymous memory, or a file from `skip` on. NULL, with errno set, on failure. */
 static volatile uint64_t *memory_of(size_t bytes, const char *file, off_t skip)
 {
 	void *at;
@@ -470,7 +475,7 @@ static volatile uint64_t *memory_of(size_t bytes, const char *file, off_t skip)
 	return at == MAP_FAILED ? NULL : at;
 }
 
-/* Every `step`th word. */
+/* One pass over the memory: writes or reads every `step`th word, and prints the pass's duration. */
 static void touch_all(volatile uint64_t *at, size_t bytes, int write, size_t step, unsigned long number)
 {
 	double begun = (double)now_ns() / 1e6;
@@ -513,9 +518,10 @@ static int touch(int argc, char **argv)
 }
 
 /*
- * Under instruction counting, the emulator's CPUs take turns of an eighth of the time to its next timer: several ms on a quiet
- * machine, so that a woken task waits for the turns of all other CPUs. So this starts a timer whose interrupt is delivered nowhere:
- * the legacy PC timer (PIT), which this kernel does not use, with its I/O APIC pin masked. The kernel must run with iomem=relaxed.
+ * Under instruction counting, the emulator runs its CPUs one after another, each for an eighth of the time to the emulator's next
+ * timer. On a quiet machine that is several ms, and a woken task waits until all other CPUs have had their turns. So this starts
+ * a timer whose interrupt is delivered nowhere: the legacy PC timer (PIT), which this kernel does not use, with its I/O APIC pin
+ * masked. The kernel must run with iomem=relaxed.
  */
 static int turns(void)
 {
@@ -558,7 +564,7 @@ static int cached(const char *name, const char *file, uint64_t pages, double sec
 		rest(0.001);
 	}
 	printf("cached reads %d", count);
-	spread("read", took, count);
+	print_quantiles("read", took, count);
 	printf("\n");
 	return 0;
 }
@@ -572,7 +578,8 @@ struct player {
 	uint64_t chance;
 };
 
-/* Computes until `computed_ns` has advanced by `work_ns`, time since the last step included; touches the pages due meanwhile. */
+/* One step `cpu`: computes until the process has used `work_ns` of CPU time since its last such step, and touches the pages that
+ * are due meanwhile. */
 static void play_cpu(struct player *self, uint64_t work_ns)
 {
 	uint64_t begun = self->computed_ns;
@@ -594,6 +601,7 @@ static void play_cpu(struct player *self, uint64_t work_ns)
 	}
 }
 
+/* The time that a step names, in ms; random around it if the text has a `~`. */
 static double play_ms(struct player *self, const char *text)
 {
 	double ms = atof(text);
@@ -601,6 +609,7 @@ static double play_ms(struct player *self, const char *text)
 	return strchr(text, '~') ? around(ms, &self->chance) : ms;
 }
 
+/* One step `read`: reads KIB from a random page of a region of a file. `region` is `:SKIP_MIB:MIB:KIB`. */
 static void play_read(struct player *self, int fd, const char *region, char *buffer)
 {
 	uint64_t skip, mib, kib;
@@ -614,6 +623,7 @@ static void play_read(struct player *self, int fd, const char *region, char *buf
 		fail("cannot read");
 }
 
+/* Waits until `start_s`, and takes all steps `times` times, or for ever if `times` is 0. */
 static void play(struct player *self, double start_s, unsigned long times, int count, char **steps)
 {
 	char *buffer = malloc(MIB);

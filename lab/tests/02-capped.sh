@@ -1,9 +1,8 @@
 # budget: 15
 # needs: spin
-# The machine is fit to measure on. With capped CPUs, a thread beside seven others does about the work that it does alone.
-# Uncapped, it does a quarter of it on a host with two cores. A host core shared with another virtual machine may run at half
-# speed for seconds. Therefore the reference is the slower of two measurements alone, one before and one after, and the bound
-# is half of it.
+# The machine is fit to measure on. With capped CPUs, a thread beside seven others does about as much work as alone. Uncapped, on
+# a host with two cores, it does a quarter of that. A host core shared with another virtual machine may run at half speed for
+# seconds. So the thread's work alone is measured before and after, and the bound is half of the smaller result.
 
 cap_cpus
 loops_alone() {

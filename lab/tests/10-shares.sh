@@ -1,8 +1,9 @@
 # budget: 60
 # seconds: 300
 # needs: commonhold spin
-# Four units with tickets 1:2:3:2 on eight CPUs, eight busy processes each. Each unit gets its share. The other units use a
-# unit's idle CPU time at once, and it gets it back on demand. A reload may drop a unit that has lent and borrowed.
+# Four units with tickets 1:2:3:2 on eight CPUs, eight busy processes each. Each unit gets its share. CPU time that a unit leaves
+# idle is lent to the other units at once, and called back when the unit wants it. A reload may drop a unit that has lent and
+# borrowed.
 
 units="a b c d"
 groups=

@@ -9,7 +9,8 @@ for name in heavy light light-halted; do cp "$(command -v spin)" "$name"; done
 home=lab-home                      # a control group that the daemon did not make
 narrow=0-5                         # an affinity narrower than the machine
 
-# start_members: one unit with an affinity and a control group of its own, one without, and one stopped by its owner.
+# start_members: starts members of three kinds: with an affinity and a control group of its own, without, and stopped by its
+# owner.
 start_members() {
 	mkdir -p "$CGROUPS/$home"
 	taskset 3f ./heavy 600 &
@@ -23,7 +24,7 @@ start_members() {
 	kill -STOP $halted
 }
 
-# start_storm: a member that entered by `exec` and forks all the time, so that the daemon ends amid forks.
+# start_storm: starts a member that enters by `exec` and forks all the time, so that the daemon ends amid forks.
 start_storm() {
 	commonhold exec light -- sh -c 'while :; do spin 0.05 > /dev/null; done' &
 	storm=$!
@@ -37,8 +38,9 @@ end_members() {
 	wait 2> /dev/null
 }
 
-# strays: every thread whose state differs from what it would be had the daemon never run. It is fast, because the test measures
-# how long until it prints nothing: it skips kernel threads, which have no executable, and starts two processes only.
+# strays: prints every thread whose state differs from what it would be without the daemon. The test measures how long it takes
+# until `strays` prints nothing, so it must be fast: it skips kernel threads, which have no executable, and starts two processes
+# only.
 strays() {
 	files=
 	for process in /proc/[0-9]*; do

@@ -31,8 +31,8 @@ managers_up() {
 	detail=$(systemctl is-active user@1001 user@1002 user@1003 user@1004 | grep -c '^active')
 	[ "$detail" = 4 ]
 }
-# asked TAG: the number of that batch's sessions with an answer. knew TAG: the number with a right one: the session lists the
-# process that asked.
+# asked TAG: the number of the batch's logins that got an answer. knew TAG: the number that got the right answer, which is a
+# session that lists the asking process.
 asked() {
 	[ "$(cat /home/*/lab-"$1"-? 2> /dev/null | grep -c '^status')" = 16 ]
 }

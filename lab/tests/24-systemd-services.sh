@@ -35,7 +35,7 @@ are_units_active() {
 main_pid() {
 	is "$(systemctl show -p MainPID --value "$1")" "$(pid_of "$2")"
 }
-# counts_on: by the daemon's accounts, a busy process of dave's receives CPU time, in ms of 4 s.
+# counts_on: whether a busy process of dave's receives CPU time, by the daemon's accounts over 4 s, in ms.
 counts_on() {
 	used_ms dave
 	ms_before=$used
@@ -170,8 +170,8 @@ properties() {
 took_ms() {
 	sed -n 's/.*cpu_ms \([0-9]*\).*/\1/p' "$1"
 }
-# comes_by WAY USER OWNER COMMAND...: a user's work that is started by WAY (cron, at, sudo): COMMAND runs `sh lab-work` in the
-# user's home. It reports at once which unit it is in, which must be the owner's, and computes.
+# comes_by WAY USER OWNER COMMAND...: COMMAND has WAY (cron, at or sudo) run `sh lab-work` in the user's home. The work reports
+# its unit at once, and then computes. Checks that the unit is OWNER's.
 comes_by() {
 	by=$1 user=$2 owner=$3
 	shift 3

@@ -5,13 +5,13 @@
 # disks: 4096
 # needs: commonhold spin work
 # only: with --all
-# Isolation of users whose work systemd starts. Two busy processes receive their user's entitlement of CPUs beside sixteen of
-# another user's. A working set within its user's entitlement stays in memory beside one that does not fit. The reference is the
-# same work without competitors.
+# Isolation of users whose work systemd starts. Two busy processes receive their user's entitlement of CPUs beside sixteen
+# processes of another user. A working set within its user's entitlement stays in memory beside a working set that does not fit.
+# The reference is the same work without competitors.
 
 . /job/systemd.sh
 
-# start_work USER NUMBER COMMAND: as services of the user's, or in a login.
+# start_work USER NUMBER COMMAND: starts NUMBER processes, as services of the user's manager, or in a login.
 start_work() {
 	for number in $(seq "$2"); do
 		if [ $place = service ]; then

@@ -40,7 +40,7 @@ service() {
 	as_service commonhold.service /etc/systemd/system/lab-commonhold.service
 	on ana "setsid sleep 900 < /dev/null > /dev/null 2>&1 &"
 	on carol "setsid sleep 901 < /dev/null > /dev/null 2>&1 &"
-	# The allowed two seconds are for a machine that is not emulated: 200 times a step that takes 10 ms there.
+	# The allowed time is that of 200 runs of `commonhold check`. On hardware, where a run takes 10 ms, that is two seconds.
 	from=$(uptime_cs)
 	for number in 1 2 3 4 5; do commonhold check $contract > /dev/null; done
 	allowed=$((($(uptime_cs) - from) * 40))

@@ -10,14 +10,15 @@ groups=
 for leaf in $leaves; do groups="$groups commonhold/$leaf"; done
 spinners=8
 
-# halves: each currency has half of the machine, regardless of events inside it. The kernel divides, by weights on each CPU and by
-# load balancing: on this emulated machine the halves were up to 13 % off over ten seconds, and leaves up to 30 %.
+# halves: checks that each currency has half of the machine, whatever happens inside a currency. The kernel divides the CPU time,
+# by weights on each CPU and by load balancing: on this emulated machine the halves were up to 13 % off over ten seconds, and
+# leaves up to 30 %.
 halves() {
 	ok "a is worth half of the machine" within $((used_a1 + used_a2)) $((total / 2)) 20
 	ok "b is worth half of the machine" within $((used_b1 + used_b2 + used_b3)) $((total / 2)) 20
 }
 
-# more LEAF LEAF: the first has clearly more than the second.
+# more LEAF LEAF: whether the first has clearly more CPU time than the second.
 more() {
 	eval "ok '$1 has more than $2' at_least \$used_$1 \$((used_$2 * 12 / 10))"
 }

@@ -25,8 +25,8 @@ tickets = 3000
 CONTRACT
 units="lab/ana lab/cy works/bo works/di"
 
-# tickets: the tickets of all units, a line for each unit and resource. entitled UNIT: sets `found` to its CPU entitlement, in
-# millionths of a CPU.
+# tickets: prints the tickets of all units, a line for each unit and resource. entitled UNIT: sets `found` to the unit's CPU
+# entitlement, in millionths of a CPU.
 tickets() {
 	commonhold tickets --json | tr -d ' \n' | sed 's/{"unit":/\n&/g' > tickets.json
 }
@@ -70,7 +70,7 @@ weights() {
 		weighs="$weighs $unit=$weight"
 	done
 }
-# changed: every unit's weight differs from `before`. The daemon writes one weight after the other.
+# changed: whether every unit's weight differs from `before`. The daemon writes the weights one after another.
 changed() {
 	weights
 	for pair in $weighs; do

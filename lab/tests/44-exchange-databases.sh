@@ -5,8 +5,9 @@
 # needs: commonhold store work mke2fs
 # disks: 256:4000000
 # Seed 004, section 5.6, with a real key-value store (LMDB): two databases serve lookups beside four units that read. The small
-# one nearly fits into its memory, the large one by far does not. They exchange memory for disk tickets. The small one then fits,
-# and answers many times as often; the large one and the readers have no less; the end of the exchange restores all.
+# database nearly fits into its memory; the large database is much larger than its memory. They exchange memory for disk tickets.
+# The small database then fits, and serves many times as many lookups; the large database and the readers have no less; the end of
+# the exchange restores all rates.
 
 mib=1048576
 databases="small big"
@@ -77,11 +78,11 @@ bounded() {
 	detail="small $small, big $big"
 	[ $small -ge $1 ] && [ $small -le $(($1 + 2)) ] && [ $big -ge $2 ] && [ $big -le $(($2 + 2)) ]
 }
-# filled UNIT: it uses all of the memory that it may use.
+# filled UNIT: whether the unit uses all of the memory that it may use.
 filled() {
 	[ "$(value $1 memory.current)" -ge $(($(value $1 memory.high) / 100 * 92)) ]
 }
-# rests: the small database hardly reads from the disk: less than ten pages in a second.
+# rests: whether the small database hardly reads from the disk: less than ten pages in a second.
 rests() {
 	bytes small; before=$bytes
 	pause 1

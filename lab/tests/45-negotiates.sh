@@ -50,7 +50,7 @@ offers() {
 	sed 's/.*"exchanges":\[//; s/\],"negotiated".*//; s/{"number":\([0-9]*\),"lent"/\nexchange:\1,"lent"/g' offers.json |
 		grep '^exchange:' | sort -t : -k 2 -n > exchanges
 }
-# is_kept: an exchange in force has been kept.
+# is_kept: whether the negotiator has kept an exchange that is in force.
 is_kept() {
 	offers
 	grep -v '"ended_ns"' exchanges | grep -q '"done":"kept"'
@@ -58,8 +58,8 @@ is_kept() {
 kept_in_time() {
 	is_kept || { by_host=yes; return 1; }
 }
-# step_by_step: each exchange of the trial is a step. The first is of a tenth, the negotiator ended each but the last after
-# reaching a finding, and a smaller next step has its reason.
+# step_by_step: checks the steps of the trial, each of which is an exchange. The first step exchanges a tenth; the negotiator
+# ended each step but the last with a finding; and a step that was left for a smaller step has a reason.
 step_by_step() {
 	detail=$(awk '
 		{

@@ -63,7 +63,8 @@ parts() {
 	ok "under $discipline, two has $2" within "$(share_of two)" "$2" "$4"
 	ok "under $discipline, three has $3" within "$(share_of three)" "$3" "$4"
 }
-# most UNIT PARTS: UNIT (or any) has nearly all; the rescue serves a task that has waited for five seconds.
+# most UNIT PARTS: whether UNIT (or any unit) has nearly all CPU time; the rest is due to the rescue, which serves a task that has
+# waited for five seconds.
 most() {
 	had 4
 	case $1 in

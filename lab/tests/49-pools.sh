@@ -38,7 +38,7 @@ wait_for_jobs() {
 	for pid in $pids; do wait "$pid"; done
 	pids=
 }
-# least NAME FIELD: the smallest value of a figure, in whole percent; passes NAME: the sum of all passes.
+# least NAME FIELD: the jobs' smallest value of a figure, in whole percent. passes NAME: the sum of all jobs' passes.
 least() {
 	cat "$1".? | awk -v field="$2" '{ for (i = 1; i < NF; i++) if ($i == field && (min == "" || $(i + 1) < min)) min = $(i + 1) } END { print int(min) }'
 }
@@ -58,14 +58,14 @@ all_over_the_machine() {
 	detail=$(affinities)
 	[ "$detail" = "0-7 " ]
 }
-# rows: the jobs' rows of `status`; pools: the jobs' pools: `0: 2`.
+# rows: the jobs' rows of `status`. pools: the jobs' pools with their numbers of threads: `0: 2`.
 rows() {
 	commonhold status | awk '/^ *[0-9]+ +team/'
 }
 pools() {
 	rows | sed -nE 's/^.* jobs +[0-9]+ +(([0-9]+: [0-9]+(, )?)+) .*$/\1/p'
 }
-# seated COUNT: COUNT jobs have all their threads in one pool.
+# seated COUNT: whether COUNT jobs have all their threads in one pool.
 seated() {
 	detail=$(pools | tr '\n' ';')
 	[ "$(pools | grep -cxE '[0-9]+: [0-9]+')" -eq "$1" ]
@@ -125,8 +125,8 @@ killed() {
 	wait_for_jobs
 }
 
-# While no scheduler is loaded, seats are affinities, and the next scheduler is given all of them. It comes back after one second
-# the first time, which is too short to observe, and after four seconds the second time.
+# While no scheduler is loaded, seats are affinities, and the next scheduler is given all seats. The scheduler is loaded again one
+# second after it was ejected for the first time, which is too short to observe seats, and four seconds after the second time.
 thrown_out() {
 	before=$(loads)
 	echo S > /proc/sysrq-trigger
@@ -179,7 +179,7 @@ repartitioned() {
 	wait_for_jobs
 	stop
 }
-# parted COUNT: COUNT jobs lie in two pools.
+# parted COUNT: whether COUNT jobs lie in two pools.
 parted() {
 	detail=$(pools | tr '\n' ';')
 	[ "$(pools | grep -c ',')" -eq "$1" ]

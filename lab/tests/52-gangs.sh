@@ -2,10 +2,11 @@
 # only: with --all
 # seconds: 900
 # needs: commonhold gang
-# Gangs take turns on eight CPUs: in a quantum all threads of a gang run, or none. A trace of the kernel's switches shows how many
-# ran together, how long the change between quanta takes, and whether a thread of a stopped gang runs, by the scheduler and by
-# signals. A killed daemon leaves no gang stopped. A gang that forks all the time is stopped like any other. A process killed
-# while stopped ends. Quanta last a second here, because virtual CPUs stall for milliseconds at a time.
+# Gangs take turns on eight CPUs: in a quantum either all threads of a gang run, or no thread does. A trace of the kernel's
+# switches shows how many threads ran together, how long the change between quanta takes, and whether a thread of a stopped gang
+# runs. The scheduler stops gangs, or signals do. A killed daemon leaves no gang stopped. A gang that forks all the time is
+# stopped like any other. A process killed while stopped ends. Quanta last a second here, because virtual CPUs stall for
+# milliseconds at a time.
 
 T=/sys/kernel/tracing
 [ -e $T/trace ] || mount -t tracefs tracefs $T
@@ -34,7 +35,7 @@ contract() {
 gang_of() {
 	(./gang"${1#g}" run "$1" "$2" 300 ${3:-} > "gang.$1" &)
 }
-# gangs: five of three threads each, so two of them leave two CPUs to the daemon and the kernel.
+# gangs: starts five gangs of three threads each. Two gangs run at once, which leaves two CPUs to the daemon and the kernel.
 gangs() {
 	for number in 1 2 3 4 5; do gang_of g$number 3; done
 }
@@ -88,7 +89,7 @@ stop_daemon() {
 	wait "$daemon"
 	daemon=
 }
-# take_turns NAME OVERLAP LATE: OVERLAP is the least, LATE the most allowed.
+# take_turns NAME OVERLAP LATE: checks the figures of a trace: `overlap` is at least OVERLAP, and `late` at most LATE.
 take_turns() {
 	traced 12
 	note "$1: $(cat figures)"

@@ -10,14 +10,14 @@
 unit() {
 	echo "--unit $1=$CGROUPS/$1:100:${2:-}"
 }
-# runs UNIT: its tasks receive CPU time.
+# runs UNIT: whether the unit's tasks receive CPU time.
 runs() {
 	cpu_usec "$1"; from=$usec
 	usleep 50000
 	cpu_usec "$1"
 	[ "$usec" -gt "$from" ]
 }
-# over WHAT REASON: the scheduler was ended for that reason, and a's tasks continue.
+# over WHAT REASON: checks that the scheduler was ended for that reason, and that a's tasks continue.
 over() {
 	ok "$1: the kernel's own scheduler is back" wait_for 20 scheduling disabled
 	ok "$1: the loader ends, too" wait_for 20 grep -q '^load: ' $scheduler_log
@@ -48,8 +48,8 @@ spinners fault 1
 over "an error" 'runtime error: non-existent DSQ 0x4 .*(kind 1024)'
 kill -KILL $(members fault)
 
-# CPU 7 is all that a has. A real-time task precedes all others: until it ends, a gets only the time that the kernel withholds
-# from real-time tasks (0.05 s of each second).
+# Unit a has only CPU 7. A real-time task precedes all others: until it ends, a gets only the time that the kernel withholds from
+# real-time tasks (0.05 s of each second).
 ok "a hog: it loads" load $(unit a) $(unit b) --own 7=a --own 0-6=b
 spinners a 1
 ok "a hog: a is at work" wait_for 10 runs a
@@ -65,7 +65,7 @@ ok "a hog: the scheduler is there after it" scheduling enabled
 ok "a hog: a runs on" wait_for 10 runs a
 kill -KILL $(members a)
 ok "a hog: it ends in order" unload
-# Of the 10 s, all but the time of a itself and of the kernel's threads on that CPU.
+# Of the 10 s, all except the time of a's tasks and of the kernel's threads on that CPU.
 higher=$(sed -n 's/^unit a .*waited_higher_ns \([0-9]*\) .*/\1/p' $scheduler_log)
 ok "a hog: a's wait for a higher class is reported" no_fewer $((${higher:-0} / 1000000)) 8500
 note "a waited for a higher class for $((${higher:-0} / 1000000)) ms"
@@ -79,7 +79,8 @@ mount -t debugfs debugfs /sys/kernel/debug 2> /dev/null
 for server in /sys/kernel/debug/sched/ext_server/cpu*/runtime; do
 	[ ! -e "$server" ] || echo 0 > "$server"
 done
-# One per CPU of a's, because the process that starts one there preempts a, too. They wait for a start signal.
+# Starts a real-time task on each CPU of a. Starting a task there already preempts a, which may move to the other CPU. So the
+# tasks wait for a signal, which only the task on a's present CPU then gets.
 for cpu in 6 7; do
 	chrt -f 50 taskset -c $cpu sh -c 'kill -STOP $$; exec spin 3' > /dev/null 9>&- &
 	eval "hog_$cpu=$!"
@@ -117,7 +118,7 @@ done
 sleep 1
 chrt -f 50 taskset -c 7 spin 60 > /dev/null 9>&- &
 hog=$!
-# The interval within which all are found.
+# The time within which the scheduler finds all tasks that are queued behind the real-time task.
 sleep 3
 ran_of_b > before
 sleep 2

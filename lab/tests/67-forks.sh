@@ -3,8 +3,9 @@
 # needs: dispatch work
 # A forking task is called back like any other.
 #
-# A task on a borrowed CPU may be called back while it may not leave that CPU (migration disabled), as a forking task is every few
-# microseconds. If the scheduler chose it again at once, it would be preempted again, make no progress, and block all others.
+# A task on a borrowed CPU may be called back at a moment at which it may not leave that CPU (migration disabled). A forking task
+# is in that state every few microseconds. If the scheduler chose the task again at once, the task would be preempted again, make
+# no progress, and block all others.
 
 echo "+cpu" > "$CGROUPS/cgroup.subtree_control"
 mkdir "$CGROUPS/owner" "$CGROUPS/guest" "$CGROUPS/others"

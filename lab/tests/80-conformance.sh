@@ -52,13 +52,13 @@ counts() {
 		eval "u_${unit}_$1=$usec"
 	done
 }
-# switched UNIT FIELD: the scheduler's count between both moments.
+# switched UNIT FIELD: the scheduler's count between the two calls of `counts`.
 switched() {
 	for when in after before; do
 		switch_count "status-$when.json" "$1" "$2"
 	done | { read -r after; read -r before; echo $((after - before)); }
 }
-# simulated UNIT FIELD: the same in the simulation.
+# simulated UNIT FIELD: the count in the simulation.
 simulated() {
 	sed "s/.*\"units\":\[.*{\"name\":\"$1\",[^}]*\"$2\":\([0-9]*\).*/\1/" sim.json
 }
@@ -72,7 +72,7 @@ ok "events can be recorded" start_recording || exit 1
 cap_cpus
 sleep 2
 
-# All stop, so that nothing is counted before and after the recording.
+# All processes are stopped before and after the recording, so that nothing is counted then.
 signal_all STOP
 sleep 1
 signal_all STOP

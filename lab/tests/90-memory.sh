@@ -28,8 +28,8 @@ ok "the daemon holds the contract" start_daemon contract.toml --verbose || exit 
 ok "memory is held" grep -q '^memory  held by control groups$' "$daemon_log" || { cat "$daemon_log"; exit 1; }
 ok "there is a drive" test -b "$drive"
 
-# An owner that needs little of its memory, and a borrower that needs more than it owns: the loan is what would return in a
-# second.
+# An owner that needs little of its memory, and a borrower that needs more than it owns: the loan is limited to the memory that
+# would return in a second.
 touch_in owner small 16 1
 ok "the owner is there" wait_for 10 passes small 1
 touch_in borrower scan 900 0 "$drive"
@@ -41,7 +41,7 @@ ok "a short unit borrows" wait_for 30 borrows
 ok "how fast it gives up memory is measured" wait_for 10 grep -q "how fast it gives up memory" "$daemon_log"
 # A few samples, until the loan reflects that.
 pause 2
-# rate: the memory reclaimed from the borrower so far, and the speed.
+# rate: sets the memory reclaimed from the borrower so far, and the speed of reclaim.
 rate() {
 	account borrower taken; taken=$found
 	account borrower taking_ns
@@ -129,7 +129,7 @@ for unit in large small third fourth; do
 	touch_in $unit $unit $size 0 "$drive" $skip_mib
 	skip_mib=$((skip_mib + size))
 done
-# full: every unit is at its bound, and was throttled there.
+# full: whether every unit is at its bound, and was throttled there.
 full() {
 	for unit in large small third fourth; do
 		[ "$(value $unit memory.current)" -ge $(($(value $unit memory.high) / 100 * 95)) ] || return 1
@@ -138,7 +138,7 @@ full() {
 	:
 }
 ok "every unit is at its bound" wait_for 90 full
-# A second of pressure; then the least that the two have over five seconds, in MiB.
+# After a second of pressure, the smallest memory of the two units over five seconds, in MiB.
 sleep 1
 large=1000000 small=1000000
 for look in 1 2 3 4 5 6 7 8 9 10; do
@@ -217,8 +217,8 @@ note "MiB: large min $(($(value large memory.min) / mib)) high $(($(value large 
 ok "the guarantee of 60 % holds to 1 %, in thousandths" no_fewer "$large" 990
 ok "that of 35 % too" no_fewer "$small" 990
 ok "and the unit with 60 % has no more, to 1 %" no_fewer 1010 $most
-# guaranteed UNIT PERCENT: it is guaranteed PERCENT of the memory divided in the last account, within the hysteresis of the
-# daemon's writes (1/256).
+# guaranteed UNIT PERCENT: whether the unit is guaranteed PERCENT of the memory divided in the last account, within the hysteresis
+# of the daemon's writes (1/256).
 guaranteed() {
 	part=$(($(value "$1" memory.min) / (whole / 1000 * $2 / 100)))
 	[ $part -ge 996 ] && [ $part -le 1004 ]

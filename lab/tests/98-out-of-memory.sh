@@ -13,7 +13,7 @@ before=$(killed /proc/vmstat)
 all_killed() {
 	echo $(($(killed /proc/vmstat) - before))
 }
-# adjusted VALUE: how many living memory hogs have this oom_score_adj.
+# adjusted VALUE: the number of living memory hogs with this oom_score_adj.
 adjusted() {
 	count=0
 	for pid in $(pidof hog); do
@@ -57,7 +57,7 @@ ok "no process of the owner's was killed" is "$(killed "$HELD/owner/memory.event
 ok "all that were killed are the other unit's" is "$(killed "$HELD/hog/memory.events")" "$(all_killed)"
 ok "the owner keeps its memory" at_least $(($(value owner memory.current) / mib)) 960
 ok "the owner's goes by its own" is "$(adj_of "$big")" 0
-# Logged when it begins; status shows it only while it lasts, and it may have ended by now.
+# The log has the problem from its beginning on; `status` shows the problem only while it lasts, and it may have ended by now.
 ok "it is a problem" grep -q "^problem: .*\`hog\`.* beyond means" "$daemon_log"
 account owner entitled; owner_entitled=$((found / mib))
 account hog entitled
@@ -68,7 +68,7 @@ note "MiB: free $(($(sed -n 's/^MemFree: *\([0-9]*\) kB/\1/p' /proc/meminfo) / 1
 note "MiB: the owner is entitled to $owner_entitled and uses $(($(value owner memory.current) / mib)), the other to $((found / mib)) and $(($(value hog memory.current) / mib)); killed $(all_killed)"
 grep '^problem' "$daemon_log" | sed 's/^/# /'
 
-# Ten are left, and the unit is within its entitlement.
+# Ten memory hogs are left, and the unit is within its entitlement.
 kill -KILL $(pidof hog | tr ' ' '\n' | tail -n +11)
 own_again() {
 	[ "$(adj_of "$calm")" = 200 ] && [ "$(adjusted 1000)" = 0 ]
@@ -76,7 +76,7 @@ own_again() {
 ok "when the shortage has ended, every process has its own again" wait_for 20 own_again
 ok "and there is no problem" is "$(problems hog)" 0
 
-# The same ten, with a tiny entitlement on a machine whose memory is always tight.
+# The ten memory hogs again, now with a tiny entitlement on a machine whose memory is always tight.
 cp /job/contracts/out-of-memory-less.toml contract.toml
 kill -HUP "$daemon"
 ok "with less, they go first again" wait_for 20 goes_first

@@ -10,7 +10,7 @@
 mib=1048576
 job_mib=330
 drive=$(disk 6144)
-# came_back UNIT: file refaults: pages that were reclaimed from it and that it read again.
+# came_back UNIT: the unit's file refaults: pages that were reclaimed from the unit and that it read again.
 came_back() {
 	sed -n 's/^workingset_refault_file //p' "$HELD/$1/memory.stat"
 }

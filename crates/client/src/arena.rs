@@ -1,15 +1,15 @@
-//! The page that a process and the daemon share: the process writes there what it transferred over the memory bus (seed 003,
-//! section 4: the shared arena).
+//! The arena page that a process and the daemon share. The process writes into it how many bytes it transferred over the memory
+//! bus (seed 003, section 4: the shared arena).
 //!
-//! `clients/c/commonhold_gang.h` has the same layout for C; a test compares them. The daemon makes the page, and sends its
-//! descriptor with the answer to [`Call::Join`](crate::wire::Call::Join).
+//! The daemon makes the page, and sends a descriptor of it with the answer to [`Call::Join`](crate::wire::Call::Join).
+//! `clients/c/commonhold_gang.h` declares the layout for C; a test compares it with this one.
 //!
-//! A *sequence lock* protects the numbers of the process: it is odd while they are written. Whatever a process writes there,
-//! a reader never blocks, and never reads a torn value.
+//! A *sequence lock* protects the numbers that the process writes: [`Page::sequence`] is odd while they are written. The daemon
+//! never blocks and never reads a torn value, even if the process writes nonsense or ends in the middle.
 //!
-//! A process that has no counters, and counts nothing itself, sets [`Page::unmeasured`]. Its zero bytes then mean that its
-//! transfers are unknown, not that it leaves the bus alone. An older process leaves the word zero, and an older daemon does
-//! not read it, so the layout keeps its version.
+//! A process that has no hardware counters, and counts nothing itself, sets [`Page::unmeasured`]: its transfers are unknown, and
+//! its 0 bytes do not mean that it leaves the bus alone. An older process leaves that field 0, and an older daemon does not read
+//! the field, so the layout keeps its version.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -19,10 +19,10 @@ pub const VERSION: u64 = 1;
 /// [`Told::at_ns`] of a process that left.
 pub const LEFT: u64 = u64::MAX;
 
-/// How long the page is, in bytes.
+/// The length of the page, in bytes.
 pub const PAGE_BYTES: u64 = 4096;
 
-/// Attempts of a reader before it assumes that the writer is stuck or dead.
+/// The number of attempts of a reader before it assumes that the writer is stuck or dead.
 const TRIES: usize = 64;
 
 /// The page. All zeros are an empty page.
@@ -36,7 +36,7 @@ pub struct Page {
     /// When the daemon last polled the page, by `CLOCK_MONOTONIC`; the daemon writes it.
     pub looked_at_ns: AtomicU64,
     unused: [u64; 5],
-    /// The sequence lock, odd while the numbers below are written; the process writes it, and those.
+    /// The sequence lock, odd while the numbers below are written. The process writes it, and the numbers below.
     pub sequence: AtomicU64,
     /// When `bytes` was read, by `CLOCK_MONOTONIC`.
     pub at_ns: AtomicU64,
@@ -44,7 +44,7 @@ pub struct Page {
     pub bytes: AtomicU64,
     /// The thread that writes, which is excluded from the process's work. 0: unknown.
     pub writer: AtomicU64,
-    /// Not 0: `bytes` does not measure the process's transfers. The process writes it, within `sequence`.
+    /// Not 0: `bytes` does not measure the process's transfers, which are unknown.
     pub unmeasured: AtomicU64,
     unused_too: [u64; 3],
 }
@@ -52,16 +52,16 @@ pub struct Page {
 /// A report of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Told {
-    /// When `bytes` was read, by `CLOCK_MONOTONIC`; 0: it has reported nothing yet; [`LEFT`]: it has left.
+    /// When `bytes` was read, by `CLOCK_MONOTONIC`; 0: the process has reported nothing yet; [`LEFT`]: it has left.
     pub at_ns: u64,
-    /// Bytes that it transferred since it joined.
+    /// Bytes transferred since the process joined.
     pub bytes: u64,
-    /// Its transfers are not measured: `bytes` is meaningless.
+    /// Whether the process's transfers are unknown: `bytes` is then meaningless.
     pub unmeasured: bool,
 }
 
 impl Page {
-    /// The process's latest report; `None` while it writes, or if it ended in the middle.
+    /// The process's latest report; `None` while the process writes, or if it ended in the middle of writing.
     pub fn told(&self) -> Option<Told> {
         for _ in 0..TRIES {
             let before = self.sequence.load(Ordering::Acquire);
@@ -80,7 +80,7 @@ impl Page {
         None
     }
 
-    /// Writes a report. A process has one writer.
+    /// Writes a report. Only one thread of a process may call this at a time.
     pub fn tell(&self, told: Told) {
         let sequence = self.sequence.load(Ordering::Relaxed) | 1;
         self.sequence.store(sequence, Ordering::Relaxed);
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_told_is_read_as_a_whole() {
+    fn a_report_is_never_read_torn() {
         let page = Page::default();
         assert_eq!(page.told(), Some(Told::default()), "nothing yet");
         std::thread::scope(|scope| {
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn who_ended_while_it_wrote_tells_nothing_until_somebody_writes_again() {
+    fn a_report_that_was_cut_short_is_not_read_until_the_next_is_written() {
         let page = Page::default();
         page.tell(Told { at_ns: 1, bytes: 2, ..Told::default() });
         page.sequence.store(u64::MAX, Ordering::Relaxed);

@@ -17,7 +17,7 @@ use crate::wire::{Asked, Call, Refusal, Reply, Resource, receive, send};
 /// Timeout of a request: a daemon answers within milliseconds, unless it is stopped or stuck.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A connection to the daemon. Offers that it holds end with it.
+/// A connection to the daemon. Offers that were made with [`Offer::while_connected`] end with the connection.
 #[derive(Debug)]
 pub struct Client {
     stream: UnixStream,
@@ -28,15 +28,15 @@ pub struct Client {
 pub struct Offer {
     /// The path of the unit that offers.
     pub unit: String,
-    /// What it gives, such as `disk:300`.
+    /// The tickets that the unit gives, such as `disk:300`.
     pub gives: String,
-    /// What it wants for that, such as `cpu:200`.
+    /// The tickets that the unit wants in exchange, such as `cpu:200`.
     pub wants: String,
-    /// The least that it accepts of `wants`, for a proportional part of `gives`; `None`: all.
+    /// The minimum that the unit accepts of `wants`, for a proportional part of `gives`; `None`: all.
     pub at_least: Option<String>,
-    /// The only unit that may serve it; `None`: any.
+    /// The only unit that may serve the offer; `None`: any.
     pub with: Option<String>,
-    /// The longest duration of an exchange; `None`: until it is ended.
+    /// The longest duration of an exchange; `None`: until a call ends the exchange.
     pub time: Option<Duration>,
     /// Whether the offer, and the exchange that serves it, end with the client.
     pub while_connected: bool,
@@ -56,13 +56,13 @@ impl Offer {
         }
     }
 
-    /// Allows partial service: at least `amount` of `wants`.
+    /// Allows that only a part is exchanged: at least `amount` of `wants`.
     #[must_use]
     pub fn at_least(self, amount: &str) -> Offer {
         Offer { at_least: Some(amount.to_owned()), ..self }
     }
 
-    /// Restricts the offer to one unit.
+    /// Allows only this unit to serve the offer.
     #[must_use]
     pub fn with(self, unit: &str) -> Offer {
         Offer { with: Some(unit.to_owned()), ..self }
@@ -81,6 +81,7 @@ impl Offer {
     }
 }
 
+/// The answer to [`Call::Where`].
 #[derive(Deserialize)]
 struct Found {
     unit: String,
@@ -116,7 +117,7 @@ impl Client {
         Ok(self.call::<Changed>(&Call::Tickets {})?.tickets)
     }
 
-    /// Transfers tickets of a unit to a sibling, permanently; the tickets of both.
+    /// Transfers tickets of a unit to a sibling, permanently. Returns the present tickets of both units.
     pub fn transfer(
         &mut self,
         from: &str,
@@ -133,7 +134,7 @@ impl Client {
         self.call(&Call::Offers {})
     }
 
-    /// Makes an offer; it may be served at once.
+    /// Makes an offer, which may be served at once.
     pub fn offer(&mut self, offer: &Offer) -> Result<Made, Error> {
         let Offer { unit, gives, wants, at_least, with, time, while_connected } = offer.clone();
         let for_ns = time.map(ns);
@@ -143,16 +144,18 @@ impl Client {
         Ok(Made { number, exchange: changed.exchange })
     }
 
-    /// Waits until an offer is served or withdrawn, or an exchange has ended; at most for `at_most`, or without limit. After that
-    /// time, the state is still [`State::Stands`] or [`State::InForce`]. With [`Duration::ZERO`], returns at once.
+    /// Waits until an offer is served or withdrawn, or an exchange has ended, but no longer than `at_most` (`None`: no limit).
+    /// If that time expires, the state returned is still [`State::Stands`] or [`State::InForce`]. With [`Duration::ZERO`],
+    /// returns at once.
     pub fn wait(&mut self, number: u64, at_most: Option<Duration>) -> Result<Awaited, Error> {
         let call = Call::Await { number, at_most_ns: at_most.map(ns) };
-        // The daemon answers when the time has expired, so the timeout of the request is added to it.
-        let patience = at_most.map(|time| time.saturating_add(PATIENCE));
-        self.call_within(&call, patience)
+        // The daemon answers when `at_most` has expired, so the socket's timeout is longer.
+        let timeout = at_most.map(|time| time.saturating_add(PATIENCE));
+        self.call_within(&call, timeout)
     }
 
-    /// Waits until an offer is served, at most for `at_most`; the exchange that serves it, or `None` after that time.
+    /// Waits until an offer is served, but no longer than `at_most` (`None`: no limit). Returns the exchange that serves the
+    /// offer, or `None` if that time expires.
     pub fn wait_until_served(&mut self, offer: u64, at_most: Option<Duration>) -> Result<Option<u64>, Error> {
         let awaited = self.wait(offer, at_most)?;
         match (awaited.state, awaited.exchange) {
@@ -162,7 +165,7 @@ impl Client {
         }
     }
 
-    /// Withdraws an offer, or ends an exchange; the tickets of its units.
+    /// Withdraws an offer, or ends an exchange. Returns the present tickets of the units that took part.
     pub fn cancel(&mut self, number: u64) -> Result<Vec<Tickets>, Error> {
         self.change(Asked::Cancel { number }).map(|changed| changed.tickets)
     }
@@ -171,7 +174,7 @@ impl Client {
         self.call(&Call::Change(asked))
     }
 
-    /// Any call, and its answer.
+    /// Makes any call, and waits at most [`PATIENCE`] for the answer.
     pub fn call<T: DeserializeOwned>(&mut self, call: &Call) -> Result<T, Error> {
         self.call_within(call, Some(PATIENCE))
     }
@@ -179,13 +182,13 @@ impl Client {
     fn call_within<T: DeserializeOwned>(
         &mut self,
         call: &Call,
-        patience: Option<Duration>,
+        timeout: Option<Duration>,
     ) -> Result<T, Error> {
-        self.stream.set_read_timeout(patience)?;
+        self.stream.set_read_timeout(timeout)?;
         self.call_from(call, &self.stream)
     }
 
-    /// A call with a file descriptor in its answer.
+    /// Makes a call, and also returns the file descriptor that came with the answer.
     pub(crate) fn call_for_file<T: DeserializeOwned>(
         &mut self,
         call: &Call,
@@ -196,14 +199,15 @@ impl Client {
         Ok((answer, with_file.file))
     }
 
+    /// Sends a call over the connection, and reads its answer from `from`. A failed connection is closed.
     fn call_from<T: DeserializeOwned>(&self, call: &Call, from: impl Read) -> Result<T, Error> {
         self.stream.set_write_timeout(Some(PATIENCE))?;
-        let answered = send(&self.stream, call).and_then(|()| receive(from));
-        let bytes = match answered {
+        let answer = send(&self.stream, call).and_then(|()| receive(from));
+        let bytes = match answer {
             Ok(Some(bytes)) => bytes,
             Ok(None) => return Err(Error::HungUp),
             Err(e) => {
-                // An answer that comes later would be taken for that of the next request.
+                // A late answer would be taken for the answer to the next request.
                 let _ = self.stream.shutdown(std::net::Shutdown::Both);
                 return Err(match e.kind() {
                     std::io::ErrorKind::BrokenPipe | std::io::ErrorKind::ConnectionReset => Error::HungUp,
@@ -252,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn an_offer_is_said_in_words() {
+    fn an_offer_is_sent_with_its_terms() {
         let (mut client, asked) = answered(b"{\"parameters\":{\"offer\":4,\"tickets\":[],\"new\":[]}}\0");
         let offer = Offer::new("a/b", "disk:30", "memory:2GiB").with("c").lasting(Duration::from_secs(1));
         let made = client.offer(&offer.while_connected()).unwrap();
@@ -265,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_answered_is_an_answer_or_an_error() {
+    fn any_reply_is_a_result_or_an_error() {
         let served =
             waited(b"{\"parameters\":{\"number\":1,\"state\":\"served\",\"exchange\":7}}\0").unwrap();
         assert_eq!((served.state, served.exchange), (State::Served, Some(7)));
@@ -286,7 +290,7 @@ mod tests {
 
     /// What comes too late is not taken for the answer to the next request.
     #[test]
-    fn after_an_answer_that_did_not_come_there_is_none() {
+    fn a_late_answer_is_not_taken_for_the_next_one() {
         let (client, mut daemon) = UnixStream::pair().unwrap();
         let mut client = Client::from(client);
         let call = Call::Offers {};

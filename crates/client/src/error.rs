@@ -1,20 +1,20 @@
-//! What can go wrong, and the daemon's names for it.
+//! The errors of a request, and the daemon's names for them.
 
 use std::{fmt, io};
 
 use crate::wire::Refusal;
 
-/// A request was not answered, or answered with an error.
+/// Why a request failed: the daemon refused it, did not answer, or answered in another format.
 #[derive(Debug)]
 pub enum Error {
-    /// The daemon refused. Nothing was changed, unless it is [`Why::Failed`] and the message says so.
+    /// The daemon refused the request. Nothing was changed, unless `why` is [`Why::Failed`] and the message says so.
     Refused {
-        /// Which error it is.
+        /// The daemon's error.
         why: Why,
-        /// Why, in words, with a remedy.
+        /// The reason in words, with a remedy.
         message: String,
     },
-    /// No daemon could be reached, or it does not answer in time.
+    /// No daemon could be reached, or the daemon did not answer in time.
     Io(io::Error),
     /// The daemon closed the connection: it exited, or evicted the client for others. All offers and exchanges held by this
     /// client have ended.
@@ -33,9 +33,9 @@ pub enum Why {
     NotAllowed,
     /// The contract has no such unit.
     NoSuchUnit,
-    /// There is no such process, or it is in no unit.
+    /// There is no such process, or the process is in no unit.
     NoSuchProcess,
-    /// A unit has fewer tickets than that, or would have no tickets left.
+    /// A unit has fewer tickets than the request would subtract, or would have no tickets left.
     TooFewTickets,
     /// A unit would exceed the maximum number of tickets.
     TooManyTickets,
@@ -43,7 +43,7 @@ pub enum Why {
     NotSiblings,
     /// A unit cannot give to itself.
     SameUnit,
-    /// Too many of the tickets are lent in exchanges.
+    /// A unit lends so large a part of its tickets in exchanges that the rest does not suffice.
     TicketsLent,
     /// An offer gives and wants tickets of different resources.
     NoExchange,
@@ -51,7 +51,7 @@ pub enum Why {
     NotReserved,
     /// A unit would give away reserved memory that it uses.
     MemoryInUse,
-    /// A unit would be worth something by its own tickets.
+    /// A currency would be funded, directly or through others, by tickets of its own.
     Loop,
     /// The limit of open offers is reached.
     TooManyOffers,
@@ -69,7 +69,7 @@ pub enum Why {
     InvalidParameter,
     /// The daemon has no such method.
     MethodNotFound,
-    /// An error of a later daemon.
+    /// An error of a later daemon, by its name.
     Other(String),
 }
 
@@ -97,7 +97,7 @@ const NAMES: [(Why, &str); 20] = [
 ];
 
 impl Why {
-    /// As messages have it.
+    /// The daemon's name of the error, as messages have it.
     pub fn name(&self) -> &str {
         match self {
             Why::Other(name) => name,
@@ -105,7 +105,7 @@ impl Why {
         }
     }
 
-    /// The error of a name.
+    /// The error with the daemon's name `name`; [`Why::Other`] if this version does not know the name.
     pub fn of(name: &str) -> Why {
         let known = NAMES.iter().find(|(_, known)| *known == name);
         known.map_or_else(|| Why::Other(name.to_owned()), |(why, _)| why.clone())
@@ -113,7 +113,7 @@ impl Why {
 }
 
 impl Error {
-    /// The daemon's error, if it is one.
+    /// The daemon's error; `None` if the daemon did not refuse the request.
     pub fn why(&self) -> Option<&Why> {
         match self {
             Error::Refused { why, .. } => Some(why),

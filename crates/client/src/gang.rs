@@ -1,4 +1,4 @@
-//! Joins the choice of gangs: a program reports its memory-bus transfers to the daemon (docs/gangs.md).
+//! Takes part in gang scheduling: a program reports its memory-bus transfers to the daemon (docs/gangs.md).
 //!
 //! ```no_run
 //! use commonhold_client::gang::Gang;
@@ -14,12 +14,13 @@
 //! }
 //! ```
 //!
-//! A thread of this module writes the reported bytes, twice per quantum, into a [`Page`] that the daemon reads. If the daemon
-//! exits, and another one is running, that thread joins the other one.
+//! The *writer thread* of this module writes the sum of reported bytes, twice per quantum, into a [`Page`] that the daemon reads.
+//! If the daemon exits and another daemon is running, the writer thread joins that daemon.
 //!
-//! A forked process is not joined: its copy of a [`Gang`] has no effect, and it may join for itself. Hardware counters are
-//! not used. Until a program calls [`Gang::transferred`], its transfers are unknown, and the daemon treats it like one that
-//! did not join. A program that cannot count its transfers can be started with `LD_PRELOAD` instead.
+//! A forked process has not joined: its copy of a [`Gang`] has no effect, and it may join for itself. Hardware counters are
+//! not used. Until a program calls [`Gang::transferred`], its transfers are unknown, and the daemon treats it like a program that
+//! did not join. A program that cannot count its transfers can be started with `LD_PRELOAD` instead (`clients/c/gang_shim.c`),
+//! which uses hardware counters.
 
 use std::io::{self, IoSliceMut, Read};
 use std::mem::MaybeUninit;
@@ -43,19 +44,20 @@ use crate::{Client, Error};
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// A daemon polls the page several times a second. After this time without a poll, it is taken to be gone.
+/// The time without a poll of the page after which the daemon is taken to have ended. A daemon polls several times a second.
 const GONE_NS: u64 = 10 * SECOND_NS;
 
-/// Bounds on the interval between writes that the daemon may request.
+/// The bounds to which an interval between writes that the daemon requests is clamped.
 const EVERY_NS: (u64, u64) = (SECOND_NS / 1_000, SECOND_NS);
 
 const LENGTH: usize = 4096;
 const _: () = assert!(LENGTH as u64 == PAGE_BYTES && size_of::<Page>() <= LENGTH);
 
-/// The process that has joined: a process has one page.
+/// The number of the process that has joined, since a process may have one page only; 0: no process. After a fork, the number
+/// differs from the child's own.
 static JOINED: AtomicU32 = AtomicU32::new(0);
 
-/// A process that has joined, until this is dropped. All threads may use it.
+/// The process's membership, which ends when the value is dropped. All threads may use it.
 #[derive(Debug)]
 pub struct Gang {
     shared: Arc<Shared>,
@@ -77,17 +79,18 @@ struct Shared {
 #[derive(Debug)]
 struct Membership {
     page: Mapped,
-    /// Bytes reported before this page existed.
+    /// The part of [`Shared::told`] that was reported to an earlier daemon, in an earlier page.
     before: u64,
     /// The bytes in the page.
     written: u64,
-    /// When the daemon was last asked to join, by `CLOCK_MONOTONIC`.
+    /// When a daemon was last asked for a page, by `CLOCK_MONOTONIC`.
     asked_at: u64,
+    /// Whether the writer thread should end.
     ends: bool,
 }
 
 impl Gang {
-    /// Joins. A process that has joined already is refused with [`io::ErrorKind::AlreadyExists`].
+    /// Joins the daemon at a socket. If the process has joined already, the error is [`io::ErrorKind::AlreadyExists`].
     pub fn join(socket: impl AsRef<Path>) -> Result<Gang, Error> {
         let pid = std::process::id();
         if JOINED.swap(pid, Ordering::AcqRel) == pid {
@@ -97,8 +100,9 @@ impl Gang {
         Gang::begin(socket.as_ref(), pid).inspect_err(|_| JOINED.store(0, Ordering::Release))
     }
 
+    /// Gets a page from the daemon, and starts the writer thread.
     fn begin(socket: &Path, pid: u32) -> Result<Gang, Error> {
-        let page = ask(socket)?;
+        let page = request_page(socket)?;
         let state = Membership { page, before: 0, written: 0, asked_at: now(), ends: false };
         let shared = Arc::new(Shared {
             pid,
@@ -108,28 +112,31 @@ impl Gang {
             state: Mutex::new(state),
             wake: Condvar::new(),
         });
-        let of_writer = Arc::clone(&shared);
-        let before = block_signals();
-        let begun = thread::Builder::new().name("commonhold-gang".into()).spawn(move || of_writer.write());
-        set_signals(&before);
-        Ok(Gang { shared, writer: Some(begun?) })
+        let writers_shared = Arc::clone(&shared);
+        // The writer thread inherits the mask, so it receives none of the program's signals.
+        let previous_mask = block_signals();
+        let writer = thread::Builder::new()
+            .name("commonhold-gang".into())
+            .spawn(move || writers_shared.write_until_end());
+        set_signals(&previous_mask);
+        Ok(Gang { shared, writer: Some(writer?) })
     }
 
-    /// Reports that `bytes` more were transferred over the memory bus, by any thread. A program that leaves the bus alone calls
-    /// this once with 0: without any call, its transfers are unknown.
+    /// Reports that any thread of the process transferred `bytes` more over the memory bus. A program that leaves the bus alone
+    /// calls this once with 0: without any call, its transfers are unknown.
     pub fn transferred(&self, bytes: u64) {
         self.shared.told.fetch_add(bytes, Ordering::Relaxed);
         self.shared.has_told.store(true, Ordering::Release);
     }
 
-    /// Writes the bytes reported so far, without waiting for the writer thread.
+    /// Writes the bytes reported so far into the page at once, instead of when the writer thread next does.
     pub fn tell(&self) {
         if let Some(mut state) = self.shared.own() {
-            self.shared.put(&mut state, now());
+            self.shared.write_report(&mut state, now());
         }
     }
 
-    /// Leaves, as dropping it does.
+    /// Ends the membership, as dropping the value does.
     pub fn leave(self) {}
 }
 
@@ -137,25 +144,25 @@ impl Drop for Gang {
     fn drop(&mut self) {
         let writer = self.writer.take();
         let Some(mut state) = self.shared.own() else {
-            // This is a forked process: the thread is not there.
+            // This is a forked process, which has no writer thread: joining it would hang.
             std::mem::forget(writer);
             return;
         };
         state.ends = true;
         drop(state);
         self.shared.wake.notify_all();
-        // The thread cannot panic but in a failed allocation.
+        // The result is ignored: only a failed allocation can make the thread panic.
         let _ = writer.map(JoinHandle::join);
         if let Some(mut state) = self.shared.own() {
-            self.shared.put(&mut state, LEFT);
+            self.shared.write_report(&mut state, LEFT);
         }
         JOINED.store(0, Ordering::Release);
     }
 }
 
 impl Shared {
-    /// The state, for the process that joined. A forked process must not wait: the thread that held the lock at the fork does
-    /// not exist there.
+    /// The locked state; `None` in a forked process, which must not wait for the lock: the thread that held the lock at the fork
+    /// does not exist there.
     fn own(&self) -> Option<MutexGuard<'_, Membership>> {
         (std::process::id() == self.pid).then(|| self.lock())
     }
@@ -164,48 +171,56 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn put(&self, state: &mut Membership, at_ns: u64) {
+    /// Writes a report into the page. `at_ns` is the present time, or [`LEFT`].
+    fn write_report(&self, state: &mut Membership, at_ns: u64) {
         let unmeasured = !self.has_told.load(Ordering::Acquire);
         let told = self.told.load(Ordering::Relaxed).saturating_sub(state.before);
         state.written = state.written.max(told);
         state.page.get().tell(Told { at_ns, bytes: state.written, unmeasured });
     }
 
-    /// The writer thread.
-    fn write(&self) {
+    /// The writer thread: writes reports at the daemon's interval until the membership ends.
+    fn write_until_end(&self) {
         let tid = u64::from(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs());
-        let mut until = now();
+        let mut next_write_at = now();
         let mut state = self.lock();
         while !state.ends {
-            let at = now();
+            let began_at = now();
             let page = state.page.get();
             page.writer.store(tid, Ordering::Relaxed);
-            let (looked, every) =
+            let (polled_at, interval) =
                 (page.looked_at_ns.load(Ordering::Relaxed), page.every_ns.load(Ordering::Relaxed));
-            self.put(&mut state, at);
-            if at > looked.saturating_add(GONE_NS) && at > state.asked_at.saturating_add(GONE_NS) {
-                state = self.join_again(state, at);
+            self.write_report(&mut state, began_at);
+            let is_daemon_gone = began_at > polled_at.saturating_add(GONE_NS);
+            if is_daemon_gone && began_at > state.asked_at.saturating_add(GONE_NS) {
+                state = self.join_again(state, began_at);
             }
-            let every = every.clamp(EVERY_NS.0, EVERY_NS.1);
-            // A thread this late was stopped, and a quantum begins now. The daemon polls in its middle and at its end: a report
-            // just before is fresher than one just after, and this thread does not run, and count as a thread, at the poll.
-            until = at + if at > until + every / 2 { every / 2 } else { every };
+            let interval = interval.clamp(EVERY_NS.0, EVERY_NS.1);
+            // If this thread is late by half an interval, the process was stopped and its quantum begins now. The daemon polls in
+            // the middle and at the end of a quantum. So write half an interval later, and then at whole intervals, just before
+            // each poll: the report is then fresh, and this thread does not run at the poll, where it would count as a thread.
+            let is_late = began_at > next_write_at + interval / 2;
+            next_write_at = began_at + if is_late { interval / 2 } else { interval };
             while !state.ends
-                && let left @ 1.. = until.saturating_sub(now())
+                && let remaining @ 1.. = next_write_at.saturating_sub(now())
             {
-                let waited = self.wake.wait_timeout(state, Duration::from_nanos(left));
+                let waited = self.wake.wait_timeout(state, Duration::from_nanos(remaining));
                 state = waited.unwrap_or_else(PoisonError::into_inner).0;
             }
         }
     }
 
-    /// The daemon no longer polls: joins another one, if it is running. Bytes reported to the previous one are not reported
-    /// again.
-    fn join_again<'a>(&'a self, state: MutexGuard<'a, Membership>, at: u64) -> MutexGuard<'a, Membership> {
+    /// Joins another daemon, if one is running, because the previous one no longer polls. Bytes reported to the previous daemon
+    /// are not reported again. Unlocks the state meanwhile, because the new daemon's answer may take seconds.
+    fn join_again<'a>(
+        &'a self,
+        state: MutexGuard<'a, Membership>,
+        asked_at: u64,
+    ) -> MutexGuard<'a, Membership> {
         drop(state);
-        let page = ask(&self.socket);
+        let page = request_page(&self.socket);
         let mut state = self.lock();
-        state.asked_at = at;
+        state.asked_at = asked_at;
         if let Ok(page) = page {
             state.page = page;
             state.before = self.told.load(Ordering::Relaxed);
@@ -215,8 +230,8 @@ impl Shared {
     }
 }
 
-/// Asks the daemon for a page.
-fn ask(socket: &Path) -> Result<Mapped, Error> {
+/// Asks the daemon for a page, and maps it.
+fn request_page(socket: &Path) -> Result<Mapped, Error> {
     let (joined, file) = Client::connect(socket)?.call_for_file::<Joined>(&Call::Join {})?;
     match file {
         Some(file) if joined.page_bytes >= PAGE_BYTES => Mapped::new(&file),
@@ -224,7 +239,7 @@ fn ask(socket: &Path) -> Result<Mapped, Error> {
     }
 }
 
-/// The page in this process's memory. A forked process does not have it.
+/// The page in this process's memory. A forked process does not inherit the mapping.
 #[derive(Debug)]
 struct Mapped {
     at: NonNull<Page>,
@@ -235,8 +250,9 @@ struct Mapped {
 unsafe impl Send for Mapped {}
 
 impl Mapped {
+    /// Maps a page. An error if the file is shorter than a page or might become shorter, or if the page has another version.
     fn new(file: &OwnedFd) -> Result<Mapped, Error> {
-        // Writing to a page that was truncated would kill this program.
+        // Writing to a page that was truncated would kill this program (SIGBUS).
         let sealed = fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
         let length = fstat(file).map_err(io::Error::from)?.st_size;
         if !sealed || !u64::try_from(length).is_ok_and(|length| length >= PAGE_BYTES) {
@@ -248,7 +264,7 @@ impl Mapped {
         let at = at.map_err(io::Error::from)?;
         let page = NonNull::new(at.cast()).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
         let mapped = Mapped { at: page, pid: std::process::id() };
-        // SAFETY: it is the mapping just made, and the advice only affects forks.
+        // SAFETY: the range is the mapping just made, and the advice only affects forks.
         unsafe { madvise(at, LENGTH, Advice::LinuxDontFork) }.map_err(io::Error::from)?;
         match mapped.get().version.load(Ordering::Acquire) {
             VERSION => Ok(mapped),
@@ -256,17 +272,18 @@ impl Mapped {
         }
     }
 
-    /// Only in the process that mapped it.
+    /// The page. Must be called in the process that mapped it.
     fn get(&self) -> &Page {
-        // SAFETY: the mapping is that long, cannot shrink, and lives as long as `self` in the process that made it; all callers
-        // are `Shared::own`, its thread, and `new`. Any bytes are a valid page, and are only accessed as atomics.
+        // SAFETY: the mapping is as long as a page, cannot shrink, and lives as long as `self` in the process that made it. Only
+        // that process calls this: after `Shared::own`, in the writer thread, and in `new`. Any bytes are a valid page, and are
+        // only accessed as atomics.
         unsafe { self.at.as_ref() }
     }
 }
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // In a forked process, something else may be there by now.
+        // A forked process has no such mapping, and may have mapped something else at the address.
         if std::process::id() == self.pid {
             // SAFETY: this value owns the mapping, and no borrow of it remains.
             let _ = unsafe { munmap(self.at.as_ptr().cast(), LENGTH) };
@@ -274,9 +291,10 @@ impl Drop for Mapped {
     }
 }
 
-/// Bytes from a socket, and the descriptor that came with them.
+/// A reader of a socket that keeps the file descriptor that came with the bytes.
 pub(crate) struct WithFile<'a> {
     from: &'a UnixStream,
+    /// The last descriptor received.
     pub(crate) file: Option<OwnedFd>,
 }
 
@@ -287,11 +305,12 @@ impl<'a> WithFile<'a> {
 }
 
 impl Read for WithFile<'_> {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut beside = RecvAncillaryBuffer::new(&mut room);
-        let read = recvmsg(self.from, &mut [IoSliceMut::new(into)], &mut beside, RecvFlags::CMSG_CLOEXEC)?;
-        let files = beside.drain().filter_map(|message| match message {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let read =
+            recvmsg(self.from, &mut [IoSliceMut::new(buffer)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+        let files = ancillary.drain().filter_map(|message| match message {
             RecvAncillaryMessage::ScmRights(files) => Some(files),
             _ => None,
         });
@@ -300,26 +319,28 @@ impl Read for WithFile<'_> {
     }
 }
 
+/// The time by `CLOCK_MONOTONIC`, in nanoseconds.
 fn now() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
-    let unsigned = |part: i64| u64::try_from(part).unwrap_or(0);
+    let unsigned = |number: i64| u64::try_from(number).unwrap_or(0);
     unsigned(time.tv_sec) * SECOND_NS + unsigned(time.tv_nsec)
 }
 
-/// Blocks all signals, so that a new thread receives none of the program's. Returns the previous mask.
+/// Blocks all signals in this thread. Returns the previous mask.
 fn block_signals() -> libc::sigset_t {
-    let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
-    // SAFETY: the first call makes a set of `all`, and the second one of `before`. Neither fails with these arguments.
+    let (mut all, mut previous) = (MaybeUninit::uninit(), MaybeUninit::uninit());
+    // SAFETY: the first call initialises `all`, and the second one `previous`. Neither fails with these arguments.
     unsafe {
         libc::sigfillset(all.as_mut_ptr());
-        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
-        before.assume_init()
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), previous.as_mut_ptr());
+        previous.assume_init()
     }
 }
 
-fn set_signals(to: &libc::sigset_t) {
-    // SAFETY: a valid set; the previous one is not requested.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, to, std::ptr::null_mut()) };
+/// Sets this thread's signal mask.
+fn set_signals(mask: &libc::sigset_t) {
+    // SAFETY: `mask` is a valid set, and the null pointer says that the previous mask is not wanted.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, mask, std::ptr::null_mut()) };
 }
 
 #[cfg(test)]
@@ -384,8 +405,8 @@ mod tests {
     }
 
     #[test]
-    fn a_page_is_taken_only_if_it_is_one() {
-        let mapped = answered(Some(&page(&GOOD)), ANSWER, ask).unwrap();
+    fn only_a_sealed_page_of_this_version_is_mapped() {
+        let mapped = answered(Some(&page(&GOOD)), ANSWER, request_page).unwrap();
         let told = Told { at_ns: 3, bytes: 4, ..Told::default() };
         mapped.get().tell(told);
         assert_eq!(mapped.get().told(), Some(told));
@@ -395,16 +416,17 @@ mod tests {
             (Some(Sends { sealed: false, ..GOOD }), "too short"),
             (Some(Sends { version: 999, ..GOOD }), "version 999"),
         ] {
-            let refused = answered(file.as_ref().map(page).as_ref(), ANSWER, ask).unwrap_err().to_string();
+            let refused =
+                answered(file.as_ref().map(page).as_ref(), ANSWER, request_page).unwrap_err().to_string();
             assert!(refused.contains(words), "{refused}");
         }
         let no = b"{\"error\":\"io.commonhold.NoGangs\",\"parameters\":{\"message\":\"no gangs here\"}}\0";
-        assert_eq!(answered(None, no, ask).unwrap_err().to_string(), "no gangs here");
-        assert!(matches!(ask(Path::new("/nowhere/socket")), Err(Error::Io(_))));
+        assert_eq!(answered(None, no, request_page).unwrap_err().to_string(), "no gangs here");
+        assert!(matches!(request_page(Path::new("/nowhere/socket")), Err(Error::Io(_))));
     }
 
     #[test]
-    fn a_process_has_one_page_and_a_forked_one_has_none() {
+    fn a_process_joins_once_and_a_forked_process_not_at_all() {
         let file = page(&GOOD);
         let seen = Mapped::new(&file).unwrap();
         assert!(matches!(Gang::join("/nowhere/socket"), Err(Error::Io(_))));

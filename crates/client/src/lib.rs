@@ -28,12 +28,12 @@ pub mod gang;
 mod reply;
 pub mod wire;
 
-/// The document's own example.
+/// Compiles the examples of docs/programs.md.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/programs.md")]
 struct Programs;
 
-/// Likewise.
+/// Compiles the examples of docs/gangs.md.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/gangs.md")]
 struct Gangs;

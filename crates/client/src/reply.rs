@@ -11,38 +11,41 @@ pub struct Tickets {
     pub unit: String,
     /// The resource.
     pub resource: Resource,
-    /// Its tickets in the contract.
+    /// The unit's tickets by the contract.
     pub contract: u64,
-    /// Its tickets now.
+    /// The unit's tickets now.
     pub tickets: u64,
-    /// Its own tickets that it lends in exchanges.
+    /// The part of the unit's own tickets that it lends in exchanges.
     #[serde(default)]
     pub lent: u64,
-    /// Tickets of others that it has by exchanges.
+    /// The tickets that the unit borrows in exchanges.
     #[serde(default)]
     pub got: u64,
-    /// Their worth: millionths of a CPU, bytes of memory, or millionths of each disk or of the bus.
+    /// The worth of the unit's tickets: millionths of a CPU, bytes of memory, or millionths of each disk or of the bus.
     pub entitled: u64,
-    /// Whether they count now: the unit has processes, or the scheme reserves its share.
+    /// Whether the unit's tickets count now: the unit has processes, or the scheme reserves its share.
     pub active: bool,
 }
 
 /// The result of a change.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(crate) struct Changed {
+    /// The number of the offer that was made, if any.
     #[serde(default)]
     pub(crate) offer: Option<u64>,
+    /// The number of the exchange that served the offer at once, if any.
     #[serde(default)]
     pub(crate) exchange: Option<u64>,
+    /// The present tickets of the units concerned.
     pub(crate) tickets: Vec<Tickets>,
 }
 
 /// An offer that was made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Made {
-    /// Its number.
+    /// The offer's number.
     pub number: u64,
-    /// The exchange that served it at once.
+    /// The number of the exchange that served the offer at once; `None`: the offer is not served yet.
     pub exchange: Option<u64>,
 }
 
@@ -53,31 +56,31 @@ pub struct Offers {
     pub offers: Vec<Standing>,
     /// Exchanges.
     pub exchanges: Vec<Exchange>,
-    /// The time since the accounts were opened, which is 0 for the times of exchanges.
+    /// The present time on the clock of exchanges: ns since the accounts were opened.
     pub elapsed_ns: u64,
 }
 
 /// An open offer.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Standing {
-    /// Its number.
+    /// The offer's number.
     pub number: u64,
-    /// The path of the unit that makes it.
+    /// The path of the unit that makes the offer.
     pub unit: String,
-    /// What it gives, such as `disk:300`.
+    /// The tickets that the unit gives, such as `disk:300`.
     pub gives: String,
-    /// What it wants in return.
+    /// The tickets that the unit wants in exchange.
     pub wants: String,
-    /// The least that it accepts of `wants`.
+    /// The minimum that the unit accepts of `wants`.
     #[serde(default)]
     pub at_least: Option<String>,
-    /// The path of the only unit that may serve it.
+    /// The path of the only unit that may serve the offer.
     #[serde(default)]
     pub with: Option<String>,
     /// The longest duration of an exchange, in ns.
     #[serde(default)]
     pub for_ns: Option<u64>,
-    /// Why it is not served: its unit lacks something, or no other offer matches.
+    /// Why the offer is not served: the unit lacks something, or no other offer matches.
     #[serde(default)]
     pub waits: Option<String>,
 }
@@ -85,33 +88,33 @@ pub struct Standing {
 /// An exchange. Times are in ns since the accounts were opened.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Exchange {
-    /// Its number.
+    /// The exchange's number.
     pub number: u64,
-    /// What each of its units lends.
+    /// The loans of the units that take part.
     pub lent: Vec<Lent>,
-    /// When it began.
+    /// When the exchange began.
     pub began_ns: u64,
-    /// When it ends by itself, or would have.
+    /// The exchange's deadline, when it ends by itself unless it ended before; `None`: no deadline.
     #[serde(default)]
     pub until_ns: Option<u64>,
-    /// When it ended; `None`: it is in force.
+    /// When the exchange ended; `None`: it is in force.
     #[serde(default)]
     pub ended_ns: Option<u64>,
-    /// Why it ended: `over`, `ended`, `gone` or `too-few`.
+    /// Why the exchange ended: `over`, `ended`, `gone` or `too-few`.
     #[serde(default)]
     pub why: Option<String>,
 }
 
-/// What a unit lends to another.
+/// A loan of tickets from one unit to another.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Lent {
-    /// The lender.
+    /// The path of the lender.
     pub from: String,
-    /// The borrower.
+    /// The path of the borrower.
     pub to: String,
-    /// What it lends, such as `disk:300`.
+    /// The tickets lent, such as `disk:300`.
     pub what: String,
-    /// The path of the unit with that currency, if the borrower is in another currency.
+    /// The path of the unit whose currency the tickets are of, if the borrower is in another currency.
     #[serde(default)]
     pub of: Option<String>,
 }
@@ -119,9 +122,9 @@ pub struct Lent {
 /// The outcome of waiting for an offer or an exchange.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Awaited {
-    /// Its number.
+    /// The number of the offer or exchange.
     pub number: u64,
-    /// Its state.
+    /// The state of the offer or exchange.
     pub state: State,
     /// The exchange that served an offer.
     #[serde(default)]

@@ -22,7 +22,7 @@ pub enum Call {
         #[serde(default)]
         by_cpu: bool,
     },
-    /// The unit of a process, and why.
+    /// The unit of a process, and the rule by which it is in that unit.
     #[serde(rename = "io.commonhold.Where")]
     Where {
         /// The process.
@@ -49,18 +49,18 @@ pub enum Call {
     /// Open offers, and exchanges of tickets.
     #[serde(rename = "io.commonhold.Offers")]
     Offers {},
-    /// A change of tickets. It is answered after the step of the steward that applied or refused it.
+    /// A change of tickets. The daemon answers after the step of the steward that applied or refused the change.
     #[serde(rename = "io.commonhold.Change")]
     Change(Asked),
-    /// The calling process joins, to report its memory-bus transfers. A descriptor of its page, an
-    /// [`arena::Page`](crate::arena::Page), comes with the answer, [`Joined`].
+    /// The calling process joins, to report its memory-bus transfers. The answer is a [`Joined`], with a descriptor of the
+    /// process's page, an [`arena::Page`](crate::arena::Page).
     #[serde(rename = "io.commonhold.Join")]
     Join {},
-    /// The outcome of an offer or an exchange. It is answered when the offer is served or withdrawn, when the exchange ends, or
-    /// when the time has expired.
+    /// The outcome of an offer or an exchange. The daemon answers when the offer is served or withdrawn, when the exchange ends,
+    /// or when the time has expired.
     #[serde(rename = "io.commonhold.Await")]
     Await {
-        /// Its number.
+        /// The number of the offer or exchange.
         number: u64,
         /// The time limit of the answer, in ns; 0: answer at once; `None`: no limit.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -75,7 +75,7 @@ pub enum Call {
 pub enum Asked {
     /// Sets a unit's tickets.
     Set { unit: String, resource: Resource, tickets: u64 },
-    /// The enclosing unit issues more tickets to a unit.
+    /// The enclosing unit issues further tickets to a unit.
     Issue { unit: String, resource: Resource, tickets: u64 },
     /// The enclosing unit revokes tickets of a unit.
     TakeBack { unit: String, resource: Resource, tickets: u64 },
@@ -92,7 +92,7 @@ pub enum Asked {
         with: Option<String>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         for_ns: Option<u64>,
-        /// The least that it accepts of `wants`, for a proportional part of `gives`.
+        /// The minimum that the unit accepts of `wants`, for a proportional part of `gives`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         at_least: Option<String>,
         /// The offer, and the exchange that serves it, end with the connection that made it.
@@ -101,7 +101,7 @@ pub enum Asked {
     },
     /// Changes a unit's tickets of several resources, atomically.
     Several { unit: String, how: How, tickets: Numbers },
-    /// Sets a unit's tickets of another currency, beside its own; without a unit, of the base currency.
+    /// Sets how many tickets a unit has of the currency of the unit `of`, besides its own tickets. `None`: the base currency.
     Fund {
         unit: String,
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -112,15 +112,15 @@ pub enum Asked {
     Cancel { number: u64 },
 }
 
-/// How numbers of tickets are applied.
+/// How numbers of tickets change a unit's tickets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum How {
-    /// They replace the unit's tickets.
+    /// The numbers replace the unit's tickets.
     Set,
-    /// They are added.
+    /// The numbers are added to the unit's tickets.
     Issue,
-    /// They are subtracted.
+    /// The numbers are subtracted from the unit's tickets.
     TakeBack,
 }
 
@@ -128,16 +128,16 @@ pub enum How {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Numbers {
-    /// Of time on CPUs.
+    /// Tickets of time on CPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<u64>,
-    /// Of page frames.
+    /// Tickets of page frames.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<u64>,
-    /// Of each disk's bandwidth.
+    /// Tickets of each disk's bandwidth.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk: Option<u64>,
-    /// Of the memory bus.
+    /// Tickets of the memory bus.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bus: Option<u64>,
 }
@@ -157,10 +157,10 @@ pub enum Resource {
 }
 
 impl Resource {
-    /// All of them, in the order in which they are listed.
+    /// All resources, in the order in which reports list them.
     pub const ALL: [Resource; 4] = [Resource::Cpu, Resource::Memory, Resource::Disk, Resource::Bus];
 
-    /// As messages have it.
+    /// The resource's name in messages.
     pub fn name(self) -> &'static str {
         match self {
             Resource::Cpu => "cpu",
@@ -182,7 +182,7 @@ impl fmt::Display for Resource {
 pub struct Joined {
     /// The length of the page, in bytes.
     pub page_bytes: u64,
-    /// The interval at which the process should write there, in nanoseconds. The page has the current value.
+    /// The initial interval at which the process should write into the page, in nanoseconds. The page has the current interval.
     pub every_ns: u64,
 }
 
@@ -196,42 +196,43 @@ pub struct Reply<T> {
 /// An error answer.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Refusal {
-    /// Its name: [`Why::name`](crate::Why::name).
+    /// The error's name: [`Why::name`](crate::Why::name).
     pub error: String,
-    /// Why, in words.
+    /// The reason in words.
     #[serde(default)]
     pub parameters: Explanation,
 }
 
-/// Human-readable parameters of an error.
+/// The parameters of an error answer.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Explanation {
-    /// The words.
+    /// The reason and the remedy, for people.
     #[serde(default)]
     pub message: String,
 }
 
-/// Sends a message.
+/// Sends a message, with its NUL.
 pub fn send(mut stream: impl Write, message: &impl Serialize) -> io::Result<()> {
     let mut bytes = serde_json::to_vec(message)?;
     bytes.push(0);
     stream.write_all(&bytes)
 }
 
-/// Waits for a message; `None` if the other side hung up before one was complete.
+/// Waits for a message, and returns it without its NUL; `None` if the other side closed the connection before the message was
+/// complete. Each side sends its next message only after the other's answer, so nothing follows the NUL.
 pub fn receive(mut stream: impl Read) -> io::Result<Option<Vec<u8>>> {
     let mut bytes = Vec::new();
     let mut chunk = [0; 4096];
     loop {
         let n = match stream.read(&mut chunk) {
-            // A client is stopped and continued by signals while its unit waits for its turn.
+            // A signal interrupts the call when the gate of a client's unit stops and continues the client.
             Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
             read => read?,
         };
         if n == 0 {
             return Ok(None);
         }
-        // Bytes searched before contain no NUL.
+        // Only the new bytes are searched: the earlier ones contain no NUL.
         let end = chunk[..n].iter().position(|byte| *byte == 0);
         bytes.extend_from_slice(&chunk[..end.unwrap_or(n)]);
         if end.is_some() {

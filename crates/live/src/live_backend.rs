@@ -19,11 +19,11 @@ use crate::{Backend, LiveError};
 pub struct ActiveBackend {
     /// `kernel`, `cgroup` or `user`.
     pub name: &'static str,
-    /// The backend that was asked for, where this one is the fallback.
+    /// The requested backend, if this one is its fallback.
     pub fallback_from: Option<Unavailable>,
 }
 
-/// A backend that was asked for and does not enforce the contract at present.
+/// A requested backend that does not enforce the contract at present.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unavailable {
     /// Its name.
@@ -48,7 +48,7 @@ pub trait LiveBackend: Backend<Error = LiveError> {
     /// The unit of each process.
     fn roster(&self) -> &Roster;
 
-    /// The same, for processes that enter a unit by `exec`.
+    /// The mutable roster, to record a process that enters a unit by `exec`.
     fn roster_mut(&mut self) -> &mut Roster;
 
     /// Gives a user's process an arena page in which it reports its memory bus transfers. Returns the page's descriptor and
@@ -58,8 +58,8 @@ pub trait LiveBackend: Backend<Error = LiveError> {
     /// The backend that enforces the contract now.
     fn active(&self) -> ActiveBackend;
 
-    /// What our own scheduler counted for a unit since the backend began, without its sub-units; `None` on backends without
-    /// such a scheduler.
+    /// The counters of our `sched_ext` scheduler for a unit since the backend began, without the unit's sub-units; `None` on
+    /// backends without such a scheduler.
     fn switched(&self, _: UnitId) -> Option<Switched> {
         None
     }
@@ -69,8 +69,8 @@ pub trait LiveBackend: Backend<Error = LiveError> {
         Vec::new()
     }
 
-    /// A descriptor that becomes readable when a turn is needed before the plan's `next`: a unit has reached its memory
-    /// bound.
+    /// A descriptor that becomes readable when the loop must run before the plan's `next` time, because a unit has reached its
+    /// memory bound. `None` if the backend has no such event.
     fn alarm(&self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -82,17 +82,18 @@ pub trait LiveBackend: Backend<Error = LiveError> {
     fn into_journal(self: Box<Self>) -> Journal;
 }
 
-/// The last part of [`Backend::settle_members`] on a live machine: adds the sub-units that `each` requires for what was
-/// seen, and removes those whose control groups have ended. Returns whether the contract changed.
+/// Adapts the contract to `each`, as the last stage of [`Backend::settle_members`] on a live machine: adds sub-units for users
+/// and control groups that appeared, and removes sub-units whose control groups have ended. Returns whether the contract
+/// changed. Newcomers may reuse the vacant places `free`.
 pub(crate) fn follow_each(
     backend: &mut impl LiveBackend,
     seen: &Seen,
     contract: &mut Contract,
     free: &BTreeSet<UnitId>,
 ) -> bool {
-    let came = contract.welcome(&seen.newcomers, free);
-    let given = contract.give_cpus(&seen.cpus);
-    let changed = contract.dismiss(&seen.gone) || came || given;
+    let has_added_units = contract.welcome(&seen.newcomers, free);
+    let has_changed_cpus = contract.give_cpus(&seen.cpus);
+    let changed = contract.dismiss(&seen.gone) || has_added_units || has_changed_cpus;
     if changed {
         backend.set_contract(contract);
     }

@@ -14,20 +14,20 @@ const LINE_MAX: usize = 16 << 10;
 /// systemd's name on a bus.
 const SYSTEMD: &str = "org.freedesktop.systemd1";
 
-/// An open connection.
+/// An open connection to one systemd instance.
 #[derive(Debug)]
 pub(super) struct Connection {
     stream: Stream,
-    /// Whether it goes over a bus.
+    /// Whether the socket is a bus's, not systemd's private one.
     by_bus: bool,
-    /// The serial of the last call.
+    /// The serial number of the last call.
     serial: u32,
     /// Bytes received and not parsed yet.
     received: Vec<u8>,
 }
 
 impl Connection {
-    /// Connects to the bus or to systemd itself.
+    /// Connects to the socket at `path`, a bus's (`by_bus`) or systemd's private one, and authenticates. `until` is the deadline.
     pub(super) fn open(path: &Path, by_bus: bool, until: Instant) -> Result<Connection, Error> {
         let stream = Stream::connect(path, until).map_err(|source| {
             let remedy = match source.kind() {
@@ -53,19 +53,20 @@ impl Connection {
         Ok(connection)
     }
 
-    /// Whether it goes over a bus.
+    /// Whether the connection goes over a bus.
     pub(super) fn is_by_bus(&self) -> bool {
         self.by_bus
     }
 
-    /// Authenticates by user number, which the kernel confirms. Everything is sent at once, as systemd's own programs do:
-    /// systemd ignores a call that it reads together with the end of the authentication, until another arrives.
+    /// Authenticates by user number, which the kernel confirms. All lines are sent at once, as systemd's own programs do, and the
+    /// answer is awaited before any call is sent: systemd would ignore a call that it reads together with the last line, until
+    /// another call arrives.
     fn authenticate(&mut self, until: Instant) -> io::Result<()> {
         let uid = rustix::process::geteuid().as_raw().to_string();
         // The protocol wants the ASCII digits in hexadecimal: 30 to 39.
         let hex: String = uid.chars().flat_map(|digit| ['3', digit]).collect();
         self.stream.send(format!("\0AUTH EXTERNAL {hex}\r\nBEGIN\r\n").as_bytes(), until)?;
-        let line = self.line(until)?;
+        let line = self.receive_line(until)?;
         if !line.starts_with("OK ") {
             let why = format!("it answered `{}`", line.trim_end());
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
@@ -73,9 +74,10 @@ impl Connection {
         Ok(())
     }
 
-    fn line(&mut self, until: Instant) -> io::Result<String> {
+    /// Receives a line, and returns it without its line break.
+    fn receive_line(&mut self, until: Instant) -> io::Result<String> {
         loop {
-            if let Some(end) = self.received.windows(2).position(|two| two == b"\r\n") {
+            if let Some(end) = self.received.windows(2).position(|bytes| bytes == b"\r\n") {
                 let line = self.received.drain(..end + 2).collect::<Vec<u8>>();
                 return Ok(String::from_utf8_lossy(&line[..end]).into_owned());
             }
@@ -86,6 +88,7 @@ impl Connection {
         }
     }
 
+    /// Waits for bytes, and appends them to those received. The end of the stream is an error.
     fn receive(&mut self, until: Instant) -> io::Result<()> {
         match self.stream.receive(&mut self.received, until)? {
             0 => Err(io::Error::new(io::ErrorKind::ConnectionReset, "the connection has ended")),
@@ -93,7 +96,7 @@ impl Connection {
         }
     }
 
-    /// Calls a method, and waits for the reply.
+    /// Calls a method of systemd, and waits for the reply. An error reply is an [`Error::Refused`].
     pub(super) fn call(&mut self, call: &Call, until: Instant) -> Result<Message, Error> {
         if !self.by_bus {
             return self.send_and_wait(call, until);
@@ -103,13 +106,14 @@ impl Connection {
         self.send_and_wait(&call, until)
     }
 
+    /// Sends a call to its destination, and waits for the reply.
     fn send_and_wait(&mut self, call: &Call, until: Instant) -> Result<Message, Error> {
         let silent = |source| Error::Silent { call: call.method.to_owned(), source };
         self.serial = self.serial.wrapping_add(1).max(1);
         let bytes = call.bytes(self.serial).map_err(|error| unexpected(call.method, &error))?;
         self.stream.send(&bytes, until).map_err(silent)?;
         loop {
-            let message = self.message(until).map_err(silent)?;
+            let message = self.receive_message(until).map_err(silent)?;
             if message.reply_to != Some(self.serial) {
                 // A signal, or a late reply to an earlier call.
                 continue;
@@ -126,7 +130,7 @@ impl Connection {
         }
     }
 
-    fn message(&mut self, until: Instant) -> io::Result<Message> {
+    fn receive_message(&mut self, until: Instant) -> io::Result<Message> {
         let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
         loop {
             if let Some(length) = length(&self.received).map_err(invalid)?
@@ -140,13 +144,14 @@ impl Connection {
         }
     }
 
-    /// The socket it is connected to.
+    /// The socket's path.
     pub(super) fn path(&self) -> &Path {
         self.stream.path()
     }
 }
 
-/// Builds a call. Values that cannot be sent give an error rather than a panic, because names come from outside.
+/// Builds a call of a method with these values. Values that D-Bus cannot encode are an error and not a panic, because names of
+/// systemd units come from outside this program.
 pub(super) fn new_call<T: serde::Serialize + zvariant::DynamicType>(
     path: &str,
     interface: &'static str,

@@ -14,18 +14,18 @@ use zvariant::{ObjectPath, OwnedValue, Value as Sent};
 use super::message::{fake, length};
 use super::{Instance, Property, Value};
 
-/// How a call goes wrong.
+/// How a call fails.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Fault {
-    /// It is refused with this error.
+    /// The call is refused with this error.
     Refuse(&'static str),
     /// There is no reply.
     Silence,
-    /// The connection ends before anything is done.
+    /// The connection ends before the call is carried out.
     End,
-    /// The connection ends after it was done.
+    /// The connection ends after the call was carried out, without a reply.
     EndAfter,
-    /// A malformed reply.
+    /// The reply is malformed.
     Malformed,
 }
 
@@ -33,12 +33,14 @@ pub(crate) enum Fault {
 pub(crate) struct Unit {
     /// The values from an administrator's files.
     pub(crate) base: BTreeMap<Property, Value>,
+    /// The values in force.
     pub(crate) now: BTreeMap<Property, Value>,
     pub(crate) is_transient: bool,
     pub(crate) dropins: BTreeSet<PathBuf>,
     pub(crate) active: &'static str,
 }
 
+/// The state of the simulated systemd.
 #[derive(Default)]
 pub(crate) struct Stage {
     pub(crate) units: BTreeMap<String, Unit>,
@@ -46,6 +48,7 @@ pub(crate) struct Stage {
     pub(crate) heard: Vec<String>,
     /// The scopes that were started: name, slice and processes.
     pub(crate) scopes: Vec<(String, String, Vec<u32>)>,
+    /// The methods whose next calls fail, in order.
     pub(crate) faults: VecDeque<(&'static str, Fault)>,
     pub(crate) connections: u32,
 }
@@ -56,7 +59,7 @@ pub(crate) struct FakeSystemd {
 }
 
 impl FakeSystemd {
-    /// A systemd with a bus and its private socket, or with the latter only.
+    /// A systemd with its private socket and, with `by_bus`, also a bus.
     pub(crate) fn new(by_bus: bool) -> FakeSystemd {
         let dir = tempfile::tempdir().unwrap();
         let systemd = FakeSystemd { dir, stage: Arc::default() };
@@ -70,7 +73,7 @@ impl FakeSystemd {
         systemd
     }
 
-    /// Its `/run`; its `/etc` is beside it.
+    /// The folder that stands for `/run`. The folder that stands for `/etc` is beside it.
     fn run(&self) -> PathBuf {
         self.dir.path().join("run")
     }
@@ -110,12 +113,12 @@ impl FakeSystemd {
         now(&self.stage().units[unit], property)
     }
 
-    /// Sets a value as an administrator does with `--runtime`.
+    /// Sets a value as an administrator's `systemctl set-property --runtime` does.
     pub(crate) fn set(&self, unit: &str, property: Property, value: Value) {
         set(&mut self.stage(), &self.run(), unit, true, vec![(property, value)]);
     }
 
-    /// The same without `--runtime`.
+    /// Sets a value as an administrator's `systemctl set-property` without `--runtime` does.
     pub(crate) fn set_lasting(&self, unit: &str, property: Property, value: Value) {
         set(&mut self.stage(), &self.run(), unit, false, vec![(property, value)]);
     }
@@ -158,7 +161,7 @@ fn set(stage: &mut Stage, run: &Path, name: &str, is_runtime: bool, all: Vec<(Pr
     let unit = stage.units.get_mut(name).unwrap();
     for (property, value) in all {
         let value = match (now(unit, property), value) {
-            // An empty list clears; another is merged.
+            // An empty list clears the old list; any other list is merged with it.
             (Value::Devices(old), Value::Devices(new)) if !new.is_empty() => {
                 let mut both: BTreeMap<String, u64> = old.into_iter().collect();
                 both.extend(new);
@@ -203,7 +206,7 @@ impl Actor {
         };
         let uid = rustix::process::geteuid().as_raw().to_string();
         let uid: String = uid.chars().flat_map(|digit| ['3', digit]).collect();
-        // systemd reads all of it before it answers, or it would miss a call that arrives with its end.
+        // Like systemd, reads the whole authentication before it answers.
         let wanted = format!("\0AUTH EXTERNAL {uid}\r\nBEGIN\r\n");
         while received.len() < wanted.len() {
             if !hears(&mut received, &mut stream) {

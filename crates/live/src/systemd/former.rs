@@ -3,21 +3,22 @@
 //! Problem: systemd keeps a run-time value in a file, `/run/systemd/system.control/UNIT.d/50-PROPERTY.conf`. Its interface
 //! cannot remove a single such file: `systemctl revert` also removes everything that an administrator has set.
 //!
-//! Algorithm: before a property is set, its value and its file are recorded. To revert it, the former value is set, which takes
-//! effect at once. systemd also writes it into the file, so the file then gets its former content, or is removed. systemd still
-//! counts a removed file among those it has read. And it distinguishes a value set to the default from an unset one (a
-//! `MemoryMin` set to 0 is not that of the slice around it). Reloading its files corrects both; it is done once, after
-//! everything is reverted ([`Reverted::reload`]).
+//! Algorithm: before a property is set, its value and its file are recorded. To revert the property,
+//! 1. the former value is set, which takes effect at once;
+//! 2. the file, into which systemd has written that value, gets its former content, or is removed;
+//! 3. systemd reloads its files, once, after everything is reverted ([`Reverted::reload`]). Without a reload, systemd would still
+//!    refer to a removed file. And it distinguishes an unset property from one that is set to the default: an unset `MemoryMin`
+//!    follows the slice around it, and a `MemoryMin` of 0 does not.
 //!
 //! systemd merges lists of devices. If an administrator sets the rate of one disk, the daemon's rates of other disks stay in
-//! the list, and in the file that systemd writes for the administrator. So the daemon's values are removed from both
-//! ([`PropertyChange::set_by_others`], [`Manager::remove_persistent`]).
+//! the list, and in the file that systemd writes for the administrator. So the daemon's rates are removed from the list and
+//! from the file ([`PropertyChange::set_by_others`], [`Manager::remove_persistent`]).
 //!
 //! Properties: a reverted property is as if it had never been set. A value that the daemon did not give was set by an
 //! administrator, and stays, as does a file with such a value. Reverting is idempotent, and does nothing for a property that
 //! was never set.
 //!
-//! Limits: an administrator who sets the very value that the daemon gave cannot be distinguished from it.
+//! Limits: a value that an administrator set is reverted if it equals a value that the daemon gave.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -29,28 +30,29 @@ use crate::host;
 /// The time limit for reverting all properties of one systemd unit.
 const REVERTED_WITHIN: Duration = Duration::from_secs(2);
 
-/// The weight of a device if none is set.
-const WEIGHT: u64 = 100;
+/// The general weight on disks (`IOWeight`) if it is unset.
+const DEFAULT_WEIGHT: u64 = 100;
 
 /// A property's state before it is set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Former {
     /// The property.
     pub property: Property,
-    /// Its value.
+    /// The property's value.
     pub value: Value,
-    /// The drop-in that will have a run-time value.
+    /// The drop-in into which systemd writes a run-time value of the property.
     pub file: PathBuf,
-    /// That file's content; `None` if it does not exist.
+    /// The drop-in's content; `None` if the file does not exist.
     pub content: Option<String>,
 }
 
 /// A property that the daemon has set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PropertyChange {
-    /// The state before.
+    /// The property's state before the first change.
     pub former: Former,
-    /// The values that the daemon gave it. The last is in force, or the one before if the last call failed.
+    /// The values that the daemon gave the property, oldest first. The last is in force, or the last but one if the last call
+    /// failed.
     pub given: Vec<Value>,
 }
 
@@ -59,16 +61,17 @@ pub struct PropertyChange {
 pub struct Reverted {
     /// The number of properties whose former value or file was restored.
     pub properties: u32,
-    /// Those that were restored by a call to systemd, which has thus written the kernel's files.
+    /// The properties whose former value was set by a call to systemd, which has thus written the kernel's files.
     pub set: Vec<Property>,
-    /// Those that another program set meanwhile, with the value that stays.
+    /// The properties that another program set meanwhile, with the value that stays.
     pub left: Vec<(Property, Value)>,
     /// Whether systemd must reload its files ([`Manager::reload`]) to complete the revert.
     pub reload: bool,
 }
 
 impl Manager {
-    /// The state of properties, before they are set. Properties that this systemd does not know are left out.
+    /// The present state of properties, to record before they are set. Properties that this version of systemd does not know are
+    /// left out.
     pub fn former(&mut self, unit: &str, properties: &[Property]) -> Result<Vec<Former>, Error> {
         let state = self.state(unit)?;
         let folder = self.instance().drop_ins(state.is_transient).join(format!("{}.d", state.id));
@@ -80,13 +83,13 @@ impl Manager {
         self.show(unit, properties)?.into_iter().map(record).collect()
     }
 
-    /// Reverts properties of a systemd unit. If the unit is gone, only the drop-ins are removed.
+    /// Reverts properties of a systemd unit, within [`REVERTED_WITHIN`]. If the unit is gone, only the drop-ins are restored.
     pub fn revert(&mut self, unit: &str, changes: &[PropertyChange]) -> Result<Reverted, Error> {
         let until = Instant::now() + REVERTED_WITHIN;
         let properties: Vec<Property> = changes.iter().map(|change| change.former.property).collect();
         let mut reverted = Reverted::default();
-        let now = match self.show(unit, &properties) {
-            Ok(now) => now,
+        let current_values = match self.show(unit, &properties) {
+            Ok(values) => values,
             Err(error) if error.is_gone() => {
                 for change in changes {
                     reverted.properties += u32::from(change.restore_file()?);
@@ -97,26 +100,32 @@ impl Manager {
         };
         for change in changes {
             let property = change.former.property;
-            let Some((_, value)) = now.iter().find(|(shown, _)| *shown == property) else { continue };
-            let (before, others) = (change.former.value.clone().sorted(), change.set_by_others(value));
-            let is_former = *value == before;
-            let is_given = change.given.iter().any(|given| given.clone().sorted() == *value)
-                || others.as_ref() == Some(&before);
+            let Some((_, current)) = current_values.iter().find(|(shown, _)| *shown == property) else {
+                continue;
+            };
+            let former_value = change.former.value.clone().sorted();
+            let others_value = change.set_by_others(current);
+            let is_former = *current == former_value;
+            // A list of devices is the daemon's, too, if it has the former entries once the daemon's are removed.
+            let is_given = change.given.iter().any(|given| given.clone().sorted() == *current)
+                || others_value.as_ref() == Some(&former_value);
             if !is_former && !is_given {
-                reverted.left.push((property, others.as_ref().unwrap_or(value).clone()));
-                // Then the value of others is not in the daemon's file.
-                let was_ours = change.restore_file()?;
-                reverted.reload |= was_ours;
-                if let Some(others) = others {
+                // Another program set the property meanwhile. Its value stays, without the daemon's entries of a list.
+                reverted.left.push((property, others_value.as_ref().unwrap_or(current).clone()));
+                let file_changed = change.restore_file()?;
+                reverted.reload |= file_changed;
+                if let Some(others_value) = others_value {
                     let former = change.former.clone();
-                    self.restore(unit, &Former { value: others.clone(), ..former.clone() }, value, until)?;
-                    if was_ours {
-                        PropertyChange { former, given: vec![others] }.restore_file()?;
+                    let target = Former { value: others_value.clone(), ..former.clone() };
+                    self.restore(unit, &target, current, until)?;
+                    // The call above has written the file once more: restore it again, if it was the daemon's.
+                    if file_changed {
+                        PropertyChange { former, given: vec![others_value] }.restore_file()?;
                     }
                 }
                 continue;
             }
-            if !is_former && self.restore(unit, &change.former, value, until)? {
+            if !is_former && self.restore(unit, &change.former, current, until)? {
                 reverted.set.push(property);
             }
             let file_changed = change.restore_file()?;
@@ -126,8 +135,8 @@ impl Manager {
         Ok(reverted)
     }
 
-    /// Removes devices from the persistent list, if an administrator has set an entry there: systemd has then also written down
-    /// the daemon's values that were in force.
+    /// Removes the daemon's entries `gone` from a persistent list of devices. When an administrator sets an entry of such a list,
+    /// systemd also writes the entries that are in force, the daemon's among them, into the persistent file.
     pub(super) fn remove_persistent(
         &mut self,
         unit: &str,
@@ -135,7 +144,7 @@ impl Manager {
         gone: &[(String, u64)],
         until: Instant,
     ) -> Result<(), Error> {
-        let Some(folder) = self.instance().lasting_drop_ins().filter(|_| !gone.is_empty()) else {
+        let Some(folder) = self.instance().persistent_drop_ins().filter(|_| !gone.is_empty()) else {
             return Ok(());
         };
         let file = folder.join(format!("{unit}.d/50-{property}.conf"));
@@ -146,36 +155,42 @@ impl Manager {
             return Ok(());
         }
         match self.set(unit, &[(property, Value::Devices(remaining))], false, until) {
-            // If systemd cannot write there, at least the value in force is restored.
+            // systemd cannot write the file. That is no error: the caller restores at least the value in force.
             Err(error) if !error.is_silence() => Ok(()),
-            set => set,
+            result => result,
         }
     }
 
-    /// Restores a property's former value. Returns whether systemd accepted it at once.
-    fn restore(&mut self, unit: &str, former: &Former, now: &Value, until: Instant) -> Result<bool, Error> {
-        self.remove_persistent(unit, former.property, &now.beyond(&former.value), until)?;
-        // The kernel keeps the weight of an unlisted device: set it to the general weight first.
-        if let (Property::IODeviceWeight, Value::Devices(now)) = (former.property, now) {
-            let weight = match self.show(unit, &[Property::IOWeight])?.first() {
+    /// Sets a property, whose value is `current`, to its former value. Returns whether systemd accepted the value; if not, the
+    /// value takes effect when systemd reloads its files.
+    fn restore(
+        &mut self,
+        unit: &str,
+        former: &Former,
+        current: &Value,
+        until: Instant,
+    ) -> Result<bool, Error> {
+        self.remove_persistent(unit, former.property, &current.beyond(&former.value), until)?;
+        // The kernel keeps the weight of a device that is no longer listed: set it to the general weight first.
+        if let (Property::IODeviceWeight, Value::Devices(weights)) = (former.property, current) {
+            let general_weight = match self.show(unit, &[Property::IOWeight])?.first() {
                 Some((_, Value::Number(weight))) if *weight != UNSET => *weight,
-                _ => WEIGHT,
+                _ => DEFAULT_WEIGHT,
             };
-            let levelled = now.iter().map(|(device, _)| (device.clone(), weight)).collect();
-            self.set_until(unit, &[(former.property, Value::Devices(levelled))], until)?;
+            let equal_weights = weights.iter().map(|(device, _)| (device.clone(), general_weight)).collect();
+            self.set_until(unit, &[(former.property, Value::Devices(equal_weights))], until)?;
         }
         match self.set_until(unit, &[(former.property, former.value.clone())], until) {
-            // Some values are accepted in a file but not in a call (`MemoryMax=0`). They take effect when systemd reloads its
-            // files.
+            // Some values are accepted in a file but not in a call (`MemoryMax=0`).
             Err(Error::Unsuitable { .. }) => Ok(false),
             Err(Error::Refused { name, .. }) if name.ends_with(".InvalidArgs") => Ok(false),
-            set => set.map(|()| true),
+            result => result.map(|()| true),
         }
     }
 }
 
 impl Former {
-    /// The same, with only these entries of a list.
+    /// This state of a list of devices, with only the entries `others`, in its value and in its file's content.
     pub(crate) fn restricted_to(self, others: Value) -> Former {
         let gone = self.value.beyond(&others);
         let content = self.content.map(|content| self.property.without(&content, &gone));
@@ -184,28 +199,28 @@ impl Former {
 }
 
 impl PropertyChange {
-    /// The entries of a list that others have set, without those the daemon gave. `None` if the daemon gave none of them, or
-    /// the value is no list.
-    pub(crate) fn set_by_others(&self, now: &Value) -> Option<Value> {
-        let (all, had) = (now.devices(), self.former.value.devices());
+    /// The entries of the present list of devices, `current`, that others have set: those that the daemon did not give. `None`
+    /// if the daemon gave no entry, or the value is no list.
+    pub(crate) fn set_by_others(&self, current: &Value) -> Option<Value> {
+        let (all, former) = (current.devices(), self.former.value.devices());
         let is_given = |device: &(String, u64)| {
-            !had.contains(device) && self.given.iter().any(|given| given.devices().contains(device))
+            !former.contains(device) && self.given.iter().any(|given| given.devices().contains(device))
         };
         let others: Vec<(String, u64)> = all.iter().filter(|device| !is_given(device)).cloned().collect();
         (others.len() < all.len()).then_some(Value::Devices(others))
     }
 
-    /// Restores a drop-in's former content, or removes the file, unless its value is neither the daemon's nor the former one.
-    /// Returns whether anything was changed.
+    /// Restores the drop-in's former content, or removes the file if it did not exist. Leaves a file alone whose value is neither
+    /// the former one nor one that the daemon gave, since an administrator wrote it. Returns whether anything was changed.
     pub(crate) fn restore_file(&self) -> Result<bool, Error> {
         let Former { property, value, file, content: former } = &self.former;
-        let Some(now) = content(file)? else { return Ok(false) };
-        if former.as_ref() == Some(&now) {
+        let Some(current) = content(file)? else { return Ok(false) };
+        if former.as_ref() == Some(&current) {
             return Ok(false);
         }
-        let in_file = property.parse_file(&now);
-        let is_ours = |value: &Value| in_file == Some(value.clone().sorted());
-        if !is_ours(value) && !self.given.iter().any(is_ours) {
+        let value_in_file = property.parse_file(&current);
+        let is_in_file = |value: &Value| value_in_file == Some(value.clone().sorted());
+        if !is_in_file(value) && !self.given.iter().any(is_in_file) {
             return Ok(false);
         }
         if let Some(former) = former {
@@ -213,7 +228,7 @@ impl PropertyChange {
             return Ok(true);
         }
         host::remove_file(file).map_err(|source| failed(file, source))?;
-        // It stays if others have files there.
+        // The folder stays if it is not empty.
         if let Some(folder) = file.parent() {
             let _ = host::remove_dir(folder);
         }

@@ -31,33 +31,33 @@ const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
 pub struct Manager {
     instance: Instance,
     connection: Option<Connection>,
-    /// Whether the last call over the bus was not answered: the next one uses systemd's private socket.
-    off_bus: bool,
-    /// Whether this systemd does not know `OOMPolicy` of scopes.
+    /// Whether to try systemd's private socket before the bus, because the last call over the bus was not answered.
+    prefers_private_socket: bool,
+    /// Whether this version of systemd does not know the property `OOMPolicy` of scopes.
     pub(super) has_no_oom_policy: bool,
 }
 
 /// The state of a systemd unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnitState {
-    /// Its primary name, if it has several.
+    /// The systemd unit's primary name, if it has several names.
     pub id: String,
-    /// Whether its file was found: `loaded`, `not-found`.
+    /// Whether the systemd unit's file was found: `loaded`, `not-found`.
     pub load: String,
-    /// Whether it runs: `active`, `activating`, `deactivating`, `inactive`, `failed`.
+    /// Whether the systemd unit runs: `active`, `activating`, `deactivating`, `inactive`, `failed`.
     pub active: String,
-    /// Whether a program made it, so that it has no file of an administrator's.
+    /// Whether a program made the systemd unit at run time, so that an administrator has written no file for it.
     pub is_transient: bool,
-    /// Its control group, below the root of systemd's; empty if it has none.
+    /// The path of the control group below the root of systemd's groups; empty if the systemd unit has no control group.
     pub group: String,
-    /// Whether its files have changed since systemd read them.
+    /// Whether the systemd unit's files have changed since systemd read them.
     pub needs_reload: bool,
 }
 
 impl Manager {
     /// A client that connects at its first call.
     pub fn new(instance: Instance) -> Manager {
-        Manager { instance, connection: None, off_bus: false, has_no_oom_policy: false }
+        Manager { instance, connection: None, prefers_private_socket: false, has_no_oom_policy: false }
     }
 
     /// A client that connects now.
@@ -67,36 +67,36 @@ impl Manager {
         Ok(manager)
     }
 
-    /// The systemd instance.
+    /// The systemd instance that this client calls.
     pub fn instance(&self) -> &Instance {
         &self.instance
     }
 
-    /// The socket it is connected to, if any.
+    /// The socket to which the client is connected; `None` if it is not connected.
     pub fn connected_at(&self) -> Option<&Path> {
         self.connection.as_ref().map(Connection::path)
     }
 
-    /// Closes the connection until the next call. On its private socket, systemd sends every signal to every client, and
-    /// buffers it for clients that do not read.
+    /// Closes the connection until the next call. An idle connection over systemd's private socket would make systemd buffer
+    /// signals: it sends every signal to every client there.
     pub fn disconnect(&mut self) {
         self.connection = None;
-        self.off_bus = false;
+        self.prefers_private_socket = false;
     }
 
-    /// The current values of properties of a systemd unit. Properties that this systemd does not know are left out.
+    /// The current values of properties of a systemd unit. Properties that this version of systemd does not know are left out.
     pub fn show(&mut self, unit: &str, properties: &[Property]) -> Result<Vec<(Property, Value)>, Error> {
         let until = Instant::now() + ANSWERS_WITHIN;
         let path = self.path_of(unit, until)?;
         let interface = interface_of(unit)?;
         let mut all = Vec::new();
         for property in properties {
-            let sent = match self.get(&path, interface, property.name(), until) {
+            let received = match self.get(&path, interface, property.name(), until) {
                 Err(Error::Refused { name, .. }) if name.ends_with(".UnknownProperty") => continue,
-                sent => sent?,
+                received => received?,
             };
-            let types = sent.value_signature().to_string();
-            let value = property.parse_message(sent.into());
+            let types = received.value_signature().to_string();
+            let value = property.parse_message(received.into());
             let value = value
                 .ok_or_else(|| unexpected(property.name(), &format!("values of the types `{types}`")))?;
             all.push((*property, value));
@@ -118,13 +118,14 @@ impl Manager {
         })
     }
 
-    /// Sets properties until the next reboot, all of them or none. A list of devices replaces the old one. The kernel keeps the
-    /// weight of a device that is no longer listed.
+    /// Sets properties until the next reboot, all of them or none. A list of devices replaces the old list, but the kernel keeps
+    /// the weight of a device that is no longer listed.
     pub fn set_runtime(&mut self, unit: &str, properties: &[(Property, Value)]) -> Result<(), Error> {
         let until = Instant::now() + ANSWERS_WITHIN;
         self.set_until(unit, properties, until)
     }
 
+    /// Like [`Manager::set_runtime`], with a deadline.
     pub(super) fn set_until(
         &mut self,
         unit: &str,
@@ -150,7 +151,7 @@ impl Manager {
         self.ask(&call, until)?.values::<()>().map_err(|what| unexpected(call.method, &what))
     }
 
-    /// Makes systemd reload all its files. False: it takes longer than four seconds, and continues.
+    /// Makes systemd reload all its files. False if the reload takes longer than four seconds; it then continues.
     pub fn reload(&mut self) -> Result<bool, Error> {
         let call = new_call(PATH, MANAGER, "Reload", &())?;
         match self.ask(&call, Instant::now() + RELOADS_WITHIN) {
@@ -160,7 +161,7 @@ impl Manager {
         }
     }
 
-    /// The D-Bus path of a loaded systemd unit. `GetUnit`, since `LoadUnit` would load a unit that is not.
+    /// The D-Bus path of a loaded systemd unit. A unit that is not loaded is an error: this must not load it.
     pub(super) fn path_of(&mut self, unit: &str, until: Instant) -> Result<String, Error> {
         let call = new_call(PATH, MANAGER, "GetUnit", &(unit,))?;
         let answer = self.ask(&call, until)?;
@@ -168,6 +169,7 @@ impl Manager {
         Ok(path.to_string())
     }
 
+    /// Gets the value of one property by D-Bus path, interface and name.
     fn get(
         &mut self,
         path: &str,
@@ -180,6 +182,7 @@ impl Manager {
         answer.values::<(OwnedValue,)>().map(|(value,)| value).map_err(|what| unexpected(name, &what))
     }
 
+    /// Like `get`, for a string.
     pub(super) fn text(
         &mut self,
         path: &str,
@@ -191,6 +194,7 @@ impl Manager {
         String::try_from(value).map_err(|error| unexpected(name, &error))
     }
 
+    /// Like `get`, for a Boolean.
     fn flag(
         &mut self,
         path: &str,
@@ -202,12 +206,13 @@ impl Manager {
         bool::try_from(value).map_err(|error| unexpected(name, &error))
     }
 
+    /// Makes a call, as [`Manager::ask_idempotently`] does.
     pub(super) fn ask(&mut self, call: &Call, until: Instant) -> Result<Message, Error> {
         self.ask_idempotently(call, until, &mut false)
     }
 
-    /// Calls, and calls again over a new connection if the old one ended before the reply. A call may thus be made twice, which
-    /// is safe because all calls here are idempotent.
+    /// Makes a call, and repeats it over a new connection if the old one ended before the reply. A call may thus be made twice,
+    /// so it must be idempotent. `repeated` is set if it was repeated.
     pub(super) fn ask_idempotently(
         &mut self,
         call: &Call,
@@ -220,8 +225,9 @@ impl Manager {
                 answered => return answered,
             };
             let was_by_bus = self.connection.take().is_some_and(|connection| connection.is_by_bus());
-            // In a container, systemd may never be on the bus. A systemd that re-executes itself returns to it at once.
-            self.off_bus = was_by_bus;
+            // In a container, systemd may never connect to the bus, so the private socket is tried next. A systemd that only
+            // re-executes itself reconnects to the bus at once, so after a failure there the bus is tried again.
+            self.prefers_private_socket = was_by_bus;
             let is_final = match &error {
                 Error::Unreachable { .. } => true,
                 Error::Silent { source, .. } => source.kind() == io::ErrorKind::TimedOut,
@@ -235,18 +241,20 @@ impl Manager {
         }
     }
 
+    /// Makes a call over the present connection, or a new one.
     fn ask_once(&mut self, call: &Call, until: Instant) -> Result<Message, Error> {
         self.open(until)?.call(call, until)
     }
 
-    /// The connection: over the bus, or, if there is none or systemd is not on it, over systemd's private socket.
+    /// The connection, opened if there is none: over the bus, or, if the bus cannot be reached, over systemd's private socket.
+    /// After a call over the bus that was not answered, the private socket is tried before the bus.
     fn open(&mut self, until: Instant) -> Result<&mut Connection, Error> {
         if self.connection.is_none() {
-            let own = self.instance.own_socket();
+            let private = self.instance.private_socket();
             let by_bus = || Connection::open(&self.instance.bus(), true, until);
-            let opened = match self.off_bus {
-                true => Connection::open(&own, false, until).or_else(|_| by_bus()),
-                false => by_bus().or_else(|error| match Connection::open(&own, false, until) {
+            let opened = match self.prefers_private_socket {
+                true => Connection::open(&private, false, until).or_else(|_| by_bus()),
+                false => by_bus().or_else(|error| match Connection::open(&private, false, until) {
                     // If both fail, the error of a socket that exists is more informative.
                     Err(Error::Unreachable { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
                         Err(error)
@@ -260,8 +268,8 @@ impl Manager {
     }
 }
 
-/// Properties as they are sent: in the order of their files, and each list of devices preceded by an empty one, which clears
-/// the old list.
+/// Encodes properties for a D-Bus call: in the order of their files, and each list of devices preceded by an empty list, which
+/// clears the old list. An error if systemd would not accept a value.
 pub(super) fn to_send(
     unit: &str,
     properties: &[(Property, Value)],
@@ -285,7 +293,8 @@ pub(super) fn to_send(
     Ok(all)
 }
 
-/// The D-Bus interface of a control group's properties: each kind of systemd unit has its own.
+/// The D-Bus interface with a systemd unit's control group and limits: each type of systemd unit has its own interface. An error
+/// if the type has no control group.
 fn interface_of(unit: &str) -> Result<&'static str, Error> {
     Ok(match unit.rsplit_once('.').map_or("", |(_, kind)| kind) {
         "slice" => "org.freedesktop.systemd1.Slice",
@@ -417,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn a_systemd_that_is_not_on_the_bus_is_called_at_its_own_socket() {
+    fn a_systemd_that_is_not_on_the_bus_is_called_at_its_private_socket() {
         let systemd = FakeSystemd::new(true);
         systemd.unit(U, false, &[]);
         let mut manager = Manager::new(systemd.instance());

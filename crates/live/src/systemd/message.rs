@@ -6,7 +6,7 @@ use zvariant::{Endian, LE, ObjectPath, Type, Value, to_bytes};
 /// Larger than any reply to our calls. A message that claims to be larger is rejected.
 const BYTES_MAX: usize = 4 << 20;
 
-/// The length of the fixed part of a header, which includes the length of the rest.
+/// The length in bytes of the fixed part of a header. That part has the lengths of the header's fields and of the body.
 const HEAD: usize = 16;
 
 /// The flag `NO_AUTO_START`: the bus must not try to start systemd for this message.
@@ -38,16 +38,17 @@ pub(super) struct Call {
 #[derive(Debug)]
 pub(super) struct Message {
     pub(super) kind: Kind,
-    /// The serial of the call it replies to.
+    /// The serial of the call to which the message replies; `None` if it is no reply.
     pub(super) reply_to: Option<u32>,
-    /// The name of the error, if it is one.
+    /// The D-Bus name of the error; `None` if the message is no error reply.
     pub(super) error: Option<String>,
+    /// The signature of the encoded values.
     types: String,
     body: Vec<u8>,
     context: Context,
 }
 
-/// The header fields' codes.
+/// The codes of the header's fields.
 mod field {
     pub(super) const PATH: u8 = 1;
     pub(super) const INTERFACE: u8 = 2;
@@ -58,10 +59,11 @@ mod field {
     pub(super) const SIGNATURE: u8 = 8;
 }
 
+/// Endianness, message type, flags, protocol version, length of the body, serial, and fields by code.
 type Header<'a> = (u8, u8, u8, u8, u32, u32, Vec<(u8, Value<'a>)>);
 
 impl Call {
-    /// A call with these values.
+    /// A call of a method with these values.
     pub(super) fn new<T: serde::Serialize + zvariant::DynamicType>(
         path: &str,
         interface: &'static str,
@@ -73,7 +75,7 @@ impl Call {
         Ok(Call { to: None, path: path.to_owned(), interface, method, body, types })
     }
 
-    /// The encoded call, with its serial.
+    /// The encoded call, with the serial `number`.
     pub(super) fn bytes(&self, number: u32) -> Result<Vec<u8>, zvariant::Error> {
         let mut fields: Vec<(u8, Value<'_>)> = vec![
             (field::PATH, ObjectPath::try_from(self.path.as_str())?.into()),
@@ -81,11 +83,12 @@ impl Call {
             (field::MEMBER, self.method.into()),
         ];
         fields.extend(self.to.map(|to| (field::DESTINATION, to.into())));
-        message(1, NO_AUTO_START, number, fields, &self.types, &self.body)
+        encode(1, NO_AUTO_START, number, fields, &self.types, &self.body)
     }
 }
 
-fn message(
+/// Encodes a message: its type (1 is a call), flags, serial, header fields, and the signature and bytes of its values.
+fn encode(
     kind: u8,
     flags: u8,
     number: u32,
@@ -97,31 +100,33 @@ fn message(
     let header: Header<'_> = (b'l', kind, flags, 1, length(body)?, number, fields);
     let mut bytes = to_bytes(Context::new_dbus(LE, 0), &header)?.bytes().to_vec();
     if !types.is_empty() {
-        // By hand: the library writes the signature of several values with brackets, as of one structure.
+        // The signature's field is appended by hand, because the library would put the signature of several values into
+        // parentheses, as for one structure.
         bytes.resize(bytes.len().next_multiple_of(8), 0);
         let count = u8::try_from(types.len()).map_err(|_| zvariant::Error::OutOfBounds)?;
         bytes.extend([field::SIGNATURE, 1, b'g', 0, count]);
         bytes.extend_from_slice(types.as_bytes());
         bytes.push(0);
-        let fields = length(&bytes[HEAD..])?;
-        bytes[HEAD - 4..HEAD].copy_from_slice(&fields.to_le_bytes());
+        let fields_length = length(&bytes[HEAD..])?;
+        bytes[HEAD - 4..HEAD].copy_from_slice(&fields_length.to_le_bytes());
     }
     bytes.resize(bytes.len().next_multiple_of(8), 0);
     bytes.extend_from_slice(body);
     Ok(bytes)
 }
 
-/// The length of the message that begins with these bytes; `None` if more bytes are needed. An error if it is no message.
+/// The length in bytes of the message that begins with these bytes; `None` if there are too few to tell. An error if the bytes
+/// begin no message, or a message longer than [`BYTES_MAX`].
 pub(super) fn length(bytes: &[u8]) -> Result<Option<usize>, String> {
     let Some((head, _)) = bytes.split_first_chunk::<HEAD>() else { return Ok(None) };
-    let number = |at: usize| {
-        let bytes = [head[at], head[at + 1], head[at + 2], head[at + 3]];
+    let number_at = |offset: usize| {
+        let bytes = [head[offset], head[offset + 1], head[offset + 2], head[offset + 3]];
         (if head[0] == b'B' { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) }) as usize
     };
     if !matches!(head[0], b'l' | b'B') || head[3] != 1 {
         return Err("it does not begin like a D-Bus message".to_owned());
     }
-    let (body, fields) = (number(4), number(12));
+    let (body, fields) = (number_at(4), number_at(12));
     if body > BYTES_MAX || fields > BYTES_MAX {
         return Err(format!("a message of {} bytes, which is too long", body.saturating_add(fields)));
     }
@@ -163,17 +168,17 @@ impl Message {
         Ok(message)
     }
 
-    /// Its values, if they have this signature.
+    /// The decoded values. An error if their signature is not that of `T`.
     pub(super) fn values<T: Type + serde::de::DeserializeOwned>(&self) -> Result<T, String> {
-        let wanted = T::SIGNATURE.to_string_no_parens();
-        if self.types != wanted {
-            return Err(format!("values of the types `{}` instead of `{wanted}`", self.types));
+        let expected = T::SIGNATURE.to_string_no_parens();
+        if self.types != expected {
+            return Err(format!("values of the types `{}` instead of `{expected}`", self.types));
         }
         let data = Data::new(self.body.as_slice(), self.context);
         data.deserialize().map(|(values, _)| values).map_err(|error| error.to_string())
     }
 
-    /// An error's text: its first value, if that is a string.
+    /// The text of an error reply: its first value, if that is a string.
     pub(super) fn error_text(&self) -> String {
         let data = Data::new(self.body.as_slice(), self.context);
         let text = data.deserialize::<String>().ok().filter(|_| self.types.starts_with('s'));
@@ -181,12 +186,12 @@ impl Message {
     }
 }
 
-/// The other side of the protocol, for the simulated systemd in tests.
+/// The server's side of the protocol, for the simulated systemd in tests.
 #[cfg(test)]
 pub(super) mod fake {
     use super::*;
 
-    /// A call as its recipient sees it.
+    /// A call that the simulated systemd received.
     pub(in crate::systemd) struct Heard {
         pub(in crate::systemd) number: u32,
         pub(in crate::systemd) to: Option<String>,
@@ -232,31 +237,31 @@ pub(super) mod fake {
         }
     }
 
-    /// An answer.
+    /// A reply with values to the call with serial `to`.
     pub(in crate::systemd) fn answer<T: serde::Serialize + zvariant::DynamicType>(
         to: u32,
         values: &T,
     ) -> Vec<u8> {
         let types = values.signature().to_string_no_parens();
         let body = to_bytes(Context::new_dbus(LE, 0), values).unwrap().bytes().to_vec();
-        message(2, 1, 7, vec![(field::REPLY_SERIAL, to.into())], &types, &body).unwrap()
+        encode(2, 1, 7, vec![(field::REPLY_SERIAL, to.into())], &types, &body).unwrap()
     }
 
-    /// A refusal.
+    /// An error reply to the call with serial `to`: the error's D-Bus name and its text.
     pub(in crate::systemd) fn refusal(to: u32, name: &str, says: &str) -> Vec<u8> {
         let body = to_bytes(Context::new_dbus(LE, 0), says).unwrap().bytes().to_vec();
         let fields = vec![(field::ERROR, name.into()), (field::REPLY_SERIAL, to.into())];
-        message(3, 1, 7, fields, "s", &body).unwrap()
+        encode(3, 1, 7, fields, "s", &body).unwrap()
     }
 
-    /// A signal: on its private socket, systemd sends them all to every client.
+    /// A signal. On its private socket, systemd sends all signals to every client.
     pub(in crate::systemd) fn signal() -> Vec<u8> {
         let fields = vec![
             (field::PATH, ObjectPath::try_from("/org/freedesktop/systemd1").unwrap().into()),
             (field::INTERFACE, "org.freedesktop.systemd1.Manager".into()),
             (field::MEMBER, "UnitNew".into()),
         ];
-        message(4, 1, 7, fields, "", &[]).unwrap()
+        encode(4, 1, 7, fields, "", &[]).unwrap()
     }
 }
 

@@ -1,19 +1,20 @@
 //! Talks to systemd: reads the state of its control groups, and sets properties of its units at run time.
 //!
-//! Problem: systemd owns and writes its units' control groups. A value that another program writes there is lost at the next
-//! `daemon-reload`, and `systemctl show` does not report it. So limits are set as run-time *properties*: systemd writes them
-//! into the control group, and keeps each in a file, its *drop-in*.
+//! Problem: systemd owns and writes the control groups of its units. A value that another program writes into such a group is
+//! lost at the next `daemon-reload`, and `systemctl show` does not report the value. So limits are set as run-time *properties*:
+//! systemd writes each property into the control group, and keeps it in a file, its *drop-in*.
 //!
 //! Terms: a *systemd unit* is a slice, a service or a scope, and owns a control group. It is not a unit of the contract.
 //!
 //! Algorithm: `message` and `connection` speak D-Bus over the system bus, or over systemd's private socket if there is no bus.
-//! [`Manager`] has the calls. [`Queue`] makes them in a thread, for a loop that may not block. `former` records a property's
-//! former state for the journal, and reverts it. [`unit_of`] maps a control group's path to the systemd unit that owns it.
+//! [`Manager`] has the calls. [`Queue`] makes the calls in a thread, for a loop that may not block. `former` records a property's
+//! former state for the journal, and reverts the property. [`unit_of`] maps a control group's path to the systemd unit that owns
+//! the group.
 //!
 //! Properties: a call takes at most two seconds. A lost connection is reopened. Reverting restores the former properties and
 //! drop-ins, and keeps what an administrator has set meanwhile.
 //!
-//! Limits: needs systemd 244 (`AllowedCPUs`). When a device's weight is removed, the kernel's file keeps the old value; so it
+//! Limits: needs systemd 244 (`AllowedCPUs`). When a device's weight is removed, the kernel keeps the old weight; so the weight
 //! is first set to the unit's general weight.
 
 mod connection;
@@ -43,7 +44,7 @@ pub use scope::Scope;
 /// A systemd instance: the machine's, or a user's own.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Instance {
-    /// The folder of its sockets and files: `/run`, or the user's run-time directory.
+    /// The folder of the instance's sockets and files: `/run`, or the user's run-time directory.
     run: PathBuf,
     is_user: bool,
 }
@@ -54,7 +55,7 @@ impl Instance {
         Instance { run: PathBuf::from("/run"), is_user: false }
     }
 
-    /// The systemd of the user who runs this program. Its folder is `$XDG_RUNTIME_DIR`, or the default without that.
+    /// The systemd of the user who runs this program. Its folder is `$XDG_RUNTIME_DIR`, or `/run/user/UID` if that is unset.
     pub fn user() -> Instance {
         let uid = rustix::process::geteuid().as_raw();
         let folder = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
@@ -66,31 +67,33 @@ impl Instance {
         Instance { run: run.to_owned(), is_user }
     }
 
-    /// The folder of its sockets and files.
+    /// The folder of the instance's sockets and files.
     pub fn run(&self) -> &Path {
         &self.run
     }
 
-    /// Whether it is a user's systemd.
+    /// Whether the instance is a user's systemd.
     pub fn is_user(&self) -> bool {
         self.is_user
     }
 
-    /// Whether it runs. False if process 1 is another program, or the user has no systemd.
+    /// Whether the instance runs. False if process 1 is not systemd, or the user has no systemd.
     pub fn is_there(&self) -> bool {
         host::is_dir(&self.run.join("systemd")) && self.is_user
             || host::is_dir(&self.run.join("systemd/system"))
     }
 
+    /// The socket of the bus.
     fn bus(&self) -> PathBuf {
         self.run.join(if self.is_user { "bus" } else { "dbus/system_bus_socket" })
     }
 
-    fn own_socket(&self) -> PathBuf {
+    /// systemd's private socket.
+    fn private_socket(&self) -> PathBuf {
         self.run.join("systemd/private")
     }
 
-    /// The folder of drop-ins for run-time properties.
+    /// The folder of drop-ins for run-time properties of units that are transient or not.
     fn drop_ins(&self, is_transient: bool) -> PathBuf {
         self.run.join(match (is_transient, self.is_user) {
             (true, _) => "systemd/transient",
@@ -99,8 +102,9 @@ impl Instance {
         })
     }
 
-    /// The folder of drop-ins for properties that survive a reboot. `None` for a user's systemd, whose are not examined.
-    fn lasting_drop_ins(&self) -> Option<PathBuf> {
+    /// The folder of drop-ins for properties that survive a reboot. `None` for a user's systemd, whose persistent drop-ins are
+    /// not examined.
+    fn persistent_drop_ins(&self) -> Option<PathBuf> {
         (!self.is_user).then(|| self.run.with_file_name("etc").join("systemd/system.control"))
     }
 }
@@ -111,7 +115,7 @@ pub enum Error {
     /// systemd is not running, or its socket cannot be used.
     #[error("{}: cannot call systemd: {source}; {remedy}", path.display())]
     Unreachable {
-        /// Its socket.
+        /// The socket of the bus, or systemd's private one.
         path: PathBuf,
         /// The kernel's error.
         source: io::Error,
@@ -126,20 +130,20 @@ pub enum Error {
         /// The error of the connection.
         source: io::Error,
     },
-    /// systemd did not answer before, and is not called again until the back-off ends.
+    /// An earlier call was not answered, and systemd is not called again until the back-off ends.
     #[error("systemd is not called until its back-off ends: {why}")]
     Resting {
-        /// The earlier error.
+        /// The error of the earlier call.
         why: String,
     },
-    /// systemd refused.
+    /// systemd refused the request.
     #[error("systemd refused {call}: {message} ({name})")]
     Refused {
         /// The D-Bus method.
         call: String,
         /// The D-Bus name of the error.
         name: String,
-        /// Its text.
+        /// The error's text.
         message: String,
     },
     /// A malformed reply.
@@ -175,7 +179,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the systemd unit does not exist, or no longer.
+    /// Whether the systemd unit does not exist, or no longer exists.
     pub fn is_gone(&self) -> bool {
         self.is_named(&["org.freedesktop.systemd1.NoSuchUnit", "org.freedesktop.systemd1.UnitMasked"])
     }

@@ -1,13 +1,13 @@
-//! Which systemd unit owns a control group, from the group's path.
+//! Finds the systemd unit that owns a control group, from the group's path, and the path of a slice, from its name.
 //!
 //! Example: `/user.slice/user-1000.slice/session-3.scope` belongs to the systemd unit `session-3.scope`. In
-//! `/system.slice/docker.service/a` the folder `a` belongs to `docker.service`, which may make groups below its own. Below
-//! `user@1000.service` the groups belong to the user's own systemd.
+//! `/system.slice/docker.service/a` the folder `a` belongs to `docker.service`, which may make groups below its own group. Groups
+//! below `user@1000.service` belong to units of the user's own systemd.
 //!
 //! systemd prefixes `_` to a name that clashes with one of the kernel's files, as in `_cpu.service`, and to one that begins
 //! with `_` or `.`. Escapes such as `\x2d` are part of a unit's name, and are kept.
 //!
-//! A `-` in a slice's name is a level: `commonhold-physics-ana.slice` is in `commonhold-physics.slice`, and that in
+//! A `-` in a slice's name begins a level: `commonhold-physics-ana.slice` is in `commonhold-physics.slice`, which is in
 //! `commonhold.slice`. So the slices for units of the contract nest as the units do.
 
 use std::fmt::Write;
@@ -16,7 +16,7 @@ use std::path::{Component, Path};
 /// The kinds of systemd units that own a control group.
 const SUFFIXES: [&str; 6] = [".slice", ".scope", ".service", ".socket", ".mount", ".swap"];
 
-/// The longest name of a systemd unit.
+/// The longest name of a systemd unit, in bytes.
 const LENGTH_MAX: usize = 255;
 
 /// The owner of a control group.
@@ -24,19 +24,20 @@ const LENGTH_MAX: usize = 255;
 pub struct GroupOwner {
     /// The systemd unit.
     pub unit: String,
-    /// The user whose own systemd it belongs to; `None` for the machine's.
+    /// The user whose systemd the unit belongs to; `None` for the machine's systemd.
     pub user: Option<u32>,
     /// Whether the group is the systemd unit's own, and not one that its processes made below it.
     pub is_its_own: bool,
 }
 
-/// The systemd unit that owns a control group, by the group's path below the root of systemd's groups. That is where the file
-/// system is mounted, except in a container. `None` if the path is not one of systemd's.
+/// The systemd unit that owns a control group. `cgroup` is the group's path below the root of systemd's groups, which is the
+/// file system's mount point, except in a container. `None` if no systemd unit owns the group.
 pub fn unit_of(cgroup: &Path) -> Option<GroupOwner> {
     let mut owner = GroupOwner { unit: "-.slice".to_owned(), user: None, is_its_own: true };
+    // Whether every group up to here is a slice: only then may the next group be another systemd unit's.
     let mut in_slices = true;
-    for part in cgroup.components() {
-        let name = match part {
+    for component in cgroup.components() {
+        let name = match component {
             Component::RootDir => continue,
             Component::Normal(name) => name.to_str().and_then(unescaped),
             _ => return None,
@@ -46,13 +47,14 @@ pub fn unit_of(cgroup: &Path) -> Option<GroupOwner> {
                 in_slices = is_slice(name);
                 name.clone_into(&mut owner.unit);
             }
-            // The user's own systemd has a hierarchy of slices below.
+            // The group is below `user@UID.service`: there the user's own systemd has another hierarchy of slices.
             Some(name) if owner.user.is_none() && owner.is_its_own && user_of(&owner.unit).is_some() => {
                 owner = GroupOwner { unit: name.to_owned(), user: user_of(&owner.unit), is_its_own: true };
                 in_slices = is_slice(name);
             }
-            // A group at the root that is not systemd's.
+            // Another program made this group directly below the root.
             None if owner.unit == "-.slice" => return None,
+            // A group that the processes of the unit above made.
             _ => {
                 owner.is_its_own = false;
                 in_slices = false;
@@ -62,8 +64,8 @@ pub fn unit_of(cgroup: &Path) -> Option<GroupOwner> {
     Some(owner)
 }
 
-/// The slice for processes of a unit of the contract, by the unit's path: `commonhold-physics-ana.slice` for `physics/ana`.
-/// `None` if that name is too long for systemd.
+/// The name of the slice for a unit of the contract, by the unit's path: `commonhold-physics-ana.slice` for `physics/ana`.
+/// `None` if the name is too long for systemd.
 pub fn slice_for(unit: &str) -> Option<String> {
     let mut slice = "commonhold".to_owned();
     for name in unit.split('/') {
@@ -80,7 +82,7 @@ pub fn slice_for(unit: &str) -> Option<String> {
     (slice.len() <= LENGTH_MAX).then_some(slice)
 }
 
-/// The control group of a slice, below the root of systemd's.
+/// The path of a slice's control group below the root of systemd's groups: a folder for each level of the slice's name.
 pub fn group_of_slice(slice: &str) -> String {
     let stem = slice.strip_suffix(".slice").unwrap_or(slice);
     let mut group = String::new();
@@ -94,12 +96,12 @@ fn is_slice(unit: &str) -> bool {
     unit.strip_suffix(".slice").is_some()
 }
 
-/// The user that a `user@UID.service` belongs to.
+/// The user of a `user@UID.service`, which is the user's own systemd; `None` for other systemd units.
 fn user_of(unit: &str) -> Option<u32> {
     unit.strip_prefix("user@")?.strip_suffix(".service")?.parse().ok()
 }
 
-/// The name of the systemd unit whose group has this name, if it is one.
+/// The name of the systemd unit whose control group has this folder name; `None` if no systemd unit's group is named so.
 fn unescaped(name: &str) -> Option<&str> {
     let name = name.strip_prefix('_').unwrap_or(name);
     let stem = SUFFIXES.iter().find_map(|suffix| name.strip_suffix(suffix))?;

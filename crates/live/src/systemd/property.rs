@@ -1,13 +1,13 @@
-//! Properties of systemd units, and their values: in messages, in files and in the journal.
+//! Properties of systemd units, and how their values are written in D-Bus messages, in drop-ins and in the daemon's journal.
 
 use std::fmt;
 
 use commonhold_machine::CpuSet;
 
-/// systemd's *unset* weight and *infinity* limit.
+/// The number that stands for an unset weight, and for the limit *infinity*.
 pub const UNSET: u64 = u64::MAX;
 
-/// The weight `idle`.
+/// The number that stands for the weight `idle`.
 const IDLE: u64 = 0;
 
 macro_rules! properties {
@@ -18,10 +18,10 @@ macro_rules! properties {
         pub enum Property { $(#[doc = $doc] $name,)* }
 
         impl Property {
-            /// All of them, in the order in which systemd sorts their files.
+            /// All properties, in the order in which systemd sorts their files.
             pub const ALL: &[Property] = &[$(Property::$name,)*];
 
-            /// The name.
+            /// systemd's name of the property.
             pub fn name(self) -> &'static str {
                 match self { $(Property::$name => stringify!($name),)* }
             }
@@ -33,32 +33,36 @@ macro_rules! properties {
     };
 }
 
+/// The type and range of a property's values.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Shape {
     Weight,
+    /// Bytes of memory.
     Bound,
     Flag,
     Cpus,
-    Devices,
+    /// A rate for each device.
+    Rates,
+    /// A weight for each device.
     Weights,
 }
 
 properties! {
-    AllowedCPUs Cpus "The CPUs that its processes may run on; empty: all.",
-    CPUAccounting Flag "Whether its CPU time is counted.",
-    CPUWeight Weight "Its weight for CPU time among its siblings: 1 to 10,000; 0 is `idle`.",
-    IOAccounting Flag "Whether its transfers are counted.",
-    IODeviceWeight Weights "Its weight on single disks.",
-    IOReadBandwidthMax Devices "The read limit on single disks, in bytes/s.",
-    IOReadIOPSMax Devices "The read limit on single disks, in requests/s.",
-    IOWeight Weight "Its weight on every disk: 1 to 10,000.",
-    IOWriteBandwidthMax Devices "The write limit on single disks, in bytes/s.",
-    IOWriteIOPSMax Devices "The write limit on single disks, in requests/s.",
-    MemoryAccounting Flag "Whether its memory is counted.",
-    MemoryHigh Bound "The memory above which its pages are reclaimed and it is throttled.",
-    MemoryLow Bound "The memory that is reclaimed last.",
-    MemoryMax Bound "The memory beyond which its processes are killed.",
-    MemoryMin Bound "The memory that is never reclaimed.",
+    AllowedCPUs Cpus "The CPUs that the unit's processes may run on; empty: all.",
+    CPUAccounting Flag "Whether the unit's CPU time is counted.",
+    CPUWeight Weight "The unit's weight for CPU time among its siblings: 1 to 10,000; 0 is `idle`.",
+    IOAccounting Flag "Whether the unit's transfers are counted.",
+    IODeviceWeight Weights "The unit's weight on single disks.",
+    IOReadBandwidthMax Rates "The read limit on single disks, in bytes/s.",
+    IOReadIOPSMax Rates "The read limit on single disks, in requests/s.",
+    IOWeight Weight "The unit's weight on every disk: 1 to 10,000.",
+    IOWriteBandwidthMax Rates "The write limit on single disks, in bytes/s.",
+    IOWriteIOPSMax Rates "The write limit on single disks, in requests/s.",
+    MemoryAccounting Flag "Whether the unit's memory is counted.",
+    MemoryHigh Bound "The memory above which the unit's pages are reclaimed and its processes throttled.",
+    MemoryLow Bound "The memory of the unit that is reclaimed last.",
+    MemoryMax Bound "The memory beyond which the unit's processes are killed.",
+    MemoryMin Bound "The memory of the unit that is never reclaimed.",
 }
 
 impl Property {
@@ -67,9 +71,9 @@ impl Property {
         Property::ALL.iter().copied().find(|property| property.name() == name)
     }
 
-    /// Whether it has one line per device.
+    /// Whether the value is a list with an entry for each device.
     pub fn is_by_device(self) -> bool {
-        matches!(self.shape(), Shape::Devices | Shape::Weights)
+        matches!(self.shape(), Shape::Rates | Shape::Weights)
     }
 
     /// The value of an unset property.
@@ -79,11 +83,11 @@ impl Property {
             Shape::Weight | Shape::Bound => Value::Number(UNSET),
             Shape::Flag => Value::Flag(false),
             Shape::Cpus => Value::Cpus(CpuSet::default()),
-            Shape::Devices | Shape::Weights => Value::Devices(Vec::new()),
+            Shape::Rates | Shape::Weights => Value::Devices(Vec::new()),
         }
     }
 
-    /// Parses a text as [`Value::text`] writes it.
+    /// Parses a value from a text that [`Value::text`] may have written; `None` if it is malformed.
     pub fn parse(self, text: &str) -> Option<Value> {
         match (self.shape(), text) {
             (Shape::Weight, "") | (Shape::Bound, "infinity") => Some(Value::Number(UNSET)),
@@ -96,83 +100,86 @@ impl Property {
             (Shape::Cpus, _) => {
                 text.split_whitespace().collect::<Vec<_>>().join(",").parse().ok().map(Value::Cpus)
             }
-            (Shape::Devices | Shape::Weights, _) => {
-                let line = |line: &str| {
+            (Shape::Rates | Shape::Weights, _) => {
+                let parse_line = |line: &str| {
                     let (device, number) = line.rsplit_once(' ')?;
                     Some((device.to_owned(), number.parse().ok()?))
                 };
-                text.lines().map(line).collect::<Option<_>>().map(Value::Devices)
+                text.lines().map(parse_line).collect::<Option<_>>().map(Value::Devices)
             }
         }
     }
 
-    /// The value in a drop-in; `None` if it does not set this property, or the value is malformed.
+    /// The value that a drop-in's content, `file`, gives this property; `None` if it does not set the property, or the value is
+    /// malformed. As systemd reads files: a list of devices grows with each line, an empty line clears the list, and of other
+    /// values the last counts.
     pub(super) fn parse_file(self, file: &str) -> Option<Value> {
         let prefix = format!("{}=", self.name());
         let mut texts: Option<Vec<&str>> = None;
         for text in file.lines().filter_map(|line| line.trim().strip_prefix(&prefix)) {
-            let so_far = texts.get_or_insert_default();
+            let in_force = texts.get_or_insert_default();
             if text.is_empty() || !self.is_by_device() {
-                so_far.clear();
+                in_force.clear();
             }
             if !text.is_empty() {
-                so_far.push(text);
+                in_force.push(text);
             }
         }
         self.parse(&texts?.join("\n")).map(Value::sorted)
     }
 
-    /// A drop-in's content without the lines that set exactly these values for devices.
-    pub(super) fn without(self, file: &str, gone: &[(String, u64)]) -> String {
+    /// A drop-in's content without the lines that give a device a value in `removed`.
+    pub(super) fn without(self, file: &str, removed: &[(String, u64)]) -> String {
         let prefix = format!("{}=", self.name());
-        let is_gone = |line: &str| {
+        let is_removed = |line: &str| {
             let value = line.trim().strip_prefix(&prefix).and_then(|text| self.parse(text));
             let devices = value.as_ref().map_or(&[][..], Value::devices);
-            !devices.is_empty() && devices.iter().all(|device| gone.contains(device))
+            !devices.is_empty() && devices.iter().all(|device| removed.contains(device))
         };
-        file.split_inclusive('\n').filter(|line| !is_gone(line)).collect()
+        file.split_inclusive('\n').filter(|line| !is_removed(line)).collect()
     }
 
-    /// Whether systemd accepts the value; if not, what it accepts.
+    /// Checks whether systemd accepts the value. The error is the remedy, which says what systemd accepts.
     pub(super) fn validate(self, value: &Value) -> Result<(), &'static str> {
-        let weight = |weight: u64| (1..=10_000).contains(&weight);
-        let path = |path: &str| path.starts_with('/') && !path.contains(char::is_whitespace);
-        let (fits, what) = match (self.shape(), value) {
+        let is_weight = |number: u64| (1..=10_000).contains(&number);
+        let is_path = |path: &str| path.starts_with('/') && !path.contains(char::is_whitespace);
+        let (is_valid, remedy) = match (self.shape(), value) {
             (Shape::Weight, Value::Number(n)) => {
-                let idle = self == Property::CPUWeight && *n == IDLE;
-                (weight(*n) || *n == UNSET || idle, "a weight is 1 to 10,000")
+                let is_idle = self == Property::CPUWeight && *n == IDLE;
+                (is_weight(*n) || *n == UNSET || is_idle, "a weight is 1 to 10,000")
             }
             (Shape::Bound, Value::Number(n)) => {
-                let protects = matches!(self, Property::MemoryLow | Property::MemoryMin);
-                (protects || *n > 0, "the least is 1 byte")
+                let may_be_zero = matches!(self, Property::MemoryLow | Property::MemoryMin);
+                (may_be_zero || *n > 0, "the least is 1 byte")
             }
             (Shape::Weights, Value::Devices(all)) => {
-                let all_fit = all.iter().all(|(device, n)| path(device) && weight(*n));
-                (all_fit, "name devices by their path in /dev, and give them weights of 1 to 10,000")
+                let are_weights = all.iter().all(|(device, n)| is_path(device) && is_weight(*n));
+                (are_weights, "name devices by their path in /dev, and give them weights of 1 to 10,000")
             }
-            (Shape::Devices, Value::Devices(all)) => {
-                (all.iter().all(|(device, _)| path(device)), "name devices by their path in /dev")
+            (Shape::Rates, Value::Devices(all)) => {
+                (all.iter().all(|(device, _)| is_path(device)), "name devices by their path in /dev")
             }
             (Shape::Flag, Value::Flag(_)) | (Shape::Cpus, Value::Cpus(_)) => (true, ""),
             _ => (false, "this property takes values of another kind"),
         };
-        if fits { Ok(()) } else { Err(what) }
+        if is_valid { Ok(()) } else { Err(remedy) }
     }
 
-    /// The value in a D-Bus message.
+    /// Decodes a value from a D-Bus message; `None` if it has another type than the property.
     pub(super) fn parse_message(self, value: zvariant::Value<'_>) -> Option<Value> {
         use zvariant::Value as Sent;
         Some(match (self.shape(), value) {
             (Shape::Weight | Shape::Bound, Sent::U64(number)) => Value::Number(number),
             (Shape::Flag, Sent::Bool(flag)) => Value::Flag(flag),
+            // A bit mask: bit 0 of byte 0 is CPU 0.
             (Shape::Cpus, sent @ Sent::Array(_)) => {
                 let bytes: Vec<u8> = sent.try_into().ok()?;
-                let each = bytes.iter().zip(0..).flat_map(|(byte, at)| {
-                    (0..8).filter(move |bit| byte >> bit & 1 == 1).map(move |bit| at * 8 + bit)
+                let cpus = bytes.iter().zip(0..).flat_map(|(byte, index)| {
+                    (0..8).filter(move |bit| byte >> bit & 1 == 1).map(move |bit| index * 8 + bit)
                 });
-                Value::Cpus(each.collect())
+                Value::Cpus(cpus.collect())
             }
-            (Shape::Devices | Shape::Weights, sent @ Sent::Array(_)) => {
+            (Shape::Rates | Shape::Weights, sent @ Sent::Array(_)) => {
                 Value::Devices(Vec::<(String, u64)>::try_from(sent).ok()?).sorted()
             }
             _ => return None,
@@ -195,7 +202,7 @@ pub enum Value {
     Flag(bool),
     /// CPUs.
     Cpus(CpuSet),
-    /// By device (`/dev/sda`): a weight, bytes/s or requests/s. Unlisted devices have none.
+    /// A weight, or bytes/s, or requests/s for each listed device (`/dev/sda`). The property is unset for other devices.
     Devices(Vec<(String, u64)>),
 }
 
@@ -216,7 +223,7 @@ impl Value {
         }
     }
 
-    /// With devices sorted: systemd lists them in the order in which it first learned of them.
+    /// The value with its devices sorted, for comparisons: systemd lists devices in the order in which it first learned of them.
     pub(crate) fn sorted(mut self) -> Value {
         if let Value::Devices(devices) = &mut self {
             devices.sort();
@@ -224,7 +231,7 @@ impl Value {
         self
     }
 
-    /// The list of devices; empty for other kinds of values.
+    /// The list of devices; empty if the value is not such a list.
     pub(super) fn devices(&self) -> &[(String, u64)] {
         match self {
             Value::Devices(devices) => devices,
@@ -232,22 +239,23 @@ impl Value {
         }
     }
 
-    /// The devices that are not in `other` with the same number.
+    /// The entries of this list of devices that are not in `other`, or are there with another number.
     pub(super) fn beyond(&self, other: &Value) -> Vec<(String, u64)> {
         self.devices().iter().filter(|device| !other.devices().contains(device)).cloned().collect()
     }
 
-    /// The value in a D-Bus message.
+    /// Encodes the value for a D-Bus message.
     pub(super) fn to_message(&self) -> zvariant::Value<'static> {
         match self {
             Value::Number(number) => (*number).into(),
             Value::Flag(flag) => (*flag).into(),
             Value::Cpus(cpus) => {
-                let bytes = cpus.iter().max().map_or(0, |last| last / 8 + 1);
-                let bits = |at| {
-                    (0..8).filter(move |bit| cpus.contains(at * 8 + bit)).fold(0, |byte, bit| byte | 1 << bit)
+                let byte_count = cpus.iter().max().map_or(0, |last| last / 8 + 1);
+                let byte_at = |index| {
+                    let bits = (0..8).filter(move |bit| cpus.contains(index * 8 + bit));
+                    bits.fold(0, |byte, bit| byte | 1 << bit)
                 };
-                (0..bytes).map(bits).collect::<Vec<u8>>().into()
+                (0..byte_count).map(byte_at).collect::<Vec<u8>>().into()
             }
             Value::Devices(devices) => devices.clone().into(),
         }
@@ -284,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn every_value_reads_back_from_text_and_parse_messages() {
+    fn every_value_reads_back_from_text_and_messages() {
         for (property, value, text) in samples() {
             assert_eq!(
                 (property.validate(&value), value.text(property).as_str()),

@@ -1,12 +1,12 @@
 //! A thread that calls systemd, for a loop that may not block.
 //!
-//! Problem: a reply takes a tenth of a millisecond, but two seconds while systemd reloads its files or is re-executed.
-//! Meanwhile the loop has CPUs to call back.
+//! Problem: a reply usually takes a tenth of a millisecond, but up to two seconds while systemd reloads its files or is
+//! re-executed. The loop cannot wait that long, because it has CPUs to call back.
 //!
-//! Algorithm: requests go into a queue, and a thread makes them in order. The loop collects the answers at its next turn
-//! ([`Queue::done`]). If systemd does not answer, queued requests fail with the same error, without a call, for a second:
-//! otherwise each would take another two seconds. Each further failure doubles that time (exponential back-off, up to
-//! [`REST_MAX`]). After a second without requests the connection is closed.
+//! Algorithm: requests go into a queue, and a thread makes the calls in order. The loop collects the answers in its next
+//! iteration ([`Queue::done`]). After a call that systemd did not answer, queued requests fail with the error of that call,
+//! without a call of their own, for a second: otherwise each would take another two seconds. Each further failure doubles the
+//! second (exponential back-off, up to [`REST_MAX`]). After a second without requests the connection is closed.
 //!
 //! Properties: the loop never blocks, except when it drops the queue. Requests are made in order. While systemd does not
 //! answer, [`Queue::silence`] has the error.
@@ -33,19 +33,19 @@ const IDLE: Duration = Duration::from_secs(1);
 /// A request to systemd.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
-    /// The state of a systemd unit.
+    /// Get the state of a systemd unit.
     State {
         /// The systemd unit.
         unit: String,
     },
-    /// The former state of properties, for the journal, before they are set.
+    /// Get the present state of properties, to record in the journal before they are set.
     Former {
         /// The systemd unit.
         unit: String,
         /// The properties.
         properties: Vec<Property>,
     },
-    /// Set properties until the next reboot, except those that another program changed meanwhile.
+    /// Set properties until the next reboot, except for those that another program changed meanwhile.
     Set {
         /// The systemd unit.
         unit: String,
@@ -59,7 +59,7 @@ pub enum Request {
         /// The changes to revert.
         changes: Vec<PropertyChange>,
     },
-    /// Reload all files: once, after properties were reverted.
+    /// Reload all files, which completes reverts ([`Reverted::reload`]).
     Reload,
     /// Start a scope.
     Start(Scope),
@@ -86,11 +86,11 @@ pub struct Change {
 pub enum Answer {
     /// The state of the systemd unit.
     State(UnitState),
-    /// The former state of the properties.
+    /// The present state of the properties.
     Former(Vec<Former>),
-    /// The properties are set, except for these, which another program changed.
+    /// The properties were set, except for these, which another program changed.
     Set(Vec<Property>),
-    /// What was reverted.
+    /// The outcome of reverting.
     Reverted(Reverted),
     /// Whether systemd has reloaded its files; if not, it is still doing so.
     Reloaded(bool),
@@ -112,24 +112,29 @@ pub struct Done {
 /// The queue, and the thread that serves it.
 #[derive(Debug)]
 pub struct Queue {
+    /// Numbered requests to the thread; `None` once the queue is being dropped.
     requests: Option<Sender<(u64, Request)>>,
+    /// Finished requests from the thread.
     done: Receiver<Done>,
     thread: Option<JoinHandle<()>>,
+    /// Tells the thread to discard the remaining requests.
     ends: Arc<AtomicBool>,
+    /// The number of requests so far.
     asked: u64,
+    /// The number of answers that the loop has collected.
     answered: u64,
     /// The error with which systemd stopped answering, if it still does not answer.
     silence: Option<String>,
 }
 
 impl Queue {
-    /// Starts the thread. It connects at the first request.
+    /// Starts the thread, which connects to systemd at the first request.
     pub fn start(instance: Instance) -> Result<Queue, LiveError> {
         let (requests, asked) = channel();
         let (answers, done) = channel();
         let ends = Arc::new(AtomicBool::new(false));
-        let has_ended = ends.clone();
-        let work = move || serve(Manager::new(instance), &asked, &answers, &has_ended);
+        let threads_ends = ends.clone();
+        let work = move || serve(Manager::new(instance), &asked, &answers, &threads_ends);
         let thread = thread::Builder::new().name("systemd".to_owned()).spawn(work).map_err(|source| {
             LiveError::Unavailable {
                 what: format!("systemd cannot be asked: no thread: {source}"),
@@ -151,13 +156,13 @@ impl Queue {
     pub fn ask(&mut self, request: Request) -> u64 {
         self.asked += 1;
         if let Some(requests) = &self.requests {
-            // The thread lives as long as this.
+            // Sending cannot fail: the thread lives as long as the queue.
             let _ = requests.send((self.asked, request));
         }
         self.asked
     }
 
-    /// The number of requests without an answer so far.
+    /// The number of requests whose answers were not collected yet.
     pub fn waiting(&self) -> u64 {
         self.asked - self.answered
     }
@@ -168,7 +173,7 @@ impl Queue {
         self.answered += all.len() as u64;
         for done in &all {
             match &done.answer {
-                // Keep the first error: the following ones are its consequences.
+                // Keep the first error: the following errors are its consequences.
                 Err(error) if error.is_silence() => {
                     self.silence.get_or_insert_with(|| error.to_string());
                 }
@@ -185,7 +190,7 @@ impl Queue {
 }
 
 impl Drop for Queue {
-    /// Waits for the call in flight, and discards the queued ones, so that nothing is set while the changes are undone.
+    /// Waits for the call in flight, and discards the queued requests, so that nothing is set while the changes are undone.
     fn drop(&mut self) {
         self.ends.store(true, Ordering::Relaxed);
         self.requests = None;
@@ -195,14 +200,16 @@ impl Drop for Queue {
     }
 }
 
+/// The thread's loop: makes the calls in order until the queue is dropped.
 fn serve(
     mut manager: Manager,
     requests: &Receiver<(u64, Request)>,
     answers: &Sender<Done>,
     ends: &AtomicBool,
 ) {
-    let mut rest: Option<(Instant, String)> = None;
-    let mut pause = REST;
+    // The end of the back-off, and the error of the call that had no answer.
+    let mut back_off: Option<(Instant, String)> = None;
+    let mut next_back_off = REST;
     loop {
         let (number, request) = match requests.recv_timeout(IDLE) {
             Ok(request) => request,
@@ -215,17 +222,17 @@ fn serve(
         if ends.load(Ordering::Relaxed) {
             return;
         }
-        let answer = match &rest {
+        let answer = match &back_off {
             Some((until, why)) if Instant::now() < *until => Err(Error::Resting { why: why.clone() }),
-            _ => make(&mut manager, request),
+            _ => call(&mut manager, request),
         };
         match &answer {
             Err(Error::Resting { .. }) => {}
             Err(error) if error.is_silence() => {
-                rest = Some((Instant::now() + pause, error.to_string()));
-                pause = (pause * 2).min(REST_MAX);
+                back_off = Some((Instant::now() + next_back_off, error.to_string()));
+                next_back_off = (next_back_off * 2).min(REST_MAX);
             }
-            _ => (rest, pause) = (None, REST),
+            _ => (back_off, next_back_off) = (None, REST),
         }
         if answers.send(Done { number, answer }).is_err() {
             return;
@@ -233,11 +240,12 @@ fn serve(
     }
 }
 
-fn make(manager: &mut Manager, request: Request) -> Result<Answer, Error> {
+/// Makes the calls of one request.
+fn call(manager: &mut Manager, request: Request) -> Result<Answer, Error> {
     Ok(match request {
         Request::State { unit } => Answer::State(manager.state(&unit)?),
         Request::Former { unit, properties } => Answer::Former(manager.former(&unit, &properties)?),
-        Request::Set { unit, changes } => Answer::Set(change(manager, &unit, changes)?),
+        Request::Set { unit, changes } => Answer::Set(set_unchanged(manager, &unit, changes)?),
         Request::Revert { unit, changes } => Answer::Reverted(manager.revert(&unit, &changes)?),
         Request::Reload => Answer::Reloaded(manager.reload()?),
         Request::Start(scope) => {
@@ -249,21 +257,21 @@ fn make(manager: &mut Manager, request: Request) -> Result<Answer, Error> {
 }
 
 /// Sets the properties that still have the value that the caller last saw, so that a value set by an administrator in between
-/// is not overwritten. Returns the others.
-fn change(manager: &mut Manager, unit: &str, changes: Vec<Change>) -> Result<Vec<Property>, Error> {
+/// is not overwritten. Returns the properties that were not set.
+fn set_unchanged(manager: &mut Manager, unit: &str, changes: Vec<Change>) -> Result<Vec<Property>, Error> {
     let properties: Vec<Property> = changes.iter().map(|change| change.property).collect();
-    let now = manager.show(unit, &properties)?;
+    let current_values = manager.show(unit, &properties)?;
     let is_unchanged = |change: &Change| {
-        now.iter().any(|(property, value)| *property == change.property && *value == change.from)
+        current_values.iter().any(|(property, value)| *property == change.property && *value == change.from)
     };
-    let (to_set, left): (Vec<Change>, Vec<Change>) = changes.into_iter().partition(is_unchanged);
+    let (to_set, not_set): (Vec<Change>, Vec<Change>) = changes.into_iter().partition(is_unchanged);
     for Change { property, from, to } in &to_set {
         manager.remove_persistent(unit, *property, &from.beyond(to), Instant::now() + ANSWERS_WITHIN)?;
     }
     let to_set: Vec<(Property, Value)> =
         to_set.into_iter().map(|change| (change.property, change.to)).collect();
     manager.set_runtime(unit, &to_set)?;
-    Ok(left.into_iter().map(|change| change.property).collect())
+    Ok(not_set.into_iter().map(|change| change.property).collect())
 }
 
 #[cfg(test)]

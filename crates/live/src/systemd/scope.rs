@@ -1,7 +1,7 @@
 //! Scopes: control groups that systemd makes for existing processes.
 //!
-//! A scope ends with its last process, even if that failed (`CollectMode`). If the kernel kills one of its processes for lack
-//! of memory, the others stay (`OOMPolicy`, available for scopes since version 253).
+//! A scope ends with its last process, even if that process failed (`CollectMode`). If the kernel kills one of the scope's
+//! processes for lack of memory, the others stay (`OOMPolicy`, available for scopes since version 253).
 
 use std::io;
 use std::thread;
@@ -17,33 +17,34 @@ use super::{Error, Manager, Property, Value};
 /// A scope to start, for existing processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Scope {
-    /// Its name: `commonhold-a.scope`.
+    /// The scope's name: `commonhold-a.scope`.
     pub name: String,
-    /// Its slice.
+    /// The slice in which the scope is made.
     pub slice: String,
     /// The description that `systemctl status` shows.
     pub description: String,
-    /// Its processes: at least one.
+    /// The processes to put into the scope: at least one.
     pub pids: Vec<u32>,
-    /// Its initial properties.
+    /// The scope's initial properties.
     pub properties: Vec<(Property, Value)>,
 }
 
 impl Manager {
-    /// Starts a scope, and waits until its processes are in it.
+    /// Starts a scope, and waits until it is active, with its processes in it.
     pub fn start_scope(&mut self, scope: &Scope) -> Result<(), Error> {
         let until = Instant::now() + ANSWERS_WITHIN;
         let name = scope.name.as_str();
         let mut repeated = false;
         let mut call = scope.call(!self.has_no_oom_policy)?;
         let mut answer = self.ask_idempotently(&call, until, &mut repeated);
+        // An older systemd: try again without the property that it does not know.
         if !self.has_no_oom_policy && answer.as_ref().is_err_and(Error::is_unknown_property) {
             self.has_no_oom_policy = true;
             call = scope.call(false)?;
             answer = self.ask_idempotently(&call, until, &mut repeated);
         }
         match answer {
-            // The reply to the first attempt was lost: this is the scope it started.
+            // The first attempt started this scope, and its reply was lost.
             Err(Error::Refused { name, .. }) if repeated && name.ends_with(".UnitExists") => {}
             answer => drop(job(&call, &answer?)?),
         }
@@ -61,7 +62,7 @@ impl Manager {
         })
     }
 
-    /// Stops a systemd unit, which ends its processes. False: it takes longer than two seconds, and continues.
+    /// Stops a systemd unit, which ends its processes. False if that takes longer than two seconds; stopping then continues.
     pub fn stop(&mut self, unit: &str) -> Result<bool, Error> {
         let until = Instant::now() + ANSWERS_WITHIN;
         let call = new_call(PATH, MANAGER, "StopUnit", &(unit, "replace"))?;
@@ -74,12 +75,13 @@ impl Manager {
         Ok(ended?.is_some())
     }
 
-    /// Polls a systemd unit's state until `satisfied`; `None` at the deadline. A unit that is gone counts as `inactive`.
+    /// Polls a systemd unit's `ActiveState` until `outcome_of` returns an outcome for the state, and returns that outcome; `None`
+    /// at the deadline. A unit that is gone counts as `inactive`.
     fn wait_for<T>(
         &mut self,
         unit: &str,
         until: Instant,
-        satisfied: impl Fn(&str) -> Option<T>,
+        outcome_of: impl Fn(&str) -> Option<T>,
     ) -> Result<Option<T>, Error> {
         loop {
             let active = match self.path_of(unit, until) {
@@ -90,8 +92,8 @@ impl Manager {
                 Err(error) if error.is_gone() => "inactive".to_owned(),
                 active => active?,
             };
-            if let Some(answer) = satisfied(&active) {
-                return Ok(Some(answer));
+            if let Some(outcome) = outcome_of(&active) {
+                return Ok(Some(outcome));
             }
             if Instant::now() + PAUSE >= until {
                 return Ok(None);
@@ -102,7 +104,7 @@ impl Manager {
 }
 
 impl Scope {
-    /// The call that starts it.
+    /// The call that starts the scope. systemd before version 253 does not know a scope's `OOMPolicy`.
     fn call(&self, with_oom_policy: bool) -> Result<Call, Error> {
         let name = self.name.as_str();
         let mut properties: Vec<(&str, Sent<'_>)> = vec![
@@ -115,19 +117,22 @@ impl Scope {
             properties.push(("OOMPolicy", "continue".into()));
         }
         properties.extend(to_send(name, &self.properties)?);
-        let others: Vec<(&str, Vec<(&str, Sent<'_>)>)> = Vec::new();
-        new_call(PATH, MANAGER, "StartTransientUnit", &(name, "fail", properties, others))
+        let auxiliary_units: Vec<(&str, Vec<(&str, Sent<'_>)>)> = Vec::new();
+        new_call(PATH, MANAGER, "StartTransientUnit", &(name, "fail", properties, auxiliary_units))
     }
 }
 
+/// The D-Bus path of the job that systemd started for a call.
 fn job(call: &Call, answer: &Message) -> Result<OwnedObjectPath, Error> {
     answer.values::<(OwnedObjectPath,)>().map(|(job,)| job).map_err(|what| unexpected(call.method, &what))
 }
 
+/// The error for a call whose job failed.
 fn refused(call: &str, message: String) -> Error {
     Error::Refused { call: call.to_owned(), name: "failed".to_owned(), message }
 }
 
+/// The error for a call whose job did not end in time.
 fn late(call: &str, what: String) -> Error {
     Error::Silent { call: call.to_owned(), source: io::Error::new(io::ErrorKind::TimedOut, what) }
 }

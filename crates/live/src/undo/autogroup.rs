@@ -1,8 +1,8 @@
 //! Restores the nice value of the autogroup of the daemon's session.
 //!
-//! The daemon may be dead, and the caretaker has left its session. So the value is set through any process still in that
-//! autogroup. If none is left, the autogroup is gone. A value other than the daemon's was set by another program meanwhile, and
-//! stays.
+//! An autogroup's nice value is set through a process in the autogroup. The daemon may be dead, and the caretaker has left the
+//! daemon's session, so any process that is still in the autogroup is used. Without such a process the autogroup no longer
+//! exists. A value other than the daemon's was set by another program meanwhile, and stays.
 
 use std::io;
 use std::path::Path;
@@ -24,9 +24,10 @@ pub(super) fn restore(entries: &[Entry], procfs: &mut ProcFs, undone: &mut Undon
     }
 }
 
+/// Restores the `original` nice value of one autogroup. `given` is the autogroup as the daemon set it.
 fn restore_one(
     given: Autogroup,
-    nice: i32,
+    original: i32,
     procfs: &mut ProcFs,
     undone: &mut Undone,
 ) -> Result<(), LiveError> {
@@ -34,45 +35,49 @@ fn restore_one(
     procfs.processes(&mut listed)?;
     let mut refused = None;
     for pid in listed.iter().map(|entry| entry.pid) {
-        let Some(now) = procfs.autogroup(pid)?.filter(|now| now.number == given.number) else { continue };
-        if now.nice == nice {
+        let Some(current) = procfs.autogroup(pid)?.filter(|current| current.number == given.number) else {
+            continue;
+        };
+        if current.nice == original {
             return Ok(());
         }
-        if now != given {
-            let (number, now) = (now.number, now.nice);
+        if current != given {
+            let (number, nice) = (current.number, current.nice);
             undone
                 .notices
-                .push(format!("autogroup {number}: its nice value stays {now}: another program has set it"));
+                .push(format!("autogroup {number}: its nice value stays {nice}: another program has set it"));
             return Ok(());
         }
         let path = procfs.path().join(format!("{pid}/autogroup"));
-        match set(&path, given, nice) {
+        match set(&path, given, original) {
             Ok(false) => {}
             Ok(true) => {
                 undone.autogroups += 1;
                 return Ok(());
             }
             Err(err) if matches!(err.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => {}
-            // This user may own another process of the autogroup.
+            // Try the next process: this user may own another process of the autogroup.
             Err(err) => refused = Some((path, err)),
         }
     }
     if let Some((path, err)) = refused {
         let path = path.display();
         undone.problems.push(format!(
-            "{path}: cannot set the nice value {nice}: {err}; set it by hand, as root: echo {nice} > {path}"
+            "{path}: cannot set the nice value {original}: {err}; set it by hand, as root: \
+             echo {original} > {path}"
         ));
     }
     Ok(())
 }
 
-/// Restores the value through one process. False if the process has left the autogroup, or the value is no longer the daemon's.
-fn set(path: &Path, given: Autogroup, nice: i32) -> io::Result<bool> {
+/// Restores the nice value through one process's file. False if the process has left the autogroup, or the value is no longer
+/// the daemon's.
+fn set(path: &Path, given: Autogroup, original: i32) -> io::Result<bool> {
     let mut file = AutogroupFile::open(path)?;
     if file.get()? != Some(given) {
         return Ok(false);
     }
-    file.set(nice).map(|()| true)
+    file.set(original).map(|()| true)
 }
 
 #[cfg(test)]

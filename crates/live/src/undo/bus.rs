@@ -14,16 +14,19 @@ use crate::undo::journal::Entry;
 
 pub(super) fn restore(entries: &[Entry], root: &Path, undone: &mut Undone) {
     for entry in entries.iter().rev() {
-        let done = match entry {
+        let result = match entry {
             Entry::ResourceGroup { dir } => remove(dir, undone),
             Entry::Mounted { point } => unmount(root, point, undone),
             _ => Ok(()),
         };
-        if let (Err(err), Entry::ResourceGroup { dir: path } | Entry::Mounted { point: path }) = (done, entry)
+        if let (Err(err), Entry::ResourceGroup { dir: path } | Entry::Mounted { point: path }) =
+            (result, entry)
         {
-            let how = if matches!(entry, Entry::Mounted { .. }) { "umount" } else { "rmdir" };
+            let command = if matches!(entry, Entry::Mounted { .. }) { "umount" } else { "rmdir" };
             let path = path.display();
-            undone.problems.push(format!("{path}: cannot remove: {err}; remove it by hand: {how} {path}"));
+            undone
+                .problems
+                .push(format!("{path}: cannot remove: {err}; remove it by hand: {command} {path}"));
         }
     }
 }
@@ -37,19 +40,23 @@ fn remove(dir: &Path, undone: &mut Undone) -> io::Result<()> {
     Ok(())
 }
 
+/// Unmounts `resctrl`, unless another program mounted it there or made groups in it. `root` is the root of the tree in which
+/// `/proc` is read.
 fn unmount(root: &Path, point: &Path, undone: &mut Undone) -> io::Result<()> {
     let is_ours =
         mounted(&Tree::new(root)).is_some_and(|mount| mount.source == SOURCE && mount.point == point);
     if !is_ours {
         return Ok(());
     }
-    // Made by the kernel.
-    let own = ["info", "mon_groups", "mon_data"];
-    let others = |folder: &Path, own: &[&str]| {
+    let kernels_folders = ["info", "mon_groups", "mon_data"];
+    // Any other folder is a resource group of another program.
+    let foreign_group = |folder: &Path, kernels_folders: &[&str]| {
         let entries = host::list(folder).unwrap_or_default();
-        entries.into_iter().find(|entry| entry.is_dir && !own.contains(&entry.name()))
+        entries.into_iter().find(|entry| entry.is_dir && !kernels_folders.contains(&entry.name()))
     };
-    if let Some(other) = others(point, &own).or_else(|| others(&point.join("mon_groups"), &[])) {
+    let foreign =
+        foreign_group(point, &kernels_folders).or_else(|| foreign_group(&point.join("mon_groups"), &[]));
+    if let Some(other) = foreign {
         let (point, other) = (point.display(), other.path.display());
         undone.notices.push(format!("{point}: resctrl stays mounted, since {other} uses it"));
         return Ok(());
@@ -70,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_go_and_a_mount_of_anothers_stays() {
+    fn groups_are_removed_and_another_programs_mount_stays() {
         let line = "30 23 0:26 / /sys/fs/resctrl rw - resctrl resctrl rw\n";
         let dir = fake::tree(&[("/proc/self/mountinfo", line)]);
         std::fs::create_dir_all(at(&dir, "mon_groups/commonhold-3-a")).unwrap();

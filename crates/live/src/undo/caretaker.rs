@@ -1,9 +1,9 @@
 //! The caretaker: a process that waits for the daemon to end and then undoes what the daemon did.
 //!
-//! It depends only on a pipe whose write end the daemon alone holds: when the daemon ends, for any reason, the caretaker reads
-//! end of file. The caretaker runs in its own session, ignores the signals by which a terminal or a service manager ends a
-//! program, keeps no other file open, and is never a member of a unit. A regular shutdown takes the same path, so undoing is
-//! exercised every time.
+//! The caretaker holds the read end of a pipe whose write end the daemon alone holds: when the daemon ends, for any reason, the
+//! caretaker reads end of file. The caretaker runs in its own session, ignores the signals by which a terminal or a service
+//! manager ends a program, keeps no other file open, and is never a member of a unit. A regular shutdown takes the same path,
+//! so undoing is exercised every time.
 //!
 //! While processes are stopped, the daemon sends heartbeats over the pipe ([`lifeline`](super::lifeline)). If one is overdue,
 //! the daemon is itself stopped, or hangs. The caretaker then continues the processes that the journal lists as stopped, and
@@ -28,7 +28,7 @@ use crate::host::autogroup::{self, AutogroupFile};
 use crate::undo::journal::{self, Journal};
 use crate::undo::lifeline::{Beats, Lifeline};
 use crate::undo::watch::Watch;
-use crate::undo::{Undone, undo_visibly};
+use crate::undo::{Undone, undo_with_progress};
 
 /// The line that the caretaker prints when it is ready.
 const READY: &str = "ready";
@@ -41,12 +41,13 @@ const PATIENCE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 /// The interval at which the caretaker reports progress.
 const SIGN_OF_LIFE: Duration = Duration::from_millis(500);
 
-/// The program to run as the caretaker: it calls [`main`] with the journal's path and the descriptor, its last two arguments.
+/// The program to run as the caretaker. Its last two arguments are the journal's path and the pipe's descriptor, with which the
+/// program calls [`main`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Launch {
     /// The program.
     pub program: PathBuf,
-    /// Arguments before those two.
+    /// The arguments before the path and the descriptor.
     pub arguments: Vec<OsString>,
 }
 
@@ -62,7 +63,7 @@ impl Default for Launch {
 #[derive(Debug)]
 pub struct Caretaker {
     child: Child,
-    /// Closing it tells the caretaker to begin.
+    /// Dropping it makes the caretaker begin to undo.
     lifeline: Option<Lifeline>,
     report: BufReader<ChildStdout>,
     alive: Pinned,
@@ -85,19 +86,19 @@ impl Caretaker {
     fn start(journal: &Path, launch: &Launch) -> io::Result<Caretaker> {
         let (theirs, ours) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         rustix::io::ioctl_fionbio(&ours, true)?;
-        // It inherits the daemon's blocked signals until it ignores them (`withdraw`): unblocked, Ctrl-C would end it before
-        // that.
+        // The child inherits the daemon's blocked signals. `withdraw` ignores these signals before it unblocks them: unblocked
+        // from the start, Ctrl-C could end the caretaker first.
         #[allow(
             clippy::disallowed_methods,
             reason = "the signals of `host::child::command` come too early here"
         )]
         let mut child = Command::new(&launch.program)
-            // The name that `ps` shows; `/proc/self/exe` would tell nothing.
+            // The name that `ps` shows: `/proc/self/exe` would not say which program it is.
             .arg0("commonhold")
             .args(&launch.arguments)
             // Absolute, because the caretaker changes its directory.
             .arg(std::path::absolute(journal)?)
-            // The pipe is its standard input, so that both sides know the number.
+            // The descriptor: the pipe is the caretaker's standard input, so that both sides know its number.
             .arg("0")
             .stdin(theirs)
             .stdout(Stdio::piped())
@@ -116,8 +117,9 @@ impl Caretaker {
         caretaker.await_ready()
     }
 
+    /// Waits for the line [`READY`]; kills the caretaker if it prints something else, or nothing in time.
     fn await_ready(mut self) -> io::Result<Caretaker> {
-        if !self.readable()? {
+        if !self.await_readable()? {
             self.kill();
             return Err(io::Error::new(io::ErrorKind::TimedOut, "it did not become ready"));
         }
@@ -130,13 +132,13 @@ impl Caretaker {
         Err(io::Error::other(format!("it prints `{}` instead of `{READY}`", line.trim_end())))
     }
 
-    /// Its process number, so that no unit takes it as a member.
+    /// The caretaker's process number, so that no unit takes the caretaker as a member.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// The heartbeats to give the journal ([`Journal::beat_with`]), so that a stalled daemon leaves nothing stopped. They carry
-    /// over to the caretaker that replaces this one.
+    /// The heartbeats to give the journal ([`Journal::beat_with`]), so that a stalled daemon leaves nothing stopped. They remain
+    /// valid when [`Caretaker::keep`] replaces the caretaker.
     pub fn beats(&self) -> Beats {
         self.lifeline.as_ref().map(Lifeline::beats).unwrap_or_default()
     }
@@ -146,7 +148,7 @@ impl Caretaker {
         self.alive.descriptor().as_fd()
     }
 
-    /// Replaces a caretaker that has ended. Returns whether it did, and so whether the process number changed.
+    /// Starts another caretaker if this one has ended. Returns whether it did, and so whether [`Caretaker::pid`] changed.
     pub fn keep(&mut self) -> Result<bool, LiveError> {
         if matches!(self.child.try_wait(), Ok(None)) {
             return Ok(false);
@@ -163,12 +165,12 @@ impl Caretaker {
         Ok(true)
     }
 
-    /// The regular shutdown: closes the journal, lets the caretaker undo everything, and returns its report.
+    /// The regular shutdown: closes the journal, lets the caretaker undo everything, and returns the caretaker's report.
     pub fn finish(mut self, journal: Journal) -> Result<Undone, LiveError> {
         // The caretaker needs the journal's lock.
         drop(journal);
         self.lifeline = None;
-        self.collect().map_err(|source| LiveError::File {
+        self.read_report().map_err(|source| LiveError::File {
             path: self.journal.clone(),
             what: "learn from the caretaker what it undid".to_owned(),
             source,
@@ -176,10 +178,11 @@ impl Caretaker {
         })
     }
 
-    fn collect(&mut self) -> io::Result<Undone> {
+    /// Reads the report to its end, and reaps the caretaker. The time limit [`PATIENCE`] restarts with each byte received.
+    fn read_report(&mut self) -> io::Result<Undone> {
         let mut report = Vec::new();
         loop {
-            if self.report.buffer().is_empty() && !self.readable()? {
+            if self.report.buffer().is_empty() && !self.await_readable()? {
                 let why = format!("it has undone nothing for {} s", PATIENCE.tv_sec);
                 return Err(io::Error::new(io::ErrorKind::TimedOut, why));
             }
@@ -192,7 +195,7 @@ impl Caretaker {
             self.report.consume(length);
         }
         self.child.wait()?;
-        // Signs of progress are line breaks, which may precede JSON.
+        // Signs of progress are line breaks, which JSON may begin with.
         if report.trim_ascii().is_empty() {
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it ended without a report"));
         }
@@ -200,7 +203,7 @@ impl Caretaker {
     }
 
     /// Waits for the report to become readable, or to end. False after [`PATIENCE`].
-    fn readable(&self) -> io::Result<bool> {
+    fn await_readable(&self) -> io::Result<bool> {
         let mut report = [PollFd::new(self.report.get_ref(), PollFlags::IN)];
         loop {
             match poll(&mut report, Some(&PATIENCE)) {
@@ -221,7 +224,7 @@ impl Caretaker {
 pub fn main(journal: &Path, pipe: OwnedFd) -> Undone {
     withdraw();
     say(READY);
-    await_end(&pipe, journal);
+    await_daemons_end(&pipe, journal);
     drop(pipe);
     let mut reported_at = Instant::now();
     let undone = undo_journal(journal, &mut || {
@@ -236,25 +239,27 @@ pub fn main(journal: &Path, pipe: OwnedFd) -> Undone {
     undone
 }
 
-/// The daemon was killed, or gave up waiting: report to standard error instead.
+/// Reports to standard error, because the daemon was killed or gave up waiting.
 fn report_to_stderr(undone: &Undone) {
     let mut to = io::stderr().lock();
     let _ = writeln!(to, "commonhold: the daemon ended, and its caretaker undid its changes: {undone}");
     let kinds = [("note", &undone.notices), ("problem", &undone.problems)];
-    for (kind, what) in kinds.iter().flat_map(|(kind, all)| all.iter().map(move |what| (kind, what))) {
-        // The terminal may be gone, too.
-        let _ = writeln!(to, "commonhold: {kind}: {what}");
+    for (kind, messages) in kinds {
+        for message in messages {
+            // Errors are ignored: the terminal may be gone, too.
+            let _ = writeln!(to, "commonhold: {kind}: {message}");
+        }
     }
 }
 
-/// Leaves the daemon's terminal, session and directory, and ignores signals that could end this process.
+/// Detaches this process from the daemon's terminal, session and directory, and ignores signals that could end it.
 fn withdraw() {
     // Refused only to a session leader, which a child of the daemon is not.
     if rustix::process::setsid().is_ok() {
         adopt_nice_value();
     }
     let _ = rustix::process::chdir("/");
-    // The kernel named it after the link that it was executed by, `exe`.
+    // The kernel named the process `exe`, after the link by which it was executed.
     let _ = rustix::thread::set_name(c"commonhold");
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT, libc::SIGPIPE] {
         // SAFETY: ignoring a signal runs no code of ours.
@@ -262,16 +267,19 @@ fn withdraw() {
     }
     // The signal mask is the daemon's. Ignored signals stay ignored either way, so a failure here is harmless.
     let _ = host::child::unblock_signals();
-    // Among the last to be killed when memory runs out: it is small, and others depend on it. Needs privileges.
+    // Be among the last that the kernel kills when memory runs out: the caretaker is small, and stopped processes depend on it.
+    // Without privileges this fails, which is harmless.
     let _ = host::write("/proc/self/oom_score_adj".as_ref(), "-900");
 }
 
-fn await_end(pipe: &OwnedFd, journal: &Path) {
+/// Returns when the daemon has ended. If its heartbeats fail to come meanwhile, continues the processes that it stopped.
+fn await_daemons_end(pipe: &OwnedFd, journal: &Path) {
     close_others(pipe.as_raw_fd());
     let mut watch = Watch::over(std::os::unix::process::parent_id());
     let mut bytes = [0u8; 64];
     loop {
         match poll(&mut [PollFd::new(pipe, PollFlags::IN)], watch.time_left(Instant::now()).as_ref()) {
+            // No heartbeat in time.
             Ok(0) => {
                 continue_all(journal);
                 watch.missed(Instant::now());
@@ -279,7 +287,7 @@ fn await_end(pipe: &OwnedFd, journal: &Path) {
             }
             Ok(_) => {}
             Err(Errno::INTR) => continue,
-            // Waiting is impossible now. Undoing too early harms less than never.
+            // Waiting is impossible: return, because undoing too early does less harm than never undoing.
             Err(_) => return,
         }
         match rustix::io::read(pipe, &mut bytes) {
@@ -291,7 +299,7 @@ fn await_end(pipe: &OwnedFd, journal: &Path) {
     }
 }
 
-/// The daemon is stalled: continues the processes that it stopped.
+/// Continues the processes that a stalled daemon stopped, and reports that to standard error.
 fn continue_all(journal: &Path) {
     match Journal::read(journal) {
         Ok(entries) => super::continue_all(&entries, Path::new("/proc"), &mut report_continued),
@@ -317,42 +325,43 @@ fn report_continued(undone: &Undone) {
     }
 }
 
-/// The new session's autogroup starts with nice value 0. Gives it this process's own nice value, as the daemon's autogroup has.
-/// The autogroup ends with this process.
+/// Gives the autogroup of the new session this process's own nice value, as the daemon's autogroup has; a new autogroup starts
+/// with 0. The autogroup ends with this process, so nothing needs undoing.
 fn adopt_nice_value() {
     let (Ok(nice), Ok(mut file)) =
         (rustix::process::getpriority_process(None), AutogroupFile::open(Path::new(autogroup::OWN)))
     else {
         return;
     };
-    // A negative value needs a privilege that the daemon may not have had.
+    // This fails without privileges, which is harmless: the value is then 0.
     if nice < 0 {
         let _ = file.set(nice);
     }
 }
 
-/// Closes descriptors that the daemon had not marked close-on-exec: kept open here, they would keep a lock or a pipe alive.
-fn close_others(keep: i32) {
+/// Closes inherited descriptors except for `pipe` and the standard three: one that the daemon did not mark close-on-exec would
+/// keep a lock or a pipe open.
+fn close_others(pipe: i32) {
     let Ok(open) = host::list("/proc/self/fd".as_ref()) else { return };
     let numbers = open.iter().filter_map(|entry| entry.name().parse::<i32>().ok());
-    for number in numbers.filter(|number| *number > 2 && *number != keep).collect::<Vec<_>>() {
-        // SAFETY: nothing in this process uses these: it has just begun, and owns only the pipe and the standard three.
+    for number in numbers.filter(|number| *number > 2 && *number != pipe).collect::<Vec<_>>() {
+        // SAFETY: nothing uses these descriptors: the process has just begun, and owns only the pipe and the standard three.
         unsafe { libc::close(number) };
     }
 }
 
+/// Undoes a journal's entries and removes the file. The report is empty if there is no journal, or another process undoes it.
 fn undo_journal(path: &Path, progress: &mut dyn FnMut()) -> Undone {
-    let problem = |what: String| Undone { problems: vec![what], ..Undone::default() };
     match journal::take_over(path) {
         Ok(None) => Undone::default(),
         Ok(Some((entries, taken))) => {
-            let mut undone = undo_visibly(&entries, Path::new("/proc"), progress);
+            let mut undone = undo_with_progress(&entries, Path::new("/proc"), progress);
             if let Err(err) = taken.remove() {
                 undone.problems.push(format!("{}: cannot remove: {err}; remove it by hand", path.display()));
             }
             undone
         }
-        Err(err) => problem(format!("nothing was undone: {err}")),
+        Err(err) => Undone { problems: vec![format!("nothing was undone: {err}")], ..Undone::default() },
     }
 }
 
@@ -376,7 +385,7 @@ mod tests {
         };
         let mut caretaker = Caretaker::spawn(&dir.path().join("journal"), &launch).unwrap();
         caretaker.lifeline = None;
-        caretaker.collect()
+        caretaker.read_report()
     }
 
     #[test]

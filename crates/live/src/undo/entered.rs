@@ -1,4 +1,4 @@
-//! Processes that entered units by `exec`, kept for the next daemon.
+//! Records the processes that entered units by `commonhold exec`, for the next daemon.
 //!
 //! Problem: no rule of the contract matches such a process, so a restarted daemon would not know its unit.
 //!
@@ -9,8 +9,8 @@
 //! Properties (tested): what is written reads back. An incomplete last line is ignored. Any content is read, or refused,
 //! safely. No symbolic link is followed, and only a regular file of this user is read.
 //!
-//! Limits: the file is not synced, since no process survives a loss of power. Descendants inherit an entered process's unit
-//! from it, so they lose it if that process ends before the next daemon looks.
+//! Limits: the file is not synced, since no process survives a loss of power. A descendant inherits its unit from the entered
+//! process, so it loses the unit if the entered process ends before the next daemon starts.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -28,23 +28,24 @@ pub const FILE_NAME: &str = "entered";
 const HEADER: &str = "commonhold-entered 1 ";
 /// Room for a line per process of the largest kernel configuration. A longer file was not written by a daemon.
 const BYTES_MAX: u64 = 256 << 20;
-/// The file is rewritten when it has more than twice the needed lines, and this many on top.
+/// The file is rewritten when it has more than twice as many lines as there are living entered processes, plus this number.
 const SLACK: usize = 64;
 
-/// The file of one daemon.
+/// The record of entered processes of one daemon.
 #[derive(Debug)]
 pub struct EnteredFile {
     path: PathBuf,
     boot: String,
-    /// The number of lines in it; `None` until this daemon has rewritten the file.
+    /// The number of lines in the file; `None` until this daemon has rewritten the file, and after a failed write.
     lines: Option<usize>,
 }
 
 impl EnteredFile {
-    /// Opens a daemon directory's file. Also returns what an earlier daemon of this boot kept in it, which may include ended
-    /// processes.
+    /// Opens the record in a daemon's directory. Also returns the processes that an earlier daemon of this boot recorded; some
+    /// of them may have ended.
     ///
-    /// A file that cannot be read is the inner error; it is replaced when the next process enters a unit.
+    /// The inner error says that the file cannot be read; such a file is replaced when the next process enters a unit. The outer
+    /// error says that the boot's ID cannot be read.
     pub fn open(directory: &Path) -> Result<(EnteredFile, Result<Vec<Entered>, LiveError>), LiveError> {
         let boot_id_file = Path::new("/proc/sys/kernel/random/boot_id");
         let boot = host::read_to_string(boot_id_file).map_err(|source| LiveError::File {
@@ -58,6 +59,7 @@ impl EnteredFile {
         Ok((file, kept))
     }
 
+    /// Reads the file; empty if there is none, or it is of another boot.
     fn read(&self) -> Result<Vec<Entered>, LiveError> {
         let mut options = OpenOptions::new();
         // Opening a FIFO would wait for a writer.
@@ -66,9 +68,9 @@ impl EnteredFile {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             opened => opened.map_err(|error| self.failed("open", error))?,
         };
-        let found = file.look().map_err(|error| self.failed("examine", error))?;
+        let metadata = file.look().map_err(|error| self.failed("examine", error))?;
         let owner = rustix::process::geteuid().as_raw();
-        if !found.is_file() || found.uid() != owner || found.len() > BYTES_MAX {
+        if !metadata.is_file() || metadata.uid() != owner || metadata.len() > BYTES_MAX {
             let what = format!("not a regular file of user {owner} with {BYTES_MAX} bytes at most");
             return Err(self.failed("use", io::Error::new(io::ErrorKind::InvalidData, what)));
         }
@@ -88,7 +90,7 @@ impl EnteredFile {
             return Ok(Vec::new());
         }
         let entered = (2..).zip(lines).map(|(number, line)| {
-            entered(line).ok_or_else(|| {
+            parse_line(line).ok_or_else(|| {
                 let quoted: String =
                     line.chars().take(60).map(|c| if c.is_control() { '?' } else { c }).collect();
                 let what = format!("line {number}, `{quoted}`, is not PID START UID UNIT");
@@ -101,12 +103,12 @@ impl EnteredFile {
     fn append(&self, new: &Entered) -> io::Result<()> {
         let mut options = OpenOptions::new();
         options.append(true).custom_flags(libc::O_NOFOLLOW);
-        File::open_with(&self.path, &options)?.write_all(line(new).as_bytes())
+        File::open_with(&self.path, &options)?.write_all(to_line(new).as_bytes())
     }
 
-    /// Rewrites the whole file.
+    /// Rewrites the whole file, under another name that is then renamed over it.
     fn replace(&self, all: &[&Entered]) -> io::Result<()> {
-        let text: String = all.iter().map(|entered| line(entered)).collect();
+        let text: String = all.iter().map(|entered| to_line(entered)).collect();
         let temporary = self.path.with_extension("new");
         let mut options = OpenOptions::new();
         options.append(true).create(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
@@ -137,17 +139,18 @@ impl KeepsEntered for EnteredFile {
             Some(lines) if lines < 2 * count + SLACK => self.append(new).map(|()| lines + 1),
             _ => self.replace(&others.iter().chain([new]).collect::<Vec<_>>()).map(|()| count),
         };
-        // After an error the last line may be incomplete: the next write rewrites the file.
+        // After an error the last line may be incomplete: `None` makes the next call rewrite the file.
         self.lines = written.as_ref().ok().copied();
         written.map(drop).map_err(|error| self.failed("write", error))
     }
 }
 
-fn line(Entered { process, uid, unit }: &Entered) -> String {
+fn to_line(Entered { process, uid, unit }: &Entered) -> String {
     format!("{} {} {uid} {unit}\n", process.pid, process.start)
 }
 
-fn entered(line: &str) -> Option<Entered> {
+/// Parses a line that [`to_line`] wrote; `None` if it is malformed.
+fn parse_line(line: &str) -> Option<Entered> {
     let mut words = line.splitn(4, ' ');
     let pid = words.next()?.parse().ok().filter(|pid| *pid != 0)?;
     let (start, uid) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
@@ -186,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_line_is_ignored_and_the_next_write_is_whole() {
+    fn an_incomplete_line_is_ignored_and_the_next_write_rewrites_the_file() {
         let dir = tempfile::tempdir().unwrap();
         let (mut file, _) = EnteredFile::open(dir.path()).unwrap();
         file.keep(&entered_process(1), &[]).unwrap();

@@ -1,7 +1,12 @@
 //! Continues processes that stopped themselves because a descendant was stopped, as su, sudo and script do.
 //!
-//! Such a parent may see its child stopped, and send itself SIGSTOP only after the child was continued. Until then it is
-//! running. So the running ones are polled until none runs, or for [`ROUNDS_MAX`] rounds.
+//! Term: a *follower* is a process that may stop itself so (an entry [`Entry::MayFollow`] of the journal).
+//!
+//! Problem: a follower may see its child stopped, and send itself SIGSTOP only after the child was continued. Until then the
+//! follower runs.
+//!
+//! Algorithm: followers are polled, and each one found stopped is continued, until no follower has been runnable for
+//! [`QUIET_ROUNDS`] polls, or [`ROUNDS_MAX`] polls were made.
 
 use std::collections::BTreeSet;
 use std::thread;
@@ -12,19 +17,20 @@ use crate::LiveError;
 use crate::observe::process::{Listed, ProcFs, ProcessKey, Stat, ThreadState};
 use crate::undo::journal::Entry;
 
-/// The maximum number of polls: an ancestor may be busy with unrelated work.
+/// The maximum number of polls. An ancestor may be runnable all the time, busy with unrelated work.
 const ROUNDS_MAX: usize = 30;
-/// After this many polls with none running, none is about to stop itself. More than one: sudo learns of the stop from another
-/// of its processes.
+/// After this number of polls without a runnable follower, no follower is about to stop itself. One poll is too few: sudo learns
+/// of its child's stop from another of its own processes, and may sleep until then.
 const QUIET_ROUNDS: usize = 2;
 const ROUND: Duration = Duration::from_millis(5);
 
-/// The processes that stopped in response, children before their parents. Call this before any process is continued.
+/// The followers that are stopped, children before their parents. Call this before any process is continued.
 pub(super) fn stopped(entries: &[Entry], procfs: &mut ProcFs, undone: &mut Undone) -> Vec<ProcessKey> {
-    all_stopped(&followers(entries), procfs, undone)
+    stopped_or_problem(&followers(entries), procfs, undone)
 }
 
-fn all_stopped(
+/// Like [`stopped_among`]; after an error, notes a problem and returns no processes.
+fn stopped_or_problem(
     followers: &BTreeSet<ProcessKey>,
     procfs: &mut ProcFs,
     undone: &mut Undone,
@@ -37,9 +43,11 @@ fn all_stopped(
     })
 }
 
-/// Continues followers that stop after their child was continued. Parents among the `continued` processes count as followers:
-/// such a parent may have seen its child's stop before its own, and reacts once it runs. `continued` must not contain processes
-/// that a living daemon may stop again.
+/// Continues followers that stop themselves after their child was continued.
+///
+/// `continued` has the processes that were continued. A parent among them counts as a follower: it may have seen its child's
+/// stop before it was itself stopped, and reacts once it runs. `continued` must not contain processes that a living daemon may
+/// stop again.
 pub(super) fn settle(
     entries: &[Entry],
     continued: &BTreeSet<ProcessKey>,
@@ -50,24 +58,24 @@ pub(super) fn settle(
     let parents: BTreeSet<u32> =
         continued.iter().filter_map(|key| Some(procfs.stat(key.pid).ok()??.parent)).collect();
     followers.extend(continued.iter().filter(|key| parents.contains(&key.pid)));
-    let mut quiet = 0;
+    let mut quiet_rounds = 0;
     for _ in 0..ROUNDS_MAX {
-        if followers.is_empty() || quiet == QUIET_ROUNDS {
+        if followers.is_empty() || quiet_rounds == QUIET_ROUNDS {
             return;
         }
         thread::sleep(ROUND);
-        for key in all_stopped(&followers, procfs, undone) {
+        for key in stopped_or_problem(&followers, procfs, undone) {
             continue_one(key, procfs, undone, Stat::is_stopped_by_sigstop);
         }
-        let mut runs = |key: &ProcessKey| {
+        let mut is_runnable = |key: &ProcessKey| {
             let stat = procfs.stat(key.pid).ok().flatten();
             stat.is_some_and(|stat| stat.key == *key && stat.state == ThreadState::Runnable)
         };
-        quiet = if followers.iter().any(&mut runs) { 0 } else { quiet + 1 };
+        quiet_rounds = if followers.iter().any(&mut is_runnable) { 0 } else { quiet_rounds + 1 };
     }
 }
 
-/// The processes that may have stopped themselves.
+/// The processes that may have stopped themselves, by the journal.
 fn followers(entries: &[Entry]) -> BTreeSet<ProcessKey> {
     let mut followers = BTreeSet::new();
     for entry in entries {
@@ -80,6 +88,8 @@ fn followers(entries: &[Entry]) -> BTreeSet<ProcessKey> {
     followers
 }
 
+/// The followers that SIGSTOP has stopped, together with the processes that stopped with them ([`ProcFs::stopped_with`]),
+/// youngest first, so that children come before their parents.
 fn stopped_among(
     followers: &BTreeSet<ProcessKey>,
     procfs: &mut ProcFs,

@@ -3,11 +3,12 @@
 //! A setting that another program changed meanwhile is left alone: a device's line that differs from the daemon's stays, and a
 //! controller that another control group uses stays enabled. Both are notices, not problems.
 //!
-//! A scope belongs to systemd, and ends with its last process. Its processes go back to the group they came from, if that still
-//! exists.
+//! A scope belongs to systemd, which removes the scope when its last process ends. So only the processes leave: each goes back
+//! to its original group, if that still exists.
 //!
-//! Entries are undone in reverse order, and failures are retried for a while. A group is busy until its last process has left,
-//! and a process cannot go back to a group whose controllers are still enabled for its children.
+//! Algorithm: entries are undone in reverse order, and failures are retried for [`PATIENCE`], because entries depend on one
+//! another. A group cannot be removed until its last process has left, and a process cannot go back to a group whose
+//! controllers are still enabled for the group's children.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -28,6 +29,7 @@ const PATIENCE: Duration = Duration::from_millis(700);
 /// The pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(5);
 
+/// Undoes the entries about control groups and files. Calls `progress` after each success.
 pub(super) fn restore(
     entries: &[Entry],
     procfs: &mut ProcFs,
@@ -58,41 +60,47 @@ pub(super) fn thaw(entries: &[Entry], undone: &mut Undone) {
     }
 }
 
-/// What undoing needs, and its outcome so far.
+/// The state of undoing.
 struct Work<'a> {
     procfs: &'a mut ProcFs,
     undone: &'a mut Undone,
     elsewhere: Elsewhere,
-    /// Whether to move a process into a leaf of its original group, which has refused it for too long.
+    /// Whether a process whose original group still refuses it goes into a leaf of that group. Set after [`PATIENCE`].
     insist: bool,
 }
 
 /// What the journal records about control groups.
 struct Tree {
+    /// The entries to undo, compacted, in the journal's order.
     entries: Vec<Entry>,
+    /// The groups that the daemon made ("our groups" below).
     created: BTreeSet<PathBuf>,
+    /// The original group of each process that the daemon moved.
     origins: BTreeMap<ProcessKey, PathBuf>,
 }
 
 impl Tree {
+    /// Undoes all entries, in rounds: each round retries what failed in the round before. Gives up, and reports the failures as
+    /// problems, when nothing has succeeded for [`PATIENCE`], and again after `insist` is set.
     fn restore(&self, work: &mut Work<'_>, progress: &mut dyn FnMut()) {
         let mut pending: Vec<&Entry> = self.entries.iter().rev().collect();
-        let mut succeeded = Instant::now();
+        let mut last_success = Instant::now();
         while !pending.is_empty() {
             let mut failed = Vec::new();
-            let inside = self.inside();
+            let processes_inside = self.processes_in_our_groups();
             for entry in pending {
-                match self.undo_one(entry, &inside, work) {
+                match self.undo_one(entry, &processes_inside, work) {
                     Ok(()) => {
-                        succeeded = Instant::now();
+                        last_success = Instant::now();
                         progress();
                     }
                     Err(err) => failed.push((entry, err)),
                 }
             }
-            if !failed.is_empty() && succeeded.elapsed() > PATIENCE {
-                let busy = failed.iter().any(|(_, err)| err.raw_os_error() == Some(libc::EBUSY));
-                if work.insist || !busy {
+            if !failed.is_empty() && last_success.elapsed() > PATIENCE {
+                // EBUSY: an original group takes no process while controllers are enabled for its children. `insist` helps.
+                let is_busy = failed.iter().any(|(_, err)| err.raw_os_error() == Some(libc::EBUSY));
+                if work.insist || !is_busy {
                     work.undone.problems.extend(failed.iter().map(|(entry, err)| problem_of(entry, err)));
                     return;
                 }
@@ -108,10 +116,10 @@ impl Tree {
     fn from_entries(entries: &[Entry]) -> Tree {
         let created: BTreeSet<PathBuf> = entries.iter().filter_map(created).cloned().collect();
         let scopes: BTreeSet<PathBuf> = entries.iter().filter_map(scope).cloned().collect();
-        // A move between two of our groups does not tell where a process came from.
         let is_ours =
             |path: &Path| path.ancestors().any(|path| created.contains(path) || scopes.contains(path));
-        let foreign = entries.iter().filter(|entry| match entry {
+        let relevant = entries.iter().filter(|entry| match entry {
+            // A move between two of our groups does not tell where a process came from.
             Entry::Moved { from, .. } => !is_ours(from),
             Entry::Created { .. }
             | Entry::Scope { .. }
@@ -121,16 +129,22 @@ impl Tree {
             | Entry::Line { .. } => true,
             _ => false,
         });
-        let entries = compacted(&foreign.cloned().collect::<Vec<_>>(), |_| true);
+        let entries = compacted(&relevant.cloned().collect::<Vec<_>>(), |_| true);
         let origins = entries.iter().filter_map(origin).map(|(key, from)| (key, from.clone())).collect();
         Tree { entries, created, origins }
     }
 
-    /// `inside` are the processes that were in our groups when this round began. Those born since are found in their groups.
-    fn undo_one(&self, entry: &Entry, inside: &BTreeSet<u32>, work: &mut Work<'_>) -> io::Result<()> {
+    /// Undoes one entry. A process is only moved if it is in `processes_inside`, those in our groups when the round began.
+    /// Processes that were born in our groups since then have no entry: [`Tree::remove`] moves them.
+    fn undo_one(
+        &self,
+        entry: &Entry,
+        processes_inside: &BTreeSet<u32>,
+        work: &mut Work<'_>,
+    ) -> io::Result<()> {
         match entry {
             Entry::Moved { process, from } => {
-                if inside.contains(&process.pid)
+                if processes_inside.contains(&process.pid)
                     && is_alive(work.procfs, *process).map_err(io::Error::other)?
                 {
                     work.undone.moved += u32::from(self.send(*process, Some(from), work)?);
@@ -151,25 +165,25 @@ impl Tree {
         }
     }
 
-    /// The processes in our groups.
-    fn inside(&self) -> BTreeSet<u32> {
+    /// The numbers of the processes in our groups.
+    fn processes_in_our_groups(&self) -> BTreeSet<u32> {
         self.created.iter().flat_map(|group| processes(group).unwrap_or_default()).collect()
     }
 
-    /// Sends each process in a scope back to the group it came from, if that exists.
+    /// Sends each process in a scope, and in groups below the scope, back to its original group, if that exists.
     fn leave_scope(&self, scope: &Path, work: &mut Work<'_>) -> io::Result<()> {
         for child in children(scope) {
             self.leave_scope(&child, work)?;
         }
-        // Processes born meanwhile are found by the next iteration.
-        let mut seen = BTreeSet::new();
+        // Repeated until no new process is found, because the processes may fork meanwhile.
+        let mut handled = BTreeSet::new();
         loop {
-            let mut here = residents(work.procfs, scope).unwrap_or_default();
-            here.retain(|key| seen.insert(*key));
-            if here.is_empty() {
+            let mut remaining = residents(work.procfs, scope).unwrap_or_default();
+            remaining.retain(|key| handled.insert(*key));
+            if remaining.is_empty() {
                 break;
             }
-            for key in here {
+            for key in remaining {
                 let origin = origin_of(work.procfs, key.pid, &self.origins);
                 let sent = send_out_of_scope(work.procfs, key, origin.as_deref())?;
                 work.undone.moved += u32::from(sent);
@@ -178,7 +192,8 @@ impl Tree {
         Ok(())
     }
 
-    /// Moves the processes out of a group, removes the groups that others made below it, and then the group itself.
+    /// Removes a group of ours. First removes all groups below it, including those that others made, and moves its processes
+    /// out.
     fn remove(&self, group: &Path, work: &mut Work<'_>) -> io::Result<()> {
         if !host::is_there(group)? {
             return Ok(());
@@ -197,13 +212,15 @@ impl Tree {
         Ok(())
     }
 
-    /// Moves a process out of a group. In a delegated group, its original group refuses it while controllers are enabled for
-    /// our groups there. It then waits in the leaf beside them, which is emptied later.
+    /// Moves a process out of a group of ours. Returns whether the process has left our groups.
+    ///
+    /// If the original group was delegated to the daemon, it refuses the process while its controllers are enabled for our
+    /// groups in it. The process then waits in another of our groups there, which is emptied later.
     fn move_home(&self, key: ProcessKey, group: &Path, work: &mut Work<'_>) -> io::Result<bool> {
         let origin = origin_of(work.procfs, key.pid, &self.origins);
-        let home = origin.as_deref().or(self.last());
-        let beside = |leaf: &&PathBuf| leaf.parent() == home && !group.starts_with(leaf);
-        match (self.send(key, origin.as_deref(), work), self.created.iter().find(beside)) {
+        let home = origin.as_deref().or(self.enclosing_group());
+        let is_sibling = |leaf: &&PathBuf| leaf.parent() == home && !group.starts_with(leaf);
+        match (self.send(key, origin.as_deref(), work), self.created.iter().find(is_sibling)) {
             (Err(err), Some(leaf)) if err.raw_os_error() == Some(libc::EBUSY) => {
                 enter(work.procfs, key, leaf).map(|_| false)
             }
@@ -213,7 +230,7 @@ impl Tree {
 
     /// Sends a process back to its original group, or the next best one. False if the process has ended.
     fn send(&self, key: ProcessKey, origin: Option<&Path>, work: &mut Work<'_>) -> io::Result<bool> {
-        let (Some(ours), Some(last)) = (self.created.first(), self.last()) else {
+        let (Some(ours), Some(last)) = (self.created.first(), self.enclosing_group()) else {
             return Err(io::Error::new(
                 io::ErrorKind::NotFound,
                 "the journal lists no control group made by commonhold",
@@ -229,28 +246,29 @@ impl Tree {
         }
     }
 
-    /// The group that ours were made in.
-    fn last(&self) -> Option<&Path> {
+    /// The group in which our groups were made.
+    fn enclosing_group(&self) -> Option<&Path> {
         self.created.first()?.parent()
     }
 
-    /// Disables the controllers that this program enabled in a group, except for those that another group uses now.
+    /// Disables the controllers that this program enabled for a group's children, except for those that a child of another
+    /// program uses now. `file` is the group's `cgroup.subtree_control`, and `original` the file's content before.
     fn disable_controllers(&self, file: &Path, original: &str, undone: &mut Undone) -> io::Result<()> {
-        let there = host::is_there(file)?;
-        let Some(group) = file.parent().filter(|_| there) else { return Ok(()) };
-        let now = host::read_to_string(file)?;
-        let given: Vec<&str> = now
+        let exists = host::is_there(file)?;
+        let Some(group) = file.parent().filter(|_| exists) else { return Ok(()) };
+        let current = host::read_to_string(file)?;
+        let enabled_by_us: Vec<&str> = current
             .split_whitespace()
-            .filter(|name| !original.split_whitespace().any(|had| had == *name))
-            // Other controllers, such as `pids`, were enabled by another program.
-            .filter(|name| DEFAULTS.iter().any(|(ours, _)| ours == name))
+            .filter(|name| !original.split_whitespace().any(|former| former == *name))
+            // This program never enables other controllers, such as `pids`: another program did.
+            .filter(|name| DEFAULTS.iter().any(|(controller, _)| controller == name))
             .collect();
         let is_ours = |child: &PathBuf| self.created.contains(child);
-        let others: Vec<PathBuf> = children(group).filter(|child| !is_ours(child)).collect();
+        let foreign_children: Vec<PathBuf> = children(group).filter(|child| !is_ours(child)).collect();
         let mut changed = false;
-        for name in given {
-            let used = |other: &&PathBuf| uses(other, name);
-            if let Some(other) = others.iter().find(used) {
+        for name in enabled_by_us {
+            let uses_controller = |child: &&PathBuf| uses(child, name);
+            if let Some(other) = foreign_children.iter().find(uses_controller) {
                 let (group, other) = (group.display(), other.display());
                 let notice = format!("{group}: the {name} controller stays enabled, since {other} uses it");
                 // Already reported if this entry is being retried for another controller.
@@ -275,12 +293,13 @@ fn is_subtree_control(file: &Path) -> bool {
     file.file_name().is_some_and(|name| name == "cgroup.subtree_control")
 }
 
+/// The groups directly below a group; empty if the group is gone or cannot be read.
 fn children(group: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     let entries = host::list(group).unwrap_or_default().into_iter();
     entries.filter(|entry| entry.is_dir).map(|entry| entry.path)
 }
 
-/// The defaults of each controller's files, as the kernel shows them at the beginning of the file.
+/// The files of each controller that this program may enable, each with the content that the kernel shows by default.
 const DEFAULTS: [(&str, &[(&str, &str)]); 4] = [
     (
         "cpu",
@@ -325,15 +344,15 @@ fn uses(group: &Path, controller: &str) -> bool {
     let read = |file: &str| host::read_to_string(&group.join(file)).ok();
     let enabled = read("cgroup.subtree_control").unwrap_or_default();
     let files = DEFAULTS.iter().filter(|(name, _)| *name == controller).flat_map(|(_, files)| *files);
-    // Some kernels show `max 100000` in cpu.max, and a line per device after the default of io.weight.
-    let set = |(file, default): &(&str, &str)| {
+    // cpu.max has a second word, the period, as in `max 100000`, which does not count.
+    let is_set = |(file, default): &(&str, &str)| {
         read(file).is_some_and(|text| {
             let text = text.trim();
             let first_word_counts = *file == "cpu.max";
             if first_word_counts { first_word(text) != *default } else { text != *default }
         })
     };
-    enabled.split_whitespace().any(|name| name == controller) || files.copied().any(|file| set(&file))
+    enabled.split_whitespace().any(|name| name == controller) || files.copied().any(|file| is_set(&file))
 }
 
 fn created(entry: &Entry) -> Option<&PathBuf> {
@@ -362,15 +381,17 @@ fn is_gone(err: &io::Error) -> bool {
     err.kind() == io::ErrorKind::NotFound || matches!(err.raw_os_error(), Some(libc::ENODEV | libc::ENXIO))
 }
 
-/// Restores a device's line, unless it is already restored, gone, or differs from `given` because another program changed it.
+/// Restores the line of one device in a file with a line per device. Leaves the line alone if it is already restored, if the
+/// file or device is gone, or if it differs from `given`, the line that the daemon wrote: another program then changed it. The
+/// kernel may show more words than were written, so a line counts as restored if it has all words of `original`.
 fn write_line_back(path: &Path, original: &str, given: &str, undone: &mut Undone) -> io::Result<()> {
-    let now = match host::read_to_string(path) {
-        Ok(now) => now,
+    let current = match host::read_to_string(path) {
+        Ok(current) => current,
         Err(err) if is_gone(&err) => return Ok(()),
         Err(err) => return Err(err),
     };
     let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<BTreeSet<String>>();
-    let line = now.lines().find(|line| first_word(line) == first_word(original)).map(words);
+    let line = current.lines().find(|line| first_word(line) == first_word(original)).map(words);
     if line.as_ref().is_some_and(|line| words(original).is_subset(line)) {
         return Ok(());
     }
@@ -390,17 +411,18 @@ fn write_line_back(path: &Path, original: &str, given: &str, undone: &mut Undone
     Ok(())
 }
 
-/// Restores a file's content. False if the file is gone or unchanged.
+/// Restores a file's content. False if the file is gone, or has the original content already.
 fn write_back(path: &Path, original: &str) -> io::Result<bool> {
-    let now = match host::read_to_string(path) {
-        Ok(now) => now,
+    let current = match host::read_to_string(path) {
+        Ok(current) => current,
         Err(err) if is_gone(&err) => return Ok(false),
         Err(err) => return Err(err),
     };
-    if now.trim() == original.trim() {
+    if current.trim() == original.trim() {
         return Ok(false);
     }
-    // Never zero bytes: the kernel ignores such a write, which would not empty a CPU list.
+    // With a line break, even if the original is empty: the kernel ignores a write of zero bytes, so a CPU list would not
+    // become empty.
     let text = format!("{}\n", original.trim_end());
     match host::overwrite(path, &text) {
         Err(error) if error.raw_os_error() == Some(libc::ENOSPC) && path.ends_with("cpuset.cpus") => {
@@ -411,6 +433,7 @@ fn write_back(path: &Path, original: &str) -> io::Result<bool> {
     Ok(true)
 }
 
+/// The problem to report for an entry that was not undone.
 fn problem_of(entry: &Entry, err: &io::Error) -> String {
     match entry {
         Entry::Moved { process, from } => format!(
@@ -570,7 +593,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_gets_its_first_content_back() {
+    fn a_files_first_recorded_content_is_restored() {
         let dir = tempfile::tempdir().unwrap();
         let (kept, gone) = (dir.path().join("cpu.weight"), dir.path().join("gone"));
         fs::write(&kept, "300\n").unwrap();
@@ -622,7 +645,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_gets_its_first_line_back() {
+    fn a_devices_first_recorded_line_is_restored() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("io.cost.qos");
         let entry = |original: &str| Entry::Line {

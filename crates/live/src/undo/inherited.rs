@@ -1,5 +1,11 @@
-//! Restores what threads inherit from their parents: CPUs, I/O priorities and `oom_score_adj`. Descendants that the journal
-//! does not know are restored, too.
+//! Restores what threads inherit from their parents: CPUs, I/O priorities and `oom_score_adj`.
+//!
+//! Problem: a member forks, and its child inherits a value that the daemon gave. The journal has no entry for the child.
+//!
+//! Algorithm: each pass looks at all processes of the machine. A process in the journal gets back its own original. Another
+//! process that has a value that the daemon gave gets the original of the recorded process that it descends from
+//! ([`recorded_relative`]). A child may inherit the value between being listed and its parent's restoration, so passes are
+//! repeated until one restores nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -16,29 +22,33 @@ use crate::observe::process::{Listed, Pins, ProcFs, ProcessKey, Stat};
 use crate::observe::roster::MARKER;
 use crate::undo::journal::Entry;
 
-/// More rounds than any fork storm needs: each round at least halves the time in which a fork can be missed.
-const ROUNDS_MAX: usize = 50;
+/// The maximum number of passes. More than any fork storm needs: each pass at least halves the time in which a fork can be
+/// missed.
+const PASSES_MAX: usize = 50;
 
 /// A property of a thread that its children inherit.
 pub(super) trait Inherited {
     type Value: Ord + Clone + Display;
-    /// Its name in messages.
+    /// The property's name in messages.
     const NAME: &'static str;
 
-    /// An entry's content, if it is about this property.
+    /// The content of a journal entry; `None` if the entry is about something else.
     fn entry(entry: &Entry) -> Option<Recorded<Self::Value>>;
+    /// A thread's present value.
     fn get(tid: u32) -> io::Result<Self::Value>;
-    /// Sets it on a thread of a pinned process only: `ESRCH` if the thread's number was reused.
+    /// Sets the value of a thread, which must belong to the pinned process: `ESRCH` if the thread's number was reused.
     fn set(process: &Pinned, tid: u32, value: &Self::Value) -> io::Result<()>;
-    /// The counter of restored threads.
+    /// The counter of restored threads in the report.
     fn count(undone: &mut Undone) -> &mut u32;
-    /// The command that restores it by hand.
+    /// The command that restores the value by hand.
     fn remedy(tid: u32, value: &Self::Value) -> String;
 }
 
-/// An entry about an inherited property.
+/// The content of a journal entry about an inherited property.
 pub(super) enum Recorded<V> {
+    /// A process, one of its threads, and the thread's value before the daemon changed it.
     Original(ProcessKey, u32, V),
+    /// A value that the daemon gives to threads.
     Given(V),
 }
 
@@ -62,7 +72,8 @@ impl Inherited for Affinity {
     }
 
     fn set(process: &Pinned, tid: u32, cpus: &CpuSet) -> io::Result<()> {
-        let is_ours = |now: &CpuSet| now.difference(cpus).is_empty();
+        // A subset: the kernel may have narrowed the mask.
+        let is_ours = |current: &CpuSet| current.difference(cpus).is_empty();
         process.give(tid, cpus, (affinity::get, affinity::set), is_ours)
     }
 
@@ -95,7 +106,8 @@ impl Inherited for Priority {
     }
 
     fn set(process: &Pinned, tid: u32, priority: &IoPriority) -> io::Result<()> {
-        process.give(tid, priority, (io_priority::get, io_priority::set_to), |now| now == priority)
+        let is_ours = |current: &IoPriority| current == priority;
+        process.give(tid, priority, (io_priority::get, io_priority::set_to), is_ours)
     }
 
     fn count(undone: &mut Undone) -> &mut u32 {
@@ -141,8 +153,9 @@ impl Inherited for OomScore {
 
 /// What the journal records about one property.
 struct Record<V> {
+    /// The values that the daemon gave.
     given: BTreeSet<V>,
-    /// Originals by process and thread; the latest of each thread.
+    /// The latest original of each thread, by process and thread.
     originals: BTreeMap<ProcessKey, BTreeMap<u32, V>>,
 }
 
@@ -162,13 +175,15 @@ impl<V: Ord + Clone> Record<V> {
         record
     }
 
-    /// The original of a thread of a known process: its own, or that of the main thread, from which it was inherited.
+    /// The original of a thread of a recorded process. A thread without one was created later, and gets the main thread's, or
+    /// if that is unknown any thread's. `None` if the process is not recorded.
     fn original(&self, process: ProcessKey, tid: u32) -> Option<&V> {
         let threads = self.originals.get(&process)?;
         threads.get(&tid).or_else(|| threads.get(&process.pid)).or_else(|| threads.values().next())
     }
 }
 
+/// Restores one property of all threads that have a value of the daemon's. Calls `progress` after each pass that restored some.
 pub(super) fn restore<I: Inherited>(
     entries: &[Entry],
     procfs: &mut ProcFs,
@@ -180,8 +195,8 @@ pub(super) fn restore<I: Inherited>(
         return;
     }
     let mut refused = BTreeMap::new();
-    for _ in 0..ROUNDS_MAX {
-        match round::<I>(&record, procfs, &mut refused) {
+    for _ in 0..PASSES_MAX {
+        match restore_pass::<I>(&record, procfs, &mut refused) {
             Ok(0) => break,
             Ok(restored) => {
                 *I::count(undone) += restored;
@@ -203,7 +218,7 @@ pub(super) fn restore<I: Inherited>(
 type Refused<V> = BTreeMap<u32, (V, io::Error)>;
 
 /// One pass over all processes. Returns how many threads it restored.
-fn round<I: Inherited>(
+fn restore_pass<I: Inherited>(
     record: &Record<I::Value>,
     procfs: &mut ProcFs,
     refused: &mut Refused<I::Value>,
@@ -211,24 +226,25 @@ fn round<I: Inherited>(
     let mut listed: Vec<Listed> = Vec::new();
     procfs.processes(&mut listed)?;
     let mut stats: BTreeMap<u32, Stat> = BTreeMap::new();
-    for entry in listed {
-        if let Some(stat) = procfs.stat(entry.pid)? {
-            stats.insert(entry.pid, stat);
+    for process in listed {
+        if let Some(stat) = procfs.stat(process.pid)? {
+            stats.insert(process.pid, stat);
         }
     }
     let mut restored = 0;
     let (mut threads, mut pins) = (Vec::new(), Pins::default());
     for stat in stats.values().filter(|stat| !stat.kernel_thread) {
         let pid = stat.key.pid;
+        // The recorded process whose originals this process gets.
         let relative = if record.originals.contains_key(&stat.key) {
             Some(stat.key)
-        } else if I::get(pid).is_ok_and(|now| record.given.contains(&now)) {
-            relative(record, procfs, &stats, stat)
+        } else if I::get(pid).is_ok_and(|current| record.given.contains(&current)) {
+            recorded_relative(record, procfs, &stats, stat)
         } else {
             None
         };
         let Some(relative) = relative else { continue };
-        // Its identity was read above. Once pinned, a later process with its number cannot be mistaken for it.
+        // Pinning fails if the number was reused since the process was listed, and prevents reuse from now on.
         let process = match pins.pin(procfs, stat.key) {
             Ok(process) => process,
             Err(err) if err.raw_os_error() == Some(libc::ESRCH) => continue,
@@ -246,7 +262,8 @@ fn round<I: Inherited>(
     Ok(restored)
 }
 
-/// 1 if the thread was restored now.
+/// Restores a thread's original value if the thread has a value that the daemon gave. Returns 1 if that changed the value, else
+/// 0. A thread in `refused` is not tried again.
 fn restore_thread<I: Inherited>(
     record: &Record<I::Value>,
     relative: ProcessKey,
@@ -254,12 +271,12 @@ fn restore_thread<I: Inherited>(
     tid: u32,
     refused: &mut Refused<I::Value>,
 ) -> u32 {
-    let (Ok(now), Some(original)) = (I::get(tid), record.original(relative, tid)) else { return 0 };
-    if now == *original || !record.given.contains(&now) || refused.contains_key(&tid) {
+    let (Ok(current), Some(original)) = (I::get(tid), record.original(relative, tid)) else { return 0 };
+    if current == *original || !record.given.contains(&current) || refused.contains_key(&tid) {
         return 0;
     }
     match I::set(process, tid, original) {
-        Ok(()) => u32::from(I::get(tid).is_ok_and(|after| after != now)),
+        Ok(()) => u32::from(I::get(tid).is_ok_and(|after| after != current)),
         Err(err) if err.raw_os_error() == Some(libc::ESRCH) => 0,
         Err(err) => {
             refused.insert(tid, (original.clone(), err));
@@ -268,38 +285,39 @@ fn restore_thread<I: Inherited>(
     }
 }
 
-/// The member that an unknown process descends from: an ancestor; if its parent is gone, a member of its session; else the
-/// member with the same marker in its environment.
-fn relative<V>(
+/// The recorded process from which a process without an entry probably inherited its value: its nearest recorded ancestor; if
+/// its parent has ended, a recorded process of its session; else a recorded process with the same marker in its environment.
+fn recorded_relative<V>(
     record: &Record<V>,
     procfs: &mut ProcFs,
     stats: &BTreeMap<u32, Stat>,
     stat: &Stat,
 ) -> Option<ProcessKey> {
-    let is_member = |stat: &&Stat| record.originals.contains_key(&stat.key);
-    let mut ancestor = stats.get(&stat.parent);
+    let is_recorded = |stat: &&Stat| record.originals.contains_key(&stat.key);
+    let mut next = stats.get(&stat.parent);
     for _ in 0..stats.len() {
-        match ancestor {
-            Some(found) if is_member(&found) => return Some(found.key),
-            Some(found) => ancestor = stats.get(&found.parent),
+        match next {
+            Some(ancestor) if is_recorded(&ancestor) => return Some(ancestor.key),
+            Some(ancestor) => next = stats.get(&ancestor.parent),
             None => break,
         }
     }
-    // Its parent is alive and in its session: its ancestry is known, and no member is in it.
+    // The parent is alive and in the same session, so the process was not orphaned: its whole ancestry was searched above.
     if stats.get(&stat.parent).is_some_and(|parent| parent.session == stat.session) {
         return None;
     }
-    let in_session = stats.values().find(|other| other.session == stat.session && is_member(other));
+    let in_session = stats.values().find(|other| other.session == stat.session && is_recorded(other));
     // The session's number is not reused while the session lasts, even after its leader has ended.
     let leader = || record.originals.keys().copied().find(|key| key.pid == stat.session);
-    if let Some(found) = in_session.map(|other| other.key).or_else(leader) {
-        return Some(found);
+    if let Some(relative) = in_session.map(|other| other.key).or_else(leader) {
+        return Some(relative);
     }
-    same_marker(record, procfs, stats, stat.key.pid).ok()?
+    recorded_with_same_marker(record, procfs, stats, stat.key.pid).ok()?
 }
 
-/// A member of the same user with the same marker in its environment. Another user could have forged the marker.
-fn same_marker<V>(
+/// A recorded process of the same user with the same marker in its environment. Of the same user, because another user could
+/// have forged the marker.
+fn recorded_with_same_marker<V>(
     record: &Record<V>,
     procfs: &mut ProcFs,
     stats: &BTreeMap<u32, Stat>,
@@ -309,8 +327,9 @@ fn same_marker<V>(
         return Ok(None);
     };
     for other in stats.values().filter(|other| record.originals.contains_key(&other.key)) {
-        let same_user = procfs.identity(other.key.pid)?.is_some_and(|theirs| theirs.uid == identity.uid);
-        if same_user && procfs.variable(other.key.pid, MARKER)?.as_ref() == Some(&marker) {
+        let others_identity = procfs.identity(other.key.pid)?;
+        let is_same_user = others_identity.is_some_and(|others_identity| others_identity.uid == identity.uid);
+        if is_same_user && procfs.variable(other.key.pid, MARKER)?.as_ref() == Some(&marker) {
             return Ok(Some(other.key));
         }
     }

@@ -3,13 +3,13 @@
 //! Problem: a daemon that dies must leave nothing stopped, pinned or restricted behind.
 //!
 //! Algorithm: before the first change to a process or a file, an entry with its original state is appended to a file on a
-//! memory file system. The caretaker, a process that exists only for this, holds the read end of a pipe whose write end the
-//! daemon alone holds. When the daemon ends, for any reason, the caretaker reads the journal, undoes everything, last entry
-//! first, and removes the file. A regular shutdown takes the same path, so undoing is exercised every time. If both processes
-//! are killed, the next start finds the journal and undoes it first.
+//! memory file system. When the daemon ends, for any reason, the caretaker ([`caretaker`](super::caretaker)), a process that
+//! exists only for this, reads the journal, undoes everything, and removes the file. A regular shutdown takes the same path,
+//! so undoing is exercised every time. If daemon and caretaker are killed together, the next start finds the journal and undoes
+//! it first.
 //!
 //! Properties: undoing is idempotent. An entry whose change was never made is harmless. A process is identified by number and
-//! start time, so that a reused number is never touched.
+//! start time, so that a process that reused the number is never touched.
 
 mod text;
 
@@ -33,21 +33,21 @@ use crate::undo::lifeline::Beats;
 /// A change to undo, or the end of one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Entry {
-    /// A thread's own affinity is about to be replaced; this is the original.
+    /// A thread's own affinity is about to be replaced.
     Affinity {
         /// The thread's process.
         process: ProcessKey,
         /// The thread.
         tid: u32,
-        /// The CPUs it was allowed to run on.
+        /// The original: the CPUs on which the thread could run.
         cpus: CpuSet,
     },
-    /// A mask that the daemon gives to threads. An unknown descendant of a member that has this mask inherited it.
+    /// A mask that the daemon gives to threads. If a member's descendant without an entry has this mask, it inherited the mask.
     AffinityGiven {
         /// The mask.
         cpus: CpuSet,
     },
-    /// A thread's own I/O priority is about to be replaced; this is the original.
+    /// A thread's own I/O priority is about to be replaced.
     Priority {
         /// The thread's process.
         process: ProcessKey,
@@ -61,7 +61,7 @@ pub enum Entry {
         /// The priority.
         priority: IoPriority,
     },
-    /// A process's own `oom_score_adj` is about to be replaced; this is the original.
+    /// A process's own `oom_score_adj` is about to be replaced.
     OomScore {
         /// The process.
         process: ProcessKey,
@@ -73,14 +73,14 @@ pub enum Entry {
         /// The value.
         value: i16,
     },
-    /// The autogroup of the daemon's session is about to get another nice value. The daemon has ended when this is undone, so
-    /// the entry identifies the autogroup and no process.
+    /// The autogroup of the daemon's session is about to get another nice value. The entry identifies the autogroup and no
+    /// process, because the daemon has ended when the change is undone.
     Autogroup {
-        /// Its number, which is never reused.
+        /// The autogroup's number, which is never reused.
         number: u64,
         /// The original nice value.
         nice: i32,
-        /// The value that the daemon is about to set. If the value differs from it later, another program changed it.
+        /// The nice value that the daemon is about to set. A later value other than `given` was set by another program.
         given: i32,
     },
     /// A process is about to be stopped (SIGSTOP).
@@ -88,20 +88,20 @@ pub enum Entry {
         /// The process.
         process: ProcessKey,
     },
-    /// A stopped process was continued. Cancels the earlier entry, so that a later stop by the process's own user is left
+    /// A stopped process was continued. Cancels its [`Entry::Stopped`], so that a later stop by the process's own user is left
     /// alone.
     Continued {
         /// The process.
         process: ProcessKey,
     },
-    /// A descendant of this process is about to be stopped. This process runs now, and may stop itself when it learns of that,
-    /// as su, sudo and script do. If it did, it must be continued.
+    /// A descendant of this running process is about to be stopped. When it learns of the stop, the process may stop itself, as
+    /// su, sudo and script do. It must then be continued.
     MayFollow {
         /// The process.
         process: ProcessKey,
     },
-    /// No descendant of this process is stopped any more, and it runs. Cancels the earlier entry, so that a later stop by its
-    /// user is left alone.
+    /// This process runs, and the daemon keeps no descendant of it stopped any more. Cancels its [`Entry::MayFollow`], so that a
+    /// later stop by its user is left alone.
     NoLongerFollows {
         /// The process.
         process: ProcessKey,
@@ -110,7 +110,7 @@ pub enum Entry {
     Moved {
         /// The process.
         process: ProcessKey,
-        /// The full path of the control group it was in.
+        /// The full path of the control group that the process was in.
         from: PathBuf,
     },
     /// A cgroup is about to be created.
@@ -120,12 +120,12 @@ pub enum Entry {
     },
     /// systemd is about to be asked for a scope.
     Scope {
-        /// The directory of the control group that it will have.
+        /// The directory of the control group that the scope will have.
         cgroup: PathBuf,
     },
-    /// A scope has ended, or was not made. Cancels the earlier entry.
+    /// A scope has ended, or was not made. Cancels its [`Entry::Scope`].
     ScopeEnded {
-        /// The directory of the control group that it had.
+        /// The directory of the control group that the scope had.
         cgroup: PathBuf,
     },
     /// A group of `resctrl` is about to be made.
@@ -142,10 +142,10 @@ pub enum Entry {
     Knob {
         /// The file.
         path: PathBuf,
-        /// Its content, to write back.
+        /// The file's present content, to write back.
         original: String,
     },
-    /// The file is managed by another program again, or gone. Cancels the earlier entries.
+    /// The file is managed by another program again, or gone. Cancels its [`Entry::Knob`] and [`Entry::Line`] entries.
     KnobReleased {
         /// The file.
         path: PathBuf,
@@ -156,8 +156,8 @@ pub enum Entry {
         path: PathBuf,
         /// The text to write to restore the line; it begins with the device.
         original: String,
-        /// The text that is about to be written. If the line differs from it later, another program changed it. Empty in a
-        /// journal of an older version.
+        /// The text that is about to be written. A line that differs from `given` later was changed by another program. Empty in
+        /// a journal of an older version.
         given: String,
     },
     /// A property of a systemd unit is about to be set.
@@ -166,10 +166,10 @@ pub enum Entry {
         instance: Instance,
         /// The systemd unit.
         unit: String,
-        /// Its state before.
+        /// The property, and its present value and drop-in.
         former: Former,
     },
-    /// A value that the daemon gives to a property. If the property has another value later, an administrator set it.
+    /// A value that the daemon gives to a property. A value that was never given was set by an administrator.
     PropertyGiven {
         /// The systemd instance.
         instance: Instance,
@@ -180,7 +180,7 @@ pub enum Entry {
         /// The value.
         value: Value,
     },
-    /// A property was reverted, or its systemd unit is gone. Cancels the earlier entries.
+    /// A property was reverted, or its systemd unit is gone. Cancels the earlier entries about the property.
     PropertyReverted {
         /// The systemd instance.
         instance: Instance,
@@ -200,8 +200,9 @@ const COMPACT_BYTES: u64 = 1 << 20;
 /// The largest journal that is written or read: some two million entries, of which the latest of each thread matters.
 const BYTES_MAX: u64 = 256 << 20;
 
-/// How long a new daemon waits for the caretaker of a dead one: it usually needs less than a second, plus some time for each
-/// KiB of journal (about thirty control groups), bounded by what a user would wait.
+/// How long a new daemon waits for the caretaker of a dead daemon to finish undoing: a fixed time, plus a time for each KiB of
+/// journal (about thirty control groups), up to a maximum that a user may be willing to wait. Undoing usually takes less than
+/// a second.
 const TAKE_OVER: Duration = Duration::from_secs(3);
 const TAKE_OVER_PER_KIB: Duration = Duration::from_millis(500);
 const TAKE_OVER_MAX: Duration = Duration::from_secs(60);
@@ -211,25 +212,27 @@ const TAKE_OVER_MAX: Duration = Duration::from_secs(60);
 pub struct Journal {
     file: File,
     path: PathBuf,
+    /// The file's size, up to the end of its last whole entry.
     bytes: u64,
-    /// Whether a partial entry follows those bytes that could not be truncated.
+    /// Whether a partial entry follows the whole entries, because truncating the file failed.
     torn: bool,
-    /// The size at which it is compacted next.
+    /// The size at which the file is compacted next.
     compact_at: u64,
-    /// Does nothing if there is no caretaker.
+    /// The heartbeats to the caretaker, which do nothing if there is no caretaker.
     beats: Beats,
-    /// Above this size nothing is recorded: [`BYTES_MAX`].
+    /// The largest size to which the file may grow: [`BYTES_MAX`], or less in tests.
     bytes_max: u64,
 }
 
 impl Journal {
-    /// Opens the journal in `dir`, creating the directory if needed, and returns what an earlier daemon left to undo. Pass that
-    /// to [`undo`](crate::undo::undo) and then call [`Journal::clear`]; until then the entries stay in the file.
+    /// Opens the journal in `dir`, creating the directory if needed. Also returns the entries that an earlier daemon left to
+    /// undo. Pass them to [`undo`](crate::undo::undo) and then call [`Journal::clear`]; until then they stay in the file.
     ///
-    /// The directory should be on a memory file system: nothing in the journal outlives a reboot.
+    /// The directory should be on a memory file system: nothing that the journal lists outlives a reboot.
     ///
-    /// Errors: a running daemon holds the journal; another user owns it or may write it, and so could have us undo anything; it
-    /// has another version, whose entries this program cannot undo; it is no journal. The file is left unchanged.
+    /// Errors, all of which leave the file unchanged: a running daemon holds the journal; another user owns the file or may
+    /// write it, and so could have us undo anything; the file has another version, whose entries this program cannot undo; the
+    /// file is no journal.
     pub fn create(dir: &Path) -> Result<(Journal, Vec<Entry>), LiveError> {
         let path = dir.join(FILE_NAME);
         host::make_dirs(dir).map_err(|err| failed(dir, "create", err))?;
@@ -255,9 +258,9 @@ impl Journal {
         Ok((journal, leftover))
     }
 
-    /// Appends entries, in one write. They are in the file when this returns: only then may the changes be made.
+    /// Appends entries, in one write. The changes may be made only after this has returned, when the entries are in the file.
     ///
-    /// Errors: `FileTooLarge` if the journal would exceed the size that a caretaker reads; otherwise the kernel's.
+    /// Errors: `FileTooLarge` if the journal would exceed the size that a caretaker reads; otherwise the kernel's error.
     pub fn record(&mut self, entries: &[Entry]) -> io::Result<()> {
         if entries.is_empty() {
             return Ok(());
@@ -269,16 +272,16 @@ impl Journal {
         for entry in entries {
             text::write(&mut lines, entry);
         }
-        let after = |journal: &Journal| journal.bytes.saturating_add(lines.len() as u64);
-        if after(self) > self.bytes_max {
+        let size_after = |journal: &Journal| journal.bytes.saturating_add(lines.len() as u64);
+        if size_after(self) > self.bytes_max {
             self.compact()?;
-            if after(self) > self.bytes_max {
+            if size_after(self) > self.bytes_max {
                 let why = format!("the journal would have more than {} MiB", self.bytes_max >> 20);
                 return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
             }
         }
         self.append(&lines)?;
-        // The entries are written even if compaction fails.
+        // The entries are written, so a failed compaction is no error; it is tried again at twice the size.
         if self.bytes >= self.compact_at && self.compact().is_err() {
             self.compact_at = self.bytes * 2;
         }
@@ -295,7 +298,7 @@ impl Journal {
         &self.beats
     }
 
-    /// Removes all entries, once they are undone.
+    /// Removes all entries. Call this once they are undone.
     pub fn clear(&mut self) -> Result<(), LiveError> {
         let cleared = self.file.set_len(0).and_then(|()| {
             self.bytes = 0;
@@ -316,6 +319,7 @@ impl Journal {
         )
     }
 
+    /// Writes lines at the end of the file: all of them, or none after an error.
     fn append(&mut self, lines: &[u8]) -> io::Result<()> {
         if self.torn {
             self.file.set_len(self.bytes)?;
@@ -324,24 +328,24 @@ impl Journal {
         let written = self.file.write_all(lines);
         match written {
             Ok(()) => self.bytes += lines.len() as u64,
-            // A part of the lines may be there (a full file system): truncate it, or the next entry would continue it.
+            // A part of the lines may have been written (a full file system): truncate it, or the next entry would continue it.
             Err(_) => self.torn = self.file.set_len(self.bytes).is_err(),
         }
         written
     }
 
-    /// Rewrites the file without superseded entries and those of ended processes. Doubles the next bound if that freed little:
-    /// many processes need a long journal.
+    /// Rewrites the file without superseded entries and entries of ended processes. The next compaction is due at twice the new
+    /// size, so that a journal of many living processes is not compacted again and again.
     fn compact(&mut self) -> io::Result<()> {
         let mut procfs = ProcFs::open(Path::new("/proc")).map_err(io::Error::other)?;
         self.file.rewind()?;
         let content = self.file.read_at_most(self.bytes_max)?;
-        // Unread entries would be lost.
+        // Entries that were not read would be lost.
         if content.len() as u64 != self.bytes {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         let entries = compacted(&text::parse(&content)?, |key| {
-            // When in doubt, keep it.
+            // If /proc cannot be read, keep the entry.
             is_alive(&mut procfs, key).unwrap_or(true)
         });
         let mut lines = text::HEADER.to_vec();
@@ -361,8 +365,8 @@ impl Journal {
     }
 }
 
-/// Takes over a journal to undo it: waits for its lock, and returns its entries with a guard that removes the file. `None` if
-/// there is no journal, or if another program holds it and will undo it.
+/// Takes over a journal to undo it: waits up to [`TAKE_OVER`] for the lock, and returns the entries with a guard that can remove
+/// the file. `None` if there is no journal, or if another process holds the lock and will undo the journal.
 pub(crate) fn take_over(path: &Path) -> Result<Option<(Vec<Entry>, Taken)>, LiveError> {
     if !host::is_there(path).map_err(|err| failed(path, "examine", err))? {
         return Ok(None);
@@ -377,7 +381,7 @@ pub(crate) fn take_over(path: &Path) -> Result<Option<(Vec<Entry>, Taken)>, Live
     Ok(Some((entries, Taken { _file: file, path: path.to_owned() })))
 }
 
-/// A journal whose lock this process holds while it undoes it.
+/// A journal that this process undoes, and whose lock it holds meanwhile.
 pub(crate) struct Taken {
     _file: File,
     path: PathBuf,
@@ -396,21 +400,23 @@ fn take_over_after(bytes: u64) -> Duration {
     TAKE_OVER_PER_KIB.saturating_mul(kib).saturating_add(TAKE_OVER).min(TAKE_OVER_MAX)
 }
 
-/// Opens a journal and waits for its lock, up to `patience` for its size. The previous holder may replace or remove the file
-/// meanwhile: what counts is a lock on the file that has the name now.
+/// Opens a journal and locks it. Waits up to `patience`, which depends on the journal's size in bytes, for another process to
+/// release the lock. That process may replace or remove the file meanwhile. So after each attempt the lock only counts if
+/// `path` still names the locked file.
 fn open_locked(path: &Path, patience: impl Fn(u64) -> Duration) -> Result<File, LiveError> {
     let begin = Instant::now();
     loop {
         let mut file = open(path).map_err(|err| failed(path, "open", err))?;
         let locked = file.lock();
-        let own = file.look().map_err(|err| failed(path, "examine", err))?;
+        let opened = file.look().map_err(|err| failed(path, "examine", err))?;
         let named = host::look(path).ok();
-        let same = named.is_some_and(|named| (named.dev(), named.ino()) == (own.dev(), own.ino()));
-        if locked.is_ok() && same {
+        let is_same_file =
+            named.is_some_and(|named| (named.dev(), named.ino()) == (opened.dev(), opened.ino()));
+        if locked.is_ok() && is_same_file {
             file.rewind().map_err(|err| failed(path, "read", err))?;
             return Ok(file);
         }
-        if begin.elapsed() > patience(own.len()) {
+        if begin.elapsed() > patience(opened.len()) {
             return Err(LiveError::Unavailable {
                 what: format!("{} is locked by another running commonhold", path.display()),
                 remedy: "stop that one first, or give this one another directory".to_owned(),
@@ -433,30 +439,34 @@ fn failed(path: &Path, what: &str, source: io::Error) -> LiveError {
             "; no daemon writes such a file: find out who did, and move it away"
         }
         io::ErrorKind::InvalidData => {
-            "; it was left unchanged, since processes that it lists may still be stopped or confined: run the version of commonhold that \
-             wrote it, which undoes that, or continue processes yourself (kill -CONT PID) and then remove the file"
+            "; it was left unchanged, since processes that it lists may still be stopped or confined: run the version of \
+             commonhold that wrote it, which undoes that, or continue processes yourself (kill -CONT PID) and then remove the \
+             file"
         }
         _ => "",
     };
     LiveError::File { path: path.to_owned(), what: what.to_owned(), source, remedy: remedy.to_owned() }
 }
 
-/// The device that a line is about.
+/// The first word of a line, which in a file with one line per device names the device; empty if the line is.
 pub(crate) fn first_word(line: &str) -> &str {
     line.split_whitespace().next().unwrap_or_default()
 }
 
-/// The entries that still matter, in order.
+/// The entries that still matter, in the journal's order.
 ///
-/// For affinities and priorities of a thread, and scores and origins of a process, the latest counts: its owner may have
-/// changed the value in between. For a file and an autogroup the first counts, because the others are our own values; a file
-/// that was released starts over. A stopped process that was continued needs no entry. For a property that is still changed,
-/// its first former state and the last two given values count.
+/// - Of the affinities and priorities of a thread, and of the scores and origins of a process, the latest entry counts: the
+///   owner may have changed the value in between.
+/// - Of the entries about a file, a device's line or an autogroup, the first counts: later ones found the daemon's own value.
+///   After a release of the file, the next entry counts as the first.
+/// - Of a property that is still changed, the first former state and the last two given values count.
+/// - Of entries of equal content, one counts. Cancelled entries do not count, nor do entries of processes that are not `alive`.
 pub(crate) fn compacted(entries: &[Entry], mut alive: impl FnMut(ProcessKey) -> bool) -> Vec<Entry> {
+    // Backwards: drop the entries that a later entry supersedes or cancels. Each set has what later entries were about.
     let (mut threads, mut stops, mut origins) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     let (mut prioritized, mut scored, mut following) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
-    let (mut back, mut given_values, mut left) = (BTreeSet::new(), BTreeMap::new(), BTreeSet::new());
-    let mut over = BTreeSet::new();
+    let (mut reverted, mut given_counts) = (BTreeSet::new(), BTreeMap::new());
+    let (mut released_files, mut ended_scopes) = (BTreeSet::new(), BTreeSet::new());
     let mut kept: Vec<&Entry> = Vec::new();
     for entry in entries.iter().rev() {
         let keep = match entry {
@@ -475,24 +485,26 @@ pub(crate) fn compacted(entries: &[Entry], mut alive: impl FnMut(ProcessKey) -> 
             }
             Entry::Moved { process, .. } => origins.insert(*process) && alive(*process),
             Entry::ScopeEnded { cgroup } => {
-                over.insert(cgroup);
+                ended_scopes.insert(cgroup);
                 false
             }
-            Entry::Scope { cgroup } => !over.contains(cgroup),
+            Entry::Scope { cgroup } => !ended_scopes.contains(cgroup),
             Entry::PropertyReverted { instance, unit, property } => {
-                back.insert((instance, unit, *property));
+                reverted.insert((instance, unit, *property));
                 false
             }
             Entry::KnobReleased { path } => {
-                left.insert(path);
+                released_files.insert(path);
                 false
             }
-            Entry::Knob { path, .. } | Entry::Line { path, .. } => !left.contains(path),
-            Entry::Property { instance, unit, former } => !back.contains(&(instance, unit, former.property)),
+            Entry::Knob { path, .. } | Entry::Line { path, .. } => !released_files.contains(path),
+            Entry::Property { instance, unit, former } => {
+                !reverted.contains(&(instance, unit, former.property))
+            }
             Entry::PropertyGiven { instance, unit, property, .. } => {
-                let times = given_values.entry((instance, unit, *property)).or_insert(0);
-                *times += 1;
-                *times <= 2 && !back.contains(&(instance, unit, *property))
+                let count = given_counts.entry((instance, unit, *property)).or_insert(0);
+                *count += 1;
+                *count <= 2 && !reverted.contains(&(instance, unit, *property))
             }
             Entry::AffinityGiven { .. }
             | Entry::PriorityGiven { .. }
@@ -506,11 +518,12 @@ pub(crate) fn compacted(entries: &[Entry], mut alive: impl FnMut(ProcessKey) -> 
             kept.push(entry);
         }
     }
-    let (mut given, mut created, mut knobs) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+    // Forwards: drop the entries of which an earlier one counts. Each set has what earlier entries were about.
+    let (mut masks, mut created, mut knobs) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     let (mut lines, mut priorities, mut scores) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     let (mut properties, mut autogroups) = (BTreeSet::new(), BTreeSet::new());
-    let first = kept.into_iter().rev().filter(|entry| match entry {
-        Entry::AffinityGiven { cpus } => given.insert(cpus.clone()),
+    let first_entries = kept.into_iter().rev().filter(|entry| match entry {
+        Entry::AffinityGiven { cpus } => masks.insert(cpus.clone()),
         Entry::PriorityGiven { priority } => priorities.insert(*priority),
         Entry::OomScoreGiven { value } => scores.insert(*value),
         Entry::Autogroup { number, .. } => autogroups.insert(*number),
@@ -525,10 +538,10 @@ pub(crate) fn compacted(entries: &[Entry], mut alive: impl FnMut(ProcessKey) -> 
         }
         _ => true,
     });
-    first.cloned().collect()
+    first_entries.cloned().collect()
 }
 
-/// Records entries before a change is made.
+/// Records entries before a change is made. After an error the change must not be made.
 pub(crate) fn record(journal: &mut Journal, entries: &[Entry]) -> Result<(), LiveError> {
     journal.record(entries).map_err(|source| LiveError::File {
         path: PathBuf::from("journal"),
@@ -610,7 +623,7 @@ mod tests {
 
     /// Half of the entries are written, and then the file system is full: none of them remains, and later entries are whole.
     #[test]
-    fn a_short_write_leaves_nothing_of_itself() {
+    fn a_short_write_is_truncated_away() {
         let dir = tempfile::tempdir().unwrap();
         let (mut journal, _) = Journal::create(dir.path()).unwrap();
         journal.record(&[stopped(1)]).unwrap();

@@ -1,10 +1,11 @@
 //! The pipe from the daemon to its caretaker. End of file means that the daemon has ended; bytes are heartbeats.
 //!
-//! Problem: a daemon that is itself stopped (SIGSTOP, a debugger), or hangs, does not continue the processes it stopped.
+//! Problem: a daemon that is itself stopped (SIGSTOP, a debugger), or hangs, does not continue the processes that it stopped.
 //!
 //! Algorithm: before the first process is stopped, the daemon starts the caretaker's watchdog ([`WATCH`]). From then on each
-//! turn of its loop writes a heartbeat, at most one in [`BEAT_NS`]. When no process is stopped any more, it ends the watchdog
-//! ([`REST`]). So a caretaker with nothing to watch sleeps without a timeout, and nothing is written while nothing is stopped.
+//! iteration of the daemon's loop writes a heartbeat, at most one in [`BEAT_NS`]. When no process is stopped any more, the
+//! daemon ends the watchdog ([`REST`]). So a caretaker without a running watchdog sleeps without a timeout, and nothing is
+//! written while no process is stopped.
 //!
 //! Properties: the daemon never waits for its caretaker. If the pipe is full, the caretaker has enough heartbeats to read.
 
@@ -20,21 +21,22 @@ pub(super) const WATCH: u8 = b'w';
 /// No process is stopped.
 pub(super) const REST: u8 = b'r';
 
-/// The shortest time between two heartbeats.
+/// The minimum interval between two heartbeats (a rate limit).
 const BEAT_NS: Time = 250_000_000;
 
-/// How long the caretaker waits for a heartbeat. Turns are at most a second apart where a scan takes long, which with
-/// [`BEAT_NS`] is still in time. What a stalled daemon has stopped runs again within two seconds.
+/// How long the caretaker waits for a heartbeat. Iterations of the daemon's loop are at most a second apart, where a scan takes
+/// long; even with [`BEAT_NS`] on top, the heartbeat is in time. Processes that a stalled daemon has stopped run again within
+/// two seconds.
 pub(super) const PATIENCE_NS: Time = 1_500_000_000;
 
-/// After a gap of this length between two turns, the caretaker may have continued the stopped processes.
+/// After a gap of this length between two iterations, the caretaker may have continued the stopped processes.
 const GAP_NS: Time = 1_000_000_000;
 
-/// The daemon's end. Dropping it tells the caretaker to undo everything.
+/// The daemon's end of the pipe. Dropping it makes the caretaker undo everything.
 #[derive(Debug)]
 pub(super) struct Lifeline(Arc<Mutex<Line>>);
 
-/// Sends heartbeats for code that stops processes. It does not keep the pipe open.
+/// A handle with which code that stops processes sends heartbeats. It does not keep the pipe open: that would delay undoing.
 #[derive(Debug, Clone, Default)]
 pub struct Beats(Weak<Mutex<Line>>);
 
@@ -43,17 +45,20 @@ struct Line {
     pipe: OwnedFd,
     /// Whether the caretaker's watchdog runs.
     watched: bool,
+    /// When a byte was last written.
     written_at: Time,
-    turned_at: Time,
+    /// When the last iteration of the daemon's loop began.
+    iterated_at: Time,
 }
 
 impl Lifeline {
     /// Takes the write end, which must not block.
     pub(super) fn new(pipe: OwnedFd) -> Lifeline {
         let now = clock::now();
-        Lifeline(Arc::new(Mutex::new(Line { pipe, watched: false, written_at: now, turned_at: now })))
+        Lifeline(Arc::new(Mutex::new(Line { pipe, watched: false, written_at: now, iterated_at: now })))
     }
 
+    /// A handle for sending heartbeats.
     pub(super) fn beats(&self) -> Beats {
         Beats(Arc::downgrade(&self.0))
     }
@@ -63,7 +68,7 @@ impl Lifeline {
         if let Ok(line) = Arc::try_unwrap(other.0) {
             let mut next = line.into_inner().unwrap_or_else(PoisonError::into_inner);
             let mut line = locked(&self.0);
-            // The daemon may stall before its next turn: the new caretaker must know of stopped processes at once.
+            // At once, because the daemon may stall before its next iteration.
             if line.watched {
                 next.watched = true;
                 next.write(WATCH);
@@ -85,29 +90,31 @@ impl Beats {
         }
     }
 
-    /// The daemon's loop makes a turn; `stops`: whether any process is stopped. Returns whether the previous turn was so long
-    /// ago that the caretaker may have continued them.
+    /// Sends a heartbeat if one is due. Call this in each iteration of the daemon's loop; `stops` says whether any process is
+    /// stopped. Returns whether the previous iteration was so long ago that the caretaker may have continued the stopped
+    /// processes, so that the daemon must stop them again.
     pub(crate) fn turn(&self, stops: bool) -> bool {
         let Some(line) = self.0.upgrade() else { return false };
         let mut line = locked(&line);
         let now = clock::now();
-        let gap = stops && now.saturating_sub(line.turned_at) >= GAP_NS;
-        line.turned_at = now;
-        let due = !line.watched || now.saturating_sub(line.written_at) >= BEAT_NS;
-        if stops && due {
+        let has_stalled = stops && now.saturating_sub(line.iterated_at) >= GAP_NS;
+        line.iterated_at = now;
+        let is_due = !line.watched || now.saturating_sub(line.written_at) >= BEAT_NS;
+        if stops && is_due {
             line.write(WATCH);
         } else if !stops && line.watched {
             line.write(REST);
         }
         line.watched = stops;
-        gap
+        has_stalled
     }
 }
 
 impl Line {
     fn write(&mut self, byte: u8) {
         self.written_at = clock::now();
-        // Full: there are heartbeats to read. Broken: the daemon's event loop learns that the caretaker ended.
+        // Errors are ignored. If the pipe is full, the caretaker has heartbeats to read. If the pipe is broken, the caretaker
+        // has ended, of which the daemon's event loop learns by itself.
         let _ = rustix::io::write(&self.pipe, &[byte]);
     }
 }
@@ -154,7 +161,7 @@ mod tests {
         let (_theirs, lifeline) = pipe();
         let beats = lifeline.beats();
         assert!(!beats.turn(true));
-        locked(&lifeline.0).turned_at -= GAP_NS;
+        locked(&lifeline.0).iterated_at -= GAP_NS;
         assert!(beats.turn(true) && !beats.turn(true));
     }
 

@@ -1,4 +1,4 @@
-//! The lock of a daemon's directory: two daemons there would undo each other's work.
+//! The lock of a daemon's directory. Two daemons with the same directory would undo each other's changes.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -17,13 +17,13 @@ pub struct Lock {
     _file: File,
 }
 
-/// Locks a directory; `None` if another daemon holds the lock.
+/// Locks a daemon's directory; `None` if another daemon holds the lock.
 ///
-/// Errors: the file cannot be opened or locked, or another user could have made it.
+/// Errors: the lock file cannot be opened or locked, or another user could have made the file.
 pub fn take(directory: &Path) -> Result<Option<Lock>, LiveError> {
     let path = directory.join(FILE_NAME);
     let mut options = OpenOptions::new();
-    // Its content is never read: any size will do.
+    // `u64::MAX`: the content is never read, so a file of any size will do.
     let opened = trust::open_own(&path, options.read(true).append(true).create(true).mode(0o600), u64::MAX);
     let failed = |what: &str, source: io::Error| LiveError::File {
         path: path.clone(),

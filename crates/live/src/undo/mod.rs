@@ -1,16 +1,18 @@
-//! Undoing the changes that a journal records.
+//! Undoes the changes that a journal records.
 //!
-//! Algorithm: in reverse order of the journal. Stopped processes continue. Threads get back their original CPUs and I/O
-//! priorities, processes their `oom_score_adj`. Control groups are emptied and removed. Properties of systemd units are
-//! restored and their drop-ins removed. The autogroup of the daemon's session gets back its nice value. Members keep forking
-//! meanwhile, and a child inherits the affinity and priority of a parent that is not restored yet. So passes are repeated until
-//! one finds nothing to do.
+//! Problem: when the daemon ends, for any reason, nothing may stay stopped, pinned or limited.
 //!
-//! Properties: idempotent.
-//! - A thread is only touched while its mask or priority is one that the daemon gave. A value that its owner chose meanwhile
-//!   stays.
-//! - A process is only continued while it is stopped and the journal says that the daemon stopped it, or that it may have
-//!   stopped itself in response ([`followers`]). A process that a user stopped stays stopped.
+//! Algorithm: one kind of change is undone after another, in the order that [`undo`] needs. Stopped processes continue.
+//! Threads get back their original CPUs and I/O priorities, processes their `oom_score_adj`. Control groups are emptied and
+//! removed. Properties of systemd units are restored and their drop-ins removed. The autogroup of the daemon's session gets
+//! back its nice value. Members keep forking meanwhile, and a child inherits the affinity and priority of a parent that is not
+//! restored yet. So passes over all processes are repeated until a pass restores nothing.
+//!
+//! Properties: undoing is idempotent, and keeps what others changed.
+//! - A thread's affinity or priority is only restored while it has a value that the daemon gave. A value that its owner chose
+//!   meanwhile stays.
+//! - A process is only continued if the journal says that the daemon stopped it, or that it may have stopped itself in response
+//!   ([`followers`]). A process that a user stopped stays stopped.
 //! - A process is only moved while it is in a control group that the daemon made.
 
 mod autogroup;
@@ -112,11 +114,11 @@ impl fmt::Display for Undone {
 
 /// Undoes a journal's entries. `proc` is the mount point of procfs.
 pub fn undo(entries: &[Entry], proc: &Path) -> Undone {
-    undo_visibly(entries, proc, &mut || ())
+    undo_with_progress(entries, proc, &mut || ())
 }
 
-/// Like [`undo`], calling `progress` after each change that was undone.
-pub(crate) fn undo_visibly(entries: &[Entry], proc: &Path, progress: &mut dyn FnMut()) -> Undone {
+/// Like [`undo`], calling `progress` after each change that was undone, so that a waiting daemon does not give up.
+pub(crate) fn undo_with_progress(entries: &[Entry], proc: &Path, progress: &mut dyn FnMut()) -> Undone {
     let mut undone = Undone::default();
     if entries.is_empty() {
         return undone;
@@ -131,64 +133,65 @@ pub(crate) fn undo_visibly(entries: &[Entry], proc: &Path, progress: &mut dyn Fn
     // Stopped processes first: a user may be waiting for one at a terminal.
     continue_stopped(entries, &mut procfs, &mut undone);
     progress();
-    // Before Linux 6.2, moving a process back overwrites its affinity: restore affinities after the groups. Properties come
-    // before the groups: where systemd has set a value, the kernel's file must not be overwritten.
+    // Properties before groups: where systemd has set a value, the kernel's file must not be overwritten.
     let properties = systemd::restore(entries, &mut undone, progress);
-    let is_systemds = |entry: &&Entry| match entry {
-        Entry::Knob { path, .. } => properties.is_systemds(path),
+    let is_settled = |entry: &&Entry| match entry {
+        Entry::Knob { path, .. } => properties.is_settled(path),
         _ => false,
     };
-    let ours: Vec<Entry> = entries.iter().filter(|entry| !is_systemds(entry)).cloned().collect();
-    groups::restore(&ours, &mut procfs, &mut undone, progress);
+    let unsettled: Vec<Entry> = entries.iter().filter(|entry| !is_settled(entry)).cloned().collect();
+    groups::restore(&unsettled, &mut procfs, &mut undone, progress);
+    // Affinities after groups: before Linux 6.2, moving a process between groups overwrites its affinity.
     inherited::restore::<inherited::Affinity>(entries, &mut procfs, &mut undone, progress);
     inherited::restore::<inherited::Priority>(entries, &mut procfs, &mut undone, progress);
     inherited::restore::<inherited::OomScore>(entries, &mut procfs, &mut undone, progress);
     bus::restore(entries, Path::new("/"), &mut undone);
     autogroup::restore(entries, &mut procfs, &mut undone);
+    // The slow stages last: a silent systemd is asked again, and followers may still stop themselves.
     properties.finish(&mut undone, progress);
-    followers::settle(entries, &stopped_ones(entries), &mut procfs, &mut undone);
+    followers::settle(entries, &stopped_processes(entries), &mut procfs, &mut undone);
     undone
 }
 
-/// Continues every stopped and frozen process, and undoes nothing else, because the daemon is alive and only stalled. `tell` is
-/// called after that, and again with the followers that were continued, which takes longer.
-fn continue_all(entries: &[Entry], proc: &Path, tell: &mut dyn FnMut(&Undone)) {
+/// Continues every stopped and frozen process, and undoes nothing else, because the daemon is alive and only stalled. `report`
+/// is called twice: at once for the processes that the daemon stopped, and later for followers, which take longer to find.
+fn continue_all(entries: &[Entry], proc: &Path, report: &mut dyn FnMut(&Undone)) {
     let mut undone = Undone::default();
     match ProcFs::open(proc) {
         Ok(mut procfs) => {
             continue_stopped(entries, &mut procfs, &mut undone);
             groups::thaw(entries, &mut undone);
-            tell(&undone);
-            let mut late = Undone::default();
-            followers::settle(entries, &BTreeSet::new(), &mut procfs, &mut late);
-            tell(&late);
+            report(&undone);
+            let mut undone_later = Undone::default();
+            followers::settle(entries, &BTreeSet::new(), &mut procfs, &mut undone_later);
+            report(&undone_later);
         }
         Err(err) => {
             undone.problems.push(format!("nothing can be continued: {err}"));
-            tell(&undone);
+            report(&undone);
         }
     }
 }
 
-/// Continues the processes that the journal lists as stopped, and then their followers, which would stop again as long as they
-/// see a stopped child.
+/// Continues the processes that the journal lists as stopped, and then their stopped followers. A follower that was continued
+/// first would see a stopped child, and stop itself again.
 fn continue_stopped(entries: &[Entry], procfs: &mut ProcFs, undone: &mut Undone) {
-    let followed = followers::stopped(entries, procfs, undone);
+    let stopped_followers = followers::stopped(entries, procfs, undone);
     // Children before their parents.
-    let mut stopped: Vec<ProcessKey> = stopped_ones(entries).into_iter().collect();
+    let mut stopped: Vec<ProcessKey> = stopped_processes(entries).into_iter().collect();
     stopped.sort_unstable_by_key(|key| std::cmp::Reverse((key.start, key.pid)));
     for key in stopped {
-        // Unconditional: a stop signal sent to a process deep in the kernel takes effect only later. SIGCONT cancels it, and
-        // does nothing to a running process.
+        // Also if the process is not stopped yet: a stop signal to a process deep in the kernel takes effect later. SIGCONT
+        // cancels the pending stop, and does nothing to a running process.
         continue_one(key, procfs, undone, |stat| stat.state != ThreadState::Ended);
     }
-    for key in followed {
+    for key in stopped_followers {
         continue_one(key, procfs, undone, Stat::is_stopped_by_sigstop);
     }
 }
 
-/// Processes that the daemon stopped and did not continue.
-fn stopped_ones(entries: &[Entry]) -> BTreeSet<ProcessKey> {
+/// The processes that the daemon stopped and did not continue.
+fn stopped_processes(entries: &[Entry]) -> BTreeSet<ProcessKey> {
     let mut stopped = BTreeSet::new();
     for entry in entries {
         match entry {
@@ -200,8 +203,14 @@ fn stopped_ones(entries: &[Entry]) -> BTreeSet<ProcessKey> {
     stopped
 }
 
-fn continue_one(key: ProcessKey, procfs: &mut ProcFs, undone: &mut Undone, wanted: fn(&Stat) -> bool) {
-    match signal::send(key.pid, Signal::CONT, || is_now(procfs, key, wanted)) {
+/// Sends SIGCONT to a process if `should_continue` holds for its present state. A process that reused the number gets no signal.
+fn continue_one(
+    key: ProcessKey,
+    procfs: &mut ProcFs,
+    undone: &mut Undone,
+    should_continue: fn(&Stat) -> bool,
+) {
+    match signal::send(key.pid, Signal::CONT, || is_now(procfs, key, should_continue)) {
         Ok(sent) => undone.continued += u32::from(sent),
         Err(err) => undone.problems.push(format!(
             "process {}: cannot continue: {err}; continue it by hand: kill -CONT {}",

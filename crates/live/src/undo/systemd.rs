@@ -1,8 +1,8 @@
 //! Reverts properties of systemd units.
 //!
-//! A systemd that does not answer is asked again at the end, when no process is held any longer. If it still does not answer,
-//! it keeps the values until it is asked again or the machine reboots. Their drop-ins are removed all the same, so that the
-//! values last no longer than the next `daemon-reload`.
+//! A systemd that does not answer is asked again at the end, when no process is stopped or confined any longer. If systemd still
+//! does not answer, the daemon's values stay in force for now. Their drop-ins are removed all the same, so that the values last
+//! no longer than the next `daemon-reload` or reboot.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -14,7 +14,8 @@ use crate::systemd::{Error, Instance, Manager, Property, PropertyChange, Value};
 use crate::undo::journal::Entry;
 
 impl Entry {
-    /// The entries to record before properties of a systemd unit are set.
+    /// The entries to record before properties of a systemd unit are set: for each property its former state, and the values
+    /// given.
     pub fn of_properties(instance: &Instance, unit: &str, changes: &[PropertyChange]) -> Vec<Entry> {
         let mut entries = Vec::new();
         for PropertyChange { former, given } in changes {
@@ -45,15 +46,15 @@ const PAUSES: [Duration; 4] = match cfg!(test) {
 /// The interval of progress reports while waiting.
 const SIGN_OF_LIFE: Duration = Duration::from_millis(500);
 
-/// All changes, by systemd instance and unit.
+/// The changes to revert, by systemd instance, systemd unit and property.
 type AllChanges = BTreeMap<Instance, BTreeMap<String, BTreeMap<Property, PropertyChange>>>;
 
 /// The state of reverting.
 #[derive(Default)]
 pub(super) struct Restored {
-    /// Properties that systemd has the right value for: it reverted them, or another program set them meanwhile. The kernel's
-    /// files follow systemd.
-    systemds: BTreeSet<(String, Property)>,
+    /// The properties, by systemd unit, whose value in systemd is final: systemd reverted the property, or another program set
+    /// it meanwhile. systemd writes the kernel's file.
+    settled: BTreeSet<(String, Property)>,
     /// Instances that must reload their files.
     to_reload: Vec<Manager>,
     /// Instances that did not answer.
@@ -63,17 +64,19 @@ pub(super) struct Restored {
 /// A systemd instance that did not answer.
 struct Silent {
     manager: Manager,
+    /// The error of the call that had no answer.
     error: Error,
-    /// What it has still to revert.
+    /// The changes still to revert.
     units: Units,
-    /// Whether it must reload its files for what it reverted before.
+    /// Whether the instance must reload its files to complete earlier reverts.
     reload: bool,
 }
 
 impl Restored {
-    /// Whether systemd has the right value for a control group's file. The content that the daemon found there may be older:
-    /// the kernel keeps a weight that an administrator reverted (`systemctl revert`) until systemd writes the file.
-    pub(super) fn is_systemds(&self, file: &Path) -> bool {
+    /// Whether systemd has the final value of a control group's file, so that the content from the journal must not be written
+    /// back. That content may be outdated: after an administrator's `systemctl revert`, the kernel keeps the old weight until
+    /// systemd writes the file.
+    pub(super) fn is_settled(&self, file: &Path) -> bool {
         let property = match file.file_name().and_then(|name| name.to_str()) {
             Some("cpuset.cpus") => Property::AllowedCPUs,
             Some("cpu.weight") => Property::CPUWeight,
@@ -83,19 +86,19 @@ impl Restored {
             _ => return false,
         };
         let unit = file.parent().and_then(Path::file_name).and_then(|name| name.to_str());
-        unit.is_some_and(|unit| self.systemds.contains(&(unit.to_owned(), property)))
+        unit.is_some_and(|unit| self.settled.contains(&(unit.to_owned(), property)))
     }
 
-    /// Asks unresponsive instances again, and then has systemd reload its files if it still refers to a removed one. This comes
-    /// last, because it takes long and no process is held meanwhile.
+    /// Asks unresponsive instances again, with exponential back-off, and then has systemd reload its files where that completes
+    /// a revert. Both take long, so call this when no process is stopped or confined any longer.
     pub(super) fn finish(mut self, undone: &mut Undone, progress: &mut dyn FnMut()) {
         for pause in PAUSES {
             if self.silent.is_empty() {
                 break;
             }
             let until = Instant::now() + pause;
-            while let Some(left) = until.checked_duration_since(Instant::now()) {
-                thread::sleep(left.min(SIGN_OF_LIFE));
+            while let Some(remaining) = until.checked_duration_since(Instant::now()) {
+                thread::sleep(remaining.min(SIGN_OF_LIFE));
                 progress();
             }
             for Silent { manager, units, reload, .. } in std::mem::take(&mut self.silent) {
@@ -113,14 +116,15 @@ impl Restored {
     }
 }
 
+/// Has each systemd instance revert the properties that the journal lists. Call [`Restored::finish`] later.
 pub(super) fn restore(entries: &[Entry], undone: &mut Undone, progress: &mut dyn FnMut()) -> Restored {
     let mut restored = Restored::default();
-    // Reverted, or set by an administrator, while the daemon ran.
-    let back = entries.iter().filter_map(|entry| match entry {
+    // Properties that were reverted, or set by an administrator, while the daemon ran.
+    let settled_before = entries.iter().filter_map(|entry| match entry {
         Entry::PropertyReverted { unit, property, .. } => Some((unit.clone(), *property)),
         _ => None,
     });
-    restored.systemds.extend(back);
+    restored.settled.extend(settled_before);
     for (instance, units) in changes(entries) {
         let units = units.into_iter().map(|(unit, changes)| (unit, changes.into_values().collect()));
         let units =
@@ -130,6 +134,7 @@ pub(super) fn restore(entries: &[Entry], undone: &mut Undone, progress: &mut dyn
     restored
 }
 
+/// The changes that the journal lists and that were not reverted while the daemon ran.
 fn changes(entries: &[Entry]) -> AllChanges {
     let mut all = AllChanges::new();
     for entry in entries {
@@ -157,11 +162,11 @@ fn changes(entries: &[Entry]) -> AllChanges {
     all
 }
 
-/// One systemd instance's changes, by unit.
+/// The changes of one systemd instance, by systemd unit.
 type Units = Vec<(String, Vec<PropertyChange>)>;
 
-/// Has one systemd instance revert properties, and reload its files at the end if this or an earlier attempt requires it. Units
-/// without an answer are left for [`Restored::finish`].
+/// Has one systemd instance revert properties. `reload` says whether an earlier attempt already requires a reload of its files.
+/// After the first call without an answer, the remaining units are left for [`Restored::finish`], as is the reload.
 fn restore_all(
     (mut manager, mut reload): (Manager, bool),
     units: Units,
@@ -169,20 +174,21 @@ fn restore_all(
     undone: &mut Undone,
     progress: &mut dyn FnMut(),
 ) {
+    // The error of the call without an answer, and the units from that call on.
     let mut silence: Option<(Error, Units)> = None;
     for (unit, changes) in units {
-        if let Some((_, units)) = &mut silence {
+        if let Some((_, remaining_units)) = &mut silence {
             remove_drop_ins(&changes, &unit, undone);
-            units.push((unit, changes));
+            remaining_units.push((unit, changes));
             continue;
         }
         match manager.revert(&unit, &changes) {
             Ok(reverted) => {
                 undone.properties += reverted.properties;
                 reload |= reverted.reload;
-                let theirs = reverted.left.iter().map(|(property, _)| property);
-                let systemds = theirs.chain(&reverted.set).map(|property| (unit.clone(), *property));
-                restored.systemds.extend(systemds);
+                let set_by_others = reverted.left.iter().map(|(property, _)| property);
+                let settled = set_by_others.chain(&reverted.set).map(|property| (unit.clone(), *property));
+                restored.settled.extend(settled);
                 undone.notices.extend(
                     reverted.left.iter().map(|(property, value)| stays_notice(&unit, *property, value)),
                 );
@@ -208,6 +214,7 @@ fn restore_all(
 /// The remedy if systemd has not reverted properties.
 const REMEDY: &str = "their files are gone, so `systemctl daemon-reload` gives them what they had";
 
+/// Has systemd reload its files, so that it no longer refers to removed drop-ins.
 fn reload(manager: &mut Manager, undone: &mut Undone) {
     match manager.reload() {
         Ok(true) => {}
@@ -218,7 +225,7 @@ fn reload(manager: &mut Manager, undone: &mut Undone) {
     }
 }
 
-/// Removes the drop-ins of properties that systemd was not asked to revert, or did not.
+/// Removes, or restores, the drop-ins of properties that systemd did not revert.
 fn remove_drop_ins(changes: &[PropertyChange], unit: &str, undone: &mut Undone) {
     for change in changes {
         if let Err(error) = change.restore_file() {
@@ -227,6 +234,7 @@ fn remove_drop_ins(changes: &[PropertyChange], unit: &str, undone: &mut Undone) 
     }
 }
 
+/// The notice for a property that another program set meanwhile.
 fn stays_notice(unit: &str, property: Property, value: &Value) -> String {
     let value = value.text(property).replace('\n', ", ");
     let value = if value.is_empty() { "unset".to_owned() } else { value };
@@ -289,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_recorded_and_never_given_is_not_another_programs() {
+    fn a_value_that_was_recorded_and_never_set_is_no_other_programs() {
         let systemd = FakeSystemd::new(true);
         let mut entries = set_properties(&systemd);
         let value = number(9);
@@ -327,9 +335,9 @@ mod tests {
         let (instance, unit, property) = (systemd.instance(), A.to_owned(), Property::CPUWeight);
         entries.push(Entry::PropertyReverted { instance, unit, property });
         let restored = restore(&entries, &mut Undone::default(), &mut || ());
-        let is_systemds = |file: &str| restored.is_systemds(&Path::new("/sys/fs/cgroup/x.slice").join(file));
-        assert!(is_systemds("b.scope/memory.high") && is_systemds("a.slice/cpu.weight"));
-        assert!(!is_systemds("b.scope/memory.max"));
+        let is_settled = |file: &str| restored.is_settled(&Path::new("/sys/fs/cgroup/x.slice").join(file));
+        assert!(is_settled("b.scope/memory.high") && is_settled("a.slice/cpu.weight"));
+        assert!(!is_settled("b.scope/memory.max"));
     }
 
     /// An administrator's weight was reverted (`systemctl revert`) before the daemon set its own, so the kernel's file still
@@ -340,12 +348,12 @@ mod tests {
         let entries = set_properties(&systemd);
         let restored = restore(&entries, &mut Undone::default(), &mut || ());
         let file = Path::new("/sys/fs/cgroup/x.slice/b.scope/cpu.weight");
-        assert!(restored.is_systemds(file));
+        assert!(restored.is_settled(file));
         // Without an answer from systemd, the kernel's file is the only record.
         let systemd = FakeSystemd::new(true);
         let entries = set_properties(&systemd);
         systemd.fail("GetUnit", Fault::Silence);
-        assert!(!restore(&entries, &mut Undone::default(), &mut || ()).is_systemds(file));
+        assert!(!restore(&entries, &mut Undone::default(), &mut || ()).is_settled(file));
     }
 
     /// As on a busy machine, when its daemon is stopped.

@@ -1,13 +1,16 @@
-//! Tickets changed at run time, offers and exchanges, kept for the next daemon.
+//! Records tickets changed at run time, offers and exchanges, for the next daemon.
 //!
-//! Problem: run-time changes must survive a daemon that is killed or restarted. The journal cannot hold them: it is removed
-//! once everything in it is undone, and a daemon's end does not undo these changes.
+//! Problem: these changes must survive a daemon that is killed or restarted. The journal cannot record them: it is removed
+//! once everything in it is undone, and a daemon's end does not undo changes of tickets.
 //!
-//! Algorithm: a file beside the journal lists the tickets of each unit that differ from the contract's, with the contract's
-//! number at that time; funding from other currencies; and standing offers and exchanges in force, except for those that end
-//! with a program. Units are identified by path, because their numbers belong to one daemon. Times are wall-clock times. Before
-//! a change is made, the whole file is written under another name, synced, and renamed. Without rows there is no file. An
-//! unreadable file is never overwritten: it is renamed first.
+//! Algorithm: a file beside the journal lists
+//! - tickets that differ from the contract's, with the number of tickets that the contract had then;
+//! - funding from other currencies;
+//! - standing offers and exchanges in force, except for those that end with a program.
+//!
+//! Units are identified by path, because a unit's number is valid in one daemon only. Times are wall-clock times. Before a
+//! change is made, the whole file is written under another name, synced, and renamed. If nothing is to be recorded, there is no
+//! file. An unreadable file is never overwritten: it is renamed first.
 //!
 //! Properties (tested): what is written reads back. A failed write leaves the old file, or, if only syncing the directory
 //! failed, the new one. Any content is read, or refused, safely. No symbolic link is followed.
@@ -30,10 +33,10 @@ use crate::host::{self, trust};
 /// The file's name in the daemon's directory.
 pub const FILE_NAME: &str = "tickets.json";
 
-/// The version of the format. Other versions are refused, except for 1, which had tickets only.
+/// The version of the format. Version 1, which had tickets only, is read as well; other versions are refused.
 const VERSION: u32 = 2;
 
-/// A longer file is not read. Enough for 100,000 units with tickets of every resource.
+/// The size above which a file is not read. Enough for 100,000 units with tickets of every resource.
 const BYTES_MAX: u64 = 64 << 20;
 
 /// A unit's tickets of a resource that differ from the contract's.
@@ -43,9 +46,10 @@ pub struct KeptTickets {
     pub unit: String,
     /// The resource.
     pub resource: Resource,
-    /// The contract's number when they were changed. If it has another now, the contract was edited since.
+    /// The number of tickets that the contract gave the unit when they were changed. If the contract gives another number now, it
+    /// was edited since.
     pub contract: u64,
-    /// The current number.
+    /// The number of tickets that the unit has instead.
     #[serde(deserialize_with = "some_tickets")]
     pub tickets: u64,
 }
@@ -55,7 +59,7 @@ pub struct KeptTickets {
 pub struct KeptFunds {
     /// The unit's path.
     pub unit: String,
-    /// The path of the unit whose currency it is; `None`: the base currency.
+    /// The path of the unit whose currency the tickets are of; `None`: the base currency.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub of: Option<String>,
     /// The resource.
@@ -68,21 +72,21 @@ pub struct KeptFunds {
 /// A standing offer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptOffer {
-    /// Its number.
+    /// The offer's number.
     pub number: u64,
-    /// The path of the unit that makes it.
+    /// The path of the unit that makes the offer.
     pub unit: String,
-    /// What it gives.
+    /// The tickets that the unit gives.
     pub gives: Offer,
-    /// What it wants in exchange.
+    /// The tickets that the unit wants in exchange.
     pub wants: Offer,
-    /// The least that it accepts of `wants`.
+    /// The minimum that the unit accepts instead of `wants`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_least: Option<Offer>,
-    /// The path of the only unit that may take it.
+    /// The path of the only unit that may take the offer; `None`: any unit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub with: Option<String>,
-    /// The longest duration of an exchange, in ns.
+    /// The longest duration of an exchange, in ns; `None`: unlimited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub for_ns: Option<u64>,
 }
@@ -90,24 +94,24 @@ pub struct KeptOffer {
 /// An exchange in force.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptExchange {
-    /// Its number.
+    /// The exchange's number.
     pub number: u64,
-    /// What each unit lends: four units at most.
+    /// The loans that make up the exchange, one by each of two to four units.
     #[serde(deserialize_with = "some_legs")]
     pub lent: Vec<KeptLeg>,
-    /// When it ends, in ms since 1970.
+    /// When the exchange ends, in ms since 1970; `None`: no set time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until_ms: Option<u64>,
 }
 
-/// One unit's part of an exchange.
+/// One unit's loan in an exchange.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptLeg {
     /// The path of the lending unit.
     pub from: String,
     /// The path of the borrowing unit.
     pub to: String,
-    /// What is lent.
+    /// The tickets or the reservation lent.
     pub what: Offer,
 }
 
@@ -128,6 +132,7 @@ pub struct AllKept {
     pub exchanges: Vec<KeptExchange>,
 }
 
+/// The file: its content with the version of the format.
 #[derive(Serialize, Deserialize)]
 struct Document {
     #[serde(deserialize_with = "known_version")]
@@ -136,6 +141,7 @@ struct Document {
     kept: AllKept,
 }
 
+/// Reads legs, and refuses a number of legs that no exchange has.
 fn some_legs<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<KeptLeg>, D::Error> {
     let legs = Vec::deserialize(from)?;
     if (2..=RING_MAX).contains(&legs.len()) {
@@ -144,6 +150,7 @@ fn some_legs<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<KeptLeg>, D::Erro
     Err(D::Error::invalid_length(legs.len(), &&*format!("what 2 to {RING_MAX} units lend")))
 }
 
+/// Reads a number of tickets, and refuses one that no unit may have.
 fn some_tickets<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
     let tickets = u64::deserialize(from)?;
     if (1..=TICKETS_MAX).contains(&tickets) {
@@ -159,10 +166,10 @@ fn known_version<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
     }
 }
 
-/// What an earlier daemon kept in its directory; empty if there is no file.
+/// Reads the changes that an earlier daemon recorded in its directory; empty if there is no file.
 ///
-/// Errors: the file is not a regular file, or has more than 64 MiB; another user owns it or may write it; it has another
-/// version, or is not ours.
+/// Errors: the file is not a regular file, or has more than 64 MiB; another user owns it or may write it; it has an unknown
+/// version, or another format.
 pub fn read(directory: &Path) -> Result<AllKept, LiveError> {
     let path = directory.join(FILE_NAME);
     let mut file = match trust::open_own(&path, OpenOptions::new().read(true), BYTES_MAX) {
@@ -173,19 +180,21 @@ pub fn read(directory: &Path) -> Result<AllKept, LiveError> {
     parse(&bytes).map_err(|error| failed(&path, "understand", error))
 }
 
+/// Parses the file's content. An error quotes the line that is wrong, because a user may mend it.
 fn parse(bytes: &[u8]) -> io::Result<AllKept> {
     serde_json::from_slice(bytes).map(|Document { kept, .. }| kept).map_err(|error| {
-        let what = error.to_string();
-        let what = what.rsplit_once(" at line ").map_or(what.as_str(), |(what, _)| what);
+        let text = error.to_string();
+        // The message begins with the line's number, and needs no second one at its end.
+        let reason = text.rsplit_once(" at line ").map_or(text.as_str(), |(reason, _)| reason);
         let line = bytes.split(|byte| *byte == b'\n').nth(error.line().saturating_sub(1)).unwrap_or_default();
-        let line: String = String::from_utf8_lossy(line).trim().chars().take(60).collect();
-        let line = line.replace(char::is_control, "\u{fffd}");
-        let message = format!("line {}, `{line}`: {what}", error.line().max(1));
+        let quoted: String = String::from_utf8_lossy(line).trim().chars().take(60).collect();
+        let quoted = quoted.replace(char::is_control, "\u{fffd}");
+        let message = format!("line {}, `{quoted}`: {reason}", error.line().max(1));
         io::Error::new(io::ErrorKind::InvalidData, message)
     })
 }
 
-/// An unused file name for an unreadable file.
+/// An unused path in the daemon's directory, to which an unreadable file is renamed.
 pub fn aside(directory: &Path) -> PathBuf {
     let name = |n: u32| directory.join(format!("{FILE_NAME}.unread-{n}"));
     (1..=u32::MAX).map(name).find(|path| !host::exists(path)).unwrap_or_else(|| name(0))
@@ -200,8 +209,8 @@ pub fn set_aside(directory: &Path) -> Result<(), LiveError> {
     }
 }
 
-/// Replaces the file with this content, durably: it survives a loss of power after this returns. After an error either content
-/// may be there: write again.
+/// Replaces the file's content durably: the new content survives a loss of power after this returns. After an error the file may
+/// have the old or the new content: call this again.
 pub fn write(directory: &Path, kept: &AllKept) -> Result<(), LiveError> {
     let path = directory.join(FILE_NAME);
     if *kept == AllKept::default() {
@@ -216,13 +225,14 @@ pub fn write(directory: &Path, kept: &AllKept) -> Result<(), LiveError> {
         .map_err(|error| failed(&path, "write", error))
 }
 
+/// Writes a document under another name, syncs it, and renames it over `path`.
 fn replace(path: &Path, document: &Document) -> io::Result<()> {
     let mut bytes = serde_json::to_vec_pretty(document)?;
     bytes.push(b'\n');
     let temporary = path.with_extension("new");
     let mut options = OpenOptions::new();
     let mut file = trust::open_own(&temporary, options.append(true).create(true).mode(0o600), u64::MAX)?;
-    // A killed daemon may have left a part of it.
+    // A killed daemon may have left a part of its content.
     file.set_len(0)?;
     file.write_all(&bytes)?;
     // Sync before renaming: otherwise the file could be empty after a loss of power.

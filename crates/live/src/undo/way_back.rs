@@ -1,24 +1,25 @@
-//! Where a process goes when it leaves one of this program's control groups.
+//! Chooses the control group to which a process goes when it leaves one of this program's groups.
 //!
-//! Problem: a process goes back to the group it came from. That group may be gone: systemd removes a login session's group with
-//! its last process, and this program may have moved that one. The root of the tree would take the process, but limits that an
-//! administrator set for a user or a service do not apply there. In another service's group, the process would be ended with
-//! that service.
+//! Problem: a process goes back to its original group, which may be gone: systemd removes a login session's group when the last
+//! process leaves it, and this program may have moved that process out. The root of the tree would take any process, but limits
+//! that an administrator set for a user or a service do not apply in the root. And in another service's group, systemd would end
+//! the process together with that service.
 //!
-//! Algorithm: the first of these groups that exists and takes the process:
-//! 1. the group it came from;
-//! 2. its nearest ancestor other than the root: `user-1001.slice` for a session that has ended;
+//! Algorithm: the process goes to the first of these groups that exists and takes it:
+//! 1. the original group;
+//! 2. the original group's nearest ancestor other than the root: `user-1001.slice` for a session that has ended;
 //! 3. for a user's process, the slice of that user, then the slice of all users;
-//! 4. the group of its parent;
+//! 4. the group of the process's parent;
 //! 5. the group that contains this program's own groups.
 //!
-//! A process in a scope goes to the group it came from, or stays: systemd manages the scope, and ends it with its processes.
+//! A process in a scope goes to its original group, or stays: systemd removes the scope when the processes in it have ended.
 //!
-//! A slice is meant to hold groups only, and a group with controllers enabled for its children takes no process itself. There
-//! the process goes into a leaf, [`LEAF`], which this program's next start removes once it is empty.
+//! A slice is meant to contain groups only, and a group with controllers enabled for its children takes no process itself. In
+//! both cases the process goes into a group below, the *leaf* [`LEAF`]. This program's next start removes empty leaves.
 //!
-//! Properties: if the original group exists and refuses the process, that is an error, to be retried. Only `insist` moves the
-//! process into a leaf there instead. The caller learns of each process that did not go back to its original group.
+//! Properties: if the original group exists and refuses the process, that is an error, to be retried. Only with `insist` does
+//! the process go into a leaf of the original group instead. The caller learns of each process that did not go back to its
+//! original group.
 //!
 //! Source: "No Internal Process Constraint" in the kernel's cgroup-v2.rst.
 
@@ -30,24 +31,24 @@ use crate::host;
 use crate::observe::knob::processes;
 use crate::observe::process::{ProcFs, ProcessKey, is_alive};
 
-/// The leaf for processes in a group that takes none itself.
+/// The name of the leaf for processes in a group that takes no processes itself.
 pub(crate) const LEAF: &str = "commonhold.left";
 
-/// The number of processes that a notice names.
+/// The number of processes that a notice names; it counts the rest.
 const NAMED_MAX: usize = 8;
 
 /// Where a process went.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Sent {
-    /// It had ended.
+    /// Nowhere: the process had ended.
     Gone,
-    /// To the group it came from.
+    /// To its original group.
     Home,
-    /// To this group instead.
+    /// To this other group.
     Elsewhere(PathBuf),
 }
 
-/// Sends processes back.
+/// What the choice of a group depends on.
 #[derive(Debug)]
 pub(crate) struct WayBack<'a> {
     /// The last resort: the group that contains this program's groups, or the leaf beside them.
@@ -57,8 +58,8 @@ pub(crate) struct WayBack<'a> {
 }
 
 impl WayBack<'_> {
-    /// Sends a process to the group it came from, if known, or else to the next best one.
-    /// `insist`: if its original group refuses it, use a leaf in that group.
+    /// Sends a process to its original group, `origin`, if known, or else to the next best group. With `insist`, a process that
+    /// its original group refuses goes into a leaf of that group; without it, the refusal is an error (`EBUSY`).
     pub(crate) fn send(
         &self,
         procfs: &mut ProcFs,
@@ -74,18 +75,18 @@ impl WayBack<'_> {
                 entered => Ok(if entered? { Sent::Home } else { Sent::Gone }),
             };
         }
-        for group in self.others(procfs, key.pid, origin) {
-            // Skip one that we may not write to, or that is gone by now.
+        for group in self.alternatives(procfs, key.pid, origin) {
+            // Skip a group to which this program may not write, or that is gone by now.
             if let Ok(sent) = enter_or_leaf(procfs, key, &group) {
                 return Ok(sent);
             }
         }
-        let here = enter(procfs, key, self.last)?;
-        Ok(if here { Sent::Elsewhere(self.last.to_owned()) } else { Sent::Gone })
+        let has_entered = enter(procfs, key, self.last)?;
+        Ok(if has_entered { Sent::Elsewhere(self.last.to_owned()) } else { Sent::Gone })
     }
 
-    /// The candidates before the last resort, best first.
-    fn others(&self, procfs: &mut ProcFs, pid: u32, origin: Option<&Path>) -> Vec<PathBuf> {
+    /// The candidates after the original group and before the last resort, best first.
+    fn alternatives(&self, procfs: &mut ProcFs, pid: u32, origin: Option<&Path>) -> Vec<PathBuf> {
         let root = root_above(self.last);
         let ancestors = origin.into_iter().flat_map(|origin| origin.ancestors().skip(1));
         let mut groups: Vec<PathBuf> = ancestors.map(Path::to_owned).collect();
@@ -102,7 +103,7 @@ impl WayBack<'_> {
         groups
     }
 
-    /// The group of a process's parent, unless that is process 1.
+    /// The group of a process's parent; `None` if the parent is process 1, which adopts orphans.
     fn parents_group(procfs: &mut ProcFs, pid: u32, root: &Path) -> Option<PathBuf> {
         let parent = procfs.stat(pid).ok()??.parent;
         let group = procfs.cgroup(parent).ok()?.filter(|_| parent > 1)?;
@@ -110,7 +111,8 @@ impl WayBack<'_> {
     }
 }
 
-/// Sends a process in a scope to the group it came from. False: the process has ended, or that group has and the process stays.
+/// Sends a process in a scope to its original group. False if the process has ended, or if it stays because the original group
+/// is gone or unknown.
 pub(crate) fn send_out_of_scope(
     procfs: &mut ProcFs,
     key: ProcessKey,
@@ -122,17 +124,17 @@ pub(crate) fn send_out_of_scope(
     }
 }
 
-/// Where a process that may not be in `known` came from: as its nearest known ancestor, or the latest known leader of its
-/// session.
+/// The original group of a process; `known` has those of the processes that the daemon moved. A process born since then has the
+/// original group of its nearest known ancestor, or else of its session's leader. `None` if it has neither.
 pub(crate) fn origin_of(
     procfs: &mut ProcFs,
     pid: u32,
     known: &BTreeMap<ProcessKey, PathBuf>,
 ) -> Option<PathBuf> {
-    let first = procfs.stat(pid).ok()??;
-    let (session, start) = (first.session, first.key.start);
-    let mut next = Some(first);
-    // A parent cannot be younger than its child, so this ends. The bound guards against a tree that changes meanwhile.
+    let process = procfs.stat(pid).ok()??;
+    let (session, start) = (process.session, process.key.start);
+    let mut next = Some(process);
+    // No parent is younger than its child, so this ends. The bound guards against a tree that changes meanwhile.
     for _ in 0..1000 {
         let Some(stat) = next else { break };
         if let Some(origin) = known.get(&stat.key) {
@@ -140,7 +142,8 @@ pub(crate) fn origin_of(
         }
         next = (stat.parent > 1).then(|| procfs.stat(stat.parent).ok().flatten()).flatten();
     }
-    // A session's number is not reused while the session lasts.
+    // A session's number is its leader's, and is not reused while the session lasts. Of known processes with this number, the
+    // leader is the youngest that is no younger than the process.
     let leaders = ProcessKey { pid: session, start: 0 }..=ProcessKey { pid: session, start };
     known.range(leaders).next_back().map(|(_, origin)| origin.clone())
 }
@@ -150,10 +153,11 @@ pub(crate) fn tidy(base: &Path) {
     remove_leaves(&root_above(base));
 }
 
+/// Removes empty leaves in all groups below a group.
 fn remove_leaves(dir: &Path) {
     for entry in host::list(dir).unwrap_or_default().iter().filter(|entry| entry.is_dir) {
         if entry.name() == LEAF {
-            // The kernel refuses if it still has processes.
+            // The kernel refuses to remove a leaf that still has processes.
             let _ = host::remove_dir(&entry.path);
         } else {
             remove_leaves(&entry.path);
@@ -173,9 +177,9 @@ fn is_group(dir: &Path) -> bool {
 
 /// Moves a process into a group. False if the process has ended.
 ///
-/// A group takes bare process numbers, so the start time is read before the write and again after it. If the number was already
-/// reused, nothing is written. If it was reused in between, the newborn process goes to its parent's group, where it would have
-/// been born.
+/// The kernel's file takes a bare process number, so the start time is read before the write and again after it. If the number
+/// was reused before the write, nothing is written. If it was reused in between, the newborn process goes to its parent's group,
+/// where it would have been born.
 pub(crate) fn enter(procfs: &mut ProcFs, key: ProcessKey, group: &Path) -> io::Result<bool> {
     let mut is_alive_now = || is_alive(procfs, key).map_err(io::Error::other);
     if !is_alive_now()? {
@@ -193,36 +197,39 @@ pub(crate) fn enter(procfs: &mut ProcFs, key: ProcessKey, group: &Path) -> io::R
 pub(crate) fn take_back(procfs: &mut ProcFs, meant: ProcessKey, group: &Path) -> io::Result<()> {
     let newborn = procfs.stat(meant.pid).map_err(io::Error::other)?;
     let Some(newborn) = newborn.filter(|stat| stat.key != meant) else { return Ok(()) };
-    let here = procfs.cgroup(meant.pid).map_err(io::Error::other)?.unwrap_or_default();
-    let parents = procfs.cgroup(newborn.parent).map_err(io::Error::other)?;
+    let current_group = procfs.cgroup(meant.pid).map_err(io::Error::other)?.unwrap_or_default();
+    let parents_group = procfs.cgroup(newborn.parent).map_err(io::Error::other)?;
     let root = root_above(group);
     let dir = |path: &str| root.join(path.trim_start_matches('/'));
-    let Some(parents) = parents.filter(|parents| dir(&here) == group && *parents != here) else {
+    // Leave a process alone that was born in its parent's group, or that is not where the write put it.
+    let is_misplaced =
+        |parents_group: &String| dir(&current_group) == group && *parents_group != current_group;
+    let Some(parents_group) = parents_group.filter(is_misplaced) else {
         return Ok(());
     };
-    match host::overwrite(&dir(&parents).join("cgroup.procs"), &meant.pid.to_string()) {
+    match host::overwrite(&dir(&parents_group).join("cgroup.procs"), &meant.pid.to_string()) {
         Err(err) if err.raw_os_error() == Some(libc::ESRCH) => Ok(()),
-        done => done,
+        result => result,
     }
 }
 
-/// The processes that are in a group itself.
+/// The processes in a group, without those in groups below.
 ///
-/// The list is read twice, and the start times in between: a reused number is dropped unless the new process is in the group,
-/// too.
+/// The group's list is read twice, and the start times in between. A number that was reused in between is dropped, unless the
+/// new process is in the group as well.
 pub(crate) fn residents(procfs: &mut ProcFs, group: &Path) -> io::Result<Vec<ProcessKey>> {
-    let mut found = Vec::new();
+    let mut keys = Vec::new();
     for pid in processes(group)? {
-        found.extend(procfs.stat(pid).map_err(io::Error::other)?.map(|stat| stat.key));
+        keys.extend(procfs.stat(pid).map_err(io::Error::other)?.map(|stat| stat.key));
     }
-    if !found.is_empty() {
-        let still = processes(group)?;
-        found.retain(|key| still.contains(&key.pid));
+    if !keys.is_empty() {
+        let listed_again = processes(group)?;
+        keys.retain(|key| listed_again.contains(&key.pid));
     }
-    Ok(found)
+    Ok(keys)
 }
 
-/// Moves a process into a group, or into the leaf in it if the group is a slice or takes no processes itself.
+/// Moves a process into a group, or into the group's leaf if the group is a slice or takes no processes itself.
 fn enter_or_leaf(procfs: &mut ProcFs, key: ProcessKey, group: &Path) -> io::Result<Sent> {
     if group.extension().is_some_and(|kind| kind == "slice") {
         return enter_leaf(procfs, key, group);
@@ -233,7 +240,7 @@ fn enter_or_leaf(procfs: &mut ProcFs, key: ProcessKey, group: &Path) -> io::Resu
     }
 }
 
-/// Moves a process into the leaf in a group.
+/// Moves a process into a group's leaf, which is created if needed.
 fn enter_leaf(procfs: &mut ProcFs, key: ProcessKey, group: &Path) -> io::Result<Sent> {
     let leaf = group.join(LEAF);
     match host::make_dir(&leaf) {
@@ -243,24 +250,24 @@ fn enter_leaf(procfs: &mut ProcFs, key: ProcessKey, group: &Path) -> io::Result<
     Ok(if enter(procfs, key, &leaf)? { Sent::Elsewhere(leaf) } else { Sent::Gone })
 }
 
-/// The reason why a process cannot go back to a group.
+/// The reason why a process did not go back to a group, as a predicate for a notice.
 pub(crate) fn refusal(group: &Path) -> &'static str {
     if is_group(group) { "takes no processes any more" } else { "is gone" }
 }
 
-/// Processes that did not go back to their original group.
+/// Processes that did not go back to their original group, by original group and present group.
 #[derive(Debug, Default)]
 pub(crate) struct Elsewhere(BTreeMap<(Option<PathBuf>, PathBuf), Vec<String>>);
 
 impl Elsewhere {
-    /// Adds a process.
+    /// Adds a process, which came from `origin` and went to the group `to`.
     pub(crate) fn note(&mut self, procfs: &mut ProcFs, pid: u32, origin: Option<&Path>, to: PathBuf) {
         let name = procfs.stat(pid).ok().flatten().map_or_else(|| "?".to_owned(), |stat| stat.comm);
         let key = (origin.map(Path::to_owned), to);
         self.0.entry(key).or_default().push(format!("{pid} ({name})"));
     }
 
-    /// One sentence for each place.
+    /// One notice for each pair of original group and present group.
     pub(crate) fn notices(&self) -> Vec<String> {
         let notice = |((origin, destination), processes): (&(Option<PathBuf>, PathBuf), &Vec<String>)| {
             let named = processes.iter().take(NAMED_MAX).cloned().collect::<Vec<_>>().join(", ");
@@ -353,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_that_is_over_leaves_its_processes_to_the_users_slice() {
+    fn processes_of_an_ended_session_go_to_the_users_slice() {
         let fake = Fake::new(7, &["user.slice", "user.slice/user-7.slice", "user.slice/user-8.slice"]);
         assert_eq!(fake.send(Some(SESSION)), fake.elsewhere("user.slice/user-7.slice/commonhold.left"));
         assert_eq!(fake.send(None), fake.elsewhere("user.slice/user-7.slice/commonhold.left"));
@@ -362,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_that_is_over_leaves_its_processes_to_its_slice() {
+    fn processes_of_an_ended_service_go_to_its_slice() {
         let fake = Fake::new(0, &["system.slice", "system.slice/x.service"]);
         assert_eq!(
             fake.send(Some("system.slice/gone.service")),

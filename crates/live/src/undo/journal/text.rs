@@ -16,7 +16,7 @@ use crate::host::io_priority::IoPriority;
 use crate::observe::process::ProcessKey;
 use crate::systemd::{Former, Instance, Property, Value};
 
-/// The first line.
+/// The first line, with the version of the format.
 pub(super) const HEADER: &[u8] = b"commonhold journal 1\n";
 
 /// Appends an entry's line.
@@ -93,7 +93,7 @@ const QUOTED_BYTES: usize = 32;
 /// Parses a journal's content. A last line without a line break is incomplete, and skipped.
 ///
 /// Errors: `InvalidData` if the content has another version, or is no journal. It must not be taken for an empty journal, since
-/// what it says to undo is unknown.
+/// the changes that it lists would never be undone.
 pub(super) fn parse(content: &[u8]) -> io::Result<Vec<Entry>> {
     let Some(lines) = content.strip_prefix(HEADER) else {
         // A daemon that died while it wrote the header had recorded nothing.
@@ -103,7 +103,7 @@ pub(super) fn parse(content: &[u8]) -> io::Result<Vec<Entry>> {
     Ok(lines[..end].split(|byte| *byte == b'\n').filter_map(parse_line).collect())
 }
 
-/// The error for content with another first line.
+/// The error for content whose first line is not [`HEADER`].
 fn foreign(content: &[u8]) -> io::Error {
     let quoted = |bytes: &[u8]| {
         let line = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
@@ -116,10 +116,12 @@ fn foreign(content: &[u8]) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
+/// The field that identifies a process: number and start time.
 fn key(process: &ProcessKey) -> String {
     format!("{}-{}", process.pid, process.start)
 }
 
+/// Appends a line: a letter and escaped fields.
 fn put(lines: &mut Vec<u8>, letter: u8, fields: &[&[u8]]) {
     lines.push(letter);
     for field in fields {
@@ -129,6 +131,8 @@ fn put(lines: &mut Vec<u8>, letter: u8, fields: &[&[u8]]) {
     lines.push(b'\n');
 }
 
+/// Appends a line about a property of a systemd unit. The first field has `u` for a user's systemd or `s` for the machine's,
+/// and the folder of its sockets.
 fn put_property(
     lines: &mut Vec<u8>,
     letter: u8,
@@ -138,12 +142,13 @@ fn put_property(
     more: &[&[u8]],
 ) {
     let run = instance.run().as_os_str().as_bytes();
-    let owner = [if instance.is_user() { b"u" } else { b"s" }, run].concat();
-    let mut fields = vec![owner.as_slice(), unit.as_bytes(), property.name().as_bytes()];
+    let instance_field = [if instance.is_user() { b"u" } else { b"s" }, run].concat();
+    let mut fields = vec![instance_field.as_slice(), unit.as_bytes(), property.name().as_bytes()];
     fields.extend(more);
     put(lines, letter, &fields);
 }
 
+/// Appends a field as the module's header describes.
 fn escape(lines: &mut Vec<u8>, field: &[u8]) {
     if field.is_empty() {
         lines.push(b'%');
@@ -156,6 +161,7 @@ fn escape(lines: &mut Vec<u8>, field: &[u8]) {
     }
 }
 
+/// Reverses [`escape`]; `None` if a `%` is not followed by two hexadecimal digits.
 fn unescape(field: &[u8]) -> Option<Vec<u8>> {
     if field == b"%" {
         return Some(Vec::new());
@@ -175,6 +181,7 @@ fn unescape(field: &[u8]) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
+/// Parses one line, without its line break; `None` if it is malformed or has too many fields.
 fn parse_line(line: &[u8]) -> Option<Entry> {
     let mut fields = line.split(|byte| *byte == b' ');
     let letter = fields.next()?;
@@ -217,6 +224,7 @@ fn parse_line(line: &[u8]) -> Option<Entry> {
             let (instance, unit, property) = parse_property(&mut field)?;
             let value = parse_value(property, field()?)?;
             let file = parse_path(field()?);
+            // `-` for a file that did not exist, else `=` and the content.
             let content = String::from_utf8(field()?).ok()?;
             let content = match content.strip_prefix('=') {
                 None if content == "-" => None,
@@ -243,7 +251,7 @@ fn parse_field<T: std::str::FromStr>(field: Vec<u8>) -> Option<T> {
 }
 
 fn parse_cpus(field: Vec<u8>) -> Option<CpuSet> {
-    // The kernel refuses an empty mask, so it cannot be an original.
+    // An empty mask is malformed: the kernel accepts none, so no thread ever had one.
     parse_field::<CpuSet>(field).filter(|cpus| !cpus.is_empty())
 }
 
@@ -255,6 +263,7 @@ fn parse_path(field: Vec<u8>) -> PathBuf {
     OsString::from_vec(field).into()
 }
 
+/// Parses the first three fields of a line that [`put_property`] wrote.
 fn parse_property(mut field: impl FnMut() -> Option<Vec<u8>>) -> Option<(Instance, String, Property)> {
     let mut run = field()?;
     let is_user = match run.first()? {
