@@ -113,8 +113,8 @@ pub(super) struct Clients {
     next: u64,
     /// Counts uses of all clients, for the order of least recent use.
     uses: u64,
-    /// Clients closed since the last [`Clients::take_gone`], with the parties charged for them.
-    gone: Vec<(u64, Party)>,
+    /// Clients closed since the last [`Clients::take_closed`], with the parties charged for them.
+    closed: Vec<(u64, Party)>,
     nothing: Rc<[u8]>,
 }
 
@@ -152,7 +152,7 @@ impl Clients {
             connected: BTreeMap::new(),
             next: 0,
             uses: 0,
-            gone: Vec::new(),
+            closed: Vec::new(),
             nothing: Rc::new([]),
         })
     }
@@ -237,13 +237,13 @@ impl Clients {
 
     fn drop_client(&mut self, id: u64) {
         if let Some(client) = self.connected.remove(&id) {
-            self.gone.push((id, client.caller.party));
+            self.closed.push((id, client.caller.party));
         }
     }
 
     /// The clients closed since the last call, with the parties charged for them.
-    pub(super) fn take_gone(&mut self) -> Vec<(u64, Party)> {
-        std::mem::take(&mut self.gone)
+    pub(super) fn take_closed(&mut self) -> Vec<(u64, Party)> {
+        std::mem::take(&mut self.closed)
     }
 
     pub(super) fn stream(&self, id: u64) -> Option<BorrowedFd<'_>> {

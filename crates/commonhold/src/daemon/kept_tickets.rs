@@ -83,7 +83,7 @@ impl Keeper {
     }
 
     /// The waiting changes of units that have appeared since. Free at a turn at which none appeared.
-    pub(super) fn of_newcomers(&mut self, contract: &Contract, now: Time, wall_ms: u64) -> Vec<Change> {
+    pub(super) fn for_new_units(&mut self, contract: &Contract, now: Time, wall_ms: u64) -> Vec<Change> {
         if self.waiting == AllKept::default() || self.units_at_lookup == contract.units.len() {
             return Vec::new();
         }
@@ -100,7 +100,7 @@ impl Keeper {
 
     /// Persists changes, trades and waiting entries before they take effect. After an error the file may be the old or the new
     /// one, and the call must be retried.
-    pub(super) fn keep(
+    pub(super) fn persist(
         &mut self,
         contract: &Contract,
         changed: &[Changed],
@@ -292,7 +292,7 @@ mod tests {
     }
 
     fn keep(keeper: &mut Keeper, contract: &Contract, changed: &[Changed]) -> Result<(), LiveError> {
-        keeper.keep(contract, changed, &Rights::new(contract), 0, 0)
+        keeper.persist(contract, changed, &Rights::new(contract), 0, 0)
     }
 
     /// The next daemon restores funds, offers, and exchanges for their remaining time. Offers bound to a program are not
@@ -323,7 +323,7 @@ mod tests {
         let tickets = PerResource { cpu: Some(7), ..PerResource::default() };
         rights.apply(Change::Fund { unit: sub, of: None, tickets }).unwrap();
         let (mut keeper, _) = Keeper::open(dir.path());
-        keeper.keep(&contract, &[], &rights, 110 * S, 5_000).unwrap();
+        keeper.persist(&contract, &[], &rights, 110 * S, 5_000).unwrap();
         // Another daemon with another monotonic clock, 20 s later by the wall clock.
         let again = |contract: &Contract, wall_ms| {
             let (mut keeper, problem) = Keeper::open(dir.path());
@@ -448,11 +448,11 @@ mod tests {
         assert_eq!(keeper.restore(&contract, 0, 0), (Vec::new(), Vec::new()));
         keep(&mut keeper, &contract, &[]).unwrap();
         assert_eq!(tickets::read(dir.path()).unwrap().changed, [kept("students/ana", 100)]);
-        assert_eq!(keeper.of_newcomers(&contract, 0, 0), []);
+        assert_eq!(keeper.for_new_units(&contract, 0, 0), []);
         let ana = contract.add(Some(students), "ana");
         let change = Change::Set { unit: ana, resource: Resource::Cpu, tickets: 7 };
-        assert_eq!(keeper.of_newcomers(&contract, 0, 0), [change]);
-        assert_eq!(keeper.of_newcomers(&contract, 0, 0), []);
+        assert_eq!(keeper.for_new_units(&contract, 0, 0), [change]);
+        assert_eq!(keeper.for_new_units(&contract, 0, 0), []);
     }
 
     /// Slurm may have assigned a job's CPUs after its tickets were changed.
@@ -471,7 +471,7 @@ mod tests {
         let job = contract.find("slurm/job_17").unwrap();
         assert_eq!(contract.unit(job).tickets.cpu, 200);
         let change = Change::Set { unit: job, resource: Resource::Cpu, tickets: 7 };
-        assert_eq!(keeper.of_newcomers(&contract, 0, 0), [change]);
+        assert_eq!(keeper.for_new_units(&contract, 0, 0), [change]);
         // A reload reports no such change as ended.
         assert_eq!(keeper.restore(&contract, 0, 0), (vec![change], Vec::new()));
     }
