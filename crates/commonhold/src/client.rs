@@ -321,12 +321,14 @@ fn cancel_all(client: &mut Client, unit: &str, json: bool) -> Result<Exit, Failu
     let offers = reply.offers.iter().filter(|offer| offer.unit == unit).map(|offer| offer.number);
     let involves_unit =
         |exchange: &&Exchange| exchange.lent.iter().any(|lent| lent.from == unit || lent.to == unit);
-    let exchanges = reply.exchanges.iter().filter(|exchange| exchange.ended_ns.is_none()).filter(involves_unit);
+    let exchanges =
+        reply.exchanges.iter().filter(|exchange| exchange.ended_ns.is_none()).filter(involves_unit);
     let (mut text, mut cancelled) = (String::new(), Vec::new());
     for number in offers.chain(exchanges.map(|exchange| exchange.number)) {
         let cancel = Call::Change(Asked::Cancel { number });
         // The offer or exchange may have ended since the list was made.
-        let has_ended = |e: &Error| matches!(e, Error::Refused { why: Why::NoSuchOffer | Why::NoExchange, .. });
+        let has_ended =
+            |e: &Error| matches!(e, Error::Refused { why: Why::NoSuchOffer | Why::NoExchange, .. });
         let reply: TicketsReply = match client.call(&cancel) {
             Err(e) if has_ended(&e) => continue,
             Err(e) => return Err(call_failure(&e)),

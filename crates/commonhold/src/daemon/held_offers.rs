@@ -92,7 +92,13 @@ impl HeldOffers {
             Holder::Client(client) => Some(client),
             Holder::Nobody | Holder::Disconnected => None,
         });
-        self.holders.values().flatten().chain(self.waits.keys()).chain(with_undecided_offers).copied().collect()
+        self.holders
+            .values()
+            .flatten()
+            .chain(self.waits.keys())
+            .chain(with_undecided_offers)
+            .copied()
+            .collect()
     }
 
     /// Updates holders and outcomes by a turn's decisions about offers and exchanges.

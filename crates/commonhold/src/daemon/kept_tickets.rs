@@ -1,10 +1,11 @@
 //! Persistence of changed tickets, offers and exchanges across daemons, and their validation against the contract in force.
 //!
-//! A change expires when the contract gives that unit another number of tickets of that resource than when it was made, or has
-//! no such unit. The contract does not state the tickets of a sub-unit that `each` makes of a control group: its manager may
-//! have set other CPUs meanwhile, and the change stays. A sub-unit that `each` makes may not exist yet: its change waits until
-//! its user or group is seen. An offer or an exchange waits until all of its units exist. It expires when the contract drops
-//! one of them, an exchange also at its deadline. Offers and exchanges that are bound to a program are not persisted.
+//! - A change of tickets expires when the contract no longer has the unit, or gives the unit another number of tickets of the
+//!   resource than at the time of the change. An exception are sub-units that `each` makes of control groups: the contract does
+//!   not state their tickets, which follow the CPUs that the groups' manager sets. Their changes stay.
+//! - A sub-unit that `each` makes may not exist yet. Its change *waits* until the sub-unit's user or group is seen.
+//! - An offer or an exchange waits until all of its units exist. It expires when the contract drops one of these units, and an
+//!   exchange also at its deadline. Offers and exchanges that are bound to a program are not persisted.
 
 use std::path::{Path, PathBuf};
 
@@ -22,7 +23,7 @@ const NS_PER_MS: u64 = 1_000_000;
 /// The persistent rights in a daemon's directory.
 pub(super) struct Keeper {
     directory: PathBuf,
-    /// The file's content.
+    /// The entries in the file.
     kept: AllKept,
     /// Whether the file may differ from `kept`, because a write failed.
     in_doubt: bool,
@@ -30,20 +31,21 @@ pub(super) struct Keeper {
     unreadable: bool,
     /// The entries about units that do not exist yet.
     waiting: AllKept,
-    /// The number of units when these were last looked up.
+    /// The number of units when the waiting entries were last looked up.
     units_at_lookup: usize,
 }
 
 /// Why a persisted entry is not in force.
 enum NotInForce {
-    /// A unit does not exist yet.
+    /// A unit of the entry does not exist yet.
     Waiting,
-    /// Why.
+    /// The entry has expired; a note for the user says why.
     Expired(String),
 }
 
 impl Keeper {
-    /// Reads an earlier daemon's file; also returns the problem if it cannot be read.
+    /// Reads the file of an earlier daemon. If the file cannot be read, the keeper has no entries, and the problem is returned,
+    /// too.
     pub(super) fn open(directory: &Path) -> (Keeper, Option<String>) {
         let (kept, problem) = match tickets::read(directory) {
             Ok(kept) => (kept, None),
@@ -68,8 +70,8 @@ impl Keeper {
         (keeper, problem)
     }
 
-    /// The changes to make again under a contract, and notes on the expired ones. `now` is the daemon's monotonic clock,
-    /// `wall_ms` the wall clock.
+    /// The persisted changes to make again under a contract, and notes on the expired ones. `now` is the time of the daemon's
+    /// monotonic clock, `wall_ms` that of the wall clock: persisted deadlines refer to the latter.
     pub(super) fn restore(
         &mut self,
         contract: &Contract,
@@ -82,7 +84,7 @@ impl Keeper {
         (changes, notes)
     }
 
-    /// The waiting changes of units that have appeared since. Free at a turn at which none appeared.
+    /// The waiting changes whose units have appeared since the last call. Costs nothing at a turn at which no unit appeared.
     pub(super) fn for_new_units(&mut self, contract: &Contract, now: Time, wall_ms: u64) -> Vec<Change> {
         if self.waiting == AllKept::default() || self.units_at_lookup == contract.units.len() {
             return Vec::new();
@@ -98,8 +100,8 @@ impl Keeper {
         &self.waiting.changed
     }
 
-    /// Persists changes, trades and waiting entries before they take effect. After an error the file may be the old or the new
-    /// one, and the call must be retried.
+    /// Persists changes, trades and waiting entries before they take effect. After an error the file may have its old or its new
+    /// content, and the call must be retried.
     pub(super) fn persist(
         &mut self,
         contract: &Contract,
@@ -114,7 +116,7 @@ impl Keeper {
             contract: changed.contract,
             tickets: changed.tickets,
         };
-        let mut all = traded(contract, rights, now, wall_ms);
+        let mut all = persistent_trades(contract, rights, now, wall_ms);
         all.changed = changed.iter().map(entry).chain(self.waiting.changed.iter().cloned()).collect();
         all.changed.sort();
         all.funded.extend(self.waiting.funded.iter().cloned());
@@ -134,8 +136,8 @@ impl Keeper {
     }
 }
 
-/// The funds, offers and exchanges to persist.
-fn traded(contract: &Contract, rights: &Rights, now: Time, wall_ms: u64) -> AllKept {
+/// The funds, offers and exchanges to persist; those bound to a program are left out.
+fn persistent_trades(contract: &Contract, rights: &Rights, now: Time, wall_ms: u64) -> AllKept {
     let path = |unit: UnitId| contract.unit(unit).path.clone();
     let funded = Resource::ALL.into_iter().flat_map(|resource| {
         let kept = move |(unit, of, tickets): (UnitId, Option<UnitId>, u64)| KeptFunds {
@@ -169,8 +171,8 @@ fn traded(contract: &Contract, rights: &Rights, now: Time, wall_ms: u64) -> AllK
     }
 }
 
-/// Converts persisted entries to changes, in the order to make them; entries that wait for units that do not exist yet; and
-/// notes on the expired ones.
+/// Validates persisted entries under a contract. Returns changes, in the order in which they must be made; the entries that wait
+/// for units that do not exist yet; and notes on the expired entries.
 fn sort_out(
     contract: &Contract,
     kept: &AllKept,
@@ -179,7 +181,7 @@ fn sort_out(
 ) -> (Vec<Change>, AllKept, Vec<String>) {
     let (mut changes, mut waiting, mut notes) = (Vec::new(), AllKept::default(), Vec::new());
     for kept in &kept.changed {
-        match set(contract, kept) {
+        match set_change(contract, kept) {
             Ok(change) => changes.push(change),
             Err(NotInForce::Waiting) => waiting.changed.push(kept.clone()),
             Err(NotInForce::Expired(note)) => notes.push(note),
@@ -200,26 +202,27 @@ fn sort_out(
     }
     let mut resumed: Vec<(u64, Resumed)> = Vec::new();
     for kept in &kept.exchanges {
-        match exchange(contract, kept, now, wall_ms) {
-            Ok(what) => resumed.push((kept.number, what)),
+        match resumed_exchange(contract, kept, now, wall_ms) {
+            Ok(exchange) => resumed.push((kept.number, exchange)),
             Err(NotInForce::Waiting) => waiting.exchanges.push(kept.clone()),
             Err(NotInForce::Expired(note)) => notes.push(note),
         }
     }
     for kept in &kept.offers {
-        match offer(contract, kept) {
-            Ok(what) => resumed.push((kept.number, what)),
+        match resumed_offer(contract, kept) {
+            Ok(offer) => resumed.push((kept.number, offer)),
             Err(NotInForce::Waiting) => waiting.offers.push(kept.clone()),
             Err(NotInForce::Expired(note)) => notes.push(note),
         }
     }
-    // Exchanges first: an offer may give what an exchange lent.
+    // Exchanges first, since an offer may give tickets that the unit borrows by an exchange.
     resumed.sort_by_key(|(number, what)| (matches!(what, Resumed::Offer { .. }), *number));
     changes.extend(resumed.into_iter().map(|(number, what)| Change::Resume { number, what, at: now }));
     (changes, waiting, notes)
 }
 
-fn exchange(
+/// The change that resumes a persisted exchange.
+fn resumed_exchange(
     contract: &Contract,
     kept: &KeptExchange,
     now: Time,
@@ -235,11 +238,13 @@ fn exchange(
         Ok(Leg { from, to, what: leg.what, of, into })
     };
     let legs: Vec<Leg> = kept.lent.iter().map(leg).collect::<Result<_, _>>()?;
-    let left = |until: u64| now.saturating_add((until - wall_ms).saturating_mul(NS_PER_MS));
-    Ok(Resumed::deal(&legs, kept.until_ms.map(left)))
+    // The deadline on the daemon's monotonic clock.
+    let deadline = |until: u64| now.saturating_add((until - wall_ms).saturating_mul(NS_PER_MS));
+    Ok(Resumed::deal(&legs, kept.until_ms.map(deadline)))
 }
 
-fn offer(contract: &Contract, kept: &KeptOffer) -> Result<Resumed, NotInForce> {
+/// The change that resumes a persisted offer.
+fn resumed_offer(contract: &Contract, kept: &KeptOffer) -> Result<Resumed, NotInForce> {
     let what = || format!("offer {} stands no more", kept.number);
     let by = find_unit(contract, &kept.unit, &what)?;
     let with = kept.with.as_deref().map(|with| find_unit(contract, with, &what)).transpose()?;
@@ -247,7 +252,8 @@ fn offer(contract: &Contract, kept: &KeptOffer) -> Result<Resumed, NotInForce> {
     Ok(Resumed::Offer { bid: Bid { by, gives, wants, with, for_ns, at_least, bound: false } })
 }
 
-/// Looks up a unit by path. If the contract has none, the entry that `what` describes has expired.
+/// Looks up a unit of a persisted entry by its path. A unit that `each` may still make is waited for. Otherwise the entry,
+/// which `what` describes for the note, has expired.
 fn find_unit(contract: &Contract, path: &str, what: &dyn Fn() -> String) -> Result<UnitId, NotInForce> {
     if let Some(id) = contract.find(path).filter(|id| !id.is_common()) {
         return Ok(id);
@@ -259,7 +265,8 @@ fn find_unit(contract: &Contract, path: &str, what: &dyn Fn() -> String) -> Resu
     })
 }
 
-fn set(contract: &Contract, kept: &KeptTickets) -> Result<Change, NotInForce> {
+/// The change that sets persisted tickets again.
+fn set_change(contract: &Contract, kept: &KeptTickets) -> Result<Change, NotInForce> {
     let KeptTickets { unit, resource, contract: before, tickets } = kept;
     let what = || format!("tickets {unit}: no longer {tickets} {resource} tickets");
     let id = find_unit(contract, unit, &what)?;

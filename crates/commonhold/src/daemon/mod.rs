@@ -119,8 +119,8 @@ impl Waits {
         let epoll =
             epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| system_failure("wait for events", e))?;
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
-        let clock =
-            timerfd_create(TimerfdClockId::Monotonic, flags).map_err(|e| system_failure("open a timer", e))?;
+        let clock = timerfd_create(TimerfdClockId::Monotonic, flags)
+            .map_err(|e| system_failure("open a timer", e))?;
         let waits = Waits { epoll, clock };
         waits.add(waits.clock.as_fd(), CLOCK)?;
         Ok(waits)
