@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_contract_can_say_is_said_in_comments() {
+    fn rights_that_no_contract_can_express_are_comments() {
         let mut contract = Contract::default();
         let all = contract.add(None, "all");
         contract.units[all.index()].each = Some(Each::User);

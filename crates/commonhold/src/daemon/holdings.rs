@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn what_holds_jobs_is_said_where_there_are_some() {
+    fn the_holding_of_jobs_is_stated_if_there_are_jobs() {
         let machine = |words| Machine::synthetic(words).expect("a machine");
         let mut contract = Contract::default();
         let physics = contract.add(None, "physics");
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stops_gangs_is_said_where_there_are_some() {
+    fn the_holding_of_gangs_is_stated_if_there_are_gangs() {
         let mut contract = Contract::default();
         let physics = contract.add(None, "physics");
         let said = |contract: &Contract, backend, means| gangs(contract, backend, means).map(|it| it.line());

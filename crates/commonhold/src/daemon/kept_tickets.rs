@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_over_when_the_file_says_otherwise() {
+    fn a_change_expires_when_the_contract_says_otherwise() {
         let dir = tempfile::tempdir().unwrap();
         let mut contract = Contract::default();
         let (a, b) = (contract.add(None, "a"), contract.add(None, "b"));

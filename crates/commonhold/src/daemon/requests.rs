@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn only_one_who_is_charged_under_its_own_number_is_looked_up() {
+    fn only_callers_charged_under_their_own_number_are_looked_up() {
         let is_looked_up = |uid, party| is_charged_as_itself(&caller(uid, party));
         assert!(is_looked_up(0, Party::Privileged) && is_looked_up(1_000, Party::User(1_000)));
         assert!(!is_looked_up(100_000, Party::User(1_000)) && !is_looked_up(100_000, Party::Exited));

@@ -32,7 +32,7 @@ use crate::tree::lineage;
 /// Needs are rounded up to multiples of 1/256 of the divided memory.
 const GRAINS: u64 = 256;
 
-/// A number of frames that a unit needed, and when it last needed so many.
+/// A number of frames that a unit needed, and when it last needed that number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Peak {
     needed: u64,

@@ -264,8 +264,8 @@ fn allowed(allowances: &[Allowance]) -> Vec<u64> {
     allowances.iter().map(|allowance| allowance.allowed).collect()
 }
 
-/// 1,000 frames, 60 for the kernel and 40 shared: three quotas of 300, regardless of which units are present and whatever is idle. Of 1,001, one
-/// unit gets the remaining frame.
+/// 1,000 frames, 60 for the kernel and 40 shared: three quotas of 300, regardless of which units are present and whatever is
+/// idle. Of 1,001, one unit gets the remaining frame.
 #[test]
 fn quota_divides_what_the_common_parts_leave() {
     let (contract, _) = equals(3, Scheme::Quota);
