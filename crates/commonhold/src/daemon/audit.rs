@@ -1,8 +1,8 @@
 //! The audit log: each change that a client requested, each program that entered a unit, and each refused request.
 //!
-//! A record has the same fields in every log. systemd's journal gets them as journal fields (`journalctl COMMONHOLD_UID=1000`);
-//! another system logger gets them as RFC 5424 structured data over /dev/log, facility `authpriv`. A line is also printed on
-//! standard output, unless that is the journal too.
+//! A record has the same fields in every log: in systemd's journal as journal fields (`journalctl COMMONHOLD_UID=1000`), in
+//! another system logger as RFC 5424 structured data over /dev/log, facility `authpriv`. A line is also printed on standard
+//! output, unless standard output is the journal, too.
 //!
 //! Nothing here blocks: if the logger's queue is full, the record is only printed on standard output.
 //!
@@ -28,8 +28,9 @@ const REFUSALS_MAX: u32 = 20;
 const WINDOW_NS: Time = 10_000_000_000;
 /// The most users whose refusals are counted at one time.
 const COUNTED_MAX: usize = 1_024;
-/// A request's text, and the unit that it names, are truncated to this length. Up to 64 KiB of untrusted text do not belong in
-/// a log, and escaped they can exceed the largest datagram: the logger would never get the record.
+/// A request's text, and the unit that the request names, are truncated to this length. A log should not contain up to 64 KiB of
+/// untrusted text. Besides, escaped text of that length can exceed the largest datagram, and the logger would never get the
+/// record.
 const TEXT_CHARS_MAX: usize = 512;
 
 /// The audit record of one request.

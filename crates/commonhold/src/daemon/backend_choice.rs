@@ -14,7 +14,7 @@ use commonhold_machine::capability::Row;
 use crate::cli::BackendChoice;
 use crate::exit::{Exit, Failure};
 
-/// The chosen backend, with the control group below which it makes those of the units.
+/// The chosen backend, with the control group below which the units' control groups are made.
 pub(super) enum Choice {
     Kernel(CgroupBase),
     Cgroup(CgroupBase),
@@ -30,7 +30,7 @@ impl Choice {
         }
     }
 
-    /// The control group below which those of the units are made; `None` if units have no control groups.
+    /// The control group below which the units' control groups are made; `None` if units have none.
     pub(super) fn cgroup_base(&self) -> Option<&CgroupBase> {
         match self {
             Choice::Kernel(base) | Choice::Cgroup(base) => Some(base),

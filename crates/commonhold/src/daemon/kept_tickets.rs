@@ -188,9 +188,9 @@ fn sort_out(
         }
     }
     for kept in &kept.funded {
-        let what = || format!("tickets {}: no longer {} {} tickets", kept.unit, kept.tickets, kept.resource);
-        let of = kept.of.as_deref().map(|of| find_unit(contract, of, &what)).transpose();
-        match find_unit(contract, &kept.unit, &what).and_then(|unit| Ok((unit, of?))) {
+        let lapse = || format!("tickets {}: no longer {} {} tickets", kept.unit, kept.tickets, kept.resource);
+        let of = kept.of.as_deref().map(|of| find_unit(contract, of, &lapse)).transpose();
+        match find_unit(contract, &kept.unit, &lapse).and_then(|unit| Ok((unit, of?))) {
             Ok((unit, of)) => {
                 let mut tickets = PerResource::default();
                 tickets[kept.resource] = Some(kept.tickets);
@@ -228,12 +228,12 @@ fn resumed_exchange(
     now: Time,
     wall_ms: u64,
 ) -> Result<Resumed, NotInForce> {
-    let what = || format!("exchange {} is not in force again", kept.number);
+    let lapse = || format!("exchange {} is not in force again", kept.number);
     if kept.until_ms.is_some_and(|until| until <= wall_ms) {
-        return Err(NotInForce::Expired(format!("{}, since its time had expired", what())));
+        return Err(NotInForce::Expired(format!("{}, since its time had expired", lapse())));
     }
     let leg = |leg: &KeptLeg| {
-        let (from, to) = (find_unit(contract, &leg.from, &what)?, find_unit(contract, &leg.to, &what)?);
+        let (from, to) = (find_unit(contract, &leg.from, &lapse)?, find_unit(contract, &leg.to, &lapse)?);
         let (of, into) = (contract.unit(from).parent, contract.unit(to).parent);
         Ok(Leg { from, to, what: leg.what, of, into })
     };
@@ -245,38 +245,38 @@ fn resumed_exchange(
 
 /// The change that resumes a persisted offer.
 fn resumed_offer(contract: &Contract, kept: &KeptOffer) -> Result<Resumed, NotInForce> {
-    let what = || format!("offer {} stands no more", kept.number);
-    let by = find_unit(contract, &kept.unit, &what)?;
-    let with = kept.with.as_deref().map(|with| find_unit(contract, with, &what)).transpose()?;
+    let lapse = || format!("offer {} stands no more", kept.number);
+    let by = find_unit(contract, &kept.unit, &lapse)?;
+    let with = kept.with.as_deref().map(|with| find_unit(contract, with, &lapse)).transpose()?;
     let KeptOffer { gives, wants, at_least, for_ns, .. } = *kept;
     Ok(Resumed::Offer { bid: Bid { by, gives, wants, with, for_ns, at_least, bound: false } })
 }
 
 /// Looks up a unit of a persisted entry by its path. A unit that `each` may still make is waited for. Otherwise the entry,
-/// which `what` describes for the note, has expired.
-fn find_unit(contract: &Contract, path: &str, what: &dyn Fn() -> String) -> Result<UnitId, NotInForce> {
+/// has expired; `lapse` is the beginning of the note about that.
+fn find_unit(contract: &Contract, path: &str, lapse: &dyn Fn() -> String) -> Result<UnitId, NotInForce> {
     if let Some(id) = contract.find(path).filter(|id| !id.is_common()) {
         return Ok(id);
     }
     let encloser = path.rsplit_once('/').and_then(|(encloser, _)| contract.find(encloser));
     Err(match encloser.is_some_and(|encloser| contract.unit(encloser).each.is_some()) {
         true => NotInForce::Waiting,
-        false => NotInForce::Expired(format!("{}, since the contract has no unit {path}", what())),
+        false => NotInForce::Expired(format!("{}, since the contract has no unit {path}", lapse())),
     })
 }
 
 /// The change that sets persisted tickets again.
 fn set_change(contract: &Contract, kept: &KeptTickets) -> Result<Change, NotInForce> {
     let KeptTickets { unit, resource, contract: before, tickets } = kept;
-    let what = || format!("tickets {unit}: no longer {tickets} {resource} tickets");
-    let id = find_unit(contract, unit, &what)?;
+    let lapse = || format!("tickets {unit}: no longer {tickets} {resource} tickets");
+    let id = find_unit(contract, unit, &lapse)?;
     match contract.unit(id).tickets[*resource] {
         now if now == *before || contract.group_of(id).is_some() => {
             Ok(Change::Set { unit: id, resource: *resource, tickets: *tickets })
         }
         now => Err(NotInForce::Expired(format!(
             "{}, since the contract gives it {now} instead of {before}",
-            what()
+            lapse()
         ))),
     }
 }

@@ -31,7 +31,7 @@ fn owner_of(group: &str) -> Option<u32> {
 
 /// The user to whom a process in this control group is attributed. In a user's slice that is the slice's user, whatever the
 /// process's `uid`, so that a process started with `sudo` stays in the unit. Root's slice is an exception: processes that root
-/// starts there as another user (`su - ana`, `sudo -u ana`) are that user's work. Elsewhere, it is `uid`.
+/// starts there as another user (`su - ana`, `sudo -u ana`) are that user's work. Outside users' slices, the user is `uid`.
 pub fn user_of(group: &str, uid: u32) -> u32 {
     owner_of(group).filter(|owner| *owner != 0).unwrap_or(uid)
 }
@@ -153,7 +153,8 @@ impl Occupancy {
         self.has_own_processes |= are_own;
     }
 
-    /// The unit to hold in this group, if any. A group of several units is held only if it cannot be divided.
+    /// The unit to hold in this group, if any. A group with processes of several units is held only if the group cannot be
+    /// divided, since it has processes of its own.
     fn unit(self) -> Option<UnitId> {
         if self.contains_unit_slice {
             return None;

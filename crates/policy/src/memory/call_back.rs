@@ -2,12 +2,12 @@
 //!
 //! The decision: a unit that is short lends nothing. So at the next sample, its lent memory no longer belongs to the excess,
 //! and loans exceed the excess. The borrowers whose loans are above their targets then give back the difference at once, in
-//! proportion to how far above they are. The same happens if a limit sinks. [`facts`](super::facts) determines which unit is
+//! proportion to how far above they are. Loans shrink likewise if a limit sinks. [`facts`](super::facts) determines which unit is
 //! short, [`idleness`](super::idleness) computes the excess, and [`frames`](super::frames) defines the terms.
 //!
 //! The enforcement: a borrower's bound sinks with its allowance. But a kernel may leave pages beyond the lowered bound as
 //! long as the unit allocates nothing. A unit *owes* the memory that it uses beyond its allowance, if its loan sank, it
-//! lends cold memory, or it may not borrow. Where the backend can reclaim by order, it is ordered to reclaim this memory.
+//! lends cold memory, or it may not borrow. A backend that can reclaim by order is ordered to reclaim this memory.
 //! The order is repeated after [`RECLAIM_NS`] while the unit owes, but only after [`FRUITLESS_NS`] if nothing was reclaimed
 //! meanwhile and no lender waits. A call-back lasts until the borrower is within its allowance.
 
@@ -55,7 +55,7 @@ fn shrink(loans: &mut [u64], targets: &[u64], max: u64, units: &[UnitId]) {
 }
 
 impl MemoryState {
-    /// Orders reclaim from the units that owe memory, and learns how fast it is reclaimed. Returns whether a lender waits:
+    /// Orders reclaim from the units that owe memory, and learns how fast memory is reclaimed. Returns whether a lender waits:
     /// whether some unit owes memory that was called back or that the unit itself lends.
     pub(super) fn reclaim_debts(&mut self, sample: Sample<'_>, steps: &mut Vec<Step<MemoryOrder>>) -> bool {
         let Sample { now, input, facts, .. } = sample;

@@ -7,7 +7,7 @@
 //! Idle frames are the part of a calm unit's entitlement that the unit does not use, or that is cold and not reserved, if
 //! the unit may lend. A special rule holds for a unit that exceeds its entitlement by no more than its cold frames. While
 //! other units are short or borrow, such a unit counts as using exactly its entitlement, with the remaining cold frames
-//! inside. So it gives up its frames beyond the entitlement before it lends cold ones.
+//! inside. So the unit gives up its frames beyond the entitlement before it lends cold frames.
 //!
 //! Idle time: a unit's need in an interval is the maximum over the samples in that interval. Only the *peaks* are kept:
 //! samples after which the unit never needed as much again. Between one peak and the next the unit needed less, so the
