@@ -96,7 +96,7 @@ mod tests {
             String::from_utf8_lossy(&room[..n]).into_owned()
         };
         let manager = manager(path.to_str().unwrap()).unwrap();
-        let mut service = Service { manager: Some(manager), every: Some(u64::MAX), alive: 0 };
+        let mut service = Service { manager: Some(manager), watchdog_ns: Some(u64::MAX), alive_sent_at: 0 };
         service.ready("two\nlines");
         assert_eq!(heard(), "READY=1\nSTATUS=two lines");
         service.reloading();
@@ -104,7 +104,7 @@ mod tests {
         service.alive();
         service.ending();
         assert_eq!(heard(), "STOPPING=1\nSTATUS=undoing what was done", "no sign of life was due");
-        service.every = Some(0);
+        service.watchdog_ns = Some(0);
         // Until its queue is full, and beyond.
         for _ in 0..10_000 {
             service.alive();
