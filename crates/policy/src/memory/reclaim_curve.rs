@@ -14,7 +14,7 @@ const RELIABLE_TENTHS: Time = 9;
 const PARTS: usize = 4;
 
 /// The amounts that could be called back from a unit, in parts that are reclaimed one after the other. Amounts are in
-/// bytes; in frames after [`in_frames`](Self::in_frames).
+/// bytes; in frames after `in_frames`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ReclaimCurve {
     parts: [Part; PARTS],
