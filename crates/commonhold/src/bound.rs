@@ -1,8 +1,9 @@
-//! A program that an offer is bound to: `commonhold offer ... -- PROGRAM`.
+//! Runs a program to which an offer is bound: `commonhold offer ... -- PROGRAM`.
 //!
-//! This process holds the connection, and waits. When the program ends, this process ends, and with it the offer. Signals from
-//! other processes are forwarded to the program; terminal signals (Ctrl-C) from the kernel reach it directly. If this process
-//! is killed, the program gets SIGTERM: it would otherwise go on without the exchange that it relies on.
+//! This process keeps the connection to the daemon open, and waits. When the program ends, this process ends, and the daemon
+//! takes the offer back. Signals from other processes are forwarded to the program. Signals that the kernel sends for the
+//! terminal (Ctrl-C) reach the program directly. If this process is killed, the program gets SIGTERM: the program would
+//! otherwise go on without the exchange that it relies on.
 
 use std::ffi::OsString;
 use std::io;
@@ -21,8 +22,8 @@ use crate::signals::Signals;
 const FORWARDED: [i32; 7] =
     [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGALRM, libc::SIGTERM, libc::SIGUSR1, libc::SIGUSR2];
 
-/// A shell's offset for a program terminated by a signal.
-const BY_SIGNAL: i32 = 128;
+/// A shell's exit code for a program terminated by a signal is the signal's number plus this.
+const SIGNAL_EXIT_OFFSET: i32 = 128;
 
 /// Runs a program to its end; returns its exit code, or 128 plus the number of the signal that terminated it.
 pub(crate) fn run(program: &OsString, arguments: &[OsString]) -> Result<i32, Failure> {
@@ -35,7 +36,7 @@ pub(crate) fn run(program: &OsString, arguments: &[OsString]) -> Result<i32, Fai
         Failure::new(exit, format!("cannot run `{}`: {e}", program.to_string_lossy()))
     })?;
     let status = wait(&mut child, &signals).map_err(|e| failed("wait for the program", &e))?;
-    Ok(status.code().unwrap_or_else(|| BY_SIGNAL + status.signal().unwrap_or(0)))
+    Ok(status.code().unwrap_or_else(|| SIGNAL_EXIT_OFFSET + status.signal().unwrap_or(0)))
 }
 
 fn start(program: &OsString, arguments: &[OsString]) -> io::Result<Child> {
@@ -45,6 +46,7 @@ fn start(program: &OsString, arguments: &[OsString]) -> io::Result<Child> {
     command.spawn()
 }
 
+/// Waits for the program's end, and forwards signals meanwhile.
 fn wait(child: &mut Child, signals: &Signals) -> io::Result<ExitStatus> {
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     let program = pidfd_open(pid.ok_or(io::ErrorKind::NotFound)?, PidfdFlags::empty())?;
@@ -56,8 +58,8 @@ fn wait(child: &mut Child, signals: &Signals) -> io::Result<ExitStatus> {
             Err(e) => return Err(e.into()),
         }
         let has_ended = files[1].revents().contains(PollFlags::IN);
-        while let Some(came) = signals.next() {
-            if let Some(signal) = Signal::from_named_raw(came.signal).filter(|_| !came.by_kernel) {
+        while let Some(received) = signals.next() {
+            if let Some(signal) = Signal::from_named_raw(received.signal).filter(|_| !received.by_kernel) {
                 // Fails only if the program has already ended.
                 let _ = pidfd_send_signal(&program, signal);
             }

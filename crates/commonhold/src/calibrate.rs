@@ -1,4 +1,4 @@
-//! `commonhold calibrate`.
+//! `commonhold calibrate`: measures a disk, or the memory bus, and keeps the result for `check` and `run`.
 
 use std::path::Path;
 use std::time::Duration;
@@ -18,6 +18,7 @@ pub(crate) fn main(args: &Calibrate) -> Result<Exit, Failure> {
     args.folder.as_deref().map_or_else(|| bus(args), |folder| disk(folder, args))
 }
 
+/// Measures the disk of a folder.
 fn disk(folder: &Path, args: &Calibrate) -> Result<Exit, Failure> {
     if folder.exists() && !folder.is_dir() {
         let what = "it is not a folder; give a folder on a file system of the disk";
@@ -41,6 +42,7 @@ fn disk(folder: &Path, args: &Calibrate) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
+/// Measures the memory bus.
 fn bus(args: &Calibrate) -> Result<Exit, Failure> {
     let target = probe::Target::here()?;
     load::warn_of_renumbering();
@@ -70,7 +72,7 @@ fn bus(args: &Calibrate) -> Result<Exit, Failure> {
 
 /// The printable results of a measurement.
 fn shown<'a>(target: &'a Target, measured: &Measured, kept: &'a Path) -> cost_model::Shown<'a> {
-    let way = |way: commonhold_live::observe::disk::model::Way| cost_model::Way {
+    let shown_way = |way: commonhold_live::observe::disk::model::Way| cost_model::Way {
         bytes_per_s: way.bytes_per_s,
         sequential_per_s: way.sequential_per_s,
         random_per_s: way.random_per_s,
@@ -82,8 +84,8 @@ fn shown<'a>(target: &'a Target, measured: &Measured, kept: &'a Path) -> cost_mo
         serial: &target.identity.serial,
         bytes: target.identity.bytes,
         file_bytes: measured.file_bytes,
-        read: way(measured.model.read),
-        written: way(measured.model.write),
+        read: shown_way(measured.model.read),
+        written: shown_way(measured.model.write),
         kept,
     }
 }

@@ -1,4 +1,4 @@
-//! `commonhold check`.
+//! `commonhold check`: validates a contract for this machine or another one, and prints each unit's entitlement.
 
 use commonhold_contract::{Contract, PerResource, Resource};
 use commonhold_live::observe::names::SystemNames;
@@ -14,9 +14,9 @@ use crate::{load, output};
 
 pub(crate) fn main(args: &Check) -> Result<Exit, Failure> {
     let machine = load::machine(args.machine.as_deref())?;
-    let here = SystemNames::new();
-    // Users of another machine cannot be looked up here.
-    let names = args.machine.is_none().then_some(&here);
+    let local_names = SystemNames::new();
+    // Users of another machine cannot be looked up on this one.
+    let names = args.machine.is_none().then_some(&local_names);
     if let (None, Some(warning)) = (&args.machine, load::doubt(&args.contract)) {
         output::warn(&warning);
     }
@@ -28,9 +28,9 @@ pub(crate) fn main(args: &Check) -> Result<Exit, Failure> {
     load::tell_of_cpus(&loaded.contract, &machine, args.machine.is_none());
     let machine = load::divided(&loaded.contract, &machine);
     let (holdings, notes) = outlook(args, &loaded.contract, &machine)?;
-    let asked = loaded.contract.asked_for();
+    let asked_for = loaded.contract.asked_for();
     for (resource, holding) in Resource::ALL.into_iter().zip(&holdings) {
-        if let (true, Some(warning)) = (asked[resource], holding.warning()) {
+        if let (true, Some(warning)) = (asked_for[resource], holding.warning()) {
             output::warn(&warning);
         }
     }
@@ -70,17 +70,19 @@ fn json(args: &Check, machine: &Machine, names: Option<&SystemNames>) -> Result<
             output::print(&tree::json(&contract, &machine, &divisions, &holdings, &notes, &warnings))?;
             Ok(Exit::Ok)
         }
-        (None, wrong) => load::refuse_in_json(&wrong),
+        (None, errors) => load::refuse_in_json(&errors),
     }
 }
 
-/// Every unit's entitlement when all are active.
+/// Every unit's entitlement when all units are active.
 fn divide(contract: &Contract, machine: &Machine) -> PerResource<Division> {
+    // Units without sub-units are active by their own processes.
     let mut encloses = vec![false; contract.units.len()];
     for parent in contract.held().filter_map(|id| contract.unit(id).parent) {
         encloses[parent.index()] = true;
     }
-    // An encloser's own processes compete with its sub-units if its rules admit processes that no sub-unit takes.
+    // An encloser may have processes of its own, which compete with its sub-units: its rules may admit processes that no
+    // sub-unit takes.
     let present: Vec<bool> = contract
         .ids()
         .map(|id| {

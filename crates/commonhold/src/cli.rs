@@ -98,7 +98,7 @@ pub struct Elsewhere {
 /// Memory is shown less the reserve. `run` instead subtracts the memory of the kernel and of processes in no unit, which
 /// `check` cannot know.
 #[derive(Debug, Args)]
-#[command(after_long_help = members())]
+#[command(after_long_help = members_help())]
 pub struct Check {
     /// The contract, a TOML file (see `commonhold generate schema` for its keys)
     pub contract: PathBuf,
@@ -346,7 +346,7 @@ pub struct Fund {
     /// The unit, by its path: `physics/night-batch`
     pub unit: String,
     /// A resource, and the unit's new number of tickets of it: `cpu=200`
-    #[arg(value_name = "RESOURCE=N", required = true, value_parser = number_of)]
+    #[arg(value_name = "RESOURCE=N", required = true, value_parser = parse_number)]
     pub tickets: Vec<Number>,
     /// The currency that issues them, by its unit, or `/` for the machine's own [default: the parent unit's]
     #[arg(long, value_name = "CURRENCY")]
@@ -364,7 +364,7 @@ pub struct Issue {
     /// The unit, by its path: `physics/night-batch`
     pub unit: String,
     /// A resource, and the number of tickets to add: `cpu=50`
-    #[arg(value_name = "RESOURCE=N", required = true, value_parser = number_of)]
+    #[arg(value_name = "RESOURCE=N", required = true, value_parser = parse_number)]
     pub tickets: Vec<Number>,
     #[command(flatten)]
     pub common: Common,
@@ -380,7 +380,7 @@ pub struct Revoke {
     /// The unit, by its path: `physics/night-batch`
     pub unit: String,
     /// A resource, and the number of tickets to take: `cpu=50`
-    #[arg(value_name = "RESOURCE=N", required = true, value_parser = number_of)]
+    #[arg(value_name = "RESOURCE=N", required = true, value_parser = parse_number)]
     pub tickets: Vec<Number>,
     #[command(flatten)]
     pub common: Common,
@@ -576,7 +576,7 @@ impl From<ResourceChoice> for commonhold_contract::Resource {
 }
 
 /// The syntax of members, for the end of `check --help`.
-fn members() -> String {
+fn members_help() -> String {
     let forms = MEMBER_FORMS.iter().map(|form| (form.forms.join(", "), form.who));
     let rows: Vec<String> = forms.map(|(forms, who)| format!("  {forms}\n      processes {who}\n")).collect();
     let rows = rows.concat();
@@ -592,7 +592,7 @@ pub struct Number {
 }
 
 /// Parses `cpu=200`: a resource, and 0 to [`TICKETS_MAX`] tickets. Each command decides whether it accepts 0.
-fn number_of(text: &str) -> Result<Number, String> {
+fn parse_number(text: &str) -> Result<Number, String> {
     let range = format!("0 to {TICKETS_MAX}");
     let Some((word, number)) = text.split_once('=') else {
         return Err(format!("write a resource, `=` and {range}, such as cpu=200"));
@@ -601,8 +601,8 @@ fn number_of(text: &str) -> Result<Number, String> {
     let resource = resource
         .ok_or_else(|| format!("`{word}` is no resource with tickets: write cpu, memory, disk or bus"))?;
     // `parse` alone would accept a sign: +5.
-    let digits = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
-    let tickets = number.parse().ok().filter(|tickets| digits && (0..=TICKETS_MAX).contains(tickets));
+    let is_digits = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+    let tickets = number.parse().ok().filter(|tickets| is_digits && (0..=TICKETS_MAX).contains(tickets));
     let tickets = tickets.ok_or_else(|| format!("a unit cannot have `{number}` tickets: write {range}"))?;
     Ok(Number { resource, tickets })
 }

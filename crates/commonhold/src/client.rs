@@ -1,4 +1,4 @@
-//! The client side: `exec`, `status`, `tickets` and `offer`.
+//! The client side: the commands that call a running daemon, such as `exec`, `status`, `tickets` and `offer`.
 
 use std::io::ErrorKind;
 use std::os::unix::process::CommandExt;
@@ -25,12 +25,12 @@ use crate::{bound, output, place};
 
 /// Makes a call and returns its reply.
 pub(crate) fn call<T: DeserializeOwned>(client: &mut Client, call: &Call) -> Result<T, Failure> {
-    client.call(call).map_err(|e| failed(&e))
+    client.call(call).map_err(|e| call_failure(&e))
 }
 
 /// Maps a failed call to a message and an exit code.
-fn failed(e: &Error) -> Failure {
-    let lost = |what: &dyn std::fmt::Display| {
+fn call_failure(e: &Error) -> Failure {
+    let no_answer = |what: &dyn std::fmt::Display| {
         Failure::new(Exit::Unavailable, format!("the daemon does not answer: {what}; see its output"))
     };
     let exit = match e {
@@ -51,11 +51,11 @@ fn failed(e: &Error) -> Failure {
             _ => Exit::Unavailable,
         },
         Error::NotUnderstood(_) => Exit::System,
-        Error::HungUp => return lost(&"it hung up"),
+        Error::HungUp => return no_answer(&"it hung up"),
         Error::Io(e) if e.kind() == ErrorKind::WouldBlock => {
-            return lost(&format!("timeout after {} s", PATIENCE.as_secs()));
+            return no_answer(&format!("timeout after {} s", PATIENCE.as_secs()));
         }
-        Error::Io(e) => return lost(e),
+        Error::Io(e) => return no_answer(e),
         Error::Withdrawn => Exit::Refused,
     };
     Failure::new(exit, e.to_string())
@@ -63,8 +63,8 @@ fn failed(e: &Error) -> Failure {
 
 pub(crate) fn exec(args: &Exec) -> Result<Exit, Failure> {
     let stream = place::connect(&args.place)?;
-    // The daemon's process ID from the kernel: a marker is valid for one daemon.
-    let daemon =
+    // The daemon's process ID, from the kernel. The marker contains it, so that a later daemon does not accept the marker.
+    let daemon_pid =
         rustix::net::sockopt::socket_peercred(&stream).map_or(0, |peer| peer.pid.as_raw_nonzero().get());
     let mut client = Client::from(stream);
     let EnterReply { outside } = call(&mut client, &Call::Enter { unit: args.unit.clone() })?;
@@ -78,18 +78,18 @@ pub(crate) fn exec(args: &Exec) -> Result<Exit, Failure> {
     drop(client);
     let (program, arguments) =
         args.command.split_first().ok_or_else(|| Failure::new(Exit::Usage, "no command"))?;
-    // The daemon recognises descendants by this variable even if it never saw their parents.
+    // By this variable the daemon recognises descendants of the program, even if it never saw their parents.
     let error = commonhold_live::host::child::command(program)
         .args(arguments)
-        .env(MARKER, marker(daemon.unsigned_abs(), &args.unit))
+        .env(MARKER, marker(daemon_pid.unsigned_abs(), &args.unit))
         .exec();
     let exit = if error.kind() == std::io::ErrorKind::NotFound { Exit::NotFound } else { Exit::CannotRun };
     Err(Failure::new(exit, format!("cannot run `{}`: {error}", program.to_string_lossy())))
 }
 
-fn json_of(pid: u32, found: &WhereReply) -> String {
-    let mut json = serde_json::json!({ "pid": pid, "unit": found.unit, "rule": found.rule });
-    if let Some(why) = &found.outside {
+fn where_json(pid: u32, reply: &WhereReply) -> String {
+    let mut json = serde_json::json!({ "pid": pid, "unit": reply.unit, "rule": reply.rule });
+    if let Some(why) = &reply.outside {
         json["outside"] = why.as_str().into();
     }
     json.to_string()
@@ -98,13 +98,13 @@ fn json_of(pid: u32, found: &WhereReply) -> String {
 pub(crate) fn status(args: &Status) -> Result<Exit, Failure> {
     let mut client = Client::from(place::connect(&args.place)?);
     if let Some(pid) = args.pid {
-        let found: WhereReply = call(&mut client, &Call::Where { pid })?;
+        let reply: WhereReply = call(&mut client, &Call::Where { pid })?;
         let text = if args.json {
-            json_of(pid, &found)
+            where_json(pid, &reply)
         } else {
             let outside =
-                found.outside.map(|why| format!("; its control group does not hold it: it is {why}"));
-            format!("process {pid} is in unit {} ({}){}", found.unit, found.rule, outside.unwrap_or_default())
+                reply.outside.map(|why| format!("; its control group does not hold it: it is {why}"));
+            format!("process {pid} is in unit {} ({}){}", reply.unit, reply.rule, outside.unwrap_or_default())
         };
         output::print(&text)?;
         return Ok(Exit::Ok);
@@ -184,9 +184,10 @@ pub(crate) fn tickets(args: &Tickets) -> Result<Exit, Failure> {
 
 pub(crate) fn fund(args: &Fund) -> Result<Exit, Failure> {
     let (unit, numbers) = (&args.unit, &args.tickets);
-    let around = unit.rsplit_once('/').map_or("/", |(around, _)| around);
-    let Some(from) = args.from.as_deref().filter(|from| around != *from) else {
-        return several(unit, How::Set, numbers, &args.common);
+    let parent = unit.rsplit_once('/').map_or("/", |(parent, _)| parent);
+    // Without `--from`, or with the unit's own currency, the unit's own tickets are set.
+    let Some(from) = args.from.as_deref().filter(|from| parent != *from) else {
+        return change_several(unit, How::Set, numbers, &args.common);
     };
     let of = (from != "/").then(|| from.to_owned());
     let tickets = numbers_to_wire(by_resource(numbers)?);
@@ -194,15 +195,15 @@ pub(crate) fn fund(args: &Fund) -> Result<Exit, Failure> {
 }
 
 pub(crate) fn issue(args: &Issue) -> Result<Exit, Failure> {
-    several(&args.unit, How::Issue, &args.tickets, &args.common)
+    change_several(&args.unit, How::Issue, &args.tickets, &args.common)
 }
 
 pub(crate) fn revoke(args: &Revoke) -> Result<Exit, Failure> {
-    several(&args.unit, How::TakeBack, &args.tickets, &args.common)
+    change_several(&args.unit, How::TakeBack, &args.tickets, &args.common)
 }
 
 /// Changes a unit's tickets of several resources atomically.
-fn several(unit: &str, how: How, numbers: &[Number], common: &Common) -> Result<Exit, Failure> {
+fn change_several(unit: &str, how: How, numbers: &[Number], common: &Common) -> Result<Exit, Failure> {
     if let Some(Number { resource, .. }) = numbers.iter().find(|number| number.tickets == 0) {
         let message =
             format!("{resource}=0: a unit has one ticket of its own at least; write 1 to {TICKETS_MAX}");
@@ -240,8 +241,8 @@ pub(crate) fn offer(args: &Offer) -> Result<Exit, Failure> {
     let unit = if let Some(unit) = &args.unit {
         unit.clone()
     } else {
-        let own = Call::Where { pid: std::process::id() };
-        let unit = call::<WhereReply>(&mut place::connect(&args.common.place)?.into(), &own)?.unit;
+        let where_am_i = Call::Where { pid: std::process::id() };
+        let unit = call::<WhereReply>(&mut place::connect(&args.common.place)?.into(), &where_am_i)?.unit;
         if ["kernel", "shared"].contains(&&*unit) {
             let message = "this command runs in no unit; name one that is to offer tickets, with --unit";
             return Err(Failure::new(Exit::Unavailable, message));
@@ -292,16 +293,18 @@ pub(crate) fn cancel(args: &Cancel) -> Result<Exit, Failure> {
     if let Some(unit) = &args.all {
         return cancel_all(&mut client, unit, args.common.json);
     }
-    let number = args.number.unwrap_or(0); // The command line has one where it has no `--all`.
+    // The command line requires a number unless `--all` is given.
+    let number = args.number.unwrap_or(0);
     let reply: TicketsReply = call(&mut client, &Call::Change(Asked::Cancel { number }))?;
     let beside = tickets::Beside { expected: &[], lots: &reply.lots, not_held: &reply.not_held };
     print(&match args.common.json {
         true => tickets::json(&reply.tickets, beside),
-        false => cancelled(number, &reply),
+        false => cancelled_text(number, &reply),
     })
 }
 
-fn cancelled(number: u64, reply: &TicketsReply) -> String {
+/// The outcome of a cancellation: no tickets are named if an open offer was taken back.
+fn cancelled_text(number: u64, reply: &TicketsReply) -> String {
     let beside = tickets::Beside { expected: &[], lots: &reply.lots, not_held: &reply.not_held };
     match reply.tickets.is_empty() {
         true => format!("offer {number} is cancelled\n"),
@@ -309,26 +312,30 @@ fn cancelled(number: u64, reply: &TicketsReply) -> String {
     }
 }
 
-/// Offers first: an open one could be served as soon as an exchange ends.
+/// Cancels all offers and exchanges of a unit. Offers come first, since an open offer could be served as soon as an exchange
+/// ends.
 fn cancel_all(client: &mut Client, unit: &str, json: bool) -> Result<Exit, Failure> {
-    // Fails for an unknown unit: otherwise a typing error would silently cancel nothing.
+    // This call fails for an unknown unit. Without it, a typing error would silently cancel nothing.
     let _: serde_json::Value = call(client, &Call::Currency { unit: unit.to_owned() })?;
-    let found: OffersReply = call(client, &Call::Offers {})?;
-    let offers = found.offers.iter().filter(|offer| offer.unit == unit).map(|offer| offer.number);
-    let is_in = |exchange: &&Exchange| exchange.lent.iter().any(|lent| lent.from == unit || lent.to == unit);
-    let exchanges = found.exchanges.iter().filter(|exchange| exchange.ended_ns.is_none()).filter(is_in);
-    let (mut text, mut done) = (String::new(), Vec::new());
+    let reply: OffersReply = call(client, &Call::Offers {})?;
+    let offers = reply.offers.iter().filter(|offer| offer.unit == unit).map(|offer| offer.number);
+    let involves_unit =
+        |exchange: &&Exchange| exchange.lent.iter().any(|lent| lent.from == unit || lent.to == unit);
+    let exchanges =
+        reply.exchanges.iter().filter(|exchange| exchange.ended_ns.is_none()).filter(involves_unit);
+    let (mut text, mut cancelled) = (String::new(), Vec::new());
     for number in offers.chain(exchanges.map(|exchange| exchange.number)) {
-        let asked = Call::Change(Asked::Cancel { number });
-        // It has ended since the list was made, as intended.
-        let is_over = |e: &Error| matches!(e, Error::Refused { why: Why::NoSuchOffer | Why::NoExchange, .. });
-        let reply: TicketsReply = match client.call(&asked) {
-            Err(e) if is_over(&e) => continue,
-            Err(e) => return Err(failed(&e)),
+        let cancel = Call::Change(Asked::Cancel { number });
+        // The offer or exchange may have ended since the list was made.
+        let has_ended =
+            |e: &Error| matches!(e, Error::Refused { why: Why::NoSuchOffer | Why::NoExchange, .. });
+        let reply: TicketsReply = match client.call(&cancel) {
+            Err(e) if has_ended(&e) => continue,
+            Err(e) => return Err(call_failure(&e)),
             Ok(reply) => reply,
         };
-        text += &cancelled(number, &reply);
-        done.push(number);
+        text += &cancelled_text(number, &reply);
+        cancelled.push(number);
     }
     if text.is_empty() {
         text = format!("unit {unit} has no offer and is in no exchange\n");
@@ -337,7 +344,7 @@ fn cancel_all(client: &mut Client, unit: &str, json: bool) -> Result<Exit, Failu
         text = format!(
             "{:#}\n",
             serde_json::json!({ "schema": "commonhold.cancelled",
-            "version": commonhold_report::JSON_VERSION, "unit": unit, "cancelled": done })
+            "version": commonhold_report::JSON_VERSION, "unit": unit, "cancelled": cancelled })
         );
     }
     print(&text)

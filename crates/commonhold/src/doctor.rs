@@ -1,4 +1,4 @@
-//! `commonhold doctor`.
+//! `commonhold doctor`: what this machine can enforce, or the machine itself as a machine file.
 
 use std::path::Path;
 

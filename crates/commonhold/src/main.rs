@@ -24,11 +24,11 @@ fn main() -> ExitCode {
 
 fn run(command: &Command) -> Result<Exit, Failure> {
     match command {
-        Command::Check(args) => in_form(args.json, check::main(args)),
+        Command::Check(args) => json_on_failure(args.json, check::main(args)),
         Command::Doctor(args) => doctor::main(args),
         Command::Calibrate(args) => calibrate::main(args),
-        // Only --dry-run prints JSON.
-        Command::Run(args) => in_form(args.json, daemon::main(args)),
+        // `--json` is valid only with `--dry-run`.
+        Command::Run(args) => json_on_failure(args.json, daemon::main(args)),
         Command::Exec(args) => client::exec(args),
         Command::Status(args) => client::status(args),
         Command::Tickets(args) => client::tickets(args),
@@ -47,8 +47,8 @@ fn run(command: &Command) -> Result<Exit, Failure> {
     }
 }
 
-/// Reports a failure as JSON if the command was asked for JSON.
-fn in_form(json: bool, result: Result<Exit, Failure>) -> Result<Exit, Failure> {
+/// Reports a failure as JSON if the command line has `--json`.
+fn json_on_failure(json: bool, result: Result<Exit, Failure>) -> Result<Exit, Failure> {
     match result {
         Err(failure) if json => load::fail_in_json(&failure),
         result => result,

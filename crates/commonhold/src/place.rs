@@ -13,7 +13,7 @@ use crate::cli::Place;
 use crate::exit::{Exit, Failure};
 use crate::output;
 
-/// Root's directory, which every user's clients try.
+/// The directory of root's daemon. Every user's clients try it after the user's own.
 const SYSTEM: &str = "/run/commonhold";
 
 /// The socket in a daemon's directory.
@@ -26,19 +26,20 @@ fn uid() -> u32 {
 }
 
 /// The default directory of this user's daemon.
-fn own() -> PathBuf {
+fn default_directory() -> PathBuf {
     if uid() == 0 {
         return PathBuf::from(SYSTEM);
     }
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
-    // Outside a systemd session the variable is unset; the owner of the fallback in /tmp is checked before use.
+    // Outside a systemd session the variable is unset. The owner of the fallback in /tmp is checked before use.
     runtime
         .map_or_else(|| PathBuf::from(format!("/tmp/commonhold-{}", uid())), |path| path.join("commonhold"))
 }
 
-/// Makes the daemon's directory, or checks an existing one, which another user could have planted.
+/// Makes the daemon's directory; returns its absolute path. An existing directory could be another user's trap, so its owner
+/// and its permissions are checked.
 pub(crate) fn make(place: &Place) -> Result<PathBuf, Failure> {
-    let directory = place.directory.clone().unwrap_or_else(own);
+    let directory = place.directory.clone().unwrap_or_else(default_directory);
     // Root's daemon serves every user; an ordinary user's daemon serves that user.
     let mode = if uid() == 0 { 0o755 } else { 0o700 };
     let made = fs::DirBuilder::new().recursive(true).mode(mode).create(&directory);
@@ -68,11 +69,11 @@ pub(crate) fn make(place: &Place) -> Result<PathBuf, Failure> {
 pub(crate) fn connect(place: &Place) -> Result<UnixStream, Failure> {
     let places = match &place.directory {
         Some(directory) => vec![directory.clone()],
-        None => vec![own(), PathBuf::from(SYSTEM)],
+        None => vec![default_directory(), PathBuf::from(SYSTEM)],
     };
-    let (mut tried, mut left) = (Vec::new(), Vec::new());
+    let (mut tried, mut with_journal) = (Vec::new(), Vec::new());
     for directory in places {
-        if place.directory.is_none() && is_trap(&directory) {
+        if place.directory.is_none() && is_of_another_user(&directory) {
             tried.push(format!("{} belongs to another user", directory.display()));
             continue;
         }
@@ -80,8 +81,9 @@ pub(crate) fn connect(place: &Place) -> Result<UnixStream, Failure> {
             Ok(stream) => return Ok(stream),
             Err(e) => tried.push(format!("{}: {e}", socket(&directory).display())),
         }
+        // A journal without a daemon: the daemon and its caretaker were killed, and have undone nothing.
         if directory.join(FILE_NAME).exists() {
-            left.push(directory);
+            with_journal.push(directory);
         }
     }
     tried.dedup();
@@ -89,8 +91,8 @@ pub(crate) fn connect(place: &Place) -> Result<UnixStream, Failure> {
         "no daemon runs here ({}); start one with `commonhold run CONTRACT`, or name its folder with --directory",
         tried.join("; ")
     );
-    left.dedup();
-    for directory in left {
+    with_journal.dedup();
+    for directory in with_journal {
         let _ = write!(
             why,
             "; if one was killed with its caretaker, the next one in {} undoes what it has left, such as stopped processes",
@@ -100,11 +102,11 @@ pub(crate) fn connect(place: &Place) -> Result<UnixStream, Failure> {
     Err(Failure::new(Exit::Unavailable, why))
 }
 
-/// Warns if another daemon than the one in `directory` runs in a default directory.
+/// Warns if a daemon runs in a default directory other than `directory`.
 pub(crate) fn warn_of_others(directory: &Path) {
-    let mut places = vec![own(), PathBuf::from(SYSTEM)];
+    let mut places = vec![default_directory(), PathBuf::from(SYSTEM)];
     places.dedup();
-    for other in places.iter().filter(|other| *other != directory && !is_trap(other)) {
+    for other in places.iter().filter(|other| *other != directory && !is_of_another_user(other)) {
         if UnixStream::connect(socket(other)).is_ok() {
             output::warn(&format!(
                 "warning: another daemon runs in {}; two that hold the same processes undo each other's work",
@@ -114,7 +116,7 @@ pub(crate) fn warn_of_others(directory: &Path) {
     }
 }
 
-/// Whether another user except root owns this directory, as any user can make one in /tmp.
-fn is_trap(directory: &Path) -> bool {
+/// Whether a user other than this one and root owns the directory: any user can make a directory in /tmp, as a trap.
+fn is_of_another_user(directory: &Path) -> bool {
     fs::symlink_metadata(directory).is_ok_and(|facts| facts.uid() != 0 && facts.uid() != uid())
 }

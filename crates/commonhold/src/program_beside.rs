@@ -1,6 +1,7 @@
 //! Commands implemented by separate programs: `commonhold NAME ARGS` runs `commonhold-NAME NAME ARGS`, as cargo does.
 //!
-//! The program must be in the directory of this one. PATH is not searched: a command that root runs must not depend on it.
+//! The separate program must be in the directory of this program. PATH is not searched, since a command that root runs must
+//! not depend on PATH.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
@@ -20,14 +21,15 @@ const LISTED: [(&str, &str); 4] = [
     ("generate", "commonhold-generate"),
 ];
 
-/// Executes the program of an external command. Returns if the command is built in or unknown.
+/// Replaces this process by the program of the external command that the command line names. Returns `Ok` if the command is
+/// built in or unknown.
 ///
 /// # Errors
 ///
 /// [`Exit::Unavailable`] if a listed command's program is not installed, [`Exit::CannotRun`] if the kernel refuses to run it.
 pub(crate) fn run_if_named() -> Result<(), Failure> {
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
-    let Some((name, rest)) = named(&arguments) else { return Ok(()) };
+    let Some((name, rest)) = external_command(&arguments) else { return Ok(()) };
     let listed = LISTED.iter().find(|(command, _)| *command == name).map(|(_, program)| *program);
     let program = listed.map_or_else(|| format!("commonhold-{name}"), str::to_owned);
     let path = directory()?.join(&program);
@@ -44,27 +46,29 @@ pub(crate) fn run_if_named() -> Result<(), Failure> {
             )),
         };
     }
-    let refused = command(&path).arg(name).args(rest).exec();
-    Err(Failure::new(Exit::CannotRun, format!("{}: cannot run it: {refused}", path.display())))
+    // Returns only on failure.
+    let error = command(&path).arg(name).args(rest).exec();
+    Err(Failure::new(Exit::CannotRun, format!("{}: cannot run it: {error}", path.display())))
 }
 
-/// The name of an external command, and its arguments. `help NAME` becomes `NAME --help`.
-fn named(arguments: &[OsString]) -> Option<(&str, Vec<OsString>)> {
+/// The name and the arguments of an external command, if `arguments` could name one. `help NAME` becomes `NAME --help`.
+fn external_command(arguments: &[OsString]) -> Option<(&str, Vec<OsString>)> {
     let (first, rest) = arguments.split_first()?;
     let is_help = first == "help";
     let (name, rest) = if is_help { rest.split_first()? } else { (first, rest) };
-    let name = name.to_str().filter(|name| is_name(name) && !is_own(name))?;
+    let name = name.to_str().filter(|name| is_name(name) && !is_built_in(name))?;
     let help = is_help.then(|| OsString::from("--help"));
     Some((name, rest.iter().cloned().chain(help).collect()))
 }
 
-/// Whether a text can be the suffix of a program's name: no path, no option.
+/// Whether a text can be the suffix of a program's name, rather than a path or an option.
 fn is_name(text: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     !text.is_empty() && !text.starts_with('-') && text.bytes().all(is_plain)
 }
 
-fn is_own(name: &str) -> bool {
+/// Whether this program implements the command.
+fn is_built_in(name: &str) -> bool {
     let is_listed = LISTED.iter().any(|(command, _)| *command == name);
     name == "help" || !is_listed && Cli::command().find_subcommand(OsStr::new(name)).is_some()
 }
@@ -85,7 +89,7 @@ mod tests {
     fn only_commands_of_other_programs_are_looked_for() {
         let named_in = |line: &str| {
             let arguments: Vec<OsString> = line.split(' ').map(OsString::from).collect();
-            named(&arguments).map(|(name, rest)| (name.to_owned(), rest.join(OsStr::new(" "))))
+            external_command(&arguments).map(|(name, rest)| (name.to_owned(), rest.join(OsStr::new(" "))))
         };
         let found = |name: &str, rest: &str| Some((name.to_owned(), OsString::from(rest)));
         assert_eq!(named_in("sim far --json"), found("sim", "far --json"));

@@ -64,7 +64,7 @@ pub(crate) fn how_of_wire(how: wire::How) -> How {
 pub(crate) struct StatusReply {
     /// The active backend.
     pub(crate) backend: String,
-    /// The backend that it replaces as a fallback.
+    /// The preferred backend, if `backend` is a fallback for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) instead: Option<Instead>,
     pub(crate) contract: String,
@@ -78,10 +78,10 @@ pub(crate) struct StatusReply {
     /// The kernel scheduler's counters; empty without the project's own scheduler.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) switches: Vec<UnitSwitches>,
-    /// Tickets that differ from the contract's.
+    /// Tickets that differ from the contract's, and those of units with exchanges.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) tickets: Vec<Tickets>,
-    /// Tickets that units will have.
+    /// Tickets that units will have once a queued or waiting change takes effect.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) expected_tickets: Vec<Expected>,
     /// The lots of units.
@@ -102,11 +102,14 @@ pub(crate) struct PaceReply {
     pub(crate) cpu_ns: u64,
 }
 
-/// The preferred backend that is not active: its name, the time since, and the reason.
+/// The preferred backend while a fallback is active in its place.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Instead {
+    /// The preferred backend's name.
     pub(crate) of: String,
+    /// How long the fallback has been active.
     pub(crate) for_ns: u64,
+    /// Why the preferred backend is not active.
     pub(crate) why: String,
 }
 
@@ -126,7 +129,7 @@ pub(crate) struct EnterReply {
     pub(crate) outside: Option<String>,
 }
 
-/// The reply to `Tickets`: every unit and resource. To `Change`: the units and resources named.
+/// The reply to `Tickets`, with the tickets of every unit and resource, and to `Change`, with those that the change affected.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct TicketsReply {
     /// In reply to an offer: its number.
@@ -136,13 +139,13 @@ pub(crate) struct TicketsReply {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) exchange: Option<u64>,
     pub(crate) tickets: Vec<Tickets>,
-    /// In reply to `Tickets`: tickets that units will have.
+    /// In reply to `Tickets`: tickets that units will have once a queued or waiting change takes effect.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) expected: Vec<Expected>,
-    /// The lots of units; in the reply to `Change`: those of the units that it names.
+    /// The lots of units; in the reply to `Change`: the lots of the affected units.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) lots: Vec<Lot>,
-    /// The resources that nothing holds, with reasons. Their tickets have no effect now.
+    /// The resources that are not held on this machine, with reasons. Their tickets have no effect now.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) not_held: Vec<Holding>,
 }
@@ -162,7 +165,7 @@ pub(crate) struct OffersReply {
     /// The results of negotiation by unit.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) negotiated: Vec<Negotiated>,
-    /// The age of the accounts: times of exchanges count from their opening.
+    /// The time since the accounts were opened, to which the times of exchanges refer.
     pub(crate) elapsed_ns: u64,
 }
 
@@ -182,7 +185,7 @@ pub(crate) enum Awaited {
     Stands,
     /// An exchange served it.
     Served { exchange: u64 },
-    /// It was taken back, or its unit is gone.
+    /// The offer was taken back, or the contract no longer has its unit.
     Withdrawn,
     /// The exchange is in force.
     InForce,

@@ -1,4 +1,4 @@
-//! The inputs of a step.
+//! The inputs of one step of the policy, gathered in one value that is passed to every resource.
 
 use commonhold_contract::Contract;
 use commonhold_machine::Machine;
@@ -6,7 +6,7 @@ use commonhold_machine::Machine;
 use crate::rights::Change;
 use crate::snapshot::{Means, Snapshot};
 
-/// The inputs of a step.
+/// The inputs of one step of the policy.
 #[derive(Clone, Copy)]
 pub struct Input<'a> {
     /// The contract.
@@ -17,6 +17,6 @@ pub struct Input<'a> {
     pub means: Means,
     /// What the backend observed.
     pub snapshot: &'a Snapshot,
-    /// Queued changes of rights, in order ([`rights::Change`](crate::rights::Change)).
+    /// The changes of rights queued since the last step, oldest first ([`rights::Change`](crate::rights::Change)).
     pub changes: &'a [Change],
 }

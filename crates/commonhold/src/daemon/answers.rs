@@ -6,7 +6,7 @@ use std::rc::Rc;
 use commonhold_client::wire::Call;
 use commonhold_policy::Time;
 
-/// The longest life of an answer, even without a turn: the kernel's counters go on meanwhile.
+/// The longest life of an answer. It is short even without a turn, since the kernel's counters change between turns, too.
 const AGE_MAX_NS: Time = 100_000_000;
 /// The most answers kept at one time.
 const KEPT_MAX: usize = 32;
@@ -14,6 +14,7 @@ const KEPT_MAX: usize = 32;
 /// Encoded answers, by request.
 #[derive(Debug, Default)]
 pub(super) struct Answers {
+    /// The time at which each answer was computed, and its message.
     computed: BTreeMap<String, (Time, Rc<[u8]>)>,
 }
 
@@ -36,10 +37,11 @@ impl Answers {
 
     /// The cached answer to a request, unless it is stale.
     pub(super) fn get(&self, key: &str, now: Time) -> Option<Rc<[u8]>> {
-        let (at, message) = self.computed.get(key)?;
-        (now.saturating_sub(*at) < AGE_MAX_NS).then(|| message.clone())
+        let (computed_at, message) = self.computed.get(key)?;
+        (now.saturating_sub(*computed_at) < AGE_MAX_NS).then(|| message.clone())
     }
 
+    /// Adds an answer. A full cache is emptied first.
     pub(super) fn keep(&mut self, key: String, message: &Rc<[u8]>, now: Time) {
         if self.computed.len() >= KEPT_MAX {
             self.computed.clear();
@@ -47,7 +49,7 @@ impl Answers {
         self.computed.insert(key, (now, message.clone()));
     }
 
-    /// Drops all answers: the session's state has changed or was sampled again.
+    /// Drops all answers, since the session's state has changed or was sampled again.
     pub(super) fn forget(&mut self) {
         self.computed.clear();
     }

@@ -1,6 +1,7 @@
-//! Renders the present state as a contract: with changed tickets, and comments on what no contract can express.
+//! Renders the present state as a contract, for `commonhold tickets --as-contract`: with the changed tickets, and with comments
+//! about rights that no contract can express.
 //!
-//! Properties (tested): the rights under the rendered contract are those in force, once exchanges have ended.
+//! Properties (tested): under the rendered contract, units have the rights that are in force once exchanges have ended.
 
 use commonhold_contract::{Contract, PerResource, Resource, UnitId, write};
 use commonhold_policy::rights::Rights;
@@ -52,25 +53,26 @@ pub(super) fn answer(session: &Session, about: &About) -> Answered {
     reply(&ContractReply { contract: write(&in_force(session.contract(), &rights), &above) })
 }
 
-/// The contract with the present tickets that units own.
+/// The contract with the units' present tickets in place of its own numbers; exchanged tickets count for their owner.
 fn in_force(contract: &Contract, rights: &Rights) -> Contract {
-    let mut now = contract.clone();
+    let mut in_force = contract.clone();
     for id in contract.held() {
         let mut tickets = PerResource::default();
         for resource in Resource::ALL {
             tickets[resource] = rights.tickets(id, resource);
         }
-        now.units[id.index()].tickets = tickets;
+        in_force.units[id.index()].tickets = tickets;
     }
-    now
+    in_force
 }
 
-/// Tickets of units made by `each`, which a contract cannot name, and tickets that are still to come.
+/// Comments about changed tickets of units that `each` made, which a contract cannot name, and about tickets that units will
+/// have later.
 fn inexpressible(contract: &Contract, rights: &Rights, expected: &[Expected]) -> Vec<String> {
-    let made =
+    let is_made_by_each =
         |id: &UnitId| contract.unit(*id).parent.is_some_and(|parent| contract.unit(parent).each.is_some());
     let mut lines = Vec::new();
-    for id in contract.listed().into_iter().filter(made) {
+    for id in contract.listed().into_iter().filter(is_made_by_each) {
         let unit = contract.unit(id);
         for resource in Resource::ALL {
             let (tickets, usual) = (rights.tickets(id, resource), unit.tickets[resource]);
@@ -160,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_contract_can_say_is_said_in_comments() {
+    fn rights_that_no_contract_can_express_are_comments() {
         let mut contract = Contract::default();
         let all = contract.add(None, "all");
         contract.units[all.index()].each = Some(Each::User);

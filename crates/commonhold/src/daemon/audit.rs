@@ -1,13 +1,13 @@
-//! The audit log: each change that a client requested, each program that entered a unit, and each refused attempt.
+//! The audit log: each change that a client requested, each program that entered a unit, and each refused request.
 //!
-//! A record has the same fields in every log. systemd's journal gets them as journal fields (`journalctl COMMONHOLD_UID=1000`);
-//! another system logger gets them as RFC 5424 structured data over /dev/log, facility `authpriv`. A line is also printed on
-//! standard output, unless that is the journal too.
+//! A record has the same fields in every log: in systemd's journal as journal fields (`journalctl COMMONHOLD_UID=1000`), in
+//! another system logger as RFC 5424 structured data over /dev/log, facility `authpriv`. A line is also printed on standard
+//! output, unless standard output is the journal, too.
 //!
-//! Nothing here blocks: if the logger's queue is full, it loses the record, which is then printed on standard output.
+//! Nothing here blocks: if the logger's queue is full, the record is only printed on standard output.
 //!
 //! A refusal costs its user only a request, so records of refusals are rate limited: [`REFUSALS_MAX`] per user in
-//! [`WINDOW_NS`]. The first record after that gives the number suppressed.
+//! [`WINDOW_NS`]. The first record after the limit was reached gives the number of suppressed records.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -28,8 +28,9 @@ const REFUSALS_MAX: u32 = 20;
 const WINDOW_NS: Time = 10_000_000_000;
 /// The most users whose refusals are counted at one time.
 const COUNTED_MAX: usize = 1_024;
-/// A request's text, and the unit that it names, are truncated to this length. Up to 64 KiB of untrusted text do not belong in
-/// a log, and escaped they can exceed the largest datagram: the logger would never get the record.
+/// A request's text, and the unit that the request names, are truncated to this length. A log should not contain up to 64 KiB of
+/// untrusted text. Besides, escaped text of that length can exceed the largest datagram, and the logger would never get the
+/// record.
 const TEXT_CHARS_MAX: usize = 512;
 
 /// The audit record of one request.
@@ -50,20 +51,20 @@ pub(super) struct Record<'a> {
 
 impl<'a> Record<'a> {
     /// The record of a request; `None` for a request that changes nothing and is open to everybody. `name` looks up the
-    /// caller's name; `refused` is the name of the error in the reply.
+    /// caller's name. `error` is the name of the error in the reply, if the request was refused.
     pub(super) fn of(
         caller: &'a Caller,
         name: impl FnOnce() -> String,
         call: &Call,
-        refused: Option<&str>,
+        error: Option<&str>,
     ) -> Option<Record<'a>> {
         let (event, unit) = match call {
             Call::Enter { unit } => ("enter", unit.as_str()),
-            Call::Change(asked) => subject(asked),
+            Call::Change(asked) => event_and_unit(asked),
             _ => return None,
         };
-        let (unit, request) = (cut(unit), cut(&serde_json::to_string(call).unwrap_or_default()));
-        let outcome = refused.unwrap_or("done").to_owned();
+        let (unit, request) = (truncated(unit), truncated(&serde_json::to_string(call).unwrap_or_default()));
+        let outcome = error.unwrap_or("done").to_owned();
         Some(Record { caller, user: name(), event, unit, request, outcome })
     }
 
@@ -145,8 +146,8 @@ impl<'a> Record<'a> {
     }
 }
 
-/// The kind of a change, and the unit that it names first.
-fn subject(asked: &Asked) -> (&'static str, &str) {
+/// The kind of a change, and the first unit that the request names.
+fn event_and_unit(asked: &Asked) -> (&'static str, &str) {
     match asked {
         Asked::Set { unit, .. } => ("set", unit),
         Asked::Issue { unit, .. } => ("issue", unit),
@@ -192,7 +193,7 @@ impl Audit {
         Audit { socket, to_journal, output_is_journal, refusals: BTreeMap::new() }
     }
 
-    /// Logs a request.
+    /// Logs a request, unless it is a refusal beyond its user's limit.
     pub(super) fn log(&mut self, record: &Record<'_>, now: Time) {
         if record.is_refused() {
             match self.admit(record.caller.party, now) {
@@ -211,7 +212,8 @@ impl Audit {
         }
     }
 
-    /// `Some` if one more refusal of a user may be logged, with the number suppressed before it.
+    /// Counts a refusal. If it may be logged, returns the number of refusals suppressed since the last one that was logged;
+    /// `None` if it is suppressed.
     fn admit(&mut self, party: Party, now: Time) -> Option<u64> {
         if self.refusals.len() >= COUNTED_MAX && !self.refusals.contains_key(&party) {
             self.refusals.clear();
@@ -229,7 +231,7 @@ impl Audit {
     }
 }
 
-fn cut(text: &str) -> String {
+fn truncated(text: &str) -> String {
     text.chars().take(TEXT_CHARS_MAX).collect()
 }
 
@@ -260,7 +262,11 @@ mod tests {
         let record = Record::of(&caller, || "ana".into(), &call, Some("io.commonhold.NotAllowed")).unwrap();
         assert_eq!(
             record.line(),
-            r#"audit event="enter" unit="a\n\"]b\u{1b}" uid="1000" user="ana" pid="4711" outcome="io.commonhold.NotAllowed" request="{\"method\":\"io.commonhold.Enter\",\"parameters\":{\"unit\":\"a\\n\\\"]b\\u001b\"}}""#
+            concat!(
+                r#"audit event="enter" unit="a\n\"]b\u{1b}" uid="1000" user="ana" pid="4711" "#,
+                r#"outcome="io.commonhold.NotAllowed" request="{\"method\":\"io.commonhold.Enter\","#,
+                r#"\"parameters\":{\"unit\":\"a\\n\\\"]b\\u001b\"}}""#
+            )
         );
         let syslog = record.for_syslog();
         assert!(syslog.starts_with("<85>1 - - commonhold "), "{syslog}");

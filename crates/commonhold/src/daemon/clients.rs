@@ -1,13 +1,13 @@
 //! The daemon's side of the socket: its connections, their requests, and the answers that they have yet to read.
 //!
 //! Nothing here blocks, and each call does a bounded amount of work for one client: it reads at most [`REQUEST_BYTES_MAX`],
-//! takes one request, or sends at most [`SEND_BYTES_MAX`]. Which client comes next is decided by
-//! [`FairQueue`](super::fair_queue::FairQueue). A client that sends too much is disconnected. Back-pressure: a client's
-//! requests are not read while it leaves an answer unread.
+//! takes one request, or sends at most [`SEND_BYTES_MAX`]. [`FairQueue`](super::fair_queue::FairQueue) decides which client
+//! comes next. A client that sends too long a request is disconnected. Back-pressure: a client's requests are not read while
+//! the client leaves an answer unread.
 //!
-//! No client locks others out. There is room for [`CLIENTS_MAX`]. A *kept* client holds an offer or waits for one, which may
-//! last as long as its program; there is room for [`KEPT_MAX`] of these. When all connections are taken, a new one replaces the
-//! least recently used connection that is not kept, of the user with the most connections.
+//! No client locks others out. At most [`CLIENTS_MAX`] clients are connected. A *kept* client holds an offer or waits for an
+//! outcome, which may last as long as its program; at most [`KEPT_MAX`] clients are kept. When all connections are in use, a
+//! new connection replaces an old one that is not kept: the least recently used one of the user with the most connections.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::IoSlice;
@@ -29,7 +29,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 use super::fair_queue::Party;
 use crate::exit::{Exit, Failure};
 
-/// The most clients at one time, so that descriptors never run out (`OTHER_FILES` reserves them).
+/// The most clients at one time, so that descriptors never run out (`OTHER_FILES` includes this number).
 pub(super) const CLIENTS_MAX: usize = 256;
 /// The most clients of one ordinary user, so that no user locks the others out.
 const CLIENTS_OF_USER_MAX: usize = 64;
@@ -39,23 +39,24 @@ const KEPT_MAX: usize = 192;
 const KEPT_OF_USER_MAX: usize = 48;
 /// The longest request, in bytes: a unit's path and a few fields.
 const REQUEST_BYTES_MAX: usize = 64 << 10;
-/// The most bytes that are sent at once: more than a socket buffers, so that only a client that reads concurrently has to wait
-/// for its next turn.
+/// The most bytes that one call sends to a client. This is more than a socket buffers, so only a client that reads while the
+/// daemon sends reaches this limit, and waits for its next turn.
 const SEND_BYTES_MAX: usize = 512 << 10;
-/// The listen backlog. Beyond it connect(2) blocks, first come, first served; a longer backlog would let one user's connections
-/// delay everybody's.
+/// The listen backlog. When it is full, connect(2) blocks, and callers are served first come, first served. With a longer
+/// backlog, one user's connections could delay everybody's.
 const BACKLOG: i32 = 256;
 
-/// The caller's credentials from the kernel (`SO_PEERCRED`), as of its connect(2): a later setuid or exec does not change them.
+/// A caller's credentials from the kernel (`SO_PEERCRED`) at the time of connect(2): a later setuid or exec does not change
+/// them.
 #[derive(Debug)]
 pub(super) struct Caller {
     pub(super) uid: u32,
-    /// Its groups, the effective one first.
+    /// The caller's groups, the effective one first.
     pub(super) gids: Vec<u32>,
     pub(super) pid: u32,
     /// The process that connected; `None` if it has exited.
     pub(super) key: Option<ProcessKey>,
-    /// The party charged for its requests.
+    /// The party charged for the caller's requests.
     pub(super) party: Party,
 }
 
@@ -71,7 +72,7 @@ impl Caller {
     }
 }
 
-/// The user to whom a user number is charged.
+/// The party to which a user number is charged, outside user namespaces.
 fn party_of(uid: u32) -> Party {
     let is_privileged = uid == 0 || uid == rustix::process::geteuid().as_raw();
     if is_privileged { Party::Privileged } else { Party::User(uid) }
@@ -80,7 +81,7 @@ fn party_of(uid: u32) -> Party {
 /// The outcome of accepting a connection.
 pub(super) enum Arrival {
     Accepted(u64),
-    /// Closed at once: its user has connected too often, or has no room.
+    /// The connection was closed at once, since this party has connected too often, or has no room for another connection.
     TurnedAway(Party),
     /// No connection is pending.
     None,
@@ -89,19 +90,21 @@ pub(super) enum Arrival {
 struct Client {
     stream: UnixStream,
     caller: Rc<Caller>,
-    /// Bytes read, and the number of them consumed by earlier requests.
+    /// Bytes read.
     input: Vec<u8>,
+    /// How many bytes of `input` belong to requests that were taken.
     taken: usize,
-    /// An answer, and the number of bytes sent. Equal answers share one allocation.
+    /// The answer being sent. Equal answers share one allocation.
     output: Rc<[u8]>,
+    /// How many bytes of `output` are sent.
     sent: usize,
-    /// A descriptor sent with the first byte of the answer.
+    /// A descriptor to send with the first byte of the answer.
     passed: Option<OwnedFd>,
-    /// It has shut down its writing side; it may still read.
+    /// Whether the client has shut down its writing side; it may still read.
     ended: bool,
-    /// Its answer is not known yet.
+    /// Whether the client waits for an answer that is not known yet.
     waits: bool,
-    /// The use counter's value at its last use.
+    /// The value of [`Clients::uses`] when the client was last used.
     used: u64,
 }
 
@@ -113,8 +116,8 @@ pub(super) struct Clients {
     next: u64,
     /// Counts uses of all clients, for the order of least recent use.
     uses: u64,
-    /// Clients closed since the last [`Clients::take_gone`], with the parties charged for them.
-    gone: Vec<(u64, Party)>,
+    /// Clients closed since the last [`Clients::take_closed`], with the parties charged for them.
+    closed: Vec<(u64, Party)>,
     nothing: Rc<[u8]>,
 }
 
@@ -125,9 +128,9 @@ fn cannot(path: &Path, what: &str, e: &io::Error) -> Failure {
 }
 
 impl Clients {
-    /// Removes the socket that an earlier daemon left (the caller holds the directory's lock). Fails early if none could be
-    /// opened: later, the machine has already been changed.
-    pub(super) fn make_way(path: &Path) -> Result<(), Failure> {
+    /// Removes the socket of an earlier daemon; the caller holds the directory's lock. Fails if no socket can be opened at this
+    /// path: that should be found before the machine is changed.
+    pub(super) fn remove_old_socket(path: &Path) -> Result<(), Failure> {
         match std::fs::remove_file(path) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => {
                 return Err(cannot(path, "remove an old socket", &e));
@@ -152,7 +155,7 @@ impl Clients {
             connected: BTreeMap::new(),
             next: 0,
             uses: 0,
-            gone: Vec::new(),
+            closed: Vec::new(),
             nothing: Rc::new([]),
         })
     }
@@ -161,8 +164,8 @@ impl Clients {
         self.listener.as_fd()
     }
 
-    /// Accepts one client. `kept` returns the kept clients; `may_connect` whether a party may have another connection: if not,
-    /// it is closed before any other lookup.
+    /// Accepts one client. `kept` returns the kept clients. `may_connect` tells whether a party may have another connection. If
+    /// not, the connection is closed before anything else about the caller is looked up.
     pub(super) fn accept(
         &mut self,
         procfs: &mut ProcFs,
@@ -198,52 +201,56 @@ impl Clients {
         Arrival::Accepted(self.next)
     }
 
-    /// Makes room for one more client of a user, if necessary by closing the least recently used client that is not kept: one
-    /// of the same user if it has reached its limit, else one of the user with the most.
+    /// Makes room for one more client of a party; returns whether there is room. If necessary, closes the least recently used
+    /// client that is not kept: a client of the same party if that has reached its limit, else one of the party with the most
+    /// clients.
     fn make_room(&mut self, party: Party, kept: impl FnOnce() -> BTreeSet<u64>) -> bool {
-        let mut of_party: BTreeMap<Party, usize> = BTreeMap::new();
+        let mut counts: BTreeMap<Party, usize> = BTreeMap::new();
         for client in self.connected.values() {
-            *of_party.entry(client.caller.party).or_default() += 1;
+            *counts.entry(client.caller.party).or_default() += 1;
         }
-        let has = of_party.get(&party).copied().unwrap_or(0);
-        let is_at_limit = party != Party::Privileged && has >= CLIENTS_OF_USER_MAX;
+        let count = counts.get(&party).copied().unwrap_or(0);
+        let is_at_limit = party != Party::Privileged && count >= CLIENTS_OF_USER_MAX;
         if !is_at_limit && self.connected.len() < CLIENTS_MAX {
             return true;
         }
         let kept = kept();
-        let may_go = |(id, client): &(&u64, &Client)| {
+        let may_be_closed = |(id, client): &(&u64, &Client)| {
             !kept.contains(id) && (!is_at_limit || client.caller.party == party)
         };
-        let (of_party, least_used) = (&of_party, |client: &Client| std::cmp::Reverse(client.used));
-        let goes = self.connected.iter().filter(may_go);
-        let goes = goes.max_by_key(|(_, client)| (of_party.get(&client.caller.party), least_used(client)));
-        let Some(id) = goes.map(|(id, _)| *id) else { return false };
+        let (counts, least_used) = (&counts, |client: &Client| std::cmp::Reverse(client.used));
+        let victim = self
+            .connected
+            .iter()
+            .filter(may_be_closed)
+            .max_by_key(|(_, client)| (counts.get(&client.caller.party), least_used(client)));
+        let Some(id) = victim.map(|(id, _)| *id) else { return false };
         self.drop_client(id);
         true
     }
 
-    /// Whether a client may become kept, in addition to `kept`.
+    /// Whether a client is among the clients `kept`, or may become kept beside them.
     pub(super) fn may_be_kept(&self, id: u64, kept: &BTreeSet<u64>) -> bool {
         let Some(party) = self.party(id) else { return false };
-        let of_party = kept.iter().filter(|id| self.party(**id) == Some(party)).count();
-        let is_at_limit = party != Party::Privileged && of_party >= KEPT_OF_USER_MAX;
+        let kept_of_party = kept.iter().filter(|id| self.party(**id) == Some(party)).count();
+        let is_at_limit = party != Party::Privileged && kept_of_party >= KEPT_OF_USER_MAX;
         kept.contains(&id) || (kept.len() < KEPT_MAX && !is_at_limit)
     }
 
-    /// The party charged for a client; `None` if the client is gone.
+    /// The party charged for a client; `None` if the client is no longer connected.
     pub(super) fn party(&self, id: u64) -> Option<Party> {
         self.connected.get(&id).map(|client| client.caller.party)
     }
 
     fn drop_client(&mut self, id: u64) {
         if let Some(client) = self.connected.remove(&id) {
-            self.gone.push((id, client.caller.party));
+            self.closed.push((id, client.caller.party));
         }
     }
 
     /// The clients closed since the last call, with the parties charged for them.
-    pub(super) fn take_gone(&mut self) -> Vec<(u64, Party)> {
-        std::mem::take(&mut self.gone)
+    pub(super) fn take_closed(&mut self) -> Vec<(u64, Party)> {
+        std::mem::take(&mut self.closed)
     }
 
     pub(super) fn stream(&self, id: u64) -> Option<BorrowedFd<'_>> {
@@ -257,7 +264,7 @@ impl Clients {
         }
     }
 
-    /// The next complete request of a client, once it has read the previous answer.
+    /// Takes the next complete request of a client; `None` while the previous answer is not known or not completely sent.
     pub(super) fn next_request(&mut self, id: u64) -> Option<(Rc<Caller>, Vec<u8>)> {
         let client = self.connected.get_mut(&id)?;
         let end = client.request_end()?;
@@ -273,14 +280,14 @@ impl Clients {
         self.connected.get(&id).is_some_and(|client| client.request_end().is_some())
     }
 
-    /// Marks a client's answer as not known yet: no further request is taken until then.
+    /// Has a client wait: no further request of the client is taken until [`Clients::answer`].
     pub(super) fn wait(&mut self, id: u64) {
         if let Some(client) = self.connected.get_mut(&id) {
             client.waits = true;
         }
     }
 
-    /// Queues an answer, which ends with a NUL, and the descriptor to pass with it, and sends as much as the socket takes.
+    /// Queues an answer, which ends with a NUL, and a descriptor to pass with the answer. Sends as much as the socket takes.
     pub(super) fn answer(&mut self, id: u64, message: Rc<[u8]>, passed: Option<OwnedFd>) {
         if let Some(client) = self.connected.get_mut(&id) {
             client.waits = false;
@@ -290,7 +297,7 @@ impl Clients {
         self.flush(id);
     }
 
-    /// Sends as much as a client's socket takes; drops a client that is gone or finished.
+    /// Sends as much as a client's socket takes. Drops the client if it has hung up or is finished.
     pub(super) fn flush(&mut self, id: u64) {
         let Some(client) = self.connected.get_mut(&id) else { return };
         let flushed = client.flush();
@@ -303,19 +310,19 @@ impl Clients {
         }
     }
 
-    /// Whether a client has shut down its writing side. It is then polled only for hang-up, which epoll always reports.
+    /// Whether a client has shut down its writing side. Such a client is polled only for hang-up, which epoll always reports.
     pub(super) fn has_ended(&self, id: u64) -> bool {
         self.connected.get(&id).is_some_and(|client| client.ended)
     }
 
-    /// Whether a client has not yet taken all of its replies. Nothing is read from it until then.
+    /// Whether a part of the answer is not sent yet. Nothing is read from the client until then.
     pub(super) fn has_unsent_output(&self, id: u64) -> bool {
         self.connected.get(&id).is_some_and(Client::has_output)
     }
 }
 
 impl Client {
-    /// The end of the next request that may be answered now.
+    /// The index in `input` of the NUL that ends the next request; `None` if no request is complete or may be answered now.
     fn request_end(&self) -> Option<usize> {
         if self.has_output() || self.waits {
             return None;
@@ -330,7 +337,7 @@ impl Client {
 
     fn read(&mut self) -> io::Result<()> {
         let mut chunk = [0; 4096];
-        // Earlier input is answered first, so a client that keeps sending is read no faster than it is answered.
+        // Earlier requests are answered before more is read, so that input does not pile up.
         while !self.ended && !self.has_output() && self.request_end().is_none() {
             drop(self.input.drain(..self.taken));
             self.taken = 0;
@@ -364,28 +371,27 @@ impl Client {
         Ok(())
     }
 
-    /// Sends as much of the answer as the socket takes, the descriptor with its first byte. The kernel closes a descriptor that
-    /// is never received.
+    /// Sends the answer up to byte `until`, or as much as the socket takes; returns the number of bytes sent. A descriptor is
+    /// sent with the first byte. The kernel closes a descriptor that is never received.
     fn send(&mut self, until: usize) -> io::Result<usize> {
         let rest = &self.output[self.sent..until];
         let Some(passed) = &self.passed else { return self.stream.write(rest) };
-        let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut beside = SendAncillaryBuffer::new(&mut room);
+        let mut buffer = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut buffer);
         let descriptors = [passed.as_fd()];
-        if !beside.push(SendAncillaryMessage::ScmRights(&descriptors)) {
+        if !ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)) {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        Ok(sendmsg(&self.stream, &[IoSlice::new(rest)], &mut beside, SendFlags::NOSIGNAL)?)
+        Ok(sendmsg(&self.stream, &[IoSlice::new(rest)], &mut ancillary, SendFlags::NOSIGNAL)?)
     }
 
-    /// Whether it is finished: it sends no more and has read every answer, or it hung up while waiting.
+    /// Whether the client is finished: it sends no more, and it has got every answer or hung up while waiting for one.
     fn is_done(&self) -> bool {
-        let awaits = self.waits && !self.is_gone();
-        self.ended && !self.has_output() && !awaits && (self.waits || self.request_end().is_none())
+        let still_waits = self.waits && !self.has_hung_up();
+        self.ended && !self.has_output() && !still_waits && (self.waits || self.request_end().is_none())
     }
 
-    /// Whether the peer has hung up.
-    fn is_gone(&self) -> bool {
+    fn has_hung_up(&self) -> bool {
         let mut ends = [PollFd::new(&self.stream, PollFlags::empty())];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
         let found = poll(&mut ends, Some(&at_once));

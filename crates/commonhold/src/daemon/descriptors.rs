@@ -1,9 +1,9 @@
-//! Raises the limit on open files: a daemon keeps some open for every unit that has a control group.
+//! Raises the limit on open files, since a daemon keeps several files open for every unit that has a control group.
 //!
 //! Shells and service managers set a soft limit of 1,024, for programs that use `select`, and a higher hard limit. The daemon
-//! does not use `select`, so it raises its soft limit to the hard limit. If a contract needs more, it raises the hard limit
-//! too, which only root may. No other program inherits the limit: the daemon starts only the caretaker, and `exec` runs in the
-//! client's process.
+//! does not use `select`, so it raises its soft limit to the hard limit. If a contract needs more files, the daemon raises the
+//! hard limit, too, which only root may. No other program inherits the limit: the daemon starts only the caretaker, and `exec`
+//! runs in the client's process.
 
 use commonhold_live::MORE_FILES;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -14,38 +14,40 @@ use crate::exit::{Exit, Failure};
 /// Files open besides those of units: clients, the scheduler's maps, the journal, and files that the threads read.
 const OTHER_FILES: u64 = 192 + CLIENTS_MAX as u64;
 
-/// The fewest units to provide for: sub-units for users appear later.
+/// The fewest units to provide for, since sub-units for users appear later.
 const UNITS_MIN: usize = 256;
 
-/// Raises the limit for `units` units with `files_each` open files each. Fails if the limit cannot be raised: a daemon that ran
-/// out of descriptors later would leave some units unheld.
+/// Raises the limit on open files so that it suffices for `units` units with `files_each` open files each. Fails if the limit
+/// cannot be raised so far: a daemon that ran out of descriptors later would leave some units unheld.
 pub(super) fn make_room(units: usize, files_each: usize) -> Result<(), Failure> {
     let needed = files(units, files_each);
     let limit = getrlimit(Resource::Nofile);
-    let taken = wanted(limit, files(units.max(UNITS_MIN), files_each), needed)
+    let new_limit = candidates(limit, files(units.max(UNITS_MIN), files_each), needed)
         .into_iter()
-        .find(|wanted| *wanted == limit || setrlimit(Resource::Nofile, *wanted).is_ok());
-    match taken.unwrap_or(limit).current {
-        Some(has) if has < needed => Err(too_few(units, needed, has)),
+        .find(|candidate| *candidate == limit || setrlimit(Resource::Nofile, *candidate).is_ok());
+    match new_limit.unwrap_or(limit).current {
+        Some(allowed) if allowed < needed => Err(too_few(units, needed, allowed)),
         _ => Ok(()),
     }
 }
 
+/// All files of a daemon with `units` units, `each` files per unit.
 fn files(units: usize, each: usize) -> u64 {
     u64::try_from(units.saturating_mul(each)).unwrap_or(u64::MAX).saturating_add(OTHER_FILES)
 }
 
-/// The limits to try, best first. The last needs no privileges.
-fn wanted(limit: Rlimit, roomy: u64, needed: u64) -> [Rlimit; 3] {
+/// The limits to try, best first: for `desired` files, for `needed` files, and the present hard limit, which needs no
+/// privileges. None is below the present hard limit.
+fn candidates(limit: Rlimit, desired: u64, needed: u64) -> [Rlimit; 3] {
     // `None`: no limit.
     let at_least = |files: u64| limit.maximum.map(|hard| hard.max(files));
-    let all = |files: Option<u64>| Rlimit { current: files, maximum: files };
-    [all(at_least(roomy)), all(at_least(needed)), all(limit.maximum)]
+    let soft_and_hard = |files: Option<u64>| Rlimit { current: files, maximum: files };
+    [soft_and_hard(at_least(desired)), soft_and_hard(at_least(needed)), soft_and_hard(limit.maximum)]
 }
 
-fn too_few(units: usize, needed: u64, has: u64) -> Failure {
+fn too_few(units: usize, needed: u64, allowed: u64) -> Failure {
     let what = format!(
-        "{units} units, the built-in ones included, need {needed} open files, and this process may have {has}{MORE_FILES}"
+        "{units} units, the built-in ones included, need {needed} open files, and this process may have {allowed}{MORE_FILES}"
     );
     Failure::new(Exit::Unavailable, what)
 }
@@ -59,24 +61,28 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_is_taken_and_no_more_than_needed_is_raised() {
+    fn the_hard_limit_is_used_and_raised_no_further_than_needed() {
         let same = |files| [limit(files, files); 3];
-        assert_eq!(wanted(limit(1_024, 524_288), 6_448, 6_448), same(524_288), "the hard limit is enough");
+        assert_eq!(
+            candidates(limit(1_024, 524_288), 6_448, 6_448),
+            same(524_288),
+            "the hard limit is enough"
+        );
         let raised = [limit(9_000, 9_000), limit(6_448, 6_448), limit(4_096, 4_096)];
-        assert_eq!(wanted(limit(1_024, 4_096), 9_000, 6_448), raised);
+        assert_eq!(candidates(limit(1_024, 4_096), 9_000, 6_448), raised);
         let none = Rlimit { current: None, maximum: None };
-        assert_eq!(wanted(Rlimit { current: Some(1_024), ..none }, 9_000, 6_448), [none; 3]);
+        assert_eq!(candidates(Rlimit { current: Some(1_024), ..none }, 9_000, 6_448), [none; 3]);
     }
 
     #[test]
-    fn the_hard_limit_is_taken() {
+    fn the_soft_limit_becomes_the_hard_limit() {
         make_room(1, 6).expect("every machine allows 454 open files");
         let now = getrlimit(Resource::Nofile);
         assert_eq!(now.current, now.maximum);
     }
 
     #[test]
-    fn what_cannot_be_had_is_refused_with_the_number_and_the_remedy() {
+    fn an_impossible_limit_is_refused_with_the_number_and_the_remedy() {
         // More than fs.nr_open can allow: root is refused, too.
         let refused = make_room(usize::MAX, 6).expect_err("no machine allows it").to_string();
         assert!(

@@ -1,4 +1,4 @@
-//! `run --dry-run`: the plan for this moment, with reasons, and the processes that it affects. Changes nothing.
+//! `run --dry-run`: prints the plan for this moment, with reasons, and the processes that the plan affects. Changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -22,8 +22,8 @@ use crate::cli::Run;
 use crate::exit::{Exit, Failure};
 use crate::{load, output};
 
-/// The time between two samples: long enough to tell running processes from idle ones.
-const LOOK: Duration = Duration::from_millis(200);
+/// The time between two samples: long enough to distinguish running processes from idle ones.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(200);
 
 pub(super) fn main(args: &Run) -> Result<Exit, Failure> {
     let machine = load::machine_here()?;
@@ -31,7 +31,7 @@ pub(super) fn main(args: &Run) -> Result<Exit, Failure> {
     let (mut contract, warnings) = if args.json {
         match load::diagnose_placed(&load::read_trusted(&args.contract)?, &machine, Some(&names)) {
             (Some(contract), warnings) => (start::with_scheme(args, contract), warnings),
-            (None, wrong) => return load::refuse_in_json(&wrong),
+            (None, errors) => return load::refuse_in_json(&errors),
         }
     } else {
         let (loaded, _) = start::load_with_scheme(args, &machine, &names)?;
@@ -41,7 +41,7 @@ pub(super) fn main(args: &Run) -> Result<Exit, Failure> {
     load::tell_of_cpus(&contract, &machine, true);
     let machine = load::divided(&contract, &machine);
     let outlook = Outlook::new(args.backend, &contract, &machine)?;
-    let (roster, now) = look(&mut contract, &outlook.choice)?;
+    let (roster, now) = sample(&mut contract, &outlook.choice)?;
     let snapshot = Snapshot { at: now, units: roster.unit_facts(), ..Snapshot::default() };
     let input = Input {
         contract: &contract,
@@ -51,7 +51,7 @@ pub(super) fn main(args: &Run) -> Result<Exit, Failure> {
         changes: &[],
     };
     let (_, plan) = step(PolicyState::default(), now, input);
-    let present = who(&contract, &roster, &outlook.choice);
+    let present = present_processes(&contract, &roster, &outlook.choice);
     let io_cost =
         if start::switches_io_cost(&contract, args) { io_cost(&outlook.choice) } else { Vec::new() };
     let about = plan::About {
@@ -77,32 +77,33 @@ pub(super) fn main(args: &Run) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// The processes by unit, and their use; adds the users' sub-units to the contract.
-fn look(contract: &mut Contract, choice: &Choice) -> Result<(Roster, u64), Failure> {
+/// Samples all processes twice, so that their CPU use is known. Returns the roster, with the processes by unit, and the time of
+/// the second sample. Adds the sub-units that `each` makes to the contract.
+fn sample(contract: &mut Contract, choice: &Choice) -> Result<(Roster, u64), Failure> {
     let mut roster = Roster::new(Path::new("/proc"), &[])?;
-    if let Some(place) = choice.place() {
-        roster.held_at(place);
+    if let Some(base) = choice.cgroup_base() {
+        roster.held_at(base);
     }
     let begun = clock::now();
-    // Each sample may find users that get a sub-unit; the next one places them there.
+    // A scan may find users that get a sub-unit; the next scan puts their processes there.
     loop {
-        let seen = roster.refresh(contract, begun, Scan::Full)?;
-        if !contract.welcome(&seen.seen.newcomers, &BTreeSet::new()) {
+        let scanned = roster.refresh(contract, begun, Scan::Full)?;
+        if !contract.welcome(&scanned.seen.newcomers, &BTreeSet::new()) {
             break;
         }
     }
     roster.account(begun, &[])?;
-    sleep(LOOK);
+    sleep(SAMPLE_INTERVAL);
     let now = clock::now();
     roster.refresh(contract, now, Scan::Quick)?;
     roster.account(now, &[])?;
     Ok((roster, now))
 }
 
-/// The processes of every unit, and those in none.
-fn who(contract: &Contract, roster: &Roster, choice: &Choice) -> Vec<Present> {
-    let own_only = own_only(choice);
-    let of_unit = |unit: UnitId| {
+/// A summary of the processes of every unit, and of those in no unit.
+fn present_processes(contract: &Contract, roster: &Roster, choice: &Choice) -> Vec<Present> {
+    let only_user = only_user(choice);
+    let summary = |unit: UnitId| {
         let (mut users, mut programs) = (BTreeMap::new(), BTreeMap::new());
         let (mut beyond_us, mut moved, mut staying) = (0, 0, BTreeMap::new());
         for member in roster.members_of(unit) {
@@ -112,38 +113,42 @@ fn who(contract: &Contract, roster: &Roster, choice: &Choice) -> Vec<Present> {
             }
             *users.entry(member.uid).or_insert(0) += 1;
             *programs.entry(member.comm.clone()).or_insert(0) += 1;
-            beyond_us += usize::from(own_only.is_some_and(|uid| uid != member.uid));
+            beyond_us += usize::from(only_user.is_some_and(|uid| uid != member.uid));
         }
         let name = |uid: u32| roster.names().user_name(uid).unwrap_or_else(|| uid.to_string());
         let users = users.into_iter().map(|(uid, count)| (name(uid), count)).collect();
-        let moved = (choice.place().is_some() && !unit.is_common()).then_some(moved);
+        // Processes are moved only where units have control groups: into scopes where systemd manages the groups.
+        let moved = (choice.cgroup_base().is_some() && !unit.is_common()).then_some(moved);
         let (moved, scoped) = if roster.is_in_place() { (None, moved) } else { (moved, None) };
         let (programs, staying) = (programs.into_iter().collect(), staying.into_iter().collect());
-        let of_unit =
-            roster.foreign_groups().iter().filter(|(_, of)| **of == unit).map(|(group, _)| group.clone());
-        let set =
-            |group: &str| choice.place().map(|place| bounds::of(&place.mount, group)).unwrap_or_default();
-        let places = of_unit.map(|group| (group.clone(), set(&group))).collect();
+        let groups_of_unit = roster
+            .foreign_groups()
+            .iter()
+            .filter(|(_, holds)| **holds == unit)
+            .map(|(group, _)| group.clone());
+        let managers_bounds =
+            |group: &str| choice.cgroup_base().map(|base| bounds::of(&base.mount, group)).unwrap_or_default();
+        let places = groups_of_unit.map(|group| (group.clone(), managers_bounds(&group))).collect();
         Present { unit, users, programs, beyond_us, moved, scoped, staying, places }
     };
-    contract.listed().into_iter().chain([UnitId::SHARED]).map(of_unit).collect()
+    contract.listed().into_iter().chain([UnitId::SHARED]).map(summary).collect()
 }
 
-/// The only user whose processes can be held; `None` if every user's can.
-fn own_only(choice: &Choice) -> Option<u32> {
+/// The only user whose processes can be held: this one. `None` if the processes of all users can be held.
+fn only_user(choice: &Choice) -> Option<u32> {
     let uid = rustix::process::geteuid();
-    let everybodys = match choice {
+    let can_hold_all = match choice {
         Choice::User => capability::holds_other_users(Path::new("/")),
-        Choice::Kernel(place) | Choice::Cgroup(place) => uid.is_root() || !place.delegated,
+        Choice::Kernel(base) | Choice::Cgroup(base) => uid.is_root() || !base.delegated,
     };
-    (!everybodys).then(|| uid.as_raw())
+    (!can_hold_all).then(|| uid.as_raw())
 }
 
 /// The disks for which io.cost would be switched on.
 fn io_cost(choice: &Choice) -> Vec<String> {
     match choice {
-        Choice::Kernel(place) | Choice::Cgroup(place) if place.controllers.contains("io") => {
-            io_cost::would_be_on(&place.mount)
+        Choice::Kernel(base) | Choice::Cgroup(base) if base.controllers.contains("io") => {
+            io_cost::would_be_on(&base.mount)
         }
         _ => Vec::new(),
     }

@@ -4,18 +4,19 @@
 //! whatever rate a hostile program sends them. Serving them first come, first served lets that program stop the loop.
 //!
 //! **Algorithm.** A client is *ready* when it has something for the daemon to do. [`FairQueue::next`] returns one client of the
-//! least recently served user; the daemon does one request's worth of work for it, and then charges the CPU time used
-//! ([`FairQueue::charge`]). Two token buckets bound that time, in nanoseconds of CPU time per second: one for each user
-//! ([`PER_USER`]), one for all of them together ([`ALL_USERS`]). A user whose bucket is empty waits until it fills again. All
-//! costs of a request (parsing junk, a forced turn, writing a state file) are charged alike, so no kind of request needs its
-//! own limit.
+//! least recently served user. The daemon does one request's worth of work for this client, and then charges the CPU time used
+//! ([`FairQueue::charge`]). Token buckets bound that time, in nanoseconds of CPU time per second: one bucket for each user
+//! ([`PER_USER`]), and a joint bucket for all users ([`ALL_USERS`]). A user whose bucket is empty waits until the bucket fills
+//! again. All costs of a request (parsing junk, a forced turn, writing a state file) are charged alike, so no kind of request
+//! needs its own limit.
 //!
-//! **Properties.** A user waits for at most one request of every other user before its own. Requests take at most
-//! [`ALL_USERS`] of a CPU on average. Connections are charged to their user alone: the joint bucket is drawn from only by
-//! requests, which take turns, so that no number of connections can keep another user's requests waiting. Root and the
-//! daemon's own user have no bucket: they may stop the daemon anyway, and an administrator must reach it during an attack.
+//! **Properties.** A user waits for at most one request of every other user before its own request is served. Requests take at
+//! most [`ALL_USERS`] of a CPU on average. Connections are charged to their user's bucket alone. Only requests draw on the joint
+//! bucket, and users' requests are served by turns, so that no number of connections can keep another user's requests waiting.
+//! Root and the daemon's own user have no bucket: they may stop the daemon anyway, and an administrator must reach the daemon
+//! during an attack.
 //!
-//! **Limits.** A single request is not interrupted; a user may overdraw its bucket by one, and by [`DEBT_MAX_NS`] at most.
+//! **Limits.** A request is not interrupted, so a user may overdraw its bucket by one request, and by [`DEBT_MAX_NS`] at most.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -43,22 +44,25 @@ struct Rate {
 
 /// A user's budget: 10 % of a CPU on average. The burst allows a shell script some dozens of requests at once.
 const PER_USER: Rate = Rate { per_mille: 100, burst_ns: 50_000_000 };
-/// The budget of all users but root together: twice that of one, debts included, so that one user alone cannot exhaust it.
+/// The joint budget of all users but root: twice the budget of one user, debts included, so that one user alone cannot exhaust
+/// it.
 const ALL_USERS: Rate = Rate { per_mille: 200, burst_ns: 150_000_000 };
-/// No charge lowers a bucket below this debt: one expensive request locks its user out for half a second at most.
+/// The largest debt of a bucket, so that one expensive request locks its user out for half a second at most.
 const DEBT_MAX_NS: i64 = 50_000_000;
-/// Hysteresis: a user with an empty bucket is served again when it holds this much. Otherwise cheap requests would wake the
-/// loop one by one, and a wake-up costs more than the request.
+/// Hysteresis: a user with an empty bucket is served again when the bucket holds this much. Otherwise cheap requests would wake
+/// the loop one by one, and a wake-up costs more than such a request.
 const RESUME_NS: i64 = 1_000_000;
-/// The most parties without a ready client that are remembered for their debts.
+/// At this number of accounts, those of parties that have neither a ready client nor a debt are forgotten.
 const REMEMBERED_MAX: usize = 1_024;
 
+/// A token bucket. Its level is computed when needed.
 #[derive(Debug, Clone, Copy)]
 struct Bucket {
+    /// The level at the time `at`; negative: a debt.
     level_ns: i64,
-    /// Whether it has been empty since it last held [`RESUME_NS`].
+    /// Whether the bucket ran empty, and has not held [`RESUME_NS`] since then.
     is_empty: bool,
-    /// The time at which the level was computed.
+    /// The time at which `level_ns` was computed.
     at: Time,
 }
 
@@ -67,13 +71,14 @@ impl Bucket {
         Bucket { level_ns: rate.burst_ns, is_empty: false, at: now }
     }
 
+    /// The present level.
     fn level_ns(self, rate: Rate, now: Time) -> i64 {
         let elapsed_ns = i64::try_from(now.saturating_sub(self.at)).unwrap_or(i64::MAX);
         let refilled_ns = elapsed_ns.saturating_mul(rate.per_mille) / 1_000;
         self.level_ns.saturating_add(refilled_ns).min(rate.burst_ns)
     }
 
-    /// Draws from the bucket; returns the amount drawn, less than `ns` if the debt reaches its limit.
+    /// Draws `ns` from the bucket. Returns the amount drawn, which is less than `ns` if the debt reaches its limit.
     fn charge(&mut self, rate: Rate, ns: u64, now: Time) -> u64 {
         let ns = i64::try_from(ns).unwrap_or(i64::MAX);
         let before_ns = self.level_ns(rate, now);
@@ -83,15 +88,15 @@ impl Bucket {
         u64::try_from(before_ns.saturating_sub(level_ns)).unwrap_or(0)
     }
 
-    /// The time at which the bucket can be drawn from.
-    fn holds_some_at(self, rate: Rate, now: Time) -> Time {
+    /// The earliest time at which the bucket's owner may be served: when the bucket is not empty.
+    fn usable_at(self, rate: Rate, now: Time) -> Time {
         let least_ns = if self.is_empty { RESUME_NS } else { 1 };
-        let lacks_ns = least_ns - self.level_ns(rate, now);
-        if lacks_ns <= 0 {
+        let missing_ns = least_ns - self.level_ns(rate, now);
+        if missing_ns <= 0 {
             return now;
         }
-        // Rounded up: rounded down, the bucket would still be empty then, and the loop would spin.
-        let wait_ns = lacks_ns.saturating_mul(1_000) / rate.per_mille + 1;
+        // Rounded up. If it were rounded down, the bucket would still be empty at that time, and the loop would spin.
+        let wait_ns = missing_ns.saturating_mul(1_000) / rate.per_mille + 1;
         now.saturating_add(u64::try_from(wait_ns).unwrap_or(0))
     }
 }
@@ -121,7 +126,7 @@ impl FairQueue {
         }
     }
 
-    /// Marks a client as ready to be served. A client that is ready already stays where it is.
+    /// Marks a client as ready to be served. A client that is ready already keeps its place in the queue.
     pub(super) fn push(&mut self, party: Party, client: u64, now: Time) {
         let account = self.account(party, now);
         if account.ready.contains(&client) {
@@ -155,14 +160,14 @@ impl FairQueue {
         Some((party, client))
     }
 
-    /// When [`FairQueue::next`] will return a client; `None` if none is ready.
+    /// When [`FairQueue::next`] will return a client; `None` if no client is ready.
     pub(super) fn due(&self, now: Time) -> Option<Time> {
         self.order.iter().map(|party| self.may_be_served_at(*party, now)).min()
     }
 
-    /// Whether to accept another connection of a party. A party without budget may connect, and waits; one is turned away only
-    /// if its debt shows that it kept connecting meanwhile. If all users together are that deep in debt, those with budget left
-    /// may still connect.
+    /// Whether to accept another connection of a party. A party with an empty bucket may connect, and waits. It is turned away
+    /// only if its debt shows that it kept connecting meanwhile. If the joint bucket is that deep in debt, only parties whose
+    /// own bucket is at least half full may connect.
     pub(super) fn may_connect(&self, party: Party, now: Time) -> bool {
         if party == Party::Privileged {
             return true;
@@ -176,8 +181,9 @@ impl FairQueue {
         own_ns > least_ns
     }
 
-    /// Charges a party for the time that the loop spent on its requests. The joint bucket is charged no more than the party's:
-    /// otherwise a party whose debt is capped again and again would drain twice its budget, which is all of the joint one.
+    /// Charges a party for the time that the loop spent on its requests. The joint bucket is charged no more than the party's
+    /// own. Otherwise a party whose debt reaches its limit again and again would drain twice its budget, which is the whole
+    /// joint budget.
     pub(super) fn charge(&mut self, party: Party, ns: u64, now: Time) {
         if party == Party::Privileged {
             return;
@@ -186,28 +192,29 @@ impl FairQueue {
         self.all_users.charge(ALL_USERS, paid_ns, now);
     }
 
-    /// Charges a party for the CPU time of accepting or refusing a connection. The joint bucket is not charged: connections are
-    /// not limited by it, so one user could drain it.
+    /// Charges a party for the CPU time of accepting or refusing a connection. The joint bucket is not charged: it does not
+    /// limit connections, so one user could drain it by connecting.
     pub(super) fn charge_connection(&mut self, party: Party, ns: u64, now: Time) {
         if party != Party::Privileged {
             self.account(party, now).bucket.charge(PER_USER, ns, now);
         }
     }
 
+    /// The earliest time at which a party may be served: when neither its own nor the joint bucket is empty.
     fn may_be_served_at(&self, party: Party, now: Time) -> Time {
         if party == Party::Privileged {
             return now;
         }
-        let own =
-            self.accounts.get(&party).map_or(now, |account| account.bucket.holds_some_at(PER_USER, now));
-        own.max(self.all_users.holds_some_at(ALL_USERS, now))
+        let own = self.accounts.get(&party).map_or(now, |account| account.bucket.usable_at(PER_USER, now));
+        own.max(self.all_users.usable_at(ALL_USERS, now))
     }
 
+    /// A party's account; a new one has a full bucket.
     fn account(&mut self, party: Party, now: Time) -> &mut Account {
         if self.accounts.len() >= REMEMBERED_MAX && !self.accounts.contains_key(&party) {
-            // A party whose bucket is full again can be forgotten.
-            self.accounts.retain(|_, it| {
-                !it.ready.is_empty() || it.bucket.level_ns(PER_USER, now) < PER_USER.burst_ns
+            // A party without ready clients whose bucket is full again can be forgotten.
+            self.accounts.retain(|_, account| {
+                !account.ready.is_empty() || account.bucket.level_ns(PER_USER, now) < PER_USER.burst_ns
             });
         }
         self.accounts

@@ -1,10 +1,10 @@
 //! Offers that end with their clients, and offers and exchanges that clients wait for.
 //!
-//! A client may *hold* its offer, and the exchange that serves it. When its connection closes, the next turn takes back the
-//! offer or ends the exchange. A client may also wait for the outcome of any offer or exchange: it is answered when the outcome
-//! is known, and no other request of it is served until then.
+//! A client may *hold* its offer, and the exchange that serves the offer. When the client's connection closes, the next turn
+//! takes back the offer or ends the exchange. A client may also wait for the outcome of any offer or exchange. It is answered
+//! when the outcome is known; until then, none of its other requests is served.
 //!
-//! A *kept* client holds something or waits. Its connection is never closed to make room for others.
+//! A *kept* client holds an offer or exchange, or waits. Its connection is never closed to make room for others.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -17,92 +17,102 @@ use crate::protocol::{AwaitReply, Awaited};
 /// The number of ended offers and exchanges whose outcomes are remembered; the oldest are forgotten first.
 const REMEMBERED_MAX: usize = 4_096;
 
-/// The holder of an offer that no turn has made yet.
+/// The holder of an offer about which no turn has decided yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Holder {
-    /// No client holds it: it stays open until it is taken back.
+    /// No client holds the offer, so it stays open until it is taken back.
     Nobody,
     Client(u64),
-    /// Its client's connection is closed.
-    Gone,
+    /// The connection of the offer's client is closed.
+    Disconnected,
 }
 
 /// A client's wait for an outcome.
 #[derive(Debug)]
 struct Wait {
+    /// The number of the offer or exchange.
     number: u64,
+    /// The deadline of the wait.
     until: Option<Time>,
-    /// The present answer; sent once `is_due`, or at `until`.
+    /// The answer to send once the outcome is known, or at the deadline.
     answer: Awaited,
-    is_due: bool,
+    is_outcome_known: bool,
 }
 
 /// The offers and exchanges that clients hold, and the clients that wait. A client is identified by its connection's number.
 #[derive(Debug, Default)]
 pub(super) struct HeldOffers {
-    /// Accepted offers that no turn has made or refused yet, oldest first.
-    taken: VecDeque<(Bid, Holder)>,
-    /// The clients that hold an offer or an exchange, by its number.
+    /// Queued offers that no turn has made or refused yet, oldest first.
+    undecided: VecDeque<(Bid, Holder)>,
+    /// The clients that hold an offer or an exchange, by the number of the offer or exchange.
     holders: BTreeMap<u64, BTreeSet<u64>>,
     /// Offers and exchanges of disconnected clients, to be taken back.
     orphans: BTreeSet<u64>,
+    /// The waits, by client.
     waits: BTreeMap<u64, Wait>,
     /// The outcomes of ended offers and exchanges, newest last.
-    became: VecDeque<(u64, Awaited)>,
+    outcomes: VecDeque<(u64, Awaited)>,
 }
 
 impl HeldOffers {
-    /// Records an accepted offer, which a later turn makes or refuses. `client` holds it from now on.
-    pub(super) fn take(&mut self, bid: Bid, client: Option<u64>) {
-        self.taken.push_back((bid, client.map_or(Holder::Nobody, Holder::Client)));
+    /// Records a queued offer, which a later turn makes or refuses. `client` holds it from now on; `None`: no client does.
+    pub(super) fn add(&mut self, bid: Bid, client: Option<u64>) {
+        self.undecided.push_back((bid, client.map_or(Holder::Nobody, Holder::Client)));
     }
 
-    /// Records that a connection closed: what its client held is to be taken back.
-    pub(super) fn gone(&mut self, client: u64) {
+    /// Records that a client's connection closed. The offers and exchanges that the client held become orphans.
+    pub(super) fn close(&mut self, client: u64) {
         self.waits.remove(&client);
-        for (_, holder) in self.taken.iter_mut().filter(|(_, holder)| *holder == Holder::Client(client)) {
-            *holder = Holder::Gone;
+        for (_, holder) in self.undecided.iter_mut().filter(|(_, holder)| *holder == Holder::Client(client)) {
+            *holder = Holder::Disconnected;
         }
         let orphans = &mut self.orphans;
         self.holders.retain(|number, clients| {
-            let held = clients.remove(&client);
-            if held {
+            let was_holder = clients.remove(&client);
+            if was_holder {
                 orphans.insert(*number);
             }
-            !held
+            !was_holder
         });
     }
 
-    /// Offers and exchanges that are to be taken back, without those queued for it.
+    /// Offers and exchanges that are to be taken back, and whose withdrawal is not queued yet.
     pub(super) fn orphans(&self) -> Vec<u64> {
         self.orphans.iter().copied().collect()
     }
 
-    /// Records that the next turn takes this one back.
-    pub(super) fn taken_back(&mut self, number: u64) {
+    /// Records that the withdrawal of an orphan is queued.
+    pub(super) fn mark_cancelled(&mut self, number: u64) {
         self.orphans.remove(&number);
     }
 
     /// The clients that hold something or wait.
     pub(super) fn kept(&self) -> BTreeSet<u64> {
-        let taken = self.taken.iter().filter_map(|(_, holder)| match holder {
+        let with_undecided_offers = self.undecided.iter().filter_map(|(_, holder)| match holder {
             Holder::Client(client) => Some(client),
-            Holder::Nobody | Holder::Gone => None,
+            Holder::Nobody | Holder::Disconnected => None,
         });
-        self.holders.values().flatten().chain(self.waits.keys()).chain(taken).copied().collect()
+        self.holders
+            .values()
+            .flatten()
+            .chain(self.waits.keys())
+            .chain(with_undecided_offers)
+            .copied()
+            .collect()
     }
 
-    /// Records a turn's decisions on offers.
-    pub(super) fn book(&mut self, decided: &[RightsChange], traded: &[Trade]) {
+    /// Updates holders and outcomes by a turn's decisions about offers and exchanges.
+    pub(super) fn record_turn(&mut self, decided: &[RightsChange], traded: &[Trade]) {
         let mut offered = traded.iter().filter_map(|trade| match trade {
             Trade::Offered { offer, bid } => Some((*offer, bid)),
             _ => None,
         });
+        // Offers that were made get their numbers and holders.
         for decided in decided {
             let Change::Offer { bid } = decided.change else { continue };
-            // Of several equal offers, the first was accepted first.
-            let at = self.taken.iter().position(|(taken, _)| *taken == bid);
-            let Some((_, holder)) = at.and_then(|at| self.taken.remove(at)) else { continue };
+            // Of several equal offers, the first in the list was queued first.
+            let position = self.undecided.iter().position(|(queued, _)| *queued == bid);
+            let Some((_, holder)) = position.and_then(|at| self.undecided.remove(at)) else { continue };
             if decided.refused.is_some() {
                 continue;
             }
@@ -110,13 +120,14 @@ impl HeldOffers {
             match holder {
                 Holder::Nobody => {}
                 Holder::Client(client) => drop(self.holders.insert(number, BTreeSet::from([client]))),
-                Holder::Gone => drop(self.orphans.insert(number)),
+                Holder::Disconnected => drop(self.orphans.insert(number)),
             }
         }
+        // An exchange inherits the holders of the offers that it serves.
         for trade in traded {
             match trade {
                 Trade::Offered { .. } => {}
-                Trade::Withdrawn { offer } => self.became(*offer, Awaited::Withdrawn),
+                Trade::Withdrawn { offer } => self.end(*offer, Awaited::Withdrawn),
                 Trade::Made { deal, offers, .. } => {
                     for offer in offers {
                         if let Some(clients) = self.holders.remove(offer) {
@@ -125,45 +136,45 @@ impl HeldOffers {
                         if self.orphans.remove(offer) {
                             self.orphans.insert(*deal);
                         }
-                        self.became(*offer, Awaited::Served { exchange: *deal });
+                        self.end(*offer, Awaited::Served { exchange: *deal });
                     }
                 }
-                Trade::Undone { deal, why, .. } => self.became(*deal, Awaited::Ended { why: *why }),
+                Trade::Undone { deal, why, .. } => self.end(*deal, Awaited::Ended { why: *why }),
             }
         }
     }
 
-    /// Records the end of an offer or an exchange.
-    fn became(&mut self, number: u64, what: Awaited) {
+    /// Records the end of an offer or an exchange, with its outcome.
+    fn end(&mut self, number: u64, outcome: Awaited) {
         self.holders.remove(&number);
         self.orphans.remove(&number);
         for wait in self.waits.values_mut().filter(|wait| wait.number == number) {
-            (wait.answer, wait.is_due) = (what, true);
+            (wait.answer, wait.is_outcome_known) = (outcome, true);
         }
-        self.became.push_back((number, what));
-        if self.became.len() > REMEMBERED_MAX {
-            self.became.pop_front();
+        self.outcomes.push_back((number, outcome));
+        if self.outcomes.len() > REMEMBERED_MAX {
+            self.outcomes.pop_front();
         }
     }
 
     /// The outcome of an ended offer or exchange, if it is remembered.
     pub(super) fn outcome(&self, number: u64) -> Option<Awaited> {
-        self.became.iter().rev().find(|(other, _)| *other == number).map(|(_, what)| *what)
+        self.outcomes.iter().rev().find(|(other, _)| *other == number).map(|(_, outcome)| *outcome)
     }
 
-    /// Has a client wait for the outcome of an offer or an exchange, whose present state is `now`.
-    pub(super) fn wait(&mut self, client: u64, number: u64, until: Option<Time>, now: Awaited) {
-        self.waits.insert(client, Wait { number, until, answer: now, is_due: false });
+    /// Has a client wait for the outcome of an offer or an exchange whose present state is `state`.
+    pub(super) fn wait(&mut self, client: u64, number: u64, until: Option<Time>, state: Awaited) {
+        self.waits.insert(client, Wait { number, until, answer: state, is_outcome_known: false });
     }
 
     /// The earliest deadline of a wait.
-    pub(super) fn next(&self) -> Option<Time> {
+    pub(super) fn next_deadline(&self) -> Option<Time> {
         self.waits.values().filter_map(|wait| wait.until).min()
     }
 
     /// Takes out a client whose wait has ended, with its answer.
-    pub(super) fn due(&mut self, now: Time) -> Option<(u64, AwaitReply)> {
-        let is_due = |wait: &Wait| wait.is_due || wait.until.is_some_and(|until| until <= now);
+    pub(super) fn take_due(&mut self, now: Time) -> Option<(u64, AwaitReply)> {
+        let is_due = |wait: &Wait| wait.is_outcome_known || wait.until.is_some_and(|until| until <= now);
         let client = *self.waits.iter().find(|(_, wait)| is_due(wait))?.0;
         let Wait { number, answer: state, .. } = self.waits.remove(&client)?;
         Some((client, AwaitReply { number, state }))
@@ -194,27 +205,27 @@ mod tests {
     }
 
     fn make(held: &mut HeldOffers, client: Option<u64>, offer: u64) {
-        held.take(bid(), client);
+        held.add(bid(), client);
         let (decided, traded) = offered(offer);
-        held.book(&decided, &[traded]);
+        held.record_turn(&decided, &[traded]);
     }
 
     #[test]
-    fn what_a_client_held_is_taken_back_when_it_is_gone() {
+    fn a_clients_offers_are_orphans_when_its_connection_closes() {
         let mut held = HeldOffers::default();
         make(&mut held, Some(7), 1);
         make(&mut held, None, 2);
         make(&mut held, Some(8), 3);
         assert_eq!(held.kept(), BTreeSet::from([7, 8]));
         // When an offer is served, its exchange is held instead, by the clients of all its offers.
-        held.book(&[], &[Trade::Made { deal: 4, offers: vec![1, 3], what: deal() }]);
-        held.gone(9);
+        held.record_turn(&[], &[Trade::Made { deal: 4, offers: vec![1, 3], what: deal() }]);
+        held.close(9);
         assert_eq!(held.orphans(), [] as [u64; 0]);
-        held.gone(7);
+        held.close(7);
         assert_eq!(held.orphans(), [4]);
-        held.taken_back(4);
-        held.book(&[], &[Trade::Undone { deal: 4, why: Ending::Ended, what: deal() }]);
-        held.gone(8);
+        held.mark_cancelled(4);
+        held.record_turn(&[], &[Trade::Undone { deal: 4, why: Ending::Ended, what: deal() }]);
+        held.close(8);
         assert_eq!((held.orphans(), held.kept()), (vec![], BTreeSet::new()));
     }
 
@@ -222,42 +233,42 @@ mod tests {
     #[test]
     fn an_offer_that_is_made_after_its_client_is_gone_is_taken_back() {
         let mut held = HeldOffers::default();
-        held.take(bid(), None);
-        held.take(bid(), Some(7));
-        held.gone(7);
+        held.add(bid(), None);
+        held.add(bid(), Some(7));
+        held.close(7);
         let (decided, first) = offered(1);
-        held.book(&decided, &[first]);
+        held.record_turn(&decided, &[first]);
         assert_eq!(held.orphans(), [] as [u64; 0], "the first is nobody's");
         let (decided, second) = offered(2);
-        held.book(&decided, &[second, Trade::Made { deal: 3, offers: vec![2], what: deal() }]);
+        held.record_turn(&decided, &[second, Trade::Made { deal: 3, offers: vec![2], what: deal() }]);
         assert_eq!(held.orphans(), [3]);
     }
 
     #[test]
-    fn who_waits_is_answered_once_when_it_is_known_or_the_time_is_over() {
+    fn a_waiting_client_is_answered_once_at_the_outcome_or_the_deadline() {
         let mut held = HeldOffers::default();
         make(&mut held, None, 1);
         held.wait(7, 1, None, Awaited::Stands);
         held.wait(8, 1, Some(50), Awaited::Stands);
-        assert_eq!((held.next(), held.due(49).is_none()), (Some(50), true));
-        let (client, reply) = held.due(50).unwrap();
+        assert_eq!((held.next_deadline(), held.take_due(49).is_none()), (Some(50), true));
+        let (client, reply) = held.take_due(50).unwrap();
         assert_eq!((client, reply.state), (8, Awaited::Stands));
-        held.book(&[], &[Trade::Made { deal: 2, offers: vec![1], what: deal() }]);
-        let (client, reply) = held.due(50).unwrap();
+        held.record_turn(&[], &[Trade::Made { deal: 2, offers: vec![1], what: deal() }]);
+        let (client, reply) = held.take_due(50).unwrap();
         assert_eq!((client, reply.state), (7, Awaited::Served { exchange: 2 }));
-        assert!(held.due(u64::MAX).is_none());
+        assert!(held.take_due(u64::MAX).is_none());
         assert_eq!((held.outcome(1), held.outcome(2)), (Some(Awaited::Served { exchange: 2 }), None));
         let answer = serde_json::to_string(&reply).unwrap();
         assert_eq!(answer, "{\"number\":1,\"state\":\"served\",\"exchange\":2}");
     }
 
     #[test]
-    fn only_so_much_is_remembered() {
+    fn the_oldest_outcomes_are_forgotten() {
         let mut held = HeldOffers::default();
         for offer in 0..5_000 {
-            held.book(&[], &[Trade::Withdrawn { offer }]);
+            held.record_turn(&[], &[Trade::Withdrawn { offer }]);
         }
-        assert_eq!((held.became.len(), held.outcome(0)), (REMEMBERED_MAX, None));
+        assert_eq!((held.outcomes.len(), held.outcome(0)), (REMEMBERED_MAX, None));
         assert_eq!(held.outcome(4_999), Some(Awaited::Withdrawn));
     }
 }

@@ -1,5 +1,7 @@
-//! The means that hold each resource under a backend, or the reason why none does: for the daemon's start, `check`, `--dry-run`
-//! and `status`.
+//! The holding of each resource: the mechanism that holds the resource under a backend, or the reason why it is not held. For
+//! the daemon's start, `check`, `--dry-run` and `status`.
+//!
+//! Parameters named `asked` are the end of a sentence: that the contract asks for the resource, or nothing.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -30,8 +32,8 @@ pub(super) struct Holder<'a> {
     pub(super) by: &'a str,
 }
 
-/// The holdings of the four resources, in the order of every table, then of jobs in pools and of gangs, if the contract has
-/// any.
+/// The holdings of the four resources, in the order of every table, then those of jobs in pools and of gangs, if the contract
+/// has any.
 pub(super) fn of(contract: &Contract, machine: &Machine, holder: Holder<'_>) -> Vec<Holding> {
     let Holder { backend, means, .. } = holder;
     let asked_for = contract.asked_for();
@@ -40,7 +42,7 @@ pub(super) fn of(contract: &Contract, machine: &Machine, holder: Holder<'_>) -> 
         disks_by_user(asked(Resource::Disk))
     } else if means.disk.caps {
         let elsewhere = asked_for[Resource::Disk].then(|| capability::file_systems_elsewhere(Path::new("/")));
-        disks_by_control_groups(keeps_disk(contract), elsewhere.flatten())
+        disks_by_control_groups(unit_that_keeps_disk(contract), elsewhere.flatten())
     } else {
         Holding::not_held(Resource::Disk, &missing("io", asked(Resource::Disk)))
     };
@@ -93,11 +95,11 @@ fn gangs(contract: &Contract, backend: &str, means: Means) -> Option<Holding> {
     if contract.machine.gangs.by == Gangs::Off || !contract.held().any(|id| job(id).is_some()) {
         return None;
     }
-    let units = contract.held().any(|id| job(id) == Some(JobKind::Unit));
+    let has_unit_jobs = contract.held().any(|id| job(id) == Some(JobKind::Unit));
     let how = match (means.switches, backend) {
         (true, _) => "stopped by the scheduler, on all CPUs at once",
         (false, "user") => "stopped by signals",
-        (false, _) if units => "stopped by signals; a unit that is one job by its control group",
+        (false, _) if has_unit_jobs => "stopped by signals; a unit that is one job by its control group",
         (false, _) => "stopped by signals: only a job that is a whole unit has a control group of its own",
     };
     let by = match contract.machine.gangs.share {
@@ -169,11 +171,12 @@ fn cpu_beside(contract: &Contract, machine: &Machine, holder: Holder<'_>) -> Hol
     cpu
 }
 
-/// The CPU time of processes in no unit, as the end of a sentence; `None` under `smp`, where units hold none either.
+/// Which CPU time processes in no unit get, as the end of a sentence; `None` under `smp`, where no unit is guaranteed any CPU
+/// time either.
 ///
-/// The weights of N units' control groups in one parent average the kernel's default, so a sibling of the default weight gets
-/// 1/(N + 1) while all are busy, and more while some are idle. Otherwise all units are in one control group, which keeps the
-/// default weight.
+/// In place, the weights of N units' control groups in one parent average the kernel's default. So a sibling of the default
+/// weight gets 1/(N + 1) while all groups are busy, and more while some are idle. Otherwise all units are in one control group,
+/// which has the default weight.
 fn in_no_unit(contract: &Contract, means: Means, in_place: bool) -> Option<&'static str> {
     let share = match (means.switches, means.weights) {
         _ if contract.machine.scheme == Scheme::Smp => return None,
@@ -189,7 +192,7 @@ fn in_no_unit(contract: &Contract, means: Means, in_place: bool) -> Option<&'sta
     Some(share)
 }
 
-/// The holding of CPU, except disciplines and amounts of `lend` and `borrow` that these means cannot enforce.
+/// The holding of CPU. It names the disciplines, and the amounts of `lend` and `borrow`, that these means cannot enforce.
 fn cpu(contract: &Contract, cpus: usize, means: Means, by: &str) -> Holding {
     let by = format!("{by}{}", limits_of_cpu(contract, means));
     let not_held = not_held(contract, means, cpus);
@@ -204,7 +207,7 @@ fn cpu(contract: &Contract, cpus: usize, means: Means, by: &str) -> Holding {
     ];
     let mut text = by;
     for (why, counts_as) in reasons {
-        let amounts: Vec<&NotHeld> = not_held.iter().filter(|found| found.why == why).collect();
+        let amounts: Vec<&NotHeld> = not_held.iter().filter(|amount| amount.why == why).collect();
         let key = |side: Side| if side == Side::Lend { "lend" } else { "borrow" };
         let name = |amount: &&NotHeld| {
             format!("`{}.cpu` of `{}`", key(amount.side), contract.unit(amount.unit).path)
@@ -226,10 +229,11 @@ fn named<T>(all: &[T], name: impl FnMut(&T) -> String) -> Option<String> {
     (!named.is_empty()).then(|| named.join(", "))
 }
 
-/// Disciplines that are not held: they require a scheduler that decides at every switch.
+/// The disciplines that are not held, as the end of a sentence; `None` if all are. Disciplines require a scheduler that decides
+/// at every switch.
 fn disciplines_not_held(contract: &Contract, means: Means) -> Option<String> {
-    let asks = |id: &UnitId| contract.unit(*id).discipline != Discipline::default();
-    let units: Vec<UnitId> = contract.held().filter(asks).collect();
+    let has_discipline = |id: &UnitId| contract.unit(*id).discipline != Discipline::default();
+    let units: Vec<UnitId> = contract.held().filter(has_discipline).collect();
     let name = |id: &UnitId| {
         let unit = contract.unit(*id);
         format!("`{}` of `{}`", unit.discipline, unit.path)
@@ -268,40 +272,41 @@ fn memory(backend: &str, means: MemoryMeans, asked: &str) -> Holding {
     }
 }
 
-/// Memory under the `user` backend: weakly, as `doctor` explains, or not at all.
+/// The holding of memory under the `user` backend: weakly, as `doctor` explains, or not at all.
 fn memory_by_user(means: MemoryMeans, asked: &str) -> Holding {
-    let found = capability::paging_out(Path::new("/"));
+    let capability = capability::paging_out(Path::new("/"));
     if means.bounds {
-        let how = format!("weakly{asked}: {}; see `commonhold doctor`", found.reason);
+        let how = format!("weakly{asked}: {}; see `commonhold doctor`", capability.reason);
         return Holding::partly(Resource::Memory, &how);
     }
-    // The probe found no obstacle, yet the kernel refuses, as in a container.
-    let why = if found.state == State::No {
-        found.reason
+    // The kernel may refuse although the probe found no obstacle, as in a container.
+    let why = if capability.state == State::No {
+        capability.reason
     } else {
         "the kernel refuses to page memory out for us".into()
     };
-    let remedy = found.remedy.unwrap_or_default();
+    let remedy = capability.remedy.unwrap_or_default();
     Holding::not_held(Resource::Memory, &format!("{asked}: {why}; {remedy}"))
 }
 
-/// Disks under the `user` backend: by I/O priorities and by stopping.
+/// The holding of disks under the `user` backend: weakly, by I/O priorities and by stopping, or not at all.
 fn disks_by_user(asked: &str) -> Holding {
-    let found = capability::disks_by_user(Path::new("/"));
-    if found.state == State::No {
-        return Holding::not_held(Resource::Disk, &format!("{asked}: {}", found.reason));
+    let capability = capability::disks_by_user(Path::new("/"));
+    if capability.state == State::No {
+        return Holding::not_held(Resource::Disk, &format!("{asked}: {}", capability.reason));
     }
-    Holding::partly(Resource::Disk, &format!("weakly{asked}: {}; see `commonhold doctor`", found.reason))
+    let how = format!("weakly{asked}: {}; see `commonhold doctor`", capability.reason);
+    Holding::partly(Resource::Disk, &how)
 }
 
-/// The first unit that does not lend all of its share of disks.
-fn keeps_disk(contract: &Contract) -> Option<&str> {
-    let keeps = |unit: &Unit| !unit.lend.disk.allows() || unit.lend.disk.amount().is_some();
-    let lends = contract.machine.scheme == Scheme::Isolate;
+/// The first unit that withholds some of its share of disks from loans, under a scheme that lends.
+fn unit_that_keeps_disk(contract: &Contract) -> Option<&str> {
+    let withholds = |unit: &Unit| !unit.lend.disk.allows() || unit.lend.disk.amount().is_some();
+    let scheme_lends = contract.machine.scheme == Scheme::Isolate;
     contract
         .held()
         .map(|id| contract.unit(id))
-        .find(|unit| lends && keeps(unit))
+        .find(|unit| scheme_lends && withholds(unit))
         .map(|unit| unit.path.as_str())
 }
 
@@ -319,7 +324,7 @@ fn disks_by_control_groups(keeper: Option<&str>, elsewhere: Option<String>) -> H
     Holding::held(Resource::Disk, &by)
 }
 
-/// The reason for a missing controller.
+/// The end of a sentence that says that a control-group controller is missing.
 fn missing(controller: &str, asked: &str) -> String {
     format!(": no {controller} controller here{asked}; see `commonhold doctor`")
 }
@@ -363,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn what_holds_jobs_is_said_where_there_are_some() {
+    fn the_holding_of_jobs_is_stated_if_there_are_jobs() {
         let machine = |words| Machine::synthetic(words).expect("a machine");
         let mut contract = Contract::default();
         let physics = contract.add(None, "physics");
@@ -386,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stops_gangs_is_said_where_there_are_some() {
+    fn the_holding_of_gangs_is_stated_if_there_are_gangs() {
         let mut contract = Contract::default();
         let physics = contract.add(None, "physics");
         let said = |contract: &Contract, backend, means| gangs(contract, backend, means).map(|it| it.line());

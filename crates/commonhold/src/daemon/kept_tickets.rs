@@ -1,10 +1,11 @@
 //! Persistence of changed tickets, offers and exchanges across daemons, and their validation against the contract in force.
 //!
-//! A change expires when the contract gives that unit another number of tickets of that resource than when it was made, or has
-//! no such unit. The contract does not state the tickets of a sub-unit that `each` makes of a control group: its manager may
-//! have set other CPUs meanwhile, and the change stays. A sub-unit that `each` makes may not exist yet: its change waits until
-//! its user or group is seen. An offer or an exchange waits until all of its units exist. It expires when the contract drops
-//! one of them, an exchange also at its deadline. Offers and exchanges that are bound to a program are not persisted.
+//! - A change of tickets expires when the contract no longer has the unit, or gives the unit another number of tickets of the
+//!   resource than at the time of the change. An exception are sub-units that `each` makes of control groups: the contract does
+//!   not state their tickets, which follow the CPUs that the groups' manager sets. Their changes stay.
+//! - A sub-unit that `each` makes may not exist yet. Its change *waits* until the sub-unit's user or group is seen.
+//! - An offer or an exchange waits until all of its units exist. It expires when the contract drops one of these units, and an
+//!   exchange also at its deadline. Offers and exchanges that are bound to a program are not persisted.
 
 use std::path::{Path, PathBuf};
 
@@ -22,7 +23,7 @@ const NS_PER_MS: u64 = 1_000_000;
 /// The persistent rights in a daemon's directory.
 pub(super) struct Keeper {
     directory: PathBuf,
-    /// The file's content.
+    /// The entries in the file.
     kept: AllKept,
     /// Whether the file may differ from `kept`, because a write failed.
     in_doubt: bool,
@@ -30,20 +31,21 @@ pub(super) struct Keeper {
     unreadable: bool,
     /// The entries about units that do not exist yet.
     waiting: AllKept,
-    /// The number of units when these were last looked up.
+    /// The number of units when the waiting entries were last looked up.
     units_at_lookup: usize,
 }
 
 /// Why a persisted entry is not in force.
 enum NotInForce {
-    /// A unit does not exist yet.
+    /// A unit of the entry does not exist yet.
     Waiting,
-    /// Why.
+    /// The entry has expired; a note for the user says why.
     Expired(String),
 }
 
 impl Keeper {
-    /// Reads an earlier daemon's file; also returns the problem if it cannot be read.
+    /// Reads the file of an earlier daemon. If the file cannot be read, the keeper has no entries, and the problem is returned,
+    /// too.
     pub(super) fn open(directory: &Path) -> (Keeper, Option<String>) {
         let (kept, problem) = match tickets::read(directory) {
             Ok(kept) => (kept, None),
@@ -68,8 +70,8 @@ impl Keeper {
         (keeper, problem)
     }
 
-    /// The changes to make again under a contract, and notes on the expired ones. `now` is the daemon's monotonic clock,
-    /// `wall_ms` the wall clock.
+    /// The persisted changes to make again under a contract, and notes on the expired ones. `now` is the time of the daemon's
+    /// monotonic clock, `wall_ms` that of the wall clock: persisted deadlines refer to the latter.
     pub(super) fn restore(
         &mut self,
         contract: &Contract,
@@ -82,8 +84,8 @@ impl Keeper {
         (changes, notes)
     }
 
-    /// The waiting changes of units that have appeared since. Free at a turn at which none appeared.
-    pub(super) fn of_newcomers(&mut self, contract: &Contract, now: Time, wall_ms: u64) -> Vec<Change> {
+    /// The waiting changes whose units have appeared since the last call. Costs nothing at a turn at which no unit appeared.
+    pub(super) fn for_new_units(&mut self, contract: &Contract, now: Time, wall_ms: u64) -> Vec<Change> {
         if self.waiting == AllKept::default() || self.units_at_lookup == contract.units.len() {
             return Vec::new();
         }
@@ -98,9 +100,9 @@ impl Keeper {
         &self.waiting.changed
     }
 
-    /// Persists changes, trades and waiting entries before they take effect. After an error the file may be the old or the new
-    /// one, and the call must be retried.
-    pub(super) fn keep(
+    /// Persists changes, trades and waiting entries before they take effect. After an error the file may have its old or its new
+    /// content, and the call must be retried.
+    pub(super) fn persist(
         &mut self,
         contract: &Contract,
         changed: &[Changed],
@@ -114,7 +116,7 @@ impl Keeper {
             contract: changed.contract,
             tickets: changed.tickets,
         };
-        let mut all = traded(contract, rights, now, wall_ms);
+        let mut all = persistent_trades(contract, rights, now, wall_ms);
         all.changed = changed.iter().map(entry).chain(self.waiting.changed.iter().cloned()).collect();
         all.changed.sort();
         all.funded.extend(self.waiting.funded.iter().cloned());
@@ -134,8 +136,8 @@ impl Keeper {
     }
 }
 
-/// The funds, offers and exchanges to persist.
-fn traded(contract: &Contract, rights: &Rights, now: Time, wall_ms: u64) -> AllKept {
+/// The funds, offers and exchanges to persist; those bound to a program are left out.
+fn persistent_trades(contract: &Contract, rights: &Rights, now: Time, wall_ms: u64) -> AllKept {
     let path = |unit: UnitId| contract.unit(unit).path.clone();
     let funded = Resource::ALL.into_iter().flat_map(|resource| {
         let kept = move |(unit, of, tickets): (UnitId, Option<UnitId>, u64)| KeptFunds {
@@ -169,8 +171,8 @@ fn traded(contract: &Contract, rights: &Rights, now: Time, wall_ms: u64) -> AllK
     }
 }
 
-/// Converts persisted entries to changes, in the order to make them; entries that wait for units that do not exist yet; and
-/// notes on the expired ones.
+/// Validates persisted entries under a contract. Returns changes, in the order in which they must be made; the entries that wait
+/// for units that do not exist yet; and notes on the expired entries.
 fn sort_out(
     contract: &Contract,
     kept: &AllKept,
@@ -179,16 +181,16 @@ fn sort_out(
 ) -> (Vec<Change>, AllKept, Vec<String>) {
     let (mut changes, mut waiting, mut notes) = (Vec::new(), AllKept::default(), Vec::new());
     for kept in &kept.changed {
-        match set(contract, kept) {
+        match set_change(contract, kept) {
             Ok(change) => changes.push(change),
             Err(NotInForce::Waiting) => waiting.changed.push(kept.clone()),
             Err(NotInForce::Expired(note)) => notes.push(note),
         }
     }
     for kept in &kept.funded {
-        let what = || format!("tickets {}: no longer {} {} tickets", kept.unit, kept.tickets, kept.resource);
-        let of = kept.of.as_deref().map(|of| find_unit(contract, of, &what)).transpose();
-        match find_unit(contract, &kept.unit, &what).and_then(|unit| Ok((unit, of?))) {
+        let lapse = || format!("tickets {}: no longer {} {} tickets", kept.unit, kept.tickets, kept.resource);
+        let of = kept.of.as_deref().map(|of| find_unit(contract, of, &lapse)).transpose();
+        match find_unit(contract, &kept.unit, &lapse).and_then(|unit| Ok((unit, of?))) {
             Ok((unit, of)) => {
                 let mut tickets = PerResource::default();
                 tickets[kept.resource] = Some(kept.tickets);
@@ -200,76 +202,81 @@ fn sort_out(
     }
     let mut resumed: Vec<(u64, Resumed)> = Vec::new();
     for kept in &kept.exchanges {
-        match exchange(contract, kept, now, wall_ms) {
-            Ok(what) => resumed.push((kept.number, what)),
+        match resumed_exchange(contract, kept, now, wall_ms) {
+            Ok(exchange) => resumed.push((kept.number, exchange)),
             Err(NotInForce::Waiting) => waiting.exchanges.push(kept.clone()),
             Err(NotInForce::Expired(note)) => notes.push(note),
         }
     }
     for kept in &kept.offers {
-        match offer(contract, kept) {
-            Ok(what) => resumed.push((kept.number, what)),
+        match resumed_offer(contract, kept) {
+            Ok(offer) => resumed.push((kept.number, offer)),
             Err(NotInForce::Waiting) => waiting.offers.push(kept.clone()),
             Err(NotInForce::Expired(note)) => notes.push(note),
         }
     }
-    // Exchanges first: an offer may give what an exchange lent.
+    // Exchanges first, since an offer may give tickets that the unit borrows by an exchange.
     resumed.sort_by_key(|(number, what)| (matches!(what, Resumed::Offer { .. }), *number));
     changes.extend(resumed.into_iter().map(|(number, what)| Change::Resume { number, what, at: now }));
     (changes, waiting, notes)
 }
 
-fn exchange(
+/// The change that resumes a persisted exchange.
+fn resumed_exchange(
     contract: &Contract,
     kept: &KeptExchange,
     now: Time,
     wall_ms: u64,
 ) -> Result<Resumed, NotInForce> {
-    let what = || format!("exchange {} is not in force again", kept.number);
+    let lapse = || format!("exchange {} is not in force again", kept.number);
     if kept.until_ms.is_some_and(|until| until <= wall_ms) {
-        return Err(NotInForce::Expired(format!("{}, since its time had expired", what())));
+        return Err(NotInForce::Expired(format!("{}, since its time had expired", lapse())));
     }
     let leg = |leg: &KeptLeg| {
-        let (from, to) = (find_unit(contract, &leg.from, &what)?, find_unit(contract, &leg.to, &what)?);
+        let (from, to) = (find_unit(contract, &leg.from, &lapse)?, find_unit(contract, &leg.to, &lapse)?);
         let (of, into) = (contract.unit(from).parent, contract.unit(to).parent);
         Ok(Leg { from, to, what: leg.what, of, into })
     };
     let legs: Vec<Leg> = kept.lent.iter().map(leg).collect::<Result<_, _>>()?;
-    let left = |until: u64| now.saturating_add((until - wall_ms).saturating_mul(NS_PER_MS));
-    Ok(Resumed::deal(&legs, kept.until_ms.map(left)))
+    // The deadline on the daemon's monotonic clock.
+    let deadline = |until: u64| now.saturating_add((until - wall_ms).saturating_mul(NS_PER_MS));
+    Ok(Resumed::deal(&legs, kept.until_ms.map(deadline)))
 }
 
-fn offer(contract: &Contract, kept: &KeptOffer) -> Result<Resumed, NotInForce> {
-    let what = || format!("offer {} is closed", kept.number);
-    let by = find_unit(contract, &kept.unit, &what)?;
-    let with = kept.with.as_deref().map(|with| find_unit(contract, with, &what)).transpose()?;
+/// The change that resumes a persisted offer.
+fn resumed_offer(contract: &Contract, kept: &KeptOffer) -> Result<Resumed, NotInForce> {
+    let lapse = || format!("offer {} is closed", kept.number);
+    let by = find_unit(contract, &kept.unit, &lapse)?;
+    let with = kept.with.as_deref().map(|with| find_unit(contract, with, &lapse)).transpose()?;
     let KeptOffer { gives, wants, at_least, for_ns, .. } = *kept;
     Ok(Resumed::Offer { bid: Bid { by, gives, wants, with, for_ns, at_least, bound: false } })
 }
 
-/// Looks up a unit by path. If the contract has none, the entry that `what` describes has expired.
-fn find_unit(contract: &Contract, path: &str, what: &dyn Fn() -> String) -> Result<UnitId, NotInForce> {
+/// Looks up a unit of a persisted entry by its path. A unit that `each` may still make is waited for. Otherwise the entry,
+/// has expired; `lapse` is the beginning of the note about that.
+fn find_unit(contract: &Contract, path: &str, lapse: &dyn Fn() -> String) -> Result<UnitId, NotInForce> {
     if let Some(id) = contract.find(path).filter(|id| !id.is_common()) {
         return Ok(id);
     }
     let encloser = path.rsplit_once('/').and_then(|(encloser, _)| contract.find(encloser));
     Err(match encloser.is_some_and(|encloser| contract.unit(encloser).each.is_some()) {
         true => NotInForce::Waiting,
-        false => NotInForce::Expired(format!("{}, since the contract has no unit {path}", what())),
+        false => NotInForce::Expired(format!("{}, since the contract has no unit {path}", lapse())),
     })
 }
 
-fn set(contract: &Contract, kept: &KeptTickets) -> Result<Change, NotInForce> {
+/// The change that sets persisted tickets again.
+fn set_change(contract: &Contract, kept: &KeptTickets) -> Result<Change, NotInForce> {
     let KeptTickets { unit, resource, contract: before, tickets } = kept;
-    let what = || format!("tickets {unit}: no longer {tickets} {resource} tickets");
-    let id = find_unit(contract, unit, &what)?;
+    let lapse = || format!("tickets {unit}: no longer {tickets} {resource} tickets");
+    let id = find_unit(contract, unit, &lapse)?;
     match contract.unit(id).tickets[*resource] {
         now if now == *before || contract.group_of(id).is_some() => {
             Ok(Change::Set { unit: id, resource: *resource, tickets: *tickets })
         }
         now => Err(NotInForce::Expired(format!(
             "{}, since the contract gives it {now} instead of {before}",
-            what()
+            lapse()
         ))),
     }
 }
@@ -292,7 +299,7 @@ mod tests {
     }
 
     fn keep(keeper: &mut Keeper, contract: &Contract, changed: &[Changed]) -> Result<(), LiveError> {
-        keeper.keep(contract, changed, &Rights::new(contract), 0, 0)
+        keeper.persist(contract, changed, &Rights::new(contract), 0, 0)
     }
 
     /// The next daemon restores funds, offers, and exchanges for their remaining time. Offers bound to a program are not
@@ -323,7 +330,7 @@ mod tests {
         let tickets = PerResource { cpu: Some(7), ..PerResource::default() };
         rights.apply(Change::Fund { unit: sub, of: None, tickets }).unwrap();
         let (mut keeper, _) = Keeper::open(dir.path());
-        keeper.keep(&contract, &[], &rights, 110 * S, 5_000).unwrap();
+        keeper.persist(&contract, &[], &rights, 110 * S, 5_000).unwrap();
         // Another daemon with another monotonic clock, 20 s later by the wall clock.
         let again = |contract: &Contract, wall_ms| {
             let (mut keeper, problem) = Keeper::open(dir.path());
@@ -361,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_over_when_the_file_says_otherwise() {
+    fn a_change_expires_when_the_contract_says_otherwise() {
         let dir = tempfile::tempdir().unwrap();
         let mut contract = Contract::default();
         let (a, b) = (contract.add(None, "a"), contract.add(None, "b"));
@@ -448,11 +455,11 @@ mod tests {
         assert_eq!(keeper.restore(&contract, 0, 0), (Vec::new(), Vec::new()));
         keep(&mut keeper, &contract, &[]).unwrap();
         assert_eq!(tickets::read(dir.path()).unwrap().changed, [kept("students/ana", 100)]);
-        assert_eq!(keeper.of_newcomers(&contract, 0, 0), []);
+        assert_eq!(keeper.for_new_units(&contract, 0, 0), []);
         let ana = contract.add(Some(students), "ana");
         let change = Change::Set { unit: ana, resource: Resource::Cpu, tickets: 7 };
-        assert_eq!(keeper.of_newcomers(&contract, 0, 0), [change]);
-        assert_eq!(keeper.of_newcomers(&contract, 0, 0), []);
+        assert_eq!(keeper.for_new_units(&contract, 0, 0), [change]);
+        assert_eq!(keeper.for_new_units(&contract, 0, 0), []);
     }
 
     /// Slurm may have assigned a job's CPUs after its tickets were changed.
@@ -471,7 +478,7 @@ mod tests {
         let job = contract.find("slurm/job_17").unwrap();
         assert_eq!(contract.unit(job).tickets.cpu, 200);
         let change = Change::Set { unit: job, resource: Resource::Cpu, tickets: 7 };
-        assert_eq!(keeper.of_newcomers(&contract, 0, 0), [change]);
+        assert_eq!(keeper.for_new_units(&contract, 0, 0), [change]);
         // A reload reports no such change as ended.
         assert_eq!(keeper.restore(&contract, 0, 0), (vec![change], Vec::new()));
     }

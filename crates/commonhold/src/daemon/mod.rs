@@ -66,7 +66,7 @@ const SIGNALS_READ: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 /// The interval at which CPU hotplug is polled.
 const HOTPLUG_NS: Time = 1_000_000_000;
 
-/// The interval at which the scopes of entering processes are polled.
+/// The interval at which the daemon polls for the systemd scopes of processes that enter a unit.
 const ENTERING_NS: Time = 10_000_000;
 
 /// How long clients are served before the loop checks whether a turn is due. A turn that is already due comes first.
@@ -75,27 +75,32 @@ const SERVING_NS: Time = 2_000_000;
 /// The most connections that are accepted before clients are served.
 const ACCEPTS_MAX: usize = 64;
 
-/// How long the daemon stays on a CPU.
+/// How long the daemon stays on a CPU before it moves to the next.
 const MOVES_NS: Time = 100_000_000;
 
-/// When a failed turn is retried, and the longest time without a successful one before the daemon gives up.
+/// The time from a failed turn to its retry.
 const RETRY_NS: Time = 100_000_000;
+/// The longest time without a successful turn before the daemon gives up.
 const OUTAGE_MAX_NS: Time = 10_000_000_000;
 
-/// The sources of events; clients are numbered from [`CLIENTS`].
+/// Numbers of the sources of events: the timer expired.
 const CLOCK: u64 = 0;
+/// A signal arrived.
 const SIGNALS: u64 = 1;
+/// A connection is pending.
 const LISTENER: u64 = 2;
+/// The caretaker ended.
 const CARETAKER: u64 = 3;
-/// A backend requests an early turn.
+/// The backend requests an early turn.
 const ALARM: u64 = 4;
+/// The first of the clients' numbers.
 const CLIENTS: u64 = 16;
 
 pub(crate) fn main(args: &Run) -> Result<Exit, Failure> {
     if args.dry_run { dry_run::main(args) } else { start::start(args)?.run() }
 }
 
-/// The hidden command: waits until its daemon is gone, then undoes its changes.
+/// The hidden command `caretaker`: waits until the daemon that started it has ended, then undoes the daemon's changes.
 pub(crate) fn caretaker(args: &crate::cli::Caretaker) -> Exit {
     // SAFETY: the daemon that started this process put the pipe's descriptor there, for it alone.
     let pipe = unsafe { <std::os::fd::OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(args.pipe) };
@@ -111,45 +116,47 @@ struct Waits {
 
 impl Waits {
     fn new() -> Result<Waits, Failure> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| refused("wait for events", e))?;
+        let epoll =
+            epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| system_failure("wait for events", e))?;
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
-        let clock =
-            timerfd_create(TimerfdClockId::Monotonic, flags).map_err(|e| refused("open a timer", e))?;
+        let clock = timerfd_create(TimerfdClockId::Monotonic, flags)
+            .map_err(|e| system_failure("open a timer", e))?;
         let waits = Waits { epoll, clock };
         waits.add(waits.clock.as_fd(), CLOCK)?;
         Ok(waits)
     }
 
-    fn add(&self, fd: BorrowedFd<'_>, about: u64) -> Result<(), Failure> {
-        self.add_with(fd, about, epoll::EventFlags::IN)
+    fn add(&self, fd: BorrowedFd<'_>, source: u64) -> Result<(), Failure> {
+        self.add_with(fd, source, epoll::EventFlags::IN)
     }
 
-    /// Adds a client, whose event is one-shot until [`Waits::listen_or_write`]: otherwise the loop would spin on a client that
-    /// may not be served yet.
-    fn add_client(&self, fd: BorrowedFd<'_>, about: u64) -> Result<(), Failure> {
-        self.add_with(fd, about, epoll::EventFlags::IN | epoll::EventFlags::ONESHOT)
+    /// Adds a client. Its event is one-shot: it is disabled after it occurred, until [`Waits::rearm_client`]. Otherwise the
+    /// loop would spin on a client that may not be served yet.
+    fn add_client(&self, fd: BorrowedFd<'_>, source: u64) -> Result<(), Failure> {
+        self.add_with(fd, source, epoll::EventFlags::IN | epoll::EventFlags::ONESHOT)
     }
 
-    fn add_with(&self, fd: BorrowedFd<'_>, about: u64, flags: epoll::EventFlags) -> Result<(), Failure> {
-        epoll::add(&self.epoll, fd, epoll::EventData::new_u64(about), flags)
-            .map_err(|e| refused("wait for a file", e))
+    fn add_with(&self, fd: BorrowedFd<'_>, source: u64, flags: epoll::EventFlags) -> Result<(), Failure> {
+        epoll::add(&self.epoll, fd, epoll::EventData::new_u64(source), flags)
+            .map_err(|e| system_failure("wait for a file", e))
     }
 
-    /// Waits until a client can be written to (`write`), until it sends something, or, after it has shut down its side
-    /// (`ended`), until it hangs up.
-    fn listen_or_write(&self, fd: BorrowedFd<'_>, about: u64, write: bool, ended: bool) {
-        let flags = match (write, ended) {
+    /// Enables a client's event again. With `has_output`, the event is that the client can be written to. Otherwise it is
+    /// that the client sends something or, after it has shut down its writing side (`ended`), that it hangs up.
+    fn rearm_client(&self, fd: BorrowedFd<'_>, source: u64, has_output: bool, ended: bool) {
+        let flags = match (has_output, ended) {
             (true, _) => epoll::EventFlags::OUT,
             (false, false) => epoll::EventFlags::IN,
             (false, true) => epoll::EventFlags::empty(),
         };
         let flags = flags | epoll::EventFlags::ONESHOT;
-        // Fails only if the client is gone, which needs no waiting.
-        let _ = epoll::modify(&self.epoll, fd, epoll::EventData::new_u64(about), flags);
+        // Fails only if the connection is closed; then there is no event to wait for.
+        let _ = epoll::modify(&self.epoll, fd, epoll::EventData::new_u64(source), flags);
     }
 
-    /// Sets the timer to a time of the daemon's clock; a past time fires at once.
+    /// Sets the timer to a time of the daemon's clock. A time in the past expires at once.
     fn wake_at(&self, at: Time) -> Result<(), Failure> {
+        // 0 would disarm the timer.
         let ns = at.saturating_sub(clock::now()).max(1);
         let value = Timespec {
             tv_sec: i64::try_from(ns / 1_000_000_000).unwrap_or(i64::MAX),
@@ -158,7 +165,7 @@ impl Waits {
         let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
         let timer = Itimerspec { it_interval, it_value: value };
         timerfd_settime(&self.clock, TimerfdTimerFlags::empty(), &timer)
-            .map_err(|e| refused("set a timer", e))?;
+            .map_err(|e| system_failure("set a timer", e))?;
         Ok(())
     }
 
@@ -167,26 +174,28 @@ impl Waits {
         let mut events = Vec::with_capacity(64);
         match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), None) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(events.iter().map(|event| event.data.u64()).collect()),
-            Err(e) => Err(refused("wait for events", e)),
+            Err(e) => Err(system_failure("wait for events", e)),
         }
     }
 }
 
-/// CPU time of this thread since a value of [`clock::thread_cpu_ns`]. Users are charged for CPU time rather than elapsed time,
-/// which includes preemption by other programs.
+/// The CPU time of this thread since `begun`, an earlier value of [`clock::thread_cpu_ns`]. Users are charged for CPU time
+/// rather than for elapsed time, which includes preemption by other programs.
 fn used_since(begun: u64) -> u64 {
     clock::thread_cpu_ns().saturating_sub(begun)
 }
 
-fn refused(what: &str, e: rustix::io::Errno) -> Failure {
+fn system_failure(what: &str, e: rustix::io::Errno) -> Failure {
     Failure::new(Exit::System, format!("cannot {what}: {e}"))
 }
 
-/// The CPUs that were online at the last poll.
+/// The polling of CPU hotplug.
 struct Hotplug {
+    /// When the CPUs were last polled.
     checked: Time,
+    /// The CPUs that were online then.
     online: CpuSet,
-    /// Whether a failure to read them was reported.
+    /// Whether a failure to read the online CPUs was reported since the last change.
     reported: bool,
 }
 
@@ -195,20 +204,23 @@ fn kept(held: &HeldOffers, entering: &[(u64, ProcessKey, Answer)]) -> BTreeSet<u
     held.kept().into_iter().chain(entering.iter().map(|(id, ..)| *id)).collect()
 }
 
-/// The start of the current series of failed turns, if the last one failed.
+/// The start of the current series of failed turns; `None` if the last turn succeeded.
 #[derive(Debug, Default)]
 struct Outage(Option<Time>);
 
 #[derive(Debug, PartialEq, Eq)]
 enum OutageStage {
+    /// This turn is the first that failed.
     Began,
+    /// Earlier turns failed, too.
     Lasts,
+    /// Turns have failed for [`OUTAGE_MAX_NS`].
     TooLong,
 }
 
 impl Outage {
-    /// Records a failed turn. The limit is a time and not a number of turns, because clients can force turns: their requests
-    /// must not make the daemon give up sooner.
+    /// Records a failed turn. The limit of an outage is a time, not a number of turns: clients can force turns, and must not
+    /// make the daemon give up sooner.
     fn failed(&mut self, now: Time) -> OutageStage {
         match self.0 {
             None => {
@@ -221,17 +233,18 @@ impl Outage {
     }
 }
 
-/// A client whose answer needs a turn of the loop first. One turn serves all that wait.
+/// A client that can be answered only after another turn of the loop. One turn serves all these clients.
 struct Deferred {
     client: u64,
     party: Party,
-    what: AfterTurn,
+    request: AfterTurn,
 }
 
 enum AfterTurn {
-    /// The reply to a process that enters: the turn applies the unit's orders before the process continues.
+    /// A process enters a unit. Its answer is sent after the turn, so that the unit's orders apply before the process
+    /// continues.
     Entered(Option<ProcessKey>, Answer),
-    /// A lookup of a process that started since the last sample.
+    /// A process that started since the last sample is looked up.
     Find(Rc<Caller>, Call),
 }
 
@@ -256,7 +269,9 @@ struct Daemon<'a> {
     /// The number of files that the backend keeps open for every unit.
     files_each: usize,
     waits: Waits,
+    /// When the next turn is due.
     next: Time,
+    /// When the daemon stops (`--for`).
     ends: Option<Time>,
     hotplug: Hotplug,
     /// The CPUs that this process may run on.
@@ -265,8 +280,9 @@ struct Daemon<'a> {
     active_backend: &'static str,
     /// The time of the last step.
     stepped_at: Time,
-    /// The number of moves to another CPU, and the time of the last one.
+    /// How often the daemon moved to another CPU.
     moves: usize,
+    /// The time of the last move.
     moved_at: Time,
     outage: Outage,
     /// Keeps a second daemon out of the directory.
@@ -274,6 +290,7 @@ struct Daemon<'a> {
 }
 
 impl Daemon<'_> {
+    /// Holds the contract until a signal, the end of `--for` or a failure, then undoes all changes.
     fn run(mut self) -> Result<Exit, Failure> {
         self.waits.add(self.signals.as_fd(), SIGNALS)?;
         self.waits.add(self.clients.listener(), LISTENER)?;
@@ -286,7 +303,7 @@ impl Daemon<'_> {
         self.service.ready(&self.status_line());
         let result = self.serve();
         self.service.ending();
-        if let Some(problem) = self.session.keep_last() {
+        if let Some(problem) = self.session.retry_persisting() {
             output::complain(&format!("problem: {problem}"));
         }
         // However the loop ended, the caretaker undoes all changes and reports them.
@@ -304,26 +321,28 @@ impl Daemon<'_> {
         Ok(if undone.problems.is_empty() { Exit::Ok } else { Exit::System })
     }
 
+    /// The event loop. Returns when the daemon is to stop.
     fn serve(&mut self) -> Result<(), Failure> {
         loop {
             self.service.alive();
-            self.forget_gone();
+            self.forget_closed();
+            // Sleep until the next turn, or until something else is due before that.
             if !self.entering.is_empty() {
                 self.next = self.next.min(self.stepped_at + ENTERING_NS);
             }
-            let wakes = [Some(self.next), self.ends, self.held.next(), self.queue.due(clock::now())];
+            let wakes = [Some(self.next), self.ends, self.held.next_deadline(), self.queue.due(clock::now())];
             self.waits.wake_at(wakes.into_iter().flatten().min().unwrap_or(self.next))?;
-            let mut arrivals = false;
-            for about in self.waits.wait()? {
-                match about {
+            let mut connection_is_pending = false;
+            for source in self.waits.wait()? {
+                match source {
                     CLOCK => {}
                     SIGNALS => {
                         if self.handle_signals()? {
                             return Ok(());
                         }
                     }
-                    LISTENER => arrivals = true,
-                    CARETAKER => self.keep_caretaker()?,
+                    LISTENER => connection_is_pending = true,
+                    CARETAKER => self.replace_caretaker()?,
                     ALARM => {
                         self.session.backend().hear();
                         self.next = self.next.min(self.stepped_at + ALARM_NS);
@@ -335,10 +354,11 @@ impl Daemon<'_> {
             if self.ends.is_some_and(|ends| now >= ends) {
                 return Ok(());
             }
+            // A turn that is due comes before clients, so that these cannot delay it.
             if now >= self.next {
                 self.step()?;
             }
-            if arrivals {
+            if connection_is_pending {
                 self.accept()?;
             }
             self.serve_clients()?;
@@ -347,8 +367,8 @@ impl Daemon<'_> {
         }
     }
 
-    /// Serves clients until a turn is due, for at most [`SERVING_NS`]. Serves at least one, so that clients do not starve when
-    /// turns take all the time.
+    /// Serves clients until a turn is due, for at most [`SERVING_NS`]. Serves at least one client, so that clients do not starve
+    /// when turns take all the time.
     fn serve_clients(&mut self) -> Result<(), Failure> {
         let mut now = clock::now();
         let until = self.next.min(now.saturating_add(SERVING_NS));
@@ -364,7 +384,7 @@ impl Daemon<'_> {
         Ok(())
     }
 
-    /// Makes one turn for all clients that wait for one, and answers them. The cost is split evenly among them.
+    /// Makes one turn for all deferred clients, and answers them. The turn's cost is split evenly among their users.
     fn answer_deferred(&mut self) -> Result<(), Failure> {
         let deferred = std::mem::take(&mut self.deferred);
         if deferred.is_empty() {
@@ -373,16 +393,16 @@ impl Daemon<'_> {
         let begun = clock::thread_cpu_ns();
         self.step()?;
         let each_ns = used_since(begun) / deferred.len() as u64;
-        for Deferred { client, party, what } in deferred {
+        for Deferred { client, party, request } in deferred {
             self.queue.charge(party, each_ns, clock::now());
-            match what {
+            match request {
                 AfterTurn::Find(caller, call) => {
                     let answer = requests::answer(&mut self.session, &self.about, &caller, &call);
                     self.send(client, answer);
                 }
-                // It may start its program once systemd has made its scope. If the limit of kept clients is reached, it does
-                // not wait: otherwise a user whose processes enter faster than systemd makes scopes would occupy all
-                // connections, and kept ones are never closed for another user's.
+                // The client waits until systemd has made its scope, and then starts its program. If the limit of kept clients
+                // is reached, it is answered at once instead. Otherwise a user whose processes enter faster than systemd makes
+                // scopes would occupy all connections, since a kept connection is never closed to make room for another user.
                 AfterTurn::Entered(Some(key), answer)
                     if self.session.backend().roster().is_entering(key)
                         && self.may_be_kept(client, true).is_ok() =>
@@ -395,14 +415,15 @@ impl Daemon<'_> {
         Ok(())
     }
 
-    /// Forgets clients that are gone, and forces a turn at once if they held something.
-    fn forget_gone(&mut self) {
-        let gone = self.clients.take_gone();
-        if gone.is_empty() {
+    /// Forgets clients whose connections closed. If they held offers or exchanges, the next turn is due at once, to take these
+    /// back.
+    fn forget_closed(&mut self) {
+        let closed = self.clients.take_closed();
+        if closed.is_empty() {
             return;
         }
-        for (client, party) in gone {
-            self.held.gone(client);
+        for (client, party) in closed {
+            self.held.close(client);
             self.entering.retain(|(id, ..)| *id != client);
             self.queue.forget(party, client);
         }
@@ -411,8 +432,8 @@ impl Daemon<'_> {
         }
     }
 
-    /// Queues the withdrawal of offers and exchanges whose clients are gone. If that cannot be persisted, the turn after the
-    /// next retries.
+    /// Queues the withdrawal of offers and exchanges whose clients are disconnected. If the withdrawal cannot be persisted, the
+    /// turn after the next retries.
     fn take_back_orphans(&mut self) {
         let orphans = self.held.orphans();
         if orphans.is_empty() {
@@ -421,7 +442,7 @@ impl Daemon<'_> {
         let changes: Vec<Change> = orphans.iter().map(|number| Change::Cancel { number: *number }).collect();
         if self.session.queue_changes(&changes).is_ok() {
             for number in orphans {
-                self.held.taken_back(number);
+                self.held.mark_cancelled(number);
                 output::say(&format!("tickets the program that held {number} is gone"));
             }
         }
@@ -429,46 +450,47 @@ impl Daemon<'_> {
 
     /// Answers the clients whose wait has ended or timed out.
     fn answer_waiting(&mut self) {
-        while let Some((id, answer)) = self.held.due(clock::now()) {
+        while let Some((id, answer)) = self.held.take_due(clock::now()) {
             self.send(id, Answer::of(requests::reply(&answer)));
         }
         let roster = self.session.backend().roster();
         let entering = std::mem::take(&mut self.entering);
-        let (wait, entered): (Vec<_>, Vec<_>) =
+        let (still_entering, entered): (Vec<_>, Vec<_>) =
             entering.into_iter().partition(|(_, key, _)| roster.is_entering(*key));
-        self.entering = wait;
+        self.entering = still_entering;
         for (id, _, answer) in entered {
             self.send(id, answer);
         }
     }
 
-    /// Answers a client that waited.
+    /// Answers a client that waited, and marks it as ready, since it may have sent its next request meanwhile.
     fn send(&mut self, id: u64, Answer { message, passed, .. }: Answer) {
         self.clients.answer(id, message, passed);
         self.mark_ready(id);
     }
 
-    /// Moves the daemon to the next CPU, round robin. Its CPU time comes out of the share of the unit whose CPU it runs on, and
-    /// the kernel does not migrate it while every CPU is busy: rotating spreads the cost evenly. The affinity is widened again
-    /// at once, because on a CPU monopolised by a real-time task the daemon would never wake up. Rate limited by [`MOVES_NS`]:
-    /// a move blocks until the kernel has preempted the target CPU's task.
-    fn move_on(&mut self) {
+    /// Moves the daemon to the next CPU, round robin. The daemon's CPU time is taken from the unit on whose CPU the daemon runs,
+    /// and the kernel does not migrate it while every CPU is busy. Rotation spreads this cost evenly over the units.
+    ///
+    /// The affinity is widened again at once, since the daemon would never wake up on a CPU that a real-time task monopolises.
+    /// Moves are rate limited by [`MOVES_NS`], since a move blocks until the kernel has preempted the task on the target CPU.
+    fn move_to_next_cpu(&mut self) {
         if self.stepped_at < self.moved_at.saturating_add(MOVES_NS) {
             return;
         }
         self.moved_at = self.stepped_at;
         self.moves += 1;
         let cpus = &self.session.machine().cpus;
-        let here: CpuSet = [cpus[self.moves % cpus.len()].id].into_iter().collect();
-        // Fails only if the CPU is gone; then the daemon stays where it is.
-        if affinity::set(0, &here).is_ok() {
+        let next_cpu: CpuSet = [cpus[self.moves % cpus.len()].id].into_iter().collect();
+        // Fails only if the CPU is no longer online; then the daemon stays on its CPU.
+        if affinity::set(0, &next_cpu).is_ok() {
             let _ = affinity::set(0, &self.usable);
         }
     }
 
     /// Runs one step of the session. A failed step is retried; after [`OUTAGE_MAX_NS`] without success the daemon gives up.
     fn step(&mut self) -> Result<(), Failure> {
-        self.watch_hotplug();
+        self.poll_hotplug();
         self.take_back_orphans();
         self.stepped_at = clock::now();
         self.about.pace.turn(self.stepped_at);
@@ -478,7 +500,7 @@ impl Daemon<'_> {
                 self.outage = Outage::default();
                 self.next = stepped.next;
                 if self.session.scheme() != Scheme::Smp {
-                    self.move_on();
+                    self.move_to_next_cpu();
                 }
                 for problem in stepped.new_problems {
                     output::complain(&format!("problem: {problem}"));
@@ -489,7 +511,7 @@ impl Daemon<'_> {
                 for news in self.session.take_news() {
                     output::say(&news);
                 }
-                self.held.book(self.session.decided(), self.session.traded());
+                self.held.record_turn(self.session.decided(), self.session.traded());
                 for change in self.session.decided() {
                     output::say(&format!("tickets {}", words::rights(self.session.contract(), change)));
                 }
@@ -522,7 +544,7 @@ impl Daemon<'_> {
         }
     }
 
-    /// Reports a change of the active backend.
+    /// Reports the active backend if it changed: a fallback replaced the preferred one, or the preferred one is back.
     fn report_backend_change(&mut self) {
         let ActiveBackend { name, fallback_from } = self.session.backend().active();
         if name == self.active_backend {
@@ -535,7 +557,8 @@ impl Daemon<'_> {
         output::say(&holdings::cpu_now(&mut self.session, &by).line());
     }
 
-    fn watch_hotplug(&mut self) {
+    /// Rereads the machine if CPUs went online or offline. Polls at most once per [`HOTPLUG_NS`].
+    fn poll_hotplug(&mut self) {
         let now = clock::now();
         if now < self.hotplug.checked.saturating_add(HOTPLUG_NS) {
             return;
@@ -563,10 +586,10 @@ impl Daemon<'_> {
         }
     }
 
-    /// Handles pending signals; returns whether to stop.
+    /// Handles pending signals; returns whether the daemon is to stop.
     fn handle_signals(&mut self) -> Result<bool, Failure> {
-        while let Some(came) = self.signals.next() {
-            match came.signal {
+        while let Some(received) = self.signals.next() {
+            match received.signal {
                 libc::SIGHUP => {
                     self.service.reloading();
                     self.reload()?;
@@ -583,7 +606,7 @@ impl Daemon<'_> {
         format!("holding {} by the {} backend", self.about.contract_path, self.active_backend)
     }
 
-    /// Reloads the contract atomically: an invalid one leaves the one in force unchanged.
+    /// Reloads the contract. If the new contract is invalid, the old one stays in force unchanged.
     fn reload(&mut self) -> Result<(), Failure> {
         let names = SystemNames::new();
         let machine = topology::read(Path::new("/")).map_err(Failure::from);
@@ -619,7 +642,8 @@ impl Daemon<'_> {
         Ok(())
     }
 
-    fn keep_caretaker(&mut self) -> Result<(), Failure> {
+    /// Starts a new caretaker if the old one was killed.
+    fn replace_caretaker(&mut self) -> Result<(), Failure> {
         if self.caretaker.keep()? {
             output::complain("problem: the caretaker was killed; a new one has replaced it");
             self.session.backend().roster_mut().leave_out(&[self.caretaker.pid()]);
@@ -663,7 +687,7 @@ impl Daemon<'_> {
         }
     }
 
-    /// The answer to a request; `None` if it is not known yet.
+    /// The answer to a request; `None` if the client has to wait for it.
     fn answer(&mut self, id: u64, caller: &Rc<Caller>, request: &[u8]) -> Result<Option<Answer>, Failure> {
         let call = match requests::read(request) {
             Ok(call) => call,
@@ -679,7 +703,7 @@ impl Daemon<'_> {
                 Ok(Some(state)) => Answer::of(requests::reply(&AwaitReply { number: *number, state })),
                 Err(refusal) => Answer::of(Err(refusal)),
             },
-            Call::Where { pid } if requests::wants_look(&mut self.session, *pid, self.stepped_at) => {
+            Call::Where { pid } if requests::needs_new_sample(&mut self.session, *pid, self.stepped_at) => {
                 self.defer(id, caller, AfterTurn::Find(caller.clone(), call));
                 return Ok(None);
             }
@@ -694,12 +718,12 @@ impl Daemon<'_> {
     }
 
     /// Has a client wait for the next turn.
-    fn defer(&mut self, client: u64, caller: &Caller, what: AfterTurn) {
-        self.deferred.push(Deferred { client, party: caller.party, what });
+    fn defer(&mut self, client: u64, caller: &Caller, request: AfterTurn) {
+        self.deferred.push(Deferred { client, party: caller.party, request });
         self.clients.wait(client);
     }
 
-    /// An answer that is cached between two turns, for all clients.
+    /// An answer that is the same for all clients until the next turn: from the cache, or else computed and cached.
     fn shared_answer(&mut self, caller: &Caller, call: &Call, key: String) -> Answer {
         if let Some(message) = self.answers.get(&key, clock::now()) {
             return Answer { message, passed: None, error: None };
@@ -711,13 +735,13 @@ impl Daemon<'_> {
         answer
     }
 
-    /// Handles a request to change rights: queues the change, forces a turn of the loop that makes or refuses
-    /// it, and answers. The stages are listed in `policy/rights/change.rs`.
+    /// Handles a request to change rights: queues the change, forces a turn that makes or refuses the change, and answers. The
+    /// stages are listed in `policy/rights/change.rs`.
     fn change_rights(&mut self, id: u64, caller: &Caller, asked: &Asked) -> Result<Answer, Failure> {
-        let holds = matches!(asked, Asked::Offer { while_connected: true, .. });
-        let queued = self.may_be_kept(id, holds).and_then(|()| self.queue_change(caller, asked));
+        let holds_offer = matches!(asked, Asked::Offer { while_connected: true, .. });
+        let queued = self.may_be_kept(id, holds_offer).and_then(|()| self.queue_change(caller, asked));
         match queued {
-            Ok(Change::Offer { bid }) => self.held.take(bid, holds.then_some(id)),
+            Ok(Change::Offer { bid }) => self.held.add(bid, holds_offer.then_some(id)),
             Ok(_) => {}
             Err(refusal) => return Ok(Answer::of(Err(refusal))),
         }
@@ -725,8 +749,8 @@ impl Daemon<'_> {
         Ok(Answer::of(tickets::outcome(&mut self.session, asked)))
     }
 
-    /// Queues a change, which writes it to disk. The loop waits for that, so the caller is charged for the
-    /// wait beside the CPU time: otherwise a user could cheaply keep the loop waiting for a slow disk.
+    /// Queues a change, which is also written to disk. The loop waits for the disk, so the caller is charged for the wait as
+    /// well as for the CPU time. Otherwise a user could cheaply keep the loop waiting for a slow disk.
     fn queue_change(&mut self, caller: &Caller, asked: &Asked) -> Result<Change, Refusal> {
         let (begun, cpu_begun) = (clock::now(), clock::thread_cpu_ns());
         let queued = tickets::queue(&mut self.session, caller, asked);
@@ -736,7 +760,8 @@ impl Daemon<'_> {
         queued
     }
 
-    /// The outcome of an offer or an exchange; `None` if it is not known yet and the client waits.
+    /// The outcome of an offer or an exchange, or with `at_most_ns` of 0 its present state; `None` if the client has to wait
+    /// for the outcome, for at most `at_most_ns`.
     fn await_outcome(
         &mut self,
         id: u64,
@@ -746,7 +771,7 @@ impl Daemon<'_> {
         if let Some(state) = self.held.outcome(number) {
             return Ok(Some(state));
         }
-        let state = tickets::now(&self.session, number)?;
+        let state = tickets::present_state(&self.session, number)?;
         if at_most_ns == Some(0) {
             return Ok(Some(state));
         }
@@ -765,9 +790,9 @@ impl Daemon<'_> {
         }
     }
 
-    /// Whether there is room for a client to hold an offer or to wait, if it `wants` to.
-    fn may_be_kept(&self, id: u64, wants: bool) -> Result<(), Refusal> {
-        if !wants || self.clients.may_be_kept(id, &kept(&self.held, &self.entering)) {
+    /// Refuses a client that is to become kept (`becomes_kept`), since it holds an offer or waits, if there is no room for it.
+    fn may_be_kept(&self, id: u64, becomes_kept: bool) -> Result<(), Refusal> {
+        if !becomes_kept || self.clients.may_be_kept(id, &kept(&self.held, &self.entering)) {
             return Ok(());
         }
         let message = "the limit of clients that hold offers or wait for one is reached; make the offer without \
@@ -789,8 +814,8 @@ impl Daemon<'_> {
         if self.clients.has_request(id) {
             self.mark_ready(id);
         } else if let Some(stream) = self.clients.stream(id) {
-            let (write, ended) = (self.clients.has_unsent_output(id), self.clients.has_ended(id));
-            self.waits.listen_or_write(stream, CLIENTS + id, write, ended);
+            let (has_output, ended) = (self.clients.has_unsent_output(id), self.clients.has_ended(id));
+            self.waits.rearm_client(stream, CLIENTS + id, has_output, ended);
         }
         Ok(())
     }

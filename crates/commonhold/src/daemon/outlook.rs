@@ -1,4 +1,5 @@
-//! The means by which `run` would hold a contract on this machine, for `check` and `--dry-run`. Changes nothing on the machine.
+//! What `run` would use to hold a contract on this machine: the backend, its means, and the holding of each resource. For
+//! `check` and `--dry-run`; changes nothing on the machine.
 
 use std::path::Path;
 
@@ -22,7 +23,7 @@ use crate::exit::Failure;
 /// The backend, and the resources that it would hold.
 pub(crate) struct Outlook {
     pub(super) choice: Choice,
-    /// Why this backend.
+    /// The reason for this backend.
     pub(super) why: String,
     pub(super) means: Means,
     /// The holding of each resource.
@@ -44,7 +45,7 @@ impl Outlook {
         Ok(Outlook { choice, why, means, holdings })
     }
 
-    /// A further note: with systemd, the control groups in which units are held.
+    /// Further notes for the user: that units would be held in systemd's control groups, if so.
     pub(crate) fn notes(&self) -> Vec<&'static str> {
         in_place(&self.choice).then_some(IN_PLACE).into_iter().collect()
     }
@@ -52,23 +53,23 @@ impl Outlook {
 
 /// Whether units would be held in systemd's control groups.
 fn in_place(choice: &Choice) -> bool {
-    let is_all = |place: &CgroupBase| !place.delegated && capability::systemd_runs(Path::new("/"));
-    choice.place().is_some_and(is_all)
+    let is_beside_systemd = |base: &CgroupBase| !base.delegated && capability::systemd_runs(Path::new("/"));
+    choice.cgroup_base().is_some_and(is_beside_systemd)
 }
 
 /// A backend's means, found without changing anything.
 fn means(choice: &Choice) -> Means {
     match choice {
-        Choice::Kernel(place) => Means { disk: disk(place), memory: place.memory(), ..kernel::MEANS },
-        Choice::Cgroup(place) => {
-            let has = |controller: &str| place.controllers.contains(controller);
+        Choice::Kernel(base) => Means { disk: disk(base), memory: base.memory(), ..kernel::MEANS },
+        Choice::Cgroup(base) => {
+            let has = |controller: &str| base.controllers.contains(controller);
             Means {
                 cpu_sets: has("cpuset"),
                 weights: has("cpu"),
                 caps: has("cpu"),
                 gates: true,
-                disk: disk(place),
-                memory: place.memory(),
+                disk: disk(base),
+                memory: base.memory(),
                 ..Means::NONE
             }
         }
@@ -80,10 +81,10 @@ fn means(choice: &Choice) -> Means {
     }
 }
 
-/// Its means for disks.
-fn disk(place: &CgroupBase) -> DiskMeans {
-    let io = place.controllers.contains("io");
-    DiskMeans { caps: io, weights: io, shares: false, limits_only: false }
+/// The means for disks, with the controllers of a control group.
+fn disk(base: &CgroupBase) -> DiskMeans {
+    let has_io = base.controllers.contains("io");
+    DiskMeans { caps: has_io, weights: has_io, shares: false, limits_only: false }
 }
 
 #[cfg(test)]

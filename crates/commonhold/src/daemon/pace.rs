@@ -17,7 +17,7 @@ pub(super) struct Pace {
 impl Pace {
     /// Records the start of a turn.
     pub(super) fn turn(&mut self, now: Time) {
-        // The first turn takes long, since every process is new to it: the gap after it is not representative.
+        // In the first turn every process is new, so the turn takes long, and the gap after it is not representative.
         if self.turns > 1 {
             self.longest_gap_ns = self.longest_gap_ns.max(now.saturating_sub(self.last));
         }
@@ -25,6 +25,7 @@ impl Pace {
         self.last = now;
     }
 
+    /// The statistics so far, with the CPU time of the whole process.
     pub(super) fn now(&self) -> PaceReply {
         let used = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
         let cpu_ns = u64::try_from(used.tv_sec).unwrap_or(0) * 1_000_000_000

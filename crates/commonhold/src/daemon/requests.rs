@@ -1,4 +1,7 @@
 //! Client requests to a session: parsing, permissions and answers.
+//!
+//! [`read`] parses a request and [`answer`] answers it. Changes of rights are handled in [`tickets`]. Each failure is a
+//! [`Refusal`], whose name is a [`Why`] and whose text is for the user.
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -31,13 +34,13 @@ pub(super) struct About {
     pub(super) pace: Pace,
 }
 
-/// An answer.
+/// An answer, ready to be sent.
 pub(super) struct Answer {
     /// The encoded message with its final NUL.
     pub(super) message: Rc<[u8]>,
-    /// A descriptor to pass with it.
+    /// A descriptor to pass with the message.
     pub(super) passed: Option<OwnedFd>,
-    /// The error's name, if it is an error.
+    /// The error's name, if the request was refused.
     pub(super) error: Option<String>,
 }
 
@@ -47,29 +50,35 @@ impl Answer {
             Ok(message) => (message, None),
             Err(refusal) => (serde_json::to_vec(&refusal).unwrap_or_default(), Some(refusal.error)),
         };
-        Answer { message: ended(message), passed: None, error }
+        Answer { message: with_nul(message), passed: None, error }
     }
 }
 
-fn ended(mut message: Vec<u8>) -> Rc<[u8]> {
+fn with_nul(mut message: Vec<u8>) -> Rc<[u8]> {
     message.push(0);
     message.into()
 }
 
-/// Parses a request; an error is the reply.
+/// Parses a request. An error is the answer to send.
 pub(super) fn read(request: &[u8]) -> Result<Call, Refusal> {
-    serde_json::from_slice(request).map_err(|e| understand(request, &e))
+    serde_json::from_slice(request).map_err(|e| malformed(request, &e))
 }
 
-/// Whether a process can be found only after another turn: it started after the last sample, taken at `looked`. An older
-/// process that is unknown (process 1, a thread) is in no unit, and no turn would find it: otherwise a client could force turns
-/// at will.
-pub(super) fn wants_look(session: &mut Session, pid: u32, looked: Time) -> bool {
+/// Whether the unit of a process will be known only after another turn, since the process started after the last sample, which
+/// was taken at `sampled_at`. An older process that is unknown (process 1, a thread) is in no unit. No turn is made for such a
+/// process: a client could otherwise force turns at will.
+pub(super) fn needs_new_sample(session: &mut Session, pid: u32, sampled_at: Time) -> bool {
     let roster = session.backend().roster_mut();
     roster.member(pid).is_none()
-        && roster.procfs().stat(pid).ok().flatten().is_some_and(|stat| stat.key.may_be_younger_than(looked))
+        && roster
+            .procfs()
+            .stat(pid)
+            .ok()
+            .flatten()
+            .is_some_and(|stat| stat.key.may_be_younger_than(sampled_at))
 }
 
+/// The encoded reply to a request, or the reason why the request is refused.
 pub(super) type Answered = Result<Vec<u8>, Refusal>;
 
 /// Answers one request.
@@ -87,19 +96,18 @@ pub(super) fn answer(session: &mut Session, about: &About, caller: &Caller, call
         Call::Currency { unit } => tickets::currency(session, unit),
         Call::AsContract {} => as_contract::answer(session, about),
         Call::Offers {} => tickets::offers(session),
-        // The daemon has made the change before it calls this ([`tickets::queue`], then a turn).
+        // The daemon has queued the change ([`tickets::queue`]) and made a turn before this call.
         Call::Change(asked) => tickets::outcome(session, asked),
-        // The present state; a client that waits is answered later.
-        Call::Await { number, .. } => {
-            tickets::now(session, *number).and_then(|state| reply(&AwaitReply { number: *number, state }))
-        }
+        // The present state. A client that waits for the outcome is answered by the daemon later.
+        Call::Await { number, .. } => tickets::present_state(session, *number)
+            .and_then(|state| reply(&AwaitReply { number: *number, state })),
     };
     Answer { passed, ..Answer::of(answered) }
 }
 
 fn status(session: &mut Session, about: &About, by_cpu: bool) -> Answered {
     let active = session.backend().active();
-    // Repeated in every status: the units that negotiate are listed, and would seem to wait for a trial.
+    // Every status repeats this warning. Without it, the listed units that negotiate would seem to wait for a trial.
     let no_trade = start::no_trade(session.contract(), active.name).map(str::to_owned);
     let instead = active.fallback_from.map(|other| Instead {
         of: other.name.to_owned(),
@@ -124,9 +132,9 @@ fn status(session: &mut Session, about: &About, by_cpu: bool) -> Answered {
 /// The kernel scheduler's counters of every unit, and of tasks in no unit.
 fn switches(session: &mut Session, by_cpu: bool) -> Vec<UnitSwitches> {
     let units = [UnitId::KERNEL, UnitId::SHARED].into_iter().chain(session.contract().listed());
-    let named =
+    let described =
         |id| (id, session.contract().unit(id).path.clone(), session.contract().unit(id).deadline.is_some());
-    let units: Vec<(UnitId, String, bool)> = units.map(named).collect();
+    let units: Vec<(UnitId, String, bool)> = units.map(described).collect();
     let backend = session.backend();
     let counters = |(id, unit, has_deadlines): (UnitId, String, bool)| {
         let Switched { account, call_backs, deadlines: Had { met, missed, violated } } =
@@ -146,13 +154,13 @@ fn switches(session: &mut Session, by_cpu: bool) -> Vec<UnitSwitches> {
             rescues: account.rescues,
             deadlines: has_deadlines.then_some(Deadlines { met, missed, violated }),
             call_backs: latencies(&call_backs),
-            cpus: if by_cpu { on_each(&backend.accounts(id)) } else { Vec::new() },
+            cpus: if by_cpu { times_by_cpu(&backend.accounts(id)) } else { Vec::new() },
         })
     };
     units.into_iter().filter_map(counters).collect()
 }
 
-/// The classes with counts above 0.
+/// The histogram of call-back times: its classes with counts above 0.
 fn latencies(call_backs: &CallBacks) -> Vec<Latency> {
     let classes = call_backs.classes().filter(|(_, _, count)| *count > 0);
     #[allow(clippy::cast_precision_loss, reason = "bounds are powers of two")]
@@ -162,10 +170,10 @@ fn latencies(call_backs: &CallBacks) -> Vec<Latency> {
         .collect()
 }
 
-/// The CPUs with counts above 0.
-fn on_each(accounts: &[Account]) -> Vec<CpuSwitches> {
+/// The times on each CPU, from accounts by CPU number; CPUs without any are left out.
+fn times_by_cpu(accounts: &[Account]) -> Vec<CpuSwitches> {
     let switches = |(cpu, account): (u32, &Account)| CpuSwitches { cpu, times: times(account) };
-    (0..).zip(accounts).map(switches).filter(|found| found.times != Times::default()).collect()
+    (0..).zip(accounts).map(switches).filter(|cpu| cpu.times != Times::default()).collect()
 }
 
 fn times(account: &Account) -> Times {
@@ -190,8 +198,8 @@ pub(super) fn refuse(why: &Why, message: String) -> Refusal {
     Refusal { error: why.name().to_owned(), parameters: Explanation { message } }
 }
 
-/// The reason why a request is malformed: an unknown method, or wrong parameters of a known one.
-fn understand(request: &[u8], e: &serde_json::Error) -> Refusal {
+/// The refusal of a malformed request: it names an unknown method, or wrong parameters of a known method.
+fn malformed(request: &[u8], e: &serde_json::Error) -> Refusal {
     let value: Option<serde_json::Value> = serde_json::from_slice(request).ok();
     let method = value.as_ref().and_then(|value| value.get("method")).and_then(|method| method.as_str());
     let known = [
@@ -215,6 +223,7 @@ fn understand(request: &[u8], e: &serde_json::Error) -> Refusal {
     }
 }
 
+/// Answers which unit a process is in, and by which rule.
 fn find(session: &mut Session, about: &About, pid: u32) -> Answered {
     let Some(member) = session.backend().roster().member(pid).cloned() else {
         let stat = session.backend().roster_mut().procfs().stat(pid).ok().flatten();
@@ -251,16 +260,16 @@ fn explain(session: &Session, about: &About, placement: Placement) -> String {
     if placement.inherited { format!("inherited from its parent, which {rule}") } else { rule }
 }
 
-/// Looks up a unit that is not built in; `done` completes the error about a built-in one.
+/// Looks up a unit by its path. A built-in unit is refused: it cannot be `done`, a participle such as `entered`.
 pub(super) fn unit_of(session: &Session, path: &str, done: &str) -> Result<UnitId, Refusal> {
-    let found = session.contract().find(path);
-    if found.is_some_and(UnitId::is_common) {
+    let unit = session.contract().find(path);
+    if unit.is_some_and(UnitId::is_common) {
         let message = format!(
             "unit `{path}` is built in and cannot be {done}: it holds the processes that are in no other unit"
         );
         return Err(refuse(&Why::NoSuchUnit, message));
     }
-    found.ok_or_else(|| {
+    unit.ok_or_else(|| {
         let units = session.contract().listed();
         let units: Vec<&str> =
             units.iter().map(|id| session.contract().unit(*id).path.as_str()).take(20).collect();
@@ -271,11 +280,12 @@ pub(super) fn unit_of(session: &Session, path: &str, done: &str) -> Result<UnitI
     })
 }
 
+/// Makes the calling process a member of a unit, if the caller may enter the unit.
 fn enter(session: &mut Session, caller: &Caller, path: &str) -> Answered {
     let unit = unit_of(session, path, "entered")?;
     let contract = session.contract().clone();
     let backend = session.backend();
-    if !may(backend, caller, &contract, unit) {
+    if !can_enter(backend, caller, &contract, unit) {
         let name = name_of(backend, caller);
         let message = format!(
             "user {name} may not enter unit `{path}`: only root, the daemon's own user and the unit's members may; \
@@ -283,22 +293,22 @@ fn enter(session: &mut Session, caller: &Caller, path: &str) -> Answered {
         );
         return Err(refuse(&Why::NotAllowed, message));
     }
-    let gone = || refuse(&Why::NoSuchProcess, format!("process {} is gone", caller.pid));
-    let key = caller.key.ok_or_else(gone)?;
+    let has_exited = || refuse(&Why::NoSuchProcess, format!("process {} is gone", caller.pid));
+    let key = caller.key.ok_or_else(has_exited)?;
     let roster = backend.roster_mut();
     let entered =
         roster.stays_on_entering(key.pid).and_then(|why| Ok((why, roster.enter(&contract, key, unit)?)));
     match entered {
         Ok((why, true)) => reply(&EnterReply { outside: why.map(|why| why.to_string()) }),
-        Ok((_, false)) => Err(gone()),
+        Ok((_, false)) => Err(has_exited()),
         Err(e) => Err(refuse(&Why::Failed, e.to_string())),
     }
 }
 
 /// Creates a page in which the calling process reports its transfers over the memory bus.
 fn join(session: &mut Session, caller: &Caller) -> Result<(Joined, OwnedFd), Refusal> {
-    let gone = || refuse(&Why::NoSuchProcess, format!("process {} is gone", caller.pid));
-    let key = caller.key.ok_or_else(gone)?;
+    let has_exited = || refuse(&Why::NoSuchProcess, format!("process {} is gone", caller.pid));
+    let key = caller.key.ok_or_else(has_exited)?;
     let no_gangs = || {
         let message =
             "the contract in force has no gangs: `gangs` in [machine] and `job` in a unit make some";
@@ -315,16 +325,16 @@ fn join(session: &mut Session, caller: &Caller) -> Result<(Joined, OwnedFd), Ref
     }
 }
 
-/// The caller's login name, or its number if it has none. In a user namespace a user has thousands of numbers without a name,
-/// and each lookup may wait for a directory service. So only the name of a caller that is charged under its own number is
-/// looked up.
+/// The caller's login name, or the user number if there is no name. In a user namespace a user has thousands of numbers without
+/// a name, and each lookup may wait for a directory service. So a name is looked up only for a caller that is charged under its
+/// own number.
 pub(super) fn name_of(backend: &mut dyn LiveBackend, caller: &Caller) -> String {
-    let name = is_itself(caller).then(|| backend.roster().names().user_name(caller.uid)).flatten();
+    let name = is_charged_as_itself(caller).then(|| backend.roster().names().user_name(caller.uid)).flatten();
     name.unwrap_or_else(|| caller.uid.to_string())
 }
 
-/// The user that a page is charged to. In a user namespace that is its creator: otherwise a user could have the full number of
-/// pages under each of its thousands of numbers, and leave none to others.
+/// The user to whom a page is charged. In a user namespace that is the user who created the namespace. Otherwise a user could
+/// have the full number of pages under each of its thousands of numbers, and leave no pages to others.
 fn charged_user(caller: &Caller) -> u32 {
     match caller.party {
         Party::User(user) => user,
@@ -332,29 +342,29 @@ fn charged_user(caller: &Caller) -> u32 {
     }
 }
 
-/// Whether the caller's number is the one that it is charged under, rather than one from a user namespace.
-fn is_itself(caller: &Caller) -> bool {
+/// Whether the caller is charged under its own number. A caller in a user namespace is charged under the creator's number.
+fn is_charged_as_itself(caller: &Caller) -> bool {
     caller.party == Party::Privileged || caller.party == Party::User(caller.uid)
 }
 
-/// Whether the caller is privileged: root, or the daemon's own user.
-pub(super) fn may_all(caller: &Caller) -> bool {
+/// Whether the caller is root or the daemon's own user, who may do everything.
+pub(super) fn is_privileged(caller: &Caller) -> bool {
     caller.party == Party::Privileged
 }
 
-/// The caller's facts, as membership rules evaluate them.
+/// The caller as the facts of a process, by which membership rules decide.
 pub(super) fn facts(caller: &Caller) -> ProcessFacts {
     let Caller { uid, gids, pid, .. } = caller;
     ProcessFacts { pid: *pid, uid: *uid, gids: gids.clone(), ..ProcessFacts::default() }
 }
 
-fn may(
+fn can_enter(
     backend: &mut dyn LiveBackend,
     caller: &Caller,
     contract: &commonhold_contract::Contract,
     unit: UnitId,
 ) -> bool {
-    may_all(caller) || may_enter(contract, backend.roster().names(), &facts(caller), unit)
+    is_privileged(caller) || may_enter(contract, backend.roster().names(), &facts(caller), unit)
 }
 
 #[cfg(test)]
@@ -443,10 +453,10 @@ mod tests {
     }
 
     #[test]
-    fn only_one_who_is_charged_under_its_own_number_is_looked_up() {
-        let of = |uid, party| is_itself(&caller(uid, party));
-        assert!(of(0, Party::Privileged) && of(1_000, Party::User(1_000)));
-        assert!(!of(100_000, Party::User(1_000)) && !of(100_000, Party::Exited));
+    fn only_callers_charged_under_their_own_number_are_looked_up() {
+        let is_looked_up = |uid, party| is_charged_as_itself(&caller(uid, party));
+        assert!(is_looked_up(0, Party::Privileged) && is_looked_up(1_000, Party::User(1_000)));
+        assert!(!is_looked_up(100_000, Party::User(1_000)) && !is_looked_up(100_000, Party::Exited));
     }
 
     #[test]

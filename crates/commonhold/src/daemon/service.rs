@@ -16,24 +16,25 @@ use commonhold_policy::Time;
 #[derive(Debug, Default)]
 pub(super) struct Service {
     manager: Option<(UnixDatagram, SocketAddr)>,
-    /// The interval of watchdog messages that it expects.
-    every: Option<Time>,
-    /// When the last one was sent.
-    alive: Time,
+    /// The interval at which to send watchdog messages; `None` if the manager expects none.
+    watchdog_ns: Option<Time>,
+    /// When the last watchdog message was sent.
+    alive_sent_at: Time,
 }
 
 impl Service {
-    /// From the environment variables of `sd_notify(3)` and `sd_watchdog_enabled(3)`.
+    /// Finds the manager by the environment variables of `sd_notify(3)` and `sd_watchdog_enabled(3)`.
     pub(super) fn of_environment() -> Service {
         let variable = |name: &str| std::env::var(name).ok();
         let manager = variable("NOTIFY_SOCKET").and_then(|name| manager(&name).ok());
-        // The variables were meant for another process if this one was started by the manager's program.
-        let is_ours = variable("WATCHDOG_PID").is_none_or(|pid| pid == process::id().to_string());
-        let within = variable("WATCHDOG_USEC").filter(|_| is_ours).and_then(|us| us.parse().ok());
+        // The watchdog variables may be meant for another process: the one that the manager started, and that started this one.
+        let is_for_this_process = variable("WATCHDOG_PID").is_none_or(|pid| pid == process::id().to_string());
+        let timeout_us =
+            variable("WATCHDOG_USEC").filter(|_| is_for_this_process).and_then(|us| us.parse().ok());
         // A third of the timeout, so that one slow turn does not trip the watchdog.
-        let every = within.map(|us| Duration::from_micros(us) / 3);
-        let every = every.map(|every| u64::try_from(every.as_nanos()).unwrap_or(u64::MAX));
-        Service { manager, every, alive: 0 }
+        let interval = timeout_us.map(|us| Duration::from_micros(us) / 3);
+        let watchdog_ns = interval.map(|interval| u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX));
+        Service { manager, watchdog_ns, alive_sent_at: 0 }
     }
 
     /// Reports that the contract is held, with the status for `systemctl status`.
@@ -54,8 +55,8 @@ impl Service {
     /// Sends a watchdog message, if one is due.
     pub(super) fn alive(&mut self) {
         let now = clock::now();
-        if self.every.is_some_and(|every| now >= self.alive.saturating_add(every)) {
-            self.alive = now;
+        if self.watchdog_ns.is_some_and(|interval| now >= self.alive_sent_at.saturating_add(interval)) {
+            self.alive_sent_at = now;
             self.notify("WATCHDOG=1");
         }
     }
@@ -68,6 +69,7 @@ impl Service {
     }
 }
 
+/// A socket for messages, and the address of the manager's socket. A name that begins with `@` is an abstract address.
 fn manager(name: &str) -> io::Result<(UnixDatagram, SocketAddr)> {
     let address = match name.strip_prefix('@') {
         Some(abstract_name) => SocketAddr::from_abstract_name(abstract_name)?,
@@ -94,7 +96,7 @@ mod tests {
             String::from_utf8_lossy(&room[..n]).into_owned()
         };
         let manager = manager(path.to_str().unwrap()).unwrap();
-        let mut service = Service { manager: Some(manager), every: Some(u64::MAX), alive: 0 };
+        let mut service = Service { manager: Some(manager), watchdog_ns: Some(u64::MAX), alive_sent_at: 0 };
         service.ready("two\nlines");
         assert_eq!(heard(), "READY=1\nSTATUS=two lines");
         service.reloading();
@@ -102,7 +104,7 @@ mod tests {
         service.alive();
         service.ending();
         assert_eq!(heard(), "STOPPING=1\nSTATUS=undoing what was done", "no sign of life was due");
-        service.every = Some(0);
+        service.watchdog_ns = Some(0);
         // Until its queue is full, and beyond.
         for _ in 0..10_000 {
             service.alive();

@@ -1,4 +1,7 @@
-//! A contract in force on this machine: turns of the loop, and problems.
+//! A contract in force on this machine: the steward and the live backend, driven turn by turn.
+//!
+//! The session also persists changed rights, so that a later daemon can restore them, and collects problems. A *lasting*
+//! problem is reported once when it begins and once when it ends; any other problem is reported once.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -29,12 +32,12 @@ pub(super) struct Session {
     steward: Steward,
     backend: Box<dyn LiveBackend>,
     keeper: Keeper,
-    /// Whether the file may be out of date once a plan is carried out.
-    keep_again: bool,
-    /// The error of the last write, if it failed, and the time of the next retry.
-    unkept: Option<(String, Time)>,
+    /// Whether the file of persisted rights must be written again after the next plan that is carried out.
+    must_persist: bool,
+    /// The problem of the last write of that file, if it failed, and the time of the next retry.
+    persist_problem: Option<(String, Time)>,
     /// The reported text of that problem; `None` once it has ended.
-    unkept_reported: Option<String>,
+    persist_problem_reported: Option<String>,
     /// The changes of rights that the last turn made or refused.
     decided: Vec<RightsChange>,
     /// The last turn's trades.
@@ -50,7 +53,7 @@ pub(super) struct Session {
     step_ns: Option<u64>,
     /// News of user and group lookups that are not reported yet.
     news: Vec<String>,
-    /// Reported problems, so that a lasting one is reported once.
+    /// Reported problems, so that a problem that occurs again is reported once.
     reported: BTreeSet<String>,
 }
 
@@ -77,9 +80,9 @@ impl Session {
             steward: Steward::new(contract, machine),
             backend,
             keeper,
-            keep_again: false,
-            unkept: None,
-            unkept_reported: None,
+            must_persist: false,
+            persist_problem: None,
+            persist_problem_reported: None,
             decided: Vec::new(),
             traded: Vec::new(),
             problems: VecDeque::new(),
@@ -92,16 +95,16 @@ impl Session {
         }
     }
 
-    /// One turn: sample, decide, act.
+    /// Makes one turn: observes, decides, applies and accounts. Measures its CPU time, by which the steward paces turns.
     pub(super) fn step(&mut self) -> Result<Stepped, LiveError> {
         let begun = clock::thread_cpu_ns();
-        let stepped = self.step_once();
-        let took = clock::thread_cpu_ns().saturating_sub(begun);
-        self.step_ns = Some(self.step_ns.map_or(0, |before| before.midpoint(took)));
+        let stepped = self.unmeasured_step();
+        let elapsed_ns = clock::thread_cpu_ns().saturating_sub(begun);
+        self.step_ns = Some(self.step_ns.map_or(0, |average| average.midpoint(elapsed_ns)));
         stepped
     }
 
-    fn step_once(&mut self) -> Result<Stepped, LiveError> {
+    fn unmeasured_step(&mut self) -> Result<Stepped, LiveError> {
         self.decided.clear();
         self.traded.clear();
         let turn = self.steward.turn(self.backend.as_mut(), self.step_ns.unwrap_or(0))?;
@@ -116,56 +119,56 @@ impl Session {
             }
         }
         if is_carried_out {
-            self.follow_rights(&plan);
+            self.persist_decided(&plan);
         }
         let lookups = self.backend.roster().names().take_news();
         problems.extend(lookups.problems);
         self.news.extend(lookups.news);
-        let mut new_problems = self.keep(problems);
+        let mut new_problems = self.remember(problems);
         let (began, ended) = self.update_standing(imbalances);
         new_problems.extend(began);
         Ok(Stepped { next: plan.next, plan, new_problems, ended })
     }
 
     /// Persists the rights that a carried-out plan changed, and queues changes that waited for units that exist now.
-    fn follow_rights(&mut self, plan: &Plan) {
+    fn persist_decided(&mut self, plan: &Plan) {
         self.decided.clone_from(&plan.decisions.rights);
         self.traded.clone_from(&plan.decisions.trade);
-        self.queue_kept_changes();
-        let is_due = self.unkept.as_ref().is_none_or(|(_, again)| clock::now() >= *again);
-        if !self.decided.is_empty() || !self.traded.is_empty() || (self.keep_again && is_due) {
-            // A failure is noted there, and retried.
-            let _ = self.keep_foreseen();
+        self.queue_waiting_changes();
+        let is_due = self.persist_problem.as_ref().is_none_or(|(_, retry_at)| clock::now() >= *retry_at);
+        if !self.decided.is_empty() || !self.traded.is_empty() || (self.must_persist && is_due) {
+            // A failure is recorded as a problem, and retried.
+            let _ = self.persist_foreseen();
         }
     }
 
-    /// Queues the kept changes that waited for units that exist now.
-    fn queue_kept_changes(&mut self) {
-        for change in self.keeper.of_newcomers(self.steward.contract(), clock::now(), clock::wall_ms()) {
+    /// Queues the persisted changes that waited for units that exist now.
+    fn queue_waiting_changes(&mut self) {
+        for change in self.keeper.for_new_units(self.steward.contract(), clock::now(), clock::wall_ms()) {
             self.steward.queue_change(change);
         }
     }
 
     /// Persists the rights as they will be after the queued changes. A failure is a problem until a retry succeeds.
-    fn keep_foreseen(&mut self) -> Result<(), LiveError> {
+    fn persist_foreseen(&mut self) -> Result<(), LiveError> {
         let foreseen = self.steward.foreseen();
         let changed = self.steward.changed(&foreseen);
         let (contract, now, wall_ms) = (self.steward.contract(), clock::now(), clock::wall_ms());
-        let kept = self.keeper.keep(contract, &changed, &foreseen, now, wall_ms);
-        self.keep_again = kept.is_err();
-        self.unkept = kept.as_ref().err().map(|e| {
+        let persisted = self.keeper.persist(contract, &changed, &foreseen, now, wall_ms);
+        self.must_persist = persisted.is_err();
+        self.persist_problem = persisted.as_ref().err().map(|e| {
             let why = printable(&format!(
                 "the next daemon may not know which tickets were changed: {e}; it is tried again every second"
             ));
             (why, clock::now().saturating_add(KEEP_AGAIN_NS))
         });
-        kept
+        persisted
     }
 
-    /// Retries a failed write a last time; returns the problem if it fails again.
-    pub(super) fn keep_last(&mut self) -> Option<String> {
-        self.unkept.as_ref()?;
-        self.keep_foreseen()
+    /// Retries a failed write before the session ends; returns the problem if the write fails again.
+    pub(super) fn retry_persisting(&mut self) -> Option<String> {
+        self.persist_problem.as_ref()?;
+        self.persist_foreseen()
             .err()
             .map(|e| format!("the next daemon may not know which tickets were changed: {e}"))
     }
@@ -180,7 +183,7 @@ impl Session {
         for change in changes {
             self.steward.queue_change(change);
         }
-        self.keep_again = true;
+        self.must_persist = true;
         notes
     }
 
@@ -189,29 +192,29 @@ impl Session {
         self.keeper.restore(self.steward.contract(), clock::now(), clock::wall_ms()).1
     }
 
-    /// Persists a change of rights for later daemons and queues it for the next turn. On an error it is not
-    /// queued, and the file is rewritten until it no longer contains it.
+    /// Persists a change of rights for later daemons and queues it for the next turn. After an error the change is not queued,
+    /// and the file is rewritten until it no longer contains the change.
     pub(super) fn queue_change(&mut self, change: Change) -> Result<(), LiveError> {
         self.queue_changes(&[change])
     }
 
-    /// As [`Session::queue_change`], of several changes atomically.
+    /// Persists and queues several changes, as [`Session::queue_change`] does: all or none.
     pub(super) fn queue_changes(&mut self, changes: &[Change]) -> Result<(), LiveError> {
-        // Kept changes are older, so they come first.
-        self.queue_kept_changes();
+        // Persisted changes are older, so they come first.
+        self.queue_waiting_changes();
         for change in changes {
             self.steward.queue_change(*change);
         }
-        let kept = self.keep_foreseen();
-        if kept.is_err() {
+        let persisted = self.persist_foreseen();
+        if persisted.is_err() {
             for _ in changes {
                 self.steward.withdraw_last_change();
             }
         }
-        kept
+        persisted
     }
 
-    /// Takes the news of users and groups that the contract names.
+    /// Takes the unreported news of user and group lookups.
     pub(super) fn take_news(&mut self) -> Vec<String> {
         std::mem::take(&mut self.news)
     }
@@ -233,12 +236,12 @@ impl Session {
 
     /// Tickets that units will have once a turn succeeds, or once the unit exists.
     pub(super) fn expected(&self) -> Vec<Expected> {
-        let (now, foreseen) = (self.rights(), self.steward.foreseen());
+        let (present, foreseen) = (self.rights(), self.steward.foreseen());
         let mut expected = Vec::new();
         for unit in self.contract().listed() {
             for resource in Resource::ALL {
                 let tickets = foreseen.tickets(unit, resource);
-                if tickets != now.tickets(unit, resource) {
+                if tickets != present.tickets(unit, resource) {
                     let unit = self.contract().unit(unit).path.clone();
                     let when = "with the next step that does not fail".to_owned();
                     expected.push(Expected { unit, resource, tickets, when });
@@ -259,12 +262,12 @@ impl Session {
         self.steward.worth(rights, unit, resource)
     }
 
-    /// The share of a unit's own processes, without its sub-units, in the same measure.
+    /// The share of a unit's own processes, without its sub-units, in the resource's unit of measure.
     pub(super) fn own_worth(&self, rights: &Rights, unit: UnitId, resource: Resource) -> u64 {
         self.steward.own_worth(rights, unit, resource)
     }
 
-    /// The amount of a resource that units divide, in the same measure.
+    /// The amount of a resource that the units divide, in the resource's unit of measure.
     pub(super) fn whole(&self, resource: Resource) -> u64 {
         self.steward.whole(resource)
     }
@@ -274,7 +277,7 @@ impl Session {
         self.steward.reload(contract, machine);
         self.backend.set_contract(self.steward.contract());
         self.reported.clear();
-        self.keep_again = true;
+        self.must_persist = true;
     }
 
     /// Replaces the machine, after CPU hotplug.
@@ -304,11 +307,11 @@ impl Session {
 
     /// Recent problems, newest last, then ongoing ones.
     pub(super) fn problems(&self) -> Vec<String> {
-        let unkept = self.unkept.iter().map(|(why, _)| why);
+        let persist_problem = self.persist_problem.iter().map(|(why, _)| why);
         self.problems
             .iter()
             .chain(&self.standing)
-            .chain(unkept)
+            .chain(persist_problem)
             .chain(&self.not_reloaded)
             .chain(self.imbalances.values())
             .cloned()
@@ -330,33 +333,35 @@ impl Session {
         self.not_reloaded = problem;
     }
 
-    /// Updates the ongoing problems; returns those that began and those that ended.
+    /// Updates the lasting problems: the backend's, a failure to persist rights, and imbalances of the ledger. Returns the
+    /// problems that began and those that ended.
     fn update_standing(&mut self, imbalances: BTreeMap<&'static str, String>) -> (Vec<String>, Vec<String>) {
-        let now: Vec<String> =
+        let standing: Vec<String> =
             self.backend.standing().iter().map(|problem| printable(&problem.to_string())).collect();
         let without = |all: &[String], others: &[String]| -> Vec<String> {
             all.iter().filter(|problem| !others.contains(problem)).cloned().collect()
         };
-        let (mut new, mut ended) = (without(&now, &self.standing), without(&self.standing, &now));
-        self.standing = now;
-        match &self.unkept {
-            // Attempts may fail with different errors; they are one problem.
-            Some((why, _)) if self.unkept_reported.is_none() => {
+        let mut new = without(&standing, &self.standing);
+        let mut ended = without(&self.standing, &standing);
+        self.standing = standing;
+        match &self.persist_problem {
+            // Attempts to write may fail with different errors, which count as one problem.
+            Some((why, _)) if self.persist_problem_reported.is_none() => {
                 new.push(why.clone());
-                self.unkept_reported = Some(why.clone());
+                self.persist_problem_reported = Some(why.clone());
             }
             Some(_) => {}
-            None => ended.extend(self.unkept_reported.take()),
+            None => ended.extend(self.persist_problem_reported.take()),
         }
-        // The numbers keep changing, so an imbalance is reported only when it begins.
+        // An imbalance is reported only when it begins, since its numbers change at every turn.
         let began = imbalances.iter().filter(|(kind, _)| !self.imbalances.contains_key(*kind));
         new.extend(began.map(|(_, text)| text.clone()));
         self.imbalances = imbalances;
         (new, ended)
     }
 
-    /// Keeps problems for `status`; returns those that were not reported before.
-    fn keep(&mut self, problems: Vec<String>) -> Vec<String> {
+    /// Remembers problems for `status`; returns those that were not reported before.
+    fn remember(&mut self, problems: Vec<String>) -> Vec<String> {
         let mut new = Vec::new();
         for problem in problems {
             let problem = printable(&problem);
@@ -372,8 +377,8 @@ impl Session {
     }
 }
 
-/// Whether a problem was not reported before. At [`REPORTED_MAX`] distinct ones all are forgotten, and lasting ones are reported
-/// again.
+/// Whether a problem was not reported before; remembers it. At [`REPORTED_MAX`] distinct problems, all are forgotten, and those
+/// that occur again are reported again.
 fn is_first_report(reported: &mut BTreeSet<String>, problem: &str) -> bool {
     if reported.contains(problem) {
         return false;
@@ -501,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn a_problem_that_lasts_is_said_when_it_begins_and_when_it_is_over() {
+    fn a_lasting_problem_is_reported_when_it_begins_and_when_it_ends() {
         let directory = tempfile::tempdir().unwrap();
         let (mut session, wanted) = troubled(directory.path());
         let mut said = |problems: &[&'static str]| {
@@ -522,7 +527,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_failure_to_keep_tickets_is_said() {
+    fn the_end_of_a_failure_to_persist_tickets_is_reported() {
         let directory = tempfile::tempdir().unwrap();
         let (mut session, _) = troubled(directory.path());
         let kept = directory.path().join("kept");
@@ -538,21 +543,21 @@ mod tests {
         };
         assert!(session.queue_change(Change::Offer { bid }).is_err());
         // The retry is not due yet, however slow this machine is.
-        session.unkept.as_mut().unwrap().1 = Time::MAX;
+        session.persist_problem.as_mut().unwrap().1 = Time::MAX;
         let failed = session.step().unwrap();
         let [problem] = &failed.new_problems[..] else { panic!("{:?}", failed.new_problems) };
         assert!(problem.starts_with("the next daemon may not know which tickets"), "{problem}");
         assert_eq!(failed.ended, Vec::<String>::new());
         fs::create_dir(&kept).unwrap();
         // The retry is due.
-        session.unkept.as_mut().unwrap().1 = 0;
+        session.persist_problem.as_mut().unwrap().1 = 0;
         let stepped = session.step().unwrap();
         assert_eq!((&stepped.ended, &stepped.new_problems), (&vec![problem.clone()], &Vec::new()));
         assert_eq!(session.step().unwrap().ended, Vec::<String>::new());
     }
 
     #[test]
-    fn a_problem_is_said_once_and_few_are_remembered() {
+    fn a_problem_is_reported_once_and_few_are_remembered() {
         let mut said = BTreeSet::new();
         assert!(is_first_report(&mut said, "it lasts") && !is_first_report(&mut said, "it lasts"));
         assert!((0..5_000).all(|pid| is_first_report(&mut said, &format!("process {pid}"))));

@@ -1,4 +1,5 @@
-//! Starting a daemon: contract, machine, backend, caretaker, socket. Nothing is changed until all of these are there.
+//! Starts a daemon: contract, machine, backend, caretaker, socket. Everything that may fail comes as early as possible; from
+//! the journal and the caretaker on, whatever is changed is undone again.
 
 use std::path::Path;
 
@@ -68,45 +69,49 @@ pub(super) fn with_scheme(args: &Run, mut contract: Contract) -> Contract {
     contract
 }
 
+/// Starts a daemon, up to its event loop.
 pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
+    // The contract, and whether this machine can hold it.
     output::say(&format!("commonhold {}, with the backends {BACKENDS}", env!("CARGO_PKG_VERSION")));
     let machine = load::machine_here()?;
     let (loaded, contract_text) = load_with_scheme(args, &machine, &SystemNames::new())?;
     output::complain_of(&loaded.warnings);
     load::tell_of_cpus(&loaded.contract, &machine, true);
-    // Backends and the daemon widen affinities to this set, which includes isolated CPUs: a process that chose no CPUs may use
-    // them too.
+    // Backends and the daemon widen affinities to this set. It includes isolated CPUs, since a process that chose no CPUs may
+    // use these, too.
     let usable = machine.cpu_set();
     let machine = load::divided(&loaded.contract, &machine);
     let (choice, why) = backend_choice::choose(args.backend, &loaded.contract, &machine)?;
     let files_each = choice.files_per_unit();
     descriptors::make_room(loaded.contract.units.len(), files_each)?;
+    // The directory and the socket, which fail if another daemon uses them.
     let directory = place::make(&args.place)?;
     let lock = lock(&directory)?;
     place::warn_of_others(&directory);
     let socket = place::socket(&directory);
-    Clients::make_way(&socket)?;
-    // From here on signals stay pending until the daemon can undo its changes.
+    Clients::remove_old_socket(&socket)?;
+    // From here on signals stay pending until the event loop can handle them, and undo the changes.
     let signals = Signals::open(&SIGNALS_READ)
         .map_err(|e| Failure::new(Exit::System, format!("cannot wait for signals: {e}")))?;
-    // A call-back must be prompt even on a fully loaded machine. Root's daemon raises its priority for that; an ordinary user's
-    // cannot.
-    let raised = rustix::process::setpriority_process(None, NICE).is_ok();
+    // A call-back must be prompt even on a fully loaded machine, so the daemon raises its priority. This fails for an ordinary
+    // user's daemon.
+    let priority_is_raised = rustix::process::setpriority_process(None, NICE).is_ok();
     let mut journal = journal(&directory)?;
     let caretaker = Caretaker::spawn(journal.path(), &Launch::default())?;
     journal.beat_with(caretaker.beats());
-    if raised {
+    if priority_is_raised {
         standing::raise_session(NICE, &mut journal)?;
     }
     let contract = loaded.contract;
     let roster = Roster::new(Path::new("/proc"), &[caretaker.pid()])?;
     let backend: Box<dyn LiveBackend> = match choice {
-        Choice::Kernel(place) => {
-            let cgroup = weighing(CgroupBackend::new(&place, &contract, roster, journal)?, &contract, args);
-            under_the_scheduler(cgroup, &contract, args.backend)?
+        Choice::Kernel(base) => {
+            let cgroup = CgroupBackend::new(&base, &contract, roster, journal)?;
+            kernel_backend(with_io_cost(cgroup, &contract, args), &contract, args.backend)?
         }
-        Choice::Cgroup(place) => {
-            Box::new(weighing(CgroupBackend::new(&place, &contract, roster, journal)?, &contract, args))
+        Choice::Cgroup(base) => {
+            let cgroup = CgroupBackend::new(&base, &contract, roster, journal)?;
+            Box::new(with_io_cost(cgroup, &contract, args))
         }
         Choice::User => {
             let user = UserBackend::new(contract.clone(), usable.clone(), roster, journal);
@@ -114,6 +119,7 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
             Box::new(if pages_out { user.with_memory()? } else { user })
         }
     };
+    // Report what is held, and what is not.
     let active = backend.active();
     let why =
         active.fallback_from.map_or(why, |other| format!("not by the {} backend: {}", other.name, other.why));
@@ -128,12 +134,13 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
     if let Some(why) = no_trade(&contract, active.name) {
         output::say(&format!("warning: {why}"));
     }
+    // The session, with the rights and the members of units that an earlier daemon persisted.
     let clients = Clients::listen(&socket)?;
     let online = topology::online(Path::new("/"))?;
     let now = clock::now();
-    let kept = Keeper::open(&directory);
-    let mut session = Session::new(contract, machine, backend, kept.0);
-    if let Some(problem) = kept.1 {
+    let (keeper, problem) = Keeper::open(&directory);
+    let mut session = Session::new(contract, machine, backend, keeper);
+    if let Some(problem) = problem {
         output::complain(&format!("problem: {problem}"));
         session.note(problem);
     }
@@ -175,12 +182,13 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
     })
 }
 
-/// Restores the units of processes that entered them under an earlier daemon, and persists those that enter from now on.
+/// Restores the units of processes that entered a unit under an earlier daemon, and has the roster persist the processes that
+/// enter units from now on.
 fn restore_entered(directory: &Path, session: &mut Session) -> Result<(), Failure> {
-    let (file, kept) = EnteredFile::open(directory)?;
+    let (file, entered) = EnteredFile::open(directory)?;
     let contract = session.contract().clone();
     let roster = session.backend().roster_mut();
-    let notes = kept.and_then(|kept| roster.restore_entered(&contract, kept));
+    let notes = entered.and_then(|entered| roster.restore_entered(&contract, entered));
     roster.keep_entered(Box::new(file));
     match notes {
         Ok(notes) => notes.iter().for_each(|note| output::say(&format!("note: {note}"))),
@@ -195,15 +203,15 @@ fn restore_entered(directory: &Path, session: &mut Session) -> Result<(), Failur
     Ok(())
 }
 
-/// Switches on io.cost for the disks that were measured.
-fn weighing(mut cgroup: CgroupBackend, contract: &Contract, args: &Run) -> CgroupBackend {
+/// Switches on io.cost for the disks that were measured, unless the contract or the command line rules that out.
+fn with_io_cost(mut cgroup: CgroupBackend, contract: &Contract, args: &Run) -> CgroupBackend {
     if switches_io_cost(contract, args) {
         say_io_cost(&cgroup.switch_on_io_cost(), "is");
     }
     cgroup
 }
 
-/// Whether to switch on the kernel's I/O cost model: not under `smp`, which holds no unit.
+/// Whether to switch on the kernel's I/O cost model. Not under `smp`, which restricts no unit, nor with `--no-io-cost`.
 pub(super) fn switches_io_cost(contract: &Contract, args: &Run) -> bool {
     !args.no_io_cost && contract.machine.scheme != Scheme::Smp
 }
@@ -215,8 +223,9 @@ pub(super) fn say_io_cost(disks: &[String], is: &str) {
     }
 }
 
-/// The `kernel` backend. With `auto`, control groups hold the contract while the kernel refuses the scheduler.
-fn under_the_scheduler(
+/// The `kernel` backend. With `auto`, the control groups are a fallback that holds the contract while the kernel refuses the
+/// scheduler. Otherwise a refusal is an error.
+fn kernel_backend(
     cgroup: CgroupBackend,
     contract: &Contract,
     choice: BackendChoice,
@@ -227,7 +236,7 @@ fn under_the_scheduler(
     })
 }
 
-/// Keeps a second daemon out: two would undo each other's work.
+/// Takes the lock of the daemon's directory. It keeps a second daemon out, since two daemons would undo each other's work.
 fn lock(directory: &Path) -> Result<Lock, Failure> {
     lock::take(directory)?.ok_or_else(|| {
         Failure::new(
@@ -240,7 +249,7 @@ fn lock(directory: &Path) -> Result<Lock, Failure> {
     })
 }
 
-/// Opens the journal, after undoing what a daemon that was killed together with its caretaker left behind.
+/// Opens the journal. If an earlier daemon was killed together with its caretaker, its changes are undone first.
 fn journal(directory: &Path) -> Result<Journal, Failure> {
     let (mut journal, leftover) = Journal::create(directory)?;
     if !leftover.is_empty() {
@@ -267,24 +276,25 @@ fn announce(args: &Run, contract: &Contract, machine: &Machine) {
     ));
 }
 
-/// A warning if the contract has units negotiate and the backend cannot: without control groups the time that a unit waits for
-/// disks is unknown, so the benefit of an exchange cannot be measured.
+/// A warning if the contract has units negotiate and the backend does not support it. Without control groups, the time that a
+/// unit waits for disks is unknown, so the benefit of an exchange cannot be measured.
 pub(super) fn no_trade(contract: &Contract, backend: &str) -> Option<&'static str> {
-    let is_asked_for =
+    let negotiates =
         contract.machine.scheme != Scheme::Smp && contract.held().any(|id| contract.unit(id).negotiate);
-    (backend == "user" && is_asked_for).then_some(
+    (backend == "user" && negotiates).then_some(
         "units do not negotiate under the user backend, which cannot tell how long each of them waits for disks and memory; \
          their own offers are served",
     )
 }
 
-/// Warns that shares finer than a CPU are held by stop signals, whose effects users can see.
+/// Warns, under the `user` backend, if a unit is entitled to a fraction of a CPU: such shares are held by stop signals, which
+/// users can notice.
 fn warn_of_turns(contract: &Contract, machine: &Machine, backend: &str) {
     if backend != "user" || contract.machine.scheme == Scheme::Smp {
         return;
     }
-    let everybody = vec![true; contract.units.len()];
-    let cpu = entitle(contract, Resource::Cpu, capacity(contract, machine, Resource::Cpu), &everybody);
+    let all_active = vec![true; contract.units.len()];
+    let cpu = entitle(contract, Resource::Cpu, capacity(contract, machine, Resource::Cpu), &all_active);
     if contract.held().any(|id| cpu.own(id) % MILLIONTH != 0) {
         output::say(
             "warning: units that hold a part of a CPU take turns, and their processes are stopped in between: a shell whose \

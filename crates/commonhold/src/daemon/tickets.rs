@@ -1,23 +1,20 @@
 //! Changes of rights requested by clients: resolving units, authorisation, and answers.
 //!
-//! A change is resolved, authorised and queued by [`queue`], which also persists it. A turn of the loop makes
-//! or refuses it, and [`outcome`] answers. The later stages are listed in `policy/rights/change.rs`.
+//! [`queue`] resolves, authorises, persists and queues a change. A turn of the loop makes or refuses the change, and
+//! [`outcome`] answers. The later stages are listed in `policy/rights/change.rs`.
 //!
-//! Authority. Every unit is a currency: its tickets divide what it is worth among the units directly in it.
+//! Authority. Every unit is a currency: its tickets divide the unit's worth among the units directly in it.
 //!
-//! - Root and the daemon's own user may change everything. For units at the top level, other users can only
-//!   give and offer tickets: the machine's own currency is root's.
-//! - A user who *governs* a unit may change the tickets of the units directly in it, in any way. A unit is
-//!   governed by its *owner* alone: its own `owner`, or that of the nearest enclosing unit that has one. So
-//!   sub-units inherit an owner. If a unit has its own, the outer owner decides how much the unit is worth,
-//!   but not how it is divided.
-//! - A unit without any owner is governed by the users who may enter it and every unit directly in it.
-//!   Membership of the encloser alone does not suffice, since others' sub-units may be in it. If `each` makes
-//!   the sub-units, only root and the daemon's user govern it: otherwise the first user could decide for
-//!   those who come later.
-//! - A unit's tickets may be given to a sibling, or offered, by its own `owner`. If the unit itself names
-//!   none, its members may: an inherited owner takes nothing from them. Those who govern the enclosing unit
-//!   always may.
+//! - Root and the daemon's own user may change everything. For outermost units, other users can only give and offer tickets,
+//!   since the machine's own currency is root's.
+//! - A user who *governs* a unit may change the tickets of the units directly in it, in any way. The *owner* alone governs a
+//!   unit: the unit's own `owner`, or that of the nearest enclosing unit that has one. So sub-units inherit an owner. If a
+//!   sub-unit has an owner of its own, the outer owner decides how much the sub-unit is worth, but not how it is divided.
+//! - A unit without any owner is governed by the users who may enter both this unit and every unit directly in it. Membership
+//!   of the unit alone does not suffice, since other users' sub-units may be in it. If `each` makes the sub-units, only root
+//!   and the daemon's user govern the unit: otherwise the first user could decide for users who come later.
+//! - A unit's own `owner` may give the unit's tickets to a sibling, or offer them. If the unit itself names no owner, its
+//!   members may, even if the unit inherits an owner. The users who govern the enclosing unit always may.
 
 use commonhold_client::Why;
 use commonhold_client::wire::{Asked, Refusal};
@@ -32,7 +29,7 @@ use commonhold_report::words;
 
 use super::clients::Caller;
 use super::holdings;
-use super::requests::{Answered, facts, may_all, name_of, refuse, reply, unit_of};
+use super::requests::{Answered, facts, is_privileged, name_of, refuse, reply, unit_of};
 use super::session::Session;
 use crate::protocol::{Awaited, OffersReply, TicketsReply, how_of_wire, numbers_of_wire, of_wire};
 
@@ -57,12 +54,12 @@ pub(super) fn currency(session: &mut Session, path: &str) -> Answered {
     let contract = session.contract();
     let encloser = contract.unit(unit).parent;
     let rows = |unit: UnitId| Resource::ALL.map(|resource| row(session, &rights, unit, resource));
-    let each = |amount: &dyn Fn(Resource) -> u64| {
-        let mut all = PerResource::default();
+    let by_resource = |amount: &dyn Fn(Resource) -> u64| {
+        let mut amounts = PerResource::default();
         for resource in Resource::ALL {
-            all[resource] = amount(resource);
+            amounts[resource] = amount(resource);
         }
-        all
+        amounts
     };
     let inside = contract.listed().into_iter().filter(|id| contract.unit(*id).parent == Some(unit));
     let issued: Vec<Tickets> = inside.flat_map(rows).collect();
@@ -74,15 +71,15 @@ pub(super) fn currency(session: &mut Session, path: &str) -> Answered {
         encloser: encloser.map(|encloser| contract.unit(encloser).path.clone()),
         governors: governors(contract, Some(unit)),
         funding: rows(unit).to_vec(),
-        issued_around: each(&|resource| rights.issued(encloser, resource)),
-        worth_around: each(&|resource| {
+        issued_around: by_resource(&|resource| rights.issued(encloser, resource)),
+        worth_around: by_resource(&|resource| {
             encloser.map_or_else(
                 || session.whole(resource),
                 |encloser| session.worth(&rights, encloser, resource),
             )
         }),
-        own: each(&|resource| rights.own_tickets(Some(unit), resource)),
-        own_worth: each(&|resource| session.own_worth(&rights, unit, resource)),
+        own: by_resource(&|resource| rights.own_tickets(Some(unit), resource)),
+        own_worth: by_resource(&|resource| session.own_worth(&rights, unit, resource)),
         issued,
         lots: lots(contract, &rights, |id| id == unit),
         exchanges,
@@ -91,12 +88,12 @@ pub(super) fn currency(session: &mut Session, path: &str) -> Answered {
     reply(&Currency { not_held: holdings::of_those_not_held(session), ..currency })
 }
 
-/// The lots of units, filtered by `is_asked` of the holder or of the currency.
-pub(super) fn lots(contract: &Contract, rights: &Rights, is_asked: impl Fn(UnitId) -> bool) -> Vec<Lot> {
+/// The lots that a selected unit holds, or that are of a selected unit's currency.
+pub(super) fn lots(contract: &Contract, rights: &Rights, is_selected: impl Fn(UnitId) -> bool) -> Vec<Lot> {
     let path = |unit: UnitId| contract.unit(unit).path.clone();
     let all = Resource::ALL.into_iter().flat_map(|resource| rights.lots(resource));
-    let about = all.filter(|(holder, of, _)| is_asked(*holder) || of.is_some_and(&is_asked));
-    about.map(|(holder, of, what)| Lot { unit: path(holder), of: of.map(path), what }).collect()
+    let selected = all.filter(|(holder, of, _)| is_selected(*holder) || of.is_some_and(&is_selected));
+    selected.map(|(holder, of, what)| Lot { unit: path(holder), of: of.map(path), what }).collect()
 }
 
 /// Tickets that differ from the contract's, and those in exchanges.
@@ -131,13 +128,14 @@ pub(super) fn offers(session: &Session) -> Answered {
     })
 }
 
+/// A unit's tickets of a resource: the contract's number, the present one with exchanges, and their worth.
 fn row(session: &Session, rights: &Rights, unit: UnitId, resource: Resource) -> Tickets {
-    let asked = session.contract().unit(unit);
+    let in_contract = session.contract().unit(unit);
     let (lent, got) = rights.lent_and_borrowed(unit, resource);
     Tickets {
-        unit: asked.path.clone(),
+        unit: in_contract.path.clone(),
         resource,
-        contract: asked.tickets[resource],
+        contract: in_contract.tickets[resource],
         tickets: (rights.tickets(unit, resource) + got).saturating_sub(lent),
         lent,
         got,
@@ -146,8 +144,7 @@ fn row(session: &Session, rights: &Rights, unit: UnitId, resource: Resource) -> 
     }
 }
 
-/// Resolves a client's change, authorises it and queues it. It is persisted then, and the next turn makes or
-/// refuses it.
+/// Resolves, authorises, persists and queues a client's change. The next turn makes or refuses it.
 pub(super) fn queue(session: &mut Session, caller: &Caller, asked: &Asked) -> Result<Change, Refusal> {
     let change = resolve(session, asked)?;
     authorise(session, caller, &change)?;
@@ -156,7 +153,7 @@ pub(super) fn queue(session: &mut Session, caller: &Caller, asked: &Asked) -> Re
 }
 
 /// The present state of an open offer or an exchange in force.
-pub(super) fn now(session: &Session, number: u64) -> Result<Awaited, Refusal> {
+pub(super) fn present_state(session: &Session, number: u64) -> Result<Awaited, Refusal> {
     let rights = session.rights();
     if rights.offers().contains_key(&number) {
         return Ok(Awaited::Stands);
@@ -167,7 +164,7 @@ pub(super) fn now(session: &Session, number: u64) -> Result<Awaited, Refusal> {
     Err(refuse(&Why::NoSuchOffer, words::refused(session.contract(), Refused::NoOffer { number })))
 }
 
-/// Answers a queued change with what the last turn made of it.
+/// Answers a queued change by the last turn's decision: with the affected tickets, or with a refusal.
 pub(super) fn outcome(session: &mut Session, asked: &Asked) -> Answered {
     let change = resolve(session, asked)?;
     let Some(decided) = session.decided().iter().rev().find(|decided| decided.change == change) else {
@@ -193,15 +190,13 @@ pub(super) fn outcome(session: &mut Session, asked: &Asked) -> Answered {
         return Err(refuse(&name, words::refused(session.contract(), why)));
     }
     let rights = session.rights();
-    let (offer, exchange) = served(session.traded(), &change);
-    let rows = about(session.traded(), &change)
-        .into_iter()
-        .map(|(unit, resource)| row(session, &rights, unit, resource));
-    let tickets: Vec<Tickets> = rows.collect();
+    let (offer, exchange) = offer_and_exchange(session.traded(), &change);
+    let affected = affected(session.traded(), &change);
+    let tickets: Vec<Tickets> =
+        affected.iter().map(|(unit, resource)| row(session, &rights, *unit, *resource)).collect();
     let mut not_held = holdings::of_those_not_held(session);
     not_held.retain(|holding| tickets.iter().any(|row| row.resource.name() == holding.resource));
-    let named: Vec<UnitId> = about(session.traded(), &change).into_iter().map(|(unit, _)| unit).collect();
-    let lots = lots(session.contract(), &rights, |unit| named.contains(&unit));
+    let lots = lots(session.contract(), &rights, |unit| affected.iter().any(|(other, _)| *other == unit));
     reply(&TicketsReply { offer, exchange, tickets, expected: Vec::new(), lots, not_held })
 }
 
@@ -242,7 +237,7 @@ fn resolve(session: &Session, asked: &Asked) -> Result<Change, Refusal> {
             check_numbers(tickets, 0)?;
             Change::Fund { unit, of, tickets }
         }
-        // `HeldOffers` ties the offer's life to the connection.
+        // `HeldOffers` takes the offer back when the connection closes, if `while_connected` is set.
         Asked::Offer { unit: path, gives, wants, with, for_ns, at_least, while_connected } => {
             let with = with.as_deref().map(unit).transpose()?;
             let (by, gives, wants) = (unit(path)?, amount(gives)?, amount(wants)?);
@@ -272,11 +267,11 @@ fn check_numbers(tickets: PerResource<Option<u64>>, least: u64) -> Result<(), Re
     }
 }
 
-/// The number that an offer got at the last turn, and that of the exchange that served it.
-fn served(traded: &[Trade], change: &Change) -> (Option<u64>, Option<u64>) {
-    let Change::Offer { bid: asked } = change else { return (None, None) };
+/// The number that an offer got at the last turn, and the number of the exchange that served the offer at that turn, if any.
+fn offer_and_exchange(traded: &[Trade], change: &Change) -> (Option<u64>, Option<u64>) {
+    let Change::Offer { bid: queued } = change else { return (None, None) };
     let offer = traded.iter().rev().find_map(|trade| match trade {
-        Trade::Offered { offer, bid } if bid == asked => Some(*offer),
+        Trade::Offered { offer, bid } if bid == queued => Some(*offer),
         _ => None,
     });
     let exchange = traded.iter().find_map(|trade| match trade {
@@ -286,10 +281,11 @@ fn served(traded: &[Trade], change: &Change) -> (Option<u64>, Option<u64>) {
     (offer, exchange)
 }
 
-/// The units and resources whose tickets a change affected; for an offer or its end, those that it moved.
-fn about(traded: &[Trade], change: &Change) -> Vec<(UnitId, Resource)> {
+/// The units and resources whose tickets a change affected. For an offer or a cancellation, these are the tickets that an
+/// exchange moved at the last turn.
+fn affected(traded: &[Trade], change: &Change) -> Vec<(UnitId, Resource)> {
     let moved = |deal: u64| {
-        let what = traded.iter().find_map(|trade| match trade {
+        let exchange = traded.iter().find_map(|trade| match trade {
             Trade::Made { deal: number, what, .. } | Trade::Undone { deal: number, what, .. }
                 if *number == deal =>
             {
@@ -297,29 +293,30 @@ fn about(traded: &[Trade], change: &Change) -> Vec<(UnitId, Resource)> {
             }
             _ => None,
         });
-        let legs = what.into_iter().flat_map(|deal| &deal.legs);
+        let legs = exchange.into_iter().flat_map(|deal| &deal.legs);
         legs.flat_map(|leg| [(leg.from, leg.what.resource), (leg.to, leg.what.resource)]).collect()
     };
     match change {
-        Change::Offer { .. } => served(traded, change).1.map_or_else(Vec::new, moved),
+        Change::Offer { .. } => offer_and_exchange(traded, change).1.map_or_else(Vec::new, moved),
         Change::Cancel { number } => moved(*number),
         _ => change.about(),
     }
 }
 
+/// Refuses a change that the caller may not make. The message names the users who may.
 fn authorise(session: &mut Session, caller: &Caller, change: &Change) -> Result<(), Refusal> {
-    if may_all(caller) {
+    if is_privileged(caller) {
         return Ok(());
     }
     let (contract, rights) = (session.contract().clone(), session.rights());
     let backend = session.backend();
     let facts = facts(caller);
     let names = backend.roster().names();
-    let who = Who {
+    let user = User {
         may_enter: &|unit| may_enter(&contract, names, &facts, unit),
         is_owners: &|owner| is_owners(names, &facts, owner),
     };
-    if may_change(&contract, &rights, &who, change) {
+    if may_change(&contract, &rights, &user, change) {
         return Ok(());
     }
     let name = name_of(backend, caller);
@@ -360,7 +357,7 @@ fn authorise(session: &mut Session, caller: &Caller, change: &Change) -> Result<
     Err(refuse(&Why::NotAllowed, message))
 }
 
-/// Names those who govern a unit; `None`: the machine's own currency.
+/// Words for the users who govern a unit or, with `None`, the machine's own currency.
 pub(super) fn governors(contract: &Contract, unit: Option<UnitId>) -> String {
     let Some(unit) = unit else { return "root and the daemon's own user".to_owned() };
     match owner_of(contract, unit) {
@@ -370,7 +367,7 @@ pub(super) fn governors(contract: &Contract, unit: Option<UnitId>) -> String {
     }
 }
 
-/// Names those who may give and offer a unit's tickets, besides those who govern its parent.
+/// Words for the users who may give and offer a unit's tickets, besides those who govern its parent.
 fn givers(contract: &Contract, unit: UnitId) -> String {
     match &contract.unit(unit).owner {
         Some(owner) => format!("its owner, {},", owner.kind),
@@ -378,15 +375,15 @@ fn givers(contract: &Contract, unit: UnitId) -> String {
     }
 }
 
-/// A user's standing under a contract.
-struct Who<'a> {
+/// What a contract says about a user, for authorisation.
+struct User<'a> {
     /// Whether the user may enter a unit.
     may_enter: &'a dyn Fn(UnitId) -> bool,
     /// Whether the user is the given owner, or in the group that is.
     is_owners: &'a dyn Fn(&Member) -> bool,
 }
 
-impl Who<'_> {
+impl User<'_> {
     /// Whether the user may change the tickets of the units directly in a unit.
     fn governs(&self, contract: &Contract, unit: UnitId) -> bool {
         match owner_of(contract, unit) {
@@ -398,36 +395,36 @@ impl Who<'_> {
     }
 
     /// Whether the user may change a unit's tickets.
-    fn governs_around(&self, contract: &Contract, unit: UnitId) -> bool {
+    fn governs_parent(&self, contract: &Contract, unit: UnitId) -> bool {
         contract.unit(unit).parent.is_some_and(|encloser| self.governs(contract, encloser))
     }
 
     /// Whether the user may give a unit's tickets away, or offer them.
     fn may_give(&self, contract: &Contract, unit: UnitId) -> bool {
-        let is_its_own = match &contract.unit(unit).owner {
+        let is_owner_or_member = match &contract.unit(unit).owner {
             Some(owner) => (self.is_owners)(owner),
             None => (self.may_enter)(unit),
         };
-        is_its_own || self.governs_around(contract, unit)
+        is_owner_or_member || self.governs_parent(contract, unit)
     }
 }
 
 /// Whether a user may make a change.
-fn may_change(contract: &Contract, rights: &Rights, who: &Who<'_>, change: &Change) -> bool {
+fn may_change(contract: &Contract, rights: &Rights, user: &User<'_>, change: &Change) -> bool {
     match *change {
         Change::Set { unit, .. }
         | Change::Issue { unit, .. }
         | Change::TakeBack { unit, .. }
-        | Change::Several { unit, .. } => who.governs_around(contract, unit),
-        // Up to those who govern the issuing currency; for the machine's own, only root.
-        Change::Fund { of, .. } => of.is_some_and(|of| who.governs(contract, of)),
-        // `Rights` checks that the other is a sibling.
-        Change::Transfer { from, .. } => who.may_give(contract, from),
+        | Change::Several { unit, .. } => user.governs_parent(contract, unit),
+        // The users who govern the issuing currency decide; for the machine's own currency, only root.
+        Change::Fund { of, .. } => of.is_some_and(|of| user.governs(contract, of)),
+        // `Rights` checks that the receiver is a sibling.
+        Change::Transfer { from, .. } => user.may_give(contract, from),
         Change::Exchange { one, other, .. } => {
-            who.governs_around(contract, one) && who.governs_around(contract, other)
+            user.governs_parent(contract, one) && user.governs_parent(contract, other)
         }
-        Change::Offer { bid } => who.may_give(contract, bid.by),
-        // Only the daemon itself queues it.
+        Change::Offer { bid } => user.may_give(contract, bid.by),
+        // Only the daemon itself resumes exchanges and offers, when it starts.
         Change::Resume { .. } => false,
         // `Rights` reports an unknown number.
         Change::Cancel { number }
@@ -439,7 +436,7 @@ fn may_change(contract: &Contract, rights: &Rights, who: &Who<'_>, change: &Chan
             let offer = rights.offers().get(&number).map(|bid| bid.by);
             let legs = rights.deals().get(&number).into_iter().flat_map(|deal| &deal.legs);
             let mut units = offer.into_iter().chain(legs.map(|leg| leg.from));
-            units.any(|unit| who.may_give(contract, unit))
+            units.any(|unit| user.may_give(contract, unit))
         }
     }
 }
@@ -488,18 +485,20 @@ mod tests {
         other: UnitId,
     ) -> Vec<&'static str> {
         let rights = Rights::new(contract);
-        let who =
-            Who { may_enter: &|unit| enters.contains(&unit), is_owners: &|owner| owner.kind == user(uid) };
-        let may = |(_, change): &(&str, Change)| may_change(contract, &rights, &who, change);
-        changes(one, other).iter().filter(|it| may(it)).map(|(name, _)| *name).collect()
+        let caller = User {
+            may_enter: &|unit| enters.contains(&unit),
+            is_owners: &|owner| owner.kind == user_member(uid),
+        };
+        let is_allowed = |(_, change): &&(&str, Change)| may_change(contract, &rights, &caller, change);
+        changes(one, other).iter().filter(is_allowed).map(|(name, _)| *name).collect()
     }
 
-    fn user(uid: u32) -> MemberKind {
+    fn user_member(uid: u32) -> MemberKind {
         MemberKind::User(Principal::Id(uid))
     }
 
     fn own(contract: &mut Contract, unit: UnitId, uid: u32) {
-        contract.units[unit.index()].owner = Some(Member { kind: user(uid), span: 0..0 });
+        contract.units[unit.index()].owner = Some(Member { kind: user_member(uid), span: 0..0 });
     }
 
     /// User 7 owns `top` and user 8 `top/ana`; `top/bo` has no owner. Each has sub-units.
@@ -540,7 +539,7 @@ mod tests {
         assert_eq!(
             allowed_to(&contract, 7, &[], ana, bo),
             [""; 0],
-            "it is over with the contract that says it no more"
+            "the owner's rights end when the contract no longer names the owner"
         );
     }
 

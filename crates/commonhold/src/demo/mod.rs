@@ -27,13 +27,13 @@ pub(crate) use work::task;
 /// The default contract.
 const CONTRACT: &str = include_str!("../../../../examples/two-groups.toml");
 
-/// The heavy unit's job as a multiple of the light unit's: it must outlast the light one even under the slowest scheme.
+/// The heavy unit's job as a multiple of the light unit's job, which it must outlast under every scheme.
 const HEAVY_FACTOR: u32 = 5;
 
-/// The interval at which the live table is drawn and a sample taken.
-const DRAW: Duration = Duration::from_millis(250);
+/// The interval at which the live table is drawn and a sample is taken.
+const DRAW_INTERVAL: Duration = Duration::from_millis(250);
 
-/// The heavy unit starts this much earlier.
+/// How much earlier than the light unit the heavy unit starts.
 const HEAD_START: Duration = Duration::from_millis(500);
 
 pub(crate) fn main(args: &Demo) -> Result<Exit, Failure> {
@@ -42,12 +42,13 @@ pub(crate) fn main(args: &Demo) -> Result<Exit, Failure> {
     let result = compare(args, &page, &signals);
     // By now all processes have ended, and the directory is removed.
     match signals.next() {
-        Some(came) => signals::end_by(came.signal),
+        Some(received) => signals::end_by(received.signal),
         None => result,
     }
 }
 
-/// Sleeps. A signal is a failure, so that all processes are ended in order; `main` then ends this program by that signal.
+/// Sleeps. A signal is reported as a failure, so that all processes are ended in order. Then `main` ends this program by that
+/// signal.
 fn pause(signals: &Signals, time: Duration) -> Result<(), Failure> {
     match signals.came_within(time) {
         true => Err(Failure::new(Exit::Interrupted, "interrupted")),
@@ -55,6 +56,7 @@ fn pause(signals: &Signals, time: Duration) -> Result<(), Failure> {
     }
 }
 
+/// Runs the jobs without the heavy unit and under each scheme, and writes the report.
 fn compare(args: &Demo, page: &Page, signals: &Signals) -> Result<Exit, Failure> {
     let directory = session::Directory::make()?;
     place::warn_of_others(directory.path());
@@ -97,7 +99,7 @@ fn compare(args: &Demo, page: &Page, signals: &Signals) -> Result<Exit, Failure>
     Ok(Exit::Ok)
 }
 
-/// The contract's file, checked for the two units in which the jobs run.
+/// The path of the contract's file, after a check that the contract has the two units in which the jobs run.
 fn contract(args: &Demo, machine: &Machine, directory: &Path) -> Result<PathBuf, Failure> {
     let path = if let Some(path) = &args.contract {
         path.clone()
@@ -138,17 +140,18 @@ struct Plan {
 }
 
 impl Plan {
-    /// The light unit keeps half of the CPUs busy, its share; the heavy one runs two processes per CPU.
+    /// Scales the work to the machine: alone, the light unit's job takes `seconds`. The light unit keeps half of the CPUs busy,
+    /// which is its share. The heavy unit runs two processes per CPU.
     fn make(machine: &Machine, seconds: u32, directory: &Path, signals: &Signals) -> Result<Plan, Failure> {
         let cpus = u32::try_from(machine.cpus.len()).unwrap_or(u32::MAX);
         let kind = work::Kind::choose();
         let piece = kind.time_one(directory, signals)?;
-        let each = (f64::from(seconds) / piece.as_secs_f64()).round().clamp(1.0, 100_000.0);
+        let pieces_per_cpu = (f64::from(seconds) / piece.as_secs_f64()).round().clamp(1.0, 100_000.0);
         // The number is whole and at most 100,000.
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-        let each = each as u32;
+        let pieces_per_cpu = pieces_per_cpu as u32;
         let at_a_time = (cpus / 2).max(1);
-        let light = Load { pieces: each * at_a_time, at_a_time };
+        let light = Load { pieces: pieces_per_cpu * at_a_time, at_a_time };
         Ok(Plan { kind, light, heavy: Load { pieces: light.pieces * HEAVY_FACTOR, at_a_time: cpus * 2 } })
     }
 
@@ -157,7 +160,7 @@ impl Plan {
     }
 }
 
-/// Runs the jobs of one row to completion.
+/// Runs the jobs of one row to completion, and adds their times, and samples of the first run, to the row.
 fn measure(
     session: &mut Session,
     plan: &Plan,
@@ -175,31 +178,32 @@ fn measure(
     let light = session.start("light", plan.kind, plan.light)?;
     let mut screen = Screen::new(args, row.scheme);
     let begun = Instant::now();
-    let first = row.light_s.is_empty();
+    let is_first_run = row.light_s.is_empty();
     let mut jobs: Vec<(&str, Job)> = vec![("light", light)];
     jobs.extend(heavy.map(|job| ("heavy", job)));
     let mut entitled: BTreeMap<String, u64> = BTreeMap::new();
     while !jobs.is_empty() {
         pause(signals, Duration::from_millis(20))?;
-        let mut left = Vec::new();
+        let mut running = Vec::new();
         for (unit, mut job) in jobs {
-            match job.ended()? {
-                Some(took) if unit == "light" => row.light_s.push(took.as_secs_f64()),
-                Some(took) => {
-                    let part = took.as_secs_f64() / f64::from(args.repeats);
-                    row.heavy_s = Some(row.heavy_s.unwrap_or(0.0) + part);
+            match job.run_time_if_ended()? {
+                Some(run_time) if unit == "light" => row.light_s.push(run_time.as_secs_f64()),
+                Some(run_time) => {
+                    // The row has the mean of all repeats.
+                    let part_of_mean = run_time.as_secs_f64() / f64::from(args.repeats);
+                    row.heavy_s = Some(row.heavy_s.unwrap_or(0.0) + part_of_mean);
                 }
-                None => left.push((unit, job)),
+                None => running.push((unit, job)),
             }
         }
-        jobs = left;
-        if screen.due() {
+        jobs = running;
+        if screen.is_due() {
             let statement = session.status()?;
             if jobs.iter().any(|(unit, _)| *unit == "light") {
-                let now = statement.accounts.iter().map(|a| (a.unit.clone(), a.entitled_micro_cpus));
-                entitled = now.collect();
+                let entitled_now = statement.accounts.iter().map(|a| (a.unit.clone(), a.entitled_micro_cpus));
+                entitled = entitled_now.collect();
             }
-            if first {
+            if is_first_run {
                 let using = |a: &commonhold_ledger::Account| (a.unit.clone(), to_cpus(a.using_micro_cpus));
                 let using = statement.accounts.iter().map(using).collect();
                 row.samples.push(Sample { at_s: begun.elapsed().as_secs_f64(), using });
@@ -223,7 +227,7 @@ fn to_cpus(micro: u64) -> f64 {
     micro as f64 / 1e6
 }
 
-/// The live table: drawn in place on a terminal; elsewhere a line per row.
+/// The output while jobs run: on a terminal a live table, drawn in place; elsewhere only a line per row.
 struct Screen {
     live: bool,
     quiet: bool,
@@ -242,12 +246,13 @@ impl Screen {
         Screen { live, quiet: args.json, lines: 0, drawn_at: Instant::now() }
     }
 
-    fn due(&mut self) -> bool {
-        let due = self.drawn_at.elapsed() >= DRAW;
-        if due {
+    /// Whether the interval since the last drawing has passed; if so, the next interval begins.
+    fn is_due(&mut self) -> bool {
+        let is_due = self.drawn_at.elapsed() >= DRAW_INTERVAL;
+        if is_due {
             self.drawn_at = Instant::now();
         }
-        due
+        is_due
     }
 
     fn draw(&mut self, statement: &commonhold_ledger::Statement) {

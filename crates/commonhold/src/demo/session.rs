@@ -1,4 +1,5 @@
-//! One daemon with its jobs, from start to end. No process is left running after an error.
+//! One daemon with its jobs, from start to end. Dropping a [`Session`] or a [`Job`] ends its processes, so that none is left
+//! running after an error.
 
 use std::fs::File;
 use std::io::Read;
@@ -23,10 +24,10 @@ use crate::protocol::StatusReply;
 use crate::signals::Signals;
 
 /// A daemon is ready within this time, even on a slow machine.
-const START: Duration = Duration::from_secs(20);
+const START_TIME_MAX: Duration = Duration::from_secs(20);
 
 /// The number of attempts to remove the directory.
-const REMOVALS: u32 = 10;
+const REMOVAL_ATTEMPTS: u32 = 10;
 
 /// A directory for the daemon, its contract and the jobs' files; removed at the end.
 pub(super) struct Directory(PathBuf);
@@ -49,7 +50,7 @@ impl Directory {
 impl Drop for Directory {
     fn drop(&mut self) {
         // A killed process may still finish a call that creates a file.
-        for _ in 0..REMOVALS {
+        for _ in 0..REMOVAL_ATTEMPTS {
             match std::fs::remove_dir_all(&self.0) {
                 Err(e) if e.kind() == std::io::ErrorKind::DirectoryNotEmpty => {
                     std::thread::sleep(Duration::from_millis(10));
@@ -69,11 +70,12 @@ pub(super) struct Session {
     backend: String,
 }
 
+/// A command that runs this program with other arguments.
 fn own_program(arguments: &[&str]) -> Command {
     let mut command = command("/proc/self/exe");
-    // In a new process group, so that Ctrl-C reaches only this program, which then ends the others in order.
+    // In a new process group, so that Ctrl-C reaches only this process, which then ends the others in order.
     command.args(arguments).process_group(0).stdin(Stdio::null());
-    // The daemon dies with this process: otherwise it would go on holding the contract.
+    // The new process gets SIGTERM when this one dies. Otherwise a daemon would go on holding the contract.
     ends_with_this(&mut command, Signal::TERM);
     command
 }
@@ -118,7 +120,7 @@ impl Session {
 
     fn wait_until_ready(&mut self, signals: &Signals) -> Result<(), Failure> {
         let begun = Instant::now();
-        while begun.elapsed() < START {
+        while begun.elapsed() < START_TIME_MAX {
             if let Ok(stream) = place::connect(&self.place) {
                 let reply: StatusReply = call(&mut stream.into(), &Call::Status { by_cpu: false })?;
                 self.backend = reply.backend;
@@ -159,7 +161,7 @@ impl Session {
 
     /// Ends the daemon and waits until its changes are undone; returns the backend's name.
     pub(super) fn close(mut self) -> Result<String, Failure> {
-        stop(&self.daemon, Signal::TERM);
+        send_signal(&self.daemon, Signal::TERM);
         let status = self.daemon.wait().map_err(|e| cannot("wait for the daemon", &e))?;
         if !status.success() {
             let text = std::fs::read_to_string(&self.log).unwrap_or_default();
@@ -172,7 +174,7 @@ impl Session {
     }
 }
 
-fn stop(child: &Child, signal: Signal) {
+fn send_signal(child: &Child, signal: Signal) {
     if let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
         let _ = kill_process(pid, signal);
     }
@@ -181,7 +183,7 @@ fn stop(child: &Child, signal: Signal) {
 impl Drop for Session {
     fn drop(&mut self) {
         if matches!(self.daemon.try_wait(), Ok(None)) {
-            stop(&self.daemon, Signal::TERM);
+            send_signal(&self.daemon, Signal::TERM);
             let _ = self.daemon.wait();
         }
     }
@@ -190,36 +192,38 @@ impl Drop for Session {
 /// A running job with its descendants.
 pub(super) struct Job {
     child: Child,
-    what: String,
+    /// Words for the job in error messages.
+    description: String,
     begun: Instant,
-    ended: bool,
+    has_ended: bool,
 }
 
 impl Job {
-    /// Starts it in a new process group, which is killed on drop.
-    pub(super) fn start(command: &mut Command, what: String) -> Result<Job, Failure> {
+    /// Starts a job in a new process group, which is killed on drop.
+    pub(super) fn start(command: &mut Command, description: String) -> Result<Job, Failure> {
         let begun = Instant::now();
-        let child = command.process_group(0).spawn().map_err(|e| cannot(&format!("start {what}"), &e))?;
-        Ok(Job { child, what, begun, ended: false })
+        let child =
+            command.process_group(0).spawn().map_err(|e| cannot(&format!("start {description}"), &e))?;
+        Ok(Job { child, description, begun, has_ended: false })
     }
 
-    /// Its run time, once it has ended.
-    pub(super) fn ended(&mut self) -> Result<Option<Duration>, Failure> {
+    /// The job's run time if it has ended successfully; `None` while it runs.
+    pub(super) fn run_time_if_ended(&mut self) -> Result<Option<Duration>, Failure> {
         let Some(status) = self.child.try_wait().map_err(|e| cannot("wait for a job", &e))? else {
             return Ok(None);
         };
-        self.ended = true;
-        let took = self.begun.elapsed();
+        self.has_ended = true;
+        let run_time = self.begun.elapsed();
         match status.success() {
-            true => Ok(Some(took)),
-            false => Err(Failure::new(Exit::System, format!("{} ended with {status}", self.what))),
+            true => Ok(Some(run_time)),
+            false => Err(Failure::new(Exit::System, format!("{} ended with {status}", self.description))),
         }
     }
 }
 
 impl Drop for Job {
     fn drop(&mut self) {
-        if !self.ended {
+        if !self.has_ended {
             if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
                 let _ = kill_process_group(pid, Signal::KILL);
             }

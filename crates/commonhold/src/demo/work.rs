@@ -23,16 +23,18 @@ pub(super) enum Kind {
 }
 
 /// The interval at which a timed piece is polled for its end.
-const LOOK: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// Functions in the source of a piece: about 0.2 s to compile on a present machine.
 const FUNCTIONS: u32 = 120;
 /// Rounds of a hashing piece.
 const ROUNDS: u64 = 60_000_000;
 
 impl Kind {
+    /// Compilation if this machine has a C compiler, else hashing.
     pub(super) fn choose() -> Kind {
-        let found = command("cc").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
-        if found.is_ok_and(|status| status.success()) { Kind::Compile } else { Kind::Hash }
+        let compiler_status =
+            command("cc").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+        if compiler_status.is_ok_and(|status| status.success()) { Kind::Compile } else { Kind::Hash }
     }
 
     pub(super) fn name(self) -> &'static str {
@@ -49,21 +51,21 @@ impl Kind {
         }
     }
 
-    /// The time of a piece on an otherwise idle machine: the shortest of three runs.
+    /// Measures the time of a piece on an otherwise idle machine: the shortest of three runs.
     pub(super) fn time_one(self, directory: &Path, signals: &Signals) -> Result<Duration, Failure> {
-        let mut best = Duration::MAX;
+        let mut shortest = Duration::MAX;
         self.prepare(directory)?;
         for n in 0..3 {
             let mut job = Job::start(&mut self.piece(directory, n), "a piece of work".to_owned())?;
-            let took = loop {
-                if let Some(took) = job.ended()? {
-                    break took;
+            let run_time = loop {
+                if let Some(run_time) = job.run_time_if_ended()? {
+                    break run_time;
                 }
-                pause(signals, LOOK)?;
+                pause(signals, POLL_INTERVAL)?;
             };
-            best = best.min(took);
+            shortest = shortest.min(run_time);
         }
-        Ok(best)
+        Ok(shortest)
     }
 
     /// Writes the input of the pieces.
@@ -76,6 +78,7 @@ impl Kind {
             .map_err(|e| Failure::new(Exit::System, format!("{}: cannot write it: {e}", path.display())))
     }
 
+    /// The command of the `n`-th piece.
     fn piece(self, directory: &Path, n: u32) -> Command {
         let mut command = match self {
             Kind::Compile => {
@@ -129,7 +132,7 @@ fn source() -> String {
     text
 }
 
-/// The hidden command: a job, or one hashing piece of it.
+/// The hidden command `demo-task`: runs a whole job, or with `rounds` one piece of hashing.
 pub(crate) fn task(args: &DemoTask) -> Result<Exit, Failure> {
     let kind = match args.kind.as_str() {
         "compile" => Kind::Compile,
@@ -150,36 +153,36 @@ fn hash(rounds: u64) -> u64 {
 
 /// Runs `pieces` pieces, at most `at_a_time` concurrently, like `make -j`.
 fn make(kind: Kind, pieces: u32, at_a_time: u32) -> Result<(), Failure> {
-    let here = Path::new(".");
-    kind.prepare(here)?;
+    let directory = Path::new(".");
+    kind.prepare(directory)?;
     let mut running: Vec<Child> = Vec::new();
-    let mut begun = 0;
-    while begun < pieces || !running.is_empty() {
-        while begun < pieces && running.len() < at_a_time as usize {
-            running.push(kind.start(here, begun)?);
-            begun += 1;
+    let mut started = 0;
+    while started < pieces || !running.is_empty() {
+        while started < pieces && running.len() < at_a_time as usize {
+            running.push(kind.start(directory, started)?);
+            started += 1;
         }
         wait_any(&mut running)?;
     }
     Ok(())
 }
 
-/// Waits until at least one of them has ended.
+/// Waits until at least one child has ended, and removes those that have from the list.
 fn wait_any(running: &mut Vec<Child>) -> Result<(), Failure> {
     use rustix::process::{WaitId, WaitIdOptions, waitid};
-    // NOWAIT leaves the ended child to be reaped by its handle.
+    // NOWAIT leaves the ended child to be reaped by `try_wait`.
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
     match waitid(WaitId::All, options) {
         Ok(_) | Err(rustix::io::Errno::INTR) => {}
         Err(e) => return Err(Failure::new(Exit::System, format!("cannot wait for a piece of work: {e}"))),
     }
-    let mut left = Vec::new();
+    let mut still_running = Vec::new();
     for mut child in running.drain(..) {
         match child.try_wait() {
-            Ok(None) => left.push(child),
+            Ok(None) => still_running.push(child),
             ended => expect_success(ended.map(Option::unwrap_or_default))?,
         }
     }
-    *running = left;
+    *running = still_running;
     Ok(())
 }

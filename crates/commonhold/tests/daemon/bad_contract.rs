@@ -53,7 +53,7 @@ fn hard_reservations_that_exceed_the_machine() {
 }
 
 #[test]
-fn what_the_machine_knows_to_be_wrong_is_told_in_the_same_go() {
+fn errors_that_depend_on_the_machine_are_reported_with_the_others() {
     let said = run(
         "version = 1\n[unit.a]\ntickets = 0\nmembers = [\"user:no-such-user\"]\n[unit.b]\nhard = { cpu = \"100000\" }\n",
     );

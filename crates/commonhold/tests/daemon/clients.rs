@@ -91,7 +91,7 @@ fn a_request_without_an_end_is_cut_off() {
 }
 
 #[test]
-fn who_hangs_up_is_forgotten() {
+fn a_client_that_hangs_up_is_forgotten() {
     let (place, _daemon) = start();
     for part in [&b""[..], b"{\"method\"", STATUS] {
         let mut stream = connect(&place);

@@ -55,7 +55,7 @@ fn several_resources_are_funded_or_none() {
 }
 
 #[test]
-fn numbers_that_are_none_are_refused_with_the_value() {
+fn invalid_numbers_are_refused_with_the_value() {
     let (place, _daemon) = start(LAB);
     for (number, words) in [
         ("cpu=0", "cpu=0: a unit has one ticket of its own at least; write 1 to 1000000"),
@@ -89,7 +89,7 @@ fn numbers_that_are_none_are_refused_with_the_value() {
 
 /// The daemon refuses requests that the command would never send.
 #[test]
-fn requests_that_are_none_are_refused() {
+fn invalid_requests_are_refused() {
     let (place, _daemon) = start(LAB);
     for (numbers, words) in [
         ("{}", "tickets of no resource are named"),

@@ -79,7 +79,7 @@ fn joined_again(gangs: &[Running], daemon: &Daemon) -> bool {
 }
 
 #[test]
-fn who_told_a_daemon_that_is_gone_joins_the_next_and_tells_nothing_twice() {
+fn programs_that_reported_to_one_daemon_join_the_next() {
     let place = Place::with(&contract(&[]));
     let in_c = built(&place).join("bbma");
     let daemon = place.run(&[]);

@@ -136,7 +136,7 @@ fn signals_reach_the_program_that_an_offer_is_bound_to() {
 
 /// Numbers of offers are never reused.
 #[test]
-fn what_is_over_before_its_program_is_gone_is_left_alone() {
+fn a_cancelled_offer_is_not_cancelled_again_when_its_program_ends() {
     let (place, daemon) = start();
     let mut other = client(&place);
     let mut program = client(&place);
@@ -219,7 +219,7 @@ fn ticks(daemon: &Daemon) -> u64 {
 
 /// A waiting program exits: its wait and its connection are gone.
 #[test]
-fn who_waits_and_is_gone_is_forgotten() {
+fn a_waiting_client_that_hangs_up_is_forgotten() {
     let (place, _daemon) = start();
     let offer = client(&place).offer(&a()).unwrap().number;
     for n in 0..300 {

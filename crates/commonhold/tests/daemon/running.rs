@@ -181,7 +181,7 @@ fn the_scheme_of_the_command_line_wins() {
 }
 
 #[test]
-fn with_verbose_every_decision_is_told_with_its_reason() {
+fn with_verbose_every_decision_is_printed_with_its_reason() {
     let member = Process::sleeper();
     let place = Place::with_units(&[&member]);
     let daemon = place.run(&["--verbose"]);

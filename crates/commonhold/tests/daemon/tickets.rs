@@ -217,7 +217,7 @@ fn a_reload_keeps_changes_until_the_file_says_otherwise() {
 
 /// A change is persisted before it is made: if that fails, it is not made.
 #[test]
-fn what_cannot_be_kept_is_not_made() {
+fn a_change_that_cannot_be_persisted_is_not_made() {
     let (place, mut daemon) = start(TWO);
     // A folder blocks the name of the temporary file.
     let trap = place.directory().join("tickets.new");
@@ -243,7 +243,7 @@ fn what_cannot_be_kept_is_not_made() {
 
 /// While the file cannot be written, a change that a reload ended stays in it: `status` reports this, and the write is retried.
 #[test]
-fn what_could_not_be_kept_is_kept_later() {
+fn a_failed_write_of_changes_is_retried() {
     let (place, mut daemon) = start(TWO);
     for unit in ["a", "b"] {
         done(place.call(&["tickets", "set", unit, "cpu", "7"]));
@@ -455,7 +455,7 @@ fn exchanges_and_offers_outlive_a_daemon() {
 }
 
 #[test]
-fn offers_that_are_none_are_refused() {
+fn invalid_offers_are_refused() {
     let (place, _daemon) =
         start("version = 1\n[unit.a]\n[unit.a.unit.sub]\n[unit.b]\nhard = { memory = \"64MiB\" }\n");
     let offer = |unit: &str, give: &str, want: &str, more: &[&str]| {

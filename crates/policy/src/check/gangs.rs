@@ -1,10 +1,13 @@
-//! The plan checker's books of gangs: which job runs, and since when others wait.
+//! The plan checker's books of gangs: which jobs run, and since when other jobs are stopped.
 //!
-//! Checked, whenever gangs are chosen: running gangs need no more CPUs than exist. A gang is chosen at most once in a quantum.
-//! A continued gang was chosen, or is no longer a gang; a stopped one was not chosen. The reported head was stopped longest
-//! among its outermost unit's gangs (under `smp`, among all), ignoring units that wait for the memory bus. Gangs of the latter
-//! are not chosen. Entitlements to the bus sum to at most its capacity. A unit waits only if it is beyond its most, or
-//! transferred more than its entitlement.
+//! Checked whenever gangs are chosen:
+//! - Running gangs need no more CPUs than exist. A gang is chosen at most once in a quantum.
+//! - A continued gang was chosen, or is no longer a gang. A stopped gang was not chosen.
+//! - The head, the gang that is chosen first, was stopped longest among the gangs of its outermost unit (under `smp`, among all
+//!   gangs). Units that wait for the memory bus do not count. Their gangs are not chosen.
+//!
+//! Checked whenever the bus is divided: entitlements sum to at most the capacity of the bus. A unit waits for the bus only if
+//! it has a limit on the bus or transferred more than its entitlement.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -18,134 +21,143 @@ use crate::plan::{GangOrder, Plan, Reason};
 use crate::snapshot::JobId;
 use crate::tree::{lineage, outermost};
 
-/// Running gangs with their CPUs, and stopped ones.
+/// Running and stopped gangs, according to the plans so far.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct GangBooks {
-    runs: BTreeMap<JobId, u32>,
+    /// The running gangs, each with its number of CPUs.
+    running: BTreeMap<JobId, u32>,
     stopped: BTreeMap<JobId, Stopped>,
+    /// How many quanta have begun.
     quanta: u64,
     /// Units that wait for the bus.
-    yield_the_bus: BTreeSet<UnitId>,
-    /// What units transferred when they last ran, in bytes per second.
-    used: BTreeMap<UnitId, u64>,
+    waiting_for_bus: BTreeSet<UnitId>,
+    /// The bus rate of each unit when it last ran, in bytes per second.
+    bus_rate: BTreeMap<UnitId, u64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stopped {
     unit: UnitId,
-    /// The first quantum in which it did not run.
+    /// The first quantum in which the gang did not run.
     since: u64,
 }
 
 impl GangBooks {
+    /// Replays the decisions and orders about gangs and the bus, and appends what is wrong with them to `errors`.
     pub(super) fn replay(
         &mut self,
         contract: &Contract,
         machine: &Machine,
         plan: &Plan,
-        wrong: &mut Vec<String>,
+        errors: &mut Vec<String>,
     ) {
-        self.bus(contract, plan, wrong);
+        self.replay_bus(contract, plan, errors);
         if plan.decisions.quantum.is_none() && plan.orders.gangs.is_empty() {
             return;
         }
         self.stopped.retain(|_, stopped| contract.has(stopped.unit));
-        // First drop gangs that ended or are gangs no more, so that a new head need not have waited longer than these.
+        // First drop the gangs that ended or are no longer gangs, since a new head need not have waited longer than they did.
         for step in plan.orders.gangs.iter().filter(|step| step.reason == Reason::NoGang) {
             let GangOrder::Gate { job, open, .. } = step.action;
             if !open || self.stopped.remove(&job).is_none() {
-                wrong.push(format!("job {} is released as no longer a gang, and was not stopped", job.0));
+                errors.push(format!("job {} is released as no longer a gang, and was not stopped", job.0));
             }
         }
+        // Then the choice of gangs for the quantum.
         if let Some(quantum) = &plan.decisions.quantum {
             if quantum.begins {
-                self.runs.clear();
+                self.running.clear();
                 self.quanta += 1;
             }
-            self.runs.retain(|job, _| quantum.goes_on.contains(job));
+            self.running.retain(|job, _| quantum.goes_on.contains(job));
             for step in &quantum.chosen {
                 let gang = step.action;
                 if let Reason::HeadOfList { .. } = step.reason {
-                    self.head(contract, gang.job, gang.unit, wrong);
+                    self.check_head(contract, gang.job, gang.unit, errors);
                 }
                 if self.waits_for_the_bus(contract, gang.unit) {
-                    wrong.push(format!("job {} is chosen, and its unit waits for the bus", gang.job.0));
+                    errors.push(format!("job {} is chosen, and its unit waits for the bus", gang.job.0));
                 }
-                if self.runs.insert(gang.job, gang.cpus).is_some() {
-                    wrong.push(format!("job {} is chosen twice for a quantum", gang.job.0));
+                if self.running.insert(gang.job, gang.cpus).is_some() {
+                    errors.push(format!("job {} is chosen twice for a quantum", gang.job.0));
                 }
             }
-            let cpus: u64 = self.runs.values().map(|cpus| u64::from(*cpus)).sum();
+            let cpus: u64 = self.running.values().map(|cpus| u64::from(*cpus)).sum();
             if cpus > machine.cpus.len() as u64 {
-                wrong.push(format!("gangs run on {cpus} cpus, and there are {}", machine.cpus.len()));
+                errors.push(format!("gangs run on {cpus} cpus, and there are {}", machine.cpus.len()));
             }
         }
+        // The orders must agree with the choice.
         for step in plan.orders.gangs.iter().filter(|step| step.reason != Reason::NoGang) {
             let GangOrder::Gate { job, unit, open } = step.action;
-            let chosen = self.runs.contains_key(&job);
+            let is_chosen = self.running.contains_key(&job);
             if open {
                 if self.stopped.remove(&job).is_none() {
-                    wrong.push(format!("job {} is continued, and was not stopped", job.0));
+                    errors.push(format!("job {} is continued, and was not stopped", job.0));
                 }
-                if !chosen {
-                    wrong.push(format!("job {} is continued, and was not chosen", job.0));
+                if !is_chosen {
+                    errors.push(format!("job {} is continued, and was not chosen", job.0));
                 }
             } else {
-                if chosen {
-                    wrong.push(format!("job {} is stopped, and was chosen", job.0));
+                if is_chosen {
+                    errors.push(format!("job {} is stopped, and was chosen", job.0));
                 }
                 if self.stopped.insert(job, Stopped { unit, since: self.quanta }).is_some() {
-                    wrong.push(format!("job {} is stopped twice", job.0));
+                    errors.push(format!("job {} is stopped twice", job.0));
                 }
             }
         }
     }
 
-    fn bus(&mut self, contract: &Contract, plan: &Plan, wrong: &mut Vec<String>) {
+    /// Checks the division of the memory bus.
+    fn replay_bus(&mut self, contract: &Contract, plan: &Plan, errors: &mut Vec<String>) {
         if contract.machine.scheme == Scheme::Smp || contract.machine.gangs.share != GangsShare::Bus {
-            self.yield_the_bus.clear();
+            self.waiting_for_bus.clear();
         }
         let Some(bus) = &plan.decisions.bus else { return };
         let is_outermost = |unit: UnitId| contract.has(unit) && contract.unit(unit).parent.is_none();
         let entitled = bus.units.iter().filter(|part| is_outermost(part.unit)).map(|part| part.entitled);
         let entitled: u64 = entitled.fold(0, u64::saturating_add);
         if entitled > bus.carries {
-            wrong.push(format!(
+            errors.push(format!(
                 "units are entitled to {entitled} of the {} that the bus carries",
                 bus.carries
             ));
         }
         for part in &bus.units {
             let name = if contract.has(part.unit) { &contract.unit(part.unit).name } else { "a unit" };
-            let waited = self.yield_the_bus.contains(&part.unit);
+            // A unit that waited hardly ran, so its rate says nothing about its demand.
+            let waited = self.waiting_for_bus.contains(&part.unit);
             if part.used > 0 && !waited {
-                self.used.insert(part.unit, part.used);
+                self.bus_rate.insert(part.unit, part.used);
             }
-            let used = self.used.get(&part.unit).copied().unwrap_or(0);
-            if part.waits && used <= part.entitled && part.most.is_none() {
-                wrong.push(format!("{name} waits for the bus, and transferred no more than its entitlement"));
+            let rate = self.bus_rate.get(&part.unit).copied().unwrap_or(0);
+            if part.waits && rate <= part.entitled && part.most.is_none() {
+                errors
+                    .push(format!("{name} waits for the bus, and transferred no more than its entitlement"));
             }
         }
-        self.yield_the_bus = bus.units.iter().filter(|part| part.waits).map(|part| part.unit).collect();
+        self.waiting_for_bus = bus.units.iter().filter(|part| part.waits).map(|part| part.unit).collect();
     }
 
+    /// Whether a unit, or a unit that encloses it, waits for the bus.
     fn waits_for_the_bus(&self, contract: &Contract, unit: UnitId) -> bool {
-        contract.has(unit) && lineage(contract, unit).any(|unit| self.yield_the_bus.contains(&unit))
+        contract.has(unit) && lineage(contract, unit).any(|unit| self.waiting_for_bus.contains(&unit))
     }
 
     /// Checks that the head was stopped longest among the gangs that compete with it.
-    fn head(&self, contract: &Contract, job: JobId, unit: UnitId, wrong: &mut Vec<String>) {
-        let together = |other: UnitId| {
+    fn check_head(&self, contract: &Contract, job: JobId, unit: UnitId, errors: &mut Vec<String>) {
+        let competes = |other: UnitId| {
             contract.machine.scheme == Scheme::Smp
                 || !contract.has(unit)
                 || outermost(contract, other) == outermost(contract, unit)
         };
         let since = self.stopped.get(&job).map_or(self.quanta, |stopped| stopped.since);
-        let mut waits =
+        let mut could_run =
             self.stopped.iter().filter(|(_, stopped)| !self.waits_for_the_bus(contract, stopped.unit));
-        let earlier = waits.find(|(_, stopped)| together(stopped.unit) && stopped.since < since);
-        if let Some((earlier, _)) = earlier {
-            wrong.push(format!("job {} goes first, and job {} has waited longer", job.0, earlier.0));
+        let stopped_earlier = could_run.find(|(_, stopped)| competes(stopped.unit) && stopped.since < since);
+        if let Some((earlier, _)) = stopped_earlier {
+            errors.push(format!("job {} goes first, and job {} has waited longer", job.0, earlier.0));
         }
     }
 }
@@ -184,7 +196,7 @@ mod tests {
         if wrong.is_empty() { Ok(books) } else { Err(wrong) }
     }
 
-    fn of_bus(entitled: u64, used: u64, waits: bool) -> Plan {
+    fn bus_plan(entitled: u64, used: u64, waits: bool) -> Plan {
         let part = BusPart { unit: UNIT, entitled, most: None, used, due: 0, owed: 0, waits };
         let mut plan = plan(true, &[(1, 1)], &[]);
         plan.decisions.bus = Some(BusPlan { quantum_ns: 1, carries: 10, units: vec![part] });
@@ -194,11 +206,11 @@ mod tests {
     #[test]
     fn errors_about_the_bus_are_reported() {
         let books = GangBooks::default();
-        assert!(replay(&books, &of_bus(5, 6, false)).is_ok());
+        assert!(replay(&books, &bus_plan(5, 6, false)).is_ok());
         for (wrong, plan) in [
-            ("units are entitled to 11 of the 10 that the bus carries", of_bus(11, 0, false)),
-            ("a waits for the bus, and transferred no more than its entitlement", of_bus(5, 5, true)),
-            ("job 1 is chosen, and its unit waits for the bus", of_bus(5, 6, true)),
+            ("units are entitled to 11 of the 10 that the bus carries", bus_plan(11, 0, false)),
+            ("a waits for the bus, and transferred no more than its entitlement", bus_plan(5, 5, true)),
+            ("job 1 is chosen, and its unit waits for the bus", bus_plan(5, 6, true)),
         ] {
             let found = replay(&books, &plan).err().unwrap_or_default();
             assert!(found.iter().any(|found| found == wrong), "{wrong}: {found:?}");

@@ -1,7 +1,7 @@
-//! The plan checker: replays a plan's decisions on books of its own, and reports what is wrong with it.
+//! The plan checker: replays a plan's decisions on books of its own, and reports what is wrong with the plan.
 //!
-//! It shares no code with the policy, so that a mistake must be made twice to pass. It runs before every plan is applied, in
-//! the daemon and in tests; a plan that fails is not applied.
+//! The checker shares no code with the policy, so that a mistake must be made twice to pass. It runs before every plan is
+//! applied, in the daemon and in tests. A plan that fails is not applied.
 //!
 //! Checked:
 //! - Decisions and orders concern units of the contract.
@@ -10,16 +10,16 @@
 //! - Units lend and borrow only if they may, and no more CPUs than the amount in their contract.
 //! - `quota` lends nothing, and `smp` orders nothing.
 //! - A unit that holds CPUs is confined to exactly those that it owns and borrows.
-//! - A unit is stopped for its transfers only while it has a rate on a disk that exists. It is not stopped twice, and only a
-//!   stopped unit is continued. Plans do not say whether it has processes.
+//! - A unit is stopped for its transfers only while it has a rate on a disk that exists. A stopped unit is not stopped again,
+//!   and only a stopped unit is continued. Whether the unit has processes is not checked, since plans do not tell.
 //! - A gate is closed only for a unit that holds no CPU.
 //! - Weights and rates are in the kernel's range. A rate is not above the contract's limit. Under `smp`, no unit has a rate.
 //! - Entitlements of the top level sum to the machine.
-//! - Gangs run on no more CPUs than exist. A chosen gang runs, and a stopped one was not chosen. The gang that is chosen first
-//!   was stopped longest among its outermost unit's.
-//! - No more threads of jobs sit in a pool than it has CPUs; each is restricted to CPUs of its pool.
+//! - Gangs run on no more CPUs than exist. A chosen gang runs, and a stopped gang was not chosen. The gang that is chosen first
+//!   was stopped longest among the gangs of its outermost unit.
+//! - A pool seats no more threads of jobs than it has CPUs; each of these threads is restricted to CPUs of its pool.
 //! - The parts of a unit's holders sum to at most the unit's amount.
-//! - An exchange moves tickets around a ring of units in one encloser. It begins once, and ends once, unchanged.
+//! - An exchange moves tickets around a ring of units. It begins once, and ends once, unchanged.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -46,13 +46,17 @@ use trade::TradeBooks;
 /// What each unit holds according to the plans so far.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Books {
+    /// The owner of each CPU.
     owner: BTreeMap<u32, UnitId>,
+    /// The borrower of each CPU that is lent.
     borrower: BTreeMap<u32, UnitId>,
+    /// The CPUs to which units are confined.
     confined: BTreeMap<UnitId, CpuSet>,
+    /// Units whose gate is closed.
     shut: BTreeSet<UnitId>,
-    /// Units with a rate, by disk.
+    /// Units with a rate, with the disk that the rate concerns.
     capped: BTreeSet<(UnitId, String)>,
-    /// Units stopped for their rates.
+    /// Units stopped because they transferred more than their rates allow.
     stopped: BTreeSet<UnitId>,
     seats: SeatBooks,
     gangs: GangBooks,
@@ -64,13 +68,13 @@ pub struct Books {
 impl Books {
     /// The books after replaying only the orders about parts.
     #[cfg(test)]
-    pub(crate) fn parts_alone(&self, contract: &Contract, plan: &Plan, wrong: &mut Vec<String>) -> Books {
+    pub(crate) fn parts_alone(&self, contract: &Contract, plan: &Plan, errors: &mut Vec<String>) -> Books {
         let mut books = self.clone();
-        books.parts.replay(contract, plan, wrong);
+        books.parts.replay(contract, plan, errors);
         books
     }
 
-    /// Orders on removed units vanished with the units.
+    /// Forgets the units that the contract no longer has: orders on a unit ended with the unit.
     fn forget_gone(&mut self, contract: &Contract) {
         self.confined.retain(|unit, _| contract.has(*unit));
         self.shut.retain(|unit| contract.has(*unit));
@@ -78,15 +82,15 @@ impl Books {
         self.stopped.retain(|unit| contract.has(*unit));
     }
 
-    /// Replays one plan. Returns the books after it, or everything that is wrong with it.
+    /// Replays one plan. Returns the books after the plan, or all errors of the plan.
     pub fn replay(&self, contract: &Contract, machine: &Machine, plan: &Plan) -> Result<Books, Vec<String>> {
-        let mut replay = Replay { contract, machine, books: self.clone(), wrong: Vec::new() };
+        let mut replay = Replay { contract, machine, books: self.clone(), errors: Vec::new() };
         if !contract.vacant.is_empty() {
             replay.books.forget_gone(contract);
         }
-        // Orders on a disk vanished with the disk.
+        // Orders on a disk ended with the disk.
         replay.books.capped.retain(|(_, disk)| plan.decisions.disk.disks.contains(disk));
-        replay.all_are_there(plan);
+        replay.check_units_exist(plan);
         for step in &plan.decisions.cpu.steps {
             replay.decision(&step.action);
         }
@@ -96,27 +100,29 @@ impl Books {
         for step in &plan.orders.disk {
             replay.disk_order(&step.action);
         }
-        replay.finish(plan);
-        replay.books.seats.replay(contract, machine, plan, &mut replay.wrong);
-        replay.books.gangs.replay(contract, machine, plan, &mut replay.wrong);
-        replay.books.memory.replay(contract, machine, plan, &mut replay.wrong);
-        replay.books.parts.replay(contract, plan, &mut replay.wrong);
-        replay.books.trade.replay(contract, plan, &mut replay.wrong);
-        if replay.wrong.is_empty() { Ok(replay.books) } else { Err(replay.wrong) }
+        replay.check_state(plan);
+        replay.books.seats.replay(contract, machine, plan, &mut replay.errors);
+        replay.books.gangs.replay(contract, machine, plan, &mut replay.errors);
+        replay.books.memory.replay(contract, machine, plan, &mut replay.errors);
+        replay.books.parts.replay(contract, plan, &mut replay.errors);
+        replay.books.trade.replay(contract, plan, &mut replay.errors);
+        if replay.errors.is_empty() { Ok(replay.books) } else { Err(replay.errors) }
     }
 }
 
+/// The replay of one plan: the books so far, and the errors found.
 struct Replay<'a> {
     contract: &'a Contract,
     machine: &'a Machine,
     books: Books,
-    wrong: Vec<String>,
+    errors: Vec<String>,
 }
 
 impl Replay<'_> {
-    fn expect(&mut self, holds: bool, otherwise: impl FnOnce() -> String) {
-        if !holds {
-            self.wrong.push(otherwise());
+    /// Reports `error` unless the condition holds.
+    fn expect(&mut self, condition: bool, error: impl FnOnce() -> String) {
+        if !condition {
+            self.errors.push(error());
         }
     }
 
@@ -131,9 +137,10 @@ impl Replay<'_> {
         }
     }
 
-    /// Units of the contract only, except where something is taken from a removed unit.
-    fn all_are_there(&mut self, plan: &Plan) {
-        let given = plan.decisions.cpu.steps.iter().flat_map(|step| match step.action {
+    /// Checks that decisions and orders concern units of the contract. Decisions that take a CPU from a unit are exempt, since
+    /// the unit may have been removed.
+    fn check_units_exist(&mut self, plan: &Plan) {
+        let receiving_or_lending = plan.decisions.cpu.steps.iter().flat_map(|step| match step.action {
             CpuDecision::Own { unit, .. } => [Some(unit), None],
             CpuDecision::Lend { lender, borrower, .. } => [Some(lender), Some(borrower)],
             CpuDecision::Disown { .. } | CpuDecision::CallBack { .. } | CpuDecision::Return { .. } => {
@@ -147,36 +154,38 @@ impl Replay<'_> {
         let gangs = plan.orders.gangs.iter().map(|step| step.action.unit());
         let parts = plan.orders.parts.iter().map(|step| step.action.unit());
         let orders = cpu.chain(memory).chain(disk).chain(seats).chain(gangs).chain(parts);
-        let all: BTreeSet<UnitId> = given.flatten().chain(orders).collect();
-        for unit in all {
+        let units: BTreeSet<UnitId> = receiving_or_lending.flatten().chain(orders).collect();
+        for unit in units {
             self.expect(self.contract.has(unit), || format!("the contract has no unit {}", unit.0));
         }
     }
 
+    /// Replays a decision about a CPU, and checks it against the books.
     fn decision(&mut self, decision: &CpuDecision) {
         match decision {
             CpuDecision::Own { cpu, unit } => {
-                let before = self.books.owner.insert(*cpu, *unit);
-                let known = self.machine.cpu(*cpu).is_some();
-                self.expect(known, || format!("cpu {cpu} is owned but does not exist"));
-                self.expect(before.is_none(), || format!("cpu {cpu} has two owners"));
+                let previous_owner = self.books.owner.insert(*cpu, *unit);
+                let exists = self.machine.cpu(*cpu).is_some();
+                self.expect(exists, || format!("cpu {cpu} is owned but does not exist"));
+                self.expect(previous_owner.is_none(), || format!("cpu {cpu} has two owners"));
             }
             CpuDecision::Disown { cpu, unit } => {
-                let before = self.books.owner.remove(cpu);
-                self.expect(before == Some(*unit), || {
+                let previous_owner = self.books.owner.remove(cpu);
+                self.expect(previous_owner == Some(*unit), || {
                     format!("cpu {cpu} is taken from a unit that does not own it")
                 });
             }
             CpuDecision::Lend { cpu, lender, borrower } => self.lend(*cpu, *lender, *borrower),
             CpuDecision::CallBack { cpu, borrower, .. } | CpuDecision::Return { cpu, borrower, .. } => {
-                let before = self.books.borrower.remove(cpu);
-                self.expect(before == Some(*borrower), || {
+                let previous_borrower = self.books.borrower.remove(cpu);
+                self.expect(previous_borrower == Some(*borrower), || {
                     format!("cpu {cpu} is returned by a unit that did not borrow it")
                 });
             }
         }
     }
 
+    /// Replays an order about CPUs, and checks it against the books.
     fn cpu_order(&mut self, order: &CpuOrder) {
         match order {
             CpuOrder::Confine { unit, cpus } => self.confine(*unit, cpus.as_ref()),
@@ -205,6 +214,7 @@ impl Replay<'_> {
         }
     }
 
+    /// Replays an order about disks, and checks it against the books.
     fn disk_order(&mut self, order: &DiskOrder) {
         match order {
             DiskOrder::Weigh { unit, disk, weight } => {
@@ -212,20 +222,22 @@ impl Replay<'_> {
                     format!("unit {} has weight {weight} on disk {disk}", unit.0)
                 });
             }
-            // Shares are relative, so that none is too large.
+            // Shares are relative, so no share is too large.
             DiskOrder::Share { .. } => {}
             DiskOrder::Stop { unit, stopped: true, .. } => {
-                let runs = self.books.stopped.insert(*unit);
+                let was_running = self.books.stopped.insert(*unit);
                 let path = self.path(*unit);
-                self.expect(runs, || format!("{path} is stopped for its rate, and was stopped before"));
+                self.expect(was_running, || {
+                    format!("{path} is stopped for its rate, and was stopped before")
+                });
                 self.expect(!unit.is_common(), || {
                     format!("{path} is stopped for a rate, and is a common part")
                 });
             }
             DiskOrder::Stop { unit, stopped: false, .. } => {
-                let stood = self.books.stopped.remove(unit);
+                let was_stopped = self.books.stopped.remove(unit);
                 let path = self.path(*unit);
-                self.expect(stood, || format!("{path} is continued, and was not stopped for its rate"));
+                self.expect(was_stopped, || format!("{path} is continued, and was not stopped for its rate"));
             }
             DiskOrder::Cap { unit, disk, read: None, write: None } => {
                 self.books.capped.remove(&(*unit, disk.clone()));
@@ -250,8 +262,8 @@ impl Replay<'_> {
     }
 
     fn lend(&mut self, cpu: u32, lender: UnitId, borrower: UnitId) {
-        let before = self.books.borrower.insert(cpu, borrower);
-        self.expect(before.is_none(), || format!("cpu {cpu} is lent twice"));
+        let previous_borrower = self.books.borrower.insert(cpu, borrower);
+        self.expect(previous_borrower.is_none(), || format!("cpu {cpu} is lent twice"));
         let owner = self.books.owner.get(&cpu).copied();
         self.expect(owner == Some(lender), || format!("cpu {cpu} is lent by a unit that does not own it"));
         self.expect(lender != borrower, || format!("cpu {cpu} is lent to its owner"));
@@ -278,30 +290,36 @@ impl Replay<'_> {
         }
     }
 
-    fn finish(&mut self, plan: &Plan) {
-        self.every_cpu_has_an_owner();
-        self.confined_to_what_is_held();
-        self.within_amounts(plan);
+    /// Checks the books after the replay: the rules that concern all units or CPUs together.
+    fn check_state(&mut self, plan: &Plan) {
+        self.check_owners();
+        self.check_confinement();
+        self.check_amounts(plan);
         let top = self.contract.children(None).chain([UnitId::SHARED]);
         let sum: u64 =
             top.map(|unit| plan.decisions.cpu.entitled.get(unit.index()).copied().unwrap_or(0)).sum();
-        let whole = self.machine.cpus.len() as u64 * MILLIONTH;
-        self.expect(sum == whole, || format!("entitlements sum to {sum} of {whole} millionths of a cpu"));
+        let machine = self.machine.cpus.len() as u64 * MILLIONTH;
+        self.expect(sum == machine, || format!("entitlements sum to {sum} of {machine} millionths of a cpu"));
         let capped: BTreeSet<UnitId> = self.books.capped.iter().map(|(unit, _)| *unit).collect();
-        let without = self.books.stopped.difference(&capped);
-        let without = without.map(|unit| format!("{} is stopped for a rate, and has none", self.path(*unit)));
-        let without: Vec<String> = without.collect();
-        self.wrong.extend(without);
+        let stopped_without_rate = self.books.stopped.difference(&capped);
+        let without_rate: Vec<String> = stopped_without_rate
+            .map(|unit| format!("{} is stopped for a rate, and has none", self.path(*unit)))
+            .collect();
+        self.errors.extend(without_rate);
         if self.scheme() == Scheme::Smp {
-            let free =
-                self.books.owner.is_empty() && self.books.confined.is_empty() && self.books.shut.is_empty();
-            let free = free && self.books.capped.is_empty();
-            self.expect(free, || String::from("the scheme is smp, and CPUs or disks are restricted"));
+            let is_unrestricted = self.books.owner.is_empty()
+                && self.books.confined.is_empty()
+                && self.books.shut.is_empty()
+                && self.books.capped.is_empty();
+            self.expect(is_unrestricted, || {
+                String::from("the scheme is smp, and CPUs or disks are restricted")
+            });
         }
     }
 
-    /// Loans are counted in whole CPUs. Where caps limit borrowing, they are compared with the amounts.
-    fn within_amounts(&mut self, plan: &Plan) {
+    /// Checks that units lend and borrow no more than their contract permits. Where CPUs are lent, loans are counted in whole
+    /// CPUs. Where caps limit borrowing, a cap may exceed the entitlement by no more than the permitted amount.
+    fn check_amounts(&mut self, plan: &Plan) {
         let entitled = |unit: UnitId| plan.decisions.cpu.entitled.get(unit.index()).copied().unwrap_or(0);
         let mut counts: BTreeMap<(UnitId, &str), u64> = BTreeMap::new();
         for (cpu, borrower) in &self.books.borrower {
@@ -311,27 +329,29 @@ impl Replay<'_> {
                 *counts.entry((lender, "lends")).or_default() += 1;
             }
         }
-        let mut wrong = Vec::new();
+        let mut errors = Vec::new();
         for ((unit, does), cpus) in counts {
             let most = match does {
-                // A percentage to lend is of the CPUs owned at the moment.
+                // A percentage that limits lending refers to the CPUs that the unit owns at the moment.
                 "lends" => self.permission(unit, |unit| unit.lend.cpu).most(self.owned(unit)),
-                _ => self.may_borrow(unit),
+                _ => self.borrow_max(unit),
             };
             if cpus.saturating_mul(MILLIONTH) > most {
-                wrong.push(format!("{} {does} {cpus} cpus of {most} millionths at most", self.path(unit)));
+                errors.push(format!("{} {does} {cpus} cpus of {most} millionths at most", self.path(unit)));
             }
         }
         for step in &plan.orders.cpu {
             let CpuOrder::Cap { unit, micro_cpus: Some(micro) } = step.action else { continue };
+            // In a partition, loans of CPUs rather than caps limit what an outermost unit borrows.
             let own = self.contract.units.get(unit.index());
-            let by_loans = !self.books.owner.is_empty() && own.is_none_or(|unit| unit.parent.is_none());
-            let most = entitled(unit).saturating_add(self.may_borrow(unit)).max(MILLIONTH / 1_000);
-            if micro > most && !by_loans {
-                wrong.push(format!("{} is capped to {micro} of {most} millionths", self.path(unit)));
+            let limited_by_loans =
+                !self.books.owner.is_empty() && own.is_none_or(|unit| unit.parent.is_none());
+            let most = entitled(unit).saturating_add(self.borrow_max(unit)).max(MILLIONTH / 1_000);
+            if micro > most && !limited_by_loans {
+                errors.push(format!("{} is capped to {micro} of {most} millionths", self.path(unit)));
             }
         }
-        self.wrong.append(&mut wrong);
+        self.errors.append(&mut errors);
     }
 
     /// The CPUs that a unit owns, in millionths.
@@ -339,38 +359,43 @@ impl Replay<'_> {
         self.books.owner.values().filter(|owner| **owner == unit).count() as u64 * MILLIONTH
     }
 
-    fn permission(&self, unit: UnitId, of: fn(&Unit) -> Permission) -> Permission {
-        self.contract.units.get(unit.index()).map_or(Permission::No, of)
+    /// A permission of a unit, selected by `select`; [`Permission::No`] if the contract does not have the unit.
+    fn permission(&self, unit: UnitId, select: fn(&Unit) -> Permission) -> Permission {
+        self.contract.units.get(unit.index()).map_or(Permission::No, select)
     }
 
     /// The most that a unit may borrow, in millionths of a CPU.
-    fn may_borrow(&self, unit: UnitId) -> u64 {
+    fn borrow_max(&self, unit: UnitId) -> u64 {
         let parent = self.contract.units.get(unit.index()).and_then(|unit| unit.parent);
-        self.permission(unit, |unit| unit.borrow.cpu).most(self.may_have(parent))
+        self.permission(unit, |unit| unit.borrow.cpu).most(self.limit(parent))
     }
 
-    /// The tightest limit on a unit: its own, relative to the next one outwards.
-    fn may_have(&self, unit: Option<UnitId>) -> u64 {
+    /// The CPU limit of a unit, in millionths of a CPU: its own limit or, without one, that of the innermost enclosing unit
+    /// that has one. A limit in percent refers to the limit around the unit. Without any limit, or without a unit: all CPUs of
+    /// the machine.
+    fn limit(&self, unit: Option<UnitId>) -> u64 {
         let Some(unit) = unit else { return self.machine.cpus.len() as u64 * MILLIONTH };
         let unit = self.contract.unit(unit);
         match unit.limit.cpu {
-            None => self.may_have(unit.parent),
+            None => self.limit(unit.parent),
             Some(Amount::Absolute(amount)) => amount,
-            Some(part) => part.of(self.may_have(unit.parent)),
+            Some(percentage) => percentage.of(self.limit(unit.parent)),
         }
     }
 
-    fn every_cpu_has_an_owner(&mut self) {
+    /// Checks that all CPUs have an owner, or none of them, and that every CPU that is lent has one.
+    fn check_owners(&mut self) {
         let owned = self.books.owner.len();
-        let whole = self.machine.cpus.len();
-        self.expect(owned == 0 || owned == whole, || format!("{owned} of {whole} cpus have an owner"));
+        let cpus = self.machine.cpus.len();
+        self.expect(owned == 0 || owned == cpus, || format!("{owned} of {cpus} cpus have an owner"));
         let unowned = self.books.borrower.keys().find(|cpu| !self.books.owner.contains_key(cpu)).copied();
         self.expect(unowned.is_none(), || {
             format!("cpu {} is borrowed and has no owner", unowned.unwrap_or(0))
         });
     }
 
-    fn confined_to_what_is_held(&mut self) {
+    /// Checks that units are confined to the CPUs that they hold, and that a unit with a closed gate holds no CPU.
+    fn check_confinement(&mut self) {
         if self.books.confined.is_empty() && self.books.shut.is_empty() {
             return;
         }
@@ -378,17 +403,17 @@ impl Replay<'_> {
         for (cpu, unit) in self.books.owner.iter().chain(&self.books.borrower) {
             held.entry(*unit).or_default().insert(*cpu);
         }
-        let mut wrong = Vec::new();
+        let mut errors = Vec::new();
         for (unit, cpus) in &self.books.confined {
-            // A unit that holds no CPU sleeps, or its gate is closed: it stays confined to its previous CPUs.
+            // A unit that holds no CPU sleeps, or its gate is closed. Such a unit stays confined to its previous CPUs.
             if let Some(held) = held.get(unit).filter(|held| *held != cpus) {
                 let path = self.path(*unit);
-                wrong.push(format!("{path} is confined to cpus {cpus} but holds {held}"));
+                errors.push(format!("{path} is confined to cpus {cpus} but holds {held}"));
             }
         }
         for unit in self.books.shut.iter().filter(|unit| held.contains_key(unit)) {
-            wrong.push(format!("{} holds a cpu and is stopped", self.path(*unit)));
+            errors.push(format!("{} holds a cpu and is stopped", self.path(*unit)));
         }
-        self.wrong.append(&mut wrong);
+        self.errors.append(&mut errors);
     }
 }

@@ -1,7 +1,7 @@
-//! The plan checker's books of parts.
+//! The plan checker's books of parts: the memory bounds of each unit's holders.
 //!
-//! Checked: a part concerns a known foreign group of its unit. The memory bounds of a unit's holders sum to at most its
-//! allowance. Rates and CPU sets are in the kernel's range.
+//! Checked: a part concerns a known foreign group of its unit. The memory bounds of a unit's holders sum to at most the unit's
+//! allowance. Rates, weights and CPU sets are in the kernel's range.
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -13,23 +13,26 @@ use commonhold_contract::{Contract, UnitId};
 use crate::plan::{MemoryOrder, PartOrder, Plan};
 use crate::snapshot::GroupId;
 
-/// What is in force according to the plans so far.
+/// Foreign groups and memory bounds in force, according to the plans so far.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct PartBooks {
+    /// The foreign groups, each with its unit.
     groups: BTreeMap<GroupId, UnitId>,
+    /// The allowances of units, in bytes.
     allowed: BTreeMap<UnitId, u64>,
+    /// The bounds of holders, in bytes; `None` is the unit's own group.
     parts: BTreeMap<(UnitId, Option<GroupId>), u64>,
 }
 
 impl PartBooks {
-    /// Replays the orders about parts; appends errors to `wrong`.
-    pub(super) fn replay(&mut self, contract: &Contract, plan: &Plan, wrong: &mut Vec<String>) {
+    /// Replays the orders about parts, and appends what is wrong with them to `errors`.
+    pub(super) fn replay(&mut self, contract: &Contract, plan: &Plan, errors: &mut Vec<String>) {
         if let Some(groups) = &plan.decisions.foreign_groups {
             self.groups = groups.iter().map(|group| (group.id, group.unit)).collect();
-            let at = |(unit, group): &(UnitId, Option<GroupId>)| {
+            let is_held = |(unit, group): &(UnitId, Option<GroupId>)| {
                 group.is_none_or(|group| self.groups.get(&group) == Some(unit))
             };
-            self.parts.retain(|holder, _| at(holder));
+            self.parts.retain(|holder, _| is_held(holder));
         }
         self.allowed.retain(|unit, _| contract.has(*unit));
         self.parts.retain(|(unit, _), _| contract.has(*unit));
@@ -46,20 +49,20 @@ impl PartBooks {
         for step in &plan.orders.parts {
             let unit = step.action.unit();
             if let Some(group) = step.action.at().filter(|group| self.groups.get(group) != Some(&unit)) {
-                wrong.push(format!("group {} is not held for unit {}", group.0, unit.0));
+                errors.push(format!("group {} is not held for unit {}", group.0, unit.0));
             }
             match &step.action {
                 PartOrder::Confine { cpus: Some(cpus), at, .. } if cpus.is_empty() => {
-                    wrong.push(format!("group {} is confined to no CPU", at.0));
+                    errors.push(format!("group {} is confined to no CPU", at.0));
                 }
                 PartOrder::Weigh { weight, at, .. } if !(1..=10_000).contains(weight) => {
-                    wrong.push(format!("group {} has weight {weight}", at.0));
+                    errors.push(format!("group {} has weight {weight}", at.0));
                 }
                 PartOrder::Guarantee { min, low, .. } if min > low => {
-                    wrong.push(format!("unit {} is guaranteed {min} in any case, of {low}", unit.0));
+                    errors.push(format!("unit {} is guaranteed {min} in any case, of {low}", unit.0));
                 }
                 PartOrder::Transfer { read, write, disk, .. } if [read, write].contains(&&Some(0)) => {
-                    wrong.push(format!("unit {} has a rate of 0 on {disk}", unit.0));
+                    errors.push(format!("unit {} has a rate of 0 on {disk}", unit.0));
                 }
                 PartOrder::Allow { at, bytes: Some(bytes), .. } => {
                     self.parts.insert((unit, *at), *bytes);
@@ -77,7 +80,7 @@ impl PartBooks {
         }
         for (unit, sum) in sums {
             if let Some(allowed) = self.allowed.get(&unit).filter(|allowed| sum > **allowed) {
-                wrong.push(format!("the parts of unit {} sum to {sum} bytes of {allowed}", unit.0));
+                errors.push(format!("the parts of unit {} sum to {sum} bytes of {allowed}", unit.0));
             }
         }
     }

@@ -1,7 +1,7 @@
 //! The plan checker's books of jobs: which thread sits in which pool.
 //!
-//! Checked: pools exist, and no more threads sit in one than it has CPUs. A thread with a seat is restricted to CPUs of its
-//! pool, if that has several; a thread without one is not restricted. Pages move to existing nodes.
+//! Checked: pools exist, and no more threads sit in a pool than the pool has CPUs. A thread with a seat in a pool of several
+//! CPUs is restricted to CPUs of that pool. A thread without a seat is not restricted. Pages move to existing nodes.
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -15,19 +15,21 @@ use commonhold_machine::pools::Pools;
 use crate::plan::{NodePart, Plan, SeatOrder};
 use crate::snapshot::ThreadId;
 
-/// Threads with a seat, and their pools.
+/// Threads with a seat, according to the plans so far.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct SeatBooks {
+    /// The pool in which each thread has its seat.
     pool: BTreeMap<ThreadId, u32>,
 }
 
 impl SeatBooks {
+    /// Replays the decisions and orders about seats, and appends what is wrong with them to `errors`.
     pub(super) fn replay(
         &mut self,
         contract: &Contract,
         machine: &Machine,
         plan: &Plan,
-        wrong: &mut Vec<String>,
+        errors: &mut Vec<String>,
     ) {
         if plan.decisions.seats.is_empty() && plan.orders.seats.is_empty() {
             return;
@@ -38,7 +40,7 @@ impl SeatBooks {
             match seat.pool {
                 Some(pool) => {
                     if pools.pools.get(pool as usize).is_none() {
-                        wrong.push(format!("thread {thread} sits in pool {pool}, which does not exist"));
+                        errors.push(format!("thread {thread} sits in pool {pool}, which does not exist"));
                     }
                     self.pool.insert(seat.thread, pool);
                 }
@@ -54,41 +56,42 @@ impl SeatBooks {
         for (pool, taken) in taken {
             let cpus = pools.pools.get(pool as usize).map_or(0, |pool| pool.cpus.len());
             if taken > cpus {
-                wrong.push(format!("{taken} threads sit in pool {pool}, which has {cpus} cpus"));
+                errors.push(format!("{taken} threads sit in pool {pool}, which has {cpus} cpus"));
             }
         }
         for order in plan.orders.seats.iter().map(|step| &step.action) {
-            self.order(order, &pools, machine, wrong);
+            self.check_order(order, &pools, machine, errors);
         }
     }
 
-    fn order(&self, order: &SeatOrder, pools: &Pools, machine: &Machine, wrong: &mut Vec<String>) {
+    /// Checks an order against the seats in the books.
+    fn check_order(&self, order: &SeatOrder, pools: &Pools, machine: &Machine, errors: &mut Vec<String>) {
         match order {
             SeatOrder::Seat { thread, cpus: None, .. } => {
                 let pool = self.pool.get(thread).and_then(|pool| pools.pools.get(*pool as usize));
                 if pools.pools.len() > 1 && pool.is_some_and(|pool| pool.cpus.len() > 1) {
-                    wrong.push(format!("thread {} has a seat, and is not restricted to its pool", thread.0));
+                    errors.push(format!("thread {} has a seat, and is not restricted to its pool", thread.0));
                 }
             }
             SeatOrder::Seat { thread, cpus: Some(cpus), .. } => {
                 let pool = self.pool.get(thread).and_then(|pool| pools.pools.get(*pool as usize));
-                let within = |pool: &commonhold_machine::pools::Pool| {
+                let contains_cpus = |pool: &commonhold_machine::pools::Pool| {
                     !cpus.is_empty() && cpus.iter().all(|cpu| pool.cpus.contains(&cpu))
                 };
-                if !pool.is_some_and(within) {
-                    wrong.push(format!(
+                if !pool.is_some_and(contains_cpus) {
+                    errors.push(format!(
                         "thread {} is restricted to cpus {cpus}, which are not in its pool",
                         thread.0
                     ));
                 }
             }
             SeatOrder::Bring { job, nodes, .. } => {
-                let there =
+                let node_exists =
                     |part: &NodePart| part.part > 0 && machine.nodes.iter().any(|node| node.id == part.node);
-                let twice = |at: usize| nodes[..at].iter().any(|part| part.node == nodes[at].node);
-                if nodes.is_empty() || !nodes.iter().all(there) || (0..nodes.len()).any(twice) {
+                let is_repeated = |i: usize| nodes[..i].iter().any(|part| part.node == nodes[i].node);
+                if nodes.is_empty() || !nodes.iter().all(node_exists) || (0..nodes.len()).any(is_repeated) {
                     let nodes: Vec<u32> = nodes.iter().map(|part| part.node).collect();
-                    wrong.push(format!("pages of job {} move to nodes {nodes:?}", job.0));
+                    errors.push(format!("pages of job {} move to nodes {nodes:?}", job.0));
                 }
             }
         }

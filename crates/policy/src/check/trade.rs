@@ -1,4 +1,7 @@
-//! The plan checker's books of exchanges: which are in force, and whether each forms a ring of units.
+//! The plan checker's books of exchanges: which exchanges are in force, and whether each of them is well formed.
+//!
+//! Checked: an exchange moves tickets around a ring of units, each of which lends one resource and borrows another. An exchange
+//! that is made was not in force before. An exchange that is undone was in force in exactly this form.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -15,18 +18,19 @@ use crate::rights::{Deal, Trade};
 pub(super) struct TradeBooks(BTreeMap<u64, Deal>);
 
 impl TradeBooks {
-    pub(super) fn replay(&mut self, contract: &Contract, plan: &Plan, wrong: &mut Vec<String>) {
+    /// Replays the decisions about exchanges, and appends what is wrong with them to `errors`.
+    pub(super) fn replay(&mut self, contract: &Contract, plan: &Plan, errors: &mut Vec<String>) {
         for trade in &plan.decisions.trade {
             match trade {
                 Trade::Made { deal, what, .. } => {
-                    wrong.extend(flaw(contract, what).map(|flaw| format!("exchange {deal} {flaw}")));
+                    errors.extend(flaw(contract, what).map(|flaw| format!("exchange {deal} {flaw}")));
                     if self.0.insert(*deal, what.clone()).is_some() {
-                        wrong.push(format!("exchange {deal} is made while it is in force"));
+                        errors.push(format!("exchange {deal} is made while it is in force"));
                     }
                 }
                 Trade::Undone { deal, what, .. } => {
                     if self.0.remove(deal).as_ref() != Some(what) {
-                        wrong.push(format!("exchange {deal} is undone, and was not in force in this form"));
+                        errors.push(format!("exchange {deal} is undone, and was not in force in this form"));
                     }
                 }
                 Trade::Offered { .. } | Trade::Withdrawn { .. } => {}
@@ -35,8 +39,9 @@ impl TradeBooks {
     }
 }
 
-/// The first flaw of an exchange: it must move tickets around one ring, with each unit lending and getting.
+/// The first flaw of an exchange, as the end of a sentence; `None` if the exchange is well formed.
 fn flaw(contract: &Contract, deal: &Deal) -> Option<&'static str> {
+    // The common parts trade nothing.
     let unit = |unit: UnitId| (contract.has(unit) && !unit.is_common()).then(|| contract.unit(unit));
     for leg in &deal.legs {
         let (Some(from), Some(to)) = (unit(leg.from), unit(leg.to)) else {
@@ -49,13 +54,13 @@ fn flaw(contract: &Contract, deal: &Deal) -> Option<&'static str> {
             return Some("moves nothing");
         }
     }
-    let from: BTreeSet<UnitId> = deal.legs.iter().map(|leg| leg.from).collect();
-    let to: BTreeSet<UnitId> = deal.legs.iter().map(|leg| leg.to).collect();
-    let around = deal.legs.iter().zip(deal.legs.iter().cycle().skip(1));
-    let is_ring = from.len() == deal.legs.len()
-        && from.len() > 1
-        && from == to
-        && around.clone().all(|(leg, next)| leg.to == next.from && leg.what.resource != next.what.resource);
+    let givers: BTreeSet<UnitId> = deal.legs.iter().map(|leg| leg.from).collect();
+    let receivers: BTreeSet<UnitId> = deal.legs.iter().map(|leg| leg.to).collect();
+    let mut successive_legs = deal.legs.iter().zip(deal.legs.iter().cycle().skip(1));
+    let is_ring = givers.len() == deal.legs.len()
+        && givers.len() > 1
+        && givers == receivers
+        && successive_legs.all(|(leg, next)| leg.to == next.from && leg.what.resource != next.what.resource);
     (!is_ring).then_some("is no ring of units, each lending one resource for another")
 }
 

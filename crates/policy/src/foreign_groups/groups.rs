@@ -1,4 +1,8 @@
-//! Which control groups of other programs hold a unit.
+//! The choice of foreign groups: in which control groups of other programs a unit can be held.
+//!
+//! The module above describes the algorithm. From the processes of all units and their control groups, [`find`] chooses the
+//! foreign groups. [`held_in`] tells which of these holds a process. [`user_of`] attributes a process in a user's slice to that
+//! user.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::{String, ToString};
@@ -8,37 +12,39 @@ use commonhold_contract::{Contract, UnitId};
 
 use crate::tree::lineage;
 
-/// A control group with processes of a unit.
+/// A control group with processes of a unit. A group with processes of several units is listed once for each of them.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Inhabited {
-    /// Its path, as in /proc/PID/cgroup.
+    /// The group's path, as in /proc/PID/cgroup.
     pub group: String,
-    /// A unit of processes in it; may be a common part.
+    /// The unit of these processes; may be a common part.
     pub unit: UnitId,
-    /// Whether these processes are assigned by a rule of their own: `exec`, `pid` or `command`.
+    /// Whether these processes are assigned to the unit by a rule of their own: `exec`, `pid` or `command`.
     pub named: bool,
 }
 
-/// The user of the slice that is or contains a control group: systemd's `user-UID.slice`.
+/// The user of systemd's `user-UID.slice` that is or contains a control group; `None` outside users' slices.
 fn owner_of(group: &str) -> Option<u32> {
     let slice = user_slice(group)?;
     slice.rsplit('/').next()?.strip_prefix("user-")?.strip_suffix(".slice")?.parse().ok()
 }
 
-/// The user for whom a process in this control group counts. In a user's slice it is that user, whatever the process's `uid`,
-/// so that `sudo` does not leave the unit. Root's slice is an exception: processes that root starts there as another user
-/// (`su - ana`, `sudo -u ana`) are that user's work.
+/// The user to whom a process in this control group is attributed. In a user's slice that is the slice's user, whatever the
+/// process's `uid`, so that a process started with `sudo` stays in the unit. Root's slice is an exception: processes that root
+/// starts there as another user (`su - ana`, `sudo -u ana`) are that user's work. Outside users' slices, the user is `uid`.
 pub fn user_of(group: &str, uid: u32) -> u32 {
     owner_of(group).filter(|owner| *owner != 0).unwrap_or(uid)
 }
 
-/// This program's slice. In it, systemd makes slices for units, and in these, scopes for processes.
-const OWN: &str = "/commonhold.slice/";
+/// The path prefix of all groups in this program's slice. In this slice, systemd makes slices for units, and in the units'
+/// slices, scopes for processes.
+const OWN_SLICE: &str = "/commonhold.slice/";
 
-/// The slices of units that enclose a group, the outermost first: `commonhold-a.slice`, and in it `commonhold-a-b.slice`.
+/// The paths of the units' slices that contain a group, the outermost first: that of `commonhold-a.slice`, then that of
+/// `commonhold-a-b.slice` in it.
 fn slices_of_units(group: &str) -> Vec<&str> {
-    let Some(rest) = group.strip_prefix(OWN) else { return Vec::new() };
-    let mut end = OWN.len();
+    let Some(rest) = group.strip_prefix(OWN_SLICE) else { return Vec::new() };
+    let mut end = OWN_SLICE.len();
     let names = rest
         .split('/')
         .take_while(|name| name.starts_with("commonhold-") && name.strip_suffix(".slice").is_some());
@@ -49,46 +55,48 @@ fn slices_of_units(group: &str) -> Vec<&str> {
     ends.map(|end| &group[..end]).collect()
 }
 
-/// The prefix of a path up to the user's slice.
+/// The path of the user's slice that is or contains `group`: `user-UID.slice` in `user.slice`.
 fn user_slice(group: &str) -> Option<&str> {
-    let is_user = |name: &str| {
+    let is_user_slice = |name: &str| {
         let uid = name.strip_prefix("user-").and_then(|rest| rest.strip_suffix(".slice"));
         uid.is_some_and(|uid| !uid.is_empty() && uid.bytes().all(|byte| byte.is_ascii_digit()))
     };
-    let mut before = "";
+    let mut parent = "";
     let mut end = 0;
     for name in group.split('/') {
         end += name.len();
-        if before == "user.slice" && is_user(name) {
+        if parent == "user.slice" && is_user_slice(name) {
             return Some(&group[..end]);
         }
-        before = name;
+        parent = name;
         end += 1;
     }
     None
 }
 
-/// A path and its ancestors, the outermost first.
-fn around(group: &str) -> impl Iterator<Item = &str> {
+/// The ancestors of a group and the group itself, the outermost first.
+fn ancestors_and_self(group: &str) -> impl Iterator<Item = &str> {
     let ends = group.match_indices('/').map(|(at, _)| at).filter(|at| *at > 0).chain([group.len()]);
     ends.map(|end| &group[..end])
 }
 
-/// The groups that could hold the processes in `group`, the outermost first. `made`: groups from which sub-units were made.
-fn candidates<'a>(made: &BTreeSet<&str>, group: &'a str) -> Vec<&'a str> {
-    let made = || around(group).find(|group| made.contains(group));
-    let of_unit = || slices_of_units(group).pop();
-    let first = user_slice(group).or_else(made).or_else(of_unit).or_else(|| service(group)).unwrap_or(group);
-    around(group).filter(|group| group.len() >= first.len()).collect()
+/// The groups in which the processes of `group` could be held, the outermost first. `unit_groups` are the groups from which
+/// sub-units were made (`each = "cgroup"`).
+fn candidates<'a>(unit_groups: &BTreeSet<&str>, group: &'a str) -> Vec<&'a str> {
+    let unit_group = || ancestors_and_self(group).find(|group| unit_groups.contains(group));
+    let unit_slice = || slices_of_units(group).pop();
+    let outermost =
+        user_slice(group).or_else(unit_group).or_else(unit_slice).or_else(|| service(group)).unwrap_or(group);
+    ancestors_and_self(group).filter(|group| group.len() >= outermost.len()).collect()
 }
 
-/// The prefix of a path up to the first service or scope.
+/// The path of the outermost service or scope that is or contains `group`.
 fn service(group: &str) -> Option<&str> {
     let mut end = 0;
     for name in group.split('/') {
         end += name.len();
-        let is_unit = |ending: &str| name.strip_suffix(ending).is_some_and(|name| !name.is_empty());
-        if is_unit(".service") || is_unit(".scope") {
+        let has_ending = |ending: &str| name.strip_suffix(ending).is_some_and(|name| !name.is_empty());
+        if has_ending(".service") || has_ending(".scope") {
             return Some(&group[..end]);
         }
         end += 1;
@@ -102,101 +110,107 @@ enum Occupants {
     /// The set is empty.
     #[default]
     None,
-    /// One unit.
+    /// All processes belong to this unit.
     One(UnitId),
-    /// Mixed units; this is the innermost one that encloses them.
+    /// The processes belong to several units; this is the innermost unit that encloses these.
     Within(UnitId),
-    /// Mixed units without a common enclosing unit, or processes in no unit.
+    /// The processes belong to several units without a common enclosing unit, or some to no unit.
     Mixed,
 }
 
 impl Occupants {
+    /// The occupants with further processes, those of `unit`.
     fn with(self, contract: &Contract, unit: UnitId) -> Occupants {
         match self {
             _ if unit.is_common() => Occupants::Mixed,
             Occupants::None => Occupants::One(unit),
             Occupants::One(before) if before == unit => self,
             Occupants::One(before) | Occupants::Within(before) => {
-                encloser_of(contract, before, unit).map_or(Occupants::Mixed, Occupants::Within)
+                common_encloser(contract, before, unit).map_or(Occupants::Mixed, Occupants::Within)
             }
             Occupants::Mixed => Occupants::Mixed,
         }
     }
 }
 
-/// The processes in a group and below it.
+/// The processes in a group and in the groups below.
 #[derive(Debug, Clone, Copy, Default)]
 struct Occupancy {
+    /// Processes that a rule of their own assigns.
     named: Occupants,
+    /// All other processes.
     others: Occupants,
-    /// Whether the group itself has processes.
-    inhabited: bool,
-    /// Whether it is a unit's slice that encloses another unit's slice with processes.
-    is_around: bool,
+    /// Whether the group itself has processes, not only groups below.
+    has_own_processes: bool,
+    /// Whether the group is a unit's slice that contains another unit's slice with processes.
+    contains_unit_slice: bool,
 }
 
 impl Occupancy {
-    fn add(&mut self, contract: &Contract, one: &Inhabited, itself: bool) {
-        let occupants = if one.named { &mut self.named } else { &mut self.others };
-        *occupants = occupants.with(contract, one.unit);
-        self.inhabited |= itself;
+    fn add(&mut self, contract: &Contract, processes: &Inhabited, are_own: bool) {
+        let occupants = if processes.named { &mut self.named } else { &mut self.others };
+        *occupants = occupants.with(contract, processes.unit);
+        self.has_own_processes |= are_own;
     }
 
-    /// The unit to hold in this group, if any. A group of several units is held only if it cannot be divided.
+    /// The unit to hold in this group, if any. A group with processes of several units is held only if the group cannot be
+    /// divided, since it has processes of its own.
     fn unit(self) -> Option<UnitId> {
-        if self.is_around {
+        if self.contains_unit_slice {
             return None;
         }
-        let counts = if self.others == Occupants::None { self.named } else { self.others };
-        match counts {
+        let decisive = if self.others == Occupants::None { self.named } else { self.others };
+        match decisive {
             Occupants::One(unit) => Some(unit),
-            Occupants::Within(unit) => self.inhabited.then_some(unit),
+            Occupants::Within(unit) => self.has_own_processes.then_some(unit),
             Occupants::None | Occupants::Mixed => None,
         }
     }
 }
 
-/// The innermost unit that encloses both.
-fn encloser_of(contract: &Contract, one: UnitId, other: UnitId) -> Option<UnitId> {
-    let all: BTreeSet<UnitId> = lineage(contract, one).collect();
-    lineage(contract, other).find(|unit| all.contains(unit))
+/// The innermost unit that is or encloses each of two units; `None` if there is no such unit.
+fn common_encloser(contract: &Contract, one: UnitId, other: UnitId) -> Option<UnitId> {
+    let enclosers: BTreeSet<UnitId> = lineage(contract, one).collect();
+    lineage(contract, other).find(|unit| enclosers.contains(unit))
 }
 
-/// Finds the foreign groups, each with its unit. None encloses another.
+/// Chooses the foreign groups, by path, each with its unit. No chosen group contains another.
 pub fn find(contract: &Contract, inhabited: &[Inhabited]) -> BTreeMap<String, UnitId> {
-    let made: BTreeSet<&str> = contract.held().filter_map(|unit| contract.group_of(unit)).collect();
+    // Which units have processes in each group that could be chosen.
+    let unit_groups: BTreeSet<&str> = contract.held().filter_map(|unit| contract.group_of(unit)).collect();
     let mut occupancy: BTreeMap<&str, Occupancy> = BTreeMap::new();
-    for one in inhabited {
-        for group in candidates(&made, &one.group) {
-            occupancy.entry(group).or_default().add(contract, one, group == one.group);
+    for processes in inhabited {
+        for group in candidates(&unit_groups, &processes.group) {
+            occupancy.entry(group).or_default().add(contract, processes, group == processes.group);
         }
-        let mut around = slices_of_units(&one.group);
-        around.pop();
-        for slice in around {
-            occupancy.entry(slice).or_default().is_around = true;
-        }
-    }
-    let mut groups = BTreeMap::new();
-    for one in inhabited.iter().filter(|one| !one.unit.is_common()) {
-        let mut all = candidates(&made, &one.group).into_iter();
-        let found = all.find_map(|group| Some((group, occupancy.get(group)?.unit()?)));
-        if let Some((group, unit)) = found {
-            groups.insert(group.to_string(), unit);
+        let mut outer_slices = slices_of_units(&processes.group);
+        outer_slices.pop();
+        for slice in outer_slices {
+            occupancy.entry(slice).or_default().contains_unit_slice = true;
         }
     }
-    groups
+    // For each group with processes of units, the outermost candidate in which one unit can be held.
+    let mut chosen = BTreeMap::new();
+    for processes in inhabited.iter().filter(|processes| !processes.unit.is_common()) {
+        let mut candidates = candidates(&unit_groups, &processes.group).into_iter();
+        let outermost = candidates.find_map(|group| Some((group, occupancy.get(group)?.unit()?)));
+        if let Some((group, unit)) = outermost {
+            chosen.insert(group.to_string(), unit);
+        }
+    }
+    chosen
 }
 
-/// The foreign group that holds a process of `unit` in `group`, if any: `group` or an ancestor, held for the unit or one that
-/// encloses it.
+/// The foreign group in which a process of `unit` is held, if any. The process is in `group`, and `groups` are the foreign
+/// groups with their units. The result is `group` or an ancestor that is held for `unit` or for a unit that encloses it.
 pub fn held_in<'a>(
     contract: &Contract,
     groups: &'a BTreeMap<String, UnitId>,
     group: &str,
     unit: UnitId,
 ) -> Option<&'a str> {
-    let found = around(group).find_map(|group| groups.get_key_value(group));
-    found
+    let foreign_group = ancestors_and_self(group).find_map(|group| groups.get_key_value(group));
+    foreign_group
         .filter(|(_, owner)| lineage(contract, unit).any(|unit| unit == **owner))
         .map(|(group, _)| group.as_str())
 }

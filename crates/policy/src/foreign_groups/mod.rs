@@ -1,33 +1,34 @@
-//! Units held in foreign groups: the control groups of other programs in which their processes are.
+//! Units held in foreign groups: the control groups of other programs that contain the units' processes.
 //!
 //! Problem. A service manager gives each user, session and service a control group, and loses track of processes that are moved
-//! elsewhere. So the processes stay, and their groups are restricted instead. One unit may have several: a unit of two users
-//! has both users' slices. An order for the unit must hold for the total of its groups.
+//! elsewhere. So the processes stay, and their groups are restricted instead. One unit may have several groups: a unit of two
+//! users has both users' slices. An order for the unit must hold for the total of its groups.
 //!
 //! Terms. A *foreign group* of a unit is a control group of another program in which all processes belong to the unit or to
-//! units within it. A unit's *holders* are its foreign groups and its own control group. A holder's *part* is what an order of
-//! the unit grants to that holder.
+//! units within it. A unit's *holders* are its foreign groups and its own control group. A holder's *part* is the portion of
+//! the unit's amount (of memory, CPU time or disk rate) that the holder gets.
 //!
-//! Algorithm, choice of groups ([`find`]): a user's slice; else a unit's slice, which holds the scopes made for its processes;
-//! else the outermost service or scope; else the group itself. If a group has processes of several units, its children are
-//! examined instead. A group that cannot be divided is held for the innermost unit that encloses all of them, if there is one.
-//! A process assigned by a rule of its own (`exec`, `pid`, `command`) is ignored beside others: it is moved to a scope in its
-//! unit's slice.
+//! Algorithm, choice of groups ([`find`]): a user's slice; else a unit's slice, which contains the scopes made for the unit's
+//! processes; else the outermost service or scope; else the group itself. If a group has processes of several units, its
+//! children are examined instead. A group that cannot be divided is held for the innermost unit that encloses all these units,
+//! if there is one. A process that a rule of its own (`exec`, `pid`, `command`) assigns to a unit is ignored beside other
+//! processes, since it is moved to a scope in its unit's slice.
 //!
-//! Algorithm, parts ([`spread`]): each holder gets what it uses, and the rest of the unit's amount is divided evenly. If all
-//! together use more than the amount, parts are in proportion to use. For memory, a foreign group counts as using at least a
-//! sixteenth of an even part, and so does an own group that uses any. A holder never gets more than its manager's limit; the
-//! others get the remainder. So parts follow use, and sum to the unit's amount.
+//! Algorithm, parts ([`spread`]): each holder gets what it uses, and the rest of the unit's amount is divided evenly. If the
+//! holders together use more than the amount, parts are in proportion to use. For memory, a foreign group counts as using at
+//! least a sixteenth of an even part, and so does an own group that is in use. A holder never gets more than its manager's
+//! limit; the other holders get the remainder. So parts follow use, and sum to the unit's amount.
 //!
 //! - Memory: bounds and protection of the unit's own processes, and reclaim.
-//! - CPUs: the unit's CPU set, intersected with what the manager allows. Weights and caps follow CPU time. Weights average the
-//!   kernel's default, so that processes in no unit keep the share that the kernel would give them beside these groups. A
-//!   scheduler that decides at every switch knows the foreign groups: CPUs then have no parts, and earlier sets and caps are
-//!   lifted.
-//! - Disks: rates, following transfers.
+//! - CPUs: the unit's CPU set, intersected with the manager's. Weights and caps follow CPU time. The average of the weights is
+//!   the kernel's default, so that processes in no unit keep the share that the kernel would give them beside these groups. A
+//!   scheduler that decides at every switch knows the foreign groups. Under it, CPUs have no parts, and earlier CPU sets and
+//!   caps are lifted.
+//! - Disks: rates, which follow transfers.
 //!
-//! Properties (tested): parts sum to at most the unit's amount, and to all of it unless a manager's limit prevents that.
-//! Hysteresis: a part is ordered again only when it changes by more than a sixteenth, or when parts would exceed the amount.
+//! Properties (tested): parts sum to at most the unit's amount, and to exactly this amount unless a manager's limit prevents
+//! that. Hysteresis: a part is ordered again only when it changes by more than a sixteenth, or when the old parts exceed the
+//! new amount.
 //!
 //! Limits: weights are exact only among groups with the same parent. A capped unit with foreign groups inside another unit's
 //! group is capped in each separately.
@@ -52,30 +53,32 @@ use crate::tree::lineage;
 
 pub use groups::{Inhabited, find, held_in, user_of};
 
-/// Hysteresis: a part is ordered again when it changes by more than one in this many.
+/// Hysteresis: a part is ordered again when it changes by more than 1/16.
 const CHANGE_PART: u64 = 16;
 
 /// The largest page size of any kernel, in bytes.
 const PAGE_MAX: u64 = 1 << 16;
 
-/// The highest weight that a kernel accepts, and the default.
+/// The highest weight that a kernel accepts.
 const WEIGHT_MAX: u32 = 10_000;
+/// The kernel's default weight.
 const WEIGHT_DEFAULT: u32 = 100;
 
-/// Divides `total` according to use, up to each holder's cap. What all caps exclude is not divided.
+/// Divides `total` among holders according to their use, up to each holder's cap. Returns the parts in the order of `uses` and
+/// `caps`. If the caps sum to less than `total`, so do the parts.
 pub fn spread(total: u64, uses: &[u64], caps: &[u64]) -> Vec<u64> {
-    let capped: Vec<u64> = uses.iter().zip(caps).map(|(used, cap)| *used.min(cap)).collect();
-    let sum: u64 = capped.iter().fold(0, |sum, used| sum.saturating_add(*used));
+    let capped_uses: Vec<u64> = uses.iter().zip(caps).map(|(used, cap)| *used.min(cap)).collect();
+    let sum: u64 = capped_uses.iter().fold(0, |sum, used| sum.saturating_add(*used));
     if sum > total {
-        return crate::share::split(total, &capped);
+        return crate::share::split(total, &capped_uses);
     }
-    let rooms: Vec<u64> = caps.iter().zip(&capped).map(|(cap, used)| cap - used).collect();
-    let (more, _) = crate::share::split_capped(total - sum, &vec![1; uses.len()], &rooms);
-    capped.iter().zip(more).map(|(used, more)| used + more).collect()
+    let headroom: Vec<u64> = caps.iter().zip(&capped_uses).map(|(cap, used)| cap - used).collect();
+    let (additions, _) = crate::share::split_capped(total - sum, &vec![1; uses.len()], &headroom);
+    capped_uses.iter().zip(additions).map(|(used, addition)| used + addition).collect()
 }
 
-/// [`spread`] for a unit's own group, which comes first, and foreign groups. An own group without use is probably empty: it
-/// gets only a small part of the rest.
+/// [`spread`] for a unit's own group, which comes first, and its foreign groups. An own group without use is probably empty, so
+/// it gets at most 1/[`CHANGE_PART`] of the total.
 fn spread_with_own(total: u64, uses: &[u64], caps: &[u64]) -> Vec<u64> {
     let mut caps = caps.to_vec();
     if uses[0] == 0 && uses.len() > 1 {
@@ -84,39 +87,44 @@ fn spread_with_own(total: u64, uses: &[u64], caps: &[u64]) -> Vec<u64> {
     spread(total, uses, &caps)
 }
 
-/// The minimum use assumed for each holder when memory bounds are spread. Otherwise a new group could not start, and a small
-/// one not grow, while others use the unit's whole amount. An own group without use is probably empty, and needs nothing.
-fn with_least(total: u64, uses: &[u64]) -> Vec<u64> {
-    let least = total / CHANGE_PART / (uses.len() as u64).max(1);
-    let taken = |(nth, used): (usize, &u64)| if nth == 0 && *used == 0 { 0 } else { (*used).max(least) };
-    uses.iter().enumerate().map(taken).collect()
+/// The holders' uses, raised to a minimum, for spreading memory bounds. Without the minimum, a new group could not start, and a
+/// small group could not grow, while others use the unit's whole amount. An own group (the first holder) without use is
+/// probably empty, and stays at 0.
+fn with_minimum_use(total: u64, uses: &[u64]) -> Vec<u64> {
+    let minimum = total / CHANGE_PART / (uses.len() as u64).max(1);
+    let raised = |(nth, used): (usize, &u64)| if nth == 0 && *used == 0 { 0 } else { (*used).max(minimum) };
+    uses.iter().enumerate().map(raised).collect()
 }
 
-/// Rounds parts of memory down to whole pages, of 64 KiB at most, as a kernel does.
+/// Rounds parts of memory down to multiples of [`PAGE_MAX`]. A kernel rounds to whole pages, so it keeps these values.
 fn whole_pages(parts: Vec<u64>) -> Vec<u64> {
     parts.into_iter().map(|bytes| bytes - bytes % PAGE_MAX).collect()
 }
 
-/// The orders in force for a unit.
+/// The orders in force for a unit, for the total of its holders.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct InForce {
-    cpus: Runs,
+    cpus: UnitCpus,
+    /// In millionths of a CPU.
     cap: Option<u64>,
+    /// Protected memory of the unit with its sub-units; see [`MemoryOrder::Guarantee`].
     min: u64,
     low: u64,
     own: u64,
+    /// The bound of the unit's memory, in bytes.
     allowed: Option<u64>,
+    /// By disk.
     rates: BTreeMap<String, Rates>,
 }
 
-/// On which CPUs a unit's processes run.
+/// The CPUs on which a unit's processes run.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-enum Runs {
-    /// On the enclosing unit's.
+enum UnitCpus {
+    /// Those of the enclosing unit.
     #[default]
-    AsAround,
+    AsEncloser,
     Anywhere,
-    On(CpuSet),
+    Only(CpuSet),
 }
 
 /// Read and write rates, in bytes per second.
@@ -128,18 +136,20 @@ struct Ordered {
     cpus: Option<CpuSet>,
     weight: Option<u32>,
     cap: Option<u64>,
-    kept: Option<(u64, u64)>,
+    /// `min` and `low` of the protected memory.
+    protected: Option<(u64, u64)>,
     allowed: Option<u64>,
     rates: BTreeMap<String, Rates>,
 }
 
 impl Ordered {
-    /// Forgets parts that the manager has overwritten since; the others are still in force.
-    fn forget(&mut self, before: &GroupBounds, now: &GroupBounds) {
+    /// Forgets the parts that the manager has overwritten, given the manager's settings `before` and `now`. The other parts
+    /// are still in force.
+    fn forget_overwritten(&mut self, before: &GroupBounds, now: &GroupBounds) {
         self.cpus = self.cpus.take().filter(|_| before.cpus == now.cpus);
         self.weight = self.weight.filter(|_| before.weight == now.weight);
         self.cap = self.cap.filter(|_| before.cap == now.cap);
-        self.kept = self.kept.filter(|_| before.kept == now.kept);
+        self.protected = self.protected.filter(|_| before.kept == now.kept);
         self.allowed = self.allowed.filter(|_| before.memory == now.memory);
         if before.rates != now.rates {
             self.rates.clear();
@@ -147,15 +157,16 @@ impl Ordered {
     }
 }
 
-/// One of a unit's holders: `None` is its own group.
+/// One of a unit's holders: a foreign group or, with `None`, the unit's own group.
 type Holder = (UnitId, Option<GroupId>);
 
 /// A holder's cumulative use at a sample.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Usage {
-    at: Time,
+    sampled_at: Time,
     cpu_ns: u64,
-    bytes: BTreeMap<String, (u64, u64)>,
+    /// Bytes read and written, by disk.
+    transferred: BTreeMap<String, (u64, u64)>,
 }
 
 /// Foreign groups, orders in force and measured use, carried from step to step.
@@ -165,20 +176,24 @@ pub struct GroupParts {
     known: Vec<(GroupId, UnitId, GroupBounds)>,
     units: BTreeMap<UnitId, InForce>,
     ordered: BTreeMap<Holder, Ordered>,
+    /// The samples from which the next rates are measured.
     samples: BTreeMap<Holder, Usage>,
-    /// CPU time and disk transfers per second.
     rates: BTreeMap<Holder, UsageRate>,
 }
 
+/// A holder's use per second.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct UsageRate {
+    /// CPU time, in nanoseconds.
     cpu: u64,
+    /// Bytes read and written, by disk.
     disks: BTreeMap<String, (u64, u64)>,
 }
 
 /// Spreads the orders in force for units, from this plan and earlier ones, over the units' holders.
 ///
-/// A backend first carries out the units' orders on their own groups, so a unit's own group needs its part again after each.
+/// A backend first carries out each order for a unit on the unit's own group, as if that were its only holder. So the own group
+/// needs its part again after each such order.
 pub(crate) fn step(state: &mut GroupParts, now: Time, input: Input<'_>, plan: &mut Plan) {
     if !input.means.foreign_groups {
         *state = GroupParts::default();
@@ -192,50 +207,50 @@ pub(crate) fn step(state: &mut GroupParts, now: Time, input: Input<'_>, plan: &m
         return;
     }
     let mut orders = Vec::new();
-    let held = Holders::new(input, groups);
-    let present: BTreeSet<Holder> = held.holders().collect();
+    // Parts follow use, so use is measured first.
+    let held_groups = HeldGroups::new(input, groups);
+    let present: BTreeSet<Holder> = held_groups.holders().collect();
     state.samples.retain(|holder, _| present.contains(holder));
-    state.measure(now, &held, input);
-    if held.memory.is_some() {
-        state.memory(&held, plan, &mut orders);
+    state.measure(now, &held_groups, input);
+    if held_groups.memory.is_some() {
+        state.memory(&held_groups, plan, &mut orders);
     }
     match input.means.switches {
         true => state.lift_cpus(&present, &mut orders),
-        false => state.cpus(&held, input, plan, &mut orders),
+        false => state.cpus(&held_groups, input, plan, &mut orders),
     }
-    state.disks(&held, &mut orders);
-    state.give_back(input.contract, &present, &mut orders);
+    state.disks(&held_groups, &mut orders);
+    state.restore_own_groups(input.contract, &present, &mut orders);
     plan.orders.parts = orders;
 }
 
-/// The holders of all units.
-struct Holders<'a> {
+/// The foreign groups in which units are held now, and lookups of the units' holders.
+struct HeldGroups<'a> {
     contract: &'a Contract,
     groups: &'a [GroupFacts],
     memory: Option<&'a MemoryFacts>,
-    /// The foreign groups of each unit's own processes, by index.
+    /// For each unit, the indices in `groups` of its foreign groups, those of sub-units excluded.
     groups_of: BTreeMap<UnitId, Vec<usize>>,
 }
 
-impl<'a> Holders<'a> {
-    fn new(input: Input<'a>, groups: &'a [GroupFacts]) -> Holders<'a> {
+impl<'a> HeldGroups<'a> {
+    fn new(input: Input<'a>, groups: &'a [GroupFacts]) -> HeldGroups<'a> {
         let mut groups_of: BTreeMap<UnitId, Vec<usize>> = BTreeMap::new();
-        for (at, group) in groups.iter().enumerate().filter(|(_, group)| input.contract.has(group.unit)) {
-            groups_of.entry(group.unit).or_default().push(at);
+        for (index, group) in groups.iter().enumerate().filter(|(_, group)| input.contract.has(group.unit)) {
+            groups_of.entry(group.unit).or_default().push(index);
         }
-        Holders { contract: input.contract, groups, memory: input.snapshot.memory.as_ref(), groups_of }
+        HeldGroups { contract: input.contract, groups, memory: input.snapshot.memory.as_ref(), groups_of }
     }
 
     /// All holders: the foreign groups, and the own groups of all units that enclose one.
     fn holders(&self) -> impl Iterator<Item = Holder> + '_ {
         let own =
             self.groups_of.keys().flat_map(|unit| lineage(self.contract, *unit)).map(|unit| (unit, None));
-        own.chain(
-            self.groups_of.values().flatten().map(|at| (self.groups[*at].unit, Some(self.groups[*at].id))),
-        )
+        let foreign = self.groups_of.values().flatten().map(|index| &self.groups[*index]);
+        own.chain(foreign.map(|group| (group.unit, Some(group.id))))
     }
 
-    /// The foreign groups of a unit and of its sub-units.
+    /// The foreign groups of a unit, those of its sub-units included.
     fn within(&self, unit: UnitId) -> Vec<&'a GroupFacts> {
         let is_in = |group: &&GroupFacts| {
             self.contract.has(group.unit) && lineage(self.contract, group.unit).any(|around| around == unit)
@@ -243,18 +258,20 @@ impl<'a> Holders<'a> {
         self.groups.iter().filter(is_in).collect()
     }
 
-    fn group(&self, (_, at): Holder) -> Option<&'a GroupFacts> {
-        self.groups.iter().find(|group| Some(group.id) == at)
+    /// The facts of a holder; `None` if it is a unit's own group.
+    fn group(&self, (_, holder): Holder) -> Option<&'a GroupFacts> {
+        self.groups.iter().find(|group| Some(group.id) == holder)
     }
 
-    fn directly(&self, unit: UnitId) -> Vec<&'a GroupFacts> {
-        self.groups_of.get(&unit).into_iter().flatten().map(|at| &self.groups[*at]).collect()
+    /// The foreign groups of a unit, those of its sub-units excluded.
+    fn directly_in(&self, unit: UnitId) -> Vec<&'a GroupFacts> {
+        self.groups_of.get(&unit).into_iter().flatten().map(|index| &self.groups[*index]).collect()
     }
 
-    /// Memory charged to a unit's own processes in its own group; 0 if memory was not sampled.
+    /// Memory charged to a unit's own group, in bytes, sub-units excluded; 0 if memory was not sampled.
     fn own_memory(&self, unit: UnitId) -> u64 {
         let used = self.memory.and_then(|memory| memory.units.get(unit.index())).map_or(0, |unit| unit.used);
-        used.saturating_sub(self.directly(unit).iter().map(|group| group.memory).sum())
+        used.saturating_sub(self.directly_in(unit).iter().map(|group| group.memory).sum())
     }
 
     /// All units that enclose a foreign group, innermost first.
@@ -266,21 +283,21 @@ impl<'a> Holders<'a> {
 }
 
 /// Whether a part has changed enough to be ordered again.
-fn differs(before: Option<u64>, now: Option<u64>) -> bool {
+fn part_changed(before: Option<u64>, now: Option<u64>) -> bool {
     match (before, now) {
         (Some(before), Some(now)) => now.abs_diff(before) > before.max(now) / CHANGE_PART,
         (before, now) => before != now,
     }
 }
 
-/// Whether parts must be ordered again: one has changed enough, or the old ones exceed the new total.
-fn differ(
+/// Whether a unit's parts must be ordered again: a part has changed enough, or the old parts exceed the new total.
+fn parts_changed(
     before: impl Iterator<Item = Option<u64>> + Clone,
     now: impl Iterator<Item = Option<u64>> + Clone,
 ) -> bool {
     let sum = |parts: &mut dyn Iterator<Item = Option<u64>>| parts.flatten().fold(0, u64::saturating_add);
-    let too_much = sum(&mut before.clone()) > sum(&mut now.clone());
-    too_much || before.zip(now).any(|(before, now)| differs(before, now))
+    let exceed_total = sum(&mut before.clone()) > sum(&mut now.clone());
+    exceed_total || before.zip(now).any(|(before, now)| part_changed(before, now))
 }
 
 impl GroupParts {
@@ -289,7 +306,8 @@ impl GroupParts {
         *self == GroupParts::default()
     }
 
-    /// Updates the list of foreign groups. If a manager changed a setting, the affected parts are ordered again.
+    /// Updates the list of foreign groups, and puts it in the plan if it changed. If a manager changed a setting, the affected
+    /// parts are forgotten, so that they are ordered again.
     fn update_groups(&mut self, groups: &[GroupFacts], plan: &mut Plan) {
         let is_known = |(known, facts): (&(GroupId, UnitId, GroupBounds), &GroupFacts)| {
             (known.0, known.1, &known.2) == (facts.id, facts.unit, &facts.most)
@@ -306,18 +324,19 @@ impl GroupParts {
         for (group, unit, most) in &self.known {
             let now = groups.iter().find(|facts| facts.id == *group);
             if let (Some(facts), Some(ordered)) = (now, self.ordered.get_mut(&(*unit, Some(*group)))) {
-                ordered.forget(most, &facts.most);
+                ordered.forget_overwritten(most, &facts.most);
             }
         }
         self.known = groups.iter().map(|facts| (facts.id, facts.unit, facts.most.clone())).collect();
     }
 
-    /// Collects the orders in force for units.
+    /// Updates the orders in force for units by those of the plan.
     fn collect_orders(&mut self, input: Input<'_>, plan: &Plan) {
         self.units.retain(|unit, _| input.contract.has(*unit));
+        // An order for a unit overwrites the part of the unit's own group, so that part is forgotten, to be ordered again.
         let ordered = &mut self.ordered;
-        let mut reset = |unit: UnitId, what: fn(&mut Ordered)| {
-            ordered.entry((unit, None)).and_modify(what);
+        let mut reset = |unit: UnitId, forget: fn(&mut Ordered)| {
+            ordered.entry((unit, None)).and_modify(forget);
         };
         for step in &plan.orders.cpu {
             if let CpuOrder::Cap { unit, .. } = step.action {
@@ -326,7 +345,7 @@ impl GroupParts {
         }
         for step in &plan.orders.memory {
             match step.action {
-                MemoryOrder::Guarantee { unit, .. } => reset(unit, |ordered| ordered.kept = None),
+                MemoryOrder::Guarantee { unit, .. } => reset(unit, |ordered| ordered.protected = None),
                 MemoryOrder::Allow { unit, .. } => reset(unit, |ordered| ordered.allowed = None),
                 MemoryOrder::Reclaim { .. } | MemoryOrder::Expose { .. } => {}
             }
@@ -338,11 +357,12 @@ impl GroupParts {
                 });
             }
         }
+        // The units' totals from now on.
         for step in &plan.orders.cpu {
             match &step.action {
                 CpuOrder::Confine { unit, cpus } => {
-                    let runs = cpus.clone().map_or(Runs::Anywhere, Runs::On);
-                    self.units.entry(*unit).or_default().cpus = runs;
+                    let cpus = cpus.clone().map_or(UnitCpus::Anywhere, UnitCpus::Only);
+                    self.units.entry(*unit).or_default().cpus = cpus;
                 }
                 CpuOrder::Cap { unit, micro_cpus } => self.units.entry(*unit).or_default().cap = *micro_cpus,
                 CpuOrder::Weigh { .. } | CpuOrder::Credit { .. } | CpuOrder::Gate { .. } => {}
@@ -368,75 +388,77 @@ impl GroupParts {
         }
     }
 
+    /// The orders in force for a unit; the default (no order) if there are none.
     fn in_force(&self, unit: UnitId) -> InForce {
         self.units.get(&unit).cloned().unwrap_or_default()
     }
 
-    /// Measures each holder's use per second since its previous sample.
-    fn measure(&mut self, now: Time, held: &Holders<'_>, input: Input<'_>) {
-        let mut seen: BTreeMap<Holder, Usage> = BTreeMap::new();
-        for group in held.groups {
-            let bytes =
+    /// Measures each holder's use per second since its previous sample, if that is at least [`MEASURED_NS`] old.
+    fn measure(&mut self, now: Time, held_groups: &HeldGroups<'_>, input: Input<'_>) {
+        let mut samples_now: BTreeMap<Holder, Usage> = BTreeMap::new();
+        for group in held_groups.groups {
+            let transferred =
                 group.disks.iter().map(|(disk, used)| (disk.clone(), (used.read_bytes, used.written_bytes)));
-            let sample = Usage { at: now, cpu_ns: group.used_ns, bytes: bytes.collect() };
-            seen.insert((group.unit, Some(group.id)), sample);
+            let sample = Usage { sampled_at: now, cpu_ns: group.used_ns, transferred: transferred.collect() };
+            samples_now.insert((group.unit, Some(group.id)), sample);
         }
-        for unit in held.units() {
-            let direct = held.directly(unit);
-            let in_groups: u64 = direct.iter().map(|group| group.used_ns).sum();
-            let cpu_ns = input.snapshot.unit(unit).used_ns.saturating_sub(in_groups);
-            let own = |disk: &DiskFacts| {
-                let transfers = |group: &&GroupFacts| {
-                    let found = group.disks.iter().find(|(name, _)| *name == disk.name);
-                    found.map_or((0, 0), |(_, used)| (used.read_bytes, used.written_bytes))
+        // An own group's use is the unit's use less that of the unit's foreign groups.
+        for unit in held_groups.units() {
+            let groups = held_groups.directly_in(unit);
+            let in_groups_ns: u64 = groups.iter().map(|group| group.used_ns).sum();
+            let cpu_ns = input.snapshot.unit(unit).used_ns.saturating_sub(in_groups_ns);
+            let own_transfers = |disk: &DiskFacts| {
+                let group_transfers = |group: &&GroupFacts| {
+                    let disk_use = group.disks.iter().find(|(name, _)| *name == disk.name);
+                    disk_use.map_or((0, 0), |(_, used)| (used.read_bytes, used.written_bytes))
                 };
-                let (read, written) = direct
+                let (read, written) = groups
                     .iter()
-                    .map(transfers)
-                    .fold((0, 0), |sum: (u64, u64), one| (sum.0 + one.0, sum.1 + one.1));
+                    .map(group_transfers)
+                    .fold((0, 0), |sum: (u64, u64), group| (sum.0 + group.0, sum.1 + group.1));
                 let used = disk.unit(unit);
                 (
                     disk.name.clone(),
                     (used.read_bytes.saturating_sub(read), used.written_bytes.saturating_sub(written)),
                 )
             };
-            let bytes = input.snapshot.disks.iter().map(own).collect();
-            seen.insert((unit, None), Usage { at: now, cpu_ns, bytes });
+            let transferred = input.snapshot.disks.iter().map(own_transfers).collect();
+            samples_now.insert((unit, None), Usage { sampled_at: now, cpu_ns, transferred });
         }
-        for (holder, sample) in seen {
-            let Some(before) = self.samples.get(&holder) else {
+        for (holder, sample) in samples_now {
+            let Some(previous) = self.samples.get(&holder) else {
                 self.samples.insert(holder, sample);
                 continue;
             };
-            let span = u128::from(sample.at.saturating_sub(before.at));
-            if span < u128::from(MEASURED_NS) {
+            let elapsed_ns = u128::from(sample.sampled_at.saturating_sub(previous.sampled_at));
+            if elapsed_ns < u128::from(MEASURED_NS) {
                 continue;
             }
-            let rate = |now: u64, before: u64| {
-                u64::try_from(u128::from(now.saturating_sub(before)) * 1_000_000_000 / span)
+            let per_s = |now: u64, before: u64| {
+                u64::try_from(u128::from(now.saturating_sub(before)) * 1_000_000_000 / elapsed_ns)
                     .unwrap_or(u64::MAX)
             };
-            let disks = sample.bytes.iter().map(|(disk, (read, written))| {
+            let disks = sample.transferred.iter().map(|(disk, (read, written))| {
                 let (read_before, written_before) =
-                    before.bytes.get(disk).copied().unwrap_or((*read, *written));
-                (disk.clone(), (rate(*read, read_before), rate(*written, written_before)))
+                    previous.transferred.get(disk).copied().unwrap_or((*read, *written));
+                (disk.clone(), (per_s(*read, read_before), per_s(*written, written_before)))
             });
-            let used = UsageRate { cpu: rate(sample.cpu_ns, before.cpu_ns), disks: disks.collect() };
-            self.rates.insert(holder, used);
+            let rate = UsageRate { cpu: per_s(sample.cpu_ns, previous.cpu_ns), disks: disks.collect() };
+            self.rates.insert(holder, rate);
             self.samples.insert(holder, sample);
         }
         let samples = &self.samples;
         self.rates.retain(|holder, _| samples.contains_key(holder));
     }
 
-    /// Bounds, protection, and reclaim.
-    fn memory(&mut self, held: &Holders<'_>, plan: &Plan, orders: &mut Vec<Step<PartOrder>>) {
-        let taken = plan.orders.memory.iter().filter_map(|step| match step.action {
+    /// Spreads bounds, protection and reclaim of memory.
+    fn memory(&mut self, held_groups: &HeldGroups<'_>, plan: &Plan, orders: &mut Vec<Step<PartOrder>>) {
+        let reclaims = plan.orders.memory.iter().filter_map(|step| match step.action {
             MemoryOrder::Reclaim { unit, bytes, files } => Some((unit, bytes, files, step.reason)),
             _ => None,
         });
-        for (unit, bytes, files, reason) in taken {
-            let (holders, uses, _) = memory_holders(held, unit);
+        for (unit, bytes, files, reason) in reclaims {
+            let (holders, uses, _) = memory_holders(held_groups, unit);
             if holders.len() > 1 {
                 for (at, bytes) in
                     holders.iter().zip(crate::share::split(bytes, &uses)).filter(|(_, bytes)| *bytes > 0)
@@ -445,64 +467,72 @@ impl GroupParts {
                 }
             }
         }
-        // Innermost first: what protects a unit's own group must include what protects those inside it.
-        let mut kept_in: BTreeMap<UnitId, (u64, u64)> = BTreeMap::new();
-        for unit in held.units() {
-            let force = self.in_force(unit);
-            let (holders, uses, caps) = memory_holders(held, unit);
-            let inside = held.contract.held().filter(|sub| held.contract.unit(*sub).parent == Some(unit));
-            let (mut min_inside, mut around) = (0u64, (0u64, 0u64));
-            for sub in inside {
-                let of_sub = self.in_force(sub);
-                min_inside = min_inside.saturating_add(of_sub.min);
+        // Innermost unit first: the protection of a unit's own group must include the protection of the groups inside it.
+        let mut own_group_protection: BTreeMap<UnitId, (u64, u64)> = BTreeMap::new();
+        for unit in held_groups.units() {
+            let total = self.in_force(unit);
+            let (holders, uses, caps) = memory_holders(held_groups, unit);
+            // `min` and `low` of the groups inside the unit's own group.
+            let contract = held_groups.contract;
+            let sub_units = contract.held().filter(|sub| contract.unit(*sub).parent == Some(unit));
+            let (mut min_of_sub_units, mut inside) = (0u64, (0u64, 0u64));
+            for sub in sub_units {
+                let sub_total = self.in_force(sub);
+                min_of_sub_units = min_of_sub_units.saturating_add(sub_total.min);
                 // A sub-unit without a foreign group is protected by its own group alone.
-                let (min, low) = kept_in.get(&sub).copied().unwrap_or((of_sub.min, of_sub.low));
-                around = (around.0.saturating_add(min), around.1.saturating_add(low));
+                let (min, low) =
+                    own_group_protection.get(&sub).copied().unwrap_or((sub_total.min, sub_total.low));
+                inside = (inside.0.saturating_add(min), inside.1.saturating_add(low));
             }
+            // A group whose manager protects its memory gets no protection from here.
             let spread = |bytes: u64, caps: &[u64]| whole_pages(spread_with_own(bytes, &uses, caps));
-            // Where a manager protects memory itself, nothing is added.
-            let mut keeps = caps.clone();
-            for (cap, group) in keeps[1..].iter_mut().zip(held.directly(unit)) {
+            let mut protection_caps = caps.clone();
+            for (cap, group) in protection_caps[1..].iter_mut().zip(held_groups.directly_in(unit)) {
                 *cap = if group.most.kept { 0 } else { *cap };
             }
-            let min = spread(force.min.saturating_sub(min_inside), &keeps);
-            let low = spread(force.own, &keeps);
-            let bounds = force
-                .allowed
-                .map(|bytes| whole_pages(spread_with_own(bytes, &with_least(bytes, &uses), &caps)));
+            let min = spread(total.min.saturating_sub(min_of_sub_units), &protection_caps);
+            let low = spread(total.own, &protection_caps);
             let own: Vec<u64> = low.iter().zip(&min).map(|(low, min)| *low.max(min)).collect();
-            let mut kept: Vec<(u64, u64)> = min.iter().zip(&own).map(|(min, own)| (*min, *own)).collect();
-            kept[0] = (kept[0].0.saturating_add(around.0), kept[0].1.saturating_add(around.1));
-            kept_in.insert(unit, kept[0]);
+            let mut protected: Vec<(u64, u64)> =
+                min.iter().zip(&own).map(|(min, own)| (*min, *own)).collect();
+            protected[0] = (protected[0].0.saturating_add(inside.0), protected[0].1.saturating_add(inside.1));
+            own_group_protection.insert(unit, protected[0]);
+            // The parts of the protection are ordered again if one of them changed enough, or if an order for the unit
+            // has overwritten the own group's part.
             let before: Vec<(u64, u64)> =
-                self.ordered(unit, &holders, |ordered| ordered.kept.unwrap_or_default());
-            let fresh = self.ordered(unit, &holders, |ordered| ordered.kept.is_none())[0];
-            let min_differs =
-                differ(before.iter().map(|kept| Some(kept.0)), kept.iter().map(|kept| Some(kept.0)));
-            let low_differs =
-                differ(before.iter().map(|kept| Some(kept.1)), kept.iter().map(|kept| Some(kept.1)));
-            if fresh || min_differs || low_differs {
+                self.last_ordered(unit, &holders, |ordered| ordered.protected.unwrap_or_default());
+            let own_is_overwritten =
+                self.last_ordered(unit, &holders, |ordered| ordered.protected.is_none())[0];
+            let (old_mins, new_mins) = (before.iter().map(|old| old.0), protected.iter().map(|new| new.0));
+            let (old_lows, new_lows) = (before.iter().map(|old| old.1), protected.iter().map(|new| new.1));
+            let min_changed = parts_changed(old_mins.map(Some), new_mins.map(Some));
+            let low_changed = parts_changed(old_lows.map(Some), new_lows.map(Some));
+            if own_is_overwritten || min_changed || low_changed {
                 for (nth, at) in
-                    holders.iter().enumerate().filter(|(nth, _)| kept[*nth] != before[*nth] || *nth == 0)
+                    holders.iter().enumerate().filter(|(nth, _)| protected[*nth] != before[*nth] || *nth == 0)
                 {
-                    self.ordered.entry((unit, *at)).or_default().kept = Some(kept[nth]);
+                    self.ordered.entry((unit, *at)).or_default().protected = Some(protected[nth]);
                     let action = PartOrder::Guarantee {
                         unit,
                         at: *at,
-                        min: kept[nth].0,
-                        low: kept[nth].1,
+                        min: protected[nth].0,
+                        low: protected[nth].1,
                         own: own[nth],
                     };
                     orders.push(Step { action, reason: Reason::FollowsUse });
                 }
             }
+            // The parts of the bound, likewise.
+            let bounds = total
+                .allowed
+                .map(|bytes| whole_pages(spread_with_own(bytes, &with_minimum_use(bytes, &uses), &caps)));
             let bounds: Vec<Option<u64>> = holders
                 .iter()
                 .enumerate()
                 .map(|(nth, _)| bounds.as_ref().map(|bounds| bounds[nth]))
                 .collect();
-            let before = self.ordered(unit, &holders, |ordered| ordered.allowed);
-            if differ(before.iter().copied(), bounds.iter().copied()) {
+            let before = self.last_ordered(unit, &holders, |ordered| ordered.allowed);
+            if parts_changed(before.iter().copied(), bounds.iter().copied()) {
                 for (nth, at) in holders.iter().enumerate().filter(|(nth, _)| bounds[*nth] != before[*nth]) {
                     self.ordered.entry((unit, *at)).or_default().allowed = bounds[nth];
                     let action = PartOrder::Allow { unit, at: *at, bytes: bounds[nth] };
@@ -512,54 +542,60 @@ impl GroupParts {
         }
     }
 
-    fn ordered<T>(&self, unit: UnitId, holders: &[Option<GroupId>], what: impl Fn(&Ordered) -> T) -> Vec<T> {
-        let none = Ordered::default();
-        holders.iter().map(|at| what(self.ordered.get(&(unit, *at)).unwrap_or(&none))).collect()
+    /// One property of the parts last ordered for each of a unit's holders, selected by `select`.
+    fn last_ordered<T>(
+        &self,
+        unit: UnitId,
+        holders: &[Option<GroupId>],
+        select: impl Fn(&Ordered) -> T,
+    ) -> Vec<T> {
+        let nothing_ordered = Ordered::default();
+        holders.iter().map(|at| select(self.ordered.get(&(unit, *at)).unwrap_or(&nothing_ordered))).collect()
     }
 
-    /// A unit that left its foreign groups gets its full orders back in its own group. The backend resets a group that is no
-    /// longer held.
-    fn give_back(
+    /// Orders the unit's full amounts for the own group of each unit that is no longer in foreign groups. A foreign group that
+    /// is no longer held needs no order, since the backend resets it.
+    fn restore_own_groups(
         &mut self,
         contract: &Contract,
         present: &BTreeSet<Holder>,
         orders: &mut Vec<Step<PartOrder>>,
     ) {
-        let gone: Vec<Holder> =
+        let former_holders: Vec<Holder> =
             self.ordered.keys().filter(|holder| !present.contains(holder)).copied().collect();
-        for (unit, at) in gone {
+        for (unit, at) in former_holders {
             let Some(ordered) =
                 self.ordered.remove(&(unit, at)).filter(|_| at.is_none() && contract.has(unit))
             else {
                 continue;
             };
-            let force = self.in_force(unit);
+            let total = self.in_force(unit);
             let mut order = |action| orders.push(Step { action, reason: Reason::FollowsUse });
-            if ordered.kept.is_some() {
-                order(PartOrder::Guarantee { unit, at, min: force.min, low: force.low, own: force.own });
+            if ordered.protected.is_some() {
+                order(PartOrder::Guarantee { unit, at, min: total.min, low: total.low, own: total.own });
             }
             if ordered.allowed.is_some() {
-                order(PartOrder::Allow { unit, at, bytes: force.allowed });
+                order(PartOrder::Allow { unit, at, bytes: total.allowed });
             }
             if ordered.cap.is_some() {
-                order(PartOrder::Cap { unit, at, micro_cpus: force.cap });
+                order(PartOrder::Cap { unit, at, micro_cpus: total.cap });
             }
             for (disk, (read, write)) in
-                force.rates.into_iter().filter(|(disk, _)| ordered.rates.contains_key(disk))
+                total.rates.into_iter().filter(|(disk, _)| ordered.rates.contains_key(disk))
             {
                 order(PartOrder::Transfer { unit, at, disk, read, write });
             }
         }
     }
 
-    /// A scheduler knows the foreign groups. Sets and caps from before would restrict it, and are lifted; weights do not affect
-    /// it, and may stay.
+    /// Lifts CPU sets and caps that were ordered before a scheduler was attached, since they would restrict the scheduler.
+    /// Weights have no effect on the scheduler, and stay.
     fn lift_cpus(&mut self, present: &BTreeSet<Holder>, orders: &mut Vec<Step<PartOrder>>) {
         for (holder, ordered) in &mut self.ordered {
             let (unit, at) = *holder;
             let (cpus, cap) = (ordered.cpus.take(), ordered.cap.take());
             ordered.weight = None;
-            // Unit orders reset the own group, and the backend resets a group that is no longer held.
+            // The own group is reset by the unit's orders, and a group that is no longer held is reset by the backend.
             let Some(group) = at.filter(|_| present.contains(holder)) else { continue };
             let mut order = |action| orders.push(Step { action, reason: Reason::FollowsUse });
             if cpus.is_some() {
@@ -571,24 +607,32 @@ impl GroupParts {
         }
     }
 
-    /// CPU sets, weights and caps, where no scheduler knows the foreign groups.
-    fn cpus(&mut self, held: &Holders<'_>, input: Input<'_>, plan: &Plan, orders: &mut Vec<Step<PartOrder>>) {
-        let mut parts_of = BTreeMap::new();
-        for (unit, groups) in &held.groups_of {
+    /// Spreads CPU sets, weights and caps, for a machine on which no scheduler knows the foreign groups.
+    fn cpus(
+        &mut self,
+        held_groups: &HeldGroups<'_>,
+        input: Input<'_>,
+        plan: &Plan,
+        orders: &mut Vec<Step<PartOrder>>,
+    ) {
+        // Parts of CPU time that become weights, by the index of the group.
+        let mut weighted_parts = BTreeMap::new();
+        for (unit, groups) in &held_groups.groups_of {
             let entitled = plan.decisions.cpu.entitled.get(unit.index()).copied().unwrap_or(0);
             let mut holders = vec![None];
-            holders.extend(groups.iter().map(|at| Some(held.groups[*at].id)));
+            holders.extend(groups.iter().map(|index| Some(held_groups.groups[*index].id)));
             let uses: Vec<u64> = holders.iter().map(|at| self.cpu_rate((*unit, *at)) / 1_000).collect();
             let parts = spread_with_own(entitled, &uses, &vec![u64::MAX; uses.len()]);
-            let runs = lineage(held.contract, *unit).map(|unit| self.in_force(unit).cpus);
-            let cpus = match runs.into_iter().find(|runs| *runs != Runs::AsAround) {
-                Some(Runs::On(cpus)) => Some(cpus),
-                Some(Runs::Anywhere | Runs::AsAround) | None => None,
+            // The CPUs of the innermost enclosing unit that has an order about them.
+            let unit_cpus = lineage(held_groups.contract, *unit).map(|unit| self.in_force(unit).cpus);
+            let cpus = match unit_cpus.into_iter().find(|cpus| *cpus != UnitCpus::AsEncloser) {
+                Some(UnitCpus::Only(cpus)) => Some(cpus),
+                Some(UnitCpus::Anywhere | UnitCpus::AsEncloser) | None => None,
             };
-            for (at, part) in groups.iter().zip(&parts[1..]) {
-                let facts = &held.groups[*at];
+            for (index, part) in groups.iter().zip(&parts[1..]) {
+                let facts = &held_groups.groups[*index];
                 let ordered = self.ordered.entry((*unit, Some(facts.id))).or_default();
-                // If the manager allows none of the unit's CPUs, its setting stays.
+                // If the manager allows none of the unit's CPUs, the manager's setting stays.
                 let wanted = match (&cpus, &facts.most.cpus) {
                     (Some(cpus), Some(most)) => Some(cpus.intersection(most)).filter(|both| !both.is_empty()),
                     (cpus, _) => cpus.clone(),
@@ -599,45 +643,47 @@ impl GroupParts {
                     orders.push(Step { action, reason: Reason::FollowsUse });
                 }
                 if input.means.weights && !facts.most.weight {
-                    parts_of.insert(*at, *part);
+                    weighted_parts.insert(*index, *part);
                 }
             }
         }
-        for (at, weight) in weights(held.groups, &parts_of) {
-            let GroupFacts { unit, id, .. } = held.groups[at];
+        for (index, weight) in weights(held_groups.groups, &weighted_parts) {
+            let GroupFacts { unit, id, .. } = held_groups.groups[index];
             let ordered = self.ordered.entry((unit, Some(id))).or_default();
-            if differs(ordered.weight.map(u64::from), Some(u64::from(weight))) {
+            if part_changed(ordered.weight.map(u64::from), Some(u64::from(weight))) {
                 ordered.weight = Some(weight);
                 let action = PartOrder::Weigh { unit, at: id, weight };
                 orders.push(Step { action, reason: Reason::FollowsUse });
             }
         }
         if input.means.caps {
-            self.caps(held, orders);
+            self.caps(held_groups, orders);
         }
     }
 
+    /// A holder's CPU time per second, in nanoseconds; 0 until it is measured.
     fn cpu_rate(&self, holder: Holder) -> u64 {
         self.rates.get(&holder).map_or(0, |used| used.cpu)
     }
 
-    /// Caps: a holder gets the lowest part of any capped unit that encloses it.
-    fn caps(&mut self, held: &Holders<'_>, orders: &mut Vec<Step<PartOrder>>) {
+    /// Spreads CPU caps over all holders within each capped unit. A holder within several capped units gets the lowest part.
+    fn caps(&mut self, held_groups: &HeldGroups<'_>, orders: &mut Vec<Step<PartOrder>>) {
         let mut parts: BTreeMap<Holder, u64> = BTreeMap::new();
-        for unit in held.units() {
+        for unit in held_groups.units() {
             let Some(cap) = self.in_force(unit).cap else { continue };
-            let within = held.within(unit);
+            let within = held_groups.within(unit);
             let mut holders = vec![(unit, None)];
             holders.extend(within.iter().map(|group| (group.unit, Some(group.id))));
-            let own: u64 = held
+            // The own groups of the unit and its sub-units are one holder here, since a cap covers the whole subtree.
+            let own_rate: u64 = held_groups
                 .contract
                 .held()
-                .filter(|sub| lineage(held.contract, *sub).any(|around| around == unit))
+                .filter(|sub| lineage(held_groups.contract, *sub).any(|around| around == unit))
                 .map(|sub| self.cpu_rate((sub, None)))
                 .sum();
             let uses = holders
                 .iter()
-                .map(|holder| if holder.1.is_none() { own } else { self.cpu_rate(*holder) } / 1_000);
+                .map(|holder| if holder.1.is_none() { own_rate } else { self.cpu_rate(*holder) } / 1_000);
             let uses: Vec<u64> = uses.collect();
             for (holder, part) in
                 holders.into_iter().zip(spread_with_own(cap, &uses, &vec![u64::MAX; uses.len()]))
@@ -646,11 +692,11 @@ impl GroupParts {
                 *lowest = part.min(*lowest);
             }
         }
-        let is_free = |holder: &Holder| held.group(*holder).is_none_or(|group| !group.most.cap);
-        for holder in held.holders().filter(is_free) {
+        let is_free = |holder: &Holder| held_groups.group(*holder).is_none_or(|group| !group.most.cap);
+        for holder in held_groups.holders().filter(is_free) {
             let part = parts.get(&holder).copied();
             let ordered = self.ordered.entry(holder).or_default();
-            if differs(ordered.cap, part) {
+            if part_changed(ordered.cap, part) {
                 ordered.cap = part;
                 let action = PartOrder::Cap { unit: holder.0, at: holder.1, micro_cpus: part };
                 orders.push(Step { action, reason: Reason::FollowsUse });
@@ -658,46 +704,49 @@ impl GroupParts {
         }
     }
 
-    /// Rates: a holder gets the lowest part of any limited unit that encloses it.
-    fn disks(&mut self, held: &Holders<'_>, orders: &mut Vec<Step<PartOrder>>) {
+    /// Spreads disk rates over all holders within each limited unit. A holder within several limited units gets the lowest
+    /// part.
+    fn disks(&mut self, held_groups: &HeldGroups<'_>, orders: &mut Vec<Step<PartOrder>>) {
         let mut parts: BTreeMap<(Holder, String), Rates> = BTreeMap::new();
-        for unit in held.units() {
+        for unit in held_groups.units() {
             for (disk, (read, write)) in self.in_force(unit).rates {
-                let within = held.within(unit);
+                let within = held_groups.within(unit);
                 let mut holders = vec![(unit, None)];
                 holders.extend(within.iter().map(|group| (group.unit, Some(group.id))));
                 let rate = |holder: &Holder| {
                     let used = self.rates.get(holder).and_then(|used| used.disks.get(&disk));
                     used.copied().unwrap_or_default()
                 };
-                let none = vec![u64::MAX; holders.len()];
-                let reads: Vec<u64> = holders.iter().map(|holder| rate(holder).0).collect();
-                let writes: Vec<u64> = holders.iter().map(|holder| rate(holder).1).collect();
-                let reads = read.map(|rate| spread_with_own(rate, &reads, &none));
-                let writes = write.map(|rate| spread_with_own(rate, &writes, &none));
+                let uncapped = vec![u64::MAX; holders.len()];
+                let read_uses: Vec<u64> = holders.iter().map(|holder| rate(holder).0).collect();
+                let write_uses: Vec<u64> = holders.iter().map(|holder| rate(holder).1).collect();
+                let read_parts = read.map(|rate| spread_with_own(rate, &read_uses, &uncapped));
+                let write_parts = write.map(|rate| spread_with_own(rate, &write_uses, &uncapped));
                 for (nth, holder) in holders.into_iter().enumerate() {
                     let lower = |one: Option<u64>, other: Option<u64>| one.into_iter().chain(other).min();
                     let part = parts.entry((holder, disk.clone())).or_default();
-                    part.0 = lower(part.0, reads.as_ref().map(|reads| reads[nth].max(1)));
-                    part.1 = lower(part.1, writes.as_ref().map(|writes| writes[nth].max(1)));
+                    // A kernel accepts no rate of 0.
+                    part.0 = lower(part.0, read_parts.as_ref().map(|parts| parts[nth].max(1)));
+                    part.1 = lower(part.1, write_parts.as_ref().map(|parts| parts[nth].max(1)));
                 }
             }
         }
+        // Rates that were ordered before and have no part now are lifted.
         let before: Vec<(Holder, String)> = self
             .ordered
             .iter()
             .flat_map(|(holder, ordered)| ordered.rates.keys().map(|disk| (*holder, disk.clone())))
             .collect();
         let all: BTreeSet<(Holder, String)> = before.into_iter().chain(parts.keys().cloned()).collect();
-        let present: BTreeSet<Holder> = held.holders().collect();
-        let is_free = |holder: &Holder| held.group(*holder).is_none_or(|group| !group.most.rates);
+        let present: BTreeSet<Holder> = held_groups.holders().collect();
+        let is_free = |holder: &Holder| held_groups.group(*holder).is_none_or(|group| !group.most.rates);
         for (holder, disk) in
             all.into_iter().filter(|(holder, _)| present.contains(holder) && is_free(holder))
         {
             let part = parts.get(&(holder, disk.clone())).copied().unwrap_or_default();
             let ordered = self.ordered.entry(holder).or_default();
             let before = ordered.rates.get(&disk).copied().unwrap_or_default();
-            if differs(before.0, part.0) || differs(before.1, part.1) {
+            if part_changed(before.0, part.0) || part_changed(before.1, part.1) {
                 if part == (None, None) {
                     ordered.rates.remove(&disk);
                 } else {
@@ -711,39 +760,41 @@ impl GroupParts {
     }
 }
 
-/// The weights of foreign groups, by their parts of CPU time.
+/// The weights of foreign groups by index, from their parts of CPU time.
 ///
-/// Weights of siblings are in proportion, and average the kernel's default. So a sibling with the default weight, such as one
-/// of root's sessions, keeps the share that it would have among unweighted groups: 1/(N + 1) beside N busy ones. Weights that
-/// sum to a constant instead would starve it.
+/// The weights of siblings are in proportion to their parts, and their average is the kernel's default. So a sibling with the
+/// default weight, such as one of root's sessions, keeps the share that it would have among unweighted groups: 1/(N + 1)
+/// beside N busy ones. Weights that sum to a constant instead would starve such a sibling.
 fn weights(groups: &[GroupFacts], parts: &BTreeMap<usize, u64>) -> Vec<(usize, u32)> {
-    let encloser = |at: usize| groups[at].path.rsplit_once('/').map_or("", |(encloser, _)| encloser);
+    let parent_path = |index: usize| groups[index].path.rsplit_once('/').map_or("", |(parent, _)| parent);
+    // For each parent group, the number of its children and the sum of their parts.
     let mut sums: BTreeMap<&str, (u128, u128)> = BTreeMap::new();
-    for (at, part) in parts {
-        let sum = sums.entry(encloser(*at)).or_default();
+    for (index, part) in parts {
+        let sum = sums.entry(parent_path(*index)).or_default();
         *sum = (sum.0 + 1, sum.1 + u128::from(*part));
     }
-    let weight = |(at, part): (&usize, &u64)| {
-        let (groups, sum) = sums.get(encloser(*at)).copied().unwrap_or_default();
-        let weight = (u128::from(*part) * u128::from(WEIGHT_DEFAULT) * groups + sum / 2).checked_div(sum);
+    let weight = |(index, part): (&usize, &u64)| {
+        let (count, sum) = sums.get(parent_path(*index)).copied().unwrap_or_default();
+        let weight = (u128::from(*part) * u128::from(WEIGHT_DEFAULT) * count + sum / 2).checked_div(sum);
         let weight = weight.map_or(WEIGHT_DEFAULT, |weight| u32::try_from(weight).unwrap_or(WEIGHT_MAX));
-        (*at, weight.clamp(1, WEIGHT_MAX))
+        (*index, weight.clamp(1, WEIGHT_MAX))
     };
     parts.iter().map(weight).collect()
 }
 
-/// Rates are measured over at least this time.
+/// Rates of use are measured over at least this time.
 const MEASURED_NS: Time = 100 * crate::time::MS;
 
-/// The holders of a unit's own processes, with their charges and their managers' limits.
-fn memory_holders(held: &Holders<'_>, unit: UnitId) -> (Vec<Option<GroupId>>, Vec<u64>, Vec<u64>) {
-    let groups = held.directly(unit);
-    let own = held.own_memory(unit);
-    let mut all = (vec![None], vec![own], vec![u64::MAX]);
-    for group in groups {
-        all.0.push(Some(group.id));
-        all.1.push(group.memory);
-        all.2.push(group.most.memory.unwrap_or(u64::MAX));
+/// The holders of a unit's own processes, the own group first: their ids, their memory use in bytes, and their managers' limits
+/// (`u64::MAX`: unlimited).
+fn memory_holders(held_groups: &HeldGroups<'_>, unit: UnitId) -> (Vec<Option<GroupId>>, Vec<u64>, Vec<u64>) {
+    let mut holders = vec![None];
+    let mut uses = vec![held_groups.own_memory(unit)];
+    let mut limits = vec![u64::MAX];
+    for group in held_groups.directly_in(unit) {
+        holders.push(Some(group.id));
+        uses.push(group.memory);
+        limits.push(group.most.memory.unwrap_or(u64::MAX));
     }
-    all
+    (holders, uses, limits)
 }

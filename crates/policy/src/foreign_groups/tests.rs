@@ -13,7 +13,7 @@ use crate::snapshot::{DiskUse, GroupBounds, Means, Snapshot, UnitFacts, UnitMemo
 proptest! {
     /// Parts sum to the total, unless caps prevent that, and none exceeds its cap.
     #[test]
-    fn parts_sum_to_what_there_is(
+    fn parts_sum_to_the_total(
         total in 0..10_000u64,
         of in proptest::collection::vec((0..5_000u64, 0..8_000u64), 1..6),
     ) {

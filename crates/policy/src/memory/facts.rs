@@ -1,20 +1,20 @@
-//! From what a live kernel reports to the facts that dividing memory needs.
+//! Translates what a live kernel reports into the facts that the division of memory needs.
 //!
-//! Problem: [`frames`](super::frames) needs to know what a unit uses, how much of that is cold, whether the unit is
-//! short of memory, and how much could be called back from it in time. A kernel reports many figures, but none of
-//! these.
+//! Problem: [`frames`](super::frames) needs to know how much memory a unit uses, how much of that is cold, whether the
+//! unit is short of memory, and how much could be called back from the unit in time. A kernel reports many figures, but
+//! none of these.
 //!
 //! Algorithm, at each sample:
-//! - What is divided is the machine less what the kernel and the processes outside all units hold. Both count as
-//!   unchanged while they move by no more than 1/[`COMMON_PART`] of the machine.
-//! - A unit is *short* if it is at its bound and under pressure. Signs of pressure: pages that were taken from it were
-//!   read back, its tasks stalled on memory for more than 1/[`STALL_PART`] of the time, or its anonymous memory grew.
+//! - The memory to divide is the machine's, less what the kernel and the processes outside all units use. Both amounts
+//!   count as unchanged until they change by more than 1/[`COMMON_PART`] of the machine.
+//! - A unit is *short* if it is at its bound and under pressure. Signs of pressure are refaults (reads of pages that were
+//!   reclaimed before), memory stalls for more than 1/[`STALL_PART`] of the time, and growth of anonymous memory.
 //! - Cold pages count as unneeded, unless lending them lately turned out to be wrong ([`doubt`]).
-//! - What could be called back in time follows from the kinds of pages that the unit has, and from how fast such
+//! - How much could be called back in time follows from the kinds of pages that the unit has, and from how fast such
 //!   pages were reclaimed before ([`reclaim_rates`]).
-//! - Small movements are damped, so that a few pages more or less change no order.
+//! - Small changes are damped, so that a few pages more or less change no order.
 //!
-//! A machine that hands out frames itself knows all of this ([`exact`]).
+//! A machine that hands out frames itself knows all these facts ([`exact`]).
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -35,13 +35,13 @@ mod exact;
 #[cfg(test)]
 pub(super) use doubt::{DOUBT_NS, DOUBT_NS_MAX};
 
-/// Memory outside all units counts as unchanged while it moves by no more than 1/256 of the machine.
+/// Memory outside all units counts as unchanged until it changes by more than 1/256 of the machine.
 const COMMON_PART: u64 = 256;
 /// A unit that stalled on memory for more than 1/20 of the time is under pressure.
 const STALL_PART: u64 = 20;
 
 impl MemoryState {
-    /// The facts of all units, in frames. Remembers them for the next sample.
+    /// The facts of all units, in frames, by the unit's index. Remembers the sample, for comparison at the next one.
     pub(super) fn observe(&mut self, sample: Sample<'_>) -> Vec<Facts> {
         match sample.input.means.memory.frames {
             Some(frames) => self.observe_exact(sample, frames),
@@ -51,6 +51,7 @@ impl MemoryState {
 
     fn observe_live(&mut self, sample: Sample<'_>) -> Vec<Facts> {
         let Sample { now, input, facts, frame_bytes, .. } = sample;
+        // Small changes of the common parts are ignored: they would change every unit's entitlement.
         for (counted, reported) in [(&mut self.kernel, facts.kernel), (&mut self.shared, facts.shared)] {
             if counted.abs_diff(reported) > facts.total / COMMON_PART {
                 *counted = reported;
@@ -61,7 +62,7 @@ impl MemoryState {
         let promised_ns = input.contract.machine.call_back_memory_ns;
         let reclaim_ns = reliable(promised_ns.saturating_sub(detection_ns(input.contract)));
         let memory_is_owed = self.units.iter().any(|unit| unit.share.called_back);
-        // Free swap space is promised to one unit only.
+        // Each byte of free swap space counts for one unit only.
         let mut swap_left = facts.swap_free;
         let mut in_frames = vec![Facts::default(); self.units.len()];
         for (id, common) in [(UnitId::KERNEL, self.kernel), (UnitId::SHARED, self.shared)] {
@@ -72,10 +73,10 @@ impl MemoryState {
             let memory = facts.units.get(id.index()).copied().unwrap_or_default();
             let short = unit.is_short(memory, elapsed, frame_bytes);
             let waits = memory_is_owed && unit.known && unit.stalled(memory, elapsed);
-            unit.doubt(now, short, memory, frame_bytes);
+            unit.update_doubt(now, short, memory, frame_bytes);
             unit.damp(memory, facts.total, frame_bytes);
             let cold = if now < unit.doubted_until { 0 } else { cold(memory, facts, &mut swap_left) };
-            unit.follow_trial(now, short, memory, facts.total);
+            unit.update_trial(now, short, memory, facts.total);
             let reclaimable = self.reclaim_rates.curve(memory, facts);
             unit.callable = reclaimable.within(reclaim_ns);
             (unit.facts, unit.known, unit.short) = (memory, true, short);
@@ -105,24 +106,25 @@ impl UnitRecord {
         self.known && self.share.allowed > 0 && at_bound && (refaulted || stalled || grew)
     }
 
-    /// Whether the unit stalled on memory for more than a little of the time.
+    /// Whether the unit stalled on memory for more than 1/[`STALL_PART`] of the time since the last sample.
     fn stalled(&self, memory: UnitMemory, elapsed: Time) -> bool {
         memory.stalled_ns.saturating_sub(self.facts.stalled_ns) > elapsed / STALL_PART
     }
 
-    /// Follows what the unit uses and what it has packed, ignoring small movements.
+    /// Updates the damped amounts of memory that the unit uses and that it has packed in zram. Small changes are ignored.
     fn damp(&mut self, memory: UnitMemory, total: u64, frame_bytes: u64) {
         let tolerance = total / SLACK_PART;
         self.used = damped(self.used, memory.used, self.share.entitled, tolerance);
         if self.share.packed.abs_diff(memory.packed) > tolerance {
-            // In whole frames, like everything that becomes a bound: a kernel rounds other values.
+            // In whole frames, like every amount from which a bound is computed: a kernel would round other bounds.
             self.share.packed = memory.packed.div_ceil(frame_bytes) * frame_bytes;
         }
     }
 }
 
-/// Bytes that reclaiming all cold pages of a unit would free. Anonymous pages count only while they fit into
-/// `swap_left`, less what they take there.
+/// How many bytes would come free if all cold pages of a unit were reclaimed. Cold anonymous pages count only up to the
+/// free swap space `swap_left`, which is reduced by them. Where swap is compressed memory, the bytes that they would
+/// occupy there are subtracted.
 fn cold(memory: UnitMemory, facts: &MemoryFacts, swap_left: &mut u64) -> u64 {
     let anonymous = memory.cold_anonymous.min(*swap_left);
     *swap_left -= anonymous;
@@ -130,14 +132,15 @@ fn cold(memory: UnitMemory, facts: &MemoryFacts, swap_left: &mut u64) -> u64 {
     in_files.saturating_add(reclaim_rates::freed(anonymous, facts))
 }
 
-/// A unit's memory use, damped: up to twice the tolerance above the real use, but not above the entitlement if the
-/// real use is within that.
-fn damped(before: u64, used: u64, entitled: u64, tolerance: u64) -> u64 {
-    let fits = before >= used && before <= used.saturating_add(2 * tolerance);
+/// A unit's damped memory use, from the damped use at the last sample and the real use now. The damped use stays as it was
+/// while it exceeds the real use by at most twice the tolerance. It does not exceed the entitlement unless the real use
+/// does.
+fn damped(previous: u64, used: u64, entitled: u64, tolerance: u64) -> u64 {
+    let still_fits = previous >= used && previous <= used.saturating_add(2 * tolerance);
     if used > entitled {
-        if fits { before } else { used }
-    } else if fits && before <= entitled {
-        before
+        if still_fits { previous } else { used }
+    } else if still_fits && previous <= entitled {
+        previous
     } else {
         used.saturating_add(tolerance).min(entitled)
     }

@@ -1,44 +1,44 @@
 //! How many page frames each unit may use: the division of memory, as a pure function.
 //!
-//! Problem: frames that a unit leaves idle should serve a unit that is short of them, and be there again when their
-//! owner wants them. A frame that is called back may first have to be written to a disk, so ending a loan of memory
+//! Problem: frames that a unit leaves idle should serve another unit that is short of memory, and be available again when
+//! their owner wants them. A frame that is called back may first have to be written to a disk, so ending a loan of memory
 //! costs more than ending a loan of a CPU.
 //!
 //! Terms:
 //! - A unit's *entitlement* is what its tickets are worth of the frames that neither `kernel` nor `shared` uses.
-//! - Its *allowance* is what it may use: entitlement - lent + borrowed.
-//! - It is *short* if one of its requests was refused, or frames were taken from it, since the last sample.
-//! - It is *calm* after [`CALM_SAMPLES`] samples in a row at which it was present and not short. A unit that waits for
-//!   memory that others owe does not become calm.
+//! - A unit's *allowance* is what it may use: entitlement - lent + borrowed.
+//! - A unit is *short* if one of its requests was refused, or frames were reclaimed from it, since the last sample.
+//! - A unit is *calm* after [`CALM_SAMPLES`] samples in a row at which it was present and not short. A unit that waits for
+//!   memory that other units owe does not become calm.
 //! - *Cold* frames are in use but were not touched for long, on machines that can tell.
 //! - The *reserve threshold* is the number of idle frames that all lenders together keep.
 //! - The *excess* is what may be lent: idle frames of calm units, and frames to which no unit may be entitled, less
 //!   the reserve threshold.
 //!
 //! Algorithm, under `isolate`, at each sample:
-//! 1. What each unit leaves idle is worked out, and for how long it has been idle ([`idleness`](super::idleness)).
-//! 2. Each borrower gets a target, and its loan moves towards that ([`lend`](super::lend)). No more is lent than could
+//! 1. Find how many frames each unit leaves idle, and for how long they have been idle ([`idleness`](super::idleness)).
+//! 2. Give each borrower a target, and move its loan towards the target ([`lend`](super::lend)). Lend no more than could
 //!    be called back in time ([`terms`](super::terms)).
-//! 3. If loans then exceed the excess or a limit, the difference is called back at once
-//!    ([`call_back`](super::call_back)).
-//! 4. Lenders are chosen: unused frames before cold ones, and of each, those idle longest first.
+//! 3. If loans then exceed the excess or a limit, call back the difference at once ([`call_back`](super::call_back)).
+//! 4. Choose the lenders: unused frames before cold frames, and of either, those that were idle longest first.
 //!
 //! Under `smp`, every unit is allowed everything. Under `quota`, it is allowed its entitlement.
 //!
 //! Properties:
 //! - Allowances of the units sum to no more than what `kernel` and `shared` leave.
 //! - A unit that is short is allowed at least its entitlement from the next sample on. Any other unit is allowed at
-//!   least what it uses of its entitlement, less what is cold, and at least what it uses of its reservation.
+//!   least the part of its entitlement that it uses and that is not cold, and at least the used part of its reservation.
 //! - A unit that may not borrow is never allowed more than its entitlement. Limits hold, also those of enclosing units.
-//! - No unit lends or borrows more than the amount that its contract names, in whole frames. A percentage that
-//!   limits lending refers to its own entitlement; one that limits borrowing refers to the entitlement of its parent, or
-//!   to all that is divided.
+//! - No unit lends or borrows more than the amount that its contract names, in whole frames. A percentage that limits
+//!   lending refers to the unit's own entitlement. A percentage that limits borrowing refers to the entitlement of the
+//!   unit's parent or, for an outermost unit, to all divided memory.
 //! - With constant demands the allowances come to rest. The excess does not depend on what borrowers do with their
 //!   loans, so a loan is no reason to end itself.
 //!
 //! Limits:
-//! - A unit whose allowance sank exceeds it until its frames are paged out. The lender lives on the reserve meanwhile.
-//! - Siblings have no right of first refusal.
+//! - A unit whose allowance sank exceeds the new allowance until its frames are paged out. Meanwhile the lender uses the
+//!   reserve.
+//! - A unit's siblings have no prior claim to its idle frames.
 //! - An absent unit's frames (its page cache) stay as a loan until another unit is short.
 //!
 //! Source: seed 000, section 3.2 (limits, redistribution of idle less reserve), 2.2 (`kernel` and `shared` first), 2.3
@@ -58,28 +58,30 @@ use crate::tree::{self, Levels, lineage};
 
 pub use super::terms::Term;
 
-/// A unit lends nothing before it was present and not short at this many samples in a row: a unit that has just come,
-/// or just called its frames back, will want more.
+/// A unit lends nothing before it was present and not short at this many samples in a row. A unit that has just appeared,
+/// or has just called its frames back, will soon use more.
 pub const CALM_SAMPLES: u32 = 5;
 
-/// What a sample shows of one unit. The frames of `kernel` and `shared` are the facts of those units.
+/// The facts of one unit at a sample. The elements for the common parts `kernel` and `shared` hold the frames that these
+/// use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Facts {
-    /// Whether it has processes, sub-units left out.
+    /// Whether the unit has processes of its own, apart from those of its sub-units.
     pub present: bool,
-    /// Frames charged to it.
+    /// Frames charged to the unit.
     pub used: u64,
-    /// Of `used`, the frames that were not touched for long: they may be lent as if they were unused. 0 on a machine
-    /// that cannot tell.
+    /// The part of `used` that was not touched for long, and may be lent like unused frames. 0 on a machine that cannot
+    /// tell.
     pub cold: u64,
-    /// Whether one of its requests was refused, or frames were taken from it, since the last sample for either
+    /// Whether a request of the unit was refused, or frames were reclaimed from the unit, since the last sample of either
     /// [`Trigger`].
     pub short: bool,
-    /// Whether it waits for memory while others owe some that was called back.
+    /// Whether the unit stalls on memory while other units owe memory that was called back.
     pub waits: bool,
-    /// While it is on trial: the most frames that it may borrow.
+    /// The most frames that the unit may borrow during its trial; `None`: it is not on trial.
     pub on_trial: Option<u64>,
-    /// How many frames could be called back from it within a time, if from no other unit; `None`: any number at once.
+    /// How many frames could be called back from the unit, by time, if no other unit gave anything back; `None`: any number
+    /// at once.
     pub callable: Option<ReclaimCurve>,
 }
 
@@ -88,7 +90,7 @@ pub struct Facts {
 pub enum Trigger {
     /// A period ended: loans may grow.
     Period,
-    /// A unit needs frames before the period ends: loans are only called back.
+    /// A unit needs frames before the period ends: loans may only shrink.
     CallBack,
 }
 
@@ -98,7 +100,7 @@ pub struct Input<'a> {
     /// The contract. Its absolute amounts of memory are converted to frames: reservations and the reserve rounded up,
     /// limits and amounts of loans down.
     pub contract: &'a Contract,
-    /// What units hold of memory. They consider the same units present as `units`.
+    /// The units' shares of memory. The units that are active in `rights` are those that are present in `units`.
     pub rights: &'a Rights,
     /// Frames of the machine.
     pub frames: u64,
@@ -110,27 +112,30 @@ pub struct Input<'a> {
     pub now: Time,
     /// Why memory is divided now.
     pub trigger: Trigger,
-    /// The part of a promised call-back time that passes before the call-back begins and before its end is seen.
+    /// The part of a promised call-back time that is not available for reclaim: the delays until a shortage, and then its
+    /// end, are noticed.
     pub delay_ns: Time,
-    /// Frames that each unit may borrow before others, by its credit ([`crate::credits`]); missing units have none.
+    /// The frames that each unit may borrow before other units, by its credit ([`crate::credits`]); 0 for missing units.
     pub first: &'a [u64],
 }
 
-/// What is remembered between samples: who was allowed what, and what decides whether a unit may lend.
+/// What is remembered between samples, by unit: the allowances, and what decides whether a unit may lend.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LoanBook {
-    /// What each unit was allowed.
+    /// The allowances at the last sample.
     allowed: Vec<u64>,
     /// At how many samples in a row each unit was present and not short.
     calm: Vec<u32>,
     /// For how long each unit has left frames idle.
     idleness: Vec<Idleness>,
-    /// Units that were short at a sample between two periods: that counts at the period's end too.
+    /// Whether each unit was short at the last sample, if that was between two periods. The unit then counts as short at the
+    /// next sample, too.
     short: Vec<bool>,
 }
 
 impl LoanBook {
-    /// Forgets the units that the contract no longer has: an old allowance is no loan of the next unit with that number.
+    /// Forgets the units that the contract no longer has. Otherwise the old allowance would count as a loan of the next unit
+    /// with the same number.
     pub(super) fn forget_gone(&mut self, contract: &Contract) {
         for id in &contract.vacant {
             if let Some(allowed) = self.allowed.get_mut(id.index()) {
@@ -149,31 +154,30 @@ impl LoanBook {
 /// How many frames a unit may use, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Allowance {
-    /// What its own processes are entitled to.
+    /// The entitlement of the unit's own processes.
     pub entitled: u64,
-    /// What is reserved of the entitlement of the unit and its sub-units.
+    /// The reserved part of the entitlement of the unit, sub-units included.
     pub reserved: u64,
-    /// What it lends.
+    /// Frames that the unit lends.
     pub lent: u64,
-    /// What it borrows.
+    /// Frames that the unit borrows.
     pub borrowed: u64,
-    /// What it may use: entitled - lent + borrowed, or every frame of the machine if it is unrestricted.
+    /// Frames that the unit may use: entitled - lent + borrowed, or every frame of the machine if the unit is unrestricted.
     pub allowed: u64,
-    /// The time within which all that it lends is to be back, in nanoseconds; `None`: it lends nothing.
+    /// The time within which all that the unit lends must be back, in nanoseconds; `None`: the unit lends nothing.
     pub within_ns: Option<Time>,
-    /// The most that it could be lent, given the time that call-backs take, if no other unit borrowed; `None`: any
-    /// amount.
+    /// The largest loan that could be called back from the unit in time if no other unit borrowed; `None`: any amount.
     pub callable: Option<u64>,
-    /// Why.
+    /// The reason for the allowance.
     pub because: Because,
 }
 
-/// What was decided.
+/// The result of a division.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shares {
     /// One per unit of the contract.
     pub allowances: Vec<Allowance>,
-    /// What is lent, by the time within which it is to be back, the shortest first.
+    /// Loans by the time within which they must be back, the shortest first.
     pub terms: Vec<Term>,
     /// Whether loans are as large as could be called back in time.
     pub full: bool,
@@ -181,44 +185,44 @@ pub struct Shares {
     pub spent: bool,
 }
 
-/// Why a unit is allowed what it is.
+/// The reason for a unit's allowance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Because {
-    /// A common part: never restricted.
+    /// The unit is a common part, which is never restricted.
     Common,
     /// The scheme restricts no unit, or lends nothing.
     Scheme(Scheme),
-    /// It uses its entitlement, or is not calm yet.
+    /// The unit uses its entitlement, or is not calm yet.
     Entitled,
-    /// Others use what it leaves idle.
+    /// Other units borrow idle frames of the unit.
     Lends,
-    /// It was short while it lent, and has its whole entitlement again.
+    /// The unit was short while it lent, and has its whole entitlement again.
     CalledBack {
-        /// Frames that it has again.
+        /// Frames that the unit got back.
         frames: u64,
     },
-    /// It borrows.
+    /// The unit borrows.
     Borrows,
-    /// It borrows before others, since it lent before.
+    /// The unit borrows before other units, since it lent before.
     BorrowsFirst,
-    /// It borrows as much as could be called back in time.
+    /// The unit borrows as much as could be called back in time.
     BorrowsInTime,
-    /// It gave back a part of its loan, on trial.
+    /// The unit's loan is smaller for a trial.
     OnTrial,
-    /// It gave back a part of its loan: the owner or other units needed it, or it did not use it.
+    /// The unit gave back a part of its loan, since the owner or other units needed that part, or the unit did not use it.
     GaveBack {
-        /// Frames that it gave back.
+        /// Frames that the unit gave back.
         frames: u64,
     },
-    /// It is short, but may not borrow.
+    /// The unit is short, but may not borrow.
     MayNotBorrow,
-    /// It is short, but at a limit: its own or an enclosing unit's.
+    /// The unit is short, but at a limit: its own or an enclosing unit's.
     Limit,
-    /// It is short, and no unit has anything to lend.
+    /// The unit is short, and no unit has anything to lend.
     NothingIdle,
 }
 
-/// Decides what every unit is allowed from now on.
+/// Divides the frames: decides the allowance of every unit from now on. Returns the book for the next step, too.
 #[must_use]
 pub fn step(loans: LoanBook, input: Input<'_>) -> (LoanBook, Shares) {
     let mut division = Division::new(loans, input);
@@ -247,18 +251,18 @@ pub(super) struct Division<'a> {
     pub(super) input: Input<'a>,
     pub(super) facts: Vec<Facts>,
     pub(super) entitlement: Entitlement,
-    /// What each unit was allowed before; the entitlement of a unit that has come since.
-    pub(super) before: Vec<u64>,
+    /// The allowances at the last sample; for a unit that is new since then, its entitlement.
+    pub(super) previously_allowed: Vec<u64>,
     pub(super) calm: Vec<u32>,
     pub(super) idleness: Vec<Idleness>,
-    /// When what is lent is to be back.
+    /// The classes of the idle frames by call-back time.
     pub(super) terms: Terms,
     /// Frames that neither `kernel` nor `shared` uses.
     pub(super) divided: u64,
-    /// The same, as the capacity to which amounts of the contract refer.
+    /// `divided` as the capacity to which amounts of the contract refer.
     pub(super) capacity: Capacity,
     pub(super) levels: Levels,
-    /// What each unit may borrow before others, sub-units included.
+    /// Frames that each unit may borrow before other units, sub-units included.
     pub(super) first: Vec<u64>,
 }
 
@@ -275,9 +279,9 @@ impl<'a> Division<'a> {
         let divided = input.frames.saturating_sub(common);
         let capacity = Capacity::Pieces { total: divided, bytes: input.frame_bytes };
         let entitlement = input.rights.to_part(Resource::Memory, capacity).all();
-        let mut before = loans.allowed;
-        before.truncate(facts.len());
-        before.extend_from_slice(&entitlement.own[before.len()..]);
+        let mut previously_allowed = loans.allowed;
+        previously_allowed.truncate(facts.len());
+        previously_allowed.extend_from_slice(&entitlement.own[previously_allowed.len()..]);
         let calm_before = |id: UnitId| loans.calm.get(id.index()).copied().unwrap_or_default();
         let calm = contract.ids().map(|id| calm(facts[id.index()], calm_before(id), input.trigger)).collect();
         let levels = Levels::of(contract);
@@ -287,7 +291,7 @@ impl<'a> Division<'a> {
             input,
             facts,
             entitlement,
-            before,
+            previously_allowed,
             calm,
             idleness,
             terms,
@@ -301,7 +305,8 @@ impl<'a> Division<'a> {
         division
     }
 
-    pub(super) fn nothing(&self) -> Vec<u64> {
+    /// 0 for each unit.
+    pub(super) fn zeros(&self) -> Vec<u64> {
         vec![0; self.facts.len()]
     }
 
@@ -311,6 +316,7 @@ impl<'a> Division<'a> {
         self.input.contract.ids().map(value).collect()
     }
 
+    /// The allowances under `smp`: every frame of the machine for each unit.
     fn unrestricted(&self) -> Vec<Allowance> {
         let mut allowances = self.entitlements(|_| Because::Scheme(Scheme::Smp));
         for allowance in &mut allowances {
@@ -319,7 +325,7 @@ impl<'a> Division<'a> {
         allowances
     }
 
-    /// The allowances without loans.
+    /// The allowances without loans: each unit's entitlement, and every frame of the machine for the common parts.
     fn entitlements(&self, because: impl Fn(UnitId) -> Because) -> Vec<Allowance> {
         let allowance = |id: UnitId| {
             let (lent, borrowed, within_ns, callable) = (0, 0, None, None);
@@ -343,27 +349,31 @@ impl<'a> Division<'a> {
         self.input.contract.ids().map(allowance).collect()
     }
 
-    /// The allowances with loans: what is idle is lent, and called back when its owner is short.
+    /// The division with loans: idle frames are lent, and called back when their owner is short.
     fn with_loans(&mut self) -> Shares {
+        // How much may be lent, and to be back by when.
         let idle = self.per_unit(|id| self.idle(id));
         self.terms = self.loan_terms(&idle);
         let excess = self.excess(&idle);
 
-        let rooms = self.rooms();
-        let targets = self.targets(excess, &rooms);
+        // Loans on the way to their targets. Called-back frames return at once, not step by step.
+        let headroom = self.headroom();
+        let targets = self.targets(excess, &headroom);
         let current = self.per_unit(|id| self.current_loan(id));
         let mut loans = self.next_loans(&current, &targets);
-
         self.call_back(&mut loans, &targets, excess);
 
+        // The other side of the loans: which owners lend the frames.
         let lent = self.lenders(&loans, &idle);
         debug_assert!(
             lent.frames.iter().zip(&idle).all(|(lent, idle)| lent <= idle),
             "only idle frames are lent"
         );
+        // Two frames more or less are rounding.
         let spent = loans.iter().sum::<u64>() + 2 > excess;
         let full = !spent && self.terms.are_full(&loans, 2);
-        let outcome = Outcome { current: &current, loans: &loans, lent: &lent.frames, rooms: &rooms, full };
+        let outcome =
+            Outcome { current: &current, loans: &loans, lent: &lent.frames, headroom: &headroom, full };
         let mut allowances = self.entitlements(|id| self.because(id, outcome));
         for id in self.input.contract.held() {
             let (i, allowance) = (id.index(), &mut allowances[id.index()]);
@@ -380,20 +390,21 @@ impl<'a> Division<'a> {
         parent.map_or(self.divided, |id| self.entitlement.value(id))
     }
 
-    /// What a unit uses beyond its entitlement.
-    pub(super) fn beyond(&self, unit: UnitId) -> u64 {
+    /// Frames that a unit uses beyond its entitlement.
+    pub(super) fn use_beyond_entitlement(&self, unit: UnitId) -> u64 {
         self.facts[unit.index()].used.saturating_sub(self.entitlement.own(unit))
     }
 
+    /// The reason to report for a unit's allowance. The first reason that applies counts.
     fn because(&self, unit: UnitId, outcome: Outcome<'_>) -> Because {
-        let Outcome { current, loans, lent, rooms, full } = outcome;
+        let Outcome { current, loans, lent, headroom, full } = outcome;
         let i = unit.index();
         let (facts, own) = (self.facts[i], self.entitlement.own(unit));
         if lent[i] > 0 {
             return Because::Lends;
         }
-        if facts.short && self.before[i] < own {
-            return Because::CalledBack { frames: own - self.before[i] };
+        if facts.short && self.previously_allowed[i] < own {
+            return Because::CalledBack { frames: own - self.previously_allowed[i] };
         }
         if loans[i] < current[i] && facts.on_trial.is_some() {
             return Because::OnTrial;
@@ -406,41 +417,44 @@ impl<'a> Division<'a> {
             _ if loans[i] > 0 && self.own_first(unit) > 0 => Because::BorrowsFirst,
             _ if loans[i] > 0 => Because::Borrows,
             false => Because::Entitled,
-            true if self.may_borrow(unit) == 0 => Because::MayNotBorrow,
-            true if self.is_limited(unit, rooms) => Because::Limit,
+            true if self.borrow_max(unit) == 0 => Because::MayNotBorrow,
+            true if self.is_limited(unit, headroom) => Because::Limit,
             true => Because::NothingIdle,
         }
     }
 
-    /// Whether a unit or one that encloses it has no room for a loan.
-    fn is_limited(&self, unit: UnitId, rooms: &[u64]) -> bool {
-        lineage(self.input.contract, unit).any(|id| rooms[id.index()] == 0)
+    /// Whether a unit, or a unit that encloses it, has no headroom for a loan.
+    fn is_limited(&self, unit: UnitId, headroom: &[u64]) -> bool {
+        lineage(self.input.contract, unit).any(|id| headroom[id.index()] == 0)
     }
 }
 
-/// What was decided about loans, by unit.
+/// The decisions about loans, from which the reasons follow. Slices are by unit.
 #[derive(Clone, Copy)]
 struct Outcome<'a> {
-    /// Loans before this division, and from now on.
+    /// Loans before this division.
     current: &'a [u64],
+    /// Loans from now on.
     loans: &'a [u64],
     lent: &'a [u64],
-    rooms: &'a [u64],
+    headroom: &'a [u64],
+    /// Whether loans are as large as could be called back in time.
     full: bool,
 }
 
-/// At how many samples in a row a unit was present and not short, this one included.
-fn calm(facts: Facts, before: u32, trigger: Trigger) -> u32 {
+/// At how many samples in a row a unit was present and not short, from this sample and the count at the previous one.
+/// Samples between periods leave the count as it is.
+fn calm(facts: Facts, previous: u32, trigger: Trigger) -> u32 {
     match trigger {
         _ if facts.short || !facts.present => 0,
-        // What it called back is not there yet. It may be far from its bound, and will want all of that.
-        _ if facts.waits && before < CALM_SAMPLES => 0,
-        Trigger::Period => before.saturating_add(1),
-        Trigger::CallBack => before,
+        // The unit still waits for memory that it called back. It may look idle, but will use all of that memory.
+        _ if facts.waits && previous < CALM_SAMPLES => 0,
+        Trigger::Period => previous.saturating_add(1),
+        Trigger::CallBack => previous,
     }
 }
 
-/// A permission with its amount in frames, rounded down to nothing if less than a frame.
+/// A permission with its amount in frames, rounded down.
 pub(super) fn in_whole_frames(permission: Permission, frame_bytes: u64) -> Permission {
     permission.map(|amount| match amount {
         Amount::Absolute(bytes) => Amount::Absolute(bytes / frame_bytes.max(1)),

@@ -1,24 +1,24 @@
-//! What a unit leaves idle, and for how long it has done so.
+//! How much memory a unit leaves idle, and for how long it has been idle.
 //!
 //! Problem: an owner may be held up in proportion to the time for which it left memory idle. A unit that needs 100 MiB
-//! every second and 1 GiB once a day left most of that idle for hours, and 100 MiB for no second. So every piece of
-//! its memory has its own idle time.
+//! every second and 1 GiB once a day leaves most of the 1 GiB idle for hours, but 100 MiB never for even a second. So every
+//! piece of a unit's memory has its own idle time.
 //!
-//! What is idle: the part of a calm unit's entitlement that it does not use, or that is cold and not reserved, if the
-//! unit may lend. A unit may exceed its entitlement by no more than its cold frames. While other units are short or
-//! borrow, it then counts as using exactly its entitlement, with the rest of its cold frames inside. So it gives up
-//! what is beyond its entitlement before it lends what is cold.
+//! Idle frames are the part of a calm unit's entitlement that the unit does not use, or that is cold and not reserved, if
+//! the unit may lend. A special rule holds for a unit that exceeds its entitlement by no more than its cold frames. While
+//! other units are short or borrow, such a unit counts as using exactly its entitlement, with the remaining cold frames
+//! inside. So the unit gives up its frames beyond the entitlement before it lends cold frames.
 //!
-//! For how long: what a unit needed within a time is the maximum over the samples in that time. Only the *peaks* are
-//! kept: samples after which the unit never needed as much again. From one peak to the next the unit needed less, so
-//! what lies between the two has been idle since the earlier one.
+//! Idle time: a unit's need in an interval is the maximum over the samples in that interval. Only the *peaks* are kept:
+//! samples after which the unit never needed as much again. Between one peak and the next the unit needed less, so the
+//! difference between the two peaks has been idle since the earlier one.
 //!
 //! Example: a unit of 100 frames needed 80 until 10 s, 30 until 40 s, and 10 since. At 60 s, 20 of its frames have
-//! been idle for as long as it has been sampled, 50 for 50 s, and 20 for 20 s.
+//! been idle since the first sample, 50 for 50 s, and 20 for 20 s.
 //!
 //! Properties (tested):
 //! - No piece counts as idle for longer than the unit did without it.
-//! - Pieces add up to what the unit does not need now, rounded.
+//! - Pieces sum to the frames that the unit does not need now, rounded.
 //! - There are at most [`GRAINS`] + 2 peaks.
 
 use alloc::vec::Vec;
@@ -32,17 +32,17 @@ use crate::tree::lineage;
 /// Needs are rounded up to multiples of 1/256 of the divided memory.
 const GRAINS: u64 = 256;
 
-/// What a unit needed, and when it last needed that.
+/// A number of frames that a unit needed, and when it last needed that number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Peak {
     needed: u64,
     at: Time,
 }
 
-/// The peaks of a unit's needs. Without samples there are no peaks, and nothing counts as idle.
+/// The peaks of a unit's needs. Without samples there are no peaks, and all memory has an idle time of 0.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Idleness {
-    /// Each later, and lower, than the one before.
+    /// In order of time: each peak is later and lower than the previous one.
     peaks: Vec<Peak>,
 }
 
@@ -54,7 +54,8 @@ pub(super) struct Piece {
 }
 
 impl Division<'_> {
-    /// The frames that may be lent: all that is idle and unowned, less the reserve threshold.
+    /// How many frames may be lent in all: the units' idle frames and those that no unit is entitled to, less the reserve
+    /// threshold.
     pub(super) fn excess(&self, idle: &[u64]) -> u64 {
         let lendable = idle.iter().sum::<u64>() + self.entitlement.unheld;
         let reserve = Some(self.input.contract.machine.reserve);
@@ -62,19 +63,19 @@ impl Division<'_> {
         lendable.saturating_sub(reserve)
     }
 
-    /// What a unit may lend. A unit that needs more than its entitlement lends nothing, even if the rest is cold. What
-    /// is reserved and in use is not lent, cold or not.
+    /// The frames that a unit may lend. A unit that needs more than its entitlement lends nothing, even if some of its
+    /// memory is cold. Reserved frames that are in use are not lent, cold or not.
     pub(super) fn idle(&self, unit: UnitId) -> u64 {
-        self.left_of_own(unit, self.needed(unit))
+        self.lendable(unit, self.needed(unit))
     }
 
     /// The part of [`idle`](Self::idle) that is unused, not merely cold.
     pub(super) fn unused(&self, unit: UnitId) -> u64 {
-        self.left_of_own(unit, self.facts[unit.index()].used)
+        self.lendable(unit, self.facts[unit.index()].used)
     }
 
-    /// What a unit may lend if it needs `needed` frames.
-    fn left_of_own(&self, unit: UnitId, needed: u64) -> u64 {
+    /// The frames that a unit may lend if it needs `needed` frames.
+    fn lendable(&self, unit: UnitId, needed: u64) -> u64 {
         let own = self.entitlement.own(unit);
         let most = self.lend_permission(unit).most(own);
         if self.may_lend(unit) { own.saturating_sub(needed).min(most) } else { 0 }
@@ -84,19 +85,21 @@ impl Division<'_> {
         self.calm[unit.index()] >= CALM_SAMPLES && self.lend_permission(unit).allows()
     }
 
-    /// What a unit may lend, by the contract.
+    /// The contract's permission for a unit to lend, in frames.
     fn lend_permission(&self, unit: UnitId) -> Permission {
         in_whole_frames(self.input.contract.unit(unit).lend.memory, self.input.frame_bytes)
     }
 
-    /// The part of its entitlement that a unit needs.
+    /// The frames that a unit needs: those in use that are not cold, and at least the used part of its reservation. Cold
+    /// frames count as needed in a unit that exceeds its entitlement.
     fn needed(&self, unit: UnitId) -> u64 {
         let facts = self.facts[unit.index()];
-        let cold = if self.beyond(unit) > 0 { 0 } else { facts.cold };
+        let cold = if self.use_beyond_entitlement(unit) > 0 { 0 } else { facts.cold };
         facts.used.saturating_sub(cold).max(facts.used.min(self.reserved(unit)))
     }
 
-    /// The hard part of the entitlement of a unit's own processes, by its own reservation or one around it.
+    /// The reserved part of the entitlement of a unit's own processes: by the unit's own reservation or by an enclosing
+    /// unit's, whichever gives more.
     fn reserved(&self, unit: UnitId) -> u64 {
         let hard_part = |id: UnitId| {
             let (value, hard) = (self.entitlement.value(id), self.entitlement.hard(id));
@@ -106,29 +109,30 @@ impl Division<'_> {
         lineage(self.input.contract, unit).map(hard_part).max().unwrap_or(0)
     }
 
-    /// While other units are short or borrow, a unit that could lend and exceeds its entitlement gives up the excess,
-    /// if that much of its memory is cold.
+    /// Cold frames beyond a unit's entitlement count as unused if the unit may lend and other units are short or borrow. So
+    /// the unit's next allowance does not include those frames.
     pub(super) fn give_up_cold(&mut self) {
         let contract = self.input.contract;
-        let takes = |id: UnitId| {
-            let borrows = self.before[id.index()] > self.entitlement.own(id);
+        let is_borrower = |id: UnitId| {
+            let borrows = self.previously_allowed[id.index()] > self.entitlement.own(id);
             self.borrow_permission(id).allows() && (self.facts[id.index()].short || borrows)
         };
-        let takers: Vec<bool> = contract.ids().map(|id| !id.is_common() && takes(id)).collect();
-        let count = takers.iter().filter(|takes| **takes).count();
+        let borrowers: Vec<bool> = contract.ids().map(|id| !id.is_common() && is_borrower(id)).collect();
+        let count = borrowers.iter().filter(|borrows| **borrows).count();
         for id in contract.held() {
-            let (beyond, other_takers) = (self.beyond(id), count - usize::from(takers[id.index()]));
-            let gives_up = other_takers > 0 && self.may_lend(id);
+            let other_borrowers = count - usize::from(borrowers[id.index()]);
+            let gives_up = other_borrowers > 0 && self.may_lend(id);
+            let excess_use = self.use_beyond_entitlement(id);
             let facts = &mut self.facts[id.index()];
-            if gives_up && beyond > 0 && facts.cold >= beyond {
-                facts.used -= beyond;
-                facts.cold -= beyond;
+            if gives_up && excess_use > 0 && facts.cold >= excess_use {
+                facts.used -= excess_use;
+                facts.cold -= excess_use;
             }
         }
     }
 
-    /// Notes what each unit needs. A lender that is short may need all that it lent. An absent unit leaves nothing idle,
-    /// so that it begins anew when it comes.
+    /// Records how many frames each unit needs. A lender that is short may need its whole entitlement. The history of an
+    /// absent unit is forgotten, so that no memory counts as long idle when the unit appears again.
     pub(super) fn note_needs(&mut self) {
         self.idleness.resize_with(self.facts.len(), Idleness::default);
         for id in self.input.contract.held() {
@@ -145,10 +149,10 @@ impl Division<'_> {
 }
 
 impl Idleness {
-    /// Notes that the unit needs `needed` of `divided` frames.
+    /// Records that the unit needs `needed` of `divided` frames.
     pub(super) fn note(&mut self, now: Time, needed: u64, divided: u64) {
         if self.peaks.is_empty() {
-            // What it needed before is unknown.
+            // The unit's need before the first sample is unknown.
             self.peaks.push(Peak { needed: u64::MAX, at: now });
         }
         let grain = (divided / GRAINS).max(1);
@@ -159,7 +163,7 @@ impl Idleness {
         self.peaks.push(Peak { needed, at: now });
     }
 
-    /// Counts nothing as idle: the unit may need all that it has.
+    /// Forgets all peaks, so that the unit's memory has an idle time of 0.
     pub(super) fn forget(&mut self) {
         self.peaks.clear();
     }
@@ -175,7 +179,7 @@ impl Idleness {
                 above = below;
             }
         }
-        // What was rounded up, and what turned out idle only now.
+        // Frames that rounding counted as needed, and frames that have become idle only now.
         if needed < above {
             pieces.push(Piece { frames: above - needed, idle_ns: 0 });
         }

@@ -1,12 +1,13 @@
-//! Who is lent how much of the idle memory.
+//! Which unit borrows how much of the idle memory.
 //!
 //! Algorithm:
-//! - Each borrower has a *target*. The excess is dealt down the tree by tickets, among the units that may borrow.
-//!   What units may borrow *first*, since they lent before, is dealt before the rest, in proportion to that.
+//! - Each borrower has a *target*. The excess is divided down the tree of units, among those that may borrow. Units that
+//!   lent before have credits: the frames that these pay for come *first*, divided in proportion to the credits. The rest
+//!   of the excess is divided by tickets.
 //! - No unit gets more than its limit, its permission to borrow, or what could be called back from it in time. A unit
 //!   that is not short gets no more than it uses now.
 //! - A loan grows towards its target by at most 1/[`GROWTH_PART`] of the divided frames a period. A borrower that does
-//!   not use a loan gives it back at the same pace.
+//!   not use its loan gives it back at the same pace.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -16,44 +17,45 @@ use commonhold_contract::{DEFAULT_TICKETS, Permission, Resource, UnitId};
 use super::frames::{Division, Trigger, in_whole_frames};
 use crate::rights::share::split_capped;
 
-/// At one sample a loan grows by at most 1/16 of the divided frames: a lender that comes back soon finds most of its
-/// frames clean and free.
+/// In one period a loan grows by at most 1/16 of the divided frames. So a lender that soon wants its memory back finds
+/// most of its frames clean and free.
 const GROWTH_PART: u64 = 16;
 
 impl Division<'_> {
-    /// Each borrower's target: its part of the excess, if that could be called back in time.
-    pub(super) fn targets(&self, excess: u64, rooms: &[u64]) -> Vec<u64> {
-        let mut targets = self.nothing();
-        self.deal(None, excess, rooms, &mut targets);
-        self.fit_in_time(&mut targets, &self.nothing());
+    /// Each borrower's target: its part of the excess, cut to what could be called back in time.
+    pub(super) fn targets(&self, excess: u64, headroom: &[u64]) -> Vec<u64> {
+        let mut targets = self.zeros();
+        self.deal(None, excess, headroom, &mut targets);
+        self.fit_in_time(&mut targets, &self.zeros());
         targets
     }
 
     /// The next size of each loan, on the way from its current size to its target.
     pub(super) fn next_loans(&self, current: &[u64], targets: &[u64]) -> Vec<u64> {
-        // What a borrower uses it keeps until another unit needs it. A loan that was just made is kept for a period, so
-        // that the unit can use it.
+        // A borrower keeps the used part of its loan until another unit needs that part. A new loan is kept for a period,
+        // so that the unit has time to use it.
         let in_use = |id: UnitId| match self.input.trigger {
-            Trigger::Period => self.beyond(id),
+            Trigger::Period => self.use_beyond_entitlement(id),
             Trigger::CallBack => current[id.index()],
         };
         let mut keep = self.per_unit(|id| targets[id.index()].max(in_use(id).min(self.callable(id))));
         self.fit_in_time(&mut keep, targets);
-        // What exceeds a permission or a trial's maximum comes back at once, like what exceeds a limit.
+        // The part of a loan that exceeds a permission or a trial's maximum comes back at once, not step by step.
         let next = |id: UnitId| {
             let i = id.index();
-            let next = self.towards(current[i], targets[i], keep[i]);
-            next.min(self.may_borrow(id)).min(self.trial_max(id))
+            let next = self.one_step(current[i], targets[i], keep[i]);
+            next.min(self.borrow_max(id)).min(self.trial_max(id))
         };
         let mut loans = self.per_unit(next);
-        // A loan grows as fast as another shrinks. Until the latter has come back, the former waits.
+        // If one loan grows while another shrinks, both may not fit in time together. Then the growth is cut.
         let shrunk: Vec<u64> = loans.iter().zip(current).map(|(loan, current)| *loan.min(current)).collect();
         self.fit_in_time(&mut loans, &shrunk);
         loans
     }
 
-    /// A loan's next size, from its current size, its target, and what is kept of it unless a unit calls back.
-    fn towards(&self, current: u64, target: u64, keep: u64) -> u64 {
+    /// A loan's next size: one step up towards its target, or one step down towards `keep`, the part of the loan that is
+    /// kept unless a unit calls back.
+    fn one_step(&self, current: u64, target: u64, keep: u64) -> u64 {
         let step = (self.divided / GROWTH_PART).max(1);
         match self.input.trigger {
             Trigger::Period if current < target => target.min(current + step),
@@ -62,34 +64,37 @@ impl Division<'_> {
         }
     }
 
-    /// What a unit has on loan. If its entitlement sank, the difference counts as a loan at first.
+    /// The size of a unit's loan before this division. If the unit's entitlement sank, the difference counts as a loan at
+    /// first. A loan that the unit does not need counts as 0.
     pub(super) fn current_loan(&self, unit: UnitId) -> u64 {
-        let just_lent = self.input.trigger == Trigger::CallBack && self.idle(unit) == 0;
-        let needs = just_lent || self.facts[unit.index()].short || self.beyond(unit) > 0;
-        let loan = self.before[unit.index()].saturating_sub(self.entitlement.own(unit));
-        if needs && self.may_borrow(unit) > 0 { loan } else { 0 }
+        let may_use_soon = self.input.trigger == Trigger::CallBack && self.idle(unit) == 0;
+        let needs_loan =
+            may_use_soon || self.facts[unit.index()].short || self.use_beyond_entitlement(unit) > 0;
+        let loan = self.previously_allowed[unit.index()].saturating_sub(self.entitlement.own(unit));
+        if needs_loan && self.borrow_max(unit) > 0 { loan } else { 0 }
     }
 
-    /// What a unit could use on loan.
-    fn want(&self, unit: UnitId) -> u64 {
+    /// How many frames a unit's own processes could use on loan.
+    fn loan_wanted(&self, unit: UnitId) -> u64 {
         let facts = self.facts[unit.index()];
         // A lender that is short gets its own frames back before it borrows.
-        let wants_more = facts.short && self.before[unit.index()] >= self.entitlement.own(unit);
-        let max = self.callable(unit).min(self.may_borrow(unit)).min(self.trial_max(unit));
+        let wants_more = facts.short && self.previously_allowed[unit.index()] >= self.entitlement.own(unit);
+        let max = self.callable(unit).min(self.borrow_max(unit)).min(self.trial_max(unit));
         match (facts.present, wants_more) {
             (false, _) => 0,
             (true, true) => max,
-            (true, false) => self.beyond(unit).min(max),
+            (true, false) => self.use_beyond_entitlement(unit).min(max),
         }
     }
 
-    /// What a unit may borrow, by the contract.
+    /// The contract's permission for a unit to borrow, in frames.
     pub(super) fn borrow_permission(&self, unit: UnitId) -> Permission {
         in_whole_frames(self.input.contract.unit(unit).borrow.memory, self.input.frame_bytes)
     }
 
-    /// The most that a unit may borrow. An amount that covers all that is divided is unlimited.
-    pub(super) fn may_borrow(&self, unit: UnitId) -> u64 {
+    /// The most frames that the contract lets a unit borrow; 0: it may not borrow. An amount that covers all divided memory
+    /// counts as unlimited (`u64::MAX`).
+    pub(super) fn borrow_max(&self, unit: UnitId) -> u64 {
         let most = self.borrow_permission(unit).most(self.parent_value(unit));
         if most > 0 && most >= self.divided { u64::MAX } else { most }
     }
@@ -98,65 +103,66 @@ impl Division<'_> {
         self.facts[unit.index()].on_trial.unwrap_or(u64::MAX)
     }
 
-    /// What could be called back from a unit in time, if from no other.
+    /// The most frames that a unit could borrow so that they come back in time, if no other unit borrowed.
     fn callable(&self, unit: UnitId) -> u64 {
         self.terms.loan_max(unit).unwrap_or(u64::MAX)
     }
 
-    /// What a unit's limit leaves for loans to it and its sub-units; `None`: it has no limit.
-    pub(super) fn room_below_limit(&self, unit: UnitId) -> Option<u64> {
+    /// How many frames a unit and its sub-units may borrow by the unit's limit; `None`: the unit has no limit.
+    pub(super) fn headroom_below_limit(&self, unit: UnitId) -> Option<u64> {
         let limit = self.input.contract.unit(unit).limit.memory;
         let most = self.capacity.weigh(limit, self.parent_value(unit))?;
         Some(most.saturating_sub(self.entitlement.value(unit)))
     }
 
-    /// What could be lent to each unit, sub-units included.
-    pub(super) fn rooms(&self) -> Vec<u64> {
-        let mut rooms = self.per_unit(|id| self.want(id));
-        // A parent precedes its children, so going backwards sums their wants first.
+    /// The most that could be lent to each unit, sub-units included: what they could use, up to their limits.
+    pub(super) fn headroom(&self) -> Vec<u64> {
+        let mut headroom = self.per_unit(|id| self.loan_wanted(id));
+        // A parent precedes its children, so going backwards sums the children's headroom first.
         for id in self.input.contract.held().rev() {
-            let room = rooms[id.index()].min(self.room_below_limit(id).unwrap_or(u64::MAX));
-            rooms[id.index()] = room;
+            let own_headroom = headroom[id.index()].min(self.headroom_below_limit(id).unwrap_or(u64::MAX));
+            headroom[id.index()] = own_headroom;
             if let Some(parent) = self.input.contract.unit(id).parent {
-                rooms[parent.index()] = rooms[parent.index()].saturating_add(room);
+                headroom[parent.index()] = headroom[parent.index()].saturating_add(own_headroom);
             }
         }
-        rooms
+        headroom
     }
 
-    /// Deals `amount` by tickets among the units of one level and the own processes of the unit around them, then on to
-    /// their sub-units.
-    fn deal(&self, level: Option<UnitId>, amount: u64, rooms: &[u64], targets: &mut [u64]) {
-        let has_room = |id: &UnitId| rooms[id.index()] > 0 && amount > 0;
-        let units: Vec<UnitId> = self.levels.at(level).iter().copied().filter(has_room).collect();
+    /// Divides `amount` among the units directly inside the unit `level` and that unit's own processes; among the outermost
+    /// units if `level` is `None`. Then divides each unit's part among the units inside it.
+    fn deal(&self, level: Option<UnitId>, amount: u64, headroom: &[u64], targets: &mut [u64]) {
+        let has_headroom = |id: &UnitId| headroom[id.index()] > 0 && amount > 0;
+        let units: Vec<UnitId> = self.levels.at(level).iter().copied().filter(has_headroom).collect();
         let mut tickets: Vec<u64> =
             units.iter().map(|id| self.input.rights.tickets(*id, Resource::Memory)).collect();
-        let mut caps: Vec<u64> = units.iter().map(|id| rooms[id.index()]).collect();
+        let mut caps: Vec<u64> = units.iter().map(|id| headroom[id.index()]).collect();
         if let Some(own) = level {
             tickets.push(DEFAULT_TICKETS);
-            caps.push(self.want(own));
+            caps.push(self.loan_wanted(own));
         }
         let mut first: Vec<u64> = units.iter().map(|id| self.first[id.index()]).collect();
         first.extend(level.map(|own| self.own_first(own)));
-        // What credits pay for is dealt before the rest; for more than that, tickets decide.
+        // First the frames that credits pay for.
         let first_caps: Vec<u64> = caps.iter().zip(&first).map(|(cap, first)| *cap.min(first)).collect();
-        let (mut parts, left) = if first_caps.iter().any(|cap| *cap > 0) {
+        let (mut parts, remaining) = if first_caps.iter().any(|cap| *cap > 0) {
             split_capped(amount, &first, &first_caps)
         } else {
             (vec![0; first_caps.len()], amount)
         };
-        let rest: Vec<u64> = caps.iter().zip(&parts).map(|(cap, part)| cap - part).collect();
-        let (more, _) = split_capped(left, &tickets, &rest);
-        parts.iter_mut().zip(more).for_each(|(part, more)| *part += more);
+        // Then the rest, by tickets.
+        let remaining_caps: Vec<u64> = caps.iter().zip(&parts).map(|(cap, part)| cap - part).collect();
+        let (by_tickets, _) = split_capped(remaining, &tickets, &remaining_caps);
+        parts.iter_mut().zip(by_tickets).for_each(|(part, more)| *part += more);
         for (id, part) in units.iter().zip(&parts) {
-            self.deal(Some(*id), *part, rooms, targets);
+            self.deal(Some(*id), *part, headroom, targets);
         }
         if let Some(own) = level {
             targets[own.index()] = parts[units.len()];
         }
     }
 
-    /// What a unit's own processes may borrow first.
+    /// How many frames a unit's own processes may borrow before other units, by the unit's credit.
     pub(super) fn own_first(&self, unit: UnitId) -> u64 {
         self.input.first.get(unit.index()).copied().unwrap_or(0)
     }

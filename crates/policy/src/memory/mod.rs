@@ -1,26 +1,26 @@
-//! Memory: from what a backend observed to orders on units.
+//! Memory: turns each sample of memory use into bounds, guarantees and reclaim orders for the units.
 //!
 //! One sample goes through these stages, in this order:
-//! 1. [`facts`]: translates the kernel's figures into what each unit uses, what of that is cold, whether the unit is
-//!    short, and how fast memory could be called back from it.
+//! 1. [`facts`] translates the kernel's figures into what each unit uses, which part of its memory is cold, whether the
+//!    unit is short, and how fast memory could be called back from it.
 //! 2. [`frames`] divides the memory, as a pure function that the simulator uses too:
-//!    - [`idleness`]: what each unit leaves idle, and since when;
-//!    - [`lend`]: who is lent how much of that, and no more than could be called back in time ([`terms`]);
-//!    - [`call_back`]: loans shrink at once when their owners are short.
-//! 3. [`orders`]: bounds and guarantees, as differences to those in force.
-//! 4. [`oom_order`]: while memory is tight, units beyond their entitlement are to be killed first.
-//! 5. [`call_back`] again: orders reclaim from units that use more than they are allowed. Otherwise a [`trial`] may
-//!    measure how fast memory comes back.
-//! 6. [`sampling`]: when to sample next.
+//!    - [`idleness`] finds how much each unit leaves idle, and since when;
+//!    - [`lend`] decides which unit borrows how much idle memory: no more than could be called back in time ([`terms`]);
+//!    - [`call_back`] shrinks loans at once when their owners are short.
+//! 3. [`orders`] gives bounds and guarantees, as differences to those in force.
+//! 4. [`oom_order`] has the kernel kill units beyond their entitlement first, while memory is tight.
+//! 5. [`call_back`] orders reclaim from units that use more than they are allowed. If no lender waits for memory, a
+//!    [`trial`] may measure how fast memory comes back.
+//! 6. [`sampling`] decides when to sample next.
 //!
-//! [`reclaim_rates`] learns how fast each kind of page is reclaimed, and [`reclaim_curve`] tells from that how much
+//! [`reclaim_rates`] learns how fast each kind of page is reclaimed. [`reclaim_curve`] derives from these rates how much
 //! could be called back from a unit in a given time.
 //!
 //! Properties (tested):
 //! - Allowances of the units sum to no more than the machine has.
-//! - A unit without processes has no bound, so that a process that comes finds room.
-//! - No bound is below a guarantee. What a unit uses of a reservation is never lent, even if it is cold.
-//! - Without an observation nothing is ordered, and what is in force stays. At rest there are no orders.
+//! - A unit without processes has no bound, so that a process that joins it finds room.
+//! - No bound is below a guarantee. The used part of a reservation is never lent, even if it is cold.
+//! - Without an observation nothing is ordered, and earlier orders stay in force. At rest there are no orders.
 //!
 //! Limits: memory that a unit's processes used before they joined it is charged to the processes outside all units.
 //!
@@ -64,7 +64,8 @@ pub use reclaim_curve::ReclaimCurve;
 pub use reclaim_rates::{ReclaimRates, Taken};
 pub use sampling::EARLY_NS;
 
-/// The unit of credits in a plan: bytes times seconds, of which a credit counts nanoseconds.
+/// The divisor from bytes times nanoseconds, in which credits are kept, to bytes times seconds, in which a plan lists
+/// them.
 const BYTE_SECOND: i128 = 1_000 * MS as i128;
 
 /// What is remembered between samples.
@@ -72,12 +73,13 @@ const BYTE_SECOND: i128 = 1_000 * MS as i128;
 pub struct MemoryState {
     /// One per unit.
     units: Vec<UnitRecord>,
-    /// Bytes that count as held by the kernel, and by processes outside all units.
+    /// Bytes used by the kernel. Damped: small changes are ignored, see [`facts`].
     kernel: u64,
+    /// Bytes used by processes outside all units. Damped likewise.
     shared: u64,
     reclaim_rates: ReclaimRates,
     loans: LoanBook,
-    /// What units lent and were lent, in bytes times nanoseconds.
+    /// Past lending less past borrowing by unit, in bytes times nanoseconds.
     credits: Credits,
     in_force: BTreeMap<UnitId, BoundAndGuarantees>,
     oom_order: OomOrder,
@@ -90,47 +92,50 @@ pub struct MemoryState {
 /// What is remembered of one unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct UnitRecord {
-    /// As reported at the last sample, if `known`.
+    /// The unit's memory at the last sample; meaningless unless `known`.
     facts: UnitMemory,
     known: bool,
     /// Bytes that count as used: damped, see [`facts`].
     used: u64,
-    /// Whether it was short at the last sample.
+    /// Whether the unit was short at the last sample.
     short: bool,
     share: Share,
-    /// Its cold pages count as warm until then, and the length of that time of doubt.
+    /// Until this time, the unit's cold pages count as warm, since lending cold pages turned out to be wrong.
     doubted_until: Time,
+    /// The length of the last period of doubt, which ends or ended at `doubted_until`.
     doubt_ns: Time,
-    /// When its read-backs were last measured, and the counter then.
+    /// When the unit's refaults were last measured.
     read_back_at: Time,
+    /// The unit's counter of refaulted bytes at `read_back_at`.
     read_back: u64,
-    /// When it was last ordered to reclaim what it owes, and what it used then.
+    /// When the unit was last ordered to reclaim its debt, and how many bytes it used at that time.
     reclaim_ordered: Option<(Time, u64)>,
-    /// Bytes that could be called back from it within `call-back-memory`.
+    /// Bytes that could be called back from the unit within `call-back-memory`.
     callable: u64,
     reclaiming: Reclaiming,
     trial: Option<Trial>,
 }
 
-/// One sample of memory, as the stages hand it on.
+/// One sample of memory: the common input of all stages.
 #[derive(Clone, Copy)]
 struct Sample<'a> {
     now: Time,
     input: Input<'a>,
     rights: &'a Rights,
     facts: &'a MemoryFacts,
-    /// The size of the pieces in which memory is divided.
+    /// The size of the frames in which memory is divided.
     frame_bytes: u64,
 }
 
 impl Sample<'_> {
-    /// Bytes that a unit may exceed its allowance by before it owes anything.
+    /// The tolerance in bytes: a unit that exceeds its allowance by no more than this owes nothing.
     fn slack(&self) -> u64 {
         self.facts.total / SLACK_PART
     }
 }
 
-/// Decides about memory. `None` if memory was not observed or cannot be bounded.
+/// Divides the memory among the units, and appends the orders to `steps`. Returns `None` if memory was not observed, may
+/// not be restricted (scheme `smp`), or cannot be bounded on this machine.
 pub(crate) fn step(
     state: &mut Arc<MemoryState>,
     now: Time,
@@ -143,6 +148,7 @@ pub(crate) fn step(
     }
     let scheme = input.contract.machine.scheme;
     if scheme == Scheme::Smp || !input.means.memory.bounds {
+        // What earlier plans ordered stays in force until it is withdrawn.
         state.withdraw_bounds(Reason::Scheme { scheme }, steps);
         Arc::make_mut(state).oom_order.end(Reason::Scheme { scheme }, steps);
         *state = Arc::default();
@@ -154,26 +160,24 @@ pub(crate) fn step(
     let frame_bytes = exact.map_or_else(|| frame_bytes(facts.total), |frames| frames.bytes);
     let sample = Sample { now, input, rights, facts, frame_bytes };
 
+    // Loans are charged before the new division replaces them.
     state.charge_loans(now, input.contract);
     state.units.resize(input.contract.units.len(), UnitRecord::default());
-    // Facts.
     let trigger = state.trigger(sample);
     let units = state.observe(sample);
-    // Idleness, loans, call-backs.
     let shares = state.divide(sample, trigger, &units);
     state.record(sample, &shares);
-    // Orders.
     state.order_bounds(sample, &shares.allowances, steps);
     let beyond = state.order_kills(sample, steps);
     let mut lender_waits = false;
-    // A machine that hands out frames itself refuses what is beyond a bound, so nothing is reclaimed by order.
+    // A kernel may leave pages beyond a bound that sank, so they are reclaimed by order. A machine that hands out frames
+    // itself refuses every request beyond a bound, and needs no such orders.
     if exact.is_none() {
         lender_waits = state.reclaim_debts(sample, steps);
         if !lender_waits && shares.full && input.means.memory.reclaim {
             steps.extend(state.begin_trial(sample));
         }
     }
-    // The next sample.
     let (next, watch) = state.next_sample(sample, &units, lender_waits);
     state.next_sample_at = Some(next);
     Some(MemoryPlan {
@@ -188,7 +192,7 @@ pub(crate) fn step(
 }
 
 impl MemoryState {
-    /// Forgets the units that the contract no longer has. What was in force for them went with them.
+    /// Forgets the units that the contract no longer has. Orders on a unit ended with the unit.
     fn forget_gone(&mut self, contract: &Contract) {
         for id in &contract.vacant {
             if let Some(unit) = self.units.get_mut(id.index()) {
@@ -201,20 +205,20 @@ impl MemoryState {
         self.credits.forget_gone(contract);
     }
 
-    /// When memory is to be sampled next; `None` if it is not bounded.
+    /// When memory is to be sampled next; `None` while memory is not bounded.
     pub(crate) fn next(&self) -> Option<Time> {
         self.next_sample_at
     }
 
-    /// Charges the loans that were in force since the last sample.
+    /// Books the loans that were in force since the last sample in the credits of lenders and borrowers.
     fn charge_loans(&mut self, now: Time, contract: &Contract) {
         let MemoryState { credits, units, .. } = self;
         if units.iter().any(|unit| unit.share.borrowed > 0) {
             credits.resize(units.len());
         }
         let share = |unit: UnitId| units.get(unit.index()).map(|unit| unit.share).unwrap_or_default();
-        let on_loan = |unit| i128::from(share(unit).lent) - i128::from(share(unit).borrowed);
-        credits.charge(now, contract.machine.loans_remembered_ns, on_loan);
+        let net_lent = |unit| i128::from(share(unit).lent) - i128::from(share(unit).borrowed);
+        credits.charge(now, contract.machine.loans_remembered_ns, net_lent);
     }
 
     /// Divides the frames among the units.
@@ -223,7 +227,8 @@ impl MemoryState {
         let contract = input.contract;
         let exact = input.means.memory.frames.is_some();
         let half_life_ns = contract.machine.loans_remembered_ns;
-        let first = |id| pays_for(self.credits.of(id), half_life_ns) / frame_bytes;
+        // A unit with a credit borrows this many frames before units without one.
+        let first_frames = |id| pays_for(self.credits.of(id), half_life_ns) / frame_bytes;
         let frames_input = frames::Input {
             contract,
             rights,
@@ -233,14 +238,15 @@ impl MemoryState {
             now,
             trigger,
             delay_ns: if exact { 0 } else { sampling::detection_ns(contract) },
-            first: &contract.ids().map(first).collect::<Vec<u64>>(),
+            first: &contract.ids().map(first_frames).collect::<Vec<u64>>(),
         };
         let (loans, shares) = frames::step(core::mem::take(&mut self.loans), frames_input);
         self.loans = loans;
         shares
     }
 
-    /// Orders which units' processes to kill first, where the backend can. Returns the units to be reported.
+    /// Orders which units' processes the kernel kills first, if the backend can order that. Returns the units that are to
+    /// be reported as beyond their allowance.
     fn order_kills(&mut self, sample: Sample<'_>, steps: &mut Vec<Step<MemoryOrder>>) -> Vec<Beyond> {
         if !sample.input.means.memory.kill_order {
             return Vec::new();
@@ -249,6 +255,7 @@ impl MemoryState {
         self.oom_order.step(sample, &shares, divided, steps)
     }
 
+    /// Bytes to divide among the units: all that neither the kernel nor processes outside all units use.
     fn divided(&self, total: u64) -> u64 {
         total.saturating_sub(self.kernel).saturating_sub(self.shared)
     }
@@ -258,7 +265,8 @@ impl MemoryState {
     }
 }
 
-/// 1/4096 of the machine, so that a page more or less changes nothing, and from 64 KiB to 64 MiB.
+/// The frame size for a live machine: 1/4096 of its memory, within 64 KiB and 64 MiB. Frames are much larger than pages, so
+/// that a few pages more or less change no order.
 fn frame_bytes(total: u64) -> u64 {
     (total / 4_096).next_power_of_two().clamp(64 << 10, 64 << 20)
 }

@@ -1,24 +1,26 @@
 //! Which units' processes the kernel should kill first when memory runs out.
 //!
-//! Problem: a bound only slows a unit that allocates anonymous memory. Without swap nothing can be reclaimed from it,
-//! so it slowly fills the memory. The kernel then kills the largest process of the machine, even if that process's
+//! Problem: a bound only slows a unit that allocates anonymous memory. Without swap, none of that memory can be reclaimed,
+//! so the unit slowly fills the machine. The kernel then kills the largest process of the machine, even if that process's
 //! unit is within its entitlement.
 //!
 //! Terms:
-//! - A unit *holds* what it uses less its file pages, clean and dirty, which a kernel reclaims before it kills.
+//! - A unit *holds* the memory that it uses, except its file pages. A kernel reclaims file pages, clean and dirty, before
+//!   it kills.
 //! - *Left* is the machine's memory less what units and common parts hold, plus what still fits into swap.
-//! - Memory is *short* from when less than the contract's reserve is left until half as much again is left.
-//! - Memory is *tight* if the same holds with an eighth of the machine subtracted from what is left. Free pages up to
-//!   that amount may lie on the lists of idle CPUs, and a kernel kills before it takes those. Also, a unit may fill
-//!   the memory between two samples, so the order has to be known beforehand.
+//! - Memory becomes *short* when less than the contract's reserve is left, and stays so until 1.5 times the reserve is left
+//!   (hysteresis).
+//! - Memory is *tight* by the same rule, with an eighth of the machine subtracted from what is left. Free pages up to this
+//!   amount may lie on the lists of idle CPUs, and a kernel kills before it takes those pages. Besides, a unit may fill the
+//!   memory between two samples, so the kernel must know the order beforehand.
 //!
 //! Algorithm:
-//! - A unit is *beyond* if it holds more than its entitlement, and so does every unit around it, sub-units included.
-//! - While memory is tight, a unit is *exposed* (killed first) if it is beyond, or was within the last [`LINGER_NS`].
-//!   While memory is short, exposed units beyond their allowances are also reported.
-//! - Processes outside all units may grow, which is no unit's fault. So a unit is measured against its entitlement to
-//!   as much memory as was divided when it last held no more than its entitlement. At the first sample, that is all
-//!   that those processes could leave.
+//! - A unit is *beyond* if it holds more than its entitlement, and so does every enclosing unit, sub-units included.
+//! - While memory is tight, a unit is *exposed* (killed first) if it is beyond, or was beyond during the last
+//!   [`LINGER_NS`]. While memory is short, exposed units beyond their allowances are also reported.
+//! - Processes outside all units may grow and so lower a unit's entitlement, which is not the unit's fault. So a unit is
+//!   compared with its entitlement to the amount of memory that was divided when the unit last held no more than its
+//!   entitlement. At a unit's first sample, all memory that the kernel does not use counts as that amount.
 //!
 //! Properties (tested):
 //! - No unit is exposed while memory is not tight.
@@ -43,37 +45,37 @@ const RESERVE_PART_MIN: u64 = 64;
 /// 1/8 of the machine may be free and yet unavailable: CPUs keep pages on their own lists since Linux 6.7
 /// (`mm/page_alloc.c`, `zone_highsize`).
 const LISTS_PART: u64 = 8;
-/// A unit stays exposed for this time after it was last beyond its entitlement. The pages of a killed process lie on
-/// CPUs' lists too, so a kernel may kill again, and would then take the largest process.
+/// A unit stays exposed for this time after it was last beyond its entitlement. The pages of a killed process may lie on
+/// CPUs' lists, too, so that the kernel soon kills again. Without exposed units, it would then kill the largest process.
 const LINGER_NS: Time = 10_000 * MS;
 
-/// The units that are exposed, and what decides that, kept between samples.
+/// The exposed units, and the state that decides about exposure, kept between samples.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct OomOrder {
     short: bool,
     tight: bool,
     exposed: BTreeSet<UnitId>,
-    /// When each was last beyond its entitlement.
+    /// When each unit was last beyond its entitlement, if within [`LINGER_NS`].
     beyond_at: BTreeMap<UnitId, Time>,
     /// Units that may be exposed soon: memory is tight, and they nearly hold their entitlement.
     near: BTreeSet<UnitId>,
-    /// What was divided when each unit was last within its entitlement.
-    blameless_at: BTreeMap<UnitId, Divided>,
+    /// How much memory was divided when each unit was last within its entitlement.
+    divided_when_within: BTreeMap<UnitId, Divided>,
 }
 
-/// Two amounts of divided memory, in bytes: when the unit alone was within its entitlement, and when it was with its
-/// sub-units.
+/// Two amounts of divided memory, in bytes: the amount when the unit without its sub-units was last within its entitlement,
+/// and the amount when the unit with its sub-units was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Divided {
     alone: u64,
     with_sub_units: u64,
 }
 
-/// Entitlements for several amounts of divided memory, each computed once. Each costs as much as computing the
-/// entitlements of all units. There are few amounts, since units exceed their entitlements at few moments.
+/// A cache of entitlements by the amount of divided memory, since computing the entitlements of all units is expensive.
+/// There are few amounts, since units exceed their entitlements at few moments.
 struct Entitlements<'a> {
     rights: &'a Rights,
-    /// What is divided now, in bytes. Smaller amounts count as this.
+    /// The memory divided now, in bytes. A smaller amount is replaced by this.
     least: u64,
     by_divided: BTreeMap<u64, Entitlement>,
 }
@@ -86,7 +88,7 @@ impl Entitlements<'_> {
     }
 }
 
-/// Bytes in memory that cannot be dropped or written to a file.
+/// The bytes that a unit holds: its memory that can neither be dropped nor written to a file.
 fn holds(unit: UnitMemory) -> u64 {
     unit.used.min(unit.anonymous.saturating_add(unit.kernel).saturating_add(unit.packed))
 }
@@ -97,7 +99,7 @@ impl OomOrder {
         self.exposed.retain(|unit| contract.has(*unit));
         self.near.retain(|unit| contract.has(*unit));
         self.beyond_at.retain(|unit, _| contract.has(*unit));
-        self.blameless_at.retain(|unit, _| contract.has(*unit));
+        self.divided_when_within.retain(|unit, _| contract.has(*unit));
     }
 
     /// Exposes the units that are or lately were beyond their entitlement, and no others. `shares` has one element per
@@ -116,40 +118,43 @@ impl OomOrder {
         let held_by_units: u64 = contract.held().map(|id| held[id.index()]).sum();
         self.update_scarcity(sample, held_by_units);
 
-        let whole = facts.total.saturating_sub(facts.kernel).max(divided);
+        // Remember how much is divided for the units that are within their entitlements now.
+        let all_but_kernel = facts.total.saturating_sub(facts.kernel).max(divided);
+        let at_first = Divided { alone: all_but_kernel, with_sub_units: all_but_kernel };
         let mut entitlements = Entitlements { rights, least: divided, by_divided: BTreeMap::new() };
         let entitlement = entitlements.for_divided(divided).clone();
         let held_within = tree::sums(contract, |unit| held[unit.index()]);
         for id in contract.held() {
-            let blameless =
-                self.blameless_at.entry(id).or_insert(Divided { alone: whole, with_sub_units: whole });
+            let when_within = self.divided_when_within.entry(id).or_insert(at_first);
             if held[id.index()] <= entitlement.own(id) {
-                blameless.alone = divided;
+                when_within.alone = divided;
             }
             if held_within[id.index()] <= entitlement.value(id) {
-                blameless.with_sub_units = divided;
+                when_within.with_sub_units = divided;
             }
         }
+        // Compare each unit with its entitlement to that amount. A unit that is not exposed yet has a tolerance.
         let slack = facts.total / SLACK_PART;
         let mut is_beyond = |id: UnitId| {
             let slack = if self.exposed.contains(&id) { 0 } else { slack };
-            let blameless = |id: UnitId| self.blameless_at.get(&id).copied().unwrap_or_default();
-            let alone = entitlements.for_divided(blameless(id).alone).own(id);
-            held[id.index()] > alone.saturating_add(slack)
+            let when_within = |id: UnitId| self.divided_when_within.get(&id).copied().unwrap_or_default();
+            let own_entitlement = entitlements.for_divided(when_within(id).alone).own(id);
+            held[id.index()] > own_entitlement.saturating_add(slack)
                 && lineage(contract, id).all(|id| {
-                    let within = entitlements.for_divided(blameless(id).with_sub_units).value(id);
-                    held_within[id.index()] > within.saturating_add(slack)
+                    let entitlement = entitlements.for_divided(when_within(id).with_sub_units).value(id);
+                    held_within[id.index()] > entitlement.saturating_add(slack)
                 })
         };
         let beyond: Vec<UnitId> = contract.held().filter(|id| self.tight && is_beyond(*id)).collect();
         self.beyond_at.retain(|_, at| self.tight && now.saturating_sub(*at) < LINGER_NS);
         self.beyond_at.extend(beyond.into_iter().map(|id| (id, now)));
         let exposed: BTreeSet<UnitId> = self.beyond_at.keys().copied().collect();
-        let nearly = |id: &UnitId| {
+        let nearly_holds_entitlement = |id: &UnitId| {
             let own = entitlement.own(*id);
             held[id.index()] > own - own / NEAR_PART
         };
-        self.near = contract.held().filter(|id| self.tight && !exposed.contains(id) && nearly(id)).collect();
+        let is_near = |id: &UnitId| self.tight && !exposed.contains(id) && nearly_holds_entitlement(id);
+        self.near = contract.held().filter(is_near).collect();
         self.expose(exposed, Reason::Enough, steps, |id| {
             held[id.index()].saturating_sub(entitlement.own(id))
         });
@@ -160,21 +165,22 @@ impl OomOrder {
         self.exposed.iter().filter(|_| self.short).filter_map(over_allowance).collect()
     }
 
-    /// Whether memory is short, and whether it is tight, with hysteresis.
+    /// Updates whether memory is short, and whether it is tight, with hysteresis.
     fn update_scarcity(&mut self, sample: Sample<'_>, held_by_units: u64) {
         let Sample { input, facts, .. } = sample;
         let held = facts.kernel.saturating_add(facts.shared).saturating_add(held_by_units);
         let swap = reclaim_rates::freed(facts.swap_free, facts);
         let left = facts.total.saturating_sub(held).saturating_add(swap);
         let reserve = input.contract.machine.reserve.of(facts.total).max(facts.total / RESERVE_PART_MIN);
-        let below_reserve = |left: u64, before: bool| {
-            left < if before { reserve.saturating_add(reserve / 2) } else { reserve }
+        let below_reserve = |left: u64, was_below: bool| {
+            left < if was_below { reserve.saturating_add(reserve / 2) } else { reserve }
         };
         self.short = below_reserve(left, self.short);
         self.tight = below_reserve(left.saturating_sub(facts.total / LISTS_PART), self.tight);
     }
 
-    /// Whether an alarm is wanted when this unit meets its bound, since the kernel may kill before the next sample.
+    /// Whether the unit may soon be exposed. If it then meets its bound, an alarm is wanted, since the kernel may kill before
+    /// the next sample.
     pub(super) fn is_near(&self, unit: UnitId) -> bool {
         self.near.contains(&unit)
     }
@@ -187,6 +193,8 @@ impl OomOrder {
         self.near.clear();
     }
 
+    /// Orders the change from the exposed units so far to `exposed`. `reason_to_end` is given for units that are no longer
+    /// exposed, and `bytes_beyond` tells for the newly exposed ones by how much they exceed their entitlements.
     fn expose(
         &mut self,
         exposed: BTreeSet<UnitId>,
@@ -196,10 +204,12 @@ impl OomOrder {
     ) {
         let order =
             |unit: UnitId, exposed, reason| Step { action: MemoryOrder::Expose { unit, exposed }, reason };
-        let gone = self.exposed.difference(&exposed).map(|unit| order(*unit, false, reason_to_end));
-        let new = exposed.difference(&self.exposed);
-        let new = new.map(|unit| order(*unit, true, Reason::Beyond { bytes: bytes_beyond(*unit) }));
-        steps.extend(gone.chain(new));
+        let no_longer_exposed =
+            self.exposed.difference(&exposed).map(|unit| order(*unit, false, reason_to_end));
+        let newly_exposed = exposed
+            .difference(&self.exposed)
+            .map(|unit| order(*unit, true, Reason::Beyond { bytes: bytes_beyond(*unit) }));
+        steps.extend(no_longer_exposed.chain(newly_exposed));
         self.exposed = exposed;
     }
 }

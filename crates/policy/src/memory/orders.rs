@@ -1,10 +1,10 @@
-//! From what units may use to orders for the backend, as differences to what is in force.
+//! Turns the units' allowances into orders for the backend, as differences to the orders in force.
 //!
-//! A unit's *bound* is its allowance. Its *guarantees* say what no other unit's demand may take from it: `min` is its
-//! reservation less what it lends of that, `low` is its entitlement.
+//! A unit's *bound* is its allowance. A unit's *guarantees* are amounts of memory that no other unit's demand may take from
+//! the unit: `min` is the reservation less its lent part, and `low` is the entitlement.
 //!
 //! Properties (tested):
-//! - A unit without processes has no bound, so that a process that comes finds room.
+//! - A unit without processes has no bound, so that a process that joins it finds room.
 //! - No bound is below a guarantee, at no step of a plan, for units without sub-units.
 
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -18,39 +18,40 @@ use crate::input::Input;
 use crate::plan::{MemoryOrder, NoMore, Reason, Share, Step};
 use crate::tree;
 
-/// What is in force for one unit, in bytes.
+/// The bound and guarantees in force for one unit, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct BoundAndGuarantees {
-    /// Of the unit with its sub-units: kept unconditionally, and kept as long as other units have something to give.
+    /// Memory of the unit, sub-units included, that is never reclaimed for others.
     pub(super) min: u64,
+    /// Memory of the unit, sub-units included, that is not reclaimed while other units have memory beyond their own `low`.
     low: u64,
     /// The part of `low` that belongs to the unit's own processes.
     own: u64,
-    /// The bound of its own processes; `None` is unlimited.
+    /// The bound of the unit's own processes; `None`: unlimited.
     pub(super) high: Option<u64>,
 }
 
 impl MemoryState {
-    /// Takes over the shares that were decided, in bytes.
+    /// Stores the decided shares, in bytes, and determines from which units memory is called back.
     pub(super) fn record(&mut self, sample: Sample<'_>, shares: &Shares) {
         let frame_bytes = sample.frame_bytes;
         for (unit, allowance) in self.units.iter_mut().zip(&shares.allowances) {
-            let before = unit.share;
+            let previous = unit.share;
             let share = Share {
                 entitled: allowance.entitled * frame_bytes,
                 lent: allowance.lent * frame_bytes,
                 borrowed: allowance.borrowed * frame_bytes,
                 allowed: allowance.allowed * frame_bytes,
-                packed: before.packed,
+                packed: previous.packed,
                 callable: allowance.callable.map(|callable| callable.saturating_mul(frame_bytes)),
                 within_ns: allowance.within_ns,
                 no_more: if unit.short { no_more(allowance.because, shares.spent) } else { None },
                 called_back: false,
             };
-            // A call-back lasts until the unit is within its allowance, be it because that grew again.
-            let sank = share.borrowed < before.borrowed || before.called_back;
-            let beyond = unit.facts.used > share.allowed.saturating_add(sample.slack());
-            let called_back = sank && beyond && allowance.because != Because::Common;
+            // A call-back lasts until the unit is within its allowance, which may also grow again meanwhile.
+            let loan_sank = share.borrowed < previous.borrowed || previous.called_back;
+            let exceeds = unit.facts.used > share.allowed.saturating_add(sample.slack());
+            let called_back = loan_sank && exceeds && allowance.because != Because::Common;
             unit.share = Share { called_back, ..share };
         }
     }
@@ -74,8 +75,8 @@ impl MemoryState {
         differences(&self.in_force, &BTreeMap::new(), reason, steps);
     }
 
-    /// The shares in charged memory. Packed memory is part of a unit's share, but no bound and no guarantee of the
-    /// kernel counts it.
+    /// The shares less packed memory (compressed swap). That memory counts as used by the unit, but the kernel charges it to
+    /// no unit, so bounds and guarantees must not include it.
     fn charged(&self) -> Vec<Share> {
         let charged = |unit: &UnitRecord| Share {
             entitled: unit.share.entitled.saturating_sub(unit.share.packed),
@@ -86,11 +87,11 @@ impl MemoryState {
     }
 }
 
-/// What is to be in force.
+/// The bounds and guarantees that are to be in force; units without any are left out.
 ///
-/// `reserved` is the reservation of a unit and its sub-units. A unit is guaranteed at least what its sub-units are,
-/// since a kernel protects no memory of a group that is not protected in its parent. The sum never exceeds the unit's
-/// entitlement or allowance, which include those of its sub-units.
+/// `reserved` gives the reservation of a unit, sub-units included, in bytes. A unit's guarantee covers at least the sum of
+/// its sub-units' guarantees, since a kernel protects no memory of a group that is not protected in its parent. This sum
+/// never exceeds the unit's entitlement or allowance, sub-units included.
 fn wanted(
     input: Input<'_>,
     shares: &[Share],
@@ -99,11 +100,11 @@ fn wanted(
     let entitled = tree::sums(input.contract, |unit| shares[unit.index()].entitled);
     let allowed = tree::sums(input.contract, |unit| shares[unit.index()].allowed);
     let guarantees = input.means.memory.guarantees;
-    // What is lent of a reservation is not guaranteed until it is called back: a bound below a guarantee would ask for
-    // pages that nothing may take.
+    // The lent part of a reservation is not guaranteed until it is called back. Otherwise the bound would be below the
+    // guarantee, and the kernel would have to reclaim pages that it may not reclaim.
     let own_min = |id: UnitId| reserved(id).min(entitled[id.index()]).min(allowed[id.index()]);
     let mut min = alloc::vec![0u64; input.contract.units.len()];
-    // A unit precedes its sub-units, so going backwards sums theirs first.
+    // A unit precedes its sub-units, so going backwards sums the sub-units first.
     for id in input.contract.held().rev() {
         let kept = min[id.index()].max(own_min(id));
         min[id.index()] = kept;
@@ -111,7 +112,8 @@ fn wanted(
             min[parent.index()] = min[parent.index()].saturating_add(kept);
         }
     }
-    // A machine that hands out frames itself grants a new process some frames whatever its unit's bound.
+    // A machine that hands out frames itself grants a new process some frames beyond its unit's bound. So there, units
+    // without processes are bounded, too.
     let bounds_all = input.means.memory.frames.is_some();
     let order = |id: UnitId| {
         let present = input.snapshot.unit(id).processes > 0;
@@ -131,8 +133,9 @@ fn wanted(
         .collect()
 }
 
-/// The steps from what is in force to what is wanted: guarantees that sink, bounds that sink, bounds that grow,
-/// guarantees that grow. In this order no bound is ever below a guarantee, for units without sub-units.
+/// Appends the steps from the bounds and guarantees in force to the wanted ones: first guarantees that sink, then bounds that
+/// sink, bounds that grow, and guarantees that grow. In this order no bound is ever below a guarantee, for units without
+/// sub-units. `reason` is given for every step except guarantees of an entitlement.
 fn differences(
     in_force: &BTreeMap<UnitId, BoundAndGuarantees>,
     wanted: &BTreeMap<UnitId, BoundAndGuarantees>,
@@ -157,9 +160,9 @@ fn differences(
             reason,
         })
     };
-    let kept = |order: &BoundAndGuarantees| (order.min, order.low, order.own);
+    let guarantees = |order: &BoundAndGuarantees| (order.min, order.low, order.own);
     let guarantee = |sinks: bool| {
-        let changed = pairs.iter().filter(|(_, old, new)| kept(old) != kept(new));
+        let changed = pairs.iter().filter(|(_, old, new)| guarantees(old) != guarantees(new));
         let selected = changed.filter(move |(_, old, new)| (new.min < old.min) == sinks);
         selected.map(|(unit, _, new)| {
             let action = MemoryOrder::Guarantee { unit: *unit, min: new.min, low: new.low, own: new.own };
@@ -170,7 +173,7 @@ fn differences(
     steps.extend(guarantee(true).chain(allow(true)).chain(allow(false)).chain(guarantee(false)));
 }
 
-/// Why a unit that is short may not use more; `None` if that may change by itself.
+/// Why a unit that is short may not use more; `None` if its allowance may still grow by itself.
 pub(super) fn no_more(because: Because, spent: bool) -> Option<NoMore> {
     match because {
         Because::BorrowsInTime | Because::OnTrial => Some(NoMore::InTime),
@@ -182,7 +185,7 @@ pub(super) fn no_more(because: Because, spent: bool) -> Option<NoMore> {
     }
 }
 
-/// Gives the orders on bounds the reasons of the allowances.
+/// Replaces the reasons of the orders that set bounds by the reasons of the allowances.
 fn explain(steps: &mut [Step<MemoryOrder>], allowances: &[Allowance], frame_bytes: u64) {
     for step in steps {
         if let MemoryOrder::Allow { unit, bytes: Some(_) } = step.action

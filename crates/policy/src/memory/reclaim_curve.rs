@@ -1,22 +1,24 @@
-//! How much could be called back from a unit within a given time.
+//! A curve that tells how much memory could be called back from a unit within a given time.
 //!
-//! Pages are reclaimed fastest first: clean file pages, then dirty file pages and anonymous pages, the faster of these
-//! two before the other. So the curve rises ever more slowly.
+//! Pages are reclaimed fastest first: clean file pages, then dirty file pages and anonymous pages, the faster of the two
+//! before the slower. So the curve has one straight part per kind of page, each less steep than the part before it.
 
 use crate::time::{MS, Time};
 
 const SECOND: Time = 1_000 * MS;
-/// Quarters of the first second that are relied on.
+/// Loans rely on 3/4 of the first second for reclaim; the rest is a margin for stalls of a device.
 const RELIABLE_QUARTERS: Time = 3;
-/// Tenths of the time after the first second that are relied on; short stalls of a device average out.
+/// Loans rely on 9/10 of the time after the first second: there the margin is smaller, since short stalls average out.
 const RELIABLE_TENTHS: Time = 9;
 /// The most kinds of pages that a unit has; anonymous pages may be of two.
 const PARTS: usize = 4;
 
-/// What could be called back, in parts that are reclaimed one after the other. Amounts are bytes, or frames.
+/// The amounts that could be called back from a unit, in parts that are reclaimed one after the other. Amounts are in
+/// bytes; in frames after `in_frames`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ReclaimCurve {
     parts: [Part; PARTS],
+    /// How many of `parts` are in use.
     used: usize,
 }
 
@@ -28,10 +30,10 @@ struct Part {
 }
 
 impl ReclaimCurve {
-    /// Appends a part of `amount`, which takes as long as writing `bytes` at `per_s` bytes per second. A curve with all
-    /// its parts in use stays as it is.
+    /// Appends a part by which `amount` comes free, and which takes as long as `bytes` at `per_s` bytes per second. The two
+    /// differ where a swapped byte still occupies some memory. A curve whose parts are all in use stays unchanged.
     #[must_use]
-    pub fn then(mut self, amount: u64, bytes: u64, per_s: u64) -> ReclaimCurve {
+    pub fn with_part(mut self, amount: u64, bytes: u64, per_s: u64) -> ReclaimCurve {
         if let Some(part) = self.parts.get_mut(self.used).filter(|_| amount > 0) {
             let ns = u128::from(bytes) * u128::from(SECOND) / u128::from(per_s.max(1));
             *part = Part { amount, ns: u64::try_from(ns).unwrap_or(u64::MAX) };
@@ -48,25 +50,25 @@ impl ReclaimCurve {
         self
     }
 
-    /// How much could be reclaimed within `time`.
+    /// How much could be reclaimed within `time`, in nanoseconds.
     pub fn within(&self, time: Time) -> u64 {
-        let (mut reclaimed, mut left) = (0u64, time);
+        let (mut reclaimed, mut remaining_ns) = (0u64, time);
         for part in &self.parts[..self.used] {
-            if part.ns > left {
-                let partial = u128::from(part.amount) * u128::from(left) / u128::from(part.ns);
+            if part.ns > remaining_ns {
+                let partial = u128::from(part.amount) * u128::from(remaining_ns) / u128::from(part.ns);
                 return reclaimed.saturating_add(u64::try_from(partial).unwrap_or(u64::MAX));
             }
             reclaimed = reclaimed.saturating_add(part.amount);
-            left -= part.ns;
+            remaining_ns -= part.ns;
         }
         reclaimed
     }
 }
 
-/// The part of the time for reclaim that is relied on.
+/// The part of `time` on which loans may rely for reclaim; the rest is a margin.
 pub(super) fn reliable(time: Time) -> Time {
-    let first = time.min(SECOND);
-    first / 4 * RELIABLE_QUARTERS + (time - first) / 10 * RELIABLE_TENTHS
+    let first_second = time.min(SECOND);
+    first_second / 4 * RELIABLE_QUARTERS + (time - first_second) / 10 * RELIABLE_TENTHS
 }
 
 #[cfg(test)]
@@ -76,17 +78,20 @@ mod tests {
     /// 300 that are dropped at 1,000 a second, then 50 dirty ones at 100, then 400 that cost 500 of swapping at 100.
     #[test]
     fn the_fastest_pages_are_reclaimed_first() {
-        let curve =
-            ReclaimCurve::default().then(300, 300, 1_000).then(0, 9, 1).then(50, 50, 100).then(400, 500, 100);
+        let curve = ReclaimCurve::default()
+            .with_part(300, 300, 1_000)
+            .with_part(0, 9, 1)
+            .with_part(50, 50, 100)
+            .with_part(400, 500, 100);
         let within = |ms: u64| curve.within(ms * MS);
         assert_eq!(
             [0, 100, 300, 550, 800, 1_800, 5_800, 9_999].map(within),
             [0, 100, 300, 325, 350, 430, 750, 750]
         );
         assert_eq!(curve.in_frames(100).within(9_999 * MS), 3 + 4);
-        let full = curve.then(1, 1, 1);
-        assert_eq!(full.then(1, 1, 1), full, "there is no further kind of page");
-        assert_eq!(ReclaimCurve::default().then(7, 7, u64::MAX).within(0), 7, "free pages come at once");
+        let full = curve.with_part(1, 1, 1);
+        assert_eq!(full.with_part(1, 1, 1), full, "there is no further kind of page");
+        assert_eq!(ReclaimCurve::default().with_part(7, 7, u64::MAX).within(0), 7, "free pages come at once");
     }
 
     #[test]

@@ -1,31 +1,33 @@
 //! How fast memory is reclaimed from borrowers, learnt from earlier reclaim.
 //!
-//! Problem: a loan that could not be ended within the promised time must not be made. But how long ending it takes
-//! depends on its pages, on CPUs, on devices and on other load. Clean file pages are dropped, dirty ones are written,
-//! and anonymous ones go to swap.
+//! Problem: a loan that could not be ended within the promised time must not be made. How long it takes to end a loan
+//! depends on the borrower's pages, on CPUs, on devices and on other load. Clean file pages are dropped, dirty file pages
+//! are written, and anonymous pages go to swap.
 //!
 //! Algorithm:
-//! - There is a rate for pages that only have to be dropped, one for pages that are written to files, and one for each
-//!   swap area, by the area that the kernel fills next.
-//! - Each begins as a slow machine's, so that first loans are small. The first measurement replaces that. Later
-//!   ones move it: a quarter of the way up, or half of the way down for a slow second, and less for a shorter time.
+//! - There is one rate for pages that only have to be dropped, one for pages that are written to files, and one for each
+//!   swap area. A measurement of swapping counts for the area that the kernel fills next.
+//! - Each rate begins as a slow machine's, so that first loans are small. The first measurement replaces this assumption.
+//!   Each later measurement enters a moving average with weight 1/4 if it is faster. If it is slower, its weight is 1/2 when
+//!   it lasted a second or more, and proportionally less when it was shorter.
 //! - Only time in which reclaim was at work counts. So a lender that grows slowly does not make the rates look slow.
-//! - A unit that owes much is also slowed by its own bound, and reclaims its own pages. So the faster of two measures
-//!   counts: what was reclaimed by order, over the time that took; and how much the unit shrank from when it came to
-//!   owe until it owed nothing, if that was reclaimed or is in swap. The second counts only at the end, since the
-//!   fastest pages go first.
-//! - A measurement counts for the kind of page that was plentiful when it began: pages to drop; without enough of
-//!   these, the more plentiful of dirty and anonymous pages. A unit that reads files soon has new clean pages, which
-//!   say nothing about what was reclaimed. The kernel takes the oldest anonymous pages, so the fraction of them that
+//! - A unit that exceeds its bound by much is also slowed by the bound, and reclaims its own pages. So there are two
+//!   measures, of which the faster counts. One is the amount reclaimed by order, over the time of that reclaim. The other
+//!   is how much the unit shrank from when it began to owe until it owed nothing, up to the amount that was reclaimed or
+//!   swapped. The second is taken only at the end of the debt, since the fastest pages go first.
+//! - A measurement counts for the kind of page that was plentiful when the measurement began. That is pages to drop or,
+//!   without enough of these, the more plentiful of dirty and anonymous pages. The memory at the end does not tell: a unit
+//!   that reads files soon has new clean pages. The kernel takes the oldest anonymous pages, so the fraction of them that
 //!   was already in swap only had to be dropped. Dropping is never slower than swapping out.
-//! - The simulator knows of each page whether it was written, and reports that ([`ReclaimRates::learn_written`]). It
-//!   drops pages in no time ([`ReclaimRates::free_to_drop`]).
+//! - The simulator knows which pages were written, and reports that ([`ReclaimRates::learn_written`]). It drops pages in no
+//!   time ([`ReclaimRates::free_to_drop`]).
 //!
 //! Limits:
-//! - When a loan is made, the kinds of pages that it will hold are unknown. Those that the unit has now stand in.
-//! - Without swap, nothing is lent against a unit's anonymous pages.
-//! - Borrowers that are called on at once are assumed to share the time ([`terms`](super::terms)), even if their pages
-//!   could be reclaimed in parallel.
+//! - When a loan is made, the kinds of pages that the borrower will have are unknown. They are assumed to be the kinds that
+//!   the borrower has now.
+//! - Without swap, a unit's anonymous pages permit no loan.
+//! - Borrowers from which memory is called back at once are assumed to share the time ([`terms`](super::terms)), even if
+//!   their pages could be reclaimed in parallel.
 
 use alloc::collections::BTreeMap;
 
@@ -42,10 +44,11 @@ const WRITTEN_PER_S: u64 = 32 << 20;
 const PER_S_MIN: u64 = 1 << 20;
 /// Less than this, reclaimed in less than a second, is too little for a measurement.
 const BYTES_MIN: u64 = 8 << 20;
-/// The time from one trial to the next: after the first trial, and at most.
+/// The time from the first trial to the second. It doubles after each trial (exponential back-off).
 const TRIAL_REST_NS: Time = 500 * MS;
+/// The longest time from one trial to the next.
 const TRIAL_REST_NS_MAX: Time = 64_000 * MS;
-/// What a trial reclaims: 1/64 of the machine, within bounds.
+/// How much a trial reclaims: 1/64 of the machine, within bounds.
 const TRIAL_PART: u64 = 64;
 const TRIAL_BYTES_MAX: u64 = 64 << 20;
 /// If all but 1/16 of the anonymous pages are in swap already, all count as in swap.
@@ -70,30 +73,31 @@ pub struct ReclaimRates {
     written: Rate,
     /// Anonymous pages, by swap area.
     swapped: BTreeMap<u64, Rate>,
-    /// No trial begins before this time, and the rest after the next one.
+    /// No trial begins before this time.
     next_trial_at: Time,
+    /// How long the next trial delays the one after it.
     trial_rest_ns: Time,
 }
 
-/// A unit's reclaim, as it is measured.
+/// The measurement of a unit's reclaim, carried from sample to sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Reclaiming {
-    /// What was reclaimed by order and already counted in the rates.
+    /// The part of the reclaim by order that the rates have already learnt from.
     pub(super) counted: Taken,
-    /// When the unit came to owe something, and its memory then.
+    /// When the unit began to owe memory, and its memory at that time; `None` while it owes nothing.
     owes_since: Option<(Time, UnitMemory)>,
-    /// What had been reclaimed by order at the last sample.
+    /// All reclaim by order up to the last sample.
     last: Taken,
-    /// Its memory when the reclaim that is not yet counted began.
+    /// The unit's memory when the reclaim that the rates have not yet learnt from began.
     memory_at_start: UnitMemory,
-    /// When memory was last reclaimed from it on trial while its loan stayed.
+    /// When a trial last reclaimed memory from the unit without a smaller loan; see [`trial`](super::trial).
     pub(super) tried_at: Option<Time>,
 }
 
-/// What was reclaimed from a unit by order.
+/// Reclaim from a unit by order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Taken {
-    /// Bytes.
+    /// Bytes reclaimed.
     pub bytes: u64,
     /// The time in which reclaim was at work, in nanoseconds.
     pub ns: Time,
@@ -117,40 +121,41 @@ impl Rate {
     }
 
     fn learn(&mut self, measured: Taken) {
-        self.per_s = if self.measured { self.towards(measured) } else { measured.per_s() }.max(PER_S_MIN);
+        self.per_s = if self.measured { self.averaged(measured) } else { measured.per_s() }.max(PER_S_MIN);
         self.measured = true;
     }
 
-    /// Half of the way down for a second or more, and less for a shorter time, since a device may be slow for a moment.
-    fn towards(self, measured: Taken) -> u64 {
+    /// The moving average with a new measurement. A short slow measurement has little weight, since a device may be slow for
+    /// a moment.
+    fn averaged(self, measured: Taken) -> u64 {
         let per_s = measured.per_s();
         if per_s >= self.per_s {
             return self.per_s + (per_s - self.per_s) / 4;
         }
-        let less = u128::from(self.per_s - per_s) * u128::from(measured.ns).min(SECOND) / SECOND / 2;
-        self.per_s - u64::try_from(less).unwrap_or(0)
+        let decrease = u128::from(self.per_s - per_s) * u128::from(measured.ns).min(SECOND) / SECOND / 2;
+        self.per_s - u64::try_from(decrease).unwrap_or(0)
     }
 }
 
 impl Reclaiming {
-    /// How much the unit shrank since it came to owe, if that was reclaimed from it, and in what time.
+    /// How much the unit shrank by reclaim since it began to owe, and the time since then. Zero if it owed nothing.
     fn paid_back(&self, now: Time, memory: UnitMemory) -> Taken {
-        let Some((at, then)) = self.owes_since else { return Taken::default() };
-        let shrunk = then.used.saturating_sub(memory.used);
+        let Some((owes_since, at_start)) = self.owes_since else { return Taken::default() };
+        let shrunk = at_start.used.saturating_sub(memory.used);
         // The count of reclaimed bytes may lag; the count of swapped bytes does not.
-        let reclaimed = memory.reclaimed.saturating_sub(then.reclaimed);
-        let swapped = memory.swapped.saturating_sub(then.swapped);
-        Taken { bytes: shrunk.min(reclaimed.max(swapped)), ns: now.saturating_sub(at) }
+        let reclaimed = memory.reclaimed.saturating_sub(at_start.reclaimed);
+        let swapped = memory.swapped.saturating_sub(at_start.swapped);
+        Taken { bytes: shrunk.min(reclaimed.max(swapped)), ns: now.saturating_sub(owes_since) }
     }
 }
 
 impl Taken {
-    /// What was reclaimed from a unit by order so far.
-    fn from(memory: UnitMemory) -> Taken {
+    /// All reclaim from a unit by order since its creation.
+    fn by_order(memory: UnitMemory) -> Taken {
         Taken { bytes: memory.taken, ns: memory.taking_ns }
     }
 
-    /// What was reclaimed since `before`; nothing if the unit's counters began anew.
+    /// The increase since an earlier value of the counters; zero if the unit's counters restarted.
     fn since(self, before: Taken) -> Taken {
         match (self.bytes.checked_sub(before.bytes), self.ns.checked_sub(before.ns)) {
             (Some(bytes), Some(ns)) => Taken { bytes, ns },
@@ -158,13 +163,15 @@ impl Taken {
         }
     }
 
-    /// Whether this is enough for a measurement. `busy` while reclaim goes on.
+    /// Whether this is enough for a measurement: a second of reclaim or, once reclaim has stopped (not `busy`),
+    /// [`BYTES_MIN`].
     fn suffices(self, busy: bool) -> bool {
-        let (long, much) = (u128::from(self.ns) >= SECOND, self.bytes >= BYTES_MIN);
-        self.ns > 0 && (long || much && !busy)
+        let (is_long, is_large) = (u128::from(self.ns) >= SECOND, self.bytes >= BYTES_MIN);
+        self.ns > 0 && (is_long || is_large && !busy)
     }
 
-    /// The remainder without `bytes` that were reclaimed at `per_s`. It is no faster than the whole.
+    /// The remainder without `bytes` that were reclaimed at `per_s` bytes per second. The remainder's rate is at most the
+    /// rate of all.
     fn without(self, bytes: u64, per_s: u64) -> Taken {
         let rest = self.bytes.saturating_sub(bytes);
         let removed_ns = u128::from(bytes) * SECOND / u128::from(per_s.max(1));
@@ -185,46 +192,49 @@ impl ReclaimRates {
         ReclaimRates { dropped: Rate { per_s: u64::MAX, measured: true }, ..ReclaimRates::default() }
     }
 
-    /// How much a unit with this memory could give back, in bytes. Only the swap space of the facts counts. A kernel
-    /// does not wait for dirty pages while it has others that are written faster.
+    /// The curve of how many bytes could be called back from a unit with this memory. Anonymous pages count up to the free
+    /// swap space in `facts`. Of dirty and anonymous pages, the kind that comes free faster is first: a kernel does not wait
+    /// for dirty pages while it has other pages that are written faster.
     pub fn curve(&self, unit: UnitMemory, facts: &MemoryFacts) -> ReclaimCurve {
-        let (swap_per_s, drop_per_s) = (self.swap(facts.swap_next).per_s, self.drop_per_s(facts));
+        let (swap_per_s, drop_per_s) = (self.swap_rate(facts.swap_next).per_s, self.drop_per_s(facts));
         let cached = unit.swap_cached.min(unit.anonymous);
         let not_cached = unit.anonymous - cached;
         let to_swap = not_cached.min(facts.swap_free);
-        // Once swap is full, the kernel reclaims no anonymous pages.
+        // Once swap is full, the kernel reclaims no anonymous pages, not even those with a copy in swap.
         let cached = match (facts.swap_free, not_cached) {
             (0, _) => 0,
             (_, 0) => cached,
             _ => part_of(cached, to_swap, not_cached),
         };
-        // Pages that are in swap already lie among the others. Each counts as the bytes that could be swapped out in the
-        // time that dropping it takes.
+        // Pages with a copy in swap lie among the other anonymous pages. Each counts as the bytes that could be swapped out
+        // in the time that dropping it takes.
         let as_swapped = to_swap.saturating_add(part_of(cached, swap_per_s, drop_per_s));
         let anonymous = (cached.saturating_add(freed(to_swap, facts)), as_swapped, swap_per_s);
         let written = (unit.dirty, unit.dirty, self.written.per_s);
         let swap_is_faster = part_of(swap_per_s, anonymous.0, as_swapped) > self.written.per_s;
         let [first, second] = if swap_is_faster { [anonymous, written] } else { [written, anonymous] };
-        // Whatever else the unit will have may be anonymous, too.
-        let rest = facts.swap_free - to_swap;
+        // The unit has no further pages now. Pages that it gets by a loan may be anonymous, and go to the rest of swap.
+        let further_swap = facts.swap_free - to_swap;
         ReclaimCurve::default()
-            .then(unit.clean(), unit.clean(), drop_per_s)
-            .then(first.0, first.1, first.2)
-            .then(second.0, second.1, second.2)
-            .then(freed(rest, facts), rest, swap_per_s)
+            .with_part(unit.clean(), unit.clean(), drop_per_s)
+            .with_part(first.0, first.1, first.2)
+            .with_part(second.0, second.1, second.2)
+            .with_part(freed(further_swap, facts), further_swap, swap_per_s)
     }
 
-    /// The rate of dropping pages: at least that of swapping out, even if few pages were dropped so far.
+    /// The rate of dropping pages, in bytes per second: at least the rate of swapping out, even if few pages were dropped so
+    /// far.
     fn drop_per_s(&self, facts: &MemoryFacts) -> u64 {
-        self.dropped.per_s.max(self.swap(facts.swap_next).per_s)
+        self.dropped.per_s.max(self.swap_rate(facts.swap_next).per_s)
     }
 
-    fn swap(&self, area: u64) -> Rate {
+    /// The rate of swapping out to this swap area.
+    fn swap_rate(&self, area: u64) -> Rate {
         self.swapped.get(&area).copied().unwrap_or(Rate::assumed(WRITTEN_PER_S))
     }
 
-    /// Takes in a sample of a unit, and learns from its reclaim once there was enough. `owes` says whether the unit
-    /// owes memory now.
+    /// Adds a sample of a unit to its measurement, and learns from the measurement once it is large enough. `owes` says
+    /// whether the unit owes memory now.
     pub(super) fn observe(
         &mut self,
         now: Time,
@@ -233,13 +243,14 @@ impl ReclaimRates {
         facts: &MemoryFacts,
         owes: bool,
     ) {
-        let total = Taken::from(memory);
-        // Nothing is known of a unit's memory before its first sample.
+        let total = Taken::by_order(memory);
+        // A unit's memory before its first sample is unknown.
         if reclaiming.memory_at_start.used == 0 {
             reclaiming.memory_at_start = memory;
         }
         let on_trial = reclaiming.tried_at.is_some_and(|at| now.saturating_sub(at) < TRIAL_NS_MAX);
         let busy = owes || on_trial;
+        // Learn from the faster of the two measures.
         let paid_back = if owes { Taken::default() } else { reclaiming.paid_back(now, memory) };
         let by_order = total.since(reclaiming.counted);
         let measured = [by_order, paid_back].into_iter().filter(|taken| taken.suffices(busy));
@@ -258,8 +269,8 @@ impl ReclaimRates {
         }
         let all_counted =
             reclaiming.counted == total && reclaiming.owes_since.is_none_or(|(at, _)| at == now);
-        // Reclaim stopped after too little for a measurement. What is reclaimed next may be any page that the unit has
-        // by then, also one that only has to be dropped and was not there before.
+        // Reclaim may have stopped after too little for a measurement. The next reclaim may take any page that the unit has
+        // by then, including new pages that only have to be dropped.
         let stopped = reclaiming.last == total && reclaiming.owes_since.is_none();
         if all_counted || stopped && memory.droppable() > reclaiming.memory_at_start.droppable() {
             reclaiming.memory_at_start = memory;
@@ -267,8 +278,8 @@ impl ReclaimRates {
         reclaiming.last = total;
     }
 
-    /// Learns from a measurement. `at_start` is the unit's memory when it began: by now the unit may have read as many
-    /// pages again.
+    /// Learns from a measurement. `at_start` is the unit's memory when the measurement began: by now the unit may have read
+    /// the reclaimed pages again.
     fn learn(&mut self, measured: Taken, at_start: UnitMemory, facts: &MemoryFacts) {
         let swappable = at_start.anonymous.min(facts.swap_free);
         let files = at_start.clean().min(measured.bytes);
@@ -277,7 +288,8 @@ impl ReclaimRates {
             self.dropped.learn(measured);
             return;
         }
-        // Dropped pages say nothing about the rest. A small rest teaches nothing, unless it is the larger part.
+        // The pages that were not dropped were written or swapped out. If they are too few for a measurement, they are
+        // ignored, unless they are the larger part.
         let rest = measured.without(dropped, self.drop_per_s(facts));
         if !rest.suffices(false) && rest.bytes < measured.bytes / 2 {
             return;
@@ -289,21 +301,21 @@ impl ReclaimRates {
         }
     }
 
-    /// Learns where all that was reclaimed is known to have been written, to files or to swap. `counted` is what was
-    /// learnt from so far, `now` the total, and `busy` whether reclaim goes on.
-    pub fn learn_written(&mut self, counted: &mut Taken, now: Taken, busy: bool, area: u64) {
-        let taken = now.since(*counted);
+    /// Learns on a machine that reports only reclaim by writing, to files or to the swap area `area`. `total` is all reclaim
+    /// of a unit so far, and `counted` the part that was already learnt from. `busy` says whether reclaim goes on.
+    pub fn learn_written(&mut self, counted: &mut Taken, total: Taken, busy: bool, area: u64) {
+        let taken = total.since(*counted);
         if taken.suffices(busy) {
             self.written.learn(taken);
             self.learn_swap(area, taken);
         }
         if taken.suffices(busy) || taken == Taken::default() {
-            *counted = now;
+            *counted = total;
         }
     }
 
     fn learn_swap(&mut self, area: u64, measured: Taken) {
-        let mut rate = self.swap(area);
+        let mut rate = self.swap_rate(area);
         rate.learn(measured);
         if self.swapped.len() >= AREAS_MAX && !self.swapped.contains_key(&area) {
             self.swapped.pop_first();
@@ -311,9 +323,9 @@ impl ReclaimRates {
         self.swapped.insert(area, rate);
     }
 
-    /// How many bytes to reclaim now on trial from a unit whose loan has reached `callable`: enough for a measurement.
-    /// `None` if the last trial was too recent, or if the unit has too little of one kind: pages that only have to be
-    /// dropped, or pages that can go to swap.
+    /// How many bytes to reclaim now on trial, enough for a measurement. The loan of the unit has reached `callable`, the
+    /// bytes that could be called back from it in time. Returns `None` if the last trial was too recent, or if neither the
+    /// unit's pages that only have to be dropped nor its pages that can go to swap are four times as many bytes.
     pub(super) fn bytes_to_try(
         &mut self,
         now: Time,
@@ -332,7 +344,8 @@ impl ReclaimRates {
     }
 }
 
-/// How many of these anonymous bytes only had to be dropped. The kernel takes the oldest, in swap already or not.
+/// How many of `bytes` reclaimed anonymous bytes only had to be dropped, since they had a copy in swap. The kernel takes the
+/// oldest pages, with or without a copy, so the fraction is the same as in all anonymous memory.
 fn in_swap_already(bytes: u64, memory: UnitMemory) -> u64 {
     let bytes = bytes.min(memory.anonymous);
     let cached = memory.swap_cached.min(memory.anonymous);
@@ -342,10 +355,10 @@ fn in_swap_already(bytes: u64, memory: UnitMemory) -> u64 {
     part_of(bytes, cached, memory.anonymous)
 }
 
-/// Bytes that come free when `swapped` bytes are swapped out: fewer where swap is memory itself.
+/// Bytes that come free when `swapped` bytes are swapped out: fewer where swap is compressed memory.
 pub(super) fn freed(swapped: u64, facts: &MemoryFacts) -> u64 {
-    let left = 1_000 - facts.packed_permille.min(1_000);
-    part_of(swapped, left, 1_000)
+    let freed_permille = 1_000 - facts.packed_permille.min(1_000);
+    part_of(swapped, freed_permille, 1_000)
 }
 
 #[cfg(test)]

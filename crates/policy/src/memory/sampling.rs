@@ -1,6 +1,6 @@
-//! When memory is sampled next, and which units' alarms are wanted until then.
+//! When memory is sampled next, and which units should raise an alarm before that when they meet their bounds.
 //!
-//! - Loans grow once a *period*. A sample between two periods, taken because a unit is short, only calls back.
+//! - Loans grow once a *period*. A sample between two periods, taken because a unit is short, only calls loans back.
 //! - While a unit lends, samples come often enough to call back within the promised time.
 //! - While a unit owes memory to a lender, samples come every [`DEBT_SAMPLE_NS`].
 //! - While the machine rests, samples come every [`REST_PERIODS`] periods. It rests while no unit that is present
@@ -15,18 +15,21 @@ use super::thresholds::NEAR_PART;
 use super::{MemoryState, Sample, UnitRecord};
 use crate::time::{MS, Time};
 
-/// How often loans may grow. More units make the period longer, since sampling each of them costs time.
+/// The part of the period that does not depend on the number of units.
 const PERIOD_NS: Time = 200 * MS;
+/// The period becomes longer by this for each unit, since sampling a unit costs time.
 const PERIOD_PER_UNIT_NS: Time = 2 * MS;
-/// A sample at most this long before the periodic one replaces it: two in a row would cost twice.
+/// A sample that is taken at most this long before the end of the period ends the period: a second sample so soon after it
+/// would cost as much and show little.
 pub const EARLY_NS: Time = 25 * MS;
-/// Periods between two samples at rest.
+/// Periods from one sample to the next while the machine rests.
 const REST_PERIODS: Time = 5;
 /// While a unit lends, samples are at most 1/4 of the promised call-back time apart.
 const LOAN_SAMPLE_PART: u64 = 4;
 /// The interval between samples while a unit owes.
 pub(super) const DEBT_SAMPLE_NS: Time = 20 * MS;
 
+/// The interval at which loans may grow.
 fn period_ns(contract: &Contract) -> Time {
     PERIOD_NS + PERIOD_PER_UNIT_NS * contract.units.len() as Time
 }
@@ -36,14 +39,15 @@ fn loan_sample_ns(contract: &Contract) -> Time {
     period_ns(contract).min(contract.machine.call_back_memory_ns / LOAN_SAMPLE_PART)
 }
 
-/// The part of the promised call-back time that is not left for reclaim. One interval of loan samples until the lender
-/// is found short, one [`DEBT_SAMPLE_NS`] until everything is found back, and one for the two samples themselves.
+/// The part of the promised call-back time that is not available for reclaim. One interval of loan samples may pass until
+/// a sample finds the lender short, one [`DEBT_SAMPLE_NS`] until a sample finds all memory back, and another one is allowed
+/// for taking these two samples.
 pub(super) fn detection_ns(contract: &Contract) -> Time {
     loan_sample_ns(contract) + 2 * DEBT_SAMPLE_NS
 }
 
 impl MemoryState {
-    /// Why memory is divided now. Begins a new period if one is due.
+    /// Whether memory is divided at the end of a period, or between two periods. Begins a new period if one is due.
     pub(super) fn trigger(&mut self, sample: Sample<'_>) -> Trigger {
         let Sample { now, input, .. } = sample;
         let due = if let Some(frames) = input.means.memory.frames {
@@ -59,13 +63,13 @@ impl MemoryState {
         Trigger::Period
     }
 
-    /// When to sample next, and the units whose alarms are wanted: lenders, units far from their bounds, and units
-    /// near being first in the OOM order. `owing` says whether a unit owes memory to a lender.
+    /// When to sample next at the latest, and the units whose alarms are wanted until then: lenders, units far from their
+    /// bounds, and units that the OOM order may soon expose. `lender_waits` says whether a unit owes memory to a lender.
     pub(super) fn next_sample(
         &self,
         sample: Sample<'_>,
         units: &[Facts],
-        owing: bool,
+        lender_waits: bool,
     ) -> (Time, Vec<UnitId>) {
         let Sample { now, input, .. } = sample;
         let contract = input.contract;
@@ -75,29 +79,31 @@ impl MemoryState {
             return (self.period_at + frames.period_ns, watch);
         }
         let lends = |id: &UnitId| self.units[id.index()].share.lent > 0;
-        // What a unit's last process left behind does not grow, so it meets no bound.
+        // The memory of a unit without processes (its page cache) does not grow, so the unit meets no bound.
         let is_far =
             |id: &UnitId| !units[id.index()].present || self.units[id.index()].is_far_from_its_bound();
-        // A loan to a unit without processes does not grow either. Its lenders raise alarms at their own bounds.
+        // Nor does a loan to a unit without processes grow. Its lenders raise alarms at their own bounds.
         let borrows = |id: &UnitId| units[id.index()].present && self.units[id.index()].share.borrowed > 0;
-        let at_rest =
-            input.means.memory.alarms && !owing && contract.held().all(|id| is_far(&id) && !borrows(&id));
+        let at_rest = input.means.memory.alarms
+            && !lender_waits
+            && contract.held().all(|id| is_far(&id) && !borrows(&id));
         let next = if at_rest {
             self.period_at + REST_PERIODS * period_ns(contract)
         } else {
-            self.next_while_active(now, contract, owing, contract.held().any(|id| lends(&id)))
+            self.next_while_active(now, contract, lender_waits, contract.held().any(|id| lends(&id)))
         };
-        let watched = |id: &UnitId| lends(id) || is_far(id) || self.oom_order.is_near(*id);
-        (next, contract.held().filter(watched).collect())
+        let is_watched = |id: &UnitId| lends(id) || is_far(id) || self.oom_order.is_near(*id);
+        (next, contract.held().filter(is_watched).collect())
     }
 
-    /// While a unit owes, soon; while a unit lends, in time to call back; otherwise when loans may grow again.
-    fn next_while_active(&self, now: Time, contract: &Contract, owing: bool, lending: bool) -> Time {
-        if owing {
+    /// The next sample while the machine does not rest. While a lender waits, the sample is soon. While a unit lends, it is
+    /// early enough for a call-back in time. Otherwise it is when loans may grow again.
+    fn next_while_active(&self, now: Time, contract: &Contract, lender_waits: bool, has_loans: bool) -> Time {
+        if lender_waits {
             return now + DEBT_SAMPLE_NS;
         }
         let period_end = (self.period_at + period_ns(contract)).max(now + DEBT_SAMPLE_NS);
-        if lending { period_end.min(now + loan_sample_ns(contract)) } else { period_end }
+        if has_loans { period_end.min(now + loan_sample_ns(contract)) } else { period_end }
     }
 }
 

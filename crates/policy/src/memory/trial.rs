@@ -1,10 +1,11 @@
 //! Trials: a borrower's loan shrinks a little for a moment, to measure how fast memory comes back.
 //!
-//! A rate is measured before it is relied on. So a borrower whose loan has reached what its rate permits is put *on
-//! trial*: its loan is a little smaller for at most [`TRIAL_NS_MAX`]. Its bound slows it meanwhile as in a call-back,
-//! so that its own pages do not keep the device busy. If its whole loan is smaller than that, the bytes are reclaimed
-//! from it instead. [`ReclaimRates::bytes_to_try`](super::reclaim_rates::ReclaimRates::bytes_to_try) limits how often
-//! and how much.
+//! Loans are limited by the rate at which they could be called back, and this rate must be measured before larger loans
+//! rely on it. So a borrower whose loan has reached this limit is put *on trial*: its loan is a little smaller for at most
+//! [`TRIAL_NS_MAX`]. As in a call-back, the lower bound slows the borrower meanwhile, so that its own paging does not keep
+//! the device busy. If the loan is no larger than the bytes to try, it stays, and the bytes are reclaimed by order instead.
+//! [`ReclaimRates::bytes_to_try`](super::reclaim_rates::ReclaimRates::bytes_to_try) limits how often trials happen, and how
+//! many bytes they reclaim.
 
 use super::thresholds::SLACK_PART;
 use super::{MemoryState, Sample, UnitRecord};
@@ -12,25 +13,27 @@ use crate::plan::{MemoryOrder, Reason, Step};
 use crate::snapshot::UnitMemory;
 use crate::time::{MS, Time};
 
-/// A trial ends after this time. Memory taken within this time after it began counts for it.
+/// The longest duration of a trial. Memory that is reclaimed within this time after a trial began counts for the trial.
 pub(super) const TRIAL_NS_MAX: Time = 1_000 * MS;
 
 /// A trial in progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Trial {
-    /// `None` until the first sample after it was ordered.
+    /// When the trial's first sample was; `None` until then.
     since: Option<Time>,
-    /// The most that the unit may borrow meanwhile, in bytes.
+    /// The most that the unit may borrow during the trial, in bytes.
     pub(super) loan_max: u64,
 }
 
 impl UnitRecord {
-    /// Ends a trial whose unit has come down to its smaller loan, or that took too long.
-    pub(super) fn follow_trial(&mut self, now: Time, short: bool, memory: UnitMemory, total: u64) {
-        let beyond = memory.used > self.share.allowed.saturating_add(total / SLACK_PART);
-        self.trial = self
-            .trial
-            .filter(|trial| trial.since.map_or(short, |at| beyond && now.saturating_sub(at) < TRIAL_NS_MAX));
+    /// Ends the unit's trial if the unit has come down to its smaller loan, or if the trial took too long. A trial that was
+    /// decided at the last sample begins now, unless the unit is no longer short. `total` is the machine's memory in bytes.
+    pub(super) fn update_trial(&mut self, now: Time, short: bool, memory: UnitMemory, total: u64) {
+        let exceeds_allowance = memory.used > self.share.allowed.saturating_add(total / SLACK_PART);
+        self.trial = self.trial.filter(|trial| {
+            let goes_on = |since| exceeds_allowance && now.saturating_sub(since) < TRIAL_NS_MAX;
+            trial.since.map_or(short, goes_on)
+        });
         if let Some(trial) = &mut self.trial {
             trial.since.get_or_insert(now);
         }
@@ -38,7 +41,8 @@ impl UnitRecord {
 }
 
 impl MemoryState {
-    /// Puts one borrower that is short on trial, if a trial is due.
+    /// Puts one borrower that is short on trial, if a trial is due. Returns an order only if the loan is too small to
+    /// shrink; otherwise the next division of memory lowers the loan.
     pub(super) fn begin_trial(&mut self, sample: Sample<'_>) -> Option<Step<MemoryOrder>> {
         let Sample { now, input, facts, .. } = sample;
         let (id, bytes) = input.contract.held().find_map(|id| {

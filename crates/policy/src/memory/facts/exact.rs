@@ -1,9 +1,9 @@
 //! The facts of a machine that hands out memory itself, frame by frame.
 //!
-//! Such a machine knows what [`frames`](crate::memory::frames) needs: what each unit has, and whether one of its requests was
-//! refused. It knows of each page whether it was written, and drops clean pages in no time. So only the rate of its
-//! writes bounds loans, if anything does. All of the promised time is left for writing, since the machine sees at once
-//! that a lender is short.
+//! Such a machine, the simulated one, knows how many frames each unit uses, and whether a request of the unit was refused.
+//! It also knows which pages were written, and it drops clean pages in no time. So loans are limited by nothing but the rate
+//! of writes, and only if the machine wants them limited ([`Frames::in_time`]). The whole call-back time can be used for
+//! writing, since the machine notices at once that a lender is short.
 
 use alloc::vec::Vec;
 
@@ -13,6 +13,7 @@ use crate::memory::{MemoryState, Sample};
 use crate::snapshot::Frames;
 
 impl MemoryState {
+    /// The facts of all units, in frames, by the unit's index.
     pub(super) fn observe_exact(&mut self, sample: Sample<'_>, frames: Frames) -> Vec<Facts> {
         let Sample { now, input, facts, .. } = sample;
         (self.kernel, self.shared) = (facts.kernel, facts.shared);
@@ -26,8 +27,8 @@ impl MemoryState {
             let unit = &mut self.units[id.index()];
             let callable = frames.in_time.then(|| {
                 let written = Taken { bytes: memory.taken, ns: memory.taking_ns };
-                let learnt = &mut unit.reclaiming.counted;
-                self.reclaim_rates.learn_written(learnt, written, memory.taking, facts.swap_next);
+                let already_learnt = &mut unit.reclaiming.counted;
+                self.reclaim_rates.learn_written(already_learnt, written, memory.taking, facts.swap_next);
                 self.reclaim_rates.curve(memory, facts).in_frames(frames.bytes)
             });
             let short = memory.refused > unit.facts.refused;

@@ -25,7 +25,7 @@ fn all_facts(kernel: u64, shared: u64, units: &[Facts]) -> Vec<Facts> {
 
 /// A curve by which `frames` could be called back within any promised time.
 fn within_any(frames: u64) -> ReclaimCurve {
-    ReclaimCurve::default().then(frames, 750, 1_000)
+    ReclaimCurve::default().with_part(frames, 750, 1_000)
 }
 
 thread_local! {
@@ -207,7 +207,7 @@ fn a_loan_waits_until_it_could_be_called_back_in_time() {
 #[test]
 fn a_loan_grows_with_the_idle_time_of_its_memory() {
     let (mut contract, units) = equals(2, Scheme::Isolate);
-    let curve = ReclaimCurve::default().then(10_000, 10_000, 100);
+    let curve = ReclaimCurve::default().with_part(10_000, 10_000, 100);
     let with_owner =
         |owner: Facts| all_facts(0, 0, &[owner, Facts { callable: Some(curve), ..facts(1_000, true) }]);
     let idle = with_owner(facts(20, false));
@@ -243,7 +243,7 @@ fn a_loan_grows_with_the_idle_time_of_its_memory() {
 fn a_sleeping_unit_lends_more_than_one_that_wakes_often() {
     let (mut contract, _) = equals(3, Scheme::Isolate);
     contract.machine.reserve = Amount::Part(0);
-    let curve = ReclaimCurve::default().then(10_000, 10_000, 100);
+    let curve = ReclaimCurve::default().with_part(10_000, 10_000, 100);
     let loans_with = |contract: &Contract, awake: u64| {
         let mut state = LoanBook::default();
         let mut last = Vec::new();
@@ -264,8 +264,8 @@ fn allowed(allowances: &[Allowance]) -> Vec<u64> {
     allowances.iter().map(|allowance| allowance.allowed).collect()
 }
 
-/// 1,000 frames, 60 for the kernel and 40 shared: three quotas of 300, regardless of which units are present and whatever is idle. Of 1,001, one
-/// unit gets the remaining frame.
+/// 1,000 frames, 60 for the kernel and 40 shared: three quotas of 300, regardless of which units are present and whatever is
+/// idle. Of 1,001, one unit gets the remaining frame.
 #[test]
 fn quota_divides_what_the_common_parts_leave() {
     let (contract, _) = equals(3, Scheme::Quota);

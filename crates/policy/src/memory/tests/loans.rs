@@ -118,7 +118,7 @@ fn doubt_lasts_twice_as_long_each_time_until_it_is_forgotten() {
     let mut unit = UnitRecord { share, ..UnitRecord::default() };
     let missed = UnitMemory { refaulted: MIB, ..UnitMemory::default() };
     let mut doubted = |now: Time, short: bool| {
-        unit.doubt(now, short, missed, 512 << 10);
+        unit.update_doubt(now, short, missed, 512 << 10);
         unit.doubted_until.saturating_sub(now)
     };
     assert_eq!(doubted(0, false), 0);
@@ -278,11 +278,11 @@ fn lender_of(lent: u64, grain: u64, back: &[u64], every_ms: u64) -> Vec<bool> {
     let share = Share { lent, allowed: 900 * MIB, ..Share::default() };
     let mut unit = UnitRecord { share, known: true, ..UnitRecord::default() };
     let mut now = 1_000_000 * MS;
-    unit.doubt(now, false, unit.facts, 512 << 10);
+    unit.update_doubt(now, false, unit.facts, 512 << 10);
     let doubted = back.iter().map(|back| {
         now += every_ms * MS;
         unit.facts.refaulted += back * grain;
-        unit.doubt(now, false, unit.facts, 512 << 10);
+        unit.update_doubt(now, false, unit.facts, 512 << 10);
         now < unit.doubted_until
     });
     doubted.collect()
