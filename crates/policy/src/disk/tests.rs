@@ -305,7 +305,7 @@ fn a_hard_half_against_four() {
     assert!(got.iter().sum::<u64>() >= 980, "{got:?}");
 }
 
-/// If caps are enforced by stopping units, no unit is held to a share, nor to a percentage of an unmeasured capacity.
+/// If caps are enforced by stopping units, no unit is throttled to a share, nor to a percentage of an unmeasured capacity.
 #[test]
 fn stopping_enforces_limits_alone() {
     let mut bench = Bench::tickets(&[100, 100, 100]);
@@ -446,7 +446,7 @@ fn idle_bandwidth_is_lent_and_called_back_at_once() {
     let mut bench = Bench::tickets(&[100, 100]);
     bench.load(1, greedy(16));
     let got = bench.run(5);
-    assert_eq!((got[1], bench.steps.len()), (1_000, 0), "a unit alone is not held: {got:?}");
+    assert_eq!((got[1], bench.steps.len()), (1_000, 0), "a unit alone is not throttled: {got:?}");
     bench.load(0, greedy(1));
     // The sample that finds it waiting gives it its part: it waits in the first step, and has its part in the second.
     bench.run(1);
@@ -577,7 +577,7 @@ fn a_unit_that_wants_more_again_gets_it() {
     assert!(got[0] >= 450, "{got:?}");
 }
 
-/// A held unit that wants little is released once the others have left the crowd.
+/// A throttled unit that wants little is free again once the others have left the crowd.
 #[test]
 fn no_unit_stays_held_after_the_others_have_left() {
     let mut bench = Bench::tickets(&[100, 100]);

@@ -202,7 +202,7 @@ fn per_burst(bytes: u64, bytes_per_s: u64) -> Time {
 struct Outcome {
     slowdown: u64,
     idle_used: u64,
-    /// The lowest rate to which the light unit was held, in per cent of its part of the device; `None` if it was never held.
+    /// The lowest rate to which the light unit was throttled, in percent of its part of the device; `None` if it never was.
     light_held: Option<u64>,
 }
 
@@ -327,8 +327,8 @@ fn a_unit_that_has_just_left_is_not_held_to_nothing() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Like a compiler: bursts of small files, and pauses, in any rhythm. A unit within its part is never held below that,
-    /// even if the heavy unit was held to so little that the light one seems ahead.
+    /// Like a compiler: bursts of small files, and pauses, in any rhythm. A unit within its part is never throttled below it,
+    /// even if the heavy unit was throttled to so little that the light one seems ahead.
     #[test]
     fn a_unit_within_its_part_is_not_held_below_it(
         phase_ms in 0u64..1_000,
