@@ -89,7 +89,7 @@ impl World {
             })
             .collect();
         let sets: Vec<ThreadSet> = runs.iter().map(|(_, set)| *set).collect();
-        let parts = queue::on_own_bus(&sets, WHOLE);
+        let parts = queue::private_bus_rates(&sets, WHOLE);
         let ran = |((unit, wants), part): (&(UnitId, ThreadSet), u64)| {
             // The processor's throttle lets through twice its percentage.
             let percent = u64::from(*self.percent.get(unit).unwrap_or(&100) * 2).min(100);
