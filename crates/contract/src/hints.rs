@@ -11,8 +11,8 @@ use crate::name::check_name;
 use crate::nearest::nearest;
 
 /// The remedy for a resource as a key of a unit.
-const AMOUNTS: &str = "`hard = { memory = \"8GiB\" }` reserves an amount of a resource, `limit = { memory = \"8GiB\" }` is the most that \
-                       the unit may use, and `tickets` are its share of the rest";
+const AMOUNTS: &str = "`hard = { memory = \"8GiB\" }` reserves an amount of a resource, \
+     `limit = { memory = \"8GiB\" }` is the most that the unit may use, and `tickets` are its share of the rest";
 
 /// Synonyms of a unit's keys, in lower case and without `-`, `_` and `.`, each group with its remedy.
 const UNIT_SYNONYMS: [(&[&str], &str); 6] = [

@@ -203,7 +203,8 @@ mod tests {
 
     #[test]
     fn a_syntax_error_hides_no_other_error_and_causes_none() {
-        let text = "version = 1\n[machine]\ndefault = \"b\"\n[unit.a]\nmembers = [\"user:x\"\ntickets = 0\n[unit.b\neach = \"user\"";
+        let text = "version = 1\n[machine]\ndefault = \"b\"\n[unit.a]\nmembers = [\"user:x\"\ntickets = 0\n\
+                    [unit.b\neach = \"user\"";
         assert_eq!(codes(text), ["syntax", "out-of-range", "syntax"]);
         assert_eq!(codes("version = \n[unit.a]"), ["syntax"]);
         // Whether the unit names users cannot be told while its members cannot be read.

@@ -364,12 +364,15 @@ each = "user"
                     unit.borrow[resource] = hard[resource].map_or(Permission::Yes, Permission::AtMost);
                 }
                 let name = member.filter(|it| it.trim() == it).map(|it| format!("{it}{n}"));
-                unit.members = name.into_iter().map(|it| Member { kind: MemberKind::User(Principal::Name(it)), span: 0..0 }).collect();
+                let user = |name| Member { kind: MemberKind::User(Principal::Name(name)), span: 0..0 };
+                unit.members = name.into_iter().map(user).collect();
                 unit.negotiate = n % 2 == 1;
                 unit.call_back_memory_grows =
                     Growth { idle: owner.map(u64::from), most_ns: owner.map(|n| 1_000_000_000 * (u64::from(n) + 1)) };
                 unit.discipline = Discipline::ALL[(n + cpu) % Discipline::ALL.len()];
-                unit.deadline = owner.map(|n| Deadline { period_ns: 20_000_000, budget_ns: 1_000_000 * (n + 1), misses: n, of: n + 1 });
+                unit.deadline = owner.map(|n| {
+                    Deadline { period_ns: 20_000_000, budget_ns: 1_000_000 * (n + 1), misses: n, of: n + 1 }
+                });
                 unit.job = owner.map(|uid| JobKind::ALL[uid as usize % JobKind::ALL.len()]);
                 unit.owner = owner.map(|uid| Member { kind: MemberKind::Group(Principal::Id(uid)), span: 0..0 });
             }
@@ -380,7 +383,8 @@ each = "user"
             let by_path = |contract: &mut Contract| {
                 let paths: Vec<String> = contract.units.iter().map(|unit| unit.path.clone()).collect();
                 let mut units: Vec<(Option<String>, Unit)> = contract.units.iter().map(|unit| {
-                    (unit.parent.map(|it| paths[it.index()].clone()), Unit { parent: None, places: Places::default(), ..unit.clone() })
+                    let parent = unit.parent.map(|parent| paths[parent.index()].clone());
+                    (parent, Unit { parent: None, places: Places::default(), ..unit.clone() })
                 }).collect();
                 units.sort_by(|one, other| one.1.path.cmp(&other.1.path));
                 units

@@ -251,7 +251,7 @@ mod tests {
 
     /// 8 GB/s and 4 CPUs are left: 2 GB/s for each.
     #[test]
-    fn the_fittest_gang_is_nearest_to_the_remaining_rate_per_cpu() {
+    fn the_nearest_to_what_is_left_for_each_cpu_is_the_fittest() {
         let remaining = Remaining { cpus: 4, amount: 8_000_000_000 };
         let gangs = candidates(&[(1, 3 * GB), (2, GB + GB / 2), (2, GB), (5, 2 * GB)]);
         assert_eq!(fittest(&gangs, remaining), Some(1), "the last is nearer, and does not fit");
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn on_an_overcommitted_bus_the_fittest_gang_transfers_least() {
+    fn where_too_much_was_given_the_one_that_transfers_least_is_the_fittest() {
         let remaining = Remaining { cpus: 2, amount: -3_000_000_000 };
         assert_eq!(fittest(&candidates(&[(1, 3 * GB), (1, 2 * GB), (1, GB)]), remaining), Some(2));
     }
