@@ -315,7 +315,8 @@ impl<'t> Document<'t> {
         span
     }
 
-    /// The value as a table; `None`, with an error reported, if it has another type. So do the methods below for other types.
+    /// The value as a table. Like the methods below for other types, it reports an error and returns `None` if the value has
+    /// another type, or is out of range.
     pub fn table<'a, K>(&mut self, entry: &Entry<'a, K>) -> Option<&'a DeTable<'a>> {
         let table = entry.value.get_ref().as_table();
         if table.is_none() {

@@ -65,7 +65,7 @@ pub enum Placement {
 }
 
 impl Placement {
-    /// All of them.
+    /// All placements.
     pub const ALL: [Placement; 5] = [
         Placement::WorstFit,
         Placement::FirstFit,
@@ -109,7 +109,7 @@ pub enum Gangs {
 }
 
 impl Gangs {
-    /// All of them.
+    /// All values of `gangs`.
     pub const ALL: [Gangs; 4] = [Gangs::Off, Gangs::LatestQuantum, Gangs::QuantaWindow, Gangs::Demand];
 
     /// Its name in a contract.
@@ -143,7 +143,7 @@ pub enum GangsShare {
 }
 
 impl GangsShare {
-    /// All of them.
+    /// All resources by which gangs may be chosen.
     pub const ALL: [GangsShare; 3] = [GangsShare::Bus, GangsShare::Cache, GangsShare::Cores];
 
     /// Its name in a contract.
@@ -206,7 +206,7 @@ pub enum JobKind {
 }
 
 impl JobKind {
-    /// All of them.
+    /// All kinds of jobs.
     pub const ALL: [JobKind; 5] =
         [JobKind::Unit, JobKind::Process, JobKind::Tree, JobKind::Session, JobKind::Cgroup];
 

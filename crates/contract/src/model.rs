@@ -96,7 +96,7 @@ pub struct Deadline {
 }
 
 impl Discipline {
-    /// All of them.
+    /// All disciplines.
     pub const ALL: [Discipline; 12] = [
         Discipline::Stride,
         Discipline::Lottery,
@@ -344,7 +344,7 @@ pub enum Each {
 }
 
 impl Each {
-    /// All of them.
+    /// All values of `each`.
     pub const ALL: [Each; 2] = [Each::User, Each::Cgroup];
 
     /// Its name in a contract.
@@ -526,7 +526,7 @@ impl Default for Contract {
 }
 
 impl Contract {
-    /// The unit with an identity of this contract.
+    /// The unit with this number, which must be in the range of [`Contract::ids`].
     pub fn unit(&self, id: UnitId) -> &Unit {
         &self.units[id.index()]
     }

@@ -21,8 +21,8 @@
 //!    ([`PATIENCE_PART`]) of a quantum's due, units that transferred more than their entitlement when they last ran yield to it.
 //!    The unit furthest ahead yields alone; if a whole quantum's due is owed, all such units do. No unit yields for more than
 //!    [`KEPT_QUANTA`] quanta in a row.
-//! 3. For one quantum in [`PROBE_QUANTA`], such units also yield as a *probe*: to a unit within its entitlement whose demands
-//!    were measured only on a full bus, and so may be larger than they seem.
+//! 3. For one quantum in [`PROBE_QUANTA`], units above their entitlement also yield as a *probe*: to a unit within its
+//!    entitlement whose demands were measured only on a full bus, and so may be larger than they seem.
 //! 4. A unit with a most has a token bucket that is refilled at that rate and holds one quantum's tokens. While the balance is
 //!    negative, the unit yields. This applies to every unit with a limit of its own, sub-units included.
 //! 5. If the processor can throttle outermost units, the throttle percentage of a yielding unit is lowered in proportion to the

@@ -9,7 +9,7 @@
 //!
 //! The threads of jobs are placed afterwards, on the CPUs that their units hold ([`seats`]).
 //!
-//! Source: seed 000, section 3.1; weights and caps: seed 004, section 5.
+//! Source: seed 000, section 3.1.
 
 mod free;
 pub(crate) mod lend;
