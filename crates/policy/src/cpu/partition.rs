@@ -240,7 +240,7 @@ mod tests {
 
     /// Growing from 1 to 2 CPUs keeps the one it has; the unit that shrinks gives up the one that lies apart.
     #[test]
-    fn homes_move_as_little_as_they_can() {
+    fn homes_move_as_little_as_possible() {
         let machine = machine("nodes:2 cpus:4 memory:1GiB");
         let before = homes(&machine, &pools(&machine), &claims(&[3_000_000, 5_000_000]), &Owners::new());
         let after = homes(&machine, &pools(&machine), &claims(&[4_000_000, 4_000_000]), &before);

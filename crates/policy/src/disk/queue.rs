@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_requests_need_is_forgotten_slowly() {
+    fn the_need_of_requests_is_forgotten_slowly() {
         // One at a time: they first need four milliseconds, then ten.
         let large = alloc::vec![(9, 10_000); 2_000];
         let samples: alloc::vec::Vec<_> =

@@ -485,7 +485,7 @@ fn an_initial_burst_is_not_the_capacity() {
 }
 
 #[test]
-fn limits_hold_on_an_idle_disk() {
+fn limits_apply_on_an_idle_disk() {
     let mut bench = Bench::tickets(&[100, 100]);
     bench.contract.units[2].limit.disk = Some(Amount::Absolute(20 * MB));
     bench.load(0, greedy(8));
@@ -531,7 +531,7 @@ fn other_units_get_what_an_outer_limit_leaves() {
 
 /// However slow the disk and however small the share, a few small requests pass.
 #[test]
-fn no_unit_is_held_to_nothing() {
+fn no_unit_is_throttled_to_nothing() {
     let mut bench = Bench::tickets(&[1, 10_000, 10_000]);
     bench.carries = 2 * MB;
     for n in 0..3 {
@@ -579,7 +579,7 @@ fn a_unit_that_wants_more_again_gets_it() {
 
 /// A throttled unit that wants little is free again once the others have left the crowd.
 #[test]
-fn no_unit_stays_held_after_the_others_have_left() {
+fn no_unit_stays_throttled_after_the_others_have_left() {
     let mut bench = Bench::tickets(&[100, 100]);
     bench.load(0, greedy(2));
     bench.load(1, greedy(31));

@@ -121,7 +121,7 @@ mod tests {
 
     /// 0.999 ^ 709 is a half.
     #[test]
-    fn the_most_fades_and_comes_back_at_once() {
+    fn the_most_decays_and_rises_at_once() {
         let mut most = most_seen(0, [5, 9_000_000, 3].into_iter());
         assert_eq!(most, 9_000_000);
         for _ in 0..709 {
