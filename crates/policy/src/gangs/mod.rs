@@ -539,8 +539,10 @@ impl Choice<'_> {
         }
         let (mut waiting, mut running) = (Vec::new(), Vec::new());
         for (index, gang) in self.state.gangs.iter().enumerate() {
-            let must_wait = !gang.runs && (self.why_unit_waits)(gang.unit).is_some();
-            if gang.board != self.board || !gang.awake || must_wait {
+            if gang.board != self.board || !gang.awake {
+                continue;
+            }
+            if !gang.runs && (self.why_unit_waits)(gang.unit).is_some() {
                 continue;
             }
             let rate = gang.rates.by(self.rules.by, self.rules.window).unwrap_or(self.first_rate);
