@@ -253,7 +253,7 @@ proptest! {
             let mut room: Vec<usize> = pools.pools.iter().map(|pool| pool.cpus.len()).collect();
             let mut units = vec![0u32; room.len()];
             for claim in order.into_iter().filter(|claim| claim.whole() > 0) {
-                let has = tally(&held(&after, claim.unit).into_iter().collect::<Vec<_>>(), |cpu| pool_of[&cpu]);
+                let has = count_by(&held(&after, claim.unit).into_iter().collect::<Vec<_>>(), |cpu| pool_of[&cpu]);
                 prop_assert_eq!(has.len(), fewest(room.clone(), claim.whole()), "{:?}: {:?} of {:?}", claim, has, room);
                 let holding = || (0..room.len()).filter(|pool| room[*pool] >= claim.whole());
                 if let Some((least, size)) = holding().map(|pool| (units[pool], room[pool])).min() {
