@@ -461,7 +461,7 @@ impl RateControl {
             let peak = self.recent_peaks.get(unit).copied().unwrap_or(0);
             peak.min(self.part_within_limit(*unit))
         };
-        let free_units: u64 = self.crowd.iter().filter(is_free).map(expected_rate).sum();
+        let free_units_rate: u64 = self.crowd.iter().filter(is_free).map(expected_rate).sum();
         let kept_unused = |(unit, lend): (&UnitId, &Permission)| {
             let part = self.part(*unit);
             if is_free(&unit) { part.saturating_sub(lend.most(part)) } else { 0 }
@@ -469,26 +469,27 @@ impl RateControl {
         let reserved: u64 = self.reserving.iter().map(kept_unused).sum();
         // A queue delays free units below their parts. If all active units are throttled, it keeps no unit from its part.
         let all_throttled = self.active.iter().all(|unit| self.in_force.contains_key(unit));
-        let total_min = (parts / 8 * if all_throttled { 7 } else { 5 }).saturating_add(free_units);
+        let total_min = (parts / 8 * if all_throttled { 7 } else { 5 }).saturating_add(free_units_rate);
         if self.queue.excess_ns() > 0 && (!all_throttled || self.queue.is_crowded()) {
             if self.total_allowed <= total_min {
                 self.queue.relent();
             }
-            self.congested_at = self.total_allowed.min(transferred.saturating_add(free_units)).max(total_min);
+            self.congested_at =
+                self.total_allowed.min(transferred.saturating_add(free_units_rate)).max(total_min);
             let cut_min = self.congested_at / if all_throttled { 64 } else { 16 };
             self.total_allowed = self.queue.drained(self.congested_at, DRAIN_NS, cut_min);
         } else {
-            self.grow(free_units);
+            self.grow(free_units_rate);
         }
         let unreserved =
             if self.reserving.is_empty() { u64::MAX } else { self.capacity.saturating_sub(reserved) };
         self.total_allowed = self.total_allowed.max(total_min);
-        self.total_allowed.saturating_sub(free_units).min(unreserved)
+        self.total_allowed.saturating_sub(free_units_rate).min(unreserved)
     }
 
     /// Raises the total rate allowed while the units that want more use up their rates. Growth is slow near the last congestion,
-    /// and slower beside free units, which a queue would delay. `free_units` is the expected rate of the free units.
-    fn grow(&mut self, free_units: u64) {
+    /// and slower beside free units, which a queue would delay. `free_units_rate` is the expected rate of the free units.
+    fn grow(&mut self, free_units_rate: u64) {
         let wanting_more: Vec<UnitId> =
             self.in_force.keys().copied().filter(|unit| self.wants_more(*unit)).collect();
         let allowed: u64 = wanting_more.iter().map(|unit| self.in_force[unit].rate).sum();
@@ -500,7 +501,7 @@ impl RateControl {
         let distance = self.total_allowed.abs_diff(self.congested_at);
         let is_near = self.congested_at > 0 && distance < self.capacity / 8;
         // The smallest step, and the fraction of their rates that units may leave unused and still count as using them up.
-        let (step_min, slack) = match (is_near, free_units) {
+        let (step_min, slack) = match (is_near, free_units_rate) {
             (false, _) => ((self.capacity / 16).max(allowed / 8), 16),
             (true, 0) => (self.capacity / 128, 64),
             (true, _) => (self.capacity / 256, 32),
