@@ -76,8 +76,8 @@ fn overstating_demand_gains_at_most_one_cpu_for_a_quantum() {
     );
 }
 
-/// The number of CPUs that each borrower gets when the third of three units lends its two CPUs, and both others want more. For two
-/// seconds before, the second unit lent the CPUs that it did not want, and the first borrowed these.
+/// The number of CPUs that each borrower gets when the third of three units lends its two CPUs, and both others want more. For
+/// two seconds before, the second unit lent the CPUs that it did not want, and the first borrowed these.
 fn borrowed_after_lending(remembered_ns: Time, lent: &[u32]) -> (World, [usize; 2]) {
     let mut world = World::new("cpus:6 memory:1GiB", USER, &[100, 100, 100]);
     world.contract.machine.loans_remembered_ns = remembered_ns;
