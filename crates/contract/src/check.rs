@@ -1,4 +1,7 @@
-//! The third stage: whether the values of a contract are consistent. Whether they fit a machine, the policy crate decides.
+//! The third stage: checks whether the values of a contract are consistent with each other. Whether they fit a machine is
+//! decided by the policy crate.
+//!
+//! Each check returns diagnostics, with the spans of all values that contradict each other.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +11,8 @@ use crate::model::{Contract, Discipline, Each, MemberKind, Unit, UnitId};
 use crate::nearest::nearest;
 use crate::resource::{Amount, MILLIONTH, Resource};
 
-/// A unit that was read, with spans that its value does not keep.
-pub(crate) struct Seen {
+/// A unit that was read, with the spans that [`Unit`] does not have.
+pub(crate) struct ReadUnit {
     pub(crate) id: UnitId,
     /// The span of `each`.
     pub(crate) each: Option<Span>,
@@ -17,9 +20,9 @@ pub(crate) struct Seen {
     pub(crate) each_by: Option<Span>,
 }
 
-/// The spans of the rules for gangs that the contract sets.
+/// The spans of the keys about gangs; `None` for a key that the contract does not set.
 #[derive(Debug, Default)]
-pub(crate) struct GangsAt {
+pub(crate) struct GangSpans {
     pub(crate) by: Option<Span>,
     pub(crate) share: Option<Span>,
     pub(crate) first_rate: Option<Span>,
@@ -28,18 +31,18 @@ pub(crate) struct GangsAt {
 /// The most related spans of one diagnostic; more would bury it.
 const RELATED_MAX: usize = 4;
 
-/// Checks of a single unit.
-pub(crate) fn unit(unit: &Unit, seen: &Seen) -> Vec<Diagnostic> {
-    let mut found = Vec::new();
+/// Checks a single unit.
+pub(crate) fn unit(unit: &Unit, read_unit: &ReadUnit) -> Vec<Diagnostic> {
+    let mut diagnostics = Vec::new();
     for resource in Resource::ALL {
-        found.extend(zero_limit(unit, resource));
-        found.extend(tiny_limit(unit, resource));
-        found.extend(hard_above_limit(unit, resource));
+        diagnostics.extend(zero_limit(unit, resource));
+        diagnostics.extend(tiny_limit(unit, resource));
+        diagnostics.extend(hard_above_limit(unit, resource));
     }
-    found.extend(repeated_members(unit));
-    found.extend(each_of_nobody(unit, seen));
-    found.extend(each_by_without_groups(unit, seen));
-    found
+    diagnostics.extend(repeated_members(unit));
+    diagnostics.extend(each_without_members(unit, read_unit));
+    diagnostics.extend(each_by_without_groups(unit, read_unit));
+    diagnostics
 }
 
 fn zero_limit(unit: &Unit, resource: Resource) -> Option<Diagnostic> {
@@ -51,9 +54,9 @@ fn zero_limit(unit: &Unit, resource: Resource) -> Option<Diagnostic> {
     Some(Diagnostic::error("zero-limit", span, message).help("write more than zero, or leave the limit out"))
 }
 
-/// The smallest useful limit, in the resource's measure: memory for a shell and a small program; the smallest cap on CPU that
-/// the kernel enforces (1 ms per second); one block per second.
-fn least_limit(resource: Resource) -> (u64, &'static str) {
+/// The smallest useful limit, in the resource's measure, and the reason for a remedy. For CPUs, it is the smallest cap that the
+/// kernel enforces (1 ms per second); for memory, enough for a shell and a small program; for disks, one block per second.
+fn useful_limit_min(resource: Resource) -> (u64, &'static str) {
     match resource {
         Resource::Cpu => (MILLIONTH / 1_000, "the kernel holds no less than 0.001 CPUs"),
         Resource::Memory => {
@@ -63,30 +66,31 @@ fn least_limit(resource: Resource) -> (u64, &'static str) {
     }
 }
 
-/// Usually a mistyped unit: `1B` for `1GB`.
+/// A limit that is too small to be useful. Usually its unit is mistyped: `1B` for `1GB`.
 fn tiny_limit(unit: &Unit, resource: Resource) -> Option<Diagnostic> {
-    let (least, why) = least_limit(resource);
+    let (limit_min, why) = useful_limit_min(resource);
     let Amount::Absolute(limit @ 1..) = unit.limit[resource]? else { return None };
-    if limit >= least {
+    if limit >= limit_min {
         return None;
     }
     let amount = |value| crate::quantity::amount_text(resource, Amount::Absolute(value));
     let message =
         format!("a {resource} limit of {} lets next to nothing of unit `{}` run", amount(limit), unit.path);
-    let help = format!("write at least {}: {why}", amount(least));
+    let help = format!("write at least {}: {why}", amount(limit_min));
     Some(Diagnostic::warning("tiny-limit", unit.places.limit[resource].clone()?, message).help(help))
 }
 
-/// A part and an absolute amount can only be compared on a machine.
+/// A reservation above the unit's own limit. A percentage and an absolute amount can only be compared on a machine, so such pairs
+/// pass here.
 fn hard_above_limit(unit: &Unit, resource: Resource) -> Option<Diagnostic> {
-    let above = match (unit.hard[resource]?, unit.limit[resource]?) {
+    let is_above = match (unit.hard[resource]?, unit.limit[resource]?) {
         (Amount::Part(hard), Amount::Part(limit)) | (Amount::Absolute(hard), Amount::Absolute(limit)) => {
             hard > limit
         }
         _ => false,
     };
     let (hard, limit) = (unit.places.hard[resource].clone()?, unit.places.limit[resource].clone()?);
-    above.then(|| {
+    is_above.then(|| {
         let message = format!("unit `{}` reserves more {resource} than its limit", unit.path);
         let diagnostic = Diagnostic::error("hard-above-limit", hard, message).label("the reservation");
         diagnostic.related(limit, "the limit").help("raise the limit, or lower the reservation")
@@ -94,23 +98,24 @@ fn hard_above_limit(unit: &Unit, resource: Resource) -> Option<Diagnostic> {
 }
 
 fn repeated_members(unit: &Unit) -> Vec<Diagnostic> {
-    let mut first: BTreeMap<&MemberKind, &Span> = BTreeMap::new();
-    let mut found = Vec::new();
+    let mut first_spans: BTreeMap<&MemberKind, &Span> = BTreeMap::new();
+    let mut diagnostics = Vec::new();
     for member in &unit.members {
-        if let Some(earlier) = first.get(&member.kind) {
+        if let Some(first) = first_spans.get(&member.kind) {
             let message = format!("unit `{}` lists `{}` twice", unit.path, member.kind);
             let diagnostic =
                 Diagnostic::warning("repeated-member", member.span.clone(), message).label("again here");
-            found.push(diagnostic.related((*earlier).clone(), "first here").help("remove one of them"));
+            diagnostics.push(diagnostic.related((*first).clone(), "first here").help("remove one of them"));
         } else {
-            first.insert(&member.kind, &member.span);
+            first_spans.insert(&member.kind, &member.span);
         }
     }
-    found
+    diagnostics
 }
 
-fn each_of_nobody(unit: &Unit, seen: &Seen) -> Option<Diagnostic> {
-    let (is_meant, whom, help): (fn(&MemberKind) -> bool, _, _) = match unit.each? {
+/// A unit with `each` whose members name no users, or no control groups, that could get sub-units.
+fn each_without_members(unit: &Unit, read_unit: &ReadUnit) -> Option<Diagnostic> {
+    let (gets_sub_unit, whom, help): (fn(&MemberKind) -> bool, _, _) = match unit.each? {
         Each::User => (
             |kind| matches!(kind, MemberKind::User(_) | MemberKind::Group(_)),
             "its users, but names no user or group",
@@ -122,16 +127,16 @@ fn each_of_nobody(unit: &Unit, seen: &Seen) -> Option<Diagnostic> {
             "add the group that they are in, such as \"cgroup:/system.slice/slurmstepd.scope\" for Slurm's jobs",
         ),
     };
-    if unit.members.iter().any(|member| is_meant(&member.kind)) {
+    if unit.members.iter().any(|member| gets_sub_unit(&member.kind)) {
         return None;
     }
     let message = format!("unit `{}` splits among {whom}", unit.path);
-    Some(Diagnostic::warning("each-of-nobody", seen.each.clone()?, message).help(help))
+    Some(Diagnostic::warning("each-of-nobody", read_unit.each.clone()?, message).help(help))
 }
 
-/// Users have no weights, unlike control groups.
-fn each_by_without_groups(unit: &Unit, seen: &Seen) -> Option<Diagnostic> {
-    let at = seen.each_by.clone()?;
+/// `each-by` without `each = "cgroup"`: unlike control groups, users have no weights or CPUs.
+fn each_by_without_groups(unit: &Unit, read_unit: &ReadUnit) -> Option<Diagnostic> {
+    let at = read_unit.each_by.clone()?;
     if unit.each == Some(Each::Cgroup) {
         return None;
     }
@@ -144,14 +149,19 @@ fn each_by_without_groups(unit: &Unit, seen: &Seen) -> Option<Diagnostic> {
     Some(Diagnostic::warning("each-by-without-groups", at, message).help(help))
 }
 
-/// Checks among the units below `parent`, or at the top level.
-pub(crate) fn siblings(contract: &Contract, parent: Option<&Seen>, units: &[Seen]) -> Vec<Diagnostic> {
-    let mut found = conflicts(contract, units);
+/// Checks the units directly in `parent`, or at the top level (`None`), against each other and against `parent`.
+pub(crate) fn siblings(
+    contract: &Contract,
+    parent: Option<&ReadUnit>,
+    units: &[ReadUnit],
+) -> Vec<Diagnostic> {
+    let mut diagnostics = conflicts(contract, units);
     for resource in Resource::ALL {
-        found.extend(parts_above_whole(contract, parent, units, resource));
-        found.extend(parent.and_then(|parent| hard_above_encloser(contract, parent, units, resource)));
+        diagnostics.extend(parts_above_whole(contract, parent, units, resource));
+        diagnostics.extend(parent.and_then(|parent| hard_above_encloser(contract, parent, units, resource)));
     }
-    found.extend(units.iter().filter_map(|seen| deadline_without_discipline(contract, parent, seen.id)));
+    diagnostics
+        .extend(units.iter().filter_map(|unit| deadline_without_discipline(contract, parent, unit.id)));
     if let (Some(each), Some(first)) = (parent.and_then(|parent| parent.each.clone()), units.first()) {
         let whom = match parent.and_then(|parent| contract.unit(parent.id).each) {
             Some(Each::Cgroup) => "control groups",
@@ -161,33 +171,39 @@ pub(crate) fn siblings(contract: &Contract, parent: Option<&Seen>, units: &[Seen
         let sub_unit = contract.unit(first.id).span.clone();
         let diagnostic =
             Diagnostic::error("each-and-sub-units", each, message).related(sub_unit, "a sub-unit");
-        found.push(
+        diagnostics.push(
             diagnostic.help("choose one: remove `each`, or the sub-units, which may stand beside this unit"),
         );
     }
-    found
+    diagnostics
 }
 
-/// A deadline without a discipline that enforces it.
-fn deadline_without_discipline(contract: &Contract, parent: Option<&Seen>, id: UnitId) -> Option<Diagnostic> {
+/// A unit's deadline, if the discipline of the enclosing unit does not serve deadlines.
+fn deadline_without_discipline(
+    contract: &Contract,
+    parent: Option<&ReadUnit>,
+    id: UnitId,
+) -> Option<Diagnostic> {
     let unit = contract.unit(id);
-    let around = parent.map(|parent| contract.unit(parent.id));
-    if unit.deadline.is_none() || around.is_some_and(|around| around.discipline == Discipline::Dwcs) {
+    let encloser = parent.map(|parent| contract.unit(parent.id));
+    if unit.deadline.is_none() || encloser.is_some_and(|unit| unit.discipline == Discipline::Dwcs) {
         return None;
     }
     let message = format!("`{}` has a deadline that no discipline enforces", unit.path);
-    let help = match around {
-        Some(around) => format!("write `discipline = \"dwcs\"` in `{}`", around.path),
+    let help = match encloser {
+        Some(encloser) => format!("write `discipline = \"dwcs\"` in `{}`", encloser.path),
         None => "put the unit into one with `discipline = \"dwcs\"`: units at the top have CPUs of their own"
             .to_owned(),
     };
     Some(Diagnostic::warning("deadline", unit.span.clone(), message).help(help))
 }
 
-/// Rules that only apply to the memory bus: the demand of threads without contention, and bytes per second as a part of the bus.
-pub(crate) fn gangs(rules: GangRules, at: &GangsAt) -> Vec<Diagnostic> {
-    let mut found = Vec::new();
-    let Some(share) = at.share.clone().filter(|_| rules.share != GangsShare::Bus) else { return found };
+/// Rules for gangs that apply to the memory bus only, if gangs are chosen by another resource: `gangs = "demand"`, and a
+/// `first-rate` in bytes per second.
+pub(crate) fn gangs(rules: GangRules, spans: &GangSpans) -> Vec<Diagnostic> {
+    let mut diagnostics = Vec::new();
+    let other_share = spans.share.clone().filter(|_| rules.share != GangsShare::Bus);
+    let Some(share) = other_share else { return diagnostics };
     let because = format!(
         "gangs are chosen by {}",
         match rules.share {
@@ -195,61 +211,62 @@ pub(crate) fn gangs(rules: GangRules, at: &GangsAt) -> Vec<Diagnostic> {
             _ => "cache occupancy",
         }
     );
-    if let (Gangs::Demand, Some(by)) = (rules.by, at.by.clone()) {
+    if let (Gangs::Demand, Some(by)) = (rules.by, spans.by.clone()) {
         let message = "`gangs = \"demand\"` only estimates bandwidth on the memory bus";
         let help = "write `gangs = \"quanta-window\"` or `\"latest-quantum\"`, or leave `gangs-share` out";
-        let found_here = Diagnostic::error("demand-of-the-bus", by, message);
-        found.push(found_here.related(share.clone(), because.clone()).help(help));
+        let diagnostic = Diagnostic::error("demand-of-the-bus", by, message);
+        diagnostics.push(diagnostic.related(share.clone(), because.clone()).help(help));
     }
-    if let (Amount::Absolute(_), Some(first_rate)) = (rules.first_rate, at.first_rate.clone()) {
+    if let (Amount::Absolute(_), Some(first_rate)) = (rules.first_rate, spans.first_rate.clone()) {
         let message = "`first-rate` is a rate of the memory bus here";
         let help = "write a part, such as \"100%\"";
-        found.push(
+        diagnostics.push(
             Diagnostic::error("rate-of-the-bus", first_rate, message).related(share, because).help(help),
         );
     }
-    found
+    diagnostics
 }
 
-/// The same rule in two siblings: neither is more specific, so the contract does not say where a process belongs.
-fn conflicts(contract: &Contract, units: &[Seen]) -> Vec<Diagnostic> {
-    let mut first: BTreeMap<&MemberKind, (UnitId, &Span)> = BTreeMap::new();
-    let mut found = Vec::new();
-    for id in units.iter().map(|seen| seen.id) {
+/// Members that two siblings list: neither unit is more specific, so the contract does not say to which the processes belong.
+fn conflicts(contract: &Contract, units: &[ReadUnit]) -> Vec<Diagnostic> {
+    let mut first_places: BTreeMap<&MemberKind, (UnitId, &Span)> = BTreeMap::new();
+    let mut diagnostics = Vec::new();
+    for id in units.iter().map(|unit| unit.id) {
         for member in &contract.unit(id).members {
-            let (owner, span) = *first.entry(&member.kind).or_insert((id, &member.span));
-            if owner == id {
+            let (first, span) = *first_places.entry(&member.kind).or_insert((id, &member.span));
+            if first == id {
                 continue;
             }
-            let (a, b) = (&contract.unit(owner).path, &contract.unit(id).path);
+            let (a, b) = (&contract.unit(first).path, &contract.unit(id).path);
             let message = format!("`{}` is a member of unit `{b}` and of unit `{a}`", member.kind);
             let diagnostic = Diagnostic::error("conflicting-members", member.span.clone(), message);
             let diagnostic = diagnostic.label(format!("in `{b}`")).related(span.clone(), format!("in `{a}`"));
-            found.push(
+            diagnostics.push(
                 diagnostic.help("leave it in one of them; processes of both units need a unit around both"),
             );
         }
     }
-    found
+    diagnostics
 }
 
+/// Siblings' reservations in percent whose sum is above 100 %. The diagnostic is at the last of these.
 fn parts_above_whole(
     contract: &Contract,
-    parent: Option<&Seen>,
-    units: &[Seen],
+    parent: Option<&ReadUnit>,
+    units: &[ReadUnit],
     resource: Resource,
 ) -> Option<Diagnostic> {
-    let parts: Vec<(u64, &Seen)> = units
+    let parts: Vec<(u64, &ReadUnit)> = units
         .iter()
-        .filter_map(|seen| match contract.unit(seen.id).hard[resource] {
-            Some(Amount::Part(part)) if part > 0 => Some((part, seen)),
+        .filter_map(|unit| match contract.unit(unit.id).hard[resource] {
+            Some(Amount::Part(part)) if part > 0 => Some((part, unit)),
             _ => None,
         })
         .collect();
     let sum: u64 = parts.iter().map(|(part, _)| part).sum();
     let (_, last) = parts.last().filter(|_| sum > MILLIONTH)?;
     let whole =
-        parent.map_or("the machine".to_owned(), |seen| format!("unit `{}`", contract.unit(seen.id).path));
+        parent.map_or("the machine".to_owned(), |unit| format!("unit `{}`", contract.unit(unit.id).path));
     let percent = crate::quantity::amount_text(resource, Amount::Part(sum));
     let message = format!("together, these units reserve {percent} of the {resource} of {whole}");
     let help = "lower them to 100% at most; tickets divide only what is left";
@@ -259,45 +276,46 @@ fn parts_above_whole(
         message,
     )
     .help(help);
-    for (_, seen) in parts.iter().take(parts.len() - 1).take(RELATED_MAX) {
-        let label = format!("of `{}`", contract.unit(seen.id).path);
-        diagnostic = diagnostic.related(contract.unit(seen.id).places.hard[resource].clone()?, label);
+    for (_, unit) in parts.iter().take(parts.len() - 1).take(RELATED_MAX) {
+        let label = format!("of `{}`", contract.unit(unit.id).path);
+        diagnostic = diagnostic.related(contract.unit(unit.id).places.hard[resource].clone()?, label);
     }
     Some(diagnostic.label(format!("of `{}`", contract.unit(last.id).path)))
 }
 
-/// Sub-units reserve from the reservation of their enclosing unit, if it has one: the rest of its entitlement is by tickets, and
-/// shrinks as others become active. (An enclosing unit without a reservation is checked on a machine, by the worth of its
-/// tickets.)
+/// Sub-units that together reserve more than the enclosing unit reserves, in absolute amounts. Their reservations must come
+/// from its reservation, since the rest of its entitlement is by tickets, and shrinks as other units become active. (If the
+/// enclosing unit has no reservation, this is checked on a machine, by the worth of its tickets.)
 fn hard_above_encloser(
     contract: &Contract,
-    parent: &Seen,
-    units: &[Seen],
+    parent: &ReadUnit,
+    units: &[ReadUnit],
     resource: Resource,
 ) -> Option<Diagnostic> {
-    let hard = |seen: &Seen| match contract.unit(seen.id).hard[resource] {
+    let hard = |unit: &ReadUnit| match contract.unit(unit.id).hard[resource] {
         Some(Amount::Absolute(amount)) => Some(amount),
         _ => None,
     };
-    let whole = hard(parent)?;
-    let asked = units.iter().filter_map(hard).fold(0, u64::saturating_add);
-    if asked <= whole {
+    let available = hard(parent)?;
+    let reserved = units.iter().filter_map(hard).fold(0, u64::saturating_add);
+    if reserved <= available {
         return None;
     }
-    let worst = units.iter().max_by_key(|seen| hard(seen))?;
+    let largest = units.iter().max_by_key(|unit| hard(unit))?;
     let amount = |value| crate::quantity::amount_text(resource, Amount::Absolute(value));
-    let (path, whole, asked) = (&contract.unit(parent.id).path, amount(whole), amount(asked));
-    let message =
-        format!("the sub-units of `{path}` reserve {asked} of {resource}, and `{path}` itself only {whole}");
+    let (path, available, reserved) = (&contract.unit(parent.id).path, amount(available), amount(reserved));
+    let message = format!(
+        "the sub-units of `{path}` reserve {reserved} of {resource}, and `{path}` itself only {available}"
+    );
     let diagnostic = Diagnostic::error(
         "hard-above-encloser",
-        contract.unit(worst.id).places.hard[resource].clone()?,
+        contract.unit(largest.id).places.hard[resource].clone()?,
         message,
     )
-    .label(format!("of `{}`", contract.unit(worst.id).path))
+    .label(format!("of `{}`", contract.unit(largest.id).path))
     .related(contract.unit(parent.id).places.hard[resource].clone()?, format!("of `{path}`"));
     Some(diagnostic.help(format!(
-        "raise the reservation of `{path}` to {asked}, lower those of its sub-units, or give them `tickets`"
+        "raise the reservation of `{path}` to {reserved}, lower those of its sub-units, or give them `tickets`"
     )))
 }
 

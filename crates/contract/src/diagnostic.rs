@@ -1,12 +1,12 @@
 //! Diagnostics of a contract as values: the problem, its span, and the remedy.
 //!
-//! The wording is where the problem is found: `syntax` and `document` (TOML, unknown keys), `read`, `quantity` and `member`
-//! (values), `check` (consistency). `render` lays it out.
+//! The module that finds a problem also words it: `syntax` and `document` (TOML, unknown keys), `read`, `quantity` and `member`
+//! (values), `check` (consistency). `render` lays out the text.
 
 use std::ops::Range;
 
-/// A byte range of the contract's text, for diagnostics that are only possible later (a machine too small, a user
-/// unknown there). Units that the program made have an empty span.
+/// A byte range of the contract's text. Values keep their spans for diagnostics that are only possible later, such as that the
+/// machine is too small, or a user unknown there. Units that the program created have an empty span.
 pub type Span = Range<usize>;
 
 /// The severity.
@@ -28,7 +28,7 @@ pub struct Diagnostic {
     pub code: &'static str,
     /// The offending text.
     pub span: Span,
-    /// What is wrong, with the object and the value.
+    /// The problem, with the name of the object and the value.
     pub message: String,
     /// The label beside the offending text; may be empty.
     pub label: String,
@@ -39,13 +39,13 @@ pub struct Diagnostic {
 }
 
 impl Diagnostic {
-    /// A problem that makes the contract unusable.
+    /// A diagnostic that makes the contract unusable, without label, remedy and related spans.
     pub fn error(code: &'static str, span: Span, message: impl Into<String>) -> Self {
         let (message, label) = (message.into(), String::new());
         Diagnostic { level: Level::Error, code, span, message, label, help: None, related: Vec::new() }
     }
 
-    /// A problem that leaves the contract usable.
+    /// A diagnostic that leaves the contract usable, without label, remedy and related spans.
     pub fn warning(code: &'static str, span: Span, message: impl Into<String>) -> Self {
         Diagnostic { level: Level::Warning, ..Diagnostic::error(code, span, message) }
     }
@@ -71,7 +71,7 @@ impl Diagnostic {
         self
     }
 
-    /// Whether the contract is unusable because of this.
+    /// Whether this diagnostic makes the contract unusable.
     pub fn is_error(&self) -> bool {
         self.level == Level::Error
     }
@@ -96,14 +96,15 @@ pub fn position(text: &str, offset: usize) -> (usize, usize) {
     (lines + 1, before[line_start..].chars().count() + 1)
 }
 
-/// Clamps the span to the text and to character boundaries: a diagnostic may be shown with a text that has changed since, and
-/// a slice outside it would panic.
+/// Clamps the span to the text and to character boundaries. A diagnostic may be shown with a text that has changed since, and a
+/// slice outside of that text would panic.
 pub(crate) fn clamp(text: &str, span: &Span) -> Range<usize> {
     let start = floor(text, span.start);
     let end = floor(text, span.end.max(start));
     start..end.max(start)
 }
 
+/// The last character boundary at or before an offset.
 fn floor(text: &str, offset: usize) -> usize {
     let mut offset = offset.min(text.len());
     while !text.is_char_boundary(offset) {

@@ -1,9 +1,9 @@
 //! A document: TOML text of known keys, read into values, with every mistake reported at once.
 //!
-//! The contract is one such language; others are read in the same way. Each language lists its keys in [`Table`]s.
-//! It converts the values it finds into its own types by the methods of [`Document`], which report errors and continue.
-//! [`read()`] goes from text to value. It recovers from syntax errors, and withholds errors that may only be their
-//! consequence.
+//! A *language* is a set of tables with keys, such as the contract's or a scenario's. Each language lists its keys in
+//! [`Table`]s. It converts the values in a text into its own types by the methods of [`Document`], which report errors and
+//! continue. [`read()`] goes from text to value. It recovers from syntax errors, and withholds errors that may only be
+//! consequences of these.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -16,7 +16,7 @@ use crate::nearest::nearest;
 use crate::quantity;
 use crate::syntax::{self, SHORT_BYTES, Syntax, switch_word};
 
-/// Diagnostics of one text, at most: more would only hide the first.
+/// The most diagnostics of one text: more would only hide the first.
 pub(crate) const DIAGNOSTICS_MAX: usize = 200;
 
 /// A key. `K` describes its values, in the language's terms.
@@ -24,13 +24,13 @@ pub(crate) const DIAGNOSTICS_MAX: usize = 200;
 pub struct Key<K: 'static> {
     /// Its name in the text.
     pub name: &'static str,
-    /// What its value is.
+    /// The type of its value.
     pub kind: K,
     /// The default value, in TOML; empty if the key has no default.
     pub default: &'static str,
-    /// Another value than the default, in TOML; for tables, of one of their keys.
+    /// A value other than the default, in TOML. For a table, it sets one of the table's keys.
     pub example: &'static str,
-    /// One sentence for editors and people.
+    /// Its description, for editors and people.
     pub doc: &'static str,
 }
 
@@ -68,7 +68,7 @@ pub const fn key<K>(
     Key { name, kind, default, example, doc }
 }
 
-/// A key that a text has, and its value.
+/// A known key in a text, with its value.
 #[derive(Debug)]
 pub struct Entry<'a, K: 'static> {
     /// The definition of the key.
@@ -86,39 +86,39 @@ pub struct Named<'a> {
     pub name: &'a str,
     /// The span of the name.
     pub at: Span,
-    /// What is said of it.
+    /// The value of the entry.
     pub value: &'a Spanned<DeValue<'a>>,
 }
 
-/// Reads a text: `values` converts its tree into a value, and reports errors to the document. The value is valid if no
+/// Reads a text: `convert` converts its tree into a value, and reports errors to the document. The value is valid if no
 /// diagnostic is an error. Diagnostics are in the order of the text, at most 200 of them.
 ///
-/// `missing` are codes of errors that report something missing: after a syntax error they are withheld, since it may be in
-/// the unreadable part.
+/// `missing` has the codes of errors that report something missing. After a syntax error these are withheld, since the missing
+/// part may be in the unreadable text.
 pub fn read<T>(
     text: &str,
     missing: &[&str],
-    values: impl FnOnce(&mut Document<'_>, &DeTable<'_>) -> T,
+    convert: impl FnOnce(&mut Document<'_>, &DeTable<'_>) -> T,
 ) -> (T, Vec<Diagnostic>) {
     let syntax = syntax::read(text);
     if !syntax.broken {
-        return finish(text, syntax, Vec::new(), missing, values);
+        return finish(text, syntax, Vec::new(), missing, convert);
     }
     syntax::dismantle(syntax.tree);
     let (readable, errors) = syntax::without_broken(text);
-    finish(&readable, syntax::read(&readable), errors, missing, values)
+    finish(&readable, syntax::read(&readable), errors, missing, convert)
 }
 
-/// The stages after syntax. `errors` are those of text that was blanked out.
+/// The stages after syntax. `errors` are the syntax errors of the parts that were blanked out.
 fn finish<T>(
     text: &str,
     syntax: Syntax,
     mut errors: Vec<Diagnostic>,
     missing: &[&str],
-    values: impl FnOnce(&mut Document<'_>, &DeTable<'_>) -> T,
+    convert: impl FnOnce(&mut Document<'_>, &DeTable<'_>) -> T,
 ) -> (T, Vec<Diagnostic>) {
     let mut document = Document { text, diagnostics: Vec::new() };
-    let value = values(&mut document, &syntax.tree);
+    let value = convert(&mut document, &syntax.tree);
     syntax::dismantle(syntax.tree);
     errors.extend(syntax.errors);
     let mut diagnostics = without_consequences(text, &errors, missing, document.diagnostics);
@@ -128,24 +128,26 @@ fn finish<T>(
     (value, diagnostics)
 }
 
-/// The diagnostics of a text with syntax errors, without those that may only be consequences: those on an unreadable line,
-/// those about something missing, and warnings.
+/// The diagnostics of a text, without those that may only be consequences of the syntax `errors`: diagnostics on an unreadable
+/// line, about something missing, and warnings. All diagnostics stay if there is no syntax error.
 fn without_consequences(
     text: &str,
     errors: &[Diagnostic],
     missing: &[&str],
-    found: Vec<Diagnostic>,
+    diagnostics: Vec<Diagnostic>,
 ) -> Vec<Diagnostic> {
     if errors.is_empty() {
-        return found;
+        return diagnostics;
     }
-    let start = |span: &Span| syntax::line(text, span.start).start;
-    let broken: BTreeSet<usize> = errors.iter().map(|error| start(&error.span)).collect();
-    let stands =
-        |d: &Diagnostic| d.is_error() && !missing.contains(&d.code) && !broken.contains(&start(&d.span));
-    found.into_iter().take(DIAGNOSTICS_MAX).filter(stands).collect()
+    let line_start = |span: &Span| syntax::line(text, span.start).start;
+    let broken_lines: BTreeSet<usize> = errors.iter().map(|error| line_start(&error.span)).collect();
+    let is_independent = |d: &Diagnostic| {
+        d.is_error() && !missing.contains(&d.code) && !broken_lines.contains(&line_start(&d.span))
+    };
+    diagnostics.into_iter().take(DIAGNOSTICS_MAX).filter(is_independent).collect()
 }
 
+/// Cuts diagnostics down to [`DIAGNOSTICS_MAX`]. The last of these then says how many more there are.
 fn shorten(diagnostics: &mut Vec<Diagnostic>) {
     if diagnostics.len() <= DIAGNOSTICS_MAX {
         return;
@@ -186,7 +188,7 @@ impl<'t> Document<'t> {
         self.diagnostics.extend(diagnostics);
     }
 
-    /// The diagnostics so far.
+    /// The diagnostics reported so far.
     pub fn found(&self) -> &[Diagnostic] {
         &self.diagnostics
     }
@@ -196,20 +198,22 @@ impl<'t> Document<'t> {
         clamp(self.text, &value.span())
     }
 
-    /// The keys of a table, in no particular order; unknown ones are reported and omitted.
-    pub fn entries<'a, K>(&mut self, table: &'static Table<K>, found: &'a DeTable<'a>) -> Vec<Entry<'a, K>> {
-        self.entries_or(table, found, |_, _| None)
+    /// The entries of a table in the text, in no particular order. Unknown keys are reported and omitted. `table` has the known
+    /// keys, `tree` the entries of the text.
+    pub fn entries<'a, K>(&mut self, table: &'static Table<K>, tree: &'a DeTable<'a>) -> Vec<Entry<'a, K>> {
+        self.entries_or(table, tree, |_, _| None)
     }
 
-    /// The same; `hint` returns the remedy for an unknown key, by its name and value, or `None` for a list of the table's keys.
+    /// [`Document::entries`], with remedies for unknown keys: `hint` returns the remedy by the key's name and value, or `None`
+    /// for the general one, a list of the table's keys.
     pub fn entries_or<'a, K>(
         &mut self,
         table: &'static Table<K>,
-        found: &'a DeTable<'a>,
+        tree: &'a DeTable<'a>,
         hint: impl Fn(&str, &DeValue<'_>) -> Option<String>,
     ) -> Vec<Entry<'a, K>> {
-        let mut entries = Vec::with_capacity(found.len());
-        for (name, value) in found {
+        let mut entries = Vec::with_capacity(tree.len());
+        for (name, value) in tree {
             if let Some(key) = table.key(name.get_ref()) {
                 entries.push(Entry { key, at: self.span(name), value });
             } else {
@@ -243,7 +247,7 @@ impl<'t> Document<'t> {
         named
     }
 
-    /// Reports that a value has the wrong type for its key.
+    /// Reports that a value has the wrong type for its key. `wanted` describes the right type, with its article.
     pub fn wrong_type<K>(&mut self, entry: &Entry<K>, wanted: &str) {
         let name = entry.key.name;
         let found = article(entry.value.get_ref());
@@ -255,7 +259,7 @@ impl<'t> Document<'t> {
         self.report(diagnostic.label(format!("this is {found}")).help(help));
     }
 
-    /// The value as it was probably meant: without quotes, in a list, or as a table.
+    /// The remedy for a value of the wrong type, if it is easy to rewrite: without quotes, in a list, or as a table.
     fn rewritten<K>(&self, entry: &Entry<K>, wanted: &str) -> Option<String> {
         let name = entry.key.name;
         let source = &self.text[self.span(entry.value)];
@@ -271,11 +275,13 @@ impl<'t> Document<'t> {
             return Some(format!("write {name} = {text}, without quotes"));
         }
         let is_short = source.len() <= SHORT_BYTES && !source.contains('\n') && !text.is_empty();
-        let of_strings = entry.key.example.starts_with("[\"");
-        (wanted.starts_with("a list") && of_strings && is_short).then(|| format!("write {name} = [{source}]"))
+        let is_list_of_strings = entry.key.example.starts_with("[\"");
+        (wanted.starts_with("a list") && is_list_of_strings && is_short)
+            .then(|| format!("write {name} = [{source}]"))
     }
 
-    /// The span of a part of a string's content in the text; if escapes make the two differ, of the whole string.
+    /// The span in the text of a part of a string's content. If the string is written with escapes, content and text differ,
+    /// and the span is that of the whole string.
     fn span_within(&self, value: &Spanned<DeValue>, content: &str, part: &Span) -> Span {
         let whole = self.span(value);
         match self.text[whole.clone()].find(content) {
@@ -287,13 +293,13 @@ impl<'t> Document<'t> {
         }
     }
 
-    /// Reports a problem with the content of a value.
+    /// Reports a problem with the content of a string. The problem's span is relative to `content`.
     pub fn problem(&mut self, code: &'static str, value: &Spanned<DeValue>, content: &str, problem: Problem) {
         let span = self.span_within(value, content, &problem.span);
         self.report(Diagnostic::error(code, span, problem.message).help(problem.help));
     }
 
-    /// Checks the version of a text; returns its span.
+    /// Checks that a text has the version `version`. Returns the span of the version in the text.
     pub fn version<K>(&mut self, entry: &Entry<K>, version: u64) -> Span {
         let span = self.span(entry.value);
         match entry.value.get_ref() {
@@ -309,7 +315,8 @@ impl<'t> Document<'t> {
         span
     }
 
-    /// A table.
+    /// The value as a table. Like the methods below for other types, it reports an error and returns `None` if the value has
+    /// another type, or is out of range.
     pub fn table<'a, K>(&mut self, entry: &Entry<'a, K>) -> Option<&'a DeTable<'a>> {
         let table = entry.value.get_ref().as_table();
         if table.is_none() {
@@ -327,7 +334,7 @@ impl<'t> Document<'t> {
         string
     }
 
-    /// Yes or no.
+    /// A boolean.
     pub fn switch<K>(&mut self, entry: &Entry<K>) -> Option<bool> {
         let switch = entry.value.get_ref().as_bool();
         if switch.is_none() {
@@ -336,7 +343,7 @@ impl<'t> Document<'t> {
         switch
     }
 
-    /// One of some words.
+    /// A string that is one of `words`.
     pub fn choice<'a, K>(&mut self, entry: &Entry<'a, K>, words: &[&str]) -> Option<&'a str> {
         let listed = words.iter().map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(", ");
         let wanted = if words.len() == 1 { listed.clone() } else { format!("one of {listed}") };
@@ -385,13 +392,14 @@ impl<'t> Document<'t> {
         self.quantity(entry, "a rate in quotes", "a rate", quantity::bytes_per_s, text, range)
     }
 
-    /// A part of a whole within a range, in millionths.
+    /// A percentage within a range, in millionths.
     pub fn part<K>(&mut self, entry: &Entry<K>, range: RangeInclusive<u64>) -> Option<u64> {
         let wanted = "a percentage in quotes";
         self.quantity(entry, wanted, "a percentage", quantity::part, quantity::part_text, range)
     }
 
-    /// A quantity in a string; `noun` names it in diagnostics, `show` formats it.
+    /// A quantity in a string, read by `parse`. In diagnostics, `wanted` describes the type, `noun` names the quantity, and
+    /// `show` formats the bounds of the range.
     fn quantity<K>(
         &mut self,
         entry: &Entry<K>,

@@ -1,20 +1,21 @@
-//! Sub-units that `each` creates for a unit's members as they appear, and removes with them.
+//! Sub-units that `each` creates: one for each user among a unit's members, or for each control group below a group that the unit
+//! names. A sub-unit is created when its user or control group appears. That of a control group is removed after the group.
 
 use std::collections::BTreeSet;
 
 use crate::name::{NAME_CHARS_MAX, check_name};
 use crate::{Contract, Each, Given, Member, MemberKind, PerResource, Principal, Unit, UnitId, Weighed};
 
-/// A member that needs a sub-unit.
+/// A user or a control group that needs a sub-unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Newcomer {
     /// The unit with `each`.
     pub unit: UnitId,
-    /// The owner of the sub-unit: a user, by number, or a control group.
+    /// The only member of the sub-unit: a user, by number, or a control group.
     pub whose: MemberKind,
-    /// Its name elsewhere: the user's name, or the last part of the control group's path.
+    /// The user's name, or the last part of the control group's path.
     pub name: String,
-    /// The settings of its manager.
+    /// The settings that the group's manager made.
     pub given: Given,
 }
 
@@ -33,119 +34,125 @@ impl Newcomer {
 }
 
 impl Contract {
-    /// Creates missing sub-units; whether any was missing. `free`: vacant places that may be reused.
+    /// Creates the sub-units that newcomers lack; returns whether any was created. `free` has the vacant places that may be
+    /// reused.
     pub fn welcome(&mut self, newcomers: &[Newcomer], free: &BTreeSet<UnitId>) -> bool {
-        let mut came = false;
+        let mut any_created = false;
         for newcomer in newcomers {
-            came |= self.welcome_one(newcomer, free);
+            any_created |= self.welcome_one(newcomer, free);
         }
-        came
+        any_created
     }
 
-    /// Sets the tickets of control groups' sub-units by their CPUs, under `each-by = "cpus"`; whether that changed any. A manager
-    /// may set a group's CPUs after its first process has started.
-    pub fn give_cpus(&mut self, all: &[(UnitId, u32)]) -> bool {
-        let mut changed = false;
-        for (unit, cpus) in all {
-            let around = self.group_of(*unit).and_then(|_| self.unit(*unit).parent);
-            let by = around.map(|around| self.unit(around).each_by);
-            if by != Some(Weighed::Cpus) || self.unit(*unit).given.cpus == Some(*cpus) {
+    /// Sets the CPUs of control groups with sub-units. Under `each-by = "cpus"`, the tickets of these follow. Returns whether any
+    /// changed. A manager may set a group's CPUs after its first process has started.
+    pub fn give_cpus(&mut self, group_cpus: &[(UnitId, u32)]) -> bool {
+        let mut any_changed = false;
+        for (unit, cpus) in group_cpus {
+            let encloser = self.group_of(*unit).and_then(|_| self.unit(*unit).parent);
+            let each_by = encloser.map(|encloser| self.unit(encloser).each_by);
+            if each_by != Some(Weighed::Cpus) || self.unit(*unit).given.cpus == Some(*cpus) {
                 continue;
             }
-            let made = &mut self.units[unit.index()];
-            made.given.cpus = Some(*cpus);
-            made.tickets = PerResource::all(made.given.tickets(Weighed::Cpus));
-            changed = true;
+            let sub_unit = &mut self.units[unit.index()];
+            sub_unit.given.cpus = Some(*cpus);
+            sub_unit.tickets = PerResource::all(sub_unit.given.tickets(Weighed::Cpus));
+            any_changed = true;
         }
-        changed
+        any_changed
     }
 
-    /// Removes sub-units that `each` created for control groups; whether any existed.
+    /// Removes those of the units that `each` created for control groups; returns whether any was removed.
     pub fn dismiss(&mut self, units: &[UnitId]) -> bool {
-        let mut went = false;
+        let mut any_removed = false;
         for unit in units {
             if self.group_of(*unit).is_some() {
                 self.remove(*unit);
-                went = true;
+                any_removed = true;
             }
         }
-        went
+        any_removed
     }
 
-    /// The control group for which `each` created a sub-unit.
+    /// The path of the control group for which `each` created this unit; `None` for other units.
     pub fn group_of(&self, unit: UnitId) -> Option<&str> {
-        let made = Some(unit).filter(|unit| self.has(*unit)).map(|unit| self.unit(unit))?;
-        match (self.unit(made.parent?).each?, made.members.as_slice()) {
+        let sub_unit = Some(unit).filter(|unit| self.has(*unit)).map(|unit| self.unit(unit))?;
+        match (self.unit(sub_unit.parent?).each?, sub_unit.members.as_slice()) {
             (Each::Cgroup, [Member { kind: MemberKind::Cgroup(path), .. }]) => Some(path),
             _ => None,
         }
     }
 
-    /// Copies the sub-units that `each` created in `old` to the contract that replaces it, where that still creates such.
+    /// Copies the sub-units that `each` created in `old` to this contract, which replaces it. A sub-unit is copied if its
+    /// enclosing unit still has the same `each`.
     pub fn carry_over(&mut self, old: &Contract) {
         for unit in old.held().map(|id| old.unit(id)) {
             let ([Member { kind, .. }], Some(parent)) = (unit.members.as_slice(), unit.parent) else {
                 continue;
             };
             let each = old.unit(parent).each;
-            let Some(now) = self.find(&old.unit(parent).path) else { continue };
-            if each.is_some() && self.unit(now).each == each {
+            let Some(encloser) = self.find(&old.unit(parent).path) else { continue };
+            if each.is_some() && self.unit(encloser).each == each {
                 let name = unit.name.clone();
                 self.welcome_one(
-                    &Newcomer { unit: now, whose: kind.clone(), name, given: unit.given },
+                    &Newcomer { unit: encloser, whose: kind.clone(), name, given: unit.given },
                     &BTreeSet::new(),
                 );
             }
         }
     }
 
+    /// Creates a newcomer's sub-unit, unless it has one; returns whether it was created.
     fn welcome_one(&mut self, newcomer: &Newcomer, free: &BTreeSet<UnitId>) -> bool {
         let Newcomer { unit, whose, name, given } = newcomer;
-        // It appeared under a contract that has been replaced meanwhile.
-        let makes = |unit: &Unit| match whose {
+        // The newcomer may have appeared under a contract that was replaced meanwhile.
+        let creates_such = |unit: &Unit| match whose {
             MemberKind::User(_) => unit.each == Some(Each::User),
             _ => unit.each == Some(Each::Cgroup),
         };
-        if !self.has(*unit) || !makes(self.unit(*unit)) {
+        if !self.has(*unit) || !creates_such(self.unit(*unit)) {
             return false;
         }
-        let has = |id: UnitId| self.unit(id).members.iter().any(|member| member.kind == *whose);
-        if self.children(Some(*unit)).any(has) {
+        let is_its_sub_unit = |id: UnitId| self.unit(id).members.iter().any(|member| member.kind == *whose);
+        if self.children(Some(*unit)).any(is_its_sub_unit) {
             return false;
         }
-        let name = self.free_name(*unit, &plain_name(whose, name));
+        let name = self.free_name(*unit, &valid_name(whose, name));
         let id = self.add_reusing(*unit, &name, free);
-        // They inherit negotiation, discipline, lending and borrowing from their unit: no table of the contract can set these
-        // for them.
-        let around = self.unit(*unit);
-        let (negotiate, discipline, job) = (around.negotiate, around.discipline, around.job);
-        let (lend, borrow) = (around.lend, around.borrow);
-        let tickets = given.tickets(around.each_by);
-        let made = &mut self.units[id.index()];
-        (made.negotiate, made.discipline, made.job) = (negotiate, discipline, job);
-        (made.lend, made.borrow) = (lend, borrow);
-        (made.tickets, made.given) = (PerResource::all(tickets), *given);
-        made.members.push(Member { kind: whose.clone(), span: 0..0 });
+        // A created sub-unit has no table in the contract, so it inherits these settings from the unit around it.
+        let encloser = self.unit(*unit);
+        let (negotiate, discipline, job) = (encloser.negotiate, encloser.discipline, encloser.job);
+        let (lend, borrow) = (encloser.lend, encloser.borrow);
+        let tickets = given.tickets(encloser.each_by);
+        let sub_unit = &mut self.units[id.index()];
+        (sub_unit.negotiate, sub_unit.discipline, sub_unit.job) = (negotiate, discipline, job);
+        (sub_unit.lend, sub_unit.borrow) = (lend, borrow);
+        (sub_unit.tickets, sub_unit.given) = (PerResource::all(tickets), *given);
+        sub_unit.members.push(Member { kind: whose.clone(), span: 0..0 });
         true
     }
 
-    /// Names of groups may collide after replacement of characters.
+    /// The name, or the name with a number if a sub-unit has it already: names of groups may be equal after invalid characters
+    /// were replaced.
     fn free_name(&self, unit: UnitId, name: &str) -> String {
         let is_free = |name: &str| self.find(&format!("{}/{name}", self.unit(unit).path)).is_none();
         if is_free(name) {
             return name.to_owned();
         }
-        let kept: String = name.chars().take(NAME_CHARS_MAX - 6).collect();
-        (2..10_000).map(|number| format!("{kept}-{number}")).find(|name| is_free(name)).unwrap_or(kept)
+        let shortened: String = name.chars().take(NAME_CHARS_MAX - 6).collect();
+        (2..10_000)
+            .map(|number| format!("{shortened}-{number}"))
+            .find(|name| is_free(name))
+            .unwrap_or(shortened)
     }
 }
 
-/// Names of users and groups may contain characters that a unit's name may not: such a user's name is replaced by the number,
-/// and in a group's name the characters are replaced.
+/// A valid unit name for a user or a control group. If a user's name has characters that a unit's name may not have, the user's
+/// number replaces it. In a group's name, such characters are replaced by `_`.
 ///
-/// A login name of only digits is replaced too. It may equal another user's number, and then the order of the users' first
+/// A user's name of only digits is replaced too. It may equal another user's number, and then the order of the users' first
 /// appearance would decide which sub-unit gets which path, and with it the tickets kept for that path.
-fn plain_name(whose: &MemberKind, name: &str) -> String {
+fn valid_name(whose: &MemberKind, name: &str) -> String {
     if let MemberKind::User(Principal::Id(uid)) = whose
         && (check_name(name).is_err() || name.bytes().all(|b| b.is_ascii_digit()))
     {
@@ -154,9 +161,10 @@ fn plain_name(whose: &MemberKind, name: &str) -> String {
     if check_name(name).is_ok() {
         return name.to_owned();
     }
-    let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' };
-    let plain: String = name.trim_start_matches(['-', '.']).chars().map(plain).take(NAME_CHARS_MAX).collect();
-    if check_name(&plain).is_ok() { plain } else { format!("group-{}", plain.replace('.', "-")) }
+    let valid_char = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' };
+    let trimmed = name.trim_start_matches(['-', '.']);
+    let replaced: String = trimmed.chars().map(valid_char).take(NAME_CHARS_MAX).collect();
+    if check_name(&replaced).is_ok() { replaced } else { format!("group-{}", replaced.replace('.', "-")) }
 }
 
 #[cfg(test)]
@@ -186,7 +194,7 @@ mod tests {
 
     /// User 2000 is called `1001`. User 1001 has a name, none, or one that no unit may have.
     #[test]
-    fn a_login_name_of_digits_is_no_other_users_number() {
+    fn a_login_name_of_digits_does_not_collide_with_a_users_number() {
         for other in ["bo", "1001", "CORP\\bo"] {
             let both = [(2000, "1001"), (1001, other)];
             let path_of = |order: [(u32, &str); 2]| {
@@ -224,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn every_group_gets_one_sub_unit_with_its_tickets_and_a_name_that_units_may_have() {
+    fn every_group_gets_one_sub_unit_with_its_tickets_and_a_valid_name() {
         let (mut contract, jobs) = with(Each::Cgroup);
         contract.units[jobs.index()].each_by = Weighed::Cpus;
         let four = Given { cpus: Some(4), weight: Some(39) };
@@ -263,7 +271,7 @@ mod tests {
 
     /// Jobs come and go for years: their places are used again, and lists stay in the order in which units came.
     #[test]
-    fn a_group_that_went_leaves_its_place() {
+    fn the_place_of_a_removed_group_is_reused() {
         let (mut contract, jobs) = with(Each::Cgroup);
         let job = |number: u32| {
             Newcomer::group(jobs, &format!("/x/job_{number}"), Given { cpus: Some(number), weight: Some(7) })
@@ -274,7 +282,7 @@ mod tests {
         assert!(contract.dismiss(&[first, first]));
         assert!(!contract.has(first) && contract.find("all/job_1").is_none());
         assert!(contract.welcome(&[job(4)], &BTreeSet::new()));
-        assert!(!contract.has(first), "nobody has seen it vacant yet");
+        assert!(!contract.has(first), "its place is not free for reuse yet");
         let vacant = contract.vacant.clone();
         assert!(contract.welcome(&[job(5)], &vacant));
         assert_eq!(contract.find("all/job_5"), Some(first));
@@ -293,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn cpus_that_a_manager_sets_later_are_tickets_too() {
+    fn cpus_that_a_manager_sets_later_change_the_tickets() {
         let (mut contract, jobs) = with(Each::Cgroup);
         contract.units[jobs.index()].each_by = Weighed::Cpus;
         contract.welcome(&[Newcomer::group(jobs, "/x/job", Given::default())], &BTreeSet::new());
@@ -307,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn tickets_follow_what_the_manager_gave_also_after_a_reload() {
+    fn tickets_follow_the_managers_settings_after_a_reload() {
         let (mut contract, jobs) = with(Each::Cgroup);
         let given = [
             Given { cpus: Some(3), weight: Some(39) },

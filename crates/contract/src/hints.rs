@@ -1,7 +1,8 @@
-//! Guesses the meaning of an unknown key: another tool's word, or a table in the wrong place.
+//! Remedies for unknown keys, by a guess at their meaning: another tool's word for a known key, or a known key in the wrong
+//! table.
 //!
-//! A hint is right in the common case. If an unknown key is a likely misspelling of a known one, that one is suggested
-//! instead.
+//! A guess may be wrong, so it only appears in the remedy. An unknown key that is probably a misspelling of a known key gets no
+//! guess; the known key is suggested instead.
 
 use toml::de::DeValue;
 
@@ -9,12 +10,12 @@ use crate::keys::{MACHINE, ROOT, Table, UNIT};
 use crate::name::check_name;
 use crate::nearest::nearest;
 
-/// How to set amounts of a resource.
-const AMOUNTS: &str = "`hard = { memory = \"8GiB\" }` reserves an amount of a resource, `limit = { memory = \"8GiB\" }` is the most that \
-                       the unit may use, and `tickets` are its share of the rest";
+/// The remedy for a resource as a key of a unit.
+const AMOUNTS: &str = "`hard = { memory = \"8GiB\" }` reserves an amount of a resource, \
+     `limit = { memory = \"8GiB\" }` is the most that the unit may use, and `tickets` are its share of the rest";
 
-/// Synonyms of a unit's keys, in lower case without `-`, `_` and `.`, with these keys.
-const WORDS: [(&[&str], &str); 6] = [
+/// Synonyms of a unit's keys, in lower case and without `-`, `_` and `.`, each group with its remedy.
+const UNIT_SYNONYMS: [(&[&str], &str); 6] = [
     (
         &[
             "user",
@@ -90,16 +91,16 @@ const WORDS: [(&[&str], &str); 6] = [
     (&["name", "id", "title"], "a unit's name stands in its header: [unit.NAME]"),
 ];
 
-/// Words for resources, as above.
-const RESOURCES: [(&[&str], &str); 4] = [
+/// Synonyms of resources, in lower case and without `-`, `_` and `.`, each group with the resource's key.
+const RESOURCE_SYNONYMS: [(&[&str], &str); 4] = [
     (&["cpus", "cores", "core", "threads", "processor"], "cpu"),
     (&["mem", "ram", "rss", "mems"], "memory"),
     (&["io", "disks", "storage", "blkio", "iops"], "disk"),
     (&["bandwidth", "membus", "membw", "mbw"], "bus"),
 ];
 
-/// The remedy for an unknown key of a table; `None` if only the list of the table's keys is left. `header` is that of the unit,
-/// without brackets; empty outside of units.
+/// The remedy for an unknown key of a table; `None` if its meaning cannot be guessed. `header` is the header of the unit, without
+/// brackets, and empty outside of units.
 pub(crate) fn for_key(
     table: &'static Table,
     name: &str,
@@ -110,52 +111,55 @@ pub(crate) fn for_key(
         return None;
     }
     match table.title {
-        title if title == ROOT.title => root(name, value),
-        title if title == MACHINE.title => UNIT.key(name).map(|_| in_a_unit(name)),
-        title if title == UNIT.title => unit(name, value, header),
+        title if title == ROOT.title => at_top_level(name, value),
+        title if title == MACHINE.title => UNIT.key(name).map(|_| belongs_to_unit(name)),
+        title if title == UNIT.title => in_unit(name, value, header),
         _ => {
-            let word = plain(name);
-            let known = RESOURCES.iter().find(|(words, _)| words.contains(&word.as_str()))?.1;
+            let word = normalised(name);
+            let known = RESOURCE_SYNONYMS.iter().find(|(words, _)| words.contains(&word.as_str()))?.1;
             table.key(known).map(|_| format!("write `{known}`"))
         }
     }
 }
 
-fn root(name: &str, value: &DeValue<'_>) -> Option<String> {
+/// The remedy for an unknown key at the top level of a contract.
+fn at_top_level(name: &str, value: &DeValue<'_>) -> Option<String> {
     let Some(table) = value.as_table() else {
-        let in_machine = MACHINE.key(name).map(|_| in_machine(name));
-        return in_machine.or_else(|| UNIT.key(name).map(|_| in_a_unit(name)));
+        let of_machine = MACHINE.key(name).map(|_| belongs_to_machine(name));
+        return of_machine.or_else(|| UNIT.key(name).map(|_| belongs_to_unit(name)));
     };
     let name = if check_name(name).is_ok() { name } else { "NAME" };
-    let below = table.get("unit").and_then(|below| below.get_ref().as_table()?.keys().next());
-    Some(match below {
-        Some(below) if check_name(below.get_ref()).is_ok() => {
-            format!("a sub-unit is written [unit.{name}.unit.{}]", below.get_ref())
+    let sub_unit = table.get("unit").and_then(|units| units.get_ref().as_table()?.keys().next());
+    Some(match sub_unit {
+        Some(sub_unit) if check_name(sub_unit.get_ref()).is_ok() => {
+            format!("a sub-unit is written [unit.{name}.unit.{}]", sub_unit.get_ref())
         }
         _ => format!("a unit is written [unit.{name}]"),
     })
 }
 
-fn unit(name: &str, value: &DeValue<'_>, header: &str) -> Option<String> {
-    let word = plain(name);
-    if let Some((_, remedy)) = WORDS.iter().find(|(words, _)| words.contains(&word.as_str())) {
+/// The remedy for an unknown key of a unit.
+fn in_unit(name: &str, value: &DeValue<'_>, header: &str) -> Option<String> {
+    let word = normalised(name);
+    if let Some((_, remedy)) = UNIT_SYNONYMS.iter().find(|(words, _)| words.contains(&word.as_str())) {
         return Some((*remedy).to_owned());
     }
     if value.as_table().is_some() {
         let name = if check_name(name).is_ok() { name } else { "NAME" };
         return Some(format!("a sub-unit is written [{header}.unit.{name}]"));
     }
-    MACHINE.key(name).map(|_| in_machine(name))
+    MACHINE.key(name).map(|_| belongs_to_machine(name))
 }
 
-fn in_machine(name: &str) -> String {
+fn belongs_to_machine(name: &str) -> String {
     format!("`{name}` is a key of the whole machine: write it below the header [machine]")
 }
 
-fn in_a_unit(name: &str) -> String {
+fn belongs_to_unit(name: &str) -> String {
     format!("`{name}` is a key of a unit: write it below the unit's header [unit.NAME]")
 }
 
-fn plain(name: &str) -> String {
+/// A word in lower case, without `-`, `_` and `.`.
+fn normalised(name: &str) -> String {
     name.chars().filter(|c| !matches!(c, '-' | '_' | '.')).flat_map(char::to_lowercase).collect()
 }

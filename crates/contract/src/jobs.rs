@@ -5,13 +5,13 @@ use std::fmt;
 
 use crate::resource::{Amount, MILLIONTH};
 
-/// The longest window, in quanta.
+/// The longest window of [`Gangs::QuantaWindow`], in quanta.
 pub const GANG_WINDOW_MAX: u32 = 1_000;
 
 /// The largest size of pools, in CPUs.
 pub const POOL_CPUS_MAX: u32 = 65_536;
 
-/// How the machine's CPUs are grouped into pools.
+/// How the machine's CPUs are grouped into pools, in which units have home CPUs and jobs are placed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PoolForm {
     /// At a level that suits the machine.
@@ -19,11 +19,11 @@ pub enum PoolForm {
     Auto,
     /// A pool for each last-level cache.
     Cache,
-    /// For each NUMA node.
+    /// A pool for each NUMA node.
     Node,
-    /// For each socket.
+    /// A pool for each socket.
     Socket,
-    /// One for the whole machine.
+    /// One pool for the whole machine.
     Machine,
     /// Pools of this many CPUs, 1 to [`POOL_CPUS_MAX`], whatever the topology.
     Size(u32),
@@ -34,7 +34,7 @@ impl PoolForm {
     pub const NAMED: [PoolForm; 5] =
         [PoolForm::Auto, PoolForm::Cache, PoolForm::Node, PoolForm::Socket, PoolForm::Machine];
 
-    /// The name; `None` for a size, which is a number.
+    /// Its name in a contract; `None` for a size, which is a number there.
     pub const fn word(self) -> Option<&'static str> {
         match self {
             PoolForm::Auto => Some("auto"),
@@ -47,7 +47,7 @@ impl PoolForm {
     }
 }
 
-/// Which pool a job starts in, and expands to when its pools are full (seed 001, section 6.2).
+/// The rule for the pool in which a job starts, and to which it expands when its pools are full (seed 001, section 6.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Placement {
@@ -60,12 +60,12 @@ pub enum Placement {
     BestFit,
     /// Among pools with a free CPU, the one with the fewest jobs.
     FewestJobs,
-    /// The pool of the thread's CPU when it appeared, or the nearest one with a free CPU.
+    /// The pool where the thread ran when it appeared, or the nearest pool with a free CPU.
     Near,
 }
 
 impl Placement {
-    /// All of them.
+    /// All placements.
     pub const ALL: [Placement; 5] = [
         Placement::WorstFit,
         Placement::FirstFit,
@@ -92,23 +92,24 @@ impl fmt::Display for Placement {
     }
 }
 
-/// Which jobs run together in a quantum, if they are *gangs*: all threads of a job run, or no thread (seed 003, section 4).
+/// Whether jobs are *gangs*, and which gangs run together in a quantum. Of a gang, all threads run in a quantum, or no thread
+/// (seed 003, section 4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Gangs {
     /// Jobs are not gangs.
     #[default]
     Off,
-    /// Jobs that fit together, by the bandwidth of each in the latest quantum in which it ran.
+    /// Jobs whose bandwidths fit together, by the bandwidth of each in the latest quantum in which it ran.
     LatestQuantum,
-    /// Jobs that fit together, by the average bandwidth of each over the latest quanta in which it ran.
+    /// Jobs whose bandwidths fit together, by the average bandwidth of each over the latest quanta in which it ran.
     QuantaWindow,
-    /// The jobs with the most progress, by the bandwidth that each would use without contention.
+    /// The jobs that make the most progress together, by the bandwidth that each would use without contention.
     Demand,
 }
 
 impl Gangs {
-    /// All of them.
+    /// All values of `gangs`.
     pub const ALL: [Gangs; 4] = [Gangs::Off, Gangs::LatestQuantum, Gangs::QuantaWindow, Gangs::Demand];
 
     /// Its name in a contract.
@@ -142,7 +143,7 @@ pub enum GangsShare {
 }
 
 impl GangsShare {
-    /// All of them.
+    /// All resources by which gangs may be chosen.
     pub const ALL: [GangsShare; 3] = [GangsShare::Bus, GangsShare::Cache, GangsShare::Cores];
 
     /// Its name in a contract.
@@ -164,16 +165,16 @@ impl fmt::Display for GangsShare {
 /// How gangs are chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GangRules {
-    /// The measure.
+    /// Whether jobs are gangs, and how gangs are chosen.
     pub by: Gangs,
-    /// The shared resource.
+    /// The shared resource by which gangs are chosen.
     pub share: GangsShare,
     /// The interval between choices, in nanoseconds (seed 003, section 5: 200 ms).
     pub quantum_ns: u64,
-    /// Quanta in a window, 1 to [`GANG_WINDOW_MAX`] (seed 003, section 4: 5).
+    /// The number of quanta in the average of [`Gangs::QuantaWindow`], 1 to [`GANG_WINDOW_MAX`] (seed 003, section 4: 5).
     pub window: u32,
-    /// The assumed use of the shared resource by each thread of an unmeasured job; a part is of the capacity per CPU. The seed
-    /// gives no value.
+    /// The assumed use of the shared resource by each thread of a job that was not measured yet. A percentage is of the
+    /// capacity per CPU. The seed gives no value.
     pub first_rate: Amount,
 }
 
@@ -205,11 +206,11 @@ pub enum JobKind {
 }
 
 impl JobKind {
-    /// All of them.
+    /// All kinds of jobs.
     pub const ALL: [JobKind; 5] =
         [JobKind::Unit, JobKind::Process, JobKind::Tree, JobKind::Session, JobKind::Cgroup];
 
-    /// A description of one job.
+    /// A description of what one job is, for people.
     pub const fn meaning(self) -> &'static str {
         match self {
             JobKind::Unit => "all of its own processes together",

@@ -1,5 +1,5 @@
-//! Every key of a contract, once. The parser refuses any other key. The schema for editors and the tables of
-//! `docs/contract-reference.md` are made from it.
+//! The one table of a contract's keys. The parser refuses any other key. The schema for editors, the tables of
+//! `docs/contract-reference.md` and remedies are generated from this table, so its texts are for users.
 
 use crate::document::{self, key};
 use crate::jobs::{GANG_WINDOW_MAX, POOL_CPUS_MAX};
@@ -8,13 +8,13 @@ use crate::resource::{DEFAULT_TICKETS, Resource};
 /// The version of the contract's language that this program reads.
 pub(crate) const VERSION: u64 = 1;
 
-/// The most units that a contract may declare: a runaway generator gets an error, instead of filling memory.
+/// The most units that a contract may declare, so that a text from a runaway generator gives an error and does not fill memory.
 pub(crate) const UNITS_MAX: usize = 100_000;
 
-/// The most levels of units.
+/// The most levels of nested units.
 pub(crate) const DEPTH_MAX: usize = 16;
 
-/// The most entries of one unit's `members`: positions are stored in 16 bits.
+/// The most entries of one unit's `members`: an entry's position is stored in 16 bits elsewhere.
 pub(crate) const MEMBERS_MAX: usize = 65_535;
 
 /// The largest process number of a 64-bit kernel: `PID_MAX_LIMIT` in include/linux/threads.h.
@@ -37,9 +37,9 @@ pub(crate) enum Kind {
     Members,
     /// One user or group.
     Owner,
-    /// A quantity of a resource, as an absolute amount or as a part.
+    /// An amount of a resource: absolute, or a percentage.
     Amount(Resource),
-    /// A percentage, up to all.
+    /// A percentage, up to 100 %.
     Part,
     /// A length of time from `min_ns` to `max_ns`.
     Duration { min_ns: u64, max_ns: u64 },
@@ -47,20 +47,20 @@ pub(crate) enum Kind {
     UnitPath,
     /// One number for all resources, or a table of numbers with these keys.
     Counts(&'static Table),
-    /// Yes, no, or a quantity of a resource, as an absolute amount or as a part.
+    /// A boolean, or an amount of a resource: absolute, or a percentage.
     Permission(Resource),
-    /// Yes or no for all resources, or a table of permissions with these keys.
+    /// A boolean for all resources, or a table of permissions with these keys.
     Permissions(&'static Table),
     /// One of these words, or a whole number from `min` to `max`.
     WordOrCount { words: &'static [&'static str], min: u64, max: u64 },
-    /// Yes or no.
+    /// A boolean.
     Flag,
 }
 
 pub(crate) type Key = document::Key<Kind>;
 pub(crate) type Table = document::Table<Kind>;
 
-/// The whole contract.
+/// The keys at the top level.
 pub(crate) static ROOT: Table = Table {
     title: "a contract",
     definition: "contract",
@@ -416,13 +416,14 @@ static AMOUNTS: [Key; 4] = [
     key("bus", Kind::Amount(Resource::Bus), "", "\"25%\"", BUS_DOC),
 ];
 
-const TICKETS_OF_ONE: Kind = Kind::Count { min: 1, max: 1_000_000 };
+/// The type of a number of tickets of one resource.
+const TICKET_COUNT: Kind = Kind::Count { min: 1, max: 1_000_000 };
 
 static COUNTS: [Key; 4] = [
-    key("cpu", TICKETS_OF_ONE, "100", "1000", "For CPUs."),
-    key("memory", TICKETS_OF_ONE, "100", "1375", "For memory."),
-    key("disk", TICKETS_OF_ONE, "100", "1000", "For the bandwidth of each disk."),
-    key("bus", TICKETS_OF_ONE, "100", "50", "For the bandwidth of the memory bus."),
+    key("cpu", TICKET_COUNT, "100", "1000", "For CPUs."),
+    key("memory", TICKET_COUNT, "100", "1375", "For memory."),
+    key("disk", TICKET_COUNT, "100", "1000", "For the bandwidth of each disk."),
+    key("bus", TICKET_COUNT, "100", "50", "For the bandwidth of the memory bus."),
 ];
 
 static PERMISSIONS: [Key; 4] = [
@@ -438,7 +439,7 @@ static PERMISSIONS: [Key; 4] = [
     key("bus", Kind::Permission(Resource::Bus), "true", "false", "Idle memory-bus bandwidth."),
 ];
 
-/// A unit's `tickets`, one by one.
+/// A unit's `tickets`, as a table by resource.
 pub(crate) static TICKETS: Table = Table { title: "`tickets`", definition: "tickets", keys: &COUNTS };
 
 /// A unit's `hard`.
@@ -489,5 +490,5 @@ pub(crate) static LEND: Table = Table { title: "`lend`", definition: "permission
 /// A unit's `borrow`.
 pub(crate) static BORROW: Table = Table { title: "`borrow`", definition: "permissions", keys: &PERMISSIONS };
 
-// The tables above spell it out for editors.
+// The tables above write this number as text.
 const _: () = assert!(DEFAULT_TICKETS == 100);

@@ -1,10 +1,11 @@
 //! The contract: what each unit of a shared machine is promised.
 //!
 //! Text goes in; checked values or diagnostics come out. This crate opens no files, asks no kernel and reads no clock.
-//! The policy crate decides whether a contract fits a machine. The machine at hand is asked whether its users exist.
+//! Whether a contract fits a machine is decided by the policy crate, and whether its users exist by the programs that
+//! read contracts.
 //!
 //! Entry points: [`parse()`] turns TOML into a [`Contract`], or into all of its [`Diagnostic`]s at once. [`render()`]
-//! shows those to people. [`write()`] serialises a contract. [`schema()`] describes the language to editors, and
+//! shows diagnostics to people. [`write()`] serialises a contract. [`schema()`] describes the language to editors, and
 //! [`reference()`] to people.
 //!
 //! Code map, in the order of the flow:
@@ -13,7 +14,7 @@
 //! - `check`: whether the values are consistent with each other.
 //!
 //! `model` has the values, with `resource` (amounts) and `jobs` (pools and gangs). `keys` is the one table of a contract's
-//! keys. [`document`] is the part that other TOML languages share.
+//! keys. [`document`] is the part of the parser that other TOML languages of the project share.
 
 mod check;
 mod diagnostic;

@@ -1,4 +1,5 @@
-//! Amounts as people read them.
+//! Amounts as people read them, rounded to a few digits. Texts that contracts can contain, and that are read again, are in
+//! [`quantity`](crate::quantity).
 
 use std::fmt;
 
@@ -15,7 +16,7 @@ impl fmt::Display for Percent {
     }
 }
 
-/// A rate, in bytes per second, in a few digits: `12.5 MB/s`; `any amount` without one.
+/// A rate, in bytes per second, in a few digits: `12.5 MB/s`. `None` is unlimited, and shown as `any amount`.
 pub struct Speed(pub Option<u64>);
 
 impl fmt::Display for Speed {
@@ -45,7 +46,7 @@ impl fmt::Display for Cpus {
     }
 }
 
-/// The same with its noun: `1 CPU`, `1.5 CPUs`.
+/// Millionths of a CPU as a decimal with its noun: `1 CPU`, `1.5 CPUs`.
 pub struct CpuCount(pub u64);
 
 impl fmt::Display for CpuCount {

@@ -1,4 +1,6 @@
-//! One entry of `members`: `user:ana`, `group:physics`, `cgroup:/lab`, `command:simulate*`, `pid:4711`.
+//! One entry of `members`, and the `owner`: `user:ana`, `group:physics`, `cgroup:/lab`, `command:simulate*`, `pid:4711`.
+//!
+//! An entry that cannot be read gets a remedy by a guess at its meaning, such as another tool's word for a kind of member.
 
 use std::ops::Range;
 
@@ -10,15 +12,15 @@ use crate::nearest::nearest;
 /// A kind of member.
 #[derive(Debug, Clone, Copy)]
 pub struct MemberForm {
-    /// What stands before the colon.
+    /// The word before the colon.
     pub kind: &'static str,
-    /// What may be written, in words.
+    /// The forms that an entry may have, with placeholders in capitals.
     pub forms: &'static [&'static str],
-    /// Which processes match.
+    /// Which processes match, as a relative clause in words.
     pub who: &'static str,
 }
 
-/// What a unit's `members` may list, for people; the most specific last.
+/// The kinds of members, described for people; the most specific last.
 pub const MEMBER_FORMS: [MemberForm; 5] = [
     MemberForm {
         kind: "group",
@@ -45,26 +47,26 @@ pub const MEMBER_FORMS: [MemberForm; 5] = [
     },
 ];
 
-/// Which unit a process is in, in paragraphs, for people.
+/// The rules by which a process belongs to one of several units, in paragraphs, for people.
 pub const MEMBER_RULES: [&str; 2] = [
-    "Where several rules match a process, the most specific wins, in this order: entered by `commonhold exec`, `pid`, `cgroup`, \
-     `command`, `user`, `group`. Of two cgroup paths the longer wins. Of two patterns the one that leaves less open wins. Else the \
-     unit that comes first in the contract wins.",
+    "Where several rules match a process, the most specific wins, in this order: entered by `commonhold exec`, `pid`, \
+     `cgroup`, `command`, `user`, `group`. Of two cgroup paths the longer wins. Of two patterns the one that leaves less \
+     open wins. Else the unit that comes first in the contract wins.",
     "A sub-unit's rules select among the members of the unit around it. A process that matches no rule is in the unit that \
      `[machine] default` names. Without such a name, it is in `shared`, which is not restricted.",
 ];
 
-/// What stands before the colon.
+/// The words before the colon.
 pub(crate) const KINDS: [&str; 5] = {
     let [a, b, c, d, e] = MEMBER_FORMS;
     [a.kind, b.kind, c.kind, d.kind, e.kind]
 };
 
-/// The message for a member with a control character.
+/// A part of the message for a member with a control character.
 pub(crate) const CONTROL: &str = "holds a control character";
 
-/// Words for which there is a kind of member.
-const KINDS_ELSEWHERE: [(&[&str], &str); 5] = [
+/// Synonyms of kinds of members, each group with the kind.
+const KIND_SYNONYMS: [(&[&str], &str); 5] = [
     (&["grp", "gid", "groups", "gr", "unixgroup"], "group"),
     (&["uid", "login", "users", "username", "account", "u"], "user"),
     (
@@ -75,7 +77,7 @@ const KINDS_ELSEWHERE: [(&[&str], &str); 5] = [
     (&["process", "proc", "ps", "task"], "pid"),
 ];
 
-/// The folder that holds the program's own cgroups.
+/// The name of the folder with the cgroups that the program itself creates.
 const OWN_SUBTREE: &str = "commonhold";
 
 /// Reads an entry of `members`.
@@ -105,7 +107,7 @@ pub(crate) fn parse(text: &str) -> Result<MemberKind, Problem> {
         "user" => principal(value, at).map(MemberKind::User),
         "group" => principal(value, at).map(MemberKind::Group),
         "cgroup" => cgroup(value, at).map(MemberKind::Cgroup),
-        "command" => restricted(value, at),
+        "command" => command_rule(value, at),
         "pid" => pid(value, at).map(MemberKind::Pid),
         _ => unknown_kind(kind),
     }
@@ -152,13 +154,14 @@ fn example(kind: &str) -> &'static str {
     }
 }
 
+/// The problem with a member that has no colon.
 fn no_kind(text: &str) -> Result<MemberKind, Problem> {
     if text.trim().is_empty() {
         let help = "write one of user:NAME, group:NAME, cgroup:/PATH, command:GLOB, pid:NUMBER";
         return problem(0..text.len(), "a member is empty".to_owned(), help);
     }
-    let help = if is_open(text) {
-        REST.to_owned()
+    let help = if matches_everything(text) {
+        DEFAULT_UNIT_REMEDY.to_owned()
     } else if let Some(group) = text.strip_prefix(['@', '%']).filter(|group| !group.is_empty()) {
         format!("write group:{group}")
     } else {
@@ -167,10 +170,11 @@ fn no_kind(text: &str) -> Result<MemberKind, Problem> {
     problem(0..text.len(), format!("`{text}` does not say what kind of member it is"), &help)
 }
 
+/// The problem with a member whose word before the colon is unknown.
 fn unknown_kind(kind: &str) -> Result<MemberKind, Problem> {
     let message = format!("`{kind}` is not a kind of member");
-    let elsewhere = KINDS_ELSEWHERE.iter().find(|(words, _)| words.contains(&kind.to_lowercase().as_str()));
-    let known = elsewhere.map(|(_, known)| *known).or_else(|| nearest(kind, KINDS));
+    let synonym = KIND_SYNONYMS.iter().find(|(words, _)| words.contains(&kind.to_lowercase().as_str()));
+    let known = synonym.map(|(_, known)| *known).or_else(|| nearest(kind, KINDS));
     let help = match (kind, known) {
         ("unit", _) => "units are nested as [unit.a.unit.b], not listed as members".to_owned(),
         ("process" | "proc", _) => "write command:NAME, or pid:NUMBER".to_owned(),
@@ -184,18 +188,23 @@ fn unknown_kind(kind: &str) -> Result<MemberKind, Problem> {
 }
 
 /// The remedy for a member that should match every process.
-const REST: &str = "processes that no rule matches are in the unit that `[machine] default = \"NAME\"` names";
+const DEFAULT_UNIT_REMEDY: &str =
+    "processes that no rule matches are in the unit that `[machine] default = \"NAME\"` names";
 
-/// Whether a pattern is matched by everything.
-fn is_open(pattern: &str) -> bool {
+/// Whether every name matches a pattern.
+fn matches_everything(pattern: &str) -> bool {
     !pattern.is_empty() && pattern.chars().all(|c| matches!(c, '*' | '?')) && pattern.contains('*')
 }
 
+/// Reads the name or number of a user or a group.
 fn principal(value: &str, at: Range<usize>) -> Result<Principal, Problem> {
     if value.contains(['*', '?']) {
         let message = format!("`{value}` is a pattern, and users and groups have none");
-        let help =
-            if is_open(value) { REST } else { "write one entry for each, or name a group that they are in" };
+        let help = if matches_everything(value) {
+            DEFAULT_UNIT_REMEDY
+        } else {
+            "write one entry for each, or name a group that they are in"
+        };
         return problem(at, message, help);
     }
     if value.contains(',') {
@@ -216,30 +225,33 @@ fn principal(value: &str, at: Range<usize>) -> Result<Principal, Problem> {
     }
 }
 
-/// A pattern, and after its last `@` the user or group. A program's name may contain an `@`, as in `agetty@tty1`.
-fn restricted(value: &str, at: Range<usize>) -> Result<MemberKind, Problem> {
-    let found = ["@user:", "@group:"].iter().filter_map(|sign| Some((value.rfind(sign)?, *sign))).max();
-    let Some((split, sign)) = found else { return command(value, at).map(MemberKind::Command) };
+/// Reads a pattern for programs, which may be followed by `@user:` or `@group:` and a name. The last of these counts, since a
+/// program's name may contain an `@`, as in `agetty@tty1`.
+fn command_rule(value: &str, at: Range<usize>) -> Result<MemberKind, Problem> {
+    let signs = ["@user:", "@group:"].iter();
+    let last_sign = signs.filter_map(|sign| Some((value.rfind(sign)?, *sign))).max();
+    let Some((split, sign)) = last_sign else { return command(value, at).map(MemberKind::Command) };
     let (glob, name) = (&value[..split], &value[split + sign.len()..]);
-    let (of_glob, of_name) = (at.start..at.start + split, at.end - name.len()..at.end);
+    let (glob_span, name_span) = (at.start..at.start + split, at.end - name.len()..at.end);
     if glob.is_empty() || name.trim().is_empty() || name.trim() != name {
         let message = format!("`command:{value}` lacks a pattern before `{sign}`, or a plain name after it");
         return problem(at, message, &format!("write command:make{sign}NAME"));
     }
     let whose = if sign == "@user:" { Whose::User } else { Whose::Group };
-    let principal = principal(name, of_name)?;
-    Ok(MemberKind::CommandOf(command(glob, of_glob)?, whose(principal)))
+    let principal = principal(name, name_span)?;
+    Ok(MemberKind::CommandOf(command(glob, glob_span)?, whose(principal)))
 }
 
+/// Checks a pattern for programs, which may be no path: programs are matched by their base names.
 fn command(value: &str, at: Range<usize>) -> Result<String, Problem> {
     let program = without_arguments(value);
     let Some((_, base)) = program.rsplit_once('/') else {
         return Ok(value.to_owned());
     };
     let message = format!("`{value}` is a path, and commands are matched by their base name");
-    // What a directory of programs is called by would be everything.
-    let anything = base.chars().all(|c| matches!(c, '*' | '?'));
-    let help = if anything { "write command:NAME".to_owned() } else { format!("write command:{base}") };
+    // The base name of `/usr/bin/*` would match every program, so it is not suggested.
+    let is_any_name = base.chars().all(|c| matches!(c, '*' | '?'));
+    let help = if is_any_name { "write command:NAME".to_owned() } else { format!("write command:{base}") };
     problem(at, message, &help)
 }
 
@@ -255,8 +267,8 @@ fn without_arguments(pattern: &str) -> &str {
     pattern
 }
 
-/// A warning for a valid member that is probably a mistake.
-pub(crate) fn doubt(kind: &MemberKind) -> Option<Problem> {
+/// The problem with a member that is valid but probably a mistake: a command with arguments.
+pub(crate) fn likely_mistake(kind: &MemberKind) -> Option<Problem> {
     let MemberKind::Command(pattern) = kind else { return None };
     let program = without_arguments(pattern);
     (program != pattern && !program.is_empty()).then(|| Problem {
@@ -268,6 +280,7 @@ pub(crate) fn doubt(kind: &MemberKind) -> Option<Problem> {
     })
 }
 
+/// Reads a process number.
 fn pid(value: &str, at: Range<usize>) -> Result<u32, Problem> {
     match value.parse() {
         Ok(pid) if (1..=PID_MAX).contains(&pid) && !value.starts_with('+') => Ok(pid),
@@ -279,14 +292,14 @@ fn pid(value: &str, at: Range<usize>) -> Result<u32, Problem> {
     }
 }
 
-/// Which path of a process counts where it has several.
+/// For remedies: which path of a process counts if it has several, as under cgroup v1.
 const HIERARCHY: &str = "the path is that of cgroup v2 (the line `0::` of /proc/PID/cgroup), or of systemd's own v1 hierarchy \
                          (`name=systemd`)";
 
 /// Where cgroups are mounted.
 const MOUNT: &str = "/sys/fs/cgroup";
 
-/// The v1 hierarchies, as they are mounted.
+/// The names of folders below [`MOUNT`] where hierarchies of cgroup v1 are mounted.
 const HIERARCHIES: [&str; 16] = [
     "unified",
     "systemd",
@@ -306,7 +319,8 @@ const HIERARCHIES: [&str; 16] = [
     "pids",
 ];
 
-/// The path of a cgroup below its mount, with the v1 hierarchy that is mounted there.
+/// If a path is the file system path of a cgroup, below [`MOUNT`]: the v1 hierarchy to which it belongs, and the cgroup's own
+/// path.
 fn below_mount(path: &str) -> Option<(Option<&str>, String)> {
     let below = path.strip_prefix(MOUNT).filter(|below| below.is_empty() || below.starts_with('/'))?;
     let first = below.get(1..).unwrap_or_default().split('/').next().unwrap_or_default();
@@ -316,7 +330,7 @@ fn below_mount(path: &str) -> Option<(Option<&str>, String)> {
     Some((controller.copied(), rest.to_owned()))
 }
 
-/// The path without the slash at its end.
+/// Checks the path of a cgroup, and returns it without a slash at its end.
 fn cgroup(value: &str, at: Range<usize>) -> Result<String, Problem> {
     if !value.starts_with('/') {
         let help = match value.find(":/") {
@@ -427,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_member_is_explained() {
+    fn invalid_members_get_a_message_and_a_remedy() {
         check("", "", "empty", "user:NAME");
         check("ana", "ana", "what kind", "user:ana or group:ana");
         check("user:", "user:", "names nothing", "user:ana");

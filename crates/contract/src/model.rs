@@ -14,7 +14,7 @@ pub enum CpuMode {
     /// Partition while there are no more units than CPUs, else proportional.
     #[default]
     Auto,
-    /// Home CPUs per unit; fractions are held by rotating a CPU's ownership.
+    /// Each unit owns home CPUs. A unit with a fraction of a CPU owns a shared CPU for part of the time, by rotation.
     Partition,
     /// Every CPU is time-shared in proportion to the entitlements.
     Proportional,
@@ -24,7 +24,7 @@ pub enum CpuMode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scheme {
-    /// No isolation: the kernel schedules, Commonhold only keeps accounts.
+    /// No isolation: the kernel schedules, and Commonhold only keeps accounts.
     Smp,
     /// Isolation without sharing: idle resources are never lent.
     Quota,
@@ -50,7 +50,8 @@ impl fmt::Display for Scheme {
     }
 }
 
-/// Which of a unit's own tasks and sub-units runs next, where a scheduler decides at every switch.
+/// The order in which a unit's own tasks and sub-units run, where a scheduler of the project decides at every switch. Each
+/// variant says which of these runs next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Discipline {
     /// The one with the least CPU time for its weight.
@@ -68,7 +69,8 @@ pub enum Discipline {
     Rr,
     /// Round robin, with long turns.
     Batch,
-    /// An allowance at intervals, by weight: those that used less than theirs take turns before the others.
+    /// One that has used less than its allowance, in turn, before those that have used theirs up. Allowances of CPU time are
+    /// handed out at intervals, by weight.
     JobCurrency,
     /// The sub-units take turns, each on all CPUs at once.
     Gang,
@@ -80,21 +82,21 @@ pub enum Discipline {
     Classes,
 }
 
-/// A CPU budget in each period, to be received before its end, except in a few periods.
+/// A promise of CPU time: a budget before the end of each period, except in a few periods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Deadline {
-    /// In ns; at least 1 ms, and at most 4 s.
+    /// The time from one deadline to the next: at least 1 ms, and at most 4 s.
     pub period_ns: u32,
-    /// In ns; no more than the period.
+    /// CPU time in each period, no more than the period.
     pub budget_ns: u32,
-    /// Deadlines that may be missed in a window, fewer than `of`.
+    /// How many deadlines may be missed in a window; fewer than `of`.
     pub misses: u32,
-    /// The window: consecutive deadlines, 1 to 1,000.
+    /// The length of the window: a number of consecutive deadlines, 1 to 1,000.
     pub of: u32,
 }
 
 impl Discipline {
-    /// All of them.
+    /// All disciplines.
     pub const ALL: [Discipline; 12] = [
         Discipline::Stride,
         Discipline::Lottery,
@@ -135,8 +137,8 @@ impl fmt::Display for Discipline {
     }
 }
 
-/// How the promised time to return a memory loan grows with the time that its owner left the memory idle. `None`: inherited
-/// from the enclosing unit, or from `[machine]`.
+/// How the promised time to return a memory loan grows with the time for which its owner left the memory idle. A value of
+/// `None` is inherited from the enclosing unit, or from `[machine]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Growth {
     /// The fraction of the idle time, in millionths. 0: it does not grow.
@@ -146,20 +148,21 @@ pub struct Growth {
 }
 
 impl Growth {
-    /// The values that differ from another.
-    pub(crate) fn beyond(self, other: Growth) -> Growth {
+    /// The values that differ from those of `other`; `None` for equal values.
+    pub(crate) fn different_from(self, other: Growth) -> Growth {
         Growth {
             idle: self.idle.filter(|_| self.idle != other.idle),
             most_ns: self.most_ns.filter(|_| self.most_ns != other.most_ns),
         }
     }
 
-    fn or(self, around: Growth) -> Growth {
-        Growth { idle: self.idle.or(around.idle), most_ns: self.most_ns.or(around.most_ns) }
+    /// These values, with those of `inherited` where there is none.
+    fn or(self, inherited: Growth) -> Growth {
+        Growth { idle: self.idle.or(inherited.idle), most_ns: self.most_ns.or(inherited.most_ns) }
     }
 }
 
-/// The promised time to return memory that a unit lends: [`Contract::promise`].
+/// The promised time to return memory that a unit lends, by how long the memory was idle ([`Contract::promise`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Promise {
     /// The time for memory that was idle for only a moment, in nanoseconds.
@@ -171,7 +174,8 @@ pub struct Promise {
 }
 
 impl Promise {
-    /// The promised time, in nanoseconds, for memory that was idle for `idle_ns`.
+    /// The promised time, in nanoseconds, for memory that was idle for `idle_ns`. For example, with 1 s, 10 % and at most 30 s,
+    /// it is 1 s for memory that was idle for 5 s, 6 s after a minute, and 30 s after an hour.
     pub fn after(&self, idle_ns: u64) -> u64 {
         let part = u128::from(idle_ns) * u128::from(self.idle) / u128::from(MILLIONTH);
         u64::try_from(part).unwrap_or(u64::MAX).min(self.most_ns).max(self.first_ns)
@@ -183,7 +187,7 @@ impl Promise {
 pub struct MachineRules {
     /// How CPU is divided.
     pub cpu: CpuMode,
-    /// Which of the three schemes holds.
+    /// Which of the three schemes applies.
     pub scheme: Scheme,
     /// Memory kept free so that a memory loan can be called back quickly (seed 000, section 3.2: 8 %).
     pub reserve: Amount,
@@ -193,14 +197,14 @@ pub struct MachineRules {
     pub call_back_ns: u64,
     /// The longest that calling back a loan of memory may take, in nanoseconds: 1 s. The seeds name no time.
     pub call_back_memory_ns: u64,
-    /// How that time grows while the owner leaves the memory idle, unless a unit overrides it.
+    /// How `call_back_memory_ns` grows while the owner leaves the memory idle, unless a unit overrides it.
     pub call_back_memory_grows: Growth,
-    /// The half-life of lent and borrowed CPU time in the choice of the next borrower, in nanoseconds: 10 min. 0: no memory,
-    /// as in the seeds.
+    /// The half-life of the record of CPU time lent and borrowed, by which the next borrower is chosen, in nanoseconds: 10 min.
+    /// 0: no record is kept, as in the seeds.
     pub loans_remembered_ns: u64,
     /// How CPUs are grouped into pools.
     pub pools: PoolForm,
-    /// Whether isolated CPUs are divided, too.
+    /// Whether CPUs that the kernel isolates (such as by `isolcpus`) are divided among units, too.
     pub isolated: bool,
     /// Which pool a job starts in.
     pub placement: Placement,
@@ -230,7 +234,7 @@ impl Default for MachineRules {
     }
 }
 
-/// A unit's identity, and its place in [`Contract::units`]. It lasts as long as the unit: a reload keeps it
+/// A unit's identity, which is its index in [`Contract::units`]. It lasts as long as the unit: a reload keeps it
 /// ([`Contract::adopt`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(transparent)]
@@ -289,7 +293,8 @@ impl fmt::Display for Whose {
     }
 }
 
-/// A criterion by which processes belong to a unit. From least to most specific; the most specific match wins.
+/// A rule by which processes belong to a unit. The variants are ordered from the least to the most specific; the most specific
+/// match wins.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MemberKind {
     /// `group:NAME`: processes whose primary or supplementary groups include it.
@@ -298,7 +303,7 @@ pub enum MemberKind {
     User(Principal),
     /// `command:GLOB`: processes whose program's base name matches (`*` and `?`), and their descendants.
     Command(String),
-    /// `command:GLOB@user:NAME`, `command:GLOB@group:NAME`: the same, of these users only.
+    /// `command:GLOB@user:NAME`, `command:GLOB@group:NAME`: as for `command:GLOB`, if the process matches the user or group, too.
     CommandOf(String, Whose),
     /// `cgroup:/PATH`: processes in that control group or below, as /proc/PID/cgroup shows it. Longest path wins.
     Cgroup(String),
@@ -322,9 +327,9 @@ impl fmt::Display for MemberKind {
 /// One entry of `members`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
-    /// What it matches.
+    /// Which processes it matches.
     pub kind: MemberKind,
-    /// Its span.
+    /// Its span in the contract.
     pub span: Span,
 }
 
@@ -339,7 +344,7 @@ pub enum Each {
 }
 
 impl Each {
-    /// All of them.
+    /// All values of `each`.
     pub const ALL: [Each; 2] = [Each::User, Each::Cgroup];
 
     /// Its name in a contract.
@@ -351,16 +356,16 @@ impl Each {
     }
 }
 
-/// The tickets of a sub-unit that `each` creates for a control group, by the settings of the group's manager.
+/// How the tickets of a sub-unit that `each` creates for a control group follow from the settings of the group's manager.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Weighed {
-    /// All the same.
+    /// All sub-units have the same number.
     #[default]
     Equally,
-    /// In proportion to its CPUs.
+    /// In proportion to the group's CPUs.
     Cpus,
-    /// Equal to its `cpu.weight`.
+    /// The group's `cpu.weight`.
     Weight,
 }
 
@@ -378,17 +383,18 @@ impl Weighed {
     }
 }
 
-/// The settings of a control group's manager; empty for a user.
+/// The settings that a control group's manager made for the group, such as Slurm for a job; empty for a user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Given {
-    /// The number of CPUs, if set.
+    /// The number of CPUs, if the manager set it.
     pub cpus: Option<u32>,
-    /// Its `cpu.weight`.
+    /// The group's `cpu.weight`, if the manager set it.
     pub weight: Option<u64>,
 }
 
 impl Given {
-    /// The tickets of a sub-unit, of each resource: at least 1. The default number if its manager has set nothing.
+    /// The tickets of the group's sub-unit, for each resource: at least 1, and the default number if the manager did not make the
+    /// setting.
     pub(crate) fn tickets(self, by: Weighed) -> u64 {
         let tickets = match by {
             Weighed::Equally => None,
@@ -399,7 +405,7 @@ impl Given {
     }
 }
 
-/// Spans of values that can only be checked on a machine.
+/// Spans of a unit's values that can only be checked on a machine.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Places {
     /// The list of members, even if empty; `None` if the unit has no such key.
@@ -421,15 +427,16 @@ pub struct Unit {
     pub parent: Option<UnitId>,
     /// Its members. In a sub-unit, these select among the members of the enclosing unit.
     pub members: Vec<Member>,
-    /// The user or group that controls the tickets in it, and transfers its own: see the policy's membership.
+    /// The user or group that may change the tickets of its sub-units, and transfer its own: see the policy's membership.
     pub owner: Option<Member>,
     /// Whether each of its users, or of its control groups, gets a sub-unit.
     pub each: Option<Each>,
-    /// How the tickets of a sub-unit of a control group are determined.
+    /// With `each = "cgroup"`: how its sub-units' tickets are determined.
     pub each_by: Weighed,
-    /// Of such a sub-unit: the settings of the group's manager when it appeared, and its current CPUs.
+    /// If it is a sub-unit that `each` created for a control group: the settings of the group's manager. The weight is that of
+    /// the time when the group appeared; the CPUs are current.
     pub given: Given,
-    /// Soft tickets, against its siblings, for each resource. At least 1.
+    /// Its share of each resource relative to its siblings. At least 1.
     pub tickets: PerResource<u64>,
     /// Absolute reservations.
     pub hard: PerResource<Option<Amount>>,
@@ -445,18 +452,18 @@ pub struct Unit {
     pub call_back_memory_grows: Growth,
     /// Which of its own tasks and its sub-units runs next.
     pub discipline: Discipline,
-    /// Its demand if the discipline of the enclosing unit is `dwcs`.
+    /// Its deadline, which has an effect if the discipline of the enclosing unit is `dwcs`.
     pub deadline: Option<Deadline>,
     /// Which of its processes form one job; `None`: its threads are not placed in pools.
     pub job: Option<JobKind>,
     /// The span of its name.
     pub span: Span,
-    /// The spans of values above.
+    /// The spans of some of its values.
     pub places: Places,
 }
 
 impl Unit {
-    /// A unit with every default, as for an empty table.
+    /// A unit with default values, as for an empty table.
     pub fn new(name: &str, parent: Option<(UnitId, &str)>) -> Self {
         Unit {
             name: name.to_owned(),
@@ -482,7 +489,7 @@ impl Unit {
         }
     }
 
-    /// The span of its reservation of a resource; of the unit itself, if it has no such reservation.
+    /// The span of its reservation of a resource; of its name, if it has no such reservation.
     pub fn hard_span(&self, resource: Resource) -> Span {
         self.places.hard[resource].clone().unwrap_or_else(|| self.span.clone())
     }
@@ -499,9 +506,9 @@ pub struct Contract {
     pub units: Vec<Unit>,
     /// The unit of processes that match no member: [`UnitId::SHARED`] unless `machine.default` names one.
     pub default_unit: UnitId,
-    /// Places in `units` of removed units.
+    /// The indices in `units` of removed units, which later units may reuse.
     pub vacant: BTreeSet<UnitId>,
-    /// The units that hold tickets, in the order of the text; empty if that is the order of their places.
+    /// The units that hold tickets, in the order of the text; empty if that is the order in `units`.
     order: Vec<UnitId>,
 }
 
@@ -519,23 +526,23 @@ impl Default for Contract {
 }
 
 impl Contract {
-    /// The unit with an identity of this contract.
+    /// The unit with this number, which must be in the range of [`Contract::ids`].
     pub fn unit(&self, id: UnitId) -> &Unit {
         &self.units[id.index()]
     }
 
-    /// The unit with that path, as `exec` and `status` name it.
+    /// The unit with a path such as `physics/night-batch`; `None` if there is no such unit.
     pub fn find(&self, path: &str) -> Option<UnitId> {
         self.present().find(|id| self.unit(*id).path == path)
     }
 
-    /// Every place for a unit, including the common parts and vacant ones: the index range of lists with one element per
-    /// unit.
+    /// All indices in `units`, those of the common parts and of removed units included: the index range of lists with one
+    /// element per unit.
     pub fn ids(&self) -> impl DoubleEndedIterator<Item = UnitId> + use<> {
         (0..u32::try_from(self.units.len()).unwrap_or(u32::MAX)).map(UnitId)
     }
 
-    /// Whether the unit exists.
+    /// Whether the unit exists: it was declared or created, and not removed.
     pub fn has(&self, id: UnitId) -> bool {
         id.index() < self.units.len() && !self.vacant.contains(&id)
     }
@@ -552,18 +559,19 @@ impl Contract {
         }
     }
 
-    /// Resources for which the contract sets something other than tickets for all resources.
+    /// The resources for which the contract has rules of their own: a reservation, a limit, an amount to lend or borrow, or
+    /// tickets that differ from those for other resources.
     pub fn asked_for(&self) -> PerResource<bool> {
-        let mut asked = PerResource::all(false);
+        let mut has_rules = PerResource::all(false);
         for unit in self.held().map(|id| self.unit(id)) {
             for resource in Resource::ALL {
                 let tickets = unit.tickets.single().is_none() && unit.tickets[resource] != DEFAULT_TICKETS;
                 let loans = [unit.lend, unit.borrow].iter().any(|loans| loans[resource].amount().is_some());
-                asked[resource] |=
+                has_rules[resource] |=
                     tickets || loans || unit.hard[resource].is_some() || unit.limit[resource].is_some();
             }
         }
-        asked
+        has_rules
     }
 
     /// Every unit that holds tickets: all but the common parts; parents before their children.
@@ -571,57 +579,61 @@ impl Contract {
         self.present().filter(|id| !id.is_common())
     }
 
-    /// The same in the order of reports: that of the text, each followed by its sub-units. A sub-unit that was added later
-    /// follows the others of its unit.
+    /// Every unit that holds tickets, in the order of reports, which is that of the text: each unit is followed by its
+    /// sub-units. A sub-unit that was added later follows the other sub-units of its unit.
     pub fn listed(&self) -> Vec<UnitId> {
         let order = if self.order.is_empty() { self.held().collect() } else { self.order.clone() };
-        let mut inside: BTreeMap<Option<UnitId>, Vec<UnitId>> = BTreeMap::new();
+        // Sub-units in reverse, since they are taken from the end of a stack.
+        let mut sub_units: BTreeMap<Option<UnitId>, Vec<UnitId>> = BTreeMap::new();
         for unit in order.into_iter().rev() {
-            inside.entry(self.unit(unit).parent).or_default().push(unit);
+            sub_units.entry(self.unit(unit).parent).or_default().push(unit);
         }
-        let mut next = inside.remove(&None).unwrap_or_default();
+        let mut stack = sub_units.remove(&None).unwrap_or_default();
         let mut listed = Vec::new();
-        while let Some(unit) = next.pop() {
+        while let Some(unit) = stack.pop() {
             listed.push(unit);
-            next.extend(inside.remove(&Some(unit)).unwrap_or_default());
+            stack.extend(sub_units.remove(&Some(unit)).unwrap_or_default());
         }
         listed
     }
 
-    /// The promised time to return memory that the unit lends.
+    /// The promised time to return memory that the unit lends. The unit's own rules come first, then those of the units around
+    /// it, then those of `[machine]`.
     pub fn promise(&self, id: UnitId) -> Promise {
-        let mut grows = Growth::default();
-        let mut around = Some(id);
-        while let Some(id) = around {
-            grows = grows.or(self.unit(id).call_back_memory_grows);
-            around = self.unit(id).parent;
+        let mut growth = Growth::default();
+        let mut level = Some(id);
+        while let Some(id) = level {
+            growth = growth.or(self.unit(id).call_back_memory_grows);
+            level = self.unit(id).parent;
         }
-        let grows = grows.or(self.machine.call_back_memory_grows);
+        let growth = growth.or(self.machine.call_back_memory_grows);
         Promise {
             first_ns: self.machine.call_back_memory_ns,
-            idle: grows.idle.unwrap_or(0),
-            most_ns: grows.most_ns.unwrap_or(0),
+            idle: growth.idle.unwrap_or(0),
+            most_ns: growth.most_ns.unwrap_or(0),
         }
     }
 
-    /// The units directly below `parent`, in the order of their places; `None` for the top level. Common parts left out.
+    /// The units directly in `parent`, or at the top level (`None`), by ascending number. The common parts are left out.
     pub fn children(&self, parent: Option<UnitId>) -> impl Iterator<Item = UnitId> + '_ {
         self.held().filter(move |id| self.unit(*id).parent == parent)
     }
 
-    /// Adds a unit below `parent` with every default; used to build contracts in code.
+    /// Adds a unit with default values in `parent`, or at the top level (`None`); used to build contracts in code.
     pub fn add(&mut self, parent: Option<UnitId>, name: &str) -> UnitId {
         self.add_at(UnitId(u32::try_from(self.units.len()).unwrap_or(u32::MAX)), parent, name)
     }
 
-    /// The same, in a vacant and free place behind its parent's, if any.
+    /// Adds a unit with default values in `parent`. It gets the number of a removed unit, if there is one that is in `free` and
+    /// above the parent's number, and a new number otherwise.
     pub(crate) fn add_reusing(&mut self, parent: UnitId, name: &str, free: &BTreeSet<UnitId>) -> UnitId {
-        match free.range(parent..).find(|place| self.vacant.contains(place)).copied() {
-            Some(place) => self.add_at(place, Some(parent), name),
+        match free.range(parent..).find(|id| self.vacant.contains(id)).copied() {
+            Some(id) => self.add_at(id, Some(parent), name),
             None => self.add(Some(parent), name),
         }
     }
 
+    /// Adds a unit with the number `id`, which is vacant or the next new one.
     fn add_at(&mut self, id: UnitId, parent: Option<UnitId>, name: &str) -> UnitId {
         let parent = parent.map(|p| (p, self.unit(p).path.clone()));
         let unit = Unit::new(name, parent.as_ref().map(|(id, path)| (*id, path.as_str())));
@@ -636,10 +648,10 @@ impl Contract {
         id
     }
 
-    /// Removes a unit without sub-units; its place becomes vacant, and keeps its parent.
+    /// Removes a unit without sub-units. Its number becomes vacant. The vacant entry keeps the unit's parent.
     pub(crate) fn remove(&mut self, id: UnitId) {
         if self.order.is_empty() {
-            // The order of places may now differ from the order in which units were added.
+            // From now on the order of numbers may differ from that in which units were added.
             self.order = self.listed();
         }
         self.order.retain(|unit| *unit != id);
@@ -648,42 +660,42 @@ impl Contract {
         self.vacant.insert(id);
     }
 
-    /// Gives units the identities of units with the same path in `before`, which this contract replaces. The places of removed
-    /// units become vacant. `reuse`: places that were vacant in `before` may be taken by new units.
+    /// Renumbers the units: a unit gets the number of the unit with the same path in `before`, which this contract replaces. The
+    /// numbers of units that are only in `before` become vacant. `reuse`: new units may get numbers that were vacant in `before`.
     ///
     /// Parents stay before their children.
     pub fn adopt(&mut self, before: &Contract, reuse: bool) {
         let known: BTreeMap<&str, UnitId> =
             before.present().map(|id| (before.unit(id).path.as_str(), id)).collect();
         let mut free: BTreeSet<UnitId> = if reuse { before.vacant.clone() } else { BTreeSet::new() };
-        let mut end = u32::try_from(before.units.len()).unwrap_or(u32::MAX);
-        let mut new: BTreeMap<UnitId, UnitId> = BTreeMap::new();
+        let mut next_number = u32::try_from(before.units.len()).unwrap_or(u32::MAX);
+        let mut new_ids: BTreeMap<UnitId, UnitId> = BTreeMap::new();
         for id in self.present() {
             let unit = self.unit(id);
-            let place = known.get(unit.path.as_str()).copied().unwrap_or_else(|| {
-                // Behind its parent, which already has a place.
-                let parent = unit.parent.and_then(|parent| new.get(&parent)).copied();
+            let new_id = known.get(unit.path.as_str()).copied().unwrap_or_else(|| {
+                // A number above that of the parent, which has its new number already.
+                let parent = unit.parent.and_then(|parent| new_ids.get(&parent)).copied();
                 let from = parent.unwrap_or(UnitId::SHARED);
                 free.range(from..).next().copied().unwrap_or_else(|| {
-                    end += 1;
-                    UnitId(end - 1)
+                    next_number += 1;
+                    UnitId(next_number - 1)
                 })
             });
-            free.remove(&place);
-            new.insert(id, place);
+            free.remove(&new_id);
+            new_ids.insert(id, new_id);
         }
-        let moved = |id: UnitId| new.get(&id).copied().unwrap_or(id);
-        self.order = self.listed().into_iter().map(moved).collect();
-        self.default_unit = moved(self.default_unit);
-        let mut units = vec![Unit::new("", None); end as usize];
+        let renumber = |id: UnitId| new_ids.get(&id).copied().unwrap_or(id);
+        self.order = self.listed().into_iter().map(renumber).collect();
+        self.default_unit = renumber(self.default_unit);
+        let mut units = vec![Unit::new("", None); next_number as usize];
         for (id, mut unit) in (0..).map(UnitId).zip(std::mem::take(&mut self.units)) {
-            if let Some(place) = new.get(&id) {
-                unit.parent = unit.parent.map(moved);
-                units[place.index()] = unit;
+            if let Some(new_id) = new_ids.get(&id) {
+                unit.parent = unit.parent.map(renumber);
+                units[new_id.index()] = unit;
             }
         }
         self.units = units;
-        let taken: BTreeSet<UnitId> = new.into_values().collect();
+        let taken: BTreeSet<UnitId> = new_ids.into_values().collect();
         self.vacant = self.ids().filter(|id| !taken.contains(id)).collect();
     }
 }
@@ -723,7 +735,7 @@ mod tests {
         third.adopt(&second, true);
         assert_eq!(["b", "d", "a"].map(|path| place(&third, path)), [Some(4), Some(7), None]);
         assert_eq!(third.vacant.iter().map(|id| id.0).collect::<Vec<_>>(), [2, 3, 5, 6]);
-        // A place behind the parent is reused, and only if that was allowed.
+        // A number above the parent's is reused, and only if that was allowed.
         for (reuse, expected) in [(true, [4, 5, 2]), (false, [4, 8, 9])] {
             let mut fourth = contract(&["b", "b/n", "e"]);
             fourth.adopt(&third, reuse);
@@ -731,9 +743,9 @@ mod tests {
         }
     }
 
-    /// Whenever a unit came: by a reload, in the middle of the text, or since a user was seen.
+    /// However a unit came: by a reload, in the middle of the text, or because a user appeared.
     #[test]
-    fn units_are_listed_as_the_text_has_them_and_as_a_tree() {
+    fn units_are_listed_as_a_tree_in_the_order_of_the_text() {
         let listed = |contract: &Contract| -> Vec<String> {
             contract.listed().iter().map(|id| contract.unit(*id).path.clone()).collect()
         };

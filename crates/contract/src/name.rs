@@ -1,4 +1,4 @@
-//! Valid names of units.
+//! The rule for names of units. A name becomes a folder of the cgroup file system, and part of paths in commands.
 
 /// The longest name of a unit, in characters.
 pub(crate) const NAME_CHARS_MAX: usize = 64;
@@ -6,13 +6,12 @@ pub(crate) const NAME_CHARS_MAX: usize = 64;
 /// Names that units may not take: the built-in units, and the leaf cgroup of a unit that has sub-units.
 const RESERVED_NAMES: [&str; 3] = ["kernel", "shared", "own"];
 
-/// Prefixes, up to the first dot, of the kernel's own files in a cgroup's folder: a unit of that name could not have a cgroup
-/// (Documentation/admin-guide/cgroup-v2.rst, "Avoid Name Collisions").
+/// Prefixes, up to the first dot, of the kernel's own files in a cgroup's folder. A unit whose name begins with one could collide
+/// with such a file (Documentation/admin-guide/cgroup-v2.rst, "Avoid Name Collisions").
 const KERNEL_PREFIXES: [&str; 11] =
     ["cgroup", "cpu", "cpuset", "memory", "io", "irq", "pids", "rdma", "hugetlb", "misc", "dmem"];
 
-/// Checks a name, which becomes a folder of the cgroup file system and part of paths in commands. The error is a message and
-/// a remedy.
+/// Checks the name of a unit. The error is a message and a remedy.
 pub(crate) fn check_name(name: &str) -> Result<(), (String, String)> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let rule = format!("names are 1 to {NAME_CHARS_MAX} letters (a to z), digits, `-`, `_` and `.`");

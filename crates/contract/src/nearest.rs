@@ -1,7 +1,7 @@
-//! The known word nearest to a mistyped one.
+//! The known word nearest to a mistyped word, for remedies such as "did you mean `tickets`?".
 
-/// The word with the smallest edit distance to `typed`, if that is small enough to be a typing error: at most a third of its
-/// letters, or one. Ignores case. Ties: the first.
+/// The known word with the smallest edit distance to `typed`; `None` if that distance is too large for a typing error, which is
+/// more than a third of the letters of `typed` and more than one. Case is ignored. Ties go to the first word.
 pub fn nearest<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let typed: Vec<char> = typed.to_lowercase().chars().collect();
     let edits_max = (typed.len() / 3).max(1);
@@ -13,25 +13,27 @@ pub fn nearest<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
             continue;
         }
         let edits = edits(&typed, &letters);
-        if edits <= edits_max && best.is_none_or(|(least, _)| edits < least) {
+        if edits <= edits_max && best.is_none_or(|(fewest, _)| edits < fewest) {
             best = Some((edits, word));
         }
     }
     best.map(|(_, word)| word)
 }
 
-/// Levenshtein's distance, with two neighbours that changed places as one edit (optimal string alignment), row by row.
+/// The edit distance of two words: the fewest insertions, deletions, replacements and swaps of two neighbouring letters that turn
+/// one into the other (Levenshtein's distance with swaps, optimal string alignment). Computed row by row.
 fn edits(a: &[char], b: &[char]) -> usize {
     let mut rows: Vec<Vec<usize>> = vec![(0..=b.len()).collect()];
     for (i, x) in a.iter().enumerate() {
         let (above, mut row) = (&rows[i], vec![i + 1]);
         for (j, y) in b.iter().enumerate() {
             let replaced = above[j] + usize::from(x != y);
-            let mut least = replaced.min(above[j + 1] + 1).min(row[j] + 1);
+            let mut fewest = replaced.min(above[j + 1] + 1).min(row[j] + 1);
             if i > 0 && j > 0 && *x == b[j - 1] && a[i - 1] == *y {
-                least = least.min(rows[i - 1][j - 1] + 1);
+                let swapped = rows[i - 1][j - 1] + 1;
+                fewest = fewest.min(swapped);
             }
-            row.push(least);
+            row.push(fewest);
         }
         rows.push(row);
     }
@@ -54,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn only_slips_are_corrected() {
+    fn only_likely_typing_errors_are_corrected() {
         let known = ["members", "tickets", "call-back", "cpu"];
         assert_eq!(nearest("ticket", known), Some("tickets"));
         assert_eq!(nearest("call_back", known), Some("call-back"));

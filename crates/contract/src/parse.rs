@@ -9,8 +9,8 @@ use crate::{document, read};
 pub struct Parsed {
     /// The contract, if no diagnostic is an error.
     pub contract: Option<Contract>,
-    /// After an error, the readable part, with defaults for invalid values: callers can report problems with the machine in the
-    /// same run.
+    /// After an error, the readable part of the contract, with defaults for invalid values. With it, callers can also report
+    /// problems with the machine in the same run.
     pub draft: Option<Contract>,
     /// All errors and warnings, in the order of the text; at most 200, the last of which counts the rest.
     pub diagnostics: Vec<Diagnostic>,
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_said_has_its_default() {
+    fn a_missing_key_has_its_default() {
         let contract = contract("version = 1\n[unit.a]");
         let a = contract.unit(contract.find("a").unwrap());
         assert_eq!(a, &Unit { span: a.span.clone(), ..Unit::new("a", None) });
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn every_word_of_a_choice_means_something_of_its_own() {
+    fn all_words_of_a_choice_have_different_meanings() {
         for key in MACHINE.keys {
             let Kind::Choice(words) = key.kind else { continue };
             let contracts: Vec<_> = words
@@ -202,8 +202,9 @@ mod tests {
     }
 
     #[test]
-    fn a_syntax_error_hides_no_other_mistake_and_invents_none() {
-        let text = "version = 1\n[machine]\ndefault = \"b\"\n[unit.a]\nmembers = [\"user:x\"\ntickets = 0\n[unit.b\neach = \"user\"";
+    fn a_syntax_error_hides_no_other_error_and_causes_none() {
+        let text = "version = 1\n[machine]\ndefault = \"b\"\n[unit.a]\nmembers = [\"user:x\"\ntickets = 0\n\
+                    [unit.b\neach = \"user\"";
         assert_eq!(codes(text), ["syntax", "out-of-range", "syntax"]);
         assert_eq!(codes("version = \n[unit.a]"), ["syntax"]);
         // Whether the unit names users cannot be told while its members cannot be read.
@@ -262,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn the_whole_may_be_reserved_and_the_limit_reached() {
+    fn reservations_may_sum_to_all_and_equal_the_limit() {
         let unit =
             |name: &str| format!("[unit.{name}]\nhard = {{ cpu = \"50%\" }}\nlimit = {{ cpu = \"50%\" }}\n");
         assert_eq!(codes(&format!("version = 1\n{}{}", unit("a"), unit("b"))), [] as [&str; 0]);
@@ -339,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn no_switch_is_mixed_up_with_another() {
+    fn each_resource_has_its_own_values() {
         for resource in Resource::ALL {
             let text = format!(
                 "version = 1\n[unit.a]\nlend = {{ {resource} = false }}\nhard = {{ {resource} = \"7%\" }}"

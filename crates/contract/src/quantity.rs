@@ -1,6 +1,6 @@
 //! Quantities: `1.5`, `25%`, `8GiB`, `100MB/s`, `250ms`.
 //!
-//! They are exact, without floating point. Fractions of the measure (a byte, a nanosecond) are rounded down.
+//! Quantities are exact, without floating point. Fractions of the smallest unit (a byte, a nanosecond) are rounded down.
 //! An ambiguous quantity is rejected with both readings: `8G` may be 8 * 1000^3 or 8 * 1024^3 bytes.
 
 use std::fmt::Write;
@@ -40,13 +40,15 @@ const TIMES: [(&str, u64); 6] = [
     ("h", 3_600_000_000_000),
 ];
 
-/// A number and what follows it.
+/// A quantity, split into its number and its unit.
 struct Parsed<'t> {
     /// The number, times a million.
     millionths: u128,
+    /// How many decimals the number has.
     decimals: usize,
-    /// Whether it is an amount of a resource, which may be a percentage, too.
+    /// Whether the quantity may also be a percentage, as amounts of a resource may; remedies then mention this.
     or_part: bool,
+    /// The span of the number.
     number: Span,
     unit: &'t str,
     unit_span: Span,
@@ -113,7 +115,7 @@ pub fn duration_ns(text: &str) -> Result<u64, Problem> {
     scaled(&parsed, *scale)
 }
 
-/// An amount as a contract writes it; reading it again gives the same amount.
+/// An amount as a contract writes it. [`amount`] reads the text as the same amount.
 pub fn amount_text(resource: Resource, amount: Amount) -> String {
     match (amount, resource) {
         (Amount::Part(millionths), _) => part_text(millionths),
@@ -123,17 +125,17 @@ pub fn amount_text(resource: Resource, amount: Amount) -> String {
     }
 }
 
-/// A length of time as a contract writes it: `250ms`; reading it again gives the same.
+/// A length of time as a contract writes it: `250ms`. [`duration_ns`] reads the text as the same number of nanoseconds.
 pub fn duration_text(ns: u64) -> String {
     largest_exact(ns, &TIMES)
 }
 
-/// A part as a percentage, from millionths; reading it again gives the same.
+/// Millionths as a percentage: `25%`. [`part`] reads the text as the same number of millionths.
 pub fn part_text(millionths: u64) -> String {
     decimal(millionths, PERCENT_DECIMALS_MAX) + "%"
 }
 
-/// Bytes in the unit that makes the shortest text: `8GiB`; reading it again gives the same.
+/// Bytes in the unit that makes the shortest text: `8GiB`. [`bytes`] reads the text as the same number of bytes.
 pub fn bytes_text(bytes: u64) -> String {
     let binary = largest_exact(bytes, &BYTES[6..]);
     let decimal = largest_exact(bytes, &BYTES[..7]);
@@ -141,7 +143,7 @@ pub fn bytes_text(bytes: u64) -> String {
     if decimal.len() < binary.len() { decimal } else { binary }
 }
 
-/// Whole, in the largest unit that divides it.
+/// The amount as a whole number of the largest unit that divides it.
 fn largest_exact(amount: u64, units: &[(&str, u64)]) -> String {
     let divides = |scale: &u64| amount != 0 && amount.is_multiple_of(*scale);
     let largest = units.iter().filter(|(_, scale)| divides(scale)).max_by_key(|(_, scale)| *scale);
@@ -149,7 +151,7 @@ fn largest_exact(amount: u64, units: &[(&str, u64)]) -> String {
     format!("{}{unit}", amount / scale)
 }
 
-/// `value` over ten to the `decimals`, without trailing zeros.
+/// The number `value` / 10^`decimals`, without trailing zeros.
 fn decimal(value: u64, decimals: usize) -> String {
     let scale = 10u64.pow(u32::try_from(decimals).unwrap_or(0));
     let mut text = (value / scale).to_string();
@@ -160,11 +162,11 @@ fn decimal(value: u64, decimals: usize) -> String {
     text
 }
 
-/// Splits a text into its number and its unit.
+/// Splits a text into its number and its unit. `example` is shown in remedies.
 fn split<'t>(text: &'t str, example: &str) -> Result<Parsed<'t>, Problem> {
     let start = text.len() - text.trim_start().len();
     let body = text.trim();
-    let whole = start..start + body.len();
+    let body_span = start..start + body.len();
     let problem = |span: Span, message: String, help: String| Err(Problem { span, message, help });
     if body.is_empty() {
         return problem(
@@ -174,33 +176,37 @@ fn split<'t>(text: &'t str, example: &str) -> Result<Parsed<'t>, Problem> {
         );
     }
     if body.starts_with('-') {
-        return problem(whole, format!("`{body}` is negative"), "write zero or more".to_owned());
+        return problem(body_span, format!("`{body}` is negative"), "write zero or more".to_owned());
     }
     let number_len = body.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(body.len());
     let (number, rest) = body.split_at(number_len);
-    let span = start..start + number_len;
+    let number_span = start..start + number_len;
     let (integer, decimals) = number.split_once('.').map_or((number, None), |(i, d)| (i, Some(d)));
     if integer.is_empty() || decimals.is_some_and(|d| d.is_empty() || d.contains('.')) {
         let message = format!("`{body}` does not begin with a number");
-        return problem(whole, message, format!("write for example {example}"));
+        return problem(body_span, message, format!("write for example {example}"));
     }
     let decimals = decimals.unwrap_or("");
     if decimals.len() > DECIMALS_MAX {
         let message = format!("`{number}` has more than {DECIMALS_MAX} decimals");
-        return problem(span, message, format!("write at most {DECIMALS_MAX} decimals"));
+        return problem(number_span, message, format!("write at most {DECIMALS_MAX} decimals"));
     }
     let Some(millionths) = millionths(integer, decimals) else {
-        return problem(span, format!("`{number}` is too large"), format!("write for example {example}"));
+        return problem(
+            number_span,
+            format!("`{number}` is too large"),
+            format!("write for example {example}"),
+        );
     };
     let unit = rest.trim_start();
     if rest.strip_prefix(',').is_some_and(|after| after.starts_with(|c: char| c.is_ascii_digit())) {
         let message = format!("`{body}` has a comma in its number");
         let number = body.replacen(',', ".", 1);
         let help = format!("write decimals with a point (\"{number}\"), and thousands without a mark");
-        return problem(whole, message, help);
+        return problem(body_span, message, help);
     }
-    let unit_span = whole.end - unit.len()..whole.end;
-    Ok(Parsed { millionths, decimals: decimals.len(), or_part: false, number: span, unit, unit_span })
+    let unit_span = body_span.end - unit.len()..body_span.end;
+    Ok(Parsed { millionths, decimals: decimals.len(), or_part: false, number: number_span, unit, unit_span })
 }
 
 /// `integer.decimals` times a million; `None` if the integer part does not fit in 64 bits.
@@ -211,6 +217,7 @@ fn millionths(integer: &str, decimals: &str) -> Option<u128> {
     Some(u128::from(whole) * u128::from(MILLIONTH) + u128::from(fraction))
 }
 
+/// A percentage in millionths, at most [`MILLIONTH`].
 fn percentage(parsed: &Parsed) -> Result<u64, Problem> {
     let span = parsed.number.start..parsed.unit_span.end;
     if parsed.decimals > PERCENT_DECIMALS_MAX {
@@ -230,7 +237,7 @@ fn percentage(parsed: &Parsed) -> Result<u64, Problem> {
     }
 }
 
-/// The number times the scale, rounded down.
+/// The number times `scale`, which is the value of one unit in the smallest unit (such as bytes); rounded down.
 fn scaled(parsed: &Parsed, scale: u64) -> Result<u64, Problem> {
     let amount =
         parsed.millionths.checked_mul(u128::from(scale)).map(|product| product / u128::from(MILLIONTH));
@@ -241,6 +248,7 @@ fn scaled(parsed: &Parsed, scale: u64) -> Result<u64, Problem> {
     })
 }
 
+/// The value of the unit in an amount of CPU, in millionths of a CPU. CPUs have no unit.
 fn cpu_scale(parsed: &Parsed) -> Result<u64, Problem> {
     if parsed.unit.is_empty() {
         return Ok(MILLIONTH);
@@ -249,23 +257,23 @@ fn cpu_scale(parsed: &Parsed) -> Result<u64, Problem> {
     Err(unit_problem(parsed, message, "write CPUs as a number without a unit (\"1.5\"), or a part (\"25%\")"))
 }
 
-/// `what` is an amount of bytes.
-fn bytes_scale(parsed: &Parsed, what: &str) -> Result<u64, Problem> {
+/// The value of a unit of bytes, such as `GiB`, in bytes. `noun` names the quantity in messages.
+fn bytes_scale(parsed: &Parsed, noun: &str) -> Result<u64, Problem> {
     if let Some(scale) = bytes_unit(parsed.unit) {
         return Ok(scale);
     }
     if let Some(unit) = parsed.unit.strip_suffix("/s").filter(|unit| bytes_unit(unit).is_some()) {
-        let help = match what {
+        let help = match noun {
             "memory" => format!("memory is an amount, not a rate: write {unit}"),
             _ => format!("this is an amount, not a rate: write {unit}"),
         };
-        return Err(unit_problem(parsed, format!("`{}` is not a unit of {what}", parsed.unit), &help));
+        return Err(unit_problem(parsed, format!("`{}` is not a unit of {noun}", parsed.unit), &help));
     }
-    Err(bytes_problem(parsed, parsed.unit, "", what))
+    Err(bytes_problem(parsed, parsed.unit, "", noun))
 }
 
-/// `what` is bytes per second.
-fn rate_scale(parsed: &Parsed, what: &str) -> Result<u64, Problem> {
+/// The value of a unit of bytes per second, such as `MB/s`, in bytes per second. `noun` names the quantity in messages.
+fn rate_scale(parsed: &Parsed, noun: &str) -> Result<u64, Problem> {
     let (unit, per_second) = match parsed.unit.strip_suffix("/s") {
         Some(unit) => (unit, true),
         None => (parsed.unit, false),
@@ -273,19 +281,21 @@ fn rate_scale(parsed: &Parsed, what: &str) -> Result<u64, Problem> {
     match bytes_unit(unit) {
         Some(scale) if per_second => Ok(scale),
         Some(_) => {
-            let message = format!("`{unit}` is an amount, and {what} is a rate");
+            let message = format!("`{unit}` is an amount, and {noun} is a rate");
             Err(unit_problem(parsed, message, &format!("write {unit}/s")))
         }
-        None => Err(bytes_problem(parsed, unit, "/s", what)),
+        None => Err(bytes_problem(parsed, unit, "/s", noun)),
     }
 }
 
+/// The value of a unit in bytes; `None` if it is not a unit of bytes.
 fn bytes_unit(unit: &str) -> Option<u64> {
     BYTES.iter().find(|(name, _)| *name == unit).map(|(_, scale)| *scale)
 }
 
-/// The problem with a unit that is not a unit of bytes: one letter is ambiguous, another case is a slip.
-fn bytes_problem(parsed: &Parsed, unit: &str, suffix: &str, what: &str) -> Problem {
+/// The problem with a unit that is not a unit of bytes. A single letter, as in `8G`, is ambiguous; a wrong case, as in `8gib`, is
+/// a slip. `suffix` is `/s` for a rate, `noun` names the quantity in messages.
+fn bytes_problem(parsed: &Parsed, unit: &str, suffix: &str, noun: &str) -> Problem {
     let letter = unit.chars().next().map(|c| c.to_ascii_uppercase());
     let power = letter.and_then(|letter| "KMGTP".find(letter)).map(|index| index + 1);
     if let (Some(letter), Some(power), 1) = (letter, power, unit.len()) {
@@ -296,12 +306,12 @@ fn bytes_problem(parsed: &Parsed, unit: &str, suffix: &str, what: &str) -> Probl
         return unit_problem(parsed, format!("`{}` is ambiguous", parsed.unit), &help);
     }
     if let Some((name, _)) = BYTES.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit)) {
-        let message = format!("`{}` is not a unit of {what}", parsed.unit);
+        let message = format!("`{}` is not a unit of {noun}", parsed.unit);
         return unit_problem(parsed, message, &format!("write {name}{suffix}: capitals matter in units"));
     }
     let message = match parsed.unit {
-        "" => format!("the amount of {what} has no unit"),
-        unit => format!("`{unit}` is not a unit of {what}"),
+        "" => format!("the amount of {noun} has no unit"),
+        unit => format!("`{unit}` is not a unit of {noun}"),
     };
     let or_part = if parsed.or_part { ", or a part such as 25%" } else { "" };
     let help = format!("write GiB{suffix} (1024^3 bytes), GB{suffix} (1000^3 bytes) or their like{or_part}");
@@ -314,6 +324,7 @@ fn unit_problem(parsed: &Parsed, message: String, help: &str) -> Problem {
     Problem { span, message, help: help.to_owned() }
 }
 
+/// An example of an amount of the resource, for remedies.
 fn example(resource: Resource) -> &'static str {
     match resource {
         Resource::Cpu => "\"1.5\" or \"25%\"",
@@ -374,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_part_of_anything() {
+    fn bytes_rates_and_percentages_outside_of_amounts() {
         assert_eq!(
             (bytes("1.5KiB"), bytes_per_s("5MB/s"), part("0.5%")),
             (Ok(1536), Ok(5_000_000), Ok(5_000))
@@ -407,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ambiguous_is_refused_with_both_readings() {
+    fn an_ambiguous_unit_is_refused_with_both_readings() {
         check("8G", Memory, "G", "`G` is ambiguous", "write GiB (1024^3 bytes) or GB (1000^3 bytes)");
         check("1K", Memory, "K", "ambiguous", "write KiB (1024^1 bytes) or kB (1000^1 bytes)");
         check("5m/s", Disk, "m/s", "ambiguous", "MiB/s");
@@ -453,7 +464,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_reads_back_the_same(value: u64, part in 0..=MILLIONTH, shift in 0u32..64) {
+        fn a_written_quantity_is_read_as_the_same_quantity(value: u64, part in 0..=MILLIONTH, shift in 0u32..64) {
             for resource in Resource::ALL {
                 for value in [Amount::Absolute(value >> shift), Amount::Absolute(value << shift), Amount::Part(part)] {
                     prop_assert_eq!(amount(&amount_text(resource, value), resource), Ok(value));

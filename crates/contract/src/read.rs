@@ -1,4 +1,4 @@
-//! The second stage: the tree of spanned values into a contract, key by key, with every mistake at once.
+//! The second stage: the tree of spanned values into a contract, key by key, with every error at once.
 //!
 //! An invalid value is reported and replaced by its default, so that dependent values can be checked too. Whether units are
 //! consistent with each other is checked by the third stage ([`crate::check`]).
@@ -6,7 +6,7 @@
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::check::{self, GangsAt};
+use crate::check::{self, GangSpans};
 use crate::diagnostic::{Diagnostic, Problem, Span};
 use crate::document::{self, Document, Named, article, integer};
 use crate::hints;
@@ -24,7 +24,7 @@ use crate::quantity;
 use crate::resource::{Amount, MILLIONTH, PerResource, Permission, Resource};
 use crate::syntax;
 
-/// Units that every contract has, before its own.
+/// The number of built-in units, which come before the contract's own.
 const COMMON_PARTS: usize = UnitId::SHARED.0 as usize + 1;
 
 type Entry<'a> = document::Entry<'a, Kind>;
@@ -35,7 +35,7 @@ pub(crate) fn read(document: &mut Document<'_>, tree: &DeTable<'_>) -> Contract 
         document,
         contract: Contract::default(),
         default: None,
-        gangs_at: GangsAt::default(),
+        gang_spans: GangSpans::default(),
         full: false,
     };
     reader.root(tree);
@@ -45,14 +45,16 @@ pub(crate) fn read(document: &mut Document<'_>, tree: &DeTable<'_>) -> Contract 
 struct Reader<'d, 't> {
     document: &'d mut Document<'t>,
     contract: Contract,
-    /// `machine.default`: looked up after all units are read.
+    /// The path in `machine.default`, with its span: it can be looked up only after all units are read.
     default: Option<(String, Span)>,
-    gangs_at: GangsAt,
+    /// The spans of the keys about gangs.
+    gang_spans: GangSpans,
     /// Whether the contract has more units than allowed.
     full: bool,
 }
 
 impl Reader<'_, '_> {
+    /// Reads the whole contract.
     fn root(&mut self, tree: &DeTable<'_>) {
         let mut version = None;
         let mut units = Vec::new();
@@ -69,7 +71,7 @@ impl Reader<'_, '_> {
             self.document.report(Diagnostic::error("missing-version", 0..0, message).help(help));
         }
         self.document.report_all(check::siblings(&self.contract, None, &units));
-        self.document.report_all(check::gangs(self.contract.machine.gangs, &self.gangs_at));
+        self.document.report_all(check::gangs(self.contract.machine.gangs, &self.gang_spans));
         if let Some((path, span)) = self.default.take() {
             match check::default_unit(&self.contract, &path, &span) {
                 Ok(unit) => self.contract.default_unit = unit,
@@ -84,11 +86,12 @@ impl Reader<'_, '_> {
         }
     }
 
-    /// The keys of a table; `header` is that of the unit, empty outside of units.
-    fn entries<'a>(&mut self, table: &'static Table, found: &'a DeTable<'a>, header: &str) -> Vec<Entry<'a>> {
-        self.document.entries_or(table, found, |name, value| hints::for_key(table, name, value, header))
+    /// The entries of a table in the text. For remedies, `header` is the header of the unit, and empty outside of units.
+    fn entries<'a>(&mut self, table: &'static Table, tree: &'a DeTable<'a>, header: &str) -> Vec<Entry<'a>> {
+        self.document.entries_or(table, tree, |name, value| hints::for_key(table, name, value, header))
     }
 
+    /// Reads the `[machine]` table.
     fn machine(&mut self, entry: &Entry) {
         let Some(table) = self.document.table(entry) else { return };
         for entry in self.entries(&MACHINE, table, "") {
@@ -144,6 +147,7 @@ impl Reader<'_, '_> {
         }
     }
 
+    /// Reads a key about gangs.
     fn gangs(&mut self, entry: &Entry) {
         let mut rules = self.contract.machine.gangs;
         match entry.key.name {
@@ -151,13 +155,13 @@ impl Reader<'_, '_> {
                 let word = self.choice(entry);
                 rules.by =
                     Gangs::ALL.into_iter().find(|known| word == Some(known.name())).unwrap_or_default();
-                self.gangs_at.by = Some(self.document.span(entry.value));
+                self.gang_spans.by = Some(self.document.span(entry.value));
             }
             "gangs-share" => {
                 let word = self.choice(entry);
                 let known = GangsShare::ALL.into_iter().find(|known| word == Some(known.name()));
                 rules.share = known.unwrap_or_default();
-                self.gangs_at.share = Some(self.document.span(entry.value));
+                self.gang_spans.share = Some(self.document.span(entry.value));
             }
             "quantum" => rules.quantum_ns = self.duration(entry).unwrap_or(rules.quantum_ns),
             "window" => {
@@ -168,13 +172,13 @@ impl Reader<'_, '_> {
             }
             _ => {
                 rules.first_rate = self.amount(entry, Resource::Bus).unwrap_or(rules.first_rate);
-                self.gangs_at.first_rate = Some(self.document.span(entry.value));
+                self.gang_spans.first_rate = Some(self.document.span(entry.value));
             }
         }
         self.contract.machine.gangs = rules;
     }
 
-    /// A word, or a number of CPUs.
+    /// The form of the pools: a word, or a number of CPUs.
     fn pools(&mut self, entry: &Entry) -> PoolForm {
         let Kind::WordOrCount { words, min, max } = entry.key.kind else { return PoolForm::Auto };
         if let DeValue::Integer(_) = entry.value.get_ref() {
@@ -212,17 +216,17 @@ impl Reader<'_, '_> {
         Discipline::ALL.into_iter().find(|known| word == Some(known.name())).unwrap_or_default()
     }
 
-    /// One of the words of the key.
+    /// The value, if it is one of the words that the key allows.
     fn choice<'a>(&mut self, entry: &Entry<'a>) -> Option<&'a str> {
         let Kind::Choice(words) = entry.key.kind else { return None };
         self.document.choice(entry, words)
     }
 
-    /// One of the two keys for the growth of the time for call-backs of memory.
-    fn growth(&mut self, entry: &Entry, so_far: Growth) -> Growth {
+    /// `growth` with the value of this entry, which is one of the two keys for the growth of the promised call-back time.
+    fn growth(&mut self, entry: &Entry, growth: Growth) -> Growth {
         match entry.key.kind {
-            Kind::Part => Growth { idle: self.part(entry).or(so_far.idle), ..so_far },
-            _ => Growth { most_ns: self.duration(entry).or(so_far.most_ns), ..so_far },
+            Kind::Part => Growth { idle: self.part(entry).or(growth.idle), ..growth },
+            _ => Growth { most_ns: self.duration(entry).or(growth.most_ns), ..growth },
         }
     }
 
@@ -243,20 +247,22 @@ impl Reader<'_, '_> {
         part.map_err(|problem| self.document.problem("quantity", entry.value, text, problem)).ok()
     }
 
+    /// A length of time within the key's range, in nanoseconds.
     fn duration(&mut self, entry: &Entry) -> Option<u64> {
         let Kind::Duration { min_ns, max_ns } = entry.key.kind else { return None };
         self.document.duration(entry, min_ns..=max_ns)
     }
 
+    /// An amount of a resource.
     fn amount(&mut self, entry: &Entry, resource: Resource) -> Option<Amount> {
         self.amount_or(entry, resource, "a quantity")
     }
 
-    /// A quantity, where the value may also have another type: `wanted` describes all of them.
+    /// An amount of a resource. For the diagnostic, `wanted` describes all types of value that the key allows.
     fn amount_or(&mut self, entry: &Entry, resource: Resource, wanted: &str) -> Option<Amount> {
         let text = match entry.value.get_ref() {
             DeValue::String(text) => text.to_string(),
-            // Only CPUs are bare numbers; for the others, the quantity reports the missing unit.
+            // Only CPUs have no unit. For other resources, reading the quantity reports the missing unit.
             DeValue::Integer(number) => {
                 integer(number).map_or(number.to_string(), |number| number.to_string())
             }
@@ -275,8 +281,8 @@ impl Reader<'_, '_> {
             .ok()
     }
 
-    /// The units of a table by name, their sub-units included.
-    fn units(&mut self, entry: &Entry, parent: Option<UnitId>, depth: usize) -> Vec<check::Seen> {
+    /// Reads the units of a table, and their sub-units. Returns the units of the table itself, in the order of the text.
+    fn units(&mut self, entry: &Entry, parent: Option<UnitId>, depth: usize) -> Vec<check::ReadUnit> {
         let Some(table) = self.document.table(entry) else { return Vec::new() };
         let named = self.document.named(table);
         if depth > DEPTH_MAX {
@@ -287,7 +293,7 @@ impl Reader<'_, '_> {
             }
             return Vec::new();
         }
-        let mut seen = Vec::with_capacity(named.len());
+        let mut units = Vec::with_capacity(named.len());
         for Named { name, at, value } in named {
             if self.full {
                 break;
@@ -300,11 +306,12 @@ impl Reader<'_, '_> {
                 self.document.report(Diagnostic::error("too-many-units", at, message).help(help));
                 break;
             }
-            seen.extend(self.unit(&at, name, value, parent, depth));
+            units.extend(self.unit(&at, name, value, parent, depth));
         }
-        seen
+        units
     }
 
+    /// Reads a unit and its sub-units; `None` if its value is no table. `at` is the span of its name.
     fn unit(
         &mut self,
         at: &Span,
@@ -312,7 +319,7 @@ impl Reader<'_, '_> {
         value: &Spanned<DeValue<'_>>,
         parent: Option<UnitId>,
         depth: usize,
-    ) -> Option<check::Seen> {
+    ) -> Option<check::ReadUnit> {
         let Some(table) = value.get_ref().as_table() else {
             let found = article(value.get_ref());
             let message = format!("unit `{name}` must be a table, not {found}");
@@ -328,7 +335,7 @@ impl Reader<'_, '_> {
         }
         let id = self.contract.add(parent, name);
         let mut unit = Unit { span: at.clone(), ..self.contract.unit(id).clone() };
-        let mut seen = check::Seen { id, each: None, each_by: None };
+        let mut read_unit = check::ReadUnit { id, each: None, each_by: None };
         let mut sub_units = None;
         let header = format!("unit.{}", unit.path.replace('/', ".unit."));
         for entry in self.entries(&UNIT, table, &header) {
@@ -341,13 +348,13 @@ impl Reader<'_, '_> {
                 "each" => {
                     let word = self.choice(&entry);
                     unit.each = Each::ALL.into_iter().find(|known| word == Some(known.name()));
-                    seen.each = Some(entry.at.start..self.document.span(entry.value).end);
+                    read_unit.each = Some(entry.at.start..self.document.span(entry.value).end);
                 }
                 "each-by" => {
                     let word = self.choice(&entry);
                     let known = Weighed::ALL.into_iter().find(|known| word == Some(known.name()));
                     unit.each_by = known.unwrap_or_default();
-                    seen.each_by = Some(entry.at.start..self.document.span(entry.value).end);
+                    read_unit.each_by = Some(entry.at.start..self.document.span(entry.value).end);
                 }
                 "tickets" => unit.tickets = self.tickets(&entry, unit.tickets),
                 "hard" => (unit.hard, unit.places.hard) = self.amounts(&entry),
@@ -367,15 +374,16 @@ impl Reader<'_, '_> {
                 _ => sub_units = Some(entry),
             }
         }
-        self.document.report_all(check::unit(&unit, &seen));
+        self.document.report_all(check::unit(&unit, &read_unit));
         self.contract.units[id.index()] = unit;
         if let Some(entry) = sub_units {
             let children = self.units(&entry, Some(id), depth + 1);
-            self.document.report_all(check::siblings(&self.contract, Some(&seen), &children));
+            self.document.report_all(check::siblings(&self.contract, Some(&read_unit), &children));
         }
-        Some(seen)
+        Some(read_unit)
     }
 
+    /// Reads a list of members, without the invalid ones.
     fn members(&mut self, entry: &Entry) -> Vec<Member> {
         let Some(array) = entry.value.get_ref().as_array() else {
             self.document.wrong_type(entry, "a list of members");
@@ -403,23 +411,24 @@ impl Reader<'_, '_> {
         };
         match member::parse(text) {
             Ok(kind) => {
-                if let Some(doubt) = member::doubt(&kind) {
-                    let doubt =
-                        Diagnostic::warning("arguments", span.clone(), doubt.message).help(doubt.help);
-                    self.document.report(doubt);
+                if let Some(problem) = member::likely_mistake(&kind) {
+                    let warning =
+                        Diagnostic::warning("arguments", span.clone(), problem.message).help(problem.help);
+                    self.document.report(warning);
                 }
                 Some(Member { kind, span })
             }
             Err(problem) => {
-                let problem = self.escaped(&span, problem);
+                let problem = self.with_escape_remedy(&span, problem);
                 self.document.problem("bad-member", value, text, problem);
                 None
             }
         }
     }
 
-    /// `"user:CORP\tom"` has a tab in it: in double quotes, a backslash begins an escape.
-    fn escaped(&self, span: &Span, problem: Problem) -> Problem {
+    /// The problem with a better remedy, if it is a control character that an unintended escape made: in double quotes,
+    /// `"user:CORP\tom"` has a tab.
+    fn with_escape_remedy(&self, span: &Span, problem: Problem) -> Problem {
         let source = &self.document.text()[span.clone()];
         match syntax::in_single_quotes(source) {
             Some(help) if problem.message.contains(member::CONTROL) => Problem { help, ..problem },
@@ -427,6 +436,7 @@ impl Reader<'_, '_> {
         }
     }
 
+    /// Reads the owner of a unit.
     fn owner(&mut self, entry: &Entry) -> Option<Member> {
         let Some(text) = entry.value.get_ref().as_str() else {
             self.document.wrong_type(entry, "one user or group, such as \"user:ana\" or \"group:physics\"");
@@ -435,7 +445,7 @@ impl Reader<'_, '_> {
         match member::owner(text) {
             Ok(kind) => Some(Member { kind, span: self.document.span(entry.value) }),
             Err(problem) => {
-                let problem = self.escaped(&self.document.span(entry.value), problem);
+                let problem = self.with_escape_remedy(&self.document.span(entry.value), problem);
                 self.document.problem("bad-owner", entry.value, text, problem);
                 None
             }
@@ -466,7 +476,7 @@ impl Reader<'_, '_> {
             let help = "write `deadline = { period = \"20ms\", budget = \"4ms\" }`";
             return refuse("missing-key", format!("the deadline has no `{lacks}`"), help);
         };
-        // Problems of either were reported.
+        // If one of them is invalid, that was reported.
         let (period, budget) = (period?, budget?);
         if budget > period {
             let help = "a unit has one CPU at a time for its deadline: lower the budget";
@@ -476,12 +486,13 @@ impl Reader<'_, '_> {
             let message = format!("{misses} of {of} deadlines may be missed: that is all of them");
             return refuse("deadline", message, "say fewer `misses`, or a larger `of`");
         }
-        let small = |number: u64| u32::try_from(number).ok();
-        let (period_ns, budget_ns) = (small(period)?, small(budget)?);
-        Some(Deadline { period_ns, budget_ns, misses: small(misses)?, of: small(of)? })
+        let as_u32 = |number: u64| u32::try_from(number).ok();
+        let (period_ns, budget_ns) = (as_u32(period)?, as_u32(budget)?);
+        Some(Deadline { period_ns, budget_ns, misses: as_u32(misses)?, of: as_u32(of)? })
     }
 
-    /// One number for every resource, or one for each; missing and invalid ones keep their values in `tickets`.
+    /// Tickets: one number for all resources, or a table with a number for each. Where the number is missing or invalid, the
+    /// value in `tickets` stays.
     fn tickets(&mut self, entry: &Entry, mut tickets: PerResource<u64>) -> PerResource<u64> {
         let Kind::Counts(keys) = entry.key.kind else { return tickets };
         match entry.value.get_ref() {
@@ -502,7 +513,7 @@ impl Reader<'_, '_> {
         tickets
     }
 
-    /// The quantities of `hard` or `limit`, and their spans.
+    /// The amounts of `hard` or `limit`, and their spans.
     fn amounts(&mut self, entry: &Entry) -> (PerResource<Option<Amount>>, PerResource<Option<Span>>) {
         let (mut amounts, mut spans) = (PerResource::default(), PerResource::default());
         let Kind::Table(keys) = entry.key.kind else { return (amounts, spans) };
@@ -515,6 +526,7 @@ impl Reader<'_, '_> {
         (amounts, spans)
     }
 
+    /// A boolean; `false` if it is invalid.
     fn flag(&mut self, entry: &Entry) -> bool {
         let DeValue::Boolean(on) = entry.value.get_ref() else {
             self.document.wrong_type(entry, "true or false");
@@ -523,7 +535,7 @@ impl Reader<'_, '_> {
         *on
     }
 
-    /// Yes or no for every resource, or a permission for each.
+    /// The value of `lend` or `borrow`: a boolean for all resources, or a table with a permission for each.
     fn permissions(&mut self, entry: &Entry) -> PerResource<Permission> {
         let mut permissions = PerResource::default();
         let Kind::Permissions(keys) = entry.key.kind else { return permissions };
@@ -542,6 +554,7 @@ impl Reader<'_, '_> {
         permissions
     }
 
+    /// A permission for one resource: a boolean, or an amount.
     fn permission(&mut self, entry: &Entry, resource: Resource) -> Option<Permission> {
         match entry.value.get_ref() {
             DeValue::Boolean(on) => Some(Permission::from(*on)),
@@ -554,6 +567,7 @@ impl Reader<'_, '_> {
     }
 }
 
+/// The entry with the resource that its key names; `None` if the key is no resource.
 fn with_resource<'e, 'a>(entry: &'e Entry<'a>) -> Option<(&'e Entry<'a>, Resource)> {
     let resource = Resource::ALL.into_iter().find(|resource| resource.name() == entry.key.name)?;
     Some((entry, resource))

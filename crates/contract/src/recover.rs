@@ -1,12 +1,12 @@
-//! Recovery from syntax errors.
+//! Recovery from syntax errors: finds the statements of a text that do not parse, and blanks these out.
 //!
 //! Problem: the TOML parser continues after an error. But an unclosed array swallows the headers and keys after it, and each
-//! of them is then another error.
+//! of these is then another error.
 //!
 //! Algorithm: a text with syntax errors is read again, statement by statement. A statement is a header, or a key with its
 //! value, extended over several lines until it parses. A statement that does not parse by itself is reported once, and
-//! blanked out with spaces, so that every other span stays valid. With a header, the keys below it are blanked out, too,
-//! since they do not belong to the previous table.
+//! blanked out with spaces, so that the spans of all other statements stay valid. The keys below a blanked header are blanked
+//! out, too, since they do not belong to the table before it.
 //!
 //! Limits: a line inside a broken multi-line value that looks like a key begins a new statement.
 
@@ -14,10 +14,10 @@ use toml::de::{DeTable, Error};
 
 use crate::diagnostic::Span;
 
-/// Statements that are reported; the text after them is blanked out.
+/// The most broken statements that are reported; the text after these is blanked out.
 const BROKEN_MAX: usize = 50;
 
-/// Attempts to find the end of a multi-line value: each parses the statement anew.
+/// The most attempts to find the end of a multi-line value: each attempt parses the statement again.
 const ENDS_MAX: usize = 16;
 
 /// A text without its broken statements, of the same length, and the first error of each.
@@ -29,31 +29,32 @@ pub(crate) struct Recovered {
 /// Blanks out statements that do not parse.
 pub(crate) fn recover(text: &str) -> Recovered {
     let lines = lines(text);
-    let mut blank: Vec<Span> = Vec::new();
+    let mut broken: Vec<Span> = Vec::new();
     let mut errors = Vec::new();
     let mut next = 0;
     while next < lines.len() {
         let first = next;
         if errors.len() == BROKEN_MAX {
-            blank.push(lines[first].start..text.len());
+            broken.push(lines[first].start..text.len());
             break;
         }
         let (after, error) = statement(text, &lines, first);
         next = after;
         if let Some(error) = error {
             errors.push(error);
+            // The keys below a broken header belong to no table.
             if text[lines[first].clone()].trim_start().starts_with('[') {
                 next = (after..lines.len())
                     .find(|line| is_header(&text[lines[*line].clone()]))
                     .unwrap_or(lines.len());
             }
-            blank.push(lines[first].start..lines[next - 1].end);
+            broken.push(lines[first].start..lines[next - 1].end);
         }
     }
-    Recovered { text: blanked(text, &blank), errors }
+    Recovered { text: blanked(text, &broken), errors }
 }
 
-/// The lines of a text, without their ends.
+/// The spans of a text's lines, without line breaks.
 fn lines(text: &str) -> Vec<Span> {
     let mut start = 0;
     let line = |line: &str| {
@@ -64,32 +65,35 @@ fn lines(text: &str) -> Vec<Span> {
     text.split_inclusive('\n').map(line).collect()
 }
 
-/// Reads the statement that begins at a line: the line after it, and its error if it has one.
+/// Reads the statement that begins at the line `first`. Returns the number of the line after the statement, and the span and
+/// message of its error if it does not parse.
 fn statement(text: &str, lines: &[Span], first: usize) -> (usize, Option<(Span, String)>) {
-    let until = |last: usize| &text[lines[first].start..lines[last].end];
-    if DeTable::parse(until(first)).is_ok() {
+    let text_to = |last: usize| &text[lines[first].start..lines[last].end];
+    if DeTable::parse(text_to(first)).is_ok() {
         return (first + 1, None);
     }
-    let line = |at: usize| &text[lines[at].clone()];
+    // A value over several lines: extend the statement until it parses, at most to the next header.
+    let line = |number: usize| &text[lines[number].clone()];
     let mut bound = first + 1;
     let mut tries = 0;
     while bound < lines.len() && !is_header(line(bound)) {
         if tries < ENDS_MAX && may_end_value(line(bound)) {
             tries += 1;
-            if DeTable::parse(until(bound)).is_ok() {
+            if DeTable::parse(text_to(bound)).is_ok() {
                 return (bound + 1, None);
             }
         }
         bound += 1;
     }
-    let after = (first + 1..bound).find(|at| begins_statement(line(*at))).unwrap_or(bound);
-    // The missing bracket of a value is not reported on empty lines after it.
-    let chunk = until(after - 1).trim_end();
-    let (_, errors) = DeTable::parse_recoverable(chunk);
+    // It does not parse: it ends before the next line that looks like a statement.
+    let after = (first + 1..bound).find(|number| begins_statement(line(*number))).unwrap_or(bound);
+    // Without empty lines at the end, so that a missing bracket is reported where the value ends.
+    let statement = text_to(after - 1).trim_end();
+    let (_, errors) = DeTable::parse_recoverable(statement);
     let start = lines[first].start;
-    let at = |error: &Error| error.span().map_or(0, |span| span.start);
-    // Of two errors in one place, the missing bracket is a consequence: of an unclosed string.
-    let rank = |error: &&Error| (at(error), error.message().starts_with("unclosed"));
+    let position = |error: &Error| error.span().map_or(0, |span| span.start);
+    // Of two errors in one place, a missing bracket is a consequence of the other, such as an unclosed string.
+    let rank = |error: &&Error| (position(error), error.message().starts_with("unclosed"));
     let error = errors.iter().min_by_key(rank).map(|error| {
         let span = error.span().unwrap_or(0..0);
         (start + span.start..start + span.end, error.message().to_owned())
@@ -97,25 +101,29 @@ fn statement(text: &str, lines: &[Span], first: usize) -> (usize, Option<(Span, 
     (after, error)
 }
 
-/// A whole header, such as `[unit.physics]  # the group`; values in arrays are quoted and have commas.
+/// Whether a line is a header, such as `[unit.physics]  # the group`. A line of an array that begins with a bracket is not: it
+/// has commas, or does not parse.
 fn is_header(line: &str) -> bool {
     let line = line.trim_start();
     line.starts_with('[') && line.contains(']') && !line.contains(',') && DeTable::parse(line).is_ok()
 }
 
+/// Whether a line looks like the beginning of a header, or of a key with its value.
 fn begins_statement(line: &str) -> bool {
     let key = line.split_once('=').map(|(key, _)| key.trim());
     let plain = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.' | '"' | '\'' | ' ');
     line.trim_start().starts_with('[') || key.is_some_and(|key| !key.is_empty() && key.chars().all(plain))
 }
 
+/// Whether a line may be the last line of a value over several lines.
 fn may_end_value(line: &str) -> bool {
-    // A `#` may begin a comment or stand in a string: either reading will do.
+    // A `#` may begin a comment, or be a part of a string: either reading suffices.
     let code = line.split('#').next().unwrap_or(line);
     [line, code].iter().any(|end| end.trim_end().ends_with([']', '}', '"', '\'']))
 }
 
-/// Spaces instead of all characters of the spans but newlines; byte for byte, so that offsets stay.
+/// The text with spaces instead of the bytes in these spans, except newlines. Lengths in bytes stay the same, so that offsets
+/// stay valid.
 fn blanked(text: &str, spans: &[Span]) -> String {
     let mut out = String::with_capacity(text.len());
     let mut done = 0;
@@ -145,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn an_array_that_is_not_closed_costs_its_own_line_only() {
+    fn an_unclosed_array_blanks_only_its_own_line() {
         check("a = [1\nb = 2\n[c]\nd = 3", "b = 2\n[c]\nd = 3", &[""]);
     }
 
@@ -162,12 +170,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ascii_is_blanked_byte_for_byte() {
+    fn non_ascii_text_is_blanked_byte_for_byte() {
         check("a = ä\nb = 1", "b = 1", &["ä"]);
     }
 
     #[test]
-    fn a_text_that_is_all_wrong_is_given_up() {
+    fn after_too_many_errors_the_rest_is_blanked() {
         let text = "a = b\r\n".repeat(1000);
         let recovered = recover(&text);
         assert_eq!((recovered.errors.len(), recovered.text.trim()), (BROKEN_MAX, ""));

@@ -1,7 +1,7 @@
-//! The contract's reference for people: every key and every kind of member.
+//! The reference of the contract's language for people: every key and every kind of member.
 //!
-//! It is generated from the parser's table of keys. As Markdown it is `docs/contract-reference.md`; the program also generates a
-//! man page from it.
+//! The reference is generated from the parser's table of keys. As Markdown it is `docs/contract-reference.md`; the program also
+//! generates a man page from it.
 
 use std::fmt::Write;
 
@@ -13,7 +13,7 @@ use crate::resource::Resource;
 /// A table of a contract. Texts are Markdown: with words in backquotes, and links.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReferenceTable {
-    /// Where its keys stand.
+    /// The heading, which says where the table stands in a contract.
     pub heading: &'static str,
     /// Its keys, in reading order.
     pub keys: Vec<ReferenceKey>,
@@ -30,7 +30,7 @@ pub struct ReferenceKey {
     pub values: String,
     /// The default value, in TOML; empty if the key has no default.
     pub default: &'static str,
-    /// What it means.
+    /// Its meaning.
     pub doc: &'static str,
 }
 
@@ -49,7 +49,7 @@ pub fn reference_tables() -> Vec<ReferenceTable> {
     .collect()
 }
 
-/// The same as Markdown, and the kinds of members.
+/// The reference as Markdown: all tables of [`reference_tables`], and the kinds of members.
 pub fn reference() -> String {
     let mut out = String::new();
     for table in reference_tables() {
@@ -72,6 +72,7 @@ pub fn reference() -> String {
     out
 }
 
+/// A key of the parser's table, in words.
 fn reference_key(key: &Key) -> ReferenceKey {
     let example = match key.kind {
         Kind::Units => format!("[{}.NAME]", key.name),
@@ -80,7 +81,7 @@ fn reference_key(key: &Key) -> ReferenceKey {
     ReferenceKey { name: key.name, example, values: values(key.kind), default: key.default, doc: key.doc }
 }
 
-/// What a key's value may be.
+/// The values that a key may have, in words.
 fn values(kind: Kind) -> String {
     match kind {
         Kind::Version => format!("{VERSION}; required"),
@@ -113,7 +114,7 @@ fn values(kind: Kind) -> String {
     }
 }
 
-/// What absolute amounts of a resource are.
+/// The measure of an absolute amount of a resource, in words.
 fn measure(resource: Resource) -> &'static str {
     match resource {
         Resource::Cpu => "a number of CPUs",
@@ -122,6 +123,7 @@ fn measure(resource: Resource) -> &'static str {
     }
 }
 
+/// The keys of a table, as a list in words.
 fn names(table: &Table) -> String {
     table.names().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }

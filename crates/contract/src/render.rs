@@ -1,4 +1,4 @@
-//! Diagnostics as text for people: the offending lines, underlined, with the remedy below.
+//! Diagnostics as text for people: the offending lines with the problem underlined, and the remedy below.
 
 use annotate_snippets::{AnnotationKind, Group, Renderer, Snippet, normalize_untrusted_str};
 
@@ -16,6 +16,7 @@ pub fn render(diagnostics: &[Diagnostic], text: &str, file_name: &str, color: bo
     out
 }
 
+/// One diagnostic in the renderer's terms.
 fn group<'a>(diagnostic: &'a Diagnostic, text: &'a str, file_name: &'a str) -> Group<'a> {
     let level = match diagnostic.level {
         Level::Error => annotate_snippets::Level::ERROR,
@@ -35,8 +36,8 @@ fn plain(text: &str) -> String {
     normalize_untrusted_str(text)
 }
 
-/// Passes only the lines from the first to the last span: the cost of a diagnostic then depends on what it shows, not on the
-/// length of the file.
+/// The lines from the first to the last span of a diagnostic, with annotations. Only these lines are passed to the renderer, so
+/// that the cost of a diagnostic depends on the lines that it shows, and not on the length of the file.
 fn snippet<'a>(
     diagnostic: &'a Diagnostic,
     text: &'a str,
@@ -50,15 +51,15 @@ fn snippet<'a>(
     let start = text[..first].rfind('\n').map_or(0, |newline| newline + 1);
     let end = text[last..].find('\n').map_or(text.len(), |newline| last + newline + 1);
     let line = text[..start].bytes().filter(|byte| *byte == b'\n').count() + 1;
-    let moved = |span: &Span| span.start - start..span.end - start;
+    let in_snippet = |span: &Span| span.start - start..span.end - start;
 
     let label = (!diagnostic.label.is_empty()).then(|| plain(&diagnostic.label));
     Snippet::source(&text[start..end])
         .path(plain(file_name))
         .line_start(line)
-        .annotation(AnnotationKind::Primary.span(moved(&primary)).label(label))
+        .annotation(AnnotationKind::Primary.span(in_snippet(&primary)).label(label))
         .annotations(
-            related.iter().map(|(span, label)| AnnotationKind::Context.span(moved(span)).label(*label)),
+            related.iter().map(|(span, label)| AnnotationKind::Context.span(in_snippet(span)).label(*label)),
         )
 }
 

@@ -6,10 +6,10 @@ use std::ops::{Index, IndexMut};
 /// One part in a million: the unit of [`Amount::Part`] (25 % is 250,000) and of CPU amounts (one CPU is 1,000,000).
 pub const MILLIONTH: u64 = 1_000_000;
 
-/// The default number of tickets: "twice the usual" is written `tickets = 200`.
+/// The default number of tickets. For example, `tickets = 200` is twice the share of a sibling with the default.
 pub const DEFAULT_TICKETS: u64 = 100;
 
-/// A shared resource. The order is that of every table that lists resources.
+/// A shared resource. Every table of resources has them in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Resource {
@@ -67,7 +67,7 @@ impl<T> PerResource<T> {
         PerResource { cpu: value.clone(), memory: value.clone(), disk: value.clone(), bus: value }
     }
 
-    /// The common value, if all resources have the same one.
+    /// The value, if all resources have the same one.
     pub fn single(&self) -> Option<&T>
     where
         T: PartialEq,
@@ -99,18 +99,19 @@ impl<T> IndexMut<Resource> for PerResource<T> {
     }
 }
 
-/// An amount of a resource: a part of the entitlement of the enclosing unit (or of the machine), or absolute.
+/// An amount of a resource: absolute, or a percentage of an amount that depends on the place in the contract.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Amount {
-    /// Millionths of the enclosing unit's entitlement; at the top level, of the machine. At most [`MILLIONTH`].
+    /// A percentage, in millionths. At most [`MILLIONTH`]. For a reservation, it is of the enclosing unit's entitlement, or of
+    /// the machine at the top level.
     Part(u64),
     /// CPU: millionths of a CPU. Memory: bytes. Disk and bus: bytes per second.
     Absolute(u64),
 }
 
 impl Amount {
-    /// The amount in the resource's measure, given the entitlement of the enclosing unit. Rounds down.
+    /// The amount in the resource's measure, where a percentage is of `whole`. Rounds down.
     pub fn of(self, whole: u64) -> u64 {
         match self {
             Amount::Part(millionths) => {
@@ -122,26 +123,26 @@ impl Amount {
     }
 }
 
-/// Whether a unit lends or borrows a resource, and the most of it at any time.
+/// Whether a unit may lend or borrow a resource, and how much at any time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Permission {
-    /// Nothing.
+    /// It may not.
     No,
-    /// Everything idle.
+    /// It may, without a bound.
     #[default]
     Yes,
-    /// At most this amount. The caller of [`Permission::most`] supplies the whole for a part: for lending, the entitlement of
-    /// the unit; for borrowing, the same whole as for a limit.
+    /// It may, up to this amount. A percentage to lend is of the unit's entitlement; a percentage to borrow is of the same
+    /// amount as that of a limit. The caller of [`Permission::most`] supplies this amount.
     AtMost(Amount),
 }
 
 impl Permission {
-    /// Whether anything may be lent or borrowed: not with an amount of zero.
+    /// Whether anything may be lent or borrowed. An amount of zero counts as a no.
     pub fn allows(self) -> bool {
         !matches!(self, Permission::No | Permission::AtMost(Amount::Part(0) | Amount::Absolute(0)))
     }
 
-    /// The most that may be lent or borrowed, in the resource's own measure, where a part is of `whole`. Rounds down;
+    /// The most that may be lent or borrowed, in the resource's measure, where a percentage is of `whole`. Rounds down.
     /// [`u64::MAX`] if the contract sets no amount.
     pub fn most(self, whole: u64) -> u64 {
         match self {
@@ -175,7 +176,7 @@ impl From<bool> for Permission {
     }
 }
 
-/// As contracts write it: `true`, `false`, or an amount.
+/// Serialised as in a contract: `true`, `false`, or an amount.
 impl serde::Serialize for Permission {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {

@@ -1,7 +1,7 @@
 //! The contract's JSON schema (draft 2020-12), for editors: completion, documentation and checks while typing.
 //!
-//! It is generated from the parser's table of keys. It covers less than the parser checks: rules that involve several values
-//! (a limit below its reservation) are left to `check`.
+//! The schema is generated from the parser's table of keys. It covers less than the parser checks: rules that involve several
+//! values (a limit below its reservation) are left to `check`.
 
 use serde_json::{Value, json};
 
@@ -23,6 +23,7 @@ pub fn schema() -> Value {
     root
 }
 
+/// The schema of a table: its keys and no others.
 fn table_schema(table: &Table) -> Value {
     let properties = table.keys.iter().map(|key| (key.name.to_owned(), key_schema(key)));
     json!({
@@ -32,21 +33,24 @@ fn table_schema(table: &Table) -> Value {
     })
 }
 
+/// The schema of a key's value, with its description and default.
 fn key_schema(key: &Key) -> Value {
     let mut schema = kind_schema(key.kind);
     schema["description"] = json!(key.doc);
-    // Defaults that are tables or lists are the empty ones, which editors need not insert.
-    if let Some(default) = plain_value(key.default) {
+    // A default that is a table or a list is always empty, so that editors need not insert it.
+    if let Some(default) = scalar_value(key.default) {
         schema["default"] = default;
     }
     schema
 }
 
-/// A TOML string, number or boolean of the table of keys, which are written the same in JSON.
-fn plain_value(toml: &str) -> Option<Value> {
+/// A TOML value as JSON: the text of strings, numbers and booleans is the same in both. `None` for tables, lists and an empty
+/// text.
+fn scalar_value(toml: &str) -> Option<Value> {
     serde_json::from_str(toml).ok().filter(|value: &Value| !value.is_array() && !value.is_object())
 }
 
+/// The schema of a type of value.
 fn kind_schema(kind: Kind) -> Value {
     match kind {
         Kind::Version => json!({ "const": VERSION }),
@@ -81,7 +85,7 @@ fn kind_schema(kind: Kind) -> Value {
             json!({ "type": "string", "pattern": r"^\d+(\.\d{1,6})? *(ns|us|ms|s|min|h)$" })
         }
         Kind::UnitPath => json!({ "type": "string", "minLength": 1 }),
-        Kind::Counts(table) => json!({ "anyOf": [any_count(table), { "$ref": reference(table) }] }),
+        Kind::Counts(table) => json!({ "anyOf": [count_for_all_keys(table), { "$ref": reference(table) }] }),
         Kind::Permission(resource) => {
             json!({ "anyOf": [{ "type": "boolean" }, kind_schema(Kind::Amount(resource))] })
         }
@@ -90,20 +94,23 @@ fn kind_schema(kind: Kind) -> Value {
     }
 }
 
-/// A number that each key of the table could have.
-fn any_count(table: &Table) -> Value {
+/// The schema of a number that stands for all keys of a table, which all have the same range.
+fn count_for_all_keys(table: &Table) -> Value {
     table.keys.first().map_or(Value::Bool(false), |key| kind_schema(key.kind))
 }
 
+/// The schema of an amount of bytes, or of a rate (with `/s` as suffix).
 fn amount_schema(suffix: &str) -> Value {
     let pattern = format!(r"^\d+(\.\d{{1,6}})? *(%|(B|[kKMGTP]B|[KMGTP]iB){suffix})$");
     json!({ "type": "string", "pattern": pattern })
 }
 
+/// A regular expression for names of units. Reserved names are left to the parser.
 fn name_pattern() -> String {
     format!("^[A-Za-z0-9_][A-Za-z0-9_.-]{{0,{}}}$", NAME_CHARS_MAX - 1)
 }
 
+/// A reference to the schema of a table.
 fn reference(table: &Table) -> String {
     format!("#/$defs/{}", table.definition)
 }

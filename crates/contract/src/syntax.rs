@@ -1,4 +1,8 @@
 //! The first stage: TOML text into a tree of spanned values, with every syntax error at once.
+//!
+//! The TOML parser continues after an error, but its messages speak of TOML's grammar. This module adds remedies, which say what
+//! the author of the text probably meant, and reports where a repeated key or header stands for the first time. Errors that are
+//! only consequences of others are avoided here and in [`recover`](crate::recover).
 
 use std::ops::Range;
 
@@ -16,16 +20,17 @@ const ERRORS_MAX: usize = 100;
 /// The TOML parser's message for a repeated key or header.
 const DUPLICATE: &str = "duplicate key";
 
-/// Duplicates for which the first place is looked up; each lookup parses the text before it anew.
+/// The most repeated headers whose first place is looked up: each lookup parses the text before the header again.
 const LOOKUPS_MAX: usize = 20;
 
-/// A text that could be read, wholly or in part.
+/// The result of reading a text: a tree and errors.
 pub(crate) struct Syntax<'t> {
-    /// The readable part.
+    /// The values of the readable part.
     pub(crate) tree: DeTable<'t>,
-    /// The errors in the rest.
+    /// The errors in the rest of the text.
     pub(crate) errors: Vec<Diagnostic>,
-    /// Whether some of it could not be read, as opposed to repeated: then [`recover`] may find more errors.
+    /// Whether a part of the text could not be read; a repeated key or header does not count. [`recover`] may then find more
+    /// errors.
     pub(crate) broken: bool,
 }
 
@@ -39,11 +44,11 @@ pub(crate) fn without_broken(text: &str) -> (String, Vec<Diagnostic>) {
 
 /// Reads TOML, and continues after errors.
 pub(crate) fn read(text: &str) -> Syntax<'_> {
-    let (tree, found) = DeTable::parse_recoverable(text);
+    let (tree, parser_errors) = DeTable::parse_recoverable(text);
     let tree = tree.into_inner();
     let mut errors = Vec::new();
     let mut repeated_headers: Vec<Span> = Vec::new();
-    for error in found.iter().take(ERRORS_MAX) {
+    for error in parser_errors.iter().take(ERRORS_MAX) {
         let span = clamp(text, &error.span().unwrap_or(0..0));
         if error.message() != DUPLICATE {
             errors.push(syntax_error(text, span, error.message()));
@@ -54,19 +59,21 @@ pub(crate) fn read(text: &str) -> Syntax<'_> {
         if is_header(text, &span) {
             errors.push(repeated_header(text, &span, lookup));
             repeated_headers.push(line(text, span.start));
-        } else if !below(header.as_ref(), &repeated_headers) {
+        } else if !is_below(header.as_ref(), &repeated_headers) {
             errors.push(repeated_key(&tree, header.map(|(_, table)| table), text, &span));
         }
     }
-    let broken = found.iter().any(|error| error.message() != DUPLICATE);
+    let broken = parser_errors.iter().any(|error| error.message() != DUPLICATE);
     Syntax { tree, errors, broken }
 }
 
-/// Whether a key is below a repeated header: then its collision with one of the first table is a consequence.
-fn below(header: Option<&(Span, &DeTable<'_>)>, repeated_headers: &[Span]) -> bool {
+/// Whether a repeated key is below a repeated header. It then repeats a key of the first table with that header, which is a
+/// consequence of the repeated header.
+fn is_below(header: Option<&(Span, &DeTable<'_>)>, repeated_headers: &[Span]) -> bool {
     header.is_some_and(|(at, _)| repeated_headers.iter().any(|line| line.contains(&at.start)))
 }
 
+/// The diagnostic for an error of the TOML parser, whose message is `message`.
 fn syntax_error(text: &str, span: Span, message: &str) -> Diagnostic {
     let help = remedy(text, &span, message);
     let part = &text[span.clone()];
@@ -86,7 +93,7 @@ fn is_mistaken_word(message: &str) -> bool {
     message.contains("invalid boolean") || message.contains("invalid float, expected")
 }
 
-/// The remedy for a text that is not TOML: its probable meaning.
+/// The remedy for a syntax error, by the probable meaning of the text; `None` if the meaning is unknown.
 fn remedy(text: &str, span: &Span, message: &str) -> Option<String> {
     let part = &text[span.clone()];
     let line = &text[line(text, span.start)];
@@ -115,7 +122,7 @@ fn remedy(text: &str, span: &Span, message: &str) -> Option<String> {
         .then(|| "write `=` between a key and its value".to_owned())
 }
 
-/// The boolean that people mean by a word.
+/// The boolean that people mean by a word such as `yes`; `None` for other words.
 pub(crate) fn switch_word(word: &str) -> Option<bool> {
     match word.to_ascii_lowercase().as_str() {
         "true" | "yes" | "on" | "y" => Some(true),
@@ -124,7 +131,7 @@ pub(crate) fn switch_word(word: &str) -> Option<bool> {
     }
 }
 
-/// The remedy for a value that is neither a number nor a TOML keyword.
+/// The remedy for an unquoted value that is neither a number nor a TOML keyword.
 fn unquoted(value: &str) -> String {
     let before = |mark: &str| value.split_once(mark).map(|(before, _)| before.trim());
     if let Some(on) = switch_word(value) {
@@ -152,7 +159,7 @@ fn is_decimal_comma(text: &str, at: usize) -> bool {
     after.is_some_and(|after| after.starts_with(is_digit)) && text[..at].ends_with(is_digit)
 }
 
-/// The string in double quotes, on one line, that holds an offset.
+/// The string in double quotes, on one line, that contains the offset `at`; `None` if there is no such string.
 fn string_around(text: &str, at: usize) -> Option<&str> {
     let line = line(text, at);
     let start = line.start + text[line.start..at].rfind('"')?;
@@ -160,25 +167,28 @@ fn string_around(text: &str, at: usize) -> Option<&str> {
     Some(&text[start..end])
 }
 
-/// The remedy for a backslash in a string in double quotes, if it has one: single quotes take it as it is.
+/// The remedy for a string in double quotes that contains a backslash: single quotes, in which a backslash is an ordinary
+/// character. `None` if the string has no backslash, is long, or could not be put in single quotes.
 pub(crate) fn in_single_quotes(string: &str) -> Option<String> {
     let inner = string.strip_prefix('"')?.strip_suffix('"')?;
     let fits = inner.contains('\\') && inner.len() <= SHORT_BYTES && !inner.contains(['\'', '"', '\n']);
     fits.then(|| format!("a backslash begins an escape in double quotes: write '{inner}', in single quotes"))
 }
 
-/// The line that holds an offset, without its newline.
+/// The span of the line that contains an offset, without its newline.
 pub(crate) fn line(text: &str, offset: usize) -> Range<usize> {
     let start = text[..offset].rfind('\n').map_or(0, |newline| newline + 1);
     let end = text[offset..].find('\n').map_or(text.len(), |newline| offset + newline);
     start..end
 }
 
+/// Whether a span is in a header, such as `[unit.a]`.
 fn is_header(text: &str, span: &Span) -> bool {
     text[line(text, span.start).start..span.start].trim_start().starts_with('[')
 }
 
-/// `[unit.a]` for the second time. The parser does not report the first place, so the text before is parsed again.
+/// The diagnostic for a repeated header, such as a second `[unit.a]`. With `lookup` it names the first place too. The parser does
+/// not report that place, so the text before the header is parsed again.
 fn repeated_header(text: &str, span: &Span, lookup: bool) -> Diagnostic {
     let line = line(text, span.start);
     let name = &text[span.clone()];
@@ -210,7 +220,7 @@ fn header_path(line: &str) -> Vec<String> {
     path
 }
 
-/// The span of the last key of a path.
+/// The span of the last key of a path in a tree; `None` if the tree has no such path.
 fn find(tree: &DeTable<'_>, path: &[String]) -> Option<Span> {
     let (last, parents) = path.split_last()?;
     let mut table = tree;
@@ -220,7 +230,7 @@ fn find(tree: &DeTable<'_>, path: &[String]) -> Option<Span> {
     table.get_key_value(last.as_str()).map(|(key, _)| key.span())
 }
 
-/// `tickets = 1` for the second time in one table; the tree holds the first.
+/// The diagnostic for a repeated key, such as a second `tickets = 1` in one table. The first one is in the tree.
 fn repeated_key(tree: &DeTable<'_>, header: Option<&DeTable<'_>>, text: &str, span: &Span) -> Diagnostic {
     let name = text[span.clone()].trim_matches(['"', '\'']);
     let message = format!("`{name}` is set twice");
@@ -233,50 +243,50 @@ fn repeated_key(tree: &DeTable<'_>, header: Option<&DeTable<'_>>, text: &str, sp
     }
 }
 
-/// The last `[header]` before a span, and its table.
+/// The last header before a span, such as `[unit.a]`: its span and its table.
 fn enclosing_header<'a, 't>(
     tree: &'a DeTable<'t>,
     span: &Span,
     text: &str,
 ) -> Option<(Span, &'a DeTable<'t>)> {
-    let mut best: Option<(Span, &DeTable<'_>)> = None;
-    let mut open = vec![tree];
-    while let Some(table) = open.pop() {
+    let mut last: Option<(Span, &DeTable<'_>)> = None;
+    let mut unvisited = vec![tree];
+    while let Some(table) = unvisited.pop() {
         for value in table.values() {
             let Some(inner) = value.get_ref().as_table() else { continue };
-            open.push(inner);
+            unvisited.push(inner);
             let at = clamp(text, &value.span());
-            let later = best.as_ref().is_none_or(|(best, _)| best.start < at.start);
-            if text[at.clone()].starts_with('[') && at.end <= span.start && later {
-                best = Some((at, inner));
+            let is_later = last.as_ref().is_none_or(|(last, _)| last.start < at.start);
+            if text[at.clone()].starts_with('[') && at.end <= span.start && is_later {
+                last = Some((at, inner));
             }
         }
     }
-    best
+    last
 }
 
-/// The innermost inline table around a span.
+/// The innermost inline table (in braces) around a span, or `table` itself if there is no inline table.
 fn innermost<'a, 't>(mut table: &'a DeTable<'t>, span: &Span, text: &str) -> &'a DeTable<'t> {
     loop {
-        let holds = |value: &&toml::Spanned<DeValue<'t>>| {
+        let contains_span = |value: &&toml::Spanned<DeValue<'t>>| {
             let at = value.span();
             at.start <= span.start && span.end <= at.end && text[clamp(text, &at)].starts_with('{')
         };
-        match table.values().find(holds).and_then(|value| value.get_ref().as_table()) {
+        match table.values().find(contains_span).and_then(|value| value.get_ref().as_table()) {
             Some(inner) => table = inner,
             None => return table,
         }
     }
 }
 
-/// Drops a tree without recursion: brackets, dotted keys and headers multiply their depths, and dropping a hostile text's
-/// tree recursively could exhaust the stack.
+/// Drops a tree without recursion. Brackets, dotted keys and headers multiply the depth of a tree, so that a recursive drop of
+/// the tree of a hostile text could exhaust the stack.
 pub(crate) fn dismantle(tree: DeTable<'_>) {
-    let mut open: Vec<DeValue<'_>> = vec![DeValue::Table(tree)];
-    while let Some(value) = open.pop() {
+    let mut undropped: Vec<DeValue<'_>> = vec![DeValue::Table(tree)];
+    while let Some(value) = undropped.pop() {
         match value {
-            DeValue::Table(table) => open.extend(table.into_iter().map(|(_, value)| value.into_inner())),
-            DeValue::Array(array) => open.extend(array.into_iter().map(toml::Spanned::into_inner)),
+            DeValue::Table(table) => undropped.extend(table.into_iter().map(|(_, value)| value.into_inner())),
+            DeValue::Array(array) => undropped.extend(array.into_iter().map(toml::Spanned::into_inner)),
             _ => {}
         }
     }

@@ -1,6 +1,6 @@
-//! Serialises a contract, for `commonhold tickets --as-contract`.
+//! Serialises a contract as TOML, for `commonhold tickets --as-contract`.
 //!
-//! Properties (tested): reading the text gives the same contract, except for spans. Only values that differ from their defaults
+//! Properties (tested): reading the text gives an equal contract, except for spans. Only values that differ from their defaults
 //! are written. Sub-units that `each` created are not written: `each` creates them again.
 
 use std::fmt::{Display, Write};
@@ -12,8 +12,8 @@ use crate::model::{CpuMode, Deadline, Discipline, Growth, MachineRules, Unit, Un
 use crate::quantity::{amount_text, duration_text, part_text};
 use crate::resource::{Amount, DEFAULT_TICKETS, PerResource, Permission, Resource};
 
-/// The contract as TOML, with `above` as comments at its head. Parsing it gives the same contract, except for spans and for
-/// sub-units that `each` created.
+/// The contract as TOML, with the texts of `above` as comments at the beginning. Parsing the result gives an equal contract,
+/// except for spans, and for sub-units that `each` created.
 pub fn write(contract: &Contract, above: &[String]) -> String {
     let mut text = String::new();
     for line in above.iter().flat_map(|comment| comment.lines()) {
@@ -34,63 +34,64 @@ pub fn write(contract: &Contract, above: &[String]) -> String {
     text
 }
 
+/// Writes the `[machine]` table, if any of its values differs from the default.
 fn machine(text: &mut String, contract: &Contract) {
-    let (now, usual) = (&contract.machine, MachineRules::default());
+    let (rules, default) = (&contract.machine, MachineRules::default());
     let mut lines = String::new();
-    if now.cpu != usual.cpu {
-        let word = match now.cpu {
+    if rules.cpu != default.cpu {
+        let word = match rules.cpu {
             CpuMode::Auto => "auto",
             CpuMode::Partition => "partition",
             CpuMode::Proportional => "proportional",
         };
         entry(&mut lines, "cpu", &quoted(word));
     }
-    if now.scheme != usual.scheme {
-        entry(&mut lines, "scheme", &quoted(now.scheme.name()));
+    if rules.scheme != default.scheme {
+        entry(&mut lines, "scheme", &quoted(rules.scheme.name()));
     }
-    if now.reserve != usual.reserve {
-        entry(&mut lines, "reserve", &quoted(&amount_text(Resource::Memory, now.reserve)));
+    if rules.reserve != default.reserve {
+        entry(&mut lines, "reserve", &quoted(&amount_text(Resource::Memory, rules.reserve)));
     }
-    for (key, ns, usual) in [
-        ("rotation", now.rotation_ns, usual.rotation_ns),
-        ("call-back", now.call_back_ns, usual.call_back_ns),
-        ("call-back-memory", now.call_back_memory_ns, usual.call_back_memory_ns),
-        ("loans-remembered", now.loans_remembered_ns, usual.loans_remembered_ns),
+    for (key, ns, default) in [
+        ("rotation", rules.rotation_ns, default.rotation_ns),
+        ("call-back", rules.call_back_ns, default.call_back_ns),
+        ("call-back-memory", rules.call_back_memory_ns, default.call_back_memory_ns),
+        ("loans-remembered", rules.loans_remembered_ns, default.loans_remembered_ns),
     ] {
-        if ns != usual {
+        if ns != default {
             entry(&mut lines, key, &quoted(&duration_text(ns)));
         }
     }
-    growth(&mut lines, now.call_back_memory_grows.beyond(usual.call_back_memory_grows));
-    if now.pools != usual.pools {
-        match now.pools {
+    growth(&mut lines, rules.call_back_memory_grows.different_from(default.call_back_memory_grows));
+    if rules.pools != default.pools {
+        match rules.pools {
             PoolForm::Size(cpus) => entry(&mut lines, "pools", &cpus),
             form => entry(&mut lines, "pools", &quoted(form.word().unwrap_or("auto"))),
         }
     }
-    if now.isolated != usual.isolated {
-        entry(&mut lines, "isolated", &now.isolated);
+    if rules.isolated != default.isolated {
+        entry(&mut lines, "isolated", &rules.isolated);
     }
-    if now.placement != usual.placement {
-        entry(&mut lines, "placement", &quoted(now.placement.name()));
+    if rules.placement != default.placement {
+        entry(&mut lines, "placement", &quoted(rules.placement.name()));
     }
-    if now.repartition != usual.repartition {
-        entry(&mut lines, "repartition", &now.repartition);
+    if rules.repartition != default.repartition {
+        entry(&mut lines, "repartition", &rules.repartition);
     }
-    if now.gangs.by != usual.gangs.by {
-        entry(&mut lines, "gangs", &quoted(now.gangs.by.name()));
+    if rules.gangs.by != default.gangs.by {
+        entry(&mut lines, "gangs", &quoted(rules.gangs.by.name()));
     }
-    if now.gangs.share != usual.gangs.share {
-        entry(&mut lines, "gangs-share", &quoted(now.gangs.share.name()));
+    if rules.gangs.share != default.gangs.share {
+        entry(&mut lines, "gangs-share", &quoted(rules.gangs.share.name()));
     }
-    if now.gangs.quantum_ns != usual.gangs.quantum_ns {
-        entry(&mut lines, "quantum", &quoted(&duration_text(now.gangs.quantum_ns)));
+    if rules.gangs.quantum_ns != default.gangs.quantum_ns {
+        entry(&mut lines, "quantum", &quoted(&duration_text(rules.gangs.quantum_ns)));
     }
-    if now.gangs.window != usual.gangs.window {
-        entry(&mut lines, "window", &now.gangs.window);
+    if rules.gangs.window != default.gangs.window {
+        entry(&mut lines, "window", &rules.gangs.window);
     }
-    if now.gangs.first_rate != usual.gangs.first_rate {
-        entry(&mut lines, "first-rate", &quoted(&amount_text(Resource::Bus, now.gangs.first_rate)));
+    if rules.gangs.first_rate != default.gangs.first_rate {
+        entry(&mut lines, "first-rate", &quoted(&amount_text(Resource::Bus, rules.gangs.first_rate)));
     }
     if contract.default_unit != UnitId::SHARED {
         entry(&mut lines, "default", &quoted(&contract.unit(contract.default_unit).path));
@@ -100,6 +101,7 @@ fn machine(text: &mut String, contract: &Contract) {
     }
 }
 
+/// Writes the table of a unit.
 fn unit(text: &mut String, unit: &Unit) {
     let names: Vec<String> = unit.path.split('/').map(|name| format!("unit.{}", key(name))).collect();
     let _ = writeln!(text, "\n[{}]", names.join("."));
@@ -122,13 +124,15 @@ fn unit(text: &mut String, unit: &Unit) {
         Some(&DEFAULT_TICKETS) => {}
         Some(all) => entry(text, "tickets", all),
         None => {
-            let one = |resource| Some(unit.tickets[resource]).filter(|tickets| *tickets != DEFAULT_TICKETS);
-            entry(text, "tickets", &table(|resource| one(resource).map(|tickets| tickets.to_string())));
+            let non_default =
+                |resource| Some(unit.tickets[resource]).filter(|tickets| *tickets != DEFAULT_TICKETS);
+            let tickets_text = |resource| non_default(resource).map(|tickets| tickets.to_string());
+            entry(text, "tickets", &table(tickets_text));
         }
     }
     for (key, amounts) in [("hard", &unit.hard), ("limit", &unit.limit)] {
         if *amounts != PerResource::default() {
-            entry(text, key, &table(|resource| amounts[resource].map(|it| amount(resource, it))));
+            entry(text, key, &table(|resource| amounts[resource].map(|value| amount(resource, value))));
         }
     }
     for (key, permissions) in [("lend", &unit.lend), ("borrow", &unit.borrow)] {
@@ -155,6 +159,7 @@ fn unit(text: &mut String, unit: &Unit) {
     }
 }
 
+/// Writes the two keys for the growth of the promised call-back time, if they are set.
 fn growth(text: &mut String, growth: Growth) {
     if let Some(part) = growth.idle {
         entry(text, CALL_BACK_IDLE, &quoted(&part_text(part)));
@@ -164,21 +169,24 @@ fn growth(text: &mut String, growth: Growth) {
     }
 }
 
+/// Writes a line with a key and its value.
 fn entry(text: &mut String, key: &str, value: &dyn Display) {
     let _ = writeln!(text, "{key} = {value}");
 }
 
-/// An inline table with the text of each resource.
+/// An inline table with the value of each resource, as `text_of` writes it. Resources with `None` are left out.
 fn table(text_of: impl Fn(Resource) -> Option<String>) -> String {
     let pairs =
         Resource::ALL.into_iter().filter_map(|resource| Some(format!("{resource} = {}", text_of(resource)?)));
     format!("{{ {} }}", pairs.collect::<Vec<_>>().join(", "))
 }
 
+/// An amount as TOML, in quotes.
 fn amount(resource: Resource, amount: Amount) -> String {
     quoted(&amount_text(resource, amount))
 }
 
+/// A permission as TOML; `None` for the default, which is a yes.
 fn permission(resource: Resource, permission: Permission) -> Option<String> {
     match permission {
         Permission::Yes => None,
@@ -187,14 +195,14 @@ fn permission(resource: Resource, permission: Permission) -> Option<String> {
     }
 }
 
-/// Quotes a name with a dot, which would otherwise be two keys.
+/// A name as a key of TOML: in quotes if it has characters such as a dot, which would otherwise make two keys of it.
 fn key(name: &str) -> String {
     let is_bare =
         !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
     if is_bare { name.to_owned() } else { quoted(name) }
 }
 
-/// As a basic string of TOML.
+/// A text as a basic string of TOML, in double quotes.
 fn quoted(text: &str) -> String {
     let mut out = String::from("\"");
     for c in text.chars() {
@@ -356,12 +364,15 @@ each = "user"
                     unit.borrow[resource] = hard[resource].map_or(Permission::Yes, Permission::AtMost);
                 }
                 let name = member.filter(|it| it.trim() == it).map(|it| format!("{it}{n}"));
-                unit.members = name.into_iter().map(|it| Member { kind: MemberKind::User(Principal::Name(it)), span: 0..0 }).collect();
+                let user = |name| Member { kind: MemberKind::User(Principal::Name(name)), span: 0..0 };
+                unit.members = name.into_iter().map(user).collect();
                 unit.negotiate = n % 2 == 1;
                 unit.call_back_memory_grows =
                     Growth { idle: owner.map(u64::from), most_ns: owner.map(|n| 1_000_000_000 * (u64::from(n) + 1)) };
                 unit.discipline = Discipline::ALL[(n + cpu) % Discipline::ALL.len()];
-                unit.deadline = owner.map(|n| Deadline { period_ns: 20_000_000, budget_ns: 1_000_000 * (n + 1), misses: n, of: n + 1 });
+                unit.deadline = owner.map(|n| {
+                    Deadline { period_ns: 20_000_000, budget_ns: 1_000_000 * (n + 1), misses: n, of: n + 1 }
+                });
                 unit.job = owner.map(|uid| JobKind::ALL[uid as usize % JobKind::ALL.len()]);
                 unit.owner = owner.map(|uid| Member { kind: MemberKind::Group(Principal::Id(uid)), span: 0..0 });
             }
@@ -372,7 +383,8 @@ each = "user"
             let by_path = |contract: &mut Contract| {
                 let paths: Vec<String> = contract.units.iter().map(|unit| unit.path.clone()).collect();
                 let mut units: Vec<(Option<String>, Unit)> = contract.units.iter().map(|unit| {
-                    (unit.parent.map(|it| paths[it.index()].clone()), Unit { parent: None, places: Places::default(), ..unit.clone() })
+                    let parent = unit.parent.map(|parent| paths[parent.index()].clone());
+                    (parent, Unit { parent: None, places: Places::default(), ..unit.clone() })
                 }).collect();
                 units.sort_by(|one, other| one.1.path.cmp(&other.1.path));
                 units

@@ -39,7 +39,7 @@ fn bad_contracts_are_explained() {
 }
 
 #[test]
-fn the_examples_are_accepted_without_a_word() {
+fn the_examples_have_no_diagnostics() {
     for (name, text) in contracts(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples")) {
         let parsed = parse(&text);
         let shown = render(&parsed.diagnostics, &text, &name, false);
@@ -80,7 +80,7 @@ fn members_begin_with_their_kind() {
 
 /// The examples in the documents are valid contracts.
 #[test]
-fn what_the_documents_show_are_contracts() {
+fn contracts_in_the_documents_are_valid() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut shown = 0;
     for name in ["README.md", "docs/contract.md", "docs/disk.md", "docs/memory.md"] {

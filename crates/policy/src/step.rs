@@ -1,6 +1,8 @@
 //! One step of the slow path: from a snapshot to a plan.
 //!
-//! Order of decisions: rights first (requested changes, presence of units, negotiated exchanges), then each resource.
+//! The rights are updated first: requested changes, units that came or went, and negotiated exchanges. Each resource is then
+//! divided by these rights: CPUs, the seats of jobs, the memory bus and gangs, memory, disks. The bounds in other programs'
+//! control groups come last, since they follow from the orders of this plan.
 
 use alloc::sync::Arc;
 
@@ -13,7 +15,7 @@ use crate::rights::{Change, InUse, Rights};
 use crate::time::{MS, Time};
 use crate::{bus, cpu, disk, foreign_groups, gangs, memory, negotiate};
 
-/// What the policy carries from step to step. Cheap to clone: copies share the parts that a step does not change.
+/// The state that the policy carries from step to step. Cheap to clone: copies share the parts that a step does not change.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PolicyState {
     rights: Arc<Rights>,
@@ -35,7 +37,7 @@ impl PolicyState {
     }
 }
 
-/// Makes the plan for this moment.
+/// Makes the plan for the time `now`. Returns it with the state for the next step.
 pub fn step(mut state: PolicyState, now: Time, input: Input<'_>) -> (PolicyState, Plan) {
     let mut plan = Plan { at: now, ..Plan::default() };
     sample_memory_in_use(&mut state.in_use, input);
@@ -52,7 +54,7 @@ pub fn step(mut state: PolicyState, now: Time, input: Input<'_>) -> (PolicyState
     cpu::seat_jobs(&mut state.cpu, now, input, &mut seats);
     let next_gangs = gangs::step(&mut state.gangs, &mut state.bus, &state.cpu, now, input, rights, &mut plan);
     plan.decisions.memory = memory::step(&mut state.memory, now, input, rights, &mut plan.orders.memory);
-    // If memory facts are overdue and this snapshot lacks them, ask again in 10 ms rather than at once.
+    // If memory facts are overdue and this snapshot lacks them, sample again in 10 ms rather than at once.
     let earliest = if input.snapshot.memory.is_some() { now } else { now + 10 * MS };
     plan.next = state.memory.next().map_or(plan.next, |at| plan.next.min(at.max(earliest)));
     let (disks, next_disks) = disk::step(&mut state.disks, now, input, rights, &mut plan.orders.disk);
@@ -65,7 +67,7 @@ pub fn step(mut state: PolicyState, now: Time, input: Input<'_>) -> (PolicyState
     (state, plan)
 }
 
-/// Remembers the memory in use, if this snapshot has it.
+/// Keeps the memory in use of the last snapshot that had it, without units that left the contract.
 fn sample_memory_in_use(in_use: &mut Option<Arc<InUse>>, input: Input<'_>) {
     if let Some(facts) = &input.snapshot.memory {
         *in_use = Some(Arc::new(InUse::new(input.contract, facts)));
@@ -75,8 +77,9 @@ fn sample_memory_in_use(in_use: &mut Option<Arc<InUse>>, input: Input<'_>) {
     }
 }
 
-/// Applies the changes since the previous step to the rights. Without changes the same `Arc` stays, which keeps caches of
-/// derived values valid.
+/// Applies all changes since the previous step to the rights: of the contract, of capacities, of units' presence, and those
+/// requested. Without changes the `Arc` stays the same, so that values derived from it, which are cached by the `Arc`, stay
+/// valid.
 fn update_rights(
     rights: &mut Arc<Rights>,
     now: Time,
@@ -88,20 +91,20 @@ fn update_rights(
         Resource::ALL.map(|resource| (resource, capacity(input.contract, input.machine, resource)));
     let is_present = |unit: UnitId| input.snapshot.unit(unit).processes > 0;
     // Memory in use differs in every sample, so the rights take it in only while there are offers.
-    let offers = |change: &Change| matches!(change, Change::Offer { .. } | Change::Resume { .. });
-    let in_use = in_use.filter(|_| rights.asks_for_use() || input.changes.iter().any(offers));
-    let same = rights.are_of(input.contract)
+    let is_offer = |change: &Change| matches!(change, Change::Offer { .. } | Change::Resume { .. });
+    let in_use = in_use.filter(|_| rights.asks_for_use() || input.changes.iter().any(is_offer));
+    let is_unchanged = rights.are_of(input.contract)
         && input.changes.is_empty()
         && rights.is_settled(now)
         && in_use.is_none_or(|in_use| rights.knows_in_use(in_use))
         && capacities.iter().all(|(resource, capacity)| rights.capacity(*resource) == *capacity)
         && input.contract.held().all(|unit| rights.is_present(unit, is_present(unit)));
-    if same {
+    if is_unchanged {
         return;
     }
     let rights = Arc::make_mut(rights);
     rights.follow(input.contract);
-    // Offers are valued by capacity.
+    // Capacities come before the changes, since offers are valued by capacity.
     for (resource, capacity) in capacities {
         rights.set_capacity(resource, capacity);
     }

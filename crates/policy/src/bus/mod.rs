@@ -1,42 +1,44 @@
-//! The memory bus: accounts of what units transfer, and which units yield so that others get their due.
+//! The memory bus: accounts of units' transfers, and the choice of the units that yield so that others get their due.
 //!
 //! Problem. Threads that stream slow down other units' threads, though each unit has its own CPUs. No processor divides its bus
-//! by shares: all that can be done is to stop some threads for a while, or to have the processor slow them down.
+//! by shares: the only means are to stop some threads for a while, or to have the processor throttle their transfers.
 //!
 //! Terms, for an outermost unit in a quantum:
 //! - It is *entitled* to a fraction of the bus's capacity.
-//! - Its *due* is what its gangs would have transferred on a private bus of that capacity, minus [`TOLERATED_PERCENT`], since
-//!   granting the last percents would leave most of the bus idle. The queueing model computes it from the gangs' demands
-//!   ([`queue`]). A demand estimated through a full bus is too low beside threads with several transactions in flight: then an
-//!   earlier measurement counts, with decay ([`FADES`]). The due of a unit without gangs is its entitlement if the bus was
-//!   full, otherwise what it transferred.
-//! - It is *owed* its due minus what it got, summed over quanta and clamped to [`KEPT_QUANTA`] of them; when negative, it is
-//!   *ahead*.
-//! - Its *most* is what the contract lets it transfer: its limit or, without borrowing, its entitlement; never what others do
-//!   not lend.
+//! - Its *due* is the amount that its gangs would have transferred on a private bus with that fraction of the capacity, minus
+//!   [`TOLERATED_PERCENT`], since granting the last percents would leave most of the bus idle. The queueing model computes it
+//!   from the gangs' demands ([`queue`]). A demand that is measured on a full bus is too low if other threads have several
+//!   transactions in flight. So an earlier measurement counts then, with decay ([`FADES`]). The due of a unit without gangs is
+//!   its entitlement if the bus was full, otherwise the amount that it transferred.
+//! - It is *owed* its due minus its transfers, summed over quanta, and at most [`KEPT_QUANTA`] quanta's due either way. If the
+//!   sum is negative, the unit is *ahead*.
+//! - Its *most* is the rate up to which the contract lets it transfer: its entitlement, plus the amount that it may borrow, but
+//!   no more than its limit and than the capacity that other units do not keep for themselves.
 //!
 //! Algorithm, at each quantum's end:
-//! 1. Enter what each unit transferred and was due. A unit that waited in that quantum keeps its previous due.
-//! 2. Choose the units that *yield*: those that transferred more than their entitlement when they last ran, for the benefit of
-//!    a unit that did not and is owed more than a part of a quantum's due ([`PATIENCE_PART`]). The unit furthest ahead yields
-//!    alone; if a whole quantum's due is owed, all of them do. No unit yields for more than [`KEPT_QUANTA`] quanta in a row.
-//!    Units also yield for one quantum in [`LOOK_QUANTA`], as a probe, to a unit that transferred no more than its entitlement
-//!    and whose demands have been measured only through a full bus: they may be larger than they seem.
-//! 3. A unit with a most has a token bucket that is refilled at that rate and holds one quantum's tokens. While the balance is
+//! 1. Enter the transfers and the due of each unit. A unit that waited in that quantum keeps its previous due.
+//! 2. Choose the units that *yield*. If a unit stayed within its entitlement and is owed more than an eighth
+//!    ([`PATIENCE_PART`]) of a quantum's due, units that transferred more than their entitlement when they last ran yield to it.
+//!    The unit furthest ahead yields alone; if a whole quantum's due is owed, all such units do. No unit yields for more than
+//!    [`KEPT_QUANTA`] quanta in a row.
+//! 3. For one quantum in [`PROBE_QUANTA`], units above their entitlement also yield as a *probe*: to a unit within its
+//!    entitlement whose demands were measured only on a full bus, and so may be larger than they seem.
+//! 4. A unit with a most has a token bucket that is refilled at that rate and holds one quantum's tokens. While the balance is
 //!    negative, the unit yields. This applies to every unit with a limit of its own, sub-units included.
-//! 4. If the processor can throttle outermost units, a yielding unit's percentage is lowered according to its use and its
-//!    target, and the others' are raised by one step. If it cannot, or that is not enough, the unit's gangs wait for the next
-//!    quantum.
+//! 5. If the processor can throttle outermost units, the throttle percentage of a yielding unit is lowered in proportion to the
+//!    rate that it should have, and those of other units are raised by one step. If the processor cannot, or has reached its
+//!    lowest percentage, the yielding unit's gangs wait for the next quantum.
 //!
 //! Properties. A unit that transfers no more than its entitlement never waits. No unit waits for others for more than
-//! [`KEPT_QUANTA`] quanta in a row. A unit with a most m that transfers r in a quantum waits for r / m quanta. If no unit is
-//! owed anything, none yields, except for a probe: lending is work-conserving, and the call-back comes at the end of a quantum.
+//! [`KEPT_QUANTA`] quanta in a row. A unit with a most m that transfers at rate r in a quantum waits for r / m quanta. If no
+//! unit is owed anything, no unit yields, except for a probe: lending is work-conserving, and a call-back comes at the end of a
+//! quantum.
 //!
-//! Limits. A gang runs as a whole or not at all: while one that streams waits, part of the bus may be idle, and its unit gets
-//! that much less than its due. Unmeasured transfers are invisible, and their cost is shared by all. What a processor reports
-//! for a unit includes write-backs, while gangs' own counts do not: a gang's due is compared with the latter, and a most with
-//! the larger. A unit far beyond its most still runs for whole quanta, so a most holds on average only. A sub-unit's limit is
-//! enforced by its gangs alone. If the bus's capacity is unknown, [`BUS_OF_A_CPU`] per CPU is assumed; if that is too high,
+//! Limits. A gang runs as a whole or not at all: while a gang that streams waits, part of the bus may be idle, and its unit gets
+//! that much less than its due. Unmeasured transfers are invisible, and all units share their cost. The processor's count for a
+//! unit includes write-backs, while gangs' own counts do not: a gang's due is compared with its own count, and a most with the
+//! larger count. A unit far beyond its most still runs for whole quanta, so a most is kept on average only. A sub-unit's limit
+//! is enforced by its gangs alone. If the bus's capacity is unknown, [`BUS_OF_A_CPU`] per CPU is assumed; if that is too high,
 //! units are owed too little.
 //!
 //! Source: the due is seed 000's measure of isolation (as fast as alone on a machine of that size) for the resource of seed
@@ -71,17 +73,17 @@ const KEPT_QUANTA: i64 = 2;
 /// Shortfall against a private bus that is tolerated.
 const TOLERATED_PERCENT: u64 = 5;
 
-/// A demand measured on a bus that was not full loses this part per quantum of a full bus: half in 4 s.
+/// A demand measured on a bus that was not full loses one part in this many with each later quantum of a full bus: half in 4 s.
 const FADES: u64 = 32;
 
-/// Demands measured only through a full bus for this many quanta are probed while the units that fill it yield: every 10 s, at
-/// the cost of a fiftieth of these units' transfers.
-const LOOK_QUANTA: u32 = 50;
+/// After this many quanta in which a job's demand was measured on a full bus only, its unit is probed: every 10 s, at the cost of
+/// a fiftieth of the transfers of the units that yield.
+const PROBE_QUANTA: u32 = 50;
 
-/// A unit that transfers less than this part of its entitlement is not probed.
-const LOOK_PART: u64 = 32;
+/// A unit that transfers less than one part in this many of its entitlement is not probed.
+const PROBE_PART: u64 = 32;
 
-/// Units yield to one that is owed more than this part of a quantum's due; less is within measurement error.
+/// Units yield to a unit that is owed more than one part in this many of a quantum's due; less is within measurement error.
 const PATIENCE_PART: i64 = 8;
 
 /// Utilisation from which the bus counts as full.
@@ -105,6 +107,7 @@ pub(crate) fn entitled(input: Input<'_>, rights: &Rights, unit: UnitId) -> u64 {
     }
 }
 
+/// Whether the bus is full at this rate; `carries` is its capacity.
 fn is_full(rate: u64, carries: u64) -> bool {
     rate >= carries / 100 * FULL_PERCENT
 }
@@ -131,36 +134,39 @@ pub(crate) struct BusAccounts {
     /// When the quantum ends, and when it began.
     until: Time,
     began: Time,
-    /// Cumulative transfers of units at its beginning, if the machine reports them.
+    /// Each unit's counter at the beginning of the quantum, if the machine reports transfers by unit.
     marks: BTreeMap<UnitId, BusUse>,
     accounts: BTreeMap<UnitId, Account>,
     demands: BTreeMap<JobId, Demand>,
 }
 
+/// A job's demand for the bus.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Demand {
     unit: UnitId,
-    /// What each thread of the job would transfer on an idle bus, as a part of [`WHOLE`].
+    /// The rate that each thread of the job would have on an idle bus, as a part of [`WHOLE`].
     part: u64,
-    /// Quanta since that was measured without a full bus.
-    hidden: u32,
+    /// The number of quanta, all with a full bus, since the demand was measured on a bus that was not full.
+    full_quanta: u32,
 }
 
+/// A unit's account.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Account {
     /// In bytes; negative: ahead.
     owed: i64,
-    /// Tokens left for its most, in bytes.
+    /// The balance of the token bucket for its most, in bytes.
     tokens: i64,
-    /// Bytes per second: its last due, and its transfers when it last ran.
+    /// Bytes per second: its last due, and its rate when it last ran.
     due: u64,
     used: u64,
     /// The processor's throttle setting.
     percent: u32,
-    /// Whether its gangs wait in this quantum, for how many quanta in a row, and why.
+    /// Whether its gangs wait in this quantum, and for how many quanta in a row they have.
     waits: bool,
-    in_a_row: i64,
-    why: Reason,
+    quanta_waited: i64,
+    /// Why it yields; [`Reason::BusIsLeft`]: it does not.
+    because: Reason,
 }
 
 impl Account {
@@ -171,24 +177,24 @@ impl Account {
         used: 0,
         percent: 100,
         waits: false,
-        in_a_row: 0,
-        why: Reason::BusIsLeft,
+        quanta_waited: 0,
+        because: Reason::BusIsLeft,
     };
 }
 
-/// A unit in the quantum that ended, in bytes per second.
+/// A unit's rates in the quantum that ended, in bytes per second.
 #[derive(Debug, Clone, Copy, Default)]
 struct QuantumUse {
-    /// All its known transfers.
+    /// All its known transfers: the larger of the processor's count and its gangs' own count.
     used: u64,
-    /// The transfers to compare with its due.
-    got: u64,
+    /// The transfers to compare with its due: by its gangs' own count, if it has gangs.
+    counted: u64,
     due: u64,
 }
 
-/// The quantum that ended.
+/// What is known from the gangs about the present quantum.
 pub(crate) struct QuantumEnd<'a> {
-    /// Gangs that ran.
+    /// Gangs that ran in it.
     pub(crate) ran: &'a [GangUse],
     /// Whether gangs can be stopped.
     pub(crate) gangs: bool,
@@ -202,16 +208,16 @@ impl BusAccounts {
         self.began == 0
     }
 
-    /// Why the unit's gangs wait in this quantum; `None`: they do not.
+    /// Why a unit's gangs wait in this quantum, because of the unit itself or an enclosing unit; `None`: they do not wait.
     pub(crate) fn waits(&self, contract: &Contract, unit: UnitId) -> Option<Reason> {
         lineage(contract, unit)
             .find_map(|unit| self.accounts.get(&unit).filter(|account| account.waits))
-            .map(|account| account.why)
+            .map(|account| account.because)
     }
 }
 
-/// At the end of a quantum, enters what units transferred, and decides which of them yield in the next. Returns the accounts,
-/// and when to sample next on behalf of the bus.
+/// At the end of a quantum, enters units' transfers, and decides which units yield in the next quantum. Returns the accounts to
+/// report, and when to sample next on behalf of the bus.
 pub(crate) fn step(
     state: &mut BusAccounts,
     now: Time,
@@ -220,6 +226,7 @@ pub(crate) fn step(
     ended: &QuantumEnd<'_>,
     orders: &mut Vec<Step<BusOrder>>,
 ) -> (Option<BusPlan>, Option<Time>) {
+    // Without any means to make a unit yield, or under `smp`, the accounts end and all throttling is lifted.
     let throttle = input.means.throttle;
     let scheme = input.contract.machine.scheme;
     if throttle.is_none() && !ended.gangs || scheme == Scheme::Smp {
@@ -240,34 +247,34 @@ pub(crate) fn step(
     let is_first = state.began == 0;
     let bus_rights = BusRights { input, rights, carries: carries(input.machine) };
     state.accounts.retain(|unit, _| input.contract.has(*unit));
-    let ran = state.see_demands(bus_rights, ended.ran, span.max(1));
+    let ran = state.update_demands(bus_rights, ended.ran, span.max(1));
     let uses = state.measure(bus_rights, &ran, span.max(1));
     (state.began, state.until) = (now, now.saturating_add(quantum));
     if is_first {
         return (None, Some(state.until));
     }
     for (unit, used) in &uses {
-        state.enter(bus_rights, *unit, *used, span);
+        state.enter_quantum(bus_rights, *unit, *used, span);
     }
     state.decide(bus_rights, throttle, ended.gangs, orders);
-    let account = |(unit, used): (&UnitId, &QuantumUse)| {
-        let balance = state.accounts.get(unit)?;
+    let reported = |(unit, used): (&UnitId, &QuantumUse)| {
+        let account = state.accounts.get(unit)?;
         Some(BusPart {
             unit: *unit,
             entitled: entitled(input, rights, *unit),
             most: bus_rights.most(*unit),
             used: used.used,
             due: used.due,
-            owed: balance.owed,
-            waits: balance.waits,
+            owed: account.owed,
+            waits: account.waits,
         })
     };
-    let units: Vec<BusPart> = uses.iter().filter_map(account).collect();
+    let units: Vec<BusPart> = uses.iter().filter_map(reported).collect();
     let plan = BusPlan { quantum_ns: span, carries: bus_rights.carries, units };
     ((!plan.units.is_empty()).then_some(plan), Some(state.until))
 }
 
-/// Entitlements and limits of units.
+/// The entitlements to the bus, and the bounds that the contract sets. `carries` is the capacity in bytes per second.
 #[derive(Clone, Copy)]
 struct BusRights<'a> {
     input: Input<'a>,
@@ -280,12 +287,12 @@ impl BusRights<'_> {
         entitled(self.input, self.rights, unit)
     }
 
-    /// The most that a unit may transfer; `None`: unlimited.
+    /// The highest rate that the contract lets a unit have, in bytes per second; `None`: it may use the whole bus. For a
+    /// sub-unit, this is its limit alone, since loans are made between outermost units.
     fn most(&self, unit: UnitId) -> Option<u64> {
         let contract = self.input.contract;
         let limit = limits::tightest(contract, Resource::Bus, unit, self.carries);
         if contract.unit(unit).parent.is_some() {
-            // Borrowing is decided for its outermost unit.
             return limit;
         }
         let own = self.entitled(unit);
@@ -295,14 +302,11 @@ impl BusRights<'_> {
         } else {
             limits::borrows(contract, Resource::Bus, unit, self.carries).unwrap_or(u64::MAX)
         };
-        let lent = |other: UnitId| {
-            let has = self.entitled(other);
-            contract.unit(other).lend[Resource::Bus].most(has).min(has)
+        let kept_by = |other: UnitId| {
+            let entitled = self.entitled(other);
+            entitled - contract.unit(other).lend[Resource::Bus].most(entitled).min(entitled)
         };
-        let kept: u64 = outermost_units(contract)
-            .filter(|other| *other != unit)
-            .map(|other| self.entitled(other) - lent(other))
-            .sum();
+        let kept: u64 = outermost_units(contract).filter(|other| *other != unit).map(kept_by).sum();
         let most = own.saturating_add(loan).min(self.carries.saturating_sub(kept));
         let most = limit.map_or(most, |limit| limit.min(most));
         (most < self.carries).then_some(most)
@@ -314,33 +318,34 @@ fn outermost_units(contract: &Contract) -> impl Iterator<Item = UnitId> + '_ {
 }
 
 impl BusAccounts {
-    /// The gangs that ran, with corrected demands.
-    fn see_demands(&mut self, bus_rights: BusRights<'_>, ran: &[GangUse], span: Time) -> Vec<GangUse> {
+    /// Updates the demands of jobs by the gangs that ran. Returns these gangs with the demands to count: on a full bus, an
+    /// earlier measurement with decay, if that is larger.
+    fn update_demands(&mut self, bus_rights: BusRights<'_>, ran: &[GangUse], span: Time) -> Vec<GangUse> {
         let jobs = &bus_rights.input.snapshot.jobs;
         self.demands.retain(|job, demand| {
             bus_rights.input.contract.has(demand.unit)
                 && jobs.binary_search_by_key(job, |facts| facts.job).is_ok()
         });
-        let all: u64 = ran.iter().map(|ran| ran.bytes).sum();
-        let is_full = is_full(part_of(all, 1_000_000_000, span), bus_rights.carries);
-        let seen = |ran: &GangUse| {
-            let seen = Demand { unit: ran.unit, part: ran.wants.part, hidden: 0 };
+        let total_bytes: u64 = ran.iter().map(|ran| ran.bytes).sum();
+        let is_full = is_full(part_of(total_bytes, 1_000_000_000, span), bus_rights.carries);
+        let with_demand = |ran: &GangUse| {
+            let measured = Demand { unit: ran.unit, part: ran.wants.part, full_quanta: 0 };
             let demand = match self.demands.get(&ran.job) {
                 Some(before) if is_full => Demand {
-                    part: seen.part.max(before.part - before.part / FADES),
-                    hidden: before.hidden + 1,
-                    ..seen
+                    part: measured.part.max(before.part - before.part / FADES),
+                    full_quanta: before.full_quanta + 1,
+                    ..measured
                 },
-                _ => Demand { hidden: u32::from(is_full), ..seen },
+                _ => Demand { full_quanta: u32::from(is_full), ..measured },
             };
             self.demands.insert(ran.job, demand);
             GangUse { wants: ThreadSet { part: demand.part, ..ran.wants }, ..*ran }
         };
-        ran.iter().map(seen).collect()
+        ran.iter().map(with_demand).collect()
     }
 
-    /// The transfers and dues in the last `span` of outermost units, and of others with a limit. Units without measurements are
-    /// absent.
+    /// The rates and dues in the quantum of length `span` that ended: of outermost units, and of sub-units with a limit. Units
+    /// without measurements are absent.
     fn measure(
         &mut self,
         bus_rights: BusRights<'_>,
@@ -349,6 +354,7 @@ impl BusAccounts {
     ) -> BTreeMap<UnitId, QuantumUse> {
         let contract = bus_rights.input.contract;
         let rate = |bytes: u64, span: Time| part_of(bytes, 1_000_000_000, span);
+        // The rates that the processor reports, each entered for the unit and all units around it.
         let mut reported: BTreeMap<UnitId, u64> = BTreeMap::new();
         let mut marks = BTreeMap::new();
         for unit in contract.held() {
@@ -364,36 +370,37 @@ impl BusAccounts {
             marks.insert(unit, bus);
         }
         self.marks = marks;
-        let mut of_gangs: BTreeMap<UnitId, (u64, Vec<&GangUse>)> = BTreeMap::new();
+        // The gangs' own counts, entered in the same way.
+        let mut gangs_of: BTreeMap<UnitId, (u64, Vec<&GangUse>)> = BTreeMap::new();
         for ran in ran {
-            for around in lineage(contract, ran.unit) {
-                let unit = of_gangs.entry(around).or_default();
-                unit.0 = unit.0.saturating_add(ran.bytes);
-                unit.1.push(ran);
+            for payer in lineage(contract, ran.unit) {
+                let (bytes, gangs) = gangs_of.entry(payer).or_default();
+                *bytes = bytes.saturating_add(ran.bytes);
+                gangs.push(ran);
             }
         }
-        let all: u64 = reported
+        let total_rate: u64 = reported
             .iter()
             .filter(|(unit, _)| contract.unit(**unit).parent.is_none())
             .map(|(_, rate)| rate)
             .sum();
-        let is_full = is_full(all, bus_rights.carries);
+        let is_full = is_full(total_rate, bus_rights.carries);
         let mut uses = BTreeMap::new();
         for unit in contract.held() {
             let outermost = contract.unit(unit).parent.is_none();
             if !outermost && contract.unit(unit).limit[Resource::Bus].is_none() {
                 continue;
             }
-            let gangs = of_gangs.get(&unit);
+            let gangs = gangs_of.get(&unit);
             let waits = self.accounts.get(&unit).is_some_and(|account| account.waits);
-            let counted = gangs.map(|(bytes, _)| rate(*bytes, span));
-            let (used, got) = match (reported.get(&unit), counted) {
-                (Some(reported), Some(counted)) => (counted.max(*reported), counted),
-                (Some(known), None) => (*known, *known),
-                (None, Some(known)) => (known, known),
+            let gangs_rate = gangs.map(|(bytes, _)| rate(*bytes, span));
+            let (used, counted) = match (reported.get(&unit), gangs_rate) {
+                (Some(reported), Some(gangs_rate)) => (gangs_rate.max(*reported), gangs_rate),
+                (Some(reported), None) => (*reported, *reported),
+                (None, Some(gangs_rate)) => (gangs_rate, gangs_rate),
                 (None, None) if waits => (0, 0),
                 (None, None) => {
-                    // It sleeps, or is not measured.
+                    // The unit sleeps, or is not measured.
                     if self.accounts.contains_key(&unit) {
                         uses.insert(unit, QuantumUse::default());
                     }
@@ -402,30 +409,31 @@ impl BusAccounts {
             };
             let own = bus_rights.entitled(unit).min(bus_rights.most(unit).unwrap_or(u64::MAX));
             let due = match gangs {
-                // Others do not owe it what its own most withholds.
+                // A unit that waits for others keeps its due. A unit that waits because of its own most is owed nothing for it.
                 _ if waits => match self.accounts.get(&unit) {
-                    Some(Account { why: Reason::YieldsTheBus { .. }, due, .. }) => *due,
+                    Some(Account { because: Reason::YieldsTheBus { .. }, due, .. }) => *due,
                     _ => 0,
                 },
                 Some((_, gangs)) => {
                     let wants: Vec<ThreadSet> = gangs.iter().map(|ran| ran.wants).collect();
-                    let part = part_of(WHOLE, own, bus_rights.carries);
-                    let on_own = queue::on_own_bus(&wants, part);
-                    let bytes = on_own.iter().zip(gangs).map(|(own, ran)| {
-                        part_of(part_of(bus_rights.carries, *own, WHOLE), ran.span_ns, 1_000_000_000)
+                    // What they would have transferred on a private bus, each in the time for which it ran.
+                    let private_part = part_of(WHOLE, own, bus_rights.carries);
+                    let private_rates = queue::private_bus_rates(&wants, private_part);
+                    let bytes = private_rates.iter().zip(gangs).map(|(rate, ran)| {
+                        part_of(part_of(bus_rights.carries, *rate, WHOLE), ran.span_ns, 1_000_000_000)
                     });
                     part_of(rate(bytes.sum(), span), 100 - TOLERATED_PERCENT, 100)
                 }
                 None if is_full && used < own => part_of(own, 100 - TOLERATED_PERCENT, 100),
                 None => used,
             };
-            uses.insert(unit, QuantumUse { used, got, due: due.min(own) });
+            uses.insert(unit, QuantumUse { used, counted, due: due.min(own) });
         }
         uses
     }
 
-    /// Enters a unit's quantum into its account.
-    fn enter(&mut self, bus_rights: BusRights<'_>, unit: UnitId, quantum: QuantumUse, span: Time) {
+    /// Enters a quantum in a unit's account: the amount that it is owed, and its tokens.
+    fn enter_quantum(&mut self, bus_rights: BusRights<'_>, unit: UnitId, quantum: QuantumUse, span: Time) {
         let bytes = |rate: u64| bytes(rate, span);
         let account = self.accounts.entry(unit).or_insert(Account::NEW);
         if quantum.due > 0 {
@@ -435,11 +443,11 @@ impl BusAccounts {
             account.used = quantum.used;
         }
         if quantum.due == 0 && quantum.used == 0 {
-            // Debt to a sleeping unit decays: it no longer misses what it was owed before.
+            // What is owed to a sleeping unit decays, since a unit without demand misses nothing.
             account.owed /= 2;
         } else {
             let kept = bytes(account.due).saturating_mul(KEPT_QUANTA);
-            let change = bytes(quantum.due).saturating_sub(bytes(quantum.got));
+            let change = bytes(quantum.due).saturating_sub(bytes(quantum.counted));
             account.owed = account.owed.saturating_add(change).clamp(-kept, kept);
         }
         account.tokens = match bus_rights.most(unit) {
@@ -451,53 +459,58 @@ impl BusAccounts {
         };
     }
 
-    /// A unit whose demands need a probe without the units that fill the bus.
-    fn probe(&mut self, bus_rights: BusRights<'_>) -> Option<UnitId> {
+    /// The outermost unit to probe, if one is due: its demands are then measured while the units that fill the bus yield to it.
+    fn unit_to_probe(&mut self, bus_rights: BusRights<'_>) -> Option<UnitId> {
         let contract = bus_rights.input.contract;
         let is_due = |demand: &Demand| {
-            let to = outermost(contract, demand.unit);
+            let unit = outermost(contract, demand.unit);
             let (own, used) =
-                (bus_rights.entitled(to), self.accounts.get(&to).map_or(0, |account| account.used));
-            demand.hidden >= LOOK_QUANTA && used <= own && used >= own / LOOK_PART
+                (bus_rights.entitled(unit), self.accounts.get(&unit).map_or(0, |account| account.used));
+            demand.full_quanta >= PROBE_QUANTA && used <= own && used >= own / PROBE_PART
         };
-        let to = outermost(contract, self.demands.values().find(|demand| is_due(demand))?.unit);
-        // Its other gangs are measured in the same quantum, if they run.
-        let same_unit = |demand: &&mut Demand| outermost(contract, demand.unit) == to;
-        self.demands.values_mut().filter(same_unit).for_each(|demand| demand.hidden = 0);
-        Some(to)
+        let unit = outermost(contract, self.demands.values().find(|demand| is_due(demand))?.unit);
+        // The unit's other gangs are measured in the same quantum, if they run.
+        let is_same_unit = |demand: &&mut Demand| outermost(contract, demand.unit) == unit;
+        self.demands.values_mut().filter(is_same_unit).for_each(|demand| demand.full_quanta = 0);
+        Some(unit)
     }
 
-    /// The units that yield, each with the unit that it yields to.
-    fn yields(&mut self, bus_rights: BusRights<'_>, gangs: bool) -> BTreeMap<UnitId, UnitId> {
+    /// The units that yield in the next quantum, each with the unit that it yields to. `gangs`: gangs can be stopped.
+    fn choose_yielding(&mut self, bus_rights: BusRights<'_>, gangs: bool) -> BTreeMap<UnitId, UnitId> {
         let contract = bus_rights.input.contract;
         let is_outermost = |unit: UnitId| contract.unit(unit).parent.is_none();
         let due = |account: &Account| bytes(account.due, contract.machine.gangs.quantum_ns);
         let can_yield = |(unit, account): &(&UnitId, &Account)| {
-            let takes = account.used > bus_rights.entitled(**unit);
-            is_outermost(**unit) && takes && account.in_a_row < KEPT_QUANTA
+            let exceeds_entitlement = account.used > bus_rights.entitled(**unit);
+            is_outermost(**unit) && exceeds_entitlement && account.quanta_waited < KEPT_QUANTA
         };
-        let needy = |(unit, account): (&UnitId, &Account)| {
-            let is_modest = is_outermost(*unit) && account.used <= bus_rights.entitled(*unit);
-            let is_needy = account.owed > due(account) / PATIENCE_PART && account.due > 0;
-            (is_modest && is_needy).then_some((account.owed, *unit, account.owed >= due(account)))
+        // Units within their entitlement that are owed too much: the amount, the unit, and whether it is a whole quantum's due.
+        let creditor = |(unit, account): (&UnitId, &Account)| {
+            let is_within_entitlement = is_outermost(*unit) && account.used <= bus_rights.entitled(*unit);
+            let is_owed = account.owed > due(account) / PATIENCE_PART && account.due > 0;
+            let is_owed_quantum = account.owed >= due(account);
+            (is_within_entitlement && is_owed).then_some((account.owed, *unit, is_owed_quantum))
         };
-        let neediest = self.accounts.iter().filter_map(needy).max();
-        if let Some((_, to, waits_long)) = neediest {
-            let others = self.accounts.iter().filter(can_yield);
-            let mut ahead: Vec<(i64, UnitId)> = others
+        let largest_creditor = self.accounts.iter().filter_map(creditor).max();
+        if let Some((_, to, is_owed_quantum)) = largest_creditor {
+            // The unit furthest ahead comes first: the one that is owed the least, relative to its due.
+            let candidates = self.accounts.iter().filter(can_yield);
+            let mut yielding: Vec<(i64, UnitId)> = candidates
                 .map(|(unit, account)| (account.owed.saturating_mul(100) / due(account).max(1), *unit))
                 .collect();
-            ahead.sort_unstable();
-            ahead.truncate(if waits_long { ahead.len() } else { 1 });
-            if !ahead.is_empty() {
-                return ahead.into_iter().map(|(_, unit)| (unit, to)).collect();
+            yielding.sort_unstable();
+            yielding.truncate(if is_owed_quantum { yielding.len() } else { 1 });
+            if !yielding.is_empty() {
+                return yielding.into_iter().map(|(_, unit)| (unit, to)).collect();
             }
         }
-        let Some(to) = gangs.then(|| self.probe(bus_rights)).flatten() else { return BTreeMap::new() };
+        let to_probe = gangs.then(|| self.unit_to_probe(bus_rights)).flatten();
+        let Some(to) = to_probe else { return BTreeMap::new() };
         self.accounts.iter().filter(can_yield).map(|(unit, _)| (*unit, to)).collect()
     }
 
-    /// Decides which units are throttled, and which wait.
+    /// Decides which units yield, and how: by throttling in the processor, or by letting their gangs wait. `gangs`: gangs can be
+    /// stopped.
     fn decide(
         &mut self,
         bus_rights: BusRights<'_>,
@@ -507,12 +520,13 @@ impl BusAccounts {
     ) {
         let contract = bus_rights.input.contract;
         let is_outermost = |unit: UnitId| contract.unit(unit).parent.is_none();
-        let to_yield = self.yields(bus_rights, gangs);
+        let yielding = self.choose_yielding(bus_rights, gangs);
         for (unit, account) in &mut self.accounts {
             let own = bus_rights.entitled(*unit);
-            let yields_to = to_yield.get(unit).copied();
-            let most = bus_rights.most(*unit).filter(|_| account.tokens < 0);
-            let yields = match (most, yields_to) {
+            let yields_to = yielding.get(unit).copied();
+            let exceeded_most = bus_rights.most(*unit).filter(|_| account.tokens < 0);
+            // The rate to which the unit must fall, and the reason; `None`: it does not yield.
+            let target = match (exceeded_most, yields_to) {
                 (Some(most), to) => {
                     Some((most.min(to.map_or(u64::MAX, |_| own)), Reason::MostOfTheBus { most }))
                 }
@@ -520,26 +534,26 @@ impl BusAccounts {
                 (None, None) => None,
             };
             let before = account.percent;
-            account.waits = match (throttle.filter(|_| is_outermost(*unit)), yields) {
-                (None, yields) => gangs && yields.is_some(),
+            account.waits = match (throttle.filter(|_| is_outermost(*unit)), target) {
+                (None, target) => gangs && target.is_some(),
                 (Some(throttle), None) => {
                     account.percent = account.percent.saturating_add(throttle.step.max(1)).min(100);
                     false
                 }
-                (Some(throttle), Some((should, _))) => {
-                    let by_use = part_of(before.into(), should, account.used.max(1));
+                (Some(throttle), Some((target_rate, _))) => {
+                    let in_proportion = part_of(before.into(), target_rate, account.used.max(1));
                     let step = throttle.step.max(1);
                     // Lower it by at least one step: throttle percentages are known to be inaccurate.
-                    let next = u32::try_from(by_use).unwrap_or(100).min(before.saturating_sub(step));
+                    let next = u32::try_from(in_proportion).unwrap_or(100).min(before.saturating_sub(step));
                     account.percent = (next / step * step).max(throttle.least).min(before);
-                    gangs && account.percent == before && account.used > should
+                    gangs && account.percent == before && account.used > target_rate
                 }
             };
-            account.in_a_row = if account.waits { account.in_a_row + 1 } else { 0 };
-            account.why = yields.map_or(Reason::BusIsLeft, |(_, why)| why);
+            account.quanta_waited = if account.waits { account.quanta_waited + 1 } else { 0 };
+            account.because = target.map_or(Reason::BusIsLeft, |(_, because)| because);
             if account.percent != before {
                 let action = BusOrder::Throttle { unit: *unit, percent: account.percent };
-                orders.push(Step { action, reason: account.why });
+                orders.push(Step { action, reason: account.because });
             }
         }
     }

@@ -89,7 +89,7 @@ impl World {
             })
             .collect();
         let sets: Vec<ThreadSet> = runs.iter().map(|(_, set)| *set).collect();
-        let parts = queue::on_own_bus(&sets, WHOLE);
+        let parts = queue::private_bus_rates(&sets, WHOLE);
         let ran = |((unit, wants), part): (&(UnitId, ThreadSet), u64)| {
             // The processor's throttle lets through twice its percentage.
             let percent = u64::from(*self.percent.get(unit).unwrap_or(&100) * 2).min(100);
@@ -248,7 +248,7 @@ fn a_sleeping_unit_accumulates_no_debt() {
 
 /// A demand that a full bus hides is remembered. When it falls, that shows as soon as the bus is not full.
 #[test]
-fn what_a_full_bus_hides_is_remembered() {
+fn a_demand_hidden_by_a_full_bus_is_remembered() {
     let mut hidden = World::new(&[(2, 25), (6, 95)]);
     hidden.hides = true;
     // It was never measured without a full bus: it is probed after fifty quanta.
@@ -280,7 +280,7 @@ fn a_sub_units_limit() {
 }
 
 #[test]
-fn what_is_not_lent_or_not_borrowed_stays_unused() {
+fn bandwidth_that_is_not_lent_or_not_borrowed_stays_unused() {
     for change in [
         |contract: &mut Contract| contract.units[A.index()].lend.bus = Permission::No,
         |contract: &mut Contract| contract.units[B.index()].borrow.bus = Permission::No,
@@ -375,7 +375,7 @@ proptest! {
     /// For any units: those that want no more than their entitlement get it, and never wait; the others get at least 65 % of
     /// their due, and wait for at most [`KEPT_QUANTA`] quanta in a row.
     #[test]
-    fn all_have_what_they_are_due(units in proptest::collection::vec((1u32..5, 1u64..=100), 2..5)) {
+    fn every_unit_gets_its_due(units in proptest::collection::vec((1u32..5, 1u64..=100), 2..5)) {
         let mut world = World::new(&units);
         world.quanta(200);
         prop_assert!(world.longest <= KEPT_QUANTA as u64, "{}", world.longest);

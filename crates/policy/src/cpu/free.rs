@@ -1,21 +1,25 @@
-//! Free CPUs, and which of them is nearest to the CPUs that a unit has.
+//! Free CPUs, and the search for the free CPU nearest to the CPUs that a unit already has.
 //!
-//! Problem: a unit takes free CPUs one at a time, each the closest to all that it has so far. Summing distances over all pairs
-//! of free and own CPUs is too slow on thousands of CPUs.
+//! Problem: a unit takes free CPUs one at a time, each time the CPU with the smallest sum of distances to the unit's CPUs so
+//! far. Summing distances over all pairs of free and own CPUs is too slow on thousands of CPUs.
 //!
 //! Terms: the *distance* between two CPUs is [`Machine::distance`]: 1 in the same core, 2 in the same cache, 3 in the same
 //! node, 4 otherwise. The *nearness* of a free CPU is the number of own CPUs in its core, plus those in its cache, plus those
 //! in its node.
 //!
 //! Algorithm, in one pool: cores nest in caches, and caches in nodes, so the sum of distances to N own CPUs is 4N minus the
-//! nearness. The closest CPU has the greatest nearness, which takes three counters. Free CPUs are listed by pool and node.
-//! Nearness is at most three times the number of own CPUs in the node, which prunes nodes that cannot contain a nearer CPU.
+//! nearness. So the closest CPU is the one with the greatest nearness, which is read from three counters: own CPUs by core, by
+//! cache and by node. Free CPUs are listed by pool and node. A CPU's nearness is at most three times the number of own CPUs in
+//! its node, so that nodes with few own CPUs need not be searched once a nearer CPU is known.
+//!
+//! Example: a unit has two CPUs in a node, one of them in the same core as free CPU 1. CPU 1 has nearness 1 + 1 + 2 = 4, and
+//! the sum of its distances is 4 * 2 - 4 = 4: 1 to the CPU in its core, and 3 to the CPU elsewhere in the node.
 //!
 //! Algorithm, among pools: first the free CPUs in pools that the unit already uses, then one pool after the other, as chosen by
 //! [`PoolFit::choose`].
 //!
-//! Properties: ties go to the lowest CPU number. Exactly as many CPUs are taken as are free, in whatever pools. Taking one CPU
-//! scans at most the free CPUs of its pool, and usually those of one node.
+//! Properties: ties go to the lowest CPU number. A need goes unmet only if no CPU is free in any pool. Taking one CPU scans at
+//! most the free CPUs of its pool, and usually those of one node.
 //!
 //! Limit: assigning all CPUs of one very large pool is quadratic (8 million steps for 4,096 CPUs).
 //!
@@ -42,30 +46,30 @@ struct Spot {
     cache: usize,
     core: usize,
     pool: usize,
-    /// The index of its list of free CPUs.
+    /// The index in [`FreeCpus::lists`] of the list for its pool and node.
     list: usize,
 }
 
 /// Nearness of a spot. Among equals, the lowest CPU number compares greatest.
 type Nearness = (u32, Reverse<u32>);
 
-/// Position of a free CPU: its list, and its index there.
+/// Position of a free CPU: the index of a list, and the index in that list.
 type Position = (usize, usize);
 
-/// CPUs of the current unit in each socket, node, cache and core.
+/// How many CPUs the unit that is being served has in each socket, node, cache and core.
 #[derive(Debug)]
-struct Own {
+struct OwnCounts {
     sockets: Vec<u32>,
     nodes: Vec<u32>,
     caches: Vec<u32>,
     cores: Vec<u32>,
 }
 
-impl Own {
-    fn none(spots: &[Spot]) -> Own {
+impl OwnCounts {
+    fn none(spots: &[Spot]) -> OwnCounts {
         let zeros =
             |index: fn(&Spot) -> usize| vec![0; spots.iter().map(index).max().map_or(0, |max| max + 1)];
-        Own {
+        OwnCounts {
             sockets: zeros(|spot| spot.socket),
             nodes: zeros(|spot| spot.node),
             caches: zeros(|spot| spot.cache),
@@ -87,8 +91,8 @@ impl Own {
         self.cores[spot.core] -= 1;
     }
 
-    /// Nearness of a pool, judged by its first CPU.
-    fn near(&self, spot: &Spot) -> u32 {
+    /// The nearness of a pool, judged by its first CPU `spot`: own CPUs in that CPU's node, plus those in its socket.
+    fn pool_nearness(&self, spot: &Spot) -> u32 {
         self.nodes[spot.node] + self.sockets[spot.socket]
     }
 
@@ -117,7 +121,7 @@ pub(crate) struct FreeCpus {
     /// The first CPU of each pool.
     first: Vec<Spot>,
     fit: PoolFit,
-    own: Own,
+    own: OwnCounts,
 }
 
 impl FreeCpus {
@@ -131,6 +135,7 @@ impl FreeCpus {
     /// The free CPUs of a machine, by pool.
     pub(crate) fn in_pools(machine: &Machine, pools: &Pools, is_free: impl Fn(u32) -> bool) -> FreeCpus {
         let mut spots = spots(machine, pools);
+        // One list for each pair of a pool and a node that have CPUs in common.
         let mut cells: Vec<(usize, usize)> = spots.iter().map(|spot| (spot.pool, spot.node)).collect();
         cells.sort_unstable();
         cells.dedup();
@@ -144,15 +149,15 @@ impl FreeCpus {
                 free_cpus[spot.pool] += 1;
             }
         }
-        let from = |pool: usize| cells.partition_point(|cell| cell.0 < pool);
+        let first_list = |pool: usize| cells.partition_point(|cell| cell.0 < pool);
         let mut first: Vec<Spot> = spots.clone();
         first.sort_by_key(|spot| (spot.pool, spot.cpu));
         first.dedup_by_key(|spot| spot.pool);
         let nodes = first.iter().map(|spot| spot.node).collect();
         let sockets = first.iter().map(|spot| spot.socket).collect();
         FreeCpus {
-            own: Own::none(&spots),
-            pools: (0..free_cpus.len()).map(|pool| from(pool)..from(pool + 1)).collect(),
+            own: OwnCounts::none(&spots),
+            pools: (0..free_cpus.len()).map(|pool| first_list(pool)..first_list(pool + 1)).collect(),
             fit: PoolFit::new(free_cpus, surroundings(nodes, sockets)),
             spots,
             lists,
@@ -167,70 +172,71 @@ impl FreeCpus {
         }
     }
 
-    /// Takes up to `count` CPUs for a unit that has `own`, in the pools that it already uses, as close together as possible.
+    /// Takes up to `count` CPUs for a unit that has the CPUs `own`, in the pools of these CPUs, as close together as possible.
     pub(crate) fn take_in_own_pools(&mut self, own: &[u32], count: usize) -> Vec<u32> {
         let mut pools = self.pools_of(own);
-        let mut mine = self.serve(own);
+        let mut own_spots = self.serve(own);
         let mut taken = Vec::new();
         while taken.len() < count {
             pools.retain(|pool| self.fit.free(*pool) > 0);
-            let found = self.nearest(pools.iter().flat_map(|pool| self.pools[*pool].clone()));
-            let Some(spot) = found.map(|at| self.take(at)) else { break };
+            let position = self.nearest(pools.iter().flat_map(|pool| self.pools[*pool].clone()));
+            let Some(spot) = position.map(|position| self.take(position)) else { break };
             self.own.add(spot);
-            mine.push(spot);
+            own_spots.push(spot);
             taken.push(spot.cpu);
         }
-        self.unserve(&mine);
+        self.stop_serving(&own_spots);
         taken
     }
 
-    /// Takes up to `count` CPUs for a unit that has `own`, in pools that it does not use yet, and records it there. Within a
-    /// pool it takes CPUs as close together as possible. A unit without CPUs starts by best fit: in the node with the fewest
-    /// free CPUs that suffice, else in the one with the most. Returns fewer CPUs if fewer are free.
+    /// Takes up to `count` CPUs for a unit that has the CPUs `own`, in pools chosen by [`PoolFit::choose`], and records that the
+    /// unit uses these pools. Within a pool it takes CPUs as close together as possible. A unit without CPUs starts by best fit:
+    /// in the node with the fewest free CPUs that suffice, else in the node with the most. Returns fewer CPUs if fewer are free.
     pub(crate) fn take_in_pools(&mut self, own: &[u32], count: usize) -> Vec<u32> {
-        let mut mine = self.serve(own);
+        let mut own_spots = self.serve(own);
         let mut taken = Vec::new();
         while taken.len() < count {
             let need = count - taken.len();
-            let near = |pool: usize| self.own.near(&self.first[pool]);
-            let Some(pool) = self.fit.choose(need, (!mine.is_empty()).then_some(near)) else { break };
+            let near = |pool: usize| self.own.pool_nearness(&self.first[pool]);
+            let Some(pool) = self.fit.choose(need, (!own_spots.is_empty()).then_some(near)) else { break };
             self.fit.enter(pool);
             let lists = self.pools[pool].clone();
             for _ in 0..need.min(self.fit.free(pool)) {
-                let found = match mine.is_empty() {
-                    true => self.lowest_in(self.roomiest(lists.clone(), need)),
+                let position = match own_spots.is_empty() {
+                    true => self.best_fit(lists.clone(), need).and_then(|list| self.lowest_in(list)),
                     false => self.nearest(lists.clone()),
                 };
-                let Some(spot) = found.map(|at| self.take(at)) else { break };
+                let Some(spot) = position.map(|position| self.take(position)) else { break };
                 self.own.add(spot);
-                mine.push(spot);
+                own_spots.push(spot);
                 taken.push(spot.cpu);
             }
         }
-        self.unserve(&mine);
+        self.stop_serving(&own_spots);
         taken
     }
 
-    /// Takes the free CPU nearest to `own`; the lowest one if `own` is empty.
+    /// Takes the free CPU nearest to the CPUs `own`, in any pool; the lowest free CPU if `own` is empty.
     pub(crate) fn take_nearest(&mut self, own: &[u32]) -> Option<u32> {
-        let mine = self.serve(own);
-        let taken = self.nearest(0..self.lists.len()).map(|at| self.take(at).cpu);
-        self.unserve(&mine);
+        let own_spots = self.serve(own);
+        let taken = self.nearest(0..self.lists.len()).map(|position| self.take(position).cpu);
+        self.stop_serving(&own_spots);
         taken
     }
 
-    /// Counts the CPUs of the unit that is served next.
+    /// Begins to serve a unit: enters its CPUs in the counters. Returns their spots, for [`FreeCpus::stop_serving`].
     fn serve(&mut self, own: &[u32]) -> Vec<Spot> {
-        let mine: Vec<Spot> = own.iter().filter_map(|cpu| self.spot(*cpu)).collect();
-        for spot in &mine {
+        let own_spots: Vec<Spot> = own.iter().filter_map(|cpu| self.spot(*cpu)).collect();
+        for spot in &own_spots {
             self.own.add(*spot);
         }
-        mine
+        own_spots
     }
 
-    /// Uncounts them: cheaper than clearing the counters of thousands of cores for each unit.
-    fn unserve(&mut self, mine: &[Spot]) {
-        for spot in mine {
+    /// Removes the served unit's CPUs from the counters, those that it took included. This is cheaper than clearing the
+    /// counters of thousands of cores for each unit.
+    fn stop_serving(&mut self, own_spots: &[Spot]) {
+        for spot in own_spots {
             self.own.sub(*spot);
         }
     }
@@ -239,7 +245,7 @@ impl FreeCpus {
         self.spots.binary_search_by_key(&cpu, |spot| spot.cpu).ok().map(|at| self.spots[at])
     }
 
-    /// The pools that contain these CPUs.
+    /// The pools that contain these CPUs, ascending and without duplicates.
     fn pools_of(&self, cpus: &[u32]) -> Vec<usize> {
         let mut pools: Vec<usize> =
             cpus.iter().filter_map(|cpu| self.spot(*cpu)).map(|spot| spot.pool).collect();
@@ -248,44 +254,48 @@ impl FreeCpus {
         pools
     }
 
-    fn take(&mut self, (list, at): Position) -> Spot {
-        let spot = self.lists[list].free.swap_remove(at);
+    /// Removes a CPU from its list of free CPUs.
+    fn take(&mut self, (list, index): Position) -> Spot {
+        let spot = self.lists[list].free.swap_remove(index);
         self.fit.take(spot.pool);
         spot
     }
 
-    /// The lists that are not empty.
-    fn open(&self, lists: impl Iterator<Item = usize> + Clone) -> impl Iterator<Item = usize> + Clone {
+    /// Of these lists, those with free CPUs.
+    fn non_empty(&self, lists: impl Iterator<Item = usize> + Clone) -> impl Iterator<Item = usize> + Clone {
         lists.filter(|list| !self.lists[*list].free.is_empty())
     }
 
     /// The position of the nearest free CPU in these lists.
     fn nearest(&self, lists: impl Iterator<Item = usize> + Clone) -> Option<Position> {
-        let own = |list: usize| self.own.nodes[self.lists[list].node];
-        // Start with the node with most own CPUs: its result prunes most of the others.
-        let first = self.open(lists.clone()).max_by_key(|list| own(*list))?;
-        let (mut best, mut at) = self.nearest_in(first)?;
-        for list in self.open(lists).filter(|list| *list != first) {
-            if 3 * own(list) >= best.0
+        let own_in_node = |list: usize| self.own.nodes[self.lists[list].node];
+        // Start in the node with the most own CPUs: the CPU found there rules out most other nodes.
+        let first = self.non_empty(lists.clone()).max_by_key(|list| own_in_node(*list))?;
+        let (mut best, mut best_position) = self.nearest_in(first)?;
+        for list in self.non_empty(lists).filter(|list| *list != first) {
+            let nearness_max = 3 * own_in_node(list);
+            if nearness_max >= best.0
                 && let Some((nearness, position)) = self.nearest_in(list)
                 && nearness > best
             {
-                (best, at) = (nearness, position);
+                (best, best_position) = (nearness, position);
             }
         }
-        Some(at)
+        Some(best_position)
     }
 
+    /// The nearest free CPU in one list; `None` if the list is empty.
     fn nearest_in(&self, list: usize) -> Option<(Nearness, Position)> {
         let ranked = self.lists[list].free.iter().enumerate();
-        let ranked = ranked.map(|(at, spot)| (self.own.nearness(spot), (list, at)));
+        let ranked = ranked.map(|(index, spot)| (self.own.nearness(spot), (list, index)));
         ranked.max_by_key(|(nearness, _)| *nearness)
     }
 
-    /// Best fit: the list in which a unit without CPUs starts.
-    fn roomiest(&self, lists: Range<usize>, need: usize) -> Option<usize> {
+    /// Best fit: the list in which a unit without CPUs starts. It is the list with the fewest free CPUs that suffice for
+    /// `need`, or else the list with the most; ties go to the list with the lowest free CPU.
+    fn best_fit(&self, lists: Range<usize>, need: usize) -> Option<usize> {
         let lowest = |list: usize| self.lists[list].free.iter().map(|spot| spot.cpu).min();
-        self.open(lists).min_by_key(|list| {
+        self.non_empty(lists).min_by_key(|list| {
             let free_cpus = self.lists[*list].free.len();
             (
                 free_cpus < need,
@@ -295,30 +305,32 @@ impl FreeCpus {
         })
     }
 
-    fn lowest_in(&self, list: Option<usize>) -> Option<Position> {
-        let spots = self.lists[list?].free.iter().enumerate();
-        Some((list?, spots.min_by_key(|(_, spot)| spot.cpu)?.0))
+    /// The position of the lowest free CPU in a list; `None` if the list is empty.
+    fn lowest_in(&self, list: usize) -> Option<Position> {
+        let spots = self.lists[list].free.iter().enumerate();
+        Some((list, spots.min_by_key(|(_, spot)| spot.cpu)?.0))
     }
 }
 
-/// The position of every CPU of a machine; `list` is filled in later.
+/// The spot of every CPU of a machine, ascending by CPU; `list` is filled in later.
 fn spots(machine: &Machine, pools: &Pools) -> Vec<Spot> {
     let (sockets, nodes) = (ranks(machine, |cpu| cpu.socket), ranks(machine, |cpu| cpu.node));
     let (caches, cores) = (ranks(machine, |cpu| cpu.cache), ranks(machine, |cpu| cpu.core));
     let pool = pools.by_cpu();
-    let spot = |(at, cpu): (usize, &Cpu)| Spot {
+    let spot = |(index, cpu): (usize, &Cpu)| Spot {
         cpu: cpu.id,
-        socket: sockets[at],
-        node: nodes[at],
-        cache: caches[at],
-        core: cores[at],
+        socket: sockets[index],
+        node: nodes[index],
+        cache: caches[index],
+        core: cores[index],
         pool: pool.get(&cpu.id).copied().unwrap_or(0),
         list: 0,
     };
     machine.cpus.iter().enumerate().map(spot).collect()
 }
 
-/// Renumbers a property of CPUs densely from 0: a machine's own numbers may have gaps.
+/// For each CPU, the rank of its socket, node, cache or core (the `property`) among those of the machine: dense numbers from 0,
+/// since the machine's own numbers may have gaps.
 fn ranks(machine: &Machine, property: fn(&Cpu) -> u32) -> Vec<usize> {
     let mut known: Vec<u32> = machine.cpus.iter().map(property).collect();
     known.sort_unstable();

@@ -1,31 +1,36 @@
 //! Loans of idle CPUs, and their call-back.
 //!
 //! Problem: a unit that does not use its CPUs should lend them, and must get them back within the contract's call-back time
-//! when it needs them. Under the `kernel` backend the scheduler does that at every switch, without this module: see `loan_of` in
-//! dispatch/src/choice.h.
+//! when it needs them. Under the `kernel` backend the scheduler lends and calls back at every switch, without this module: see
+//! `loan_of` in dispatch/src/choice.h.
 //!
-//! Terms: a unit *wants* as many CPUs as it has runnable threads, or as many as it used recently if that is more. A peak of
-//! demand is remembered for [`SETTLE_NS`] (hysteresis), so that a pause between two commands lends nothing. A unit *holds* what
-//! it owns, minus what it lends, plus what it borrows.
+//! Terms: a unit *wants* as many CPUs as it has runnable threads, or as many as it used since the previous sample if that is
+//! more. Its *settled* want falls only after demand was lower for [`SETTLE_NS`] (hysteresis), so that a pause between two
+//! commands lends nothing. A unit *keeps* the CPUs that it owns and does not lend. It *holds* these and the CPUs that it
+//! borrows.
 //!
 //! Algorithm, at each step:
 //! 1. End loans whose CPU changed its owner, and loans beyond what a unit may currently lend or borrow.
-//! 2. Call back what each owner wants beyond what it kept.
-//! 3. Return what each borrower holds beyond what it wants.
-//! 4. Lend each idle CPU to a unit that may borrow and wants more than it holds. The lender's siblings come first: an idle
-//!    unit's share stays within the family. Ties go to the unit that holds the least relative to its entitlement. Past net
-//!    lending ([`crate::credits`]) counts as if the unit held less: one CPU for each CPU lent for one rotation.
-//! 5. At a rotation, move at most one loan, from the borrower that holds the most relative to its entitlement to a waiting unit
+//! 2. For each owner that wants more CPUs than it kept, call back as many lent CPUs as it lacks.
+//! 3. For each borrower that holds more CPUs than it wants, return as many borrowed CPUs as it has too many.
+//! 4. At a rotation, move at most one loan, from the borrower that holds the most relative to its entitlement to a waiting unit
 //!    that holds less.
+//! 5. Lend each idle CPU to a unit that may borrow and wants more than it holds. The lender's siblings come first: tickets of an
+//!    idle unit raise the value of its siblings' tickets. Among equally close units, the one that holds the least relative to
+//!    its entitlement comes first. Past net lending ([`crate::credits`]) counts as if the unit held less: one CPU less for each
+//!    CPU that it lent for one rotation.
+//!
+//! Example: A is entitled to 2 CPUs and holds 2, B is entitled to 1 and holds 2. An idle CPU goes to A, since 2/2 < 2/1. If A
+//! also has a credit of one CPU for one rotation, it counts as holding 1, and even comes before a unit with 2 of 3 CPUs.
 //!
 //! Properties:
-//! - Only CPUs that no task of the owner waits for are lent. Lender and borrower know of a loan at every step.
+//! - Only CPUs that no task of the owner waits for are lent. Lender and borrower of each loan are known at every step.
 //! - A unit that may not lend or borrow never does. No unit borrows beyond its limit. No unit lends or borrows more than the
 //!   amount in its contract, rounded down to whole CPUs.
 //! - The numbers of CPUs that each unit owns, lends and borrows are counted once and then maintained. A step costs one visit to
 //!   each loan and unit, and each new loan one lookup of the next waiter.
 //!
-//! Limit: a step sees samples. A burst between two of them shows only as CPU time used.
+//! Limit: demand is known from samples only. A burst between two samples shows only as CPU time used.
 //!
 //! Source: seed 000, section 3.1 (idle CPUs lent, revoked at the next 10 ms tick); seed 004, section 5.2 (inactive tickets
 //! raise the value of their siblings').
@@ -44,7 +49,7 @@ use crate::rights::limits;
 use crate::snapshot::Means;
 use crate::time::{MS, Time};
 
-/// How long a peak of demand is remembered: shorter pauses lend nothing.
+/// How long demand must stay lower before CPUs are lent: shorter pauses lend nothing.
 pub const SETTLE_NS: Time = 50 * MS;
 
 /// A CPU on loan.
@@ -59,47 +64,46 @@ pub(crate) struct Loan {
 pub(crate) struct Want {
     /// In the latest snapshot.
     pub(crate) now: u32,
-    /// The largest want of the last [`SETTLE_NS`].
+    /// The number to lend and borrow by. It rises at once, and falls after demand was lower for [`SETTLE_NS`].
     pub(crate) settled: u32,
     /// When demand was last as high as `settled`.
-    seen_at: Time,
-    /// When demand was last met by the CPUs it kept: the start of a call-back's latency.
-    content_at: Time,
-    /// When demand was last above the present `settled`.
-    sank_at: Time,
+    reached_at: Time,
+    /// When the CPUs that the unit kept last met its demand: a call-back's latency counts from here.
+    met_at: Time,
+    /// When demand was last higher than `settled` is now: since then, CPUs are idle.
+    higher_until: Time,
 }
 
 impl Want {
     /// The demand of a new unit: one CPU until it is sampled, since it came to run something.
     pub(crate) fn of_newcomer(now: Time) -> Self {
-        Want { now: 1, settled: 1, seen_at: now, content_at: now, sank_at: now }
+        Want { now: 1, settled: 1, reached_at: now, met_at: now, higher_until: now }
     }
 
-    /// The demand of the common parts: none.
+    /// The demand of a common part (`shared`), which never wants a CPU.
     pub(crate) fn of_common_part(now: Time) -> Self {
-        Want { sank_at: now, ..Want::default() }
+        Want { higher_until: now, ..Want::default() }
     }
 
-    /// Adds a sample.
-    pub(crate) fn sample(&mut self, now: Time, wants: u32) {
-        if wants >= self.settled || now.saturating_sub(self.seen_at) >= SETTLE_NS {
-            if wants < self.settled {
-                self.sank_at = self.seen_at;
+    /// Adds a sample of demand, in CPUs.
+    pub(crate) fn sample(&mut self, now: Time, demand: u32) {
+        if demand >= self.settled || now.saturating_sub(self.reached_at) >= SETTLE_NS {
+            if demand < self.settled {
+                self.higher_until = self.reached_at;
             }
-            self.settled = wants;
-            self.seen_at = now;
+            self.settled = demand;
+            self.reached_at = now;
         }
-        self.now = wants;
+        self.now = demand;
     }
 }
 
-/// Whether any of a unit's idle CPUs may be lent. CPUs that no unit is entitled to belong to the common parts, which lend them
-/// to any unit.
+/// Whether a unit may lend idle CPUs. The common parts own the CPUs that no unit is entitled to, and always lend them.
 pub fn lends(contract: &Contract, unit: UnitId) -> bool {
     contract.machine.scheme == Scheme::Isolate && (unit.is_common() || contract.unit(unit).lend.cpu.allows())
 }
 
-/// Whether a unit may borrow idle CPUs of others.
+/// Whether a unit may borrow idle CPUs of other units.
 pub fn borrows(contract: &Contract, unit: UnitId) -> bool {
     contract.machine.scheme == Scheme::Isolate && contract.unit(unit).borrow.cpu.allows()
 }
@@ -109,9 +113,9 @@ pub fn borrows(contract: &Contract, unit: UnitId) -> bool {
 pub struct NotHeld {
     /// The unit whose contract has the amount.
     pub unit: UnitId,
-    /// Which side of a loan it limits.
+    /// Whether the amount limits what the unit lends or what it borrows.
     pub side: Side,
-    /// Why.
+    /// Why the backend cannot enforce the amount.
     pub why: WhyNot,
 }
 
@@ -142,9 +146,9 @@ pub fn not_held(contract: &Contract, means: Means, cpus: usize) -> Vec<NotHeld> 
     if contract.machine.scheme != Scheme::Isolate || !holds_cpus {
         return Vec::new();
     }
-    let tops = contract.children(None).count();
-    let partitioned = partitions(contract, means, tops, cpus);
-    let whole = cpus as u64 * MILLIONTH;
+    let top_level_units = contract.children(None).count();
+    let partitioned = partitions(contract, means, top_level_units, cpus);
+    let machine_micro = cpus as u64 * MILLIONTH;
     let why = |id: UnitId, side: Side| {
         let unit = contract.unit(id);
         let permission = match side {
@@ -152,29 +156,30 @@ pub fn not_held(contract: &Contract, means: Means, cpus: usize) -> Vec<NotHeld> 
             Side::Borrow => unit.borrow.cpu,
         };
         let amount = permission.amount().filter(|_| permission.allows())?;
-        // Plans lend between top-level units where weights divide CPUs inside them, otherwise between all units.
-        let by_plans = partitioned && (!means.weights || unit.parent.is_none());
+        // Plans lend CPUs between all units; but if weights divide the CPUs inside top-level units, between these alone.
+        let lent_by_plans = partitioned && (!means.weights || unit.parent.is_none());
         match side {
             _ if means.switches => Some(WhyNot::EverySwitch),
-            Side::Borrow if !by_plans && means.caps => None,
-            _ if !by_plans => Some(WhyNot::Shared),
-            // A percentage to lend is of the CPUs that the unit owns, which are at most the machine's.
-            _ => (amount.of(whole) < MILLIONTH).then_some(WhyNot::LessThanACpu),
+            Side::Borrow if !lent_by_plans && means.caps => None,
+            _ if !lent_by_plans => Some(WhyNot::Shared),
+            // A percentage to lend is of the CPUs that the unit owns. It is reported only if it would be less than a CPU even of
+            // the whole machine.
+            _ => (amount.of(machine_micro) < MILLIONTH).then_some(WhyNot::LessThanACpu),
         }
     };
     let sides = |unit: UnitId| [Side::Lend, Side::Borrow].map(|side| (unit, side));
-    let found = |(unit, side): (UnitId, Side)| why(unit, side).map(|why| NotHeld { unit, side, why });
-    contract.held().flat_map(sides).filter_map(found).collect()
+    let not_held = |(unit, side): (UnitId, Side)| why(unit, side).map(|why| NotHeld { unit, side, why });
+    contract.held().flat_map(sides).filter_map(not_held).collect()
 }
 
-/// The inputs and outputs of lending.
+/// One step of lending: the facts that it is decided from, and the wants, loans, counts and decisions that it changes.
 pub(crate) struct Market<'a> {
     pub(crate) contract: &'a Contract,
     pub(crate) now: Time,
     pub(crate) owners: &'a Owners,
-    /// Entitlements of the competing units, in millionths of a CPU.
+    /// The competing units' entitlements, in millionths of a CPU.
     pub(crate) claims: &'a BTreeMap<UnitId, u64>,
-    /// The most CPUs that a limited unit may hold.
+    /// The most CPUs that each unit with a limit may hold.
     pub(crate) limits: &'a BTreeMap<UnitId, usize>,
     pub(crate) wants: &'a mut BTreeMap<UnitId, Want>,
     pub(crate) loans: &'a mut BTreeMap<u32, Loan>,
@@ -200,24 +205,26 @@ impl Counts {
         }
     }
 
+    /// The CPUs that a unit owns and does not lend.
     fn kept(&self, unit: UnitId) -> usize {
         self.owned.get(unit) - self.lent.get(unit)
     }
 
+    /// The CPUs that a unit keeps or borrows.
     fn held(&self, unit: UnitId) -> usize {
         self.kept(unit) + self.borrowed.get(unit)
     }
 }
 
 impl Market<'_> {
-    /// Runs one step of the algorithm. `rotated`: CPUs were reassigned, or loans are due for redistribution.
-    pub(crate) fn settle(&mut self, rotated: bool) {
+    /// Runs one step of the algorithm. `redistributes`: CPUs were reassigned, or a rotation period has passed.
+    pub(crate) fn settle(&mut self, redistributes: bool) {
         self.end_orphans();
-        self.end_beyond();
+        self.end_excess();
         self.call_back();
-        self.give_back();
-        if rotated {
-            self.rebalance();
+        self.return_surplus();
+        if redistributes {
+            self.move_one_loan();
         }
         self.lend();
     }
@@ -230,12 +237,14 @@ impl Market<'_> {
         self.counts = Counts::of(self.owners, self.loans);
     }
 
+    /// Enters a loan and counts it.
     fn begin(&mut self, cpu: u32, loan: Loan) {
         self.loans.insert(cpu, loan);
         self.counts.lent.add(loan.lender);
         self.counts.borrowed.add(loan.borrower);
     }
 
+    /// Removes the loan of a CPU, if there is one, and counts it no more.
     fn end(&mut self, cpu: u32) {
         if let Some(loan) = self.loans.remove(&cpu) {
             self.counts.lent.sub(loan.lender);
@@ -247,8 +256,9 @@ impl Market<'_> {
         self.wants.get(&unit).copied().unwrap_or_default()
     }
 
+    /// Ends loans whose lender no longer owns the CPU, or whose borrower no longer competes.
     fn end_orphans(&mut self) {
-        let gone: Vec<(u32, Loan)> = self
+        let orphans: Vec<(u32, Loan)> = self
             .loans
             .iter()
             .filter(|(cpu, loan)| {
@@ -256,99 +266,99 @@ impl Market<'_> {
             })
             .map(|(cpu, loan)| (*cpu, *loan))
             .collect();
-        for (cpu, loan) in gone {
+        for (cpu, loan) in orphans {
             self.end(cpu);
             let reason = if self.owners.contains_key(&cpu) { Reason::TurnOver } else { Reason::CpuGone };
             self.steps.push(returned(cpu, loan, reason));
         }
     }
 
-    /// Ends loans beyond what units may lend or borrow: the contract or an entitlement may have changed.
-    fn end_beyond(&mut self) {
-        for (lender, theirs) in self.loans_by(|loan| loan.lender) {
-            let beyond = self.counts.lent.get(lender).saturating_sub(self.may_lend(lender));
-            self.end_some(theirs, beyond);
+    /// Ends loans beyond what units may lend or borrow: the contract or an entitlement may have changed since they began.
+    fn end_excess(&mut self) {
+        for (lender, loans) in self.loans_by(|loan| loan.lender) {
+            let excess = self.counts.lent.get(lender).saturating_sub(self.lend_max(lender));
+            self.end_first(loans, excess);
         }
-        for (borrower, theirs) in self.loans_by(|loan| loan.borrower) {
-            let beyond = self.counts.borrowed.get(borrower).saturating_sub(self.may_borrow(borrower));
-            self.end_some(theirs, beyond);
+        for (borrower, loans) in self.loans_by(|loan| loan.borrower) {
+            let excess = self.counts.borrowed.get(borrower).saturating_sub(self.borrow_max(borrower));
+            self.end_first(loans, excess);
         }
     }
 
-    fn end_some(&mut self, loans: Vec<(u32, Loan)>, count: usize) {
+    /// Ends the first `count` of these loans, since the contract does not allow them.
+    fn end_first(&mut self, loans: Vec<(u32, Loan)>, count: usize) {
         for (cpu, loan) in loans.into_iter().take(count) {
             self.end(cpu);
             self.steps.push(returned(cpu, loan, Reason::LoanLimit));
         }
     }
 
+    /// Calls back as many lent CPUs as each owner wants beyond what it kept, highest CPU first.
     fn call_back(&mut self) {
         let by_lender = self.loans_by(|loan| loan.lender);
         let lenders: Vec<UnitId> = self.claims.keys().copied().collect();
         for lender in lenders {
             let (want, kept) = (self.want(lender), self.counts.kept(lender));
-            let short = (want.now as usize).saturating_sub(kept);
+            let missing = (want.now as usize).saturating_sub(kept);
             let reason =
                 Reason::OwnerWants { runnable: want.now, kept: u32::try_from(kept).unwrap_or(u32::MAX) };
-            for (cpu, loan) in loans_of(&by_lender, lender).iter().take(short) {
+            for (cpu, loan) in loans_of(&by_lender, lender).iter().take(missing) {
                 self.end(*cpu);
-                let action = CpuDecision::CallBack {
-                    cpu: *cpu,
-                    lender,
-                    borrower: loan.borrower,
-                    since: want.content_at,
-                };
+                let action =
+                    CpuDecision::CallBack { cpu: *cpu, lender, borrower: loan.borrower, since: want.met_at };
                 self.steps.push(Step { action, reason });
             }
             if want.now as usize <= kept
                 && let Some(want) = self.wants.get_mut(&lender)
             {
-                want.content_at = self.now;
+                want.met_at = self.now;
             }
         }
     }
 
-    fn give_back(&mut self) {
-        for (borrower, theirs) in self.loans_by(|loan| loan.borrower) {
-            // Recomputed for each borrower: a CPU that one returned may count for another by now.
+    /// Returns as many borrowed CPUs as each borrower holds beyond what it wants, highest CPU first.
+    fn return_surplus(&mut self) {
+        for (borrower, loans) in self.loans_by(|loan| loan.borrower) {
+            // Computed for one borrower at a time: a CPU that an earlier borrower returned may belong to this one.
             let surplus = self.counts.held(borrower).saturating_sub(self.want(borrower).settled as usize);
-            for (cpu, loan) in theirs.into_iter().take(surplus) {
+            for (cpu, loan) in loans.into_iter().take(surplus) {
                 self.end(cpu);
                 self.steps.push(returned(cpu, loan, Reason::BorrowerIdle));
             }
         }
     }
 
-    /// The loans by lender or borrower, highest CPU first.
-    fn loans_by(&self, whose: impl Fn(&Loan) -> UnitId) -> BTreeMap<UnitId, Vec<(u32, Loan)>> {
-        let mut sorted: BTreeMap<UnitId, Vec<(u32, Loan)>> = BTreeMap::new();
+    /// The loans grouped by the unit that `unit_of` names: their lender or their borrower. Each group has the highest CPU first.
+    fn loans_by(&self, unit_of: impl Fn(&Loan) -> UnitId) -> BTreeMap<UnitId, Vec<(u32, Loan)>> {
+        let mut groups: BTreeMap<UnitId, Vec<(u32, Loan)>> = BTreeMap::new();
         for (cpu, loan) in self.loans.iter().rev() {
-            sorted.entry(whose(loan)).or_default().push((*cpu, *loan));
+            groups.entry(unit_of(loan)).or_default().push((*cpu, *loan));
         }
-        sorted
+        groups
     }
 
     /// Lends idle CPUs. One pass suffices: each loan leaves the lender fewer idle CPUs and the borrower less unmet demand, so
     /// that a CPU that was skipped would be skipped again.
     fn lend(&mut self) {
-        let mut waiting = Queues::of(self.contract, self.waiting());
-        if waiting.is_empty() {
+        let mut queues = Queues::of(self.contract, self.waiters());
+        if queues.is_empty() {
             return;
         }
         // Highest CPUs first, so that an owner's lowest CPUs keep its own cache contents longest.
         for (cpu, lender) in self.owners.iter().rev() {
-            if !self.idle(*cpu, *lender) {
+            if !self.can_lend(*cpu, *lender) {
                 continue;
             }
             // An owner with idle CPUs has no unmet demand, so it is not among the waiters.
-            let now = |unit| self.waits(unit).then(|| self.waiter(unit));
-            let Some(borrower) = waiting.next(*lender, now) else { return };
+            let current = |unit| self.is_waiting(unit).then(|| self.waiter(unit));
+            let Some(borrower) = queues.next(*lender, current) else { return };
             self.lend_one(*cpu, *lender, borrower);
         }
     }
 
+    /// Lends one CPU. The reason names the borrower's credit, if the borrower has lent more than it borrowed.
     fn lend_one(&mut self, cpu: u32, lender: UnitId, borrower: UnitId) {
-        let idle_ns = self.now.saturating_sub(self.want(lender).sank_at);
+        let idle_ns = self.now.saturating_sub(self.want(lender).higher_until);
         self.begin(cpu, Loan { lender, borrower });
         let action = CpuDecision::Lend { cpu, lender, borrower };
         let reason = match u64::try_from(self.credits.of(borrower)) {
@@ -358,17 +368,17 @@ impl Market<'_> {
         self.steps.push(Step { action, reason });
     }
 
-    /// Whether the owner can spare this CPU and may lend it.
-    fn idle(&self, cpu: u32, lender: UnitId) -> bool {
+    /// Whether this CPU is not lent, and its owner keeps more CPUs than it wants and may lend one more.
+    fn can_lend(&self, cpu: u32, lender: UnitId) -> bool {
         self.counts.kept(lender) > self.want(lender).settled as usize
             && !self.loans.contains_key(&cpu)
             && lends(self.contract, lender)
-            && self.counts.lent.get(lender) < self.may_lend(lender)
+            && self.counts.lent.get(lender) < self.lend_max(lender)
     }
 
-    /// How many CPUs a unit may lend at once. A percentage applies to the CPUs that it owns at the moment. A shared CPU is
-    /// owned for part of the time, so on average the percentage applies to the entitlement.
-    fn may_lend(&self, unit: UnitId) -> usize {
+    /// How many CPUs a unit may lend at once. A percentage in the contract applies to the CPUs that the unit owns at the
+    /// moment. It owns a shared CPU for part of the time, so on average the percentage applies to its entitlement.
+    fn lend_max(&self, unit: UnitId) -> usize {
         if unit.is_common() {
             return usize::MAX;
         }
@@ -377,29 +387,28 @@ impl Market<'_> {
     }
 
     /// How many CPUs a unit may borrow at once.
-    fn may_borrow(&self, unit: UnitId) -> usize {
-        let machine = self.owners.len() as u64 * MILLIONTH;
+    fn borrow_max(&self, unit: UnitId) -> usize {
+        let machine_micro = self.owners.len() as u64 * MILLIONTH;
         match self.contract.unit(unit).borrow.cpu {
             Permission::No => 0,
             Permission::Yes => usize::MAX,
-            Permission::AtMost(_) => {
-                limits::borrows(self.contract, Resource::Cpu, unit, machine).map_or(usize::MAX, whole_cpus)
-            }
+            Permission::AtMost(_) => limits::borrows(self.contract, Resource::Cpu, unit, machine_micro)
+                .map_or(usize::MAX, whole_cpus),
         }
     }
 
     /// The units that may borrow and have unmet demand.
-    fn waiting(&self) -> impl Iterator<Item = Waiter> {
-        self.claims.keys().filter(|unit| self.waits(**unit)).map(|unit| self.waiter(*unit))
+    fn waiters(&self) -> impl Iterator<Item = Waiter> {
+        self.claims.keys().filter(|unit| self.is_waiting(**unit)).map(|unit| self.waiter(*unit))
     }
 
-    /// A unit's holdings and entitlement, as the queue needs them.
+    /// A unit's holdings, entitlement and credit, by which the queues order units.
     fn waiter(&self, unit: UnitId) -> Waiter {
         let claim = self.claims.get(&unit).copied().unwrap_or(0).max(1);
         Waiter { unit, held: self.counts.held(unit), claim, credit: self.credit(unit) }
     }
 
-    /// A unit's net lending in the past, in millionths of a CPU over one rotation.
+    /// A unit's credit, in millionths of a CPU lent for one rotation; negative for a net borrower.
     fn credit(&self, unit: UnitId) -> i64 {
         let rotation = i128::from(self.contract.machine.rotation_ns.max(1));
         let micro = self.credits.of(unit).saturating_mul(i128::from(MILLIONTH)) / rotation;
@@ -407,34 +416,36 @@ impl Market<'_> {
     }
 
     /// Whether a unit may borrow one more CPU and has unmet demand.
-    fn waits(&self, unit: UnitId) -> bool {
+    fn is_waiting(&self, unit: UnitId) -> bool {
         let held = self.counts.held(unit);
         !unit.is_common()
             && borrows(self.contract, unit)
             && self.want(unit).settled as usize > held
             && self.limits.get(&unit).is_none_or(|limit| held < *limit)
-            && self.counts.borrowed.get(unit) < self.may_borrow(unit)
+            && self.counts.borrowed.get(unit) < self.borrow_max(unit)
     }
 
-    fn rebalance(&mut self) {
-        let Some(poor) = self.waiting().min() else { return };
+    /// Moves one loan from the borrower that holds the most relative to its entitlement to the waiting unit that holds the least.
+    fn move_one_loan(&mut self) {
+        let Some(poorest) = self.waiters().min() else { return };
         let borrowers: BTreeSet<UnitId> = self.loans.values().map(|loan| loan.borrower).collect();
-        let others = borrowers.into_iter().filter(|unit| *unit != poor.unit).map(|unit| self.waiter(unit));
-        // Ties go to the lowest number.
-        let Some(rich) = others.max_by(|a, b| a.compare_holds(b).then(b.unit.cmp(&a.unit))) else { return };
-        // Only if the giving unit would still hold at least as much relative to its entitlement; otherwise the two would swap
-        // forever.
-        if (Waiter { held: poor.held + 1, ..poor }).compare_holds(&rich).is_gt() {
+        let others = borrowers.into_iter().filter(|unit| *unit != poorest.unit).map(|unit| self.waiter(unit));
+        // Ties go to the lowest unit number.
+        let richest = others.max_by(|a, b| a.compare_holdings(b).then(b.unit.cmp(&a.unit)));
+        let Some(richest) = richest else { return };
+        // With one CPU more, the poorest may hold no more than the richest does now, both relative to their entitlements.
+        // Otherwise the next rotation would move the loan back, and so on forever.
+        if (Waiter { held: poorest.held + 1, ..poorest }).compare_holdings(&richest).is_gt() {
             return;
         }
-        let given = |(_, loan): &(&u32, &Loan)| loan.borrower == rich.unit && loan.lender != poor.unit;
-        let Some((cpu, loan)) = self.loans.iter().rev().find(given).map(|(cpu, loan)| (*cpu, *loan)) else {
-            return;
-        };
-        let reason = Reason::LargerClaim { of: poor.unit };
+        let can_move =
+            |(_, loan): &(&u32, &Loan)| loan.borrower == richest.unit && loan.lender != poorest.unit;
+        let loan_to_move = self.loans.iter().rev().find(can_move).map(|(cpu, loan)| (*cpu, *loan));
+        let Some((cpu, loan)) = loan_to_move else { return };
+        let reason = Reason::LargerClaim { of: poorest.unit };
         self.end(cpu);
         self.steps.push(returned(cpu, loan, reason));
-        let (lender, borrower) = (loan.lender, poor.unit);
+        let (lender, borrower) = (loan.lender, poorest.unit);
         self.begin(cpu, Loan { lender, borrower });
         self.steps.push(Step { action: CpuDecision::Lend { cpu, lender, borrower }, reason });
     }
@@ -450,6 +461,7 @@ fn loans_of(by_unit: &BTreeMap<UnitId, Vec<(u32, Loan)>>, unit: UnitId) -> &[(u3
     by_unit.get(&unit).map_or(&[], Vec::as_slice)
 }
 
+/// The decision to return a borrowed CPU to its owner.
 fn returned(cpu: u32, loan: Loan, reason: Reason) -> Step<CpuDecision> {
     Step { action: CpuDecision::Return { cpu, lender: loan.lender, borrower: loan.borrower }, reason }
 }

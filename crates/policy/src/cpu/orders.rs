@@ -1,4 +1,5 @@
-//! CPU orders: the differences between the orders in force and those that a plan wants.
+//! CPU orders: each unit's CPU set, weight, cap, gate and credit, and the steps from the orders in force to those that a plan
+//! wants. The sequence of these steps matters: see [`differences`].
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -11,9 +12,9 @@ use crate::plan::{CpuOrder, Reason, Step};
 /// The default weight of a control group.
 pub(crate) const WEIGHT_USUAL: u32 = 100;
 
-/// A unit's weight, 1 to 10,000, until a plan orders one. [`UnitId::SHARED`] keeps the maximum: on time-shared CPUs it competes
-/// with all units together, and on a home CPU with the owner. So an administrator's shell, which is in no unit, stays
-/// responsive while units use the whole machine.
+/// A unit's weight, 1 to 10,000, until a plan orders one. No plan orders one for [`UnitId::SHARED`], which keeps the maximum: on
+/// time-shared CPUs it competes with all units together, and on a home CPU with the owner. So an administrator's shell, which is
+/// in no unit, stays responsive while units use the whole machine.
 pub const fn first_weight(unit: UnitId) -> u32 {
     if unit.0 == UnitId::SHARED.0 { 10_000 } else { WEIGHT_USUAL }
 }
@@ -21,18 +22,23 @@ pub const fn first_weight(unit: UnitId) -> u32 {
 /// The orders in force for one unit, each with its reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CpuOrders {
+    /// The CPUs on which the unit may run; `None`: all.
     pub(crate) cpus: Option<CpuSet>,
     pub(crate) cpus_because: Reason,
+    /// Its weight among its siblings, 1 to 10,000.
     pub(crate) weight: u32,
     pub(crate) weight_because: Reason,
+    /// The most CPU time that it may use, in millionths of a CPU; `None`: unlimited.
     pub(crate) cap: Option<u64>,
     pub(crate) cap_because: Reason,
+    /// Whether its gate is open; otherwise the unit is stopped.
     pub(crate) open: bool,
+    /// Its past net lending, in CPU milliseconds, by which a scheduler chooses borrowers.
     pub(crate) credit_ms: i32,
 }
 
 impl CpuOrders {
-    /// No restrictions. `because` is reported if restrictions were in force before.
+    /// Orders that restrict nothing. `because` is the reason to report if they lift restrictions that were in force.
     pub(crate) fn none(because: Reason) -> Self {
         CpuOrders {
             cpus: None,
@@ -48,7 +54,7 @@ impl CpuOrders {
 }
 
 /// Whether `new` contains a CPU that `old` lacks. `None` means all CPUs.
-fn gains(old: Option<&CpuSet>, new: Option<&CpuSet>) -> bool {
+fn gains_cpu(old: Option<&CpuSet>, new: Option<&CpuSet>) -> bool {
     match (old, new) {
         (None, _) => false,
         (Some(_), None) => true,
@@ -56,22 +62,26 @@ fn gains(old: Option<&CpuSet>, new: Option<&CpuSet>) -> bool {
     }
 }
 
-/// The steps from the orders in force to those wanted.
+/// The steps from the orders in force (`before`) to those wanted. A unit that is not in `wanted` loses all restrictions, for the
+/// reason `lifted_because`.
 ///
 /// Gates close first and open last, so that two units never run on one CPU at the same time.
 pub(crate) fn differences(
     before: &BTreeMap<UnitId, CpuOrders>,
     wanted: &BTreeMap<UnitId, CpuOrders>,
-    gone: Reason,
+    lifted_because: Reason,
 ) -> Vec<Step<CpuOrder>> {
     if before == wanted {
         return Vec::new();
     }
     let units: BTreeSet<UnitId> = before.keys().chain(wanted.keys()).copied().collect();
-    let none = CpuOrders::none(gone);
+    let unrestricted = CpuOrders::none(lifted_because);
     let pairs: Vec<(UnitId, &CpuOrders, &CpuOrders)> = units
         .iter()
-        .map(|unit| (*unit, before.get(unit).unwrap_or(&none), wanted.get(unit).unwrap_or(&none)))
+        .map(|unit| {
+            let (old, new) = (before.get(unit), wanted.get(unit));
+            (*unit, old.unwrap_or(&unrestricted), new.unwrap_or(&unrestricted))
+        })
         .collect();
     let mut steps = Vec::new();
     let mut order = |action, reason| steps.push(Step { action, reason });
@@ -82,9 +92,9 @@ pub(crate) fn differences(
     }
     let mut confined: Vec<&(UnitId, &CpuOrders, &CpuOrders)> =
         pairs.iter().filter(|(_, old, new)| old.cpus != new.cpus).collect();
-    // A unit gains a CPU before the previous one leaves it: an idle CPU looks for work once when it falls idle, and then not
-    // for a long time.
-    confined.sort_by_cached_key(|(_, old, new)| !gains(old.cpus.as_ref(), new.cpus.as_ref()));
+    // First the CPU sets that gain a CPU, then those that only lose one: the new unit may use a CPU before the previous unit
+    // leaves. For an idle CPU looks for work once, when it becomes idle, and then not for a long time.
+    confined.sort_by_cached_key(|(_, old, new)| !gains_cpu(old.cpus.as_ref(), new.cpus.as_ref()));
     for (unit, _, new) in confined {
         order(CpuOrder::Confine { unit: *unit, cpus: new.cpus.clone() }, new.cpus_because);
     }

@@ -1,7 +1,9 @@
-//! Home CPUs: which unit owns which whole CPUs. Fractions are served in turns ([`turns`](super::turns)).
+//! Home CPUs: the assignment of whole CPUs to the units that own them. Fractions of CPUs are served in turns
+//! ([`turns`](super::turns)).
 //!
-//! Terms: a *claim* is a unit's entitlement to CPU. Its whole CPUs are its *home CPUs*; its *part* is the fraction that
-//! remains. A *turn* is the ownership of a shared CPU from one rotation to the next.
+//! Terms: a *claim* is a unit's entitlement to CPU, for example 2.5 CPUs. The whole CPUs in it, here 2, are the unit's *home
+//! CPUs*; its *part* is the fraction that remains, here 0.5. A *turn* is the ownership of a shared CPU from one rotation to the
+//! next. The *common unit* is `shared`, which owns the CPUs that no unit is entitled to.
 //!
 //! Algorithm: units are isolated from each other pool by pool, as jobs are.
 //! 1. Each unit keeps as many of its CPUs as it is still entitled to, preferring the pools in which it has the most.
@@ -9,19 +11,19 @@
 //! 3. Largest need first, the remaining needs are met in other pools ([`pool_fit`](super::pool_fit)). A unit that fits into an
 //!    unused pool starts there; if there is no such pool, it shares one with as few units as possible. A unit larger than a
 //!    pool takes whole pools. Within a pool it takes CPUs near each other ([`free`](super::free)).
-//! 4. The common unit owns the CPUs that no unit is entitled to. Nothing runs there, so it takes what the others leave, its
-//!    previous CPUs first.
+//! 4. The common unit takes the CPUs that the units leave, its previous CPUs first: nothing of its own runs there, so it has
+//!    nothing to lose by a move.
 //!
 //! Properties:
 //! - Every CPU has exactly one owner.
 //! - A unit's long-run share differs from its claim by less than one turn per shared CPU.
 //! - While the number of a unit's whole CPUs stays the same, its home does not move; when it shrinks, no CPU that it may keep
 //!   moves. A change of the pools' form is the exception ([`gathered`]).
-//! - A full pool never leaves a unit short of CPUs.
+//! - A unit whose pools are full gets CPUs in other pools.
 //! - A new unit's home spans as few pools as the free CPUs allow.
 //!
-//! Limits: a unit that grew while its pools were full stays spread, even when one of them has room again. The common unit moves
-//! whenever the number of its CPUs changes.
+//! Limits: a unit that grew while its pools were full stays spread over other pools, even when its first pools have free CPUs
+//! again. The common unit moves whenever the number of its CPUs changes.
 //!
 //! Source: seed 000, section 3.1; by pool: seed 001, sections 2 and 6.
 
@@ -46,6 +48,7 @@ pub struct Claim {
 }
 
 impl Claim {
+    /// The number of whole CPUs.
     pub(super) fn whole(&self) -> usize {
         usize::try_from(self.micro / MILLIONTH).unwrap_or(usize::MAX)
     }
@@ -56,7 +59,8 @@ impl Claim {
     }
 }
 
-/// Whether CPUs are partitioned rather than time-shared, for this number of competing units and CPUs.
+/// Whether CPUs are partitioned (each has one owner at a time) rather than time-shared by weight. `units` is the number of
+/// competing units; with [`CpuMode::Auto`], CPUs are partitioned while there are no more units than CPUs.
 pub fn partitions(contract: &Contract, means: Means, units: usize, cpus: usize) -> bool {
     match contract.machine.cpu {
         CpuMode::Partition => means.cpu_sets,
@@ -66,7 +70,7 @@ pub fn partitions(contract: &Contract, means: Means, units: usize, cpus: usize) 
     }
 }
 
-/// Owners by CPU.
+/// The owner of each CPU, by CPU number.
 pub(crate) type Owners = BTreeMap<u32, UnitId>;
 
 /// The CPUs of each owner, ascending.
@@ -78,27 +82,28 @@ pub(super) fn by_owner(owners: &Owners) -> BTreeMap<UnitId, Vec<u32>> {
     cpus
 }
 
-/// Assigns home CPUs for every claim, moving as little as possible relative to `before`.
+/// Assigns home CPUs for every claim, moving as few CPUs as possible relative to `before`.
 pub(crate) fn homes(machine: &Machine, pools: &Pools, claims: &[Claim], before: &Owners) -> Owners {
-    let mut had = by_owner(before);
+    let mut previous_homes = by_owner(before);
     let pool_of = pools.by_cpu();
     let mut owners = Owners::new();
     let mut needs = Vec::new();
     for claim in claims {
-        let mine = had.remove(&claim.unit).unwrap_or_default();
-        // Nothing runs on CPUs that no unit is entitled to, so units choose first, also among the common unit's.
-        if !claim.unit.is_common() || mine.len() == claim.whole() {
-            let kept = keep(machine, &pool_of, claim.whole(), mine);
+        let previous = previous_homes.remove(&claim.unit).unwrap_or_default();
+        // If the common unit's number of CPUs changed, it keeps none for now, so that units may take its previous CPUs.
+        if !claim.unit.is_common() || previous.len() == claim.whole() {
+            let kept = keep(machine, &pool_of, claim.whole(), previous);
             owners.extend(kept.iter().map(|cpu| (*cpu, claim.unit)));
             needs.push(Need { unit: claim.unit, count: claim.whole() - kept.len(), own: kept });
         }
     }
     needs.retain(|need| !need.unit.is_common());
     fill(machine, pools, &mut needs, &mut owners);
+    // The common unit comes last: it keeps the previous CPUs that no unit took, and takes others for the rest.
     for claim in claims.iter().filter(|claim| claim.unit.is_common()) {
-        let had = before.iter().filter(|(_, unit)| **unit == claim.unit).map(|(cpu, _)| *cpu);
-        let left = had.filter(|cpu| owners.get(cpu).is_none_or(|unit| *unit == claim.unit)).collect();
-        let kept = keep(machine, &pool_of, claim.whole(), left);
+        let previous = before.iter().filter(|(_, unit)| **unit == claim.unit).map(|(cpu, _)| *cpu);
+        let untaken = previous.filter(|cpu| owners.get(cpu).is_none_or(|unit| *unit == claim.unit)).collect();
+        let kept = keep(machine, &pool_of, claim.whole(), untaken);
         owners.extend(kept.iter().map(|cpu| (*cpu, claim.unit)));
         let need = Need { unit: claim.unit, count: claim.whole() - kept.len(), own: kept };
         if need.count > 0 {
@@ -108,31 +113,34 @@ pub(crate) fn homes(machine: &Machine, pools: &Pools, claims: &[Claim], before: 
     owners
 }
 
-/// The homes to use after the pools took another form: the present ones, unless a fresh assignment would spread units over
-/// fewer pools, or share fewer pools.
-pub(crate) fn gathered(machine: &Machine, pools: &Pools, claims: &[Claim], now: Owners) -> Owners {
-    let anew = homes(machine, pools, claims, &Owners::new());
+/// The homes to use after the pools took another form: the present ones, unless a fresh assignment would isolate units better,
+/// which is to spread them over fewer pools, or to have fewer units in a pool.
+pub(crate) fn gathered(machine: &Machine, pools: &Pools, claims: &[Claim], present: Owners) -> Owners {
+    let fresh = homes(machine, pools, claims, &Owners::new());
     let pool_of = pools.by_cpu();
-    // The number of (pool, unit) pairs; ties go to the assignment that uses more pools, since each is then shared by fewer
-    // units.
-    let apart = |owners: &Owners| {
-        let own = owners.iter().filter(|(_, unit)| !unit.is_common());
-        let both: BTreeSet<(usize, UnitId)> =
-            own.filter_map(|(cpu, unit)| Some((*pool_of.get(cpu)?, *unit))).collect();
-        let used: BTreeSet<usize> = both.iter().map(|(pool, _)| *pool).collect();
-        (both.len(), Reverse(used.len()))
+    // The number of (pool, unit) pairs: 3 for one unit in two pools and another in a third. Ties go to the assignment that uses
+    // more pools, since fewer units are then in each.
+    let spread = |owners: &Owners| {
+        let of_units = owners.iter().filter(|(_, unit)| !unit.is_common());
+        let pairs: BTreeSet<(usize, UnitId)> =
+            of_units.filter_map(|(cpu, unit)| Some((*pool_of.get(cpu)?, *unit))).collect();
+        let used_pools: BTreeSet<usize> = pairs.iter().map(|(pool, _)| *pool).collect();
+        (pairs.len(), Reverse(used_pools.len()))
     };
-    if apart(&anew) < apart(&now) { anew } else { now }
+    if spread(&fresh) < spread(&present) { fresh } else { present }
 }
 
-/// CPUs that a unit still needs, and those that it has.
+/// The CPUs that a unit still needs.
 struct Need {
     unit: UnitId,
+    /// How many CPUs it lacks.
     count: usize,
+    /// The CPUs that it has so far.
     own: Vec<u32>,
 }
 
-/// Meets all needs: first in the pools that units already use, so that no newcomer takes those CPUs, then in other pools.
+/// Meets all needs, the largest first: in the pools that the units already use, and then in other pools. So no unit that comes
+/// into a pool takes CPUs which a unit there needs.
 fn fill(machine: &Machine, pools: &Pools, needs: &mut [Need], owners: &mut Owners) {
     let mut free = FreeCpus::in_pools(machine, pools, |cpu| !owners.contains_key(&cpu));
     needs.sort_by_key(|need| (Reverse(need.count), need.unit));
@@ -147,6 +155,7 @@ fn fill(machine: &Machine, pools: &Pools, needs: &mut [Need], owners: &mut Owner
 }
 
 impl Need {
+    /// Assigns these CPUs to the unit.
     fn take(&mut self, cpus: Vec<u32>, owners: &mut Owners) {
         owners.extend(cpus.iter().map(|cpu| (*cpu, self.unit)));
         self.count -= cpus.len();
@@ -154,16 +163,17 @@ impl Need {
     }
 }
 
-/// The CPUs that a unit keeps: if it has too many, those in the pools, then the nodes, where it has the most.
-fn keep(machine: &Machine, pool_of: &BTreeMap<u32, usize>, whole: usize, mut mine: Vec<u32>) -> Vec<u32> {
-    mine.retain(|cpu| machine.cpu(*cpu).is_some());
-    if mine.len() > whole {
+/// Of a unit's CPUs, the at most `count` that it keeps. If it has more, it keeps those in the pools, and within these in the
+/// nodes, where it has the most. CPUs that the machine no longer has are dropped.
+fn keep(machine: &Machine, pool_of: &BTreeMap<u32, usize>, count: usize, mut cpus: Vec<u32>) -> Vec<u32> {
+    cpus.retain(|cpu| machine.cpu(*cpu).is_some());
+    if cpus.len() > count {
         let pool = |cpu: u32| pool_of.get(&cpu).copied();
         let node = |cpu: u32| (pool(cpu), machine.cpu(cpu).map(|cpu| cpu.node));
-        let (in_pool, in_node) = (tally(&mine, pool), tally(&mine, node));
-        mine.sort_by_cached_key(|cpu| {
+        let (in_pool, in_node) = (count_by(&cpus, pool), count_by(&cpus, node));
+        cpus.sort_by_cached_key(|cpu| {
             let (pool, node) = (pool(*cpu), node(*cpu));
-            // Among pools or nodes with equal counts, keep whole ones: half of each would leave the unit spread over both.
+            // Among pools or nodes with equal counts, keep all CPUs of the first: half of each would leave the unit in both.
             (
                 in_pool.get(&pool).copied().map(Reverse),
                 pool,
@@ -172,18 +182,18 @@ fn keep(machine: &Machine, pool_of: &BTreeMap<u32, usize>, whole: usize, mut min
                 *cpu,
             )
         });
-        mine.truncate(whole);
+        cpus.truncate(count);
     }
-    mine
+    cpus
 }
 
-/// Counts the CPUs in each place.
-fn tally<P: Ord>(cpus: &[u32], place: impl Fn(u32) -> P) -> BTreeMap<P, usize> {
-    let mut tally = BTreeMap::new();
+/// Counts the CPUs with the same key, such as a pool.
+fn count_by<K: Ord>(cpus: &[u32], key: impl Fn(u32) -> K) -> BTreeMap<K, usize> {
+    let mut counts = BTreeMap::new();
     for cpu in cpus {
-        *tally.entry(place(*cpu)).or_default() += 1;
+        *counts.entry(key(*cpu)).or_default() += 1;
     }
-    tally
+    counts
 }
 
 #[cfg(test)]
@@ -230,7 +240,7 @@ mod tests {
 
     /// Growing from 1 to 2 CPUs keeps the one it has; the unit that shrinks gives up the one that lies apart.
     #[test]
-    fn homes_move_as_little_as_they_can() {
+    fn homes_move_as_little_as_possible() {
         let machine = machine("nodes:2 cpus:4 memory:1GiB");
         let before = homes(&machine, &pools(&machine), &claims(&[3_000_000, 5_000_000]), &Owners::new());
         let after = homes(&machine, &pools(&machine), &claims(&[4_000_000, 4_000_000]), &before);

@@ -1,26 +1,28 @@
-//! Counters by unit, so that the CPUs that a unit owns, lends or borrows are counted once rather than searched for.
+//! A counter for each unit: for example of the CPUs that each unit owns, counted in one pass over all CPUs.
 //!
-//! A dense vector indexed by unit. Units that were never counted are absent, and a state may know units that the present
-//! contract no longer has.
+//! The counters are a dense vector indexed by unit number. It grows when a higher number is counted, since the state may still
+//! name units that have left the contract.
 
 use alloc::vec::Vec;
 
 use commonhold_contract::UnitId;
 
-/// A count for each unit.
+/// A count for each unit; 0 for a unit that was never counted.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Tally(Vec<usize>);
 
 impl Tally {
+    /// A unit's count.
     pub(crate) fn get(&self, unit: UnitId) -> usize {
         self.0.get(unit.index()).copied().unwrap_or(0)
     }
 
-    /// Whether the count is not zero.
+    /// Whether a unit's count is above 0.
     pub(crate) fn has(&self, unit: UnitId) -> bool {
         self.get(unit) > 0
     }
 
+    /// Adds one to a unit's count.
     pub(crate) fn add(&mut self, unit: UnitId) {
         if self.0.len() <= unit.index() {
             self.0.resize(unit.index() + 1, 0);
@@ -28,7 +30,7 @@ impl Tally {
         self.0[unit.index()] += 1;
     }
 
-    /// Subtracts one that was added before.
+    /// Subtracts one from a unit's count, which must be above 0.
     pub(crate) fn sub(&mut self, unit: UnitId) {
         debug_assert!(self.has(unit), "{unit:?} has none to give");
         if let Some(n) = self.0.get_mut(unit.index()) {

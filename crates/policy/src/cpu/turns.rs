@@ -3,24 +3,28 @@
 //! Problem: a unit that is entitled to a fraction of a CPU gets a whole CPU for part of the time. From turn to turn it should
 //! return to the caches and the node's memory that its threads used before.
 //!
-//! Terms: a CPU is *shared* if it is no unit's home CPU. A unit's *own pools* are the pools of its home CPUs that have shared
-//! CPUs; if there are none, the pool of its last turn.
+//! Terms: a CPU is *shared* if it is no unit's home CPU. A unit's *part* is its fraction of a CPU. Its *own pools* are the pools
+//! of its home CPUs that have shared CPUs; if there are no such pools, the pool of its last turn.
 //!
-//! Algorithm, who: at each rotation, a unit's credit grows by its part times the elapsed time, and shrinks by the turns that it
-//! had. The units with the largest credits get the shared CPUs, one each.
+//! Algorithm, which units get a turn: at each rotation, a unit's credit grows by its part times the elapsed time, and shrinks by
+//! the time for which it owned a shared CPU. The units with the largest sums of credit and part of the coming turn get the
+//! shared CPUs, one each.
 //!
-//! Algorithm, where:
+//! Example: units with parts of 0.7 and 0.3 share one CPU. The first gets turn 1. Then the credits are 0.7 - 1 = -0.3 and 0.3
+//! turns, the sums for turn 2 are -0.3 + 0.7 = 0.4 and 0.3 + 0.3 = 0.6, and the second unit gets turn 2.
+//!
+//! Algorithm, which CPU a unit gets:
 //! 1. A unit whose turn continues keeps its CPU.
-//! 2. Then, largest credit first, each unit gets the CPU of its last turn, if that is free and in one of its own pools; else
-//!    the nearest free CPU in its own pools.
-//! 3. A unit that finds none there gets the nearest free CPU elsewhere.
-//! 4. A unit without previous turns and home CPUs starts in the pool with the fewest such units per shared CPU.
+//! 2. Then, largest credit first, each unit gets the CPU of its last turn, if that CPU is free and in one of the unit's own
+//!    pools; else the nearest free CPU in its own pools.
+//! 3. A unit whose own pools have no free CPU gets the nearest free CPU elsewhere.
+//! 4. A unit without previous turns and home CPUs starts in the pool in which the fewest units per shared CPU have turns.
 //!
-//! Properties: every shared CPU has an owner if enough units hold fractions. A unit's turn leaves its own pools only while
-//! those have no free CPU except ones given away by rules 3 and 4. Turns are a deterministic function of the facts.
+//! Properties: every shared CPU has an owner if enough units hold fractions. A unit's turn leaves its own pools only if all
+//! shared CPUs there went to units by rules 1 and 2. Turns are a deterministic function of the facts.
 //!
 //! Limits: turns follow the actual rotations. A late rotation makes a long turn, for which the credit compensates. A unit in a
-//! crowded pool moves only when it finds no CPU there.
+//! crowded pool moves only when no CPU is free there.
 //!
 //! Source: seed 000, section 3.1; that turns stay in pools: seed 001, section 6.
 
@@ -42,6 +46,7 @@ use crate::time::Time;
 pub(crate) struct Turns {
     /// The owner of each shared CPU in this turn.
     pub(crate) owners: Owners,
+    /// The turns that a unit is still due; negative if it had more than its part.
     pub(super) credit: BTreeMap<UnitId, i128>,
     /// The CPU of each unit's last turn.
     last: BTreeMap<UnitId, u32>,
@@ -50,7 +55,8 @@ pub(crate) struct Turns {
 }
 
 impl Turns {
-    /// Settles the turn that ends and assigns the next one, over the CPUs without a home owner.
+    /// Charges the turn that ends, and assigns the CPUs that are in no unit's home for the next one. `period` is its expected
+    /// length.
     pub(crate) fn rotate(
         &mut self,
         machine: &Machine,
@@ -60,40 +66,44 @@ impl Turns {
         now: Time,
         period: Time,
     ) {
-        // A clock jump, or a stopped daemon, must not leave a unit hours in debt.
+        // If the clock jumped, or the daemon was stopped, hours may have passed: a unit that owned a shared CPU would then be in
+        // debt, and have no turn, for hours.
         let elapsed = now.saturating_sub(self.since).min(period * 2);
-        self.settle(claims, elapsed);
+        self.charge(claims, elapsed);
         let shared: Vec<u32> =
             machine.cpus.iter().map(|cpu| cpu.id).filter(|cpu| !homes.contains_key(cpu)).collect();
+        // The credit that a unit would have at the end of the next turn without owning a CPU in it.
         let due = |unit: UnitId, part: u64| {
             self.credit.get(&unit).copied().unwrap_or(0) + i128::from(part) * i128::from(period)
         };
-        let mut order: Vec<(i128, UnitId)> = claims
+        let mut candidates: Vec<(i128, UnitId)> = claims
             .iter()
             .filter(|claim| claim.part() > 0)
             .map(|claim| (due(claim.unit, claim.part()), claim.unit))
             .collect();
-        order.sort_by_key(|(due, unit)| (Reverse(*due), *unit));
-        let winners: Vec<UnitId> = order.into_iter().take(shared.len()).map(|(_, unit)| unit).collect();
+        candidates.sort_by_key(|(due, unit)| (Reverse(*due), *unit));
+        let winners: Vec<UnitId> = candidates.into_iter().take(shared.len()).map(|(_, unit)| unit).collect();
         self.assign(machine, pools, &shared, &winners, homes);
         self.since = now;
     }
 
-    /// Charges the turn so far.
-    fn settle(&mut self, claims: &[Claim], elapsed: Time) {
-        let holders: Tally = claims.iter().filter(|claim| claim.part() > 0).map(|claim| claim.unit).collect();
-        let turns: Tally = self.owners.values().copied().collect();
-        self.credit.retain(|unit, _| holders.has(*unit));
-        self.last.retain(|unit, _| holders.has(*unit));
+    /// Credits each unit with its part of the elapsed time, and charges it for the shared CPUs that it owned. Forgets units
+    /// without a part.
+    fn charge(&mut self, claims: &[Claim], elapsed: Time) {
+        let with_part: Tally =
+            claims.iter().filter(|claim| claim.part() > 0).map(|claim| claim.unit).collect();
+        let owned: Tally = self.owners.values().copied().collect();
+        self.credit.retain(|unit, _| with_part.has(*unit));
+        self.last.retain(|unit, _| with_part.has(*unit));
         for claim in claims.iter().filter(|claim| claim.part() > 0) {
-            let turns = turns.get(claim.unit);
+            let cpus = owned.get(claim.unit);
             let earned = i128::from(claim.part()) * i128::from(elapsed);
-            let spent = i128::from(MILLIONTH) * i128::from(elapsed) * turns as i128;
+            let spent = i128::from(MILLIONTH) * i128::from(elapsed) * cpus as i128;
             *self.credit.entry(claim.unit).or_insert(0) += earned - spent;
         }
     }
 
-    /// Assigns the shared CPUs to the winners of this turn.
+    /// Assigns the shared CPUs to the winners of this turn, which come in order of credit.
     fn assign(
         &mut self,
         machine: &Machine,
@@ -102,16 +112,17 @@ impl Turns {
         winners: &[UnitId],
         homes: &Owners,
     ) {
+        // Rule 1: a unit whose turn continues keeps its CPU.
         let before = core::mem::take(&mut self.owners);
-        let mut waiting: BTreeSet<UnitId> = winners.iter().copied().collect();
+        let mut without_cpu: BTreeSet<UnitId> = winners.iter().copied().collect();
         for cpu in shared {
             if let Some(unit) = before.get(cpu)
-                && waiting.remove(unit)
+                && without_cpu.remove(unit)
             {
                 self.owners.insert(*cpu, *unit);
             }
         }
-        if waiting.is_empty() {
+        if without_cpu.is_empty() {
             return;
         }
         let pool_of = pools.by_cpu();
@@ -120,49 +131,52 @@ impl Turns {
             crowds.entry(pool_of[cpu]).or_default().cpus += 1;
         }
         let homes_of = by_owner(homes);
-        let waiting: Vec<UnitId> = winners.iter().copied().filter(|unit| waiting.contains(unit)).collect();
-        // Each unit's affinity: its homes, else the CPU of its last turn.
-        let mut left: Vec<(UnitId, Vec<u32>)> = Vec::new();
-        for unit in waiting {
-            let in_shared = |cpu: &u32| pool_of.get(cpu).is_some_and(|pool| crowds.contains_key(pool));
-            let mut own = homes_of.get(&unit).cloned().unwrap_or_default();
-            own.retain(in_shared);
+        // Rule 2: the CPU of the last turn. Units that cannot have it are left for the next rules, each with the CPUs near
+        // which it should run: its home CPUs in pools with shared CPUs, else the CPU of its last turn, else all its home CPUs.
+        let mut unassigned: Vec<(UnitId, Vec<u32>)> = Vec::new();
+        for unit in winners.iter().copied().filter(|unit| without_cpu.contains(unit)) {
+            let has_shared_cpus = |cpu: &u32| pool_of.get(cpu).is_some_and(|pool| crowds.contains_key(pool));
+            let mut near = homes_of.get(&unit).cloned().unwrap_or_default();
+            near.retain(has_shared_cpus);
             let last = self.last.get(&unit).copied().filter(|cpu| pool_of.contains_key(cpu));
-            let in_own = |cpu: &u32| own.is_empty() || own.iter().any(|own| pool_of[own] == pool_of[cpu]);
-            let again = last.filter(in_own).filter(|cpu| shared.binary_search(cpu).is_ok());
-            match again {
+            let in_own_pools =
+                |cpu: &u32| near.is_empty() || near.iter().any(|own| pool_of[own] == pool_of[cpu]);
+            let last_to_reuse = last.filter(in_own_pools).filter(|cpu| shared.binary_search(cpu).is_ok());
+            match last_to_reuse {
                 Some(cpu) if !self.owners.contains_key(&cpu) => drop(self.owners.insert(cpu, unit)),
                 _ => {
-                    if own.is_empty() {
-                        own = last.map_or_else(
+                    if near.is_empty() {
+                        near = last.map_or_else(
                             || homes_of.get(&unit).cloned().unwrap_or_default(),
                             |cpu| [cpu].into(),
                         );
                     }
-                    left.push((unit, own));
+                    unassigned.push((unit, near));
                 }
             }
         }
+        // Rule 2, second half: the nearest free CPU in the unit's own pools.
         let mut free = FreeCpus::in_pools(machine, pools, |cpu| {
             !homes.contains_key(&cpu) && !self.owners.contains_key(&cpu)
         });
-        left.retain(|(unit, own)| {
-            let found = free.take_in_own_pools(own, 1);
-            self.owners.extend(found.iter().map(|cpu| (*cpu, *unit)));
-            found.is_empty()
+        unassigned.retain(|(unit, near)| {
+            let taken = free.take_in_own_pools(near, 1);
+            self.owners.extend(taken.iter().map(|cpu| (*cpu, *unit)));
+            taken.is_empty()
         });
-        for (unit, own) in left.iter().filter(|(_, own)| !own.is_empty()) {
-            self.owners.extend(free.take_nearest(own).map(|cpu| (cpu, *unit)));
+        // Rule 3: the nearest free CPU elsewhere.
+        for (unit, near) in unassigned.iter().filter(|(_, near)| !near.is_empty()) {
+            self.owners.extend(free.take_nearest(near).map(|cpu| (cpu, *unit)));
         }
+        // Rule 4: units that never ran, in the least crowded pool.
         self.last.extend(self.owners.iter().map(|(cpu, unit)| (*unit, *cpu)));
-        for crowd in self.last.values().filter_map(|cpu| pool_of.get(cpu)) {
-            crowds.entry(*crowd).or_default().units += 1;
+        for pool in self.last.values().filter_map(|cpu| pool_of.get(cpu)) {
+            crowds.entry(*pool).or_default().units += 1;
         }
-        for (unit, _) in left.iter().filter(|(_, own)| own.is_empty()) {
-            let open = shared.iter().filter(|cpu| !self.owners.contains_key(cpu));
-            let Some(cpu) = open.min_by_key(|cpu| (crowds[&pool_of[cpu]].per_cpu(), **cpu)).copied() else {
-                continue;
-            };
+        for (unit, _) in unassigned.iter().filter(|(_, near)| near.is_empty()) {
+            let free = shared.iter().filter(|cpu| !self.owners.contains_key(cpu));
+            let least_crowded = free.min_by_key(|cpu| (crowds[&pool_of[cpu]].per_cpu(), **cpu));
+            let Some(cpu) = least_crowded.copied() else { continue };
             crowds.entry(pool_of[&cpu]).or_default().units += 1;
             self.owners.insert(cpu, *unit);
             self.last.insert(*unit, cpu);
@@ -170,7 +184,7 @@ impl Turns {
     }
 }
 
-/// The units with turns in a pool, and its shared CPUs.
+/// How many units had their last turn in a pool, and how many shared CPUs the pool has.
 #[derive(Debug, Clone, Copy, Default)]
 struct Crowd {
     units: u64,
@@ -178,7 +192,7 @@ struct Crowd {
 }
 
 impl Crowd {
-    /// Units per CPU, in fixed point for comparison.
+    /// Units per shared CPU, in fixed point.
     fn per_cpu(self) -> u64 {
         self.units * (1 << 20) / self.cpus.max(1)
     }

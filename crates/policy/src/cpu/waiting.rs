@@ -1,19 +1,20 @@
-//! The units that wait for CPUs, in the order in which idle CPUs are lent.
+//! The units that wait for CPUs, in the order in which idle CPUs are lent to them.
 //!
-//! Problem: each idle CPU goes to one of the lender's closest relatives that wait, the one that holds the least relative to its
-//! entitlement. Past net lending counts as if the unit held less. One step may lend thousands of CPUs, so a scan of all waiters
-//! for each CPU would be too slow.
+//! Problem: the closest relatives of the lender come first, which are units in the smallest unit around it; among equally close
+//! units, the one that holds the least relative to its entitlement. Past net lending counts as if the unit held less. One step
+//! may lend thousands of CPUs, so a scan of all waiters for each CPU would be too slow.
 //!
 //! Terms: a lender's *circles* are the units that enclose it, innermost first, then the machine. Each circle contains the
 //! previous one.
 //!
 //! Algorithm: one priority queue per circle, ordered by holdings over entitlement, then by unit number. A waiter is queued in
-//! each of its circles and in its own unit. A lender tries its circles from the innermost outwards. While CPUs are lent, a
-//! waiter's holdings only grow, so keys are updated lazily: a stale entry is pushed back when it reaches the front.
+//! each of its circles, and in the circle that its own unit is for sub-units. A lender tries its circles from the innermost
+//! outwards. While CPUs are lent, a waiter's holdings only grow, so keys are updated lazily: an entry that turns out to be stale
+//! when it reaches the front is queued again with its current key.
 //!
 //! Properties: the order is the same as by linear search. A loan costs one heap operation per circle, O(log waiters) each.
 //!
-//! Limit: queues are valid for one round of lending; before the next, holdings may have shrunk.
+//! Limit: queues are valid for one round of lending. Before the next round, holdings may shrink, which lazy updates would miss.
 //!
 //! Source: seed 004, section 5.2 (siblings first).
 
@@ -22,30 +23,30 @@ use core::cmp::{Ordering, Reverse};
 
 use commonhold_contract::{Contract, MILLIONTH, UnitId};
 
-/// A waiting unit with its holdings and entitlement.
+/// A waiting unit with its holdings and entitlement. Ordered by holdings, less credits, relative to entitlement; then by number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Waiter {
     pub(crate) unit: UnitId,
-    /// CPUs.
+    /// The CPUs that the unit holds.
     pub(crate) held: usize,
-    /// Millionths of a CPU; at least 1.
+    /// Its entitlement, in millionths of a CPU; at least 1.
     pub(crate) claim: u64,
-    /// Net lending in the past, in millionths of a CPU, subtracted from its holdings.
+    /// Its past net lending, in millionths of a CPU, subtracted from what it holds.
     pub(crate) credit: i64,
 }
 
 impl Waiter {
-    /// Compares holdings, less credits, relative to entitlement.
-    pub(crate) fn compare_holds(&self, other: &Waiter) -> Ordering {
-        let counts =
+    /// Compares holdings, less credits, relative to entitlements: a / b < c / d where a * d < c * b.
+    pub(crate) fn compare_holdings(&self, other: &Waiter) -> Ordering {
+        let net_held =
             |waiter: &Waiter| waiter.held as i128 * i128::from(MILLIONTH) - i128::from(waiter.credit);
-        (counts(self) * i128::from(other.claim)).cmp(&(counts(other) * i128::from(self.claim)))
+        (net_held(self) * i128::from(other.claim)).cmp(&(net_held(other) * i128::from(self.claim)))
     }
 }
 
 impl Ord for Waiter {
     fn cmp(&self, other: &Waiter) -> Ordering {
-        self.compare_holds(other).then(self.unit.cmp(&other.unit))
+        self.compare_holdings(other).then(self.unit.cmp(&other.unit))
     }
 }
 
@@ -55,7 +56,7 @@ impl PartialOrd for Waiter {
     }
 }
 
-/// The queues by circle; `None` is the machine.
+/// The queues of waiting units, by circle; `None` is the machine.
 #[derive(Debug)]
 pub(crate) struct Queues<'a> {
     contract: &'a Contract,
@@ -81,28 +82,33 @@ impl<'a> Queues<'a> {
         self.queues.is_empty()
     }
 
-    /// The borrower for a CPU of `lender`. `now` gives a unit's current holdings, or `None` if it no longer waits.
-    pub(crate) fn next(&mut self, lender: UnitId, now: impl Fn(UnitId) -> Option<Waiter>) -> Option<UnitId> {
+    /// The borrower for a CPU of `lender`; `None` if no unit waits. `current` gives a unit's current holdings, or `None` if the
+    /// unit no longer waits.
+    pub(crate) fn next(
+        &mut self,
+        lender: UnitId,
+        current: impl Fn(UnitId) -> Option<Waiter>,
+    ) -> Option<UnitId> {
         let parent = |unit: UnitId| self.contract.unit(unit).parent;
         let mut circle = if lender.is_common() { None } else { parent(lender) };
         while let Some(unit) = circle {
-            if let Some(found) = front(self.queues.get_mut(&circle), &now) {
-                return Some(found);
+            if let Some(borrower) = front(self.queues.get_mut(&circle), &current) {
+                return Some(borrower);
             }
             circle = self.contract.unit(unit).parent;
         }
-        front(self.queues.get_mut(&None), &now)
+        front(self.queues.get_mut(&None), &current)
     }
 }
 
-/// The first unit in a queue that still waits, after refreshing stale entries.
+/// The first unit in a queue that still waits, after stale entries before it were queued again or dropped.
 fn front(
     queue: Option<&mut BinaryHeap<Reverse<Waiter>>>,
-    now: &impl Fn(UnitId) -> Option<Waiter>,
+    current: &impl Fn(UnitId) -> Option<Waiter>,
 ) -> Option<UnitId> {
     let queue = queue?;
     while let Some(Reverse(first)) = queue.peek().copied() {
-        match now(first.unit) {
+        match current(first.unit) {
             Some(waiter) if waiter == first => return Some(first.unit),
             Some(waiter) => {
                 queue.pop();

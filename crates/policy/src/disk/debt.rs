@@ -1,22 +1,27 @@
-//! Token buckets for rates that are enforced by stopping: when a unit is stopped, and for how long.
+//! Token buckets for rates that are enforced by stopping units: when a unit is stopped, and for how long.
 //!
-//! Problem: where nothing throttles a process, what it transferred can only be counted afterwards. But its unit can be
-//! stopped.
+//! Problem: without caps in the kernel, nothing slows down a process that transfers too much. Its transfers can only be
+//! counted afterwards. But its unit can be stopped until its average rate is low enough.
 //!
-//! Algorithm: a token bucket for each way, of each unit with a cap, on each disk. Its depth is [`BURST_NS`] of the
-//! rate. What the unit and its sub-units transfer is taken off. A unit is stopped once a bucket is overdrawn, and
-//! continued once it owes nothing on any disk. A disk that is gone is owed nothing.
+//! Algorithm: each unit with a cap has a token bucket for reading and one for writing on each disk. Tokens are bytes. They
+//! are added at the cap's rate, up to a burst of [`BURST_NS`] at that rate, and removed for the transfers of the unit and its
+//! sub-units. A unit is stopped when the balance of a bucket is negative, which is a *debt*, and continued once it has no
+//! debt on any disk. A debt on a disk that disappears is forgotten.
 //!
-//! Time is that of the facts: a rate earns credit from one reading of the counters to the next.
+//! The clock is that of the facts: tokens are added for the time from one reading of the counters to the next.
+//!
+//! Example: a unit may read 10 MiB/s, so that a burst is 1 MiB. It reads 5 MiB at once. It is then 4 MiB in debt, and is
+//! stopped for 400 ms.
 //!
 //! Properties (tested):
-//! - Over any time, a unit transfers at most its rate times that time, a burst, and what it did between two samples.
-//! - A unit that takes what it may gets its rate, however low that is and however often it is sampled.
+//! - Over any time, a unit transfers at most its rate times that time, a burst, and its transfers between two samples.
+//! - A unit that always transfers as much as it may gets its full rate, however low the rate is and however often the unit
+//!   is sampled.
 //! - A debt is at most [`DEBT_NS`] of the rate; the rest is forgiven. So no unit is stopped for longer.
-//! - Only a unit with a cap and with processes is stopped. Transfers before the first sample are no debt, and the time
-//!   before it earns nothing.
+//! - Only a unit with a cap and with processes is stopped. Transfers before the first sample cause no debt, and no tokens
+//!   are added for the time before it.
 //!
-//! Limits: a stopped unit does not compute either. So such rates are for limits alone.
+//! Limits: a stopped unit does not compute either. So this way of enforcement serves the contract's limits alone.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
@@ -31,59 +36,62 @@ use crate::snapshot::{DiskFacts, DiskUse};
 use crate::time::{MS, Time};
 use crate::tree::lineage;
 
-/// The most credit, and the most debt, as time at the rate.
+/// The largest balance and the largest debt of a bucket, as time at the rate.
 const BURST_NS: Time = 100 * MS;
 const DEBT_NS: Time = 2_000 * MS;
 /// The sampling interval while a unit with a cap has processes and is not stopped.
 const WATCH_NS: Time = 50 * MS;
 
-/// A byte in the measure of credit, which is what a rate of 1 byte per second earns in a nanosecond. So no fraction is
-/// lost.
+/// A byte in the unit of account, the billionth of a byte: a rate of 1 byte per second adds one such unit in a nanosecond, so
+/// that no fraction is lost.
 const BYTE: i128 = 1_000_000_000;
 
-/// A token bucket for one way.
+/// A token bucket for reading or for writing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Bucket {
     /// Bytes per second; [`u64::MAX`] is unlimited.
     rate: u64,
-    /// In [`BYTE`]ths; negative is debt.
-    credit: i128,
+    /// In [`BYTE`]ths of a byte; negative: debt.
+    balance: i128,
 }
 
 impl Bucket {
     /// A full bucket.
     fn new(rate: u64) -> Bucket {
-        let mut bucket = Bucket { rate, credit: 0 };
-        bucket.credit = bucket.earned(BURST_NS);
+        let mut bucket = Bucket { rate, balance: 0 };
+        bucket.balance = bucket.tokens(BURST_NS);
         bucket
     }
 
-    /// Changes the bucket's rate. Clamps credit and debt; a bucket that is or was unlimited begins full.
+    /// The bucket with another rate. Its balance stays within a burst and the largest debt at the new rate. A bucket that is or
+    /// was unlimited begins full.
     fn with_rate(self, rate: u64) -> Bucket {
         let mut new = Bucket::new(rate);
         if self.rate != u64::MAX && rate != u64::MAX {
-            new.credit = self.credit.clamp(-new.earned(DEBT_NS), new.credit);
+            new.balance = self.balance.clamp(-new.tokens(DEBT_NS), new.balance);
         }
         new
     }
 
-    fn earned(self, elapsed: Time) -> i128 {
+    /// The tokens that are added in a time, in [`BYTE`]ths of a byte.
+    fn tokens(self, elapsed: Time) -> i128 {
         i128::from(self.rate).saturating_mul(i128::from(elapsed))
     }
 
-    /// Adds what `elapsed` earns, and takes off the bytes that were transferred in it.
+    /// Adds the tokens for the time `elapsed`, and removes one for each of the `bytes` that were transferred in it.
     fn charge(&mut self, elapsed: Time, bytes: u64) {
         if self.rate == u64::MAX {
             return;
         }
-        let credit = self.credit.saturating_add(self.earned(elapsed)) - i128::from(bytes) * BYTE;
-        self.credit = credit.clamp(-self.earned(DEBT_NS), self.earned(BURST_NS));
+        let balance = self.balance.saturating_add(self.tokens(elapsed)) - i128::from(bytes) * BYTE;
+        self.balance = balance.clamp(-self.tokens(DEBT_NS), self.tokens(BURST_NS));
     }
 
     /// How long it takes to pay the debt, and the debt in bytes, both rounded up; `None` if there is no debt.
     fn debt(self) -> Option<(Time, u64)> {
-        let divided_up = |by: i128| u64::try_from((-self.credit + by - 1) / by).unwrap_or(u64::MAX);
-        (self.credit < 0).then(|| (divided_up(i128::from(self.rate).max(1)), divided_up(BYTE)))
+        let debt_over =
+            |divisor: i128| u64::try_from((-self.balance + divisor - 1) / divisor).unwrap_or(u64::MAX);
+        (self.balance < 0).then(|| (debt_over(i128::from(self.rate).max(1)), debt_over(BYTE)))
     }
 }
 
@@ -92,13 +100,13 @@ impl Bucket {
 struct Accounts {
     /// Reading and writing.
     buckets: BTreeMap<UnitId, [Bucket; 2]>,
-    /// What units had transferred at the last sample, and when its facts were read.
+    /// Units' counters at the last sample, and when its facts were read.
     used: BTreeMap<UnitId, DiskUse>,
     facts_at: Option<Time>,
 }
 
 impl Accounts {
-    /// Charges what was transferred since the last sample.
+    /// Charges each bucket for the transfers since the last sample. Does nothing if the facts are not new.
     fn charge(&mut self, contract: &Contract, facts: &DiskFacts) {
         if self.facts_at.is_some_and(|at| facts.at <= at) {
             return;
@@ -106,34 +114,35 @@ impl Accounts {
         let elapsed = self.facts_at.map_or(0, |at| facts.at - at);
         let mut transferred: BTreeMap<UnitId, [u64; 2]> = BTreeMap::new();
         for unit in contract.held() {
-            let total = facts.unit(unit);
-            let Some(before) = self.used.insert(unit, total) else { continue };
-            let new = total.since(before);
+            let counters = facts.unit(unit);
+            let Some(before) = self.used.insert(unit, counters) else { continue };
+            let new = counters.since(before);
             if new.bytes() == 0 {
                 continue;
             }
+            // Each enclosing unit with a cap pays for the transfer as well.
             for payer in lineage(contract, unit).filter(|payer| self.buckets.contains_key(payer)) {
                 let [read, written] = transferred.entry(payer).or_default();
                 *read = read.saturating_add(new.read_bytes);
                 *written = written.saturating_add(new.written_bytes);
             }
         }
-        for (unit, ways) in &mut self.buckets {
+        for (unit, buckets) in &mut self.buckets {
             let bytes = transferred.get(unit).copied().unwrap_or_default();
-            for (bucket, bytes) in ways.iter_mut().zip(bytes) {
+            for (bucket, bytes) in buckets.iter_mut().zip(bytes) {
                 bucket.charge(elapsed, bytes);
             }
         }
         self.facts_at = Some(facts.at);
     }
 
-    /// Follows the caps in force.
+    /// Gives each unit with a cap buckets at the cap's rates, and removes the buckets of other units.
     fn follow(&mut self, caps: &BTreeMap<UnitId, Order<DiskCap>>) {
         self.buckets.retain(|unit, _| caps.contains_key(unit));
         for (unit, cap) in caps {
             let (read, write) = (cap.value.read, cap.value.write);
-            let ways = self.buckets.entry(*unit).or_insert_with(|| [read, write].map(Bucket::new));
-            for (bucket, rate) in ways.iter_mut().zip([read, write]) {
+            let buckets = self.buckets.entry(*unit).or_insert_with(|| [read, write].map(Bucket::new));
+            for (bucket, rate) in buckets.iter_mut().zip([read, write]) {
                 if bucket.rate != rate {
                     *bucket = bucket.with_rate(rate);
                 }
@@ -147,12 +156,12 @@ impl Accounts {
     }
 }
 
-/// What a unit owes on the disk where paying takes longest.
+/// A unit's debt on the disk where it takes longest to pay.
 #[derive(Debug, Clone, Copy)]
 struct Debt<'a> {
     disk: &'a str,
     bytes: u64,
-    /// When it will be paid, on the clock of the facts.
+    /// When it will be paid, by the clock of the facts.
     paid_at: Time,
     /// When the facts were read.
     facts_at: Time,
@@ -162,13 +171,13 @@ struct Debt<'a> {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Debts {
     disks: BTreeMap<String, Accounts>,
-    /// Each with the disk that it was stopped for.
+    /// The units that are stopped, each with the disk on which it was in debt.
     stopped: BTreeMap<UnitId, String>,
 }
 
 impl Debts {
-    /// Charges what was transferred since the last sample, follows the caps in force on each disk, and stops or continues
-    /// units. Returns when to sample next, if a unit with a cap has processes.
+    /// Charges the transfers since the last sample, follows the caps in force on each disk, and stops or continues units. `caps`
+    /// gives the caps in force on a disk. Returns when to sample next, if a unit with a cap has processes.
     pub(super) fn settle<'a>(
         &mut self,
         now: Time,
@@ -185,7 +194,7 @@ impl Debts {
         self.disks.retain(|name, _| disks.iter().any(|facts| facts.name == *name));
         if !contract.vacant.is_empty() {
             self.disks.values_mut().for_each(|accounts| accounts.forget_gone(contract));
-            // What stopped a unit went with it.
+            // The stop of a unit ended when the backend removed the unit.
             self.stopped.retain(|unit, _| contract.has(*unit));
         }
         for (facts, caps) in disks.iter().filter_map(|facts| Some((facts, caps(facts)?))) {
@@ -220,13 +229,15 @@ impl Debts {
     }
 }
 
-/// The longest debt of each unit that has any.
+/// For each unit in debt, the debt that takes longest to pay.
 fn debts(disks: &BTreeMap<String, Accounts>) -> BTreeMap<UnitId, Debt<'_>> {
     let mut debts: BTreeMap<UnitId, Debt<'_>> = BTreeMap::new();
     for (disk, accounts) in disks {
         let facts_at = accounts.facts_at.unwrap_or(0);
-        for (unit, ways) in &accounts.buckets {
-            let Some((wait, bytes)) = ways.iter().filter_map(|bucket| bucket.debt()).max() else { continue };
+        for (unit, buckets) in &accounts.buckets {
+            let Some((wait, bytes)) = buckets.iter().filter_map(|bucket| bucket.debt()).max() else {
+                continue;
+            };
             let debt = Debt { disk, bytes, paid_at: facts_at.saturating_add(wait), facts_at };
             let longest = debts.entry(*unit).or_insert(debt);
             if longest.paid_at < debt.paid_at {
@@ -237,7 +248,8 @@ fn debts(disks: &BTreeMap<String, Accounts>) -> BTreeMap<UnitId, Debt<'_>> {
     debts
 }
 
-/// When to sample next: a unit in debt, once it will have paid.
+/// When to sample next, for the units with caps that are `present`: a unit in debt when the debt will be paid, other units after
+/// [`WATCH_NS`]. `None` if there is no such unit.
 fn next_sample(
     now: Time,
     disks: &BTreeMap<String, Accounts>,
@@ -246,9 +258,9 @@ fn next_sample(
 ) -> Option<Time> {
     let units = disks.values().flat_map(|accounts| accounts.buckets.keys());
     let units = units.filter(|unit| present.contains(unit));
-    // The next facts may be as old as these, since not every sample reads the counters.
-    let paid = |debt: &Debt<'_>| debt.paid_at.max(now + now.saturating_sub(debt.facts_at).max(MS));
-    units.map(|unit| debts.get(unit).map_or(now + WATCH_NS, paid)).min()
+    // Not every sample reads the counters: wait at least as long as the present facts are old, so that the next facts are new.
+    let when_paid = |debt: &Debt<'_>| debt.paid_at.max(now + now.saturating_sub(debt.facts_at).max(MS));
+    units.map(|unit| debts.get(unit).map_or(now + WATCH_NS, when_paid)).min()
 }
 
 /// The units that have processes, their own or in a sub-unit.
@@ -298,7 +310,7 @@ mod tests {
     /// 400 ms are owed at 10 MiB/s. A tenth of the rate would take 4 s, of which two are forgiven. An unlimited bucket is
     /// owed nothing, and begins full when it gets a rate.
     #[test]
-    fn a_new_rate_clamps_credit_and_debt() {
+    fn a_new_rate_clamps_tokens_and_debt() {
         let mut bucket = Bucket::new(10 * MIB);
         bucket.charge(0, 5 * MIB);
         assert_eq!(debt_ns(bucket.with_rate(20 * MIB)), 200 * MS);
@@ -306,7 +318,7 @@ mod tests {
         assert_eq!(debt_ns(bucket.with_rate(u64::MAX)), 0);
         assert_eq!(bucket.with_rate(u64::MAX).with_rate(MIB), Bucket::new(MIB));
         assert_eq!(Bucket::new(10 * MIB).with_rate(MIB), Bucket::new(MIB), "the burst is at the new rate");
-        assert_eq!(Bucket::new(MIB).with_rate(10 * MIB).credit, Bucket::new(MIB).credit);
+        assert_eq!(Bucket::new(MIB).with_rate(10 * MIB).balance, Bucket::new(MIB).balance);
     }
 
     /// 999 bytes per second earn 0.999 in a millisecond: a second of samples each millisecond earns 999.
@@ -482,7 +494,7 @@ mod tests {
             let (mut modest_bytes, mut last, mut greedy_bytes, mut passed) = (0u64, 0, 0u64, 0);
             for (ns, bytes) in samples {
                 // A debt that would be forgiven is left out: with frequent samples no unit comes to it.
-                let bytes = if modest.credit < 0 { 0 } else { bytes.min(rate) };
+                let bytes = if modest.balance < 0 { 0 } else { bytes.min(rate) };
                 modest.charge(ns, bytes);
                 (modest_bytes, passed) = (modest_bytes + bytes, passed + ns);
                 last = if bytes > 0 { bytes } else { last };
@@ -490,7 +502,7 @@ mod tests {
                 let earned_all = earned(passed + BURST_NS);
                 prop_assert!(u128::from(modest_bytes) <= earned_all + u128::from(last), "{modest_bytes} of {earned_all}");
                 prop_assert!(debt_ns(modest) <= DEBT_NS);
-                let left = u64::try_from(greedy.credit / BYTE + 1).unwrap_or(0);
+                let left = u64::try_from(greedy.balance / BYTE + 1).unwrap_or(0);
                 greedy.charge(ns, left);
                 greedy_bytes += left;
                 prop_assert!(u128::from(greedy_bytes) + 2 >= earned(passed - ns + BURST_NS), "{greedy_bytes} after {passed}");

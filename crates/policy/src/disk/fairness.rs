@@ -1,23 +1,27 @@
 //! The fairness criterion: which unit has used more of a disk's bandwidth than its share.
 //!
 //! Problem: a disk serves requests by head position. A unit that transfers a large contiguous file then keeps the head
-//! to itself. So a disk may prefer nearby requests only while no unit runs far ahead of the others.
+//! to itself. So a disk may prefer nearby requests only while no unit has used much more than its share.
 //!
 //! Terms:
-//! - A unit's *count* is the number of sectors that it transferred, halved at every multiple of the half-life. It
-//!   measures a rate, since bandwidth cannot be read at an instant.
+//! - A unit's *count* is the number of sectors that it transferred, halved at every multiple of the half-life. The count
+//!   stands for the unit's rate, since bandwidth at an instant cannot be measured.
 //! - A unit is *active* if it has a request queued or in service.
-//! - The *threshold* is in sectors.
+//! - The *threshold* is the number of sectors by which a unit's count may exceed its part.
 //!
 //! Algorithm: a unit fails if its count exceeds its part of the active units' counts by more than the threshold. Parts
-//! are by share; with equal shares, each part is the average. In integers, with shares s and counts c, and sums S and
-//! C over the active units: c(i) * S > C * s(i) + threshold * S. The criterion is evaluated for a unit after each of
-//! its own requests. A unit that failed is *denied*, and evaluated again at every decision until it passes.
+//! are by share; with equal shares, each part is the average. In integers, for unit i with share s(i) and count c(i), and
+//! the sums S of shares and C of counts over the active units, it fails if c(i) * S > C * s(i) + threshold * S. The
+//! criterion is evaluated for a unit after each of its own requests. A unit that failed is *denied*, and evaluated again
+//! at every decision until it passes.
 //!
-//! Why the average covers active units: the source says "the average bandwidth usage" and speaks of units "with active
-//! disk requests". An average over all units includes the zeros of an idle machine, which would deny the only two users
-//! in turn. Past users that left high counts would let every unit pass. Among active units, at least one always passes,
-//! so the disk never idles.
+//! Example: two active units with equal shares have counts of 100 and 40. The average is 70. With a threshold of 29 the
+//! first fails, since 100 > 70 + 29; with a threshold of 30 it passes.
+//!
+//! Why the average covers active units only: the source says "the average bandwidth usage" and speaks of units "with
+//! active disk requests". An average over all units would include the zeros of idle units, so that the only two users of
+//! a disk would both be above it, and be denied in turn. High counts of past users would let every unit pass. Among
+//! active units, at least one always passes, so the disk never idles.
 //!
 //! Properties:
 //! - The parts sum to the counts, so not all active units fail.
@@ -25,12 +29,13 @@
 //! - Counts are halved when they are read, which equals halving on a timer exactly: rounding down twice by half is
 //!   rounding down once by a quarter.
 //!
-//! Unequal shares: the source would let a count decay at a rate proportional to the share. A constant rate r then
-//! settles at a count proportional to r / s. Here a count settles at 2 * r * half-life, and is divided by s when it is
-//! compared. Both order the units by r / s in the steady state. Here, all counts have the same memory.
+//! Unequal shares: the source would let a unit's count decay faster the larger its share s is. With a constant transfer
+//! rate r, the count then settles at a value proportional to r / s. Here a count settles at 2 * r * half-life for any
+//! share, and is divided by s when it is compared. Both order the units by r / s in the steady state. But here the counts
+//! of all units cover the same time.
 //!
-//! Limits: by rounding, the count just before a halving lies at most 2 below twice the transfer per half-life. The
-//! measure is sectors, so no unit is charged for seeks.
+//! Limits: at a constant rate, a count just before a halving is up to 2 sectors below twice the transfer per half-life,
+//! because of rounding. The measure is sectors, so no unit is charged for seeks.
 //!
 //! Source: seed 000, section 3.3.
 
@@ -42,7 +47,8 @@ use commonhold_contract::UnitId;
 
 use crate::time::Time;
 
-/// A count that is halved at every multiple of a half-life. The half-life is an argument; 0 never halves.
+/// A count that is halved at every multiple of a half-life. The half-life is an argument of each call; with 0, the count never
+/// decays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DecayingCount {
     count: u64,
@@ -64,21 +70,22 @@ impl DecayingCount {
     }
 }
 
+/// The number of half-lives from time 0 to `now`; 0 if counts never decay.
 fn period(now: Time, half_life_ns: Time) -> u64 {
     now.checked_div(half_life_ns).unwrap_or(0)
 }
 
-/// A unit's use and its share.
+/// A unit's use of a disk, and its share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Standing {
-    /// What it used, in sectors or any other measure.
+    /// The amount that it used, in sectors or any other measure that all units have in common.
     pub used: u64,
     /// Its relative share; only ratios matter.
     pub share: u64,
 }
 
 impl Standing {
-    /// Orders by use per share, the lightest user first. A unit without a share comes last.
+    /// Orders by use per share: the unit that used the least for its share comes first. A unit without a share comes last.
     pub fn compare(self, other: Standing) -> Ordering {
         if self.share == 0 || other.share == 0 {
             return (self.share == 0).cmp(&(other.share == 0));
@@ -102,8 +109,8 @@ impl Total {
         Total { used: self.used + u128::from(unit.used), share: self.share + u128::from(unit.share) }
     }
 
-    /// Whether one of these units exceeds its part by more than the threshold. Products saturate on both sides, where no
-    /// unit exceeds.
+    /// Whether a unit, which is included in this total, exceeds its part by more than the threshold. Products that are too large
+    /// saturate on both sides of the comparison, so that no unit exceeds its part then.
     pub fn is_exceeded_by(self, unit: Standing, threshold: u64) -> bool {
         let part = self.used.saturating_mul(u128::from(unit.share));
         let margin = u128::from(threshold).saturating_mul(self.share);
@@ -111,14 +118,14 @@ impl Total {
     }
 }
 
-/// Relative shares for the arithmetic here, from the contract's, where 0 is no share. A unit without a share competes
-/// with a thousandth of the smallest share: next to nothing, but it is not starved.
+/// The shares by which counts are compared, from the contract's shares, where 0 means no share. A unit without a share competes
+/// with a thousandth of the smallest share, so that it is not starved: shares of 0, 3 and 1 become 1, 3,000 and 1,000.
 pub fn weights(shares: &[u64]) -> Vec<u64> {
     let least = shares.iter().copied().filter(|s| *s > 0).min().unwrap_or(1);
     shares.iter().map(|s| if *s > 0 { s.saturating_mul(1_000) } else { least }).collect()
 }
 
-/// The counts of all units.
+/// The counts and shares of all units.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Meter {
     half_life_ns: Time,
@@ -129,8 +136,9 @@ pub struct Meter {
 struct UnitCount {
     weight: u64,
     transferred: DecayingCount,
-    /// Transfers in flight. They count from their start, or a device with many channels would give all to one unit.
-    under_way: u64,
+    /// Sectors of transfers in flight. They count from their start; otherwise a device with many channels would give all channels
+    /// to one unit.
+    in_flight: u64,
 }
 
 impl Meter {
@@ -141,7 +149,7 @@ impl Meter {
         Meter { half_life_ns, units }
     }
 
-    /// Changes the shares; counts stay. Units beyond the end of `shares` keep theirs.
+    /// Changes the shares; counts stay. Units beyond the end of `shares` keep their shares.
     pub fn set_shares(&mut self, shares: &[u64]) {
         for (index, weight) in weights(shares).into_iter().enumerate() {
             self.entry_at(index).weight = weight;
@@ -150,13 +158,14 @@ impl Meter {
 
     /// Notes that a transfer for `unit` has begun.
     pub fn begin(&mut self, unit: UnitId, sectors: u64) {
-        self.entry(unit).under_way += sectors;
+        self.entry(unit).in_flight += sectors;
     }
 
-    /// Notes that a transfer that began for `unit` has ended. [`Meter::charge`] then charges it, perhaps to another unit.
+    /// Notes that a transfer that began for `unit` has ended. The caller then charges it by [`Meter::charge`], perhaps to another
+    /// unit.
     pub fn end(&mut self, unit: UnitId, sectors: u64) {
         let entry = self.entry(unit);
-        entry.under_way = entry.under_way.saturating_sub(sectors);
+        entry.in_flight = entry.in_flight.saturating_sub(sectors);
     }
 
     /// Counts sectors that were transferred for `unit`.
@@ -168,12 +177,12 @@ impl Meter {
     /// The use and share of `unit` at `now`, transfers in flight included.
     pub fn standing(&self, now: Time, unit: UnitId) -> Standing {
         self.units.get(unit.index()).map_or(Standing { used: 0, share: 1 }, |entry| Standing {
-            used: entry.transferred.at(now, self.half_life_ns).saturating_add(entry.under_way),
+            used: entry.transferred.at(now, self.half_life_ns).saturating_add(entry.in_flight),
             share: entry.weight,
         })
     }
 
-    /// The total of the `active` units. The common parts, `kernel` and `shared`, have no share and are left out.
+    /// The sums over the `active` units. The common parts, `kernel` and `shared`, have no share and are left out.
     pub fn total(&self, now: Time, active: impl Iterator<Item = UnitId>) -> Total {
         active
             .filter(|unit| !unit.is_common())
@@ -212,10 +221,10 @@ impl Criterion {
         self.threshold = threshold;
     }
 
-    /// Forgets a unit that is gone: another may get its number.
+    /// Clears the count of a unit that left the contract, since a new unit may get its number.
     pub(super) fn forget(&mut self, unit: UnitId) {
-        if let Some(counted) = self.meter.units.get_mut(unit.index()) {
-            *counted = UnitCount { weight: 1, ..UnitCount::default() };
+        if let Some(count) = self.meter.units.get_mut(unit.index()) {
+            *count = UnitCount { weight: 1, ..UnitCount::default() };
         }
         if let Some(denied) = self.denied.get_mut(unit.index()) {
             *denied = false;
@@ -230,7 +239,8 @@ impl Criterion {
         self.denied[unit.index()] = self.fails(now, unit, active);
     }
 
-    /// Whether `unit` may use the disk while others wait. A denied unit that passes again is no longer denied.
+    /// Whether `unit` may use the disk while others wait: it is not denied, or passes now. In the latter case, it is no longer
+    /// denied.
     pub fn passes(&mut self, now: Time, unit: UnitId, active: Total) -> bool {
         let denied =
             self.denied.get(unit.index()).is_some_and(|denied| *denied) && self.fails(now, unit, active);
@@ -240,7 +250,8 @@ impl Criterion {
         !denied
     }
 
-    /// The kernel is never restricted (seed 000, section 2.2), and `shared` always comes last.
+    /// Whether a unit exceeds its part by more than the threshold. The common parts never fail: the kernel is not restricted
+    /// (seed 000, section 2.2), and `shared` comes last anyway.
     fn fails(&self, now: Time, unit: UnitId, active: Total) -> bool {
         !unit.is_common() && active.is_exceeded_by(self.meter.standing(now, unit), self.threshold)
     }
@@ -344,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn transfers_under_way_count_and_are_not_counted_twice() {
+    fn transfers_in_flight_count_and_are_not_counted_twice() {
         let mut meter = Meter::new(&[0, 0, 1], HALF_LIFE);
         meter.begin(A, 8);
         assert_eq!(meter.standing(0, A).used, 8);

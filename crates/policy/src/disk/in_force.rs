@@ -1,11 +1,11 @@
-//! Orders in force for one unit on one disk.
+//! Caps and weights in force for one unit on one disk.
 
 use crate::plan::Reason;
 
-/// The lowest rate to which any unit is held, in bytes per second: a few small requests.
+/// The lowest rate to which a unit is throttled, in bytes per second: a few small requests.
 pub const RATE_MIN: u64 = 64 << 10;
 
-/// The most that a unit may transfer each way, in bytes per second.
+/// The rates at which a unit may read and write at most, in bytes per second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DiskCap {
     /// Reading.

@@ -1,41 +1,43 @@
-//! How much of a disk each unit may use: from its counters to orders on control groups.
+//! How much of a disk each unit may use: from the disk's counters to orders on control groups.
 //!
-//! Problem: a unit with more requests in flight gets more of a disk, and others wait behind them. Linux lets no program
-//! plug in a disk scheduler. It offers weights, if the device has a scheduler that honours them, and caps (io.max)
-//! everywhere. A fixed cap wastes what other units leave, so caps follow demand.
+//! Problem: a unit with more requests in flight gets more of a disk, and others wait behind its requests. Linux lets no
+//! program plug in a disk scheduler. It offers weights, if the device has a scheduler that honours them, and caps (io.max)
+//! everywhere. A fixed cap wastes bandwidth that other units leave unused, so caps follow demand.
 //!
 //! Terms:
 //! - A unit is *active* if it transferred or waited since the last sample. It *waits* if some of its tasks stalled on a
 //!   disk for a quarter of that time.
 //! - The *crowd* is the units that were active in the last five seconds.
-//! - A disk's *capacity* is what it carries with the present mix of requests, in bytes per second.
-//! - A unit's *part* is its part of the capacity, by share among the crowd.
-//! - The *queue* is the requests in the device. It is long when they take longer there than they need ([`queue`]).
+//! - A disk's *capacity* is the rate at which it can transfer with the present mix of requests, in bytes per second.
+//! - A unit's *part* is its fraction of the capacity, by share among the crowd.
+//! - A unit is *ahead* if it transferred more than its part by more than a threshold ([`fairness`]).
+//! - A unit is *throttled* if it may transfer at a certain rate at most; otherwise it is *free*.
+//! - The *queue* is the requests in the device. It is long when requests take longer there than they need ([`queue`]).
 //!
-//! Why the queue is controlled: a unit with one request at a time is held up by the requests that are in the device
-//! before its own, not by how much others transfer. And what a unit transfers does not show what it would transfer: a
-//! unit that always waits and moves little may want no more, or may be kept from its part. So what is lent to others is
-//! not what a unit leaves, but what leaves no queue.
+//! Why the queue is controlled: a unit with one request at a time is delayed by the requests that are in the device
+//! before its own, and not by the rate of others. Nor does a unit's rate show its demand: a unit that always waits and
+//! transfers little may want no more, or may be kept from its part. So other units may use the bandwidth that a unit
+//! leaves, but only up to the point at which a queue builds up.
 //!
 //! Algorithm ([`rates`]), for each disk at each sample, where weights are not honoured:
-//! 1. What units transferred is charged to the [`fairness`] criterion, which finds the units that are too far ahead.
-//! 2. The capacity follows what is transferred: it equals that while the queue is never empty, and is at least that
-//!    otherwise.
-//! 3. A unit that is ahead and has seven eighths of its part is *held* to a rate. Beside it, so is every unit that has
-//!    that much. A unit is released when it takes less than half of its part for a second although it may take more, or
-//!    when it is alone in the crowd. All other units are free: they do not have their parts.
-//! 4. What *all* units transfer together is controlled.
-//!    - It grows while there is no queue and the held units take what they may: by at least a sixteenth of the capacity
-//!      at each sample, but by as little as a 256th near the last congestion.
+//! 1. The [`fairness`] criterion counts what units transferred, and finds the units that are ahead.
+//! 2. The estimate of the capacity follows the transfer rate of the disk: it equals that rate while the queue is never
+//!    empty, and is at least that rate otherwise.
+//! 3. A unit that is ahead and transfers at seven eighths of its part is throttled. As soon as one unit is, every other
+//!    unit that transfers that much is throttled, too. A unit is free again when it transfers at less than half of its
+//!    part for a second although it may transfer more, or when it is alone in the crowd.
+//! 4. The rate of *all* units together is controlled.
+//!    - It grows while there is no queue and the throttled units use up their rates: by at least a sixteenth of the
+//!      capacity at each sample, but by as little as a 256th near the rate of the last congestion.
 //!    - With a queue, it is reduced so that the queue drains within 300 ms.
-//!    - Held units may transfer what the free units leave of it. A free unit counts with the most that it lately
-//!      transferred, since a unit that pauses comes back.
-//!    - Held units keep at least five eighths of their parts, or seven eighths if no active unit is free. They keep that
-//!      even if a queue remains, so fairness and isolation end there.
-//!    - Held units divide this by share. What one does not take, the others get. A unit with credit
+//!    - The throttled units may transfer what the free units leave of it. A free unit counts with the highest rate that
+//!      it had lately, since a unit that pauses comes back.
+//!    - The throttled units keep at least five eighths of their parts, or seven eighths if no active unit is free, even
+//!      if a queue remains: the isolation of free units goes no further.
+//!    - The throttled units divide this rate by share. What one does not take, the others get. A unit with credit
 //!      ([`crate::credits`]) gets more than its part before others do.
 //! 5. A unit that had the disk to itself has a backlog in the device when another unit comes. It transfers next to
-//!    nothing until that is done.
+//!    nothing until its backlog has drained.
 //!
 //! Where rates are enforced by stopping a unit, they serve limits alone, and steps 2 to 5 order nothing. [`debt`] decides
 //! when a unit is stopped.
@@ -44,20 +46,21 @@
 //! both cases, caps enforce limits, and ceilings for units that may not borrow ([`caps`]).
 //!
 //! Properties (tested):
-//! - No unit is held while the crowd is one unit, or no unit is ahead.
+//! - No unit is throttled while the crowd is one unit, or while no unit is ahead.
 //! - A unit that waits is given its part at the sample that finds it waiting.
 //! - A unit within its part is not delayed by more than what others may send at once.
-//! - No unit is held to nothing.
+//! - Every throttled unit may transfer something.
 //!
 //! Limits:
 //! - The measure is bytes, so no unit is charged for seeks.
-//! - The kernel enforces a cap in slices: at the start of each 100 ms it admits all that may pass in them. A device
-//!   without a cache then has a queue, whatever is ordered. So beside a free unit, others are held to their parts although
-//!   they could have more.
-//! - Requests that are in the device complete first. That is the price of a call-back.
-//! - Where weights are honoured, they alone divide what is lent. Loans are remembered there, without effect.
-//! - Processes beside a unit's sub-units share one cap with these.
-//! - A capacity is learnt from use. So reservations and ceilings on a disk that was never busy begin too low, unless
+//! - The kernel enforces a cap in slices: at the start of each 100 ms it admits all that may pass in the slice. A device
+//!   without a cache then has a queue, whatever is ordered. So beside a free unit, others are throttled to their parts
+//!   although more would fit.
+//! - Requests that are in the device complete first, so that a call-back takes at least as long.
+//! - Where weights are honoured, they alone divide the bandwidth that units leave unused. Credits are kept, but have no
+//!   effect.
+//! - A unit's own processes share one cap with its sub-units.
+//! - The capacity is learnt from use. So reservations and ceilings on a disk that was never busy begin too low, unless
 //!   the disk was measured.
 //!
 //! Source: seed 000, section 3.3 (counts, threshold, half-life); seed 004, sections 3.3 and 5.4 (hard and soft shares).
@@ -91,15 +94,15 @@ use weights::Weights;
 
 /// The sampling interval while a unit uses a disk that is controlled by rates.
 const BUSY_NS: Time = 100 * MS;
-/// The same with weights: the disk's scheduler acts in between. Whether a unit only waited for a second shows in four
-/// samples.
+/// The sampling interval while a unit uses a disk with weights. It is longer, since the disk's scheduler acts in between. Four
+/// samples fit into a second, which are enough to see whether a unit did nothing but wait in it ([`weights`]).
 const WEIGHTED_NS: Time = 250 * MS;
 
-/// The oldest that facts of disks may be: a sample taken sooner for another reason repeats the last ones. A few
-/// milliseconds of a disk say little.
+/// Facts of disks are read again once they are this old; an earlier sample, taken for another reason, repeats the last facts.
+/// Rates over a few milliseconds would be noise.
 pub const FRESH_NS: Time = 80 * MS;
 
-/// One disk, as of the last sample.
+/// The state of one disk: its measurements and the orders in force, as of the last sample.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct DiskRecord {
     control: RateControl,
@@ -110,7 +113,7 @@ struct DiskRecord {
     shares_from: Option<(Arc<Rights>, Capacity)>,
 }
 
-/// What is remembered of disks between steps. What a step does not change is shared with the state before it.
+/// The state of all disks, carried from step to step. Copies share the disks that a step does not change.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DiskState {
     disks: BTreeMap<String, Arc<DiskRecord>>,
@@ -120,11 +123,12 @@ pub struct DiskState {
 }
 
 impl DiskState {
+    /// The state of the disk with this name; a new one if the disk was not seen before.
     fn disk(&mut self, facts: &DiskFacts) -> &mut Arc<DiskRecord> {
         self.disks.entry(facts.name.clone()).or_default()
     }
 
-    /// Each unit's entitlement to a disk, in millionths.
+    /// Each unit's entitlement to a disk, in millionths, by unit index.
     fn entitled(&mut self, rights: &Arc<Rights>) -> Vec<u64> {
         if !Arc::ptr_eq(&self.entitled.0, rights) {
             let parts = rights.to_part(Resource::Disk, Capacity::Parts).all();
@@ -135,9 +139,9 @@ impl DiskState {
         self.entitled.1.clone()
     }
 
-    /// Counts the users of disks as present: units with processes, and units that lately used a disk. The last process of
-    /// the latter may be gone, but its write-back or the unit's next job is on its way. Without tickets, it would be held
-    /// to next to nothing.
+    /// Marks units as present in the rights to disks: units with processes, and units that lately used a disk. The last process
+    /// of such a unit may have ended, but its write-back goes on, or the unit's next job will soon start. A unit that is not
+    /// present has no tickets, and would be throttled to next to nothing.
     fn mark_present(&self, input: Input<'_>, rights: &mut Arc<Rights>) {
         for unit in input.contract.held() {
             let used = self.disks.values().any(|disk| disk.control.was_used_by(unit));
@@ -158,7 +162,7 @@ impl DiskState {
 }
 
 impl DiskRecord {
-    /// Forgets the units that the contract no longer has. What was in force for them went with them.
+    /// Forgets the units that the contract no longer has. Orders on a unit ended when the backend removed the unit.
     fn forget_gone(&mut self, contract: &Contract) {
         self.control.forget_gone(contract);
         self.weights.forget_gone(contract);
@@ -167,7 +171,8 @@ impl DiskRecord {
     }
 }
 
-/// Decides about disks now, and when to sample next while one is busy. Costs nothing if no disk was observed.
+/// Decides the orders for all disks; also returns when to sample next, which is `None` while no disk is busy. Costs nothing if no
+/// disk was observed.
 pub(crate) fn step(
     state: &mut DiskState,
     now: Time,
@@ -192,15 +197,15 @@ pub(crate) fn step(
         }
         return (plan, next);
     }
-    // If no disk honours weights, none are ordered, and everyone's rights are not needed.
-    let weighted = input.means.disk.weights && input.snapshot.disks.iter().any(|facts| facts.weighs);
-    let everyones_rights = weighted.then(|| with_everyone(input, rights));
-    let everyones =
-        everyones_rights.as_ref().unwrap_or(rights).to_part(Resource::Disk, Capacity::Parts).all();
+    // The rights as if all units were present are needed for weights only, and so only if a disk honours weights.
+    let any_weighted = input.means.disk.weights && input.snapshot.disks.iter().any(|facts| facts.weighs);
+    let rights_if_all_present = any_weighted.then(|| with_all_present(input, rights));
+    let if_all_present =
+        rights_if_all_present.as_ref().unwrap_or(rights).to_part(Resource::Disk, Capacity::Parts).all();
     for facts in &input.snapshot.disks {
         let disk = Arc::make_mut(state.disk(facts));
         let entitlement = rights.to_part(Resource::Disk, capacity_of(facts)).all();
-        let weighted = decide(disk, now, input, facts, (&entitlement, &everyones), orders);
+        let weighted = decide(disk, now, input, facts, (&entitlement, &if_all_present), orders);
         add_credits(&mut plan.credits, disk.control.credits());
         if disk.control.is_busy() {
             let at = now + if weighted { WEIGHTED_NS } else { BUSY_NS };
@@ -218,26 +223,27 @@ fn add_credits(sums: &mut Vec<i64>, credits: Vec<i64>) {
     sums.iter_mut().zip(credits).for_each(|(sum, credit)| *sum = sum.saturating_add(credit));
 }
 
+/// The capacity by which entitlements to a disk are valued: its measured rate, or parts of an unknown rate.
 fn capacity_of(facts: &DiskFacts) -> Capacity {
     facts.bytes_per_s.map_or(Capacity::Parts, Capacity::Known)
 }
 
-/// The rights as if every unit without sub-units had processes. A unit with sub-units is present only if processes stand
-/// beside these.
-fn with_everyone(input: Input<'_>, rights: &Rights) -> Rights {
-    let mut everyones = rights.clone();
+/// The rights as if every unit without sub-units were present. A unit with sub-units stays present only if it has processes of
+/// its own.
+fn with_all_present(input: Input<'_>, rights: &Rights) -> Rights {
+    let mut if_all_present = rights.clone();
     let mut encloses: Vec<bool> = input.contract.ids().map(|_| false).collect();
     for parent in input.contract.held().filter_map(|id| input.contract.unit(id).parent) {
         encloses[parent.index()] = true;
     }
     for unit in input.contract.held().filter(|unit| !encloses[unit.index()]) {
-        let _ = everyones.set_present_for(unit, Resource::Disk, true);
+        let _ = if_all_present.set_present_for(unit, Resource::Disk, true);
     }
-    everyones
+    if_all_present
 }
 
-/// Orders the shares of all units, present or not, on a disk that schedules by shares itself: it divides among those that
-/// have requests.
+/// Orders the shares of all units on a disk that schedules by shares itself. Units that are not present get shares as well: such
+/// a disk divides its bandwidth among the units that have requests.
 fn order_shares(
     disk: &mut Arc<DiskRecord>,
     input: Input<'_>,
@@ -246,13 +252,14 @@ fn order_shares(
     orders: &mut Vec<Step<DiskOrder>>,
 ) {
     let capacity = capacity_of(facts);
-    let is_current = |(source, at): &(Arc<Rights>, Capacity)| Arc::ptr_eq(source, rights) && *at == capacity;
+    let is_current =
+        |(source, valued_at): &(Arc<Rights>, Capacity)| Arc::ptr_eq(source, rights) && *valued_at == capacity;
     if disk.shares_from.as_ref().is_some_and(is_current) {
         return;
     }
     let disk = Arc::make_mut(disk);
     disk.shares_from = Some((rights.clone(), capacity));
-    let entitlement = with_everyone(input, rights).to_part(Resource::Disk, capacity).all();
+    let entitlement = with_all_present(input, rights).to_part(Resource::Disk, capacity).all();
     for unit in input.contract.held() {
         let share = entitlement.own(unit);
         if disk.shares.insert(unit, share).unwrap_or(0) != share {
@@ -263,21 +270,21 @@ fn order_shares(
     }
 }
 
-/// Takes in one disk's sample, and orders the differences to what is in force there. Entitlements are those now, and those
-/// if all units were present. Returns whether the disk is controlled by weights.
+/// Enters one disk's sample, and orders the weights and caps that differ from those in force there. `entitlement` holds for the
+/// units present now, `if_all_present` if all units were present. Returns whether the disk is controlled by weights.
 fn decide(
     disk: &mut DiskRecord,
     now: Time,
     input: Input<'_>,
     facts: &DiskFacts,
-    (entitlement, everyones): (&Entitlement, &Entitlement),
+    (entitlement, if_all_present): (&Entitlement, &Entitlement),
     steps: &mut Vec<Step<DiskOrder>>,
 ) -> bool {
-    let isolates = input.contract.machine.scheme != Scheme::Smp;
+    let restricts = input.contract.machine.scheme != Scheme::Smp;
     disk.control.observe(now, input, facts, entitlement);
-    let weighted = isolates && facts.weighs && input.means.disk.weights && disk.weights.are_honoured(now);
+    let weighted = restricts && facts.weighs && input.means.disk.weights && disk.weights.are_honoured(now);
     let weights = if weighted {
-        disk.weights.wanted(now, input, entitlement, everyones, &disk.control)
+        disk.weights.wanted(now, input, entitlement, if_all_present, &disk.control)
     } else {
         BTreeMap::new()
     };
@@ -286,7 +293,7 @@ fn decide(
         steps.push(Step { action, reason: order.because });
     }
     let mut caps = BTreeMap::new();
-    if isolates && input.means.disk.caps {
+    if restricts && input.means.disk.caps {
         let by_rates = !weighted && !input.means.disk.limits_only;
         let rates = if by_rates { disk.control.decide(now) } else { BTreeMap::new() };
         caps = caps::wanted(input, entitlement, facts, &disk.control, &rates);
@@ -295,8 +302,8 @@ fn decide(
     weighted
 }
 
-/// Orders the differences to the caps in force. A change of at most 1/64 is not ordered, since the kernel takes a while to
-/// follow; but a cap above the unit's limit, which sank, always is.
+/// Orders the caps that differ from those in force. A change of at most 1/64 is not ordered, since the kernel takes a while to
+/// follow a change. The exception is a cap in force that is above the unit's limit, because the limit was lowered.
 fn replace_caps(
     disk: &mut DiskRecord,
     wanted: BTreeMap<UnitId, Order<DiskCap>>,
@@ -317,9 +324,11 @@ fn replace_caps(
             Reason::DiskLimit { bytes_per_s } => bytes_per_s,
             _ => u64::MAX,
         };
-        let changes = |old: u64, new: u64| old.abs_diff(new) > old / 64 || old > limit;
+        let must_change = |old: u64, new: u64| old.abs_diff(new) > old / 64 || old > limit;
         let old = disk.caps.get(&unit).map(|order| order.value);
-        if old.is_none_or(|old| changes(old.read, new.value.read) || changes(old.write, new.value.write)) {
+        if old.is_none_or(|old| {
+            must_change(old.read, new.value.read) || must_change(old.write, new.value.write)
+        }) {
             order(unit, Some(new.value), new.because);
             disk.caps.insert(unit, new);
         }

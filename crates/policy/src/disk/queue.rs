@@ -1,52 +1,62 @@
 //! Whether requests queue in a device, judged by how long they take there.
 //!
-//! Problem: a unit with one request at a time waits for all requests that others have in the device. No count of bytes
-//! shows how long that takes. A device that can carry all that it is asked for answers at once. Asked for a little
-//! more, it soon holds all requests that its users may have in flight.
+//! Problem: a unit with one request at a time waits for all requests that other units have in the device. No count of bytes
+//! shows how long that takes. A device that can serve all its requests has a short queue. At a slightly higher load, its
+//! queue soon has as many requests as its users may have in flight.
+//!
+//! Terms: a request's *need* is the time that it takes in the device if it does not wait for others. The rest of its time
+//! in the device is waiting time.
 //!
 //! Algorithm:
-//! - The kernel counts the requests that a device completed and their total service time. This gives the mean time of
-//!   a request since the last sample, and the mean number in flight: total service time over elapsed time.
-//! - The shortest mean time seen is what requests *need*. It is forgotten by 1/512 at a sample, since other requests
-//!   need other times. Requests count as needing at least a quarter of the time that their transfer takes
-//!   at the device's capacity: delays below that harm no unit.
-//! - A queue is *long* when a quarter of a request waits on average: the time that requests take beyond five quarters of
-//!   their need comes to a quarter of the elapsed time. A device that serves many requests at once is not full
-//!   while they take no longer.
+//! - The kernel counts the requests that a device completed and their total time in the device. This gives the mean time of
+//!   a request since the last sample, and, by Little's law, the mean number of requests in flight: total time over elapsed
+//!   time.
+//! - The need is estimated as the shortest mean time seen. The estimate grows by 1/512 at each sample, since later requests
+//!   may need more time. It is at least a quarter of the time that the transfer takes at the device's capacity: delays
+//!   below that harm no unit.
+//! - A queue is *long* when a quarter of a request waits on average, that is, if the time of requests beyond five quarters
+//!   of their need sums to a quarter of the elapsed time. A device that serves many requests in parallel has no long queue
+//!   as long as each takes no more time.
+//!
+//! Example: requests need 4 ms. In 100 ms, 5 requests of 12 ms each complete. Each takes 7 ms more than five quarters of its
+//! need, 35 ms together. This is more than a quarter of 100 ms, so the queue is long.
 //!
 //! Why the number of requests in flight is not the measure: beside a job whose requests come in bursts, a job with one
 //! request at a time may wait although there is hardly one request in the device on average.
 //!
-//! Limits: the measure is the mean over all requests, so large requests of one unit set the standard for small ones of
-//! another.
+//! Limits: the measure is the mean over all requests, so the need of one unit's large requests is also assumed for another
+//! unit's small requests.
 
 use super::rates::{averaged, per_second};
 use crate::rights::share::part_of;
 use crate::snapshot::DeviceUse;
 use crate::time::{MS, Time};
 
-/// The shortest meaningful mean time: less is within the clock's resolution.
-const GRAIN_NS: Time = MS / 20;
+/// The shortest meaningful mean time of a request: shorter times are within the clock's resolution.
+const TIME_RESOLUTION_NS: Time = MS / 20;
 
 /// How long requests take in one device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Queue {
+    /// The device's counters at the last sample.
     last: Option<DeviceUse>,
-    /// What a request needs, and what it took on average in the last interval.
+    /// The time that a request needs, and the mean time that one took in the last interval.
     needed_ns: Time,
     took_ns: Time,
-    /// A quarter of the time that the transfer of a mean request takes.
-    grain_ns: Time,
+    /// A lower bound on the need: a quarter of the time that the transfer of a mean request takes.
+    needed_ns_min: Time,
+    /// Whether more than 1.25 requests were in flight on average.
     is_crowded: bool,
     is_long: bool,
+    /// Whether the device was hardly ever idle in the last interval.
     is_busy: bool,
-    /// What the device transferred, in bytes per second, averaged.
-    carried: Option<u64>,
+    /// The device's average rate, in bytes per second.
+    device_rate: Option<u64>,
 }
 
 impl Queue {
-    /// Takes in what the device did in the last `elapsed` nanoseconds. `capacity` is in bytes per second; 0 if it is not
-    /// known.
+    /// Enters the device's counters after an interval of `elapsed` nanoseconds; `device` is `None` if the backend cannot read
+    /// them. `capacity` is in bytes per second; 0 if it is not known.
     pub(super) fn observe(&mut self, elapsed: Time, device: Option<DeviceUse>, capacity: u64) {
         let before = core::mem::replace(&mut self.last, device);
         let (Some(now), Some(before)) = (device, before) else { return };
@@ -58,26 +68,26 @@ impl Queue {
         let bytes = now.bytes.saturating_sub(before.bytes);
         let bytes_per_s = per_second(bytes, elapsed);
         self.is_busy = now.busy_ns.saturating_sub(before.busy_ns) >= elapsed - elapsed / 16;
-        self.carried = Some(averaged(self.carried.unwrap_or(0), bytes_per_s, elapsed));
+        self.device_rate = Some(averaged(self.device_rate.unwrap_or(0), bytes_per_s, elapsed));
         if requests == 0 {
-            // Nothing completes. If requests are in flight, they take longer all the time.
+            // No request completed. Those in flight have taken this interval in addition.
             self.took_ns = if now.under_way > 0 { self.took_ns.saturating_add(elapsed) } else { 0 };
             self.is_long = now.under_way > 1 && self.excess_of(self.took_ns) > 0;
             return;
         }
         self.took_ns = taken_ns / requests;
-        self.grain_ns = match capacity {
-            0 => GRAIN_NS,
+        self.needed_ns_min = match capacity {
+            0 => TIME_RESOLUTION_NS,
             capacity => part_of(bytes / requests, 1_000 * MS, capacity) / 4,
         };
-        // Times of requests that queued in the device do not show what they need: nothing is forgotten then.
-        let forgotten = if self.is_crowded { 0 } else { self.needed_ns / 512 };
+        // Requests that queued in the device took more time than they need, so the estimate must not grow then.
+        let growth = if self.is_crowded { 0 } else { self.needed_ns / 512 };
         self.needed_ns = match self.needed_ns {
-            // At first, as if the device served one request at a time.
+            // The first estimate assumes that the device serves one request at a time.
             0 => (elapsed / requests).min(self.took_ns),
-            needed => needed.saturating_add(forgotten).min(self.took_ns),
+            needed => needed.saturating_add(growth).min(self.took_ns),
         }
-        .max(GRAIN_NS);
+        .max(TIME_RESOLUTION_NS);
         self.is_crowded = taken_ns > elapsed.saturating_add(elapsed / 4);
         let waited_ns = requests.saturating_mul(self.excess_of(self.took_ns));
         self.is_long = waited_ns > elapsed / 4;
@@ -88,7 +98,7 @@ impl Queue {
         if self.is_long { self.excess_of(self.took_ns) } else { 0 }
     }
 
-    /// Whether the queue is long and never empty: then the device carries exactly what it transfers.
+    /// Whether the queue is long and never empty: the device then transfers at its capacity.
     pub(super) fn is_full(&self) -> bool {
         self.is_busy && self.excess_ns() > 0
     }
@@ -98,23 +108,26 @@ impl Queue {
         self.is_crowded
     }
 
-    /// What the device transferred, in bytes per second, averaged. Requests that still wait there are not included.
-    pub(super) fn carried(&self) -> Option<u64> {
-        self.carried
+    /// The device's average rate, in bytes per second, by completed requests; `None` if it is not known.
+    pub(super) fn device_rate(&self) -> Option<u64> {
+        self.device_rate
     }
 
-    /// How long the requests in the device will take to complete, judged by the last ones; 0 if there is hardly more than
-    /// one.
+    /// How long the requests in the device will take to complete, judged by those that completed last; 0 if there is hardly more
+    /// than one request in the device.
     pub(super) fn backlog_ns(&self) -> Time {
         if self.is_crowded { self.took_ns } else { 0 }
     }
 
-    /// Raises what requests are assumed to need: the queue is long although nothing more can be done about it.
+    /// Raises the time that requests are assumed to need. For use when the queue is long although rates cannot be reduced
+    /// further.
     pub(super) fn relent(&mut self) {
         self.needed_ns = self.needed_ns.saturating_add(self.needed_ns / 32);
     }
 
-    /// `rate`, reduced so that a long queue drains within `within_ns`: by at least `cut_min`, and at most by half.
+    /// The rate `rate`, reduced so that a long queue drains within `within_ns`: by at least `cut_min`, and by at most a half.
+    /// It is unchanged if the queue is short. For example, with requests that wait for 60 ms, a rate of 1,000 becomes 800 for a
+    /// queue that is to drain within 300 ms.
     pub(super) fn drained(&self, rate: u64, within_ns: Time, cut_min: u64) -> u64 {
         match self.excess_ns() {
             0 => rate,
@@ -125,8 +138,9 @@ impl Queue {
         }
     }
 
+    /// By how much a time in the device exceeds five quarters of a request's need.
     fn excess_of(&self, took_ns: Time) -> Time {
-        let needed = self.needed_ns.max(self.grain_ns);
+        let needed = self.needed_ns.max(self.needed_ns_min);
         took_ns.saturating_sub(needed.saturating_add(needed / 4))
     }
 }
@@ -170,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_requests_need_is_forgotten_slowly() {
+    fn the_need_of_requests_is_forgotten_slowly() {
         // One at a time: they first need four milliseconds, then ten.
         let large = alloc::vec![(9, 10_000); 2_000];
         let samples: alloc::vec::Vec<_> =

@@ -305,7 +305,7 @@ fn a_hard_half_against_four() {
     assert!(got.iter().sum::<u64>() >= 980, "{got:?}");
 }
 
-/// If caps are enforced by stopping units, no unit is held to a share, nor to a percentage of an unmeasured capacity.
+/// If caps are enforced by stopping units, no unit is throttled to a share, nor to a percentage of an unmeasured capacity.
 #[test]
 fn stopping_enforces_limits_alone() {
     let mut bench = Bench::tickets(&[100, 100, 100]);
@@ -446,7 +446,7 @@ fn idle_bandwidth_is_lent_and_called_back_at_once() {
     let mut bench = Bench::tickets(&[100, 100]);
     bench.load(1, greedy(16));
     let got = bench.run(5);
-    assert_eq!((got[1], bench.steps.len()), (1_000, 0), "a unit alone is not held: {got:?}");
+    assert_eq!((got[1], bench.steps.len()), (1_000, 0), "a unit alone is not throttled: {got:?}");
     bench.load(0, greedy(1));
     // The sample that finds it waiting gives it its part: it waits in the first step, and has its part in the second.
     bench.run(1);
@@ -485,7 +485,7 @@ fn an_initial_burst_is_not_the_capacity() {
 }
 
 #[test]
-fn limits_hold_on_an_idle_disk() {
+fn limits_apply_on_an_idle_disk() {
     let mut bench = Bench::tickets(&[100, 100]);
     bench.contract.units[2].limit.disk = Some(Amount::Absolute(20 * MB));
     bench.load(0, greedy(8));
@@ -531,7 +531,7 @@ fn other_units_get_what_an_outer_limit_leaves() {
 
 /// However slow the disk and however small the share, a few small requests pass.
 #[test]
-fn no_unit_is_held_to_nothing() {
+fn no_unit_is_throttled_to_nothing() {
     let mut bench = Bench::tickets(&[1, 10_000, 10_000]);
     bench.carries = 2 * MB;
     for n in 0..3 {
@@ -577,9 +577,9 @@ fn a_unit_that_wants_more_again_gets_it() {
     assert!(got[0] >= 450, "{got:?}");
 }
 
-/// A held unit that wants little is released once the others have left the crowd.
+/// A throttled unit that wants little is free again once the others have left the crowd.
 #[test]
-fn no_unit_stays_held_after_the_others_have_left() {
+fn no_unit_stays_throttled_after_the_others_have_left() {
     let mut bench = Bench::tickets(&[100, 100]);
     bench.load(0, greedy(2));
     bench.load(1, greedy(31));

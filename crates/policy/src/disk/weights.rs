@@ -1,20 +1,22 @@
-//! Weights (io.weight) on disks that honour them, corrected by what units actually get.
+//! Weights (io.weight) on disks that honour them, corrected by the bandwidth that units actually get.
 //!
-//! Problem: a unit does not get what its weight says. Some disk schedulers map weights to a scale of their own, a cost
-//! model may not fit the disk, and requests differ in size.
+//! Problem: a unit's bandwidth may not be in proportion to its weight. Some disk schedulers map weights to a scale of their
+//! own, a cost model may not fit the disk, and requests differ in size.
 //!
 //! Algorithm:
-//! - A unit's weight is its part among its siblings. A disk divides by the weights of the units that have requests.
-//!   If the units present now would then get the same parts as if all units were present, weights are computed for all
-//!   units. A unit that comes then finds its weight in place, and no other weight changes. A change would cost the
-//!   disk's scheduler its history.
-//! - Once a second, the siblings that did nothing but wait since the last correction are compared. The weight of a unit
-//!   that got less than its part of their sum grows by half of the shortfall; that of a unit that got more sinks.
-//! - A correction lies between a quarter and four times. If a correction is at its bound, and the result still an
-//!   eighth off, [`FAILURES`] times in a row, the disk does not honour weights. It is then controlled by rates for
-//!   [`UNHONOURED_NS`], after which weights are tried again.
+//! - Siblings get weights in proportion to their entitlements. The entitlements are those that the units would have if all
+//!   units were present, unless that changes how the disk is divided among the units that are present. So a unit that
+//!   comes later finds its weight in place, and the other weights stay. This matters, since a disk's scheduler loses its
+//!   history when weights change.
+//! - Once a second, the bandwidths of siblings that did nothing but wait since the last correction are compared. A unit
+//!   that got less than its part of their sum gets a larger weight, by half of the relative shortfall; a unit that got
+//!   more gets a smaller weight. For example, a unit that is due 40 % but got 20 % needs twice the weight, and gets 1.5
+//!   times the weight.
+//! - A correction lies between a quarter and four times. If a correction reaches its bound while the bandwidth is still off
+//!   by more than an eighth, the correction has failed. After [`FAILURES`] failures in a row, the disk does not honour
+//!   weights. It is then controlled by rates for [`UNHONOURED_NS`], after which weights are tried again.
 //!
-//! Limits: a unit that also computes is not corrected. Its weight keeps nothing from it that it would take.
+//! Limits: a unit that also computes is not corrected, since its bandwidth may be low because it wants no more.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -32,7 +34,7 @@ use crate::tree::{self, Levels};
 
 /// The interval between corrections.
 const CORRECT_NS: Time = 1_000 * MS;
-/// The time for which a disk that does not honour weights gets none.
+/// The time for which a disk that does not honour weights is controlled by rates.
 const UNHONOURED_NS: Time = 60_000 * MS;
 /// Corrections that must fail in a row before weights are given up.
 const FAILURES: u32 = 3;
@@ -45,13 +47,13 @@ const CORRECTION: core::ops::RangeInclusive<u64> = MILLIONTH / 4..=MILLIONTH * 4
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Weights {
     in_force: BTreeMap<UnitId, Order<u32>>,
-    /// In millionths of the entitlement.
+    /// The factors by which weights differ from entitlements, in millionths.
     corrections: BTreeMap<UnitId, u64>,
     corrected_at: Time,
     /// Corrections that failed in a row.
     failures: u32,
     given_up_at: Option<Time>,
-    /// Whether each unit only waited at every sample since the last correction.
+    /// Whether each unit did nothing but wait, in every sample since the last correction.
     only_waited: BTreeMap<UnitId, bool>,
     /// Bytes that each unit had transferred at the last correction.
     transferred: BTreeMap<UnitId, u64>,
@@ -66,7 +68,7 @@ impl Weights {
         self.transferred.retain(|unit, _| contract.has(*unit));
     }
 
-    /// Whether the disk may honour weights: not if it was lately found not to.
+    /// Whether to control the disk by weights: unless it was found in the last [`UNHONOURED_NS`] that it does not honour them.
     pub(super) fn are_honoured(&mut self, now: Time) -> bool {
         if self.given_up_at.is_some_and(|at| now.saturating_sub(at) >= UNHONOURED_NS) {
             self.given_up_at = None;
@@ -74,19 +76,21 @@ impl Weights {
         self.given_up_at.is_none()
     }
 
-    /// The weights that units should have now. `everyones` is what they would be entitled to if all were present.
+    /// The weights that units should have now, after a correction if one is due. `if_all_present` is the entitlement that units
+    /// would have if all were present.
     pub(super) fn wanted(
         &mut self,
         now: Time,
         input: Input<'_>,
         entitlement: &Entitlement,
-        everyones: &Entitlement,
+        if_all_present: &Entitlement,
         control: &RateControl,
     ) -> BTreeMap<UnitId, Order<u32>> {
         let contract = input.contract;
-        let waiting = tree::sums(contract, |unit| u64::from(control.only_waits(unit)));
+        // A unit counts as waiting if it or one of its sub-units does.
+        let only_waiting = tree::sums(contract, |unit| u64::from(control.only_waits(unit)));
         for unit in contract.held() {
-            *self.only_waited.entry(unit).or_insert(true) &= waiting[unit.index()] > 0;
+            *self.only_waited.entry(unit).or_insert(true) &= only_waiting[unit.index()] > 0;
         }
         let levels = Levels::of(contract);
         if now.saturating_sub(self.corrected_at) >= CORRECT_NS {
@@ -106,7 +110,7 @@ impl Weights {
         }
         let mut wanted = BTreeMap::new();
         for siblings in levels.all() {
-            let values = values(siblings, entitlement, everyones);
+            let values = values(siblings, entitlement, if_all_present);
             let (largest, sum) = (values.values().max().copied().unwrap_or(0), values.values().sum());
             let order = |(unit, value)| (unit, self.weight(unit, value, largest, sum));
             wanted.extend(values.into_iter().map(order));
@@ -114,12 +118,12 @@ impl Weights {
         wanted
     }
 
-    /// A unit's weight among its siblings, whose values have this maximum and this sum. On the smaller of the two scales
-    /// that kernels have.
+    /// A unit's weight among its siblings: proportional to `value`, with the unit's correction. `largest` and `sum` are the
+    /// maximum and the sum of the siblings' values. Weights are from 1 to 1,000, the smaller of the two scales that kernels have.
     fn weight(&self, unit: UnitId, value: u64, largest: u64, sum: u64) -> Order<u32> {
         let part = part_of(value, MILLIONTH, sum);
         let correction = self.corrections.get(&unit).copied().unwrap_or(MILLIONTH);
-        // The largest gets half of the scale, so that there is room to correct upwards.
+        // The largest value is mapped to half of the scale, so that its weight can be corrected upwards.
         let uncorrected = part_of(1_000, value, largest).div_ceil(2);
         let weight = part_of(uncorrected, correction, MILLIONTH).clamp(1, 1_000);
         let because = if correction == MILLIONTH {
@@ -130,34 +134,35 @@ impl Weights {
         Order { value: u32::try_from(weight).unwrap_or(DEFAULT_WEIGHT), because }
     }
 
-    /// Corrects once, by what units have transferred so far, sub-units included. Returns whether the correction failed;
-    /// `None` if there was nothing to compare.
+    /// Corrects the weights once. `transferred` has the bytes that each unit, sub-units included, has transferred since the
+    /// backend started. Returns whether the correction failed; `None` if no two siblings could be compared.
     fn correct(&mut self, levels: &Levels, entitlement: &Entitlement, transferred: &[u64]) -> Option<bool> {
         let mut failed = None;
         for level in levels.all() {
             let only_waited = |unit: &UnitId| self.only_waited.get(unit).copied().unwrap_or(false);
             let siblings: Vec<UnitId> = level.iter().copied().filter(only_waited).collect();
-            let since_last = |unit: UnitId| {
+            let bytes_since_last = |unit: UnitId| {
                 let before = self.transferred.get(&unit).copied().unwrap_or(u64::MAX);
                 transferred[unit.index()].saturating_sub(before)
             };
-            let moved: BTreeMap<UnitId, u64> =
-                siblings.iter().map(|unit| (*unit, since_last(*unit))).collect();
-            let moved_by_all: u64 = moved.values().sum();
-            let value_of_all: u64 = siblings.iter().map(|unit| entitlement.value(*unit)).sum();
-            if siblings.len() < 2 || moved_by_all == 0 {
+            let bytes: BTreeMap<UnitId, u64> =
+                siblings.iter().map(|unit| (*unit, bytes_since_last(*unit))).collect();
+            let all_bytes: u64 = bytes.values().sum();
+            let all_values: u64 = siblings.iter().map(|unit| entitlement.value(*unit)).sum();
+            if siblings.len() < 2 || all_bytes == 0 {
                 continue;
             }
             for unit in siblings {
-                let due = part_of(moved_by_all, entitlement.value(unit), value_of_all);
-                let ratio = part_of(due, MILLIONTH, moved[&unit].max(1)).min(*CORRECTION.end());
+                let due = part_of(all_bytes, entitlement.value(unit), all_values);
+                let ratio = part_of(due, MILLIONTH, bytes[&unit].max(1)).min(*CORRECTION.end());
                 let error = ratio.abs_diff(MILLIONTH);
                 failed.get_or_insert(false);
-                // Within 2 %, nothing changes: every change costs the disk's scheduler its history.
+                // An error of up to 2 % is not corrected: every change of a weight costs the disk's scheduler its history.
                 if error < MILLIONTH / 50 {
                     continue;
                 }
                 let old = self.corrections.get(&unit).copied().unwrap_or(MILLIONTH);
+                // The midpoint corrects half of the error.
                 let new = part_of(old, MILLIONTH.midpoint(ratio), MILLIONTH);
                 if error > MILLIONTH / 8 && !CORRECTION.contains(&new) {
                     failed = Some(true);
@@ -168,30 +173,36 @@ impl Weights {
         failed
     }
 
-    /// Puts weights in force. Returns the changes; a unit without a wanted weight gets the default one.
+    /// Puts weights in force, and returns the changed ones. A unit that had a weight and is not in `wanted` gets the default
+    /// weight.
     pub(super) fn replace(&mut self, wanted: BTreeMap<UnitId, Order<u32>>) -> Vec<(UnitId, Order<u32>)> {
         let before = core::mem::replace(&mut self.in_force, wanted);
-        let default = |unit: &UnitId| (*unit, Order { value: DEFAULT_WEIGHT, because: Reason::NobodyThere });
-        let gone = before.keys().filter(|unit| !self.in_force.contains_key(unit)).map(default);
+        let reset = |unit: &UnitId| (*unit, Order { value: DEFAULT_WEIGHT, because: Reason::NobodyThere });
+        let removed = before.keys().filter(|unit| !self.in_force.contains_key(unit)).map(reset);
         let old = |unit: &UnitId| before.get(unit).map(|order| order.value);
         let changed = self
             .in_force
             .iter()
             .filter(|(unit, order)| old(unit) != Some(order.value))
             .map(|(unit, order)| (*unit, *order));
-        gone.chain(changed).collect()
+        removed.chain(changed).collect()
     }
 }
 
-/// The values to which siblings' weights are proportional: what every unit would be entitled to if all were present. If
-/// that would divide the disk differently among the units that are present, what these are entitled to now.
-fn values(siblings: &[UnitId], entitlement: &Entitlement, everyones: &Entitlement) -> BTreeMap<UnitId, u64> {
+/// The entitlements to which siblings' weights are proportional: those that the units would have if all were present. If these
+/// divide the disk differently among the units that are present, the present entitlements. Units without entitlement are left
+/// out.
+fn values(
+    siblings: &[UnitId],
+    entitlement: &Entitlement,
+    if_all_present: &Entitlement,
+) -> BTreeMap<UnitId, u64> {
     let present: Vec<UnitId> = siblings.iter().copied().filter(|unit| entitlement.value(*unit) > 0).collect();
     let sum = |entitlement: &Entitlement| present.iter().map(|unit| entitlement.value(*unit)).sum();
-    let (sum_now, sum_if_all): (u64, u64) = (sum(entitlement), sum(everyones));
+    let (sum_now, sum_if_all): (u64, u64) = (sum(entitlement), sum(if_all_present));
     let part_now = |unit: UnitId| part_of(entitlement.value(unit), MILLIONTH, sum_now);
-    let part_if_all = |unit: UnitId| part_of(everyones.value(unit), MILLIONTH, sum_if_all);
+    let part_if_all = |unit: UnitId| part_of(if_all_present.value(unit), MILLIONTH, sum_if_all);
     let is_same = |unit: &UnitId| part_now(*unit).abs_diff(part_if_all(*unit)) <= MILLIONTH / 1_000;
-    let chosen = if present.iter().all(is_same) { everyones } else { entitlement };
+    let chosen = if present.iter().all(is_same) { if_all_present } else { entitlement };
     siblings.iter().map(|unit| (*unit, chosen.value(*unit))).filter(|(_, value)| *value > 0).collect()
 }

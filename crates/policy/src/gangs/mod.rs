@@ -1,5 +1,5 @@
-//! Gang scheduling: which jobs run together in a quantum, by what they use of a shared resource (the memory bus, caches, or
-//! cores).
+//! Gang scheduling: the choice of the jobs that run together in a quantum, by their use of a shared resource (the memory bus,
+//! caches, or cores).
 //!
 //! Problem. Threads that share a bus slow each other down, up to three times, though each has a CPU to itself. The same goes
 //! for threads that share a cache, or a core as hardware threads. Saturating the bus in one quantum and leaving it idle in the
@@ -7,31 +7,33 @@
 //!
 //! Terms: a *gang* is a job whose threads either all run or all wait. It needs as many CPUs as its threads wanted at once, at
 //! any sample of the last quantum in which it ran. The *shared resource* is the contract's `gangs-share`; the text below takes
-//! the bus as the example. The *list* holds the gangs that want CPUs, longest wait first; its first is the *head*.
+//! the bus as the example. The *list* has the gangs that want CPUs, in the order in which they became waiting; the first gang
+//! is the *head*. Gangs that compete for the same CPUs are on one *board*, which has a list of its own: the gangs of an
+//! outermost unit, or all gangs if units share all CPUs.
 //!
 //! Algorithm. At the end of each quantum:
-//! 1. Divide what each gang transferred by its threads ([`rates`]). Estimate what it would have transferred on an idle bus
-//!    ([`crate::bus::queue`]); there is no such estimate for caches or cores. The capacity of the shared resource comes from
-//!    [`shared`]. Gangs that ran move to the end of the list.
-//! 2. The head runs. While CPUs are left, add gangs that fit into them ([`fit`]): the fittest by rate, or those with the most
+//! 1. Divide each gang's transfers by its number of threads, which gives its rate ([`rates`]). Estimate its demand, the rate
+//!    that it would have on an idle bus ([`crate::bus::queue`]); there is no such estimate for caches or cores. [`shared`] gives
+//!    the capacity of the shared resource. Gangs that ran move to the end of the list.
+//! 2. The head runs. While CPUs are free, add gangs that fit into these ([`fit`]): the fittest by rate, or those with the most
 //!    progress.
 //! 3. Stop all others.
 //!
-//! Within a quantum, a gang that comes or wakes runs at once if CPUs are left, else it waits for the next quantum. CPUs of a
-//! gang that ends go to another.
+//! Within a quantum, a gang that comes or wakes runs at once if enough CPUs are free, else it waits for the next quantum. CPUs
+//! of a gang that ends go to another.
 //!
-//! Units. Each outermost unit's gangs have a list of their own, on the CPUs that the unit holds. They may use as much of the
-//! bus as the unit is entitled to, or as other units left over in the last quantum, if that is more; of caches and cores, the
-//! same fraction as of the CPUs. Where units share CPUs by weight, CPUs are divided over time: in each quantum a unit earns its
-//! fraction of the machine, and keeps what it cannot use because a gang needs more at once. A unit whose gangs took more of the
-//! bus than its entitlement, at the cost of others, waits for a quantum (`crate::bus`).
+//! Units. Each outermost unit's gangs run on the CPUs that the unit holds. They may use as much of the bus as the unit is
+//! entitled to, or as other units left over in the last quantum, if that is more; of caches and cores, the same fraction as of
+//! the CPUs. Where units share CPUs by weight, CPUs are divided over time: in each quantum a unit earns its fraction of the
+//! machine as credit, and saves credit that it cannot use because a gang needs more CPUs at once. A unit whose gangs transferred
+//! more than the unit's entitlement to the bus, at the cost of others, waits for a quantum (`crate::bus`).
 //!
 //! Properties. No starvation: the head always runs. When a gang moves to the end of its list, it waits for at most as many of
 //! its unit's quanta as there are gangs before it. No more threads run than there are CPUs, except for one gang with more
 //! threads than its unit has CPUs. A sleeping gang is not stopped. The choice is a deterministic function of the facts.
 //!
-//! Limits: a thread that starts between two samples runs until the next. A gang that waits for a disk keeps its CPUs until the
-//! quantum ends; one that did so all quantum counts as asleep.
+//! Limits: a thread that starts between two samples runs until the next sample. A gang that waits for a disk keeps its CPUs until
+//! the quantum ends; if its threads wait at every sample of a quantum, the gang counts as asleep.
 //!
 //! Source: seed 003, section 4. The head, the fitness and the window are from there; the estimate of demand is ours.
 
@@ -57,21 +59,22 @@ use crate::snapshot::{JobFacts, JobId, SharedUse};
 use crate::time::{MS, Time};
 use crate::tree::outermost;
 
-use fit::{Candidate, Left};
+use fit::{Candidate, Remaining};
 use rates::Rates;
 use shared::CacheUse;
 
 /// Tolerance for late samples at the end of a quantum.
 const LATE_NS: Time = MS;
 
-/// One CPU for one quantum, in the unit of account.
+/// One CPU for one quantum, in the unit of account of credits.
 const CPU: i64 = 1_000_000;
 
-/// Units accumulate credit or debt of at most this many quanta of the machine.
-const KEPT_QUANTA: i64 = 2;
+/// Units save credit, or run into debt, up to all CPUs of the machine for this many quanta.
+const CREDIT_QUANTA_MAX: i64 = 2;
 
-fn kept(cpus: u32) -> i64 {
-    i64::from(cpus) * KEPT_QUANTA * CPU
+/// The largest credit or debt of a unit on a machine with this many CPUs.
+fn credit_max(cpus: u32) -> i64 {
+    i64::from(cpus) * CREDIT_QUANTA_MAX * CPU
 }
 
 /// The CPUs that outermost units have for their gangs.
@@ -96,17 +99,17 @@ impl GangCpus {
 }
 
 /// The bus entitlement of an outermost unit, in bytes per second.
-type BusOf<'a> = &'a dyn Fn(UnitId) -> u64;
+type BusEntitlement<'a> = &'a dyn Fn(UnitId) -> u64;
 
-/// Why a unit's gangs must wait even if CPUs are left; `None`: they need not.
-type Waits<'a> = &'a dyn Fn(UnitId) -> Option<Reason>;
+/// Why a unit's gangs must wait even if CPUs are free; `None`: they need not.
+type WhyUnitWaits<'a> = &'a dyn Fn(UnitId) -> Option<Reason>;
 
-/// What a sample of the gangs showed.
+/// The result of sampling the gangs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct GangSample {
     /// Whether a quantum begins now.
     begins: bool,
-    /// What gangs transferred in the previous quantum; empty unless the bus is the shared resource.
+    /// The gangs that ran in the previous quantum, with their transfers; empty unless the bus is the shared resource.
     ran: Vec<GangUse>,
 }
 
@@ -119,19 +122,21 @@ pub(crate) struct GangQueue {
     last_place: u64,
     /// When the quantum ends; 0 before the first.
     until: Time,
-    /// Unused CPU credit of outermost units, in millionths of a CPU for a quantum; negative: debt.
-    earned: BTreeMap<UnitId, i64>,
-    /// What each board used of the shared resource in the last quantum.
+    /// The CPU credit of outermost units, where CPUs are time-shared, in millionths of a CPU for a quantum; negative: debt.
+    credits: BTreeMap<UnitId, i64>,
+    /// The amount of the shared resource that each board used in the last quantum.
     used: BTreeMap<Option<UnitId>, u64>,
-    /// The shared resource that all measurements refer to, and the most of it that one thread was seen to use.
+    /// The shared resource that all measurements refer to, and the largest amount that one thread was seen to use (with decay).
     share: GangsShare,
     most: u64,
 }
 
+/// A gang, with its place in the list and its measurements.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Gang {
     job: JobId,
     unit: UnitId,
+    /// The board on which it competes for CPUs.
     board: Option<UnitId>,
     /// Its place in the list: the lowest is the head.
     place: u64,
@@ -146,17 +151,19 @@ struct Gang {
     open: bool,
     /// Quanta since it last ran.
     waited: u32,
-    /// Its cumulative use of the shared resource when it last started to run.
+    /// Its counter of the shared resource when it last started to run.
     mark: Option<SharedUse>,
-    /// The latest sample of that.
+    /// The latest sample of that counter.
     last: Option<SharedUse>,
     rates: Rates,
-    /// For caches: what it held while they were not full.
+    /// For caches: the amount that it held while the caches were not full.
     cache_use: CacheUse,
+    /// Why it was last chosen to run.
     because: Reason,
 }
 
 impl Gang {
+    /// A gang that was not sampled yet. It may run until a sample shows that it wants CPUs.
     fn new(place: u64, facts: &JobFacts) -> Gang {
         Gang {
             job: facts.job,
@@ -177,22 +184,23 @@ impl Gang {
         }
     }
 
+    /// Enters the number of threads that want CPUs, and the counter of the shared resource.
     fn sample(&mut self, facts: &JobFacts) {
-        let wants = facts.threads.iter().filter(|thread| thread.wants).count();
-        let wants = u32::try_from(wants).unwrap_or(u32::MAX);
+        let wanted_cpus = facts.threads.iter().filter(|thread| thread.wants).count();
+        let wanted_cpus = u32::try_from(wanted_cpus).unwrap_or(u32::MAX);
         self.last = facts.shared.or(self.last);
         if self.mark.is_none() {
             self.mark = self.last;
         }
         // A stopped gang shows no demand.
         if self.runs {
-            self.wanted = self.wanted.max(wants);
+            self.wanted = self.wanted.max(wanted_cpus);
         }
     }
 }
 
-/// Settles the memory bus, and decides which gangs run on the CPUs that units hold; returns when to sample next on their
-/// behalf.
+/// Decides about the memory bus ([`bus`]), and which gangs run on the CPUs that units hold. Returns when to sample next on behalf
+/// of the bus and the gangs.
 pub(crate) fn step(
     queue: &mut Arc<GangQueue>,
     accounts: &mut Arc<BusAccounts>,
@@ -218,10 +226,15 @@ pub(crate) fn step(
     let (bus, next) = bus::step(accounts, now, input, rights, &ended, &mut plan.orders.bus);
     plan.decisions.bus = bus;
     let Some(sampled) = sampled else { return next };
-    let bus_of = |unit| bus::entitled(input, rights, unit);
-    let waits = |unit| accounts.waits(input.contract, unit);
-    let choosing = Choosing { gang_cpus: &cpus, begins: sampled.begins, bus_of: &bus_of, waits: &waits };
-    let (quantum, next) = choose(queue, now, input, &choosing, &mut plan.orders.gangs);
+    let bus_entitlement = |unit| bus::entitled(input, rights, unit);
+    let why_unit_waits = |unit| accounts.waits(input.contract, unit);
+    let inputs = ChoiceInputs {
+        gang_cpus: &cpus,
+        begins: sampled.begins,
+        bus_entitlement: &bus_entitlement,
+        why_unit_waits: &why_unit_waits,
+    };
+    let (quantum, next) = choose(queue, now, input, &inputs, &mut plan.orders.gangs);
     plan.decisions.quantum = quantum;
     next
 }
@@ -263,7 +276,7 @@ fn sample(
     let mut ran = Vec::new();
     if begins {
         ran = state.measure(input, rules);
-        state.pass_on();
+        state.end_quantum();
         state.until = now.saturating_add(rules.quantum_ns);
     } else {
         state.wake();
@@ -272,20 +285,20 @@ fn sample(
 }
 
 /// The inputs of the choice of gangs.
-struct Choosing<'a> {
+struct ChoiceInputs<'a> {
     gang_cpus: &'a GangCpus,
     /// Whether a quantum begins.
     begins: bool,
-    bus_of: BusOf<'a>,
-    waits: Waits<'a>,
+    bus_entitlement: BusEntitlement<'a>,
+    why_unit_waits: WhyUnitWaits<'a>,
 }
 
-/// Choosing which gangs run after a sample; returns the choice, and when to sample next.
+/// Chooses the gangs that run after a sample. Returns the choice, if it changed, and when to sample next.
 fn choose(
     state: &mut GangQueue,
     now: Time,
     input: Input<'_>,
-    Choosing { gang_cpus, begins, bus_of, waits }: &Choosing<'_>,
+    ChoiceInputs { gang_cpus, begins, bus_entitlement, why_unit_waits }: &ChoiceInputs<'_>,
     orders: &mut Vec<Step<GangOrder>>,
 ) -> (Option<Quantum>, Option<Time>) {
     let (begins, rules) = (*begins, input.contract.machine.gangs);
@@ -295,52 +308,54 @@ fn choose(
     let mut quantum =
         Quantum { until: state.until, begins, goes_on: state.running(), chosen: Vec::new(), waiting: 0 };
     let boards = state.boards(gang_cpus, cpus, begins);
-    let part_of = |unit: UnitId| match rules.share {
-        GangsShare::Bus => bus_of(unit),
+    let unit_part = |unit: UnitId| match rules.share {
+        GangsShare::Bus => bus_entitlement(unit),
         GangsShare::Cache | GangsShare::Cores => shared::part(gang_cpus, unit, whole, cpus),
     };
-    let part_of_board = |state: &GangQueue, board: Option<UnitId>| match board {
+    // A board may use its unit's part of the shared resource, or the amount that other boards left over, if that is more.
+    let board_part = |state: &GangQueue, board: Option<UnitId>| match board {
         None => whole,
-        Some(unit) => part_of(unit).max(whole.saturating_sub(state.used_by_others(board))),
+        Some(unit) => unit_part(unit).max(whole.saturating_sub(state.used_by_others(board))),
     };
     let mut idle = cpus.saturating_sub(boards.iter().map(|board| board.taken).sum());
-    // First each unit's own CPUs, then those that no unit could use.
-    for spare in [false, true] {
-        let parts = matches!(gang_cpus, GangCpus::Parts(_));
-        if spare && !parts {
+    // In the first round, each board's own CPUs. In the second, where CPUs are time-shared, those that no board could use.
+    for is_second_round in [false, true] {
+        let are_time_shared = matches!(gang_cpus, GangCpus::Parts(_));
+        if is_second_round && !are_time_shared {
             break;
         }
         for board in &boards {
-            let own = if spare { idle } else { board.left.min(idle) };
-            let part = part_of_board(state, board.unit);
+            let available = if is_second_round { idle } else { board.free.min(idle) };
+            let part = board_part(state, board.unit);
             let mut choice = Choice {
                 state,
                 rules,
                 board: board.unit,
-                cpus: own,
-                most: board.most,
-                head_first: begins && !spare,
+                cpus: available,
+                cpus_max: board.cpus_max,
+                head_first: begins && !is_second_round,
                 part,
                 first_rate,
-                waits,
+                why_unit_waits,
                 chosen: &mut quantum.chosen,
             };
-            let used = choice.make();
+            let used = choice.choose();
             idle -= used;
-            if let (true, Some(unit)) = (parts, board.unit) {
+            if let (true, Some(unit)) = (are_time_shared, board.unit) {
                 state.pay(unit, used, cpus);
             }
         }
     }
     quantum.waiting = u32::try_from(state.gangs.iter().filter(|gang| !gang.runs).count()).unwrap_or(u32::MAX);
-    state.order_gates(waits, orders);
-    // Demand shows only in samples: take one in each half of a quantum.
+    state.order_gates(why_unit_waits, orders);
+    // A gang's demand is known from samples only: take one in each half of a quantum.
     let next = state.until.min(now.saturating_add(rules.quantum_ns / 2));
     let changed = begins || !quantum.chosen.is_empty();
     (changed.then_some(quantum), Some(next))
 }
 
 impl Gang {
+    /// Lets a stopped gang run for good, since gang scheduling of it ends.
     fn release(&self, orders: &mut Vec<Step<GangOrder>>) {
         if !self.open {
             let action = GangOrder::Gate { job: self.job, unit: self.unit, open: true };
@@ -359,7 +374,7 @@ impl GangQueue {
     fn update(&mut self, input: Input<'_>, gang_cpus: &GangCpus, orders: &mut Vec<Step<GangOrder>>) {
         let jobs = &input.snapshot.jobs;
         if !self.gangs.iter().map(|gang| gang.job).eq(jobs.iter().map(|facts| facts.job)) {
-            self.come_and_go(jobs, orders);
+            self.update_jobs(jobs, orders);
         }
         for (gang, facts) in self.gangs.iter_mut().zip(jobs) {
             (gang.unit, gang.board) = (facts.unit, gang_cpus.board(input.contract, facts.unit));
@@ -368,7 +383,7 @@ impl GangQueue {
     }
 
     /// Drops jobs that ended, and adds new ones.
-    fn come_and_go(&mut self, jobs: &[JobFacts], orders: &mut Vec<Step<GangOrder>>) {
+    fn update_jobs(&mut self, jobs: &[JobFacts], orders: &mut Vec<Step<GangOrder>>) {
         self.gangs.retain(|gang| {
             let stays = jobs.binary_search_by_key(&gang.job, |facts| facts.job).is_ok();
             if !stays {
@@ -387,13 +402,13 @@ impl GangQueue {
     }
 
     /// Ends the quantum: gangs that ran move to the end of the list, or leave it if they slept.
-    fn pass_on(&mut self) {
+    fn end_quantum(&mut self) {
         self.gangs.iter_mut().filter(|gang| !gang.runs).for_each(|gang| gang.waited += 1);
-        let mut ran: Vec<usize> = (0..self.gangs.len()).filter(|at| self.gangs[*at].runs).collect();
-        ran.sort_unstable_by_key(|at| self.gangs[*at].place);
-        for at in ran {
+        let mut ran: Vec<usize> = (0..self.gangs.len()).filter(|index| self.gangs[*index].runs).collect();
+        ran.sort_unstable_by_key(|index| self.gangs[*index].place);
+        for index in ran {
             self.last_place += 1;
-            let gang = &mut self.gangs[at];
+            let gang = &mut self.gangs[index];
             gang.place = self.last_place;
             gang.awake = gang.wanted > 0;
             if gang.awake {
@@ -405,17 +420,19 @@ impl GangQueue {
         }
     }
 
-    /// Puts gangs that woke, or just came, into the list, to wait until they are chosen.
+    /// Puts gangs that woke or just came into the list, where they wait until they are chosen.
     fn wake(&mut self) {
         for gang in self.gangs.iter_mut().filter(|gang| !gang.awake && gang.wanted > 0) {
             (gang.awake, gang.runs, gang.cpus) = (true, false, gang.wanted);
         }
     }
 
-    /// The boards with gangs that want CPUs; where CPUs are time-shared, the unit with most credit first.
+    /// The boards with gangs that want CPUs. Where CPUs are time-shared, units with waiting gangs earn credit when a quantum
+    /// begins, and the board of the unit with the most credit comes first.
     fn boards(&mut self, gang_cpus: &GangCpus, cpus: u32, begins: bool) -> Vec<Board> {
         let mut boards: BTreeMap<Option<UnitId>, (u32, bool)> = BTreeMap::new();
-        // A unit's jobs are often adjacent: enter a whole run with one lookup.
+        // By board: the CPUs of its running gangs, and whether a gang waits. A unit's jobs are often adjacent, so that one lookup
+        // suffices for a run of them.
         for run in self.gangs.chunk_by(|one, next| one.board == next.board) {
             let awake = || run.iter().filter(|gang| gang.awake);
             if awake().next().is_none() {
@@ -426,36 +443,36 @@ impl GangQueue {
             *waits |= awake().any(|gang| !gang.runs);
         }
         if let GangCpus::Parts(parts) = gang_cpus {
-            self.earned.retain(|unit, _| boards.contains_key(&Some(*unit)));
+            self.credits.retain(|unit, _| boards.contains_key(&Some(*unit)));
             for unit in boards.iter().filter(|(_, (_, waits))| begins && *waits).filter_map(|(unit, _)| *unit)
             {
                 let part = parts.get(&unit).copied().unwrap_or(0);
-                let earned = self.earned.entry(unit).or_default();
-                *earned = earned.saturating_add_unsigned(part).min(kept(cpus));
+                let credit = self.credits.entry(unit).or_default();
+                *credit = credit.saturating_add_unsigned(part).min(credit_max(cpus));
             }
         }
-        let earned =
-            |unit: Option<UnitId>| unit.and_then(|unit| self.earned.get(&unit).copied()).unwrap_or(0);
+        let credit =
+            |unit: Option<UnitId>| unit.and_then(|unit| self.credits.get(&unit).copied()).unwrap_or(0);
         let board = |(unit, (taken, _)): (Option<UnitId>, (u32, bool))| match gang_cpus {
-            GangCpus::Machine => Board { unit, taken, left: cpus.saturating_sub(taken), most: cpus },
-            GangCpus::Cpus(has) => {
-                let most = unit.and_then(|unit| has.get(&unit).copied()).unwrap_or(0).max(1);
-                Board { unit, taken, left: most.saturating_sub(taken), most }
+            GangCpus::Machine => Board { unit, taken, free: cpus.saturating_sub(taken), cpus_max: cpus },
+            GangCpus::Cpus(unit_cpus) => {
+                let cpus_max = unit.and_then(|unit| unit_cpus.get(&unit).copied()).unwrap_or(0).max(1);
+                Board { unit, taken, free: cpus_max.saturating_sub(taken), cpus_max }
             }
             GangCpus::Parts(_) => {
-                let left = u32::try_from(earned(unit) / CPU).unwrap_or(0);
-                Board { unit, taken, left, most: cpus }
+                let free = u32::try_from(credit(unit) / CPU).unwrap_or(0);
+                Board { unit, taken, free, cpus_max: cpus }
             }
         };
         let mut boards: Vec<Board> = boards.into_iter().map(board).collect();
-        boards.sort_by_key(|board| core::cmp::Reverse(earned(board.unit)));
+        boards.sort_by_key(|board| core::cmp::Reverse(credit(board.unit)));
         boards
     }
 
-    /// Charges a unit for its gangs' CPUs in this quantum; `all` is the machine's CPUs.
-    fn pay(&mut self, unit: UnitId, cpus: u32, all: u32) {
-        if let Some(earned) = self.earned.get_mut(&unit) {
-            *earned = (*earned - i64::from(cpus) * CPU).max(-kept(all));
+    /// Charges a unit's credit for the `cpus` that its gangs use in this quantum.
+    fn pay(&mut self, unit: UnitId, cpus: u32, machine_cpus: u32) {
+        if let Some(credit) = self.credits.get_mut(&unit) {
+            *credit = (*credit - i64::from(cpus) * CPU).max(-credit_max(machine_cpus));
         }
     }
 
@@ -464,21 +481,21 @@ impl GangQueue {
         self.gangs.iter().filter(|gang| gang.runs && gang.awake).map(|gang| gang.job).collect()
     }
 
-    /// What all other boards used in the last quantum.
+    /// The amount of the shared resource that all other boards used in the last quantum.
     fn used_by_others(&self, board: Option<UnitId>) -> u64 {
         self.used.iter().filter(|(other, _)| **other != board).map(|(_, used)| used).sum()
     }
 
-    /// Orders changed gates.
-    fn order_gates(&mut self, waits: Waits<'_>, orders: &mut Vec<Step<GangOrder>>) {
+    /// Orders the gates of gangs that start or stop.
+    fn order_gates(&mut self, why_unit_waits: WhyUnitWaits<'_>, orders: &mut Vec<Step<GangOrder>>) {
         for gang in self.gangs.iter_mut().filter(|gang| gang.open != gang.runs) {
-            let waits = || waits(gang.unit).unwrap_or(Reason::NotThisQuantum);
-            let reason = if gang.runs { gang.because } else { waits() };
+            let why_it_waits = || why_unit_waits(gang.unit).unwrap_or(Reason::NotThisQuantum);
+            let reason = if gang.runs { gang.because } else { why_it_waits() };
             let action = GangOrder::Gate { job: gang.job, unit: gang.unit, open: gang.runs };
             gang.open = gang.runs;
             orders.push(Step { action, reason });
         }
-        // Stop gangs before others start, so that these find free CPUs.
+        // Stop gangs before others start, so that the starting gangs find free CPUs.
         orders.sort_by_key(|step| matches!(step.action, GangOrder::Gate { open: true, .. }));
     }
 }
@@ -489,10 +506,10 @@ struct Board {
     unit: Option<UnitId>,
     /// CPUs in use by gangs.
     taken: u32,
-    /// CPUs left.
-    left: u32,
-    /// The most CPUs that it could have.
-    most: u32,
+    /// CPUs free for more gangs; where CPUs are time-shared, as many as the unit's credit pays for.
+    free: u32,
+    /// The number of CPUs that the board has if all are free.
+    cpus_max: u32,
 }
 
 /// The choice of gangs on one board.
@@ -500,9 +517,9 @@ struct Choice<'a> {
     state: &'a mut GangQueue,
     rules: GangRules,
     board: Option<UnitId>,
-    /// CPUs left, and the most that the board could have.
+    /// CPUs that are free, and the number that the board has if all are free.
     cpus: u32,
-    most: u32,
+    cpus_max: u32,
     /// Whether the head must be chosen first: if it does not fit, no gang is chosen.
     head_first: bool,
     /// The board's part of the shared resource.
@@ -510,72 +527,91 @@ struct Choice<'a> {
     /// The assumed rate of an unmeasured thread.
     first_rate: u64,
     /// Gangs of units that must wait are skipped.
-    waits: Waits<'a>,
+    why_unit_waits: WhyUnitWaits<'a>,
     chosen: &'a mut Vec<Step<Chosen>>,
 }
 
 impl Choice<'_> {
-    /// Choosing gangs; returns the number of CPUs given to them.
-    fn make(&mut self) -> u32 {
+    /// Chooses gangs and marks them as running; returns the number of CPUs that they use.
+    fn choose(&mut self) -> u32 {
         if self.cpus == 0 {
             return 0;
         }
         let (mut waiting, mut running) = (Vec::new(), Vec::new());
-        for (at, gang) in self.state.gangs.iter().enumerate() {
-            if gang.board != self.board || !gang.awake || !gang.runs && (self.waits)(gang.unit).is_some() {
+        for (index, gang) in self.state.gangs.iter().enumerate() {
+            if gang.board != self.board || !gang.awake {
+                continue;
+            }
+            if !gang.runs && (self.why_unit_waits)(gang.unit).is_some() {
                 continue;
             }
             let rate = gang.rates.by(self.rules.by, self.rules.window).unwrap_or(self.first_rate);
-            // A gang with more threads than the board could ever have CPUs runs on all of them.
-            let candidate = Candidate { at, place: gang.place, cpus: gang.cpus.min(self.most), rate };
+            // A gang with more threads than the board has CPUs runs on all of them.
+            let cpus = gang.cpus.min(self.cpus_max);
+            let candidate = Candidate { index, place: gang.place, cpus, rate };
             if gang.runs { running.push(candidate) } else { waiting.push(candidate) }
         }
-        let mut left = Left { cpus: self.cpus, amount: i64::try_from(self.part).unwrap_or(i64::MAX) };
+        let mut remaining =
+            Remaining { cpus: self.cpus, amount: i64::try_from(self.part).unwrap_or(i64::MAX) };
         for gang in &running {
-            left.amount = left.amount.saturating_sub_unsigned(gang.rate.saturating_mul(gang.cpus.into()));
+            let used = gang.rate.saturating_mul(gang.cpus.into());
+            remaining.amount = remaining.amount.saturating_sub_unsigned(used);
         }
         let head = (0..waiting.len()).min_by_key(|number| waiting[*number].place);
         match head {
-            Some(head) if self.head_first && waiting[head].cpus > left.cpus => return 0,
+            Some(head) if self.head_first && waiting[head].cpus > remaining.cpus => return 0,
             None => return 0,
             Some(_) => {}
         }
         match self.rules.by {
             Gangs::Demand if self.rules.share == GangsShare::Bus => {
-                self.together(&mut waiting, running, &mut left);
+                self.choose_by_progress(&mut waiting, running, &mut remaining);
             }
-            _ => self.fittest(&mut waiting, head, &mut left),
+            _ => self.choose_fittest(&mut waiting, head, &mut remaining),
         }
-        self.cpus - left.cpus
+        self.cpus - remaining.cpus
     }
 
-    fn fittest(&mut self, waiting: &mut Vec<Candidate>, head: Option<usize>, left: &mut Left) {
+    /// Chooses the head, if it comes first, and then the fittest gangs while any fits.
+    fn choose_fittest(
+        &mut self,
+        waiting: &mut Vec<Candidate>,
+        head: Option<usize>,
+        remaining: &mut Remaining,
+    ) {
         if let Some(head) = head.filter(|_| self.head_first) {
             let head = waiting.swap_remove(head);
-            left.take(&head);
+            remaining.take(&head);
             self.run(&head, true, Reason::CpusLeft);
         }
-        while let Some(next) = fit::fittest(waiting, *left) {
+        while let Some(next) = fit::fittest(waiting, *remaining) {
             let next = waiting.swap_remove(next);
-            let reason = Reason::Fittest { of: self.rules.share, left: left.each() };
-            left.take(&next);
+            let reason = Reason::Fittest { of: self.rules.share, left: remaining.per_cpu() };
+            remaining.take(&next);
             self.run(&next, false, reason);
         }
     }
 
-    fn together(&mut self, waiting: &mut Vec<Candidate>, mut beside: Vec<Candidate>, left: &mut Left) {
-        let mut head = self.head_first;
+    /// Chooses the gangs that make the most progress beside the running ones, while any fits.
+    fn choose_by_progress(
+        &mut self,
+        waiting: &mut Vec<Candidate>,
+        mut beside: Vec<Candidate>,
+        remaining: &mut Remaining,
+    ) {
+        let mut is_head = self.head_first;
         loop {
-            let (chosen, permille) = fit::together(waiting, &beside, left.cpus, self.part);
+            let (chosen, permille) = fit::together(waiting, &beside, remaining.cpus, self.part);
             if chosen.is_empty() {
                 return;
             }
+            // The first of the chosen gangs is the head.
             for number in &chosen {
                 let next = waiting[*number];
-                left.take(&next);
+                remaining.take(&next);
                 beside.push(next);
-                self.run(&next, head, Reason::GetsOnBeside { permille });
-                head = false;
+                self.run(&next, is_head, Reason::GetsOnBeside { permille });
+                is_head = false;
             }
             let mut number = 0;
             waiting.retain(|_| {
@@ -585,9 +621,10 @@ impl Choice<'_> {
         }
     }
 
-    fn run(&mut self, candidate: &Candidate, is_head: bool, otherwise: Reason) {
-        let gang = &mut self.state.gangs[candidate.at];
-        let reason = if is_head { Reason::HeadOfList { waited: gang.waited } } else { otherwise };
+    /// Marks a gang as running, and adds it to the chosen ones. `reason` applies unless the gang was chosen as the head.
+    fn run(&mut self, candidate: &Candidate, is_head: bool, reason: Reason) {
+        let gang = &mut self.state.gangs[candidate.index];
+        let reason = if is_head { Reason::HeadOfList { waited: gang.waited } } else { reason };
         gang.runs = true;
         gang.because = reason;
         (gang.waited, gang.wanted) = (0, 0);

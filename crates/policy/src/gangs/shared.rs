@@ -1,25 +1,25 @@
-//! The shared resource: its capacity, and what a saturated one hides.
+//! The shared resource: its capacity, and the needs of gangs that a full cache hides.
 //!
-//! Terms: the *whole* is what the memory bus carries, what all last-level caches hold, or what all cores execute with one
-//! thread each. The last is documented nowhere: it is estimated as the number of cores times the most that one thread was seen
-//! to execute.
+//! Terms: the *whole* is the capacity of the shared resource: bytes per second of the memory bus, bytes of all last-level caches,
+//! or instructions per second of all cores with one thread each. The last is not documented by any processor: it is estimated as
+//! the number of cores times the *most*, the highest rate at which one thread was seen to execute.
 //!
-//! Algorithm, the most of a thread: a maximum with decay. At each quantum's end it loses one part in [`FADES`], and is then
-//! raised to the highest rate of that quantum. A machine that became slower is noticed within minutes.
+//! Algorithm, the most: a maximum with decay. At each quantum's end it loses one part in [`FADES`], and is then raised to the
+//! highest rate of that quantum. A machine that became slower is noticed within minutes.
 //!
 //! Algorithm, full caches: threads that share a full cache together hold exactly its size, whatever they need. By these
 //! measurements they would be a perfect fit, and stay together forever. So in a quantum in which caches were full
-//! ([`FULL_PERCENT`]), a gang counts with what it last held while they were not. It counts with the maximum if that was never
-//! seen, was not seen in the last [`HIDDEN_QUANTA`] quanta in which it ran, or is less than what it holds now. A gang with the
-//! maximum runs beside those that hold least, and so gets measured. Full cores hide nothing: the whole is what one thread
-//! executes on each.
+//! ([`FULL_PERCENT`]), a gang counts with the amount that it last held without pressure, that is, while the caches were not
+//! full. It counts with the maximum instead in three cases: it was never measured without pressure; it was not in the last
+//! [`HIDDEN_QUANTA`] quanta in which it ran; or it holds more now. A gang with the maximum is chosen to run beside gangs that
+//! hold least, and so gets measured. Full cores hide nothing: the whole counts one thread on each core.
 //!
-//! Properties: no measurement exceeds the whole's per-thread maximum. Rates relative to the whole are independent of the
+//! Properties: no measurement exceeds the whole divided by the gang's threads. Rates relative to the whole are independent of the
 //! processor's clock.
 //!
-//! Limits: a thread that never had a core to itself does not show what a core can do. The whole is then too small, for all
-//! gangs alike, so that their order is still right. Caches are summed, and so are cores: which threads share which one is up to
-//! thread placement.
+//! Limits: a thread that never had a core to itself does not show at which rate a core can execute. The whole is then too small,
+//! for all gangs alike, so that their order is still right. Caches are summed, and so are cores: thread placement decides which
+//! threads share a cache or a core.
 
 use commonhold_contract::{GangsShare, MILLIONTH, UnitId};
 use commonhold_machine::Machine;
@@ -30,16 +30,17 @@ use crate::bus;
 /// Assumed last-level cache per CPU if its size is unknown: 2 MiB, as on many servers.
 const CACHE_OF_A_CPU: u64 = 2 << 20;
 
-/// The maximum of a thread loses this part per quantum: half in two minutes.
+/// The most that a thread was seen to use loses one part in this many per quantum: half in two minutes.
 const FADES: u64 = 1024;
 
-/// Caches count as full when gangs hold this percentage: unattributed data takes the rest, and a starting gang holds nothing.
+/// Caches count as full when gangs hold this percentage. The rest may hold data that belongs to no gang, and gangs that have just
+/// started hold little yet.
 const FULL_PERCENT: u64 = 85;
 
 /// A measurement without cache pressure stays valid for this many quanta under pressure: 10 s.
 const HIDDEN_QUANTA: u32 = 50;
 
-/// It is also invalid once the gang holds more than this part above it under pressure.
+/// It is also invalid once the gang holds more under pressure, by more than one part in this many.
 const GREW_PART: u64 = 8;
 
 /// Whether gangs that hold this much together fill the caches.
@@ -47,33 +48,34 @@ pub(super) fn is_full(held: u64, whole: u64) -> bool {
     held >= whole / 100 * FULL_PERCENT
 }
 
-/// What a gang's threads held without cache pressure.
+/// The bytes that each thread of a gang held without cache pressure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct CacheUse {
     without_pressure: Option<u64>,
-    /// Quanta under pressure in which it ran since.
-    hidden: u32,
+    /// Quanta under pressure in which the gang ran since that measurement.
+    quanta_under_pressure: u32,
 }
 
 impl CacheUse {
-    /// What each of its threads is assumed to hold, after a quantum in which it held `rate`. `most` is the upper bound.
-    pub(super) fn assumed(&mut self, rate: u64, is_full: bool, most: u64) -> u64 {
+    /// The bytes that each thread of the gang is assumed to need, after a quantum in which each held `held`. `is_full`: the
+    /// caches were full. `maximum` is assumed if the need is unknown.
+    pub(super) fn assumed_need(&mut self, held: u64, is_full: bool, maximum: u64) -> u64 {
         if !is_full {
-            *self = CacheUse { without_pressure: Some(rate), hidden: 0 };
-            return rate;
+            *self = CacheUse { without_pressure: Some(held), quanta_under_pressure: 0 };
+            return held;
         }
-        self.hidden += 1;
-        // Holding more under pressure means that it was still filling the cache, or is in another phase.
-        let grew = |before: u64| rate > before + before / GREW_PART;
-        if self.without_pressure.is_some_and(grew) || self.hidden > HIDDEN_QUANTA {
+        self.quanta_under_pressure += 1;
+        // A gang that holds more under pressure was still filling the cache when it was measured, or is in another phase now.
+        let grew = |before: u64| held > before + before / GREW_PART;
+        if self.without_pressure.is_some_and(grew) || self.quanta_under_pressure > HIDDEN_QUANTA {
             self.without_pressure = None;
         }
-        self.without_pressure.unwrap_or(most).max(rate)
+        self.without_pressure.unwrap_or(maximum).max(held)
     }
 }
 
-/// The capacity: bytes per second of the memory bus, bytes of caches, or instructions per second of cores, of which one thread
-/// executes at most `most`.
+/// The whole of the shared resource: bytes per second of the memory bus, bytes of caches, or instructions per second of cores,
+/// where `most` is the most that one thread was seen to execute. At least 1.
 pub(super) fn whole(machine: &Machine, share: GangsShare, most: u64) -> u64 {
     match share {
         GangsShare::Bus => bus::carries(machine),
@@ -85,20 +87,20 @@ pub(super) fn whole(machine: &Machine, share: GangsShare, most: u64) -> u64 {
     }
 }
 
-/// The decayed maximum of a thread, after a quantum with these rates.
+/// The most that a thread was seen to use, with decay, after a quantum in which threads had these rates.
 pub(super) fn most_seen(before: u64, rates: impl Iterator<Item = u64>) -> u64 {
     rates.fold(before - before.div_ceil(FADES), u64::max)
 }
 
-/// A unit's part of the whole, in proportion to the CPUs that its gangs have.
+/// A unit's part of the whole, in proportion to the CPUs of its gangs among the machine's `cpus`.
 pub(super) fn part(gang_cpus: &GangCpus, unit: UnitId, whole: u64, cpus: u32) -> u64 {
-    let has = match gang_cpus {
+    let unit_micro = match gang_cpus {
         GangCpus::Machine => return whole,
-        GangCpus::Cpus(has) => has.get(&unit).map_or(0, |has| u64::from(*has) * MILLIONTH),
+        GangCpus::Cpus(unit_cpus) => unit_cpus.get(&unit).map_or(0, |cpus| u64::from(*cpus) * MILLIONTH),
         GangCpus::Parts(parts) => parts.get(&unit).copied().unwrap_or(0),
     };
-    let all = u128::from(cpus.max(1)) * u128::from(MILLIONTH);
-    u64::try_from(u128::from(whole) * u128::from(has) / all).unwrap_or(whole)
+    let machine_micro = u128::from(cpus.max(1)) * u128::from(MILLIONTH);
+    u64::try_from(u128::from(whole) * u128::from(unit_micro) / machine_micro).unwrap_or(whole)
 }
 
 #[cfg(test)]
@@ -119,7 +121,7 @@ mod tests {
 
     /// 0.999 ^ 709 is a half.
     #[test]
-    fn the_most_fades_and_comes_back_at_once() {
+    fn the_most_decays_and_rises_at_once() {
         let mut most = most_seen(0, [5, 9_000_000, 3].into_iter());
         assert_eq!(most, 9_000_000);
         for _ in 0..709 {
@@ -133,13 +135,13 @@ mod tests {
     #[test]
     fn a_full_cache_hides_what_a_gang_would_hold() {
         assert!(is_full(85, 100) && !is_full(84, 100));
-        let mut seen = CacheUse::default();
-        assert_eq!(seen.assumed(4, true, 8), 8, "it was never measured without pressure");
-        assert_eq!((seen.assumed(6, false, 8), seen.assumed(4, true, 8)), (6, 6));
-        let last = (0..HIDDEN_QUANTA).map(|_| seen.assumed(4, true, 8)).collect::<Vec<_>>();
+        let mut cache_use = CacheUse::default();
+        assert_eq!(cache_use.assumed_need(4, true, 8), 8, "it was never measured without pressure");
+        assert_eq!((cache_use.assumed_need(6, false, 8), cache_use.assumed_need(4, true, 8)), (6, 6));
+        let last = (0..HIDDEN_QUANTA).map(|_| cache_use.assumed_need(4, true, 8)).collect::<Vec<_>>();
         assert_eq!((last[HIDDEN_QUANTA as usize - 2], last.last()), (6, Some(&8)), "it is measured again");
-        assert_eq!((seen.assumed(5, false, 8), seen.assumed(4, true, 8)), (5, 5));
-        assert_eq!(seen.assumed(6, true, 8), 8, "it grew since");
+        assert_eq!((cache_use.assumed_need(5, false, 8), cache_use.assumed_need(4, true, 8)), (5, 5));
+        assert_eq!(cache_use.assumed_need(6, true, 8), 8, "it grew since");
     }
 
     #[test]

@@ -101,11 +101,15 @@ impl World {
         };
         self.orders.clear();
         let bus = |_: UnitId| 10 * SECOND;
-        let turn = super::sample(&mut self.state, self.now, input, &self.gang_cpus, &mut self.orders);
-        self.quantum = turn.and_then(|turn| {
-            let choice =
-                Choosing { gang_cpus: &self.gang_cpus, begins: turn.begins, bus_of: &bus, waits: &|_| None };
-            choose(&mut self.state, self.now, input, &choice, &mut self.orders).0
+        let sampled = super::sample(&mut self.state, self.now, input, &self.gang_cpus, &mut self.orders);
+        self.quantum = sampled.and_then(|sampled| {
+            let inputs = ChoiceInputs {
+                gang_cpus: &self.gang_cpus,
+                begins: sampled.begins,
+                bus_entitlement: &bus,
+                why_unit_waits: &|_| None,
+            };
+            choose(&mut self.state, self.now, input, &inputs, &mut self.orders).0
         });
         for step in &self.orders {
             let GangOrder::Gate { job, open, .. } = step.action;

@@ -81,7 +81,7 @@ fn a_pool_is_shared_with_as_few_as_possible() {
 /// Two sockets of two pools of 4. A unit of 8 gets a whole socket, though a pool of the other is unused. One of 5 gets the
 /// remaining whole pool, and its rest joins the unit of 3: no other pool is broken up.
 #[test]
-fn adjacent_whole_pools_and_the_rest_in_a_used_one() {
+fn a_large_unit_gets_adjacent_pools_and_a_part_of_a_used_one() {
     let mut world = World::new("nodes:4 cpus:4 sockets:2");
     world.form = PoolForm::Node;
     assert_eq!(world.deal(&[3], 0), "aaa. .... .... ....");
@@ -96,7 +96,7 @@ fn adjacent_whole_pools_and_the_rest_in_a_used_one() {
 
 /// Pools of 8, 4 and 2. The rest of the second unit of 5 joins the pool with more free CPUs, and starts no pool.
 #[test]
-fn a_rest_starts_no_pool() {
+fn a_remainder_opens_no_unused_pool() {
     let mut world = World::new("nodes:3 cpus:8 sockets:1");
     world.form = PoolForm::Node;
     world.lose(|cpu| (12..16).contains(&cpu) || cpu >= 18);
@@ -165,7 +165,7 @@ fn in_a_pool_cpus_lie_together() {
 
 /// CPUs of a unit go offline: it takes others, in its pool first. They come back: no unit moves.
 #[test]
-fn cpus_go_and_come() {
+fn cpus_go_offline_and_come_back() {
     let mut world = World::new("nodes:2 cpus:4");
     let all = world.machine.clone();
     assert_eq!(world.deal(&[3, 2], 0), "aaa. bb..");
@@ -253,7 +253,7 @@ proptest! {
             let mut room: Vec<usize> = pools.pools.iter().map(|pool| pool.cpus.len()).collect();
             let mut units = vec![0u32; room.len()];
             for claim in order.into_iter().filter(|claim| claim.whole() > 0) {
-                let has = tally(&held(&after, claim.unit).into_iter().collect::<Vec<_>>(), |cpu| pool_of[&cpu]);
+                let has = count_by(&held(&after, claim.unit).into_iter().collect::<Vec<_>>(), |cpu| pool_of[&cpu]);
                 prop_assert_eq!(has.len(), fewest(room.clone(), claim.whole()), "{:?}: {:?} of {:?}", claim, has, room);
                 let holding = || (0..room.len()).filter(|pool| room[*pool] >= claim.whole());
                 if let Some((least, size)) = holding().map(|pool| (units[pool], room[pool])).min() {

@@ -1,14 +1,16 @@
-//! Pool occupancy, and the placement of a thread in a pool.
+//! The occupied seats of pools, and the choice of a pool for a thread.
 //!
-//! Terms: a *board* is the pools as one set of units sees them: a unit with CPUs of its own, or all units that share CPUs. A
-//! pool's *room* is the number of its CPUs that the set may use. A *seat* is one of these CPUs, occupied by one thread.
+//! Terms: a *board* is the account of the pools' seats for one unit with CPUs of its own, or for all units together if they share
+//! CPUs. A pool's *room* is the number of its CPUs that these units may use. A *seat* is one of these CPUs, occupied by one
+//! thread. A *district* is a pool of neighbouring pools.
 //!
 //! Algorithm, a job's first thread ([`Placement`]): among the pools with a free seat, first fit; best fit (fewest free seats);
 //! worst fit (most free seats); fewest jobs; or nearest. With several districts, the same rule first chooses the district and
 //! then the pool in it. Ties go to the first.
 //!
-//! Algorithm, further threads: the pool of the job with a free seat and the fewest threads. If the job's pools are full, as for
-//! the first thread, but in the districts that the job already uses before others.
+//! Algorithm, further threads: of the pools that the job already uses and that have a free seat, the one with the fewest seated
+//! threads. If these are full, the rule for a first thread applies, but the districts that the job already uses come before
+//! others.
 //!
 //! Properties: a pool is chosen if and only if one has a free seat that the thread may use. No pool ever has more occupied
 //! seats than room. A choice scans the districts and the pools of one district; if affinity rules those out, all pools.
@@ -26,28 +28,31 @@ use commonhold_machine::pools::Pools;
 /// Index of a pool in [`Pools::pools`].
 pub(crate) type PoolAt = usize;
 
-/// Room and occupancy by pool.
+/// The seats of each pool and district. Vectors are indexed by pool, unless they say otherwise.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Board {
     room: Vec<u32>,
+    /// Occupied seats.
     taken: Vec<u32>,
+    /// Jobs with threads in the pool.
     jobs: Vec<u32>,
+    /// The range of pools of each district.
     districts: Vec<Range<usize>>,
     /// Free seats of each district.
-    free: Vec<u32>,
+    district_free: Vec<u32>,
     district_of: Vec<usize>,
 }
 
 impl Board {
-    /// An empty board.
+    /// An empty board of pools, each with `room` for this many threads.
     pub(crate) fn new(pools: &Pools, room: Vec<u32>) -> Board {
-        let free = pools.districts.iter().map(|run| room[run.clone()].iter().sum()).collect();
+        let district_free = pools.districts.iter().map(|range| room[range.clone()].iter().sum()).collect();
         Board {
             taken: vec![0; room.len()],
             jobs: vec![0; room.len()],
             room,
             districts: pools.districts.clone(),
-            free,
+            district_free,
             district_of: pools.pools.iter().map(|pool| pool.district).collect(),
         }
     }
@@ -65,14 +70,14 @@ impl Board {
     /// Occupies a free seat. `is_first`: the thread is the first of its job in this pool.
     pub(crate) fn occupy(&mut self, pool: PoolAt, is_first: bool) {
         self.taken[pool] += 1;
-        self.free[self.district_of[pool]] -= 1;
+        self.district_free[self.district_of[pool]] -= 1;
         self.jobs[pool] += u32::from(is_first);
     }
 
     /// Frees a seat. `was_last`: the thread was the last of its job in this pool.
     pub(crate) fn vacate(&mut self, pool: PoolAt, was_last: bool) {
         self.taken[pool] -= 1;
-        self.free[self.district_of[pool]] += 1;
+        self.district_free[self.district_of[pool]] += 1;
         self.jobs[pool] -= u32::from(was_last);
     }
 
@@ -81,59 +86,61 @@ impl Board {
         pool < self.room.len() && self.free(pool) > 0
     }
 
-    /// The pool for another thread of a job. `job` lists the threads of the job by pool, `at` is the pool where the thread runs
-    /// now, and `may` tells in which pools it may have a seat.
+    /// The pool for another thread of a job; `None` if no pool has a free seat that the thread may use. `spread` has the number
+    /// of the job's threads in each of its pools, `current` is the pool where the thread runs now, if known, and `may_use` says
+    /// whether the thread's affinity permits a pool.
     pub(crate) fn choose(
         &self,
         placement: Placement,
-        job: &[(PoolAt, u32)],
-        at: Option<PoolAt>,
-        may: &dyn Fn(PoolAt) -> bool,
+        spread: &[(PoolAt, u32)],
+        current: Option<PoolAt>,
+        may_use: &dyn Fn(PoolAt) -> bool,
     ) -> Option<PoolAt> {
-        let own = job.iter().filter(|(pool, _)| self.free(*pool) > 0 && may(*pool));
-        if let Some((pool, _)) = own.min_by_key(|(pool, _)| (self.taken[*pool], *pool)) {
+        let own_pools = spread.iter().filter(|(pool, _)| self.free(*pool) > 0 && may_use(*pool));
+        if let Some((pool, _)) = own_pools.min_by_key(|(pool, _)| (self.taken[*pool], *pool)) {
             return Some(*pool);
         }
-        // As near to the job's pools as there are free seats.
-        let near = job.iter().map(|(pool, _)| self.district_of[*pool]).filter(|near| self.free[*near] > 0);
-        let district = near.min().or_else(|| self.district(placement, at))?;
-        let in_district = self.among(placement, self.districts[district].clone(), at, may);
+        let own_districts = spread.iter().map(|(pool, _)| self.district_of[*pool]);
+        let own_district = own_districts.filter(|district| self.district_free[*district] > 0).min();
+        let district = own_district.or_else(|| self.choose_district(placement, current))?;
+        let in_district = self.choose_among(placement, self.districts[district].clone(), current, may_use);
         // The thread's affinity may rule out every free seat of the district.
-        in_district.or_else(|| self.among(placement, 0..self.room.len(), at, may))
+        in_district.or_else(|| self.choose_among(placement, 0..self.room.len(), current, may_use))
     }
 
-    /// The district for a job's first thread.
-    fn district(&self, placement: Placement, at: Option<PoolAt>) -> Option<usize> {
-        let open = (0..self.districts.len()).filter(|district| self.free[*district] > 0);
+    /// The district for a job's first thread; `None` if no district has a free seat. `current` is the pool where the thread runs.
+    fn choose_district(&self, placement: Placement, current: Option<PoolAt>) -> Option<usize> {
+        let free = |district: usize| self.district_free[district];
+        let candidates = (0..self.districts.len()).filter(|district| free(*district) > 0);
         match placement {
-            Placement::FirstFit => open.min(),
-            Placement::BestFit => open.min_by_key(|district| (self.free[*district], *district)),
-            Placement::WorstFit => open.min_by_key(|district| (Reverse(self.free[*district]), *district)),
-            Placement::FewestJobs => open.min_by_key(|district| {
+            Placement::FirstFit => candidates.min(),
+            Placement::BestFit => candidates.min_by_key(|district| (free(*district), *district)),
+            Placement::WorstFit => candidates.min_by_key(|district| (Reverse(free(*district)), *district)),
+            Placement::FewestJobs => candidates.min_by_key(|district| {
                 (self.jobs[self.districts[*district].clone()].iter().sum::<u32>(), *district)
             }),
             Placement::Near => {
-                let current = at.map_or(0, |pool| self.district_of[pool]);
-                open.min_by_key(|district| (district.abs_diff(current), *district))
+                let current_district = current.map_or(0, |pool| self.district_of[pool]);
+                candidates.min_by_key(|district| (district.abs_diff(current_district), *district))
             }
         }
     }
 
-    /// The pool among `pools`.
-    fn among(
+    /// The pool for a thread among `pools`; `None` if no pool has a free seat that the thread may use.
+    fn choose_among(
         &self,
         placement: Placement,
         pools: Range<usize>,
-        at: Option<PoolAt>,
-        may: &dyn Fn(PoolAt) -> bool,
+        current: Option<PoolAt>,
+        may_use: &dyn Fn(PoolAt) -> bool,
     ) -> Option<PoolAt> {
-        let open = pools.filter(|pool| self.free(*pool) > 0 && may(*pool));
+        let candidates = pools.filter(|pool| self.free(*pool) > 0 && may_use(*pool));
         match placement {
-            Placement::FirstFit => open.min(),
-            Placement::BestFit => open.min_by_key(|pool| (self.free(*pool), *pool)),
-            Placement::WorstFit => open.min_by_key(|pool| (Reverse(self.free(*pool)), *pool)),
-            Placement::FewestJobs => open.min_by_key(|pool| (self.jobs[*pool], *pool)),
-            Placement::Near => open.min_by_key(|pool| (pool.abs_diff(at.unwrap_or(0)), *pool)),
+            Placement::FirstFit => candidates.min(),
+            Placement::BestFit => candidates.min_by_key(|pool| (self.free(*pool), *pool)),
+            Placement::WorstFit => candidates.min_by_key(|pool| (Reverse(self.free(*pool)), *pool)),
+            Placement::FewestJobs => candidates.min_by_key(|pool| (self.jobs[*pool], *pool)),
+            Placement::Near => candidates.min_by_key(|pool| (pool.abs_diff(current.unwrap_or(0)), *pool)),
         }
     }
 }

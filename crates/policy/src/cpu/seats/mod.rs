@@ -3,20 +3,22 @@
 //! Problem. Threads of a job share memory, and should run near each other; other jobs should run elsewhere. A job's final
 //! number of threads is unknown: they come one at a time.
 //!
-//! Terms: those of [`board`]. A thread is *awake* while it wants a CPU and for [`REST_NS`] afterwards. A job's *cohesion* is Σ
-//! c², for c of its threads in each pool.
+//! Terms: a *seat* is room for one thread in a pool, and a *board* keeps account of the seats ([`board`]). A thread is *awake*
+//! while it wants a CPU and for [`REST_NS`] afterwards. A job's *cohesion* is the sum over all pools of the squared number of
+//! its threads there: 4 threads in one pool have 16, and 3 in one pool and 1 in another have 9 + 1 = 10.
 //!
 //! Algorithm:
 //! 0. If the pools took another form, a seat moves to the pool that contains the first remaining CPU of the old pool.
 //! 1. Threads that ended, fell asleep, or sit where their unit has no CPU any more give up their seats.
 //! 2. Awake threads without a seat are placed within their affinity, job by job in the order of arrival, by the contract's
 //!    placement ([`board::Board::choose`]). Under worst fit, a job's first thread that already runs stays in its present pool
-//!    if three quarters of that are free: its pages are there, and others hardly disturb it. If no pool has a free seat, the
-//!    thread runs anywhere in its unit.
+//!    if three quarters of the pool's seats are free: its pages are there, and others hardly disturb it. If no pool has a free
+//!    seat, the thread runs anywhere in its unit.
 //! 3. Repartitioning, if the contract has it. A thread apart from most of its job moves to the job's main pool: onto a free
 //!    seat, or in exchange with a thread of another job there. It moves if the total cohesion of both jobs grows, and the gain
-//!    exceeds the cost. The gain is [`GAIN_PART`] of the job's CPU time since its last move, times the relative growth: the
-//!    expected remaining run time of a job is as long as its age. The cost is [`MOVE_NS`] for each moved thread.
+//!    exceeds the cost. The gain is the CPU time that the job is expected to save: a tenth ([`GAIN_PART`]) of its CPU time since
+//!    its last move, times the growth of its cohesion relative to the most that is possible, n² for n threads. This assumes
+//!    that a job will run for as long as it has run. The cost is [`MOVE_NS`] for each moved thread.
 //! 4. A job's pages follow its threads, if that pays by the same measure ([`pages`]).
 //!
 //! Properties: no pool has more seated threads than CPUs that their unit may use. A thread lacks a seat only while every seat
@@ -26,8 +28,8 @@
 //! Limits: threads pinned to the same CPU of a pool occupy one seat each. A job that sleeps for longer than [`REST_NS`] may
 //! find its pool occupied. The kernel chooses the CPU within a pool. The gain is assumed to be the same for all programs.
 //!
-//! Source: seed 001, section 6; repartitioning is left open there (sections 2 and 6). That what has run long will run long: M.
-//! Harchol-Balter and A. Downey, Exploiting Process Lifetime Distributions for Dynamic Load Balancing, 1997.
+//! Source: seed 001, section 6; repartitioning is left open there (sections 2 and 6). The expected remaining run time of a
+//! process: M. Harchol-Balter and A. Downey, Exploiting Process Lifetime Distributions for Dynamic Load Balancing, 1997.
 
 pub(crate) mod board;
 mod pages;
@@ -55,7 +57,8 @@ pub(crate) const REST_NS: Time = 1_000 * MS;
 /// Cost of moving a thread to another pool: about a megabyte to bring into another cache.
 pub(crate) const MOVE_NS: u64 = MS;
 
-/// Part of the CPU time that a job saves by running in one pool: a tenth. Seed 001 measured more, with slower memory.
+/// By running in one pool, a job is assumed to save one part in this many of its CPU time: a tenth. Seed 001 measured more, with
+/// slower memory.
 pub(crate) const GAIN_PART: u64 = 10;
 
 /// The pools of a machine in the form that a contract asks for.
@@ -81,8 +84,11 @@ pub(crate) struct PoolCache {
 impl PoolCache {
     /// The pools of a machine, formed again only if the machine or the form changed.
     pub(crate) fn get(&mut self, machine: &Machine, form: PoolForm) -> Arc<Pools> {
-        let same = self.formed_for.as_ref().is_some_and(|(was, cpus)| *was == form && *cpus == machine.cpus);
-        if !same {
+        let is_current = self
+            .formed_for
+            .as_ref()
+            .is_some_and(|(old_form, cpus)| *old_form == form && *cpus == machine.cpus);
+        if !is_current {
             self.pools = Arc::new(pools(machine, form));
             self.formed_for = Some((form, machine.cpus.clone()));
         }
@@ -101,39 +107,43 @@ pub(crate) struct Seating {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Job {
     unit: UnitId,
-    /// When it came, or when a thread of it last moved.
-    since: Time,
+    /// When the job came, or when one of its threads last moved to another pool.
+    settled_since: Time,
     /// When its pages were last moved.
-    brought: Option<Time>,
+    pages_moved_at: Option<Time>,
     threads: BTreeMap<ThreadId, Thread>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Thread {
     /// When it last wanted a CPU.
-    wanted: Option<Time>,
+    wanted_at: Option<Time>,
     /// The pool in which it was first seen.
-    at: Option<PoolAt>,
-    /// Its own CPU affinity.
-    tied: Option<CpuSet>,
+    first_pool: Option<PoolAt>,
+    /// The CPU affinity that the program gave it; `None`: all CPUs.
+    affinity: Option<CpuSet>,
+    /// The pool in which it has a seat.
     seat: Option<PoolAt>,
-    /// Why it has that seat, or none.
+    /// Why it has that seat, or no seat.
     because: Reason,
     /// The seat that was last reported and ordered; `None`: nothing yet.
     reported: Option<Reported>,
 }
 
+/// A thread's seat as of the last decision and order about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Reported {
+    /// The pool of the seat; `None`: no seat.
     pool: Option<PoolAt>,
+    /// The CPUs to which the thread is restricted; `None`: not restricted.
     cpus: Option<CpuSet>,
 }
 
-/// The CPUs that units may use for their jobs.
+/// The CPUs that each unit may use for its jobs.
 pub(crate) enum HeldCpus {
     /// All units share all CPUs.
     Shared,
-    /// Each outermost unit uses the CPUs that it holds.
+    /// The CPUs that each outermost unit holds.
     By(BTreeMap<UnitId, CpuSet>),
 }
 
@@ -143,7 +153,7 @@ pub(crate) struct SeatPlan<'a> {
     pub(crate) orders: &'a mut Vec<Step<SeatOrder>>,
 }
 
-/// Places the threads of all jobs.
+/// Places the threads of all jobs, on the CPUs `held` by their units, and adds the decisions and orders to `orders`.
 pub(crate) fn step(
     state: &mut Seating,
     pool_cache: &mut PoolCache,
@@ -155,12 +165,12 @@ pub(crate) fn step(
     let facts = &input.snapshot.jobs;
     if input.means.seats == Seats::None || facts.is_empty() {
         for (id, job) in core::mem::take(&mut state.jobs) {
-            job.threads.iter().for_each(|(thread, was)| release(id, job.unit, *thread, was, orders));
+            job.threads.iter().for_each(|(number, thread)| release(id, job.unit, *number, thread, orders));
         }
         return;
     }
     let pools = pool_cache.get(input.machine, input.contract.machine.pools);
-    state.reform(&pools);
+    state.renumber_pools(&pools);
     state.update(now, facts, &pools, orders);
     let mut boards = Boards::new(&pools, input, held);
     state.vacate(now, input, &mut boards);
@@ -170,16 +180,18 @@ pub(crate) fn step(
     }
     state.report(input, &boards, orders);
     if input.contract.machine.repartition {
-        state.bring(now, input, &pools, orders);
+        state.move_pages(now, input, &pools, orders);
     }
 }
 
-/// The boards of all sets of units, each made on first use.
+/// The boards of a step, each made when it is first used.
 struct Boards<'a> {
     pools: &'a Pools,
     contract: &'a commonhold_contract::Contract,
     held: &'a HeldCpus,
+    /// Whether a scheduler decides at every switch and keeps threads on the CPUs of their seats.
     switches: bool,
+    /// One board for each outermost unit; or a single one (`None`) if all units share all CPUs.
     boards: BTreeMap<Option<UnitId>, Board>,
 }
 
@@ -202,37 +214,40 @@ impl<'a> Boards<'a> {
         }
     }
 
-    /// The CPUs of a pool that a unit may use.
-    fn cpus(&self, unit: UnitId, pool: PoolAt) -> CpuSet {
-        let all = self.pools.pools.get(pool).map(|pool| pool.cpus.iter().copied().collect::<CpuSet>());
-        let all = all.unwrap_or_default();
+    /// The CPUs of a pool that a unit holds.
+    fn held_in_pool(&self, unit: UnitId, pool: PoolAt) -> CpuSet {
+        let pool = self.pools.pools.get(pool).map(|pool| pool.cpus.iter().copied().collect::<CpuSet>());
+        let pool_cpus = pool.unwrap_or_default();
         match (self.held, self.key(unit)) {
             (HeldCpus::By(held), Some(unit)) => {
-                held.get(&unit).map_or_else(CpuSet::new, |own| all.intersection(own))
+                held.get(&unit).map_or_else(CpuSet::new, |own| pool_cpus.intersection(own))
             }
-            _ => all,
+            _ => pool_cpus,
         }
     }
 
-    /// The CPUs on which a thread with a seat in a pool may run. A scheduler that decides at every switch confines units
-    /// itself, and may lend them any CPU of the pool.
-    fn reach(&self, unit: UnitId, pool: PoolAt) -> CpuSet {
+    /// The CPUs on which a thread with a seat in a pool may run: those that its unit holds there. A scheduler that decides at
+    /// every switch keeps units on their CPUs by itself and may lend them any other, so that all CPUs of the pool are allowed
+    /// then.
+    fn seat_cpus(&self, unit: UnitId, pool: PoolAt) -> CpuSet {
         match self.pools.pools.get(pool) {
             Some(pool) if self.switches => pool.cpus.iter().copied().collect(),
-            _ => self.cpus(unit, pool),
+            _ => self.held_in_pool(unit, pool),
         }
     }
 
-    /// Whether a thread's affinity includes a CPU that its unit may use in a pool.
+    /// Whether a thread's affinity includes a CPU that its unit holds in a pool.
     fn may_use(&self, unit: UnitId, thread: &Thread, pool: PoolAt) -> bool {
-        thread.tied.as_ref().is_none_or(|tied| !self.cpus(unit, pool).intersection(tied).is_empty())
+        let affinity = thread.affinity.as_ref();
+        affinity.is_none_or(|affinity| !self.held_in_pool(unit, pool).intersection(affinity).is_empty())
     }
 
     /// The board of a unit, if it was made before.
-    fn made(&self, unit: UnitId) -> Option<&Board> {
+    fn existing(&self, unit: UnitId) -> Option<&Board> {
         self.boards.get(&self.key(unit))
     }
 
+    /// The board of a unit; an empty one if it was not used before.
     fn board(&mut self, unit: UnitId) -> &mut Board {
         let key = self.key(unit);
         let (pools, held) = (self.pools, self.held);
@@ -251,7 +266,7 @@ impl<'a> Boards<'a> {
 }
 
 impl Job {
-    /// Its seated threads by pool.
+    /// The numbers of its seated threads by pool, for pools that have any.
     fn spread(&self) -> Vec<(PoolAt, u32)> {
         let mut spread: BTreeMap<PoolAt, u32> = BTreeMap::new();
         for pool in self.threads.values().filter_map(|thread| thread.seat) {
@@ -266,7 +281,7 @@ fn in_pool(spread: &[(PoolAt, u32)], pool: PoolAt) -> u32 {
     spread.iter().find(|(at, _)| *at == pool).map_or(0, |(_, count)| *count)
 }
 
-/// Counts a thread that comes (1) or goes (-1).
+/// Changes the number of a job's threads in a pool by `by`: 1 for a thread that comes, -1 for one that goes.
 fn count(spread: &mut Vec<(PoolAt, u32)>, pool: PoolAt, by: i32) {
     match spread.iter_mut().find(|(at, _)| *at == pool) {
         Some((_, count)) => *count = count.saturating_add_signed(by),
@@ -284,32 +299,33 @@ impl Seating {
 
     /// Renumbers seats after the pools took another form, or after CPUs came or went: a seat moves to the pool that contains
     /// the first remaining CPU of the old pool.
-    fn reform(&mut self, pools: &Arc<Pools>) {
+    fn renumber_pools(&mut self, pools: &Arc<Pools>) {
         let before = core::mem::replace(&mut self.pools, Arc::clone(pools));
         if Arc::ptr_eq(&before, pools) || before == *pools {
             return;
         }
         let by_cpu = pools.by_cpu();
-        let now: Vec<Option<PoolAt>> = before
+        let new_pools: Vec<Option<PoolAt>> = before
             .pools
             .iter()
             .map(|pool| pool.cpus.iter().find_map(|cpu| by_cpu.get(cpu)).copied())
             .collect();
-        let follow = |pool: PoolAt| now.get(pool).copied().flatten();
+        let renumber = |pool: PoolAt| new_pools.get(pool).copied().flatten();
         for thread in self.jobs.values_mut().flat_map(|job| job.threads.values_mut()) {
-            thread.at = thread.at.and_then(follow);
-            thread.seat = thread.seat.and_then(follow);
+            thread.first_pool = thread.first_pool.and_then(renumber);
+            thread.seat = thread.seat.and_then(renumber);
             thread.because = Reason::PoolsChanged;
         }
     }
 
-    /// Adds new jobs and threads, and drops those that ended.
+    /// Adds new jobs and threads, drops those that ended, and notes which threads want a CPU.
     fn update(&mut self, now: Time, facts: &[JobFacts], pools: &Pools, orders: &mut SeatPlan<'_>) {
-        let there: BTreeSet<JobId> = facts.iter().map(|facts| facts.job).collect();
+        let present: BTreeSet<JobId> = facts.iter().map(|facts| facts.job).collect();
         self.jobs.retain(|id, job| {
-            let stays = there.contains(id);
+            let stays = present.contains(id);
             if !stays {
-                job.threads.iter().for_each(|(thread, was)| release(*id, job.unit, *thread, was, orders));
+                let threads = job.threads.iter();
+                threads.for_each(|(number, thread)| release(*id, job.unit, *number, thread, orders));
             }
             stays
         });
@@ -318,50 +334,51 @@ impl Seating {
         for facts in facts {
             let job = self.jobs.entry(facts.job).or_insert_with(|| Job {
                 unit: facts.unit,
-                since: now,
-                brought: None,
+                settled_since: now,
+                pages_moved_at: None,
                 threads: BTreeMap::new(),
             });
             job.unit = facts.unit;
-            // Both sides ascend.
-            let mut still = facts.threads.iter().map(|facts| facts.thread).peekable();
+            // Drop the threads that ended. Both lists ascend by thread, so that one pass over both suffices.
+            let mut present = facts.threads.iter().map(|facts| facts.thread).peekable();
             let unit = job.unit;
-            job.threads.retain(|thread, was| {
-                while still.next_if(|there| there < thread).is_some() {}
-                let stays = still.peek() == Some(thread);
+            job.threads.retain(|number, thread| {
+                while present.next_if(|present| present < number).is_some() {}
+                let stays = present.peek() == Some(number);
                 if !stays {
-                    release(facts.job, unit, *thread, was, orders);
+                    release(facts.job, unit, *number, thread, orders);
                 }
                 stays
             });
             for facts in &facts.threads {
                 let thread = job.threads.entry(facts.thread).or_insert_with(|| Thread {
-                    wanted: None,
-                    at: facts.cpu.and_then(pool_of),
-                    tied: None,
+                    wanted_at: None,
+                    first_pool: facts.cpu.and_then(pool_of),
+                    affinity: None,
                     seat: None,
                     because: Reason::NoSeatFree,
                     reported: None,
                 });
                 if facts.wants {
-                    thread.wanted = Some(now);
+                    thread.wanted_at = Some(now);
                 }
-                thread.tied.clone_from(&facts.tied);
+                thread.affinity.clone_from(&facts.tied);
             }
         }
     }
 
-    /// Awake threads keep their seats if those still exist; others give them up.
+    /// Enters the seats in the boards of this step. A thread gives up its seat if it sleeps, or if its seat does not exist any
+    /// more.
     fn vacate(&mut self, now: Time, input: Input<'_>, boards: &mut Boards<'_>) {
         let fixed = input.means.seats == Seats::Fixed;
         for job in self.jobs.values_mut() {
             let mut spread = Vec::new();
             for thread in job.threads.values_mut() {
                 let Some(pool) = thread.seat.take() else { continue };
-                let may = boards.may_use(job.unit, thread, pool);
+                let may_use = boards.may_use(job.unit, thread, pool);
                 let board = boards.board(job.unit);
                 thread.because = if needs_seat(thread, now, fixed) { thread.because } else { Reason::Rests };
-                if thread.because != Reason::Rests && may && board.has_seat(pool) {
+                if thread.because != Reason::Rests && may_use && board.has_seat(pool) {
                     board.occupy(pool, in_pool(&spread, pool) == 0);
                     count(&mut spread, pool, 1);
                     thread.seat = Some(pool);
@@ -370,108 +387,118 @@ impl Seating {
         }
     }
 
-    /// Places awake threads without a seat.
+    /// Places each awake thread without a seat in a pool, if one has a seat for it.
     fn place(&mut self, now: Time, input: Input<'_>, boards: &mut Boards<'_>) {
         let placement = input.contract.machine.placement;
         let fixed = input.means.seats == Seats::Fixed;
         for job in self.jobs.values_mut() {
-            let waits = |thread: &Thread| thread.seat.is_none() && needs_seat(thread, now, fixed);
-            if !job.threads.values().any(waits) {
+            let lacks_seat = |thread: &Thread| thread.seat.is_none() && needs_seat(thread, now, fixed);
+            if !job.threads.values().any(lacks_seat) {
                 continue;
             }
             let mut spread = job.spread();
-            for thread in job.threads.values_mut().filter(|thread| waits(thread)) {
+            for thread in job.threads.values_mut().filter(|thread| lacks_seat(thread)) {
+                // Make the board now: the closures below borrow all boards.
                 boards.board(job.unit);
-                let may = |pool| boards.may_use(job.unit, thread, pool);
-                // The memory that it touched so far is local there.
-                let current =
-                    thread.at.filter(|pool| placement == Placement::WorstFit && !fixed && may(*pool));
-                let stays =
-                    |board: &Board| current.filter(|pool| spread.is_empty() && board.is_mostly_free(*pool));
-                let found = boards.made(job.unit).and_then(|board| {
-                    stays(board).or_else(|| board.choose(placement, &spread, thread.at, &may))
+                let may_use = |pool| boards.may_use(job.unit, thread, pool);
+                // Under worst fit, a job's first thread stays where it is, since the memory that it touched so far is local
+                // there.
+                let first_pool = thread
+                    .first_pool
+                    .filter(|pool| placement == Placement::WorstFit && !fixed && may_use(*pool));
+                let pool_to_stay_in = |board: &Board| {
+                    first_pool.filter(|pool| spread.is_empty() && board.is_mostly_free(*pool))
+                };
+                let chosen = boards.existing(job.unit).and_then(|board| {
+                    pool_to_stay_in(board)
+                        .or_else(|| board.choose(placement, &spread, thread.first_pool, &may_use))
                 });
-                let stayed = boards.made(job.unit).and_then(stays).is_some();
+                let stayed = boards.existing(job.unit).and_then(pool_to_stay_in).is_some();
                 let placement = if stayed { Placement::Near } else { placement };
                 let board = boards.board(job.unit);
-                let Some(pool) = found else {
+                let Some(pool) = chosen else {
                     thread.because = Reason::NoSeatFree;
                     continue;
                 };
-                let own = in_pool(&spread, pool);
-                thread.because = match (own, spread.is_empty()) {
-                    (1.., _) => Reason::BesideItsJob { threads: own },
+                let beside = in_pool(&spread, pool);
+                thread.because = match (beside, spread.is_empty()) {
+                    (1.., _) => Reason::BesideItsJob { threads: beside },
                     (_, true) => Reason::FirstOfItsJob { placement, free: board.free(pool) },
                     (_, false) => Reason::PoolsOfItsJobFull { placement, free: board.free(pool) },
                 };
-                board.occupy(pool, own == 0);
+                board.occupy(pool, beside == 0);
                 count(&mut spread, pool, 1);
                 thread.seat = Some(pool);
             }
         }
     }
 
-    /// Reports and orders changed seats.
+    /// Adds a decision for each thread whose seat is in another pool than last reported, and an order for each thread whose CPUs
+    /// differ from those last ordered.
     fn report(&mut self, input: Input<'_>, boards: &Boards<'_>, orders: &mut SeatPlan<'_>) {
         let fixed = input.means.seats == Seats::Fixed;
         for (id, job) in &mut self.jobs {
             for (number, thread) in &mut job.threads {
-                let cpus = thread.seat.map(|pool| boards.reach(job.unit, pool));
-                let cpus = cpus.filter(|_| {
-                    fixed || thread.seat.is_some_and(|pool| restricts(input, boards.pools, pool))
-                });
-                let now = Reported { pool: thread.seat, cpus };
-                let silent = Reported { pool: None, cpus: None };
-                let new = match &thread.reported {
-                    Some(reported) => *reported != now,
-                    None => now != silent || fixed,
+                let restricting_seat =
+                    thread.seat.filter(|pool| fixed || restricts(input, boards.pools, *pool));
+                let cpus = restricting_seat.map(|pool| boards.seat_cpus(job.unit, pool));
+                let current = Reported { pool: thread.seat, cpus };
+                let unrestricted = Reported { pool: None, cpus: None };
+                let changed = match &thread.reported {
+                    Some(reported) => *reported != current,
+                    None => current != unrestricted || fixed,
                 };
-                if !new {
+                if !changed {
                     continue;
                 }
                 let (thread_id, job_id, unit, reason) = (*number, *id, job.unit, thread.because);
-                if thread.reported.as_ref().map(|reported| reported.pool) != Some(now.pool) {
-                    let pool = now.pool.and_then(|pool| u32::try_from(pool).ok());
+                if thread.reported.as_ref().map(|reported| reported.pool) != Some(current.pool) {
+                    let pool = current.pool.and_then(|pool| u32::try_from(pool).ok());
                     let action = Seat { thread: thread_id, job: job_id, unit, pool };
                     orders.seats.push(Step { action, reason });
                 }
                 let before = thread.reported.as_ref().and_then(|reported| reported.cpus.as_ref());
-                if before != now.cpus.as_ref() || (fixed && thread.reported.is_none()) {
-                    let cpus = now.cpus.clone();
+                if before != current.cpus.as_ref() || (fixed && thread.reported.is_none()) {
+                    let cpus = current.cpus.clone();
                     let action = SeatOrder::Seat { thread: thread_id, job: job_id, unit, cpus };
                     orders.orders.push(Step { action, reason });
                 }
-                thread.reported = Some(now);
+                thread.reported = Some(current);
             }
         }
     }
 
-    /// Orders pages to follow threads, where that pays.
-    fn bring(&mut self, now: Time, input: Input<'_>, pools: &Pools, orders: &mut SeatPlan<'_>) {
+    /// Orders the pages of jobs to be moved to their threads, where that pays.
+    fn move_pages(&mut self, now: Time, input: Input<'_>, pools: &Pools, orders: &mut SeatPlan<'_>) {
         if !input.means.brings {
             return;
         }
         for facts in &input.snapshot.jobs {
             let (Some(memory), Some(job)) = (&facts.memory, self.jobs.get_mut(&facts.job)) else { continue };
-            let Some((nodes, apart)) = pages::bring(job, memory, now, input.machine, pools) else { continue };
+            let Some((nodes, misplaced)) = pages::wanted_nodes(job, memory, now, input.machine, pools) else {
+                continue;
+            };
             let divided = job.spread().len() > 1;
-            job.brought = Some(now);
+            job.pages_moved_at = Some(now);
             let action = SeatOrder::Bring { job: facts.job, unit: job.unit, nodes, divided };
-            orders.orders.push(Step { action, reason: Reason::PagesApart { bytes: apart } });
+            orders.orders.push(Step { action, reason: Reason::PagesApart { bytes: misplaced } });
         }
     }
 }
 
-/// Whether a thread without a dedicated CPU is restricted to its pool. A machine of one pool needs no restriction. In a pool
-/// of one CPU the thread would wait whenever that CPU is busy, most often with its own children.
+/// Whether a seat restricts a thread without a dedicated CPU to the pool. It does not if the machine has one pool. Neither does
+/// it in a pool of one CPU, unless the contract asks for such pools: the thread would wait whenever that CPU is busy, most often
+/// with the thread's own children.
 fn restricts(input: Input<'_>, pools: &Pools, pool: PoolAt) -> bool {
-    let asked = input.contract.machine.pools == PoolForm::Size(1);
-    pools.pools.len() > 1 && pools.pools.get(pool).is_some_and(|pool| asked || pool.cpus.len() > 1)
+    let wants_single_cpus = input.contract.machine.pools == PoolForm::Size(1);
+    pools.pools.len() > 1
+        && pools.pools.get(pool).is_some_and(|pool| wants_single_cpus || pool.cpus.len() > 1)
 }
 
-/// Releases a thread that ended or left its job: if it lives on, it may run anywhere in its unit.
-fn release(job: JobId, unit: UnitId, thread: ThreadId, was: &Thread, orders: &mut SeatPlan<'_>) {
-    let Some(reported) = &was.reported else { return };
+/// Lifts the restrictions on a thread that ended or left its job. `last` is what was known of the thread. If it lives on, it may
+/// run anywhere in its unit.
+fn release(job: JobId, unit: UnitId, thread: ThreadId, last: &Thread, orders: &mut SeatPlan<'_>) {
+    let Some(reported) = &last.reported else { return };
     let reason = Reason::ThreadGone;
     if reported.pool.is_some() {
         orders.seats.push(Step { action: Seat { thread, job, unit, pool: None }, reason });
@@ -483,7 +510,7 @@ fn release(job: JobId, unit: UnitId, thread: ThreadId, was: &Thread, orders: &mu
 
 /// Whether a thread needs a seat: always if it has a dedicated CPU (`fixed`), else while it is awake.
 fn needs_seat(thread: &Thread, now: Time, fixed: bool) -> bool {
-    fixed || thread.wanted.is_some_and(|wanted| now.saturating_sub(wanted) < REST_NS)
+    fixed || thread.wanted_at.is_some_and(|wanted_at| now.saturating_sub(wanted_at) < REST_NS)
 }
 
 #[cfg(test)]

@@ -202,7 +202,7 @@ fn per_burst(bytes: u64, bytes_per_s: u64) -> Time {
 struct Outcome {
     slowdown: u64,
     idle_used: u64,
-    /// The lowest rate to which the light unit was held, in per cent of its part of the device; `None` if it was never held.
+    /// The lowest rate to which the light unit was throttled, in percent of its part of the device; `None` if it never was.
     light_held: Option<u64>,
 }
 
@@ -313,7 +313,7 @@ fn four_to_one_in_a_device() {
 
 /// A unit without processes has no tickets, but its write-back is still in flight, and its next job may come soon.
 #[test]
-fn a_unit_that_has_just_left_is_not_held_to_nothing() {
+fn a_unit_that_has_just_left_is_not_throttled_to_nothing() {
     let mut bench = Bench::tickets(&[100, 100]);
     bench.fifo = Some(Fifo::new(CARRIES, CACHE, &[COMPILE, LARGE]));
     bench.run(10);
@@ -327,10 +327,10 @@ fn a_unit_that_has_just_left_is_not_held_to_nothing() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Like a compiler: bursts of small files, and pauses, in any rhythm. A unit within its part is never held below that,
-    /// even if the heavy unit was held to so little that the light one seems ahead.
+    /// Like a compiler: bursts of small files, and pauses, in any rhythm. A unit within its part is never throttled below it,
+    /// even if the heavy unit was throttled to so little that the light one seems ahead.
     #[test]
-    fn a_unit_within_its_part_is_not_held_below_it(
+    fn a_unit_within_its_part_is_not_throttled_below_it(
         phase_ms in 0u64..1_000,
         (thinks_ms, burst, pauses_ms) in (12u64..60, 10u64..80, 0u64..4_000),
         (cached, large, pauses) in (any::<bool>(), any::<bool>(), prop_oneof![Just(0), 500u64..3_000]),

@@ -22,7 +22,7 @@ fn a_reservation_in_bytes_counts_on_a_measured_disk() {
 }
 
 #[test]
-fn a_quota_stays_free_for_its_owner() {
+fn a_quota_stays_unused_for_its_owner() {
     let mut bench = Bench::tickets(&[100, 300]);
     bench.contract.machine.scheme = Scheme::Quota;
     bench.load(0, greedy(4));
