@@ -204,18 +204,12 @@ pub(crate) fn gangs(rules: GangRules, spans: &GangSpans) -> Vec<Diagnostic> {
     let mut diagnostics = Vec::new();
     let other_share = spans.share.clone().filter(|_| rules.share != GangsShare::Bus);
     let Some(share) = other_share else { return diagnostics };
-    let because = format!(
-        "gangs are chosen by {}",
-        match rules.share {
-            GangsShare::Cores => "instructions",
-            _ => "cache occupancy",
-        }
-    );
+    let because = "gangs are chosen by cache occupancy";
     if let (Gangs::Demand, Some(by)) = (rules.by, spans.by.clone()) {
         let message = "`gangs = \"demand\"` only estimates bandwidth on the memory bus";
         let help = "write `gangs = \"quanta-window\"` or `\"latest-quantum\"`, or leave `gangs-share` out";
         let diagnostic = Diagnostic::error("demand-of-the-bus", by, message);
-        diagnostics.push(diagnostic.related(share.clone(), because.clone()).help(help));
+        diagnostics.push(diagnostic.related(share.clone(), because).help(help));
     }
     if let (Amount::Absolute(_), Some(first_rate)) = (rules.first_rate, spans.first_rate.clone()) {
         let message = "`first-rate` is a rate of the memory bus here";

@@ -138,20 +138,17 @@ pub enum GangsShare {
     Bus,
     /// The last-level caches: by occupancy.
     Cache,
-    /// The cores, where hardware threads share execution units: by instructions.
-    Cores,
 }
 
 impl GangsShare {
     /// All resources by which gangs may be chosen.
-    pub const ALL: [GangsShare; 3] = [GangsShare::Bus, GangsShare::Cache, GangsShare::Cores];
+    pub const ALL: [GangsShare; 2] = [GangsShare::Bus, GangsShare::Cache];
 
     /// Its name in a contract.
     pub const fn name(self) -> &'static str {
         match self {
             GangsShare::Bus => "bus",
             GangsShare::Cache => "cache",
-            GangsShare::Cores => "cores",
         }
     }
 }

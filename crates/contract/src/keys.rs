@@ -212,12 +212,11 @@ pub(crate) static MACHINE: Table = Table {
         ),
         key(
             "gangs-share",
-            Kind::Choice(&["bus", "cache", "cores"]),
+            Kind::Choice(&["bus", "cache"]),
             "\"bus\"",
             "\"cache\"",
             "The measure by which gangs are chosen. `bus`: bandwidth on the memory bus. `cache`: occupancy of the \
-             last-level caches. `cores`: instructions executed, where hardware threads share a core. The last two do \
-             not support `gangs = \"demand\"`, and do not enforce amounts of the bus.",
+             last-level caches, which does not support `gangs = \"demand\"`, and does not enforce amounts of the bus.",
         ),
         key(
             "quantum",
@@ -240,7 +239,7 @@ pub(crate) static MACHINE: Table = Table {
             "\"100%\"",
             "\"0B/s\"",
             "The assumed bandwidth of a thread of an unmeasured job. A part is of the bus, per CPU. With \
-             `gangs-share`, only a part of the cache or of the cores, per CPU.",
+             `gangs-share = \"cache\"`, only a part of the cache, per CPU.",
         ),
         key(
             "default",

@@ -4,7 +4,7 @@
 use commonhold_ledger::{Account, Gang, GangState, Job, Known, Statement};
 use commonhold_policy::plan::SharedRate;
 
-use crate::figures::{NOTHING, bytes, count, rate, thousands};
+use crate::figures::{NOTHING, bytes, count, rate};
 use crate::table::{Paint, Style, Table, clean, depth, indented, wrap};
 use crate::words;
 
@@ -50,7 +50,6 @@ fn jobs(statement: &Statement, style: Style) -> Option<Table> {
     let does = match rates().next() {
         None | Some(SharedRate::BytesPerS(_)) => "thread\ntransfers",
         Some(SharedRate::CacheBytes(_)) => "thread\nholds",
-        Some(SharedRate::InstructionsPerS(_)) => "instructions\nof a thread",
     };
     let heads = ["gang", "unit", "CPUs", "now", does, "that\nis", "quanta\nrun", "waited"];
     let mut table = Table::new(&heads);
@@ -70,7 +69,6 @@ fn shared(has: SharedRate) -> String {
     match has {
         SharedRate::BytesPerS(transfers) => rate(transfers),
         SharedRate::CacheBytes(holds) => bytes(holds),
-        SharedRate::InstructionsPerS(does) => thousands(does) + "/s",
     }
 }
 
@@ -114,8 +112,6 @@ mod tests {
         for (rate, head, cell) in [
             (SharedRate::BytesPerS(8_800_000_000), "transfers", "8.8 GB/s"),
             (SharedRate::CacheBytes(3 << 20), "holds", "3 MiB"),
-            (SharedRate::InstructionsPerS(2_100_000_000), "of a thread", "2.1 G/s"),
-            (SharedRate::InstructionsPerS(0), "of a thread", "0 /s"),
         ] {
             let text = status(rate);
             assert!(text.contains(head) && text.contains(cell), "{text}");

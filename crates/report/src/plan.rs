@@ -266,7 +266,6 @@ enum Adapted<'a> {
 enum LeftJson {
     LeftBytesPerS(i64),
     LeftCacheBytes(i64),
-    LeftInstructionsPerS(i64),
 }
 
 impl Serialize for ReasonJson<'_> {
@@ -277,7 +276,6 @@ impl Serialize for ReasonJson<'_> {
                 left: match of {
                     GangsShare::Bus => LeftJson::LeftBytesPerS(left),
                     GangsShare::Cache => LeftJson::LeftCacheBytes(left),
-                    GangsShare::Cores => LeftJson::LeftInstructionsPerS(left),
                 },
             },
             Reason::LargerClaim { of } => Adapted::LargerClaim { of: name(of) },

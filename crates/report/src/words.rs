@@ -13,7 +13,7 @@ use commonhold_policy::rights::{
 };
 use commonhold_policy::{MS, Plan, Reason};
 
-use crate::figures::{count, duration, thousands};
+use crate::figures::{count, duration};
 
 /// What one step of a plan does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -337,7 +337,7 @@ pub(crate) fn path(contract: &Contract, unit: UnitId) -> &str {
 
 struct Described<'a>(Action<'a>, &'a Contract);
 
-/// A thread's use of the resource that gangs share: `1.1 GiB/s`, `4 MiB of cache`, `2.1 G instructions/s`.
+/// A thread's use of the resource that gangs share: `1.1 GiB/s`, `4 MiB of cache`.
 struct Shared(SharedRate);
 
 impl fmt::Display for Shared {
@@ -345,11 +345,6 @@ impl fmt::Display for Shared {
         match self.0 {
             SharedRate::BytesPerS(rate) => write!(f, "{}/s", Bytes(rate)),
             SharedRate::CacheBytes(held) => write!(f, "{} of cache", Bytes(held)),
-            SharedRate::InstructionsPerS(done) => {
-                let done = thousands(done);
-                let space = if done.ends_with(' ') { "" } else { " " };
-                write!(f, "{done}{space}instructions/s")
-            }
         }
     }
 }
@@ -535,13 +530,11 @@ impl fmt::Display for Because<'_> {
             Reason::Fittest { of, left } if left < 0 => f.write_str(match of {
                 GangsShare::Bus => "the chosen gangs saturate the bus, and it transfers least",
                 GangsShare::Cache => "the chosen gangs fill the caches, and it occupies least",
-                GangsShare::Cores => "the chosen gangs saturate the cores, and it executes least",
             }),
             Reason::Fittest { of, left } => {
                 let what = match of {
                     GangsShare::Bus => "the bus",
                     GangsShare::Cache => "the caches",
-                    GangsShare::Cores => "the cores",
                 };
                 let left = Shared(SharedRate::of(of, left.unsigned_abs()));
                 write!(f, "best fit for what is left of {what} per cpu, {left}")

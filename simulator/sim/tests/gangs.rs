@@ -223,17 +223,3 @@ fn gangs_by_the_cache_finish_sooner() {
         "{by_cache} s, rounds {rounds} s, none {none} s"
     );
 }
-
-/// Likewise for two that keep a core busy, and two that leave most of it.
-#[test]
-fn gangs_by_cores_finish_sooner() {
-    let [by_cores, rounds, none] = finished([
-        include_str!("../../../scenarios/gangs-cores/contract.toml"),
-        include_str!("../../../scenarios/gangs-cores/machine.toml"),
-        include_str!("../../../scenarios/gangs-cores/workload.toml"),
-    ]);
-    assert!(
-        by_cores < rounds * 0.85 && by_cores < none * 0.95,
-        "{by_cores} s, rounds {rounds} s, none {none} s"
-    );
-}

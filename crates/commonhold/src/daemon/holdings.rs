@@ -105,7 +105,6 @@ fn gangs(contract: &Contract, backend: &str, means: Means) -> Option<Holding> {
     let by = match contract.machine.gangs.share {
         GangsShare::Bus => "",
         GangsShare::Cache => "chosen by what they hold of the last-level caches, ",
-        GangsShare::Cores => "chosen by the instructions that they execute, ",
     };
     Some(Holding { resource: "gangs".to_owned(), held: State::Yes, how: format!("{by}{how}") })
 }
@@ -408,11 +407,11 @@ mod tests {
         contract.units[physics.index()].job = Some(JobKind::Unit);
         is(&contract, "cgroup", user::MEANS, "signals; a unit that is one job by its control group");
         contract.machine.gangs.by = Gangs::LatestQuantum;
-        contract.machine.gangs.share = GangsShare::Cores;
-        let cores = said(&contract, "kernel", kernel::MEANS).unwrap_or_default();
-        assert!(cores.contains("chosen by the instructions that they execute, stopped by"), "{cores}");
+        contract.machine.gangs.share = GangsShare::Cache;
+        let cache = said(&contract, "kernel", kernel::MEANS).unwrap_or_default();
+        assert!(cache.contains("chosen by what they hold of the last-level caches, stopped by"), "{cache}");
         let unheld = bus(&contract, kernel::MEANS, "").line();
-        assert!(unheld.contains("not held: `gangs-share` is \"cores\""), "{unheld}");
+        assert!(unheld.contains("not held: `gangs-share` is \"cache\""), "{unheld}");
         contract.machine.gangs.share = GangsShare::Bus;
         for by in [Gangs::LatestQuantum, Gangs::QuantaWindow, Gangs::Demand] {
             contract.machine.gangs.by = by;

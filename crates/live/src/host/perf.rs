@@ -37,9 +37,6 @@ const HARDWARE: u32 = 0;
 /// `PERF_COUNT_HW_CACHE_MISSES`: lines that last-level caches fetch over the bus.
 const CACHE_MISSES: u64 = 3;
 
-/// `PERF_COUNT_HW_INSTRUCTIONS`.
-const INSTRUCTIONS: u64 = 1;
-
 /// Bits of `flags`: disabled at first; excluding the kernel and hypervisors, which ordinary users may not observe.
 pub const DISABLED_USER_ONLY: u64 = 1 | 1 << 5 | 1 << 6;
 
@@ -63,8 +60,6 @@ pub(crate) struct Event {
 impl Event {
     /// Lines that last-level caches fetch over the bus.
     pub(crate) const MISSES: Event = Event { kind: HARDWARE, config: CACHE_MISSES };
-    /// Retired instructions: `PERF_COUNT_HW_INSTRUCTIONS`.
-    pub(crate) const INSTRUCTIONS: Event = Event { kind: HARDWARE, config: INSTRUCTIONS };
     /// Page faults, which every machine counts: `PERF_TYPE_SOFTWARE`, `PERF_COUNT_SW_PAGE_FAULTS`.
     #[cfg(test)]
     pub(crate) const FAULTS: Event = Event { kind: 1, config: 2 };

@@ -82,7 +82,6 @@ pub struct Capabilities {
 pub fn probe(root: &Path) -> Capabilities {
     let syscalls = Syscalls {
         counter: perf::counts_own(Event::MISSES),
-        instructions: perf::counts_own(Event::INSTRUCTIONS),
         built_in: sched_ext::BUILT_IN,
         pages_out: page_out::is_offered(),
         moves_pages: jobs::kernel_moves_pages(),
@@ -147,8 +146,6 @@ pub fn missing_cgroups<'p>(root: &Path, paths: &BTreeSet<&'p str>) -> BTreeSet<&
 struct Syscalls {
     /// The result of opening a counter of cache misses.
     counter: io::Result<()>,
-    /// The result of opening a counter of instructions.
-    instructions: io::Result<()>,
     /// Whether the scheduler is built in.
     built_in: bool,
     /// Whether the kernel can page out another process's memory.
@@ -160,7 +157,7 @@ struct Syscalls {
 /// [`probe`] with given results of system calls. Several rows are needed twice: as a finding, and as the reason in the row of a
 /// backend that depends on them.
 fn probe_with(root: &Path, syscalls: Syscalls) -> Capabilities {
-    let Syscalls { counter, instructions, built_in, pages_out, moves_pages } = syscalls;
+    let Syscalls { counter, built_in, pages_out, moves_pages } = syscalls;
     let context = Context::read(root);
     let cgroup = Cgroup::probe(&context);
     let backend = cgroup.backend(&context);
@@ -183,7 +180,7 @@ fn probe_with(root: &Path, syscalls: Syscalls) -> Capabilities {
     rows.push(io.clone());
     rows.extend(disk::rows(&context, &io, &memory));
     rows.extend(bus::rows(&context, counter));
-    rows.extend(shared::rows(&context, instructions));
+    rows.push(shared::cache_use(&context));
     rows.extend(surroundings::privileges(&context));
     rows.extend(surroundings::surroundings(&context));
     let machine = topology::read(root).map_err(|error| {
@@ -192,7 +189,7 @@ fn probe_with(root: &Path, syscalls: Syscalls) -> Capabilities {
     // Rows that depend on the machine's facts come last; sorting by area, which is stable, puts each into its area.
     if let Ok(machine) = &machine {
         rows.push(bus::capacity(&context, machine));
-        rows.extend(shared::machine_rows(machine));
+        rows.push(shared::cache_size(machine));
         rows.push(surroundings::equal_capacity(machine));
         rows.extend(jobs::rows(&context, machine, moves_pages));
         rows.sort_by_key(|row| row.area);

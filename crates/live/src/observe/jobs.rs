@@ -119,8 +119,6 @@ pub(crate) struct Jobs {
     arena: Arena,
     /// Hardware counters of the processes that do not report in the arena.
     counters: Counters,
-    /// The resource whose use the counters measure.
-    share: GangsShare,
     complaints: Vec<Complaint>,
     /// Whether a process that cannot be measured was already complained of.
     complained_of_unmeasured: bool,
@@ -395,14 +393,9 @@ impl Jobs {
         facts: &mut [JobFacts],
         roster: &mut Roster,
     ) {
-        let share = contract.machine.gangs.share;
         if !has_gangs(contract) {
-            (self.arena, self.counters, self.share) =
-                (Arena::default(), Counters::default(), GangsShare::Bus);
+            (self.arena, self.counters) = (Arena::default(), Counters::default());
             return;
-        }
-        if self.share != share {
-            (self.counters, self.share) = (Counters::for_share(share), share);
         }
         let (known, shut) = (&self.known, &self.shut);
         let job_of = |key: ProcessKey| {
@@ -410,28 +403,25 @@ impl Jobs {
             Some((job, shut.get(&job).map(|shut| shut.since)))
         };
         let every_ns = report_interval_ns(contract);
-        let sums = self.arena.poll(now, every_ns, &job_of, roster.procfs(), &mut self.complaints);
+        let sums = self.arena.poll(now, every_ns, &job_of, roster.procfs(), &mut self.complaints).clone();
         // Reports are about the bus. The arena is polled in any case, since programs check that their pages are read.
-        let reported: BTreeMap<JobId, SharedUse> = match share {
-            GangsShare::Bus => sums.clone(),
-            GangsShare::Cores => BTreeMap::new(),
-            // Cache use is counted by resource groups: see `apply::bus::resctrl`.
-            GangsShare::Cache => return,
-        };
+        if contract.machine.gangs.share == GangsShare::Cache {
+            // Resource groups count it: see `apply::bus::resctrl`.
+            self.counters = Counters::default();
+            return;
+        }
         let unreported: BTreeMap<ProcessKey, JobId> = known
             .iter()
-            .filter(|(key, _)| share == GangsShare::Cores || !self.arena.has(**key))
+            .filter(|(key, _)| !self.arena.has(**key))
             .map(|(key, known)| (*key, known.job))
             .collect();
         let mut problems = Vec::new();
         let counted = self.counters.sample(now, &unreported, roster.procfs(), &mut problems);
         let complaint = |error| (ProcessKey { pid: 0, start: 0 }, "count what processes do", error);
         self.complaints.extend(problems.into_iter().map(complaint));
-        if share == GangsShare::Bus {
-            self.complain_of_unmeasured();
-        }
+        self.complain_of_unmeasured();
         for facts in facts {
-            facts.shared = sum_of_uses(reported.get(&facts.job), counted.get(&facts.job));
+            facts.shared = sum_of_uses(sums.get(&facts.job), counted.get(&facts.job));
         }
     }
 

@@ -21,7 +21,7 @@ impl GangQueue {
         if self.share == share {
             return;
         }
-        (self.share, self.most) = (share, 0);
+        self.share = share;
         self.used.clear();
         for gang in &mut self.gangs {
             (gang.mark, gang.last) = (None, None);
@@ -47,8 +47,7 @@ impl GangQueue {
             let used = self.used.entry(gang.board).or_default();
             *used = used.saturating_add(rate.saturating_mul(u64::from(gang.wanted)));
         }
-        self.most = shared::most_seen(self.most, rates.iter().flatten().copied());
-        let whole = shared::whole(input.machine, rules.share, self.most);
+        let whole = shared::whole(input.machine, rules.share);
         if rules.share == GangsShare::Bus {
             return self.measure_bus(rules, whole, rates);
         }

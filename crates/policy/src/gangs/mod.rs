@@ -126,9 +126,8 @@ pub(crate) struct GangQueue {
     credits: BTreeMap<UnitId, i64>,
     /// The amount of the shared resource that each board used in the last quantum.
     used: BTreeMap<Option<UnitId>, u64>,
-    /// The shared resource that all measurements refer to, and the largest amount that one thread was seen to use (with decay).
+    /// The shared resource that all measurements refer to.
     share: GangsShare,
-    most: u64,
 }
 
 /// A gang, with its place in the list and its measurements.
@@ -303,14 +302,14 @@ fn choose(
 ) -> (Option<Quantum>, Option<Time>) {
     let (begins, rules) = (*begins, input.contract.machine.gangs);
     let cpus = u32::try_from(input.machine.cpus.len()).unwrap_or(u32::MAX).max(1);
-    let whole = shared::whole(input.machine, rules.share, state.most);
+    let whole = shared::whole(input.machine, rules.share);
     let first_rate = rules.first_rate.of(whole / u64::from(cpus));
     let mut quantum =
         Quantum { until: state.until, begins, goes_on: state.running(), chosen: Vec::new(), waiting: 0 };
     let boards = state.boards(gang_cpus, cpus, begins);
     let unit_part = |unit: UnitId| match rules.share {
         GangsShare::Bus => bus_entitlement(unit),
-        GangsShare::Cache | GangsShare::Cores => shared::part(gang_cpus, unit, whole, cpus),
+        GangsShare::Cache => shared::part(gang_cpus, unit, whole, cpus),
     };
     // A board may use its unit's part of the shared resource, or the amount that other boards left over, if that is more.
     let board_part = |state: &GangQueue, board: Option<UnitId>| match board {

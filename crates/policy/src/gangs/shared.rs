@@ -1,25 +1,18 @@
 //! The shared resource: its capacity, and the needs of gangs that a full cache hides.
 //!
-//! Terms: the *whole* is the capacity of the shared resource: bytes per second of the memory bus, bytes of all last-level caches,
-//! or instructions per second of all cores with one thread each. The last is not documented by any processor: it is estimated as
-//! the number of cores times the *most*, the highest rate at which one thread was seen to execute.
+//! Terms: the *whole* is the capacity of the shared resource: bytes per second of the memory bus, or bytes of all last-level
+//! caches.
 //!
-//! Algorithm, the most: a maximum with decay. At each quantum's end it loses one part in [`FADES`], and is then raised to the
-//! highest rate of that quantum. A machine that became slower is noticed within minutes.
-//!
-//! Algorithm, full caches: threads that share a full cache together hold exactly its size, whatever they need. By these
+//! Algorithm: threads that share a full cache together hold exactly its size, whatever they need. By these
 //! measurements they would be a perfect fit, and stay together forever. So in a quantum in which caches were full
 //! ([`FULL_PERCENT`]), a gang counts with the amount that it last held without pressure, that is, while the caches were not
 //! full. It counts with the maximum instead in three cases: it was never measured without pressure; it was not in the last
 //! [`HIDDEN_QUANTA`] quanta in which it ran; or it holds more now. A gang with the maximum is chosen to run beside gangs that
-//! hold least, and so gets measured. Full cores hide nothing: the whole counts one thread on each core.
+//! hold least, and so gets measured.
 //!
-//! Properties: no measurement exceeds the whole divided by the gang's threads. Rates relative to the whole are independent of the
-//! processor's clock.
+//! Properties: no measurement exceeds the whole divided by the gang's threads.
 //!
-//! Limits: a thread that never had a core to itself does not show at which rate a core can execute. The whole is then too small,
-//! for all gangs alike, so that their order is still right. Caches are summed, and so are cores: thread placement decides which
-//! threads share a cache or a core.
+//! Limits: caches are summed; thread placement decides which threads share a cache.
 
 use commonhold_contract::{GangsShare, MILLIONTH, UnitId};
 use commonhold_machine::Machine;
@@ -29,9 +22,6 @@ use crate::bus;
 
 /// Assumed last-level cache per CPU if its size is unknown: 2 MiB, as on many servers.
 const CACHE_OF_A_CPU: u64 = 2 << 20;
-
-/// The most that a thread was seen to use loses one part in this many per quantum: half in two minutes.
-const FADES: u64 = 1024;
 
 /// Caches count as full when gangs hold this percentage. The rest may hold data that belongs to no gang, and gangs that have just
 /// started hold little yet.
@@ -74,22 +64,15 @@ impl CacheUse {
     }
 }
 
-/// The whole of the shared resource: bytes per second of the memory bus, bytes of caches, or instructions per second of cores,
-/// where `most` is the most that one thread was seen to execute. At least 1.
-pub(super) fn whole(machine: &Machine, share: GangsShare, most: u64) -> u64 {
+/// The whole of the shared resource: bytes per second of the memory bus, or bytes of caches. At least 1.
+pub(super) fn whole(machine: &Machine, share: GangsShare) -> u64 {
     match share {
         GangsShare::Bus => bus::carries(machine),
         GangsShare::Cache => {
             let cpus = machine.cpus.len() as u64;
             machine.cache_bytes().unwrap_or(cpus.saturating_mul(CACHE_OF_A_CPU)).max(1)
         }
-        GangsShare::Cores => (machine.cores() as u64).saturating_mul(most).max(1),
     }
-}
-
-/// The most that a thread was seen to use, with decay, after a quantum in which threads had these rates.
-pub(super) fn most_seen(before: u64, rates: impl Iterator<Item = u64>) -> u64 {
-    rates.fold(before - before.div_ceil(FADES), u64::max)
 }
 
 /// A unit's part of the whole, in proportion to the CPUs of its gangs among the machine's `cpus`.
@@ -112,24 +95,10 @@ mod tests {
     #[test]
     fn capacities_of_shared_resources() {
         let machine = Machine::synthetic("cpus:8 threads:2 caches:2 cache:6MiB bus:10GB/s").unwrap();
-        let whole_of = |share| whole(&machine, share, 7);
-        assert_eq!(GangsShare::ALL.map(whole_of), [10_000_000_000, 12 << 20, 28]);
+        let whole_of = |share| whole(&machine, share);
+        assert_eq!(GangsShare::ALL.map(whole_of), [10_000_000_000, 12 << 20]);
         let unknown = Machine::synthetic("cpus:8").unwrap();
-        assert_eq!(whole(&unknown, GangsShare::Cache, 0), 16 << 20);
-        assert_eq!(whole(&unknown, GangsShare::Cores, 0), 1, "nothing was measured yet");
-    }
-
-    /// 0.999 ^ 709 is a half.
-    #[test]
-    fn the_most_decays_and_rises_at_once() {
-        let mut most = most_seen(0, [5, 9_000_000, 3].into_iter());
-        assert_eq!(most, 9_000_000);
-        for _ in 0..709 {
-            most = most_seen(most, [1_000_000].into_iter());
-        }
-        assert!(most.abs_diff(4_500_000) < 20_000, "{most}");
-        assert_eq!(most_seen(most, [8_000_000].into_iter()), 8_000_000);
-        assert_eq!((0..9_000).fold(1, |most, _| most_seen(most, core::iter::empty())), 0);
+        assert_eq!(whole(&unknown, GangsShare::Cache), 16 << 20);
     }
 
     #[test]

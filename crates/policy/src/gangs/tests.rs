@@ -318,24 +318,19 @@ fn mixes(share: GangsShare, machine: &str, much: u64, little: u64) -> World {
     world
 }
 
-/// A cache of 10 MiB has room for two of the four. A thread alone on one of two cores executes 3 per ns.
+/// A cache of 10 MiB has room for two of the four.
 #[test]
-fn gangs_are_chosen_by_caches_and_cores_too() {
-    let cache = mixes(GangsShare::Cache, "cpus:4 cache:10MiB", 4 << 20, 1 << 16);
-    let cores = mixes(GangsShare::Cores, "cpus:4 threads:2", 3 * SECOND, SECOND / 10);
-    for mut world in [cache, cores] {
-        world.sample();
-        let chosen = world.quantum.as_ref().map(|quantum| quantum.chosen.clone()).unwrap();
-        let much = chosen.iter().find(|step| step.action.job.0 <= 4).map(|step| step.action.rate);
-        match much {
-            Some(SharedRate::CacheBytes(bytes)) => assert!(bytes.abs_diff(4 << 20) < 100, "{bytes}"),
-            Some(SharedRate::InstructionsPerS(done)) => assert!(done.abs_diff(3 * SECOND) < 100, "{done}"),
-            other => panic!("{other:?}"),
-        }
-        let share = world.contract.machine.gangs.share;
-        let is_fittest = |step: &Step<_>| matches!(step.reason, Reason::Fittest { of, .. } if of == share);
-        assert!(chosen.iter().any(is_fittest), "{chosen:?}");
-    }
+fn gangs_are_chosen_by_caches_too() {
+    let mut world = mixes(GangsShare::Cache, "cpus:4 cache:10MiB", 4 << 20, 1 << 16);
+    world.sample();
+    let chosen = world.quantum.as_ref().map(|quantum| quantum.chosen.clone()).unwrap();
+    let large = chosen.iter().find(|step| step.action.job.0 <= 4).map(|step| step.action.rate);
+    assert!(
+        matches!(large, Some(SharedRate::CacheBytes(bytes)) if bytes.abs_diff(4 << 20) < 100),
+        "{large:?}"
+    );
+    let is_fittest = |step: &Step<_>| matches!(step.reason, Reason::Fittest { of: GangsShare::Cache, .. });
+    assert!(chosen.iter().any(is_fittest), "{chosen:?}");
 }
 
 /// Measurements of one shared resource do not carry over to another.
@@ -350,9 +345,9 @@ fn each_shared_resource_is_measured_separately() {
         rates.flatten().count()
     };
     assert_eq!(known(&world), 2);
-    world.contract.machine.gangs.share = GangsShare::Cores;
+    world.contract.machine.gangs.share = GangsShare::Cache;
     world.sample();
-    assert_eq!((known(&world), world.state.most, world.state.used.len()), (0, 0, 0));
+    assert_eq!((known(&world), world.state.used.len()), (0, 0));
     for _ in 0..4 {
         world.quantum();
     }
@@ -371,7 +366,7 @@ fn any_jobs() -> impl Strategy<Value = Vec<Job>> {
 proptest! {
     /// No gang starves, no CPU has two threads, and no CPU stays idle that a waiting gang could use.
     #[test]
-    fn nobody_starves(jobs in any_jobs(), by in 1usize..4, share in 0usize..3, comes in 0u32..8) {
+    fn nobody_starves(jobs in any_jobs(), by in 1usize..4, share in 0usize..2, comes in 0u32..8) {
         let by = Gangs::ALL[by];
         let mut world = World::new(by, &jobs);
         world.contract.machine.gangs.share = GangsShare::ALL[share];

@@ -47,8 +47,6 @@ pub enum SharedRate {
     BytesPerS(u64),
     /// Bytes held in the last-level caches.
     CacheBytes(u64),
-    /// Instructions executed per second.
-    InstructionsPerS(u64),
 }
 
 impl SharedRate {
@@ -57,7 +55,6 @@ impl SharedRate {
         match share {
             GangsShare::Bus => SharedRate::BytesPerS(rate),
             GangsShare::Cache => SharedRate::CacheBytes(rate),
-            GangsShare::Cores => SharedRate::InstructionsPerS(rate),
         }
     }
 }

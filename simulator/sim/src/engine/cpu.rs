@@ -234,7 +234,6 @@ impl Engine<'_> {
         let transferred = work.saturating_mul(u64::from(task.bus));
         task.had.transferred = task.had.transferred.saturating_add(transferred);
         task.had.held += u128::from(elapsed) * u128::from(cpu.held);
-        task.had.executed = task.had.executed.saturating_add(work.saturating_mul(u64::from(task.core)));
         spent.transferred = spent.transferred.saturating_add(transferred);
         if task.left > 0 && stretched(task.left, slow.total) == 0 {
             task.left = 0;

@@ -34,18 +34,12 @@ pub(super) struct Had {
     pub(super) transferred: u64,
     /// Held of the last-level cache, in bytes times nanoseconds.
     pub(super) held: u128,
-    /// Executed, in millionths of an instruction.
-    pub(super) executed: u64,
 }
 
 impl Had {
     /// The sum of both.
     pub(super) fn and(self, other: Had) -> Had {
-        Had {
-            transferred: self.transferred.saturating_add(other.transferred),
-            held: self.held + other.held,
-            executed: self.executed.saturating_add(other.executed),
-        }
+        Had { transferred: self.transferred.saturating_add(other.transferred), held: self.held + other.held }
     }
 }
 
@@ -154,10 +148,6 @@ impl Engine<'_> {
             GangsShare::Cache => {
                 self.last_caches.as_ref()?;
                 u64::try_from(had.held / 1_000_000_000).unwrap_or(u64::MAX)
-            }
-            GangsShare::Cores => {
-                self.cores.as_ref()?;
-                had.executed / 1_000_000
             }
         };
         Some(SharedUse { at: self.now, amount })

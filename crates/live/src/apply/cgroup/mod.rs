@@ -267,7 +267,7 @@ impl CgroupBackend {
         self.seats.follow(&self.contract, &mut self.roster)?;
         let members = match self.contract.machine.gangs.share {
             GangsShare::Cache => self.seats.members().map(|(key, job, _)| (key, job)).collect(),
-            GangsShare::Bus | GangsShare::Cores => BTreeMap::new(),
+            GangsShare::Bus => BTreeMap::new(),
         };
         let (contract, hands) = (&self.contract, (&mut self.roster, &mut self.journal));
         self.problems.extend(self.bus.settle_jobs(now, contract, self.seats.units(), &members, hands));

@@ -1,9 +1,8 @@
-//! Hardware counters of jobs. They measure a job's use of the resource that gangs share: cache misses, for processes that do not
-//! report their memory bus transfers; or instructions, for all processes.
+//! Hardware counters of jobs: cache misses of processes that do not report their memory bus transfers.
 //!
 //! Algorithm: each thread of a process gets a counter when the process is first seen. The kernel counts a thread that starts
 //! later with the thread that started it. Each sample adds the growth of the counters to the sum of the process's job. A cache
-//! miss counts as the bytes of a cache line, an instruction as one.
+//! miss counts as the bytes of a cache line.
 //!
 //! Properties: a job's sum never decreases. A process that reports its transfers has no counters here, so nothing counts twice.
 //! There are at most [`COUNTERS_MAX`] counters, each an open file.
@@ -14,7 +13,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use commonhold_contract::GangsShare;
 use commonhold_policy::{JobId, SharedUse, Time};
 
 use super::line_bytes;
@@ -33,11 +31,9 @@ const LINE_SIZE_CPUS: u32 = 8;
 #[derive(Debug)]
 pub(crate) struct Counters {
     event: Event,
-    /// Where the events occur, for messages, such as "on the memory bus".
-    place: &'static str,
     limit: usize,
-    /// The amount that one event counts; `None`: the bytes of a cache line, which were not read yet.
-    weight: Option<u64>,
+    /// The bytes of a cache line; `None` before the first sample.
+    line_bytes: Option<u64>,
     /// `None`: this machine has no such counters.
     processes: Option<BTreeMap<ProcessKey, Counted>>,
     sums: BTreeMap<JobId, u64>,
@@ -56,28 +52,15 @@ struct Counted {
 
 impl Default for Counters {
     fn default() -> Self {
-        Counters::for_share(GangsShare::Bus)
+        Counters::new(Event::MISSES, COUNTERS_MAX)
     }
 }
 
 impl Counters {
-    /// The counters for a resource that gangs share.
-    pub(crate) fn for_share(share: GangsShare) -> Counters {
-        match share {
-            GangsShare::Bus | GangsShare::Cache => {
-                Counters::new(Event::MISSES, "on the memory bus", COUNTERS_MAX)
-            }
-            GangsShare::Cores => {
-                let counters = Counters::new(Event::INSTRUCTIONS, "on the cores", COUNTERS_MAX);
-                Counters { weight: Some(1), ..counters }
-            }
-        }
-    }
-
-    fn new(event: Event, place: &'static str, limit: usize) -> Counters {
+    fn new(event: Event, limit: usize) -> Counters {
         let processes = Some(BTreeMap::new());
         let sums = BTreeMap::new();
-        Counters { event, place, limit, weight: None, processes, sums, has_complained: false }
+        Counters { event, limit, line_bytes: None, processes, sums, has_complained: false }
     }
 
     /// Reads the counters of these processes, opening counters for processes that are new, and returns the sums of their jobs.
@@ -89,8 +72,8 @@ impl Counters {
         procfs: &mut ProcFs,
         problems: &mut Vec<LiveError>,
     ) -> BTreeMap<JobId, SharedUse> {
-        let weight =
-            *self.weight.get_or_insert_with(|| line_bytes(&Tree::new(Path::new("/")), 0..LINE_SIZE_CPUS));
+        let line_bytes =
+            *self.line_bytes.get_or_insert_with(|| line_bytes(&Tree::new(Path::new("/")), 0..LINE_SIZE_CPUS));
         let present: BTreeSet<JobId> = jobs.values().copied().collect();
         self.sums.retain(|job, _| present.contains(job));
         let Some(processes) = &mut self.processes else { return BTreeMap::new() };
@@ -107,7 +90,7 @@ impl Counters {
             }
             if open + tids.len() > self.limit {
                 if !std::mem::replace(&mut self.has_complained, true) {
-                    problems.push(too_many(key.pid, self.place, self.limit));
+                    problems.push(too_many(key.pid, self.limit));
                 }
                 continue;
             }
@@ -135,7 +118,7 @@ impl Counters {
             let new_events = process.read_new_events();
             if process.has_run {
                 let sum = self.sums.entry(*job).or_default();
-                *sum = sum.saturating_add(new_events.saturating_mul(weight));
+                *sum = sum.saturating_add(new_events.saturating_mul(line_bytes));
             }
         }
         self.sums.iter().map(|(job, bytes)| (*job, SharedUse { at: now, amount: *bytes })).collect()
@@ -170,15 +153,12 @@ fn is_permanent(errno: Option<i32>) -> bool {
 }
 
 /// The problem that processes are not counted since the limit is reached.
-fn too_many(pid: u32, place: &str, limit: usize) -> LiveError {
+fn too_many(pid: u32, limit: usize) -> LiveError {
     LiveError::Unavailable {
         what: format!(
-            "process {pid} and others are not counted {place}: the limit of {limit} counted threads is reached"
+            "process {pid} and others are not counted on the memory bus: the limit of {limit} counted threads is reached"
         ),
-        remedy: match place {
-            "on the cores" => "their jobs are assumed to execute `first-rate`".to_owned(),
-            _ => "have them report their transfers (docs/gangs.md)".to_owned(),
-        },
+        remedy: "have them report their transfers (docs/gangs.md)".to_owned(),
     }
 }
 
@@ -199,8 +179,8 @@ mod tests {
     #[test]
     fn events_of_threads_add_to_their_jobs_sum() {
         let mut procfs = ProcFs::open(Path::new("/proc")).unwrap();
-        let mut counters = Counters::new(Event::FAULTS, "in a test", 10_000);
-        counters.weight = Some(64);
+        let mut counters = Counters::new(Event::FAULTS, 10_000);
+        counters.line_bytes = Some(64);
         let mut look = |now: Time, jobs: &BTreeMap<ProcessKey, JobId>| {
             let found = counters.sample(now, jobs, &mut procfs, &mut Vec::new());
             found.get(&JobId(1)).copied()
@@ -235,20 +215,11 @@ mod tests {
         assert_eq!(gone.get(&JobId(1)), None, "its job is gone");
     }
 
-    #[test]
-    fn an_instruction_counts_as_one() {
-        let cores = Counters::for_share(GangsShare::Cores);
-        assert_eq!((cores.event, cores.weight), (Event::INSTRUCTIONS, Some(1)));
-        assert_eq!(Counters::for_share(GangsShare::Bus).event, Event::MISSES);
-        let message = too_many(7, cores.place, 512).to_string();
-        assert!(message.contains("on the cores") && message.contains("first-rate"), "{message}");
-    }
-
     /// Fails if a thread is counted without checking its process's start time.
     #[test]
     fn a_reused_pid_is_not_counted() {
         let mut procfs = ProcFs::open(Path::new("/proc")).unwrap();
-        let mut counters = Counters::new(Event::FAULTS, "in a test", 10_000);
+        let mut counters = Counters::new(Event::FAULTS, 10_000);
         let earlier = ProcessKey { start: 1, ..this_process() };
         counters.sample(1, &BTreeMap::from([(earlier, JobId(1))]), &mut procfs, &mut Vec::new());
         let counted =
@@ -259,7 +230,7 @@ mod tests {
     #[test]
     fn the_limit_of_counters_is_reported_once() {
         let mut procfs = ProcFs::open(Path::new("/proc")).unwrap();
-        let mut counters = Counters::new(Event::FAULTS, "in a test", 0);
+        let mut counters = Counters::new(Event::FAULTS, 0);
         let mut problems = Vec::new();
         for now in 1..3 {
             assert!(counters.sample(now, &jobs(), &mut procfs, &mut problems).is_empty());

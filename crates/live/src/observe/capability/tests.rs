@@ -24,11 +24,7 @@ const TOP: &str = "/sys/fs/cgroup";
 const SCOPE: &str = "/user.slice/user-1000.slice/user@1000.service/app.slice/run-1.scope";
 
 fn syscalls(counter: io::Result<()>, built_in: bool) -> Syscalls {
-    let instructions = match &counter {
-        Ok(()) => Ok(()),
-        Err(error) => Err(io::Error::from_raw_os_error(error.raw_os_error().unwrap_or(libc::EIO))),
-    };
-    Syscalls { counter, instructions, built_in, pages_out: true, moves_pages: true }
+    Syscalls { counter, built_in, pages_out: true, moves_pages: true }
 }
 
 /// No perf counter, as in most virtual machines.
@@ -686,14 +682,12 @@ fn sources_of_bus_use_are_reported() {
     is(&found, "bus use reported by programs", State::Partly, "only by their own count", "LD_PRELOAD");
     is(&found, "bus use assumed", State::Partly, "first-rate", "first-rate");
     is(&found, "cache held by jobs", State::No, "no flag `cqm_occup_llc`", "gangs-share");
-    is(&found, "instructions of jobs", State::No, "cannot count them", "gangs-share");
     is(&found, "bus use of units capped", State::No, "no cap", "");
 
     let could = [ROOT, ("/proc/cpuinfo", "flags : mba cqm_mbm_total\n"), ("/sys/fs/resctrl/x", ""), none[2]];
     let (_dir, found) = found_with(&could, yes);
     is(&found, "bus use of units", State::Yes, "`run` mounts resctrl", "");
     is(&found, "bus use of jobs", State::Yes, "times a line", "");
-    is(&found, "instructions of jobs", State::Yes, "512 threads of any user", "");
     is(&found, "bus use reported by programs", State::Yes, "by hardware counters", "");
     is(&found, "bus use of units capped", State::Partly, "`run` mounts", "");
 
@@ -739,7 +733,6 @@ fn the_measured_bus_bandwidth_is_reported() {
     let found = probe_with(dir.path(), syscalls(Ok(()), true));
     row(&found, State::No, "10 GB/s", "commonhold calibrate --bus");
     is(&found, "size of last-level caches", State::Partly, "2 MiB are assumed", "");
-    is(&found, "cores shared", State::No, "a separate core", "");
     let kept = r#"{"one_bytes_per_s":9000000000,"all_bytes_per_s":28750000000,"cpus":4,"others_percent":5}"#;
     let file = "/var/lib/commonhold/bus/X_1_1_1.json";
     fake::add(&dir, &[(file, kept)]);
