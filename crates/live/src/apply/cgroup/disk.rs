@@ -95,8 +95,8 @@ impl Disks {
         &self.in_foreign_groups
     }
 
-    /// The facts for the policy, at most 80 ms old: each unit's use of each disk since the unit's cgroup was made. `leaves` yields
-    /// the cgroup of each unit's own processes, and each foreign group of a unit; it is not called on a machine without disks.
+    /// The facts for the policy, at most 80 ms old: each unit's use of each disk since the unit's cgroup was made. `leaves`
+    /// yields the cgroup of each unit's own processes, and each foreign group of a unit. It is not called if there is no disk.
     /// Unreadable cgroups are skipped, since a cgroup may be removed at any time.
     pub(crate) fn observe(
         &mut self,

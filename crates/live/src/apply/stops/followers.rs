@@ -12,8 +12,8 @@
 //! Properties:
 //! - A process that was stopped before its descendant stays stopped. So does a process that its terminal stopped (Ctrl-Z), which
 //!   the stop signal's number shows.
-//! - A parent that saw its child stopped may be slow, and stop itself only after the child was continued. So a follower *settles*:
-//!   it is watched for another [`SETTLES_NS`], and for as long as it is running.
+//! - A parent that saw its child stopped may be slow, and stop itself only after the child was continued. So a follower
+//!   *settles*: it is watched for another [`SETTLES_NS`], and for as long as it is running.
 //!
 //! Cost: an ancestor's file is read when it is first recorded, and then only after it has run.
 //!

@@ -357,7 +357,7 @@ fn what_is_kept_around_places_goes_with_them() {
     bench.follow_all(&[("/others/job_2", bench.unit)]);
     bench.keep(0, 3, 4);
     assert_eq!(bench.content("/others", "memory.min"), "3");
-    assert!(bench.foreign.around.keys().eq([&bench.path("/others", "")]));
+    assert!(bench.foreign.ancestors.keys().eq([&bench.path("/others", "")]));
     bench.follow_all(&[]);
     assert_eq!(
         (bench.content("/others", "memory.low"), bench.content("/others", "memory.min")),

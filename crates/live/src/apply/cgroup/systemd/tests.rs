@@ -35,11 +35,11 @@ fn a_value_of_an_administrators_takes_the_place_of_what_was_before() {
     // The last given value is wanted again if an earlier one, or none, is in force.
     for (ours, wanted) in [(6, 0), (5, 1), (UNSET, 1)] {
         hear(&mut state, ours);
-        assert_eq!((state.held().len(), state.wanted.len()), (1, wanted), "{ours}");
+        assert_eq!((state.changes().len(), state.wanted.len()), (1, wanted), "{ours}");
         state.wanted.clear();
     }
     hear(&mut state, 1_000);
-    assert_eq!(state.held(), []);
+    assert_eq!(state.changes(), []);
     assert_eq!(state.former[&property].value, Value::Number(1_000));
     assert_eq!(state.wanted, BTreeMap::new());
     let entries = Journal::read(journal.path()).unwrap();
@@ -340,7 +340,7 @@ fn a_reload_that_systemd_did_not_answer_is_asked_again() {
     let mut scene = Scene::known();
     scene.systemd.fail("GetUnit", Fault::Silence);
     scene.poll(1, POLL_NS);
-    scene.properties.is_to_read = true;
+    scene.properties.needs_reload = true;
     scene.poll(1, ASK_NS);
     std::thread::sleep(std::time::Duration::from_millis(1_100));
     scene.poll(1, ASK_NS);
@@ -374,7 +374,7 @@ fn that_files_were_written_by_taking_back_is_told() {
 
 /// A unit's slice is held, and then is an ancestor of a sub-unit's.
 #[test]
-fn what_is_wanted_after_it_was_left_is_told() {
+fn values_wanted_after_a_unit_left_are_sent() {
     let mut scene = Scene::known();
     scene.want(Property::MemoryMin, Value::Number(100));
     scene.settle();
@@ -390,7 +390,7 @@ fn what_is_wanted_after_it_was_left_is_told() {
 
 /// Values wanted before are dropped, also after a timeout.
 #[test]
-fn what_was_wanted_before_it_was_left_is_not_told() {
+fn values_wanted_before_a_unit_left_are_not_sent() {
     let mut scene = Scene::known();
     scene.want(Property::MemoryHigh, Value::Number(200));
     scene.properties.leave(A);
