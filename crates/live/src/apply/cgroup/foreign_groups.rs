@@ -984,8 +984,8 @@ impl ForeignGroup {
         read(&self.dir.join("memory.max")).ok()?.parse().ok()
     }
 
-    /// Whether the group's manager has set a CPU cap. Our caps are only in the file, also in systemd's groups, because systemd has
-    /// no property with the precision of cpu.max; so any other cap in the file is the manager's.
+    /// Whether the group's manager has set a CPU cap. Our caps are only in the file, even in systemd's groups, because systemd
+    /// has no property with the precision of cpu.max. So any other cap in the file is the manager's.
     fn is_capped_by_others(&self) -> bool {
         let is_ours = |content: &String| self.cap.as_ref() == Some(content);
         read(&self.dir.join(CAP)).is_ok_and(|content| !content.starts_with("max") && !is_ours(&content))

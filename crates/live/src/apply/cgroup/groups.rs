@@ -15,7 +15,7 @@ use commonhold_policy::Time;
 use super::claim::{Tree, empty, make, processes, remove};
 use super::knob;
 use super::layout::{Home, OWN, homes};
-use super::memory::Place;
+use super::memory::UnitDirs;
 use super::order::{Cell, set_inner_targets, writes};
 use crate::LiveError;
 use crate::observe::knob::{Gauge, failed, read, value_of};
@@ -247,10 +247,10 @@ impl Groups {
     }
 
     /// The cgroups to which a unit's memory is charged; `None` for the built-in units, and if the cgroup could not be made.
-    pub(super) fn charged(&self, unit: UnitId, parent: Option<UnitId>) -> Option<Place> {
+    pub(super) fn charged(&self, unit: UnitId, parent: Option<UnitId>) -> Option<UnitDirs> {
         let group = &self.list[self.at(unit)?];
         group.usage.as_ref()?;
-        Some(Place { unit, dir: group.home.dir.clone(), leaf: group.leaf(), parent })
+        Some(UnitDirs { unit, dir: group.home.dir.clone(), leaf: group.leaf(), parent })
     }
 
     /// The cgroup of a unit with its sub-units; `None` for the built-in units.

@@ -3,16 +3,16 @@
 //! Problem: systemd rewrites the files of its control groups, and disables a controller that none of its properties needs. So
 //! values that are only in the kernel's files do not last.
 //!
-//! Terms: a value is *wanted* until it was sent to systemd, and *given* from then on. The *former* value is the one to restore. A
-//! contract's unit is *held* in the group of a systemd unit.
+//! Terms: a value is *wanted* until it was sent to systemd, and *given* from then on. The *former* value is the one to restore.
+//! A contract's unit is *held* in the group of a systemd unit.
 //!
 //! Algorithm: [`foreign_groups`](super::foreign_groups) writes the kernel's file at once, and here the value becomes wanted. At
-//! most twice a second for each systemd unit, the daemon reads the unit's properties, and then sets those with wanted values. CPUs
-//! and weights change with every loan, and each change makes systemd signal all D-Bus listeners; so these are sent only when they
-//! were stable for a second, or after five seconds. Former and given values are recorded in the journal before.
+//! most twice a second for each systemd unit, the daemon reads the unit's properties, and then sets those with wanted values.
+//! CPUs and weights change with every loan, and each change makes systemd signal all D-Bus listeners; so these are sent only when
+//! they were stable for a second, or after five seconds. Former and given values are recorded in the journal before.
 //!
 //! Administrators: a value that is neither the former nor a given one was set by an administrator, and becomes the former value.
-//! This is checked every five seconds. The policy gets an administrator's value as a fact ([`GroupBounds`]), and orders within it.
+//! This is checked every five seconds. An administrator's value is a fact for the policy ([`GroupBounds`]), which orders within it.
 //! A given value that an administrator replaced is not given again until the policy has seen the new value.
 //!
 //! Lost values: if a property has neither a given value nor an administrator's, systemd did not carry out the request, or another
@@ -22,8 +22,8 @@
 //! Lists of devices: systemd appends to them. If an administrator appends a disk, the daemon removes its own entries, since the
 //! policy orders no rates where others have set some.
 //!
-//! Leaving: when no unit is held in a group any more, the properties of its systemd unit are reverted. This happens even if a unit
-//! is held there again at once, since the systemd unit may be a new one of the same name.
+//! Leaving: when no unit is held in a group any more, the properties of its systemd unit are reverted. This happens even if a
+//! unit is held there again at once, since the systemd unit may be a new one of the same name.
 //!
 //! Rewriting: systemd rewrites all files of a group when one of its properties is set, and the files of all groups after a
 //! `daemon-reload`. [`Properties::take_rewritten`] returns these groups.

@@ -396,7 +396,7 @@ fn values_wanted_before_a_unit_left_are_not_sent() {
     scene.properties.leave(A);
     let change =
         Change { property: Property::MemoryHigh, from: Value::Number(UNSET), to: Value::Number(200) };
-    scene.properties.not_set(A, vec![change], true);
+    scene.properties.handle_failed_set(A, vec![change], true);
     scene.settle();
     assert!(scene.properties.units.is_empty());
 }
