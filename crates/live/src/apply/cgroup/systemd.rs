@@ -12,8 +12,8 @@
 //! they were stable for a second, or after five seconds. Former and given values are recorded in the journal before.
 //!
 //! Administrators: a value that is neither the former nor a given one was set by an administrator, and becomes the former value.
-//! This is checked every five seconds. An administrator's value is a fact for the policy ([`GroupBounds`]), which orders within it.
-//! A given value that an administrator replaced is not given again until the policy has seen the new value.
+//! This is checked every five seconds. An administrator's value is a fact for the policy ([`GroupBounds`]), which orders within
+//! that bound. A given value that an administrator replaced is not given again until the policy has seen the new value.
 //!
 //! Lost values: if a property has neither a given value nor an administrator's, systemd did not carry out the request, or another
 //! program reset the property. Then the last given value is given again. If a systemd unit goes away and comes back with its

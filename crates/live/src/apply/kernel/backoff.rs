@@ -3,8 +3,8 @@
 //! Problem: the cause of a failure (a task that waited too long, a bug) may recur at once, and every load and end disturbs
 //! all tasks of the machine. But a failure once a month should not leave the machine without the scheduler.
 //!
-//! Algorithm: back-off with the pauses [`PAUSES_NS`]; after one more failure, the scheduler is given up. If the scheduler runs for
-//! [`QUIET_NS`] without a failure, the back-off is reset.
+//! Algorithm: back-off with the pauses [`PAUSES_NS`]; after one more failure, the scheduler is given up. If the scheduler runs
+//! for [`QUIET_NS`] without a failure, the back-off is reset.
 
 use commonhold_policy::Time;
 

@@ -34,8 +34,8 @@ pub(super) struct GangUpdate {
 }
 
 impl Gangs {
-    /// Follows the processes of jobs, and returns the update for the scheduler. If the scheduler's table has no room for all jobs,
-    /// some are left out; check [`fits`] before.
+    /// Follows the processes of jobs, and returns the update for the scheduler. If the scheduler's table has no room for all
+    /// jobs, some are left out; check [`fits`] before.
     pub(super) fn follow(&mut self, members: &[Member]) -> GangUpdate {
         let jobs: BTreeMap<JobId, bool> = members.iter().map(|(_, job, shut)| (*job, *shut)).collect();
         let mut update = GangUpdate::default();

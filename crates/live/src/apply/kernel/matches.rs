@@ -1,9 +1,9 @@
-//! The contract's membership rules in the scheduler's format. By these rules, the scheduler puts a process that executes a program
-//! into its unit before the program's first instruction, even if the process is too short-lived for the daemon.
+//! The contract's membership rules in the scheduler's format. By these rules, the scheduler puts a process that executes a
+//! program into its unit before the program's first instruction, even if the process is too short-lived for the daemon.
 //!
-//! The rules are the policy's ([`selectors`]), in the same order. The scheduler matches the user, the groups, the program's names,
-//! and whether a `command:` rule put the parent into a unit. The scheduler also knows the process's control group: a process that
-//! was moved into a unit's cgroup stays in that unit or a sub-unit.
+//! The rules are the policy's ([`selectors`]), in the same order. The scheduler matches the user, the groups, the program's
+//! names, and whether a `command:` rule put the parent into a unit. The scheduler also knows the process's control group: a
+//! process that was moved into a unit's cgroup stays in that unit or a sub-unit.
 //!
 //! Limits: the scheduler cannot decide some cases, which the daemon's next turn decides:
 //! - `pid:` and `cgroup:` rules;

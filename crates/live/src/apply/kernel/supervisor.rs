@@ -9,8 +9,8 @@
 //! after CPU hotplug or a change of discipline, and otherwise after a back-off ([`backoff`](super::backoff)). A scheduler that
 //! refuses an update counts as failed.
 //!
-//! Properties (tested): a unit's cgroup is admitted before a process is moved into it. No update is repeated. A reloaded scheduler
-//! has the state of the scheduler before it.
+//! Properties (tested): a unit's cgroup is admitted before a process is moved into it. No update is repeated. A reloaded
+//! scheduler has the state of the scheduler before it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -233,8 +233,8 @@ impl Supervisor {
         }
     }
 
-    /// Follows another contract, with its units' cgroups and membership rules. Must be called before a process is moved into a new
-    /// cgroup.
+    /// Follows another contract, with its units' cgroups and membership rules. Must be called before a process is moved into a
+    /// new cgroup.
     pub(super) fn follow(&mut self, contract: &Contract, cgroups: &[UnitCgroup], levels: Levels) {
         self.release_slots();
         let (former_entries, former_owners) = (self.entries(), self.owners());
@@ -375,8 +375,8 @@ impl Supervisor {
         });
     }
 
-    /// Whether the contract has disciplines and the scheduler was loaded without that feature, or a unit in the tables has another
-    /// discipline than in the `former` entries.
+    /// Whether the contract has disciplines and the scheduler was loaded without that feature, or a unit in the tables has
+    /// another discipline than in the `former` entries.
     fn has_other_disciplines(&self, former: &BTreeMap<u32, SlotEntry>) -> bool {
         let is_changed = |(slot, entry): (&u32, &SlotEntry)| {
             former.get(slot).is_some_and(|former| former.rules.discipline != entry.rules.discipline)

@@ -352,8 +352,8 @@ impl Memory {
         self.due = 0;
     }
 
-    /// Samples the facts, if they are due within [`EARLY_NS`] or an alarm was raised. `None` if they are not due, or if the sample
-    /// failed. `units` is the number of units.
+    /// Samples the facts, if they are due within [`EARLY_NS`] or an alarm was raised. `None` if they are not due, or if the
+    /// sample failed. `units` is the number of units.
     pub(crate) fn observe(&mut self, now: Time, units: usize) -> Option<MemoryFacts> {
         let is_alarmed = self.alarms.as_mut().is_some_and(Alarms::take);
         if !is_alarmed && now.saturating_add(EARLY_NS) < self.due {
@@ -544,8 +544,8 @@ impl Memory {
         self.pager.bound(leaf, &text, is_lowered)
     }
 
-    /// Protects a unit's memory: `min` and `low` bytes of the unit with its sub-units. `own` is the part of `low` that protects the
-    /// unit's own processes.
+    /// Protects a unit's memory: `min` and `low` bytes of the unit with its sub-units. `own` is the part of `low` that protects
+    /// the unit's own processes.
     fn guarantee(
         &mut self,
         id: UnitId,
