@@ -431,10 +431,10 @@ impl Confining<'_> {
     fn set_mask(&mut self, pins: &mut Pins, key: ProcessKey, tid: u32, cpus: &CpuSet) {
         // The kernel removes CPUs that a cpuset does not have, so a subset of our mask is our doing, too.
         let is_ours = |mask: &CpuSet| mask.difference(cpus).is_empty();
-        let given = pins
+        let result = pins
             .pin(self.roster.procfs(), key)
             .and_then(|process| process.give(tid, cpus, (affinity::get, affinity::set), is_ours));
-        match given {
+        match result {
             Ok(()) => {
                 let read_back = affinity::get(tid).unwrap_or_else(|_| cpus.clone());
                 if read_back != *cpus {
