@@ -1,11 +1,11 @@
-//! A program in constant change, to test programs that must keep up with it.
+//! A *storm* of short-lived threads or processes, to test programs that must keep track of such changes.
 //!
-//! `churn threads N`: N threads at a time, each of which starts its successor and ends. `churn forks N`: N processes at a time.
-//! Each starts its successor, does not wait for it, and ends. The first process adopts the orphans, since not every machine's
-//! process 1 does so quickly.
+//! `churn threads N`: N threads at a time, each of which starts its successor and ends. `churn forks N`: N processes at a time,
+//! each of which starts its successor, does not wait for it, and ends. The first process adopts the orphans, since not every
+//! machine's process 1 does so quickly.
 //!
-//! It ends by itself after [`LENGTH`], even if the program that started it is gone: a storm that outlives its test would stall
-//! the machine.
+//! The storm ends by itself after [`LENGTH`], even if the program that started it has ended: a storm that outlives its test would
+//! stall the machine.
 #![allow(clippy::disallowed_methods)]
 
 use std::env;
@@ -13,7 +13,8 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Short enough that many live between two scans, long enough that one CPU sustains some tens of them.
+/// The life of a thread or process. It is so short that many live and end between two scans, and so long that one CPU sustains
+/// some tens at a time.
 const LIFE: Duration = Duration::from_millis(10);
 
 /// The longest duration of a storm.
@@ -22,12 +23,13 @@ const LENGTH: Duration = Duration::from_secs(30);
 /// The variable that carries a storm's end, in seconds since 1970.
 const END: &str = "CHURN_END";
 
+/// The seconds since 1970.
 fn seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 /// Whether the storm has lasted long enough.
-fn is_over() -> bool {
+fn has_ended() -> bool {
     env::var(END).ok().and_then(|end| end.parse().ok()).is_none_or(|end: u64| seconds() >= end)
 }
 
@@ -37,11 +39,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     match arguments[..] {
         ["threads", count] => {
             for _ in 0..count.parse()? {
-                thread::spawn(succeed);
+                thread::spawn(live_and_start_successor);
             }
         }
         ["forks", count] => {
-            take_orphans_in()?;
+            adopt_orphans()?;
             // SAFETY: no other thread runs yet.
             unsafe { env::set_var(END, (seconds() + LENGTH.as_secs()).to_string()) };
             for _ in 0..count.parse()? {
@@ -50,8 +52,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
         ["fork"] => {
             thread::sleep(LIFE);
-            // Without the first process, which adopts the orphans, the storm ends.
-            if std::os::unix::process::parent_id() != 1 && !is_over() {
+            // If the first process, which adopts the orphans, has ended, process 1 is the parent, and the storm ends.
+            if std::os::unix::process::parent_id() != 1 && !has_ended() {
                 fork()?;
             }
             return Ok(());
@@ -62,13 +64,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-fn succeed() {
+fn live_and_start_successor() {
     thread::sleep(LIFE);
-    thread::spawn(succeed);
+    thread::spawn(live_and_start_successor);
 }
 
-/// Ended processes are reaped at once, in every process of the storm: ignoring the signal is inherited.
-fn take_orphans_in() -> std::io::Result<()> {
+/// Makes this process the parent of orphans. Ignores SIGCHLD, which all processes of the storm inherit, so that ended children
+/// are reaped at once.
+fn adopt_orphans() -> std::io::Result<()> {
     rustix::process::set_child_subreaper(rustix::process::Pid::from_raw(1))?;
     // SAFETY: ignoring a signal runs no code.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };

@@ -1,6 +1,6 @@
-//! The cost of a scan: microseconds of CPU time with 50 and 1,000 sleeping members.
+//! Measures the cost of a scan with 50 and with 1,000 sleeping members.
 //!
-//! `cost` prints, for each number of members and each kind of scan, the mean CPU time of the looking process. Run it with
+//! `cost` prints the mean CPU time of a scan in microseconds, for each number of members and each kind of scan. Run it with
 //! `cargo run --release -p commonhold-live --example cost`.
 #![allow(clippy::disallowed_methods)]
 
@@ -15,7 +15,8 @@ use commonhold_live::observe::roster::Roster;
 use commonhold_live::undo::journal::Journal;
 use commonhold_policy::{MS, Time};
 
-const LOOKS: u32 = 1_000;
+/// The number of scans of each kind.
+const SCANS: u32 = 1_000;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("members  scan                                      us per scan   % of a CPU");
@@ -35,22 +36,22 @@ fn measure(members: &[Child]) -> Result<(), Box<dyn std::error::Error>> {
     let mut now = clock::now();
     backend.settle(now)?;
     backend.observe(now, &[])?;
-    for (name, every, watch) in [
+    for (name, interval_ns, watch) in [
         ("every 250 ms, at rest", 250 * MS, &[][..]),
         ("every 100 ms, at rest", 100 * MS, &[]),
         ("every 10 ms, one unit of four watched", 10 * MS, &units[..1]),
         ("every 10 ms, all units watched", 10 * MS, &units[..]),
     ] {
         let begin = cpu_ns();
-        for _ in 0..LOOKS {
-            // Scans follow each other at once, with the clock advanced between them.
-            now += every;
+        for _ in 0..SCANS {
+            // The scans follow each other at once; only the clock that they are given advances.
+            now += interval_ns;
             backend.settle(now)?;
             backend.observe(now, watch)?;
         }
-        let each = (cpu_ns() - begin) / u64::from(LOOKS);
-        let permyriad = each * 10_000 / every;
-        let (us, tenths) = (each / 1_000, each / 100 % 10);
+        let scan_ns = (cpu_ns() - begin) / u64::from(SCANS);
+        let permyriad = scan_ns * 10_000 / interval_ns;
+        let (us, tenths) = (scan_ns / 1_000, scan_ns / 100 % 10);
         let (percent, hundredths) = (permyriad / 100, permyriad % 100);
         println!("{:7}  {name:40} {us:8}.{tenths} {percent:9}.{hundredths:02}", members.len());
     }
@@ -59,7 +60,7 @@ fn measure(members: &[Child]) -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Four units, with the members dealt out among them.
+/// A contract with four units, to which the members are assigned round robin.
 fn contract(members: &[Child]) -> (Contract, Vec<UnitId>) {
     let mut contract = Contract::default();
     let units: Vec<UnitId> = (0..4).map(|n| contract.add(None, &format!("unit{n}"))).collect();
@@ -84,13 +85,14 @@ impl Sleepers {
 impl Drop for Sleepers {
     fn drop(&mut self) {
         for child in &mut self.0 {
-            // One that ended by itself is no sleeper any more either.
+            // This fails if the process has ended by itself, which is no problem.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 }
 
+/// The CPU time that this process has used.
 fn cpu_ns() -> Time {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)

@@ -1,5 +1,5 @@
-//! The smallest daemon. It confines one process and its descendants to some CPUs, until its standard input ends or it is
-//! killed. A caretaker undoes everything either way.
+//! The smallest daemon. It confines one process and the process's descendants to some CPUs, until the daemon's standard input
+//! ends or the daemon is killed. In both cases, a caretaker undoes everything.
 //!
 //! `hold DIRECTORY PID CPUS [closed]`: journal in DIRECTORY; `closed` also stops the processes.
 //!
@@ -64,6 +64,7 @@ fn hold(directory: &Path, pid: u32, cpus: &str, closed: bool) -> Result<(), Box<
     Ok(())
 }
 
+/// Keeps the orders in force until standard input ends.
 fn wait(backend: &mut UserBackend, job: UnitId) -> Result<(), LiveError> {
     let end = thread::spawn(|| io::stdin().read_to_end(&mut Vec::new()));
     while !end.is_finished() {

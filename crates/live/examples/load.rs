@@ -4,17 +4,17 @@
 //!             [--slice MILLISECONDS] [--for SECONDS] [--timeout MILLISECONDS]
 //!        load --break CGROUP
 //!
-//! `--unit` admits a control group to a unit. A NAME of the form ENCLOSER/NAME makes it a sub-unit of an earlier one. FLAGS are
-//! `lend`, `borrow` and a discipline such as `lottery`, separated by commas. `--at-once` admits a control group to the kernel's
-//! own unit: light tasks that must not wait. `--own` gives CPUs, such as `0-3,6`, to a unit. CPUs without an owner are
-//! time-shared by weight. Without `--for` it schedules until its standard input ends. Other settings are the daemon's: the
-//! slice, and which CPUs are near each other.
+//! `--unit` makes a unit of the tasks in a control group. A NAME of the form PARENT/NAME makes a sub-unit of the earlier unit
+//! PARENT. FLAGS are `lend`, `borrow` and a discipline such as `lottery`, separated by commas. `--at-once` puts the tasks of a
+//! control group into the kernel's own unit, for light tasks that must not wait. `--own` gives CPUs, such as `0-3,6`, to a unit.
+//! CPUs without an owner are time-shared by weight. Without `--for`, the scheduler runs until the standard input of this program
+//! ends. Other settings are the daemon's: the slice, unless `--slice` sets it, and which CPUs are near each other.
 //!
-//! Two options test how the kernel ends the scheduler. `--timeout` is how long a task may wait. `--break` loads nothing. It
-//! makes the running scheduler, whichever program loaded it, use a nonexistent queue for every task that enters that control
-//! group.
+//! Two options test how the kernel ends the scheduler. `--timeout` sets how long a task may wait before the kernel ends the
+//! scheduler. `--break` loads nothing: it makes the running scheduler, which any program may have loaded, use a nonexistent queue
+//! for every task that enters that control group.
 //!
-//! Prints `ready` once it schedules, and at the end a line per unit; if the kernel ended it, also why.
+//! Prints `ready` when the scheduler is attached, and at the end a line per unit; if the kernel ended the scheduler, also why.
 #![allow(clippy::disallowed_methods)]
 
 use std::fs;
@@ -32,14 +32,14 @@ use commonhold_dispatch::{
 use commonhold_live::apply::kernel;
 
 /// How often to check whether the kernel has ended the scheduler.
-const LOOK: Duration = Duration::from_millis(100);
-/// A unit with a fixed number: the kernel's, and that of all processes in no other unit.
-const NAMES: [&str; 2] = ["kernel", "others"];
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+/// The names of the built-in units, which have the numbers 0 and 1: the kernel's, and that of all processes in no other unit.
+const BUILT_IN: [&str; 2] = ["kernel", "others"];
 
 type Failure = Box<dyn std::error::Error>;
 
-/// One `--unit`.
-struct Asked {
+/// The value of a `--unit` option.
+struct UnitOption {
     name: String,
     cgroup: String,
     weight: u32,
@@ -49,9 +49,10 @@ struct Asked {
 
 /// The parsed command line.
 struct Options {
-    units: Vec<Asked>,
+    units: Vec<UnitOption>,
     at_once: Vec<String>,
-    owned: Vec<(Vec<u32>, String)>,
+    /// CPUs, each list with the name of its owner.
+    owners: Vec<(Vec<u32>, String)>,
     recall: Recall,
     slice_ms: Option<u64>,
     seconds: Option<u64>,
@@ -60,11 +61,11 @@ struct Options {
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let done = match words.as_slice() {
+    let result = match words.as_slice() {
         [word, cgroup] if word == "--break" => take_queue_away(cgroup),
-        _ => options(words.into_iter()).and_then(|options| run(&options)),
+        _ => parse_options(words.into_iter()).and_then(|options| run(&options)),
     };
-    match done {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("load: {error}");
@@ -77,11 +78,11 @@ fn take_queue_away(cgroup: &str) -> Result<(), Failure> {
     Ok(sabotage::take_queue_away(number_of(cgroup)?)?)
 }
 
-fn options(mut words: impl Iterator<Item = String>) -> Result<Options, Failure> {
+fn parse_options(mut words: impl Iterator<Item = String>) -> Result<Options, Failure> {
     let mut options = Options {
         units: Vec::new(),
         at_once: Vec::new(),
-        owned: Vec::new(),
+        owners: Vec::new(),
         recall: Recall::Now,
         slice_ms: None,
         seconds: None,
@@ -90,10 +91,10 @@ fn options(mut words: impl Iterator<Item = String>) -> Result<Options, Failure> 
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
         match word.as_str() {
-            "--unit" => options.units.push(asked(&value()?)?),
+            "--unit" => options.units.push(parse_unit(&value()?)?),
             "--at-once" => options.at_once.push(value()?),
-            "--own" => options.owned.push(owned(&value()?)?),
-            "--recall" => options.recall = recall(&value()?)?,
+            "--own" => options.owners.push(parse_owner(&value()?)?),
+            "--recall" => options.recall = parse_recall(&value()?)?,
             "--slice" => options.slice_ms = Some(value()?.parse()?),
             "--for" => options.seconds = Some(value()?.parse()?),
             "--timeout" => options.timeout_ms = Some(value()?.parse()?),
@@ -103,7 +104,7 @@ fn options(mut words: impl Iterator<Item = String>) -> Result<Options, Failure> 
     Ok(options)
 }
 
-fn asked(value: &str) -> Result<Asked, Failure> {
+fn parse_unit(value: &str) -> Result<UnitOption, Failure> {
     let wrong = || format!("--unit {value}: expected NAME=CGROUP:WEIGHT[:lend,borrow,DISCIPLINE]");
     let (name, rest) = value.split_once('=').ok_or_else(wrong)?;
     let mut parts = rest.split(':');
@@ -117,15 +118,15 @@ fn asked(value: &str) -> Result<Asked, Failure> {
             _ => return Err(wrong().into()),
         }
     }
-    Ok(Asked { name: name.into(), cgroup: cgroup.into(), weight: weight.parse()?, flags, discipline })
+    Ok(UnitOption { name: name.into(), cgroup: cgroup.into(), weight: weight.parse()?, flags, discipline })
 }
 
-fn owned(value: &str) -> Result<(Vec<u32>, String), Failure> {
+fn parse_owner(value: &str) -> Result<(Vec<u32>, String), Failure> {
     let (list, name) = value.split_once('=').ok_or_else(|| format!("--own {value}: expected CPUS=NAME"))?;
-    Ok((cpus(list)?, name.into()))
+    Ok((parse_cpus(list)?, name.into()))
 }
 
-fn recall(value: &str) -> Result<Recall, Failure> {
+fn parse_recall(value: &str) -> Result<Recall, Failure> {
     match value {
         "now" => Ok(Recall::Now),
         "tick" => Ok(Recall::Tick),
@@ -133,8 +134,8 @@ fn recall(value: &str) -> Result<Recall, Failure> {
     }
 }
 
-/// CPU numbers as the kernel writes them: `0-3,6`.
-fn cpus(list: &str) -> Result<Vec<u32>, Failure> {
+/// Parses CPU numbers in the kernel's format, such as `0-3,6`.
+fn parse_cpus(list: &str) -> Result<Vec<u32>, Failure> {
     let mut cpus = Vec::new();
     for part in list.trim().split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -145,10 +146,10 @@ fn cpus(list: &str) -> Result<Vec<u32>, Failure> {
 
 fn run(options: &Options) -> Result<(), Failure> {
     let names: Vec<&str> =
-        NAMES.into_iter().chain(options.units.iter().map(|unit| unit.name.as_str())).collect();
+        BUILT_IN.into_iter().chain(options.units.iter().map(|unit| unit.name.as_str())).collect();
     let mut scheduler = set_up(options, &names)?;
     scheduler.attach()?;
-    for (cpus, name) in &options.owned {
+    for (cpus, name) in &options.owners {
         let unit = number_of_unit(&names, name)?;
         for &cpu in cpus {
             scheduler.own(cpu, unit)?;
@@ -167,9 +168,10 @@ fn run(options: &Options) -> Result<(), Failure> {
     })
 }
 
+/// Loads the scheduler and fills its tables. `names` has the names of all units by number.
 fn set_up(options: &Options, names: &[&str]) -> Result<Scheduler, Failure> {
-    let shipped = kernel::settings(u32::try_from(names.len())?)?;
-    let slice_ns = options.slice_ms.map_or(shipped.slice_ns, |ms| ms * 1_000_000);
+    let defaults = kernel::settings(u32::try_from(names.len())?)?;
+    let slice_ns = options.slice_ms.map_or(defaults.slice_ns, |ms| ms * 1_000_000);
     let settings = Settings {
         slice_ns,
         preempt_ns: Settings::preempt_ns(slice_ns),
@@ -177,7 +179,7 @@ fn set_up(options: &Options, names: &[&str]) -> Result<Scheduler, Failure> {
         disciplined: options.units.iter().any(|unit| unit.discipline != Discipline::Stride),
         seated: false,
         gated: false,
-        ..shipped
+        ..defaults
     };
     let mut scheduler = match options.timeout_ms {
         Some(timeout_ms) => Scheduler::load_impatient(&settings, timeout_ms)?,
@@ -188,9 +190,9 @@ fn set_up(options: &Options, names: &[&str]) -> Result<Scheduler, Failure> {
             .set_unit(id, UnitRules { parent: NOBODY, weight: 100, flags: BORROWS, ..UnitRules::USUAL })?;
     }
     for (id, unit) in (2..).zip(&options.units) {
-        let Asked { weight, flags, discipline, .. } = *unit;
+        let UnitOption { weight, flags, discipline, .. } = *unit;
         let parent = match unit.name.rsplit_once('/') {
-            Some((around, _)) => number_of_unit(names, around)?,
+            Some((parent, _)) => number_of_unit(names, parent)?,
             None => NOBODY,
         };
         scheduler.set_unit(id, UnitRules { parent, weight, flags, discipline, ..UnitRules::USUAL })?;
@@ -203,12 +205,12 @@ fn set_up(options: &Options, names: &[&str]) -> Result<Scheduler, Failure> {
 }
 
 fn number_of_unit(names: &[&str], name: &str) -> Result<u32, Failure> {
-    let found =
+    let number =
         names.iter().position(|known| *known == name).ok_or_else(|| format!("no unit is named {name}"))?;
-    Ok(u32::try_from(found)?)
+    Ok(u32::try_from(number)?)
 }
 
-/// A control group's number: its directory's inode.
+/// A control group's number, which is the inode of its directory.
 fn number_of(cgroup: &str) -> Result<u64, Failure> {
     Ok(fs::metadata(cgroup)
         .map_err(|error| format!("{cgroup}: {error}; name a control group's directory"))?
@@ -225,12 +227,12 @@ fn wait(options: &Options, scheduler: &Scheduler) {
             INPUT_ENDED.store(true, Ordering::Release);
         });
     }
-    let over = || match options.seconds {
+    let must_end = || match options.seconds {
         Some(seconds) => begun.elapsed() >= Duration::from_secs(seconds),
         None => INPUT_ENDED.load(Ordering::Acquire),
     };
-    while !over() && scheduler.ended().is_none() {
-        thread::sleep(LOOK);
+    while !must_end() && scheduler.ended().is_none() {
+        thread::sleep(CHECK_INTERVAL);
     }
 }
 

@@ -3,11 +3,11 @@
 //! usage: `cargo run --example systemd -- [--user] COMMAND`, as root or with `--user`
 //!
 //! - `show UNIT [PROPERTY...]`: shows properties
-//! - `hold UNIT PROPERTY=VALUE...`: sets them until the next reboot, waits for a line, and reverts them
-//! - `journal DIR UNIT PROPERTY=VALUE...`: sets them, with a journal in this folder, and ends without reverting them
-//! - `undo DIR`: undoes a journal
-//! - `scope NAME SLICE PID...`: starts a scope, waits for a line, and stops it
-//! - `of PATH`: the owner of a control group
+//! - `hold UNIT PROPERTY=VALUE...`: sets properties until the next reboot, waits for a line, and reverts the properties
+//! - `journal DIR UNIT PROPERTY=VALUE...`: sets properties, with a journal in the folder DIR, and ends without reverting them
+//! - `undo DIR`: undoes the journal in the folder DIR
+//! - `scope NAME SLICE PID...`: starts a scope, waits for a line, and stops the scope
+//! - `of PATH`: shows the owner of a control group
 //!
 //! Values have the format of systemd's files. Lines of several devices are separated by commas: `IOReadBandwidthMax='/dev/sda
 //! 1000000,/dev/sdb 2000000'`.
@@ -46,7 +46,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             }
         }
         ["hold", unit, settings @ ..] => {
-            let (settings, changes) = prepared(&mut manager, unit, settings)?;
+            let (settings, changes) = prepare(&mut manager, unit, settings)?;
             manager.set_runtime(unit, &settings)?;
             wait(&format!("{} are set", settings.len()));
             let reverted = manager.revert(unit, &changes)?;
@@ -57,7 +57,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         ["journal", dir, unit, settings @ ..] => {
             let (mut journal, _) = Journal::create(Path::new(dir))?;
-            let (settings, changes) = prepared(&mut manager, unit, settings)?;
+            let (settings, changes) = prepare(&mut manager, unit, settings)?;
             journal.record(&Entry::of_properties(manager.instance(), unit, &changes))?;
             manager.set_runtime(unit, &settings)?;
         }
@@ -87,8 +87,9 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 type Settings = Vec<(Property, Value)>;
 
-/// The parsed settings, and the changes to revert.
-fn prepared(
+/// Parses settings of the form `PROPERTY=VALUE`, and reads the unit's former values. Returns the settings, and the changes with
+/// which to revert them.
+fn prepare(
     manager: &mut Manager,
     unit: &str,
     settings: &[&str],
@@ -118,7 +119,8 @@ fn setting(text: &str) -> Result<(Property, Value), Box<dyn Error>> {
     Ok((property, value))
 }
 
-fn wait(what: &str) {
-    println!("{what}; enter a line, or end the input, to continue");
+/// Prints the state reached, and waits for a line of input.
+fn wait(state: &str) {
+    println!("{state}; enter a line, or end the input, to continue");
     let _ = io::stdin().lock().read_line(&mut String::new());
 }

@@ -194,7 +194,7 @@ fn observe(backend: &mut CgroupBackend, now: u64) -> commonhold_policy::Snapshot
 }
 
 #[test]
-fn members_are_moved_in_and_what_they_start_is_born_there() {
+fn members_are_moved_in_and_their_children_are_born_there() {
     let Some(mut bench) = Bench::new("moves", &[]) else { return };
     let pid = bench.spawn("sleep 1000 & sleep 1000 & wait");
     wait_for("two children", || children(pid).len() == 2);
@@ -286,7 +286,7 @@ fn a_unit_that_gets_sub_units_at_run_time_keeps_its_own_processes_in_a_leaf() {
 }
 
 #[test]
-fn a_unit_that_is_gone_sends_its_processes_home() {
+fn processes_of_a_unit_that_left_the_contract_are_moved_back() {
     let Some(mut bench) = Bench::new("leaves", &[]) else { return };
     let (stays, goes) = (bench.spawn("exec sleep 1000"), bench.spawn("sleep 1000 & wait"));
     wait_for("its child", || children(goes).len() == 1);

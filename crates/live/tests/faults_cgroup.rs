@@ -215,7 +215,7 @@ fn a_cap_that_is_read_in_part_is_written_again() {
 }
 
 #[test]
-fn cpus_that_are_refused_to_one_unit_are_given_to_the_others_and_to_it_later() {
+fn a_refused_cpu_set_is_written_later_and_does_not_delay_others() {
     let mut rig = Rig::new(2);
     rig.look_well();
     rig.tree.fault(always(Kind::Write, "u0/cpuset.cpus", Answer::Refuse(libc::EBUSY)));
@@ -290,7 +290,7 @@ fn a_unit_that_could_not_be_split_is_split_later() {
 
 /// Kernels such as 6.1 refuse an empty set where there are processes: the encloser's CPUs are used instead.
 #[test]
-fn an_empty_set_of_cpus_that_is_refused_for_space_becomes_the_enclosers() {
+fn an_empty_cpu_set_that_the_kernel_refuses_is_replaced_by_the_parents() {
     let mut rig = Rig::new(1);
     rig.look_well();
     rig.order_well(rig.confine(0, Some("0-1")));

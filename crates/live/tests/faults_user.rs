@@ -265,7 +265,7 @@ fn the_next_scan_continues_a_process_that_could_not_be_continued() {
 
 /// If the caretaker cannot undo something, it says how to do it by hand; everything else is undone.
 #[test]
-fn undoing_reports_what_it_could_not_do_and_does_the_rest() {
+fn undoing_reports_failures_and_undoes_the_rest() {
     let Some((one, all)) = one_cpu() else { return };
     let mut rig = Rig::new();
     let pid = rig.job.pid();

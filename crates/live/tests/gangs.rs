@@ -188,7 +188,7 @@ fn a_stopped_process_has_no_demand_but_its_unit_has() {
 }
 
 #[test]
-fn newcomers_to_a_shut_gang_are_stopped_and_its_owners_stop_stays() {
+fn new_processes_of_a_shut_gang_are_stopped_and_a_users_stop_stays() {
     // The child is started by a process that is no member: its session puts it into the gang.
     let job = start("sh", &["-c", "sleep 1000 & while :; do :; done"]);
     eventually("two processes", || descendants(job.pid()).len() == 2);

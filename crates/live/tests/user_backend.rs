@@ -104,7 +104,7 @@ fn every_process_of_a_job_is_confined_and_restored() {
 }
 
 #[test]
-fn a_job_that_was_there_before_its_order_is_joined_by_what_it_starts() {
+fn children_of_a_job_that_began_before_its_order_are_confined() {
     let Some((one, _)) = one_cpu() else { return };
     let job = start("sh", &["-c", "read line; sleep 1000 & sleep 1000 & wait"]);
     let mut rig = Rig::new(&[&job]);
@@ -150,7 +150,7 @@ fn a_storm_of_threads_is_confined_at_once() {
 }
 
 #[test]
-fn a_storm_is_undone_to_its_last_process() {
+fn undoing_unconfines_every_process_of_a_storm() {
     let Some((one, all)) = one_cpu() else { return };
     let jobs = [start(churn(), &["forks", "3"]), start(churn(), &["threads", "8"])];
     let mut rig = Rig::new(&[&jobs[0], &jobs[1]]);
@@ -395,7 +395,7 @@ fn unsupported_orders_are_refused() {
 }
 
 #[test]
-fn a_cpu_that_is_not_there_is_refused_by_name() {
+fn an_error_names_a_cpu_that_does_not_exist() {
     let job = start("sleep", &["1000"]);
     let mut rig = Rig::new(&[&job]);
     let cpus: CpuSet = "4000".parse().unwrap();

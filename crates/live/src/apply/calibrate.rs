@@ -1,17 +1,18 @@
 //! Measures a disk's cost model, with a temporary file on a file system of that disk.
 //!
-//! Algorithm: an unnamed file is written for a while, which allocates it. It has no name so that nothing of it remains, however
-//! this ends. Then direct requests are kept in flight, for the same time with each kind: large and small, sequential and
-//! random, reading and writing. Rates are averages until the last request has completed.
+//! Algorithm: the file has no name, so that nothing of it remains however the program ends. First, writing to the file allocates
+//! it. Then direct requests of each kind are kept in flight, for the same time: large and small, sequential and random, reading
+//! and writing. Rates are averages until the last request has completed.
 //!
-//! Properties: nothing but that file is written to. A disk that is used by others, or currently held by weights, is refused,
-//! before and after. The data is pseudo-random, so that no layer can compress or deduplicate it.
+//! Properties: nothing but that file is written to. A disk that weights hold at the moment is refused. The measurement fails if
+//! other programs use the disk just before or meanwhile. The data is pseudo-random, so that no layer can compress or deduplicate
+//! it.
 //!
-//! Limits: the disk is measured as this file system and the layers between present it. The file is contiguous, so a disk with
-//! heads seeks less than it may have to. A drive with a write cache is measured with it until the cache is full. A drive that
-//! takes more than 64 requests at once may have a higher capacity.
+//! Limits: the disk is measured through this file system and the layers between them. The file is mostly contiguous, so a disk
+//! with heads seeks less than under other loads. A drive's write cache makes writes seem faster until the cache is full. A drive
+//! that takes more than 64 requests at once may have a higher capacity.
 //!
-//! Source: the measures are those of the kernel's `tools/cgroup/iocost_coef_gen.py`.
+//! Source: the same quantities as the kernel's `tools/cgroup/iocost_coef_gen.py`.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -31,8 +32,9 @@ use crate::observe::disk::devices::{self, Weigher};
 use crate::observe::disk::model::{CostModel, FOLDER, Identity, Way};
 use crate::observe::files::Tree;
 
-/// The largest file, and the fraction of the free space that it may take (as its inverse).
+/// The largest file.
 const FILE_BYTES_MAX: u64 = 4 << 30;
+/// The file may take one `FREE_PART`th of the free space.
 const FREE_PART: u64 = 4;
 /// The smallest useful file.
 const FILE_BYTES_MIN: u64 = 4 << 20;
@@ -40,10 +42,11 @@ const LARGE: usize = 1 << 20;
 const SMALL: usize = 4 << 10;
 /// The alignment of buffers and offsets for direct requests.
 const ALIGNMENT: usize = 4 << 10;
-/// How long to check whether others use the disk, and the largest utilisation accepted.
+/// How long to check, before the measurement, whether other programs use the disk.
 const LOOK: Duration = Duration::from_secs(1);
+/// The highest utilisation of the disk that is accepted before the measurement.
 const BUSY_PERCENT: u64 = 5;
-/// The disk may transfer this fraction more than our own requests (as its inverse): file system metadata.
+/// During the measurement, the disk may transfer one `OTHERS_PART`th more than our requests: file system metadata.
 const OTHERS_PART: u64 = 4;
 
 /// The requests of one pass.
@@ -59,7 +62,7 @@ const fn pass(writes: bool, random: bool, bytes: usize, depth: usize) -> Pass {
     Pass { writes, random, bytes, depth }
 }
 
-/// The first allocates the file; then large, sequential and random requests, first reading, then writing.
+/// The first pass allocates the file. Then come large, sequential and random requests, first reading, then writing.
 const PASSES: [Pass; 7] = [
     pass(true, false, LARGE, 8),
     pass(false, false, LARGE, 8),
@@ -115,29 +118,32 @@ impl Target {
         Ok(Target { disk, identity, folder: folder.to_owned() })
     }
 
-    /// Measures the disk, for `each` with each of [`PASS_COUNT`] kinds of requests; calls `done` after each.
+    /// Measures the disk in [`PASS_COUNT`] passes, each of which takes the time `each`. Calls `done` after each pass.
+    ///
+    /// Errors: the disk is busy, the file system has too little space, or a request fails.
     pub fn measure(&self, each: Duration, done: &dyn Fn()) -> Result<Measured, LiveError> {
         let tree = Tree::new(Path::new("/"));
         self.refuse_if_busy(&tree)?;
-        let file = self.file()?;
+        let file = self.make_file()?;
         let before = transferred(&tree, &self.disk);
-        let mut size = self.room()?;
-        let mut ours = 0;
-        let mut found = [PassResult::default(); PASS_COUNT];
-        for (n, (pass, found)) in PASSES.iter().zip(&mut found).enumerate() {
-            *found =
+        let mut size = self.file_bytes_max()?;
+        let mut own_bytes = 0;
+        let mut results = [PassResult::default(); PASS_COUNT];
+        for (n, (pass, result)) in PASSES.iter().zip(&mut results).enumerate() {
+            *result =
                 run(&file, pass, size, each, n == 0).map_err(|source| self.failed("use a file", source))?;
+            // Later passes stay within what the first one allocated.
             if n == 0 {
-                size = found.bytes;
+                size = result.bytes;
             }
-            ours += found.bytes;
+            own_bytes += result.bytes;
             done();
         }
-        let all = transferred(&tree, &self.disk).saturating_sub(before);
-        if all > ours + ours / OTHERS_PART + FILE_BYTES_MIN {
+        let all_bytes = transferred(&tree, &self.disk).saturating_sub(before);
+        if all_bytes > own_bytes + own_bytes / OTHERS_PART + FILE_BYTES_MIN {
             return Err(self.busy(&format!(
                 "other programs transferred {} KiB meanwhile",
-                all.saturating_sub(ours) >> 10
+                all_bytes.saturating_sub(own_bytes) >> 10
             )));
         }
         let way = |large: &PassResult, sequential: &PassResult, random: &PassResult| Way {
@@ -146,10 +152,11 @@ impl Target {
             random_per_s: random.requests_per_s(),
             latency_us: random.latency_us,
         };
-        let [_, read_large, read_next, read_random, write_large, write_next, write_random] = &found;
+        let [_, read_large, read_sequential, read_random, write_large, write_sequential, write_random] =
+            &results;
         let model = CostModel {
-            read: way(read_large, read_next, read_random),
-            write: way(write_large, write_next, write_random),
+            read: way(read_large, read_sequential, read_random),
+            write: way(write_large, write_sequential, write_random),
         };
         Ok(Measured { model, file_bytes: size })
     }
@@ -182,8 +189,8 @@ impl Target {
         }
     }
 
-    /// The largest size that the file may have.
-    fn room(&self) -> Result<u64, LiveError> {
+    /// The largest size that the file may have, in bytes. Error: there is too little free space for a useful measurement.
+    fn file_bytes_max(&self) -> Result<u64, LiveError> {
         let free = host::free_bytes(&self.folder)
             .map_err(|source| self.failed("determine its free space", source))?;
         let size = (free / FREE_PART).min(FILE_BYTES_MAX) / LARGE as u64 * LARGE as u64;
@@ -203,11 +210,12 @@ impl Target {
         Ok(size)
     }
 
-    /// An unnamed file that nothing else can open. On file systems without `O_TMPFILE` its name is removed at once.
-    fn file(&self) -> Result<File, LiveError> {
-        let direct = |more: i32| {
+    /// Makes a file without a name, so that no other program can open it. On file systems without `O_TMPFILE`, the file has a
+    /// name at first, which is removed at once.
+    fn make_file(&self) -> Result<File, LiveError> {
+        let direct = |extra_flags: i32| {
             let mut options = OpenOptions::new();
-            options.read(true).write(true).mode(0o600).custom_flags(libc::O_DIRECT | more);
+            options.read(true).write(true).mode(0o600).custom_flags(libc::O_DIRECT | extra_flags);
             options
         };
         if let Ok(file) = File::open_with(&self.folder, &direct(libc::O_TMPFILE)) {
@@ -229,16 +237,17 @@ impl Target {
     }
 }
 
-/// Refuses a disk that weights hold, and an array with a drive that io.cost holds.
+/// Fails for a disk that weights hold (by BFQ or io.cost), and for an array with a drive that io.cost holds: both would distort
+/// the measurement.
 fn refuse_if_held(tree: &Tree, mount: &Path, disk: &str) -> Result<(), LiveError> {
     let refused = |name: &str, remedy: String| LiveError::Unavailable {
         what: format!("disk {name} is held by weights now, which would distort the measurement"),
         remedy,
     };
-    let mut all = drives_of(tree, disk);
-    all.retain(|drive| drive != disk);
-    all.push(disk.to_owned());
-    for name in all {
+    let mut names = drives_of(tree, disk);
+    names.retain(|drive| drive != disk);
+    names.push(disk.to_owned());
+    for name in names {
         match devices::weigher_of(tree, mount, &name) {
             Some(Weigher::IoCost) => {
                 let number = tree.text(format!("/sys/block/{name}/dev")).unwrap_or_default();
@@ -281,42 +290,43 @@ impl PassResult {
 }
 
 fn per_second(count: u64, elapsed: Duration) -> u64 {
-    let per = u128::from(count) * 1_000_000 / elapsed.as_micros().max(1);
-    u64::try_from(per).unwrap_or(u64::MAX)
+    let rate = u128::from(count) * 1_000_000 / elapsed.as_micros().max(1);
+    u64::try_from(rate).unwrap_or(u64::MAX)
 }
 
-/// Keeps a pass's requests in flight, at offsets below `size`, for `length`. If `lays_out`, each offset at most once.
-fn run(file: &File, pass: &Pass, size: u64, length: Duration, lays_out: bool) -> io::Result<PassResult> {
+/// Carries out a pass for the time `length`, in the first `size` bytes of the file: keeps [`Pass::depth`] requests in flight,
+/// each by a thread of its own. If `allocates`, the pass ends when each offset has been written once.
+fn run(file: &File, pass: &Pass, size: u64, length: Duration, allocates: bool) -> io::Result<PassResult> {
     let begun = Instant::now();
-    let (next, latencies) = (AtomicU64::new(0), Mutex::new(Vec::new()));
-    let places = (size / pass.bytes as u64).max(1);
-    let serve = |number: u64| -> io::Result<()> {
-        let mut buffer = Buffer::new(pass.bytes, number);
-        let mut random = Xorshift(number + 1);
-        let mut own = Vec::new();
+    let (next_number, latencies) = (AtomicU64::new(0), Mutex::new(Vec::new()));
+    let slots = (size / pass.bytes as u64).max(1);
+    let issue_requests = |thread_number: u64| -> io::Result<()> {
+        let mut buffer = Buffer::new(pass.bytes, thread_number);
+        let mut random = Xorshift(thread_number + 1);
+        let mut own_latencies = Vec::new();
         while begun.elapsed() < length {
-            let turn = next.fetch_add(1, Ordering::Relaxed);
-            if lays_out && turn >= places {
+            let number = next_number.fetch_add(1, Ordering::Relaxed);
+            if allocates && number >= slots {
                 break;
             }
-            let place = if pass.random { random.next() } else { turn } % places;
-            let at = Instant::now();
-            let offset = place * pass.bytes as u64;
+            let slot = if pass.random { random.next() } else { number } % slots;
+            let issued_at = Instant::now();
+            let offset = slot * pass.bytes as u64;
             if pass.writes {
-                buffer.renew(turn);
+                buffer.renew(number);
                 file.write_all_at(buffer.bytes(), offset)?;
             } else {
                 file.read_exact_at(buffer.bytes(), offset)?;
             }
-            own.push(u64::try_from(at.elapsed().as_micros()).unwrap_or(u64::MAX));
+            own_latencies.push(u64::try_from(issued_at.elapsed().as_micros()).unwrap_or(u64::MAX));
         }
-        latencies.lock().unwrap_or_else(std::sync::PoisonError::into_inner).extend(own);
+        latencies.lock().unwrap_or_else(std::sync::PoisonError::into_inner).extend(own_latencies);
         Ok(())
     };
-    let serve = &serve;
+    let issue_requests = &issue_requests;
     thread::scope(|scope| {
         let threads: Vec<_> =
-            (0..pass.depth as u64).map(|number| scope.spawn(move || serve(number))).collect();
+            (0..pass.depth as u64).map(|number| scope.spawn(move || issue_requests(number))).collect();
         threads.into_iter().try_for_each(|thread| {
             thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread of the measurement failed")))
         })
@@ -329,7 +339,7 @@ fn run(file: &File, pass: &Pass, size: u64, length: Duration, lays_out: bool) ->
     Ok(PassResult { bytes: requests * pass.bytes as u64, requests, elapsed, latency_us })
 }
 
-/// A buffer for direct requests.
+/// A buffer for direct requests: `bytes` bytes of `memory` from `begin`, which is aligned.
 struct Buffer {
     memory: Vec<u8>,
     begin: usize,
@@ -337,7 +347,7 @@ struct Buffer {
 }
 
 impl Buffer {
-    /// Filled with incompressible data that differs between threads.
+    /// A buffer filled with incompressible data, which differs from that of other seeds.
     fn new(bytes: usize, seed: u64) -> Buffer {
         let memory = vec![0; bytes + ALIGNMENT];
         let begin = memory.as_ptr().align_offset(ALIGNMENT);
@@ -353,10 +363,10 @@ impl Buffer {
         &mut self.memory[self.begin..self.begin + self.bytes]
     }
 
-    /// Changes every page, so that no two written pages are equal.
-    fn renew(&mut self, turn: u64) {
+    /// Marks every page with a request's number, so that no two written pages are equal.
+    fn renew(&mut self, number: u64) {
         for page in self.bytes().chunks_exact_mut(SMALL) {
-            page[..8].copy_from_slice(&turn.to_le_bytes());
+            page[..8].copy_from_slice(&number.to_le_bytes());
         }
     }
 }
@@ -373,21 +383,21 @@ impl Xorshift {
     }
 }
 
-/// The sum of fields of /sys/block/NAME/stat, by position: Documentation/block/stat.rst.
-fn counts(tree: &Tree, disk: &str, places: &[usize]) -> u64 {
+/// The sum of the fields of /sys/block/NAME/stat at these positions (see the kernel's Documentation/block/stat.rst).
+fn stat_sum(tree: &Tree, disk: &str, positions: &[usize]) -> u64 {
     let text = tree.text(format!("/sys/block/{disk}/stat")).unwrap_or_default();
     let words: Vec<&str> = text.split_whitespace().collect();
-    places.iter().filter_map(|place| words.get(*place)?.parse::<u64>().ok()).sum()
+    positions.iter().filter_map(|position| words.get(*position)?.parse::<u64>().ok()).sum()
 }
 
-/// Bytes read and written so far.
+/// The bytes that a disk read and wrote since boot.
 fn transferred(tree: &Tree, disk: &str) -> u64 {
-    counts(tree, disk, &[2, 6]).saturating_mul(512)
+    stat_sum(tree, disk, &[2, 6]).saturating_mul(512)
 }
 
-/// The time with requests in flight so far.
+/// The time since boot in which a disk had requests in flight, in milliseconds.
 fn in_use_ms(tree: &Tree, disk: &str) -> u64 {
-    counts(tree, disk, &[9])
+    stat_sum(tree, disk, &[9])
 }
 
 #[cfg(test)]
@@ -427,15 +437,16 @@ mod tests {
     }
 
     #[test]
-    fn a_pass_reads_what_was_laid_out_and_counts_it() {
+    fn a_pass_counts_its_requests() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("measured");
         let file = File::open_with(&path, OpenOptions::new().read(true).write(true).create(true)).unwrap();
         // Long enough for a first request on a busy machine.
         let short = Duration::from_millis(200);
-        let laid = run(&file, &pass(true, false, SMALL, 4), 40 << 10, Duration::from_secs(10), true).unwrap();
-        assert_eq!((laid.bytes, laid.requests), (40 << 10, 10), "each offset once");
-        let read = run(&file, &pass(false, true, SMALL, 4), laid.bytes, short, false).unwrap();
+        let allocated =
+            run(&file, &pass(true, false, SMALL, 4), 40 << 10, Duration::from_secs(10), true).unwrap();
+        assert_eq!((allocated.bytes, allocated.requests), (40 << 10, 10), "each offset once");
+        let read = run(&file, &pass(false, true, SMALL, 4), allocated.bytes, short, false).unwrap();
         assert!(read.elapsed >= short && read.bytes == read.requests * 4096);
         assert_eq!(file.look().unwrap().len(), 40 << 10, "nothing is written beyond");
         let error = run(&file, &pass(false, false, LARGE, 1), 8 << 20, Duration::from_secs(10), false);
@@ -443,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn direct_requests_are_aligned_and_no_two_pages_alike() {
+    fn buffers_are_aligned_and_no_two_pages_are_equal() {
         let mut buffer = Buffer::new(2 * SMALL, 3);
         assert_eq!(buffer.bytes().as_ptr() as usize % ALIGNMENT, 0);
         buffer.renew(7);
@@ -454,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_of_a_disk() {
+    fn a_disks_transfers_and_time_in_use_are_read() {
         let dir = fake::tree(&[("/sys/block/sda/stat", "10 0 80 5 3 0 16 2 0 700 9 0 0 0 0\n")]);
         let tree = Tree::new(dir.path());
         assert_eq!((transferred(&tree, "sda"), in_use_ms(&tree, "sda")), (96 * 512, 700));

@@ -1,12 +1,15 @@
-//! Confinement: keeps threads on the CPUs ordered for them, within what their owners allow.
+//! Confinement: keeps threads on the CPUs ordered for them, by their affinities.
 //!
-//! Without control groups, every thread of every member runs on the CPUs that its unit holds. With them, a CPU set keeps the
-//! unit there, and only threads of jobs, which have a seat in a pool, are confined here. The `kernel` backend's scheduler
-//! treats seats as preferences: then they are only recorded here, and no affinity changes.
+//! A user or program may restrict its own threads to fewer CPUs; that mask is the thread's *original*. A thread gets the CPUs
+//! that both the order and the original allow. If there is no such CPU, the order wins, and the thread is *overridden*.
+//!
+//! Without control groups, every thread of every member is confined to the CPUs that its unit holds. With control groups, a CPU
+//! set confines the unit, and only threads of jobs, which have a seat in a pool, are confined here. The `kernel` backend's
+//! scheduler treats seats as preferences: then seats are only recorded here, and no affinity changes.
 //!
 //! Where units take turns, their CPUs change ten times a second, and most of their processes sleep. So a sleeper that was
-//! confined once keeps the mask of an earlier order until it has run, or until there is time for it ([`CATCH_UP`]). The CPU
-//! time it uses by then is taken from its unit's [allowance](super::allowance).
+//! confined once keeps the mask of an earlier order until it has run, or until [`CATCH_UP`] reaches it. The CPU time that it
+//! uses under the earlier mask is taken from its unit's [allowance](super::allowance).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -23,31 +26,31 @@ use crate::observe::process::{Pins, ProcessKey};
 use crate::observe::roster::Roster;
 use crate::undo::journal::{Entry, Journal};
 
-/// The maximum number of passes over new threads: a confined thread creates confined ones, so each pass finds only threads
-/// whose creators the previous one did not know.
+/// The maximum number of passes over new threads. Few are needed: a confined thread creates confined threads, so a pass finds
+/// only threads that were created by threads unknown to the pass before.
 const ROUNDS_MAX: usize = 20;
 
-/// The number of sleepers that get their current masks with each comparison of masks, once a second.
+/// The number of sleepers that get the mask of the current order with each comparison of masks, once a second.
 const CATCH_UP: usize = 100;
 
-/// In units with fewer processes, sleepers are confined at once: that is cheap.
+/// In units with fewer processes than this, sleepers are confined at once, because that is cheap.
 const SPARED_FROM: usize = 100;
 
-/// The interval of checks for sleepers that have run; the roster reads their clocks no more often than that.
+/// The interval of checks for sleepers that have run. The roster reads their CPU clocks no more often than this.
 const CATCH_UP_NS: Time = 100 * MS;
 
 /// A thread under an order.
 #[derive(Debug, Clone)]
 struct ConfinedThread {
-    /// The mask that its owner wants.
+    /// The mask that the thread's owner wants.
     original: CpuSet,
-    /// The mask it was given, as read back from the kernel; the mask it had, if giving failed.
+    /// The mask that we gave the thread, as read back from the kernel; if giving failed, the mask that the thread had before.
     given: CpuSet,
-    /// Whether the order contradicts its owner's wish.
+    /// Whether the order and the original have no CPU in common, so that the order replaces the owner's wish.
     overridden: bool,
 }
 
-/// Errors that did not stop the rest: each kind is reported once per process.
+/// Errors that concern single processes, and did not stop work on the others.
 #[derive(Debug, Default)]
 pub(super) struct Problems {
     pub(super) unread: Vec<LiveError>,
@@ -59,6 +62,7 @@ impl Problems {
         self.unread.push(err);
     }
 
+    /// Adds an error unless one of this kind was already added for the process.
     pub(super) fn once(&mut self, key: ProcessKey, kind: &'static str, err: impl FnOnce() -> LiveError) {
         if self.reported.insert((key, kind)) {
             self.unread.push(err());
@@ -66,18 +70,18 @@ impl Problems {
     }
 }
 
-/// The CPUs that are ordered for a unit; `None`: all.
+/// The CPUs to which a unit is restricted; `None`: it is not restricted.
 pub(super) type CpusOfUnit<'a> = &'a dyn Fn(UnitId) -> Option<CpuSet>;
 
-/// What confining needs, besides the threads.
+/// A [`Confinement`] with the parts of a backend that it uses for the duration of one operation.
 pub(super) struct Confining<'a> {
     pub(super) confinement: &'a mut Confinement,
     pub(super) roster: &'a mut Roster,
     pub(super) journal: &'a mut Journal,
     pub(super) problems: &'a mut Problems,
-    /// The CPUs ordered by way of affinities.
+    /// The CPUs that all threads of a unit must be confined to, because no control group confines the unit.
     pub(super) ordered: CpusOfUnit<'a>,
-    /// The CPU set of the unit's control group: the kernel removes other CPUs from a mask.
+    /// The CPU set of a unit's control group: the kernel removes other CPUs from the masks of threads there.
     pub(super) within: CpusOfUnit<'a>,
     /// All CPUs that this program may use.
     pub(super) all: &'a CpuSet,
@@ -86,20 +90,22 @@ pub(super) struct Confining<'a> {
 /// The threads under orders, and the masks they were given.
 #[derive(Debug, Default)]
 pub(super) struct Confinement {
-    /// The seats of threads of jobs, as the CPUs of their pools.
+    /// The seat of each seated thread, by process and thread, as the CPUs of its pool.
     seats: BTreeMap<ProcessKey, BTreeMap<u32, CpuSet>>,
-    /// Whether seats are left to a scheduler instead of affinities. It is given the changed ones.
+    /// Whether a scheduler places threads in their seats, so that affinities need not.
     leaves_seats: bool,
+    /// Threads whose seats changed and are yet to be reported to the scheduler, each with the first CPU of its seat.
     changed_seats: Vec<(u32, Option<u32>)>,
     /// By process and thread.
-    held: BTreeMap<ProcessKey, BTreeMap<u32, ConfinedThread>>,
-    /// Every mask given so far, with the last original it replaced: children inherit the mask.
+    confined: BTreeMap<ProcessKey, BTreeMap<u32, ConfinedThread>>,
+    /// Every mask given so far, with the last original that it replaced. A new thread may inherit such a mask, which tells it
+    /// from a mask that the thread's owner chose.
     given: BTreeMap<CpuSet, CpuSet>,
     /// Processes that the kernel does not let us change.
     refused: BTreeSet<ProcessKey>,
-    /// Processes whose order was not carried out: it was refused, or how to undo it could not be recorded.
+    /// Processes to try again, since a change failed, could not be recorded, or their threads could not be examined.
     waiting: BTreeSet<ProcessKey>,
-    /// CPU clocks of processes when they were last confined.
+    /// The CPU clock of each process when it was last confined: it has run since if its clock differs.
     clocks: BTreeMap<ProcessKey, u64>,
     /// Sleepers under the mask of an earlier order.
     lagging: BTreeSet<ProcessKey>,
@@ -107,28 +113,30 @@ pub(super) struct Confinement {
     allowance: Allowance,
 }
 
-/// A thread that was examined, and its new state.
+/// The change that an examined thread needs.
 struct Change {
     key: ProcessKey,
     tid: u32,
-    held: ConfinedThread,
-    /// Its new mask; `None` if it already has it.
-    cpus: Option<CpuSet>,
+    /// The record of the thread before its mask is changed.
+    thread: ConfinedThread,
+    /// The mask to give; `None` if the thread already has the right mask.
+    new_mask: Option<CpuSet>,
 }
 
-/// The result of examining threads: nothing is applied before its entries are in the journal.
+/// The result of examining threads. Its entries must be in the journal before its changes are made.
 #[derive(Default)]
 struct Batch {
     entries: Vec<Entry>,
-    given: BTreeMap<CpuSet, CpuSet>,
+    /// Masks that no thread was given before, each with an original that it replaces.
+    new_given: BTreeMap<CpuSet, CpuSet>,
     changes: Vec<Change>,
     /// Processes with a thread that could not be examined.
-    unseen: Vec<ProcessKey>,
+    unexamined: Vec<ProcessKey>,
 }
 
 impl Confinement {
     pub(super) fn forget(&mut self, key: ProcessKey) {
-        self.held.remove(&key);
+        self.confined.remove(&key);
         self.seats.remove(&key);
         self.refused.remove(&key);
         self.waiting.remove(&key);
@@ -136,10 +144,10 @@ impl Confinement {
         self.lagging.remove(&key);
     }
 
-    /// Seats a thread of a job on these CPUs, or unseats it. Takes effect with the next scan at its process.
+    /// Seats a thread of a job on these CPUs; `None` unseats the thread. The affinity changes when the process is next confined.
     pub(super) fn seat(&mut self, key: ProcessKey, tid: u32, cpus: Option<CpuSet>) {
         if self.leaves_seats {
-            self.changed_seats.push((tid, cpus.as_ref().and_then(first)));
+            self.changed_seats.push((tid, cpus.as_ref().and_then(first_cpu)));
         }
         let threads = self.seats.entry(key).or_default();
         match cpus {
@@ -155,12 +163,11 @@ impl Confinement {
         self.leaves_seats
     }
 
-    /// Leaves seats to a scheduler, or takes them back. Returns whether that changed: then processes with seats must be
-    /// examined.
+    /// Leaves seats to a scheduler, or takes them back. Returns whether processes with seats must be confined again.
     pub(super) fn leave_seats(&mut self, leave: bool) -> bool {
-        let is_new = self.leaves_seats != leave && !self.seats.is_empty();
+        let affects_seats = self.leaves_seats != leave && !self.seats.is_empty();
         self.leaves_seats = leave;
-        is_new
+        affects_seats
     }
 
     /// Processes with a seated thread.
@@ -168,18 +175,19 @@ impl Confinement {
         self.seats.keys().copied().collect()
     }
 
-    /// All seats, by thread: the first CPU of each.
+    /// All seated threads, each with the first CPU of its seat.
     pub(super) fn all_seats(&self) -> Vec<(u32, Option<u32>)> {
-        self.seats.values().flatten().map(|(tid, cpus)| (*tid, first(cpus))).collect()
+        self.seats.values().flatten().map(|(tid, cpus)| (*tid, first_cpu(cpus))).collect()
     }
 
-    /// Seats that changed since the last call, while they were left to a scheduler.
+    /// Threads whose seats changed since the last call while seats were left to a scheduler, each with the first CPU of its
+    /// seat; `None` if the thread was unseated.
     pub(super) fn changed_seats(&mut self) -> Vec<(u32, Option<u32>)> {
         std::mem::take(&mut self.changed_seats)
     }
 
-    /// The CPUs that its owner restricts a thread to, of those that this program may use. `None` if its owner allows all of
-    /// them, only its group restricts it, or the owner's wish is unknown.
+    /// The CPUs to which a thread's owner restricts the thread. `None` if the owner allows every CPU in `all`, if only the
+    /// CPU set `within` of the thread's control group restricts the thread, or if the owner's wish is unknown.
     pub(super) fn tied(
         &self,
         key: ProcessKey,
@@ -187,52 +195,55 @@ impl Confinement {
         within: Option<&CpuSet>,
         all: &CpuSet,
     ) -> Option<CpuSet> {
-        let held = self.held.get(&key).and_then(|threads| threads.get(&tid));
-        let wish = match held {
-            Some(held) => held.original.clone(),
-            // A given mask may have been inherited, and then is not the owner's wish.
-            None => {
-                affinity::get(tid).ok().filter(|now| !self.given.contains_key(now) && within != Some(now))?
-            }
+        let confined = self.confined.get(&key).and_then(|threads| threads.get(&tid));
+        let wish = match confined {
+            Some(thread) => thread.original.clone(),
+            // A mask that we gave to some thread may have been inherited from it: then the mask is not the owner's wish.
+            None => affinity::get(tid)
+                .ok()
+                .filter(|mask| !self.given.contains_key(mask) && within != Some(mask))?,
         };
         (!all.difference(&wish).is_empty()).then_some(wish)
     }
 
+    /// The number of threads whose owners' wishes the orders in force override.
     pub(super) fn overridden(&self) -> usize {
-        self.held.values().flat_map(BTreeMap::values).filter(|held| held.overridden).count()
+        self.confined.values().flat_map(BTreeMap::values).filter(|thread| thread.overridden).count()
     }
 
-    fn first(&self, key: ProcessKey) -> Option<&ConfinedThread> {
-        let threads = self.held.get(&key)?;
+    /// A confined thread of a process: the main thread if possible.
+    fn main_thread(&self, key: ProcessKey) -> Option<&ConfinedThread> {
+        let threads = self.confined.get(&key)?;
         threads.get(&key.pid).or_else(|| threads.values().next())
     }
 }
 
 impl Confining<'_> {
-    /// Like [`Confining::confine`], after a change of a unit's order: sleepers that were confined before may keep their masks
-    /// until [`Confining::catch_up`].
+    /// Confines the processes `keys` of a unit whose order changed. In a large unit, processes that have slept since they were
+    /// last confined keep their masks until [`Confining::catch_up`].
     pub(super) fn confine_unit(&mut self, keys: &[ProcessKey], now: Time) {
-        let mut awake = Vec::new();
+        let mut confined_now = Vec::new();
         for key in keys {
-            if keys.len() >= SPARED_FROM && self.sleeps(*key, now) {
+            if keys.len() >= SPARED_FROM && self.may_lag(*key, now) {
                 self.confinement.lagging.insert(*key);
             } else {
-                awake.push(*key);
+                confined_now.push(*key);
             }
         }
-        self.confine(&awake);
+        self.confine(&confined_now);
     }
 
-    /// Whether a process has not run since it was confined, and its unit's allowance is not overdrawn.
-    fn sleeps(&mut self, key: ProcessKey, now: Time) -> bool {
+    /// Whether a process may keep the mask of an earlier order: it has not run since it was confined, and its unit's allowance
+    /// is not overdrawn.
+    fn may_lag(&mut self, key: ProcessKey, now: Time) -> bool {
         let clock = self.roster.cpu_ns(key.pid);
-        let is_settled = clock.is_some()
+        let has_slept = clock.is_some()
             && self.confinement.clocks.get(&key).copied() == clock
-            && self.confinement.held.contains_key(&key)
+            && self.confinement.confined.contains_key(&key)
             && !self.confinement.seats.contains_key(&key)
             && !self.confinement.waiting.contains(&key);
         let unit = self.roster.member(key.pid).map(|member| member.placement.unit);
-        is_settled && unit.is_some_and(|unit| !self.confinement.allowance.is_overdrawn(unit, now))
+        has_slept && unit.is_some_and(|unit| !self.confinement.allowance.is_overdrawn(unit, now))
     }
 
     /// Confines sleepers that have run under the mask of an earlier order.
@@ -243,15 +254,15 @@ impl Confining<'_> {
         self.confinement.caught_up_at = now;
         let mut woken = Vec::new();
         for key in &self.confinement.lagging {
-            let (then, clock) = (self.confinement.clocks.get(key), self.roster.cpu_ns(key.pid));
-            let used = then.zip(clock).map_or(0, |(then, clock)| clock.saturating_sub(*then));
-            if used > 0 {
-                woken.push((*key, used));
+            let (before, clock) = (self.confinement.clocks.get(key), self.roster.cpu_ns(key.pid));
+            let used_ns = before.zip(clock).map_or(0, |(before, clock)| clock.saturating_sub(*before));
+            if used_ns > 0 {
+                woken.push((*key, used_ns));
             }
         }
-        for (key, used) in &woken {
+        for (key, used_ns) in &woken {
             if let Some(member) = self.roster.member(key.pid) {
-                self.confinement.allowance.take(member.placement.unit, *used, now);
+                self.confinement.allowance.take(member.placement.unit, *used_ns, now);
             }
         }
         let woken: Vec<ProcessKey> = woken.into_iter().map(|(key, _)| key).collect();
@@ -265,21 +276,21 @@ impl Confining<'_> {
             self.confinement.clocks.extend(self.roster.cpu_ns(key.pid).map(|clock| (*key, clock)));
         }
         let mut keys: Vec<ProcessKey> = keys.iter().copied().filter(|key| self.is_concerned(*key)).collect();
-        let mut done = BTreeSet::new();
+        let mut examined = BTreeSet::new();
         for _ in 0..ROUNDS_MAX {
             let births = self.roster.procfs().births().ok().flatten();
-            if keys.is_empty() || !self.confine_round(&mut keys, &mut done) {
+            if keys.is_empty() || !self.confine_round(&mut keys, &mut examined) {
                 break;
             }
-            // No process or thread was born since the listing, so none was missed.
+            // No process or thread was born on the machine since before the listing, so the listing was complete.
             if births.is_some() && self.roster.procfs().births().ok().flatten() == births {
                 break;
             }
         }
-        self.release(&keys);
+        self.forget_released(&keys);
     }
 
-    /// Whether a process is or was under an order, or inherited a mask of ours. Others are not examined.
+    /// Whether a process must be examined: it is or was under an order, or inherited a mask that we gave.
     fn is_concerned(&self, key: ProcessKey) -> bool {
         if self.confinement.refused.contains(&key) {
             return false;
@@ -287,18 +298,18 @@ impl Confining<'_> {
         let member = self.roster.member(key.pid).filter(|member| member.key == key);
         let seated = !self.confinement.leaves_seats && self.confinement.seats.contains_key(&key);
         let ordered = seated || member.is_some_and(|member| (self.ordered)(member.placement.unit).is_some());
-        let born_with = || {
+        let inherited_mask = || {
             let given = &self.confinement.given;
-            !given.is_empty() && affinity::get(key.pid).is_ok_and(|now| given.contains_key(&now))
+            !given.is_empty() && affinity::get(key.pid).is_ok_and(|mask| given.contains_key(&mask))
         };
-        ordered || self.confinement.held.contains_key(&key) || born_with()
+        ordered || self.confinement.confined.contains_key(&key) || inherited_mask()
     }
 
-    /// Confines the threads that are not in `done` yet. Returns whether there were any. A process whose threads cannot be
-    /// listed is removed from `keys`, and waits.
-    fn confine_round(&mut self, keys: &mut Vec<ProcessKey>, done: &mut BTreeSet<u32>) -> bool {
+    /// Confines the threads of these processes that are not in `examined` yet. Returns whether another round is needed, because
+    /// there were such threads. A process whose threads cannot be listed is removed from `keys`, and waits.
+    fn confine_round(&mut self, keys: &mut Vec<ProcessKey>, examined: &mut BTreeSet<u32>) -> bool {
         let (mut batch, mut threads) = (Batch::default(), Vec::new());
-        let before = done.len();
+        let examined_before = examined.len();
         keys.retain(|key| {
             let listed = self.roster.procfs().threads(key.pid, &mut threads);
             let is_listed = listed.is_ok();
@@ -307,7 +318,7 @@ impl Confining<'_> {
                 self.confinement.waiting.insert(*key);
                 threads.clear();
             }
-            for tid in threads.iter().filter(|tid| done.insert(**tid)) {
+            for tid in threads.iter().filter(|tid| examined.insert(**tid)) {
                 self.examine(*key, *tid, &mut batch);
             }
             is_listed
@@ -317,21 +328,21 @@ impl Confining<'_> {
             self.confinement.waiting.extend(keys.iter());
             return false;
         }
-        self.confinement.waiting.extend(batch.unseen);
-        self.confinement.given.append(&mut batch.given);
+        self.confinement.waiting.extend(batch.unexamined);
+        self.confinement.given.append(&mut batch.new_given);
         let mut pins = Pins::default();
         for change in batch.changes {
-            self.carry_through(change, &mut pins);
+            self.make_change(change, &mut pins);
         }
-        done.len() > before
+        examined.len() > examined_before
     }
 
-    /// Adds a thread's new state to the batch, and the entries that must be recorded before.
+    /// Adds the change that a thread needs to the batch, with the journal entries that undo it.
     fn examine(&self, key: ProcessKey, tid: u32, batch: &mut Batch) {
-        let now = match affinity::get(tid) {
-            Ok(now) => now,
+        let mask = match affinity::get(tid) {
+            Ok(mask) => mask,
             Err(error) => {
-                batch.unseen.extend((error.raw_os_error() != Some(libc::ESRCH)).then_some(key));
+                batch.unexamined.extend((error.raw_os_error() != Some(libc::ESRCH)).then_some(key));
                 return;
             }
         };
@@ -340,123 +351,129 @@ impl Confining<'_> {
         let seat = seats.and_then(|threads| threads.get(&tid)).cloned();
         let ordered_for_unit = unit.and_then(|unit| (self.ordered)(unit));
         let within = unit.and_then(|unit| (self.within)(unit));
-        let held = self.confinement.held.get(&key).and_then(|threads| threads.get(&tid));
-        let original = match held {
-            Some(held) if is_effect_of(&held.given, &now, within.as_ref()) => held.original.clone(),
-            // Its owner has chosen another mask since: that is the wish from now on.
-            Some(_) => now.clone(),
-            // Only its group keeps it there: the owner allows all CPUs.
-            None if within.as_ref() == Some(&now) => self.all.clone(),
+        let known = self.confinement.confined.get(&key).and_then(|threads| threads.get(&tid));
+        // Which mask does the thread's owner want?
+        let original = match known {
+            Some(known) if is_effect_of(&known.given, &mask, within.as_ref()) => known.original.clone(),
+            // The owner has chosen another mask since we gave ours: from now on, that mask is the original.
+            Some(_) => mask.clone(),
+            // Only the control group restricts the thread: the owner allows all CPUs.
+            None if within.as_ref() == Some(&mask) => self.all.clone(),
             None => self
-                .inherited(key, &now, seat.is_some() || ordered_for_unit.is_some())
-                .unwrap_or_else(|| now.clone()),
+                .inherited_original(key, &mask, seat.is_some() || ordered_for_unit.is_some())
+                .unwrap_or_else(|| mask.clone()),
         };
-        // The owner may have restricted it to other CPUs since the plan was made.
+        // The owner may have restricted the thread to CPUs outside of the seat after the plan was made.
         let seat = seat.filter(|seat| !seat.intersection(&original).is_empty());
         let ordered = seat.or(ordered_for_unit);
-        let (cpus, overridden) = mask(ordered.as_ref(), &original);
-        if held.is_none_or(|held| held.original != original) {
+        let (target, overridden) = target_mask(ordered.as_ref(), &original);
+        if known.is_none_or(|known| known.original != original) {
             batch.entries.push(Entry::Affinity { process: key, tid, cpus: original.clone() });
         }
-        if cpus != original
-            && !self.confinement.given.contains_key(&cpus)
-            && batch.given.insert(cpus.clone(), original.clone()).is_none()
+        if target != original
+            && !self.confinement.given.contains_key(&target)
+            && batch.new_given.insert(target.clone(), original.clone()).is_none()
         {
-            batch.entries.push(Entry::AffinityGiven { cpus: cpus.clone() });
+            batch.entries.push(Entry::AffinityGiven { cpus: target.clone() });
         }
-        let cpus = (!is_effect_of(&cpus, &now, within.as_ref())).then_some(cpus);
+        let new_mask = (!is_effect_of(&target, &mask, within.as_ref())).then_some(target);
         batch.changes.push(Change {
             key,
             tid,
-            held: ConfinedThread { original, given: now, overridden },
-            cpus,
+            thread: ConfinedThread { original, given: mask, overridden },
+            new_mask,
         });
     }
 
-    /// The original of a thread that inherited a mask we gave: that of its process, its parent, its session. `None` if its
-    /// owner chose the mask, or nothing is known (`guess` allows any original that fits).
-    fn inherited(&self, key: ProcessKey, now: &CpuSet, guess: bool) -> Option<CpuSet> {
-        let any = self.confinement.given.get(now)?;
-        if let Some(first) = self.confinement.first(key) {
-            return Some(first.original.clone());
+    /// The original of a new thread that inherited a mask which we gave to another thread: the original of the thread's process,
+    /// or else of its parent, or else, if its parent is no member, of its session. As a last resort, if `may_guess`, the last
+    /// original that the mask replaced. `None` if the thread's owner chose the mask, or if no original is known.
+    fn inherited_original(&self, key: ProcessKey, mask: &CpuSet, may_guess: bool) -> Option<CpuSet> {
+        let last_replaced = self.confinement.given.get(mask)?;
+        if let Some(thread) = self.confinement.main_thread(key) {
+            return Some(thread.original.clone());
         }
         let member = self.roster.member(key.pid)?;
         if let Some(parent) = self.roster.member(member.parent) {
-            return self.confinement.first(parent.key).map(|held| held.original.clone());
+            return self.confinement.main_thread(parent.key).map(|thread| thread.original.clone());
         }
-        // Its parent is gone: it was reparented, unless it leads a session, as services do.
-        let leads = member.session == key.pid;
-        let of_session = self
-            .roster
-            .members()
-            .find(|other| other.session == member.session && self.confinement.held.contains_key(&other.key));
-        let first = of_session.and_then(|other| self.confinement.first(other.key)).map(|held| &held.original);
-        first.or((guess && !leads).then_some(any)).cloned()
+        // The parent is no member. Presumably the thread's real parent was one, and has ended. A process that leads a session is
+        // different: it may be a service, whose parent is the service manager.
+        let leads_session = member.session == key.pid;
+        let in_session = self.roster.members().find(|other| {
+            other.session == member.session && self.confinement.confined.contains_key(&other.key)
+        });
+        let session_original = in_session
+            .and_then(|other| self.confinement.main_thread(other.key))
+            .map(|thread| &thread.original);
+        session_original.or((may_guess && !leads_session).then_some(last_replaced)).cloned()
     }
 
     fn record(&mut self, entries: &[Entry]) -> Result<(), LiveError> {
         record(self.journal, entries)
     }
 
-    fn carry_through(&mut self, change: Change, pins: &mut Pins) {
-        let Change { key, tid, held, cpus } = change;
-        if held.overridden {
-            self.report_overridden(key, &held.original);
+    fn make_change(&mut self, change: Change, pins: &mut Pins) {
+        let Change { key, tid, thread, new_mask } = change;
+        if thread.overridden {
+            self.report_overridden(key, &thread.original);
         }
-        self.confinement.held.entry(key).or_default().insert(tid, held);
-        if let Some(cpus) = cpus {
-            self.give(pins, key, tid, &cpus);
+        self.confinement.confined.entry(key).or_default().insert(tid, thread);
+        if let Some(mask) = new_mask {
+            self.set_mask(pins, key, tid, &mask);
         }
     }
 
-    /// Gives a thread its mask, and reads back what the kernel made of it.
+    /// Sets a thread's affinity mask, and records the mask that the kernel made of it.
     ///
-    /// `sched_setaffinity(2)` takes a bare thread number. The process is pinned, and [`Pinned::give`] checks the thread around
-    /// the call.
-    fn give(&mut self, pins: &mut Pins, key: ProcessKey, tid: u32, cpus: &CpuSet) {
-        // The kernel removes CPUs that a cpuset does not have.
-        let is_ours = |now: &CpuSet| now.difference(cpus).is_empty();
-        let given = pins
+    /// `sched_setaffinity(2)` takes a bare thread number, which may be reused. So the process is pinned, and [`Pinned::give`]
+    /// checks the thread before and after the call.
+    fn set_mask(&mut self, pins: &mut Pins, key: ProcessKey, tid: u32, cpus: &CpuSet) {
+        // The kernel removes CPUs that a cpuset does not have, so a subset of our mask is our doing, too.
+        let is_ours = |mask: &CpuSet| mask.difference(cpus).is_empty();
+        let result = pins
             .pin(self.roster.procfs(), key)
             .and_then(|process| process.give(tid, cpus, (affinity::get, affinity::set), is_ours));
-        match given {
+        match result {
             Ok(()) => {
-                let now = affinity::get(tid).unwrap_or_else(|_| cpus.clone());
-                if now != *cpus {
-                    self.note_difference(key, cpus, &now);
+                let read_back = affinity::get(tid).unwrap_or_else(|_| cpus.clone());
+                if read_back != *cpus {
+                    self.note_reduced_mask(key, cpus, &read_back);
                 }
-                let threads = self.confinement.held.entry(key).or_default();
-                threads.entry(tid).and_modify(|held| held.given = now);
+                let threads = self.confinement.confined.entry(key).or_default();
+                threads.entry(tid).and_modify(|thread| thread.given = read_back);
             }
             Err(err) if err.raw_os_error() == Some(libc::ESRCH) => {
-                self.confinement.held.entry(key).or_default().remove(&tid);
+                self.confinement.confined.entry(key).or_default().remove(&tid);
             }
-            Err(err) => self.refuse(key, cpus, err),
+            Err(err) => self.note_refusal(key, cpus, err),
         }
     }
 
-    /// The kernel removed CPUs outside of the process's cpuset. The resulting mask counts as given.
-    fn note_difference(&mut self, key: ProcessKey, cpus: &CpuSet, now: &CpuSet) {
-        if !self.confinement.given.contains_key(now) {
-            if let Err(err) = self.record(&[Entry::AffinityGiven { cpus: now.clone() }]) {
+    /// Notes that the kernel removed CPUs outside of the process's cpuset from a mask that we gave. The reduced mask counts as
+    /// given by us, too, because threads may inherit it.
+    fn note_reduced_mask(&mut self, key: ProcessKey, cpus: &CpuSet, reduced: &CpuSet) {
+        if !self.confinement.given.contains_key(reduced) {
+            if let Err(err) = self.record(&[Entry::AffinityGiven { cpus: reduced.clone() }]) {
                 self.problems.add(err);
             }
             let original = self.confinement.given.get(cpus).cloned().unwrap_or_else(|| cpus.clone());
-            self.confinement.given.insert(now.clone(), original);
+            self.confinement.given.insert(reduced.clone(), original);
         }
         self.problems.once(key, "cpuset", || LiveError::NotInForce {
             path: PathBuf::from(format!("/proc/{}/status", key.pid)),
             wrote: cpus.to_string(),
-            read: now.to_string(),
+            read: reduced.to_string(),
             remedy: "; a control group confines the process to fewer CPUs: see /proc/PID/cpuset".to_owned(),
         });
     }
 
-    fn refuse(&mut self, key: ProcessKey, cpus: &CpuSet, source: io::Error) {
+    /// Notes and reports that the kernel refused a mask. Without permission (`EPERM`), the process is not tried again.
+    fn note_refusal(&mut self, key: ProcessKey, cpus: &CpuSet, source: io::Error) {
         let name = self.roster.member(key.pid).map(|member| member.comm.clone()).unwrap_or_default();
         if source.raw_os_error() == Some(libc::EPERM) {
             self.confinement.refused.insert(key);
-            self.confinement.held.remove(&key);
+            self.confinement.confined.remove(&key);
         } else {
             self.confinement.waiting.insert(key);
         }
@@ -484,51 +501,52 @@ impl Confining<'_> {
         });
     }
 
-    /// Forgets threads under no order that have their owners' masks.
-    fn release(&mut self, keys: &[ProcessKey]) {
+    /// Forgets the threads that are under no order any more and have their original masks back.
+    fn forget_released(&mut self, keys: &[ProcessKey]) {
         for key in keys {
             let member = self.roster.member(key.pid);
             if member.is_none_or(|member| (self.ordered)(member.placement.unit).is_none())
                 && !self.confinement.waiting.contains(key)
-                && let Some(threads) = self.confinement.held.get_mut(key)
+                && let Some(threads) = self.confinement.confined.get_mut(key)
             {
-                threads.retain(|_, held| held.given != held.original);
+                threads.retain(|_, thread| thread.given != thread.original);
                 if threads.is_empty() {
-                    self.confinement.held.remove(key);
+                    self.confinement.confined.remove(key);
                 }
             }
         }
     }
 
-    /// Finds threads whose owners have chosen another mask since, and applies the orders again to their processes and to those
-    /// that wait.
+    /// Compares each confined thread's mask with the mask that we gave. Confines again the processes whose owners have chosen
+    /// other masks since, the processes that wait for another attempt, and some sleepers.
     pub(super) fn compare_masks(&mut self) {
-        let mut changed: Vec<ProcessKey> =
+        let mut to_confine: Vec<ProcessKey> =
             std::mem::take(&mut self.confinement.waiting).into_iter().collect();
-        changed.extend(self.confinement.lagging.iter().take(CATCH_UP));
-        for (key, threads) in &mut self.confinement.held {
+        to_confine.extend(self.confinement.lagging.iter().take(CATCH_UP));
+        for (key, threads) in &mut self.confinement.confined {
             let unit = self.roster.member(key.pid).map(|member| member.placement.unit);
             let within = unit.and_then(|unit| (self.within)(unit));
-            // A thread that ended is forgotten.
-            threads.retain(|tid, held| match affinity::get(*tid) {
-                Ok(now) => {
-                    if !is_effect_of(&held.given, &now, within.as_ref()) && changed.last() != Some(key) {
-                        changed.push(*key);
+            // Threads that have ended are removed.
+            threads.retain(|tid, thread| match affinity::get(*tid) {
+                Ok(mask) => {
+                    let is_changed = !is_effect_of(&thread.given, &mask, within.as_ref());
+                    if is_changed && to_confine.last() != Some(key) {
+                        to_confine.push(*key);
                     }
                     true
                 }
                 Err(error) => error.raw_os_error() != Some(libc::ESRCH),
             });
         }
-        self.confine(&changed);
+        self.confine(&to_confine);
     }
 }
 
-fn first(cpus: &CpuSet) -> Option<u32> {
+fn first_cpu(cpus: &CpuSet) -> Option<u32> {
     cpus.iter().next()
 }
 
-/// Records how to undo a change that is made without control groups.
+/// Writes entries to the journal, before the changes that they undo are made.
 pub(super) fn record(journal: &mut Journal, entries: &[Entry]) -> Result<(), LiveError> {
     journal.record(entries).map_err(|source| LiveError::File {
         path: journal.path().to_owned(),
@@ -538,29 +556,29 @@ pub(super) fn record(journal: &mut Journal, entries: &[Entry]) -> Result<(), Liv
     })
 }
 
-/// A unit and its enclosers, from within.
+/// A unit and the units around it, innermost first.
 pub(super) fn lineage(contract: &Contract, unit: UnitId) -> impl Iterator<Item = UnitId> + '_ {
     std::iter::successors(Some(unit), |unit| contract.units.get(unit.index()).and_then(|unit| unit.parent))
 }
 
-/// [`Confining::compare_masks`], as a function over any lifetime.
+/// [`Confining::compare_masks`] as a plain function, which can be passed where a closure over any lifetime is expected.
 pub(super) fn compare_masks(confining: &mut Confining<'_>) {
     confining.compare_masks();
 }
 
-/// Whether a mask is what the kernel makes of `given` in a group with a CPU set: it removes other CPUs, and ignores the mask if
-/// nothing would be left.
-fn is_effect_of(given: &CpuSet, now: &CpuSet, within: Option<&CpuSet>) -> bool {
-    let reduced = |within: &CpuSet| {
+/// Whether the mask `read`, which a thread has, results from giving the thread the mask `given`. If the thread's control group
+/// has the CPU set `within`, the kernel removes other CPUs from the mask; if no CPU would remain, it uses the whole CPU set.
+fn is_effect_of(given: &CpuSet, read: &CpuSet, within: Option<&CpuSet>) -> bool {
+    let is_reduced = |within: &CpuSet| {
         let both = given.intersection(within);
-        *now == both || (both.is_empty() && now == within)
+        *read == both || (both.is_empty() && read == within)
     };
-    given == now || within.is_some_and(reduced)
+    given == read || within.is_some_and(is_reduced)
 }
 
-/// The CPUs of a thread under an order: those that both the order and its owner allow, or else the order's. The flag reports
-/// that the two contradict each other.
-fn mask(ordered: Option<&CpuSet>, original: &CpuSet) -> (CpuSet, bool) {
+/// The mask for a thread under an order: the CPUs that both the order and the thread's owner allow; if there are no such CPUs,
+/// the order's. The flag is true in the latter case: the order overrides the owner.
+fn target_mask(ordered: Option<&CpuSet>, original: &CpuSet) -> (CpuSet, bool) {
     let Some(ordered) = ordered else { return (original.clone(), false) };
     let both = ordered.intersection(original);
     if both.is_empty() { (ordered.clone(), true) } else { (both, false) }
@@ -585,11 +603,11 @@ pub(super) fn remedy(err: &io::Error) -> String {
 mod tests {
     use super::*;
 
-    /// What the kernel makes of a mask in a group with a CPU set is not the owner's choice.
+    /// A mask that the kernel reduced to a group's CPU set is not the owner's choice.
     #[test]
     fn a_group_removes_cpus_from_a_mask() {
         let set = |text: &str| text.parse::<CpuSet>().unwrap();
-        for (given, now, within, left) in [
+        for (given, read, within, is_effect) in [
             ("0-1", "0-1", None, true),
             ("0-1", "1", None, false),
             ("0-1", "1", Some("1-3"), true),
@@ -599,9 +617,9 @@ mod tests {
         ] {
             let within = within.map(set);
             assert_eq!(
-                is_effect_of(&set(given), &set(now), within.as_ref()),
-                left,
-                "{given} {now} {within:?}"
+                is_effect_of(&set(given), &set(read), within.as_ref()),
+                is_effect,
+                "{given} {read} {within:?}"
             );
         }
     }
@@ -629,8 +647,8 @@ mod tests {
         for (ordered, original, cpus, overridden) in
             [("0-1", "0-3", "0-1", false), ("0-1", "1-2", "1", false), ("0-1", "3", "0-1", true)]
         {
-            assert_eq!(mask(Some(&set(ordered)), &set(original)), (set(cpus), overridden));
+            assert_eq!(target_mask(Some(&set(ordered)), &set(original)), (set(cpus), overridden));
         }
-        assert_eq!(mask(None, &set("3")), (set("3"), false));
+        assert_eq!(target_mask(None, &set("3")), (set("3"), false));
     }
 }

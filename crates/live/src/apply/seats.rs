@@ -1,7 +1,8 @@
-//! Jobs on a live machine: seats their threads, and moves their pages.
+//! Carries out orders for jobs: seats their threads on CPUs, moves their pages to nodes, and notes which gangs must stop.
 //!
-//! A seat is a thread's affinity (see [`super::confine`]), so it needs neither root nor control groups. Pages are moved process
-//! by process (see [`super::pages`]).
+//! A seat is enforced by the thread's affinity ([`super::confine`]), so seats need neither root nor control groups. Pages are
+//! moved process by process ([`super::pages`]). A gang is *shut* while it must not run: the backend then stops its processes,
+//! unless a scheduler runs the gangs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
@@ -23,13 +24,13 @@ use crate::observe::roster::Roster;
 #[derive(Debug, Default)]
 pub(super) struct Seats {
     jobs: Jobs,
-    /// Whether gangs are left to a scheduler, and not stopped by signals.
+    /// Whether a scheduler runs the gangs, so that no signals are needed.
     left_to_scheduler: bool,
-    /// Pages in transit, by job: each has at most one move at a time.
+    /// Moves of pages that have not ended, at most one for each job.
     moving: BTreeMap<JobId, pages::Moving>,
 }
 
-/// A backend's means, with those that every backend has for jobs, if the contract has any.
+/// A backend's means, extended by the means for jobs that every live backend has, if the contract has jobs.
 pub fn means_for_jobs(contract: &Contract, means: Means) -> Means {
     match contract.units.iter().any(|unit| unit.job.is_some()) {
         true => Means { seats: SeatMeans::Cpus, gangs: true, brings: capability::moves_pages(), ..means },
@@ -38,7 +39,7 @@ pub fn means_for_jobs(contract: &Contract, means: Means) -> Means {
 }
 
 impl Seats {
-    /// The same as [`means_for_jobs`], for the backends.
+    /// [`means_for_jobs`], for the backends.
     pub(super) fn means(contract: &Contract, means: Means) -> Means {
         means_for_jobs(contract, means)
     }
@@ -54,24 +55,25 @@ impl Seats {
         self.jobs.observe(now, contract, roster, tied)
     }
 
-    /// The units to examine: `watch`, and units with gangs, whose demand must be seen at each scan.
+    /// The units whose processes to examine: those in `watch`, and units with gangs, whose demand must be known at each scan.
     pub(super) fn watched(contract: &Contract, watch: &[UnitId]) -> Vec<UnitId> {
-        let has_jobs = |unit: &UnitId| contract.unit(*unit).job.is_some() && !watch.contains(unit);
-        let gangs = contract.held().filter(has_jobs).take(if has_gangs(contract) { usize::MAX } else { 0 });
-        watch.iter().copied().chain(gangs).collect()
+        let has_gangs = has_gangs(contract);
+        let is_added =
+            |unit: &UnitId| has_gangs && contract.unit(*unit).job.is_some() && !watch.contains(unit);
+        watch.iter().copied().chain(contract.held().filter(is_added)).collect()
     }
 
-    /// Puts processes into their jobs, once a turn and before [`Seats::observe`].
+    /// Assigns processes to jobs. Call this once per scan, before [`Seats::observe`].
     pub(super) fn follow(&mut self, contract: &Contract, roster: &mut Roster) -> Result<(), LiveError> {
         self.jobs.settle(contract, roster)
     }
 
-    /// Puts those who came since the last look into their jobs, where that matters: one that is shut may have grown.
+    /// Assigns new processes to jobs if any job is shut: a new process of a shut job must be stopped, too.
     pub(super) fn catch_up(&mut self, contract: &Contract, roster: &mut Roster) -> Result<(), LiveError> {
         if self.jobs.any_shut() { self.jobs.catch_up(contract, roster) } else { Ok(()) }
     }
 
-    /// Takes in which gangs run. [`Seats::is_shut`] then tells which processes must stop.
+    /// Shuts and opens gangs as ordered. Nothing is stopped here: [`Seats::is_shut`] then says which processes to stop.
     pub(super) fn gate(&mut self, orders: &[Step<GangOrder>], now: Time, roster: &Roster) {
         for order in orders {
             let GangOrder::Gate { job, unit, open } = order.action;
@@ -89,17 +91,17 @@ impl Seats {
         !self.left_to_scheduler && self.jobs.any_shut()
     }
 
-    /// The units that consist of one job which is shut, and must be stopped.
+    /// The units that must be stopped as a whole, because the unit is one job, and that job is shut.
     pub(super) fn shut_units(&self, contract: &Contract) -> BTreeSet<UnitId> {
         if self.left_to_scheduler { BTreeSet::new() } else { self.jobs.shut_units(contract) }
     }
 
-    /// Leaves gangs to a scheduler, or takes them back.
+    /// Leaves gangs to a scheduler (`true`), or takes them back.
     pub(super) fn leave_gangs(&mut self, leave: bool) {
         self.left_to_scheduler = leave;
     }
 
-    /// The processes of all jobs, and whether the job is shut.
+    /// The processes of all jobs, each with its job and whether that job is shut.
     pub(super) fn members(&self) -> impl Iterator<Item = (ProcessKey, JobId, bool)> + '_ {
         self.jobs.members()
     }
@@ -109,12 +111,13 @@ impl Seats {
         self.jobs.units().collect()
     }
 
-    /// Has threads that are stopped count in what their units want.
+    /// Adds the threads of shut jobs that wanted a CPU when they were stopped to their units' demand. Otherwise a unit would
+    /// seem to want nothing while its gang waits.
     pub(super) fn count_shut(&self, roster: &Roster, units: &mut [UnitFacts]) {
         self.jobs.count_shut(roster, units);
     }
 
-    /// A page in which a process reports its transfers over the memory bus.
+    /// Gives a process a shared page in which it reports its transfers over the memory bus. Returns the page's descriptor.
     pub(super) fn join(
         &mut self,
         contract: &Contract,
@@ -125,29 +128,30 @@ impl Seats {
         self.jobs.join(contract, key, user, roster)
     }
 
-    /// Reports implausible numbers from processes, once each.
+    /// Adds problems with the measurement of jobs' processes, such as implausible reports, to `problems`.
     pub(super) fn complain(&mut self, problems: &mut Problems) {
         for (key, kind, error) in self.jobs.take_complaints() {
             problems.once(key, kind, || error);
         }
     }
 
-    /// Takes in orders. Returns the processes of threads whose seats changed.
+    /// Seats threads and begins to move pages, as ordered. Adds the errors of moves to `failed`. Returns the processes to
+    /// confine again, because seats of their threads changed.
     pub(super) fn order(
         &mut self,
         orders: &[Step<SeatOrder>],
         confinement: &mut Confinement,
         failed: &mut Vec<LiveError>,
     ) -> Vec<ProcessKey> {
-        let mut concerned = Vec::new();
+        let mut reseated = Vec::new();
         for order in orders.iter().map(|step| &step.action) {
             match order {
                 SeatOrder::Seat { thread, cpus, .. } => {
-                    // A thread that has ended needs no seat.
+                    // An unknown thread has ended, and needs no seat.
                     let Some((key, tid)) = self.jobs.thread(*thread) else { continue };
                     confinement.seat(key, tid, cpus.clone());
-                    if concerned.last() != Some(&key) {
-                        concerned.push(key);
+                    if reseated.last() != Some(&key) {
+                        reseated.push(key);
                     }
                 }
                 SeatOrder::Bring { job, nodes, divided, .. } => {
@@ -161,6 +165,7 @@ impl Seats {
                 }
             }
         }
+        // Collect the errors of the moves that have ended.
         self.moving.retain(|_, moving| match moving.ended() {
             Some(problems) => {
                 failed.extend(problems);
@@ -168,8 +173,8 @@ impl Seats {
             }
             None => true,
         });
-        concerned.sort_unstable();
-        concerned.dedup();
-        concerned
+        reseated.sort_unstable();
+        reseated.dedup();
+        reseated
     }
 }

@@ -1,4 +1,4 @@
-//! The daemon's own CPU priority among other sessions.
+//! Raises the daemon's own CPU priority relative to other sessions.
 
 use std::path::Path;
 
@@ -6,19 +6,22 @@ use crate::LiveError;
 use crate::host::autogroup::{AutogroupFile, OWN};
 use crate::undo::journal::{Entry, Journal, record};
 
-/// Extends the daemon's nice value to its session's autogroup, until the daemon's end, so that it also counts against other
-/// sessions. Does nothing without the privilege, or without autogroups in the kernel.
+/// Sets the nice value of the daemon's session autogroup to at most `nice`, until the daemon ends.
 ///
-/// Also sets it while autogroups are switched off, because they may be switched on at any time; and if the session has other
-/// processes, as a shell's has, which then gain priority, too. A daemon that waits for a CPU harms every unit, and the user who
-/// starts one from a shell decides what else runs there. Of two daemons in one session, the first sets the value and reverts it
-/// at its own end.
+/// With autogroups, a process's own nice value counts only within its session; between sessions, the autogroup's counts. Does
+/// nothing without the privilege, or if the kernel has no autogroups.
+///
+/// The value is set even while autogroups are switched off, because they may be switched on at any time. Other processes of the
+/// session, for example a shell's, gain priority, too: a daemon that waits for a CPU harms every unit, and the user who starts
+/// the daemon from a shell decides what else runs in that session. If two daemons share a session, the first one sets the value,
+/// and reverts it when it ends.
 ///
 /// Errors: the journal cannot record the change.
 pub fn raise_session(nice: i32, journal: &mut Journal) -> Result<(), LiveError> {
     let Ok(mut file) = AutogroupFile::open(Path::new(OWN)) else { return Ok(()) };
-    let Some(found) = file.get().ok().flatten().filter(|found| found.nice > nice) else { return Ok(()) };
-    record(journal, &[Entry::Autogroup { number: found.number, nice: found.nice, given: nice }])?;
+    let read = file.get().ok().flatten();
+    let Some(original) = read.filter(|autogroup| autogroup.nice > nice) else { return Ok(()) };
+    record(journal, &[Entry::Autogroup { number: original.number, nice: original.nice, given: nice }])?;
     let _ = file.set(nice);
     Ok(())
 }

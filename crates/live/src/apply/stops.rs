@@ -1,17 +1,17 @@
-//! Stop signals: stops and continues the processes of a unit as a whole, and those of a gang.
+//! Gates by signals: stops and continues all processes of a unit, or of a gang, with SIGSTOP and SIGCONT.
 //!
-//! Properties: a process that its user or a debugger has stopped is left to them. A stop is in the journal before it is sent,
-//! so that the caretaker continues every stopped process when the daemon ends. A process is stopped while any of its gates is
-//! closed.
+//! Properties: a process is stopped while any of its gates is closed. Processes that their user or a debugger stopped are not
+//! touched. A stop is written to the journal before it is sent, so that the caretaker continues every stopped process if the
+//! daemon dies.
+//!
+//! Order: parents are stopped before their children, and continued after them, because a parent that waits for stopped children
+//! (WUNTRACED) must not run while it could see a stopped child. [`followers`] deals with the parents that are behind no gate, and
+//! so do see their children stopped. A process that sleeps is not stopped ([`sleepers`]), unless it is the ancestor of a stopped
+//! process.
 //!
 //! In seed 003, section 4, signals pass from thread to thread and may overtake each other, so a thread blocks only if it was
-//! sent more blocks than unblocks. Here the kernel stops all threads of a process at once, and a continue cancels a pending
-//! stop: signals cannot overtake each other.
-//!
-//! Parents are stopped before their children, and continued after them: a parent that waits for stopped children (WUNTRACED)
-//! must not run while it could see one. Parents that are not stopped themselves do see it: [`followers`].
-//!
-//! A sleeping process is not stopped ([`sleepers`]), unless it is the ancestor of one that is.
+//! sent more blocks than unblocks. Such counts are unnecessary here: the kernel stops all threads of a process at once, and a
+//! continue cancels a pending stop, so signals cannot overtake each other.
 
 mod followers;
 mod sleepers;
@@ -33,41 +33,42 @@ use crate::undo::journal::{Entry, Journal};
 use followers::{Followers, Verdict};
 use sleepers::{Rest, Sleepers};
 
-/// More rounds than any fork storm needs: a stopped process cannot fork, so each round leaves fewer that can.
+/// The maximum number of rounds of looking for processes to stop. Even a fork storm needs fewer: a stopped process cannot fork,
+/// so each round leaves fewer processes that can.
 pub(super) const ROUNDS_MAX: usize = 100;
 
-/// How often, and how long each time, to wait for processes that were sent a stop and still run: one inside fork(2) is about to
-/// have a child, which would be missed.
+/// The number of waits, and the length of each, for processes that were sent a stop and still run. A process inside fork(2) is
+/// about to have a child; without a wait, nothing would stop the child.
 const SETTLE_ROUNDS: usize = 10;
 const SETTLE_PAUSE: Duration = Duration::from_micros(100);
 
 /// The stopped processes.
 #[derive(Debug, Default)]
 pub(super) struct Stops {
-    /// Processes that we stopped, by number, and their CPU clocks when they were seen stopped.
+    /// Processes that we stopped, by number, each with its CPU clock when it was last seen stopped; `None`: not seen yet.
     ours: BTreeMap<u32, (ProcessKey, Option<u64>)>,
     followers: Followers,
     sleepers: Sleepers,
-    /// Remaining rounds of waiting for the most recently stopped processes.
+    /// Remaining waits for the most recently stopped processes ([`SETTLE_ROUNDS`]).
     settle_rounds: usize,
     /// Whether the set of stopped processes has changed since the followers were judged.
     changed: bool,
 }
 
-/// Processes behind a closed gate that are not stopped as they should be.
+/// Processes behind a closed gate that are not on record as stopped by us, or do not stay stopped.
 #[derive(Default)]
-struct Found {
-    /// Not stopped by us before.
+struct Unstopped {
+    /// Running, and not stopped by us before.
     new: Vec<ProcessKey>,
-    /// Stopped by us, and continued by another process.
+    /// Stopped by us, but running: another process continued it, or our signal has not taken effect yet.
     again: Vec<ProcessKey>,
-    /// Stopped by themselves.
-    followed: Vec<ProcessKey>,
-    /// Whether a process that we stopped is running at this moment.
-    runs_on: bool,
+    /// Followers that have stopped themselves.
+    stopped_themselves: Vec<ProcessKey>,
+    /// Whether a process that we stopped is on a CPU, or in a run queue, at this moment.
+    any_runnable: bool,
 }
 
-/// What stopping needs, besides the set of stopped processes.
+/// [`Stops`] with the parts of a backend that it uses for the duration of one operation.
 pub(super) struct Stopping<'a> {
     pub(super) stops: &'a mut Stops,
     pub(super) roster: &'a mut Roster,
@@ -80,187 +81,198 @@ pub(super) struct Stopping<'a> {
 }
 
 impl Stops {
-    /// Whether no process is stopped, by us or in response.
+    /// Whether no process is stopped by us, and none may stop itself in response.
     pub(super) fn is_empty(&self) -> bool {
         self.ours.is_empty() && self.followers.is_empty()
     }
 
-    /// Whether no gate holds a process, and no follower or sleeper needs watching.
+    /// Whether there is nothing to continue or to watch: no stopped process, no follower and no sleeper behind a closed gate.
     pub(super) fn is_idle(&self) -> bool {
         self.is_empty() && self.sleepers.asleep().next().is_none()
     }
 
-    /// The process has ended.
+    /// Forgets a process that has ended.
     pub(super) fn forget(&mut self, key: ProcessKey) {
         self.drop_stop(key);
         self.sleepers.forget(key);
     }
 
-    /// The process is not stopped by us any more.
+    /// Removes a process from those that we stopped.
     fn drop_stop(&mut self, key: ProcessKey) {
-        if self.has(key) {
+        if self.is_ours(key) {
             self.ours.remove(&key.pid);
             self.changed = true;
         }
     }
 
-    /// Another process may have continued any of them: examine each again, even if its clock has not moved.
+    /// Has the next scan examine every process that we stopped, even if its CPU clock has not moved, because another process may
+    /// have continued it.
     pub(super) fn doubt(&mut self) {
         for (_, clock) in self.ours.values_mut() {
             *clock = None;
         }
     }
 
-    fn has(&self, key: ProcessKey) -> bool {
-        self.ours.get(&key.pid).is_some_and(|(ours, _)| *ours == key)
+    /// Whether we stopped a process.
+    fn is_ours(&self, key: ProcessKey) -> bool {
+        self.ours.get(&key.pid).is_some_and(|(stopped, _)| *stopped == key)
     }
 
-    /// Whether a process was seen stopped with its clock at this value.
+    /// Whether a process was seen stopped with its CPU clock at this value, and so has not run since.
     fn is_still_stopped(&self, key: ProcessKey, clock: Option<u64>) -> bool {
         clock.is_some() && self.ours.get(&key.pid) == Some(&(key, clock))
     }
 
-    fn note_stopped(&mut self, key: ProcessKey, clock: Option<u64>) {
-        if self.has(key) {
+    /// Records the CPU clock of a process of ours that was seen stopped; `None` if it was not.
+    fn note_clock(&mut self, key: ProcessKey, clock: Option<u64>) {
+        if self.is_ours(key) {
             self.ours.insert(key.pid, (key, clock));
         }
     }
 }
 
 impl Stopping<'_> {
-    /// Stops the running processes behind closed gates. Returns whether there were new ones, or may be in a moment.
+    /// Stops the running processes behind closed gates. Returns whether the caller must scan for new processes and call again: a
+    /// process was stopped just now, which may have forked before, or a stopped process is still running.
     fn stop_closed(&mut self) -> Result<bool, LiveError> {
         let members = self.roster.members().filter(|member| (self.closed)(member));
         let mut members: Vec<(ProcessKey, UnitId)> =
             members.map(|member| (member.key, member.placement.unit)).collect();
         members.sort_unstable_by_key(|(key, _)| (key.start, key.pid));
-        let mut found = Found::default();
+        let mut unstopped = Unstopped::default();
         for (key, unit) in members {
-            // If another process continues it, its clock moves, which the roster sees.
+            // A clock that has not moved saves reading the process's state. It moves if another process continues this process.
             let clock = self.roster.cpu_ns(key.pid);
             if self.stops.is_still_stopped(key, clock) {
                 continue;
             }
-            let is_ours = self.stops.has(key);
-            let rest =
-                if is_ours { Rest::Stop } else { self.stops.sleepers.judge(key, unit, clock, self.now) };
+            let rest = match self.stops.is_ours(key) {
+                true => Rest::Stop,
+                false => self.stops.sleepers.judge(key, unit, clock, self.now),
+            };
             if rest != Rest::Sleeps {
-                self.examine(key, clock, rest, &mut found)?;
+                self.examine(key, clock, rest, &mut unstopped)?;
             }
         }
-        self.wake_ancestors(&mut found)?;
-        let Found { mut new, again, followed, runs_on } = found;
+        self.examine_sleeping_ancestors(&mut unstopped)?;
+        let Unstopped { mut new, again, stopped_themselves, any_runnable } = unstopped;
         new.sort_unstable_by_key(|key| (key.start, key.pid));
+        // The journal comes first: the stops, and the ancestors that may stop themselves in response.
         let followers = if new.is_empty() { Vec::new() } else { self.new_followers(&new)? };
-        let stopped = new.iter().chain(&followed).map(|key| Entry::Stopped { process: *key });
-        let follow = followers.iter().map(|(key, _)| Entry::MayFollow { process: *key });
-        let entries: Vec<Entry> = stopped.chain(follow).collect();
+        let stopped = new.iter().chain(&stopped_themselves).map(|key| Entry::Stopped { process: *key });
+        let may_follow = followers.iter().map(|(key, _)| Entry::MayFollow { process: *key });
+        let entries: Vec<Entry> = stopped.chain(may_follow).collect();
         record(self.journal, &entries)?;
-        for key in new.iter().chain(&followed) {
+        for key in new.iter().chain(&stopped_themselves) {
             self.stops.ours.insert(key.pid, (*key, None));
             self.stops.changed = true;
         }
         self.stops.followers.extend(followers);
-        let mut missed = Vec::new();
+        let mut not_stopped = Vec::new();
         for key in &new {
-            if self.signal(*key, Signal::STOP, "stop", runs) != Some(true) {
-                // It ended, or another process stopped it in the meantime: it is not ours to continue.
+            if self.signal(*key, Signal::STOP, "stop", is_running) != Some(true) {
+                // The process ended, another process stopped it in the meantime, or the signal was refused: there is no stop of
+                // ours to undo.
                 self.stops.drop_stop(*key);
-                missed.push(Entry::Continued { process: *key });
+                not_stopped.push(Entry::Continued { process: *key });
             }
         }
         for key in again {
-            // Not sent if it is stopped by now: the first signal had not taken effect yet, and the process stays ours.
-            self.signal(key, Signal::STOP, "stop", runs);
+            // No signal is sent if the process has stopped by now, because our first signal took effect late.
+            self.signal(key, Signal::STOP, "stop", is_running);
         }
-        record(self.journal, &missed)?;
+        record(self.journal, &not_stopped)?;
         if !new.is_empty() {
             self.stops.settle_rounds = SETTLE_ROUNDS;
             return Ok(true);
         }
-        let wait = runs_on && self.stops.settle_rounds > 0;
-        if wait {
+        let must_wait = any_runnable && self.stops.settle_rounds > 0;
+        if must_wait {
             self.stops.settle_rounds -= 1;
             thread::sleep(SETTLE_PAUSE);
         }
-        Ok(wait)
+        Ok(must_wait)
     }
 
-    /// Examines a process behind a closed gate, and adds it to `found` if it must be stopped.
+    /// Reads the state of a process behind a closed gate. Adds the process to `unstopped`, or, if `rest` allows it and the
+    /// process sleeps, to the sleepers. Does neither if the process is stopped already.
     fn examine(
         &mut self,
         key: ProcessKey,
         clock: Option<u64>,
         rest: Rest,
-        found: &mut Found,
+        unstopped: &mut Unstopped,
     ) -> Result<(), LiveError> {
         let stat = self.roster.procfs().stat(key.pid)?.filter(|stat| stat.key == key);
-        // It stopped itself in response to another gate: from now on it is stopped for its own as well.
-        let is_follower = self.stops.followers.contains_key(&key) && !self.stops.has(key);
+        // A follower stopped itself because of a descendant. Its own gate is closed now, so it must also stay stopped for that.
+        let is_follower = self.stops.followers.contains_key(&key) && !self.stops.is_ours(key);
         if is_follower && stat.as_ref().is_some_and(Stat::is_stopped_by_sigstop) {
-            found.followed.push(key);
+            unstopped.stopped_themselves.push(key);
             return Ok(());
         }
         let is_stopped = stat.as_ref().is_some_and(|stat| stat.state == ThreadState::Stopped);
-        self.stops.note_stopped(key, clock.filter(|_| is_stopped));
+        self.stops.note_clock(key, clock.filter(|_| is_stopped));
         // A process that its user or a debugger stopped is left to them.
-        let Some(stat) = stat.filter(runs) else { return Ok(()) };
+        let Some(stat) = stat.filter(is_running) else { return Ok(()) };
         match clock {
-            // One that waits for a disk is not idle: a unit that is stopped for its disk use must not transfer anything.
+            // `Asleep` excludes a process that waits for a disk: a unit stopped for its disk use must not transfer anything.
             Some(clock) if rest == Rest::IfAsleep && stat.state == ThreadState::Asleep => {
                 self.stops.sleepers.leave(key, clock);
             }
-            _ if self.stops.has(key) => {
-                found.runs_on |= stat.state == ThreadState::Runnable;
-                found.again.push(key);
+            _ if self.stops.is_ours(key) => {
+                unstopped.any_runnable |= stat.state == ThreadState::Runnable;
+                unstopped.again.push(key);
             }
-            _ => found.new.push(key),
+            _ => unstopped.new.push(key),
         }
         Ok(())
     }
 
-    /// Stops sleeping ancestors of stopped processes: a shell would report its job as stopped by the user.
-    fn wake_ancestors(&mut self, found: &mut Found) -> Result<(), LiveError> {
-        if found.new.is_empty() && !self.stops.changed {
+    /// Adds sleepers with a stopped descendant to `unstopped`. If such a sleeper is a shell and were left asleep, it would see
+    /// the descendant stop, and report the job as stopped by the user.
+    fn examine_sleeping_ancestors(&mut self, unstopped: &mut Unstopped) -> Result<(), LiveError> {
+        if unstopped.new.is_empty() && !self.stops.changed {
             return Ok(());
         }
-        let stopped = found.new.iter().chain(self.stops.ours.values().map(|(key, _)| key));
+        let stopped = unstopped.new.iter().chain(self.stops.ours.values().map(|(key, _)| key));
         let ancestors = self.ancestors(stopped.map(|key| key.pid));
-        let woken: Vec<ProcessKey> =
+        let sleeping_ancestors: Vec<ProcessKey> =
             self.stops.sleepers.asleep().filter(|key| ancestors.contains(key)).collect();
-        for key in woken {
-            self.stops.sleepers.wake(key);
-            self.examine(key, None, Rest::Stop, found)?;
+        for key in sleeping_ancestors {
+            self.stops.sleepers.remove(key);
+            self.examine(key, None, Rest::Stop, unstopped)?;
         }
         Ok(())
     }
 
-    /// Continues our stopped processes that no closed gate holds any more, and then their followers.
+    /// Continues the processes that we stopped and that are behind no closed gate any more, and then their followers.
     fn continue_released(&mut self) -> Result<(), LiveError> {
-        let released =
+        let is_released =
             |key: &ProcessKey| self.roster.member(key.pid).is_none_or(|member| !(self.closed)(member));
         let mut released: Vec<ProcessKey> =
-            self.stops.ours.values().map(|(key, _)| *key).filter(released).collect();
+            self.stops.ours.values().map(|(key, _)| *key).filter(is_released).collect();
+        // Children before their parents.
         released.sort_unstable_by_key(|key| std::cmp::Reverse((key.start, key.pid)));
-        let leaving: BTreeSet<ProcessKey> = released.iter().copied().collect();
-        // An error must not keep processes stopped: the next scan judges again.
-        let verdict = self.judge_followers(&leaving).unwrap_or_else(|error| {
+        let released_set: BTreeSet<ProcessKey> = released.iter().copied().collect();
+        // An error must not keep processes stopped. The next scan judges the followers again.
+        let verdict = self.judge_followers(&released_set).unwrap_or_else(|error| {
             self.problems.add(error);
             Verdict::default()
         });
-        let followers = self.followers_among(&leaving);
-        let follow: Vec<Entry> =
-            followers.iter().map(|(key, _)| Entry::MayFollow { process: *key }).collect();
-        if let Err(error) = record(self.journal, &follow) {
-            // This must not keep processes stopped. They are watched all the same; only a caretaker would not know of them.
+        let new_followers = self.followers_among(&released_set);
+        let may_follow: Vec<Entry> =
+            new_followers.iter().map(|(key, _)| Entry::MayFollow { process: *key }).collect();
+        if let Err(error) = record(self.journal, &may_follow) {
+            // This must not keep processes stopped, either. We watch the new followers all the same, but a caretaker would not
+            // continue them.
             self.problems.add(error);
         }
-        self.stops.followers.extend(followers);
+        self.stops.followers.extend(new_followers);
         self.release_sleepers();
         let mut entries = Vec::new();
         for key in released {
-            // A stop takes effect when the process next leaves the kernel: cancel it even if it does not show yet. A process
-            // that could not be continued stays ours, and the next scan retries.
+            // The signal is sent even if the process does not seem stopped: our stop may be pending until the process leaves the
+            // kernel, and a continue cancels it. A process whose signal is refused stays ours, and the next scan retries.
             if self.signal(key, Signal::CONT, "continue", |stat| stat.state != ThreadState::Ended).is_some() {
                 self.stops.drop_stop(key);
                 let clock = self.roster.cpu_ns(key.pid);
@@ -272,6 +284,7 @@ impl Stopping<'_> {
         record(self.journal, &entries)
     }
 
+    /// Records the opening of the gates of sleepers.
     fn release_sleepers(&mut self) {
         let is_released =
             |key: &ProcessKey| self.roster.member(key.pid).is_none_or(|member| !(self.closed)(member));
@@ -281,15 +294,16 @@ impl Stopping<'_> {
         }
     }
 
-    /// Whether the signal was sent; `None` if it was refused, which is reported once.
+    /// Sends a signal to a process if the process still exists and `condition` holds for its state. Returns whether the signal
+    /// was sent; `None` if the kernel refused it, which is reported once. `what` names the signal's purpose in that report.
     fn signal(
         &mut self,
         key: ProcessKey,
         signal: Signal,
         what: &str,
-        wanted: fn(&Stat) -> bool,
+        condition: fn(&Stat) -> bool,
     ) -> Option<bool> {
-        match signal::send(key.pid, signal, || is_now(self.roster.procfs(), key, wanted)) {
+        match signal::send(key.pid, signal, || is_now(self.roster.procfs(), key, condition)) {
             Ok(sent) => Some(sent),
             Err(source) => {
                 let name = self.roster.member(key.pid).map(|member| member.comm.clone()).unwrap_or_default();
@@ -307,19 +321,19 @@ impl Stopping<'_> {
     }
 }
 
-/// [`Stopping::stop_closed`], as a function over any lifetime.
+/// [`Stopping::stop_closed`] as a plain function, which can be passed where a closure over any lifetime is expected.
 pub(super) fn stop_closed(stopping: &mut Stopping<'_>) -> Result<bool, LiveError> {
     stopping.stop_closed()
 }
 
-/// [`Stopping::continue_released`], as a function over any lifetime.
+/// [`Stopping::continue_released`] as a plain function; reports an error instead of returning it.
 pub(super) fn continue_released(stopping: &mut Stopping<'_>) {
     if let Err(error) = stopping.continue_released() {
         stopping.problems.add(error);
     }
 }
 
-/// Neither stopped, nor traced, nor ended.
-fn runs(stat: &Stat) -> bool {
+/// Whether a process is neither stopped, nor traced, nor ended. It may be asleep.
+fn is_running(stat: &Stat) -> bool {
     matches!(stat.state, ThreadState::Runnable | ThreadState::Blocked | ThreadState::Asleep)
 }

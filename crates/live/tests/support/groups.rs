@@ -1,7 +1,8 @@
-//! A folder that behaves like a tree of control groups, by a hook before every call to the kernel, with injected faults.
+//! A folder that behaves like a tree of control groups, into which tests inject faults. A hook before every call to the kernel
+//! imitates the kernel.
 //!
 //! The backends and processes are real. The folder contains the kernel's files; a moved process is listed in its new group and
-//! in no other; only an empty group can be removed; a written value reads back.
+//! in no other group; only an empty group can be removed; a written value reads back.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
 use std::cell::RefCell;
@@ -47,7 +48,7 @@ impl Tree {
         Tree { root: root.to_owned(), fault, _hook: hook }
     }
 
-    /// A place in it with usable controllers.
+    /// The root of the tree as a base with usable controllers.
     pub fn place(&self) -> CgroupBase {
         let controllers: BTreeSet<String> = ["cpu", "cpuset"].map(str::to_owned).into();
         CgroupBase { mount: self.root.clone(), base: self.root.clone(), controllers, delegated: false }
@@ -58,7 +59,7 @@ impl Tree {
         *self.fault.borrow_mut() = Some(Box::new(fault));
     }
 
-    /// Injects no fault any more.
+    /// Removes the fault.
     pub fn heal(&self) {
         *self.fault.borrow_mut() = None;
     }
@@ -73,13 +74,13 @@ impl Tree {
     }
 }
 
-/// A fault: calls of a kind about a path with this ending get this answer.
+/// A fault: all calls of a kind about a path with this ending get this answer.
 pub fn always(kind: Kind, end: &str, answer: Answer) -> impl FnMut(&Access<'_>) -> Option<Answer> + 'static {
     let end = end.to_owned();
     move |access| access.is(kind, &end).then(|| answer.clone())
 }
 
-/// The same, for the first such call only.
+/// [`always`], but only for the first such call.
 pub fn once(kind: Kind, end: &str, answer: Answer) -> impl FnMut(&Access<'_>) -> Option<Answer> + 'static {
     let (mut fault, mut done) = (always(kind, end, answer), false);
     move |access| {
@@ -89,6 +90,7 @@ pub fn once(kind: Kind, end: &str, answer: Answer) -> impl FnMut(&Access<'_>) ->
     }
 }
 
+/// The kernel's answer to a call about the tree at `root`.
 fn kernel(root: &Path, access: &Access<'_>) -> Answer {
     if let Some(pid) = pid_of_proc_file(access.path, "cgroup").filter(|_| access.kind == Kind::Read) {
         let group = groups(root).into_iter().find(|group| procs(group).contains(&pid));
@@ -114,17 +116,17 @@ fn kernel(root: &Path, access: &Access<'_>) -> Answer {
         }
         (Kind::Write, "cgroup.procs") => enter(root, group, access.bytes),
         (Kind::Write, "cgroup.subtree_control") => {
-            let now = fs::read_to_string(access.path).unwrap();
-            let mut on: BTreeSet<&str> = now.split_whitespace().collect();
+            let content = fs::read_to_string(access.path).unwrap();
+            let mut enabled: BTreeSet<&str> = content.split_whitespace().collect();
             let orders = std::str::from_utf8(access.bytes).unwrap();
             for order in orders.split_whitespace() {
                 match order.split_at(1) {
-                    ("+", name) => on.insert(name),
-                    (_, name) => on.remove(name),
+                    ("+", name) => enabled.insert(name),
+                    (_, name) => enabled.remove(name),
                 };
             }
-            let on: Vec<&str> = on.into_iter().collect();
-            let text = format!("{}\n", on.join(" "));
+            let enabled: Vec<&str> = enabled.into_iter().collect();
+            let text = format!("{}\n", enabled.join(" "));
             fs::write(access.path, "").unwrap();
             Answer::Falsify(text.into_bytes())
         }
@@ -152,7 +154,7 @@ fn kernel(root: &Path, access: &Access<'_>) -> Answer {
     }
 }
 
-/// Moves a process.
+/// Moves a process into a group: removes it from all other groups' lists, and adds it to this group's.
 fn enter(root: &Path, group: &Path, pid: &[u8]) -> Answer {
     let pid: u32 = std::str::from_utf8(pid).unwrap().trim().parse().unwrap();
     let alive = fs::read_to_string(format!("/proc/{pid}/stat"));
@@ -160,15 +162,15 @@ fn enter(root: &Path, group: &Path, pid: &[u8]) -> Answer {
         return Answer::Refuse(libc::ESRCH);
     }
     for other in groups(root) {
-        let left: Vec<String> = procs(&other)
+        let remaining: Vec<String> = procs(&other)
             .into_iter()
             .filter(|other| *other != pid)
             .map(|other| format!("{other}\n"))
             .collect();
-        fs::write(other.join("cgroup.procs"), left.concat()).unwrap();
+        fs::write(other.join("cgroup.procs"), remaining.concat()).unwrap();
     }
-    let there = fs::read_to_string(group.join("cgroup.procs")).unwrap();
-    Answer::Falsify(format!("{there}{pid}\n").into_bytes())
+    let present = fs::read_to_string(group.join("cgroup.procs")).unwrap();
+    Answer::Falsify(format!("{present}{pid}\n").into_bytes())
 }
 
 /// A group and all groups below it.
@@ -187,7 +189,7 @@ fn procs(group: &Path) -> Vec<u32> {
     text.lines().map(|line| line.parse().unwrap()).filter(alive).collect()
 }
 
-/// The process whose file in /proc this is.
+/// The process to which this path in /proc belongs, if the path names this file of the process.
 pub fn pid_of_proc_file(path: &Path, file: &str) -> Option<u32> {
     let rest = path.strip_prefix("/proc").ok()?;
     (rest.file_name()?.to_str()? == file && rest.components().count() == 2)

@@ -39,7 +39,7 @@ impl Loop {
         Loop { backend, steward: Steward::new(contract, machine), journal: path, _directory: directory }
     }
 
-    /// A turn. Returns the time until the next, for which the caller must wait.
+    /// One turn of the loop. Returns also the time to wait before the next turn.
     pub(crate) fn step(&mut self) -> (Snapshot, Plan, Duration) {
         let turn = self.steward.turn(&mut self.backend, 0).unwrap();
         let wrong: Vec<String> = turn.wrong.iter().map(ToString::to_string).collect();

@@ -19,7 +19,7 @@ use commonhold_live::observe::process::ProcessKey;
 use commonhold_live::observe::roster::{MARKER, marker};
 use commonhold_machine::CpuSet;
 
-/// A process with its own session, all of which ends with the test.
+/// A process with its own session. All processes of the session end with the test.
 pub struct Job(Child);
 
 /// Starts a program as a job.
@@ -92,7 +92,7 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// The first of this machine's CPUs, and all of them; `None`, with the reason printed, if there is only one.
+/// The first CPU that this process may use, and all such CPUs; `None`, with the reason printed, if there is only one.
 #[track_caller]
 pub fn one_cpu() -> Option<(CpuSet, CpuSet)> {
     let all = affinity::get(0).unwrap();
@@ -125,12 +125,12 @@ pub fn key(pid: u32) -> ProcessKey {
 /// A process and all its descendants.
 pub fn descendants(pid: u32) -> Vec<u32> {
     let all = all();
-    let mut found = vec![pid];
-    for at in 0.. {
-        let Some(parent) = found.get(at).copied() else { break };
-        found.extend(all.iter().filter(|(_, facts)| facts.0 == parent).map(|(pid, _)| *pid));
+    let mut descendants = vec![pid];
+    for n in 0.. {
+        let Some(parent) = descendants.get(n).copied() else { break };
+        descendants.extend(all.iter().filter(|(_, facts)| facts.0 == parent).map(|(pid, _)| *pid));
     }
-    found
+    descendants
 }
 
 /// Processes of a session that have not ended.

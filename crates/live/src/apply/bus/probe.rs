@@ -1,16 +1,16 @@
 //! Measures the capacity of the memory bus.
 //!
-//! Algorithm: a thread pinned to each CPU has three arrays in its node. In each pass, all threads start together and compute `a
-//! = b + s * c` for all elements. The time is from the first start to the last end. The best of all passes counts, for one CPU
-//! and for all of them.
+//! Algorithm: a thread pinned to each CPU has three arrays in its node. In each pass, all threads start together and compute
+//! `a = b + s * c` for all elements. A pass lasts from the first start to the last end. The result is the rate of the best pass.
+//! It is measured first for one CPU, then for all CPUs together.
 //!
-//! Properties: only memory of this process is touched. Each element counts as 24 bytes: the lines that caches fetch, two read
-//! and one written. So the number is comparable to cache misses times the line size. Most processors also write the third line
-//! back; neither number includes that.
+//! Properties: only memory of this process is touched. Each element counts as 24 bytes: the bytes that caches fetch, for two
+//! arrays to read and one to write. So the result is comparable to cache misses times the line size. Most processors also write
+//! the third array's lines back; neither number includes these transfers.
 //!
-//! Limits: transfers of other programs are missing from the result, unless they pause for a pass. So is what a busy host takes
-//! from a virtual machine. On a machine with several nodes, it is the sum of all nodes' capacities; programs that use remote
-//! memory get less.
+//! Limits: transfers of other programs are missing from the result, unless these programs pause for a pass. Transfers that a
+//! busy host takes from a virtual machine are missing, too. On a machine with several nodes, the result is the sum of all
+//! nodes' capacities; programs that use remote memory get less.
 //!
 //! Source: J. `McCalpin`, Memory Bandwidth and Machine Balance in Current High Performance Computers, 1995 (STREAM's triad,
 //! with arrays of four times the last-level cache).
@@ -33,20 +33,21 @@ use crate::observe::bus::last_cache;
 use crate::observe::files::Tree;
 use crate::observe::topology::{self, meminfo};
 
-/// Progress reports for each number.
+/// The number of progress reports in each of the [`KINDS`] of measurement.
 pub const STEPS: u32 = 5;
-/// The measured numbers: for one CPU, and for all.
+/// The number of measurements: one with one CPU, one with all CPUs.
 pub const KINDS: u32 = 2;
 
 const ARRAYS: u64 = 3;
+/// The size of an element, in bytes.
 const ELEMENT: u64 = 8;
-/// The size of an array, as a multiple of the caches before it.
+/// The size of an array, as a multiple of the caches that could hold it.
 const TIMES_CACHE: u64 = 4;
-/// The smallest total size of all arrays, as a multiple of the caches: less would be served partly from the caches.
+/// The smallest total size of all arrays, as a multiple of all caches. Smaller arrays would be served partly from the caches.
 const TIMES_CACHE_MIN: u64 = 2;
-/// The size of a cache that the kernel does not describe.
+/// The assumed size of a cache that the kernel does not describe.
 const CACHE_BYTES: u64 = 32 << 20;
-/// The fraction of the free memory that arrays may take (as its inverse).
+/// Arrays may take one `FREE_PART`th of the free memory.
 const FREE_PART: u64 = 4;
 
 /// A machine, ready to be measured.
@@ -58,13 +59,13 @@ pub struct Target {
     sizes: Sizes,
 }
 
-/// The sizes of arrays, in elements.
+/// The number of elements of an array.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Sizes {
-    /// For the measurement with one CPU.
-    one: usize,
-    /// For each CPU, in the measurement with all.
-    each: usize,
+    /// In the measurement with one CPU.
+    one_cpu: usize,
+    /// Per CPU, in the measurement with all CPUs.
+    per_cpu: usize,
 }
 
 /// The result of a measurement.
@@ -89,7 +90,7 @@ impl Target {
         Ok(Target { identity: Identity::read(&tree, &machine), machine, sizes })
     }
 
-    /// Measures for `each` with one CPU, then with all; calls `done` [`STEPS`] times for each of [`KINDS`].
+    /// Measures for the time `each` with one CPU, then with all CPUs. Calls `done` [`STEPS`] times in each measurement.
     pub fn measure(&self, each: Duration, done: &dyn Fn()) -> Result<Measured, LiveError> {
         let cpus: Vec<u32> = self.machine.cpus.iter().map(|cpu| cpu.id).collect();
         let failed = |source: io::Error| LiveError::Process {
@@ -99,12 +100,12 @@ impl Target {
             source,
             remedy: "; its threads need memory, and each CPU of the machine".to_owned(),
         };
-        let one = best(&cpus[..1], self.sizes.one, each, done).map_err(failed)?;
+        let one = best_rate(&cpus[..1], self.sizes.one_cpu, each, done).map_err(failed)?;
         let before = Busy::now(cpus.len());
-        let all = best(&cpus, self.sizes.each, each, done).map_err(failed)?;
+        let all = best_rate(&cpus, self.sizes.per_cpu, each, done).map_err(failed)?;
         let others_percent = Busy::now(cpus.len()).others_percent_since(&before);
         let count = u32::try_from(cpus.len()).unwrap_or(u32::MAX);
-        let arrays_bytes = ARRAYS * ELEMENT * (self.sizes.each as u64) * u64::from(count);
+        let arrays_bytes = ARRAYS * ELEMENT * (self.sizes.per_cpu as u64) * u64::from(count);
         // All CPUs together transfer at least as much as one.
         let all = all.max(one);
         let capacity = Capacity { one_bytes_per_s: one, all_bytes_per_s: all, cpus: count, others_percent };
@@ -120,7 +121,7 @@ impl Target {
 }
 
 impl Sizes {
-    /// Sizes beyond the caches, within the free memory.
+    /// Sizes that exceed the caches, so that they measure memory, within `free` bytes of free memory.
     fn for_machine(tree: &Tree, machine: &Machine, free: u64) -> Result<Sizes, LiveError> {
         let mut caches: BTreeMap<u32, u64> = BTreeMap::new();
         for cpu in &machine.cpus {
@@ -130,9 +131,9 @@ impl Sizes {
         }
         let (all, largest) = (caches.values().sum::<u64>(), caches.values().copied().max().unwrap_or(0));
         let cpus = (machine.cpus.len() as u64).max(1);
-        let most = free / FREE_PART / ARRAYS;
+        let array_bytes_max = free / FREE_PART / ARRAYS;
         let elements = |bytes: u64| usize::try_from(bytes / ELEMENT).unwrap_or(usize::MAX).max(1);
-        if most * ARRAYS < all * TIMES_CACHE_MIN {
+        if array_bytes_max * ARRAYS < all * TIMES_CACHE_MIN {
             return Err(LiveError::Unavailable {
                 what: format!(
                     "{} MiB are free: too little for arrays larger than the caches of {} MiB",
@@ -146,17 +147,18 @@ impl Sizes {
             });
         }
         Ok(Sizes {
-            one: elements((largest * TIMES_CACHE).min(most)),
-            each: elements((all * TIMES_CACHE).min(most) / cpus),
+            one_cpu: elements((largest * TIMES_CACHE).min(array_bytes_max)),
+            per_cpu: elements((all * TIMES_CACHE).min(array_bytes_max) / cpus),
         })
     }
 }
 
-/// The best rate of these CPUs together, in bytes/s, of all passes within `length`.
-fn best(cpus: &[u32], elements: usize, length: Duration, done: &dyn Fn()) -> io::Result<u64> {
-    // The calling thread waits for the arrays, too.
-    let (ready, together) = (Barrier::new(cpus.len() + 1), Barrier::new(cpus.len()));
+/// The rate at which these CPUs together transfer in the best pass, in bytes/s. Begins passes for the time `length`.
+fn best_rate(cpus: &[u32], elements: usize, length: Duration, done: &dyn Fn()) -> io::Result<u64> {
+    // `ready` includes the calling thread, which starts its clock when all arrays exist.
+    let (ready, pass_barrier) = (Barrier::new(cpus.len() + 1), Barrier::new(cpus.len()));
     let (failed, continues, stop) = (AtomicBool::new(false), AtomicBool::new(true), AtomicBool::new(false));
+    // The leader alone decides whether another pass follows, so that all threads make the same number of passes.
     let run = |leads: bool, cpu: u32| -> io::Result<Vec<(Instant, Instant)>> {
         let arrays = affinity::set(0, &CpuSet::from_iter([cpu])).and_then(|()| Arrays::new(elements));
         if arrays.is_err() {
@@ -169,15 +171,15 @@ fn best(cpus: &[u32], elements: usize, length: Duration, done: &dyn Fn()) -> io:
             if leads {
                 continues.store(!stop.load(Ordering::SeqCst) || passes.is_empty(), Ordering::SeqCst);
             }
-            together.wait();
+            pass_barrier.wait();
             if !continues.load(Ordering::SeqCst) {
                 break;
             }
             let begun = Instant::now();
             arrays.triad();
             passes.push((begun, Instant::now()));
-            // The next decision must wait until all threads have read the last one.
-            together.wait();
+            // The leader must not change its decision before all threads have read it.
+            pass_barrier.wait();
         }
         Ok(passes)
     };
@@ -199,18 +201,19 @@ fn best(cpus: &[u32], elements: usize, length: Duration, done: &dyn Fn()) -> io:
         spawned.into_iter().map(join).collect::<io::Result<Vec<_>>>()
     })?;
     let bytes = ARRAYS * ELEMENT * (elements as u64) * (cpus.len() as u64);
-    Ok(bytes_per_s(bytes, shortest(&passes)))
+    Ok(bytes_per_s(bytes, shortest_pass(&passes)))
 }
 
-/// The duration of the shortest pass, by thread and pass: from the first start to the last end.
-fn shortest(passes: &[Vec<(Instant, Instant)>]) -> Duration {
+/// The duration of the shortest pass, which lasts from its first start to its last end. `passes` has the start and end of each
+/// pass for each thread.
+fn shortest_pass(passes: &[Vec<(Instant, Instant)>]) -> Duration {
     let count = passes.iter().map(Vec::len).min().unwrap_or(0);
-    let length = |n: usize| {
+    let duration = |n: usize| {
         let begun = passes.iter().map(|passes| passes[n].0).min();
         let ended = passes.iter().map(|passes| passes[n].1).max();
         begun.zip(ended).map_or(Duration::MAX, |(begun, ended)| ended.duration_since(begun))
     };
-    (0..count).map(length).min().unwrap_or(Duration::MAX)
+    (0..count).map(duration).min().unwrap_or(Duration::MAX)
 }
 
 fn bytes_per_s(bytes: u64, took: Duration) -> u64 {
@@ -226,7 +229,7 @@ struct Arrays {
 }
 
 impl Arrays {
-    /// First touched by the calling thread, so that they are in its node.
+    /// Arrays in the node of the calling thread, which is the first to touch their pages.
     fn new(elements: usize) -> io::Result<Arrays> {
         let filled = |value: f64| -> io::Result<Vec<f64>> {
             let mut array = Vec::new();
@@ -240,9 +243,9 @@ impl Arrays {
     #[inline(never)]
     #[allow(clippy::suboptimal_flops, reason = "a fused operation is a call where the processor has none")]
     fn triad(&mut self) {
-        let by = std::hint::black_box(3.0);
+        let scale = std::hint::black_box(3.0);
         for ((a, b), c) in self.a.iter_mut().zip(&self.b).zip(&self.c) {
-            *a = *b + by * *c;
+            *a = *b + scale * *c;
         }
         std::hint::black_box(&mut self.a);
     }
@@ -263,12 +266,12 @@ impl Busy {
         Busy { at: Instant::now(), cpus, all_ns: busy_ns(&text), own_ns }
     }
 
-    /// The percentage of these CPUs' time that others used since `before`.
+    /// The percentage of these CPUs' time that other processes used since `before`.
     fn others_percent_since(&self, before: &Busy) -> u64 {
         let ns = |now: u64, before: u64| u128::from(now.saturating_sub(before));
-        let others = ns(self.all_ns, before.all_ns).saturating_sub(ns(self.own_ns, before.own_ns));
-        let whole = self.at.duration_since(before.at).as_nanos().max(1) * (self.cpus as u128);
-        u64::try_from(others * 100 / whole).unwrap_or(100).min(100)
+        let others_ns = ns(self.all_ns, before.all_ns).saturating_sub(ns(self.own_ns, before.own_ns));
+        let capacity_ns = self.at.duration_since(before.at).as_nanos().max(1) * (self.cpus as u128);
+        u64::try_from(others_ns * 100 / capacity_ns).unwrap_or(100).min(100)
     }
 }
 
@@ -279,7 +282,7 @@ fn busy_ns(stat: &str) -> u64 {
     let line = stat.lines().find_map(|line| line.strip_prefix("cpu ")).unwrap_or_default();
     let ticks = line.split_whitespace().map(|word| word.parse::<u64>().unwrap_or(0));
     // user, nice, system, idle, iowait, irq, softirq, steal; guests are in user and nice.
-    let busy = ticks.take(8).enumerate().filter(|(place, _)| !matches!(place, 3 | 4)).map(|(_, ticks)| ticks);
+    let busy = ticks.take(8).enumerate().filter(|(field, _)| !matches!(field, 3 | 4)).map(|(_, ticks)| ticks);
     busy.sum::<u64>().saturating_mul(TICK_NS)
 }
 
@@ -309,9 +312,9 @@ mod tests {
         };
         // For one: four times 16 MiB. For each of four threads: four times two caches of 16 MiB, divided by four.
         let mib = |mib: usize| mib << 17;
-        assert_eq!(sizes(8192), Ok(Sizes { one: mib(64), each: mib(32) }));
+        assert_eq!(sizes(8192), Ok(Sizes { one_cpu: mib(64), per_cpu: mib(32) }));
         // A quarter of 600 MiB is 150 MiB: 50 MiB for each array.
-        assert_eq!(sizes(600), Ok(Sizes { one: mib(50), each: mib(50) / 4 }));
+        assert_eq!(sizes(600), Ok(Sizes { one_cpu: mib(50), per_cpu: mib(50) / 4 }));
         let refused = sizes(255).unwrap_err();
         assert!(
             refused.contains("255 MiB are free") && refused.contains("the caches of 32 MiB"),
@@ -326,18 +329,18 @@ mod tests {
         let ms =
             |begun: u64, ended: u64| (at + Duration::from_millis(begun), at + Duration::from_millis(ended));
         let passes = [vec![ms(0, 5), ms(10, 14)], vec![ms(1, 9), ms(12, 17), ms(20, 21)]];
-        assert_eq!(shortest(&passes), Duration::from_millis(7));
+        assert_eq!(shortest_pass(&passes), Duration::from_millis(7));
         assert_eq!(bytes_per_s(7_000, Duration::from_millis(7)), 1_000_000);
-        assert_eq!(bytes_per_s(7_000, shortest(&[])), 0);
+        assert_eq!(bytes_per_s(7_000, shortest_pass(&[])), 0);
     }
 
     #[test]
     fn all_threads_do_the_same_passes_and_end() {
         let cpus: Vec<u32> = affinity::get(0).unwrap().iter().collect();
         let steps = std::cell::Cell::new(0);
-        let rate = best(&cpus, 1_000, Duration::from_millis(5), &|| steps.set(steps.get() + 1)).unwrap();
+        let rate = best_rate(&cpus, 1_000, Duration::from_millis(5), &|| steps.set(steps.get() + 1)).unwrap();
         assert!(rate > 0 && steps.get() == STEPS, "{rate} {}", steps.get());
-        let refused = best(&[cpus[0], 65_000], 1_000, Duration::from_secs(100), &|| ()).unwrap_err();
+        let refused = best_rate(&[cpus[0], 65_000], 1_000, Duration::from_secs(100), &|| ()).unwrap_err();
         assert_eq!(refused.raw_os_error(), Some(libc::EINVAL), "there is no such CPU");
         let mut arrays = Arrays::new(3).unwrap();
         arrays.triad();

@@ -1,14 +1,17 @@
 //! Units as groups of the kernel's `resctrl`, which counts and throttles their memory traffic.
 //!
-//! Algorithm: each outermost unit has a monitoring group. If gangs are chosen by their cache occupancy, so has each of its jobs
-//! ([`jobs`]). The threads of the unit's processes, including its sub-units', are moved there when they appear; their children
-//! are born there. When a unit is throttled for the first time, it gets a control group instead.
+//! Terms: a *monitoring group* only counts; a *control group* of `resctrl` (no cgroup) counts and throttles.
+//!
+//! Algorithm: each outermost unit has a monitoring group. The threads of the processes of the unit and its sub-units are moved
+//! there when the processes appear; their children are born there. When a unit is throttled for the first time, a control group
+//! replaces its monitoring group. If gangs are chosen by their cache occupancy, each job has a monitoring group as well
+//! ([`jobs`]).
 //!
 //! Properties: a process in another program's group stays there. Every group is in the journal before it is made. The kernel
 //! moves the tasks of a removed group to the default group, so nothing else must be undone. Counts never decrease.
 //!
-//! Limits: a processor has a limited number of groups (`num_rmids`); units without one are not measured. An outermost unit is
-//! measured as a whole. A thread that is started by one that is being moved may stay behind until the next second.
+//! Limits: a processor has a limited number of groups (`num_rmids`); units without a group are not measured. Sub-units are not
+//! measured separately. A thread that is born while its process is being moved may stay behind until the next second.
 
 mod jobs;
 
@@ -38,57 +41,64 @@ use jobs::JobGroups;
 const OURS: &str = "commonhold-";
 /// How often groups are checked for missing processes, in nanoseconds.
 const STRAY_NS: Time = 1_000_000_000;
-/// The shortest interval between reads of the counts, each of which interrupts a CPU.
+/// The shortest interval between reads of the counts, in nanoseconds. Each read interrupts a CPU.
 const READ_NS: Time = 10_000_000;
-/// How often a process's threads are listed while it is moved, because it may start new ones.
+/// How many times a process's threads are listed while they are moved, because the process may start new threads.
 const ROUNDS: usize = 3;
 
 /// The groups of a contract's units.
 #[derive(Debug, Default)]
 pub(crate) struct Bus {
-    place: Option<Filesystem>,
+    /// `None`: the contract needs no groups, or the machine does not support them.
+    filesystem: Option<Filesystem>,
     groups: BTreeMap<UnitId, Group>,
-    /// Each process's unit by its group, to this program's knowledge.
+    /// The processes that were moved to a unit's group, and to our knowledge are still there.
     placed: BTreeMap<ProcessKey, UnitId>,
-    /// Processes that cannot be moved to a group: reported once.
+    /// Processes that could not be moved to a group. This was reported, and is not tried again.
     refused: BTreeSet<ProcessKey>,
     /// The groups of jobs.
     jobs: JobGroups,
-    /// Whether all groups are in use, and whether that was reported for jobs.
+    /// Whether all groups of the processor are in use.
     is_full: bool,
+    /// Whether it was reported that no group is left for jobs.
     has_reported_full: bool,
-    placed_at: Time,
+    /// When groups were last checked for missing processes; 0: check now.
+    checked_at: Time,
+    /// When the counts were last read; 0: never.
     read_at: Time,
 }
 
-/// The mounted file system, and what it supports.
+/// The mounted `resctrl` file system, and what it supports.
 #[derive(Debug, Clone)]
 struct Filesystem {
     mount: Mount,
+    /// The name of the file that counts a group's memory traffic; `None`: not supported.
     event: Option<&'static str>,
+    /// How groups can be throttled; `None`: not supported.
     throttle: Option<Throttle>,
     /// Whether groups report their cache occupancy.
     occupancy: bool,
 }
 
+/// The group of a unit.
 #[derive(Debug)]
 struct Group {
-    /// The folder with its tasks and counts.
+    /// The group's folder, with its tasks and counts.
     dir: PathBuf,
-    /// Whether that is a control group.
-    controls: bool,
+    /// Whether it is a control group, which can be throttled, and not just a monitoring group.
+    is_control_group: bool,
     meter: Meter,
     last: Option<BusUse>,
 }
 
-/// Whether a contract needs units' memory traffic.
+/// Whether a contract needs units' memory traffic: to choose gangs, or to account or throttle it.
 fn is_wanted(contract: &Contract) -> bool {
     has_gangs(contract) || contract.asked_for().bus
 }
 
 impl Bus {
-    /// Finds the file system for a contract that needs it, and mounts it if it is not mounted. `root` is `/`, or a folder that
-    /// looks like it. If the machine lacks support, that is no problem here: `doctor` reports it.
+    /// If the contract needs groups, finds the `resctrl` file system, and mounts it if necessary and possible. `root` is `/`, or
+    /// a folder that looks like it, in tests. A machine without support is no problem here, because `doctor` reports it.
     pub(crate) fn open(
         &mut self,
         root: &Path,
@@ -96,18 +106,19 @@ impl Bus {
         journal: &mut Journal,
         problems: &mut Vec<LiveError>,
     ) {
-        if self.place.is_some() || !is_wanted(contract) {
+        if self.filesystem.is_some() || !is_wanted(contract) {
             return;
         }
         let tree = Tree::new(root);
         let mut mount = mounted(&tree);
         if mount.is_none() && rustix::process::geteuid().is_root() && tree.exists(FOLDER) {
             let point = tree.path(FOLDER);
-            let done = journal::record(journal, &[Entry::Mounted { point: point.clone() }]).and_then(|()| {
-                mounts::mount(SOURCE, "resctrl", &point)
-                    .map_err(|source| failed(&point, "mount resctrl", source))
-            });
-            problems.extend(done.err());
+            let result =
+                journal::record(journal, &[Entry::Mounted { point: point.clone() }]).and_then(|()| {
+                    mounts::mount(SOURCE, "resctrl", &point)
+                        .map_err(|source| failed(&point, "mount resctrl", source))
+                });
+            problems.extend(result.err());
             mount = mounted(&tree);
         }
         let Some(mount) = mount.filter(|mount| host::may_write(&mount.point.join("tasks"))) else { return };
@@ -115,46 +126,46 @@ impl Bus {
         let event = event(&mount.point);
         let occupancy = counts_occupancy(&mount.point);
         if event.is_some() || throttle.is_some() || occupancy {
-            self.place = Some(Filesystem { mount, event, throttle, occupancy });
+            self.filesystem = Some(Filesystem { mount, event, throttle, occupancy });
         }
     }
 
-    /// How units can be throttled.
+    /// How units can be throttled; `None` if they cannot.
     pub(crate) fn throttles(&self) -> Option<Throttle> {
-        self.place.as_ref()?.throttle
+        self.filesystem.as_ref()?.throttle
     }
 
-    /// Moves units' processes to their groups, and reads counts that are due. `came`: whether processes were born or changed
-    /// their unit since the last call.
+    /// Moves units' processes to their groups, and reads the counts, each no more often than necessary. `members_changed`:
+    /// whether processes were born or changed their unit since the last call. Returns the errors.
     pub(crate) fn follow(
         &mut self,
         now: Time,
-        came: bool,
+        members_changed: bool,
         contract: &Contract,
         roster: &mut Roster,
         journal: &mut Journal,
     ) -> Vec<LiveError> {
         let mut problems = Vec::new();
-        if self.place.is_none() {
+        if self.filesystem.is_none() {
             return problems;
         }
-        let checks = now >= self.placed_at.saturating_add(STRAY_NS) || self.placed_at == 0;
-        if checks || came {
-            self.make(contract, journal, &mut problems);
+        let checks = now >= self.checked_at.saturating_add(STRAY_NS) || self.checked_at == 0;
+        if checks || members_changed {
+            self.make_missing_groups(contract, journal, &mut problems);
             self.place_all(contract, roster, checks, &mut problems);
         }
         if checks {
-            self.placed_at = now.max(1);
+            self.checked_at = now.max(1);
         }
-        let every = (report_interval_ns(contract) / 2).max(READ_NS);
-        if now >= self.read_at.saturating_add(every) || self.read_at == 0 {
+        let interval_ns = (report_interval_ns(contract) / 2).max(READ_NS);
+        if now >= self.read_at.saturating_add(interval_ns) || self.read_at == 0 {
             self.read_at = now.max(1);
             self.read(now);
         }
         problems
     }
 
-    /// Puts units' counts into their facts.
+    /// Puts each unit's last count into the unit's facts.
     pub(crate) fn tell(&self, facts: &mut [UnitFacts]) {
         for (unit, group) in &self.groups {
             if let Some(facts) = facts.get_mut(unit.index()) {
@@ -163,19 +174,19 @@ impl Bus {
         }
     }
 
-    /// Follows another contract: removes the groups of units that are gone.
+    /// Follows another contract: removes the groups of units that need none any more.
     pub(crate) fn follow_contract(&mut self, contract: &Contract) {
         let keeps = |unit: &UnitId| is_wanted(contract) && outermost(contract, *unit) == Some(*unit);
-        let gone: Vec<UnitId> = self.groups.keys().filter(|unit| !keeps(unit)).copied().collect();
-        for group in gone.iter().filter_map(|unit| self.groups.remove(unit)) {
-            // If this fails, the caretaker removes it at the end.
+        let unneeded: Vec<UnitId> = self.groups.keys().filter(|unit| !keeps(unit)).copied().collect();
+        for group in unneeded.iter().filter_map(|unit| self.groups.remove(unit)) {
+            // If this fails, the caretaker removes the folder at the end.
             let _ = host::remove_dir(&group.dir);
         }
-        self.placed.retain(|_, unit| !gone.contains(unit));
-        (self.is_full, self.placed_at) = (false, 0);
+        self.placed.retain(|_, unit| !unneeded.contains(unit));
+        (self.is_full, self.checked_at) = (false, 0);
     }
 
-    /// Throttles a unit to this percentage; 100: not at all.
+    /// Throttles a unit to this percentage of the bus; 100 ends the throttling.
     pub(crate) fn order(
         &mut self,
         unit: UnitId,
@@ -183,35 +194,36 @@ impl Bus {
         roster: &mut Roster,
         journal: &mut Journal,
     ) -> Result<(), LiveError> {
-        let Some((place, means)) =
-            self.place.clone().and_then(|place| Some((place.clone(), place.throttle?)))
+        let Some((filesystem, means)) =
+            self.filesystem.clone().and_then(|filesystem| Some((filesystem.clone(), filesystem.throttle?)))
         else {
             return Err(cannot(unit, "the processor cannot throttle a group"));
         };
-        let point = &place.mount.point;
-        let controls = self.groups.get(&unit).is_some_and(|group| group.controls);
-        if !controls && percent >= 100 {
+        let point = &filesystem.mount.point;
+        let has_control_group = self.groups.get(&unit).is_some_and(|group| group.is_control_group);
+        if !has_control_group && percent >= 100 {
             return Ok(());
         }
-        if !controls {
+        if !has_control_group {
             let name = match self.groups.get(&unit).and_then(|group| group.dir.file_name()) {
                 Some(name) => name.to_string_lossy().into_owned(),
                 None => name_of(unit, ""),
             };
             let dir = point.join(name);
-            make(&dir, journal)?;
-            // Throttled before any process is in it.
+            make_group(&dir, journal)?;
+            // The group is throttled before any process is in it: so no process ever runs in it unthrottled.
             throttle_to(&dir, percent, means).inspect_err(|_| {
                 let _ = host::remove_dir(&dir);
             })?;
-            self.replace(unit, dir, place.event, roster)?;
+            self.move_to_control_group(unit, dir, filesystem.event, roster)?;
             return Ok(());
         }
         self.groups.get(&unit).map_or(Ok(()), |group| throttle_to(&group.dir, percent, means))
     }
 
-    /// Moves a unit's processes from its monitoring group to a control group.
-    fn replace(
+    /// Moves a unit's processes from its monitoring group, which is removed, to the control group in `dir`. The unit's count
+    /// continues.
+    fn move_to_control_group(
         &mut self,
         unit: UnitId,
         dir: PathBuf,
@@ -220,47 +232,55 @@ impl Bus {
     ) -> Result<(), LiveError> {
         let keys: Vec<ProcessKey> =
             self.placed.iter().filter(|(_, placed)| **placed == unit).map(|(key, _)| *key).collect();
-        // Groups of jobs are inside the unit's: they are made anew there.
-        self.leave_jobs(|_, owner, _| owner != unit);
+        // The groups of the unit's jobs are outside of the control group. They are removed here, and made again inside of it.
+        self.remove_job_groups(|_, owner, _| owner != unit);
         let mut result = Ok(());
         for key in keys {
-            result = result.and(bring(key, &dir, roster.procfs()));
+            result = result.and(move_threads(key, &dir, roster.procfs()));
         }
         let mut meter = Meter::default();
         let mut last = None;
-        if let Some(before) = self.groups.remove(&unit) {
-            (meter, last) = (before.meter, before.last);
+        if let Some(former) = self.groups.remove(&unit) {
+            (meter, last) = (former.meter, former.last);
             if let Some(event) = event {
-                meter.read(&before.dir, event);
+                meter.read(&former.dir, event);
             }
-            meter.forget(&before.dir);
-            let _ = host::remove_dir(&before.dir);
+            meter.forget(&former.dir);
+            let _ = host::remove_dir(&former.dir);
         }
         if let Some(event) = event {
             meter.read(&dir, event);
         }
-        self.groups.insert(unit, Group { dir, controls: true, meter, last });
-        // Processes that could not be moved are found missing.
-        self.placed_at = 0;
+        self.groups.insert(unit, Group { dir, is_control_group: true, meter, last });
+        // The next check finds the processes that could not be moved, and tries again.
+        self.checked_at = 0;
         result
     }
 
-    /// Makes missing groups.
-    fn make(&mut self, contract: &Contract, journal: &mut Journal, problems: &mut Vec<LiveError>) {
-        let Some(place) = self.place.as_ref().filter(|place| place.event.is_some()) else { return };
-        // Also those that another program removed.
+    /// Makes the monitoring groups of outermost units that have none, perhaps because another program removed theirs.
+    fn make_missing_groups(
+        &mut self,
+        contract: &Contract,
+        journal: &mut Journal,
+        problems: &mut Vec<LiveError>,
+    ) {
+        let Some(filesystem) = self.filesystem.as_ref().filter(|filesystem| filesystem.event.is_some())
+        else {
+            return;
+        };
         self.groups.retain(|_, group| host::exists(&group.dir));
-        let missing =
+        let lacks_group =
             |unit: &UnitId| contract.unit(*unit).parent.is_none() && !self.groups.contains_key(unit);
-        let missing: Vec<UnitId> = contract.held().filter(missing).collect();
+        let missing: Vec<UnitId> = contract.held().filter(lacks_group).collect();
         for unit in missing {
             if self.is_full {
                 return;
             }
-            let dir = place.mount.point.join("mon_groups").join(name_of(unit, &contract.unit(unit).path));
-            match make(&dir, journal) {
+            let point = &filesystem.mount.point;
+            let dir = point.join("mon_groups").join(name_of(unit, &contract.unit(unit).path));
+            match make_group(&dir, journal) {
                 Ok(()) => {
-                    let group = Group { dir, controls: false, meter: Meter::default(), last: None };
+                    let group = Group { dir, is_control_group: false, meter: Meter::default(), last: None };
                     self.groups.insert(unit, group);
                     self.placed.retain(|_, placed| *placed != unit);
                 }
@@ -268,8 +288,7 @@ impl Bus {
                     if matches!(source.raw_os_error(), Some(libc::ENOSPC | libc::EBUSY)) =>
                 {
                     self.is_full = true;
-                    let all =
-                        group_count(&place.mount.point).map_or(String::new(), |all| format!(" of {all}"));
+                    let all = group_count(point).map_or(String::new(), |all| format!(" of {all}"));
                     let what = format!("measure the memory traffic of unit {}", contract.unit(unit).path);
                     let remedy =
                         format!("; the processor has no group left{all}: later units are not measured");
@@ -280,7 +299,8 @@ impl Bus {
         }
     }
 
-    /// Moves processes to their units' groups, and those of no unit any more to the default group.
+    /// Moves processes to their units' groups, and processes that left all units to the default group. If `checks`, first reads
+    /// which processes are in the groups, because another program may have moved some.
     fn place_all(
         &mut self,
         contract: &Contract,
@@ -288,9 +308,9 @@ impl Bus {
         checks: bool,
         problems: &mut Vec<LiveError>,
     ) {
-        let Some(place) = self.place.clone() else { return };
+        let Some(filesystem) = self.filesystem.clone() else { return };
         if checks {
-            self.find_missing();
+            self.forget_missing();
         }
         let members: BTreeMap<ProcessKey, UnitId> = roster
             .members()
@@ -304,7 +324,7 @@ impl Bus {
         for key in former {
             self.placed.remove(&key);
             if alive.contains(&key) {
-                problems.extend(bring(key, &place.mount.point, roster.procfs()).err());
+                problems.extend(move_threads(key, &filesystem.mount.point, roster.procfs()).err());
             }
         }
         for (key, unit) in members {
@@ -312,9 +332,9 @@ impl Bus {
                 continue;
             }
             let groups = roster.procfs().path().join(key.pid.to_string()).join("cpu_resctrl_groups");
-            let anothers = is_anothers(&host::read_to_string(&groups).unwrap_or_default(), OURS);
-            let brought = match self.groups.get(&unit) {
-                Some(group) if !anothers => bring(key, &group.dir, roster.procfs()),
+            let is_anothers = is_anothers(&host::read_to_string(&groups).unwrap_or_default(), OURS);
+            let moved = match self.groups.get(&unit) {
+                Some(group) if !is_anothers => move_threads(key, &group.dir, roster.procfs()),
                 _ => Err(LiveError::Process {
                     pid: key.pid,
                     name: roster.member(key.pid).map_or_else(String::new, |member| member.comm.clone()),
@@ -323,7 +343,7 @@ impl Bus {
                     remedy: "; its memory traffic is unknown".to_owned(),
                 }),
             };
-            match brought {
+            match moved {
                 Ok(()) => {
                     self.placed.insert(key, unit);
                 }
@@ -335,24 +355,26 @@ impl Bus {
         }
     }
 
-    /// Forgets the processes that are not in the group where they should be.
-    fn find_missing(&mut self) {
+    /// Removes processes from `placed` that are not in their unit's group any more. Without a control group, a process in its
+    /// job's group is outside of its unit's group, and in the right place.
+    fn forget_missing(&mut self) {
         for (unit, group) in &self.groups {
             let Ok(tasks) = host::read_to_string(&group.dir.join("tasks")) else { continue };
             let inside: BTreeSet<u32> = tasks.lines().filter_map(|line| line.trim().parse().ok()).collect();
             let jobs = &self.jobs;
             self.placed.retain(|key, placed| {
-                *placed != *unit || inside.contains(&key.pid) || !group.controls && jobs.has(*key)
+                *placed != *unit || inside.contains(&key.pid) || !group.is_control_group && jobs.has(*key)
             });
         }
     }
 
+    /// Reads the counts of all units.
     fn read(&mut self, now: Time) {
-        let Some(event) = self.place.as_ref().and_then(|place| place.event) else { return };
+        let Some(event) = self.filesystem.as_ref().and_then(|filesystem| filesystem.event) else { return };
         for (unit, group) in &mut self.groups {
             group.meter.read(&group.dir, event);
-            // A control group's count includes the groups inside it.
-            if !group.controls {
+            // A control group's count includes the groups of jobs inside it; a monitoring group's does not.
+            if !group.is_control_group {
                 self.jobs.dirs(*unit).for_each(|dir| group.meter.read(dir, event));
             }
             group.last = group.meter.bytes().map(|bytes| BusUse { at: now, bytes });
@@ -360,7 +382,7 @@ impl Bus {
     }
 }
 
-/// The outermost encloser of a unit of the contract.
+/// The outermost unit around a unit, or the unit itself; `None` for the common units, and for units that are not in the contract.
 fn outermost(contract: &Contract, unit: UnitId) -> Option<UnitId> {
     (!unit.is_common() && contract.has(unit)).then(|| tree::outermost(contract, unit))
 }
@@ -369,30 +391,30 @@ fn name_of(unit: UnitId, path: &str) -> String {
     format!("{OURS}{}-{}", unit.0, plain(path))
 }
 
-/// Makes a group, once it is in the journal.
-fn make(dir: &Path, journal: &mut Journal) -> Result<(), LiveError> {
+/// Makes a group, after recording it in the journal.
+fn make_group(dir: &Path, journal: &mut Journal) -> Result<(), LiveError> {
     journal::record(journal, &[Entry::ResourceGroup { dir: dir.to_owned() }])?;
     host::make_dir(dir).map_err(|source| failed(dir, "make a group there", source))
 }
 
 /// Moves a process's threads to a group. Threads that end meanwhile are skipped.
 ///
-/// `tasks` takes bare thread numbers. Each is written only while the process has that thread, and checked in the next round:
-/// the last round finds nothing new, and knows the current owners of the numbers. If another process's thread got a number
-/// meanwhile, it is moved to the default group.
-fn bring(key: ProcessKey, dir: &Path, procfs: &mut ProcFs) -> Result<(), LiveError> {
+/// The file `tasks` takes bare thread numbers, which the kernel may have reused for a thread of another process by the time of
+/// the write. So each round lists the process's threads again. A number that was written and is not listed any more may name
+/// such a foreign thread, which is moved to the default group.
+fn move_threads(key: ProcessKey, dir: &Path, procfs: &mut ProcFs) -> Result<(), LiveError> {
     let tasks = dir.join("tasks");
-    let (mut brought, mut tids) = (BTreeSet::new(), Vec::new());
+    let (mut moved, mut tids) = (BTreeSet::new(), Vec::new());
     for _ in 0..ROUNDS {
         tids.clear();
         procfs.threads(key.pid, &mut tids)?;
-        // Checked after the listing: so the listed threads were this process's.
+        // The process is checked after the listing: if it still exists then, the listed threads are its own.
         if !is_alive(procfs, key)? {
             tids.clear();
         }
-        let others = brought.iter().filter(|tid| !tids.contains(*tid));
-        others.for_each(|tid| leave_to_default(dir, *tid));
-        let new: Vec<u32> = tids.iter().filter(|tid| brought.insert(**tid)).copied().collect();
+        let unlisted = moved.iter().filter(|tid| !tids.contains(*tid));
+        unlisted.for_each(|tid| move_to_default(dir, *tid));
+        let new: Vec<u32> = tids.iter().filter(|tid| moved.insert(**tid)).copied().collect();
         if new.is_empty() {
             break;
         }
@@ -412,20 +434,22 @@ fn bring(key: ProcessKey, dir: &Path, procfs: &mut ProcFs) -> Result<(), LiveErr
     Ok(())
 }
 
-/// Moves a thread to the default group, because its number was reused when it was moved. An unused number is no error.
-fn leave_to_default(dir: &Path, tid: u32) {
-    let in_group = |dir: &Path| {
-        let listed = host::read_to_string(&dir.join("tasks")).unwrap_or_default();
-        listed.lines().any(|line| line.trim().parse() == Ok(tid))
+/// Moves a thread that is in the group `dir` to the default group. Does nothing if no thread there has this number.
+fn move_to_default(dir: &Path, tid: u32) {
+    let is_in_group = |dir: &Path| {
+        let tasks = host::read_to_string(&dir.join("tasks")).unwrap_or_default();
+        tasks.lines().any(|line| line.trim().parse() == Ok(tid))
     };
+    // The default group is the file system's top folder.
     let default = dir.ancestors().filter(|dir| host::exists(&dir.join("tasks"))).last();
-    if let Some(default) = default.filter(|_| in_group(dir)) {
+    if let Some(default) = default.filter(|_| is_in_group(dir)) {
         // If this is refused, the next check for missing processes moves the thread where it belongs.
         let _ = host::write(&default.join("tasks"), &tid.to_string());
     }
 }
 
-/// Throttles a control group to this percentage in all domains, and verifies it.
+/// Throttles a control group to this percentage in all domains, rounded up to a value that the processor supports. Reads the
+/// values back to verify them.
 fn throttle_to(dir: &Path, percent: u32, means: Throttle) -> Result<(), LiveError> {
     let path = dir.join("schemata");
     let read = || host::read_to_string(&path).map_err(|source| failed(&path, "read it", source));
@@ -434,11 +458,11 @@ fn throttle_to(dir: &Path, percent: u32, means: Throttle) -> Result<(), LiveErro
     let line = bandwidth_line(&bandwidths(&read()?), percent);
     host::write(&path, &format!("{line}\n"))
         .map_err(|source| failed(&path, &format!("write {line}"), source))?;
-    let found = bandwidths(&read()?);
-    if !found.is_empty() && found.iter().all(|(_, value)| *value == u64::from(percent)) {
+    let in_force = bandwidths(&read()?);
+    if !in_force.is_empty() && in_force.iter().all(|(_, value)| *value == u64::from(percent)) {
         return Ok(());
     }
-    let read: Vec<String> = found.iter().map(|(domain, value)| format!("{domain}={value}")).collect();
+    let read: Vec<String> = in_force.iter().map(|(domain, value)| format!("{domain}={value}")).collect();
     Err(LiveError::NotInForce {
         path,
         wrote: line,

@@ -1,20 +1,21 @@
 //! Claims a subtree of cgroups: `BASE/commonhold`.
 //!
-//! Problem: only one daemon may use the subtree, since two that write the same files would undo each other's work without
-//! noticing. BASE may also not allow cgroups with controllers yet.
+//! Problem: only one daemon may use the subtree, since two daemons that write the same files would undo each other's work without
+//! noticing. Also, BASE may not allow its child cgroups to have controllers yet.
 //!
-//! Algorithm: the extended attribute [`MARK`] of the directory names its owner by PID and start time.
-//! - If the owner lives, the claim is refused.
+//! Algorithm: the extended attribute [`MARK`] of the subtree's directory names its owner by PID and start time.
+//! - If the owner still runs, the claim is refused.
 //! - If the owner has exited, the directory is removed.
 //! - A directory without a mark is removed if it holds no processes; otherwise the claim is refused.
 //!
-//! Then the controllers are enabled, from the top down. At the hierarchy's root that is always possible. Elsewhere it
-//! requires that no process is in BASE itself. In a delegated cgroup, the daemon and the process that started it are there,
-//! so they first move to the leaf [`ASIDE`]. The caretaker must be started before, so that it is moved too and knows where
-//! they came from.
+//! Then the controllers are enabled, from the top down. In the hierarchy's root that is always possible. Elsewhere, no process
+//! may be in BASE itself. In a delegated cgroup, the daemon and the process that started it are in BASE, so they first move to
+//! the leaf [`ASIDE`]. The caretaker must be started before: then it is moved as well, and knows how to undo the moves.
 //!
-//! Limits: where the file system has no extended attributes (kernels before 5.7), only a populated subtree is recognised
-//! as another program's, and the journal's lock keeps two daemons apart. Every change is in the journal first.
+//! Properties: every change is in the journal before it is made.
+//!
+//! Limits: where the file system has no extended attributes (kernels before 5.7), another program's subtree is recognised only
+//! if it holds processes, and only the journal's lock keeps two daemons apart.
 //!
 //! Source: "No Internal Process Constraint" and "Delegation" in the kernel's cgroup-v2.rst.
 
@@ -31,7 +32,7 @@ use crate::undo::way_back::{self, Elsewhere, Sent, WayBack};
 
 /// The directory of the subtree.
 pub(super) const TOP: &str = "commonhold";
-/// The leaf beside it, for processes that were in BASE.
+/// The leaf beside the subtree, for processes that were in BASE.
 pub(super) const ASIDE: &str = "commonhold.daemon";
 /// The extended attribute that names the subtree's owner: `PID START`.
 const MARK: &str = "user.commonhold";
@@ -45,14 +46,14 @@ const SWEEPS_MAX: usize = 100;
 pub(super) struct Tree {
     /// `BASE/commonhold`.
     pub(super) top: PathBuf,
-    /// A cgroup outside the subtree that may hold processes: for those whose former cgroup has been removed.
+    /// A cgroup outside the subtree that may hold processes. Processes go there if the cgroup they came from was removed.
     pub(super) outside: PathBuf,
-    /// Those of [`CONTROLLERS`] that are enabled in it.
+    /// The [`CONTROLLERS`] that are enabled in the subtree.
     pub(super) controllers: Vec<&'static str>,
 }
 
 impl Tree {
-    /// Claims the subtree. Failures that leave it usable are returned beside it.
+    /// Claims the subtree. Returns the subtree, and the errors that leave it usable.
     pub(super) fn claim(
         place: &CgroupBase,
         procfs: &mut ProcFs,
@@ -63,17 +64,17 @@ impl Tree {
         way_back::tidy(&place.base);
         let outside =
             if place.delegated { step_aside(&place.base, procfs, journal)? } else { place.base.clone() };
-        let left = clear_away(&top, &outside, procfs)?;
+        let notices = clear_away(&top, &outside, procfs)?;
         let mut problems = enable(place, journal)?;
-        let refused = problems.len();
-        problems.extend(left);
+        let refused_count = problems.len();
+        problems.extend(notices);
         let enabled = words(&place.base.join("cgroup.subtree_control"))?;
         let controllers: Vec<&str> =
             CONTROLLERS.into_iter().filter(|name| enabled.iter().any(|word| word == name)).collect();
         let is_missing = |name: &&str| place.controllers.contains(*name) && !controllers.contains(name);
         let missing: Vec<&str> = CONTROLLERS.into_iter().filter(is_missing).collect();
         // Refused controllers have been reported already.
-        if refused == 0 && !missing.is_empty() {
+        if refused_count == 0 && !missing.is_empty() {
             problems.push(LiveError::NotInForce {
                 path: place.base.join("cgroup.subtree_control"),
                 wrote: format!("+{}", missing.join(" +")),
@@ -89,7 +90,7 @@ impl Tree {
         Ok((tree, problems))
     }
 
-    /// Enables the controllers for the cgroups in a directory, which must not hold processes itself.
+    /// Enables the controllers for the child cgroups of a cgroup, which must not hold processes itself.
     pub(super) fn open_up(&self, dir: &Path) -> Result<(), LiveError> {
         if self.controllers.is_empty() {
             return Ok(());
@@ -112,7 +113,7 @@ impl Tree {
     }
 }
 
-/// Refuses a subtree whose owner is running, or that another program made and populated.
+/// Fails if the subtree's owner is running, or if another program made the subtree and it holds processes.
 fn refuse_if_owned(top: &Path, procfs: &mut ProcFs) -> Result<(), LiveError> {
     if !host::is_dir(top) {
         return Ok(());
@@ -122,7 +123,7 @@ fn refuse_if_owned(top: &Path, procfs: &mut ProcFs) -> Result<(), LiveError> {
             what: format!("{} belongs to a running commonhold, process {}", top.display(), owner.pid),
             remedy: format!("use that one, or stop it: kill {}", owner.pid),
         }),
-        None if populated(top)? => Err(LiveError::Unavailable {
+        None if is_populated(top)? => Err(LiveError::Unavailable {
             what: format!("{} was made by another program and holds processes", top.display()),
             remedy: "stop that program, or move its processes to another cgroup, and remove this one"
                 .to_owned(),
@@ -152,19 +153,19 @@ fn mark(top: &Path, procfs: &mut ProcFs) -> Result<(), LiveError> {
     }
 }
 
-/// Whether there are processes in a cgroup or below.
-fn populated(dir: &Path) -> Result<bool, LiveError> {
+/// Whether there are processes in a cgroup or in its descendants.
+fn is_populated(dir: &Path) -> Result<bool, LiveError> {
     let file = dir.join("cgroup.events");
     let text = read(&file).map_err(|source| failed(&file, "read it".to_owned(), source))?;
     Ok(value_of(&text, "populated") == Some(1))
 }
 
-/// Removes a cgroup with everything below it, and moves its remaining processes outside. A cgroup that disappears meanwhile
-/// counts as removed.
+/// Removes a cgroup with its descendants, and moves their remaining processes to the cgroup `outside`. A cgroup that disappears
+/// meanwhile counts as removed.
 pub(super) fn remove(dir: &Path, outside: &Path) -> Result<(), LiveError> {
     match try_to_remove(dir, outside) {
         Err(_) if matches!(host::is_there(dir), Ok(false)) => Ok(()),
-        done => done,
+        result => result,
     }
 }
 
@@ -181,8 +182,8 @@ fn try_to_remove(dir: &Path, outside: &Path) -> Result<(), LiveError> {
     host::remove_dir(dir).map_err(|source| failed(dir, "remove this cgroup".to_owned(), source))
 }
 
-/// Removes what a dead daemon left, without its journal. The origins of its processes are unknown, so the returned problems
-/// say where each was moved.
+/// Removes the subtree of a daemon that died and whose journal is not known. So the origins of the processes in the subtree are
+/// unknown; the returned notices say to which cgroups the processes were moved.
 fn clear_away(top: &Path, outside: &Path, procfs: &mut ProcFs) -> Result<Vec<LiveError>, LiveError> {
     let (way_back, mut elsewhere) = (WayBack { last: outside, ours: top }, Elsewhere::default());
     let mut groups = vec![top.to_owned()];
@@ -203,11 +204,11 @@ fn clear_away(top: &Path, outside: &Path, procfs: &mut ProcFs) -> Result<Vec<Liv
     Ok(elsewhere.notices().into_iter().map(notice).collect())
 }
 
-/// Moves every process out of a cgroup, including those forked meanwhile. Calls `before` with each PID first.
+/// Moves every process out of a cgroup, including processes that are forked meanwhile. Calls `before_move` with each PID.
 pub(super) fn empty(
     dir: &Path,
     to: &Path,
-    mut before: impl FnMut(u32) -> Result<(), LiveError>,
+    mut before_move: impl FnMut(u32) -> Result<(), LiveError>,
 ) -> Result<(), LiveError> {
     if processes(dir)?.is_empty() {
         return Ok(());
@@ -215,7 +216,7 @@ pub(super) fn empty(
     let mut procfs = ProcFs::open(Path::new("/proc"))?;
     for _ in 0..SWEEPS_MAX {
         for key in residents(&mut procfs, dir)? {
-            before(key.pid)?;
+            before_move(key.pid)?;
             if let Err(source) = way_back::enter(&mut procfs, key, to) {
                 let what = format!("write `{}`", key.pid);
                 return Err(failed(&to.join("cgroup.procs"), what, source));
@@ -229,35 +230,38 @@ pub(super) fn empty(
     Err(failed(dir, "empty it: its processes fork faster than they can be moved".to_owned(), source))
 }
 
-/// The processes in a cgroup itself, with their start times.
+/// The processes in a cgroup, without its descendants, identified by number and start time.
 fn residents(procfs: &mut ProcFs, dir: &Path) -> Result<Vec<ProcessKey>, LiveError> {
     let read = way_back::residents(procfs, dir);
     read.map_err(|source| failed(&dir.join("cgroup.procs"), "read it".to_owned(), source))
 }
 
-/// The PIDs in a cgroup itself.
+/// The PIDs in a cgroup, without its descendants.
 pub(super) fn processes(dir: &Path) -> Result<Vec<u32>, LiveError> {
     let read = knob::processes(dir);
     read.map_err(|source| failed(&dir.join("cgroup.procs"), "read it".to_owned(), source))
 }
 
-/// Makes a cgroup. An existing one, left by a failed removal or a partial creation, is removed first to clear its settings.
+/// Makes a cgroup. If it exists already, because a removal failed or a creation was incomplete, it is removed first: a new
+/// cgroup has no settings.
 pub(super) fn make(dir: &Path, outside: &Path, journal: &mut Journal) -> Result<(), LiveError> {
     record(journal, &[Entry::Created { cgroup: dir.to_owned() }])?;
-    let mut made = host::make_dir(dir);
-    if made.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists) {
+    let mut result = host::make_dir(dir);
+    if result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists) {
         remove(dir, outside)?;
-        made = host::make_dir(dir);
+        result = host::make_dir(dir);
     }
-    made.map_err(|source| failed(dir, "create this cgroup".to_owned(), source))
+    result.map_err(|source| failed(dir, "create this cgroup".to_owned(), source))
 }
 
-/// Enables controllers at BASE one by one, since a single write would fail as a whole if one controller is refused.
+/// Enables the missing controllers for the children of BASE. Writes them one by one, since a single write would fail as a whole
+/// if one controller is refused. Returns the refusals.
 fn enable(place: &CgroupBase, journal: &mut Journal) -> Result<Vec<LiveError>, LiveError> {
     let file = place.base.join("cgroup.subtree_control");
     let enabled = words(&file)?;
-    let missing = |name: &&str| place.controllers.contains(*name) && !enabled.iter().any(|word| word == name);
-    let missing: Vec<&str> = CONTROLLERS.into_iter().filter(missing).collect();
+    let is_missing =
+        |name: &&str| place.controllers.contains(*name) && !enabled.iter().any(|word| word == name);
+    let missing: Vec<&str> = CONTROLLERS.into_iter().filter(is_missing).collect();
     if missing.is_empty() {
         return Ok(Vec::new());
     }
@@ -278,7 +282,7 @@ fn refused(file: &Path, name: &str, source: io::Error) -> LiveError {
     LiveError::File { path: file.to_owned(), what, source, remedy: remedy.to_owned() }
 }
 
-/// Moves the processes in BASE into the leaf [`ASIDE`].
+/// Moves the processes in BASE into the leaf [`ASIDE`], whose path is returned.
 fn step_aside(base: &Path, procfs: &mut ProcFs, journal: &mut Journal) -> Result<PathBuf, LiveError> {
     let aside = base.join(ASIDE);
     record(journal, &[Entry::Created { cgroup: aside.clone() }])?;
@@ -295,6 +299,7 @@ fn step_aside(base: &Path, procfs: &mut ProcFs, journal: &mut Journal) -> Result
     Ok(aside)
 }
 
+/// The words in a file, for example the names of controllers.
 fn words(file: &Path) -> Result<Vec<String>, LiveError> {
     let text = read(file).map_err(|source| failed(file, "read it".to_owned(), source))?;
     Ok(text.split_whitespace().map(str::to_owned).collect())

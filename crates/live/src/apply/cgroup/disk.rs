@@ -1,13 +1,13 @@
 //! Disks on a live machine: discovery, use by unit, and orders as writes to cgroup files.
 //!
-//! Facts are io.stat and io.pressure of each unit's own cgroup, read at most every 80 ms. Orders are io.max, and
-//! io.weight or io.bfq.weight. In the daemon's own cgroups they vanish with the cgroup, so the journal has no entry for
-//! them. The cost model that makes weights effective is machine-wide and is in the journal (`io_cost`).
+//! Facts come from io.stat and io.pressure of each unit's own cgroup, read at most every 80 ms. Orders are written to io.max, and
+//! to io.weight or io.bfq.weight. In the daemon's own cgroups these settings vanish with the cgroup, so the journal has no entry
+//! for them. The cost model that makes weights effective is machine-wide and is in the journal (`io_cost`).
 //!
-//! A disk is a whole physical device. Requests to a partition, LVM, dm-crypt or md reach it with their cgroup, so they
-//! are counted and limited there; counting the layers above as well would count them twice. Arrays that write to their
-//! drives without attributing the requests to a cgroup are disks themselves, and their drives are not (`arrays`). Network
-//! file systems have no disk and are not controlled.
+//! A disk is a whole physical device. Requests to a partition, LVM, dm-crypt or md reach the device with their cgroup, so they
+//! are counted and limited at the device; to count the layers above as well would count requests twice. Some arrays write to
+//! their drives without attributing the requests to a cgroup: such an array is a disk itself, and its drives are not (`arrays`).
+//! Network file systems have no disk and are not controlled.
 //!
 //! Disks are hot-plugged, and an assembled array replaces its drives. Orders on a device that is no longer a disk are
 //! reset. If another device takes a known name or number, its state starts afresh.
@@ -33,7 +33,7 @@ use crate::observe::memory::source::{Buffer, Source};
 const CAPS: &str = "io.max";
 /// How often to rescan disks and their schedulers.
 const DEVICES_NS: Time = 5_000 * MS;
-/// The most files kept open between samples: opening one costs more than reading it.
+/// The largest number of files that are kept open between samples, because opening a file costs more than reading it.
 const KEPT_MAX: usize = 96;
 
 /// The machine's disks, the use by unit, and the orders in force.
@@ -41,42 +41,46 @@ const KEPT_MAX: usize = 96;
 pub(crate) struct Disks {
     mount: PathBuf,
     devices: Vec<Device>,
+    /// When the devices were last listed; `None`: list them now.
     devices_at: Option<Time>,
     /// Orders in force: control group, device number and file.
     orders: BTreeSet<(PathBuf, String, &'static str)>,
+    /// The last facts.
     facts: Vec<DiskFacts>,
+    /// When the facts were sampled.
     at: Option<Time>,
-    texts: Texts,
-    /// The counters of each foreign group when it was first sampled, by device number.
-    since: BTreeMap<(GroupId, String), DiskUse>,
-    /// Use in each foreign group since then, by disk.
+    files: OpenFiles,
+    /// The counters of each foreign group when it was first sampled, by device number. Earlier use is not the unit's.
+    baselines: BTreeMap<(GroupId, String), DiskUse>,
+    /// Use in each foreign group since its baseline, by disk.
     in_foreign_groups: BTreeMap<GroupId, Vec<(String, DiskUse)>>,
 }
 
-/// Open files that are sampled repeatedly.
+/// Files that are sampled repeatedly, and stay open between samples.
 #[derive(Debug, Default)]
-struct Texts {
-    kept: BTreeMap<PathBuf, Source>,
+struct OpenFiles {
+    by_path: BTreeMap<PathBuf, Source>,
     buffer: Buffer,
 }
 
-impl Texts {
+impl OpenFiles {
+    /// The present content of a file; `None` if it cannot be read.
     fn read(&mut self, path: &Path) -> Option<&str> {
-        let Texts { kept, buffer } = self;
-        if !kept.contains_key(path) {
+        let OpenFiles { by_path, buffer } = self;
+        if !by_path.contains_key(path) {
             let opened = Source::open(path).ok()?;
-            if kept.len() >= KEPT_MAX {
+            if by_path.len() >= KEPT_MAX {
                 // Files are read in about the same order each time, so evicting the last keeps most of the cache.
-                kept.pop_last();
+                by_path.pop_last();
             }
-            kept.insert(path.to_owned(), opened);
+            by_path.insert(path.to_owned(), opened);
         }
-        kept.get_mut(path)?.read_anew(buffer).ok()
+        by_path.get_mut(path)?.read_anew(buffer).ok()
     }
 }
 
 impl Disks {
-    /// The disks of a machine whose cgroups are mounted at `mount`.
+    /// For a machine whose cgroups are mounted at `mount`. Reads nothing yet.
     pub(crate) fn new(mount: &Path) -> Disks {
         Disks { mount: mount.to_owned(), ..Disks::default() }
     }
@@ -91,9 +95,9 @@ impl Disks {
         &self.in_foreign_groups
     }
 
-    /// Use by unit since its cgroup was made, at most 80 ms old. `leaves` yields the cgroup of each unit's own processes and
-    /// its foreign groups; it is not called on a machine without disks. Unreadable cgroups are skipped, since one may be
-    /// removed at any time.
+    /// The facts for the policy, at most 80 ms old: each unit's use of each disk since the unit's cgroup was made. `leaves`
+    /// yields the cgroup of each unit's own processes, and each foreign group of a unit. It is not called if there is no disk.
+    /// Unreadable cgroups are skipped, since a cgroup may be removed at any time.
     pub(crate) fn observe(
         &mut self,
         now: Time,
@@ -105,41 +109,42 @@ impl Disks {
         let mut replaced = Vec::new();
         if self.devices_at.is_none_or(|at| now >= at.saturating_add(DEVICES_NS)) {
             self.devices_at = Some(now);
-            // Closes files of removed units and devices.
-            self.texts.kept.clear();
-            replaced = self.follow(devices::read(&Tree::new(Path::new("/")), &self.mount));
+            // Closes the files of removed units and devices.
+            self.files.by_path.clear();
+            replaced = self.follow_devices(devices::read(&Tree::new(Path::new("/")), &self.mount));
         }
         self.at = Some(now);
         let leaves = if self.devices.is_empty() { Vec::new() } else { leaves() };
         let units = leaves.iter().map(|(unit, _, _)| unit.index() + 1).max().unwrap_or(0);
         let mut facts: BTreeMap<&str, DiskFacts> = BTreeMap::new();
-        // A replaced device is omitted once. The policy repeats its orders for a disk that reappears.
+        // A replaced device is omitted from one sample: the policy then repeats its orders for the disk that reappears.
         for device in self.devices.iter().filter(|device| !replaced.contains(&device.name)) {
             let weighs = device.weigher.is_some();
             let bytes_per_s = device.model.map(|model| model.bytes_per_s());
             let units = vec![DiskUse::default(); units];
             let stat = PathBuf::from(format!("/sys/block/{}/stat", device.name));
-            let whole = self.texts.read(&stat).and_then(stat::device);
-            let disk =
-                DiskFacts { name: device.name.clone(), at: now, weighs, bytes_per_s, device: whole, units };
+            let device_total = self.files.read(&stat).and_then(stat::device);
+            let name = device.name.clone();
+            let disk = DiskFacts { name, at: now, weighs, bytes_per_s, device: device_total, units };
             facts.insert(&device.number, disk);
         }
         self.in_foreign_groups.clear();
-        for (unit, place, leaf) in &leaves {
-            let stalled_ns = self.texts.read(&leaf.join("io.pressure")).and_then(stat::stalled_ns);
+        for (unit, foreign_group, leaf) in &leaves {
+            // Pressure is not reported by disk, so it counts for each disk.
+            let stalled_ns = self.files.read(&leaf.join("io.pressure")).and_then(stat::stalled_ns);
             for disk in facts.values_mut() {
                 let unit = &mut disk.units[unit.index()];
                 unit.stalled_ns =
                     [unit.stalled_ns, stalled_ns].into_iter().flatten().reduce(u64::saturating_add);
             }
-            let Some(text) = self.texts.read(&leaf.join("io.stat")) else { continue };
+            let Some(text) = self.files.read(&leaf.join("io.stat")) else { continue };
             for (number, used) in stat::parse(text) {
                 let Some(disk) = facts.get_mut(number) else { continue };
-                let used = match place {
-                    Some(place) => {
-                        let since = self.since.entry((*place, number.to_owned())).or_insert(used);
-                        let used = used.since(*since);
-                        self.in_foreign_groups.entry(*place).or_default().push((disk.name.clone(), used));
+                let used = match foreign_group {
+                    Some(group) => {
+                        let baseline = self.baselines.entry((*group, number.to_owned())).or_insert(used);
+                        let used = used.since(*baseline);
+                        self.in_foreign_groups.entry(*group).or_default().push((disk.name.clone(), used));
                         used
                     }
                     None => used,
@@ -150,54 +155,55 @@ impl Disks {
                 unit.requests = unit.requests.saturating_add(used.requests);
             }
         }
-        self.since.retain(|(place, _), _| leaves.iter().any(|(_, seen, _)| *seen == Some(*place)));
+        self.baselines.retain(|(group, _), _| leaves.iter().any(|(_, listed, _)| *listed == Some(*group)));
         self.facts = facts.into_values().collect();
         self.facts.clone()
     }
 
-    /// Replaces the list of devices, and resets orders on those that are gone. Returns the names that now denote another device.
-    fn follow(&mut self, devices: Vec<Device>) -> Vec<String> {
-        let before = std::mem::replace(&mut self.devices, devices);
-        let is_held = |old: &Device| {
+    /// Replaces the list of devices, and resets the orders on devices that were removed. Returns the names that now refer to
+    /// another device.
+    fn follow_devices(&mut self, devices: Vec<Device>) -> Vec<String> {
+        let former = std::mem::replace(&mut self.devices, devices);
+        let is_present = |old: &Device| {
             self.devices.iter().any(|new| new.number == old.number && !old.is_replaced_by(new))
         };
-        let gone: Vec<&str> =
-            before.iter().filter(|old| !is_held(old)).map(|old| old.number.as_str()).collect();
-        let (ended, orders): (BTreeSet<_>, BTreeSet<_>) = std::mem::take(&mut self.orders)
+        let removed: Vec<&str> =
+            former.iter().filter(|old| !is_present(old)).map(|old| old.number.as_str()).collect();
+        let (void, in_force): (BTreeSet<_>, BTreeSet<_>) = std::mem::take(&mut self.orders)
             .into_iter()
-            .partition(|(_, number, _)| gone.contains(&number.as_str()));
-        self.orders = orders;
-        for (dir, number, file) in ended {
-            let nothing = if file == CAPS { "rbps=max wbps=max" } else { "default" };
-            // Fails if the device or the cgroup is gone, and the order with it.
-            let _ = crate::host::write(&dir.join(file), &format!("{number} {nothing}"));
+            .partition(|(_, number, _)| removed.contains(&number.as_str()));
+        self.orders = in_force;
+        for (dir, number, file) in void {
+            let default = if file == CAPS { "rbps=max wbps=max" } else { "default" };
+            // This fails if the device or the cgroup does not exist any more; then neither does the order.
+            let _ = crate::host::write(&dir.join(file), &format!("{number} {default}"));
         }
-        let is_new = |new: &&Device| before.iter().any(|old| old.is_replaced_by(new));
+        let is_new = |new: &&Device| former.iter().any(|old| old.is_replaced_by(new));
         self.devices.iter().filter(is_new).map(|new| new.name.clone()).collect()
     }
 
-    /// Carries out an order on a device. Not an error if the device was removed meanwhile. `lasts`: the order sets a limit
-    /// rather than removing one.
+    /// Carries out an order on a device: calls `write` with the path of the cgroup's `file` and the device's number. If the
+    /// device was removed meanwhile, a failure is no error. `sets_limit`: the order sets a limit, and does not remove one.
     fn order(
         &mut self,
         dir: &Path,
         disk: &str,
         file: &'static str,
-        lasts: bool,
-        order: impl FnOnce(&Path, &str) -> Result<(), LiveError>,
+        sets_limit: bool,
+        write: impl FnOnce(&Path, &str) -> Result<(), LiveError>,
     ) -> Result<(), LiveError> {
         let device = self.device(disk)?;
         let key = (dir.to_owned(), device.number.clone(), file);
-        let outcome = order(&dir.join(file), &device.number);
-        let is_there = outcome.is_ok() || device.is_there(&Tree::new(Path::new("/")));
-        // A failed write may still be in force in part.
-        if lasts {
+        let result = write(&dir.join(file), &device.number);
+        let is_present = result.is_ok() || device.is_there(&Tree::new(Path::new("/")));
+        // A write that failed may have set the limit nevertheless.
+        if sets_limit {
             self.orders.insert(key);
-        } else if outcome.is_ok() {
+        } else if result.is_ok() {
             self.orders.remove(&key);
         }
-        if is_there {
-            return outcome;
+        if is_present {
+            return result;
         }
         self.devices_at = None;
         Ok(())
@@ -225,12 +231,12 @@ impl Disks {
         write: Option<u64>,
     ) -> Result<(), LiveError> {
         let text = |rate: Option<u64>| rate.map_or_else(|| "max".to_owned(), |rate| rate.to_string());
-        let is_bound = read.is_some() || write.is_some();
-        self.order(dir, disk, CAPS, is_bound, |path, number| {
-            let wanted = format!("{number} rbps={} wbps={}", text(read), text(write));
+        let is_limited = read.is_some() || write.is_some();
+        self.order(dir, disk, CAPS, is_limited, |path, number| {
+            let line = format!("{number} rbps={} wbps={}", text(read), text(write));
             // The kernel shows no line for a device without limits.
-            let shown = if is_bound { format!("{wanted} riops=max wiops=max") } else { String::new() };
-            put_line(path, &wanted, &shown)
+            let expected = if is_limited { format!("{line} riops=max wiops=max") } else { String::new() };
+            put_line(path, &line, &expected)
         })
     }
 
@@ -279,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn facts_are_of_each_units_own_cgroup_and_no_older_than_said() {
+    fn facts_are_of_each_units_own_cgroup_and_at_most_80_ms_old() {
         let (dir, unit) = (tempfile::tempdir().unwrap(), UnitId(3));
         let write = |file: &str, text: &str| std::fs::write(dir.path().join(file), text).unwrap();
         write("io.stat", "8:0 rbytes=10 wbytes=2 rios=1 wios=1\n9:9 rbytes=7\n");
@@ -308,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_weight_goes_where_the_scheduler_takes_it() {
+    fn a_weight_is_written_to_the_file_of_the_disks_scheduler() {
         let dir = tempfile::tempdir().unwrap();
         for file in ["io.weight", "io.bfq.weight"] {
             std::fs::write(dir.path().join(file), "").unwrap();
@@ -319,14 +325,14 @@ mod tests {
         let text = |file: &str| std::fs::read_to_string(dir.path().join(file)).unwrap();
         assert_eq!((text("io.bfq.weight").as_str(), text("io.weight").as_str()), ("8:0 300", "8:1 70"));
         let mut error = |disk: &str| disks.weigh(dir.path(), disk, 1).unwrap_err().to_string();
-        let deaf = error("sd2");
-        assert!(deaf.contains("disk sd2 does not honour weights"), "{deaf}");
-        let gone = error("sd9");
-        assert!(gone.contains("disk sd9 is gone"), "{gone}");
+        let without_weights = error("sd2");
+        assert!(without_weights.contains("disk sd2 does not honour weights"), "{without_weights}");
+        let removed = error("sd9");
+        assert!(removed.contains("disk sd9 is gone"), "{removed}");
     }
 
     #[test]
-    fn orders_about_a_device_that_is_not_held_any_more_are_taken_back() {
+    fn orders_on_a_device_that_is_no_disk_any_more_are_reset() {
         let dir = tempfile::tempdir().unwrap();
         let text = |file: &str| std::fs::read_to_string(dir.path().join(file)).unwrap();
         for file in ["io.max", "io.bfq.weight"] {
@@ -337,32 +343,32 @@ mod tests {
         // A plain file does not show the other bounds, as the kernel does.
         let _ = disks.cap(dir.path(), "sd1", Some(7), None);
         let both = disks.devices.clone();
-        assert_eq!(disks.follow(both.clone()), [""; 0]);
+        assert_eq!(disks.follow_devices(both.clone()), [""; 0]);
         assert_eq!(
             (text("io.bfq.weight").as_str(), text("io.max").as_str()),
             ("8:0 300", "8:1 rbps=7 wbps=max")
         );
-        assert_eq!(disks.follow(Vec::new()), [""; 0]);
+        assert_eq!(disks.follow_devices(Vec::new()), [""; 0]);
         assert_eq!(
             (text("io.bfq.weight").as_str(), text("io.max").as_str()),
             ("8:0 default", "8:1 rbps=max wbps=max")
         );
         std::fs::write(dir.path().join("io.max"), "").unwrap();
-        disks.follow(both);
-        disks.follow(Vec::new());
+        disks.follow_devices(both);
+        disks.follow_devices(Vec::new());
         assert_eq!(text("io.max"), "", "once");
     }
 
     #[test]
-    fn a_device_that_has_anothers_name_is_begun_anew() {
+    fn orders_are_forgotten_when_another_device_takes_the_name() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("io.max"), "").unwrap();
         let mut disks = disks(&[None, None]);
         let _ = disks.cap(dir.path(), "sd1", Some(7), None);
         let mut devices = disks.devices.clone();
         devices[1].folder = Some(9);
-        assert_eq!(disks.follow(devices.clone()), ["sd1"]);
+        assert_eq!(disks.follow_devices(devices.clone()), ["sd1"]);
         assert!(disks.orders.is_empty());
-        assert_eq!(disks.follow(devices), [""; 0]);
+        assert_eq!(disks.follow_devices(devices), [""; 0]);
     }
 }

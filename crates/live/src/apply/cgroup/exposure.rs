@@ -1,16 +1,18 @@
-//! Makes the OOM killer prefer processes of *exposed* units.
+//! Makes the OOM killer prefer processes of *exposed* units: units that exceed their entitlement while memory is tight.
 //!
-//! Problem: the kernel kills the largest process, in whichever unit it is.
+//! Problem: when memory runs out, the kernel kills the largest process of the machine, which may be in a unit that stays within
+//! its entitlement.
 //!
-//! Algorithm: at each memory sample, every member of an exposed unit gets a raised [`oom_score`](crate::host::oom_score).
-//! Its children inherit that value, and are recognised by it and by their parent. A member gets its original value back when its
-//! unit is no longer exposed, or when it moves to a unit that is not. For [`SAMPLES_AFTER`] more samples, a unit that was
-//! exposed is searched for children born meanwhile.
+//! Algorithm: at each memory sample, every member of an exposed unit gets a raised `oom_score_adj`
+//! ([`oom_score`](crate::host::oom_score)). A member's children inherit the raised value; such children are recognised by this
+//! value and by their parent. A member gets its original value back when its unit is not exposed any more, or when it moves to a
+//! unit that is not exposed. Children may be born while values are restored; so a unit that was exposed is searched for them in
+//! [`SAMPLES_AFTER`] more samples.
 //!
 //! Properties:
-//! - No process's value is set below its original one.
-//! - Nothing is written before the journal has it.
-//! - A value that a process's owner sets meanwhile becomes its original one.
+//! - No process's value is set below the original.
+//! - Nothing is written before the journal says how to undo it.
+//! - A value that a process's owner sets meanwhile becomes the original.
 //! - A process that reuses a PID is never touched.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,15 +27,15 @@ use crate::observe::process::ProcessKey;
 use crate::observe::roster::{Member, Roster};
 use crate::undo::journal::{Entry, Journal, record};
 
-/// For how many samples a unit is still searched after it was exposed.
+/// The number of samples in which a unit is still searched after it was exposed.
 const SAMPLES_AFTER: u8 = 3;
 
 /// The `oom_score_adj` of a process of an exposed unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct AdjustedScore {
-    /// The value that its owner chose.
+    /// The value that the process's owner chose.
     original: i16,
-    /// The raised value, written here.
+    /// The raised value that we give it while its unit is exposed.
     given: i16,
 }
 
@@ -41,70 +43,72 @@ struct AdjustedScore {
 #[derive(Debug, Default)]
 pub(super) struct Exposure {
     exposed: BTreeSet<UnitId>,
-    /// The samples left for each unit that was exposed lately.
-    after: BTreeMap<UnitId, u8>,
+    /// The units that were exposed lately and are still searched, each with the number of remaining samples.
+    searched: BTreeMap<UnitId, u8>,
+    /// The processes whose values are raised, or remain to be restored.
     adjusted: BTreeMap<ProcessKey, AdjustedScore>,
-    /// Raised values that the journal has.
+    /// Raised values that are in the journal as given by us.
     given: BTreeSet<i16>,
     /// Processes for which the kernel denies the write.
     refused: BTreeSet<ProcessKey>,
     /// Processes whose failure was reported.
     reported: BTreeSet<ProcessKey>,
-    /// The standing problem of each exposed unit that exceeds its bound.
-    beyond: BTreeMap<UnitId, LiveError>,
+    /// The standing problem of each exposed unit that exceeds its bound, because nothing of it can be paged out.
+    beyond_means: BTreeMap<UnitId, LiveError>,
 }
 
 impl Exposure {
-    /// Takes in an order; [`Exposure::follow`] carries it out.
+    /// Records whether a unit is exposed. [`Exposure::follow`] carries the order out.
     pub(super) fn order(&mut self, unit: UnitId, exposed: bool) {
         if exposed {
             self.exposed.insert(unit);
         } else if self.exposed.remove(&unit) {
-            self.after.insert(unit, SAMPLES_AFTER);
-            self.beyond.remove(&unit);
+            self.searched.insert(unit, SAMPLES_AFTER);
+            self.beyond_means.remove(&unit);
         }
     }
 
-    /// Follows another contract.
+    /// Follows another contract: forgets the units that it does not have.
     pub(super) fn follow_contract(&mut self, contract: &Contract) {
         self.exposed.retain(|unit| contract.has(*unit));
-        self.after.retain(|unit, _| contract.has(*unit));
-        self.beyond.retain(|unit, _| contract.has(*unit));
+        self.searched.retain(|unit, _| contract.has(*unit));
+        self.beyond_means.retain(|unit, _| contract.has(*unit));
     }
 
-    /// Exposed units that exceed their bound and have nothing that can be paged out.
+    /// The standing problems: exposed units that exceed their bound and have nothing that can be paged out.
     pub(super) fn standing(&self) -> impl Iterator<Item = &LiveError> {
-        self.beyond.values()
+        self.beyond_means.values()
     }
 
     /// Whether a unit that was exposed lately is still searched.
     pub(super) fn is_ending(&self) -> bool {
-        !self.after.is_empty()
+        !self.searched.is_empty()
     }
 
     /// Whether no unit is exposed and no value remains to be restored.
     fn is_idle(&self) -> bool {
-        self.exposed.is_empty() && self.after.is_empty() && self.adjusted.is_empty()
+        self.exposed.is_empty() && self.searched.is_empty() && self.adjusted.is_empty()
     }
 
-    /// Records units that exceed their bound. The message keeps the numbers of the first time, so that it is reported once.
+    /// Records a standing problem for each exposed unit that exceeds its bound. A problem keeps its first message, although the
+    /// numbers in it change, so that it is reported once.
     pub(super) fn record_exceeding(&mut self, contract: &Contract, plan: &MemoryPlan) {
         for beyond in plan.beyond.iter().filter(|beyond| self.exposed.contains(&beyond.unit)) {
             let allowed = plan.units.get(beyond.unit.index()).map_or(0, |share| share.allowed);
             let problem = || beyond_means(&contract.unit(beyond.unit).path, allowed, beyond.bytes);
-            self.beyond.entry(beyond.unit).or_insert_with(problem);
+            self.beyond_means.entry(beyond.unit).or_insert_with(problem);
         }
     }
 
-    /// Raises the values of processes of exposed units, and restores those of others.
+    /// Raises the values of processes of exposed units, and restores the values of other processes. Returns the errors.
     pub(super) fn follow(&mut self, roster: &mut Roster, journal: &mut Journal) -> Vec<LiveError> {
         if self.is_idle() {
             return Vec::new();
         }
-        let looked_at = |unit: &UnitId| self.exposed.contains(unit) || self.after.contains_key(unit);
-        // Members in other control groups are not charged to the unit, so they are not exposed with it.
+        let is_examined = |unit: &UnitId| self.exposed.contains(unit) || self.searched.contains_key(unit);
+        // Memory of members in other control groups is not charged to the unit, so these members are not exposed with it.
         let members =
-            roster.members().filter(|member| member.stays.is_none() && looked_at(&member.placement.unit));
+            roster.members().filter(|member| member.stays.is_none() && is_examined(&member.placement.unit));
         let keys: BTreeSet<ProcessKey> =
             members.map(|member| member.key).chain(self.adjusted.keys().copied()).collect();
         let (mut changes, mut entries, mut problems) = (Vec::new(), Vec::new(), Vec::new());
@@ -112,19 +116,20 @@ impl Exposure {
             if self.refused.contains(&key) {
                 continue;
             }
-            match opened(roster, key).and_then(|score| score.map(|score| score.get()).transpose()) {
-                Ok(Some(now)) => {
-                    let adjusted = self.look_at(roster, key, now, &mut entries);
-                    let due = |adjusted: &AdjustedScore| {
-                        self.wanted(roster, key, *adjusted) != now
+            match open_score(roster, key).and_then(|score| score.map(|score| score.get()).transpose()) {
+                Ok(Some(value)) => {
+                    let adjusted = self.examine(roster, key, value, &mut entries);
+                    let is_due = |adjusted: &AdjustedScore| {
+                        self.target(roster, key, *adjusted) != value
                             || self.adjusted.get(&key) != Some(adjusted)
                     };
-                    changes.extend(adjusted.filter(due).map(|adjusted| (key, now, adjusted)));
+                    changes.extend(adjusted.filter(is_due).map(|adjusted| (key, value, adjusted)));
                 }
                 Ok(None) => drop(self.adjusted.remove(&key)),
-                Err(source) => problems.extend(self.refuse(roster, key, source)),
+                Err(source) => problems.extend(self.note_error(roster, key, source)),
             }
         }
+        // No value is written that the journal could not undo.
         if let Err(error) = record(journal, &entries) {
             problems.push(error);
             return problems;
@@ -134,17 +139,17 @@ impl Exposure {
                 self.given.insert(value);
             }
         }
-        for (key, now, adjusted) in changes {
-            let wanted = self.wanted(roster, key, adjusted);
-            let set = |score: Option<OomScore>| score.map_or(Ok(()), |score| score.set(wanted));
-            let done = if wanted == now { Ok(()) } else { opened(roster, key).and_then(set) };
-            match done {
+        for (key, value, adjusted) in changes {
+            let target = self.target(roster, key, adjusted);
+            let set = |score: Option<OomScore>| score.map_or(Ok(()), |score| score.set(target));
+            let result = if target == value { Ok(()) } else { open_score(roster, key).and_then(set) };
+            match result {
                 Ok(()) => drop(self.adjusted.insert(key, adjusted)),
-                // The original value is kept, so that the next sample can restore it.
-                Err(source) => problems.extend(self.refuse(roster, key, source)),
+                // The earlier record is kept, so that the next sample can restore the original.
+                Err(source) => problems.extend(self.note_error(roster, key, source)),
             }
         }
-        self.let_go(roster);
+        self.end_searches(roster);
         problems
     }
 
@@ -153,33 +158,34 @@ impl Exposure {
     }
 
     /// The value that a process should have now.
-    fn wanted(&self, roster: &Roster, key: ProcessKey, adjusted: AdjustedScore) -> i16 {
+    fn target(&self, roster: &Roster, key: ProcessKey, adjusted: AdjustedScore) -> i16 {
         if self.is_exposed(roster, key) { adjusted.given } else { adjusted.original }
     }
 
-    /// A process's original and raised values; `None` if nothing needs to be written for it.
-    fn look_at(
+    /// The original and raised values of a process that has `value` now; `None` if nothing must be written for the process. Adds
+    /// the journal entries that undo the write to `entries`.
+    fn examine(
         &self,
         roster: &Roster,
         key: ProcessKey,
-        now: i16,
+        value: i16,
         entries: &mut Vec<Entry>,
     ) -> Option<AdjustedScore> {
-        let before = self.adjusted.get(&key);
-        let original = match before {
-            Some(adjusted) if adjusted.given == now => adjusted.original,
-            // Restored already, or its owner chose another value.
-            Some(_) => now,
-            None => self.born_with(roster, key, now).unwrap_or(now),
+        let known = self.adjusted.get(&key);
+        let original = match known {
+            Some(known) if known.given == value => known.original,
+            // The original is restored already, or the owner has chosen another value.
+            Some(_) => value,
+            None => self.inherited_original(roster, key, value).unwrap_or(value),
         };
         let adjusted = AdjustedScore { original, given: raised(original) };
         // In a unit that is not exposed, only a process that inherited a raised value needs a write.
         if adjusted.given == original
-            || (before.is_none() && original == now && !self.is_exposed(roster, key))
+            || (known.is_none() && original == value && !self.is_exposed(roster, key))
         {
             return None;
         }
-        if before.is_none_or(|before| before.original != original) {
+        if known.is_none_or(|known| known.original != original) {
             entries.push(Entry::OomScore { process: key, value: original });
         }
         let given = Entry::OomScoreGiven { value: adjusted.given };
@@ -189,45 +195,51 @@ impl Exposure {
         Some(adjusted)
     }
 
-    /// The original value of the process from which this one inherited a raised value: its parent, or, if that has exited, a
-    /// process of its session, or else of its user in its unit.
-    fn born_with(&self, roster: &Roster, key: ProcessKey, now: i16) -> Option<i16> {
-        if !self.given.contains(&now) {
+    /// The original value of the process from which this process inherited its raised `value`: its parent; if the parent has
+    /// exited, any process of its session, or else any process of its user in its unit.
+    fn inherited_original(&self, roster: &Roster, key: ProcessKey, value: i16) -> Option<i16> {
+        if !self.given.contains(&value) {
             return None;
         }
         let member = roster.member(key.pid).filter(|member| member.key == key)?;
-        let source = |other: &Member| self.adjusted.get(&other.key).filter(|adjusted| adjusted.given == now);
+        let with_value =
+            |other: &Member| self.adjusted.get(&other.key).filter(|adjusted| adjusted.given == value);
+        // An orphan's parent is the init process.
         if let Some(parent) = roster.member(member.parent).filter(|_| member.parent > 1) {
-            return source(parent).map(|adjusted| adjusted.original);
+            return with_value(parent).map(|adjusted| adjusted.original);
         }
-        let among = |related: &dyn Fn(&Member) -> bool| {
-            roster.members().filter(|other| related(other)).find_map(source).map(|adjusted| adjusted.original)
+        let original_among = |is_related: &dyn Fn(&Member) -> bool| {
+            let mut related = roster.members().filter(|other| is_related(other));
+            related.find_map(with_value).map(|adjusted| adjusted.original)
         };
         let (session, unit, uid) = (member.session, member.placement.unit, member.uid);
-        among(&|other| other.session == session)
-            .or_else(|| among(&|other| other.placement.unit == unit && other.uid == uid))
+        original_among(&|other| other.session == session)
+            .or_else(|| original_among(&|other| other.placement.unit == unit && other.uid == uid))
     }
 
-    /// Forgets processes of units that are no longer searched.
-    fn let_go(&mut self, roster: &Roster) {
-        self.after.retain(|_, samples| {
+    /// Counts a sample of the searches, and forgets the processes of units that are not searched any more.
+    fn end_searches(&mut self, roster: &Roster) {
+        self.searched.retain(|_, samples| {
             *samples -= 1;
             *samples > 0
         });
-        let (exposed, after) = (&self.exposed, &self.after);
+        let (exposed, searched) = (&self.exposed, &self.searched);
         self.reported.retain(|key| unit_of(roster, *key).is_some());
         self.adjusted.retain(|key, _| {
-            unit_of(roster, *key).is_some_and(|unit| exposed.contains(&unit) || after.contains_key(&unit))
+            unit_of(roster, *key).is_some_and(|unit| exposed.contains(&unit) || searched.contains_key(&unit))
         });
     }
 
-    fn refuse(&mut self, roster: &Roster, key: ProcessKey, source: io::Error) -> Option<LiveError> {
-        let gone = source.kind() == io::ErrorKind::NotFound || source.raw_os_error() == Some(libc::ESRCH);
-        if gone {
+    /// Returns the error to report for a process whose value could not be read or written: once per process, and never for a
+    /// process that has exited.
+    fn note_error(&mut self, roster: &Roster, key: ProcessKey, source: io::Error) -> Option<LiveError> {
+        let has_exited =
+            source.kind() == io::ErrorKind::NotFound || source.raw_os_error() == Some(libc::ESRCH);
+        if has_exited {
             self.adjusted.remove(&key);
             return None;
         }
-        // Other errors are transient and retried with the next sample.
+        // A refusal is final. Other errors are transient: the next sample retries.
         if matches!(source.raw_os_error(), Some(libc::EACCES | libc::EPERM)) {
             self.refused.insert(key);
             self.adjusted.remove(&key);
@@ -246,28 +258,29 @@ impl Exposure {
     }
 }
 
-/// The value of a process; `None` if it has exited. Opened before its identity is checked, because an open file keeps
-/// denoting the same process.
-fn opened(roster: &mut Roster, key: ProcessKey) -> io::Result<Option<OomScore>> {
+/// Opens the file with the value of a process; `None` if the process has exited. The file is opened before the process's
+/// identity is checked, because an open file refers to the same process even if its number is reused later.
+fn open_score(roster: &mut Roster, key: ProcessKey) -> io::Result<Option<OomScore>> {
     let score = OomScore::open(key.pid);
     let stat = roster.procfs().stat(key.pid).map_err(io::Error::other)?;
     if stat.is_some_and(|stat| stat.key == key) { score.map(Some) } else { Ok(None) }
 }
 
+/// The unit of a process; `None` if the process is no member any more.
 fn unit_of(roster: &Roster, key: ProcessKey) -> Option<UnitId> {
     roster.member(key.pid).filter(|member| member.key == key).map(|member| member.placement.unit)
 }
 
 /// The problem of a unit that exceeds its bound while memory is short and nothing of it can be paged out.
-fn beyond_means(path: &str, allowed: u64, beyond: u64) -> LiveError {
+fn beyond_means(path: &str, allowed: u64, excess: u64) -> LiveError {
     let mib = |bytes: u64| bytes.div_ceil(1 << 20);
     LiveError::Unavailable {
         what: format!(
             "unit `{path}` uses {} MiB and is allowed {}, and memory is short: {} MiB are beyond means, since no swap \
              is free for anonymous pages",
-            mib(allowed.saturating_add(beyond)),
+            mib(allowed.saturating_add(excess)),
             mib(allowed),
-            mib(beyond)
+            mib(excess)
         ),
         remedy:
             "if memory runs out, the kernel kills this unit's processes first: add swap (see `commonhold \
@@ -322,7 +335,7 @@ mod tests {
 
     /// A write that fails once is retried with the next sample, both to raise and to restore a value.
     #[test]
-    fn a_score_that_was_refused_is_written_by_the_next_look() {
+    fn a_score_that_was_refused_is_written_with_the_next_sample() {
         let jobs = vec![job()];
         let mut contract = Contract::default();
         let unit = contract.add(None, "unit");
@@ -364,7 +377,7 @@ mod tests {
     /// Of two units one is exposed: its processes and their children are killed first. All get their original values back
     /// when it is no longer exposed or the daemon is killed, including children that the daemon never saw.
     #[test]
-    fn exposed_processes_go_first_and_have_their_own_again() {
+    fn exposed_processes_get_raised_scores_and_then_their_own_again() {
         let jobs = vec![job(), job()];
         let mut contract = Contract::default();
         let units: Vec<UnitId> = jobs

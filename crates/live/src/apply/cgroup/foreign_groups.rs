@@ -3,24 +3,24 @@
 //! The roster finds these groups ([`Roster::places`](crate::observe::roster::Roster::places)), and the plan has the orders for
 //! them ([`PartOrder`]). This module reads and writes their files.
 //!
-//! Manager's values: the content of a file before the first write is its manager's setting, which bounds what may be written; the
-//! policy sees it as [`GroupBounds`]. It is in the journal, and is restored when the group is no longer held. A group's memory
-//! protection is added to its ancestors too (`around`).
+//! Manager's values: the content of a file before our first write is the manager's setting. Our writes must stay within it, so
+//! the policy sees it as [`GroupBounds`]. It is recorded in the journal, and restored when no unit is held in the group any more.
+//! A group's memory protection is added to that of its ancestors, too (`around`).
 //!
-//! Groups of systemd: systemd gets the values as properties ([`properties`](super::properties)) and enables the controllers.
-//! Elsewhere missing controllers are enabled in the ancestors.
+//! Groups of systemd: systemd gets our values as properties ([`systemd`](super::systemd)), and enables the controllers. In groups
+//! of other managers, we enable missing controllers in the ancestors.
 //!
-//! systemd applies a property a moment later, and rewrites all files of the group with the values that it knows. If an owner
-//! calls memory back in between, systemd would lower the bound that has just grown, and the kernel would reclaim the owner's
-//! pages. So systemd gets memory values only after they were stable for five seconds. Before a bound grows beyond systemd's
-//! value, systemd is sent the manager's own bound. After systemd has written, the files are written again. Its CPUs and
-//! weights may be stale as well, so those files are checked twice a second.
+//! systemd applies a property a moment later, and then rewrites all files of the group with the values that it knows. This is a
+//! race with memory bounds: if an owner calls memory back in between, systemd lowers the bound that has just grown, and the
+//! kernel reclaims the owner's pages. So systemd gets memory values only after they were stable for five seconds. Before a bound
+//! grows beyond the value that systemd has, systemd is sent the manager's own bound. After systemd has written the files, our
+//! values are written again. CPUs and weights that systemd writes may be stale as well, so they are checked twice a second.
 //!
-//! Groups of other managers: their files are polled every five seconds, and read before each write. Content that was not
-//! written here becomes the manager's value.
+//! Groups of other managers: their files are polled every five seconds, and read before each write. Content that we did not
+//! write becomes the manager's value.
 //!
-//! A group may be removed and made again under the same path, as when a service restarts. The inode tells them apart, and the
-//! policy gets a new [`GroupId`]. systemd applies the properties it has to the unit's new group.
+//! A group may be removed and made again under the same path, as when a service restarts. The inode tells the two groups apart,
+//! and the policy gets a new [`GroupId`] for the second one. systemd applies the properties that it has to the new group.
 //!
 //! Limits: `cgroup.freeze` of a foreign group is never written.
 
@@ -50,11 +50,11 @@ use crate::undo::journal::{Entry, Journal, record};
 /// The controllers to enable for foreign groups.
 const CONTROLLERS: [&str; 4] = ["cpu", "cpuset", "io", "memory"];
 
-/// The file of a set of CPUs.
+/// The file with a group's CPU set.
 const CPUS: &str = "cpuset.cpus";
-/// The file of a weight.
+/// The file with a group's CPU weight.
 const WEIGHT: &str = "cpu.weight";
-/// The file of a bound on memory.
+/// The file with a group's memory bound.
 const HIGH: &str = "memory.high";
 /// The memory files that are written here.
 const MEMORY_FILES: [&str; 3] = [HIGH, "memory.low", "memory.min"];
@@ -68,10 +68,10 @@ const POLL_NS: Time = 5_000 * MS;
 /// How often to check whether systemd has overwritten CPUs and weights with stale values.
 const OVERWRITTEN_POLL_NS: Time = 500 * MS;
 
-/// The most bounds remembered that memory.high may still show while a thread has a lower one to write.
+/// The maximum length of [`ForeignGroup::former_highs`].
 const FORMER_HIGHS_MAX: usize = 64;
 
-/// Reading and writing, in bytes per second.
+/// The rates for reading and for writing, in bytes per second.
 type Rates = (Option<u64>, Option<u64>);
 
 /// A control group of another manager that a unit is held in.
@@ -84,35 +84,38 @@ struct ForeignGroup {
     /// The control group's path, as /proc shows it.
     cgroup: String,
     dir: PathBuf,
-    /// The directory's inode; `None` if it was gone when it was first looked up.
+    /// The directory's inode; `None` if the directory did not exist when it was first looked up.
     inode: Option<u64>,
-    /// The systemd unit that owns the group; `None` for another manager's.
+    /// The systemd unit that owns the group; `None` if another manager owns the group.
     systemd_unit: Option<String>,
     /// Ordered rates by disk.
     rates: BTreeMap<String, Rates>,
-    /// cpu.stat, and its count when the unit began to be held here.
+    /// cpu.stat, and its count in microseconds when the unit began to be held in the group.
     usage: Option<(Gauge, u64)>,
+    /// CPU time used since then, at the last reading.
     used_ns: u64,
-    /// Bounds that its manager has set.
-    most: GroupBounds,
-    /// The value written to cpu.max.
+    /// The bounds that the group's manager has set.
+    manager_bounds: GroupBounds,
+    /// The value that we wrote to cpu.max.
     cap: Option<String>,
-    /// The memory bound ordered last, and the one sent to systemd last.
+    /// The memory bound that was ordered last.
     high: u64,
+    /// The memory bound that was sent to systemd last.
     sent_high: u64,
-    /// When its memory orders last changed, if systemd does not have them yet.
+    /// When the memory orders last changed, if they have not been sent to systemd yet.
     unsent_since: Option<Time>,
-    /// The memory protection (min, low) sent to systemd last.
-    sent_kept: (u64, u64),
-    /// Earlier bounds that memory.high may still show until a thread has written the ordered one.
+    /// The memory protection (min, low) that was ordered last.
+    protection: (u64, u64),
+    /// The memory protection (min, low) that was sent to systemd last.
+    sent_protection: (u64, u64),
+    /// Earlier bounds of ours that memory.high may show until the pager's thread has written the ordered one. Without this list,
+    /// they would seem to be values of the manager.
     former_highs: Vec<String>,
-    /// The manager's memory.max, which is never written here.
+    /// The manager's memory.max, which we never write.
     memory_max: Option<u64>,
-    /// The memory protection ordered (min, low).
-    kept: (u64, u64),
-    /// The manager's value of each file that was written.
+    /// The manager's value of each file that we wrote.
     originals: BTreeMap<&'static str, String>,
-    /// The content of each file after the last write.
+    /// The content of each file after our last write.
     written: BTreeMap<&'static str, String>,
 }
 
@@ -120,16 +123,18 @@ struct ForeignGroup {
 #[derive(Debug)]
 pub(super) struct ForeignGroups {
     mount: PathBuf,
+    /// The last [`GroupId`] that was given to a group.
     last: u32,
     groups: Vec<ForeignGroup>,
-    /// CPU time used in groups that are no longer held, by unit path.
+    /// CPU time that units used in groups in which they are not held any more, by unit path.
     carried: BTreeMap<String, u64>,
-    /// Files whose original content the journal has.
+    /// Files whose original content is in the journal.
     recorded: BTreeSet<PathBuf>,
-    /// Ancestors of foreign groups, and their memory protection (min, low).
-    around: BTreeMap<PathBuf, (u64, u64)>,
-    /// When that last changed, if systemd does not have it yet.
-    around_unsent_since: Option<Time>,
+    /// Ancestors of foreign groups, and the memory protection (min, low) that we give them.
+    ancestors: BTreeMap<PathBuf, (u64, u64)>,
+    /// When the protection of ancestors last changed, if it has not been sent to systemd yet.
+    ancestors_unsent_since: Option<Time>,
+    /// `None` if the machine has no systemd.
     properties: Option<Properties>,
     polled_at: Time,
     overwritten_polled_at: Time,
@@ -145,8 +150,8 @@ impl ForeignGroups {
             groups: Vec::new(),
             carried: BTreeMap::new(),
             recorded: BTreeSet::new(),
-            around: BTreeMap::new(),
-            around_unsent_since: None,
+            ancestors: BTreeMap::new(),
+            ancestors_unsent_since: None,
             properties: None,
             polled_at: 0,
             overwritten_polled_at: 0,
@@ -175,6 +180,7 @@ impl ForeignGroups {
         self.now = now;
         let mut problems = Vec::new();
         let mut rewritten = BTreeSet::new();
+        // Managers' new values, and files that a `daemon-reload` has rewritten.
         if now >= self.polled_at.saturating_add(POLL_NS) {
             self.polled_at = now;
             for group in &mut self.groups {
@@ -183,15 +189,16 @@ impl ForeignGroups {
                 }
                 if group.systemd_unit.is_none() {
                     match group.poll_manager(journal) {
-                        Ok(lost) => problems.extend(group.write_lost(&lost, pager.as_deref_mut())),
+                        Ok(reset) => problems.extend(group.write_again(&reset, pager.as_deref_mut())),
                         Err(error) => problems.push(error),
                     }
                 } else {
-                    group.most.cap = group.is_capped_by_others();
+                    group.manager_bounds.cap = group.is_capped_by_others();
                     group.memory_max = group.read_memory_max();
                 }
             }
         }
+        // CPUs and weights that systemd has overwritten.
         if now >= self.overwritten_polled_at.saturating_add(OVERWRITTEN_POLL_NS) {
             self.overwritten_polled_at = now;
             if let Some(properties) = &mut self.properties {
@@ -212,17 +219,19 @@ impl ForeignGroups {
         for unit in &rewritten {
             problems.extend(self.rewrite(unit, pager.as_deref_mut()));
         }
+        // The bounds that administrators have set in systemd.
         let Some(properties) = &self.properties else { return problems };
         for group in &mut self.groups {
             if let Some(set) = group.systemd_unit.as_ref().and_then(|unit| properties.set_by_others(unit)) {
                 let memory = [set.memory, group.memory_max].into_iter().flatten().min();
-                group.most = GroupBounds { memory, cap: group.most.cap, ..set };
+                group.manager_bounds = GroupBounds { memory, cap: group.manager_bounds.cap, ..set };
             }
         }
         problems
     }
 
-    /// Follows the set of groups that units are held in. Whether it changed.
+    /// Follows the set of groups in which units are held: `places` has the unit of each control group. Adds errors to `problems`.
+    /// Returns whether the set changed.
     pub(super) fn follow(
         &mut self,
         contract: &Contract,
@@ -232,37 +241,38 @@ impl ForeignGroups {
         problems: &mut Vec<LiveError>,
     ) -> bool {
         let before: Vec<GroupId> = self.groups.iter().map(|group| group.id).collect();
-        // A group that another manager made again has that manager's values: it is a new group here.
-        let is_same = |group: &ForeignGroup| {
-            places.contains_key(&group.cgroup) && (group.systemd_unit.is_some() || !group.is_gone())
+        // If a manager other than systemd made a group again, the group has the manager's values, and is a new group to us.
+        let stays = |group: &ForeignGroup| {
+            places.contains_key(&group.cgroup) && (group.systemd_unit.is_some() || !group.was_removed())
         };
-        let (stays, goes): (Vec<ForeignGroup>, Vec<ForeignGroup>) =
-            std::mem::take(&mut self.groups).into_iter().partition(is_same);
-        self.groups = stays;
-        let (have_gone, kept_of_gone) = (!goes.is_empty(), goes.iter().any(|group| group.kept != (0, 0)));
-        for group in goes {
+        let (staying, leaving): (Vec<ForeignGroup>, Vec<ForeignGroup>) =
+            std::mem::take(&mut self.groups).into_iter().partition(stays);
+        self.groups = staying;
+        let any_left = !leaving.is_empty();
+        let any_protected_left = leaving.iter().any(|group| group.protection != (0, 0));
+        for group in leaving {
             *self.carried.entry(group.path.clone()).or_default() += group.used_ns;
             if let (Some(properties), Some(unit)) = (&mut self.properties, &group.systemd_unit) {
                 properties.leave(unit);
             }
-            problems.extend(self.give_back(group, journal));
+            problems.extend(self.restore(group, journal));
         }
         for index in 0..self.groups.len() {
             let unit = places[&self.groups[index].cgroup];
             let group = &mut self.groups[index];
             group.unit = unit;
-            let is_made_anew = group.is_gone() && host::is_dir(&group.dir);
+            let is_made_anew = group.was_removed() && host::is_dir(&group.dir);
             if is_made_anew {
                 group.reset_to_sent_values();
             }
             if is_made_anew || group.path != contract.unit(unit).path {
-                problems.extend(self.begin_anew(index, &contract.unit(unit).path, disks, journal));
+                problems.extend(self.restart(index, &contract.unit(unit).path, disks, journal));
             }
         }
-        if kept_of_gone {
-            problems.extend(self.keep_around(journal).err());
+        if any_protected_left {
+            problems.extend(self.protect_ancestors(journal).err());
         }
-        if have_gone {
+        if any_left {
             let paths: BTreeSet<&str> =
                 contract.held().map(|unit| contract.unit(unit).path.as_str()).collect();
             self.carried.retain(|path, _| paths.contains(path.as_str()));
@@ -290,9 +300,9 @@ impl ForeignGroups {
         !before.iter().copied().eq(self.groups.iter().map(|group| group.id))
     }
 
-    /// Restarts a group that now holds another unit, as after a reload, or that systemd made again. CPU weight and memory bound
-    /// stay until the next plan orders them; orders that a plan may omit are lifted.
-    fn begin_anew(
+    /// Restarts the record of a group in which another unit is held now, as after a reload, or that systemd made again. CPU
+    /// weight and memory bound stay until the next plan, which always orders them. Orders that a plan may omit are lifted.
+    fn restart(
         &mut self,
         index: usize,
         path: &str,
@@ -304,12 +314,12 @@ impl ForeignGroups {
         self.last += 1;
         (group.id, group.path) = (GroupId(self.last), path.to_owned());
         group.begin_count();
-        let (is_kept, is_capped) = (group.kept != (0, 0), group.cap.is_some());
+        let (is_protected, is_capped) = (group.protection != (0, 0), group.cap.is_some());
         let is_confined = group.originals.contains_key(CPUS);
-        let rated: Vec<String> = group.rates.keys().cloned().collect();
+        let disks_with_rates: Vec<String> = group.rates.keys().cloned().collect();
         let mut problems = Vec::new();
-        if is_kept {
-            problems.extend(self.guarantee(index, 0, 0, journal).err());
+        if is_protected {
+            problems.extend(self.protect(index, 0, 0, journal).err());
         }
         if is_capped {
             problems.extend(self.put(index, CAP, &knob::cpu_max(None), journal).err());
@@ -317,47 +327,45 @@ impl ForeignGroups {
         if is_confined {
             problems.extend(self.confine(index, None, journal).err());
         }
-        for disk in &rated {
-            problems.extend(self.transfer(index, disks, (disk, None, None), journal).err());
+        for disk in &disks_with_rates {
+            problems.extend(self.set_rates(index, disks, (disk, None, None), journal).err());
         }
         let group = &mut self.groups[index];
         group.rates.clear();
-        if group.is_gone() { Vec::new() } else { problems }
+        if group.was_removed() { Vec::new() } else { problems }
     }
 
-    /// Enables controllers in the ancestors of a group.
+    /// Enables the missing controllers in the ancestors of a group, outermost first.
     fn enable(&mut self, dir: &Path, journal: &mut Journal) -> Vec<LiveError> {
-        let above = dir.ancestors().skip(1).take_while(|above| above.starts_with(&self.mount));
-        let mut above: Vec<&Path> = above.collect();
-        above.reverse();
+        let ancestors = dir.ancestors().skip(1).take_while(|ancestor| ancestor.starts_with(&self.mount));
+        let mut ancestors: Vec<&Path> = ancestors.collect();
+        ancestors.reverse();
         let mut problems = Vec::new();
-        for group in above {
+        for group in ancestors {
             let file = group.join("cgroup.subtree_control");
             let words = |name: &str| -> Vec<String> {
                 let text = read(&group.join(name)).unwrap_or_default();
                 text.split_whitespace().map(str::to_owned).collect()
             };
-            let (there, on) = (words("cgroup.controllers"), words("cgroup.subtree_control"));
-            let lacks = |name: &&&str| {
-                there.iter().any(|word| word == **name) && !on.iter().any(|word| word == **name)
+            let (available, enabled) = (words("cgroup.controllers"), words("cgroup.subtree_control"));
+            let is_missing = |name: &&&str| {
+                available.iter().any(|word| word == **name) && !enabled.iter().any(|word| word == **name)
             };
-            let lacking: Vec<&&str> = CONTROLLERS.iter().filter(lacks).collect();
-            if lacking.is_empty() {
+            let missing: Vec<&&str> = CONTROLLERS.iter().filter(is_missing).collect();
+            if missing.is_empty() {
                 continue;
             }
             if self.recorded.insert(file.clone()) {
-                let entry = Entry::Knob { path: file.clone(), original: on.join(" ") };
+                let entry = Entry::Knob { path: file.clone(), original: enabled.join(" ") };
                 if let Err(error) = record(journal, &[entry]) {
                     self.recorded.remove(&file);
                     return vec![error];
                 }
             }
-            for name in lacking {
-                let enabled = host::write(&file, &format!("+{name}"));
+            for name in missing {
+                let result = host::write(&file, &format!("+{name}"));
                 problems.extend(
-                    enabled
-                        .err()
-                        .map(|source| failed(&file, format!("enable the {name} controller"), source)),
+                    result.err().map(|source| failed(&file, format!("enable the {name} controller"), source)),
                 );
             }
         }
@@ -376,32 +384,37 @@ impl ForeignGroups {
         self.groups.iter().map(|group| (group.id, group.unit, group.dir.as_path()))
     }
 
-    /// Where the hierarchy is mounted.
+    /// The directory where the control groups are mounted.
     pub(super) fn mount(&self) -> &Path {
         &self.mount
     }
 
     /// The number of CPUs that managers other than systemd have set, for units that `each` made from a control group.
     pub(super) fn given_cpus(&self, contract: &Contract) -> Vec<(UnitId, u32)> {
-        let given = |group: &ForeignGroup| {
+        let given_to_unit = |group: &ForeignGroup| {
             let is_units_own = contract.group_of(group.unit) == Some(group.cgroup.as_str());
-            let cpus = group.most.cpus.as_ref().filter(|_| is_units_own && group.systemd_unit.is_none())?;
+            let cpus = group
+                .manager_bounds
+                .cpus
+                .as_ref()
+                .filter(|_| is_units_own && group.systemd_unit.is_none())?;
             Some((group.unit, u32::try_from(cpus.len()).ok()?))
         };
-        self.groups.iter().filter_map(given).collect()
+        self.groups.iter().filter_map(given_to_unit).collect()
     }
 
     /// The path of a group whose manager has set a CPU cap, as /proc shows it.
     pub(super) fn capped(&self) -> Option<&str> {
-        self.groups.iter().find(|group| group.most.cap).map(|group| group.cgroup.as_str())
+        self.groups.iter().find(|group| group.manager_bounds.cap).map(|group| group.cgroup.as_str())
     }
 
-    /// Whether a group's CPU cap was written here.
+    /// Whether we wrote this CPU cap of a group.
     pub(super) fn has_capped(&self, dir: &Path, cap: &str) -> bool {
         self.groups.iter().any(|group| group.dir == dir && group.cap.as_deref() == Some(cap))
     }
 
-    /// The facts for the policy. `memory` is what each group was charged at the last memory sample.
+    /// The facts for the policy. `memory` has the bytes that each group was charged at the last memory sample, `disks` the use of
+    /// each disk in each group.
     pub(super) fn facts(
         &mut self,
         memory: &BTreeMap<GroupId, u64>,
@@ -414,12 +427,12 @@ impl ForeignGroups {
             used_ns: group.used_ns,
             memory: memory.get(&group.id).copied().unwrap_or(0),
             disks: disks.get(&group.id).cloned().unwrap_or_default(),
-            most: group.most.clone(),
+            most: group.manager_bounds.clone(),
         };
         self.groups.iter_mut().map(facts).collect()
     }
 
-    /// Carries out an order on a group.
+    /// Carries out an order on a group. Returns the errors, unless the group has ended.
     pub(super) fn carry_out(
         &mut self,
         order: &PartOrder,
@@ -432,7 +445,7 @@ impl ForeignGroups {
             // The group has ended since it was observed.
             return Vec::new();
         };
-        let done = match order {
+        let result = match order {
             PartOrder::Confine { cpus, .. } => self.confine(index, cpus.clone(), journal),
             PartOrder::Weigh { weight, .. } => {
                 self.set_property(index, Property::CPUWeight, Value::Number(u64::from(*weight)));
@@ -441,10 +454,10 @@ impl ForeignGroups {
             // systemd has no property with the precision of cpu.max.
             PartOrder::Cap { micro_cpus, .. } => self.put(index, CAP, &knob::cpu_max(*micro_cpus), journal),
             PartOrder::Allow { bytes, .. } => {
-                let bytes = bytes.or(self.groups[index].most.memory).unwrap_or(UNSET);
+                let bytes = bytes.or(self.groups[index].manager_bounds.memory).unwrap_or(UNSET);
                 self.bound(index, bytes, memory.map(Memory::pager), journal)
             }
-            PartOrder::Guarantee { min, low, .. } => self.guarantee(index, *min, *low, journal),
+            PartOrder::Guarantee { min, low, .. } => self.protect(index, *min, *low, journal),
             PartOrder::Reclaim { bytes, files, .. } => {
                 if let Some(memory) = memory {
                     memory.pager().reclaim(&self.groups[index].dir, *bytes, *files);
@@ -452,30 +465,32 @@ impl ForeignGroups {
                 Ok(())
             }
             PartOrder::Transfer { disk, read, write, .. } => {
-                self.transfer(index, disks, (disk, *read, *write), journal)
+                self.set_rates(index, disks, (disk, *read, *write), journal)
             }
         };
-        match done {
-            Err(_) if self.groups[index].is_gone() => Vec::new(),
-            done => done.err().into_iter().collect(),
+        match result {
+            Err(_) if self.groups[index].was_removed() => Vec::new(),
+            result => result.err().into_iter().collect(),
         }
     }
 
-    /// Confines a group to these CPUs; `None`: to those that its manager allows.
+    /// Confines a group to these CPUs; `None`: to all CPUs that its manager allows.
     fn confine(
         &mut self,
         index: usize,
         cpus: Option<CpuSet>,
         journal: &mut Journal,
     ) -> Result<(), LiveError> {
-        let cpus = cpus.or_else(|| self.groups[index].most.cpus.clone()).unwrap_or_default();
+        let cpus = cpus.or_else(|| self.groups[index].manager_bounds.cpus.clone()).unwrap_or_default();
         self.set_property(index, Property::AllowedCPUs, Value::Cpus(cpus.clone()));
         self.put(index, CPUS, &cpus.to_string(), journal)
     }
 
-    /// Bounds a group's memory. systemd later writes the bound that it knows, and the kernel reclaims what exceeds it. So
-    /// systemd gets a bound only once it is stable and the group is within it ([`Self::send_memory`]). Before a bound grows
-    /// beyond systemd's value, systemd is sent the manager's own.
+    /// Bounds a group's memory.
+    ///
+    /// systemd later writes the bound that it knows, and the kernel then reclaims memory beyond it. So systemd gets a bound only
+    /// when the bound is stable and the group's memory is within it ([`Self::send_memory`]). Before a bound grows beyond the
+    /// value that systemd has, systemd is sent the manager's own bound.
     fn bound(
         &mut self,
         index: usize,
@@ -484,30 +499,31 @@ impl ForeignGroups {
         journal: &mut Journal,
     ) -> Result<(), LiveError> {
         let text = bound_text(bytes);
-        let is_there = self.remember(index, HIGH, journal)?;
-        if is_there && self.manager_changed_bound(index, HIGH, journal)? {
+        let exists = self.record_manager_value(index, HIGH, journal)?;
+        if exists && self.manager_changed_bound(index, HIGH, journal)? {
             return Ok(());
         }
         let group = &mut self.groups[index];
-        let sinks = bytes < group.high;
+        let is_lowered = bytes < group.high;
         (group.high, group.unsent_since) = (bytes, Some(self.now));
-        if !is_there {
+        if !exists {
             // systemd creates the file when it gets the property.
             self.send_high(index, bytes);
             return Ok(());
         }
         if bytes > self.groups[index].sent_high {
-            let most = self.groups[index].most.memory.unwrap_or(UNSET);
-            self.send_high(index, most);
+            let managers = self.groups[index].manager_bounds.memory.unwrap_or(UNSET);
+            self.send_high(index, managers);
         }
         let group = &mut self.groups[index];
         match pager {
-            Some(pager) if sinks => {
+            // A write that lowers the bound blocks while the kernel reclaims, so the pager's thread makes it.
+            Some(pager) if is_lowered => {
                 pager.lower(&group.dir, &text);
-                let before = group.written.insert(HIGH, text).or_else(|| group.originals.get(HIGH).cloned());
-                group.former_highs.extend(before);
-                let most = group.former_highs.len().saturating_sub(FORMER_HIGHS_MAX);
-                group.former_highs.drain(..most);
+                let former = group.written.insert(HIGH, text).or_else(|| group.originals.get(HIGH).cloned());
+                group.former_highs.extend(former);
+                let surplus = group.former_highs.len().saturating_sub(FORMER_HIGHS_MAX);
+                group.former_highs.drain(..surplus);
                 Ok(())
             }
             pager => {
@@ -519,36 +535,38 @@ impl ForeignGroups {
         }
     }
 
+    /// Sends a memory bound to systemd, if systemd owns the group.
     fn send_high(&mut self, index: usize, bytes: u64) {
         self.groups[index].sent_high = bytes;
         self.set_property(index, Property::MemoryHigh, Value::Number(bytes));
     }
 
-    /// Sends stable memory values to systemd; a bound only once the group is within it.
+    /// Sends the memory values that are stable to systemd; a bound only when the group's memory is within it.
     fn send_memory(&mut self) {
         let now = self.now;
-        let rests = |since: &Time| now >= since.saturating_add(REST_NS);
-        let within = |dir: &Path, bytes: u64| {
-            read(&dir.join("memory.current")).is_ok_and(|now| now.parse().is_ok_and(|now: u64| now <= bytes))
+        let is_stable = |since: &Time| now >= since.saturating_add(REST_NS);
+        let is_within = |dir: &Path, bytes: u64| {
+            let current = read(&dir.join("memory.current"));
+            current.is_ok_and(|text| text.parse().is_ok_and(|current: u64| current <= bytes))
         };
         for index in 0..self.groups.len() {
             let group = &mut self.groups[index];
-            if !group.unsent_since.is_some_and(|since| rests(&since)) {
+            if !group.unsent_since.is_some_and(|since| is_stable(&since)) {
                 continue;
             }
-            let (high, kept) = (group.high, group.kept);
-            if group.keeps() && group.sent_kept != kept {
-                group.sent_kept = kept;
-                self.send_protection(index, kept);
+            let (high, protection) = (group.high, group.protection);
+            if group.has_our_protection() && group.sent_protection != protection {
+                group.sent_protection = protection;
+                self.send_protection(index, protection);
             }
             let group = &mut self.groups[index];
-            if group.sent_high == high || within(&group.dir, high) {
+            if group.sent_high == high || is_within(&group.dir, high) {
                 group.unsent_since = None;
                 self.send_high(index, high);
             }
         }
-        if self.around_unsent_since.take_if(|since| rests(since)).is_some() {
-            self.send_around();
+        if self.ancestors_unsent_since.take_if(|since| is_stable(since)).is_some() {
+            self.send_ancestors();
         }
     }
 
@@ -557,20 +575,20 @@ impl ForeignGroups {
         self.set_property(index, Property::MemoryMin, Value::Number(min));
     }
 
-    /// Writes the orders in force again after systemd has written a unit's files with values that may be stale.
+    /// Writes our values into the files of a systemd unit again, because systemd has written values that may be stale.
     fn rewrite(&mut self, unit: &str, pager: Option<&mut Pager>) -> Vec<LiveError> {
         let mut problems = Vec::new();
-        problems.extend(self.rewrite_around(unit));
+        problems.extend(self.rewrite_ancestor(unit));
         let Some(group) = self.groups.iter().find(|group| group.systemd_unit.as_deref() == Some(unit)) else {
             return problems;
         };
-        if group.keeps() {
-            problems.extend(put_kept(&group.dir, group.kept.0, group.kept.1).err());
+        if group.has_our_protection() {
+            problems.extend(put_protection(&group.dir, group.protection.0, group.protection.1).err());
         }
         if let Some(cap) = group.lost_cap() {
             problems.extend(knob::put(&group.dir.join(CAP), cap).err());
         }
-        // CPUs that were called back must not be used while systemd has the former set.
+        // The group must not use CPUs that were called back, even if systemd still has the former set.
         for (file, ours) in self.properties.iter().flat_map(|properties| group.overwritten(properties)) {
             let _ = host::write(&group.dir.join(file), ours);
         }
@@ -581,17 +599,18 @@ impl ForeignGroups {
             _ => {}
         }
         // The group may have ended meanwhile.
-        if group.is_gone() { Vec::new() } else { problems }
+        if group.was_removed() { Vec::new() } else { problems }
     }
 
-    /// Sends a property to systemd, if systemd owns the group.
+    /// Has a property sent to systemd, if systemd owns the group.
     fn set_property(&mut self, index: usize, property: Property, value: Value) {
         if let (Some(properties), Some(unit)) = (&mut self.properties, &self.groups[index].systemd_unit) {
             properties.want(unit, property, value);
         }
     }
 
-    /// Writes a file of a group, and remembers its manager's value.
+    /// Writes a file of a group, after recording the manager's value. Does not write if the file does not exist yet, or if the
+    /// manager has just set another bound.
     fn put(
         &mut self,
         index: usize,
@@ -599,32 +618,35 @@ impl ForeignGroups {
         value: &str,
         journal: &mut Journal,
     ) -> Result<(), LiveError> {
-        if !self.remember(index, file, journal)? || self.manager_changed_bound(index, file, journal)? {
+        if !self.record_manager_value(index, file, journal)?
+            || self.manager_changed_bound(index, file, journal)?
+        {
             return Ok(());
         }
         let group = &mut self.groups[index];
         if file == CAP {
             group.cap = Some(value.to_owned());
         }
-        let put = if file == CPUS && value.is_empty() {
-            let all = knob::put_cpus(&group.dir, None);
-            all.map(|all| all.map_or_else(String::new, |cpus| cpus.to_string()))
+        let result = if file == CPUS && value.is_empty() {
+            let content = knob::put_cpus(&group.dir, None);
+            content.map(|cpus| cpus.map_or_else(String::new, |cpus| cpus.to_string()))
         } else {
             knob::put(&group.dir.join(file), value).map(|()| value.to_owned())
         };
-        let written = match put {
-            // systemd has just written an earlier value. It gets this one too.
+        let written = match result {
+            // systemd has just written an earlier value. It will get this value as a property, too.
             Err(LiveError::NotInForce { .. }) if group.systemd_unit.is_some() && file != CAP => {
                 value.to_owned()
             }
-            put => put?,
+            result => result?,
         };
         group.written.insert(file, written);
         Ok(())
     }
 
-    /// Whether a manager other than systemd has meanwhile set a value that bounds what is to be written. The policy then orders
-    /// within that at its next step. Checked before each write to a file whose content is not the last one written here.
+    /// Whether a manager other than systemd has just changed the bound on a value that is about to be written. Then the write is
+    /// omitted, and the policy orders a value within the new bound at its next step. The manager's values are read only if the
+    /// file's content is not ours.
     fn manager_changed_bound(
         &mut self,
         index: usize,
@@ -632,25 +654,25 @@ impl ForeignGroups {
         journal: &mut Journal,
     ) -> Result<bool, LiveError> {
         let group = &mut self.groups[index];
-        if group.systemd_unit.is_some() || group.has_ours(file) {
+        if group.systemd_unit.is_some() || group.shows_our_value(file) {
             return Ok(false);
         }
-        let before = group.most.clone();
+        let former = group.manager_bounds.clone();
         // Files that the manager reset to its former value are rewritten at the next poll.
         group.poll_manager(journal)?;
-        let now = &group.most;
+        let present = &group.manager_bounds;
         Ok(match file {
-            CPUS => before.cpus != now.cpus,
-            HIGH => before.memory != now.memory,
-            WEIGHT => before.weight != now.weight,
-            CAP => before.cap != now.cap,
-            _ => before.kept != now.kept,
+            CPUS => former.cpus != present.cpus,
+            HIGH => former.memory != present.memory,
+            WEIGHT => former.weight != present.weight,
+            CAP => former.cap != present.cap,
+            _ => former.kept != present.kept,
         })
     }
 
-    /// Records the manager's value of a file before the first write. False if the file does not exist yet because systemd has
-    /// to enable the controller, and will then write the property itself.
-    fn remember(
+    /// Records the manager's value of a file before our first write. Returns whether the file exists. In a group of systemd, a
+    /// file may not exist yet, because systemd has to enable the controller; systemd will then write the property itself.
+    fn record_manager_value(
         &mut self,
         index: usize,
         file: &'static str,
@@ -663,25 +685,25 @@ impl ForeignGroups {
         }
         if !group.originals.contains_key(file) {
             let original = read(&path).map_err(|source| failed(&path, "read it".to_owned(), source))?;
-            note(&mut self.recorded, &path, &original, journal)?;
+            record_original(&mut self.recorded, &path, &original, journal)?;
             group.originals.insert(file, original);
         }
         Ok(true)
     }
 
-    /// Restores the manager's values in a group that is no longer held, and removes its journal entries. systemd reverts its
-    /// properties itself.
-    fn give_back(&mut self, mut group: ForeignGroup, journal: &mut Journal) -> Vec<LiveError> {
+    /// Restores the manager's values in a group in which no unit is held any more, and ends the group's journal entries. Values
+    /// that systemd got as properties are restored by [`Properties::leave`].
+    fn restore(&mut self, mut group: ForeignGroup, journal: &mut Journal) -> Vec<LiveError> {
         let files: Vec<&str> = group.originals.keys().copied().collect();
         let is_systemds = group.systemd_unit.is_some();
         if is_systemds {
-            // systemd cannot revert values that it never got.
+            // Values that systemd never got must be restored here.
             let unsent = group.unsent_since.is_some();
             group.originals.retain(|file, _| *file == CAP || MEMORY_FILES.contains(file) && unsent);
         }
-        // Nothing is left to restore in a group that has ended.
-        let is_gone = group.is_gone();
-        let put = |(file, original): (&&'static str, &String)| {
+        // There is nothing to restore in a group that has ended.
+        let was_removed = group.was_removed();
+        let write_back = |(file, original): (&&'static str, &String)| {
             let path = group.dir.join(file);
             let written = if *file == CPUS && original.is_empty() {
                 host::empty_cpus(&path).map(drop)
@@ -691,42 +713,42 @@ impl ForeignGroups {
             let source = written.err()?;
             Some((*file, failed(&path, format!("write back `{original}`"), source)))
         };
-        let (lost, mut problems): (Vec<&str>, Vec<LiveError>) =
-            if is_gone { (Vec::new(), Vec::new()) } else { group.originals.iter().filter_map(put).unzip() };
-        if group.is_gone() {
+        let (not_restored, mut problems): (Vec<&str>, Vec<LiveError>) = match was_removed {
+            true => (Vec::new(), Vec::new()),
+            false => group.originals.iter().filter_map(write_back).unzip(),
+        };
+        if group.was_removed() {
             problems.clear();
         } else if is_systemds {
             return problems;
         }
-        // The caretaker restores what could not be written, and rates of a group that still exists.
-        let files = files.into_iter().filter(|file| !lost.contains(file)).chain(is_gone.then_some("io.max"));
-        let left: Vec<PathBuf> = files.map(|file| group.dir.join(file)).collect();
-        self.recorded.retain(|path| !(left.contains(path) || is_gone && path.parent() == Some(&group.dir)));
-        let left: Vec<Entry> = left.into_iter().map(|path| Entry::KnobReleased { path }).collect();
-        problems.extend(record(journal, &left).err());
+        // The entries of files that could not be restored stay in the journal, for the caretaker. So do the rates of a group that
+        // still exists.
+        let files = files.into_iter().filter(|file| !not_restored.contains(file));
+        let files = files.chain(was_removed.then_some("io.max"));
+        let released: Vec<PathBuf> = files.map(|file| group.dir.join(file)).collect();
+        self.recorded
+            .retain(|path| !(released.contains(path) || was_removed && path.parent() == Some(&group.dir)));
+        let entries: Vec<Entry> = released.into_iter().map(|path| Entry::KnobReleased { path }).collect();
+        problems.extend(record(journal, &entries).err());
         problems
     }
 
-    /// Protects a group's memory, and that of its ancestors accordingly.
-    fn guarantee(
-        &mut self,
-        index: usize,
-        min: u64,
-        low: u64,
-        journal: &mut Journal,
-    ) -> Result<(), LiveError> {
+    /// Protects a group's memory, and its ancestors' memory accordingly.
+    fn protect(&mut self, index: usize, min: u64, low: u64, journal: &mut Journal) -> Result<(), LiveError> {
         let group = &mut self.groups[index];
-        (group.kept, group.unsent_since) = ((min, low), Some(self.now));
+        (group.protection, group.unsent_since) = ((min, low), Some(self.now));
         if group.systemd_unit.is_some() && !host::exists(&group.dir.join("memory.low")) {
             // systemd creates the file when it gets the property.
             self.send_protection(index, (min, low));
         }
         self.put(index, "memory.low", &low.to_string(), journal)?;
         self.put(index, "memory.min", &min.to_string(), journal)?;
-        self.keep_around(journal)
+        self.protect_ancestors(journal)
     }
 
-    fn transfer(
+    /// Limits a group's transfers to and from a disk, in bytes per second; `None` removes a limit.
+    fn set_rates(
         &mut self,
         index: usize,
         disks: &mut Disks,
@@ -765,8 +787,8 @@ impl ForeignGroups {
     }
 }
 
-/// Records a file's original content in the journal before the first write.
-fn note(
+/// Records a file's original content in the journal, unless it is recorded already. Call this before the first write.
+fn record_original(
     recorded: &mut BTreeSet<PathBuf>,
     path: &Path,
     original: &str,
@@ -782,7 +804,7 @@ fn note(
 
 /// The inode of a control group's directory, which cgroupfs never reuses.
 fn inode_of(dir: &Path) -> Option<u64> {
-    host::look(dir).ok().map(|found| found.ino())
+    host::look(dir).ok().map(|metadata| metadata.ino())
 }
 
 /// A memory bound in the format of the control files.
@@ -790,44 +812,44 @@ fn bound_text(bytes: u64) -> String {
     if bytes == UNSET { "max".to_owned() } else { bytes.to_string() }
 }
 
-/// Writes a group's memory protection.
-fn put_kept(dir: &Path, min: u64, low: u64) -> Result<(), LiveError> {
+/// Writes a group's memory protection, in bytes.
+fn put_protection(dir: &Path, min: u64, low: u64) -> Result<(), LiveError> {
     knob::put(&dir.join("memory.low"), &low.to_string())?;
     knob::put(&dir.join("memory.min"), &min.to_string())
 }
 
-/// The systemd unit that owns a control group.
+/// The systemd unit that owns a control group; `None` if the system's systemd does not own the group.
 fn systemd_unit_of(mount: &Path, dir: &Path) -> Option<String> {
     let group = Path::new("/").join(dir.strip_prefix(mount).ok()?);
-    unit_of(&group).filter(|found| found.is_its_own && found.user.is_none()).map(|found| found.unit)
+    unit_of(&group).filter(|owner| owner.is_its_own && owner.user.is_none()).map(|owner| owner.unit)
 }
 
 impl ForeignGroup {
     fn new(id: GroupId, unit: UnitId, path: &str, cgroup: &str, dir: PathBuf) -> ForeignGroup {
         let content = |file: &str| read(&dir.join(file)).ok();
-        let most = bounds::by(content);
+        let manager_bounds = bounds::by(content);
         let mut group = ForeignGroup {
             id,
             unit,
             path: path.to_owned(),
             cgroup: cgroup.to_owned(),
             systemd_unit: unit_of(Path::new(cgroup))
-                .filter(|found| found.is_its_own && found.user.is_none())
-                .map(|found| found.unit),
+                .filter(|owner| owner.is_its_own && owner.user.is_none())
+                .map(|owner| owner.unit),
             inode: inode_of(&dir),
             dir,
             rates: BTreeMap::new(),
             high: UNSET,
             sent_high: UNSET,
             unsent_since: None,
-            sent_kept: (0, 0),
+            sent_protection: (0, 0),
             former_highs: Vec::new(),
             memory_max: None,
             usage: None,
             used_ns: 0,
-            most,
+            manager_bounds,
             cap: None,
-            kept: (0, 0),
+            protection: (0, 0),
             originals: BTreeMap::new(),
             written: BTreeMap::new(),
         };
@@ -836,117 +858,120 @@ impl ForeignGroup {
         group
     }
 
-    /// Whether the group has been removed. Another may have taken its path.
-    fn is_gone(&self) -> bool {
-        let now = inode_of(&self.dir);
-        now.is_none() || now != self.inode
+    /// Whether the group was removed. Another group may have the same path now.
+    fn was_removed(&self) -> bool {
+        let inode = inode_of(&self.dir);
+        inode.is_none() || inode != self.inode
     }
 
-    /// Resets the state after systemd has made the group again, with the properties that it knows.
+    /// Resets the record because systemd has made the group again: the new group has the properties that systemd knows.
     fn reset_to_sent_values(&mut self) {
         self.inode = inode_of(&self.dir);
-        (self.high, self.kept, self.unsent_since) = (self.sent_high, self.sent_kept, None);
+        (self.high, self.protection, self.unsent_since) = (self.sent_high, self.sent_protection, None);
         self.cap = None;
         self.written.clear();
         self.former_highs.clear();
-        self.most.cap = self.is_capped_by_others();
+        self.manager_bounds.cap = self.is_capped_by_others();
         self.memory_max = self.read_memory_max();
     }
 
-    /// Starts to count CPU time.
+    /// Starts to count CPU time from zero.
     fn begin_count(&mut self) {
         let usage = Gauge::open(&self.dir.join("cpu.stat")).ok();
-        self.usage = usage.and_then(|gauge| gauge.value("usage_usec").ok().map(|since| (gauge, since)));
+        self.usage = usage.and_then(|gauge| gauge.value("usage_usec").ok().map(|start_us| (gauge, start_us)));
         self.used_ns = 0;
     }
 
     /// Whether the files have the values last sent to systemd instead of those in force, as after a `daemon-reload`.
     fn has_sent_values(&self) -> bool {
-        let shows = |file: &str, text: &str| self.content(file).is_some_and(|now| now == text);
-        let high = self.sent_high != self.high && shows(HIGH, &bound_text(self.sent_high));
-        let kept = self.keeps()
-            && self.sent_kept != self.kept
-            && shows("memory.low", &self.sent_kept.1.to_string())
-            && shows("memory.min", &self.sent_kept.0.to_string());
-        high || kept || self.lost_cap().is_some()
+        let shows = |file: &str, text: &str| self.content(file).is_some_and(|content| content == text);
+        let has_sent_high = self.sent_high != self.high && shows(HIGH, &bound_text(self.sent_high));
+        let has_sent_protection = self.has_our_protection()
+            && self.sent_protection != self.protection
+            && shows("memory.low", &self.sent_protection.1.to_string())
+            && shows("memory.min", &self.sent_protection.0.to_string());
+        has_sent_high || has_sent_protection || self.lost_cap().is_some()
     }
 
-    /// The CPU cap that was written here and is gone: systemd does not know it, and resets cpu.max.
+    /// Our CPU cap, if it is not in cpu.max any more: systemd does not know the cap, and resets cpu.max.
     fn lost_cap(&self) -> Option<&String> {
         let is_lost = |cap: &&String| {
-            !self.most.cap && self.content(CAP).is_some_and(|now| now != **cap && now.starts_with("max"))
+            let is_reset = |content: &String| content != *cap && content.starts_with("max");
+            !self.manager_bounds.cap && self.content(CAP).as_ref().is_some_and(is_reset)
         };
         self.cap.as_ref().filter(is_lost)
     }
 
-    /// Values that were written here but not sent to systemd yet, and are no longer in the files.
+    /// The CPUs and weight that we wrote and systemd has overwritten, because they have not been sent to systemd yet. Each is a
+    /// file and our value.
     fn overwritten(&self, properties: &Properties) -> Vec<(&'static str, &str)> {
         let Some(unit) = &self.systemd_unit else { return Vec::new() };
-        let lost = |(file, property): (&'static str, Property)| {
+        let overwritten = |(file, property): (&'static str, Property)| {
             let ours = self.written.get(file).filter(|_| properties.wants(unit, property))?;
             (self.content(file).as_ref() != Some(ours)).then_some((file, ours.as_str()))
         };
-        [(CPUS, Property::AllowedCPUs), (WEIGHT, Property::CPUWeight)].into_iter().filter_map(lost).collect()
+        let files = [(CPUS, Property::AllowedCPUs), (WEIGHT, Property::CPUWeight)];
+        files.into_iter().filter_map(overwritten).collect()
     }
 
-    /// Whether its memory protection was written here, and no administrator has set it since.
-    fn keeps(&self) -> bool {
-        self.written.contains_key("memory.low") && !self.most.kept
+    /// Whether the group's memory protection is ours: we wrote it, and no administrator has set protection since.
+    fn has_our_protection(&self) -> bool {
+        self.written.contains_key("memory.low") && !self.manager_bounds.kept
     }
 
-    /// Whether a file has the last value written here, or a thread is about to write it.
-    fn has_ours(&self, file: &str) -> bool {
-        let is_ours = |now: &String| {
-            self.written.get(file) == Some(now) || file == HIGH && self.former_highs.contains(now)
+    /// Whether a file has our last value, or an earlier bound of ours which the pager's thread is about to replace.
+    fn shows_our_value(&self, file: &str) -> bool {
+        let is_ours = |content: &String| {
+            self.written.get(file) == Some(content) || file == HIGH && self.former_highs.contains(content)
         };
-        self.content(file).is_some_and(|now| is_ours(&now))
+        self.content(file).is_some_and(|content| is_ours(&content))
     }
 
-    /// Takes content that was not written here as the manager's value. Returns the files that the manager reset to its former
-    /// value, which need to be written again.
+    /// Reads the files that we wrote. Content that we did not write becomes the manager's value. Returns the files that the
+    /// manager reset to its former value, into which our values must be written again.
     fn poll_manager(&mut self, journal: &mut Journal) -> Result<Vec<&'static str>, LiveError> {
-        let mut lost = Vec::new();
+        let mut reset = Vec::new();
         let files: Vec<&'static str> = self.originals.keys().copied().collect();
         for file in files {
             let path = self.dir.join(file);
-            let Ok(now) = read(&path) else { continue };
+            let Ok(content) = read(&path) else { continue };
             let written = self.written.get(file);
-            if written == Some(&now) {
+            if written == Some(&content) {
                 if file == HIGH {
                     self.former_highs.clear();
                 }
-            } else if written.is_some() && file == HIGH && self.former_highs.contains(&now) {
-                // A thread is about to write the ordered bound.
-            } else if self.originals.get(file) == Some(&now) {
-                lost.extend(written.map(|_| file));
+            } else if written.is_some() && file == HIGH && self.former_highs.contains(&content) {
+                // The pager's thread is about to write the ordered bound.
+            } else if self.originals.get(file) == Some(&content) {
+                reset.extend(written.map(|_| file));
             } else {
-                let left = Entry::KnobReleased { path: path.clone() };
-                record(journal, &[left, Entry::Knob { path, original: now.clone() }])?;
+                let released = Entry::KnobReleased { path: path.clone() };
+                record(journal, &[released, Entry::Knob { path, original: content.clone() }])?;
                 self.written.remove(file);
-                self.originals.insert(file, now);
+                self.originals.insert(file, content);
             }
         }
-        let rates = self.most.rates;
+        let rates = self.manager_bounds.rates;
         let content = |file: &str| match self.originals.get(file) {
             Some(original) => Some(original.clone()),
             None => read(&self.dir.join(file)).ok(),
         };
-        // io.max mixes lines written here with the manager's, so its rates are not read again.
-        self.most = GroupBounds { rates, ..bounds::by(content) };
-        Ok(lost)
+        // io.max mixes our lines with the manager's, so the manager's rates are not read again.
+        self.manager_bounds = GroupBounds { rates, ..bounds::by(content) };
+        Ok(reset)
     }
 
-    /// Writes the orders in force into these files again.
-    fn write_lost(&self, lost: &[&'static str], mut pager: Option<&mut Pager>) -> Vec<LiveError> {
+    /// Writes our values into these files again.
+    fn write_again(&self, files: &[&'static str], mut pager: Option<&mut Pager>) -> Vec<LiveError> {
         let mut problems = Vec::new();
-        for file in lost {
+        for file in files {
             let Some(ours) = self.written.get(file) else { continue };
             match &mut pager {
                 Some(pager) if *file == HIGH && self.high != UNSET => pager.lower(&self.dir, ours),
                 _ => problems.extend(knob::put(&self.dir.join(file), ours).err()),
             }
         }
-        if self.is_gone() { Vec::new() } else { problems }
+        if self.was_removed() { Vec::new() } else { problems }
     }
 
     /// The content of a file; `None` if it cannot be read.
@@ -959,17 +984,19 @@ impl ForeignGroup {
         read(&self.dir.join("memory.max")).ok()?.parse().ok()
     }
 
-    /// Whether its manager has set a CPU cap. systemd has no property with the precision of cpu.max.
+    /// Whether the group's manager has set a CPU cap. Our caps are only in the file, even in systemd's groups, because systemd
+    /// has no property with the precision of cpu.max. So any other cap in the file is the manager's.
     fn is_capped_by_others(&self) -> bool {
-        let is_ours = |now: &String| self.cap.as_ref() == Some(now);
-        read(&self.dir.join(CAP)).is_ok_and(|now| !now.starts_with("max") && !is_ours(&now))
+        let is_ours = |content: &String| self.cap.as_ref() == Some(content);
+        read(&self.dir.join(CAP)).is_ok_and(|content| !content.starts_with("max") && !is_ours(&content))
     }
 
+    /// Reads the CPU time used since the count began, in nanoseconds. It never decreases.
     fn read_used(&mut self) -> u64 {
-        if let Some((gauge, since)) = &self.usage
-            && let Ok(now) = gauge.value("usage_usec")
+        if let Some((gauge, start_us)) = &self.usage
+            && let Ok(total_us) = gauge.value("usage_usec")
         {
-            self.used_ns = self.used_ns.max(now.saturating_sub(*since).saturating_mul(1_000));
+            self.used_ns = self.used_ns.max(total_us.saturating_sub(*start_us).saturating_mul(1_000));
         }
         self.used_ns
     }

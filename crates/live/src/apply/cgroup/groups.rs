@@ -1,6 +1,7 @@
 //! One cgroup per unit, with the orders in force on it.
 //!
-//! A unit's order applies to its sub-units unless they have orders themselves. The values in the kernel are cached, so that
+//! An order on a unit applies to its sub-units, too, unless these have orders of their own. A cgroup may be made after an order
+//! was given, so the orders are remembered, and applied to cgroups that lack them. The values in the kernel are cached, so that
 //! no value is written twice.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,8 +15,8 @@ use commonhold_policy::Time;
 use super::claim::{Tree, empty, make, processes, remove};
 use super::knob;
 use super::layout::{Home, OWN, homes};
-use super::memory::Place;
-use super::order::{Cell, want_inner, writes};
+use super::memory::UnitDirs;
+use super::order::{Cell, set_inner_targets, writes};
 use crate::LiveError;
 use crate::observe::knob::{Gauge, failed, read, value_of};
 use crate::undo::journal::Journal;
@@ -24,7 +25,7 @@ use crate::undo::journal::Journal;
 /// unless that CPU is contended or the process waits for a device.
 const FREEZE_WAIT: Duration = Duration::from_millis(10);
 
-/// After how many nanoseconds a unit that has not frozen is reported.
+/// A unit that has not frozen after this time, in nanoseconds, is reported.
 const FREEZE_LATE_NS: Time = 1_000_000_000;
 
 /// Files kept open per unit: cpu.stat.
@@ -41,33 +42,39 @@ enum AllowedCpus {
 #[derive(Debug)]
 struct Group {
     home: Home,
-    /// The orders in force; `None` if there never was one, so that the encloser's applies.
+    /// The order about CPUs; `None` if there never was an order: then the enclosing unit's order applies.
     confined: Option<AllowedCpus>,
+    /// The order about the gate; `None` as for `confined`.
     open: Option<bool>,
-    /// The unit's own processes are a gang that is shut.
+    /// Whether the unit's own processes are a gang that is shut.
     shut: bool,
-    /// The values in the kernel: cpuset.cpus of the directory and of the leaf `own`, cpu.weight, cpu.max.
+    /// The kernel's cpuset.cpus of the unit's directory; `None` if it is empty.
     cpus: Option<CpuSet>,
+    /// The kernel's cpuset.cpus of the leaf [`OWN`]; `None` if it is empty.
     own_cpus: Option<CpuSet>,
+    /// The kernel's cpu.weight; `None` if unknown.
     weight: Option<u32>,
+    /// The kernel's cpu.max, in millionths of a CPU; `None`: no cap.
     cap: Option<u64>,
-    /// False after a failed write, which may still be in force.
-    cap_is_sure: bool,
-    /// The unit's own runnable threads at the last sample before it was stopped, if it is.
+    /// Whether `cap` is certain. A write that failed may be in force nevertheless.
+    is_cap_certain: bool,
+    /// The number of the unit's own runnable threads at the last sample, or, if it is stopped, just before it was stopped.
     runnable: u32,
+    /// Whether the unit's own processes are frozen, or freezing.
     stopped: bool,
-    /// False after a failed write, which may still be in force.
-    stopped_is_sure: bool,
-    /// When it was ordered to stop, if it has not frozen yet.
+    /// Whether `stopped` is certain. A write that failed may be in force nevertheless.
+    is_stopped_certain: bool,
+    /// When the unit was ordered to stop, if it has not frozen yet.
     stopping: Option<Time>,
-    /// cpu.stat of the unit's own processes, and the CPU time before that file began to count. `None` if the cgroup could
-    /// not be made.
+    /// cpu.stat of the unit's own processes; `None` if the cgroup could not be made.
     usage: Option<Gauge>,
+    /// The CPU time of the unit's own processes that `usage` does not count, because they were in another cgroup.
     carried_ns: u64,
-    /// The wanted layout, if it could not be made or only in part.
+    /// The layout to make, if it could not be made, or only in part.
     unfinished: Option<Home>,
-    /// Whether the directory and the leaf exist: making them again would lose what was written there since.
+    /// Whether the directory exists. To make it again would lose its settings.
     dir_made: bool,
+    /// Whether the leaf [`OWN`] exists.
     leaf_made: bool,
 }
 
@@ -83,10 +90,10 @@ impl Group {
             own_cpus: None,
             weight: None,
             cap: None,
-            cap_is_sure: true,
+            is_cap_certain: true,
             runnable: 0,
             stopped: false,
-            stopped_is_sure: true,
+            is_stopped_certain: true,
             stopping: None,
             usage: None,
             carried_ns: 0,
@@ -107,11 +114,11 @@ impl Group {
 pub(super) struct Groups {
     tree: Tree,
     list: Vec<Group>,
-    /// The position in `list` by unit; the built-in units have none.
+    /// The position in `list` by unit; `None` for the built-in units.
     index: Vec<Option<usize>>,
-    /// Directories of units that have left the contract, innermost first.
+    /// Directories to remove, because their units have left the contract; innermost first.
     leaving: Vec<PathBuf>,
-    /// Directories that could not be removed.
+    /// Directories whose removal failed, to be retried.
     stuck: Vec<PathBuf>,
 }
 
@@ -126,29 +133,29 @@ impl Groups {
         &self.tree
     }
 
-    /// Follows the contract: makes cgroups for new units, and remembers those to remove once their processes have left.
-    ///
-    /// Units are identified by path. Orders on units that stay remain in force.
+    /// Follows the contract: makes cgroups for new units. The cgroups of units that have left the contract stay until
+    /// [`Groups::remove_leaving`]. Units are identified by path. Orders on units that stay remain in force.
     pub(super) fn follow(&mut self, contract: &Contract, journal: &mut Journal, now: Time) -> Vec<LiveError> {
         let (homes, index) = homes(contract, &self.tree.top);
-        let old = std::mem::take(&mut self.list).into_iter().map(|group| (group.home.unit.clone(), group));
-        let mut old: BTreeMap<String, Group> = old.collect();
+        let former = std::mem::take(&mut self.list);
+        let mut former: BTreeMap<String, Group> =
+            former.into_iter().map(|group| (group.home.unit.clone(), group)).collect();
         let mut problems = Vec::new();
         self.index = index;
         for home in homes {
-            let mut group = old.remove(&home.unit).unwrap_or_else(|| Group::new(home.clone()));
-            // Needed again, so not to be removed.
+            let mut group = former.remove(&home.unit).unwrap_or_else(|| Group::new(home.clone()));
+            // A unit that left and came back needs its directory again.
             self.stuck.retain(|dir| *dir != home.dir);
             problems.extend(self.finish(&mut group, home, journal).err());
             self.list.push(group);
         }
-        // A sub-unit's path sorts behind its encloser's.
-        self.leaving.extend(old.into_values().rev().map(|group| group.home.dir));
-        problems.extend(self.settle(now));
+        // Reversed, since the path of a sub-unit sorts behind that of its parent.
+        self.leaving.extend(former.into_values().rev().map(|group| group.home.dir));
+        problems.extend(self.apply_orders(now));
         problems
     }
 
-    /// Retries cgroups that could not be made. Whether one was made.
+    /// Retries to make the cgroups that could not be made. Returns whether a unit's cgroups are complete now.
     pub(super) fn complete(&mut self, journal: &mut Journal, now: Time) -> bool {
         let mut made = false;
         for i in 0..self.list.len() {
@@ -160,31 +167,31 @@ impl Groups {
         }
         if made {
             // A failed write here is retried with the next order or reload.
-            let _ = self.settle(now);
+            let _ = self.apply_orders(now);
         }
         made
     }
 
-    /// Adapts a unit's cgroups to the contract, or notes that this has to be retried.
+    /// Adapts a unit's cgroups to the layout `home`. If this fails, notes that it has to be retried.
     fn finish(&self, group: &mut Group, home: Home, journal: &mut Journal) -> Result<(), LiveError> {
-        let made = self.adapt(group, home.clone(), journal);
-        group.unfinished = made.is_err().then_some(home);
-        made
+        let result = self.adapt(group, home.clone(), journal);
+        group.unfinished = result.is_err().then_some(home);
+        result
     }
 
-    /// Adapts a unit's cgroups to the contract.
+    /// Adapts a unit's cgroups to the layout `home`.
     fn adapt(&self, group: &mut Group, home: Home, journal: &mut Journal) -> Result<(), LiveError> {
-        let split = home.inner && !group.home.inner;
-        // A unit that lost its last sub-unit keeps its leaf: moving all processes again would gain nothing.
+        let needs_leaf = home.inner && !group.home.inner;
+        // A unit that lost its last sub-unit keeps its leaf: to move all processes again would gain nothing.
         let inner = home.inner || group.home.inner;
         group.home = Home { inner, ..home };
         match &group.usage {
             None => self.create(group, journal),
-            Some(_) if split => {
-                let done = self.split(group, journal);
-                // Its processes stay in the directory until they can move into the leaf.
-                group.home.inner = done.is_ok();
-                done
+            Some(_) if needs_leaf => {
+                let result = self.split(group, journal);
+                // After a failure, the unit's processes stay in the directory until they can move into the leaf.
+                group.home.inner = result.is_ok();
+                result
             }
             Some(_) => Ok(()),
         }
@@ -210,21 +217,22 @@ impl Groups {
     /// Moves a unit's processes into a leaf when it gets its first sub-unit, because a cgroup cannot have both processes and
     /// children with controllers.
     fn split(&self, group: &mut Group, journal: &mut Journal) -> Result<(), LiveError> {
-        let own = group.leaf();
-        make(&own, &group.home.dir, journal)?;
+        let leaf = group.leaf();
+        make(&leaf, &group.home.dir, journal)?;
+        // A stopped unit stays stopped: its processes move from one frozen cgroup to another.
         if group.stopped {
-            freeze(&own, true)?;
+            freeze(&leaf, true)?;
         }
-        empty(&group.home.dir, &own, |_| Ok(()))?;
+        empty(&group.home.dir, &leaf, |_| Ok(()))?;
         if group.stopped {
             freeze(&group.home.dir, false)?;
         }
         self.tree.open_up(&group.home.dir)?;
-        let usage = Gauge::open(&own.join("cpu.stat"))?;
-        // The directory's count includes the leaf's, which the leaf reports from now on.
-        let in_leaf = usage.value("usage_usec")?;
-        let so_far = group.usage.replace(usage).map_or(Ok(0), |gauge| gauge.value("usage_usec"))?;
-        group.carried_ns += so_far.saturating_sub(in_leaf) * 1_000;
+        let leaf_usage = Gauge::open(&leaf.join("cpu.stat"))?;
+        // The directory's count includes the leaf's, so only the difference is carried over.
+        let leaf_us = leaf_usage.value("usage_usec")?;
+        let dir_us = group.usage.replace(leaf_usage).map_or(Ok(0), |gauge| gauge.value("usage_usec"))?;
+        group.carried_ns += dir_us.saturating_sub(leaf_us) * 1_000;
         Ok(())
     }
 
@@ -238,11 +246,11 @@ impl Groups {
         self.at(unit).is_some_and(|i| self.list[i].usage.is_some())
     }
 
-    /// Where a unit's memory is charged; `None` for the built-in units and for a cgroup that could not be made.
-    pub(super) fn charged(&self, unit: UnitId, parent: Option<UnitId>) -> Option<Place> {
+    /// The cgroups to which a unit's memory is charged; `None` for the built-in units, and if the cgroup could not be made.
+    pub(super) fn charged(&self, unit: UnitId, parent: Option<UnitId>) -> Option<UnitDirs> {
         let group = &self.list[self.at(unit)?];
         group.usage.as_ref()?;
-        Some(Place { unit, dir: group.home.dir.clone(), leaf: group.leaf(), parent })
+        Some(UnitDirs { unit, dir: group.home.dir.clone(), leaf: group.leaf(), parent })
     }
 
     /// The cgroup of a unit with its sub-units; `None` for the built-in units.
@@ -250,16 +258,17 @@ impl Groups {
         self.at(unit).map(|i| self.list[i].home.dir.as_path())
     }
 
-    /// CPU time of a unit's own processes, exited ones included, since its cgroup was made, in nanoseconds.
+    /// CPU time of a unit's own processes since its cgroup was made, in nanoseconds, including that of exited processes. `None`
+    /// for the built-in units.
     pub(super) fn used_ns(&self, unit: UnitId) -> Result<Option<u64>, LiveError> {
         let Some(i) = self.at(unit) else { return Ok(None) };
         let group = &self.list[i];
-        let counted = group.usage.as_ref().map_or(Ok(0), |gauge| gauge.value("usage_usec"))?;
-        Ok(Some(group.carried_ns + counted * 1_000))
+        let used_us = group.usage.as_ref().map_or(Ok(0), |gauge| gauge.value("usage_usec"))?;
+        Ok(Some(group.carried_ns + used_us * 1_000))
     }
 
-    /// Records a unit's runnable threads, and returns the number to report. Stopped threads are not runnable, so for a
-    /// stopped unit that is the number from before it was stopped.
+    /// Records the number of a unit's runnable threads, and returns the number to report. Stopped threads are not runnable, so
+    /// for a stopped unit the number from before it was stopped is reported.
     pub(super) fn wanting(&mut self, unit: UnitId, runnable: u32) -> u32 {
         let Some(i) = self.at(unit) else { return runnable };
         let group = &mut self.list[i];
@@ -269,14 +278,15 @@ impl Groups {
         group.runnable
     }
 
-    /// A process joined a unit. In a stopped unit it cannot show that it is runnable, so it is assumed to be.
+    /// Notes that a process joined a unit. If the unit is stopped, the process cannot show that it is runnable, so the unit is
+    /// assumed to have at least one runnable thread.
     pub(super) fn came(&mut self, unit: UnitId) {
         if let Some(i) = self.at(unit).filter(|i| self.list[*i].stopped) {
             self.list[i].runnable = self.list[i].runnable.max(1);
         }
     }
 
-    /// Removes the cgroups of units that have left the contract. `send_home` moves each process that is still there.
+    /// Removes the cgroups of units that have left the contract. Calls `send_home` to move each process out that is still in one.
     pub(super) fn remove_leaving(
         &mut self,
         mut send_home: impl FnMut(u32, &Tree) -> Option<LiveError>,
@@ -296,66 +306,67 @@ impl Groups {
         problems
     }
 
-    /// Retries removals that failed. The errors were reported the first time.
+    /// Retries the removals that failed. Their errors were reported the first time.
     pub(super) fn remove_stuck(&mut self) {
         let outside = &self.tree.outside;
         self.stuck.retain(|dir| remove(dir, outside).is_err());
     }
 
-    /// Confines a unit to these CPUs; `None`: to those of its encloser.
+    /// Confines a unit to these CPUs; `None`: to the CPUs of the unit around it.
     pub(super) fn confine(&mut self, unit: UnitId, cpus: Option<&CpuSet>) -> Vec<LiveError> {
         let Some(i) = self.at(unit) else { return Vec::new() };
         self.list[i].confined = Some(cpus.map_or(AllowedCpus::All, |cpus| AllowedCpus::Only(cpus.clone())));
-        self.settle_cpus(self.outermost(i))
+        self.apply_cpus(self.outermost(i))
     }
 
-    /// Writes the CPU sets within a top-level unit that differ from the orders in force.
-    fn settle_cpus(&mut self, root: usize) -> Vec<LiveError> {
+    /// Writes the CPU sets within an outermost unit, at position `root`, that differ from the orders in force.
+    fn apply_cpus(&mut self, root: usize) -> Vec<LiveError> {
         if !self.tree.has("cpuset") {
             return Vec::new();
         }
         let (cells, positions) = self.cells(root);
         let mut problems = Vec::new();
         for (cell, cpus) in writes(&cells) {
-            let (i, own) = positions[cell];
+            let (i, is_leaf) = positions[cell];
             let group = &mut self.list[i];
-            let dir = if own { group.home.dir.join(OWN) } else { group.home.dir.clone() };
-            let now = match knob::put_cpus(&dir, cpus.as_ref()) {
-                Ok(now) => now,
+            let dir = if is_leaf { group.home.dir.join(OWN) } else { group.home.dir.clone() };
+            let in_kernel = match knob::put_cpus(&dir, cpus.as_ref()) {
+                Ok(in_kernel) => in_kernel,
                 Err(error) => {
                     problems.push(error);
-                    // The write may be in force, or in part. An unreadable set never equals the wanted one, so it is
-                    // written again.
-                    let now = read(&dir.join("cpuset.cpus"));
-                    now.map_or(Some(CpuSet::new()), |text| text.parse().ok().filter(|_| !text.is_empty()))
+                    // The write may be in force, or in part. A set that cannot be read counts as the empty set, which is never
+                    // ordered: so the next order writes it again.
+                    let text = read(&dir.join("cpuset.cpus"));
+                    text.map_or(Some(CpuSet::new()), |text| text.parse().ok().filter(|_| !text.is_empty()))
                 }
             };
-            *(if own { &mut group.own_cpus } else { &mut group.cpus }) = now;
+            *(if is_leaf { &mut group.own_cpus } else { &mut group.cpus }) = in_kernel;
         }
         problems
     }
 
-    /// The CPU sets within a top-level unit. For each, the unit's position, and whether it is that of the leaf [`OWN`].
+    /// The CPU sets within an outermost unit, at position `root`, as [`Cell`]s. For each cell, the position of the unit, and
+    /// whether the cell is the leaf [`OWN`] of this unit.
     fn cells(&self, root: usize) -> (Vec<Cell>, Vec<(usize, bool)>) {
         let (mut cells, mut positions) = (Vec::new(), Vec::new());
         let mut cell_of = vec![None; self.list.len()];
         for (i, group) in self.list.iter().enumerate().skip(root).filter(|(i, _)| self.outermost(*i) == root)
         {
             let parent = group.home.parent.and_then(|parent| cell_of[parent]);
-            let wanted = match self.in_force(i, |group| group.confined.clone()) {
+            let target = match self.in_force(i, |group| group.confined.clone()) {
                 Some(AllowedCpus::Only(cpus)) => Some(cpus),
                 Some(AllowedCpus::All) | None => None,
             };
-            cell_of[i] = Some(cells.len());
-            let dir = cells.len();
-            cells.push(Cell { parent, now: group.cpus.clone(), wanted: wanted.clone() });
+            let dir_cell = cells.len();
+            cell_of[i] = Some(dir_cell);
+            cells.push(Cell { parent, current: group.cpus.clone(), target: target.clone() });
             positions.push((i, false));
             if group.home.inner {
-                cells.push(Cell { parent: Some(dir), now: group.own_cpus.clone(), wanted });
+                cells.push(Cell { parent: Some(dir_cell), current: group.own_cpus.clone(), target });
                 positions.push((i, true));
             }
         }
-        want_inner(&mut cells);
+        set_inner_targets(&mut cells);
         (cells, positions)
     }
 
@@ -367,31 +378,31 @@ impl Groups {
         if group.weight == Some(weight) {
             return Vec::new();
         }
-        let put = knob::put(&group.home.dir.join("cpu.weight"), &weight.to_string());
-        group.weight = put.is_ok().then_some(weight);
-        put.err().into_iter().collect()
+        let result = knob::put(&group.home.dir.join("cpu.weight"), &weight.to_string());
+        group.weight = result.is_ok().then_some(weight);
+        result.err().into_iter().collect()
     }
 
     /// Caps a unit, sub-units included, in millionths of a CPU; `None` removes the cap.
     pub(super) fn cap(&mut self, unit: UnitId, micro_cpus: Option<u64>) -> Vec<LiveError> {
         let Some(i) = self.at(unit) else { return Vec::new() };
         let group = &mut self.list[i];
-        if group.cap == micro_cpus && group.cap_is_sure {
+        if group.cap == micro_cpus && group.is_cap_certain {
             return Vec::new();
         }
-        let put = knob::put(&group.home.dir.join("cpu.max"), &knob::cpu_max(micro_cpus));
-        group.cap_is_sure = put.is_ok();
-        if put.is_ok() {
+        let result = knob::put(&group.home.dir.join("cpu.max"), &knob::cpu_max(micro_cpus));
+        group.is_cap_certain = result.is_ok();
+        if result.is_ok() {
             group.cap = micro_cpus;
         }
-        put.err().into_iter().collect()
+        result.err().into_iter().collect()
     }
 
-    /// Opens or closes a unit's gate: its processes run or stop.
+    /// Opens or closes a unit's gate: the processes of the unit and its sub-units run or stop.
     pub(super) fn gate(&mut self, unit: UnitId, open: bool, now: Time) -> Vec<LiveError> {
         let Some(i) = self.at(unit) else { return Vec::new() };
         self.list[i].open = Some(open);
-        self.settle_gates(i, now)
+        self.apply_gates(i, now)
     }
 
     /// Whether the processes of any unit are stopped.
@@ -402,12 +413,12 @@ impl Groups {
     /// Freezes all stopped units again, since another program may have thawed them.
     pub(super) fn freeze_anew(&mut self, now: Time) -> Vec<LiveError> {
         for group in self.list.iter_mut().filter(|group| group.stopped) {
-            group.stopped_is_sure = false;
+            group.is_stopped_certain = false;
         }
-        self.settle_gates(0, now)
+        self.apply_gates(0, now)
     }
 
-    /// Sets the units whose own processes are a gang that is shut.
+    /// Stops exactly these units for their gangs: the own processes of each are a gang that is shut.
     pub(super) fn shut(&mut self, units: &BTreeSet<UnitId>, now: Time) -> Vec<LiveError> {
         let shut: BTreeSet<usize> = units.iter().filter_map(|unit| self.at(*unit)).collect();
         let mut changed = false;
@@ -415,24 +426,25 @@ impl Groups {
             changed |= group.shut != shut.contains(&i);
             group.shut = shut.contains(&i);
         }
-        if changed { self.settle_gates(0, now) } else { Vec::new() }
+        if changed { self.apply_gates(0, now) } else { Vec::new() }
     }
 
-    /// Freezes and thaws units from position `root` on, by the orders in force.
-    fn settle_gates(&mut self, root: usize, now: Time) -> Vec<LiveError> {
+    /// Freezes and thaws the units from position `first` on, as ordered. Sub-units are behind their parents in the list, so an
+    /// order on one unit concerns only units from its position on.
+    fn apply_gates(&mut self, first: usize, now: Time) -> Vec<LiveError> {
         let mut problems = Vec::new();
-        for i in root..self.list.len() {
+        for i in first..self.list.len() {
             let open = self.in_force(i, |group| group.open).unwrap_or(true) && !self.list[i].shut;
             let group = &mut self.list[i];
-            if open != group.stopped && group.stopped_is_sure {
+            if open != group.stopped && group.is_stopped_certain {
                 continue;
             }
-            let frozen = freeze(&group.leaf(), !open);
-            group.stopped_is_sure = frozen.is_ok();
-            match frozen {
-                Ok(done) => {
+            let result = freeze(&group.leaf(), !open);
+            group.is_stopped_certain = result.is_ok();
+            match result {
+                Ok(in_effect) => {
                     group.stopped = !open;
-                    group.stopping = (!done && !open).then_some(now);
+                    group.stopping = (!in_effect && !open).then_some(now);
                 }
                 Err(error) => problems.push(error),
             }
@@ -440,20 +452,20 @@ impl Groups {
         problems
     }
 
-    /// Reports units that do not freeze, once each.
+    /// Returns an error for each unit that has not frozen in time, once.
     pub(super) fn find_unstopped(&mut self, now: Time) -> Vec<LiveError> {
         let mut problems = Vec::new();
         for group in &mut self.list {
             let Some(since) = group.stopping else { continue };
             let leaf = group.leaf();
             let frozen = is_frozen(&leaf);
-            let late = now >= since.saturating_add(FREEZE_LATE_NS);
-            if late || !matches!(frozen, Ok(false)) {
+            let is_late = now >= since.saturating_add(FREEZE_LATE_NS);
+            if is_late || !matches!(frozen, Ok(false)) {
                 group.stopping = None;
             }
             match frozen {
                 Err(error) => problems.push(error),
-                Ok(false) if late => problems.push(LiveError::NotInForce {
+                Ok(false) if is_late => problems.push(LiveError::NotInForce {
                     path: leaf.join("cgroup.events"),
                     wrote: "frozen 1".to_owned(),
                     read: "frozen 0".to_owned(),
@@ -467,27 +479,27 @@ impl Groups {
         problems
     }
 
-    /// Applies the orders in force to units that were made after them.
-    fn settle(&mut self, now: Time) -> Vec<LiveError> {
+    /// Applies the orders in force to cgroups that lack them, because they were made later.
+    fn apply_orders(&mut self, now: Time) -> Vec<LiveError> {
         let roots: Vec<usize> =
             (0..self.list.len()).filter(|i| self.list[*i].home.parent.is_none()).collect();
-        let mut problems: Vec<LiveError> =
-            roots.into_iter().flat_map(|root| self.settle_cpus(root)).collect();
-        problems.extend(self.settle_gates(0, now));
+        let mut problems: Vec<LiveError> = roots.into_iter().flat_map(|root| self.apply_cpus(root)).collect();
+        problems.extend(self.apply_gates(0, now));
         problems
     }
 
-    /// The order on a unit, or else on the nearest unit around it.
-    fn in_force<T>(&self, mut i: usize, order: impl Fn(&Group) -> Option<T>) -> Option<T> {
+    /// The order in force on the unit at position `i`: its own, or else that of the nearest unit around it.
+    fn in_force<T>(&self, mut i: usize, order_of: impl Fn(&Group) -> Option<T>) -> Option<T> {
         loop {
-            match (order(&self.list[i]), self.list[i].home.parent) {
-                (Some(found), _) => return Some(found),
+            match (order_of(&self.list[i]), self.list[i].home.parent) {
+                (Some(order), _) => return Some(order),
                 (None, Some(parent)) => i = parent,
                 (None, None) => return None,
             }
         }
     }
 
+    /// The position of the outermost unit around the unit at position `i`.
     fn outermost(&self, mut i: usize) -> usize {
         while let Some(parent) = self.list[i].home.parent {
             i = parent;
@@ -495,12 +507,13 @@ impl Groups {
         i
     }
 
+    /// A unit's position in the list; `None` for the built-in units.
     fn at(&self, unit: UnitId) -> Option<usize> {
         self.index.get(unit.index()).copied().flatten()
     }
 }
 
-/// Freezes or thaws a cgroup, and waits up to [`FREEZE_WAIT`]. Whether it took effect.
+/// Freezes or thaws a cgroup, and waits up to [`FREEZE_WAIT`]. Returns whether this took effect by then.
 fn freeze(dir: &Path, stop: bool) -> Result<bool, LiveError> {
     knob::put(&dir.join("cgroup.freeze"), if stop { "1" } else { "0" })?;
     let started = Instant::now();

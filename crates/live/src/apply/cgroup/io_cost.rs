@@ -1,20 +1,21 @@
 //! The kernel's I/O cost model, io.cost: enabled with measured coefficients, and reset at the end.
 //!
-//! Problem: io.weight has no effect unless io.cost is enabled for the disk, and little effect with another disk's model.
+//! Problem: io.weight has no effect unless io.cost is enabled for the disk, and little effect if io.cost uses the model of a
+//! different disk.
 //!
-//! Algorithm: for every disk with a known model, the daemon writes the coefficients to io.cost.model at start, and enables
-//! io.cost.qos. Both files are in the root cgroup and have a line per disk. The journal has the original lines first, and
-//! the caretaker restores them.
+//! Algorithm: at its start, the daemon writes the coefficients of every disk with a measured model to io.cost.model, and enables
+//! io.cost.qos. Both files are in the root cgroup and have a line per disk. The original lines are first recorded in the journal,
+//! and the caretaker restores them.
 //!
 //! `QoS` parameters:
 //! - `max`: requests are issued at no more than 90 % of the modelled rate, so that they queue in the kernel, which
 //!   schedules them by unit, and not in the disk, which does not.
-//! - `rlat`, `wlat`: when more than 5 % of the requests exceed the latency that the disk had at full load while it was
-//!   measured, the rate sinks, down to 25 % (`min`).
-//! - The latency target is at most 250 ms, the kernel's own for a rotating disk. The kernel's period is twice the target, and
-//!   a unit's weight takes effect one period after it begins to use the disk (measured: `docs/disk.md`).
-//! - The latency target is at least 5 ms, the kernel's own for a fast SSD. One whose requests took 100 us while it was
-//!   measured would otherwise be throttled while it erases blocks.
+//! - `rlat`, `wlat`: the latency targets are the latencies that the disk had at full load while it was measured. If more than
+//!   5 % of the requests exceed the target, the rate sinks, down to 25 % (`min`).
+//! - A latency target is at most 250 ms, the kernel's own for a rotating disk. The kernel's period is twice the target, and
+//!   a unit's weight takes effect one period after the unit begins to use the disk (measured: `docs/disk.md`).
+//! - A latency target is at least 5 ms, the kernel's own for a fast SSD. An SSD whose requests took 100 us while it was measured
+//!   would otherwise be throttled while it erases blocks.
 //!
 //! Disks that are left alone:
 //! - a disk that BFQ schedules, which has weights itself;
@@ -34,19 +35,21 @@ use crate::observe::disk::stat::line_of;
 use crate::observe::files::Tree;
 use crate::undo::journal::{Entry, Journal, record};
 
-/// The latency percentile, and the bounds on the issue rate, in per cent.
-const QUALITY: &str = "95.00";
-const LEAST: &str = "25.00";
-const MOST: &str = "90.00";
+/// The percentile of the latencies that must meet the target.
+const PERCENTILE: &str = "95.00";
+/// The lowest issue rate, in per cent of the modelled rate.
+const RATE_MIN: &str = "25.00";
+/// The highest issue rate, in per cent of the modelled rate.
+const RATE_MAX: &str = "90.00";
 
 /// The bounds on the latency target, in microseconds.
 const LATENCY_US: std::ops::RangeInclusive<u64> = 5_000..=250_000;
 
-/// The files in write order. Undo reverses it, so io.cost is off before the model is reset.
+/// The files in the order in which they are written. Undoing reverses the order, so io.cost is off before the model is reset.
 const FILES: [&str; 2] = ["io.cost.model", "io.cost.qos"];
 
-/// The disks to enable io.cost for: measured ones on which weights have no effect yet.
-fn measured(tree: &Tree, mount: &Path) -> Vec<(Device, CostModel)> {
+/// The disks for which to enable io.cost: measured disks on which weights have no effect yet.
+fn disks_to_enable(tree: &Tree, mount: &Path) -> Vec<(Device, CostModel)> {
     let may_write = |file| tree.may_write(mount.join(file));
     if !FILES.into_iter().all(may_write) {
         return Vec::new();
@@ -57,19 +60,19 @@ fn measured(tree: &Tree, mount: &Path) -> Vec<(Device, CostModel)> {
 
 /// The names of the disks for which [`switch_on`] would enable io.cost, with cgroups mounted at `mount`.
 pub fn would_be_on(mount: &Path) -> Vec<String> {
-    measured(&Tree::new(Path::new("/")), mount).into_iter().map(|(disk, _)| disk.name).collect()
+    disks_to_enable(&Tree::new(Path::new("/")), mount).into_iter().map(|(disk, _)| disk.name).collect()
 }
 
-/// Enables io.cost for every measured disk. Returns the names of those disks, and failures.
+/// Enables io.cost for every measured disk. Returns the names of the disks for which that succeeded, and the errors.
 pub(crate) fn switch_on(mount: &Path, journal: &mut Journal) -> (Vec<String>, Vec<LiveError>) {
-    let (mut on, mut problems) = (Vec::new(), Vec::new());
-    for (device, model) in measured(&Tree::new(Path::new("/")), mount) {
+    let (mut enabled, mut problems) = (Vec::new(), Vec::new());
+    for (device, model) in disks_to_enable(&Tree::new(Path::new("/")), mount) {
         match switch_on_one(mount, &device, &model, journal) {
-            Ok(()) => on.push(device.name),
+            Ok(()) => enabled.push(device.name),
             Err(error) => problems.push(error),
         }
     }
-    (on, problems)
+    (enabled, problems)
 }
 
 fn switch_on_one(
@@ -78,7 +81,7 @@ fn switch_on_one(
     model: &CostModel,
     journal: &mut Journal,
 ) -> Result<(), LiveError> {
-    let values = [model_line(&device.number, model), quality_line(&device.number, model)];
+    let values = [model_line(&device.number, model), qos_line(&device.number, model)];
     for (file, value) in FILES.iter().zip(values) {
         let path = mount.join(file);
         let text = crate::observe::knob::read(&path).map_err(|source| LiveError::File {
@@ -94,14 +97,14 @@ fn switch_on_one(
     Ok(())
 }
 
-/// The value that restores a line. Values shown with `ctrl=auto` are the kernel's own choice; writing them back would make
-/// them the user's. A disk without a line is disabled and automatic.
+/// The value that restores a disk's line. A line with `ctrl=auto` shows values that the kernel chose; to write these values
+/// would turn them into a user's choice, so only `ctrl=auto` is written. A disk without a line is disabled and automatic.
 fn original(file: &str, line: Option<&str>, number: &str) -> String {
-    let is_quality = file == "io.cost.qos";
+    let is_qos = file == "io.cost.qos";
     match line {
         Some(line) if !line.contains("ctrl=auto") => line.to_owned(),
-        Some(line) if is_quality && line.contains("enable=1") => format!("{number} enable=1 ctrl=auto"),
-        _ if is_quality => format!("{number} enable=0 ctrl=auto"),
+        Some(line) if is_qos && line.contains("enable=1") => format!("{number} enable=1 ctrl=auto"),
+        _ if is_qos => format!("{number} enable=0 ctrl=auto"),
         _ => format!("{number} ctrl=auto"),
     }
 }
@@ -118,10 +121,10 @@ fn model_line(number: &str, model: &CostModel) -> String {
 }
 
 /// The line of io.cost.qos in the kernel's format.
-fn quality_line(number: &str, model: &CostModel) -> String {
+fn qos_line(number: &str, model: &CostModel) -> String {
     let latency = |way: &Way| way.latency_us.clamp(*LATENCY_US.start(), *LATENCY_US.end());
     format!(
-        "{number} enable=1 ctrl=user rpct={QUALITY} rlat={} wpct={QUALITY} wlat={} min={LEAST} max={MOST}",
+        "{number} enable=1 ctrl=user rpct={PERCENTILE} rlat={} wpct={PERCENTILE} wlat={} min={RATE_MIN} max={RATE_MAX}",
         latency(&model.read),
         latency(&model.write)
     )
@@ -159,11 +162,11 @@ mod tests {
     }
 
     #[test]
-    fn it_is_for_disks_that_were_measured_and_have_a_queue_and_nothing_that_weighs() {
+    fn it_is_enabled_for_measured_disks_with_a_queue_and_without_weights() {
         let names = |mount: &[(&str, &str)]| {
             let dir = machine(mount);
-            let found = measured(&Tree::new(dir.path()), Path::new("/cg"));
-            found.into_iter().map(|(disk, _)| disk.name).collect::<Vec<_>>()
+            let disks = disks_to_enable(&Tree::new(dir.path()), Path::new("/cg"));
+            disks.into_iter().map(|(disk, _)| disk.name).collect::<Vec<_>>()
         };
         let (model, qos) = (("io.cost.model", ""), ("io.cost.qos", ""));
         assert_eq!(names(&[model, qos]), ["sda"]);
@@ -189,19 +192,20 @@ mod tests {
             "8:0 ctrl=user model=linear rbps=8000000 rseqiops=2000 rrandiops=1900 wbps=7000000 wseqiops=1700 wrandiops=1600"
         );
         assert_eq!(
-            quality_line("8:0", &MODEL),
+            qos_line("8:0", &MODEL),
             "8:0 enable=1 ctrl=user rpct=95.00 rlat=33000 wpct=95.00 wlat=5000 min=25.00 max=90.00"
         );
     }
 
     #[test]
-    fn what_the_kernel_chose_it_chooses_again() {
-        let was = |file, line| original(file, line, "8:0");
-        assert_eq!(was("io.cost.qos", None), "8:0 enable=0 ctrl=auto");
-        assert_eq!(was("io.cost.model", None), "8:0 ctrl=auto");
-        assert_eq!(was("io.cost.model", Some("8:0 ctrl=auto model=linear rbps=1")), "8:0 ctrl=auto");
-        assert_eq!(was("io.cost.qos", Some("8:0 enable=1 ctrl=auto rpct=0.00")), "8:0 enable=1 ctrl=auto");
+    fn values_that_the_kernel_chose_are_left_to_the_kernel_again() {
+        let restored = |file, line| original(file, line, "8:0");
+        assert_eq!(restored("io.cost.qos", None), "8:0 enable=0 ctrl=auto");
+        assert_eq!(restored("io.cost.model", None), "8:0 ctrl=auto");
+        assert_eq!(restored("io.cost.model", Some("8:0 ctrl=auto model=linear rbps=1")), "8:0 ctrl=auto");
+        let automatic = "8:0 enable=1 ctrl=auto rpct=0.00";
+        assert_eq!(restored("io.cost.qos", Some(automatic)), "8:0 enable=1 ctrl=auto");
         let chosen = "8:0 enable=0 ctrl=user rpct=95.00 rlat=5000 wpct=95.00 wlat=5000 min=50.00 max=150.00";
-        assert_eq!(was("io.cost.qos", Some(chosen)), chosen);
+        assert_eq!(restored("io.cost.qos", Some(chosen)), chosen);
     }
 }

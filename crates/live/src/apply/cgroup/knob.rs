@@ -9,14 +9,15 @@ use crate::host::{empty_cpus, write};
 use crate::observe::disk::stat::line_of;
 use crate::observe::knob::{failed, read};
 
-/// The shortest quota and the longest period for cpu.max, in microseconds
-/// (`min_cfs_quota_period` and `max_cfs_quota_period` in kernel/sched/core.c).
+/// The shortest quota for cpu.max, in microseconds (`min_cfs_quota_period` in kernel/sched/core.c).
 const QUOTA_US_MIN: u64 = 1_000;
+/// The longest period for cpu.max, in microseconds (`max_cfs_quota_period` in kernel/sched/core.c).
 const PERIOD_US_MAX: u64 = 1_000_000;
+/// The period to use where the quota is long enough, in microseconds.
 const PERIOD_US: u64 = 100_000;
 
-/// The text for cpu.max, `QUOTA PERIOD` in microseconds. A cap below 1 % of a CPU needs a longer period; one below 0.1 %
-/// is rounded up to 0.1 %.
+/// The text for cpu.max, `QUOTA PERIOD` in microseconds. A cap below 1 % of a CPU needs a longer period, since its quota would
+/// be too short. A cap below 0.1 % is rounded up to 0.1 %.
 pub(super) fn cpu_max(micro_cpus: Option<u64>) -> String {
     let Some(micro) = micro_cpus else { return format!("max {PERIOD_US}") };
     let quota = u128::from(micro) * u128::from(PERIOD_US) / 1_000_000;
@@ -28,13 +29,14 @@ pub(super) fn cpu_max(micro_cpus: Option<u64>) -> String {
     format!("{QUOTA_US_MIN} {period}")
 }
 
-/// Writes a value and reads it back.
+/// Writes a value, and reads it back to check that it is in force.
 pub(crate) fn put(path: &Path, value: &str) -> Result<(), LiveError> {
     write(path, value).map_err(|source| failed(path, format!("write `{value}`"), source))?;
     expect(path, value, "; another program writes this file too: stop it, or let it leave this cgroup alone")
 }
 
-/// Writes a CPU set, and checks that it is both accepted and effective. Returns the file's content; `None` if it is empty.
+/// Writes a CPU set, and checks that it is both accepted and effective; `None` lets the cgroup use every CPU of its parent.
+/// Returns the file's content after the write; `None` if the file is empty.
 pub(super) fn put_cpus(dir: &Path, cpus: Option<&CpuSet>) -> Result<Option<CpuSet>, LiveError> {
     let Some(cpus) = cpus else { return put_any_cpu(dir) };
     put(&dir.join("cpuset.cpus"), &cpus.to_string())?;
@@ -46,7 +48,7 @@ pub(super) fn put_cpus(dir: &Path, cpus: Option<&CpuSet>) -> Result<Option<CpuSe
     Ok(Some(cpus.clone()))
 }
 
-/// Lets a cgroup use every CPU of its parent.
+/// Lets a cgroup use every CPU of its parent. Returns the file's content, since not every kernel accepts an empty set.
 fn put_any_cpu(dir: &Path) -> Result<Option<CpuSet>, LiveError> {
     let path = dir.join("cpuset.cpus");
     let written =
@@ -55,7 +57,7 @@ fn put_any_cpu(dir: &Path) -> Result<Option<CpuSet>, LiveError> {
     Ok(written.parse().ok().filter(|_| !written.is_empty()))
 }
 
-/// Compares a file's content with the expected value.
+/// Fails unless a file's content is the expected value.
 fn expect(path: &Path, value: &str, remedy: &str) -> Result<(), LiveError> {
     let read = read(path).map_err(|source| failed(path, "read it back".to_owned(), source))?;
     if read == value {
@@ -69,13 +71,13 @@ fn expect(path: &Path, value: &str, remedy: &str) -> Result<(), LiveError> {
     })
 }
 
-/// Writes a device's line into a file with one line per device, and checks that the file then shows `shown`; an empty
-/// `shown` expects no line for the device.
-pub(super) fn put_line(path: &Path, value: &str, shown: &str) -> Result<(), LiveError> {
+/// Writes a device's line into a file with one line per device, and checks that the file then shows the line `expected`. If
+/// `expected` is empty, the file must not have a line for the device.
+pub(super) fn put_line(path: &Path, value: &str, expected: &str) -> Result<(), LiveError> {
     write(path, value).map_err(|source| failed(path, format!("write `{value}`"), source))?;
     let text = read(path).map_err(|source| failed(path, "read it back".to_owned(), source))?;
     let line = line_of(&text, value.split_whitespace().next().unwrap_or_default()).unwrap_or_default();
-    if line.trim() == shown {
+    if line.trim() == expected {
         return Ok(());
     }
     Err(LiveError::NotInForce {
@@ -93,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn caps() {
+    fn caps_become_quotas_and_periods() {
         for (micro, text) in [
             (None, "max 100000"),
             (Some(2_500_000), "250000 100000"),
@@ -109,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_did_not_take_is_an_error_that_names_both_values() {
+    fn a_value_that_is_not_in_force_is_an_error_that_names_both_values() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("cpuset.cpus"), "").unwrap();
         std::fs::write(dir.path().join("cpuset.cpus.effective"), "0\n").unwrap();

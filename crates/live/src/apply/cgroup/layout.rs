@@ -1,7 +1,7 @@
 //! The directory of each unit in the cgroup tree: `TOP/UNIT/SUBUNIT`, nested as in the contract.
 //!
-//! A cgroup may have either processes or children with controllers, never both. So a unit with sub-units keeps its own
-//! processes in a leaf called [`OWN`].
+//! A cgroup may have either processes or child cgroups with controllers, but not both. So if a unit has sub-units, the unit's
+//! own processes are in a child cgroup called [`OWN`], the *leaf*.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use commonhold_contract::{Contract, UnitId};
 /// The leaf for the own processes of a unit with sub-units. No unit's directory can have this name.
 pub(super) const OWN: &str = "own";
 
-/// The directories of one unit.
+/// The location of one unit's directories.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Home {
     /// The unit's path, which identifies it across reloads.
@@ -19,12 +19,12 @@ pub(super) struct Home {
     pub(super) parent: Option<usize>,
     /// The directory of the unit with its sub-units.
     pub(super) dir: PathBuf,
-    /// Whether it has sub-units, and therefore a leaf [`OWN`].
+    /// Whether the unit has sub-units, and therefore a leaf [`OWN`].
     pub(super) inner: bool,
 }
 
-/// One home per unit that holds tickets, parents first; and by unit number the index of its home. The built-in units have
-/// none, since their processes are not moved.
+/// The homes of all units, parents first; and for each unit's number, the index of its home. The built-in units have no home,
+/// since their processes are not moved.
 pub(super) fn homes(contract: &Contract, top: &Path) -> (Vec<Home>, Vec<Option<usize>>) {
     let mut homes: Vec<Home> = Vec::new();
     let mut index: Vec<Option<usize>> = vec![None; contract.units.len()];
@@ -41,9 +41,9 @@ pub(super) fn homes(contract: &Contract, top: &Path) -> (Vec<Home>, Vec<Option<u
     (homes, index)
 }
 
-/// A directory name that cannot collide with a control file (all have a dot, like `cpu.max`) or with [`OWN`]: such names
-/// get the prefix `_`, and so do names that already begin with one. Names of sub-units may come from the machine's user
-/// database, so `/` is replaced to keep them inside the directory.
+/// The directory name for a unit's name. It must not collide with a control file (all have a dot, like `cpu.max`) or with
+/// [`OWN`]. So such names get the prefix `_`, and names that begin with `_` get it as well, to stay distinct. Names of sub-units
+/// may come from the machine's user database, so `/` is replaced to keep the directory inside its parent.
 fn escape(name: &str) -> String {
     if name.contains(['.', '/', '\n']) || name.starts_with('_') || name == OWN {
         format!("_{}", name.replace(['/', '\n'], "_"))

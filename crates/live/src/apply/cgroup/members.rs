@@ -1,12 +1,13 @@
 //! Moves processes into the cgroups of their units, and back at the end.
 //!
-//! Children inherit their parent's cgroup, so a process is moved once and its children not at all. A process that another
-//! program moves away is moved back [`RETURNS_MAX`] times. Then it is left there and reported, because two daemons
-//! that fight over a process cost more than either gains.
+//! Children inherit their parent's cgroup, so a process is moved once, and its children need no move. The cgroup from which a
+//! process was moved is its *origin*, to which it is moved back when it leaves its unit. A process that another program moves
+//! away is a *stray*; it is moved back to its unit [`RETURNS_MAX`] times. Then it is left where it is and reported, because two
+//! daemons that fight over a process cost more than either gains.
 //!
-//! Before Linux 6.2, a cgroup's CPU set overwrites the affinity that a thread chose, and the next cgroup gives the thread
-//! all of its CPUs. On such kernels the journal has the affinity of every thread that chose one, to be restored after the
-//! move back. Later kernels keep it ("sched: Always preserve the user requested cpumask").
+//! Before Linux 6.2, a cgroup's CPU set overwrites the affinity that a thread chose, and the next cgroup gives the thread all
+//! CPUs of its own set. So on such kernels, the affinity of every thread that chose one is recorded in the journal, and restored
+//! after the move back. Later kernels keep the chosen affinity ("sched: Always preserve the user requested cpumask").
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -21,10 +22,10 @@ use crate::observe::process::{ProcFs, ProcessKey};
 use crate::undo::journal::{Entry, Journal, record};
 use crate::undo::way_back::{self, Sent, WayBack, origin_of, refusal};
 
-/// How often a process that another program moved away is moved back.
+/// The number of times that a process which another program moved away is moved back.
 const RETURNS_MAX: u8 = 3;
 
-/// How often the back-off after a refused move doubles: up to a minute.
+/// The number of times that the back-off after a refused move doubles: up to a minute.
 const WAIT_DOUBLED_MAX: u32 = 6;
 
 /// A process and the cgroup it belongs in.
@@ -32,35 +33,36 @@ const WAIT_DOUBLED_MAX: u32 = 6;
 pub(super) struct Arrival {
     /// The process.
     pub(super) process: ProcessKey,
-    /// Its program, for messages.
+    /// The name of its program, for messages.
     pub(super) name: String,
     /// The cgroup it belongs in.
     pub(super) to: PathBuf,
 }
 
-/// The processes that were moved, or could not be.
+/// The processes that were moved into cgroups of units, or could not be moved.
 #[derive(Debug)]
 pub(super) struct Members {
     /// Where cgroup v2 is mounted.
     mount: PathBuf,
-    /// The slice that has all our scopes.
+    /// The slice that has all scopes that systemd makes for us.
     scopes: PathBuf,
-    /// On kernels that overwrite affinities: the CPUs of a thread that chose none.
+    /// On kernels that overwrite affinities: the affinity of a thread that chose none.
     overwritten: Option<CpuSet>,
     procfs: ProcFs,
+    /// A buffer.
     threads: Vec<u32>,
     /// The cgroup from which each process was moved.
     origins: BTreeMap<ProcessKey, PathBuf>,
-    /// How often each was moved back.
+    /// The number of times that each process was moved back.
     returns: BTreeMap<ProcessKey, u8>,
-    /// Anonymous memory of each process when it was moved, in bytes. It stays charged to the cgroup it came from.
-    brought: BTreeMap<ProcessKey, u64>,
-    /// Processes that could not be moved, and when to retry.
+    /// Anonymous memory of each process when it was moved, in bytes. It stays charged to the process's origin.
+    charged_to_origin: BTreeMap<ProcessKey, u64>,
+    /// Processes that could not be moved into their units' cgroups.
     refused: BTreeMap<ProcessKey, Refused>,
-    /// Processes that could not be moved back, with their names.
+    /// Processes that could not be moved back to their origins, with their names.
     stranded: BTreeMap<ProcessKey, String>,
-    /// Processes that are left where another program keeps moving them.
-    left: BTreeSet<ProcessKey>,
+    /// Processes that another program moved away too often, and that are left where they are.
+    given_up: BTreeSet<ProcessKey>,
     /// Processes about which a failure was reported.
     reported: BTreeSet<ProcessKey>,
 }
@@ -68,13 +70,14 @@ pub(super) struct Members {
 /// A move that the kernel refused.
 #[derive(Debug, Default)]
 struct Refused {
+    /// The number of attempts so far.
     tries: u32,
-    /// How many more stray checks to skip before the next attempt.
+    /// The number of stray checks to skip before the next attempt.
     wait: u32,
 }
 
 impl Members {
-    /// No process was moved yet. `overwritten` is for kernels that forget a thread's affinity.
+    /// No process was moved yet. `overwritten`: the affinity of a thread that chose none, on kernels that overwrite affinities.
     pub(super) fn new(mount: &Path, procfs: ProcFs, overwritten: Option<CpuSet>) -> Members {
         Members {
             mount: mount.to_owned(),
@@ -84,15 +87,15 @@ impl Members {
             threads: Vec::new(),
             origins: BTreeMap::new(),
             returns: BTreeMap::new(),
-            brought: BTreeMap::new(),
+            charged_to_origin: BTreeMap::new(),
             refused: BTreeMap::new(),
             stranded: BTreeMap::new(),
-            left: BTreeSet::new(),
+            given_up: BTreeSet::new(),
             reported: BTreeSet::new(),
         }
     }
 
-    /// Moves processes to their cgroups, after the journal has where they were.
+    /// Moves processes to their units' cgroups, after recording their origins in the journal. Returns the errors.
     pub(super) fn bring(
         &mut self,
         arrivals: &[Arrival],
@@ -103,13 +106,13 @@ impl Members {
         let mut moves = Vec::new();
         for arrival in arrivals {
             self.stranded.remove(&arrival.process);
-            let Some(here) = self.whereabouts(arrival.process) else { continue };
-            if here == arrival.to {
+            let Some(current) = self.current_cgroup(arrival.process) else { continue };
+            if current == arrival.to {
                 continue;
             }
-            // One of our scopes is no origin.
-            if !here.starts_with(&tree.top) && !here.starts_with(&self.scopes) {
-                self.remember(arrival.process, here, &mut entries);
+            // A process in one of our cgroups or scopes was moved there, and its origin is recorded already.
+            if !current.starts_with(&tree.top) && !current.starts_with(&self.scopes) {
+                self.set_origin(arrival.process, current, &mut entries);
             }
             moves.push(arrival);
         }
@@ -119,37 +122,37 @@ impl Members {
         moves.into_iter().filter_map(|arrival| self.move_one(arrival)).collect()
     }
 
-    /// Adds the journal entries that undo a move out of `here`.
-    fn remember(&mut self, process: ProcessKey, here: PathBuf, entries: &mut Vec<Entry>) {
-        if let Some(every_cpu) = &self.overwritten
+    /// Records a process's origin, before it is moved. Adds the journal entries that undo the move.
+    fn set_origin(&mut self, process: ProcessKey, origin: PathBuf, entries: &mut Vec<Entry>) {
+        if let Some(unchosen) = &self.overwritten
             && self.procfs.threads(process.pid, &mut self.threads).is_ok()
         {
             let masks = self.threads.iter().filter_map(|&tid| Some((tid, affinity::get(tid).ok()?)));
-            let chosen = masks.filter(|(_, cpus)| cpus != every_cpu);
+            let chosen = masks.filter(|(_, cpus)| cpus != unchosen);
             entries.extend(chosen.map(|(tid, cpus)| Entry::Affinity { process, tid, cpus }));
         }
-        self.brought.insert(process, anonymous_bytes(process.pid).unwrap_or(0));
-        self.origins.insert(process, here.clone());
-        entries.push(Entry::Moved { process, from: here });
+        self.charged_to_origin.insert(process, anonymous_bytes(process.pid).unwrap_or(0));
+        self.origins.insert(process, origin.clone());
+        entries.push(Entry::Moved { process, from: origin });
     }
 
-    /// The journal entries that undo a move by systemd into a scope. One of our own cgroups or another scope is no origin, so a
-    /// process in one has its entry already.
+    /// The journal entries that undo the moves of these processes by systemd into a scope. A process in one of our cgroups, below
+    /// `top`, or in another of our scopes needs none, because its origin is recorded already.
     pub(super) fn leave_for_scope(&mut self, processes: &[ProcessKey], top: &Path) -> Vec<Entry> {
         let mut entries = Vec::new();
         for process in processes {
-            if let Some(here) = self.whereabouts(*process)
-                && !here.starts_with(&self.scopes)
-                && !here.starts_with(top)
+            if let Some(current) = self.current_cgroup(*process)
+                && !current.starts_with(&self.scopes)
+                && !current.starts_with(top)
             {
-                self.remember(*process, here, &mut entries);
+                self.set_origin(*process, current, &mut entries);
             }
         }
         entries
     }
 
-    /// Moves a process out of a scope, back to the origin of it or of its parent. If that cgroup is gone it stays in the scope,
-    /// which systemd knows.
+    /// Moves a process out of another unit's scope, back to its origin or that of its parent. If that cgroup does not exist any
+    /// more, the process stays in the scope, which belongs to systemd anyway. Returns an error once per process.
     pub(super) fn send_out_of_scope(&mut self, process: ProcessKey, name: &str) -> Option<LiveError> {
         let origin = origin_of(&mut self.procfs, process.pid, &self.origins);
         match way_back::send_out_of_scope(&mut self.procfs, process, origin.as_deref()) {
@@ -164,8 +167,10 @@ impl Members {
         }
     }
 
+    /// Moves a process to its unit's cgroup. Returns an error once per process; the next stray checks retry.
     fn move_one(&mut self, arrival: &Arrival) -> Option<LiveError> {
         let source = match way_back::enter(&mut self.procfs, arrival.process, &arrival.to) {
+            // The process has ended.
             Ok(false) => return None,
             Ok(true) => {
                 if self.refused.remove(&arrival.process).is_some() {
@@ -177,7 +182,7 @@ impl Members {
         };
         self.origins.remove(&arrival.process);
         let refused = self.refused.entry(arrival.process).or_default();
-        // Exponential back-off, in stray checks.
+        // Exponential back-off, counted in stray checks.
         refused.wait = (1 << refused.tries.min(WAIT_DOUBLED_MAX)) - 1;
         refused.tries += 1;
         let to = format!("to {}", arrival.to.display());
@@ -186,7 +191,8 @@ impl Members {
             .then(|| could_not_move(arrival.process, &arrival.name, &to, source))
     }
 
-    /// Moves strayed processes back, except those that strayed too often.
+    /// Moves strays back to their units' cgroups, except processes that strayed too often, and processes whose last move was
+    /// refused a short while ago.
     pub(super) fn bring_back(
         &mut self,
         strayed: &[Arrival],
@@ -194,52 +200,51 @@ impl Members {
         journal: &mut Journal,
     ) -> Vec<LiveError> {
         let mut problems = Vec::new();
-        let mut again = Vec::new();
+        let mut to_move = Vec::new();
         for arrival in strayed {
-            if self.left.contains(&arrival.process) {
+            if self.given_up.contains(&arrival.process) {
                 continue;
             }
             if let Some(refused) = self.refused.get_mut(&arrival.process).filter(|refused| refused.wait > 0) {
                 refused.wait -= 1;
                 continue;
             }
-            let Some(here) = self.whereabouts(arrival.process).filter(|here| *here != arrival.to) else {
-                continue;
-            };
+            let current = self.current_cgroup(arrival.process);
+            let Some(current) = current.filter(|current| *current != arrival.to) else { continue };
             if self.refused.contains_key(&arrival.process) {
-                // It was never moved in, so no program moved it away.
-                again.push(arrival.clone());
+                // This process was never in its unit's cgroup, so this attempt does not count as a return.
+                to_move.push(arrival.clone());
                 continue;
             }
             let returns = self.returns.entry(arrival.process).or_default();
             if *returns < RETURNS_MAX {
                 *returns += 1;
-                again.push(arrival.clone());
+                to_move.push(arrival.clone());
                 continue;
             }
-            self.left.insert(arrival.process);
+            self.given_up.insert(arrival.process);
             problems.push(LiveError::Process {
                 pid: arrival.process.pid,
                 name: arrival.name.clone(),
                 what: format!("keep it in {}", arrival.to.display()),
                 source: io::Error::other(format!(
                     "another program moves it to {} again and again",
-                    here.display()
+                    current.display()
                 )),
                 remedy:
                     "; it is left there: tell that program to leave it alone, or take it out of the contract"
                         .to_owned(),
             });
         }
-        problems.extend(self.bring(&again, tree, journal));
+        problems.extend(self.bring(&to_move, tree, journal));
         problems
     }
 
-    /// Moves a process that no longer belongs in our subtree back to the origin of it or of its parent, or, failing that, to
-    /// the next best cgroup, which is reported. A process outside the subtree is left alone.
+    /// Moves a process that belongs to no unit with a cgroup any more back to its origin, or that of its parent. If that is not
+    /// possible, moves the process to the next best cgroup, and reports that. A process outside our subtree is left alone.
     pub(super) fn send_home(&mut self, process: ProcessKey, name: &str, tree: &Tree) -> Option<LiveError> {
-        let here = self.whereabouts(process)?;
-        if !here.starts_with(&tree.top) {
+        let current = self.current_cgroup(process)?;
+        if !current.starts_with(&tree.top) {
             return None;
         }
         let origin = origin_of(&mut self.procfs, process.pid, &self.origins);
@@ -269,20 +274,20 @@ impl Members {
             .then(|| could_not_move(process, name, "out of this program's groups", error))
     }
 
-    /// Retries processes that could not be moved back.
+    /// Retries to move back the processes that could not be moved back to their origins. Returns the errors.
     pub(super) fn send_stranded(&mut self, tree: &Tree) -> Vec<LiveError> {
         let stranded = std::mem::take(&mut self.stranded);
         stranded.iter().filter_map(|(process, name)| self.send_home(*process, name, tree)).collect()
     }
 
-    /// The process with that PID, and its name.
+    /// The process that has this PID now, and its name.
     pub(super) fn identify(&mut self, pid: u32) -> Option<(ProcessKey, String)> {
         let stat = self.procfs.stat(pid).ok()??;
         Some((stat.key, stat.comm))
     }
 
     /// The directory of a process's cgroup; `None` if the process has exited.
-    fn whereabouts(&mut self, process: ProcessKey) -> Option<PathBuf> {
+    fn current_cgroup(&mut self, process: ProcessKey) -> Option<PathBuf> {
         let path = self.procfs.cgroup(process.pid).ok()??;
         if self.procfs.stat(process.pid).ok()??.key != process || path.ends_with(" (deleted)") {
             return None;
@@ -290,19 +295,19 @@ impl Members {
         Some(self.mount.join(path.trim_start_matches('/')))
     }
 
-    /// The memory of a process that is charged to the cgroup it was moved from, in bytes.
+    /// The memory of a process that is charged to its origin, in bytes.
     pub(super) fn charged_elsewhere(&self, process: ProcessKey) -> u64 {
-        self.brought.get(&process).copied().unwrap_or(0)
+        self.charged_to_origin.get(&process).copied().unwrap_or(0)
     }
 
-    /// A process has exited.
+    /// Forgets a process that has exited.
     pub(super) fn forget(&mut self, process: ProcessKey) {
         self.origins.remove(&process);
         self.returns.remove(&process);
-        self.brought.remove(&process);
+        self.charged_to_origin.remove(&process);
         self.refused.remove(&process);
         self.stranded.remove(&process);
-        self.left.remove(&process);
+        self.given_up.remove(&process);
         self.reported.remove(&process);
     }
 }
@@ -317,7 +322,7 @@ fn could_not_move(process: ProcessKey, name: &str, to: &str, source: io::Error) 
     }
 }
 
-/// A process's anonymous memory in bytes: resident less shared pages of /proc/PID/statm.
+/// A process's anonymous memory in bytes: the resident less the shared pages in /proc/PID/statm.
 fn anonymous_bytes(pid: u32) -> Option<u64> {
     let text = host::read_to_string(format!("/proc/{pid}/statm").as_ref()).ok()?;
     let mut pages = text.split_whitespace().skip(1).map(|word| word.parse::<u64>().unwrap_or(0));
@@ -325,7 +330,7 @@ fn anonymous_bytes(pid: u32) -> Option<u64> {
     Some(resident.saturating_sub(shared) * crate::observe::memory::source::page_bytes())
 }
 
-/// Whether a kernel of this release overwrites a thread's affinity when its cgroup's CPU set changes.
+/// Whether a kernel of this release overwrites a thread's affinity when the CPU set of the thread's cgroup changes.
 pub(super) fn forgets_affinity(release: &str) -> bool {
     let mut numbers =
         release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse::<u32>().unwrap_or(0));

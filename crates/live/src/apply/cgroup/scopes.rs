@@ -1,17 +1,19 @@
 //! systemd scopes for processes that share a control group with other units.
 //!
-//! Problem: a process that entered by `exec` is in its user's session scope, with the shell. To be held in its unit it must leave
-//! that group. Moving it without systemd would put it into a group that systemd does not know.
+//! Problem: a process that entered by `exec` is in its user's session scope, together with the shell. For the contract to hold
+//! its unit, the process must leave that group. But if it were moved without systemd, it would be in a group that systemd does
+//! not know.
 //!
 //! Algorithm: the roster has the processes that are due ([`Roster::due_for_scopes`]). systemd is asked for a scope in the unit's
-//! slice: one per process that entered by `exec`, else one for all due processes of a unit, at most twice a second. The
-//! journal has the scope and each process's origin before. If systemd refuses twice, or does not answer, the processes are
-//! moved into the unit's own control group.
+//! slice: one for each process that entered by `exec`; for the other due processes of a unit one together, at most twice a
+//! second. The scope and each process's origin are recorded in the journal before. If systemd refuses twice, or does not answer,
+//! the processes are moved into the unit's own control group instead.
 //!
-//! Properties: except during a call to systemd, a process is in no scope of another unit. systemd removes empty scopes, and
-//! then the journal drops them.
+//! Properties: except during a call to systemd, a process is in no scope of another unit. systemd removes empty scopes, which
+//! are then removed from the journal, too.
 //!
-//! Limits: a late systemd may still move a process from the unit's own group into the scope. The unit is held there as well.
+//! Limits: if systemd carries out a request late, it may still move a process from the unit's own group into the scope. The
+//! contract holds the unit in the scope as well.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -35,16 +37,16 @@ const BATCH_NS: Time = 500 * MS;
 /// How often to check for scopes that have ended.
 const POLL_NS: Time = 1_000 * MS;
 
-/// How often to ask systemd about one process. It makes no scope if any of the processes has exited, so the second request is
-/// for each process alone.
+/// The maximum number of requests for one process. systemd makes no scope if any process of a request has exited, so the second
+/// request is for one process alone.
 const TRIES_MAX: u8 = 2;
 
-/// The most requests in flight to systemd. Beyond that, processes get no scope, so that they need not wait.
+/// The maximum number of requests in flight to systemd. Beyond that, processes get no scope, so that they need not wait.
 const WAITING_MAX: u64 = 32;
 
 /// A request in flight for a scope.
 #[derive(Debug)]
-struct Asked {
+struct PendingRequest {
     unit: String,
     cgroup: PathBuf,
     keys: Vec<ProcessKey>,
@@ -53,9 +55,9 @@ struct Asked {
 /// The outcome of a poll.
 #[derive(Debug, Default)]
 pub(super) struct ScopeReplies {
-    /// PIDs that systemd has answered for. Most are in their scope now.
+    /// PIDs for which systemd has answered, so that their control groups must be read. Most are in their scopes now.
     pub(super) arrived: Vec<u32>,
-    /// Processes that get no scope.
+    /// Processes that get no scope: the caller moves them into the unit's own control group.
     pub(super) refused: Vec<ProcessKey>,
     pub(super) problems: Vec<LiveError>,
 }
@@ -65,15 +67,16 @@ pub(super) struct ScopeReplies {
 pub(super) struct Scopes {
     mount: PathBuf,
     queue: Queue,
-    asked: BTreeMap<u64, Asked>,
-    /// Requests so far for each process.
+    /// The requests in flight, by number.
+    pending: BTreeMap<u64, PendingRequest>,
+    /// The number of requests so far for each process.
     tries: BTreeMap<ProcessKey, u8>,
     /// Processes with a request in flight.
     waiting: BTreeSet<ProcessKey>,
-    /// Processes that systemd has answered for, with their scopes: still to be checked for reused PIDs.
+    /// Processes for which systemd has answered, with their scopes: still to be checked for reused PIDs.
     unchecked: Vec<(ProcessKey, PathBuf)>,
-    /// Directories of scopes in the journal.
-    there: BTreeSet<PathBuf>,
+    /// The directories of the scopes that are in the journal.
+    recorded: BTreeSet<PathBuf>,
     batch_at: Time,
     polled_at: Time,
     /// Kinds of errors that were reported.
@@ -87,15 +90,16 @@ impl Scopes {
         instance.is_there().then(|| Scopes::of(mount, instance)).transpose()
     }
 
+    /// Connects to this systemd.
     pub(super) fn of(mount: &Path, instance: Instance) -> Result<Scopes, LiveError> {
         Ok(Scopes {
             mount: mount.to_owned(),
             queue: Queue::start(instance)?,
-            asked: BTreeMap::new(),
+            pending: BTreeMap::new(),
             tries: BTreeMap::new(),
             waiting: BTreeSet::new(),
             unchecked: Vec::new(),
-            there: BTreeSet::new(),
+            recorded: BTreeSet::new(),
             batch_at: 0,
             polled_at: 0,
             reported: BTreeSet::new(),
@@ -114,30 +118,31 @@ impl Scopes {
         let mut replies = ScopeReplies::default();
         self.take_replies(&mut replies);
         self.move_out_reused_pids(roster.procfs(), &mut replies);
-        let is_answered = |due: &Due| !self.waiting.contains(&due.key) && !replies.refused.contains(&due.key);
-        let due: Vec<Due> = roster.due_for_scopes(now).into_iter().filter(is_answered).collect();
+        let may_ask = |due: &Due| !self.waiting.contains(&due.key) && !replies.refused.contains(&due.key);
+        let due: Vec<Due> = roster.due_for_scopes(now).into_iter().filter(may_ask).collect();
         let (entering, others): (Vec<Due>, Vec<Due>) = due.into_iter().partition(|due| due.enters);
-        let mut groups: Vec<Vec<Due>> = entering.into_iter().map(|due| vec![due]).collect();
+        // The processes of each request.
+        let mut batches: Vec<Vec<Due>> = entering.into_iter().map(|due| vec![due]).collect();
         if !others.is_empty() && now >= self.batch_at.saturating_add(BATCH_NS) {
             self.batch_at = now;
             let mut by_unit: BTreeMap<_, Vec<Due>> = BTreeMap::new();
             for due in others {
                 match self.tries.contains_key(&due.key) {
-                    // Alone, so that the exit of another process cannot fail it again.
-                    true => groups.push(vec![due]),
+                    // A process whose first request failed is requested alone, so that another's exit cannot fail it again.
+                    true => batches.push(vec![due]),
                     false => by_unit.entry(due.unit).or_default().push(due),
                 }
             }
-            groups.extend(by_unit.into_values());
+            batches.extend(by_unit.into_values());
         }
-        for group in groups {
-            let Some(first) = group.first() else { continue };
+        for batch in batches {
+            let Some(first) = batch.first() else { continue };
             let unit = &contract.unit(first.unit).path;
-            let keys: Vec<ProcessKey> = group.iter().map(|due| due.key).collect();
-            let is_too_much = self.queue.waiting() >= WAITING_MAX;
-            match slice_for(unit).filter(|_| !is_too_much) {
+            let keys: Vec<ProcessKey> = batch.iter().map(|due| due.key).collect();
+            let is_overloaded = self.queue.waiting() >= WAITING_MAX;
+            match slice_for(unit).filter(|_| !is_overloaded) {
                 None => {
-                    let why = if is_too_much {
+                    let why = if is_overloaded {
                         "too many requests are in flight"
                     } else {
                         "the unit's path is too long"
@@ -161,6 +166,8 @@ impl Scopes {
         replies
     }
 
+    /// Asks systemd for a scope in the unit's slice for these processes, after recording the scope and their origins in the
+    /// journal.
     fn ask(
         &mut self,
         now: Time,
@@ -170,13 +177,13 @@ impl Scopes {
         journal: &mut Journal,
     ) -> Result<(), LiveError> {
         let Some(first) = keys.first() else { return Ok(()) };
-        // Unique on this machine: a PID is not reused within the same millisecond.
+        // The name is unique on this machine, because a PID is not reused within the same millisecond.
         let name = format!("commonhold-{}-{}.scope", first.pid, now / MS);
         let cgroup = self.mount.join(group_of_slice(&slice).trim_start_matches('/')).join(&name);
         let mut entries = vec![Entry::Scope { cgroup: cgroup.clone() }];
         entries.extend(origins);
         record(journal, &entries)?;
-        self.there.insert(cgroup.clone());
+        self.recorded.insert(cgroup.clone());
         for key in &keys {
             self.waiting.insert(*key);
             let tries = self.tries.entry(*key).or_default();
@@ -190,13 +197,14 @@ impl Scopes {
             properties: Vec::new(),
         };
         let number = self.queue.ask(Request::Start(scope));
-        self.asked.insert(number, Asked { unit: unit.to_owned(), cgroup, keys });
+        self.pending.insert(number, PendingRequest { unit: unit.to_owned(), cgroup, keys });
         Ok(())
     }
 
+    /// Adds the outcomes of the requests that systemd has answered to `replies`.
     fn take_replies(&mut self, replies: &mut ScopeReplies) {
         for Done { number, answer } in self.queue.done() {
-            let Some(Asked { unit, cgroup, keys }) = self.asked.remove(&number) else { continue };
+            let Some(PendingRequest { unit, cgroup, keys }) = self.pending.remove(&number) else { continue };
             self.unchecked.extend(keys.iter().map(|key| (*key, cgroup.clone())));
             for key in &keys {
                 self.waiting.remove(key);
@@ -210,13 +218,13 @@ impl Scopes {
                 }
                 Ok(_) => {}
                 Err(error) => {
-                    let is_last = |key: &ProcessKey| {
+                    let is_final = |key: &ProcessKey| {
                         error.is_silence() || self.tries.get(key).is_none_or(|tries| *tries >= TRIES_MAX)
                     };
-                    let (refused, again): (Vec<ProcessKey>, Vec<ProcessKey>) =
-                        keys.into_iter().partition(is_last);
+                    let (refused, to_retry): (Vec<ProcessKey>, Vec<ProcessKey>) =
+                        keys.into_iter().partition(is_final);
                     // systemd may have made the scope although its reply was lost.
-                    replies.arrived.extend(again.iter().chain(&refused).map(|key| key.pid));
+                    replies.arrived.extend(to_retry.iter().chain(&refused).map(|key| key.pid));
                     if !refused.is_empty() {
                         let kind = kind_of(&error.to_string(), error.is_silence());
                         replies.problems.extend(self.no_scope(&unit, &error.to_string(), kind));
@@ -227,8 +235,8 @@ impl Scopes {
         }
     }
 
-    /// Moves processes out of scopes that systemd put there by a reused PID: it resolves the `PIDs` of a request later. Such a
-    /// process goes to its parent's control group.
+    /// Moves processes out of scopes that systemd put there by mistake: systemd looks up the PIDs of a request later, and a PID
+    /// may have been reused by then. Such a process is moved to its parent's control group.
     fn move_out_reused_pids(&mut self, procfs: &mut ProcFs, replies: &mut ScopeReplies) {
         for (key, cgroup) in std::mem::take(&mut self.unchecked) {
             if let Err(source) = way_back::take_back(procfs, key, &cgroup) {
@@ -237,7 +245,7 @@ impl Scopes {
         }
     }
 
-    /// Reports, once per kind of error, that processes get no scope.
+    /// The error that processes get no scope; `None` if this kind of error was reported before.
     fn no_scope(&mut self, unit: &str, why: &str, kind: String) -> Option<LiveError> {
         self.reported.insert(kind).then(|| LiveError::Unavailable {
             what: format!("systemd makes no scope for processes of unit {unit}: {why}"),
@@ -247,22 +255,22 @@ impl Scopes {
 
     /// Drops scopes from the journal that systemd has removed or never made.
     fn forget_ended(&mut self, journal: &mut Journal) -> Result<(), LiveError> {
-        let to_come: BTreeSet<&PathBuf> = self.asked.values().map(|asked| &asked.cgroup).collect();
-        let is_gone = |dir: &&PathBuf| !to_come.contains(dir) && matches!(host::is_there(dir), Ok(false));
-        let gone: Vec<PathBuf> = self.there.iter().filter(is_gone).cloned().collect();
-        let over = gone.iter().map(|cgroup| Entry::ScopeEnded { cgroup: cgroup.clone() });
-        record(journal, &over.collect::<Vec<_>>())?;
-        self.there.retain(|dir| !gone.contains(dir));
+        let requested: BTreeSet<&PathBuf> = self.pending.values().map(|request| &request.cgroup).collect();
+        let has_ended = |dir: &&PathBuf| !requested.contains(dir) && matches!(host::is_there(dir), Ok(false));
+        let ended: Vec<PathBuf> = self.recorded.iter().filter(has_ended).cloned().collect();
+        let entries = ended.iter().map(|cgroup| Entry::ScopeEnded { cgroup: cgroup.clone() });
+        record(journal, &entries.collect::<Vec<_>>())?;
+        self.recorded.retain(|dir| !ended.contains(dir));
         Ok(())
     }
 
-    /// A process has exited.
+    /// Forgets a process that has exited.
     pub(super) fn forget(&mut self, key: ProcessKey) {
         self.tries.remove(&key);
     }
 }
 
-/// The kind of an error, for reporting it once: its text without digits.
+/// The kind of an error, by which errors are reported once: the text of the error without digits.
 fn kind_of(error: &str, is_silent: bool) -> String {
     if is_silent { "silent".to_owned() } else { error.replace(|c: char| c.is_ascii_digit(), "") }
 }
@@ -398,7 +406,7 @@ mod tests {
         }
         fake.roster.look_for_scopes(&[BASE + 2, BASE + 3]).unwrap();
         fake.now += SECOND;
-        assert_eq!(fake.poll().problems.len() + fake.scopes.asked.len(), 0);
+        assert_eq!(fake.poll().problems.len() + fake.scopes.pending.len(), 0);
         let slice = "/commonhold.slice/commonhold-build.slice";
         assert_eq!(fake.roster.foreign_group_of(BASE + 3), Some((slice, fake.build)));
         assert!(fake.members.send_out_of_scope(key(3), "make").is_none());

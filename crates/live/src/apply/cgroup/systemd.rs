@@ -1,33 +1,35 @@
 //! Orders on systemd's control groups, set as systemd properties.
 //!
-//! Problem: systemd rewrites the files of its control groups, and disables a controller that none of its properties needs.
+//! Problem: systemd rewrites the files of its control groups, and disables a controller that none of its properties needs. So
+//! values that are only in the kernel's files do not last.
 //!
-//! Terms: a value is *wanted* until it was sent, then *given*. The *former* value is the one to restore.
+//! Terms: a value is *wanted* until it was sent to systemd, and *given* from then on. The *former* value is the one to restore.
+//! A contract's unit is *held* in the group of a systemd unit.
 //!
-//! Algorithm: [`foreign_groups`](super::foreign_groups) writes the kernel's file at once; here the value becomes wanted. At
-//! most twice a second per systemd unit, the daemon gets its properties, and then sets the wanted ones. CPUs and
-//! weights change with every loan, and each change makes systemd signal all D-Bus listeners; so those are sent only when
-//! they were stable for a second, or after five seconds. The journal has former and given values before.
+//! Algorithm: [`foreign_groups`](super::foreign_groups) writes the kernel's file at once, and here the value becomes wanted. At
+//! most twice a second for each systemd unit, the daemon reads the unit's properties, and then sets those with wanted values.
+//! CPUs and weights change with every loan, and each change makes systemd signal all D-Bus listeners; so these are sent only when
+//! they were stable for a second, or after five seconds. Former and given values are recorded in the journal before.
 //!
-//! A value that is neither the former nor a given one is an administrator's, and becomes the former value. This is checked
-//! every five seconds. A given value that is missing, with no administrator's value instead, is given again: systemd did
-//! not answer, or another program reset it. When a systemd unit comes back with its former values, all given values are given
-//! again.
+//! Administrators: a value that is neither the former nor a given one was set by an administrator, and becomes the former value.
+//! This is checked every five seconds. An administrator's value is a fact for the policy ([`GroupBounds`]), which orders within
+//! that bound. A given value that an administrator replaced is not given again until the policy has seen the new value.
+//!
+//! Lost values: if a property has neither a given value nor an administrator's, systemd did not carry out the request, or another
+//! program reset the property. Then the last given value is given again. If a systemd unit goes away and comes back with its
+//! former values, all given values are given again.
 //!
 //! Lists of devices: systemd appends to them. If an administrator appends a disk, the daemon removes its own entries, since the
 //! policy orders no rates where others have set some.
 //!
-//! A systemd unit that is no longer held is reverted first, even if it is held again at once, since it may be another
-//! unit of the same name.
+//! Leaving: when no unit is held in a group any more, the properties of its systemd unit are reverted. This happens even if a
+//! unit is held there again at once, since the systemd unit may be a new one of the same name.
 //!
-//! systemd rewrites all files of a group when one of its properties is set, and all groups after a `daemon-reload`.
-//! [`Properties::take_rewritten`] returns these groups.
+//! Rewriting: systemd rewrites all files of a group when one of its properties is set, and the files of all groups after a
+//! `daemon-reload`. [`Properties::take_rewritten`] returns these groups.
 //!
-//! An administrator's value is a fact for the policy ([`GroupBounds`]), which orders within it. A given value that it replaced is
-//! not given again until the policy has seen that.
-//!
-//! systemd keeps the `cpu` controller enabled for a weight, but not for accounting, which the kernel does without it. Our
-//! scheduler does not see groups without that controller. So a systemd unit with an unset weight gets the default one.
+//! The `cpu` controller: our scheduler does not see groups without it. systemd keeps it enabled for a weight, but not for
+//! accounting, which the kernel does without the controller. So a systemd unit without a weight gets the default weight.
 //!
 //! Limits:
 //! - While systemd does not answer, orders are in force in the kernel's files, until systemd rewrites them.
@@ -59,14 +61,14 @@ const PROPERTIES: [Property; 9] = [
     Property::MemoryMin,
 ];
 
-/// Rates, which are either all an administrator's or all ours.
+/// The properties for rates. Either all rates are an administrator's, or all are ours.
 const RATES: [Property; 2] = [Property::IOReadBandwidthMax, Property::IOWriteBandwidthMax];
 
 /// The properties that enable controllers.
 const ACCOUNTING: [Property; 2] = [Property::CPUAccounting, Property::IOAccounting];
 
 /// The default weight of a control group.
-const WEIGHT_USUAL: Value = Value::Number(100);
+const WEIGHT_DEFAULT: Value = Value::Number(100);
 
 /// The shortest interval between requests for one systemd unit.
 const ASK_NS: Time = 500 * MS;
@@ -74,23 +76,28 @@ const ASK_NS: Time = 500 * MS;
 /// The properties that change with every loan.
 const LENT: [Property; 2] = [Property::AllowedCPUs, Property::CPUWeight];
 
-/// How long those must be stable before another value is sent.
+/// How long the [`LENT`] properties must be stable before another value is sent.
 const REST_NS: Time = 1_000 * MS;
 
 /// How often to check for an administrator's values.
 const POLL_NS: Time = 5_000 * MS;
 
-/// How long systemd must answer before its silence counts as ended. Every unit is polled in that time.
+/// How long systemd must answer before its silence counts as ended. Every systemd unit is polled in that time.
 const ANSWERS_NS: Time = 2 * POLL_NS;
 
-/// Given values remembered per property: either of the last two may be in force.
+/// The number of given values that are remembered per property: either of the last two may be in force.
 const GIVEN_MAX: usize = 2;
 
+/// A request to systemd that has not been answered.
 #[derive(Debug)]
 enum Asked {
+    /// To read the properties.
     Former,
+    /// To make these changes.
     Set(Vec<Change>),
+    /// To revert these properties.
     Revert(Vec<Property>),
+    /// To read all property files again.
     Reload,
 }
 
@@ -99,17 +106,22 @@ enum Asked {
 struct UnitProperties {
     /// The values to restore; empty until systemd has answered.
     former: BTreeMap<Property, Former>,
+    /// Whether systemd has answered.
     is_known: bool,
+    /// The values to send.
     wanted: BTreeMap<Property, Value>,
-    /// When a wanted value last changed.
+    /// When a wanted value last changed; 0: send the wanted values at once.
     wanted_at: Time,
+    /// The last values given, the latest last, at most [`GIVEN_MAX`].
     given: BTreeMap<Property, Vec<Value>>,
+    /// Whether a request for this systemd unit is in flight.
     is_busy: bool,
+    /// When a request was last sent; `None`: send one at once.
     asked_at: Option<Time>,
-    /// Whether a unit of the contract is held there, so that its controllers are needed.
-    is_place: bool,
-    /// Whether all given values are to be reverted. Wanted values came later, and are sent after that.
-    leaves: bool,
+    /// Whether a unit of the contract is held there, so that the controllers are needed.
+    holds_unit: bool,
+    /// Whether all given values are to be reverted. Wanted values are newer, and are sent after that.
+    is_leaving: bool,
 }
 
 /// The properties of all systemd units that hold units of the contract.
@@ -127,10 +139,10 @@ pub(super) struct Properties {
     silence: Option<LiveError>,
     /// Since when systemd answers again, if it was silent before.
     answers_since: Option<Time>,
-    /// Whether systemd has to reload because property files were removed, after all pending reverts.
-    is_to_read: bool,
+    /// Whether systemd has to reload, because property files were removed. This is requested after all pending reverts.
+    needs_reload: bool,
     /// The earliest time of a retried reload.
-    read_after: Time,
+    reload_after: Time,
     now: Time,
 }
 
@@ -155,28 +167,28 @@ impl Properties {
             reported,
             silence: None,
             answers_since: None,
-            is_to_read: false,
-            read_after: 0,
+            needs_reload: false,
+            reload_after: 0,
             now: 0,
         })
     }
 
-    /// A unit is now held in a systemd unit's group: enables the controllers.
+    /// Notes that a unit is held in a systemd unit's group from now on, and has the controllers enabled.
     pub(super) fn come(&mut self, unit: &str) {
         let state = self.units.entry(unit.to_owned()).or_default();
-        state.is_place = true;
-        state.count();
+        state.holds_unit = true;
+        state.want_accounting();
     }
 
-    /// No unit is held in the group any longer: reverts it.
+    /// Notes that no unit is held in a systemd unit's group any more, and has the properties reverted.
     pub(super) fn leave(&mut self, unit: &str) {
         if let Some(state) = self.units.get_mut(unit) {
-            (state.leaves, state.is_place) = (true, false);
+            (state.is_leaving, state.holds_unit) = (true, false);
             state.wanted.clear();
         }
     }
 
-    /// Requests a property value for a systemd unit.
+    /// Makes a value wanted: it will be sent to systemd.
     pub(super) fn want(&mut self, unit: &str, property: Property, value: Value) {
         let state = self.units.entry(unit.to_owned()).or_default();
         if state.wanted.insert(property, value.clone()) != Some(value) {
@@ -184,7 +196,7 @@ impl Properties {
         }
     }
 
-    /// Sends wanted values without waiting for them to be stable, because the files were overwritten.
+    /// Has a systemd unit's wanted values sent without waiting for them to be stable, because its files were overwritten.
     pub(super) fn hasten(&mut self, unit: &str) {
         if let Some(state) = self.units.get_mut(unit) {
             state.wanted_at = 0;
@@ -196,7 +208,7 @@ impl Properties {
         std::mem::take(&mut self.rewritten)
     }
 
-    /// Whether a newer value than systemd's is still to be sent.
+    /// Whether a newer value than the one that systemd has is still to be sent.
     pub(super) fn wants(&self, unit: &str, property: Property) -> bool {
         self.units.get(unit).is_some_and(|state| state.wanted.contains_key(&property))
     }
@@ -239,7 +251,7 @@ impl Properties {
             if let Asked::Reload = asked {
                 self.rewritten.extend(self.units.keys().cloned());
                 if let Err(error) = answer {
-                    (self.is_to_read, self.read_after) = (true, now.saturating_add(POLL_NS));
+                    (self.needs_reload, self.reload_after) = (true, now.saturating_add(POLL_NS));
                     if !error.is_silence() && self.reported.insert(error.to_string()) {
                         problems.push(error.into());
                     }
@@ -250,15 +262,16 @@ impl Properties {
             state.is_busy = false;
             match (asked, answer) {
                 (Asked::Former, Ok(Answer::Former(list))) => {
-                    let now = list.iter().map(|former| (former.property, former.value.clone())).collect();
-                    let has_removed = state.hear(&self.instance, &unit, list, journal, &mut problems);
-                    self.is_to_read |= has_removed;
-                    problems.extend(self.set(&unit, &now, journal).err());
+                    let present = list.iter().map(|former| (former.property, former.value.clone())).collect();
+                    let has_changed_file = state.hear(&self.instance, &unit, list, journal, &mut problems);
+                    self.needs_reload |= has_changed_file;
+                    problems.extend(self.send_wanted(&unit, &present, journal).err());
                 }
                 (Asked::Revert(properties), Ok(answer)) => {
                     if let Answer::Reverted(Reverted { left, reload, .. }) = &answer {
-                        self.is_to_read |= *reload;
-                        problems.extend(left.iter().map(|(property, value)| stays(&unit, *property, value)));
+                        self.needs_reload |= *reload;
+                        let notices = left.iter().map(|(property, value)| stays(&unit, *property, value));
+                        problems.extend(notices);
                     }
                     problems.extend(self.forget(&unit, &properties, journal).err());
                     self.rewritten.insert(unit);
@@ -268,26 +281,29 @@ impl Properties {
                         self.rewritten.insert(unit);
                     }
                     if matches!(&answer, Answer::Set(left) if !left.is_empty()) {
-                        // An administrator's value: read it at once.
+                        // An administrator has just set another value, which must be read at once.
                         state.asked_at = None;
                     }
                 }
                 (asked, Err(error)) if error.is_gone() => {
-                    // Its property files remain, and would take effect if it comes back.
-                    let held = state.held();
-                    let properties: Vec<Property> = held.iter().map(|held| held.former.property).collect();
-                    if held.is_empty() || matches!(asked, Asked::Revert(_)) {
+                    // The systemd unit's property files remain, and would take effect if the unit comes back.
+                    let changes = state.changes();
+                    let properties: Vec<Property> =
+                        changes.iter().map(|change| change.former.property).collect();
+                    if changes.is_empty() || matches!(asked, Asked::Revert(_)) {
                         problems.extend(self.forget(&unit, &properties, journal).err());
                     } else {
                         state.is_busy = true;
-                        self.take_back(unit, properties, held);
+                        self.revert(unit, properties, changes);
                     }
                 }
                 (asked, Err(error)) => {
                     match asked {
-                        Asked::Set(changes) => self.not_set(&unit, changes, error.is_silence()),
-                        // Held again meanwhile: values that cannot be reverted stay.
-                        Asked::Revert(_) if !error.is_silence() => state.leaves &= state.wanted.is_empty(),
+                        Asked::Set(changes) => self.handle_failed_set(&unit, changes, error.is_silence()),
+                        // If a unit is held there again, values that cannot be reverted stay.
+                        Asked::Revert(_) if !error.is_silence() => {
+                            state.is_leaving &= state.wanted.is_empty();
+                        }
                         Asked::Revert(_) | Asked::Former | Asked::Reload => {}
                     }
                     if !error.is_silence() && self.reported.insert(format!("{unit} {error}")) {
@@ -302,8 +318,8 @@ impl Properties {
         problems
     }
 
-    /// Updates the standing problem, with hysteresis: a systemd that was blocked has a backlog and may be late again, so one
-    /// answer does not end a silence.
+    /// Updates the standing problem that systemd does not answer. Hysteresis: one answer does not end a silence, because a
+    /// systemd that was blocked has a backlog, and may be late again.
     fn update_silence(&mut self) {
         let now = self.now;
         match self.queue.silence() {
@@ -329,51 +345,54 @@ impl Properties {
         self.silence.as_ref()
     }
 
+    /// Sends the requests that are due: to revert a systemd unit's properties, to read them, and to reload.
     fn ask(&mut self, now: Time) {
-        let (mut requests, mut back) = (Vec::new(), Vec::new());
+        let (mut reads, mut reverts) = (Vec::new(), Vec::new());
         for (unit, state) in &mut self.units {
             let since = state.asked_at.map(|at| now.saturating_sub(at));
             if state.is_busy || since.is_some_and(|since| since < ASK_NS) {
                 continue;
             }
-            let held: Vec<PropertyChange> = state.held();
-            if state.leaves {
-                let properties = held.iter().map(|held| held.former.property).collect();
-                back.push((unit.clone(), properties, held));
+            let changes: Vec<PropertyChange> = state.changes();
+            if state.is_leaving {
+                let properties = changes.iter().map(|change| change.former.property).collect();
+                reverts.push((unit.clone(), properties, changes));
             } else if !state.is_known || state.is_due(now) || since.is_none_or(|since| since >= POLL_NS) {
                 let request = Request::Former { unit: unit.clone(), properties: PROPERTIES.to_vec() };
-                requests.push((unit.clone(), request));
+                reads.push((unit.clone(), request));
             } else {
                 continue;
             }
             (state.is_busy, state.asked_at) = (true, Some(now));
         }
-        if self.is_to_read && now >= self.read_after && !self.units.values().any(|state| state.leaves) {
-            self.is_to_read = false;
+        let any_leaving = self.units.values().any(|state| state.is_leaving);
+        if self.needs_reload && now >= self.reload_after && !any_leaving {
+            self.needs_reload = false;
             let number = self.queue.ask(Request::Reload);
             self.asked.insert(number, (String::new(), Asked::Reload));
         }
-        for (unit, request) in requests {
+        for (unit, request) in reads {
             let number = self.queue.ask(request);
             self.asked.insert(number, (unit, Asked::Former));
         }
-        for (unit, properties, held) in back {
-            self.take_back(unit, properties, held);
+        for (unit, properties, changes) in reverts {
+            self.revert(unit, properties, changes);
         }
     }
 
-    fn take_back(&mut self, unit: String, properties: Vec<Property>, held: Vec<PropertyChange>) {
-        let number = self.queue.ask(Request::Revert { unit: unit.clone(), changes: held });
+    /// Asks systemd to revert changes of a systemd unit's properties.
+    fn revert(&mut self, unit: String, properties: Vec<Property>, changes: Vec<PropertyChange>) {
+        let number = self.queue.ask(Request::Revert { unit: unit.clone(), changes });
         self.asked.insert(number, (unit, Asked::Revert(properties)));
     }
 
-    /// Handles a failed request: after silence the values are wanted again; of several refused values, each is requested alone,
-    /// since systemd sets all or none.
-    fn not_set(&mut self, unit: &str, changes: Vec<Change>, is_silence: bool) {
+    /// Handles a failed request to set values. If systemd did not answer, the values are wanted again. If it refused several
+    /// values, each is requested alone, since systemd sets all or none. A single refused value does not count as given.
+    fn handle_failed_set(&mut self, unit: &str, changes: Vec<Change>, is_silence: bool) {
         let Some(state) = self.units.get_mut(unit) else { return };
         if is_silence {
-            // Not if the unit was left meanwhile: its wanted values are newer.
-            if !state.leaves {
+            // If the unit is leaving, wanted values are those of a unit that is held there anew.
+            if !state.is_leaving {
                 for change in changes {
                     state.wanted.entry(change.property).or_insert(change.to);
                 }
@@ -381,7 +400,7 @@ impl Properties {
         } else if changes.len() > 1 {
             state.is_busy = true;
             for change in changes {
-                self.ask_for(unit, vec![change]);
+                self.ask_to_set(unit, vec![change]);
             }
         } else if let Some(Change { property, to, .. }) = changes.first()
             && let Some(given) = state.given.get_mut(property)
@@ -393,27 +412,29 @@ impl Properties {
         }
     }
 
-    fn ask_for(&mut self, unit: &str, changes: Vec<Change>) {
+    /// Asks systemd to change a systemd unit's properties.
+    fn ask_to_set(&mut self, unit: &str, changes: Vec<Change>) {
         let number = self.queue.ask(Request::Set { unit: unit.to_owned(), changes: changes.clone() });
         self.asked.insert(number, (unit.to_owned(), Asked::Set(changes)));
     }
 
-    /// Requests the wanted values that differ from the values `now` of a systemd unit.
-    fn set(
+    /// Asks systemd to set the wanted values of a systemd unit that differ from its present values. Former and given values are
+    /// recorded in the journal before.
+    fn send_wanted(
         &mut self,
         unit: &str,
-        now: &BTreeMap<Property, Value>,
+        present: &BTreeMap<Property, Value>,
         journal: &mut Journal,
     ) -> Result<(), LiveError> {
-        let Some(state) = self.units.get_mut(unit).filter(|state| !state.leaves) else { return Ok(()) };
+        let Some(state) = self.units.get_mut(unit).filter(|state| !state.is_leaving) else { return Ok(()) };
         let (mut changes, others_have_rates) = (Vec::new(), state.others_have_rates());
-        for (property, to) in std::mem::take(&mut state.wanted) {
+        for (property, wanted) in std::mem::take(&mut state.wanted) {
             // A property that this systemd does not know is skipped.
-            let (Some(from), Some(former)) = (now.get(&property), state.former.get(&property)) else {
+            let (Some(from), Some(former)) = (present.get(&property), state.former.get(&property)) else {
                 continue;
             };
-            let is_others = others_have_rates && RATES.contains(&property);
-            let to = if is_others { former.value.clone() } else { to };
+            let yields = others_have_rates && RATES.contains(&property);
+            let to = if yields { former.value.clone() } else { wanted };
             if from.clone().sorted() != to.clone().sorted() {
                 changes.push(Change { property, from: from.clone(), to });
             }
@@ -442,38 +463,39 @@ impl Properties {
             given.drain(..given.len().saturating_sub(GIVEN_MAX));
         }
         state.is_busy = true;
-        self.ask_for(unit, changes);
+        self.ask_to_set(unit, changes);
         Ok(())
     }
 
-    /// Forgets a systemd unit after a revert. One that is still held, or held again, starts afresh.
-    fn forget(&mut self, unit: &str, given: &[Property], journal: &mut Journal) -> Result<(), LiveError> {
-        let back = given.iter().map(|property| Entry::PropertyReverted {
+    /// Forgets a systemd unit whose `reverted` properties were reverted. If a unit is still held there, or again, the record
+    /// starts afresh.
+    fn forget(&mut self, unit: &str, reverted: &[Property], journal: &mut Journal) -> Result<(), LiveError> {
+        let entries = reverted.iter().map(|property| Entry::PropertyReverted {
             instance: self.instance.clone(),
             unit: unit.to_owned(),
             property: *property,
         });
-        record(journal, &back.collect::<Vec<_>>())?;
+        record(journal, &entries.collect::<Vec<_>>())?;
         let state = self.units.remove(unit);
-        if let Some(state) = state.filter(|state| !state.leaves || !state.wanted.is_empty()) {
-            self.units.insert(unit.to_owned(), state.anew());
+        if let Some(state) = state.filter(|state| !state.is_leaving || !state.wanted.is_empty()) {
+            self.units.insert(unit.to_owned(), state.restarted());
         }
         Ok(())
     }
 }
 
 impl UnitProperties {
-    /// Requests accounting, which enables the controllers.
-    fn count(&mut self) {
+    /// Makes accounting wanted, which enables the controllers.
+    fn want_accounting(&mut self) {
         self.wanted.extend(ACCOUNTING.map(|accounting| (accounting, Value::Flag(true))));
     }
 
-    /// The state after a revert. A systemd unit that went away gets its given values again when it comes back with its former
-    /// values; other values are an administrator's.
-    fn anew(self) -> UnitProperties {
-        let UnitProperties { mut former, mut wanted, given, asked_at, is_place, leaves, .. } = self;
-        if leaves {
-            return UnitProperties { wanted, asked_at, is_place, ..UnitProperties::default() };
+    /// The record after a revert. If the systemd unit went away while a unit was held there, all given values are wanted again.
+    /// They are given when the systemd unit comes back with its former values; other values are an administrator's.
+    fn restarted(self) -> UnitProperties {
+        let UnitProperties { mut former, mut wanted, given, asked_at, holds_unit, is_leaving, .. } = self;
+        if is_leaving {
+            return UnitProperties { wanted, asked_at, holds_unit, ..UnitProperties::default() };
         }
         for (property, given) in given {
             if let Some(last) = given.into_iter().next_back() {
@@ -481,31 +503,35 @@ impl UnitProperties {
             }
         }
         former.retain(|property, _| wanted.contains_key(property));
-        let mut state = UnitProperties { former, wanted, asked_at, is_place, ..UnitProperties::default() };
-        if is_place {
-            state.count();
+        let mut state = UnitProperties { former, wanted, asked_at, holds_unit, ..UnitProperties::default() };
+        if holds_unit {
+            state.want_accounting();
         }
         state
     }
 
-    /// Whether a wanted value is due to be sent.
+    /// Whether a wanted value is due to be sent: any value at once, except that a new value of a [`LENT`] property that was given
+    /// before has to be stable.
     fn is_due(&self, now: Time) -> bool {
-        let changes_often =
+        let must_be_stable =
             |property: &Property| LENT.contains(property) && self.given.contains_key(property);
-        let rests = now >= self.wanted_at.saturating_add(REST_NS);
-        !self.wanted.is_empty() && (rests || !self.wanted.keys().all(changes_often))
+        let is_stable = now >= self.wanted_at.saturating_add(REST_NS);
+        !self.wanted.is_empty() && (is_stable || !self.wanted.keys().all(must_be_stable))
     }
 
-    fn held(&self) -> Vec<PropertyChange> {
-        self.given.keys().filter_map(|property| self.held_of(*property)).collect()
+    /// The changes that we made and that are to be reverted at the end.
+    fn changes(&self) -> Vec<PropertyChange> {
+        self.given.keys().filter_map(|property| self.change_of(*property)).collect()
     }
 
-    fn held_of(&self, property: Property) -> Option<PropertyChange> {
+    /// Our change of a property; `None` if we made none.
+    fn change_of(&self, property: Property) -> Option<PropertyChange> {
         let given = self.given.get(&property)?.clone();
         Some(PropertyChange { former: self.former.get(&property)?.clone(), given })
     }
 
-    /// Takes the present values of properties. Whether a property file was removed or written.
+    /// Compares the present values of properties, `list`, with former and given values: finds lost values and administrators'
+    /// values. Adds errors to `problems`. Returns whether a property file was removed or written.
     fn hear(
         &mut self,
         instance: &Instance,
@@ -515,57 +541,62 @@ impl UnitProperties {
         problems: &mut Vec<LiveError>,
     ) -> bool {
         self.is_known = true;
-        let mut has_removed = false;
-        for mut now in list {
-            let property = now.property;
-            let Some(held) = self.held_of(property) else {
-                let is_new = self.former.get(&property).is_some_and(|before| before.value != now.value);
+        let mut has_changed_file = false;
+        for mut present in list {
+            let property = present.property;
+            let Some(change) = self.change_of(property) else {
+                let is_new = self.former.get(&property).is_some_and(|former| former.value != present.value);
                 if is_new {
-                    // An administrator's value.
+                    // An administrator has set it. The wanted value was ordered without this knowledge.
                     self.wanted.remove(&property);
                 }
-                self.former.insert(property, now);
+                self.former.insert(property, present);
                 continue;
             };
-            let others = held.set_by_others(&now.value);
-            let before = &held.former.value;
-            if held.given.contains(&now.value) || *before == now.value || others.as_ref() == Some(before) {
-                if let Some(last) = held.given.last().filter(|last| **last != now.value && !self.leaves) {
-                    self.wanted.entry(property).or_insert_with(|| last.clone());
+            let others = change.set_by_others(&present.value);
+            let former = &change.former.value;
+            let is_known_value = change.given.contains(&present.value)
+                || *former == present.value
+                || others.as_ref() == Some(former);
+            if is_known_value {
+                let last = change.given.last();
+                if let Some(lost) = last.filter(|last| **last != present.value && !self.is_leaving) {
+                    self.wanted.entry(property).or_insert_with(|| lost.clone());
                 }
                 continue;
             }
-            // An administrator's value too. If it is in another file, ours still exists.
-            match held.restore_file() {
-                Ok(true) => (now.content, has_removed) = (held.former.content, true),
+            // An administrator has set it. If that value is in another file, our file still exists.
+            match change.restore_file() {
+                Ok(true) => (present.content, has_changed_file) = (change.former.content, true),
                 Ok(false) => {}
                 Err(error) => problems.push(error.into()),
             }
-            problems.extend(self.yields(instance, unit, now, others, journal).err());
+            problems.extend(self.yield_property(instance, unit, present, others, journal).err());
         }
-        self.let_rates_go();
+        self.remove_rates_beside_others();
         self.keep_cpu();
-        has_removed
+        has_changed_file
     }
 
-    /// Yields a property to an administrator: given values are no longer in force, and not reverted. In a list that was
-    /// appended to, given entries are still in force; only those of `others` are to stay.
-    fn yields(
+    /// Yields a property to an administrator: our given values are not in force any more, and are not to be reverted. A list to
+    /// which the administrator appended is different: our entries are still in force, and are to be reverted to the entries of
+    /// `others`.
+    fn yield_property(
         &mut self,
         instance: &Instance,
         unit: &str,
-        now: Former,
+        present: Former,
         others: Option<Value>,
         journal: &mut Journal,
     ) -> Result<(), LiveError> {
-        let (property, in_force) = (now.property, now.value.clone());
+        let (property, in_force) = (present.property, present.value.clone());
         let (instance, unit) = (instance.clone(), unit.to_owned());
-        let back = Entry::PropertyReverted { instance: instance.clone(), unit: unit.clone(), property };
+        let reverted = Entry::PropertyReverted { instance: instance.clone(), unit: unit.clone(), property };
         let (former, given) = match others {
-            Some(others) => (now.restricted_to(others), Some(in_force)),
-            None => (now, None),
+            Some(others) => (present.restricted_to(others), Some(in_force)),
+            None => (present, None),
         };
-        let mut entries = vec![back];
+        let mut entries = vec![reverted];
         if let Some(value) = given.clone() {
             let former = former.clone();
             entries.push(Entry::Property { instance: instance.clone(), unit: unit.clone(), former });
@@ -586,9 +617,9 @@ impl UnitProperties {
         RATES.iter().any(is_set)
     }
 
-    /// Removes our rates where others have set some.
-    fn let_rates_go(&mut self) {
-        if self.leaves || !self.others_have_rates() {
+    /// Has our rates removed where others have set some.
+    fn remove_rates_beside_others(&mut self) {
+        if self.is_leaving || !self.others_have_rates() {
             return;
         }
         for rates in RATES {
@@ -600,16 +631,17 @@ impl UnitProperties {
         }
     }
 
-    /// Makes systemd keep the `cpu` controller enabled, unless an administrator's weight does.
+    /// Has systemd keep the `cpu` controller enabled, by the default weight, unless an administrator's weight does so.
     fn keep_cpu(&mut self) {
         let weight = Property::CPUWeight;
         let is_unset = self.former.get(&weight).is_some_and(|former| former.value == weight.nothing());
-        if is_unset && !self.leaves && !self.given.contains_key(&weight) {
-            self.wanted.entry(weight).or_insert(WEIGHT_USUAL);
+        if is_unset && !self.is_leaving && !self.given.contains_key(&weight) {
+            self.wanted.entry(weight).or_insert(WEIGHT_DEFAULT);
         }
     }
 }
 
+/// The notice that a property was not reverted, because an administrator has set it.
 fn stays(unit: &str, property: Property, value: &Value) -> LiveError {
     LiveError::Unavailable {
         what: format!("{unit}: {property} stays `{}`: an administrator has set it", value.text(property)),

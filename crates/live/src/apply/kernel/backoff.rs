@@ -1,10 +1,10 @@
-//! When to reload a scheduler that the kernel ended or refused.
+//! Decides when to load a scheduler again that the kernel ended or refused.
 //!
 //! Problem: the cause of a failure (a task that waited too long, a bug) may recur at once, and every load and end disturbs
 //! all tasks of the machine. But a failure once a month should not leave the machine without the scheduler.
 //!
-//! Algorithm: back-off with [`PAUSES_NS`]; after one more failure the scheduler is given up. [`QUIET_NS`] of scheduling
-//! without a failure resets the back-off.
+//! Algorithm: back-off with the pauses [`PAUSES_NS`]; after one more failure, the scheduler is given up. If the scheduler runs
+//! for [`QUIET_NS`] without a failure, the back-off is reset.
 
 use commonhold_policy::Time;
 
@@ -13,23 +13,25 @@ const SECOND: Time = 1_000_000_000;
 /// The pause after each consecutive failure. After one more failure the scheduler is given up.
 const PAUSES_NS: [Time; 4] = [SECOND, 4 * SECOND, 16 * SECOND, 60 * SECOND];
 
-/// The time without a failure after which earlier ones are forgotten.
+/// The time without a failure after which earlier failures do not count any more.
 const QUIET_NS: Time = 600 * SECOND;
 
-/// Consecutive failures.
+/// The state of the back-off.
 #[derive(Debug, Default)]
 pub(super) struct Backoff {
+    /// The number of consecutive failures.
     failures: usize,
+    /// When the scheduler was attached; `None` if it is not.
     attached_since: Option<Time>,
 }
 
 impl Backoff {
-    /// The scheduler was attached.
+    /// Notes that the scheduler was attached.
     pub(super) fn attached(&mut self, now: Time) {
         self.attached_since = Some(now);
     }
 
-    /// The scheduler ended or could not be loaded. When to retry; `None` if it is given up.
+    /// Notes that the scheduler ended or could not be loaded. Returns when to retry; `None` if the scheduler is given up.
     pub(super) fn failed(&mut self, now: Time) -> Option<Time> {
         if self.attached_since.take().is_some_and(|since| now.saturating_sub(since) >= QUIET_NS) {
             self.failures = 0;

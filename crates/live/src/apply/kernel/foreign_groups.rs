@@ -1,8 +1,8 @@
 //! The scheduler's view of units that are held in foreign control groups.
 //!
-//! The scheduler maps these groups to units, so that a process that enters one is in the unit at once. Two kinds of processes are
-//! sent thread by thread: those that were in a group before the scheduler knew it, and those in groups that several units
-//! share.
+//! The scheduler maps these groups to units, so that a process that enters such a group is in the unit at once. Two kinds of
+//! processes are sent to the scheduler thread by thread: processes that were in a group before the scheduler knew the group, and
+//! processes in groups that several units share.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
@@ -17,33 +17,37 @@ use crate::host;
 use crate::live_backend::LiveBackend;
 use crate::observe::process::ProcessKey;
 
-/// The unit and the inode of each group, by path. The inode tells a group from a later one of the same path.
+/// The unit and the inode of each group, by path. The inode tells a group from a later group at the same path.
 type Groups = BTreeMap<String, (UnitId, Option<u64>)>;
 
-/// What the scheduler has.
+/// The groups and processes that were sent to the scheduler.
 #[derive(Debug, Default)]
 pub(super) struct ForeignGroups {
     /// The number of loads and the version of membership at the last update.
-    at: Option<(u64, u64)>,
+    version: Option<(u64, u64)>,
     groups: Groups,
     processes: BTreeMap<ProcessKey, UnitId>,
 }
 
 impl ForeignGroups {
-    /// Sends what has changed; everything to a newly loaded scheduler.
+    /// Sends the scheduler what has changed; sends everything to a newly loaded scheduler.
     pub(super) fn update(&mut self, supervisor: &mut Supervisor, cgroup: &mut CgroupBackend) {
-        let at = (supervisor.loads(), cgroup.changed());
-        if !cgroup.roster().is_in_place() || self.at == Some(at) {
+        let version = (supervisor.loads(), cgroup.changed());
+        if !cgroup.roster().is_in_place() || self.version == Some(version) {
             return;
         }
-        if self.at.is_none_or(|before| before.0 != at.0) {
+        if self.version.is_none_or(|(loads, _)| loads != version.0) {
             *self = ForeignGroups::default();
         }
-        self.at = Some(at);
-        let inode = |dir: &Path| host::look(dir).ok().map(|found| found.ino());
-        let number = |group: &str| inode(&cgroup.mount().join(group.trim_start_matches('/')));
-        let places = cgroup.roster().foreign_groups().iter();
-        let groups: Groups = places.map(|(group, unit)| (group.clone(), (*unit, number(group)))).collect();
+        self.version = Some(version);
+        let inode = |dir: &Path| host::look(dir).ok().map(|metadata| metadata.ino());
+        let inode_of_group = |group: &str| inode(&cgroup.mount().join(group.trim_start_matches('/')));
+        let groups: Groups = cgroup
+            .roster()
+            .foreign_groups()
+            .iter()
+            .map(|(group, unit)| (group.clone(), (*unit, inode_of_group(group))))
+            .collect();
         if groups != self.groups {
             supervisor.follow_foreign_groups(
                 cgroup.foreign_groups().filter_map(|(unit, dir)| Some((inode(dir)?, unit))),
@@ -54,8 +58,8 @@ impl ForeignGroups {
         let mut tids = Vec::new();
         let roster = cgroup.roster_mut();
         for (key, unit) in &processes {
-            let is_known = self.processes.get(key) == Some(unit);
-            if !is_known && roster.procfs().threads(key.pid, &mut tids).is_ok() {
+            let was_sent = self.processes.get(key) == Some(unit);
+            if !was_sent && roster.procfs().threads(key.pid, &mut tids).is_ok() {
                 threads.extend(tids.iter().map(|tid| (*tid, *unit)));
             }
         }
@@ -63,7 +67,8 @@ impl ForeignGroups {
         (self.groups, self.processes) = (groups, processes);
     }
 
-    /// The units of processes that their control group does not identify.
+    /// The processes whose control groups do not identify their units to the scheduler, each with its unit. A process that was
+    /// sent before is among them, since what was sent for its threads overrides the group.
     fn processes(&self, cgroup: &CgroupBackend, groups: &Groups) -> BTreeMap<ProcessKey, UnitId> {
         let roster = cgroup.roster();
         let is_new = |group: &str| self.groups.get(group) != groups.get(group);

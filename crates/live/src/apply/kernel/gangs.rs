@@ -1,8 +1,8 @@
-//! Gangs in the scheduler's tables: their processes, and which are shut.
+//! Gangs in the scheduler's tables: the processes of each gang, and which gangs are shut.
 //!
-//! Algorithm: each job has a number in the scheduler's table while it has processes. A process is sent when it is first seen
-//! in its job, when it has left it, and again when its job is shut. Its children inherit the gang (`gates.h`), so none
-//! runs past a gate before the next turn finds it.
+//! Algorithm: each job has a number in the scheduler's table while the job has processes. A process is sent to the scheduler when
+//! it is first seen in its job, when it has left the job, and again when the job is shut. A process's children inherit its gang
+//! (`gates.h`), so a child of a shut gang does not run until the next turn finds it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,27 +14,32 @@ use crate::observe::process::ProcessKey;
 /// A process of a job, and whether the job is shut.
 pub(crate) type Member = (ProcessKey, JobId, bool);
 
-/// The scheduler's tables of gangs.
+/// A copy of the scheduler's tables of gangs.
 #[derive(Debug, Default)]
 pub(super) struct Gangs {
+    /// The number of each job's gang.
     numbers: BTreeMap<JobId, u32>,
     gang_of: BTreeMap<ProcessKey, u32>,
+    /// The gangs that are shut.
     shut: BTreeSet<u32>,
 }
 
-/// An update of the tables: first each process's gang, then the gangs that are now shut (true) or open.
+/// An update of the scheduler's tables. The joins must be sent first.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct GangUpdate {
+    /// Processes, each with its new gang; `None` if the process left its gang.
     pub(super) joins: Vec<(u32, Option<u32>)>,
+    /// Gangs to shut (true) or to open.
     pub(super) gates: Vec<(u32, bool)>,
 }
 
 impl Gangs {
-    /// Follows the processes of jobs. Jobs beyond the scheduler's table are left out; check [`fits`] before.
+    /// Follows the processes of jobs, and returns the update for the scheduler. If the scheduler's table has no room for all
+    /// jobs, some are left out; check [`fits`] before.
     pub(super) fn follow(&mut self, members: &[Member]) -> GangUpdate {
         let jobs: BTreeMap<JobId, bool> = members.iter().map(|(_, job, shut)| (*job, *shut)).collect();
         let mut update = GangUpdate::default();
-        let gone: Vec<u32> = self
+        let ended: Vec<u32> = self
             .numbers
             .iter()
             .filter(|(job, _)| !jobs.contains_key(job))
@@ -42,9 +47,9 @@ impl Gangs {
             .collect();
         self.numbers.retain(|job, _| jobs.contains_key(job));
         let used: BTreeSet<u32> = self.numbers.values().copied().collect();
-        // A number that has just become free is used last, so that its former processes have been sent as left by then.
-        let fresh = (0..GANGS_MAX).filter(|number| !used.contains(number) && !gone.contains(number));
-        let mut free = fresh.chain(gone.iter().copied());
+        // A number that has just become free is used last, because the scheduler may still have its former processes.
+        let unused = (0..GANGS_MAX).filter(|number| !used.contains(number) && !ended.contains(number));
+        let mut free = unused.chain(ended.iter().copied());
         for job in jobs.keys() {
             if !self.numbers.contains_key(job)
                 && let Some(number) = free.next()
@@ -61,10 +66,11 @@ impl Gangs {
             members.iter().filter_map(|(key, job, _)| Some((*key, *self.numbers.get(job)?))).collect();
         let left = self.gang_of.keys().filter(|key| !gang_of.contains_key(key)).map(|key| (key.pid, None));
         update.joins.extend(left);
-        let is_new = |number: &u32| shut.contains(number) && !self.shut.contains(number);
-        let changed =
-            gang_of.iter().filter(|(key, number)| self.gang_of.get(key) != Some(number) || is_new(number));
-        update.joins.extend(changed.map(|(key, number)| (key.pid, Some(*number))));
+        let is_newly_shut = |number: &u32| shut.contains(number) && !self.shut.contains(number);
+        let to_send = gang_of
+            .iter()
+            .filter(|(key, number)| self.gang_of.get(key) != Some(number) || is_newly_shut(number));
+        update.joins.extend(to_send.map(|(key, number)| (key.pid, Some(*number))));
         let (closed, opened) = (shut.difference(&self.shut), self.shut.difference(&shut));
         update.gates.extend(closed.map(|number| (*number, true)));
         update.gates.extend(opened.map(|number| (*number, false)));

@@ -26,7 +26,7 @@ pub(super) trait Scheduler {
     /// Sets the membership rules for processes that execute a program, which apply until the daemon moves the process.
     fn set_matches(&mut self, lists: &Lists);
 
-    /// Attaches it: from now on it schedules.
+    /// Attaches the scheduler: from now on, it schedules the machine's tasks.
     fn attach(&mut self) -> Result<(), LiveError>;
 
     /// Sets the owner of a CPU, or [`NOBODY`]. Requires [`Scheduler::attach`].
@@ -38,7 +38,7 @@ pub(super) trait Scheduler {
     /// Seats a thread in the pool of a CPU; `None` removes its seat. Requires [`Scheduler::attach`].
     fn seat(&mut self, thread: u32, cpu: Option<u32>) -> Result<(), LiveError>;
 
-    /// Sets the unit of a thread that its cgroup does not identify. Requires [`Scheduler::attach`].
+    /// Sets the unit of a thread whose cgroup does not identify its unit. Requires [`Scheduler::attach`].
     fn put(&mut self, thread: u32, unit: u32) -> Result<(), LiveError>;
 
     /// Sets the gang of a process; `None` removes it from its gang. Requires [`Scheduler::attach`].
@@ -47,7 +47,7 @@ pub(super) trait Scheduler {
     /// Shuts (true) or opens gangs, and services tasks parked at gates. Also called without changes while a gang is shut.
     fn gate(&mut self, gangs: &[(u32, bool)]) -> Result<(), LiveError>;
 
-    /// Resets the counters of a unit number that another unit will take.
+    /// Resets the counters of a slot that another unit will take.
     fn clear(&mut self, unit: u32);
 
     /// A unit's counters since the load, as of the last switch of each CPU.
@@ -56,14 +56,14 @@ pub(super) trait Scheduler {
     /// The accounts by CPU that [`Scheduler::switched`] sums.
     fn accounts(&self, unit: u32) -> Vec<Account>;
 
-    /// Why it ended; `None` while it schedules.
+    /// How the scheduler ended; `None` while it schedules.
     fn ended(&self) -> Option<Ended>;
 }
 
 /// How a scheduler ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Ended {
-    /// Whether it asks to be loaded again, because of CPU hotplug. Not a failure.
+    /// Whether the scheduler asks to be loaded again, because of CPU hotplug. That is no failure.
     pub(super) restart: bool,
     /// The kernel's message.
     pub(super) why: String,
@@ -80,9 +80,10 @@ pub(super) struct Features {
     pub(super) gangs: bool,
 }
 
-/// Loads schedulers, and knows the machine.
+/// Loads schedulers, and describes the machine to them.
 pub(super) trait Loader {
-    /// Loads a scheduler with tables for `units` units. Dropping it detaches it, and the kernel's own takes over.
+    /// Loads a scheduler with tables for `units` units. When the scheduler is dropped, it is detached, and the kernel's own
+    /// scheduler takes over.
     fn load(&mut self, units: u32, features: Features) -> Result<Box<dyn Scheduler>, LiveError>;
 
     /// The pool number of each CPU; [`NOBODY`] for a missing CPU. `isolated`: whether the contract uses isolated CPUs, so that
@@ -224,11 +225,12 @@ mod in_kernel {
         }
 
         fn ended(&self) -> Option<Ended> {
-            self.ended().map(|end| Ended { restart: end.asks_for_restart(), why: words(&end) })
+            self.ended().map(|end| Ended { restart: end.asks_for_restart(), why: describe(&end) })
         }
     }
 
-    fn words(end: &End) -> String {
+    /// The kernel's description of an end.
+    fn describe(end: &End) -> String {
         let details = if end.message.is_empty() { String::new() } else { format!(": {}", end.message) };
         format!("{}{details} (kind {})", end.reason, end.kind)
     }
@@ -238,14 +240,14 @@ mod in_kernel {
         use super::*;
 
         #[test]
-        fn an_end_says_what_the_kernel_said() {
+        fn the_description_of_an_end_has_the_kernels_message() {
             let end = End {
                 kind: 1026,
                 code: 0,
                 reason: "runnable task stall".into(),
                 message: "spin[7] waited".into(),
             };
-            assert_eq!(words(&end), "runnable task stall: spin[7] waited (kind 1026)");
+            assert_eq!(describe(&end), "runnable task stall: spin[7] waited (kind 1026)");
             assert!(!end.asks_for_restart());
             let end = End {
                 kind: 66,
@@ -253,7 +255,7 @@ mod in_kernel {
                 reason: "unregistered".into(),
                 message: String::new(),
             };
-            assert!(words(&end) == "unregistered (kind 66)" && end.asks_for_restart());
+            assert!(describe(&end) == "unregistered (kind 66)" && end.asks_for_restart());
         }
     }
 }

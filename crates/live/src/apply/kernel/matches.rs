@@ -1,15 +1,15 @@
-//! The contract's membership rules in the scheduler's format. They put a process that executes a program into its unit
-//! before the program's first instruction, however short it runs.
+//! The contract's membership rules in the scheduler's format. By these rules, the scheduler puts a process that executes a
+//! program into its unit before the program's first instruction, even if the process is too short-lived for the daemon.
 //!
-//! The rules are the policy's ([`selectors`]), in its order. The scheduler matches the user, the groups, the program's names,
-//! and whether a `command:` rule put the parent into a unit. It also has the process's control group: a process that
-//! was moved into a unit's cgroup stays in that unit or a sub-unit.
+//! The rules are the policy's ([`selectors`]), in the same order. The scheduler matches the user, the groups, the program's
+//! names, and whether a `command:` rule put the parent into a unit. The scheduler also knows the process's control group: a
+//! process that was moved into a unit's cgroup stays in that unit or a sub-unit.
 //!
-//! Limits: the daemon's next turn decides some cases:
+//! Limits: the scheduler cannot decide some cases, which the daemon's next turn decides:
 //! - `pid:` and `cgroup:` rules;
 //! - a change of user or groups without an exec;
-//! - a process that leaves the unit it was moved to, by executing a program of another unit;
-//! - the first process of a user without a sub-unit yet, under `each = "user"`.
+//! - a process that executes a program of another unit, and so leaves the unit to which it was moved;
+//! - the first process of a user who has no sub-unit yet, under `each = "user"`.
 //!
 //! Property (tested at random): in all other cases the decision equals [`place`](commonhold_policy::membership::place)'s.
 
@@ -22,7 +22,7 @@ use commonhold_policy::membership::{Names, Selector, Test, selectors};
 /// The tests that choose among a unit's direct sub-units, by unit; `None` for the outermost units.
 pub(super) type Levels = BTreeMap<Option<UnitId>, Vec<Selector>>;
 
-/// The tests of a contract.
+/// A contract's tests, by the unit among whose sub-units they choose.
 pub(super) fn levels(contract: &Contract, names: &impl Names) -> Levels {
     let levels = contract.held().map(Some).chain([None]);
     levels
@@ -31,7 +31,7 @@ pub(super) fn levels(contract: &Contract, names: &impl Names) -> Levels {
         .collect()
 }
 
-/// The same with slots instead of unit numbers.
+/// Tests in the scheduler's format, with slots instead of unit numbers. Units without a slot are left out.
 pub(super) fn in_slots(levels: Levels, slot: impl Fn(UnitId) -> Option<u32>) -> Lists {
     let list = |(level, tests): (Option<UnitId>, Vec<Selector>)| {
         let matches = tests.into_iter().filter_map(|test| to_match(&test, &slot)).collect();

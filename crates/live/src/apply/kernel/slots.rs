@@ -1,10 +1,10 @@
-//! The number of each unit in the scheduler's tables.
+//! Assigns each unit its *slot*, the unit's number in the scheduler's tables.
 //!
-//! Terms: a *slot* is such a number. [`KERNEL`] and [`COMMON`] belong to the built-in units, which have no cgroup; the others
-//! to units with one. Slots are keyed by the unit's path, since unit numbers may change at a reload.
+//! The slots [`KERNEL`] and [`COMMON`] belong to the built-in units, which have no cgroup; all other slots belong to units with a
+//! cgroup. A unit is identified by its path, since unit numbers may change at a reload.
 //!
-//! Properties (tested): a unit keeps its slot. No other unit gets it until the unit's cgroup is gone, since tasks may be in
-//! it until then. The lowest free slot is taken first, so that the tables stay small.
+//! Properties (tested): a unit keeps its slot. When a unit leaves the contract, no other unit gets its slot until its cgroup is
+//! removed, since tasks may be in the cgroup until then. The lowest free slot is taken first, so that the tables stay small.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
@@ -17,28 +17,29 @@ use crate::host;
 /// The first slot after those of the built-in units.
 const FIRST: u32 = if COMMON > KERNEL { COMMON + 1 } else { KERNEL + 1 };
 
-/// One unit, and where its processes are.
+/// The slot of one unit, with the unit's cgroup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Slot {
-    /// Its number.
+    /// The slot's number.
     pub(super) number: u32,
-    /// Its cgroup: the directory, and its inode, which is the scheduler's key.
+    /// The directory of the unit's cgroup.
     pub(super) dir: PathBuf,
+    /// The inode of that directory, by which the scheduler identifies the cgroup.
     pub(super) cgroup: u64,
 }
 
 /// The slots of all units.
 #[derive(Debug, Default)]
 pub(super) struct Slots {
-    /// By unit path, so enclosers come before their sub-units.
+    /// The slots of the contract's units, by unit path. So parents come before their sub-units.
     held: BTreeMap<String, Slot>,
-    /// Slots of units that have left the contract.
+    /// The slots of units that have left the contract, and whose cgroups may still exist.
     leaving: Vec<Slot>,
 }
 
 impl Slots {
-    /// The slot of the unit whose cgroup is `dir`: its present one, or the first free one. If the cgroup does not exist, its
-    /// inode is 0, which no cgroup has.
+    /// Returns the slot of the unit `unit` with the cgroup `dir`: the unit's present slot, or the first free one. If the cgroup
+    /// does not exist, its inode is 0, which no cgroup has.
     pub(super) fn take(&mut self, unit: &str, dir: &Path) -> Slot {
         let cgroup = inode(dir).unwrap_or(0);
         let number = match self.held.get(unit) {
@@ -50,28 +51,30 @@ impl Slots {
         slot
     }
 
-    /// Gives up the slots of units that are not to be kept, and returns them. They stay reserved until [`Slots::give_back`].
-    pub(super) fn retain(&mut self, keep: impl Fn(&str) -> bool) -> Vec<u32> {
-        let (kept, leaving) = std::mem::take(&mut self.held).into_iter().partition(|(unit, _)| keep(unit));
-        self.held = kept;
+    /// Removes the units for which `stays` is false, and returns the numbers of their slots. These slots stay reserved until
+    /// [`Slots::give_back`].
+    pub(super) fn retain(&mut self, stays: impl Fn(&str) -> bool) -> Vec<u32> {
+        let (staying, leaving) =
+            std::mem::take(&mut self.held).into_iter().partition(|(unit, _)| stays(unit));
+        self.held = staying;
         let leaving: BTreeMap<String, Slot> = leaving;
         let numbers = leaving.values().map(|slot| slot.number).collect();
-        // Sub-units before their enclosers, as they are given back.
+        // Sub-units before their parents, which is the order in which the slots are freed.
         self.leaving.extend(leaving.into_values().rev());
         numbers
     }
 
-    /// The given-up slots whose cgroups are gone, sub-units before their enclosers.
-    pub(super) fn gone(&self) -> Vec<Slot> {
+    /// The reserved slots whose cgroups were removed, sub-units before their parents.
+    pub(super) fn without_cgroup(&self) -> Vec<Slot> {
         self.leaving.iter().filter(|slot| inode(&slot.dir) != Some(slot.cgroup)).cloned().collect()
     }
 
-    /// Frees a given-up slot for another unit.
+    /// Frees a reserved slot for another unit.
     pub(super) fn give_back(&mut self, number: u32) {
         self.leaving.retain(|slot| slot.number != number);
     }
 
-    /// Every unit's number, enclosers before their sub-units.
+    /// The numbers of the slots of the contract's units, parents before their sub-units.
     pub(super) fn held(&self) -> impl Iterator<Item = u32> {
         self.held.values().map(|slot| slot.number)
     }
@@ -81,6 +84,7 @@ impl Slots {
         self.all().map(|slot| slot.number + 1).max().unwrap_or(FIRST)
     }
 
+    /// All slots that no new unit may take.
     fn all(&self) -> impl Iterator<Item = &Slot> {
         self.held.values().chain(&self.leaving)
     }
@@ -93,7 +97,7 @@ impl Slots {
 }
 
 fn inode(dir: &Path) -> Option<u64> {
-    host::look(dir).ok().map(|found| found.ino())
+    host::look(dir).ok().map(|metadata| metadata.ino())
 }
 
 #[cfg(test)]
@@ -108,18 +112,18 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_is_reused_once_its_cgroup_is_gone_and_not_before() {
+    fn a_slot_is_reused_when_its_cgroup_was_removed_and_not_before() {
         let top = tempfile::tempdir().unwrap();
         let [_, b, c] = ["a", "a/b", "c"].map(|name| make(top.path(), name));
         let mut slots = Slots::default();
         assert_eq!(["a", "a/b", "c"].map(|unit| slots.take(unit, &top.path().join(unit)).number), [2, 3, 4]);
         assert_eq!(slots.retain(|unit| unit == "c"), [2, 3]);
-        assert!(slots.gone().is_empty());
+        assert!(slots.without_cgroup().is_empty());
         assert_eq!(slots.take("d", &make(top.path(), "d")).number, 5);
         std::fs::remove_dir(&b).unwrap();
-        let gone: Vec<u32> = slots.gone().iter().map(|slot| slot.number).collect();
-        assert_eq!(gone, [3]);
-        assert_eq!(slots.take("e", &make(top.path(), "e")).number, 6, "gone, but not given back yet");
+        let without_cgroup: Vec<u32> = slots.without_cgroup().iter().map(|slot| slot.number).collect();
+        assert_eq!(without_cgroup, [3]);
+        assert_eq!(slots.take("e", &make(top.path(), "e")).number, 6, "slot 3 is still reserved");
         slots.give_back(3);
         assert_eq!(slots.take("f", &make(top.path(), "f")).number, 3);
         assert_eq!((slots.take("c", &c).number, slots.count()), (4, 7));
@@ -135,6 +139,6 @@ mod tests {
         slots.retain(|_| false);
         // Keep the old directory, so that its inode is not reused.
         let _other = (std::fs::rename(&a, top.path().join("old")), make(top.path(), "a"));
-        assert_eq!(slots.gone().len(), 1);
+        assert_eq!(slots.without_cgroup().len(), 1);
     }
 }

@@ -1,16 +1,16 @@
 //! Loads the scheduler, reloads it after failures, and keeps its tables up to date.
 //!
-//! Terms: the scheduler is *attached* while the kernel runs it. While it is *detached*, control groups enforce the contract,
-//! by the orders that the policy makes for their means.
+//! Terms: the scheduler is *attached* while the kernel runs it. While the scheduler is *detached*, control groups enforce the
+//! contract, by the orders that the policy makes for their means. A unit's *slot* is its number in the scheduler's tables.
 //!
-//! Algorithm: the supervisor has a copy of the scheduler's tables: units with slots, cgroups, weights, lending and
-//! borrowing, and the owners of CPUs. A newly loaded scheduler gets all of it: enclosers before their sub-units, cgroups
-//! before it is attached, owners after. The next poll notices a scheduler that the kernel has ended. It is loaded again at
-//! once after CPU hotplug or a change of discipline, else after a back-off ([`backoff`](super::backoff)). A scheduler that
+//! Algorithm: the supervisor has a copy of the scheduler's tables: the units' slots, cgroups, weights, lending and borrowing, and
+//! the owners of CPUs. A newly loaded scheduler gets the whole copy: parents before their sub-units, cgroups before the scheduler
+//! is attached, owners after. The next poll notices a scheduler that the kernel has ended. The scheduler is loaded again at once
+//! after CPU hotplug or a change of discipline, and otherwise after a back-off ([`backoff`](super::backoff)). A scheduler that
 //! refuses an update counts as failed.
 //!
-//! Properties (tested): the cgroup of a unit is admitted before a process is moved into it. No update is repeated. A reloaded
-//! scheduler has the state of the one before.
+//! Properties (tested): a unit's cgroup is admitted before a process is moved into it. No update is repeated. A reloaded
+//! scheduler has the state of the scheduler before it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -30,8 +30,9 @@ use super::switched::{PastCounts, Switched};
 use crate::LiveError;
 use crate::observe::jobs::has_gangs;
 
-/// Spare table entries for units that come later: the factor over the present number, and the minimum.
+/// The scheduler is loaded with tables for this multiple of the present number of units, so that there is room for new units.
 const ROOM: u32 = 2;
+/// The smallest number of units for which the scheduler is loaded with tables.
 const UNITS_MIN: u32 = 64;
 /// The rules of a free slot.
 const EMPTY: UnitRules = UnitRules::USUAL;
@@ -39,29 +40,30 @@ const EMPTY: UnitRules = UnitRules::USUAL;
 /// The cgroup of a unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct UnitCgroup {
-    /// Its number in the contract.
+    /// The unit's number in the contract.
     pub(super) unit: UnitId,
     /// The directory with the unit's processes and sub-units.
     pub(super) dir: PathBuf,
 }
 
-/// Why the scheduler is detached.
+/// A time in which the scheduler is detached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Outage {
-    /// Since when.
+    /// When the outage began.
     pub(super) since: Time,
-    /// Why.
+    /// The reason for the outage.
     pub(super) why: String,
     retry: Retry,
 }
 
+/// When to load the scheduler again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Retry {
     /// At this time.
     At(Time),
-    /// When the contract or the CPU caps in control groups change: the scheduler cannot hold the present ones.
+    /// When the contract or the CPU caps in control groups change, because the scheduler cannot hold the present ones.
     OnChange,
-    /// It failed too often.
+    /// Never, because the scheduler failed too often.
     Never,
 }
 
@@ -70,10 +72,11 @@ enum Attachment {
     Detached(Outage),
 }
 
-/// A slot's entry in the scheduler's tables: the unit's rules, and its cgroup, which the built-in units do not have.
+/// A slot's entry in the scheduler's tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct SlotEntry {
     rules: UnitRules,
+    /// The inode of the unit's cgroup; `None` for the built-in units.
     cgroup: Option<u64>,
 }
 
@@ -81,28 +84,31 @@ struct SlotEntry {
 pub(super) struct Supervisor {
     loader: Box<dyn Loader>,
     attachment: Attachment,
-    /// The table size and the features of the scheduler loaded last.
+    /// The number of units for which the last loaded scheduler has tables.
     room: u32,
+    /// The features of the last loaded scheduler.
     features: Features,
-    /// Counts loads.
+    /// The number of loads so far.
     loads: u64,
     backoff: Backoff,
-    /// The attached scheduler's state of gangs.
+    /// The gangs that the attached scheduler knows.
     gangs: Gangs,
     slots: Slots,
-    /// Slots by unit number.
+    /// The slot of each unit, by unit number.
     slot_of: Vec<Option<u32>>,
-    /// Rules and CPU owners by contract and plans.
+    /// The units' rules and the owners of CPUs, which follow from the contract and the plans.
     switches: Switches,
-    /// Cgroups by slot; the built-in units have none.
+    /// The inode of the cgroup of each slot; `None` for the built-in units.
     cgroups: BTreeMap<u32, Option<u64>>,
-    /// Slots by foreign control group (inode).
+    /// The slot of the unit that is held in each foreign control group, by inode.
     foreign: BTreeMap<u64, u32>,
     /// Membership rules for processes that execute a program, by slot.
     matches: Lists,
-    former: PastCounts,
+    /// Counters of schedulers that were detached.
+    past_counts: PastCounts,
     contract: Contract,
-    /// A control group with another program's CPU cap, which our scheduler cannot enforce.
+    /// The path of a control group with another program's CPU cap, which our scheduler cannot enforce; `None`: there is no such
+    /// group.
     capped: Option<String>,
     now: Time,
     problems: Vec<LiveError>,
@@ -117,10 +123,10 @@ impl Supervisor {
         levels: Levels,
         now: Time,
     ) -> Supervisor {
-        let rest = Outage { since: now, why: String::new(), retry: Retry::OnChange };
+        let not_started = Outage { since: now, why: String::new(), retry: Retry::OnChange };
         let mut supervisor = Supervisor {
             loader,
-            attachment: Attachment::Detached(rest),
+            attachment: Attachment::Detached(not_started),
             room: 0,
             features: Features::default(),
             loads: 0,
@@ -132,7 +138,7 @@ impl Supervisor {
             cgroups: BTreeMap::new(),
             foreign: BTreeMap::new(),
             matches: Lists::new(),
-            former: PastCounts::default(),
+            past_counts: PastCounts::default(),
             contract: contract.clone(),
             capped: None,
             now,
@@ -152,7 +158,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// The same, with a failure to load retried like a later one.
+    /// [`Supervisor::start`], but a failure to load is reported and retried, as a later failure is.
     pub(super) fn start_patiently(&mut self) {
         if let Err(error) = self.start() {
             self.fail(&error.to_string());
@@ -163,57 +169,57 @@ impl Supervisor {
     pub(super) fn outage(&self) -> Option<&Outage> {
         match &self.attachment {
             Attachment::Attached(_) => None,
-            Attachment::Detached(rest) => Some(rest),
+            Attachment::Detached(outage) => Some(outage),
         }
     }
 
     /// A unit's counters since the backend began.
     pub(super) fn switched(&self, unit: UnitId) -> Switched {
         let Some(slot) = self.slot(unit) else { return Switched::default() };
-        let now = match &self.attachment {
+        let present = match &self.attachment {
             Attachment::Attached(scheduler) => Some(scheduler.switched(slot)),
             Attachment::Detached(_) => None,
         };
-        self.former.with(slot, now.as_ref())
+        self.past_counts.with(slot, present.as_ref())
     }
 
     /// The accounts by CPU that [`Supervisor::switched`] sums.
     pub(super) fn accounts(&self, unit: UnitId) -> Vec<Account> {
         let Some(slot) = self.slot(unit) else { return Vec::new() };
-        let now = match &self.attachment {
+        let present = match &self.attachment {
             Attachment::Attached(scheduler) => scheduler.accounts(slot),
             Attachment::Detached(_) => Vec::new(),
         };
-        self.former.cpus_with(slot, &now)
+        self.past_counts.cpus_with(slot, &present)
     }
 
-    /// Failures since the last call.
+    /// Takes the errors since the last call.
     pub(super) fn take_problems(&mut self) -> Vec<LiveError> {
         std::mem::take(&mut self.problems)
     }
 
-    /// Checks whether the scheduler is still attached, and reloads it when due.
+    /// Checks whether the kernel has ended the scheduler, and loads the scheduler again when that is due.
     pub(super) fn poll(&mut self, now: Time) {
         self.now = now;
         match &self.attachment {
             Attachment::Attached(scheduler) => match scheduler.ended() {
                 None => self.release_slots(),
-                Some(end) if end.restart => self.load_again(),
+                Some(end) if end.restart => self.reload(),
                 Some(end) => self.fail(&format!("the kernel ended the scheduler: {}", end.why)),
             },
-            Attachment::Detached(Outage { retry: Retry::At(again), .. }) if now >= *again => {
-                self.load_again();
+            Attachment::Detached(Outage { retry: Retry::At(retry_at), .. }) if now >= *retry_at => {
+                self.reload();
             }
             Attachment::Detached(_) => self.release_slots(),
         }
     }
 
-    /// The same as [`Supervisor::set_capped`], before the start.
+    /// [`Supervisor::set_capped`], before the start.
     pub(super) fn note_capped(&mut self, capped: Option<&str>) {
         self.capped = capped.map(str::to_owned);
     }
 
-    /// Detaches the scheduler while another program has set a CPU cap in a control group.
+    /// Detaches the scheduler while another program has set a CPU cap in a control group: `capped` is the group's path.
     pub(super) fn set_capped(&mut self, capped: Option<&str>) {
         if self.capped.as_deref() == capped {
             return;
@@ -222,60 +228,62 @@ impl Supervisor {
         match (self.unfit(), self.outage().map(|outage| outage.retry)) {
             (Some(why), None) => self.stand_down(why),
             (Some(why), Some(Retry::OnChange)) => self.detach(why, Retry::OnChange),
-            (None, Some(Retry::OnChange)) => self.load_again(),
+            (None, Some(Retry::OnChange)) => self.reload(),
             (_, Some(_)) | (None, None) => {}
         }
     }
 
-    /// Follows another contract, with its units' cgroups and membership rules. No process was moved into new cgroups yet.
+    /// Follows another contract, with its units' cgroups and membership rules. Must be called before a process is moved into a
+    /// new cgroup.
     pub(super) fn follow(&mut self, contract: &Contract, cgroups: &[UnitCgroup], levels: Levels) {
         self.release_slots();
-        let (entries, owned) = (self.entries(), self.owned());
-        let form = self.contract.machine.pools;
+        let (former_entries, former_owners) = (self.entries(), self.owners());
+        let former_pools = self.contract.machine.pools;
         self.contract.clone_from(contract);
         self.assign_slots(cgroups);
         let lists = self.lists(levels);
-        let former = std::mem::replace(&mut self.matches, lists);
+        let former_matches = std::mem::replace(&mut self.matches, lists);
         let retry = self.outage().map(|outage| outage.retry);
         match (self.unfit(), retry) {
             // A scheduler that failed too often stays detached under any contract.
             (Some(_), Some(Retry::OnChange | Retry::Never)) => {}
             (Some(why), _) => self.stand_down(why),
-            (None, Some(Retry::OnChange)) => self.load_again(),
+            (None, Some(Retry::OnChange)) => self.reload(),
             (None, Some(_)) => {}
+            // The attached scheduler has too small tables, or lacks a feature.
             (None, None)
                 if self.slots.count() > self.room
-                    || self.has_other_disciplines(&entries)
+                    || self.has_other_disciplines(&former_entries)
                     || seated(&self.contract) && !self.features.seats
                     || has_gangs(&self.contract) && !self.features.gangs =>
             {
-                self.load_again();
+                self.reload();
             }
             (None, None) => self.update(|supervisor, scheduler| {
-                let owned_now = supervisor.owned();
-                let orphans = owned.keys().filter(|cpu| !owned_now.contains_key(cpu));
-                supervisor.update_units(scheduler, &entries)?;
-                if supervisor.matches != former {
+                let owners = supervisor.owners();
+                let unowned = former_owners.keys().filter(|cpu| !owners.contains_key(cpu));
+                supervisor.update_units(scheduler, &former_entries)?;
+                if supervisor.matches != former_matches {
                     scheduler.set_matches(&supervisor.matches);
                 }
-                if supervisor.features.seats && supervisor.contract.machine.pools != form {
+                if supervisor.features.seats && supervisor.contract.machine.pools != former_pools {
                     scheduler.set_pools(
                         &supervisor
                             .loader
                             .pools(supervisor.contract.machine.pools, supervisor.contract.machine.isolated)?,
                     );
                 }
-                orphans.copied().try_for_each(|cpu| scheduler.own(cpu, NOBODY))
+                unowned.copied().try_for_each(|cpu| scheduler.own(cpu, NOBODY))
             }),
         }
     }
 
-    /// The contract it follows.
+    /// The contract in force.
     pub(super) fn contract(&self) -> &Contract {
         &self.contract
     }
 
-    /// Follows changed membership rules of the same contract: a user or group name was resolved.
+    /// Follows changed membership rules of the same contract, because a user or group name in it was resolved.
     pub(super) fn follow_rules(&mut self, levels: Levels) {
         let lists = self.lists(levels);
         if lists == self.matches {
@@ -309,34 +317,34 @@ impl Supervisor {
         self.loads
     }
 
-    /// Follows the foreign control groups that units are held in: the inode and the unit of each.
+    /// Follows the foreign control groups in which units are held: the inode and the unit of each.
     pub(super) fn follow_foreign_groups(&mut self, cgroups: impl Iterator<Item = (u64, UnitId)>) {
-        let now: BTreeMap<u64, u32> =
+        let foreign: BTreeMap<u64, u32> =
             cgroups.filter_map(|(group, unit)| Some((group, self.slot(unit)?))).collect();
-        if now == self.foreign {
+        if foreign == self.foreign {
             return;
         }
-        let before = std::mem::replace(&mut self.foreign, now);
+        let former = std::mem::replace(&mut self.foreign, foreign);
         self.update(|supervisor, scheduler| {
-            let gone = before.keys().filter(|group| !supervisor.foreign.contains_key(group));
-            gone.copied().try_for_each(|group| scheduler.forget(group))?;
-            let new = supervisor.foreign.iter().filter(|(group, slot)| before.get(group) != Some(slot));
+            let removed = former.keys().filter(|group| !supervisor.foreign.contains_key(group));
+            removed.copied().try_for_each(|group| scheduler.forget(group))?;
+            let new = supervisor.foreign.iter().filter(|(group, slot)| former.get(group) != Some(slot));
             new.into_iter().try_for_each(|(group, slot)| scheduler.admit(*group, *slot))
         });
     }
 
-    /// Sets the units of threads that their control group does not identify.
+    /// Sets the units of threads whose control groups do not identify their units.
     pub(super) fn put(&mut self, threads: &[(u32, UnitId)]) {
         if !threads.is_empty() {
             self.update(|supervisor, scheduler| {
-                let known =
+                let in_slots =
                     threads.iter().filter_map(|(thread, unit)| Some((*thread, supervisor.slot(*unit)?)));
-                known.into_iter().try_for_each(|(thread, slot)| scheduler.put(thread, slot))
+                in_slots.into_iter().try_for_each(|(thread, slot)| scheduler.put(thread, slot))
             });
         }
     }
 
-    /// Sets threads' seats: a CPU of the pool of each.
+    /// Sets threads' seats. Each is given as a CPU of the pool; `None` removes the seat.
     pub(super) fn seat(&mut self, seats: &[(u32, Option<u32>)]) {
         if self.features.seats && !seats.is_empty() {
             self.update(|_, scheduler| {
@@ -345,12 +353,13 @@ impl Supervisor {
         }
     }
 
-    /// Whether the scheduler can park these gangs.
+    /// Whether the scheduler stops these gangs when they are shut: it is attached, and its table of gangs has room for them.
     pub(super) fn gates(&self, members: &[Member]) -> bool {
         self.features.gangs && self.outage().is_none() && fits(members)
     }
 
-    /// Updates gang members and which gangs are shut, if [`Supervisor::gates`]; else opens all.
+    /// Tells the scheduler the members of gangs, and which gangs are shut. If the scheduler does not stop these gangs
+    /// ([`Supervisor::gates`]), opens all of them, because signals stop them instead.
     pub(super) fn gate(&mut self, members: &[Member]) {
         let update = if self.gates(members) {
             self.gangs.follow(members)
@@ -366,15 +375,16 @@ impl Supervisor {
         });
     }
 
-    /// Whether a unit in the tables has changed its discipline, or has one that the scheduler was not loaded with.
-    fn has_other_disciplines(&self, before: &BTreeMap<u32, SlotEntry>) -> bool {
-        let changed = |(slot, now): (&u32, &SlotEntry)| {
-            before.get(slot).is_some_and(|before| before.rules.discipline != now.rules.discipline)
+    /// Whether the contract has disciplines and the scheduler was loaded without that feature, or a unit in the tables has
+    /// another discipline than in the `former` entries.
+    fn has_other_disciplines(&self, former: &BTreeMap<u32, SlotEntry>) -> bool {
+        let is_changed = |(slot, entry): (&u32, &SlotEntry)| {
+            former.get(slot).is_some_and(|former| former.rules.discipline != entry.rules.discipline)
         };
-        disciplined(&self.contract) && !self.features.disciplines || self.entries().iter().any(changed)
+        disciplined(&self.contract) && !self.features.disciplines || self.entries().iter().any(is_changed)
     }
 
-    /// A unit's rules, with the slot of its parent.
+    /// A unit's rules, with the slot of its parent instead of the parent's number.
     fn in_slots(&self, rules: Rules) -> UnitRules {
         let parent = rules.parent.and_then(|parent| self.slot(parent)).unwrap_or(NOBODY);
         let Rules { weight, flags, credit_ms, discipline, deadline, .. } = rules;
@@ -391,8 +401,8 @@ impl Supervisor {
         self.switches.units().filter_map(entry).collect()
     }
 
-    /// The owner's slot of each owned CPU.
-    fn owned(&self) -> BTreeMap<u32, u32> {
+    /// The slot of the owner of each owned CPU.
+    fn owners(&self) -> BTreeMap<u32, u32> {
         self.switches.owners().filter_map(|(cpu, unit)| Some((cpu, self.slot(unit)?))).collect()
     }
 
@@ -405,9 +415,9 @@ impl Supervisor {
         self.switches.follow(&self.contract);
         let path = |cgroup: &UnitCgroup| self.contract.unit(cgroup.unit).path.clone();
         let paths: Vec<String> = cgroups.iter().map(path).collect();
-        let kept: BTreeSet<&str> = paths.iter().map(String::as_str).collect();
-        let left = self.slots.retain(|unit| kept.contains(unit));
-        self.cgroups.retain(|slot, _| !left.contains(slot));
+        let present: BTreeSet<&str> = paths.iter().map(String::as_str).collect();
+        let leaving = self.slots.retain(|unit| present.contains(unit));
+        self.cgroups.retain(|slot, _| !leaving.contains(slot));
         self.slot_of = vec![None; self.contract.units.len()];
         self.assign(UnitId::KERNEL, KERNEL, None);
         self.assign(UnitId::SHARED, COMMON, None);
@@ -422,7 +432,7 @@ impl Supervisor {
         self.cgroups.insert(slot, cgroup);
     }
 
-    /// The rules by slot.
+    /// The membership rules by slot.
     fn lists(&self, levels: Levels) -> Lists {
         in_slots(levels, |unit| self.slot(unit))
     }
@@ -443,7 +453,7 @@ impl Supervisor {
         cannot_hold(&self.contract, cpus).or_else(|| self.capped.as_ref().map(capped))
     }
 
-    /// Loads a scheduler, fills its tables and attaches it. On failure nothing has changed.
+    /// Loads a scheduler, fills its tables and attaches it. If this fails, nothing has changed.
     fn attach(&mut self) -> Result<(), LiveError> {
         let room = (self.slots.count() * ROOM).clamp(UNITS_MIN, UNITS_MAX);
         let features = Features {
@@ -460,7 +470,7 @@ impl Supervisor {
         self.foreign.iter().try_for_each(|(group, slot)| scheduler.admit(*group, *slot))?;
         scheduler.set_matches(&self.matches);
         scheduler.attach()?;
-        self.owned().iter().try_for_each(|(cpu, slot)| scheduler.own(*cpu, *slot))?;
+        self.owners().iter().try_for_each(|(cpu, slot)| scheduler.own(*cpu, *slot))?;
         self.attachment = Attachment::Attached(scheduler);
         (self.room, self.features) = (room, features);
         self.gangs = Gangs::default();
@@ -469,8 +479,8 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Reloads the scheduler. The present one is detached first, since the kernel runs one at a time.
-    fn load_again(&mut self) {
+    /// Loads the scheduler again. An attached one is detached first, since the kernel runs one at a time.
+    fn reload(&mut self) {
         if let Some(why) = self.unfit() {
             return self.stand_down(why);
         }
@@ -480,7 +490,7 @@ impl Supervisor {
         }
     }
 
-    /// Detaches the scheduler until the contract or the CPU caps change, and reports it.
+    /// Detaches the scheduler until the contract or the CPU caps change, and reports that.
     fn stand_down(&mut self, why: String) {
         let until = if self.capped.is_some() { "that is gone" } else { "there is another contract" };
         self.problems.push(LiveError::Unavailable {
@@ -493,9 +503,9 @@ impl Supervisor {
     /// Detaches a scheduler that failed, schedules the next attempt, and reports both.
     fn fail(&mut self, why: &str) {
         let (retry, next) = match self.backoff.failed(self.now) {
-            Some(again) => {
-                let seconds = (again - self.now).div_ceil(1_000_000_000);
-                (Retry::At(again), format!("it is loaded again in {seconds} s"))
+            Some(retry_at) => {
+                let seconds = (retry_at - self.now).div_ceil(1_000_000_000);
+                (Retry::At(retry_at), format!("it is loaded again in {seconds} s"))
             }
             None => (
                 Retry::Never,
@@ -510,21 +520,23 @@ impl Supervisor {
         self.detach(why.to_owned(), retry);
     }
 
+    /// Keeps the counters of an attached scheduler, and detaches it: the kernel's own scheduler takes over.
     fn detach(&mut self, why: String, retry: Retry) {
         let since = self.outage().map_or(self.now, |outage| outage.since);
         if let Attachment::Attached(scheduler) = &self.attachment {
             for slot in self.cgroups.keys().filter(|slot| **slot < self.room) {
-                self.former.keep(*slot, &scheduler.switched(*slot), &scheduler.accounts(*slot));
+                self.past_counts.keep(*slot, &scheduler.switched(*slot), &scheduler.accounts(*slot));
             }
         }
-        // Drops an attached scheduler: the kernel's own takes over.
+        // This drops an attached scheduler, which detaches it.
         self.attachment = Attachment::Detached(Outage { since, why, retry });
     }
 
-    /// Updates the scheduler, if it is attached. A scheduler that refuses the update has failed.
+    /// Calls `act` with the scheduler, if the scheduler is attached. A scheduler that refuses an update has failed.
     fn update(&mut self, act: impl FnOnce(&Supervisor, &mut dyn Scheduler) -> Result<(), LiveError>) {
-        let nothing = Outage { since: self.now, why: String::new(), retry: Retry::Never };
-        let mut attachment = std::mem::replace(&mut self.attachment, Attachment::Detached(nothing));
+        // The scheduler is taken out of `self` for the call, since `act` reads `self` as well.
+        let placeholder = Outage { since: self.now, why: String::new(), retry: Retry::Never };
+        let mut attachment = std::mem::replace(&mut self.attachment, Attachment::Detached(placeholder));
         let updated = match &mut attachment {
             Attachment::Attached(scheduler) => act(self, scheduler.as_mut()),
             Attachment::Detached(_) => Ok(()),
@@ -535,45 +547,45 @@ impl Supervisor {
         }
     }
 
-    /// Updates the entries that differ from `before`, enclosers before their sub-units.
+    /// Sends the scheduler the entries that differ from the `former` ones, parents before their sub-units.
     fn update_units(
         &self,
         scheduler: &mut dyn Scheduler,
-        before: &BTreeMap<u32, SlotEntry>,
+        former: &BTreeMap<u32, SlotEntry>,
     ) -> Result<(), LiveError> {
         let entries = self.entries();
         for slot in [KERNEL, COMMON].into_iter().chain(self.slots.held()) {
-            let Some(now) = entries.get(&slot) else { continue };
-            let before = before.get(&slot);
-            if before.map(|before| before.rules) != Some(now.rules) {
-                scheduler.set_unit(slot, now.rules)?;
+            let Some(entry) = entries.get(&slot) else { continue };
+            let former = former.get(&slot);
+            if former.map(|former| former.rules) != Some(entry.rules) {
+                scheduler.set_unit(slot, entry.rules)?;
             }
-            let before = before.and_then(|before| before.cgroup);
-            if before != now.cgroup {
-                before.map_or(Ok(()), |cgroup| scheduler.forget(cgroup))?;
-                now.cgroup.map_or(Ok(()), |cgroup| scheduler.admit(cgroup, slot))?;
+            let former_cgroup = former.and_then(|former| former.cgroup);
+            if former_cgroup != entry.cgroup {
+                former_cgroup.map_or(Ok(()), |cgroup| scheduler.forget(cgroup))?;
+                entry.cgroup.map_or(Ok(()), |cgroup| scheduler.admit(cgroup, slot))?;
             }
         }
         Ok(())
     }
 
-    /// Frees slots whose cgroups are gone, once the scheduler has forgotten them.
+    /// Frees the slots of units whose cgroups were removed. Has the attached scheduler forget these cgroups first.
     fn release_slots(&mut self) {
-        for Slot { number, cgroup, .. } in self.slots.gone() {
-            let released = match &mut self.attachment {
-                // Refused while a task of the unit is exiting: retried with the next poll.
+        for Slot { number, cgroup, .. } in self.slots.without_cgroup() {
+            let is_forgotten = match &mut self.attachment {
+                // The scheduler refuses while a task of the unit is exiting. The next poll retries.
                 Attachment::Attached(scheduler) => {
-                    let released =
+                    let is_forgotten =
                         scheduler.forget(cgroup).and_then(|()| scheduler.set_unit(number, EMPTY)).is_ok();
-                    if released {
+                    if is_forgotten {
                         scheduler.clear(number);
                     }
-                    released
+                    is_forgotten
                 }
                 Attachment::Detached(_) => true,
             };
-            if released {
-                self.former.drop(number);
+            if is_forgotten {
+                self.past_counts.drop(number);
                 self.slots.give_back(number);
             }
         }

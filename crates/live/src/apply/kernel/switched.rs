@@ -14,7 +14,7 @@ pub struct Switched {
     pub account: Account,
     /// CPUs that were called back.
     pub call_backs: CallBacks,
-    /// Its deadlines.
+    /// The deadlines of the unit's tasks.
     pub deadlines: Had,
 }
 
@@ -41,8 +41,8 @@ impl Switched {
 /// A unit's counters under former schedulers.
 #[derive(Debug, Default)]
 struct UnitCounts {
-    all: Switched,
-    /// By CPU number.
+    total: Switched,
+    /// The accounts by CPU number.
     cpus: Vec<Account>,
 }
 
@@ -53,34 +53,34 @@ pub(super) struct PastCounts(BTreeMap<u32, UnitCounts>);
 impl PastCounts {
     /// Adds the counters of a scheduler that is being detached, in total and by CPU.
     pub(super) fn keep(&mut self, slot: u32, counted: &Switched, cpus: &[Account]) {
-        let sum = self.0.entry(slot).or_default();
-        sum.all.add(counted);
-        add_each(&mut sum.cpus, cpus);
+        let past = self.0.entry(slot).or_default();
+        past.total.add(counted);
+        add_each(&mut past.cpus, cpus);
     }
 
-    /// Forgets the unit of a slot.
+    /// Forgets the counters of a slot, which another unit may take from now on.
     pub(super) fn drop(&mut self, slot: u32) {
         self.0.remove(&slot);
     }
 
-    /// The counters of a slot's unit, including the present scheduler's.
-    pub(super) fn with(&self, slot: u32, now: Option<&Switched>) -> Switched {
-        let mut sum = self.0.get(&slot).map(|sum| sum.all).unwrap_or_default();
-        if let Some(now) = now {
-            sum.add(now);
+    /// The counters of a slot's unit under former schedulers and under the present one.
+    pub(super) fn with(&self, slot: u32, present: Option<&Switched>) -> Switched {
+        let mut sum = self.0.get(&slot).map(|past| past.total).unwrap_or_default();
+        if let Some(present) = present {
+            sum.add(present);
         }
         sum
     }
 
-    /// The same by CPU.
-    pub(super) fn cpus_with(&self, slot: u32, now: &[Account]) -> Vec<Account> {
-        let mut cpus = self.0.get(&slot).map(|sum| sum.cpus.clone()).unwrap_or_default();
-        add_each(&mut cpus, now);
+    /// The accounts of a slot's unit by CPU, under former schedulers and under the present one.
+    pub(super) fn cpus_with(&self, slot: u32, present: &[Account]) -> Vec<Account> {
+        let mut cpus = self.0.get(&slot).map(|past| past.cpus.clone()).unwrap_or_default();
+        add_each(&mut cpus, present);
         cpus
     }
 }
 
-/// Adds accounts CPU by CPU.
+/// Adds accounts to sums, CPU by CPU.
 fn add_each(to: &mut Vec<Account>, accounts: &[Account]) {
     to.resize(to.len().max(accounts.len()), Account::default());
     for (sum, account) in to.iter_mut().zip(accounts) {

@@ -1,80 +1,85 @@
-//! Which pages of a job go to which node, block by block.
+//! Decides which pages of a job move to which node, block by block.
 //!
-//! Problem: a job's pages must be divided among several nodes by given parts. Pages that are already where they should be must
-//! stay.
+//! Problem: a job's pages must be divided among several nodes in given proportions, with as few moves as possible.
 //!
-//! Terms: a node's *excess* is the number of its pages beyond its due; its *lack* is the number of missing pages. A *block* is
-//! a set of pages that move together.
+//! Terms: a node is *due* its part of the job's pages. A node with more pages has an *excess*; a node with fewer has a *lack*. A
+//! *block* is a set of pages of one node that move together.
 //!
-//! Algorithm: the fraction of a node's examined pages that moves is its excess over all its pages. A block moves if the node
-//! then exceeds that by at most half a block. It goes to the node that has received the smallest fraction of its lack; ties go
-//! to the first one named.
+//! Algorithm: of the pages of a node with an excess, the same fraction moves at any point of the examination: excess / pages. A
+//! block moves if the node has then given at most half a block more than this fraction of its examined pages. The block moves
+//! to the node that has received the smallest fraction of its lack; ties go to the node that is listed first.
 //!
-//! Properties: a node gives its excess to within half a block, if all its blocks are examined. At any time, all nodes have
-//! received the same fraction of their lack, to within a block. So neighbouring pages are spread over all of them.
+//! Properties: if all blocks of a node are examined, the node gives its excess to within half a block. At any time, all nodes
+//! with a lack have received the same fraction of it, to within a block. So neighbouring pages are spread over all these nodes.
 
 use std::collections::BTreeMap;
 
 use commonhold_policy::plan::NodePart;
 
-/// A node with an excess, in pages.
+/// A node with an excess. All numbers are pages.
 #[derive(Debug, Clone, Copy)]
-struct Over {
-    has: u64,
+struct Giver {
+    pages: u64,
     excess: u64,
-    seen: u64,
+    examined: u64,
     given: u64,
 }
 
-/// A node with a lack, in pages.
+/// A node with a lack. All numbers are pages.
 #[derive(Debug, Clone, Copy)]
-struct Lack {
+struct Taker {
     node: u32,
-    whole: u64,
+    lack: u64,
     received: u64,
 }
 
-/// The remaining excesses and lacks.
+/// The progress of the division: what each node has given or received so far.
 #[derive(Debug, Clone)]
 pub(super) struct Spread {
-    over: BTreeMap<u32, Over>,
-    lacks: Vec<Lack>,
+    givers: BTreeMap<u32, Giver>,
+    /// In the order in which the nodes are listed.
+    takers: Vec<Taker>,
 }
 
 impl Spread {
-    /// For pages distributed over nodes as in `has`.
-    pub(super) fn new(has: &BTreeMap<u32, u64>, parts: &[NodePart]) -> Spread {
-        let due = NodePart::due(parts, has.values().sum());
-        let due_of = |node: u32| due.iter().find(|(at, _)| *at == node).map_or(0, |(_, due)| *due);
-        let over = |(node, has): (&u32, &u64)| {
-            let excess = has.saturating_sub(due_of(*node));
-            (excess > 0).then_some((*node, Over { has: *has, excess, seen: 0, given: 0 }))
+    /// Begins to divide pages that are now distributed as in `pages_by_node`, so that each node has its part of their sum.
+    pub(super) fn new(pages_by_node: &BTreeMap<u32, u64>, parts: &[NodePart]) -> Spread {
+        let dues = NodePart::due(parts, pages_by_node.values().sum());
+        let due_of = |node: u32| dues.iter().find(|(other, _)| *other == node).map_or(0, |(_, due)| *due);
+        let giver = |(node, pages): (&u32, &u64)| {
+            let excess = pages.saturating_sub(due_of(*node));
+            (excess > 0).then_some((*node, Giver { pages: *pages, excess, examined: 0, given: 0 }))
         };
-        let lack = |(node, due): &(u32, u64)| {
-            let whole = due.saturating_sub(has.get(node).copied().unwrap_or(0));
-            (whole > 0).then_some(Lack { node: *node, whole, received: 0 })
+        let taker = |(node, due): &(u32, u64)| {
+            let lack = due.saturating_sub(pages_by_node.get(node).copied().unwrap_or(0));
+            (lack > 0).then_some(Taker { node: *node, lack, received: 0 })
         };
-        Spread { over: has.iter().filter_map(over).collect(), lacks: due.iter().filter_map(lack).collect() }
+        Spread {
+            givers: pages_by_node.iter().filter_map(giver).collect(),
+            takers: dues.iter().filter_map(taker).collect(),
+        }
     }
 
-    /// Whether pages of a node may move.
-    pub(super) fn gives(&self, node: u32) -> bool {
-        self.over.get(&node).is_some_and(|over| over.given < over.excess)
+    /// Whether a node still has an excess.
+    pub(super) fn has_excess(&self, node: u32) -> bool {
+        self.givers.get(&node).is_some_and(|giver| giver.given < giver.excess)
     }
 
-    /// The node to which this many pages of a node move; `None`: they stay.
-    pub(super) fn goes(&mut self, node: u32, pages: u64) -> Option<u32> {
-        let over = self.over.get_mut(&node)?;
-        over.seen += pages;
-        let due = u128::from(over.excess) * u128::from(over.seen.min(over.has)) / u128::from(over.has.max(1));
-        if u128::from(over.given) + u128::from(pages / 2) > due {
+    /// Decides about the next block, `pages` pages of a node: the node to which the block moves, or `None` if it stays.
+    pub(super) fn target(&mut self, node: u32, pages: u64) -> Option<u32> {
+        let giver = self.givers.get_mut(&node)?;
+        giver.examined += pages;
+        let to_give = u128::from(giver.excess) * u128::from(giver.examined.min(giver.pages))
+            / u128::from(giver.pages.max(1));
+        if u128::from(giver.given) + u128::from(pages / 2) > to_give {
             return None;
         }
-        let fraction_received = |lack: &Lack| u128::from(lack.received) * (1 << 32) / u128::from(lack.whole);
-        let at = (0..self.lacks.len()).min_by_key(|at| (fraction_received(&self.lacks[*at]), *at))?;
-        over.given += pages;
-        self.lacks[at].received += pages;
-        Some(self.lacks[at].node)
+        let fraction_received =
+            |taker: &Taker| u128::from(taker.received) * (1 << 32) / u128::from(taker.lack);
+        let least = (0..self.takers.len()).min_by_key(|n| (fraction_received(&self.takers[*n]), *n))?;
+        giver.given += pages;
+        self.takers[least].received += pages;
+        Some(self.takers[least].node)
     }
 }
 
@@ -93,18 +98,18 @@ mod tests {
             .collect()
     }
 
-    /// 4 to 2: of six blocks in the first node, every third moves to the second.
+    /// The parts are 4 and 2, so of six blocks in node 0, every third one moves to node 1.
     #[test]
-    fn every_third_block_goes() {
+    fn every_third_block_moves() {
         let mut spread = Spread::new(&[(0, 6 * BLOCK)].into(), &parts(&[4, 2]));
-        let went: Vec<Option<u32>> = (0..6).map(|_| spread.goes(0, BLOCK)).collect();
-        assert_eq!(went, [None, Some(1), None, None, Some(1), None]);
-        assert_eq!(spread.goes(1, BLOCK), None);
-        assert!(!spread.gives(0));
+        let targets: Vec<Option<u32>> = (0..6).map(|_| spread.target(0, BLOCK)).collect();
+        assert_eq!(targets, [None, Some(1), None, None, Some(1), None]);
+        assert_eq!(spread.target(1, BLOCK), None);
+        assert!(!spread.has_excess(0));
     }
 
     proptest! {
-        /// Each node ends with its due, to within a block for each node that gave; and nothing leaves a node without an excess.
+        /// Each node ends with its due, to within a block for each giver; and no page leaves a node without an excess.
         #[test]
         fn nodes_end_with_their_dues(
             blocks in proptest::collection::vec(0u64..200, 4), wanted in proptest::collection::vec(0u64..10, 3),
@@ -120,7 +125,7 @@ mod tests {
             let mut order: Vec<(u64, u32)> = order.collect();
             order.sort_unstable();
             for (_, node) in order {
-                if let Some(to) = spread.goes(node, BLOCK) {
+                if let Some(to) = spread.target(node, BLOCK) {
                     prop_assert!(before[&node] > due.get(&node).copied().unwrap_or(0) && to != node);
                     *has.entry(node).or_default() -= BLOCK;
                     *has.entry(to).or_default() += BLOCK;

@@ -4,16 +4,16 @@
 //! job of an interactive shell should; sudo stops its whole process group. Nothing continues them when the child continues:
 //! they would stay stopped for ever.
 //!
-//! Algorithm: before a process is stopped, its running ancestors are recorded in the journal. Once no descendant of such an
-//! ancestor is stopped any more, it is continued if SIGSTOP has stopped it meanwhile, with the processes of its process group
-//! that stopped with it. Descendants are continued first: a parent that continues while its child is still stopped would stop
-//! itself again.
+//! Algorithm: before a process is stopped, its running ancestors are recorded in the journal as followers. When the last stopped
+//! descendant of a follower is to be continued, the follower is examined. If SIGSTOP has stopped the follower meanwhile, it is
+//! continued as well, with the processes of its process group that stopped at the same time. Descendants are continued first: a
+//! parent that continues while its child is still stopped would stop itself again.
 //!
 //! Properties:
-//! - A process that was stopped before its descendant stays stopped. So does one that its terminal stopped (Ctrl-Z), which the
-//!   stop signal's number shows.
-//! - A parent that saw its child stopped may send itself the signal only after the child was continued. So each is watched for
-//!   another [`SETTLES_NS`], and for as long as it is running.
+//! - A process that was stopped before its descendant stays stopped. So does a process that its terminal stopped (Ctrl-Z), which
+//!   the stop signal's number shows.
+//! - A parent that saw its child stopped may be slow, and stop itself only after the child was continued. So a follower
+//!   *settles*: it is watched for another [`SETTLES_NS`], and for as long as it is running.
 //!
 //! Cost: an ancestor's file is read when it is first recorded, and then only after it has run.
 //!
@@ -30,33 +30,34 @@ use crate::LiveError;
 use crate::observe::process::{ProcessKey, Stat, ThreadState};
 use crate::undo::journal::Entry;
 
-/// How long a process may still stop itself after its last stopped descendant was continued, in nanoseconds.
+/// How long a follower is watched after its last stopped descendant was continued, in nanoseconds.
 const SETTLES_NS: Time = 1_000_000_000;
 
-/// Processes that may stop themselves. They were running when their descendant was stopped.
+/// Processes that may stop themselves, because they were running when a descendant was stopped.
 pub(super) type Followers = BTreeMap<ProcessKey, Follower>;
 
-/// A process that may stop itself.
+/// What is known of a process that may stop itself.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Follower {
-    /// Its CPU clock when it was last seen running: if it has not moved, it cannot have stopped itself.
+    /// The follower's CPU clock when it was last seen running. While the clock has this value, the follower has not stopped
+    /// itself. `None`: examine it in any case.
     clock: Option<u64>,
-    /// Since when it has no stopped descendant.
+    /// The time since when the follower has no stopped descendant; `None` while it has one.
     settles_since: Option<Time>,
 }
 
 /// What to do with the followers when gates open.
 #[derive(Default)]
 pub(super) struct Verdict {
-    /// To continue, children before their parents.
+    /// Processes to continue, children before their parents.
     stopped: Vec<ProcessKey>,
-    /// No longer followers.
+    /// Followers to forget, because they will not stop themselves any more.
     settled: Vec<ProcessKey>,
 }
 
 impl Stopping<'_> {
-    /// Running ancestors of the processes in `stopping` that are not known as followers: they must be in the journal before any
-    /// of these is stopped.
+    /// The running ancestors of the processes in `stopping` that are not followers yet. They must be in the journal as followers
+    /// before any process in `stopping` is stopped.
     pub(super) fn new_followers(
         &mut self,
         stopping: &[ProcessKey],
@@ -69,44 +70,45 @@ impl Stopping<'_> {
                 follower.settles_since = None;
                 continue;
             }
-            if self.stops.has(key) || about_to_stop.contains(&key) {
+            if self.stops.is_ours(key) || about_to_stop.contains(&key) {
                 continue;
             }
             let clock = self.roster.clock_now(key.pid);
             let stat = self.roster.procfs().stat(key.pid)?.filter(|stat| stat.key == key);
-            if stat.as_ref().is_some_and(super::runs) {
+            if stat.as_ref().is_some_and(super::is_running) {
                 new.push((key, Follower { clock, settles_since: None }));
             }
         }
         Ok(new)
     }
 
-    /// Of the processes about to be continued, those with a descendant that stays stopped: they may stop themselves at once.
+    /// The processes in `released`, which are about to be continued, that have a descendant which stays stopped. They become
+    /// followers, since they may stop themselves as soon as they run.
     pub(super) fn followers_among(&self, released: &BTreeSet<ProcessKey>) -> Vec<(ProcessKey, Follower)> {
         if released.is_empty() {
             return Vec::new();
         }
-        let needed = self.needed(released);
+        let ancestors = self.ancestors_of_remaining_stops(released);
         let follower = Follower { clock: None, settles_since: None };
-        released.iter().filter(|key| needed.contains(key)).map(|key| (*key, follower)).collect()
+        released.iter().filter(|key| ancestors.contains(key)).map(|key| (*key, follower)).collect()
     }
 
-    /// Judges the followers without a stopped descendant once `released` are continued. Call this before that: a continue
-    /// erases the evidence that a terminal asked for the stop.
+    /// Judges the followers that will have no stopped descendant once the processes in `released` are continued. Call this before
+    /// they are continued: a continue erases the number of the signal that stopped a process.
     pub(super) fn judge_followers(&mut self, released: &BTreeSet<ProcessKey>) -> Result<Verdict, LiveError> {
         let mut verdict = Verdict::default();
-        let settling = self.stops.followers.values().any(|follower| follower.settles_since.is_some());
-        if !settling && !self.stops.changed && released.is_empty() {
+        let any_settling = self.stops.followers.values().any(|follower| follower.settles_since.is_some());
+        if !any_settling && !self.stops.changed && released.is_empty() {
             return Ok(verdict);
         }
         self.stops.changed = false;
-        let needed = self.needed(released);
+        let ancestors = self.ancestors_of_remaining_stops(released);
         let keys: Vec<ProcessKey> = self.stops.followers.keys().copied().collect();
         for key in keys {
-            if self.stops.has(key) && !released.contains(&key) {
-                // Its own gate is closed: it is continued when that opens.
+            if self.stops.is_ours(key) && !released.contains(&key) {
+                // We stopped the follower, too: it is continued when its own gate opens.
                 verdict.settled.push(key);
-            } else if !needed.contains(&key) {
+            } else if !ancestors.contains(&key) {
                 self.judge(key, &mut verdict)?;
             }
         }
@@ -115,12 +117,14 @@ impl Stopping<'_> {
         Ok(verdict)
     }
 
+    /// Adds a follower without stopped descendants to the verdict, unless it must be watched further.
     fn judge(&mut self, key: ProcessKey, verdict: &mut Verdict) -> Result<(), LiveError> {
         let now = self.now;
         let clock = self.roster.clock_now(key.pid);
         let Some(follower) = self.stops.followers.get_mut(&key) else { return Ok(()) };
         let since = *follower.settles_since.get_or_insert(now);
         let may_still_stop = now < since.saturating_add(SETTLES_NS);
+        // A follower that has not run since it was seen running has not stopped itself: its state need not be read.
         if clock.is_some() && follower.clock == clock {
             if !may_still_stop {
                 verdict.settled.push(key);
@@ -132,11 +136,11 @@ impl Stopping<'_> {
             verdict.settled.push(key);
             return Ok(());
         };
-        if super::runs(&stat) {
+        if super::is_running(&stat) {
             if let Some(follower) = self.stops.followers.get_mut(&key) {
                 follower.clock = clock;
             }
-            // It runs at this moment, and may be about to stop itself.
+            // A runnable follower may be about to stop itself.
             if !may_still_stop && stat.state != ThreadState::Runnable {
                 verdict.settled.push(key);
             }
@@ -144,26 +148,27 @@ impl Stopping<'_> {
         }
         let stopped = if stat.is_stopped_by_sigstop() { self.stopped_with(&stat)? } else { Vec::new() };
         if stopped.is_empty() {
-            // Its terminal or a debugger stopped it, and may continue it.
+            // A terminal or a debugger stopped the follower: continuing it is up to them.
             verdict.settled.push(key);
         } else if let Some(follower) = self.stops.followers.get_mut(&key) {
-            // It may have been notified of several stops, and stop itself once for each.
+            // The follower may have seen several stops, and stop itself once for each: watch it further.
             *follower = Follower { clock: None, settles_since: Some(now) };
         }
         verdict.stopped.extend(stopped);
         Ok(())
     }
 
-    /// The processes that stopped with a follower, other than those we stopped.
+    /// The processes that stopped at the same time as a follower, itself included, without the processes that we stopped.
     fn stopped_with(&mut self, stat: &Stat) -> Result<Vec<ProcessKey>, LiveError> {
         let session = self.roster.members().filter(|member| member.session == stat.session);
         let session: Vec<u32> = session.map(|member| member.key.pid).collect();
         let mut stopped = self.roster.procfs().stopped_with(stat, &session)?;
-        stopped.retain(|key| !self.stops.has(*key));
+        stopped.retain(|key| !self.stops.is_ours(*key));
         Ok(stopped)
     }
 
-    /// Continues the followers that stopped, and forgets those that settled. The next scan retries a failure.
+    /// Continues the processes that the verdict says have stopped, and forgets the followers that have settled. Returns the
+    /// entries for the journal. A signal that fails is retried by the next scan.
     pub(super) fn continue_followers(&mut self, verdict: Verdict) -> Vec<Entry> {
         let Verdict { stopped, settled } = verdict;
         for key in stopped {
@@ -175,22 +180,23 @@ impl Stopping<'_> {
         settled.into_iter().map(|process| Entry::NoLongerFollows { process }).collect()
     }
 
-    /// The ancestors of the processes that stay stopped once `released` are continued.
-    fn needed(&self, released: &BTreeSet<ProcessKey>) -> BTreeSet<ProcessKey> {
-        let stays = self.stops.ours.values().map(|(key, _)| key).filter(|key| !released.contains(*key));
-        self.ancestors(stays.map(|key| key.pid))
+    /// The ancestors of the processes that we stopped and that stay stopped when the processes in `released` are continued.
+    fn ancestors_of_remaining_stops(&self, released: &BTreeSet<ProcessKey>) -> BTreeSet<ProcessKey> {
+        let remaining = self.stops.ours.values().map(|(key, _)| key).filter(|key| !released.contains(*key));
+        self.ancestors(remaining.map(|key| key.pid))
     }
 
+    /// All ancestors of these processes that are members of units.
     pub(super) fn ancestors(&self, pids: impl Iterator<Item = u32>) -> BTreeSet<ProcessKey> {
-        let mut found = BTreeSet::new();
+        let mut ancestors = BTreeSet::new();
         for pid in pids {
             let parent = |pid: u32| self.roster.member(self.roster.member(pid)?.parent);
             let mut next = parent(pid);
-            // If an ancestor is already known, so are its own ancestors.
-            while let Some(ancestor) = next.filter(|ancestor| found.insert(ancestor.key)) {
+            // If an ancestor is in the set already, so are its own ancestors.
+            while let Some(ancestor) = next.filter(|ancestor| ancestors.insert(ancestor.key)) {
                 next = parent(ancestor.key.pid);
             }
         }
-        found
+        ancestors
     }
 }

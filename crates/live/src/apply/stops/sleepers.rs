@@ -1,18 +1,19 @@
 //! Sleepers: processes behind a closed gate that are left alone, because they sleep.
 //!
-//! Problem: units take turns ten times a second. Stopping and continuing a unit's thousand idle processes each time costs more
-//! than half a CPU, for no effect: a sleeping process uses no CPU.
+//! Problem: units take turns ten times a second. To stop and continue a unit's thousand idle processes each time costs more than
+//! half a CPU, and changes nothing: a sleeping process uses no CPU.
 //!
-//! Algorithm: the first time that a gate closes, all processes behind it are stopped. When it opens, each one's CPU clock is
-//! recorded. When it closes again, a process that hardly ran since then ([`IDLE_NS`]) and is asleep is left asleep. Its clock
-//! is watched: when it moves, the process is stopped like all others.
+//! Algorithm: when a gate closes for the first time, all processes behind it are stopped. When the gate opens, each process's
+//! CPU clock is recorded. When the gate closes again, a process that has run for less than [`IDLE_NS`] since, and is asleep, is
+//! left asleep. The clock of such a sleeper is watched: if it moves, the sleeper has woken, and is stopped like all others.
 //!
 //! CPU time that sleepers use before they are noticed is taken from their unit's allowance
-//! ([`allowance`](super::super::allowance)). While that is overdrawn, all processes of the unit are stopped.
+//! ([`allowance`](super::super::allowance)). While the allowance is overdrawn, all processes of the unit are stopped.
 //!
-//! Properties: cost is proportional to running processes. A sleeper needs no signal, no journal entry, and no system call.
+//! Properties: the cost is proportional to the number of running processes. A sleeper needs no signal, no journal entry, and no
+//! system call.
 //!
-//! Limits: a sleeper that wakes runs until its clock is read ([`Roster::clock`](crate::observe::roster::Roster)).
+//! Limits: a sleeper that wakes runs until its clock is next read ([`Roster::clock`](crate::observe::roster::Roster)).
 
 use std::collections::BTreeMap;
 
@@ -22,7 +23,8 @@ use commonhold_policy::Time;
 use super::super::allowance::Allowance;
 use crate::observe::process::ProcessKey;
 
-/// The CPU time of being stopped and continued, with some margin: a process that used no more between two closings slept.
+/// The CPU time that a process uses just by being stopped and continued, with some margin. A process that used less since its
+/// gate opened is considered idle.
 const IDLE_NS: u64 = 500_000;
 
 /// A process behind an open gate.
@@ -31,15 +33,15 @@ struct Released {
     key: ProcessKey,
     /// Its CPU clock when the gate opened.
     clock: u64,
-    /// It was left asleep, and not stopped: if its clock has not moved, it still sleeps. A process that was stopped may just
-    /// not have had a CPU since.
-    slept: bool,
+    /// Whether the process was left asleep behind the gate. If so, and its clock has not moved since, it still sleeps. If it was
+    /// stopped instead, a clock that has not moved may also mean that it waits for a CPU.
+    was_asleep: bool,
 }
 
-/// Sleepers behind closed gates.
+/// The processes that were left asleep behind closed gates, and the clocks of processes behind open gates.
 #[derive(Debug, Default)]
 pub(super) struct Sleepers {
-    /// Left asleep, with their clocks at that time.
+    /// Processes that were left asleep, by number, each with its CPU clock at that time.
     asleep: BTreeMap<u32, (ProcessKey, u64)>,
     released: BTreeMap<u32, Released>,
     allowance: Allowance,
@@ -48,22 +50,23 @@ pub(super) struct Sleepers {
 /// What to do with a process behind a closed gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rest {
-    /// Nothing: it still sleeps.
+    /// Nothing: the process still sleeps.
     Sleeps,
-    /// Leave it, if it is asleep at this moment.
+    /// Leave the process asleep if it is asleep at this moment; otherwise stop it.
     IfAsleep,
-    /// Stop it.
+    /// Stop the process.
     Stop,
 }
 
 impl Sleepers {
-    /// Judges a process behind a closed gate by its clock.
+    /// Judges a process behind a closed gate, which is not stopped, by its CPU clock.
     pub(super) fn judge(&mut self, key: ProcessKey, unit: UnitId, clock: Option<u64>, now: Time) -> Rest {
-        let before = self.asleep.get(&key.pid).filter(|(known, _)| *known == key).map(|(_, clock)| *clock);
-        if let (Some(before), Some(clock)) = (before, clock)
-            && clock > before
+        let asleep_at = self.asleep.get(&key.pid).filter(|(known, _)| *known == key).map(|(_, clock)| *clock);
+        // A sleeper that has run has woken: charge its unit.
+        if let (Some(asleep_at), Some(clock)) = (asleep_at, clock)
+            && clock > asleep_at
         {
-            self.allowance.take(unit, clock - before, now);
+            self.allowance.take(unit, clock - asleep_at, now);
             self.asleep.remove(&key.pid);
             return Rest::Stop;
         }
@@ -71,43 +74,46 @@ impl Sleepers {
             self.asleep.remove(&key.pid);
             return Rest::Stop;
         }
-        if before.is_some() {
+        if asleep_at.is_some() {
             return Rest::Sleeps;
         }
         let released = self.released.get(&key.pid).filter(|released| released.key == key);
-        match (released, clock) {
-            (Some(released), Some(now)) if released.slept && released.clock == now => self.leave(key, now),
-            (Some(released), Some(now)) if now.saturating_sub(released.clock) < IDLE_NS => {
-                return Rest::IfAsleep;
-            }
-            _ => return Rest::Stop,
+        let (Some(released), Some(clock)) = (released, clock) else { return Rest::Stop };
+        if released.was_asleep && released.clock == clock {
+            self.leave(key, clock);
+            Rest::Sleeps
+        } else if clock.saturating_sub(released.clock) < IDLE_NS {
+            Rest::IfAsleep
+        } else {
+            Rest::Stop
         }
-        Rest::Sleeps
     }
 
-    /// Leaves a process asleep, with its clock at this value.
+    /// Leaves a process asleep behind its closed gate. `clock` is its CPU clock now.
     pub(super) fn leave(&mut self, key: ProcessKey, clock: u64) {
         self.asleep.insert(key.pid, (key, clock));
     }
 
-    /// The processes that are left asleep.
+    /// The processes that were left asleep behind closed gates.
     pub(super) fn asleep(&self) -> impl Iterator<Item = ProcessKey> + '_ {
         self.asleep.values().map(|(key, _)| *key)
     }
 
-    /// The process must be stopped after all.
-    pub(super) fn wake(&mut self, key: ProcessKey) {
+    /// Removes a process from the sleepers, because it must be stopped after all.
+    pub(super) fn remove(&mut self, key: ProcessKey) {
         self.asleep.remove(&key.pid);
     }
 
-    /// The gate of a process opens, with its clock at this value.
+    /// Records that the gate of a process opens. `clock` is its CPU clock now; for a sleeper, the clock at which it was left
+    /// asleep is used instead.
     pub(super) fn release(&mut self, key: ProcessKey, clock: Option<u64>) {
-        let slept = self.asleep.remove(&key.pid).map(|(_, clock)| clock);
-        if let Some(clock) = slept.or(clock) {
-            self.released.insert(key.pid, Released { key, clock, slept: slept.is_some() });
+        let asleep_at = self.asleep.remove(&key.pid).map(|(_, clock)| clock);
+        if let Some(clock) = asleep_at.or(clock) {
+            self.released.insert(key.pid, Released { key, clock, was_asleep: asleep_at.is_some() });
         }
     }
 
+    /// Forgets a process that has ended.
     pub(super) fn forget(&mut self, key: ProcessKey) {
         if self.asleep.get(&key.pid).is_some_and(|(known, _)| *known == key) {
             self.asleep.remove(&key.pid);
@@ -154,7 +160,7 @@ mod tests {
         assert_eq!(sleepers.judge(KEY, UNIT, Some(5), S), Rest::Stop);
     }
 
-    /// A user whose processes sleep by turns and run out of turn gains a hundredth of a CPU by that.
+    /// A user whose processes sleep and wake by turns to run out of turn gains no more than a hundredth of a CPU.
     #[test]
     fn waking_out_of_turn_gains_no_more_than_the_rate() {
         let mut sleepers = Sleepers::default();

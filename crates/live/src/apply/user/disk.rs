@@ -1,15 +1,17 @@
-//! Disks without control groups: measures units' use, and stops units that are in debt.
+//! Disks without control groups: measures units' use, and records which units are stopped for it.
 //!
-//! Problem: nothing limits a process's rate. But its transfers are counted (/proc/PID/io), and a unit can be stopped. The
-//! policy decides when (`policy::disk::debt`).
+//! Problem: without control groups, the kernel does not limit a process's disk rate. But it counts the process's transfers
+//! (/proc/PID/io), and the process can be stopped. The policy decides when to stop a unit, as its debt requires
+//! (`policy::disk::debt`).
 //!
 //! Algorithm: the transfers of each unit's processes are summed every [`FRESH_NS`], and at every scan while a unit has a rate.
-//! All disks count together, because the kernel does not count them separately.
+//! All disks count as one, because the kernel does not count a process's transfers by disk.
 //!
-//! Cost: a process's count grows only while it runs. So its file is read only if its CPU clock has moved since the last
-//! reading, and a scan at rest reads none.
+//! Cost: a process's count grows only while the process runs. So its file is read only if its CPU clock has moved since the last
+//! reading. A scan while nothing runs reads no file.
 //!
-//! Properties: a parent's count includes a child's transfers once the parent has waited for it; they are counted once.
+//! Properties: transfers of ended children are counted once, although the kernel adds them to the parent's count as well when
+//! the parent waits for the child.
 //!
 //! Limits: a write counts when it enters the cache. The counts of processes that the daemon may not examine (another user's)
 //! are missing.
@@ -28,16 +30,16 @@ use crate::observe::files::Tree;
 use crate::observe::process::{ProcessKey, Transferred};
 use crate::observe::roster::Roster;
 
-/// The means: priorities, if a scheduler honours them, and limits.
+/// What this backend can enforce: rates, by stopping units; and weights, by priorities, if a disk's scheduler honours them.
 pub(super) const MEANS: DiskMeans = DiskMeans { caps: true, weights: true, shares: false, limits_only: true };
 
-/// The largest age of facts.
+/// The interval of scans while no unit has a rate.
 const FRESH_NS: Time = 80 * MS;
 /// How often the disks and their schedulers are listed.
 const DEVICES_NS: Time = 5_000 * MS;
-/// Scans take at most one `REST_TIMES`th of a CPU;
+/// Scans take at most one `REST_TIMES`th of a CPU.
 const REST_TIMES: u64 = 100;
-/// while there are rates, this fraction, because stops are only as exact as scans are frequent.
+/// The same while a unit has a rate. Scans may then cost more, because stops are only as exact as scans are frequent.
 const REST_TIMES_CAPPED: u64 = 20;
 
 /// Units' disk use, and their rates.
@@ -46,14 +48,17 @@ pub(super) struct Disks {
     devices: Vec<Device>,
     devices_at: Option<Time>,
     processes: BTreeMap<ProcessKey, Counted>,
-    /// The CPU clocks of processes when their counts were read, or could not be.
+    /// The CPU clocks of processes at the last attempt to read their counts.
     clocks: BTreeMap<ProcessKey, Option<u64>>,
-    /// By unit, without sub-units.
+    /// The sum of transfers by unit, without sub-units.
     used: Vec<Transferred>,
+    /// The time of the last scan.
     at: Option<Time>,
+    /// No scan before this time, to limit their cost.
     rest_until: Time,
-    /// Units with a rate, and those that are stopped for theirs.
+    /// Units with a rate.
     capped: BTreeSet<UnitId>,
+    /// Units that are stopped to keep them to their rates.
     stopped: BTreeSet<UnitId>,
 }
 
@@ -62,30 +67,31 @@ pub(super) struct Disks {
 struct Counted {
     parent: u32,
     last: Transferred,
-    /// Transfers of ended children that its own count will include again.
+    /// Transfers of ended children. They were counted already, and the process's own count will include them when it has waited
+    /// for the children.
     owed: Transferred,
 }
 
 impl Counted {
-    /// Takes in a new count; returns the new transfers.
-    fn advance(&mut self, now: Transferred) -> Transferred {
-        let one = |now: u64, last: u64, owed: &mut u64| {
-            let grown = now.saturating_sub(last);
-            let again = grown.min(*owed);
-            *owed -= again;
-            grown - again
+    /// Replaces the last count by `count`. Returns the growth that was not counted before.
+    fn advance(&mut self, count: Transferred) -> Transferred {
+        let uncounted = |count: u64, last: u64, owed: &mut u64| {
+            let growth = count.saturating_sub(last);
+            let counted_before = growth.min(*owed);
+            *owed -= counted_before;
+            growth - counted_before
         };
         let new = Transferred {
-            read: one(now.read, self.last.read, &mut self.owed.read),
-            written: one(now.written, self.last.written, &mut self.owed.written),
+            read: uncounted(count.read, self.last.read, &mut self.owed.read),
+            written: uncounted(count.written, self.last.written, &mut self.owed.written),
         };
-        self.last = now;
+        self.last = count;
         new
     }
 }
 
 impl Disks {
-    /// Follows another contract: units that are gone have neither use nor rate.
+    /// Follows another contract: forgets the use and the rate of units that it does not have.
     pub(super) fn follow(&mut self, contract: &Contract) {
         self.used.resize(contract.units.len(), Transferred::default());
         for unit in &contract.vacant {
@@ -95,7 +101,8 @@ impl Disks {
         self.stopped.retain(|unit| contract.has(*unit));
     }
 
-    /// Records a unit's rates, in bytes/s: facts are kept fresh from then on.
+    /// Records whether a unit has a rate for reading or writing, in bytes/s. The policy enforces the rate; this backend only
+    /// scans more often while any unit has a rate.
     pub(super) fn cap(&mut self, unit: UnitId, read: Option<u64>, write: Option<u64>) {
         if read.is_none() && write.is_none() {
             self.capped.remove(&unit);
@@ -104,7 +111,7 @@ impl Disks {
         }
     }
 
-    /// Records whether a unit is stopped.
+    /// Records whether a unit is stopped to keep it to its rate.
     pub(super) fn stop(&mut self, unit: UnitId, stopped: bool) {
         if stopped {
             self.stopped.insert(unit);
@@ -113,7 +120,7 @@ impl Disks {
         }
     }
 
-    /// Whether a unit is stopped for its own rate.
+    /// Whether a unit is stopped to keep it to its own rate.
     pub(super) fn is_stopped(&self, unit: UnitId) -> bool {
         self.stopped.contains(&unit)
     }
@@ -123,7 +130,7 @@ impl Disks {
         self.devices.iter().any(|device| device.weigher == Some(Weigher::Bfq))
     }
 
-    /// A machine with one disk, scheduled by BFQ or not at all.
+    /// Pretends that the machine has one disk, scheduled by BFQ or not at all.
     #[cfg(test)]
     pub(super) fn pretend(&mut self, bfq: bool) {
         self.devices = vec![Device {
@@ -136,7 +143,7 @@ impl Disks {
         self.devices_at = Some(Time::MAX);
     }
 
-    /// Counts what happened since the last scan, if that is long enough ago.
+    /// Scans the counts of all members, if the last scan was long enough ago.
     pub(super) fn observe(
         &mut self,
         now: Time,
@@ -161,17 +168,17 @@ impl Disks {
         Ok(())
     }
 
-    /// Takes in the list of devices. Rates were ordered for a disk by name: if the name has changed, they are dropped, and
-    /// ordered again. A stopped unit stays stopped until an order continues it.
+    /// Replaces the list of devices. Rates are ordered for a disk by name. So if the name changes, the rates are dropped, and the
+    /// policy orders them again. A stopped unit stays stopped until an order continues it.
     fn set_devices(&mut self, devices: Vec<Device>) {
-        let before = self.name().map(str::to_owned);
+        let former_name = self.name().map(str::to_owned);
         self.devices = devices;
-        if self.name().map(str::to_owned) != before {
+        if self.name().map(str::to_owned) != former_name {
             self.capped.clear();
         }
     }
 
-    /// The name of all disks together; `None` if there is none.
+    /// The name for all disks together; `None` if the machine has no disk.
     fn name(&self) -> Option<&str> {
         match self.devices.as_slice() {
             [] => None,
@@ -180,13 +187,13 @@ impl Disks {
         }
     }
 
-    /// Adds what each unit transferred since the last scan.
+    /// Adds the transfers of all members since the last scan to their units' sums.
     fn count(&mut self, units: usize, roster: &mut Roster) -> Result<(), LiveError> {
         self.used.resize(units, Transferred::default());
         let members = roster.members().filter(|member| !member.placement.unit.is_common());
         let members: BTreeMap<ProcessKey, (usize, u32)> =
             members.map(|member| (member.key, (member.placement.unit.index(), member.parent))).collect();
-        self.bequeath(&members);
+        self.forget_ended(&members);
         self.clocks.retain(|key, _| members.contains_key(key));
         for (key, (unit, parent)) in members {
             if let Some(counted) = self.processes.get_mut(&key) {
@@ -198,36 +205,38 @@ impl Disks {
             }
             let read = roster.procfs().transferred(key.pid)?;
             self.clocks.insert(key, clock);
-            let Some(now) = read else { continue };
+            let Some(count) = read else { continue };
             if !self.processes.contains_key(&key) {
-                // A member's child was born in the unit; the earlier transfers of any other process were not made in it.
-                let child = self.processes.keys().any(|known| known.pid == parent);
-                let last = if child { Transferred::default() } else { now };
+                // The child of a member made all its transfers as a member, too. Any other new member may have made some before
+                // it joined, so its count so far is ignored.
+                let is_members_child = self.processes.keys().any(|known| known.pid == parent);
+                let last = if is_members_child { Transferred::default() } else { count };
                 self.processes.insert(key, Counted { parent, last, owed: Transferred::default() });
             }
-            let grown = self.processes.get_mut(&key).map(|counted| counted.advance(now)).unwrap_or_default();
+            let new = self.processes.get_mut(&key).map(|counted| counted.advance(count)).unwrap_or_default();
             if let Some(used) = self.used.get_mut(unit) {
-                (used.read, used.written) = (used.read + grown.read, used.written + grown.written);
+                (used.read, used.written) = (used.read + new.read, used.written + new.written);
             }
         }
         Ok(())
     }
 
-    /// An ended process's count goes to its parent, whose own count will include it again.
-    fn bequeath(&mut self, members: &BTreeMap<ProcessKey, (usize, u32)>) {
-        let gone: Vec<ProcessKey> =
+    /// Forgets processes that are no members any more. The count of such a process is owed to its parent: it was counted, and
+    /// the parent's own count will include it when the parent has waited for the process.
+    fn forget_ended(&mut self, members: &BTreeMap<ProcessKey, (usize, u32)>) {
+        let ended: Vec<ProcessKey> =
             self.processes.keys().rev().filter(|key| !members.contains_key(key)).copied().collect();
-        for key in gone {
-            let Some(ended) = self.processes.remove(&key) else { continue };
-            let heir = self.processes.iter_mut().find(|(key, _)| key.pid == ended.parent);
-            if let Some((_, heir)) = heir {
-                heir.owed.read += ended.last.read + ended.owed.read;
-                heir.owed.written += ended.last.written + ended.owed.written;
+        for key in ended {
+            let Some(child) = self.processes.remove(&key) else { continue };
+            let parent = self.processes.iter_mut().find(|(key, _)| key.pid == child.parent);
+            if let Some((_, parent)) = parent {
+                parent.owed.read += child.last.read + child.owed.read;
+                parent.owed.written += child.last.written + child.owed.written;
             }
         }
     }
 
-    /// The facts for the policy, with all disks as one.
+    /// The facts for the policy, which sees all disks as one; empty before the first scan, and without disks.
     pub(super) fn facts(&self) -> Vec<DiskFacts> {
         let (Some(at), Some(name)) = (self.at, self.name()) else { return Vec::new() };
         let model = match self.devices.as_slice() {
@@ -254,7 +263,8 @@ impl Disks {
 mod tests {
     use super::*;
 
-    /// A child with a count of 5 ends, and its parent's count includes it: of the 8 that this grew by, 3 are new.
+    /// A child with a count of 5 ends, and its parent's count includes the child's. The parent's count grows by 8, of which 3 are
+    /// new.
     #[test]
     fn a_childs_transfers_count_once() {
         let key = |pid| ProcessKey { pid, start: u64::from(pid) };
@@ -263,16 +273,15 @@ mod tests {
         let mut disks = Disks::default();
         disks.processes.insert(key(10), counted(1, 100));
         disks.processes.insert(key(11), counted(10, 5));
-        disks.bequeath(&BTreeMap::from([(key(10), (0, 1))]));
+        disks.forget_ended(&BTreeMap::from([(key(10), (0, 1))]));
         let parent = disks.processes.get_mut(&key(10)).map(|parent| parent.advance(read(108)));
         assert_eq!(parent, Some(read(3)));
         assert_eq!(disks.processes.len(), 1);
     }
 
-    /// Facts of a disk with a rate are read at every scan. The rate is dropped with the disk's name; a stop ends only by an
-    /// order.
+    /// A rate is dropped with the disk's name; a stop ends only by an order.
     #[test]
-    fn a_rate_goes_with_its_disk() {
+    fn a_rate_is_dropped_with_its_disk() {
         let device = |name: &str| Device { name: name.to_owned(), ..Device::default() };
         let unit = UnitId(2);
         for now in [vec![], vec![device("sdb")], vec![device("sda"), device("sdb")]] {

@@ -12,30 +12,34 @@ use crate::observe::process::ProcessKey;
 use crate::observe::roster::Member;
 use crate::undo::journal::{Entry, Journal};
 
-/// The processes that gates stopped, and how many threads of each closed unit were runnable when it was closed.
+/// The processes that are stopped behind closed gates.
 #[derive(Debug, Default)]
 pub(super) struct Gates {
     stops: Stops,
+    /// The number of threads of each closed unit that were runnable when its gate closed: the unit's demand meanwhile.
     runnable: BTreeMap<UnitId, u32>,
 }
 
 impl Gates {
+    /// Forgets a process that has ended.
     pub(super) fn forget(&mut self, key: ProcessKey) {
         self.stops.forget(key);
     }
 
+    /// Records the number of a unit's threads that are runnable while its gate closes.
     pub(super) fn remember(&mut self, unit: UnitId, runnable: u32) {
         self.runnable.insert(unit, runnable);
     }
 
-    /// Sends the caretaker a heartbeat. After a gap, also examines the processes that it may have continued meanwhile.
+    /// Sends the caretaker a heartbeat. After a gap in the heartbeats, also has the stopped processes examined, because the
+    /// caretaker may have continued them meanwhile.
     pub(super) fn turn(&mut self, journal: &Journal) {
         if journal.beats().turn(!self.stops.is_empty()) {
             self.stops.doubt();
         }
     }
 
-    /// How many threads of a unit were runnable when it was closed.
+    /// The number of a unit's threads that were runnable when its gate closed; 0 if unknown.
     pub(super) fn remembered(&self, unit: UnitId) -> u32 {
         self.runnable.get(&unit).copied().unwrap_or(0)
     }
@@ -47,17 +51,17 @@ impl Gates {
 }
 
 impl UserBackend {
-    /// Makes the set of stopped processes match the gates. Stops every process in a closed unit or a shut gang, including those
-    /// forked meanwhile and those that another process continued. Continues those that we stopped
-    /// and that no gate holds any more.
+    /// Makes the set of stopped processes match the gates. Stops every process in a closed unit or a shut gang, including
+    /// processes that are forked meanwhile, and processes that another process continued. Then continues the processes that we
+    /// stopped and that are behind no closed gate any more.
     ///
-    /// Stops come first: they free CPUs for the processes that continue.
+    /// Stops come first, because they free CPUs for the processes that continue.
     pub(super) fn enforce_gates(&mut self) -> Result<(), LiveError> {
-        let closed = self.contract.held().any(|unit| self.is_closed(unit)) || self.seats.any_shut();
-        for _ in 0..if closed { ROUNDS_MAX } else { 0 } {
-            let stopped = self.stopping(stop_closed)?;
-            let came = self.scan()?;
-            if !stopped && !came {
+        let any_closed = self.contract.held().any(|unit| self.is_closed(unit)) || self.seats.any_shut();
+        for _ in 0..if any_closed { ROUNDS_MAX } else { 0 } {
+            let must_repeat = self.stopping(stop_closed)?;
+            let has_new_processes = self.scan()?;
+            if !must_repeat && !has_new_processes {
                 break;
             }
             self.seats.catch_up(&self.contract, &mut self.roster)?;
@@ -68,11 +72,13 @@ impl UserBackend {
         Ok(())
     }
 
+    /// Calls `act` with the parts of the backend that stopping and continuing need.
     fn stopping<T>(&mut self, act: impl FnOnce(&mut Stopping<'_>) -> T) -> T {
-        let units: Vec<bool> = self.contract.ids().map(|unit| self.is_closed(unit)).collect();
+        let closed_units: Vec<bool> = self.contract.ids().map(|unit| self.is_closed(unit)).collect();
         let seats = &self.seats;
         let closed = |member: &Member| {
-            units.get(member.placement.unit.index()).copied().unwrap_or(false) || seats.is_shut(member.key)
+            let is_unit_closed = closed_units.get(member.placement.unit.index()).copied().unwrap_or(false);
+            is_unit_closed || seats.is_shut(member.key)
         };
         act(&mut Stopping {
             stops: &mut self.gates.stops,
@@ -84,7 +90,7 @@ impl UserBackend {
         })
     }
 
-    /// Records entries in the journal, before the change is made.
+    /// Writes entries to the journal, before the changes that they undo are made.
     pub(super) fn record(&mut self, entries: &[Entry]) -> Result<(), LiveError> {
         record(&mut self.journal, entries)
     }

@@ -1,29 +1,30 @@
 //! Memory of units without control groups: measures what their processes use, and pages out the excess.
 //!
-//! Problem: hold each unit to its memory bound where nothing enforces it.
+//! Problem: without control groups, the kernel does not keep a unit to its memory bound.
 //!
 //! Algorithm: at each scan that is due, the memory of all members is summed from /proc. Pages that several processes map count
 //! in portions ([`portions`](crate::observe::memory::portions)). If a unit exceeds its bound by more than [`SLACK_BYTES`], the
-//! excess is paged out ([`pageout`](super::pageout)), and so is what the policy orders to be reclaimed. Between two scans
-//! nothing is enforced.
+//! excess is paged out ([`pageout`](super::pageout)). Memory that the policy orders to be reclaimed is paged out, too. Between
+//! two scans nothing is enforced.
 //!
 //! The policy gets these facts:
-//! - *Used* is what the unit's processes have mapped and is resident. What they read and write without mapping it belongs to
-//!   the cache, and to no unit.
-//! - *Refused* counts scans at which the unit was over its bound.
-//! - *Refaulted* counts major faults, up to the number of pages taken.
+//! - *Used* is the resident memory that the unit's processes have mapped. Files that they read and write without mapping them
+//!   are in the cache, which belongs to no unit.
+//! - *Refused* counts the scans at which the unit exceeded its bound.
+//! - *Refaulted* counts the unit's major faults, but at most as many as pages were taken from the unit.
 //!
-//! Cold and dirty pages, and waiting, are not measured. So only unused memory is lent.
+//! Cold pages, dirty pages and waiting times are not measured. So only unused memory is lent.
 //!
-//! Cost: a process that has not run since the last scan has not touched, mapped or freed memory, so its last numbers are kept
-//! and no file is read. But other programs can take its pages meanwhile. So these are read all the same:
-//! - of the sleeping processes, one in [`TURNS`] at each scan, in turn, but at most [`TURN_MAX`];
-//! - all of them, if swap has filled since;
-//! - all of a unit from which pages are being taken: none is taken on remembered numbers alone.
+//! Cost: a process that has not run since the last scan has not touched, mapped or freed memory, so its last numbers are
+//! remembered and no file is read. But other programs can take pages from a sleeping process. So the numbers of a sleeping
+//! process are read again
+//! - in turn: at each scan, one in [`TURNS`] of the processes is read, but at most [`TURN_MAX`];
+//! - if swap has filled since the last scan;
+//! - if pages are being taken, or are about to be taken, from its unit: never on remembered numbers alone.
 //!
-//! Properties: no process is killed or slowed by a bound. What remains beyond it after paging is reported once, until the unit
-//! is within it again. Scans take at most 1/[`REST_TIMES`] of the time. If the kernel does not page out for us, nothing is
-//! enforced.
+//! Properties: a bound neither kills nor slows a process. If paging out cannot bring a unit within its bound, this is reported
+//! once, until the unit is within its bound again. Scans take at most 1/[`REST_TIMES`] of a CPU. If the kernel does not page out
+//! for us, nothing is enforced.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -45,16 +46,16 @@ use crate::observe::memory::swap::Swaps;
 use crate::observe::process::{ProcessKey, Resident};
 use crate::observe::roster::Roster;
 
-/// A smaller excess is ignored: searching for its pages costs more.
+/// A smaller excess is ignored, because searching for pages to take costs more.
 const SLACK_BYTES: u64 = 1 << 20;
-/// After this many scans, each sleeping process has been read once more;
+/// The number of scans in which each sleeping process is read once, unless [`TURN_MAX`] delays that.
 const TURNS: usize = 50;
-/// later, if that would mean more than this many at each scan.
+/// The largest number of processes that are read in turn at one scan.
 const TURN_MAX: usize = 5;
 /// Scans take at most one `REST_TIMES`th of a CPU.
 const REST_TIMES: u64 = 100;
 
-/// The means, if the kernel pages out for us.
+/// What this backend can enforce, if the kernel pages out for us.
 pub const MEANS: MemoryMeans = MemoryMeans {
     bounds: true,
     guarantees: false,
@@ -72,27 +73,29 @@ pub(super) struct Memory {
     buffer: Buffer,
     /// By unit.
     units: Vec<Unit>,
-    /// Every member at the last scan.
-    seen: BTreeMap<ProcessKey, Seen>,
-    /// The number of the sleeping process that was last read in turn.
+    /// The numbers of every member at the last scan.
+    numbers: BTreeMap<ProcessKey, Numbers>,
+    /// The number of the process that was last read in turn.
     turn: u32,
     /// Free swap at the last scan.
     swap_free: u64,
     pageout: Pageout,
     portions: Portions,
-    /// When facts are due, and the time before which they are not read in any case.
+    /// When the policy needs the next facts.
     due: Time,
+    /// No scan before this time, to limit their cost.
     rest_until: Time,
     problems: Vec<Problem>,
 }
 
-/// The last numbers of a process.
+/// The numbers of a process when they were last read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Seen {
-    /// Its CPU clock before they were read.
+struct Numbers {
+    /// The process's CPU clock before the reading.
     clock: Option<u64>,
-    /// `None` if they cannot be read.
-    shown: Option<Resident>,
+    /// `None` if it cannot be read.
+    resident: Option<Resident>,
+    /// Since the process began.
     major_faults: u64,
 }
 
@@ -101,66 +104,69 @@ struct Seen {
 struct Examined {
     process: ProcessKey,
     unit: usize,
-    seen: Seen,
-    /// It sleeps, and was not read again.
-    remembered: bool,
+    numbers: Numbers,
+    /// Whether the numbers are remembered from an earlier scan, because the process sleeps.
+    is_remembered: bool,
 }
 
 impl Examined {
-    /// Examines a member. Reads its files if it ran since `before`, or if `anew`.
-    fn take(
+    /// Examines a member. Reads its files if it has run since the numbers `before` were read, or if `must_read`.
+    fn examine(
         roster: &mut Roster,
         process: ProcessKey,
         unit: usize,
-        before: Option<Seen>,
-        anew: bool,
+        before: Option<Numbers>,
+        must_read: bool,
     ) -> Result<Examined, LiveError> {
         let clock = roster.clock(process.pid);
         let asleep = before.filter(|before| clock.is_some() && before.clock == clock);
-        if let Some(seen) = asleep.filter(|_| !anew) {
-            return Ok(Examined { process, unit, seen, remembered: true });
+        if let Some(numbers) = asleep.filter(|_| !must_read) {
+            return Ok(Examined { process, unit, numbers, is_remembered: true });
         }
-        let shown = roster.procfs().resident(process.pid)?;
+        let resident = roster.procfs().resident(process.pid)?;
         let faults = match asleep {
             // A sleeping process does not fault.
             Some(before) => Some(before.major_faults),
-            None if shown.is_none() => None,
+            None if resident.is_none() => None,
             None => {
                 let stat = roster.procfs().stat(process.pid)?.filter(|stat| stat.key == process);
                 stat.map(|stat| stat.major_faults)
             }
         };
         let major_faults = faults.or(before.map(|before| before.major_faults)).unwrap_or(0);
-        Ok(Examined { process, unit, seen: Seen { clock, shown, major_faults }, remembered: false })
+        let numbers = Numbers { clock, resident, major_faults };
+        Ok(Examined { process, unit, numbers, is_remembered: false })
     }
 }
 
-/// What is known of one unit.
+/// What is known of one unit. Sizes are in bytes.
 #[derive(Debug, Clone, Copy, Default)]
 struct Unit {
     /// `None`: unlimited.
     bound: Option<u64>,
-    /// At the last scan.
+    /// Used at the last scan.
     used: u64,
-    /// The total taken from it by then.
+    /// The total that was taken from the unit until the last scan.
     taken: u64,
-    /// By an order to reclaim: the total to be taken from it since it was made, whatever its bound is.
+    /// By an order to reclaim: pages are taken until the total taken from the unit reaches this value, whatever its bound.
     reclaim_to: u64,
+    /// The number of scans at which the unit exceeded its bound.
     refused: u64,
+    /// Bytes of major faults, but at most `taken`.
     refaulted: u64,
-    /// Whether it was reported that it cannot be brought within its bound.
+    /// Whether it was reported that the unit cannot be brought within its bound.
     reported: bool,
 }
 
 impl Memory {
-    /// The memory of `units` units. An error if the machine's own memory cannot be read.
+    /// For a contract with this number of units. Error: the machine's own memory cannot be read.
     pub(super) fn new(units: usize) -> Result<Memory, LiveError> {
         Ok(Memory {
             machine: Machine::open("/proc".as_ref())?,
             swaps: Swaps::open(),
             buffer: Buffer::default(),
             units: vec![Unit::default(); units],
-            seen: BTreeMap::new(),
+            numbers: BTreeMap::new(),
             turn: 0,
             swap_free: 0,
             pageout: Pageout::default(),
@@ -176,7 +182,7 @@ impl Memory {
         if self.pageout.is_refused() { MemoryMeans::NONE } else { MEANS }
     }
 
-    /// Follows another contract: units that are gone have no bound.
+    /// Follows another contract: forgets the bounds of units that it does not have.
     pub(super) fn follow(&mut self, contract: &Contract) {
         self.units.resize(contract.units.len(), Unit::default());
         for unit in &contract.vacant {
@@ -197,7 +203,7 @@ impl Memory {
             MemoryOrder::Reclaim { unit: id, bytes, .. } => {
                 let taken = self.pageout.taken(id).bytes;
                 let unit = self.units.get_mut(id.index());
-                // A unit beyond its bound is brought to it anyway, and no further.
+                // A unit beyond its bound is brought to the bound anyway, and is not reduced further.
                 if let Some(unit) = unit.filter(|unit| unit.bound.is_none_or(|bound| unit.used <= bound)) {
                     unit.reclaim_to = taken.saturating_add(bytes);
                 }
@@ -207,7 +213,7 @@ impl Memory {
         self.due = 0;
     }
 
-    /// Records when facts are due.
+    /// Records when the policy needs the next facts.
     pub(super) fn attend(&mut self, plan: Option<&MemoryPlan>) {
         if let Some(plan) = plan {
             self.due = plan.next;
@@ -220,7 +226,8 @@ impl Memory {
         std::mem::take(&mut self.problems)
     }
 
-    /// The facts, if they are due; also pages out the excess. `None`: not due, or not available.
+    /// Reads the facts, if they are due, and has units' excess paged out. `None` if the facts are not due, or if the kernel does
+    /// not page out.
     pub(super) fn observe(
         &mut self,
         now: Time,
@@ -236,14 +243,14 @@ impl Memory {
         let machine = self.machine.read(&mut self.buffer)?;
         let (holders, faulted) = self.holders(contract, roster, &taken, machine.swap_free)?;
         let facts = self.facts(&holders, &taken, &faulted, machine)?;
-        self.hold(contract, &facts, &taken, &holders);
-        let took = clock::thread_cpu_ns().saturating_sub(begun);
-        self.rest_until = now.saturating_add(took.saturating_mul(REST_TIMES));
+        self.set_targets(contract, &facts, &taken, &holders);
+        let cost_ns = clock::thread_cpu_ns().saturating_sub(begun);
+        self.rest_until = now.saturating_add(cost_ns.saturating_mul(REST_TIMES));
         Ok(Some(facts))
     }
 
-    /// By unit, the holders of memory, and the bytes of major faults since the last scan. If a scan fails, the earlier numbers
-    /// are kept, so that the next one reports everything since.
+    /// The holders of memory of each unit, and each unit's bytes of major faults since the last scan. If the scan fails, the
+    /// earlier numbers are kept, so that the next scan reports all faults since.
     fn holders(
         &mut self,
         contract: &Contract,
@@ -251,77 +258,85 @@ impl Memory {
         taken: &[Taken],
         swap_free: u64,
     ) -> Result<(Vec<Vec<Holder>>, Vec<u64>), LiveError> {
-        let before = (std::mem::take(&mut self.seen), self.swap_free);
-        let looked = self.scan(contract, roster, taken, swap_free, &before.0);
-        if looked.is_err() {
-            (self.seen, self.swap_free) = before;
+        let before = (std::mem::take(&mut self.numbers), self.swap_free);
+        let result = self.scan(contract, roster, taken, swap_free, &before.0);
+        if result.is_err() {
+            (self.numbers, self.swap_free) = before;
         }
-        looked
+        result
     }
 
+    /// As [`Memory::holders`]. `before` has the numbers of the last scan.
     fn scan(
         &mut self,
         contract: &Contract,
         roster: &mut Roster,
         taken: &[Taken],
         swap_free: u64,
-        before: &BTreeMap<ProcessKey, Seen>,
+        before: &BTreeMap<ProcessKey, Numbers>,
     ) -> Result<(Vec<Vec<Holder>>, Vec<u64>), LiveError> {
         let units = contract.units.len();
         self.units.resize(units, Unit::default());
-        let swapped = swap_free.saturating_add(SLACK_BYTES) < self.swap_free;
+        // The units whose sleeping processes may have lost pages since the last scan.
+        let has_swap_filled = swap_free.saturating_add(SLACK_BYTES) < self.swap_free;
         self.swap_free = swap_free;
-        let being_taken = |(unit, taken): (&Unit, &Taken)| swapped || unit.taken != taken.bytes;
-        let anew: Vec<bool> = self.units.iter().zip(taken).map(being_taken).collect();
+        let may_have_lost = |(unit, taken): (&Unit, &Taken)| has_swap_filled || unit.taken != taken.bytes;
+        let must_read: Vec<bool> = self.units.iter().zip(taken).map(may_have_lost).collect();
         let members = roster.members().filter(|member| !member.placement.unit.is_common());
         let mut members: Vec<_> = members.map(|member| (member.key, member.placement.unit.index())).collect();
         members.retain(|(_, unit)| *unit < units);
         let turn = self.next_turn(&members);
         let mut all = Vec::with_capacity(members.len());
         for (process, unit) in members {
-            let anew = anew.get(unit).copied().unwrap_or(true) || turn.contains(&process.pid);
-            all.push(Examined::take(roster, process, unit, before.get(&process).copied(), anew)?);
+            let must_read = must_read.get(unit).copied().unwrap_or(true) || turn.contains(&process.pid);
+            all.push(Examined::examine(roster, process, unit, before.get(&process).copied(), must_read)?);
         }
+        // Before pages are taken from a unit, its remembered numbers are verified.
         let mut holders = self.by_unit(units, &all);
-        let due: Vec<bool> =
-            (0u32..).map(UnitId).zip(&holders).map(|(id, held)| self.is_due(id, held, taken)).collect();
-        let mut again = false;
-        for looked in all.iter_mut().filter(|looked| looked.remembered && due[looked.unit]) {
-            *looked = Examined::take(roster, looked.process, looked.unit, Some(looked.seen), true)?;
-            again = true;
+        let due: Vec<bool> = (0u32..)
+            .map(UnitId)
+            .zip(&holders)
+            .map(|(id, holders)| self.is_taking_due(id, holders, taken))
+            .collect();
+        let mut any_verified = false;
+        for examined in all.iter_mut().filter(|examined| examined.is_remembered && due[examined.unit]) {
+            let Examined { process, unit, numbers, .. } = *examined;
+            *examined = Examined::examine(roster, process, unit, Some(numbers), true)?;
+            any_verified = true;
         }
-        if again {
+        if any_verified {
             holders = self.by_unit(units, &all);
         }
         let mut faulted = vec![0; units];
-        for Examined { process, unit, seen, .. } in &all {
-            let earlier = before.get(process).map_or(seen.major_faults, |before| before.major_faults);
-            faulted[*unit] += seen.major_faults.saturating_sub(earlier) * page_bytes();
+        for Examined { process, unit, numbers, .. } in &all {
+            let earlier = before.get(process).map_or(numbers.major_faults, |before| before.major_faults);
+            faulted[*unit] += numbers.major_faults.saturating_sub(earlier) * page_bytes();
         }
-        self.seen = all.into_iter().map(|looked| (looked.process, looked.seen)).collect();
+        self.numbers = all.into_iter().map(|examined| (examined.process, examined.numbers)).collect();
         Ok((holders, faulted))
     }
 
-    /// The range of process numbers whose turn it is to be read. `members` is sorted by process number.
+    /// The range of process numbers whose turn it is to be read: round robin. `members` is sorted by process number.
     fn next_turn(&mut self, members: &[(ProcessKey, usize)]) -> RangeInclusive<u32> {
         let count = members.len().div_ceil(TURNS).min(TURN_MAX);
-        let after = |turn: u32| {
+        let range_after = |turn: u32| {
             let pids = members.iter().map(|(process, _)| process.pid);
             let mut next = pids.filter(|pid| *pid > turn).take(count);
             next.next().map(|first| (first, next.last().unwrap_or(first)))
         };
-        // Process 0 is the kernel's, and no member.
-        let (first, last) = after(self.turn).or_else(|| after(0)).unwrap_or((0, 0));
+        // Without members, the range contains only process 0, the kernel's, which is never a member.
+        let (first, last) = range_after(self.turn).or_else(|| range_after(0)).unwrap_or((0, 0));
         self.turn = last;
         first..=last
     }
 
-    /// The holders of each unit, from the numbers of all processes.
+    /// The holders of each unit, each with its portion of pages that several processes map.
     fn by_unit(&mut self, units: usize, all: &[Examined]) -> Vec<Vec<Holder>> {
         let mut holders = vec![Vec::new(); units];
-        for Examined { process, unit, seen, .. } in all {
-            if let Some(shown) = seen.shown {
-                let holder = Holder { process: *process, shown, own: shown, clock: seen.clock };
+        for Examined { process, unit, numbers, .. } in all {
+            if let Some(resident) = numbers.resident {
+                let holder =
+                    Holder { process: *process, shown: resident, own: resident, clock: numbers.clock };
                 holders[*unit].push(holder);
             }
         }
@@ -330,16 +345,17 @@ impl Memory {
         holders
     }
 
-    /// Whether pages must be taken from a unit with these holders, and can be.
-    fn is_due(&self, id: UnitId, holders: &[Holder], taken: &[Taken]) -> bool {
+    /// Whether pages must be taken from a unit with these holders, and the unit is not stuck.
+    fn is_taking_due(&self, id: UnitId, holders: &[Holder], taken: &[Taken]) -> bool {
         let (Some(unit), Some(taken)) = (self.units.get(id.index()), taken.get(id.index())) else {
             return false;
         };
         let used = sum_of(holders).bytes();
-        let beyond = unit.bound.is_some_and(|bound| used > bound.saturating_add(SLACK_BYTES));
-        (beyond || unit.reclaim_to > taken.bytes) && !self.pageout.is_stuck(id)
+        let exceeds_bound = unit.bound.is_some_and(|bound| used > bound.saturating_add(SLACK_BYTES));
+        (exceeds_bound || unit.reclaim_to > taken.bytes) && !self.pageout.is_stuck(id)
     }
 
+    /// The facts for the policy.
     fn facts(
         &mut self,
         holders: &[Vec<Holder>],
@@ -349,8 +365,8 @@ impl Memory {
     ) -> Result<MemoryFacts, LiveError> {
         let sums: Vec<Resident> = holders.iter().map(|unit| sum_of(unit)).collect();
         let all = sums.iter().fold(Resident::default(), |sum, unit| sum.with(*unit));
-        let ours = Charged { current: all.bytes(), cached: all.file, ..Charged::default() };
-        let (kernel, shared) = machine.common(&ours);
+        let charged = Charged { current: all.bytes(), cached: all.file, ..Charged::default() };
+        let (kernel, shared) = machine.common(&charged);
         let mut units = Vec::with_capacity(sums.len());
         for (((unit, sum), taken), faulted) in self.units.iter_mut().zip(&sums).zip(taken).zip(faulted) {
             unit.refaulted = unit.refaulted.saturating_add(*faulted).min(taken.bytes);
@@ -380,24 +396,33 @@ impl Memory {
         })
     }
 
-    /// Has the excess of units paged out, and reports what cannot be.
-    fn hold(&mut self, contract: &Contract, facts: &MemoryFacts, taken: &[Taken], holders: &[Vec<Holder>]) {
+    /// Has the excess of units paged out, and reports units that cannot be brought within their bounds.
+    fn set_targets(
+        &mut self,
+        contract: &Contract,
+        facts: &MemoryFacts,
+        taken: &[Taken],
+        holders: &[Vec<Holder>],
+    ) {
         for id in contract.held() {
-            let at = id.index();
-            let (Some(unit), Some(seen)) = (self.units.get_mut(at), facts.units.get(at)) else { continue };
-            let bound = unit.bound.unwrap_or(u64::MAX);
-            let beyond = Some(seen.used.saturating_sub(bound)).filter(|beyond| *beyond > SLACK_BYTES);
-            let wanted = beyond.unwrap_or(0).max(unit.reclaim_to.saturating_sub(taken[at].bytes));
-            self.pageout.want(id, wanted, taken[at], &holders[at], facts.swap_free > 0);
-            let stuck = self.pageout.is_stuck(id);
-            if stuck {
+            let index = id.index();
+            let (Some(unit), Some(facts_of_unit)) = (self.units.get_mut(index), facts.units.get(index))
+            else {
+                continue;
+            };
+            let (used, bound) = (facts_of_unit.used, unit.bound.unwrap_or(u64::MAX));
+            let excess = Some(used.saturating_sub(bound)).filter(|excess| *excess > SLACK_BYTES);
+            let target = excess.unwrap_or(0).max(unit.reclaim_to.saturating_sub(taken[index].bytes));
+            self.pageout.set_target(id, target, taken[index], &holders[index], facts.swap_free > 0);
+            let is_stuck = self.pageout.is_stuck(id);
+            if is_stuck {
                 unit.reclaim_to = 0;
             }
-            match (beyond, stuck && !self.pageout.is_refused()) {
+            match (excess, is_stuck && !self.pageout.is_refused()) {
                 (None, _) => unit.reported = false,
-                (Some(beyond), true) if !std::mem::replace(&mut unit.reported, true) => {
+                (Some(excess), true) if !std::mem::replace(&mut unit.reported, true) => {
                     let path = &contract.unit(id).path;
-                    self.problems.push((None, "", beyond_means(path, seen.used, bound, beyond, facts)));
+                    self.problems.push((None, "", beyond_means(path, used, bound, excess, facts)));
                 }
                 _ => {}
             }
@@ -411,7 +436,7 @@ fn sum_of(holders: &[Holder]) -> Resident {
 }
 
 /// The report on a unit that cannot be brought within its bound.
-fn beyond_means(path: &str, used: u64, bound: u64, beyond: u64, facts: &MemoryFacts) -> LiveError {
+fn beyond_means(path: &str, used: u64, bound: u64, excess: u64, facts: &MemoryFacts) -> LiveError {
     let mib = |bytes: u64| bytes.div_ceil(1 << 20);
     let why = if facts.swap_free == 0 {
         "no swap is free for memory that is in no file"
@@ -428,7 +453,7 @@ fn beyond_means(path: &str, used: u64, bound: u64, beyond: u64, facts: &MemoryFa
             "unit `{path}` uses {} MiB and is allowed {}: {} MiB are beyond means, since {why}",
             mib(used),
             mib(bound),
-            mib(beyond)
+            mib(excess)
         ),
         remedy: remedy.to_owned(),
     }

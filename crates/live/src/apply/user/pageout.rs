@@ -1,19 +1,19 @@
 //! Pages out a unit's memory, process by process.
 //!
-//! Problem: without control groups nothing limits a unit's memory. But a daemon with the privilege can have the kernel page out
+//! Problem: without control groups, nothing limits a unit's memory. But a daemon with the privilege can have the kernel page out
 //! what a process has mapped (`process_madvise(MADV_PAGEOUT)`). The pages return when they are touched.
 //!
-//! Algorithm: each unit's excess is a target, set anew at each scan. One thread serves the targets in turn. It ranks the
-//! mappings of the unit's processes ([`mappings`](crate::observe::memory::mappings)), and goes through them in pieces of
-//! [`PIECE_BYTES`]. In each piece, it selects pages that are resident, mapped by no other process, and that swap or a file can
-//! take. It ends when there is no target left.
+//! Algorithm: each unit has a *target*, the number of bytes to page out, which each scan sets anew. One thread serves the units
+//! one after another. It ranks the mappings of the unit's processes ([`mappings`](crate::observe::memory::mappings)), and goes
+//! through them in *pieces* of at most [`PIECE_BYTES`]: pages that are resident, that no other process maps, and that swap or a
+//! file can take. The thread ends when no target is left.
 //!
 //! Properties:
 //! - Never more than the target is requested.
-//! - The pages taken are counted by examining the same pages again.
-//! - A target that was measured before the last pieces were taken is reduced by them.
-//! - A mapping is skipped after [`FRUITLESS_MAX`] fruitless pieces in a row.
-//! - Fruitless walks through mappings take at most 1/[`REST_TIMES`] of a CPU.
+//! - The pages *taken* are counted by examining the same pages again after the request.
+//! - A scan measures memory while pages are being taken. Pages taken since the measurement are subtracted from the new target.
+//! - The rest of a mapping is skipped after [`FRUITLESS_MAX`] fruitless pieces in a row.
+//! - Fruitless passes take at most 1/[`REST_TIMES`] of a CPU.
 //! - Nothing must be undone: pages return when they are touched.
 //!
 //! Limits: dirty file pages stay until they are written. The kernel takes file pages only from a process that may write to the
@@ -40,13 +40,13 @@ use crate::observe::memory::portions::Holder;
 use crate::observe::memory::source::page_bytes;
 use crate::observe::process::{ProcFs, ProcessKey, is_alive};
 
-/// The largest amount requested at a time.
+/// The largest piece.
 const PIECE_BYTES: u64 = 4 << 20;
 /// The number of pages examined at a time: their pagemap entries fill 64 KiB.
 const WINDOW_PAGES: usize = 8_192;
-/// Ranges that one call may name (`UIO_MAXIOV`).
+/// The number of ranges that one call may name (`UIO_MAXIOV`).
 const RANGES_MAX: usize = 1_024;
-/// After this many pieces in a row with less than an eighth taken, the rest of a mapping is skipped.
+/// After this many pieces in a row of which less than an eighth was taken, the rest of a mapping is skipped.
 const FRUITLESS_MAX: u32 = 2;
 /// After a pass that took less than half of the target, a unit is left alone for this multiple of the pass's duration.
 const REST_TIMES: u32 = 20;
@@ -62,68 +62,81 @@ pub(super) struct Taken {
 /// What to take from one unit.
 #[derive(Debug, Clone, Default)]
 struct Target {
+    /// The bytes still to take.
     bytes: u64,
     processes: Vec<ProcessKey>,
     taken: Taken,
-    /// Whether the last pass could not take most of it.
+    /// Whether the last pass took less than half of the target.
     stuck: bool,
+    /// If set, no pass before this time.
     rest_until: Option<Instant>,
 }
 
-/// A problem, with the process and the kind that it is reported once for; without a process, once in total.
+/// A problem, with the process and the kind of problem. The caller reports each kind once per process, and a problem without a
+/// process once in total.
 pub(super) type Problem = (Option<ProcessKey>, &'static str, LiveError);
 
+/// The state that the daemon and the thread share.
 #[derive(Debug, Default)]
-struct Wanted {
+struct State {
     targets: BTreeMap<UnitId, Target>,
+    /// Whether the thread runs.
     working: bool,
+    /// Whether swap has room for anonymous pages.
     swap: bool,
-    /// The kernel refuses in general: nothing is retried.
+    /// Whether the kernel has refused to page out at all: then nothing is retried.
     refused: bool,
     problems: Vec<Problem>,
 }
 
-/// The handle of the thread, which runs only while there is a target.
+/// The daemon's handle of the thread, which runs only while there is a target.
 #[derive(Debug, Default)]
-pub(super) struct Pageout(Arc<Desk>);
+pub(super) struct Pageout(Arc<Shared>);
 
 #[derive(Debug, Default)]
-struct Desk(Mutex<Wanted>);
+struct Shared(Mutex<State>);
 
-impl Desk {
-    fn lock(&self) -> MutexGuard<'_, Wanted> {
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Pageout {
-    /// Replaces a unit's target. `measured` is what [`Pageout::taken`] was when the excess was measured; `swap`: whether
-    /// swap has room for anonymous pages.
-    pub(super) fn want(&self, unit: UnitId, bytes: u64, measured: Taken, holders: &[Holder], swap: bool) {
-        let mut wanted = self.0.lock();
-        wanted.swap = swap;
-        let refused = wanted.refused;
-        let target = wanted.targets.entry(unit).or_default();
-        target.bytes = bytes.saturating_sub(target.taken.bytes.saturating_sub(measured.bytes));
+    /// Replaces a unit's target, and starts the thread if necessary. `bytes` was measured when [`Pageout::taken`] had the value
+    /// `taken_before`: what was taken since is subtracted. `swap`: whether swap has room for anonymous pages.
+    pub(super) fn set_target(
+        &self,
+        unit: UnitId,
+        bytes: u64,
+        taken_before: Taken,
+        holders: &[Holder],
+        swap: bool,
+    ) {
+        let mut state = self.0.lock();
+        state.swap = swap;
+        let refused = state.refused;
+        let target = state.targets.entry(unit).or_default();
+        target.bytes = bytes.saturating_sub(target.taken.bytes.saturating_sub(taken_before.bytes));
         if bytes == 0 {
             (target.stuck, target.rest_until) = (false, None);
         }
         target.processes = holders.iter().map(|holder| holder.process).collect();
-        if target.is_due() && !refused && !std::mem::replace(&mut wanted.working, true) {
-            drop(wanted);
-            self.begin();
+        if target.is_due() && !refused && !std::mem::replace(&mut state.working, true) {
+            drop(state);
+            self.start_thread();
         }
     }
 
-    fn begin(&self) {
-        let desk = Arc::clone(&self.0);
+    fn start_thread(&self) {
+        let shared = Arc::clone(&self.0);
         let thread = thread::Builder::new().name("memory".to_owned());
-        if let Err(source) = thread.spawn(move || work(&desk)) {
-            let mut wanted = self.0.lock();
-            wanted.working = false;
+        if let Err(source) = thread.spawn(move || serve_targets(&shared)) {
+            let mut state = self.0.lock();
+            state.working = false;
             let what = format!("no thread can be started to page memory out: {source}");
             let remedy = "raise the limit on threads (ulimit -u)".to_owned();
-            wanted.problems.push((None, "thread", LiveError::Unavailable { what, remedy }));
+            state.problems.push((None, "thread", LiveError::Unavailable { what, remedy }));
         }
     }
 
@@ -132,21 +145,21 @@ impl Pageout {
         self.0.lock().targets.get(&unit).map(|target| target.taken).unwrap_or_default()
     }
 
-    /// Whether the last pass could not take most of the unit's target.
+    /// Whether the last pass took less than half of the unit's target.
     pub(super) fn is_stuck(&self, unit: UnitId) -> bool {
         self.0.lock().targets.get(&unit).is_some_and(|target| target.stuck)
     }
 
-    /// Whether the kernel refuses in general.
+    /// Whether the kernel has refused to page out at all.
     pub(super) fn is_refused(&self) -> bool {
         self.0.lock().refused
     }
 
-    /// Follows another contract: earlier targets are void.
+    /// Follows another contract: drops all targets, until the next scan sets new ones.
     pub(super) fn follow(&self, contract: &Contract) {
-        let mut wanted = self.0.lock();
-        wanted.targets.retain(|unit, _| contract.has(*unit));
-        wanted.targets.values_mut().for_each(|target| target.bytes = 0);
+        let mut state = self.0.lock();
+        state.targets.retain(|unit, _| contract.has(*unit));
+        state.targets.values_mut().for_each(|target| target.bytes = 0);
     }
 
     /// The problems since the last call.
@@ -162,55 +175,58 @@ impl Drop for Pageout {
 }
 
 impl Target {
+    /// Whether a pass can begin: there is at least a page to take, and the unit is not left alone.
     fn is_due(&self) -> bool {
         self.bytes >= page_bytes() && self.rest_until.is_none_or(|until| Instant::now() >= until)
     }
 }
 
-/// The thread: one pass for each unit with a target, until there is none.
-fn work(desk: &Desk) {
-    let mut done: BTreeSet<UnitId> = BTreeSet::new();
+/// The work of the thread: one pass for each unit with a target.
+fn serve_targets(shared: &Shared) {
+    let mut served: BTreeSet<UnitId> = BTreeSet::new();
     loop {
         let next = {
-            let mut wanted = desk.lock();
-            let due = |(unit, target): &(&UnitId, &Target)| target.is_due() && !done.contains(*unit);
+            let mut state = shared.lock();
+            let is_next = |(unit, target): &(&UnitId, &Target)| target.is_due() && !served.contains(*unit);
             let next =
-                wanted.targets.iter().find(due).map(|(unit, target)| (*unit, target.processes.clone()));
-            // Targets that become due again meanwhile wait for the next scan.
-            wanted.working = next.is_some() && !wanted.refused;
-            next.filter(|_| wanted.working)
+                state.targets.iter().find(is_next).map(|(unit, target)| (*unit, target.processes.clone()));
+            // A served unit whose target has become due again waits for the next scan, which starts another thread.
+            state.working = next.is_some() && !state.refused;
+            next.filter(|_| state.working)
         };
         let Some((unit, processes)) = next else { return };
-        done.insert(unit);
-        pass(desk, unit, &processes);
+        served.insert(unit);
+        serve_target(shared, unit, &processes);
     }
 }
 
-/// Takes from one unit until the target is met, or nothing more can be taken.
-fn pass(desk: &Desk, unit: UnitId, processes: &[ProcessKey]) {
+/// Takes from one unit until its target is met, or nothing more can be taken.
+fn serve_target(shared: &Shared, unit: UnitId, processes: &[ProcessKey]) {
     let begun = Instant::now();
-    let progress = |wanted: &Wanted| {
-        let target = wanted.targets.get(&unit);
+    let progress = |state: &State| {
+        let target = state.targets.get(&unit);
         target.map_or((0, 0), |target| (target.bytes, target.taken.bytes))
     };
-    let (asked, before) = progress(&desk.lock());
-    let work = Pass { desk, unit, swap: desk.lock().swap };
+    let (target_bytes, taken_before) = progress(&shared.lock());
+    let pass = Pass { shared, unit, swap: shared.lock().swap };
     if let Ok(mut procfs) = ProcFs::open(Path::new("/proc")) {
-        work.through(&mut procfs, processes);
+        pass.take_from(&mut procfs, processes);
     }
-    let mut wanted = desk.lock();
-    if let Some(target) = wanted.targets.get_mut(&unit) {
+    let mut state = shared.lock();
+    if let Some(target) = state.targets.get_mut(&unit) {
         target.taken.time = target.taken.time.saturating_add(begun.elapsed());
-        // A unit that gave much, and allocated as much again meanwhile, can give again.
-        let left = target.bytes >= page_bytes() && target.taken.bytes - before < asked / 2;
-        target.stuck = left;
-        target.rest_until = left.then(|| Instant::now() + REST_MIN.max(begun.elapsed() * REST_TIMES));
+        // A unit that gave at least half is not stuck even if it still exceeds its bound: it may have allocated memory meanwhile.
+        let is_stuck = target.bytes >= page_bytes() && target.taken.bytes - taken_before < target_bytes / 2;
+        target.stuck = is_stuck;
+        target.rest_until = is_stuck.then(|| Instant::now() + REST_MIN.max(begun.elapsed() * REST_TIMES));
     }
 }
 
+/// A pass through the memory of one unit.
 struct Pass<'d> {
-    desk: &'d Desk,
+    shared: &'d Shared,
     unit: UnitId,
+    /// Whether swap has room for anonymous pages.
     swap: bool,
 }
 
@@ -224,16 +240,19 @@ struct Subject {
 /// The outcome of a piece.
 #[derive(Debug, PartialEq, Eq)]
 enum Outcome {
+    /// The number of bytes taken.
     Took(u64),
-    /// The mapping, or the process, has changed or refuses: skip it.
-    Leave,
+    /// The process or the mapping has changed, or the kernel refuses: the rest of the mapping is skipped.
+    Skip,
 }
 
 impl Pass<'_> {
-    fn through(&self, procfs: &mut ProcFs, processes: &[ProcessKey]) {
+    /// Takes from the mappings of these processes, those with the most untouched memory first, until the target is met.
+    fn take_from(&self, procfs: &mut ProcFs, processes: &[ProcessKey]) {
         let mut subjects = Vec::new();
+        // Each mapping with the index of its process in `subjects`.
         let mut ranked: Vec<(usize, Mapping)> = Vec::new();
-        // Never this program's own memory.
+        // The daemon's own memory is never paged out.
         for key in processes.iter().filter(|key| key.pid != std::process::id()) {
             match open(procfs, *key) {
                 Ok(Some((subject, mappings))) => {
@@ -246,83 +265,88 @@ impl Pass<'_> {
         }
         ranked.retain(|(_, mapping)| mapping.takeable(self.swap) > 0);
         ranked.sort_by_cached_key(|(_, mapping)| mapping.rank(self.swap));
-        for (at, mapping) in &ranked {
-            if self.left() < page_bytes() {
+        for (index, mapping) in &ranked {
+            if self.remaining_bytes() < page_bytes() {
                 return;
             }
-            self.mapping(&subjects[*at], mapping);
+            self.take_from_mapping(&subjects[*index], mapping);
         }
     }
 
-    /// The remaining target, in bytes.
-    fn left(&self) -> u64 {
-        let wanted = self.desk.lock();
-        if wanted.refused { 0 } else { wanted.targets.get(&self.unit).map_or(0, |target| target.bytes) }
+    /// The remaining target, in bytes; 0 once the kernel has refused to page out.
+    fn remaining_bytes(&self) -> u64 {
+        let state = self.shared.lock();
+        if state.refused { 0 } else { state.targets.get(&self.unit).map_or(0, |target| target.bytes) }
     }
 
-    /// Goes through one mapping, window by window.
-    fn mapping(&self, subject: &Subject, mapping: &Mapping) {
-        let (page, mut at, mut fruitless) = (page_bytes(), mapping.start, 0);
-        while at < mapping.end {
-            let pages = usize::try_from((mapping.end - at) / page).unwrap_or(WINDOW_PAGES).min(WINDOW_PAGES);
-            let Some(window) = look(&subject.pages, at, pages) else { return };
-            let most = self.left().min(PIECE_BYTES) / page;
-            if most == 0 {
+    /// Goes through one mapping: examines a window of pages, takes a piece of the window, and goes on after the piece.
+    fn take_from_mapping(&self, subject: &Subject, mapping: &Mapping) {
+        let (page_bytes, mut address, mut fruitless) = (page_bytes(), mapping.start, 0);
+        while address < mapping.end {
+            let remaining_pages = usize::try_from((mapping.end - address) / page_bytes);
+            let window_pages = remaining_pages.unwrap_or(WINDOW_PAGES).min(WINDOW_PAGES);
+            let Some(window) = read_pages(&subject.pages, address, window_pages) else { return };
+            let piece_pages = self.remaining_bytes().min(PIECE_BYTES) / page_bytes;
+            if piece_pages == 0 {
                 return;
             }
-            let mut runs = runs(&window, self.swap, usize::try_from(most).unwrap_or(0));
+            let mut runs = runs(&window, self.swap, usize::try_from(piece_pages).unwrap_or(0));
             runs.truncate(RANGES_MAX);
             let Some((last, count)) = runs.last().copied() else {
-                at += pages as u64 * page;
+                address += window_pages as u64 * page_bytes;
                 continue;
             };
-            let asked = runs.iter().map(|(_, count)| *count as u64 * page).sum::<u64>();
-            match self.piece(subject, at, &runs) {
-                Outcome::Took(bytes) if bytes >= asked / 8 => fruitless = 0,
+            let requested = runs.iter().map(|(_, count)| *count as u64 * page_bytes).sum::<u64>();
+            match self.take_piece(subject, address, &runs) {
+                Outcome::Took(bytes) if bytes >= requested / 8 => fruitless = 0,
                 Outcome::Took(_) => fruitless += 1,
-                Outcome::Leave => return,
+                Outcome::Skip => return,
             }
             if fruitless >= FRUITLESS_MAX {
                 return;
             }
-            at += (last + count) as u64 * page;
+            address += (last + count) as u64 * page_bytes;
         }
     }
 
-    /// Requests some runs of pages, and counts how many of them are gone.
-    fn piece(&self, subject: &Subject, base: u64, runs: &[(usize, usize)]) -> Outcome {
-        let page = page_bytes();
-        let ranges: Vec<(u64, u64)> =
-            runs.iter().map(|(first, count)| (base + *first as u64 * page, *count as u64 * page)).collect();
+    /// Has the kernel page out some runs of pages, and counts the pages that were paged out. A run is its first page, counted
+    /// from the address `base`, and its number of pages.
+    fn take_piece(&self, subject: &Subject, base: u64, runs: &[(usize, usize)]) -> Outcome {
+        let page_bytes = page_bytes();
+        let ranges: Vec<(u64, u64)> = runs
+            .iter()
+            .map(|(first, count)| (base + *first as u64 * page_bytes, *count as u64 * page_bytes))
+            .collect();
         if let Err(source) = page_out(&subject.pinned, &ranges) {
-            return self.refusal(subject.key, source);
+            return self.note_refusal(subject.key, source);
         }
-        let Some((last, count)) = runs.last() else { return Outcome::Leave };
-        let Some(after) = look(&subject.pages, base, last + count) else { return Outcome::Leave };
-        let gone = |(first, count): &(usize, usize)| {
+        let Some((last, count)) = runs.last() else { return Outcome::Skip };
+        let Some(after) = read_pages(&subject.pages, base, last + count) else { return Outcome::Skip };
+        let absent_pages = |(first, count): &(usize, usize)| {
             let run = after.get(*first..first + count).unwrap_or_default();
             run.iter().filter(|page| !page.is_present()).count() as u64
         };
-        let bytes = runs.iter().map(gone).sum::<u64>() * page;
-        if let Some(target) = self.desk.lock().targets.get_mut(&self.unit) {
+        let bytes = runs.iter().map(absent_pages).sum::<u64>() * page_bytes;
+        if let Some(target) = self.shared.lock().targets.get_mut(&self.unit) {
             target.taken.bytes = target.taken.bytes.saturating_add(bytes);
             target.bytes = target.bytes.saturating_sub(bytes);
         }
         Outcome::Took(bytes)
     }
 
-    fn refusal(&self, key: ProcessKey, source: io::Error) -> Outcome {
+    /// Reports an error of the kernel, if it matters. An error that concerns all processes ends paging out altogether.
+    fn note_refusal(&self, key: ProcessKey, source: io::Error) -> Outcome {
         match source.raw_os_error() {
-            // The process or the mapping has ended.
+            // The process or the mapping has ended, or the call was interrupted.
             Some(libc::ESRCH | libc::ENOMEM | libc::EINTR | libc::EAGAIN) => {}
             Some(libc::EPERM | libc::ENOSYS) => {
-                let mut wanted = self.desk.lock();
-                wanted.refused = true;
-                wanted.problems.push((None, "page out", refused(&source)));
+                let mut state = self.shared.lock();
+                state.refused = true;
+                state.problems.push((None, "page out", refused(&source)));
             }
             _ => self.report(key, "page its memory out", source),
         }
-        Outcome::Leave
+        Outcome::Skip
     }
 
     fn report(&self, key: ProcessKey, what: &str, source: io::Error) {
@@ -344,11 +368,11 @@ impl Pass<'_> {
             source,
             remedy: remedy.to_owned(),
         };
-        self.desk.lock().problems.push((Some(key), "memory", error));
+        self.shared.lock().problems.push((Some(key), "memory", error));
     }
 }
 
-/// The error when the kernel does not page out at all.
+/// The error to report when the kernel refuses to page out at all.
 fn refused(source: &io::Error) -> LiveError {
     let remedy = if source.raw_os_error() == Some(libc::ENOSYS) {
         "boot Linux 5.10 or later, built with CONFIG_ADVISE_SYSCALLS=y".to_owned()
@@ -377,8 +401,8 @@ fn open(procfs: &mut ProcFs, key: ProcessKey) -> io::Result<Option<(Subject, Vec
     }
 }
 
-/// The pages from an address on; `None` if they cannot be read.
-fn look(pages: &File, start: u64, count: usize) -> Option<Vec<Page>> {
+/// The state of `count` pages from the address `start` on; `None` if it cannot be read.
+fn read_pages(pages: &File, start: u64, count: usize) -> Option<Vec<Page>> {
     let mut bytes = vec![0; count * 8];
     let read = pages.read_at(&mut bytes, start / page_bytes() * 8).ok()?;
     let numbers = bytes[..read].chunks_exact(8);

@@ -1,18 +1,18 @@
-//! I/O priorities: a unit's share of the disks without control groups.
+//! I/O priorities: give units their shares of the disks without control groups.
 //!
-//! Problem: a disk's scheduler may honour the priority of the requesting thread.
+//! Problem: without control groups, no weight can be set for a unit. But BFQ honours the I/O priority of the requesting thread.
 //!
-//! Algorithm: a unit's share is the product of the weights ordered for it and its enclosers. The largest share gets level 0 of
-//! the best-effort class. Other shares get the level that BFQ weighs in proportion (level n has weight 8 - n). Every thread of
-//! every member gets the level, and its children inherit it. A thread that joins in another way is found when its process is
-//! first seen, or once a second.
+//! Algorithm: a unit's share is the product of the weights ordered for the unit and the units around it. The largest share gets
+//! level 0 of the best-effort class. Other shares get levels in proportion, since BFQ gives level n the weight 8 - n. Every
+//! thread of every member gets its unit's level, and its children inherit the level. A thread that joins in another way is found
+//! when its process is first seen, or once a second.
 //!
-//! Properties: a thread has the weaker of this level and its owner's choice. When the order or the daemon ends, it has its
-//! owner's choice again. Every change is in the journal before it is made. No thread is put into the idle class, since the
-//! smallest share is a promise, too.
+//! Properties: a thread has the weaker of its unit's level and its owner's choice, its *original*. When the order or the daemon
+//! ends, the thread gets the original back. Every change is in the journal before it is made. No thread is put into the idle
+//! class, since the smallest share is a promise, too.
 //!
-//! Limits: there are eight levels, so no unit is weighed below an eighth of the largest. A priority belongs to a thread, so a
-//! unit with more requesting processes gets more. Deferred writes are made by kernel threads, at their priority.
+//! Limits: there are eight levels, so no unit's weight is below an eighth of the largest. A priority belongs to a thread, so a
+//! unit with more requesting processes gets more. Deferred writes are made by kernel threads, at the priority of these threads.
 //!
 //! Source: block/bfq-iosched.c.
 
@@ -26,14 +26,15 @@ use crate::host::io_priority::{self, IoPriority, LEVELS};
 use crate::observe::process::{Pins, ProcessKey};
 use crate::undo::journal::Entry;
 
-/// The sum of the weights of siblings, when nothing was corrected.
+/// The sum of the weights of siblings, unless the policy has corrected some of these weights.
 const WEIGHTS_SUM: u64 = 500;
 
 /// A thread under an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct PrioritizedThread {
-    /// Its owner's choice.
+    /// The priority that the thread's owner chose.
     original: IoPriority,
+    /// The priority that the order gives the thread.
     given: IoPriority,
 }
 
@@ -41,52 +42,54 @@ struct PrioritizedThread {
 #[derive(Debug, Default)]
 pub(super) struct Priorities {
     weights: BTreeMap<UnitId, u32>,
-    /// The levels that follow from the weights.
+    /// The levels of all units, which follow from the weights.
     levels: BTreeMap<UnitId, IoPriority>,
-    held: BTreeMap<ProcessKey, BTreeMap<u32, PrioritizedThread>>,
-    /// Priorities that are recorded in the journal as ours.
+    prioritized: BTreeMap<ProcessKey, BTreeMap<u32, PrioritizedThread>>,
+    /// Priorities that are in the journal as given by us.
     given: BTreeSet<IoPriority>,
     /// Processes that the kernel does not let us change.
     refused: BTreeSet<ProcessKey>,
 }
 
 impl Priorities {
+    /// Forgets a process that has ended.
     pub(super) fn forget(&mut self, key: ProcessKey) {
-        self.held.remove(&key);
+        self.prioritized.remove(&key);
         self.refused.remove(&key);
     }
 
-    /// Follows another contract.
+    /// Follows another contract: forgets the weights of units that it does not have.
     pub(super) fn follow(&mut self, contract: &Contract) {
         self.weights.retain(|unit, _| contract.has(*unit));
     }
 
-    /// Whether nothing is ordered, and nothing remains to be reverted.
+    /// Whether nothing is ordered, and no thread's original remains to be restored.
     fn is_idle(&self) -> bool {
-        self.levels.is_empty() && self.held.is_empty()
+        self.levels.is_empty() && self.prioritized.is_empty()
     }
 }
 
-/// The level of a share, given the largest share.
-fn level(share: u64, most: u64) -> IoPriority {
+/// The level whose weight in BFQ, 8 - level, is nearest to the share's fraction of the largest share, times 8.
+fn level(share: u64, largest: u64) -> IoPriority {
     let levels = u64::from(LEVELS);
-    // Rounded to the nearest: the level's weight is (8 - level) / 8.
-    let weight = (share * levels * 2 + most).checked_div(most * 2).unwrap_or(levels).clamp(1, levels);
+    // Rounded to the nearest integer.
+    let weight = (share * levels * 2 + largest).checked_div(largest * 2).unwrap_or(levels).clamp(1, levels);
     IoPriority::best_effort(u16::try_from(levels - weight).unwrap_or(0))
 }
 
 impl UserBackend {
-    /// Records a weight.
+    /// Records the weight ordered for a unit. [`UserBackend::follow_weights`] applies all weights.
     pub(super) fn weigh_disk(&mut self, unit: UnitId, weight: u32) {
         self.priorities.weights.insert(unit, weight);
     }
 
-    /// Follows the orders: computes all levels, and applies them to every member's threads. If no scheduler honours priorities
-    /// any more, every thread gets back its owner's choice.
+    /// Computes all units' levels from the weights, and gives them to all members' threads. If no disk's scheduler honours
+    /// priorities any more, every thread gets its original back.
     pub(super) fn follow_weights(&mut self) {
         if !self.disks.honours_priorities() {
             self.priorities.weights.clear();
         }
+        // In fixed point: 1 << 24 is the whole disk.
         let share = |unit: UnitId| {
             lineage(&self.contract, unit).try_fold(1 << 24, |share: u64, unit| {
                 let weight = self.priorities.weights.get(&unit)?;
@@ -95,16 +98,16 @@ impl UserBackend {
         };
         let shares: BTreeMap<UnitId, u64> =
             self.contract.held().filter_map(|unit| Some((unit, share(unit)?))).collect();
-        let most = shares.values().copied().max().unwrap_or(0);
+        let largest = shares.values().copied().max().unwrap_or(0);
         let levels: BTreeMap<UnitId, IoPriority> =
-            shares.into_iter().map(|(unit, share)| (unit, level(share, most))).collect();
+            shares.into_iter().map(|(unit, share)| (unit, level(share, largest))).collect();
         if levels != self.priorities.levels {
             self.priorities.levels = levels;
             self.prioritize_all();
         }
     }
 
-    /// Examines every member's threads.
+    /// Gives the threads of all members the levels of their units.
     pub(super) fn prioritize_all(&mut self) {
         if !self.priorities.is_idle() {
             let keys: Vec<ProcessKey> = self.roster.members().map(|member| member.key).collect();
@@ -112,16 +115,16 @@ impl UserBackend {
         }
     }
 
-    /// Gives the threads of these processes the levels of their units.
+    /// Gives the threads of these processes the levels of their units, or their originals back if nothing is ordered for them.
     pub(super) fn prioritize(&mut self, keys: &[ProcessKey]) {
         if self.priorities.is_idle() {
             return;
         }
         let (mut changes, mut entries, mut threads) = (Vec::new(), Vec::new(), Vec::new());
-        // The next scan retries these. Their threads' records are kept until then.
+        // Processes for the next scan to retry. The records of their threads must be kept until then.
         let mut failed = BTreeSet::new();
         for key in keys {
-            if self.priorities.refused.contains(key) || !self.is_ordered(*key) {
+            if self.priorities.refused.contains(key) || !self.is_concerned(*key) {
                 continue;
             }
             if let Err(error) = self.roster.procfs().threads(key.pid, &mut threads) {
@@ -130,7 +133,7 @@ impl UserBackend {
                 continue;
             }
             for tid in &threads {
-                changes.extend(self.examine(*key, *tid, &mut entries).map(|held| (*key, *tid, held)));
+                changes.extend(self.examine(*key, *tid, &mut entries).map(|change| (*key, *tid, change)));
             }
         }
         if let Err(error) = self.record(&entries) {
@@ -143,76 +146,85 @@ impl UserBackend {
             }
         }
         let mut pins = Pins::default();
-        for (key, tid, held) in changes {
-            if !self.give_priority(&mut pins, key, tid, held) {
+        for (key, tid, change) in changes {
+            if !self.give_priority(&mut pins, key, tid, change) {
                 failed.insert(key);
             }
         }
-        self.release_unordered(keys.iter().filter(|key| !failed.contains(*key)));
+        self.forget_unordered(keys.iter().filter(|key| !failed.contains(*key)));
     }
 
     /// Whether a process is or was under an order.
-    fn is_ordered(&self, key: ProcessKey) -> bool {
-        self.level_of(key).is_some() || self.priorities.held.contains_key(&key)
+    fn is_concerned(&self, key: ProcessKey) -> bool {
+        self.level_of(key).is_some() || self.priorities.prioritized.contains_key(&key)
     }
 
+    /// The level of a process's unit; `None` if nothing is ordered for the unit.
     fn level_of(&self, key: ProcessKey) -> Option<IoPriority> {
         let member = self.roster.member(key.pid).filter(|member| member.key == key)?;
         self.priorities.levels.get(&member.placement.unit).copied()
     }
 
-    /// A thread's new state, if it must change, and the entries that must be recorded before.
+    /// The record of a thread after the change that it needs; `None` if it needs no change. Adds the journal entries that undo
+    /// the change to `entries`.
     fn examine(&self, key: ProcessKey, tid: u32, entries: &mut Vec<Entry>) -> Option<PrioritizedThread> {
-        let now = io_priority::get(tid).ok()?;
-        let held = self.priorities.held.get(&key).and_then(|threads| threads.get(&tid));
-        let original = match held {
-            Some(held) if held.given == now => held.original,
-            // Its owner has chosen another one since.
-            Some(_) => now,
-            None => self.born_with(key, now).unwrap_or(now),
+        let present = io_priority::get(tid).ok()?;
+        let known = self.priorities.prioritized.get(&key).and_then(|threads| threads.get(&tid));
+        let original = match known {
+            Some(known) if known.given == present => known.original,
+            // The owner has chosen another priority since we gave ours.
+            Some(_) => present,
+            None => self.inherited_original(key, present).unwrap_or(present),
         };
         let given = self.level_of(key).map_or(original, |ordered| ordered.within(original));
-        if held.is_none_or(|held| held.original != original) {
+        if known.is_none_or(|known| known.original != original) {
             entries.push(Entry::Priority { process: key, tid, priority: original });
         }
-        let new = Entry::PriorityGiven { priority: given };
-        if given != original && !self.priorities.given.contains(&given) && !entries.contains(&new) {
-            entries.push(new);
+        let entry = Entry::PriorityGiven { priority: given };
+        if given != original && !self.priorities.given.contains(&given) && !entries.contains(&entry) {
+            entries.push(entry);
         }
         let change = PrioritizedThread { original, given };
-        (held != Some(&change) || now != given).then_some(change)
+        (known != Some(&change) || present != given).then_some(change)
     }
 
-    /// The original of a thread's creator, if the thread has the level that we gave the creator.
-    fn born_with(&self, key: ProcessKey, now: IoPriority) -> Option<IoPriority> {
+    /// The original of a new thread that inherited its priority: that of a thread of its process, or else of its parent's, to
+    /// which we gave this priority. `None` if there is no such thread.
+    fn inherited_original(&self, key: ProcessKey, present: IoPriority) -> Option<IoPriority> {
         let parent = || self.roster.member(self.roster.member(key.pid)?.parent);
-        let held = &self.priorities.held;
-        let creators = held.get(&key).or_else(|| held.get(&parent()?.key))?;
-        creators.values().find(|creator| creator.given == now).map(|creator| creator.original)
+        let prioritized = &self.priorities.prioritized;
+        let creators = prioritized.get(&key).or_else(|| prioritized.get(&parent()?.key))?;
+        creators.values().find(|creator| creator.given == present).map(|creator| creator.original)
     }
 
-    /// Whether nothing is left to do: otherwise the next scan retries.
+    /// Gives a thread its priority. Returns false if the next scan must retry.
     ///
-    /// `ioprio_set(2)` takes a bare thread number. The process is pinned, and [`Pinned::give`](crate::host::Pinned::give)
-    /// checks the thread around the call.
-    fn give_priority(&mut self, pins: &mut Pins, key: ProcessKey, tid: u32, held: PrioritizedThread) -> bool {
+    /// `ioprio_set(2)` takes a bare thread number, which may be reused. So the process is pinned, and
+    /// [`Pinned::give`](crate::host::Pinned::give) checks the thread before and after the call.
+    fn give_priority(
+        &mut self,
+        pins: &mut Pins,
+        key: ProcessKey,
+        tid: u32,
+        change: PrioritizedThread,
+    ) -> bool {
         let calls = (io_priority::get as fn(u32) -> _, io_priority::set_to as fn(u32, &_) -> _);
-        let given = pins
+        let result = pins
             .pin(self.roster.procfs(), key)
-            .and_then(|process| process.give(tid, &held.given, calls, |now| *now == held.given));
-        match given {
+            .and_then(|process| process.give(tid, &change.given, calls, |read| *read == change.given));
+        match result {
             Ok(()) => {
-                self.priorities.held.entry(key).or_default().insert(tid, held);
+                self.priorities.prioritized.entry(key).or_default().insert(tid, change);
                 true
             }
             Err(source) if source.raw_os_error() == Some(libc::ESRCH) => true,
             Err(source) => {
-                let for_good = source.raw_os_error() == Some(libc::EPERM);
-                if for_good {
+                let is_permanent = source.raw_os_error() == Some(libc::EPERM);
+                if is_permanent {
                     self.priorities.refused.insert(key);
                 }
                 let name = self.roster.member(key.pid).map(|member| member.comm.clone()).unwrap_or_default();
-                let what = format!("give it I/O priority {}", held.given);
+                let what = format!("give it I/O priority {}", change.given);
                 let remedy = super::super::confine::remedy(&source);
                 let pid = key.pid;
                 self.problems.once(key, "priority", || LiveError::Process {
@@ -222,16 +234,16 @@ impl UserBackend {
                     source,
                     remedy,
                 });
-                for_good
+                is_permanent
             }
         }
     }
 
-    /// Forgets threads under no order that have their owners' choice.
-    fn release_unordered<'k>(&mut self, keys: impl Iterator<Item = &'k ProcessKey>) {
+    /// Forgets the processes that are under no order any more. Their threads must have their originals back.
+    fn forget_unordered<'k>(&mut self, keys: impl Iterator<Item = &'k ProcessKey>) {
         for key in keys {
             if self.level_of(*key).is_none() {
-                self.priorities.held.remove(key);
+                self.priorities.prioritized.remove(key);
             }
         }
     }

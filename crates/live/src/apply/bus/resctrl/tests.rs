@@ -66,7 +66,7 @@ impl World {
         let mut world = World::new(groups_max);
         let mut problems = Vec::new();
         world.bus.open(world.dir.path(), &world.contract, &mut world.journal, &mut problems);
-        assert!(problems.is_empty() && world.bus.place.is_some(), "{problems:?}");
+        assert!(problems.is_empty() && world.bus.filesystem.is_some(), "{problems:?}");
         world
     }
 
@@ -205,7 +205,7 @@ fn a_removed_process_is_moved_back_and_another_programs_stay() {
 }
 
 #[test]
-fn units_beyond_the_processors_groups_are_not_measured_which_is_reported_once() {
+fn units_for_which_no_group_is_left_are_not_measured_and_that_is_reported_once() {
     let mut world = World::opened(1);
     let problems = world.look(1);
     assert!(
@@ -379,7 +379,7 @@ fn jobs_have_groups_within_their_units() {
 
 /// Units a and b have a group each, and one job.
 #[test]
-fn jobs_without_a_group_are_not_measured_which_is_reported_once() {
+fn jobs_without_a_group_are_not_measured_and_that_is_reported_once() {
     let mut world = World::by_cache(3);
     let processes: Vec<(u32, u32, &str)> = (0..3).map(|at| (PID + at, at, "a")).collect();
     for (pid, ..) in &processes {
@@ -399,7 +399,7 @@ fn jobs_without_a_group_are_not_measured_which_is_reported_once() {
     assert!(world.group("mon_groups/commonhold-job-1").exists());
 }
 
-/// Red if the numbers' owners are not checked again: the process ends, and its number is reused while it is moved.
+/// The process ends, and its number is reused while it is moved. Fails if the owner of the number is not checked again.
 #[test]
 fn a_reused_number_goes_to_the_default_group() {
     let mut world = World::opened(2);
@@ -411,9 +411,9 @@ fn a_reused_number_goes_to_the_default_group() {
     world.written();
     // The number is in the group's file, as the kernel lists it.
     fs::write(dir.join("tasks"), format!("{PID}\n")).unwrap();
-    leave_to_default(&dir, PID);
+    move_to_default(&dir, PID);
     let to: Vec<String> = world.written().into_iter().map(|(_, thread)| thread).collect();
     assert_eq!(to, [PID.to_string()]);
-    bring(key, &dir, world.roster.procfs()).unwrap();
+    move_threads(key, &dir, world.roster.procfs()).unwrap();
     assert_eq!(world.written(), [], "nothing is written for a process that has ended");
 }

@@ -1,12 +1,13 @@
 //! Memory protection of the ancestors of foreign groups.
 //!
-//! The kernel protects a control group at most as much as its ancestors. So each ancestor gets the sum of the protection of all
-//! foreign groups below it. Protection that an administrator has set on an ancestor is left alone.
+//! The kernel protects a control group's memory at most as much as its ancestors' memory. So each ancestor of foreign groups gets
+//! the sum of their protection (`memory.min` and `memory.low`). Protection that an administrator has set on an ancestor is left
+//! alone.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::{ForeignGroups, MEMORY_FILES, note, systemd_unit_of};
+use super::{ForeignGroups, MEMORY_FILES, record_original, systemd_unit_of};
 use crate::LiveError;
 use crate::apply::cgroup::knob;
 use crate::host;
@@ -15,42 +16,45 @@ use crate::systemd::{Property, Value};
 use crate::undo::journal::{Entry, Journal, record};
 
 impl ForeignGroups {
-    /// Whether a file of an ancestor was written here, and an administrator has not set protection there since.
-    fn keeps_around(&self, group: &Path, file: &str) -> bool {
-        let by_others = || {
+    /// Whether the protection in an ancestor's file is ours: we wrote it, and no administrator has set protection there since.
+    fn is_ancestor_protection_ours(&self, group: &Path, file: &str) -> bool {
+        let is_set_by_others = || {
             let (properties, unit) = (self.properties.as_ref()?, systemd_unit_of(&self.mount, group)?);
             properties.set_by_others(&unit).map(|set| set.kept)
         };
-        self.recorded.contains(&group.join(file)) && by_others() != Some(true)
+        self.recorded.contains(&group.join(file)) && is_set_by_others() != Some(true)
     }
 
-    /// Protects ancestors as much as the foreign groups below them.
-    pub(super) fn keep_around(&mut self, journal: &mut Journal) -> Result<(), LiveError> {
-        self.forget_around(journal)?;
+    /// Sets the protection of all ancestors to the sum of the protection of the foreign groups below them.
+    pub(super) fn protect_ancestors(&mut self, journal: &mut Journal) -> Result<(), LiveError> {
+        self.forget_ancestors(journal)?;
+        // An ancestor without protected groups any more gets 0.
         let mut sums: BTreeMap<PathBuf, (u64, u64)> =
-            self.around.keys().map(|group| (group.clone(), (0, 0))).collect();
-        for group in self.groups.iter().filter(|group| group.kept != (0, 0)) {
-            let above = group.dir.ancestors().skip(1);
-            for dir in above.take_while(|above| above.starts_with(&self.mount) && *above != self.mount) {
-                let sum = sums.entry(dir.to_owned()).or_default();
-                *sum = (sum.0.saturating_add(group.kept.0), sum.1.saturating_add(group.kept.1));
+            self.ancestors.keys().map(|group| (group.clone(), (0, 0))).collect();
+        for group in self.groups.iter().filter(|group| group.protection != (0, 0)) {
+            let ancestors = group.dir.ancestors().skip(1);
+            for dir in ancestors.take_while(|dir| dir.starts_with(&self.mount) && *dir != self.mount) {
+                let (min, low) = sums.entry(dir.to_owned()).or_default();
+                *min = min.saturating_add(group.protection.0);
+                *low = low.saturating_add(group.protection.1);
             }
         }
-        let mut done = Ok(());
+        let mut result = Ok(());
         for (group, (min, low)) in &sums {
             for (file, bytes) in [("memory.low", low), ("memory.min", min)] {
-                let kept = self.keep_in(group, file, *bytes, journal);
+                let written = self.protect_ancestor(group, file, *bytes, journal);
                 // The group may have been removed meanwhile.
-                done = done.and(if host::is_dir(group) { kept } else { Ok(()) });
+                result = result.and(if host::is_dir(group) { written } else { Ok(()) });
             }
         }
-        if self.around != sums {
-            (self.around, self.around_unsent_since) = (sums, Some(self.now));
+        if self.ancestors != sums {
+            (self.ancestors, self.ancestors_unsent_since) = (sums, Some(self.now));
         }
-        done
+        result
     }
 
-    fn keep_in(
+    /// Writes the protection of an ancestor, unless an administrator has set protection there.
+    fn protect_ancestor(
         &mut self,
         group: &Path,
         file: &str,
@@ -59,23 +63,23 @@ impl ForeignGroups {
     ) -> Result<(), LiveError> {
         let path = group.join(file);
         let original = read(&path).map_err(|source| failed(&path, "read it".to_owned(), source))?;
-        // Protection that was set before is left alone.
         if self.recorded.contains(&path) {
-            if !self.keeps_around(group, file) {
+            if !self.is_ancestor_protection_ours(group, file) {
                 return Ok(());
             }
         } else if original != "0" {
             return Ok(());
         }
-        note(&mut self.recorded, &path, &original, journal)?;
+        record_original(&mut self.recorded, &path, &original, journal)?;
         knob::put(&path, &bytes.to_string())
     }
 
     /// Forgets ancestors that have been removed.
-    fn forget_around(&mut self, journal: &mut Journal) -> Result<(), LiveError> {
-        let gone: Vec<PathBuf> = self.around.keys().filter(|group| !host::is_dir(group)).cloned().collect();
-        for group in gone {
-            self.around.remove(&group);
+    fn forget_ancestors(&mut self, journal: &mut Journal) -> Result<(), LiveError> {
+        let removed: Vec<PathBuf> =
+            self.ancestors.keys().filter(|group| !host::is_dir(group)).cloned().collect();
+        for group in removed {
+            self.ancestors.remove(&group);
             if let (Some(properties), Some(unit)) =
                 (&mut self.properties, systemd_unit_of(&self.mount, &group))
             {
@@ -89,35 +93,35 @@ impl ForeignGroups {
     }
 
     /// Sends the protection of ancestors to systemd.
-    pub(super) fn send_around(&mut self) {
-        let mut wants = Vec::new();
-        for (group, (min, low)) in &self.around {
+    pub(super) fn send_ancestors(&mut self) {
+        let mut to_send = Vec::new();
+        for (group, (min, low)) in &self.ancestors {
             let Some(unit) = systemd_unit_of(&self.mount, group) else { continue };
             for (file, property, bytes) in
                 [("memory.low", Property::MemoryLow, low), ("memory.min", Property::MemoryMin, min)]
             {
-                if self.keeps_around(group, file) {
-                    wants.push((unit.clone(), property, Value::Number(*bytes)));
+                if self.is_ancestor_protection_ours(group, file) {
+                    to_send.push((unit.clone(), property, Value::Number(*bytes)));
                 }
             }
         }
         if let Some(properties) = &mut self.properties {
-            for (unit, property, value) in wants {
+            for (unit, property, value) in to_send {
                 properties.want(&unit, property, value);
             }
         }
     }
 
-    /// Rewrites the protection of an ancestor after systemd has written its files.
-    pub(super) fn rewrite_around(&self, unit: &str) -> Vec<LiveError> {
+    /// Writes the protection of an ancestor again, because systemd has written the files of the systemd unit `unit`.
+    pub(super) fn rewrite_ancestor(&self, unit: &str) -> Vec<LiveError> {
         let mut problems = Vec::new();
-        let around = self
-            .around
+        let ancestor = self
+            .ancestors
             .iter()
             .find(|(group, _)| systemd_unit_of(&self.mount, group).as_deref() == Some(unit));
-        if let Some((group, (min, low))) = around {
+        if let Some((group, (min, low))) = ancestor {
             for (file, bytes) in [("memory.low", low), ("memory.min", min)] {
-                if self.keeps_around(group, file) && host::is_dir(group) {
+                if self.is_ancestor_protection_ours(group, file) && host::is_dir(group) {
                     problems.extend(knob::put(&group.join(file), &bytes.to_string()).err());
                 }
             }

@@ -73,7 +73,7 @@ impl Bench {
 
 /// A value that a manager writes bounds orders from then on, and is restored at the end.
 #[test]
-fn a_manager_has_the_last_word_on_its_groups() {
+fn a_managers_value_bounds_orders_and_is_restored() {
     let mut bench = Bench::new();
     bench.follow(true);
     assert_eq!(bench.most().cpus, Some("0-5".parse().unwrap()));
@@ -95,7 +95,7 @@ fn a_manager_has_the_last_word_on_its_groups() {
 
 /// Slurm sets a job's CPUs after its first process came, and after the daemon has written the file.
 #[test]
-fn cpus_that_a_manager_sets_later_are_told() {
+fn cpus_that_a_manager_sets_later_are_reported() {
     let mut bench = Bench::new();
     bench.put(GROUP, "cpuset.cpus", "");
     bench.contract.units[bench.unit.index()].each = Some(commonhold_contract::Each::Cgroup);
@@ -137,7 +137,7 @@ fn a_bound_that_an_administrator_sets_later_is_seen() {
 
 /// systemd writes a bound into the kernel's file itself, and would block there while the kernel reclaims.
 #[test]
-fn systemd_is_told_a_bound_at_rest_when_the_place_is_within_it() {
+fn systemd_gets_a_stable_bound_when_the_group_is_within_it() {
     let mut bench = Bench::new();
     let systemd = FakeSystemd::new(true);
     systemd.unit("a.slice", false, &[]);
@@ -219,7 +219,7 @@ impl Bench {
     }
 
     fn keep(&mut self, index: usize, min: u64, low: u64) {
-        self.foreign.guarantee(index, min, low, &mut self.journal).unwrap();
+        self.foreign.protect(index, min, low, &mut self.journal).unwrap();
     }
 
     /// Replaces a group by another of the same path. The first one is moved away, so that its inode is not reused.
@@ -242,7 +242,7 @@ impl Bench {
 
 /// systemd does not know the cap, and resets cpu.max when any property is set.
 #[test]
-fn a_cap_that_systemd_wrote_over_is_there_again() {
+fn a_cap_that_systemd_overwrote_is_written_again() {
     let (mut bench, systemd) = Bench::with_systemd(&["a.slice"], &["/a.slice"]);
     bench.follow_all(&[("/a.slice", bench.unit)]);
     bench.foreign.put(0, CAP, "50000 100000", &mut bench.journal).unwrap();
@@ -271,7 +271,7 @@ fn a_cap_that_systemd_wrote_over_is_there_again() {
 
 /// A CPU was called back, and systemd writes the former set, since it did not get the new one yet.
 #[test]
-fn a_set_that_systemd_has_not_heard_of_is_written_again() {
+fn a_cpu_set_that_systemd_did_not_get_is_written_again() {
     let (mut bench, _played) = Bench::with_systemd(&["a.slice"], &["/a.slice"]);
     bench.put("/a.slice", CPUS, "0-5");
     bench.follow_all(&[("/a.slice", bench.unit)]);
@@ -291,7 +291,7 @@ fn a_set_that_systemd_has_not_heard_of_is_written_again() {
 
 /// After a `daemon-reload`, systemd writes the CPUs that it knows, of a second ago.
 #[test]
-fn a_set_that_systemd_wrote_over_is_there_again_within_half_a_second() {
+fn a_cpu_set_that_systemd_overwrote_is_written_again_within_half_a_second() {
     let (mut bench, systemd) = Bench::with_systemd(&["a.slice"], &["/a.slice"]);
     bench.put("/a.slice", CPUS, "0-5");
     bench.follow_all(&[("/a.slice", bench.unit)]);
@@ -318,7 +318,7 @@ fn a_set_that_systemd_wrote_over_is_there_again_within_half_a_second() {
 
 /// A user's slice is protected, and user.slice as much. Then an administrator sets protection there.
 #[test]
-fn what_an_administrator_keeps_around_places_stays() {
+fn an_administrators_protection_of_an_ancestor_stays() {
     let groups = ["/user.slice", "/user.slice/user-1.slice"];
     let (mut bench, systemd) = Bench::with_systemd(&["user.slice", "user-1.slice"], &groups);
     bench.follow_all(&[(groups[1], bench.unit)]);
@@ -339,7 +339,7 @@ fn what_an_administrator_keeps_around_places_stays() {
 
 /// Two jobs in different groups. First one ends with its parent group, then the other.
 #[test]
-fn what_is_kept_around_places_goes_with_them() {
+fn the_protection_of_ancestors_ends_with_their_groups() {
     let mut bench = Bench::new();
     for group in ["/jobs", GROUP, "/others", "/others/job_2"] {
         bench.memory(group);
@@ -357,7 +357,7 @@ fn what_is_kept_around_places_goes_with_them() {
     bench.follow_all(&[("/others/job_2", bench.unit)]);
     bench.keep(0, 3, 4);
     assert_eq!(bench.content("/others", "memory.min"), "3");
-    assert!(bench.foreign.around.keys().eq([&bench.path("/others", "")]));
+    assert!(bench.foreign.ancestors.keys().eq([&bench.path("/others", "")]));
     bench.follow_all(&[]);
     assert_eq!(
         (bench.content("/others", "memory.low"), bench.content("/others", "memory.min")),
@@ -367,7 +367,7 @@ fn what_is_kept_around_places_goes_with_them() {
 
 /// A reload gives a group to another unit. The manager's values are kept, and the first unit's orders lifted.
 #[test]
-fn a_place_that_changes_hands_is_still_its_managers() {
+fn a_group_that_gets_another_unit_keeps_its_managers_values() {
     let mut bench = Bench::new();
     bench.memory(GROUP);
     bench.memory("/jobs");
@@ -391,7 +391,7 @@ fn a_place_that_changes_hands_is_still_its_managers() {
 
 /// Until a thread has written a lower bound, the former bound in the file is not taken for a manager's.
 #[test]
-fn a_bound_that_is_not_written_yet_is_no_managers() {
+fn a_former_bound_of_ours_is_not_taken_for_the_managers() {
     let mut bench = Bench::new();
     bench.follow(true);
     let mut pager = Pager::default();
@@ -410,7 +410,7 @@ fn a_bound_that_is_not_written_yet_is_no_managers() {
 
 /// A group that is no longer held has its manager's values, and nothing is left to undo.
 #[test]
-fn what_was_given_back_is_not_undone() {
+fn restored_values_are_not_undone_again() {
     let mut bench = Bench::new();
     bench.follow(true);
     bench.confine("0-2");
@@ -427,7 +427,7 @@ fn what_was_given_back_is_not_undone() {
 
 /// Slurm runs a job again: its group is removed and made again between two polls.
 #[test]
-fn a_group_that_was_made_anew_is_another_place() {
+fn a_group_that_was_made_again_is_a_new_group() {
     let mut bench = Bench::new();
     bench.follow(true);
     bench.confine("0-2");
@@ -447,7 +447,7 @@ fn a_group_that_was_made_anew_is_another_place() {
 /// A user logs out and in again, or a service restarts: its group is removed and made again between two polls. It has the
 /// properties sent to systemd, but no other values. The former values are still known.
 #[test]
-fn what_systemd_made_anew_is_another_place() {
+fn a_group_that_systemd_made_again_is_a_new_group() {
     let group = "/a.slice";
     let (mut bench, systemd) = Bench::with_systemd(&["a.slice"], &[group]);
     bench.put(group, CPUS, "");
@@ -484,7 +484,7 @@ fn what_systemd_made_anew_is_another_place() {
 
 /// A manager sets a job's CPUs, and a loan ends before the next poll.
 #[test]
-fn what_a_manager_has_just_written_is_not_written_over() {
+fn a_value_that_a_manager_has_just_written_is_not_overwritten() {
     let mut bench = Bench::new();
     bench.follow(true);
     bench.confine("0-2");
@@ -512,7 +512,7 @@ fn what_a_manager_has_just_written_is_not_written_over() {
 
 /// A manager repeats its former value. That is no new bound, and the order is written again.
 #[test]
-fn a_manager_that_repeats_itself_ends_no_order() {
+fn a_manager_that_repeats_its_former_value_ends_no_order() {
     let mut bench = Bench::new();
     bench.follow(true);
     bench.confine("0-2");
@@ -526,11 +526,11 @@ fn a_manager_that_repeats_itself_ends_no_order() {
 
 /// A rate of the first unit does not apply to the second.
 #[test]
-fn a_place_that_changes_hands_has_no_rate() {
+fn a_group_that_gets_another_unit_has_no_rate() {
     let (mut bench, systemd) = Bench::with_systemd(&["a.slice"], &["/a.slice"]);
     let other = bench.contract.add(None, "other");
     bench.follow_all(&[("/a.slice", bench.unit)]);
-    bench.foreign.transfer(0, &mut bench.disks, ("sda", Some(5), None), &mut bench.journal).unwrap();
+    bench.foreign.set_rates(0, &mut bench.disks, ("sda", Some(5), None), &mut bench.journal).unwrap();
     let mut now = 0;
     bench.poll_times(&mut now, 40);
     let reads = || systemd.value("a.slice", Property::IOReadBandwidthMax);
@@ -542,7 +542,7 @@ fn a_place_that_changes_hands_has_no_rate() {
 
 /// Kernels such as 6.1 refuse an empty set of CPUs where there are processes.
 #[test]
-fn an_empty_set_comes_back_as_the_cpus_around_it() {
+fn an_empty_cpu_set_is_restored_as_the_parents_cpus() {
     let mut bench = Bench::new();
     bench.put(GROUP, "cpuset.cpus", "");
     bench.put("/jobs", "cpuset.cpus.effective", "0-7\n");
@@ -570,7 +570,7 @@ fn an_empty_set_comes_back_as_the_cpus_around_it() {
 
 /// A failed restore stays in the journal.
 #[test]
-fn what_could_not_be_given_back_is_undone_later() {
+fn values_that_could_not_be_restored_are_undone_later() {
     let mut bench = Bench::new();
     bench.follow(true);
     bench.confine("0-2");

@@ -1,19 +1,19 @@
 //! Memory of units in control groups: use, and orders.
 //!
-//! Problem: bound each unit to the memory that it is allowed, protect its guarantee from the others, and find the memory that
-//! it does not need.
+//! Problem: keep each unit within the memory that it is allowed, protect its guarantee from other units, and find memory that the
+//! unit does not need.
 //!
-//! Algorithm, orders: guarantees become memory.min and memory.low, bounds memory.high, reclaim memory.reclaim
-//! ([`pager`]).
+//! Algorithm, orders: guarantees are written to memory.min and memory.low, bounds to memory.high, and orders to reclaim to
+//! memory.reclaim ([`pager`]).
 //!
 //! Algorithm, facts:
 //! - memory.current, memory.stat, memory.events.local and memory.pressure of each unit, and /proc
 //!   ([`machine`](crate::observe::memory::machine));
 //! - cold pages, by multi-gen LRU generations ([`ages`](crate::observe::memory::ages));
-//! - an estimate of pages charged to a unit and used by others ([`sharing`](crate::observe::memory::sharing));
-//! - the memory that a unit's pages take in compressed swap ([`swap`](crate::observe::memory::swap)).
+//! - an estimate of the pages that are charged to a unit and used by others ([`sharing`](crate::observe::memory::sharing));
+//! - the memory that a unit's pages occupy in compressed swap ([`swap`](crate::observe::memory::swap)).
 //!
-//! In a container, the limits of its cgroup and of those above it bound what is divided
+//! In a container, the memory to divide is bounded by the limits of the container's cgroup and of its ancestors
 //! ([`around`](crate::observe::memory::around)). A lender that reaches its bound wakes the daemon
 //! ([`alarms`](crate::observe::memory::alarms)).
 //!
@@ -53,19 +53,19 @@ use crate::observe::memory::swap::Swaps;
 use crate::undo::journal::{self, Entry, Journal};
 pub(super) use pager::Pager;
 
-/// Files kept open per unit: those of [`Files`]. Opening one for each sample would cost more than reading it.
+/// The number of files kept open per unit: those of [`Files`]. To open them for each sample would cost more than to read them.
 pub(crate) const FILES_PER_UNIT: usize = 5;
 
-/// The failed samples in a row after which memory is no longer enforced.
-const BLIND_MAX: u32 = 5;
+/// The number of failed samples in a row after which memory is not enforced any more.
+const FAILED_MAX: u32 = 5;
 
-/// The control groups of a unit.
+/// The directories of a unit's control groups.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct UnitDirs {
     pub(crate) unit: UnitId,
     /// The directory of the unit with its sub-units.
     pub(crate) dir: PathBuf,
-    /// The directory of its own processes: `dir`, or a leaf in it.
+    /// The directory of the unit's own processes: `dir`, or a leaf in it.
     pub(crate) leaf: PathBuf,
     /// The enclosing unit.
     pub(crate) parent: Option<UnitId>,
@@ -77,64 +77,69 @@ pub(crate) struct Memory {
     mount: PathBuf,
     base: PathBuf,
     top: PathBuf,
+    /// What the kernel supports.
     means: MemoryMeans,
     units: BTreeMap<UnitId, Unit>,
     machine: Machine,
     swaps: Swaps,
-    /// The cgroups above a delegated subtree. If they have limits, the units divide what these allow.
+    /// The cgroups above a delegated subtree, whose limits bound the memory to divide; `None` if the subtree is not delegated.
     around: Option<Around>,
     pager: Pager,
     alarms: Option<Alarms>,
     ages: Option<Ages>,
     sharing: Option<Sharing>,
     buffer: Buffer,
-    /// When facts are due.
+    /// When the policy needs the next facts.
     due: Time,
-    /// Failed samples in a row.
-    blind: u32,
-    /// Files whose original content the journal has.
+    /// The number of failed samples in a row.
+    failed: u32,
+    /// Files whose original content is in the journal.
     recorded: BTreeSet<PathBuf>,
     problems: Vec<LiveError>,
-    /// The foreign control groups that units are held in.
+    /// The foreign control groups in which units are held.
     foreign: Vec<ForeignMemory>,
 }
 
-/// Memory of a foreign control group that a unit is held in.
+/// Memory of a foreign control group in which a unit is held.
 #[derive(Debug)]
 struct ForeignMemory {
-    place: GroupId,
+    id: GroupId,
     unit: UnitId,
     dir: PathBuf,
     files: Files,
-    /// Its counters when it became the unit's.
-    since: Counts,
-    /// What it was charged at the last sample.
+    /// The group's counters when the unit began to be held there. Earlier counts are not the unit's.
+    baseline: Counts,
+    /// The memory that the group was charged at the last sample.
     charged: Charged,
 }
 
 /// Counters of a control group since it was made.
 #[derive(Debug, Clone, Copy, Default)]
 struct Counts {
+    /// How often the group was throttled at its bound, memory.high.
     refused: u64,
+    /// Processes that the OOM killer has killed.
     killed: u64,
     stalled_ns: u64,
     refaulted: u64,
     reclaimed: u64,
 }
 
-/// The memory of one unit.
+/// The memory of one unit, and the orders in force.
 #[derive(Debug)]
 struct Unit {
-    place: Place,
-    /// `None` if its files cannot be read.
+    dirs: UnitDirs,
+    /// `None` if the files cannot be read.
     files: Option<Files>,
-    /// The orders in force; `None` is no bound.
+    /// The bound, memory.high; `None`: no bound.
     high: Option<u64>,
+    /// The guarantee of the unit with its sub-units, memory.min.
     min: u64,
+    /// The soft guarantee of the unit with its sub-units, memory.low.
     low: u64,
-    own: u64,
 }
 
+/// The open files of one control group, or of one unit's control groups.
 #[derive(Debug)]
 struct Files {
     group: Group,
@@ -143,18 +148,19 @@ struct Files {
 }
 
 impl Files {
-    fn open(place: &Place) -> Result<Files, LiveError> {
-        // Kernels without memory.events.local count events of sub-units as well.
-        let events = Source::optional(&place.leaf.join("memory.events.local"));
+    /// Opens a unit's files: the charge of the unit with its sub-units, and the events and pressure of its own processes.
+    fn open(dirs: &UnitDirs) -> Result<Files, LiveError> {
+        // A kernel without memory.events.local counts events of descendants as well.
+        let events = Source::optional(&dirs.leaf.join("memory.events.local"));
         Ok(Files {
-            group: Group::open(&place.dir)?,
-            events: events.map_or_else(|| Source::open(&place.leaf.join("memory.events")), Ok)?,
-            pressure: Source::optional(&place.leaf.join("memory.pressure")),
+            group: Group::open(&dirs.dir)?,
+            events: events.map_or_else(|| Source::open(&dirs.leaf.join("memory.events")), Ok)?,
+            pressure: Source::optional(&dirs.leaf.join("memory.pressure")),
         })
     }
 
-    /// The files of a group with everything below it.
-    fn of_all(dir: &Path) -> Result<Files, LiveError> {
+    /// Opens the files of a control group with its descendants.
+    fn open_with_descendants(dir: &Path) -> Result<Files, LiveError> {
         Ok(Files {
             group: Group::open(dir)?,
             events: Source::open(&dir.join("memory.events"))?,
@@ -162,6 +168,7 @@ impl Files {
         })
     }
 
+    /// Reads the counters. Those of refaulted and reclaimed pages are taken from `charged`.
     fn counts(&self, charged: &Charged, buffer: &mut Buffer) -> Result<Counts, LiveError> {
         let events = self.events.read(buffer)?;
         let count = |key| value_of(events, key).unwrap_or(0);
@@ -176,13 +183,13 @@ impl Files {
 }
 
 impl Counts {
-    fn since(self, before: Counts) -> Counts {
+    fn since(self, baseline: Counts) -> Counts {
         Counts {
-            refused: self.refused.saturating_sub(before.refused),
-            killed: self.killed.saturating_sub(before.killed),
-            stalled_ns: self.stalled_ns.saturating_sub(before.stalled_ns),
-            refaulted: self.refaulted.saturating_sub(before.refaulted),
-            reclaimed: self.reclaimed.saturating_sub(before.reclaimed),
+            refused: self.refused.saturating_sub(baseline.refused),
+            killed: self.killed.saturating_sub(baseline.killed),
+            stalled_ns: self.stalled_ns.saturating_sub(baseline.stalled_ns),
+            refaulted: self.refaulted.saturating_sub(baseline.refaulted),
+            reclaimed: self.reclaimed.saturating_sub(baseline.reclaimed),
         }
     }
 }
@@ -206,71 +213,75 @@ impl Memory {
             sharing: Sharing::begin(),
             buffer: Buffer::default(),
             due: 0,
-            blind: 0,
+            failed: 0,
             recorded: BTreeSet::new(),
             problems: Vec::new(),
             foreign: Vec::new(),
         })
     }
 
-    /// The means for memory. None after [`BLIND_MAX`] failed samples, so that units are not kept to outdated bounds.
+    /// What can be enforced: nothing after [`FAILED_MAX`] failed samples, so that units are not kept to outdated bounds.
     pub(crate) fn means(&self) -> MemoryMeans {
         let alarms = self.alarms.is_some();
-        if self.blind < BLIND_MAX { MemoryMeans { alarms, ..self.means } } else { MemoryMeans::NONE }
+        if self.failed < FAILED_MAX { MemoryMeans { alarms, ..self.means } } else { MemoryMeans::NONE }
     }
 
-    /// Follows the units' cgroups: forgets those that are gone, and moves bounds to new leaves.
-    pub(crate) fn follow(&mut self, places: Vec<Place>, journal: &mut Journal) {
-        let mut before: BTreeMap<PathBuf, Unit> = std::mem::take(&mut self.units)
-            .into_values()
-            .map(|unit| (unit.place.dir.clone(), unit))
-            .collect();
-        for place in places {
-            let mut unit = before.remove(&place.dir).unwrap_or_else(|| Unit::new(place.clone()));
-            if unit.place.leaf != place.leaf {
-                self.move_bound(&mut unit, &place, journal);
+    /// Follows the units' cgroups: forgets cgroups that were removed, and moves bounds to new leaves.
+    pub(crate) fn follow(&mut self, units: Vec<UnitDirs>, journal: &mut Journal) {
+        let mut former: BTreeMap<PathBuf, Unit> =
+            std::mem::take(&mut self.units).into_values().map(|unit| (unit.dirs.dir.clone(), unit)).collect();
+        for dirs in units {
+            let mut unit = former.remove(&dirs.dir).unwrap_or_else(|| Unit::new(dirs.clone()));
+            if unit.dirs.leaf != dirs.leaf {
+                self.move_bound(&mut unit, &dirs, journal);
             }
-            unit.place = place;
+            unit.dirs = dirs;
             self.reopen(&mut unit);
-            self.units.insert(unit.place.unit, unit);
+            self.units.insert(unit.dirs.unit, unit);
         }
-        for unit in before.into_values() {
-            self.let_go(&unit.place.leaf);
+        for unit in former.into_values() {
+            self.forget(&unit.dirs.leaf);
         }
         if let Some(sharing) = &self.sharing {
-            sharing.follow(self.units.values().map(|unit| unit.place.leaf.clone()).collect());
+            sharing.follow(self.units.values().map(|unit| unit.dirs.leaf.clone()).collect());
         }
         self.due = 0;
     }
 
-    /// Follows the foreign groups that units are held in. One whose files cannot be opened has ended.
+    /// Follows the foreign groups in which units are held. A group whose files cannot be opened has ended, and is left out.
     pub(super) fn follow_foreign_groups<'a>(
         &mut self,
-        places: impl Iterator<Item = (GroupId, UnitId, &'a Path)>,
+        groups: impl Iterator<Item = (GroupId, UnitId, &'a Path)>,
     ) {
-        let mut before: BTreeMap<GroupId, ForeignMemory> =
-            std::mem::take(&mut self.foreign).into_iter().map(|group| (group.place, group)).collect();
-        for (place, unit, dir) in places {
-            let group = match before.remove(&place) {
+        let mut former: BTreeMap<GroupId, ForeignMemory> =
+            std::mem::take(&mut self.foreign).into_iter().map(|group| (group.id, group)).collect();
+        for (id, unit, dir) in groups {
+            let group = match former.remove(&id) {
                 Some(group) => Some(ForeignMemory { unit, ..group }),
-                None => self.hold(place, unit, dir).ok(),
+                None => self.open_foreign_group(id, unit, dir).ok(),
             };
             self.foreign.extend(group);
         }
-        for group in before.into_values() {
+        for group in former.into_values() {
             self.pager.forget(&group.dir);
         }
         if let Some(ages) = &self.ages {
-            ages.follow(self.foreign.iter().map(|group| self.named(&group.dir)));
+            ages.follow(self.foreign.iter().map(|group| self.kernel_path(&group.dir)));
         }
         self.due = 0;
     }
 
-    fn hold(&mut self, place: GroupId, unit: UnitId, dir: &Path) -> Result<ForeignMemory, LiveError> {
-        let files = Files::of_all(dir)?;
+    /// Opens the files of a foreign group, and reads the baseline of its counters.
+    fn open_foreign_group(
+        &mut self,
+        id: GroupId,
+        unit: UnitId,
+        dir: &Path,
+    ) -> Result<ForeignMemory, LiveError> {
+        let files = Files::open_with_descendants(dir)?;
         let charged = files.group.read(&mut self.buffer)?;
-        let since = files.counts(&charged, &mut self.buffer)?;
-        Ok(ForeignMemory { place, unit, dir: dir.to_owned(), files, since, charged })
+        let baseline = files.counts(&charged, &mut self.buffer)?;
+        Ok(ForeignMemory { id, unit, dir: dir.to_owned(), files, baseline, charged })
     }
 
     /// The threads that reclaim memory.
@@ -278,21 +289,22 @@ impl Memory {
         &mut self.pager
     }
 
-    /// What each foreign group was charged at the last sample, in bytes.
+    /// The bytes that each foreign group was charged at the last sample.
     pub(super) fn charged_in_foreign_groups(&self) -> BTreeMap<GroupId, u64> {
-        self.foreign.iter().map(|group| (group.place, group.charged.current)).collect()
+        self.foreign.iter().map(|group| (group.id, group.charged.current)).collect()
     }
 
-    fn let_go(&mut self, leaf: &Path) {
+    /// Forgets a leaf's reclaim target and its alarm.
+    fn forget(&mut self, leaf: &Path) {
         self.pager.forget(leaf);
         if let Some(alarms) = &mut self.alarms {
             alarms.forget(leaf);
         }
     }
 
-    /// Moves a unit's bound with its processes into a new leaf.
-    fn move_bound(&mut self, unit: &mut Unit, to: &Place, journal: &mut Journal) {
-        let (from, high) = (unit.place.leaf.clone(), unit.high.take());
+    /// Moves a unit's bound from its present leaf to the leaf of `to`, since its processes were moved there.
+    fn move_bound(&mut self, unit: &mut Unit, to: &UnitDirs, journal: &mut Journal) {
+        let (from, high) = (unit.dirs.leaf.clone(), unit.high.take());
         if high.is_some() {
             let lifted = self.pager.bound(&from, "max", false);
             self.problems.extend(lifted.err());
@@ -300,14 +312,15 @@ impl Memory {
             unit.high = high.filter(|_| bounded.is_ok());
             self.problems.extend(bounded.err());
         }
-        self.let_go(&from);
+        self.forget(&from);
     }
 
+    /// Opens a unit's files again, since its cgroups may have changed.
     fn reopen(&mut self, unit: &mut Unit) {
         if let Some(alarms) = &mut self.alarms {
-            alarms.forget(&unit.place.leaf);
+            alarms.forget(&unit.dirs.leaf);
         }
-        unit.files = match Files::open(&unit.place) {
+        unit.files = match Files::open(&unit.dirs) {
             Ok(files) => Some(files),
             Err(error) => {
                 self.problems.push(error);
@@ -316,7 +329,7 @@ impl Memory {
         };
     }
 
-    /// Failures since the last call.
+    /// Takes the errors since the last call.
     pub(crate) fn take_problems(&mut self) -> Vec<LiveError> {
         self.problems.extend(self.pager.take_problems());
         std::mem::take(&mut self.problems)
@@ -334,24 +347,25 @@ impl Memory {
         }
     }
 
-    /// Makes facts due at the next turn, because a unit has come that the last plan has no bound for.
+    /// Makes facts due at the next turn, because there is a unit for which the last plan has no bound.
     pub(crate) fn wake(&mut self) {
         self.due = 0;
     }
 
-    /// The facts, if they are due within [`EARLY_NS`] or an alarm was raised; `None` if not due, or after a failure.
+    /// Samples the facts, if they are due within [`EARLY_NS`] or an alarm was raised. `None` if they are not due, or if the
+    /// sample failed. `units` is the number of units.
     pub(crate) fn observe(&mut self, now: Time, units: usize) -> Option<MemoryFacts> {
-        let woken = self.alarms.as_mut().is_some_and(Alarms::take);
-        if !woken && now.saturating_add(EARLY_NS) < self.due {
+        let is_alarmed = self.alarms.as_mut().is_some_and(Alarms::take);
+        if !is_alarmed && now.saturating_add(EARLY_NS) < self.due {
             return None;
         }
         match self.read(units) {
             Ok(facts) => {
-                self.blind = 0;
+                self.failed = 0;
                 Some(facts)
             }
             Err(error) => {
-                self.blind = self.blind.saturating_add(1);
+                self.failed = self.failed.saturating_add(1);
                 self.problems.push(error);
                 None
             }
@@ -360,34 +374,37 @@ impl Memory {
 
     fn read(&mut self, units: usize) -> Result<MemoryFacts, LiveError> {
         let machine = self.machine.read(&mut self.buffer)?;
-        let above = self.around.as_ref().and_then(|_| facts::tightest_bound(&self.base, &self.mount));
-        let bound = above.filter(|bound| *bound < machine.total);
+        // The container's limit, if the daemon is in a container that has less memory than the machine.
+        let tightest = self.around.as_ref().and_then(|_| facts::tightest_bound(&self.base, &self.mount));
+        let bound = tightest.filter(|bound| *bound < machine.total);
         // Compressed swap takes the machine's memory, but counts against no cgroup's limit.
         let packing = match bound {
             None => self.swaps.read(machine, &mut self.buffer)?,
             Some(_) => Packing::default(),
         };
         let charged = self.charged(&packing)?;
-        let top = |id: &UnitId| self.units.get(id).is_some_and(|unit| unit.place.parent.is_none());
-        let ours = charged.iter().filter(|(id, _)| top(id)).map(|(_, charged)| *charged);
-        let ours = ours.fold(Charged::default(), |sum, one| sum.with(&one));
-        let mut facts = self.divide(machine, bound, ours)?;
+        let is_outermost = |id: &UnitId| self.units.get(id).is_some_and(|unit| unit.dirs.parent.is_none());
+        let charged_to_units = charged
+            .iter()
+            .filter(|(id, _)| is_outermost(id))
+            .fold(Charged::default(), |sum, (_, charged)| sum.with(charged));
+        let mut facts = self.divide(machine, bound, charged_to_units)?;
         (facts.swap_next, facts.packed_permille) = (packing.next, packing.permille);
         facts.units = vec![UnitMemory::default(); units];
         for id in charged.keys() {
-            if let Some(place) = facts.units.get_mut(id.index()) {
-                *place = self.unit(*id, &charged)?;
+            if let Some(facts_of_unit) = facts.units.get_mut(id.index()) {
+                *facts_of_unit = self.unit(*id, &charged)?;
             }
         }
         Ok(facts)
     }
 
     /// A control group's path as the kernel names it.
-    fn named(&self, dir: &Path) -> String {
+    fn kernel_path(&self, dir: &Path) -> String {
         format!("/{}", dir.strip_prefix(&self.mount).unwrap_or(dir).display())
     }
 
-    /// What every unit is charged, sub-units included.
+    /// Reads the memory that every unit is charged, including its sub-units and its foreign groups.
     fn charged(&mut self, packing: &Packing) -> Result<BTreeMap<UnitId, Charged>, LiveError> {
         let mut all = BTreeMap::new();
         for (id, unit) in &self.units {
@@ -399,12 +416,13 @@ impl Memory {
             // A group that has ended is charged nothing.
             let read = group.files.group.read(&mut self.buffer).unwrap_or_default();
             group.charged = Charged {
-                refaulted: read.refaulted.saturating_sub(group.since.refaulted),
-                reclaimed: read.reclaimed.saturating_sub(group.since.reclaimed),
+                refaulted: read.refaulted.saturating_sub(group.baseline.refaulted),
+                reclaimed: read.reclaimed.saturating_sub(group.baseline.reclaimed),
                 ..read.packed(packing)
             };
-            let around = std::iter::successors(Some(group.unit), |unit| self.units.get(unit)?.place.parent);
-            for unit in around {
+            let unit_and_ancestors =
+                std::iter::successors(Some(group.unit), |unit| self.units.get(unit)?.dirs.parent);
+            for unit in unit_and_ancestors {
                 let sum = all.entry(unit).or_default();
                 *sum = sum.with(&group.charged);
             }
@@ -412,15 +430,15 @@ impl Memory {
         Ok(all)
     }
 
-    /// The memory to divide, and what is used outside the units. `bound` is a container's limit, `ours` what all units are
-    /// charged.
+    /// The facts about the memory to divide: its amount, and the memory used outside of the units. `bound` is the limit of the
+    /// container, if any; `charged_to_units` the memory that all units together are charged. The units' facts are still missing.
     fn divide(
         &mut self,
         machine: MachineMemory,
         bound: Option<u64>,
-        ours: Charged,
+        charged_to_units: Charged,
     ) -> Result<MemoryFacts, LiveError> {
-        let (kernel, shared) = machine.common(&ours);
+        let (kernel, shared) = machine.common(&charged_to_units);
         let mut facts = MemoryFacts {
             total: machine.total,
             kernel,
@@ -430,80 +448,84 @@ impl Memory {
             packed_permille: 0,
             units: Vec::new(),
         };
-        if let Some(room) = self.around.as_ref().and_then(|_| facts::swap_room(&self.base, &self.mount)) {
-            facts.swap_free = facts.swap_free.min(room);
+        if let Some(swap_room) = self.around.as_ref().and_then(|_| facts::swap_room(&self.base, &self.mount))
+        {
+            facts.swap_free = facts.swap_free.min(swap_room);
         }
         if let (Some(around), Some(bound)) = (&self.around, bound) {
-            let room = around.room(&ours, &mut self.buffer)?.unwrap_or(bound);
+            // Within the container, all memory that the units cannot use counts as shared.
+            let room = around.room(&charged_to_units, &mut self.buffer)?.unwrap_or(bound);
             // A shortage of the whole machine also limits the container.
-            let left = facts.total.saturating_sub(kernel + shared).min(room);
-            (facts.total, facts.kernel, facts.shared) = (bound, 0, bound - left.min(bound));
+            let available = facts.total.saturating_sub(kernel + shared).min(room);
+            (facts.total, facts.kernel, facts.shared) = (bound, 0, bound - available.min(bound));
         }
         Ok(facts)
     }
 
-    /// The facts of one unit without its sub-units.
+    /// The facts of one unit without its sub-units. `charged` has the memory that each unit is charged with its sub-units.
     fn unit(&mut self, id: UnitId, charged: &BTreeMap<UnitId, Charged>) -> Result<UnitMemory, LiveError> {
-        let inside: Vec<Charged> = self
+        let of_sub_units: Vec<Charged> = self
             .units
             .iter()
-            .filter(|(_, unit)| unit.place.parent == Some(id))
-            .filter_map(|(sub, _)| charged.get(sub).copied())
+            .filter(|(_, unit)| unit.dirs.parent == Some(id))
+            .filter_map(|(sub_unit, _)| charged.get(sub_unit).copied())
             .collect();
-        let whole = charged.get(&id).copied().unwrap_or_default();
-        let own = whole.without(&inside);
+        let with_sub_units = charged.get(&id).copied().unwrap_or_default();
+        let own = with_sub_units.without(&of_sub_units);
         let Some(unit) = self.units.get(&id) else { return Ok(UnitMemory::default()) };
         let Some(files) = &unit.files else { return Ok(UnitMemory::default()) };
         let mut counts = files.counts(&own, &mut self.buffer)?;
         let mut cold_in_foreign_groups = Cold::default();
-        let mut took = self.pager.taken(&unit.place.leaf);
+        let mut taken = self.pager.taken(&unit.dirs.leaf);
+        // Add the unit's foreign groups.
         for group in self.foreign.iter().filter(|group| group.unit == id) {
-            if let Ok(more) = group.files.counts(&group.charged, &mut self.buffer) {
-                let more = more.since(group.since);
-                counts.refused += more.refused;
-                counts.killed += more.killed;
-                counts.stalled_ns += more.stalled_ns;
+            if let Ok(in_group) = group.files.counts(&group.charged, &mut self.buffer) {
+                let in_group = in_group.since(group.baseline);
+                counts.refused += in_group.refused;
+                counts.killed += in_group.killed;
+                counts.stalled_ns += in_group.stalled_ns;
             }
-            let aged = self.ages.as_ref().and_then(|ages| ages.of_all(&self.named(&group.dir)));
+            let aged = self.ages.as_ref().and_then(|ages| ages.of_all(&self.kernel_path(&group.dir)));
             let cold = aged.unwrap_or(Cold { file: group.charged.inactive_file, anonymous: 0 });
             cold_in_foreign_groups = cold_in_foreign_groups.with(cold);
-            took = took.with(self.pager.taken(&group.dir));
+            taken = taken.with(self.pager.taken(&group.dir));
         }
         let Counts { refused, killed, stalled_ns, .. } = counts;
-        let aged = self.ages.as_ref().and_then(|ages| ages.of(&self.named(&unit.place.leaf)));
-        // Without generations, `own` already includes the foreign groups' inactive file pages.
+        let aged = self.ages.as_ref().and_then(|ages| ages.of(&self.kernel_path(&unit.dirs.leaf)));
+        // Without generations, inactive file pages count as cold; `own` already includes those of the foreign groups.
         let cold = aged
             .map_or(Cold { file: own.inactive_file, anonymous: 0 }, |cold| cold.with(cold_in_foreign_groups));
-        let taking_ns = u64::try_from(took.time.as_nanos()).unwrap_or(u64::MAX);
+        let taking_ns = u64::try_from(taken.time.as_nanos()).unwrap_or(u64::MAX);
         let charged = own.current.saturating_sub(own.packed);
         let cold_anonymous = cold.anonymous.min(charged);
         let cold = (cold.file + cold_anonymous).min(charged);
-        let for_others = self.sharing.as_ref().map_or(0, |sharing| sharing.of(&unit.place.leaf));
-        let counts = UnitMemory { refused, killed, stalled_ns, taken: took.bytes, taking_ns, ..own.unit() };
+        let for_others = self.sharing.as_ref().map_or(0, |sharing| sharing.of(&unit.dirs.leaf));
+        let counts = UnitMemory { refused, killed, stalled_ns, taken: taken.bytes, taking_ns, ..own.unit() };
         Ok(UnitMemory { cold, cold_anonymous, for_others: for_others.min(charged), ..counts })
     }
 
     /// Carries out an order on memory.
     pub(crate) fn carry_out(&mut self, order: &MemoryOrder, journal: &mut Journal) -> Vec<LiveError> {
-        let done = match *order {
+        let result = match *order {
             MemoryOrder::Guarantee { unit, min, low, own } => self.guarantee(unit, [min, low, own], journal),
             MemoryOrder::Allow { unit, bytes } => self.allow(unit, bytes, journal),
             MemoryOrder::Reclaim { unit, bytes, files } => {
                 if let Some(unit) = self.units.get(&unit) {
-                    self.pager.reclaim(&unit.place.leaf, bytes, files);
+                    self.pager.reclaim(&unit.dirs.leaf, bytes, files);
                 }
                 Ok(())
             }
             MemoryOrder::Expose { .. } => Ok(()),
         };
-        done.err().into_iter().collect()
+        result.err().into_iter().collect()
     }
 
+    /// Sets a unit's bound; `None` removes it.
     fn allow(&mut self, id: UnitId, bytes: Option<u64>, journal: &mut Journal) -> Result<(), LiveError> {
         let Some(unit) = self.units.get(&id) else { return Ok(()) };
-        let leaf = unit.place.leaf.clone();
-        let sinks = bytes.unwrap_or(u64::MAX) < unit.high.unwrap_or(u64::MAX);
-        self.put_bound(&leaf, bytes, sinks, journal)?;
+        let leaf = unit.dirs.leaf.clone();
+        let is_lowered = bytes.unwrap_or(u64::MAX) < unit.high.unwrap_or(u64::MAX);
+        self.put_bound(&leaf, bytes, is_lowered, journal)?;
         if let Some(unit) = self.units.get_mut(&id) {
             unit.high = bytes;
         }
@@ -514,15 +536,16 @@ impl Memory {
         &mut self,
         leaf: &Path,
         bytes: Option<u64>,
-        sinks: bool,
+        is_lowered: bool,
         journal: &mut Journal,
     ) -> Result<(), LiveError> {
         self.record(&leaf.join("memory.high"), "max", journal)?;
         let text = bytes.map_or_else(|| "max".to_owned(), |bytes| bytes.to_string());
-        self.pager.bound(leaf, &text, sinks)
+        self.pager.bound(leaf, &text, is_lowered)
     }
 
-    /// Protects memory: `min` and `low` of the unit with its sub-units, and `own`, the share of `low` for its own processes.
+    /// Protects a unit's memory: `min` and `low` bytes of the unit with its sub-units. `own` is the part of `low` that protects
+    /// the unit's own processes.
     fn guarantee(
         &mut self,
         id: UnitId,
@@ -530,16 +553,17 @@ impl Memory {
         journal: &mut Journal,
     ) -> Result<(), LiveError> {
         let Some(unit) = self.units.get_mut(&id) else { return Ok(()) };
-        (unit.min, unit.low, unit.own) = (min, low, own);
-        let place = unit.place.clone();
-        let tops = || self.units.values().filter(|unit| unit.place.parent.is_none());
-        let (all_min, all_low) = (tops().map(|unit| unit.min).sum(), tops().map(|unit| unit.low).sum());
-        // The kernel protects a cgroup at most as much as its ancestors.
+        (unit.min, unit.low) = (min, low);
+        let dirs = unit.dirs.clone();
+        let outermost = || self.units.values().filter(|unit| unit.dirs.parent.is_none());
+        let all_min = outermost().map(|unit| unit.min).sum();
+        let all_low = outermost().map(|unit| unit.low).sum();
+        // The kernel protects a cgroup at most as much as its ancestors, so the top gets the sum of all units.
         let top = self.top.clone();
         self.put_guarantee(&top, all_min, all_low, journal)?;
-        self.put_guarantee(&place.dir, min, low, journal)?;
-        if place.leaf != place.dir {
-            self.put_guarantee(&place.leaf, 0, own, journal)?;
+        self.put_guarantee(&dirs.dir, min, low, journal)?;
+        if dirs.leaf != dirs.dir {
+            self.put_guarantee(&dirs.leaf, 0, own, journal)?;
         }
         Ok(())
     }
@@ -559,7 +583,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Records a file's original content before the first write.
+    /// Records a file's original content in the journal, unless it is recorded already. Call this before the first write.
     fn record(&mut self, path: &Path, original: &str, journal: &mut Journal) -> Result<(), LiveError> {
         if self.recorded.contains(path) {
             return Ok(());
@@ -570,22 +594,23 @@ impl Memory {
         Ok(())
     }
 
-    /// Takes from a plan when facts are due, and which units' alarms to watch.
+    /// Reads from a plan when the next facts are due, and which units' alarms to watch.
     pub(crate) fn attend(&mut self, plan: Option<&MemoryPlan>) {
         let Some(plan) = plan else { return };
         self.due = plan.next;
         let Some(alarms) = &mut self.alarms else { return };
         for (id, unit) in &self.units {
             if let Some(files) = &unit.files {
-                alarms.watch(&unit.place.leaf, &files.events, plan.watch.contains(id));
+                alarms.watch(&unit.dirs.leaf, &files.events, plan.watch.contains(id));
             }
         }
     }
 }
 
 impl Unit {
-    fn new(place: Place) -> Unit {
-        Unit { place, files: None, high: None, min: 0, low: 0, own: 0 }
+    /// A unit without open files and without orders.
+    fn new(dirs: UnitDirs) -> Unit {
+        Unit { dirs, files: None, high: None, min: 0, low: 0 }
     }
 }
 
@@ -609,9 +634,9 @@ mod tests {
         // A directory can be opened but not read.
         std::fs::create_dir(dir.path().join("meminfo")).unwrap();
         let machine = std::mem::replace(&mut memory.machine, Machine::open(dir.path()).unwrap());
-        for look in 1..=BLIND_MAX {
-            assert!(memory.means().bounds, "look {look}");
-            assert_eq!(memory.observe(u64::from(look) + 1, 2), None);
+        for sample in 1..=FAILED_MAX {
+            assert!(memory.means().bounds, "sample {sample}");
+            assert_eq!(memory.observe(u64::from(sample) + 1, 2), None);
         }
         assert_eq!(memory.means(), MemoryMeans::NONE);
         assert_eq!(memory.take_problems().len(), 5);

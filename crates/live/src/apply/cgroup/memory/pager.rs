@@ -1,15 +1,15 @@
 //! Reclaims memory from control groups without blocking the daemon.
 //!
-//! Problem: a write that lowers memory.high, or a write to memory.reclaim, returns only after the kernel has reclaimed. That
-//! takes as long as the devices that pages are written to, and the daemon has CPUs to call back meanwhile.
+//! Problem: a write that lowers memory.high, or a write to memory.reclaim, returns only after the kernel has reclaimed memory.
+//! That takes as long as the devices to which pages are written, and the daemon must be able to call back CPUs meanwhile.
 //!
-//! Algorithm: a thread per control group makes the slow writes, and exits when it has nothing to do. It works towards a
-//! target, not through a queue: a new target replaces the one before it. A bound that grows is written at once, by the
-//! caller. Both the bytes and the time are counted, so that the policy knows the reclaim rate. Pages on their way to
-//! swap are free only once written, so the kernel may report failure although it reclaimed some; then the bytes come
-//! from memory.stat (`pgsteal`).
+//! Algorithm: a thread per control group makes the slow writes, and exits when it has nothing to do. Each control group has one
+//! *target*, a bound and an amount to reclaim. A new order replaces the target, so there is no queue. If a bound grows, the
+//! caller writes it at once. Both the bytes reclaimed and the time spent are counted, so that the policy knows the reclaim rate.
+//! Pages on their way to swap are free only when they are written, so the kernel may report a failure although it reclaimed some
+//! pages; then the number of bytes comes from memory.stat (`pgsteal`).
 //!
-//! Properties: the last bound written is the last one ordered, whatever was in flight. Reclaim proceeds in steps, so that
+//! Properties: the last bound written is the last bound ordered, whatever write was in flight. Reclaim proceeds in steps, so that
 //! a new target takes effect soon, and stops at the bound. The threads end with the daemon.
 
 use std::collections::BTreeMap;
@@ -28,10 +28,10 @@ use crate::observe::memory::source::page_bytes;
 const STEP_BYTES: u64 = 8 << 20;
 /// The argument of memory.reclaim that excludes anonymous pages.
 const FILES_ALONE: &str = "swappiness=0";
-/// The fruitless steps in a row after which a target is given up.
+/// The number of fruitless steps in a row after which a target is given up.
 const FRUITLESS_MAX: u32 = 3;
 
-/// A write of a bound that returns sooner has reclaimed nothing.
+/// If the write of a bound returns sooner than this, the kernel has reclaimed nothing in it.
 const TAKING_MIN: Duration = Duration::from_millis(1);
 
 /// The worker threads, by control group.
@@ -46,22 +46,24 @@ struct Worker {
     target: Mutex<Target>,
 }
 
+/// What the thread of one control group has to do, and what it did.
 #[derive(Debug, Default)]
 struct Target {
-    /// The bound ordered last, as text, and whether it still has to be written.
+    /// The bound ordered last, as text.
     bound: String,
+    /// Whether the thread has to write the bound.
     unwritten: bool,
-    /// The group's manager writes the bound too, so reading back another value is no error.
+    /// Whether the group's manager writes the bound, too, so that it is no error to read back another value.
     shared: bool,
-    /// Bytes left to reclaim.
+    /// The bytes left to reclaim.
     reclaim: u64,
-    /// Only from file pages.
+    /// Whether to reclaim only file pages.
     files: bool,
-    /// Where reclaim stops in a group that exceeded its bound.
+    /// If the group exceeded its bound when the reclaim was ordered: the bound, at which reclaim stops.
     floor: Option<u64>,
     /// Reclaimed so far.
     taken: Reclaimed,
-    /// Whether a thread is running.
+    /// Whether the thread is running.
     working: bool,
     problems: Vec<LiveError>,
 }
@@ -74,7 +76,7 @@ pub(super) struct Reclaimed {
 }
 
 impl Reclaimed {
-    /// The sum with that of another control group.
+    /// The sum of both.
     pub(super) fn with(self, other: Reclaimed) -> Reclaimed {
         Reclaimed {
             bytes: self.bytes.saturating_add(other.bytes),
@@ -84,6 +86,7 @@ impl Reclaimed {
 }
 
 impl Target {
+    /// Counts reclaimed memory.
     fn took(&mut self, bytes: u64, time: Duration) {
         self.taken.bytes = self.taken.bytes.saturating_add(bytes);
         self.taken.time = self.taken.time.saturating_add(time);
@@ -99,28 +102,29 @@ impl Worker {
 }
 
 impl Pager {
-    /// Sets a control group's bound: by a thread if it `sinks`, else before returning.
-    pub(super) fn bound(&mut self, dir: &Path, text: &str, sinks: bool) -> Result<(), LiveError> {
+    /// Sets a control group's bound. If it `is_lowered`, its thread writes the bound; otherwise the bound is written before this
+    /// returns.
+    pub(super) fn bound(&mut self, dir: &Path, text: &str, is_lowered: bool) -> Result<(), LiveError> {
         let worker = self.worker(dir);
         let working = {
             let mut target = worker.lock();
             text.clone_into(&mut target.bound);
-            target.unwritten = sinks || target.working;
-            if !sinks {
+            target.unwritten = is_lowered || target.working;
+            if !is_lowered {
                 target.reclaim = 0;
             }
             target.working
         };
-        if sinks {
-            self.work(dir);
+        if is_lowered {
+            self.start(dir);
             return Ok(());
         }
         write_bound(&dir.join("memory.high"), text)?;
-        // A thread that is about to write an earlier bound writes this one after it, and checks it then.
+        // A running thread may be about to write an earlier bound. After that, it writes this bound again, and checks it.
         if working { Ok(()) } else { expect(&worker, dir, text) }
     }
 
-    /// Lowers the bound of a control group whose manager may write another one.
+    /// Lowers the bound of a control group whose manager may write the bound, too.
     pub(in crate::apply::cgroup) fn lower(&mut self, dir: &Path, text: &str) {
         {
             let worker = self.worker(dir);
@@ -128,21 +132,21 @@ impl Pager {
             text.clone_into(&mut target.bound);
             (target.unwritten, target.shared) = (true, true);
         }
-        self.work(dir);
+        self.start(dir);
     }
 
-    /// The caller is writing a bound that has grown.
+    /// Notes that the caller is about to write a bound that has grown.
     pub(in crate::apply::cgroup) fn raised(&mut self, dir: &Path, text: &str) {
         if let Some(worker) = self.workers.get(dir) {
             let mut target = worker.lock();
             text.clone_into(&mut target.bound);
-            // A thread that is about to write an earlier bound writes this one after it.
+            // A running thread may be about to write an earlier bound. After that, it writes this bound again.
             (target.unwritten, target.reclaim) = (target.working, 0);
         }
     }
 
-    /// Sets how much to reclaim from a control group, replacing an earlier target; only file pages if `files` is set and the
-    /// kernel supports that.
+    /// Sets how many bytes to reclaim from a control group, instead of what remains of an earlier order. If `files` is set, only
+    /// file pages are reclaimed, where the kernel supports that.
     pub(in crate::apply::cgroup) fn reclaim(&mut self, dir: &Path, bytes: u64, files: bool) {
         {
             let worker = self.worker(dir);
@@ -151,15 +155,15 @@ impl Pager {
             target.floor = (used(dir) > bound).then_some(bound);
             (target.reclaim, target.files) = (bytes, files);
         }
-        self.work(dir);
+        self.start(dir);
     }
 
-    /// What was reclaimed from a control group since its first order.
+    /// The memory that was reclaimed from a control group since its first order.
     pub(super) fn taken(&self, dir: &Path) -> Reclaimed {
         self.workers.get(dir).map(|worker| worker.lock().taken).unwrap_or_default()
     }
 
-    /// Cancels the target of a control group that is gone or no longer enforced.
+    /// Cancels the target of a control group that was removed or is not enforced any more.
     pub(in crate::apply::cgroup) fn forget(&mut self, dir: &Path) {
         if let Some(worker) = self.workers.remove(dir) {
             let mut target = worker.lock();
@@ -167,7 +171,7 @@ impl Pager {
         }
     }
 
-    /// Failures since the last call.
+    /// Takes the errors since the last call.
     pub(super) fn take_problems(&mut self) -> Vec<LiveError> {
         self.workers.values().flat_map(|worker| std::mem::take(&mut worker.lock().problems)).collect()
     }
@@ -177,15 +181,15 @@ impl Pager {
     }
 
     /// Starts a control group's thread if it is not running.
-    fn work(&mut self, dir: &Path) {
+    fn start(&mut self, dir: &Path) {
         let worker = self.worker(dir);
         if std::mem::replace(&mut worker.lock().working, true) {
             return;
         }
         let dir = dir.to_owned();
         let thread = thread::Builder::new().name("memory".to_owned());
-        let (at, to) = (Arc::clone(&worker), dir.clone());
-        if let Err(source) = thread.spawn(move || work(&at, &to)) {
+        let (threads_worker, threads_dir) = (Arc::clone(&worker), dir.clone());
+        if let Err(source) = thread.spawn(move || work(&threads_worker, &threads_dir)) {
             let mut target = worker.lock();
             target.working = false;
             target.problems.push(failed(&dir, "start a thread to take memory from it".to_owned(), source));
@@ -205,16 +209,16 @@ fn work(worker: &Worker, dir: &Path) {
     work_by(worker, dir, write);
 }
 
-/// The same, with another way to write memory.reclaim, for tests.
+/// [`work`] with the function that writes memory.reclaim, which tests replace. An error cancels the target.
 fn work_by(worker: &Worker, dir: &Path, write: impl Fn(&Path, &str) -> io::Result<()>) {
     let mut fruitless = 0;
     loop {
-        let done = match next(worker) {
+        let result = match next_step(worker) {
             Next::Exit => return,
-            Next::Bound(text) => bound(worker, dir, &text),
-            Next::Reclaim { bytes, files } => take(worker, dir, bytes, files, &mut fruitless, &write),
+            Next::Bound(text) => set_bound(worker, dir, &text),
+            Next::Reclaim { bytes, files } => reclaim_step(worker, dir, bytes, files, &mut fruitless, &write),
         };
-        if let Err(error) = done {
+        if let Err(error) = result {
             let mut target = worker.lock();
             target.problems.push(error);
             (target.unwritten, target.reclaim) = (false, 0);
@@ -222,7 +226,8 @@ fn work_by(worker: &Worker, dir: &Path, write: impl Fn(&Path, &str) -> io::Resul
     }
 }
 
-fn next(worker: &Worker) -> Next {
+/// Takes a thread's next step from its target: an unwritten bound before a reclaim.
+fn next_step(worker: &Worker) -> Next {
     let mut target = worker.lock();
     if std::mem::take(&mut target.unwritten) {
         Next::Bound(target.bound.clone())
@@ -234,19 +239,19 @@ fn next(worker: &Worker) -> Next {
     }
 }
 
-/// What a control group is charged now; 0 if it cannot be read.
+/// The bytes that a control group is charged now; 0 if this cannot be read.
 fn used(dir: &Path) -> u64 {
     read(&dir.join("memory.current")).ok().and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
 /// All memory ever reclaimed from a control group, in bytes; `None` if the kernel does not count it.
-fn stolen(dir: &Path) -> Option<u64> {
+fn total_reclaimed(dir: &Path) -> Option<u64> {
     let text = read(&dir.join("memory.stat")).ok()?;
     Some(value_of(&text, "pgsteal")?.saturating_mul(page_bytes()))
 }
 
-/// Writes a bound. Memory that the kernel reclaims before it returns is counted, and deducted from the reclaim target.
-fn bound(worker: &Worker, dir: &Path, text: &str) -> Result<(), LiveError> {
+/// Writes a bound, and checks it. Counts the memory that the kernel reclaims in the write, which is deducted from the target.
+fn set_bound(worker: &Worker, dir: &Path, text: &str) -> Result<(), LiveError> {
     let (before, begun) = (used(dir), Instant::now());
     write_bound(&dir.join("memory.high"), text)?;
     let time = begun.elapsed();
@@ -256,8 +261,8 @@ fn bound(worker: &Worker, dir: &Path, text: &str) -> Result<(), LiveError> {
     expect(worker, dir, text)
 }
 
-/// Makes one reclaim step. The kernel returns EAGAIN if it reclaimed less than requested.
-fn take(
+/// Makes one reclaim step of `bytes` bytes. The kernel returns EAGAIN if it reclaimed less than requested.
+fn reclaim_step(
     worker: &Worker,
     dir: &Path,
     bytes: u64,
@@ -270,23 +275,25 @@ fn take(
         worker.lock().reclaim = 0;
         return Ok(());
     }
-    let before = stolen(dir);
+    let before = total_reclaimed(dir);
     let begun = Instant::now();
     let mut taken = bytes;
-    let wanted = if files { format!("{bytes} {FILES_ALONE}") } else { bytes.to_string() };
-    match write(&file, &wanted) {
+    let request = if files { format!("{bytes} {FILES_ALONE}") } else { bytes.to_string() };
+    match write(&file, &request) {
         Ok(()) => *fruitless = 0,
-        // EINVAL: no `swappiness=` before Linux 6.10. EAGAIN: no more file pages. Either way, reclaim any pages.
+        // EINVAL: a kernel before Linux 6.10 has no `swappiness=`. EAGAIN: there are no more file pages. Either way, the next
+        // step reclaims any pages.
         Err(error) if files && matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EAGAIN)) => {
             worker.lock().files = false;
             return Ok(());
         }
         Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => {
-            let more = stolen(dir).zip(before).map_or(0, |(now, before)| now.saturating_sub(before));
-            taken = more.min(bytes);
+            let after = total_reclaimed(dir);
+            let reclaimed = after.zip(before).map_or(0, |(after, before)| after.saturating_sub(before));
+            taken = reclaimed.min(bytes);
             *fruitless = if taken == 0 { *fruitless + 1 } else { 0 };
         }
-        Err(source) => return Err(failed(&file, format!("write `{wanted}`"), source)),
+        Err(source) => return Err(failed(&file, format!("write `{request}`"), source)),
     }
     let mut target = worker.lock();
     target.took(taken, begun.elapsed());
@@ -303,18 +310,18 @@ fn write_bound(file: &Path, text: &str) -> Result<(), LiveError> {
     written.map_err(|source| failed(file, format!("write `{text}`"), source))
 }
 
-/// Checks that the bound just written is in force, if it is still the wanted one.
+/// Checks that the bound just written is in force, unless another bound was ordered meanwhile.
 fn expect(worker: &Worker, dir: &Path, text: &str) -> Result<(), LiveError> {
     let file = dir.join("memory.high");
-    let found = read(&file).map_err(|source| failed(&file, "read it back".to_owned(), source))?;
+    let content = read(&file).map_err(|source| failed(&file, "read it back".to_owned(), source))?;
     let target = worker.lock();
-    if found == text || target.bound != text || target.unwritten || target.shared {
+    if content == text || target.bound != text || target.unwritten || target.shared {
         return Ok(());
     }
     Err(LiveError::NotInForce {
         path: file,
         wrote: text.to_owned(),
-        read: found,
+        read: content,
         remedy: "; another program writes this file too: stop it, or let it leave this cgroup alone"
             .to_owned(),
     })

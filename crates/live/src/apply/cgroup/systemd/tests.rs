@@ -20,7 +20,7 @@ fn former(property: Property, value: Value) -> Former {
 
 /// Finds the given value, and then another one.
 #[test]
-fn a_value_of_an_administrators_takes_the_place_of_what_was_before() {
+fn an_administrators_value_becomes_the_former_value() {
     let dir = tempfile::tempdir().unwrap();
     let (mut journal, _) = Journal::create(dir.path()).unwrap();
     let property = Property::MemoryHigh;
@@ -35,11 +35,11 @@ fn a_value_of_an_administrators_takes_the_place_of_what_was_before() {
     // The last given value is wanted again if an earlier one, or none, is in force.
     for (ours, wanted) in [(6, 0), (5, 1), (UNSET, 1)] {
         hear(&mut state, ours);
-        assert_eq!((state.held().len(), state.wanted.len()), (1, wanted), "{ours}");
+        assert_eq!((state.changes().len(), state.wanted.len()), (1, wanted), "{ours}");
         state.wanted.clear();
     }
     hear(&mut state, 1_000);
-    assert_eq!(state.held(), []);
+    assert_eq!(state.changes(), []);
     assert_eq!(state.former[&property].value, Value::Number(1_000));
     assert_eq!(state.wanted, BTreeMap::new());
     let entries = Journal::read(journal.path()).unwrap();
@@ -114,7 +114,7 @@ impl Scene {
 
 /// A slice is bounded; an administrator lowers the bound, then raises it; the slice is left.
 #[test]
-fn systemd_has_what_holds_and_then_what_it_had() {
+fn systemd_gets_our_values_and_then_its_former_ones() {
     let mut scene = Scene::new(&[(Property::AllowedCPUs, cpus("0-5"))]);
     scene.want(Property::MemoryHigh, Value::Number(200));
     scene.want(Property::AllowedCPUs, cpus("4-5"));
@@ -123,7 +123,7 @@ fn systemd_has_what_holds_and_then_what_it_had() {
     assert_eq!(scene.value(Property::AllowedCPUs), cpus("4-5"));
     assert_eq!(scene.value(Property::MemoryHigh), Value::Number(200));
     assert_eq!(scene.value(Property::IOAccounting), Value::Flag(true));
-    assert_eq!(scene.value(Property::CPUWeight), WEIGHT_USUAL, "or the controller is off");
+    assert_eq!(scene.value(Property::CPUWeight), WEIGHT_DEFAULT, "or the controller is off");
     let set = GroupBounds { cpus: "0-5".parse().ok(), ..GroupBounds::default() };
     assert_eq!(scene.properties.set_by_others(A), Some(set));
 
@@ -157,7 +157,7 @@ fn systemd_has_what_holds_and_then_what_it_had() {
 }
 
 #[test]
-fn what_systemd_did_not_answer_for_is_told_again() {
+fn values_without_an_answer_are_sent_again() {
     let mut scene = Scene::known();
     scene.systemd.fail("SetUnitProperties", Fault::Silence);
     scene.want(Property::MemoryHigh, Value::Number(200));
@@ -184,7 +184,7 @@ fn what_systemd_did_not_answer_for_is_told_again() {
 
 /// systemd refuses a bound of 0. The CPU set of the same request is set nevertheless, and the refusal is reported once.
 #[test]
-fn what_is_refused_takes_nothing_along() {
+fn a_refused_value_does_not_prevent_the_others() {
     let mut scene = Scene::known();
     scene.want(Property::MemoryHigh, Value::Number(0));
     scene.want(Property::AllowedCPUs, cpus("4-5"));
@@ -195,7 +195,7 @@ fn what_is_refused_takes_nothing_along() {
 
 /// `systemctl revert` resets our values too.
 #[test]
-fn what_somebody_took_away_is_given_again() {
+fn a_value_that_another_program_reset_is_given_again() {
     let mut scene = Scene::known();
     scene.want(Property::MemoryHigh, Value::Number(200));
     scene.settle();
@@ -205,7 +205,7 @@ fn what_somebody_took_away_is_given_again() {
 }
 
 #[test]
-fn what_an_administrator_sets_before_ours_is_told_stays() {
+fn an_administrators_value_set_before_ours_was_sent_stays() {
     let mut scene = Scene::known();
     scene.systemd.set(A, Property::MemoryMin, Value::Number(300));
     scene.want(Property::MemoryMin, Value::Number(100));
@@ -216,7 +216,7 @@ fn what_an_administrator_sets_before_ours_is_told_stays() {
 
 /// A user logs out: no value of ours is in force at the next login.
 #[test]
-fn of_a_unit_that_is_gone_no_file_is_left() {
+fn no_property_file_of_a_unit_that_went_away_remains() {
     let mut scene = Scene::known();
     scene.want(Property::MemoryHigh, Value::Number(200));
     scene.settle();
@@ -228,14 +228,14 @@ fn of_a_unit_that_is_gone_no_file_is_left() {
 
 /// 200 is to become 100; an administrator sets 150 after the daemon has read the value.
 #[test]
-fn what_an_administrator_sets_after_the_look_is_not_written_over() {
+fn an_administrators_value_set_after_the_reading_is_not_overwritten() {
     let (mut scene, property) = (Scene::new(&[]), Property::MemoryHigh);
     scene.want(property, Value::Number(200));
     scene.settle();
     scene.want(property, Value::Number(100));
     scene.systemd.set(A, property, Value::Number(150));
     let read_before = BTreeMap::from([(property, Value::Number(200))]);
-    scene.properties.set(A, &read_before, &mut scene.journal).unwrap();
+    scene.properties.send_wanted(A, &read_before, &mut scene.journal).unwrap();
     scene.poll(1, 0);
     assert_eq!(scene.value(property), Value::Number(150));
     // It is read at once, not at the next periodic check.
@@ -253,7 +253,7 @@ fn a_weight_keeps_the_cpu_controller_on() {
 
     scene.systemd.set(A, Property::CPUWeight, Value::Number(UNSET));
     scene.settle();
-    assert_eq!(scene.value(Property::CPUWeight), WEIGHT_USUAL);
+    assert_eq!(scene.value(Property::CPUWeight), WEIGHT_DEFAULT);
     assert!(!scene.others().weight);
 
     scene.want(Property::CPUWeight, Value::Number(57));
@@ -263,7 +263,7 @@ fn a_weight_keeps_the_cpu_controller_on() {
 
 /// systemd appends to a list. Our rates are for sda, the administrator's for sdb.
 #[test]
-fn of_rates_to_which_an_administrator_added_one_ours_go() {
+fn our_rates_are_removed_when_an_administrator_adds_one() {
     let (reads, writes) = (Property::IOReadBandwidthMax, Property::IOWriteBandwidthMax);
     let theirs = rates(&[("/dev/sdb", 7)]);
     for lasts in [false, true] {
@@ -299,7 +299,7 @@ fn of_rates_to_which_an_administrator_added_one_ours_go() {
 
 /// The daemon is killed after it has read that, before it has removed its entries.
 #[test]
-fn what_an_administrator_added_to_is_in_the_journal() {
+fn a_list_to_which_an_administrator_added_is_in_the_journal() {
     let (mut scene, reads) = (Scene::known(), Property::IOReadBandwidthMax);
     scene.want(reads, rates(&[("/dev/sda", 5)]));
     scene.settle();
@@ -315,7 +315,7 @@ fn what_an_administrator_added_to_is_in_the_journal() {
 
 /// `systemctl set-property` without `--runtime` writes the administrator's value to another file.
 #[test]
-fn where_an_administrator_has_another_file_ours_goes() {
+fn our_file_is_removed_if_an_administrator_wrote_another() {
     let (mut scene, property) = (Scene::known(), Property::MemoryHigh);
     scene.want(property, Value::Number(200));
     scene.settle();
@@ -336,11 +336,11 @@ fn where_an_administrator_has_another_file_ours_goes() {
 
 /// After a timeout, systemd is not asked again for a second.
 #[test]
-fn a_reload_that_systemd_did_not_answer_is_asked_again() {
+fn a_reload_without_an_answer_is_requested_again() {
     let mut scene = Scene::known();
     scene.systemd.fail("GetUnit", Fault::Silence);
     scene.poll(1, POLL_NS);
-    scene.properties.is_to_read = true;
+    scene.properties.needs_reload = true;
     scene.poll(1, ASK_NS);
     std::thread::sleep(std::time::Duration::from_millis(1_100));
     scene.poll(1, ASK_NS);
@@ -350,7 +350,7 @@ fn a_reload_that_systemd_did_not_answer_is_asked_again() {
 }
 
 #[test]
-fn a_reload_that_is_refused_is_said_once_and_asked_again() {
+fn a_refused_reload_is_reported_once_and_requested_again() {
     let mut scene = Scene::known();
     for _ in 0..2 {
         scene.systemd.fail("Reload", Fault::Refuse("org.freedesktop.DBus.Error.LimitsExceeded"));
@@ -361,7 +361,7 @@ fn a_reload_that_is_refused_is_said_once_and_asked_again() {
 }
 
 #[test]
-fn that_files_were_written_by_taking_back_is_told() {
+fn a_revert_reports_that_files_were_rewritten() {
     let mut scene = Scene::known();
     scene.want(Property::MemoryHigh, Value::Number(200));
     scene.settle();
@@ -374,7 +374,7 @@ fn that_files_were_written_by_taking_back_is_told() {
 
 /// A unit's slice is held, and then is an ancestor of a sub-unit's.
 #[test]
-fn what_is_wanted_after_it_was_left_is_told() {
+fn values_wanted_after_a_unit_left_are_sent() {
     let mut scene = Scene::known();
     scene.want(Property::MemoryMin, Value::Number(100));
     scene.settle();
@@ -390,20 +390,20 @@ fn what_is_wanted_after_it_was_left_is_told() {
 
 /// Values wanted before are dropped, also after a timeout.
 #[test]
-fn what_was_wanted_before_it_was_left_is_not_told() {
+fn values_wanted_before_a_unit_left_are_not_sent() {
     let mut scene = Scene::known();
     scene.want(Property::MemoryHigh, Value::Number(200));
     scene.properties.leave(A);
     let change =
         Change { property: Property::MemoryHigh, from: Value::Number(UNSET), to: Value::Number(200) };
-    scene.properties.not_set(A, vec![change], true);
+    scene.properties.handle_failed_set(A, vec![change], true);
     scene.settle();
     assert!(scene.properties.units.is_empty());
 }
 
 /// A user logs out and in again.
 #[test]
-fn a_unit_that_was_gone_is_given_the_same_again() {
+fn a_unit_that_comes_back_gets_its_given_values_again() {
     for (then, now) in [(UNSET, 200), (50, 50)] {
         let (then, now) = (Value::Number(then), Value::Number(now));
         let mut scene = Scene::new(&[]);
@@ -423,7 +423,7 @@ fn a_unit_that_was_gone_is_given_the_same_again() {
         assert_eq!(scene.value(Property::MemoryHigh), now, "an administrator's is not widened");
         assert_eq!(scene.value(Property::MemoryMin), Value::Number(100));
         assert_eq!(scene.value(Property::IOAccounting), Value::Flag(true));
-        assert_eq!(scene.value(Property::CPUWeight), WEIGHT_USUAL);
+        assert_eq!(scene.value(Property::CPUWeight), WEIGHT_DEFAULT);
         scene.properties.leave(A);
         scene.settle();
         assert_eq!(scene.value(Property::MemoryMin), Value::Number(0));
@@ -434,7 +434,7 @@ fn a_unit_that_was_gone_is_given_the_same_again() {
 
 /// A service restarts between two polls. Its group is another one of the same name; systemd never reported the unit as gone.
 #[test]
-fn of_a_unit_that_is_another_nothing_of_the_former_one_counts() {
+fn a_new_unit_of_the_same_name_starts_afresh() {
     let (mut scene, property) = (Scene::new(&[(Property::AllowedCPUs, cpus("0-5"))]), Property::MemoryHigh);
     scene.settle();
     scene.want(property, Value::Number(200));
@@ -466,7 +466,7 @@ fn of_a_unit_that_is_another_nothing_of_the_former_one_counts() {
 
 /// Values that cannot be reverted stay, if the unit is held again.
 #[test]
-fn one_that_is_held_again_goes_on_where_systemd_takes_nothing_back() {
+fn values_that_cannot_be_reverted_stay_if_the_unit_is_held_again() {
     let mut scene = Scene::known();
     scene.want(Property::MemoryHigh, Value::Number(200));
     scene.settle();
@@ -483,7 +483,7 @@ fn one_that_is_held_again_goes_on_where_systemd_takes_nothing_back() {
 
 /// CPUs are lent and called back ten times a second. systemd gets them every five seconds; once they are stable, within two.
 #[test]
-fn of_loans_that_come_and_go_systemd_is_seldom_told() {
+fn values_that_change_with_loans_are_sent_seldom() {
     let mut scene = Scene::known();
     let requests = |scene: &Scene| {
         scene.systemd.stage().heard.iter().filter(|method| *method == "SetUnitProperties").count()
