@@ -11,7 +11,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::ExitStatusExt;
 
 use commonhold_machine::{CpuSet, Machine};
-use commonhold_measure::program::{self, Asked, Done, Ended, Learned, NotRun, Unnamed, Wish};
+use commonhold_measure::program::{self, Done, Ended, MeterOptions, NotRun, RunCache, RunRequest, Unnamed};
 use commonhold_measure::quota::Cap;
 use commonhold_scale::study::{Limit, Measure, Run, Size, Sizes, Study};
 use commonhold_scale::{default_sizes, nearest};
@@ -47,7 +47,7 @@ pub(crate) fn main(args: &Scale) -> Result<Exit, Failure> {
     let plan = Plan::of(args, &machine)?;
     let signals = Signals::of_an_end()?;
     let mut runs =
-        Runs { plan: &plan, signals: &signals, notes: Notes::default(), learned: Learned::default() };
+        Runs { plan: &plan, signals: &signals, notes: Notes::default(), cache: RunCache::default() };
     let Some(sizes) = runs.measure()? else {
         return Err(interrupted());
     };
@@ -382,7 +382,7 @@ struct Runs<'a> {
     plan: &'a Plan<'a>,
     signals: &'a Signals,
     notes: Notes,
-    learned: Learned,
+    cache: RunCache,
 }
 
 /// The outcome of one run.
@@ -447,10 +447,15 @@ impl Runs<'_> {
     }
 
     /// One run, successful or not; `None`: interrupted.
-    fn done(&mut self, size: &Size, watch: bool, meter: Option<Wish>) -> Result<Option<Box<Done>>, Failure> {
+    fn done(
+        &mut self,
+        size: &Size,
+        watch: bool,
+        meter: Option<MeterOptions>,
+    ) -> Result<Option<Box<Done>>, Failure> {
         let plan = self.plan;
         let command = plan.command(size.n);
-        let asked = Asked {
+        let request = RunRequest {
             command: &command,
             cpus: &size.cpus,
             keep_output: plan.rate.is_some(),
@@ -458,7 +463,7 @@ impl Runs<'_> {
             meter,
             cap: plan.cap.as_ref(),
         };
-        let ran = program::run(&asked, &plan.all, self.signals.as_fd(), &mut self.learned);
+        let ran = program::run(&request, &plan.all, self.signals.as_fd(), &mut self.cache);
         let done = match ran.map_err(not_run)? {
             Ended::Stopped => return Ok(None),
             Ended::Done(done) => done,

@@ -31,7 +31,7 @@ const COUNTERS_AT: usize = 56;
 
 /// What the meter does beyond counting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Wish {
+pub struct MeterOptions {
     /// The class of locks whose cycles are sampled and delayed; 0 for none.
     pub class: u64,
     /// CPU time spent in addition during each hold.
@@ -118,7 +118,7 @@ pub(crate) struct OfSite {
 }
 
 impl Meter {
-    pub(crate) fn new(wish: Wish) -> io::Result<Meter> {
+    pub(crate) fn new(options: MeterOptions) -> io::Result<Meter> {
         let object = executable()?;
         std::fs::File::from(object.try_clone()?).write_all_at(OBJECT, 0)?;
         let counts = memfd_create("commonhold-locks", MemfdFlags::CLOEXEC)?;
@@ -130,9 +130,9 @@ impl Meter {
             MAGIC,
             u64::from(ticks_per_ms.is_some()),
             ticks_per_ms.unwrap_or(1_000_000),
-            wish.class,
-            wish.inside_ns,
-            wish.outside_ns,
+            options.class,
+            options.inside_ns,
+            options.outside_ns,
             SAMPLE_NS,
         ];
         file.write_all_at(&words.map(u64::to_ne_bytes).concat(), 0)?;

@@ -3,7 +3,7 @@
 use commonhold_report::figures::{self, NOTHING};
 use commonhold_report::table::{Paint, Table};
 use commonhold_scale::locks::{Counts, Delay, Lock, Locks};
-use commonhold_scale::mend::{Effect, Gain, Mend, Untold, Verdict, mend};
+use commonhold_scale::mend::{Effect, Gain, Mend, NoAnswer, Verdict, mend};
 use commonhold_scale::study::Study;
 use serde::Serialize;
 
@@ -20,7 +20,7 @@ const WAITS_MIN: f64 = 0.01;
 /// The experiment with its answer.
 pub(crate) struct Asked<'a> {
     pub(super) locks: &'a Locks,
-    pub(super) answer: Result<Mend, Untold>,
+    pub(super) answer: Result<Mend, NoAnswer>,
 }
 
 impl Asked<'_> {
@@ -129,7 +129,7 @@ pub(super) fn findings(answered: &Answered) -> Vec<Finding> {
         (None, _) if locks.failed.is_some() => {}
         (None, _) => findings.push(("locks", none_seen(locks))),
         (Some(lock), Ok(mend)) => findings.extend(said_of_mend(answered, locks, lock, mend)),
-        (Some(lock), Err(why)) => findings.push(("mend", untold(lock, *why))),
+        (Some(lock), Err(why)) => findings.push(("mend", no_answer(lock, *why))),
     }
     if locks.tried().is_some() {
         findings.extend(unseen(locks));
@@ -150,14 +150,14 @@ fn none_seen(locks: &Locks) -> String {
     )
 }
 
-fn untold(lock: &Lock, why: Untold) -> String {
+fn no_answer(lock: &Lock, why: NoAnswer) -> String {
     match why {
-        Untold::NotTried | Untold::TooFew => format!(
+        NoAnswer::NotTried | NoAnswer::TooFew => format!(
             "Nothing can be told of {}: it was taken too rarely. Give the program more work, so that a run takes a second, \
              or measure more runs with --repeat.",
             called(lock)
         ),
-        Untold::Several => format!(
+        NoAnswer::Several => format!(
             "{} locks are taken at the same place, {}, and none of them stands out. What mending them would gain cannot be \
              told from one.",
             lock.locks, lock.name
@@ -294,7 +294,7 @@ pub(super) struct Shown<'a> {
     locks: &'a [Lock],
     tried: Option<u64>,
     mend: Option<&'a Mend>,
-    untold: Option<Untold>,
+    untold: Option<NoAnswer>,
     trials: &'a [commonhold_scale::locks::Trial],
     throughput_plain: &'a [f64],
     throughput_metered: &'a [f64],

@@ -25,7 +25,7 @@ mod fewest;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub use crate::observed::{Disk, Hold, Holding, InterruptTime, Kind, Lock, Observed, Site, Wake, Waker};
-pub use fewest::{Found, fewest};
+pub use fewest::{HolderSample, fewest};
 
 use crate::real;
 use crate::study::{Run, Size, Study, Watched};

@@ -99,7 +99,7 @@ pub struct Mend {
 /// Why the gain cannot be determined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Untold {
+pub enum NoAnswer {
     /// No lock was delayed.
     NotTried,
     /// Several locks of the class are contended: the gain of mending one of them is unknown.
@@ -109,14 +109,14 @@ pub enum Untold {
 }
 
 /// Interprets the experiment with a lock.
-pub fn mend(locks: &Locks, measure: &Measure) -> Result<Mend, Untold> {
-    let lock = locks.tried().ok_or(Untold::NotTried)?;
+pub fn mend(locks: &Locks, measure: &Measure) -> Result<Mend, NoAnswer> {
+    let lock = locks.tried().ok_or(NoAnswer::NotTried)?;
     if lock.busiest < BUSIEST_MIN {
-        return Err(Untold::Several);
+        return Err(NoAnswer::Several);
     }
     // Runs per second include the part of a run that does not use the lock. A printed rate is taken to exclude that part.
     let has_fixed_part = *measure == Measure::Runs;
-    study(&locks.trials, locks.cpus, lock.kind == Kind::Spin, has_fixed_part).ok_or(Untold::TooFew)
+    study(&locks.trials, locks.cpus, lock.kind == Kind::Spin, has_fixed_part).ok_or(NoAnswer::TooFew)
 }
 
 /// The busiest lock represents its class if it has at least this fraction of the acquisitions.

@@ -1,6 +1,6 @@
 //! The experiment with one lock: runs with delays, which predict what removing the bottleneck would gain.
 
-use commonhold_measure::program::Wish;
+use commonhold_measure::program::MeterOptions;
 use commonhold_scale::locks::{Cycle, Delay, Locks, Trial};
 use commonhold_scale::states::State;
 use commonhold_scale::study::{Run, Size};
@@ -32,7 +32,7 @@ impl Runs<'_> {
         let Some(size) = sizes.iter().rfind(|size| !size.runs.is_empty()) else { return Ok(Ok(None)) };
         let cpus = u32::try_from(size.cpus.iter().count()).unwrap_or(u32::MAX);
         let mut locks = Locks { size: size.n, cpus, ..Locks::default() };
-        match self.tried(size, true, Some(Wish::default()))? {
+        match self.tried(size, true, Some(MeterOptions::default()))? {
             None => return Ok(Err(Interrupted)),
             Some(Tried::Failed(why)) => locks.failed = Some(why),
             Some(Tried::Run(run, found, overflowed)) => {
@@ -61,8 +61,8 @@ impl Runs<'_> {
                 order.reverse();
             }
             for plan in order {
-                let wish = plan.map(|(delay, ns)| wish(class, delay, ns));
-                match self.tried(size, false, wish)? {
+                let options = plan.map(|(delay, ns)| meter_options(class, delay, ns));
+                match self.tried(size, false, options)? {
                     None => return Ok(Err(Interrupted)),
                     Some(Tried::Failed(why)) => {
                         locks.failed = Some(why);
@@ -77,7 +77,12 @@ impl Runs<'_> {
     }
 
     /// One run with the meter, or without; `None`: interrupted.
-    fn tried(&mut self, size: &Size, watch: bool, meter: Option<Wish>) -> Result<Option<Tried>, Failure> {
+    fn tried(
+        &mut self,
+        size: &Size,
+        watch: bool,
+        meter: Option<MeterOptions>,
+    ) -> Result<Option<Tried>, Failure> {
         let Some(mut done) = self.done(size, watch, meter)? else { return Ok(None) };
         let metered = done.locks.take().unwrap_or_default();
         Ok(match self.judge(*done) {
@@ -88,9 +93,9 @@ impl Runs<'_> {
     }
 }
 
-fn wish(class: u64, delay: Delay, ns: u64) -> Wish {
+fn meter_options(class: u64, delay: Delay, ns: u64) -> MeterOptions {
     let at = |place: Delay| if delay == place { ns } else { 0 };
-    Wish { class, inside_ns: at(Delay::Inside), outside_ns: at(Delay::Outside) }
+    MeterOptions { class, inside_ns: at(Delay::Inside), outside_ns: at(Delay::Outside) }
 }
 
 fn enter(locks: &mut Locks, plan: Option<(Delay, u64)>, run: &Run, found: &[commonhold_scale::locks::Lock]) {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
-use commonhold_scale::blame::{Found, Hold, Holding, Kind, Lock, Site, fewest};
+use commonhold_scale::blame::{Hold, HolderSample, Holding, Kind, Lock, Site, fewest};
 use commonhold_trace::{Address, Calls, Frame, ImageId, Images, Maker, Names, is_plumbing};
 
 use super::{Among, Files, Key, Parked, StackId, Style, Waits};
@@ -136,9 +136,9 @@ impl StackNamer<'_> {
     }
 
     /// For a lock that does not store its holder: by sample, the call sites of threads inside functions that take it.
-    fn candidates(&mut self, among: &[&Among], functions: &BTreeSet<Address>) -> Vec<Found<Holder>> {
+    fn candidates(&mut self, among: &[&Among], functions: &BTreeSet<Address>) -> Vec<HolderSample<Holder>> {
         let one = |sample: &&Among| {
-            let mut found = Found { weight: sample.ns, places: Vec::new(), is_whole: true };
+            let mut found = HolderSample { weight: sample.ns, places: Vec::new(), is_whole: true };
             for thread in &sample.threads {
                 match thread.stack {
                     // Its stack is unknown: it may hold the lock.

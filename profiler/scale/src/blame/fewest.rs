@@ -20,7 +20,7 @@ const LEAST: f64 = 0.1;
 
 /// One sample of the threads that may hold a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found<P> {
+pub struct HolderSample<P> {
     /// The sample's weight: the time that it stands for.
     pub weight: u64,
     /// The places of the threads that may hold the lock.
@@ -30,7 +30,7 @@ pub struct Found<P> {
 }
 
 /// For each sample, the place of the holder; `None` if no place explains the sample.
-pub fn fewest<P: Ord + Clone>(samples: &[Found<P>]) -> Vec<Option<P>> {
+pub fn fewest<P: Ord + Clone>(samples: &[HolderSample<P>]) -> Vec<Option<P>> {
     let total: u64 = samples.iter().map(|sample| sample.weight).sum();
     let mut holders: Vec<Option<P>> = vec![None; samples.len()];
     loop {
@@ -62,8 +62,8 @@ pub fn fewest<P: Ord + Clone>(samples: &[Found<P>]) -> Vec<Option<P>> {
 mod tests {
     use super::*;
 
-    fn sample(weight: u64, places: &[&'static str]) -> Found<&'static str> {
-        Found { weight, places: places.into(), is_whole: true }
+    fn sample(weight: u64, places: &[&'static str]) -> HolderSample<&'static str> {
+        HolderSample { weight, places: places.into(), is_whole: true }
     }
 
     #[test]
@@ -83,9 +83,12 @@ mod tests {
 
     #[test]
     fn incomplete_samples_are_no_evidence() {
-        let torn = Found { is_whole: false, ..sample(9, &["before"]) };
-        let samples =
-            [sample(1, &["under"]), torn, Found { is_whole: false, ..sample(1, &["under", "before"]) }];
+        let torn = HolderSample { is_whole: false, ..sample(9, &["before"]) };
+        let samples = [
+            sample(1, &["under"]),
+            torn,
+            HolderSample { is_whole: false, ..sample(1, &["under", "before"]) },
+        ];
         assert_eq!(fewest(&samples[..1]), [Some("under")]);
         assert_eq!(fewest(&[samples[1].clone()]), [None]);
         assert_eq!(fewest(&[sample(2, &["under"]), samples[2].clone()]), [Some("under"), Some("under")]);
