@@ -6,8 +6,8 @@
  *
  * For experiments it also runs a busy loop during or after each hold of one class of locks, if the header (meter.h) says so.
  *
- * To leave the program's behaviour unchanged, the meter allocates no memory, takes no lock of the C library and preserves errno. A
- * lock that finds no room in a table is taken without being counted.
+ * To leave the program's behaviour unchanged, the meter allocates no memory, takes no lock of the C library and preserves
+ * errno. A lock that finds no room in a table is taken without being counted.
  *
  * Limits: the meter does not see locks taken by other means: futexes of Go and of Rust's standard library, locks inside the C
  * library, C11's mtx_lock.
@@ -88,7 +88,9 @@ static inline void need_real(void)
 		find_all();
 }
 
-/* A lock that this thread holds. `since`: when it was taken. `sampled`: whether `cpu` and `queue` have the clocks at that time. */
+/*
+ * A lock that this thread holds. `since`: when it was taken. `sampled`: whether `cpu` and `queue` have the clocks at that time.
+ */
 struct held {
 	void *lock;
 	uint64_t since;
@@ -738,7 +740,7 @@ EXPORT int pthread_spin_unlock(pthread_spinlock_t *lock)
 		struct held *mine = is_metered() ? held_of(lock) : NULL;                                                       \
 		if (!mine || mine->depth != 1)                                                                                 \
 			return call;                                                                                           \
-		struct request request = { lock, mine->of_site->site, 0, mine->of_lock, mine->of_site, NULL };                                            \
+		struct request request = { lock, mine->of_site->site, 0, mine->of_lock, mine->of_site, NULL };                 \
 		releasing(lock);                                                                                               \
 		request.place = place_of(HERE(lock), request.of_site->site);                                                   \
 		int result = call;                                                                                             \

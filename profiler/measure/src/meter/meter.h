@@ -53,7 +53,7 @@ struct meter_record {
 	uint64_t lock, site, holder, class;
 	uint32_t kind, about;
 	union {
-		struct { /* METER_SITE: a lock at a call site. METER_PAIR: waits there while the lock was held from call site `holder` */
+		struct { /* METER_SITE: a lock at a call site. METER_PAIR: waits there while held from call site `holder` */
 			uint64_t total, shared, waited, wait, wait_max, hold, hold_max, rejected, retaken;
 		};
 		struct { /* METER_LOCK */
