@@ -62,7 +62,7 @@ pub struct Calls {
 pub type CodeBefore<'a> = &'a dyn Fn(u64) -> Option<[u8; CALL_MAX]>;
 
 impl Images {
-    /// Unwinds a stack, as deep as possible, up to [`DEPTH_MAX`] calls.
+    /// Unwinds a stack, as deep as possible, up to 64 calls.
     pub fn unwind(&mut self, space: &Space, stack: Stack, registers: Registers, jit: CodeBefore) -> Calls {
         let (mut calls, mut is_whole) = (Vec::new(), false);
         let mut now = registers;

@@ -732,8 +732,10 @@ EXPORT int pthread_spin_unlock(pthread_spinlock_t *lock)
 	RELEASE((void *)lock, real.unspin(lock));
 }
 
-/* Waiting on a condition variable releases the lock and retakes it at the end. How long the retaking waits for the lock is unknown,
- * since that is part of the wait on the condition. */
+/*
+ * Waiting on a condition variable releases the lock and retakes it at the end. How long the retaking waits for the lock is
+ * unknown, since that is part of the wait on the condition.
+ */
 #define WAIT(lock, call)                                                                                                       \
 	do {                                                                                                                   \
 		need_real();                                                                                                   \
