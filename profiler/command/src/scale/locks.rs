@@ -79,8 +79,8 @@ impl Runs<'_> {
         Ok(Ok(Some(locks)))
     }
 
-    /// One run with the meter, or without; `None`: interrupted.
-    fn tried(
+    /// Makes one run, with the meter if `meter` is set; `None`: interrupted.
+    fn try_run(
         &mut self,
         size: &Size,
         watch: bool,
