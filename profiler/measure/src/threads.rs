@@ -289,7 +289,7 @@ impl Threads {
             }
             None => (Thread::begin(now.saturating_sub(record.lived_ns)), now),
         };
-        // The record has the thread's lifetime but not its start: the end is the start, as far as known, plus the lifetime.
+        // The record has the thread's lifetime but not its start: the end is the best known start plus the lifetime.
         let began = if record.tid == self.program { Some(self.begun_ns) } else { None };
         let end = began.or_else(|| thread.began()).map_or(ended_ns, |began| began + record.lived_ns);
         let end = end.clamp(thread.last_at_ns().min(ended_ns), ended_ns);
