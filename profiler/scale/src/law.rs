@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn throughput_is_lambda_at_size_one_and_peaks_where_the_seed_says() {
+    fn the_law_begins_at_lambda_and_peaks_where_the_seed_says() {
         let law = Law { lambda: 7.0, alpha: 0.1, beta: 0.01 };
         assert!((law.throughput(1.0) - 7.0).abs() < 1e-12);
         // sqrt((1 - 0.1) / 0.01) = sqrt(90).
