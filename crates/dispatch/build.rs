@@ -12,16 +12,16 @@ mod bpf;
 
 use bpf::{fail, out};
 
-/// The description of the tables that C takes from the header `tables.h`.
+/// The definition of the tables, from which the C header `tables.h` is generated.
 const TABLES: &str = "src/tables/mod.rs";
-/// The types that C takes from it, and their names there. The values of an enum are named after it: `DISPATCH_RECALL_NOW`.
+/// The types in the header, by their names in Rust and in C. An enum's name prefixes its values: `DISPATCH_RECALL_NOW`.
 const NAMES: [(&str, &str); 28] = [
     ("Account", "dispatch_account"),
     ("By", "dispatch_by"),
     ("Cause", "dispatch_wait"),
     ("Cpu", "dispatch_cpu"),
     ("Deadlines", "dispatch_deadlines"),
-    // Its values are used much, and are names enough: DISPATCH_STRIDE.
+    // A short prefix for values that are used often: DISPATCH_STRIDE.
     ("Discipline", "dispatch"),
     ("Facts", "dispatch_facts"),
     ("Had", "dispatch_had"),
@@ -46,16 +46,16 @@ const NAMES: [(&str, &str); 28] = [
     ("Unit", "dispatch_unit"),
     ("WAITS_BLOCK", "WAITS_BLOCK"),
 ];
-/// Those of the native build alone: the kernel has a `struct task_struct` of its own.
+/// The types of the native build only: the kernel has its own `struct task_struct`.
 const NATIVE_NAMES: [(&str, &str); 4] = [
     ("Case", "dispatch_case"),
     ("Entity", "sched_ext_entity"),
     ("Task", "task_struct"),
     ("World", "dispatch_world"),
 ];
-/// Those of the kernel's build alone.
+/// The types of the kernel's build only.
 const KERNEL_NAMES: [(&str, &str); 1] = [("EndTable", "dispatch_end")];
-/// What libbpf needs; every machine has the C library.
+/// The libraries that libbpf needs besides the C library.
 const LIBRARIES: [&str; 2] = ["libelf.a", "libz.a"];
 
 fn main() {
@@ -79,11 +79,11 @@ fn main() {
     ] {
         println!("cargo::rerun-if-changed=src/{file}");
     }
-    for_the_simulator();
+    compile_for_the_simulator();
     if env::var_os("CARGO_FEATURE_KERNEL").is_some() {
-        // `in_kernel.rs` includes it from the output folder.
+        // `in_kernel.rs` includes the compiled program from the output folder.
         bpf::compile("src/dispatch.bpf.c", &[header("bpf", &KERNEL_NAMES)]);
-        if let Err(why) = link_libelf_in() {
+        if let Err(why) = link_libelf_statically() {
             println!(
                 "cargo::warning=the program will need the libraries libelf and zlib where it runs: {why}"
             );
@@ -91,9 +91,11 @@ fn main() {
     }
 }
 
-/// Writes `tables.h` into a folder of its own, which is returned: with what both builds share, and what one has alone.
-fn header(build: &str, alone: &[(&str, &str)]) -> PathBuf {
-    let names = || NAMES.iter().chain(alone).map(|(name, in_c)| ((*name).to_owned(), (*in_c).to_owned()));
+/// Writes the header `tables.h` for one build into a separate folder, and returns that folder. The header has the types that
+/// both builds share and the `additional` ones of this build.
+fn header(build: &str, additional: &[(&str, &str)]) -> PathBuf {
+    let names =
+        || NAMES.iter().chain(additional).map(|(name, in_c)| ((*name).to_owned(), (*in_c).to_owned()));
     let config = cbindgen::Config {
         language: cbindgen::Language::C,
         style: cbindgen::Style::Tag,
@@ -111,7 +113,7 @@ fn header(build: &str, alone: &[(&str, &str)]) -> PathBuf {
         },
         enumeration: cbindgen::EnumConfig {
             rename_variants: cbindgen::RenameRule::QualifiedScreamingSnakeCase,
-            // A last value, whose number is how many there are: `DISPATCH_RECALL_SENTINEL`.
+            // Adds a last value, which equals the number of values: `DISPATCH_RECALL_SENTINEL`.
             add_sentinel: true,
             ..cbindgen::EnumConfig::default()
         },
@@ -126,7 +128,7 @@ fn header(build: &str, alone: &[(&str, &str)]) -> PathBuf {
     folder
 }
 
-fn for_the_simulator() {
+fn compile_for_the_simulator() {
     cc::Build::new()
         .include(header("native", &NATIVE_NAMES))
         .file("src/native/dispatch.c")
@@ -136,36 +138,38 @@ fn for_the_simulator() {
         .warnings(true)
         .extra_warnings(true)
         .flag("-Wno-unused-parameter")
-        // The one thread-local variable is that of a program, and read at every step: no call is needed to find it.
+        // The thread-local variable `world` is read at every step. In a program, unlike in a shared library, this model finds it
+        // without a call.
         .flag("-ftls-model=initial-exec")
         .warnings_into_errors(true)
         .compile("commonhold_dispatch");
 }
 
-/// Has libelf and zlib linked into the program, so that it runs where they are not installed. libbpf-sys asks for whatever
-/// the linker finds first: that is what stands in a folder of its own, with nothing but the static ones.
-fn link_libelf_in() -> Result<(), String> {
+/// Links libelf and zlib statically, so that the program runs where they are not installed. libbpf-sys links the variant that
+/// the linker finds first. So the linker is given a folder that has only the static variants.
+fn link_libelf_statically() -> Result<(), String> {
     let folder = out().join("static");
     let compiler = cc::Build::new().try_get_compiler().map_err(|error| error.to_string())?;
-    let mut found = Vec::new();
+    let mut paths = Vec::new();
     for library in LIBRARIES {
-        let asked = compiler.to_command().arg(format!("-print-file-name={library}")).output();
-        let answer = asked.map_err(|error| error.to_string())?.stdout;
-        // A name that is not found comes back as it was.
+        let output = compiler.to_command().arg(format!("-print-file-name={library}")).output();
+        let answer = output.map_err(|error| error.to_string())?.stdout;
+        // The compiler prints an absolute path, or the bare name of a library that it does not find.
         let path = PathBuf::from(String::from_utf8_lossy(&answer).trim());
-        found.push(path.is_absolute().then_some(path).ok_or(format!("there is no {library}"))?);
+        paths.push(path.is_absolute().then_some(path).ok_or(format!("there is no {library}"))?);
     }
-    if !link_alone(&compiler, &found, &folder.with_file_name("alone")) {
+    if !links_without_others(&compiler, &paths, &folder.with_file_name("alone")) {
         return Err(format!("{} needs more than {}", LIBRARIES[0], LIBRARIES[1]));
     }
-    fill(&folder, &found).map_err(|error| format!("{}: {error}", folder.display()))?;
+    fill(&folder, &paths).map_err(|error| format!("{}: {error}", folder.display()))?;
     println!("cargo::rustc-link-search=native={}", folder.display());
     Ok(())
 }
 
-/// Whether the libraries need nothing but each other and the C library: some are built to need libzstd.
-fn link_alone(compiler: &cc::Tool, libraries: &[PathBuf], to: &Path) -> bool {
-    let program = to.with_extension("c");
+/// Whether the libraries need only each other and the C library: some builds of libelf also need libzstd. Links an empty
+/// program with all of their contents to find out.
+fn links_without_others(compiler: &cc::Tool, libraries: &[PathBuf], executable: &Path) -> bool {
+    let program = executable.with_extension("c");
     fs::write(&program, "int main(void) { return 0; }\n").is_ok()
         && compiler
             .to_command()
@@ -173,12 +177,13 @@ fn link_alone(compiler: &cc::Tool, libraries: &[PathBuf], to: &Path) -> bool {
             .arg("-Wl,--whole-archive")
             .args(libraries)
             .args(["-Wl,--no-whole-archive", "-o"])
-            .arg(to)
+            .arg(executable)
             .stderr(Stdio::null())
             .status()
             .is_ok_and(|status| status.success())
 }
 
+/// Makes the folder anew, with links to the libraries.
 fn fill(folder: &Path, libraries: &[PathBuf]) -> io::Result<()> {
     if folder.exists() {
         fs::remove_dir_all(folder)?;

@@ -6,19 +6,19 @@
 #ifndef DISPATCH_ACCOUNTS_H
 #define DISPATCH_ACCOUNTS_H
 
-/* The unit that a task is charged to. Under `smp`, it waits in an ancestor's queue. */
+/* The unit in whose account a task's time is booked. Under `smp`, the task waits in the queue of another unit, an ancestor. */
 static u32 payer(const struct dispatch_task *task)
 {
 	return disciplined() ? task->pays : task->unit;
 }
 
-/* The unit that the task of a CPU is charged to. */
+/* The unit in whose account the time of a CPU's task is booked. */
 static u32 payer_on(const struct dispatch_cpu *cpu)
 {
 	return disciplined() ? cpu->pays : cpu->runs;
 }
 
-/* Books CPU time of the running task since the last booking: home, shared, borrowed or visiting, by the owner of the CPU. */
+/* Books the CPU time of a CPU's task since the last booking: as home, shared, borrowed or visiting, by the owner of the CPU. */
 static void book(struct dispatch_cpu *cpu, u32 id, const struct dispatch_unit *unit, u64 now)
 {
 	struct dispatch_account *account = account_at(payer_on(cpu), id), *owner;
@@ -37,21 +37,21 @@ static void book(struct dispatch_cpu *cpu, u32 id, const struct dispatch_unit *u
 	}
 }
 
-/* The latency of a call-back: until the owner's first task runs. */
+/* A CPU that was called back runs a task of its owner: records the latency of the call-back. */
 static void came_back(struct dispatch_cpu *cpu, struct dispatch_unit *owner, u64 now)
 {
-	u64 took = now - cpu->recalled, end = 1024;
+	u64 latency = now - cpu->recalled, end = 1024;
 	u32 class;
 
 	cpu->recalled = 0;
-	if ((s64)took < 0)
-		took = 0; /* the clocks of two CPUs */
+	if ((s64)latency < 0)
+		latency = 0; /* the clocks of two CPUs differ slightly */
 	add64(&owner->recalls, 1);
-	add64(&owner->recall_ns, took);
-	if (took > owner->recall_ns_max)
-		owner->recall_ns_max = took;
+	add64(&owner->recall_ns, latency);
+	if (latency > owner->recall_ns_max)
+		owner->recall_ns_max = latency;
 	bpf_for(class, 0, DISPATCH_LATENCIES) {
-		if (took < end || class == DISPATCH_LATENCIES - 1) {
+		if (latency < end || class == DISPATCH_LATENCIES - 1) {
 			add(&owner->recall_classes[class], 1);
 			break;
 		}
@@ -60,9 +60,9 @@ static void came_back(struct dispatch_cpu *cpu, struct dispatch_unit *owner, u64
 }
 
 /*
- * A task is dispatched on a CPU. The kernel does not report when a higher class takes one. So a higher class is taken to
- * have had the CPU if, for longer than a switch takes, it neither ran a task of this scheduler nor idled. Short intervals
- * near each other are merged.
+ * Records that a higher class had a CPU from cpu->since until now, when a task is dispatched there. The kernel does not report
+ * when a higher class takes a CPU. So this is inferred if the CPU neither ran a task of this scheduler nor idled for longer
+ * than a switch takes. Intervals near each other are merged.
  */
 static __attribute__((noinline)) void note_higher(struct dispatch_cpu *cpu, u64 now)
 {
@@ -70,7 +70,7 @@ static __attribute__((noinline)) void note_higher(struct dispatch_cpu *cpu, u64 
 	u64 from = cpu->since;
 
 	if (!from)
-		return; /* it has not run anything yet */
+		return; /* the CPU has not run anything yet */
 	if (last->to && before(now, last->from + STRETCH_NS)) {
 		last->had += now - from;
 	} else {
@@ -81,7 +81,10 @@ static __attribute__((noinline)) void note_higher(struct dispatch_cpu *cpu, u64 
 	last->to = now;
 }
 
-/* The part of a wait during which a higher class had the CPU where the task is now dispatched, within recorded intervals. */
+/*
+ * Of a wait that began at `since`: the time for which a higher class had the CPU on which the task is now dispatched. Only the
+ * latest DISPATCH_STRETCHES intervals are known.
+ */
 static __attribute__((noinline)) u64 higher_ns(const struct dispatch_cpu *cpu, u64 since)
 {
 	const struct dispatch_stretch *stretch;
@@ -99,7 +102,7 @@ static __attribute__((noinline)) u64 higher_ns(const struct dispatch_cpu *cpu, u
 	return sum;
 }
 
-/* Counts a migration, by distance. */
+/* Records the CPU on which a task is dispatched, and counts a migration by its distance. */
 static void move(struct dispatch_task *task, struct dispatch_account *account, const struct dispatch_cpu *to, u32 id)
 {
 	struct dispatch_cpu *from = cpu_at(task->cpu);
@@ -132,7 +135,7 @@ static void arrive(struct task_struct *p, struct dispatch_task *task, struct dis
 		account->rescues++;
 	if (task->since && before(task->since, now) && cause < DISPATCH_CAUSES) {
 		waited = now - task->since;
-		/* Usually the wait is too short to contain a recorded interval. */
+		/* A wait that is shorter than any recorded interval, the usual case, contains none. */
 		if (waited > HIGHER_NS)
 			account->waited_ns[DISPATCH_WAIT_HIGHER] += higher = higher_ns(cpu, task->since);
 		account->waited_ns[cause] += waited - higher;

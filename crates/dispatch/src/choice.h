@@ -1,24 +1,29 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
 /*
  * Chooses the unit whose task a CPU runs next. Units within the CPU's owner are compared by pass. If the owner leaves the CPU
- * idle, it is lent: units that borrow are compared by claim (loan_of). Without this scheduler, policy/src/cpu/lend.rs lends.
+ * idle, the CPU is lent: units that borrow are compared by claim (loan_of). Where this scheduler is not used,
+ * policy/src/cpu/lend.rs lends instead.
  */
 #ifndef DISPATCH_CHOICE_H
 #define DISPATCH_CHOICE_H
 
-#define RACES_MAX  4u  /* retries, when another CPU takes the task that this one saw waiting */
+#define RACES_MAX  4u  /* attempts, if another CPU takes the task that this one saw waiting */
 #define LOAN_SLICES 4 /* bound on how far a borrower may lag: see advance_loan() */
 
 /*
- * A unit's key among borrowers. Each CPU that it runs on counts as a slice: see struct competitor. Its credit, what it
- * lent before, is subtracted from what it borrowed: a past lender goes first until the credit is spent.
+ * A unit's key among borrowers: the smallest is next. Each CPU that runs its tasks counts as one slice: see struct competitor.
+ * Its credit, for CPU time that it lent before, is subtracted from the CPU time that it borrowed: a past lender goes first until
+ * its credit is spent.
  */
 static u64 loan_of(const struct dispatch_unit *unit)
 {
 	return unit->loan_pass - unit->credit + unit->busy * unit->slice;
 }
 
-/* Whether one outermost unit borrowed less for its weight than another. Ties: more waiting tasks. */
+/*
+ * Whether one outermost unit has a larger claim on a loan than another: it borrowed less for its weight. Ties: more waiting
+ * tasks.
+ */
 static bool larger_claim(u32 one, u32 other)
 {
 	struct dispatch_unit *a = unit_at(one), *b = unit_at(other);
@@ -32,9 +37,9 @@ static bool larger_claim(u32 one, u32 other)
 }
 
 /*
- * Advances an outermost unit's loan pass by CPU time used on another's CPU. A unit that has not borrowed for long gets at
- * most LOAN_SLICES of credit for each CPU that it runs on: slices end with ticks, and are charged so late that a unit that
- * does borrow may lag as far.
+ * Advances an outermost unit's loan pass by CPU time used on another unit's CPU. A unit that has not borrowed for long has a
+ * bounded advantage: LOAN_SLICES for each CPU that runs its tasks. The bound is not smaller because slices end with ticks and
+ * are charged late: the pass of a unit that borrows all the time may lag as far.
  */
 static void advance_loan(struct dispatch_unit *top, u64 used)
 {
@@ -44,8 +49,8 @@ static void advance_loan(struct dispatch_unit *top, u64 used)
 
 /* The units that compete for a CPU. */
 enum among {
-	AMONG_HOME,      /* those within its owner */
-	AMONG_BORROWERS, /* those outside its owner that borrow */
+	AMONG_HOME,      /* units within the CPU's owner */
+	AMONG_BORROWERS, /* units outside the CPU's owner that borrow */
 	AMONG_ALL,
 };
 
@@ -68,7 +73,7 @@ static bool goes_before(u32 id, const struct dispatch_unit *unit, u32 best, u32 
 	return had_less(id, best);
 }
 
-/* Waiting units without a task for this CPU: another CPU took it, or its affinity excludes this one. */
+/* Units with waiting tasks that have no task for this CPU: another CPU took it, or its affinity excludes this CPU. */
 struct tried {
 	u32 unit[RACES_MAX];
 };
@@ -80,7 +85,10 @@ struct search {
 	u32 best, best_top; /* DISPATCH_NOBODY: none yet */
 };
 
-/* Considers a unit with waiting tasks. `alone`: the only one; then the caller checks whether its task is queued yet. */
+/*
+ * Makes a unit with waiting tasks the best so far, if it precedes that. A task is counted as waiting shortly before it is in the
+ * queue, so the queue is checked, too. `alone`: there is no other such unit; then the check is left to the caller.
+ */
 static void consider(struct search *search, u32 id, const struct tried *tried, bool alone)
 {
 	struct dispatch_unit *unit = unit_at(id);
@@ -98,7 +106,7 @@ static void consider(struct search *search, u32 id, const struct tried *tried, b
 	}
 }
 
-/* Fast path: usually tasks of one unit wait, and no loop is needed. */
+/* Considers the units of a block that have waiting tasks. Usually there is only one: then no loop is needed. */
 static void search_block(struct search *search, u32 block, const struct tried *tried, bool alone)
 {
 	u32 bits = waiting(block), look;
@@ -117,7 +125,7 @@ static void search_block(struct search *search, u32 block, const struct tried *t
 	}
 }
 
-/* The unit that a CPU should run next, among those with waiting tasks, except the `tried`. */
+/* The unit that a CPU owned by `home` should run next, among those with waiting tasks, except the `tried`; or DISPATCH_NOBODY. */
 VERIFIED_ALONE(u32) next_unit(u32 home, enum among among, const struct tried *tried)
 {
 	struct search search = { .home = home, .among = among, .best = DISPATCH_NOBODY, .best_top = DISPATCH_NOBODY };

@@ -92,9 +92,12 @@
 char _license[] SEC("license") = "Dual MIT/GPL";
 
 #define HELD_NS    500000ull /* slice of a task with migration disabled: such sections take microseconds */
-#define PLACED_NS  5000000000ull /* how long a unit chosen at exec holds unless the daemon confirms it: many of its polls */
+#define PLACED_NS  5000000000ull /* how long a unit chosen at exec holds without the daemon's confirmation: many of its polls */
 
-/* Sets whether a task counts as waiting; whether that changed. Atomic with gates: another CPU may release a parked task. */
+/*
+ * Sets whether a task counts as waiting. Returns whether that is a change. Where there may be gangs, the update is atomic:
+ * another CPU may release a parked task.
+ */
 static bool set_waits(struct dispatch_task *task, bool waits)
 {
 	if (gated())
@@ -128,7 +131,7 @@ static void end_wait(struct dispatch_task *task)
 	}
 }
 
-/* Queues a task on the one CPU where it must run, which serves that queue in turn. */
+/* Puts a task into the queue of the one CPU where it must run. That CPU takes turns between this queue and others. */
 static void wait_at(struct task_struct *p, struct dispatch_task *task, u32 id, u64 slice_ns, u64 enq_flags)
 {
 	struct dispatch_cpu *cpu = cpu_at(id);
@@ -161,19 +164,19 @@ static void change_unit(struct dispatch_task *task, u32 id)
 	uncount(task, from);
 	task->unit = id;
 	if (is_other(from->discipline) || is_other(to->discipline)) {
-		task->vtime = to->vtime; /* keys of two disciplines are not comparable: it starts anew */
+		task->vtime = to->vtime; /* keys of two disciplines are not comparable: it starts at the new unit's clock */
 		task->memory = (struct dispatch_memory){};
 	} else {
-		task->vtime += to->vtime - from->vtime; /* its lag to the new unit is that to the old one */
+		task->vtime += to->vtime - from->vtime; /* keeps its distance from its unit's clock */
 	}
 	if (counted)
 		count(task, to);
 }
 
 /*
- * Moves a task to the unit chosen when it executed a program: see dispatch_exec(). That choice holds until the daemon moves
- * the task into the unit's control group, or sets the task's unit (dispatch_put_thread()). If the daemon does neither within
- * PLACED_NS, it has decided otherwise, and the unit of the control group applies again.
+ * Moves a task to the unit chosen when it executed a program: see dispatch_exec(). The daemon confirms the choice by moving
+ * the task into the unit's control group, or by setting the task's unit (dispatch_put_thread()). If the daemon does neither
+ * within PLACED_NS, it has decided otherwise, and the unit of the control group applies again.
  */
 static void settle(struct dispatch_task *task)
 {
@@ -217,9 +220,9 @@ s32 BPF_STRUCT_OPS(dispatch_select_cpu, struct task_struct *p, s32 last, u64 wak
 }
 
 /*
- * Whether a task runs on this CPU because its owner lends it. Not one that runs anywhere, nor one that can run nowhere
- * else: after a call-back it would run again immediately, be called back again, and make no progress. (Nor a rescued
- * one: see rescue.h.)
+ * Whether a task runs on this CPU because the CPU's owner lends it. A task that runs anywhere, or can run nowhere else, is no
+ * guest: after a call-back it would run again immediately, be called back again, and make no progress. (The caller excludes
+ * rescued tasks: see rescue.h.)
  */
 static bool is_guest(const struct dispatch_cpu *cpu, const struct dispatch_task *task, const struct dispatch_unit *unit)
 {
@@ -227,7 +230,7 @@ static bool is_guest(const struct dispatch_cpu *cpu, const struct dispatch_task 
 	       !(task->state & (DISPATCH_STRAY | DISPATCH_HELD));
 }
 
-/* Whether a task can be served from its unit's queue: its affinity has one of the CPUs that poll it. */
+/* Whether a task can be served from its unit's queue: its affinity includes a CPU that polls the queue. */
 static bool fits_queue(struct task_struct *p, u32 id, const struct dispatch_unit *unit)
 {
 	if ((u32)p->nr_cpus_allowed >= rules()->cpus || unit->flags & DISPATCH_ANYWHERE)
@@ -235,7 +238,7 @@ static bool fits_queue(struct task_struct *p, u32 id, const struct dispatch_unit
 	return mask_meets(unit->top, MASK_HOMES, p) || mask_meets(DISPATCH_NOBODY, MASK_SHARED, p);
 }
 
-/* Parks a task of a shut gang: it neither waits nor is active until the gate opens. */
+/* Parks a task of a shut gang, which then neither waits nor is active until the gate opens. Returns whether it was parked. */
 static bool park(struct task_struct *p, struct dispatch_task *task, struct dispatch_unit *unit, u64 enq_flags)
 {
 	if (gated() && !(enq_flags & SCX_ENQ_WAKEUP) && is_current(p))
@@ -271,8 +274,8 @@ void BPF_STRUCT_OPS(dispatch_enqueue, struct task_struct *p, u64 enq_flags)
 	task->since = moment();
 	task->cause = DISPATCH_WAIT_OWN;
 	/*
-	 * The kernel's threads go first where they are, but only on waking: one that always did would keep others
-	 * waiting. A thread that may run elsewhere comes here again if that cannot be at once.
+	 * A waking kernel thread preempts the task of its CPU. One whose slice ended does not: it would never let others run. A
+	 * thread that may run on several CPUs is enqueued again if it cannot run at once.
 	 */
 	if (task->unit == DISPATCH_KERNEL) {
 		if (enq_flags & SCX_ENQ_WAKEUP)
@@ -284,7 +287,10 @@ void BPF_STRUCT_OPS(dispatch_enqueue, struct task_struct *p, u64 enq_flags)
 		return;
 	}
 	task->state &= ~(DISPATCH_STRAY | DISPATCH_HELD);
-	/* Migration is disabled, and others may wait for it: its slice is as short as such sections. */
+	/*
+	 * The task has migration disabled, and other tasks may wait for it: it gets a turn on its CPU. Its slice is as short as
+	 * such sections usually are.
+	 */
 	if (is_held_here(p, enq_flags)) {
 		task->state |= DISPATCH_HELD;
 		wait_at(p, task, last, HELD_NS < rules()->slice_ns ? HELD_NS : rules()->slice_ns, enq_flags);
@@ -299,7 +305,10 @@ void BPF_STRUCT_OPS(dispatch_enqueue, struct task_struct *p, u64 enq_flags)
 	}
 	if (seated() && !(enq_flags & SCX_ENQ_WAKEUP) && goes_to_seat(p, task, unit, last, enq_flags))
 		return;
-	/* A message comes from the task here, about to sleep. For a task with one CPU, the kernel does not call select_cpu(). */
+	/*
+	 * Not for a message: its sender, on this CPU, is about to sleep. Nor for a task that may use only one CPU: the kernel
+	 * does not call select_cpu() for it, which notes messages.
+	 */
 	if (p->nr_cpus_allowed > 1 && enq_flags & SCX_ENQ_WAKEUP && !(task->state & DISPATCH_TOLD) &&
 	    bpf_get_smp_processor_id() == (u32)last && take_here(p, task, unit, enq_flags))
 		return;
@@ -318,7 +327,7 @@ void BPF_STRUCT_OPS(dispatch_enqueue, struct task_struct *p, u64 enq_flags)
 	task->state &= ~DISPATCH_TOLD;
 }
 
-/* CPU time as virtual time, by the task's nice value. */
+/* CPU time as virtual time: over the weight of the task's nice value. */
 static u64 of_weight(u64 used, const struct task_struct *p)
 {
 	return over_weight(used, p->scx.weight);
@@ -342,9 +351,10 @@ static void charge(struct task_struct *p, struct dispatch_cpu *cpu, struct dispa
 }
 
 /*
- * A unit is next: advances the clocks that place its waking siblings, and those of the units around it, at least to its
- * pass. Not for a unit with a task that runs out of turn (a kernel thread, one pinned here, one rescued, one that continues
- * after a higher class): its pass may be far ahead of all that wait.
+ * A task of a unit is dispatched in turn: advances the clocks by which the unit's siblings, and those of its ancestors, are
+ * placed when they wake. The clocks follow the passes of the unit and of its ancestors. Not called for a task that runs out
+ * of turn (a kernel thread, one pinned here, one rescued, one that continues after a higher class): its unit's pass may be far
+ * ahead of those of all units that wait.
  */
 static void advance_clocks(struct dispatch_unit *unit, bool time_shared)
 {
@@ -369,7 +379,7 @@ static void advance_clocks(struct dispatch_unit *unit, bool time_shared)
 			break;
 }
 
-/* A slice begins: advances the clock that places waking tasks of the unit at least to the virtual time of this task. */
+/* A slice begins: advances the clock by which the unit's waking tasks are placed at least to the virtual time of this task. */
 static void advance_clock_within(const struct dispatch_task *task, struct dispatch_unit *unit)
 {
 	if (!is_other(unit->discipline) || !has_numbers(unit->discipline))
@@ -377,8 +387,9 @@ static void advance_clock_within(const struct dispatch_task *task, struct dispat
 }
 
 /*
- * Renews the slice of a task that has used it up: no task with a better claim waits. The new slice advances the clock
- * like any other: otherwise a task alone on a CPU for long would owe all that time to the first that wakes.
+ * Renews the slice of a CPU's task whose slice has ended while no task with a better claim waits. The new slice advances the
+ * clocks like any other. Otherwise, after a long time alone on the CPU, the task would have to wait as long for the first task
+ * that wakes.
  */
 static void run_on(struct task_struct *prev, struct dispatch_cpu *cpu, u32 id, struct dispatch_task *task)
 {
@@ -403,50 +414,51 @@ static void run_on(struct task_struct *prev, struct dispatch_cpu *cpu, u32 id, s
 	set_slice(prev, unit ? slice_of(unit) : rules()->slice_ns);
 }
 
-/* The previous task of a CPU, at home or as a guest, if it is still runnable. */
-struct goer {
+/* The previous task of a CPU, at home or as a guest, if it is still runnable: a candidate to continue. */
+struct incumbent {
 	u32 unit;   /* DISPATCH_NOBODY: no such task */
 	u32 weight; /* of its nice value; 0, which no task has, under a discipline other than stride */
 	u64 after;  /* its virtual time after another slice; under other disciplines, the key that it would wait with */
 };
 
-static struct goer as_goer(struct dispatch_task *task, struct dispatch_unit *unit, const struct task_struct *p)
+static struct incumbent as_incumbent(struct dispatch_task *task, struct dispatch_unit *unit, const struct task_struct *p)
 {
 	if (is_other(unit->discipline))
-		return (struct goer){ .unit = task->unit, .after = task_happens(p, task, unit, WOULD_COME, 0) };
-	return (struct goer){
+		return (struct incumbent){ .unit = task->unit, .after = task_happens(p, task, unit, WOULD_COME, 0) };
+	return (struct incumbent){
 		.unit = task->unit,
 		.weight = p->scx.weight,
 		.after = task->vtime + of_weight(rules()->slice_ns, p),
 	};
 }
 
-/* Whether its unit precedes another one, which waits. */
-static bool keeps(const struct goer *goer, u32 next, enum among among)
+/* Whether the unit of `incumbent` precedes `next`, a unit with waiting tasks. */
+static bool keeps(const struct incumbent *incumbent, u32 next, enum among among)
 {
 	struct dispatch_unit *unit, *other;
 
 	if (among != AMONG_BORROWERS)
-		return had_less(goer->unit, next);
-	unit = unit_at(goer->unit);
+		return had_less(incumbent->unit, next);
+	unit = unit_at(incumbent->unit);
 	other = unit_at(next);
-	return unit && other && goes_before(goer->unit, unit, next, other->top, among);
+	return unit && other && goes_before(incumbent->unit, unit, next, other->top, among);
 }
 
 /*
- * Whether it continues rather than the first of its own queue. Tasks of one nice value take turns. With different nice
- * values, it continues if it would still be behind after another slice: strict alternation would give both the same.
+ * Whether `incumbent` continues instead of the first task of its own queue. Tasks of the same nice value take turns. With
+ * different nice values, `incumbent` continues if its virtual time would still be less after another slice: by strict
+ * alternation, both tasks would get the same CPU time.
  */
-static bool goes_on(u64 queue, const struct goer *goer)
+static bool goes_on(u64 queue, const struct incumbent *incumbent)
 {
 	u64 vtime;
 	u32 weight;
 
-	return first_in(queue, &vtime, &weight) && weight != goer->weight && !before(vtime, goer->after);
+	return first_in(queue, &vtime, &weight) && weight != incumbent->weight && !before(vtime, incumbent->after);
 }
 
-/* Moves the first task of the unit that is next to this CPU, unless `goer` is next. */
-static bool take_next(u32 id, u32 home, enum among among, const struct goer *goer)
+/* Moves the first task of the next unit to this CPU, unless `incumbent` is next. Returns whether a task was moved. */
+static bool take_next(u32 id, u32 home, enum among among, const struct incumbent *incumbent)
 {
 	struct tried tried = { { DISPATCH_NOBODY, DISPATCH_NOBODY, DISPATCH_NOBODY, DISPATCH_NOBODY } };
 	u32 look, next;
@@ -455,11 +467,14 @@ static bool take_next(u32 id, u32 home, enum among among, const struct goer *goe
 		next = next_unit(home, among, &tried);
 		if (next == DISPATCH_NOBODY)
 			break;
-		/* The previous task is in no queue: its unit continues if it had less than those that wait. */
-		if (goer->unit != DISPATCH_NOBODY &&
-		    (goer->unit == next ? goes_on(next, goer) : keeps(goer, next, among)))
+		/*
+		 * The previous task is in no queue, so next_unit() did not consider it: it continues if it precedes those that
+		 * wait.
+		 */
+		if (incumbent->unit != DISPATCH_NOBODY &&
+		    (incumbent->unit == next ? goes_on(next, incumbent) : keeps(incumbent, next, among)))
 			break;
-		if (take_from(next, id, goer->unit != DISPATCH_NOBODY))
+		if (take_from(next, id, incumbent->unit != DISPATCH_NOBODY))
 			return true;
 		tried.unit[look] = next;
 	}
@@ -475,25 +490,25 @@ static void lend(struct dispatch_cpu *cpu, u32 id, struct dispatch_unit *owner)
 	add(&owner->away, 1);
 }
 
-/* The next task of a CPU whose owner has none for it. */
+/* Chooses the next task of a CPU whose owner has no task for it: lends the CPU, or leaves it idle. */
 static void dispatch_lent(u32 id, struct dispatch_cpu *cpu, struct task_struct *prev, struct dispatch_task *task)
 {
 	struct dispatch_unit *owner = unit_at(cpu->home), *unit;
-	struct goer goer = { .unit = DISPATCH_NOBODY };
+	struct incumbent incumbent = { .unit = DISPATCH_NOBODY };
 	bool borrows = task && prev->scx.flags & SCX_TASK_QUEUED && (unit = unit_at(task->unit)) &&
 		       unit->flags & DISPATCH_BORROWS;
 
 	if (cpu->recalled && owner && waits_for_home(cpu->home, owner))
 		cpu->in_vain = moment(); /* no waiting task may run here */
-	cpu->recalled = 0; /* as if the task that called it back had run elsewhere */
+	cpu->recalled = 0; /* the call-back has ended: the task that called the CPU back does not wait for it any more */
 	if (!owner || !(owner->flags & DISPATCH_LENDS))
-		return; /* a guest returns to its unit's queue */
+		return; /* the previous task, if it is a guest, returns to its unit's queue */
 	if (borrows)
-		goer = as_goer(task, unit, prev);
-	if (take_next(id, cpu->home, AMONG_BORROWERS, &goer))
+		incumbent = as_incumbent(task, unit, prev);
+	if (take_next(id, cpu->home, AMONG_BORROWERS, &incumbent))
 		return;
 	if (borrows) {
-		/* It was called back, or changed its owner: it is lent again, and may be called back again. */
+		/* The CPU was called back, or changed its owner: it is lent again, and may be called back again. */
 		if (!mask_test(cpu->home, MASK_LENT, id))
 			lend(cpu, id, owner);
 		if ((unit = unit_at(unit->top)))
@@ -502,19 +517,19 @@ static void dispatch_lent(u32 id, struct dispatch_cpu *cpu, struct task_struct *
 	}
 }
 
-/* A task of the CPU's owner. */
-static bool take_home(u32 id, const struct dispatch_cpu *cpu, const struct goer *goer)
+/* Moves the next task of the CPU's owner to the CPU, unless `incumbent` is next. Returns whether a task was moved. */
+static bool take_home(u32 id, const struct dispatch_cpu *cpu, const struct incumbent *incumbent)
 {
 	struct dispatch_unit *owner = unit_at(cpu->home);
 
 	if (owner && owner->below)
-		return take_next(id, cpu->home, AMONG_HOME, goer);
-	if (goer->unit != DISPATCH_NOBODY && goes_on(cpu->home, goer))
+		return take_next(id, cpu->home, AMONG_HOME, incumbent);
+	if (incumbent->unit != DISPATCH_NOBODY && goes_on(cpu->home, incumbent))
 		return false;
-	return take_from(cpu->home, id, goer->unit != DISPATCH_NOBODY);
+	return take_from(cpu->home, id, incumbent->unit != DISPATCH_NOBODY);
 }
 
-/* A task of the units that run anywhere. */
+/* Moves the first task of DISPATCH_COMMON to this CPU, if that unit runs anywhere. Returns whether a task was moved. */
 static bool take_common(void)
 {
 	struct dispatch_unit *common = unit_at(DISPATCH_COMMON);
@@ -524,22 +539,22 @@ static bool take_common(void)
 	return scx_bpf_dsq_move_to_local(DISPATCH_COMMON);
 }
 
-/* The next turn in rotation: without a remainder, for which BPF would divide. */
+/* The turn that follows in rotation. Without `%`, which would be a division in BPF. */
 static u32 after(u32 turn)
 {
 	return turn + 1 < TURNS ? turn + 1 : 0;
 }
 
-/* A task of the class that has its turn. */
-static bool take_turn(u32 id, const struct dispatch_cpu *cpu, u32 turn, const struct goer *goer)
+/* Moves a task of the class whose turn it is to this CPU, unless `incumbent` is next. Returns whether a task was moved. */
+static bool take_turn(u32 id, const struct dispatch_cpu *cpu, u32 turn, const struct incumbent *incumbent)
 {
 	if (turn == TURN_STRAYS)
 		return cpu->strays && scx_bpf_dsq_move_to_local(QUEUE_OF_CPU + id);
 	if (turn == TURN_COMMON)
 		return cpu->home != DISPATCH_NOBODY && take_common();
 	if (cpu->home == DISPATCH_NOBODY)
-		return take_next(id, DISPATCH_NOBODY, AMONG_ALL, goer);
-	return take_home(id, cpu, goer);
+		return take_next(id, DISPATCH_NOBODY, AMONG_ALL, incumbent);
+	return take_home(id, cpu, incumbent);
 }
 
 void BPF_STRUCT_OPS(dispatch_dispatch, s32 id, struct task_struct *prev)
@@ -548,12 +563,12 @@ void BPF_STRUCT_OPS(dispatch_dispatch, s32 id, struct task_struct *prev)
 	struct dispatch_task *task = NULL;
 	struct dispatch_unit *unit = NULL, *ran;
 	bool by_right = false, anywhere = false;
-	struct goer goer = { .unit = DISPATCH_NOBODY };
+	struct incumbent incumbent = { .unit = DISPATCH_NOBODY };
 	u32 look, turn;
 
 	if (!cpu)
 		return;
-	/* A runnable task is charged first: it is compared with those that wait. */
+	/* If the previous task is still runnable, it is charged first, since it is then compared with those that wait. */
 	if (prev && prev->scx.flags & SCX_TASK_QUEUED && (task = task_of(prev)) && (unit = unit_at(task->unit))) {
 		charge(prev, cpu, task, unit);
 		if ((ran = unit_at(cpu->runs)))
@@ -561,22 +576,25 @@ void BPF_STRUCT_OPS(dispatch_dispatch, s32 id, struct task_struct *prev)
 		anywhere = task->state & DISPATCH_STRAY || runs_anywhere(task->unit, unit);
 		by_right = !anywhere && (cpu->home == DISPATCH_NOBODY || cpu->home == unit->top);
 		note_inside(prev, task);
-		/* A task that changed its unit, had migration disabled, or has a shut gate is requeued where it belongs now. */
+		/*
+		 * A task that changes its unit, had migration disabled, or has a shut gate does not continue: the kernel
+		 * enqueues it.
+		 */
 		if (task->destined != DISPATCH_NOBODY || task->state & DISPATCH_HELD || stays_out(prev, task)) {
 			anywhere = by_right = false;
 			task = NULL;
 		}
 	}
 	if (by_right && unit)
-		goer = as_goer(task, unit, prev);
+		incumbent = as_incumbent(task, unit, prev);
 	/*
-	 * Up to when this CPU was charged is now, or a slice ago at most. A CPU that is called back goes to its owner first:
-	 * a rescue would add its slice to the call-back.
+	 * The CPU was last charged now, or at most a slice ago, so cpu->since serves as the time. A CPU that is called back
+	 * goes to its owner first: the slice of a rescue would lengthen the call-back.
 	 */
 	if (!before(cpu->since, cpu->looks_at) && !cpu->recalled && rescue(cpu))
 		return;
 	for (look = 0, turn = cpu->turn; look < TURNS; look++, turn = after(turn)) {
-		if (!take_turn(id, cpu, turn, &goer)) {
+		if (!take_turn(id, cpu, turn, &incumbent)) {
 			if (turn != TURN_OWN || !by_right)
 				continue;
 			if (seated() && task && better_place(prev, task, unit, id) != DISPATCH_NOBODY)
@@ -601,16 +619,16 @@ void BPF_STRUCT_OPS(dispatch_running, struct task_struct *p)
 	struct dispatch_cpu *cpu = cpu_at(id);
 	struct dispatch_unit *unit, *top, *owner;
 	u64 now = scx_bpf_now();
-	bool rescued, next;
+	bool rescued, in_turn;
 
 	if (!task || !cpu || !(unit = unit_at(task->unit)))
 		return;
 	rescued = is_rescued(cpu);
-	next = !rescued && !(task->state & DISPATCH_AT_CPU) && task->cause != DISPATCH_WAIT_HIGHER &&
-	       task->unit != DISPATCH_KERNEL;
+	in_turn = !rescued && !(task->state & DISPATCH_AT_CPU) && task->cause != DISPATCH_WAIT_HIGHER &&
+		  task->unit != DISPATCH_KERNEL;
 	end_wait(task);
 	if (gated())
-		count(task, unit); /* a parked task is not counted yet */
+		count(task, unit); /* a task that was parked is not counted as active yet */
 	arrive(p, task, unit, cpu, id, now);
 	cpu->since = cpu->booked = now;
 	cpu->looks = 0;
@@ -626,7 +644,7 @@ void BPF_STRUCT_OPS(dispatch_running, struct task_struct *p)
 	note_seat(cpu, task);
 	note_gang(p, task, cpu, id);
 	advance_clock_within(task, unit);
-	if (next)
+	if (in_turn)
 		advance_clocks(unit, cpu->home == DISPATCH_NOBODY);
 	occupy(cpu, unit);
 	if (is_other(unit->among) && unit->among == DISPATCH_DWCS)
@@ -642,14 +660,15 @@ void BPF_STRUCT_OPS(dispatch_running, struct task_struct *p)
 			world_loan_pass_at_least(top->loan_pass);
 		lend(cpu, id, owner);
 		/*
-		 * The owner's task may have come while this one was on its way here. If those that wait may not run here, that
-		 * is not asked again at each switch among guests: one that may calls it back when it comes.
+		 * A task of the owner may have been queued while this one was on its way to the CPU: then the CPU is called
+		 * back at once. Not within a slice after a call-back in vain, when the owner's waiting tasks could not run
+		 * here: a task that can calls the CPU back when it is queued.
 		 */
 		if (!(cpu->in_vain && before(now, cpu->in_vain + rules()->slice_ns)) && waits_for_home(cpu->home, owner) &&
 		    mask_take(cpu->home, MASK_LENT, id))
 			recall(cpu, id, owner);
 	} else if (cpu->recalled && !rescued && (owner = unit_at(cpu->home)) && !waits_for_home(cpu->home, owner)) {
-		cpu->recalled = 0; /* the task that called it back has run elsewhere, and no task of its owner waits */
+		cpu->recalled = 0; /* the task that called the CPU back has run elsewhere, and no task of its owner waits */
 	}
 }
 
@@ -664,7 +683,9 @@ void BPF_STRUCT_OPS(dispatch_stopping, struct task_struct *p, bool runnable)
 		return;
 	charge(p, cpu, task, unit);
 	if (runnable) {
-		/* If it is not enqueued next, then a higher class took the CPU. */
+		/*
+		 * Valid if a higher class took the CPU. If its slice ended instead, it is enqueued next, which sets both again.
+		 */
 		task->since = cpu->since;
 		task->cause = DISPATCH_WAIT_HIGHER;
 	} else {
@@ -673,7 +694,7 @@ void BPF_STRUCT_OPS(dispatch_stopping, struct task_struct *p, bool runnable)
 	}
 	cpu->gang = DISPATCH_NOBODY;
 	if (cpu->runs != task->unit)
-		unit = unit_at(cpu->runs); /* it has changed its unit since */
+		unit = unit_at(cpu->runs); /* the task has changed its unit since it was dispatched */
 	book(cpu, id, unit, cpu->since);
 	cpu->runs = DISPATCH_NOBODY;
 	if (seated())
@@ -714,7 +735,10 @@ s32 BPF_STRUCT_OPS(dispatch_init_task, struct task_struct *p, struct scx_init_ta
 	return 0;
 }
 
-/* The queue that a parked task moves to now, and its key there; QUEUE_OF_GATES: it stays. */
+/*
+ * The queue that a parked task moves to now, with its key there in `place`; QUEUE_OF_GATES: it stays parked. A task whose gate
+ * is still shut moves to its CPU if it has been parked for BREATH_NS.
+ */
 static u64 leaves_gate(struct task_struct *p, struct dispatch_task *task, struct dispatch_unit *unit, u64 parked, u64 *place)
 {
 	if (is_shut(p, task) && !is_ending(p))
@@ -726,7 +750,7 @@ static u64 leaves_gate(struct task_struct *p, struct dispatch_task *task, struct
 	return task->unit;
 }
 
-/* Gates were opened or shut: moves released tasks to their units' queues, and preempts running tasks of shut gangs. */
+/* After gates were opened or shut: moves released tasks to their units' queues, and preempts running tasks of shut gangs. */
 static void turn_gates(void)
 {
 	struct bpf_iter_scx_dsq at;
@@ -794,7 +818,7 @@ int dispatch_own(struct dispatch_owned *owned)
 		mask_set(DISPATCH_NOBODY, MASK_LENDABLE, owned->cpu);
 	else
 		mask_clear(DISPATCH_NOBODY, MASK_LENDABLE, owned->cpu);
-	/* The task that runs there is classified anew: it may be at home now, or a guest. */
+	/* Makes the CPU reconsider its task: with the new owner, the task may be at home, or a guest. */
 	scx_bpf_kick_cpu(owned->cpu, SCX_KICK_PREEMPT);
 	return 0;
 }
@@ -817,9 +841,8 @@ static void lend_homes(u32 id, bool lends)
 }
 
 /*
- * Sets a unit's rules. A unit with tasks or sub-units keeps its parent: one that moves in the tree is another unit. One with
- * tasks keeps its discipline, too. Returns 0, or -EINVAL for an invalid unit, parent, weight, discipline or deadline, or too
- * many levels.
+ * Sets a unit's rules. Returns 0, or -EINVAL for an invalid unit, parent, weight, discipline or deadline, for too many levels,
+ * for another parent of a unit with tasks or sub-units, or for another discipline of a unit with tasks.
  */
 int dispatch_set_unit(struct dispatch_setting *setting)
 {
@@ -835,7 +858,7 @@ int dispatch_set_unit(struct dispatch_setting *setting)
 	if (unit->discipline != setting->discipline && (unit->own_active || unit->active))
 		return -EINVAL; /* keys of two disciplines are not comparable */
 	if (unit->below && (unit->discipline == DISPATCH_SMP) != (setting->discipline == DISPATCH_SMP))
-		return -EINVAL; /* it determines whose queue its sub-units' tasks wait in */
+		return -EINVAL; /* smp determines in whose queue its sub-units' tasks wait: see smp.h */
 	if (!parent != (setting->parent == DISPATCH_NOBODY) || (parent && parent->depth + 2 >= DISPATCH_DEPTH_MAX))
 		return -EINVAL;
 	if (unit->parent != setting->parent) {

@@ -2,25 +2,27 @@
 /*
  * Gates: stop all tasks of a gang, and let all of them run again at the same moment.
  *
- * Problem. Which gangs run is decided for quanta of some 100 ms. A stop signal for each process is slow, visible to its
- * parent, and outlasts its sender. The scheduler can notify all CPUs at once, and tasks that it holds back run when it ends.
+ * Problem. The policy decides which gangs run for quanta of some 100 ms. Stopping each process by a signal is slow, visible to
+ * the process's parent, and outlasts the sender. The scheduler can notify all CPUs at once, and when it ends, the tasks that it
+ * held back run.
  *
- * Terms. A process is of a *gang*, by number, and each gang's *gate* is open or shut. A task is *parked* while it waits for its
- * gate, in one queue for all gangs. It is *inside* while it may hold something that others wait for: within a system call, in
- * an RCU read-side critical section, or woken from uninterruptible sleep. It takes a *breath* when it is put onto a CPU and
- * taken off again before it executes an instruction.
+ * Terms. A process may belong to a *gang*, which is a number. Each gang has a *gate*, which is open or shut. A task is *parked*
+ * while it waits for its gang's gate; there is one queue of parked tasks for all gangs. A task is *inside* while it may hold
+ * something that other tasks wait for: within a system call, in an RCU read-side critical section, or woken from
+ * uninterruptible sleep. A parked task takes a *breath* when it is put onto a CPU and taken off again before it executes an
+ * instruction.
  *
  * Algorithm.
- * - A gate is a number in memory. After shutting gates, dispatch_turn() checks every CPU that runs a task of theirs. A CPU
- *   records its task's gang before it reads the gate, and gates are written before CPUs are checked. So at least one of the
- *   two sees the other's write.
- * - A task of a shut gang is parked when it is enqueued, unless it is inside or exits. One that is already queued is put onto
- *   a CPU, found there, and parked before it executes. One that is inside continues, and is checked again at each tick.
- * - Opening gates moves the tasks parked behind them to their units' queues, and kicks CPUs for them.
- * - A task parked for BREATH_NS takes a breath: the kernel ends a scheduler under which a task waits for too long.
+ * - A gate is a number in memory. After gates were shut, dispatch_turn() preempts every CPU that runs a task of a shut gang. A
+ *   CPU records its task's gang before it reads the gate, and dispatch_turn() reads the CPUs' gangs after the gates were
+ *   written. So at least one of the two sees the other's write.
+ * - A task of a shut gang is parked when it is enqueued, unless it is inside or exits. A task that is already queued is put onto
+ *   a CPU, found there, and parked before it executes. A task that is inside continues, and is checked again at each tick.
+ * - When gates are opened, the tasks parked behind them move to their units' queues, and CPUs are kicked for them.
+ * - A task parked for BREATH_NS takes a breath. Otherwise the kernel would end the scheduler, since a task waits for too long.
  *
  * Properties.
- * - A task that is parked is not active, waits behind no other task, calls no CPU back, and is not late.
+ * - A parked task is not active, keeps no other task waiting, calls no CPU back, and is not late.
  * - A task belongs to its process's gang, and a new process to its parent's, from before its first instruction. A task that
  *   changes its unit leaves its gang.
  * - A task that exits is released: when gates change, and at each later poll by the program that sets them.
@@ -38,19 +40,19 @@
 
 #define BREATH_NS 5000000000ull /* a sixth of the kernel's watchdog timeout */
 
-/* Whether a task may not go on now, or from when it is not inside any more. */
+/* Whether the gate of a task's gang is shut: the task must stop, at the latest when it is not inside any more. */
 static bool is_shut(struct task_struct *p, const struct dispatch_task *task)
 {
 	return gated() && gate_is_shut(gang_of(p, task));
 }
 
-/* Whether it is to be parked. */
+/* Whether a task is to be parked now: its gate is shut, and it neither is inside nor exits. */
 static bool stays_out(struct task_struct *p, const struct dispatch_task *task)
 {
 	return is_shut(p, task) && !(task->state & DISPATCH_INSIDE) && !is_ending(p);
 }
 
-/* The current task stops here, and could go on. Of one that has a breath, it is known. */
+/* The current task stops, but is still runnable: records whether it is inside. A parked task, taking a breath, is not. */
 static void note_inside(struct task_struct *p, struct dispatch_task *task)
 {
 	if (!gated() || task->state & DISPATCH_PARKED)
@@ -60,7 +62,7 @@ static void note_inside(struct task_struct *p, struct dispatch_task *task)
 		task->state |= DISPATCH_INSIDE;
 }
 
-/* It sleeps. */
+/* The current task goes to sleep: records whether it will be inside when it wakes. */
 static void note_sleep(const struct task_struct *p, struct dispatch_task *task)
 {
 	if (!gated())
@@ -70,7 +72,7 @@ static void note_sleep(const struct task_struct *p, struct dispatch_task *task)
 		task->state |= DISPATCH_INSIDE;
 }
 
-/* A task runs here from now on. Should its gate be shut, it goes at once. */
+/* A task begins to run on a CPU: records its gang there. If its gate is shut, it is preempted at once. */
 static void note_gang(struct task_struct *p, struct dispatch_task *task, struct dispatch_cpu *cpu, u32 id)
 {
 	if (!gated())

@@ -1,13 +1,13 @@
 //! The scheduler in the running kernel, through `sched_ext`.
 //!
-//! Loading checks the program (the verifier) and makes its tables. From [`Scheduler::attach`] on, it schedules every
-//! task of the machine but real-time ones. It ends when the value is dropped, when the process ends for any reason, or
-//! when the kernel's watchdog ejects it because a task waited too long. Then the kernel's own scheduler takes over, and
-//! [`Scheduler::ended`] returns the reason. No task is lost either way.
+//! When the program is loaded, the kernel's verifier checks it, and its tables are created. From [`Scheduler::attach`] on, the
+//! program schedules every task of the machine except real-time ones. It ends when the [`Scheduler`] is dropped, when the
+//! process ends for any reason, or when the kernel's watchdog ejects it because a task waited too long. Then the kernel's own
+//! scheduler takes over, and [`Scheduler::ended`] returns the reason. No task is lost in any of these cases.
 //!
-//! Control groups determine the unit of a task: [`Scheduler::admit`]. They must have the `cpu` controller.
-//! Without it, the kernel counts their tasks to the nearest ancestor that has it. Tasks in no unit's group belong to
-//! unit 1, and the kernel's own threads to unit [`KERNEL`](crate::KERNEL).
+//! Control groups determine the unit of a task: [`Scheduler::admit`]. A control group must have the `cpu` controller.
+//! Without that, the kernel counts its tasks to the nearest ancestor that has the controller. Tasks in no unit's group belong
+//! to unit 1, and the kernel's own threads to unit [`KERNEL`](crate::KERNEL).
 //!
 //! A unit without home CPUs runs on time-shared CPUs, or by borrowing. Without either, its tasks wait until the
 //! watchdog ends the scheduler. So leave unit 1 one of the two, or admit its group to unit `KERNEL`.
@@ -34,32 +34,32 @@ use crate::unit_rules::UnitRules;
 /// Compiled by build.rs.
 static PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/dispatch.bpf.o"));
 
-/// The tables of callbacks in the program, for kernels since 7.1, and for older ones, which know fewer flags.
+/// The names of the tables of callbacks in the program: for kernels since 7.1, and for older ones, which support fewer flags.
 const CALLBACKS: &str = "commonhold";
 const CALLBACKS_BEFORE_7_1: &str = "commonhold_before_7_1";
 const CALLBACKS_BEFORE_6_14: &str = "commonhold_before_6_14";
 const TABLES: [&str; 3] = [CALLBACKS, CALLBACKS_BEFORE_7_1, CALLBACKS_BEFORE_6_14];
 
-/// Whether units have disciplines other than stride. If not, the verifier removes that code.
+/// The section with the constant: whether units may have disciplines other than stride. If not, the verifier removes that code.
 const DISCIPLINED: &str = ".rodata.disciplined";
-/// Whether tasks may have seats: likewise.
+/// The section with the constant: whether tasks may have seats; likewise.
 const SEATED: &str = ".rodata.seated";
-/// Whether tasks may be in gangs: likewise.
+/// The section with the constant: whether tasks may be in gangs; likewise.
 const GATED: &str = ".rodata.gated";
-/// Which gangs are shut.
+/// The section with the table of gates: which gangs are shut.
 const GATES: &str = ".data.gates";
 
 /// A kernel function that exists since 7.1.
 const SINCE_7_1: &str = "scx_bpf_dsq_move_to_local___v2";
 
 /// The tables of callbacks to try in the running kernel, in this order.
-fn tables() -> &'static [&'static str] {
+fn callbacks_to_try() -> &'static [&'static str] {
     let since_7_1 =
         Btf::from_vmlinux().is_ok_and(|kernel| kernel.type_by_name::<Func<'_>>(SINCE_7_1).is_some());
     if since_7_1 { &TABLES[..1] } else { &TABLES[1..] }
 }
 
-/// Lines of libbpf's and the verifier's output that an error repeats, from the end: the cause comes last.
+/// How many of the last lines of libbpf's and the verifier's output an error repeats. The cause comes last.
 const LOG_LINES: usize = 40;
 
 /// An error in loading or using the scheduler.
@@ -73,7 +73,7 @@ pub enum Error {
         what: &'static str,
         /// The number requested.
         number: u32,
-        /// How many there can be.
+        /// The maximum number.
         room: u32,
     },
     /// The kernel rejects the program.
@@ -88,16 +88,16 @@ pub enum Error {
         log: String,
     },
     /// The program is loaded, but cannot be attached as the scheduler.
-    #[error("the kernel does not start the scheduler: {source:#}{log}{}", other(loaded.as_deref()))]
+    #[error("the kernel does not start the scheduler: {source:#}{log}{}", hint_of_loaded(loaded.as_deref()))]
     Attach {
         /// libbpf's error.
         source: libbpf_rs::Error,
-        /// The last lines of the output of libbpf.
+        /// The last lines of libbpf's output.
         log: String,
         /// The scheduler that is already loaded, if any.
         loaded: Option<String>,
     },
-    /// A table, or a program, of the kernel could not be used.
+    /// An operation on one of the loaded tables or programs failed.
     #[error("{what}: {source:#}")]
     Use {
         /// The operation.
@@ -108,7 +108,7 @@ pub enum Error {
     /// A table could not be mapped into memory.
     #[error("the scheduler's table {table} cannot be mapped: {source}")]
     Map {
-        /// Its name.
+        /// The table's name.
         table: &'static str,
         /// The kernel's error.
         source: io::Error,
@@ -121,13 +121,13 @@ pub enum Error {
 /// Why the kernel ended the scheduler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct End {
-    /// enum `scx_exit_kind`: 64 and above for an orderly exit, 1,024 and above for an error.
+    /// The kernel's enum `scx_exit_kind`: from 64 on for an orderly exit, from 1,024 on for an error.
     pub kind: i32,
     /// For an orderly exit, the kernel's `SCX_ECODE_*`; otherwise 0.
     pub code: i64,
     /// The kernel's reason.
     pub reason: String,
-    /// Details, or nothing.
+    /// Details, or empty.
     pub message: String,
 }
 
@@ -149,7 +149,7 @@ pub struct Scheduler {
     accounts: Table<Account>,
     cpus: Table<Cpu>,
     matches: Table<Match>,
-    /// The half of that table with the lists in force.
+    /// Whether the lists in force are in the second half of `matches`.
     second_half: bool,
     gates: Table<[u32; GANGS_MAX as usize]>,
     end: Table<EndTable>,
@@ -162,9 +162,9 @@ pub struct Scheduler {
 /// The argument of a program that changes the tables.
 ///
 /// # Safety
-/// It consists of integers, without padding.
+/// The type consists of integers, without padding.
 unsafe trait Argument: Copy {}
-// SAFETY: numbers of four bytes alone.
+// SAFETY: the struct has only fields of four bytes, which are integers.
 unsafe impl Argument for Owned {}
 // SAFETY: likewise.
 unsafe impl Argument for Joined {}
@@ -177,7 +177,7 @@ unsafe impl Argument for Seated {}
 // SAFETY: likewise.
 unsafe impl Argument for Setting {}
 
-/// How many there can be.
+/// The sizes of the tables.
 #[derive(Debug, Clone, Copy)]
 struct Counts {
     units: u32,
@@ -185,13 +185,13 @@ struct Counts {
 }
 
 impl Scheduler {
-    /// Loads it, without letting it schedule yet: units have weight 0 and no flags, CPUs no owners.
+    /// Loads the program without attaching it. Units have no flags, and CPUs no owners.
     pub fn load(settings: &Settings) -> Result<Self, Error> {
         Self::load_with(settings, None)
     }
 
-    /// The same, but the kernel ends it when a task has waited for so long (30 s otherwise, which is the most that it
-    /// allows): for tests of that end.
+    /// As [`Scheduler::load`], with another timeout of the kernel's watchdog, which ends the scheduler when a task has waited
+    /// for that long. The default, 30 s, is the most that the kernel allows. For tests of that end.
     pub fn load_impatient(settings: &Settings, timeout_ms: u32) -> Result<Self, Error> {
         Self::load_with(settings, Some(timeout_ms))
     }
@@ -200,7 +200,7 @@ impl Scheduler {
         fits("units", settings.units, UNITS_MAX)?;
         fits("CPUs", settings.cpus, CPUS_MAX)?;
         let counts = Counts { units: settings.units, cpus: settings.cpus };
-        let callbacks = tables();
+        let callbacks = callbacks_to_try();
         let object = logged(|| load(counts, timeout_ms, settings, callbacks))
             .map_err(|(source, log)| Error::Load { source, log })?;
         let units: Table<Unit> = Table::map(&object, "units", UNITS_MAX as usize)?;
@@ -210,23 +210,23 @@ impl Scheduler {
         let end = Table::map(&object, ".data.end", 1)?;
         let gates = Table::map(&object, GATES, 1)?;
         let rules: Table<Rules> = Table::map(&object, ".data.rules", 1)?;
-        let &Settings { cpus: count_of_cpus, units: count, slice_ns, preempt_ns, ref near, recall, .. } =
+        let &Settings { cpus: cpu_count, units: unit_count, slice_ns, preempt_ns, ref near, recall, .. } =
             settings;
-        let set = Rules {
+        let initial_rules = Rules {
             slice_ns,
             preempt_ns,
-            units: count,
-            cpus: count_of_cpus,
+            units: unit_count,
+            cpus: cpu_count,
             recall: recall as u32,
             unused: 0,
         };
         // SAFETY: elements of the tables, which nothing reads before the scheduler is attached.
         unsafe {
-            rules.at(0).write_volatile(set);
-            for unit in 0..count {
+            rules.at(0).write_volatile(initial_rules);
+            for unit in 0..unit_count {
                 units.at(unit as usize).write_volatile(Unit::with_slices(unit, slice_ns));
             }
-            for cpu in 0..count_of_cpus as usize {
+            for cpu in 0..cpu_count as usize {
                 let near =
                     near.get(cpu).copied().unwrap_or(Near { cache: NOBODY, node: NOBODY, socket: NOBODY });
                 cpus.at(cpu).write_volatile(Cpu::new(near));
@@ -247,21 +247,20 @@ impl Scheduler {
         })
     }
 
-    /// Begins to schedule. CPUs are time-shared until they get owners.
+    /// Attaches the program as the kernel's scheduler. CPUs are time-shared until they get owners.
     pub fn attach(&mut self) -> Result<(), Error> {
-        let mut scheduling = Err((libbpf_rs::Error::from_raw_os_error(libc::EINVAL), String::new()));
+        let mut attached = Err((libbpf_rs::Error::from_raw_os_error(libc::EINVAL), String::new()));
         for table in self.callbacks {
-            scheduling = self.attach_callbacks(table)?;
-            // A kernel rejects flags that it does not know.
-            if !matches!(&scheduling, Err((source, _)) if source.kind() == libbpf_rs::ErrorKind::InvalidInput)
-            {
+            attached = self.attach_callbacks(table)?;
+            // A kernel rejects a table with flags that it does not support as invalid: then the next table is tried.
+            if !matches!(&attached, Err((source, _)) if source.kind() == libbpf_rs::ErrorKind::InvalidInput) {
                 break;
             }
         }
-        self.links.push(scheduling.map_err(|(source, log)| Error::Attach {
+        self.links.push(attached.map_err(|(source, log)| Error::Attach {
             source,
             log,
-            loaded: loaded(),
+            loaded: loaded_scheduler(),
         })?);
         let exec = self.program("dispatch_exec")?.attach().map_err(|source| Error::Use {
             what: "whoever executes a program cannot be told its unit".to_owned(),
@@ -277,8 +276,8 @@ impl Scheduler {
         Ok(logged(|| ops.attach_struct_ops()))
     }
 
-    /// Says what a unit is, before or after it schedules. It refuses a weight outside 1 to 10,000, more than
-    /// [`DEPTH_MAX`](crate::DEPTH_MAX) levels, and another parent for a unit with tasks or sub-units.
+    /// Sets a unit's rules, before or after [`Scheduler::attach`]. Fails for a weight outside 1 to 10,000, more than
+    /// [`DEPTH_MAX`](crate::DEPTH_MAX) levels, or another parent for a unit with tasks or sub-units.
     pub fn set_unit(&mut self, unit: u32, rules: UnitRules) -> Result<(), Error> {
         let UnitRules { parent, weight, .. } = rules;
         let setting = Setting::new(unit, rules);
@@ -288,18 +287,18 @@ impl Scheduler {
         })
     }
 
-    /// A unit that has no tasks becomes another's: what was counted of it is void.
+    /// Sets the counters of a unit without tasks to 0, so that its number can be reused for another unit.
     ///
     /// # Panics
     /// If there is no such unit.
     pub fn clear(&mut self, unit: u32) {
-        let place = self.units.at(unit as usize);
+        let entry = self.units.at(unit as usize);
         // SAFETY: an element of the table. The scheduler writes these fields only for a unit that has tasks.
         unsafe {
-            (&raw mut (*place).recalls).write_volatile(0);
-            (&raw mut (*place).recall_ns).write_volatile(0);
-            (&raw mut (*place).recall_ns_max).write_volatile(0);
-            (&raw mut (*place).recall_classes).write_volatile([0; LATENCIES]);
+            (&raw mut (*entry).recalls).write_volatile(0);
+            (&raw mut (*entry).recall_ns).write_volatile(0);
+            (&raw mut (*entry).recall_ns_max).write_volatile(0);
+            (&raw mut (*entry).recall_classes).write_volatile([0; LATENCIES]);
         }
         for cpu in 0..self.counts.cpus {
             // SAFETY: as above.
@@ -307,7 +306,7 @@ impl Scheduler {
         }
     }
 
-    /// A unit as it is now.
+    /// The present state of a unit.
     ///
     /// # Panics
     /// If there is no such unit.
@@ -316,7 +315,8 @@ impl Scheduler {
         unsafe { self.units.at(unit as usize).read_volatile() }
     }
 
-    /// A unit's account of one CPU, up to the last switch there. Reading it costs the scheduler nothing.
+    /// A unit's account of one CPU, up to the last switch there. The table is mapped into memory, so reading it does not slow
+    /// the scheduler down.
     ///
     /// # Panics
     /// If there is no such unit or CPU.
@@ -346,10 +346,10 @@ impl Scheduler {
         (0..self.counts.cpus).map(|cpu| self.account(unit, cpu)).collect()
     }
 
-    /// Maps a control group, and its descendants that are not mapped themselves, to a unit. This applies to tasks that enter
-    /// it, and at [`Scheduler::attach`] to those in it.
+    /// Maps a control group, and its descendants that are not mapped themselves, to a unit. The mapping applies to tasks that
+    /// enter the group later, and at [`Scheduler::attach`] to the tasks in it.
     ///
-    /// `cgroup` is its number, which is the inode number of its directory.
+    /// `cgroup` is the inode number of the group's directory.
     pub fn admit(&mut self, cgroup: u64, unit: u32) -> Result<(), Error> {
         let table = self
             .object
@@ -414,7 +414,8 @@ impl Scheduler {
             .map_err(|source| Error::Use { what: format!("thread {thread} cannot have a seat"), source })
     }
 
-    /// Puts a thread, and its later children, into a unit other than that of its control group. Ignores one that has exited.
+    /// Puts a thread, and its later children, into a unit other than that of its control group. Ignores a thread that has
+    /// exited.
     pub fn put(&mut self, thread: u32, unit: u32) -> Result<(), Error> {
         self.call("dispatch_put_thread", Put { thread, unit }).map_err(|source| Error::Use {
             what: format!("thread {thread} cannot be of unit number {unit}"),
@@ -422,15 +423,16 @@ impl Scheduler {
         })
     }
 
-    /// Sets the gang of a process, and of those that it starts, or none. Ignores one that has exited.
+    /// Sets the gang of a process, and of the processes that it starts later; `None`: no gang. Ignores a process that has
+    /// exited.
     pub fn join(&mut self, process: u32, gang: Option<u32>) -> Result<(), Error> {
         let joined = Joined { process, gang: gang.unwrap_or(NOBODY) };
         self.call("dispatch_join", joined)
             .map_err(|source| Error::Use { what: format!("process {process} cannot be of a gang"), source })
     }
 
-    /// Shuts gangs (true) and opens others, below [`GANGS_MAX`], all at once. While any is shut, call it regularly, to release
-    /// tasks that exit: see gates.h.
+    /// Shuts (true) or opens (false) the gates of gangs, all at once. Gangs are numbers below [`GANGS_MAX`]. While any gang is
+    /// shut, call this regularly, to release tasks that exit: see gates.h.
     ///
     /// # Panics
     /// If there is no such gang.
@@ -438,7 +440,7 @@ impl Scheduler {
         let gates = self.gates.at(0).cast::<u32>();
         for (gang, shut) in gangs {
             assert!(*gang < GANGS_MAX, "gang {gang} is beyond the table");
-            // SAFETY: an element of the table's only entry, which only this writes.
+            // SAFETY: an element of the table's only entry. No other code writes it.
             unsafe { gates.add(*gang as usize).write_volatile(u32::from(*shut)) };
         }
         self.call("dispatch_turn", Turned { unused: 0 })
@@ -455,7 +457,7 @@ impl Scheduler {
             return Err(libbpf_rs::Error::from_raw_os_error(libc::ENOENT));
         };
         let mut context = vec![0; size_of::<T>()];
-        // SAFETY: the two are that long, and apart; all bytes of an argument have values.
+        // SAFETY: both have that length and do not overlap; all bytes of an argument are initialised.
         unsafe {
             ptr::copy_nonoverlapping((&raw const argument).cast(), context.as_mut_ptr(), context.len());
         }
@@ -466,7 +468,7 @@ impl Scheduler {
         }
     }
 
-    /// Why it has stopped scheduling; `None` while it schedules.
+    /// Why the kernel ended the scheduler; `None` while the scheduler runs.
     pub fn ended(&self) -> Option<End> {
         // SAFETY: the table's only element; plain integers, valid once `kind` is set, which is written last.
         let end = unsafe { self.end.at(0).read_volatile() };
@@ -494,13 +496,14 @@ impl Counts {
     }
 }
 
-/// Where the tables of callbacks have the time that a task may wait, in ms: a `u32` behind 13 callbacks and the flags
-/// (`struct sched_ext_ops` in bpf/kernel.h); and what stands there (`TIMEOUT_MS` in bpf/ops.h).
+/// The offset of the watchdog's timeout in the tables of callbacks: a `u32` behind 13 callbacks and the flags (`struct
+/// sched_ext_ops` in bpf/kernel.h).
 const TIMEOUT_AT: usize = 13 * 8 + 8;
+/// The compiled value of that timeout (`TIMEOUT_MS` in bpf/ops.h).
 const TIMEOUT_MS: u32 = 30_000;
 
-/// The program in the kernel, with room for that many accounts, and with these tables of callbacks alone: a kernel refuses
-/// one with a callback that it does not have.
+/// Loads the program into the kernel, with tables of the size in `counts`, and only with these tables of callbacks: a kernel
+/// refuses a table with a callback that it does not have.
 fn load(
     counts: Counts,
     timeout_ms: Option<u32>,
@@ -516,14 +519,14 @@ fn load(
         if let Some(timeout_ms) = timeout_ms {
             set_timeout(&mut map, timeout_ms)?;
         }
-        let used = callbacks.iter().any(|table| map.name() == *table);
-        map.set_autocreate(used)?;
+        let is_used = callbacks.iter().any(|table| map.name() == *table);
+        map.set_autocreate(is_used)?;
     }
     let constants = [(DISCIPLINED, settings.disciplined), (SEATED, settings.seated), (GATED, settings.gated)];
     for (constant, value) in constants {
         let mut map = open.maps_mut().find(|map| map.name() == constant).ok_or_else(invalid)?;
-        let place = map.initial_value_mut().and_then(|value| value.get_mut(..4)).ok_or_else(invalid)?;
-        place.copy_from_slice(&u32::from(value).to_ne_bytes());
+        let bytes = map.initial_value_mut().and_then(|value| value.get_mut(..4)).ok_or_else(invalid)?;
+        bytes.copy_from_slice(&u32::from(value).to_ne_bytes());
     }
     open.load()
 }
@@ -532,10 +535,11 @@ fn invalid() -> libbpf_rs::Error {
     libbpf_rs::Error::from_raw_os_error(libc::EINVAL)
 }
 
+/// Replaces the timeout in a table of callbacks. Fails if [`TIMEOUT_MS`] is not where it is expected.
 fn set_timeout(callbacks: &mut OpenMapMut<'_>, timeout_ms: u32) -> libbpf_rs::Result<()> {
     match callbacks.initial_value_mut().and_then(|value| value.get_mut(TIMEOUT_AT..TIMEOUT_AT + 4)) {
-        Some(place) if *place == TIMEOUT_MS.to_ne_bytes() => {
-            place.copy_from_slice(&timeout_ms.to_ne_bytes());
+        Some(bytes) if *bytes == TIMEOUT_MS.to_ne_bytes() => {
+            bytes.copy_from_slice(&timeout_ms.to_ne_bytes());
             Ok(())
         }
         _ => Err(invalid()),
@@ -546,7 +550,7 @@ fn fits(what: &'static str, number: u32, room: u32) -> Result<(), Error> {
     if number > room { Err(Error::TooMany { what, number, room }) } else { Ok(()) }
 }
 
-/// A C string in a fixed place.
+/// A C string in an array of fixed length; empty without a terminating 0.
 fn text(bytes: &[u8]) -> String {
     CStr::from_bytes_until_nul(bytes)
         .map_or_else(|_| String::new(), |text| text.to_string_lossy().into_owned())
@@ -562,19 +566,19 @@ fn log_line(_: PrintLevel, line: String) {
 /// libbpf's error, and what it printed.
 type Refusal = (libbpf_rs::Error, String);
 
-/// The scheduler that the kernel has loaded, by name.
-fn loaded() -> Option<String> {
+/// The name of the `sched_ext` scheduler that the kernel has loaded, if any.
+fn loaded_scheduler() -> Option<String> {
     std::fs::read_to_string("/sys/kernel/sched_ext/root/ops").ok().map(|name| name.trim().to_owned())
 }
 
-/// That there is another one.
-fn other(loaded: Option<&str>) -> String {
+/// The part of a message that names the scheduler that is already loaded; empty without one.
+fn hint_of_loaded(loaded: Option<&str>) -> String {
     loaded.map_or(String::new(), |name| {
         format!("\nThe scheduler `{name}` is loaded, and a kernel has one at a time: end the program that loaded it")
     })
 }
 
-/// Calls libbpf; an error includes the last lines of libbpf's output meanwhile, each on a new line.
+/// Calls libbpf. An error includes the last lines that libbpf printed during the call, each on a new line.
 fn logged<T>(work: impl FnOnce() -> libbpf_rs::Result<T>) -> Result<T, Refusal> {
     LOG.lock().unwrap_or_else(PoisonError::into_inner).clear();
     let before = libbpf_rs::set_print(Some((PrintLevel::Warn, log_line)));
@@ -589,13 +593,14 @@ fn last_lines(log: &str) -> String {
     lines.iter().skip(lines.len().saturating_sub(LOG_LINES)).flat_map(|line| ["\n", line]).collect()
 }
 
-/// A table of the kernel (a BPF map of the kind array), in this process's memory.
+/// A table of the kernel (a BPF map of type array), mapped into this process's memory.
 struct Table<T> {
     start: NonNull<T>,
     length: usize,
 }
 
 impl<T: Copy> Table<T> {
+    /// Maps the table of this name. Its elements must be of type `T`, and at least `length`.
     fn map(object: &Object, table: &'static str, length: usize) -> Result<Self, Error> {
         // The kernel keeps elements at multiples of eight bytes.
         const { assert!(size_of::<T>().is_multiple_of(8)) };
@@ -649,7 +654,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused_by_number() {
+    fn too_many_units_or_cpus_are_refused() {
         let error = Scheduler::load(&settings(8, UNITS_MAX + 1)).err().unwrap();
         assert_eq!(error.to_string(), "units are 1025, but this build has room for 1024: have fewer");
         let error = Scheduler::load(&settings(CPUS_MAX + 1, 2)).err().unwrap();
@@ -692,12 +697,12 @@ mod tests {
     }
 
     #[test]
-    fn how_long_a_task_may_wait_stands_where_it_is_looked_for() {
+    fn the_timeout_is_at_its_expected_offset() {
         let mut object = ObjectBuilder::default().open_memory(PROGRAM).unwrap();
         for table in TABLES {
             let mut map = object.maps_mut().find(|map| map.name() == table).unwrap();
             set_timeout(&mut map, 2_000).unwrap();
-            // It does not stand there any more.
+            // The compiled value is not there any more.
             assert!(set_timeout(&mut map, 2_000).is_err());
         }
     }

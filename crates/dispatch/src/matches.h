@@ -30,14 +30,15 @@
 #define GLOB_STEPS (DISPATCH_GLOB_MAX * DISPATCH_TEXTS)
 
 /*
- * Whether the pattern of an entry matches the whole text at offset `text`. On a mismatch, the last `*` consumes one byte
- * more. That may be within a multi-byte character, but no pattern character can match there.
+ * Whether the pattern of an entry matches the whole text at offset `text`; never for an empty text. After a mismatch, the match
+ * is tried again with one byte more consumed by the last `*`. That byte may be within a multi-byte character, where no character
+ * of the pattern can match.
  */
 VERIFIED_ALONE(bool) glob_matches(u32 number, const struct dispatch_texts *texts, u32 text)
 {
 	const struct dispatch_match *match = match_at(number);
 	u32 glob = 0, star = DISPATCH_GLOB_MAX, swallowed = 0, step;
-	u32 within = 0; /* 1: `?` matched, and its character may have more bytes */
+	u32 within = 0; /* 1: `?` matched a first byte, and its character may have more bytes */
 	u32 nothing = nought();
 	u8 byte, wanted;
 
@@ -75,7 +76,10 @@ VERIFIED_ALONE(bool) glob_matches(u32 number, const struct dispatch_texts *texts
 	return false;
 }
 
-/* The ancestor of a unit, or itself, directly below `level`; with DISPATCH_NOBODY as the level, the outermost. */
+/*
+ * The direct sub-unit of `level` that is a unit or encloses it; DISPATCH_NOBODY if `level` does not enclose the unit. With
+ * DISPATCH_NOBODY as the level: the outermost unit that is or encloses it.
+ */
 VERIFIED_ALONE(u32) unit_below(u32 level, u32 unit)
 {
 	u32 parent, step;
@@ -89,7 +93,7 @@ VERIFIED_ALONE(u32) unit_below(u32 level, u32 unit)
 	return DISPATCH_NOBODY;
 }
 
-/* Whether the pattern of an entry matches a name of the program. */
+/* Whether the pattern of an entry matches one of the two names of the program. */
 static bool executes(u32 number, const struct dispatch_facts *facts)
 {
 	return glob_matches(number, &facts->texts, 0) || glob_matches(number, &facts->texts, facts->program);
@@ -125,11 +129,14 @@ static u32 passed(u32 number, const struct dispatch_match *match, const struct d
 	return hit ? match->unit : DISPATCH_NOBODY;
 }
 
-/* The unit of a process in the control group of a unit. */
+/*
+ * The unit of a process whose control group is that of unit `base`, and what determined it. Follows the lists from `base` down
+ * the tree. A test that cannot be made ends the search: then the unit is `base`.
+ */
 static struct dispatch_place place(const struct dispatch_facts *facts, u32 base)
 {
 	u32 level = base == DISPATCH_COMMON ? DISPATCH_NOBODY : base, at = base, unit, step;
-	struct dispatch_place stays = { .unit = base, .by = DISPATCH_BY_CGROUP }, found = stays;
+	struct dispatch_place unchanged = { .unit = base, .by = DISPATCH_BY_CGROUP }, found = unchanged;
 	const struct dispatch_match *match;
 	u32 nothing = nought();
 
@@ -140,7 +147,7 @@ static struct dispatch_place place(const struct dispatch_facts *facts, u32 base)
 		found.by += nothing;
 		match = match_at(at);
 		if (!match || match->test == DISPATCH_TEST_UNKNOWN)
-			return stays;
+			return unchanged;
 		if (match->test == DISPATCH_TEST_END)
 			break;
 		if (match->test == DISPATCH_TEST_LIST) {

@@ -1,4 +1,4 @@
-//! The contract's rules for processes that execute a program, as the scheduler takes them: see matches.h.
+//! The contract's rules for processes that execute a program, in the form of the scheduler's table: see matches.h.
 
 use std::collections::BTreeMap;
 
@@ -7,11 +7,11 @@ use crate::tables::{NOBODY, UNITS_MAX};
 
 pub use crate::tables::exec::Match;
 
-/// Entries of the table: where each unit's list begins, and the lists twice.
+/// Entries of the table: one per unit, which refers to the start of the unit's list; then two halves for the lists.
 pub(crate) const ENTRIES: usize = UNITS_MAX as usize + 2 * MATCHES_MAX;
 
-/// By unit, the tests for the units directly within it, in order of precedence; [`COMMON`](crate::COMMON) has those for the
-/// outermost units.
+/// By unit: the tests that choose among its direct sub-units, in order of precedence. The list of
+/// [`COMMON`](crate::COMMON) chooses among the outermost units.
 pub type Lists = BTreeMap<u32, Vec<Match>>;
 
 impl Match {
@@ -19,75 +19,77 @@ impl Match {
         Match { test: test as u32, value, unit, unused: 0, glob: [0; GLOB_MAX] }
     }
 
-    /// Whether a pattern matches the name of the executable, or of the executed path. A pattern that is too long cannot be
-    /// tested: a process that reaches it in the list stays in the unit of its control group.
+    /// Passed by a process if the pattern matches the name of the executable, or of the executed path. A pattern of
+    /// 64 bytes or more cannot be tested: a process that reaches that entry stays in the unit of its control group.
     pub fn command(glob: &str, unit: u32) -> Match {
         if glob.len() >= GLOB_MAX {
             return Match::new(Test::Unknown, 0, NOBODY);
         }
-        let mut found = Match::new(Test::Command, 0, unit);
-        found.glob[..glob.len()].copy_from_slice(glob.as_bytes());
-        found
+        let mut entry = Match::new(Test::Command, 0, unit);
+        entry.glob[..glob.len()].copy_from_slice(glob.as_bytes());
+        entry
     }
 
-    /// The same, for processes of a user.
+    /// As [`Match::command`], but only for processes of a user.
     pub fn command_of_user(glob: &str, uid: u32, unit: u32) -> Match {
-        Match::command(glob, unit).only(Test::CommandOfUser, uid)
+        Match::command(glob, unit).restrict(Test::CommandOfUser, uid)
     }
 
-    /// The same, for processes in a group.
+    /// As [`Match::command`], but only for processes in a group.
     pub fn command_of_group(glob: &str, gid: u32, unit: u32) -> Match {
-        Match::command(glob, unit).only(Test::CommandOfGroup, gid)
+        Match::command(glob, unit).restrict(Test::CommandOfGroup, gid)
     }
 
-    /// A pattern that cannot be tested stays so.
-    fn only(self, test: Test, value: u32) -> Match {
+    /// Replaces a `Command` test by a stricter one. An entry whose pattern is too long remains untestable.
+    fn restrict(self, test: Test, value: u32) -> Match {
         if self.test == Test::Command as u32 { Match { test: test as u32, value, ..self } } else { self }
     }
 
-    /// Whether the program of its parent put that into one of these units, or deeper.
+    /// Passed by a process whose parent was in one of the list's units, or within one, because of the parent's program. The
+    /// process gets the same unit of the list.
     pub fn inherited() -> Match {
         Match::new(Test::Inherited, 0, NOBODY)
     }
 
-    /// Whether it is a user's.
+    /// Passed by processes of an effective user.
     pub fn user(uid: u32, unit: u32) -> Match {
         Match::new(Test::User, uid, unit)
     }
 
-    /// Whether it is in a group.
+    /// Passed by processes in a group.
     pub fn group(gid: u32, unit: u32) -> Match {
         Match::new(Test::Group, gid, unit)
     }
 
-    /// Passed by all.
+    /// Passed by every process.
     pub fn otherwise(unit: u32) -> Match {
         Match::new(Test::Otherwise, 0, unit)
     }
 }
 
-/// The entries to write, in this order, to put lists in force. The lists in force until then are in the other half of the table.
-/// If they do not fit, all are left out: then every process stays in the unit of its control group.
+/// The writes, index and entry in this order, that put new lists in force. They fill one half of the table, and then redirect
+/// the units' starts from the other half. If the lists do not fit, they are all left out: then every process stays in the unit
+/// of its control group.
 pub(crate) fn entries(lists: &Lists, second_half: bool) -> Vec<(usize, Match)> {
     let length: usize = lists.values().map(|list| list.len() + 1).sum();
-    let nothing = Lists::new();
-    let lists = if length <= MATCHES_MAX { lists } else { &nothing };
-    let mut at = UNITS_MAX as usize + if second_half { MATCHES_MAX } else { 0 };
+    let no_lists = Lists::new();
+    let lists = if length <= MATCHES_MAX { lists } else { &no_lists };
+    let mut index = UNITS_MAX as usize + if second_half { MATCHES_MAX } else { 0 };
     let mut starts = vec![Match::new(Test::End, 0, NOBODY); UNITS_MAX as usize];
     let mut entries = Vec::with_capacity(length + starts.len());
     for (unit, list) in lists.iter().filter(|(unit, _)| **unit < UNITS_MAX) {
-        // In a table of 9,216 entries.
-        starts[*unit as usize] = Match::new(Test::List, u32::try_from(at).unwrap_or(0), NOBODY);
+        // The conversion cannot fail: the table has 9,216 entries.
+        starts[*unit as usize] = Match::new(Test::List, u32::try_from(index).unwrap_or(0), NOBODY);
         for entry in list.iter().copied().chain([Match::new(Test::End, 0, NOBODY)]) {
-            entries.push((at, entry));
-            at += 1;
+            entries.push((index, entry));
+            index += 1;
         }
     }
     entries.extend(starts.into_iter().enumerate());
     entries
 }
 
-/// The kernel's decision, compiled natively: for tests.
+/// The scheduler's decision at exec, compiled natively for tests.
 pub mod decision {
     use super::{ENTRIES, Lists, Match, NOBODY, Test, entries};
     use crate::tables::By;
@@ -103,11 +105,11 @@ pub mod decision {
         pub uid: u32,
         /// All of its groups.
         pub gids: &'a [u32],
-        /// The name of the file that runs, of 63 bytes at most.
+        /// The name of the executable, of at most 63 bytes.
         pub file: &'a str,
-        /// The path that was executed; empty if it is not known. One of more than 190 bytes counts as not known.
+        /// The path that was executed; empty if it is not known. A path of more than 190 bytes is treated as unknown.
         pub path: &'a str,
-        /// The unit that its parent's program put that into.
+        /// The parent's unit, if the parent's program determined that.
         pub heir: Option<u32>,
     }
 
@@ -115,14 +117,14 @@ pub mod decision {
         fn dispatch_place(case: *const Case, facts: *const Facts) -> Place;
     }
 
-    /// The unit, and whether its children inherit it. `parents` has the parent of each unit, or [`NOBODY`].
+    /// The unit of a process, and whether its children inherit that unit. `parents` has the parent of each unit, or [`NOBODY`].
     ///
     /// # Panics
-    /// If a name is longer than the kernel's are.
+    /// If the executable's name has more than 63 bytes.
     pub fn decide(lists: &Lists, parents: &[u32], who: &Executes<'_>) -> (u32, bool) {
         let mut table = vec![Match::new(Test::End, 0, NOBODY); ENTRIES];
-        for (at, entry) in entries(lists, true) {
-            table[at] = entry;
+        for (index, entry) in entries(lists, true) {
+            table[index] = entry;
         }
         let mut texts = [0; TEXTS];
         assert!(who.file.len() < FILE_NAME, "a file's name has 63 bytes at most here: {}", who.file);
@@ -149,7 +151,8 @@ pub mod decision {
             unused: 0,
             texts: Texts { bytes: texts },
         };
-        // SAFETY: both live for the call, their pointers are to as many elements as they say, and C keeps none of them.
+        // SAFETY: `case` and `facts` outlive the call, their pointers are to as many elements as the counts beside them, and
+        // C keeps no pointer.
         let place = unsafe { dispatch_place(&raw const case, &raw const facts) };
         (place.unit, place.by == By::Command as u32)
     }
@@ -162,7 +165,7 @@ mod tests {
     use crate::COMMON;
 
     #[test]
-    fn patterns_match_as_a_shells_do() {
+    fn patterns_match_like_shell_globs() {
         for (glob, text, hit) in [
             ("make", "make", true),
             ("make", "cmake", false),
@@ -192,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_tested_leaves_the_rest_of_the_list_to_others() {
+    fn an_untestable_entry_leaves_the_process_in_its_control_groups_unit() {
         let long = "x".repeat(GLOB_MAX);
         let list = |matches: Vec<Match>| Lists::from([(COMMON, matches)]);
         let who = Executes { base: COMMON, uid: 7, file: "make", ..Executes::default() };

@@ -3,12 +3,12 @@
 //! Problem: a waking task should take the idle CPU nearest to its last one. The scheduler cannot compare distances at a
 //! switch.
 //!
-//! Algorithm: CPUs form groups, those into which [`Pools`] divides a machine: by cache, by node, by socket. The scheduler
+//! Algorithm: [`Pools`] divides the machine into groups of CPUs: by last-level cache, by node, by socket. The scheduler
 //! searches the groups of a task's last CPU, the smallest first, and then all CPUs.
 //!
-//! Properties: each group of a CPU is larger than the previous one, and smaller than the machine. So no group is searched
+//! Properties: each group of a CPU is larger than the previous one, and smaller than the machine. So no set of CPUs is searched
 //! twice, and where each socket is one node, sockets are not groups. Groups are numbered without gaps. There are fewer than
-//! two for each CPU.
+//! two groups per CPU.
 
 use commonhold_machine::Machine;
 use commonhold_machine::pools::{Form, Pools};
@@ -18,29 +18,32 @@ use crate::tables::{NOBODY, Near};
 /// The groups of near CPUs of a machine with CPU numbers below `cpus`. Redundant groups are left out: a node that is the whole
 /// machine, a cache shared by a whole node, a socket that is one node.
 pub fn near(machine: &Machine, cpus: u32) -> Vec<Near> {
-    let alone = Near { cache: NOBODY, node: NOBODY, socket: NOBODY };
-    let mut near = vec![alone; usize::try_from(cpus).unwrap_or(0)];
-    let whole = machine.cpus.len();
+    let no_groups = Near { cache: NOBODY, node: NOBODY, socket: NOBODY };
+    let mut near = vec![no_groups; usize::try_from(cpus).unwrap_or(0)];
+    let machine_size = machine.cpus.len();
     let nodes = Pools::form(machine, Form::Node);
-    let by_cpu = nodes.by_cpu();
-    // Groups nest: those of the same size are equal.
-    let in_node = |part: &[u32]| by_cpu.get(&part[0]).map_or(0, |node| nodes.pools[*node].cpus.len());
-    let mut groups = 0;
-    let mut name = |form, says_new: &dyn Fn(&[u32]) -> bool, field: fn(&mut Near) -> &mut u32| {
-        for part in Pools::form(machine, form).pools.iter().filter(|part| says_new(&part.cpus)) {
-            for cpu in &part.cpus {
+    let node_of_cpu = nodes.by_cpu();
+    // Groups nest, so two groups of the same size that overlap are equal: comparing sizes is enough.
+    let node_size =
+        |group: &[u32]| node_of_cpu.get(&group[0]).map_or(0, |node| nodes.pools[*node].cpus.len());
+    let mut next_number = 0;
+    let mut number_groups = |form, is_needed: &dyn Fn(&[u32]) -> bool, field: fn(&mut Near) -> &mut u32| {
+        for group in Pools::form(machine, form).pools.iter().filter(|group| is_needed(&group.cpus)) {
+            for cpu in &group.cpus {
                 if let Some(near) = usize::try_from(*cpu).ok().and_then(|cpu| near.get_mut(cpu)) {
-                    *field(near) = groups;
+                    *field(near) = next_number;
                 }
             }
-            groups += 1;
+            next_number += 1;
         }
     };
-    name(Form::Node, &|node| node.len() < whole, |near| &mut near.node);
-    name(Form::Cache, &|cache| cache.len() < in_node(cache), |near| &mut near.cache);
-    name(Form::Socket, &|socket| in_node(socket) < socket.len() && socket.len() < whole, |near| {
-        &mut near.socket
-    });
+    number_groups(Form::Node, &|node| node.len() < machine_size, |near| &mut near.node);
+    number_groups(Form::Cache, &|cache| cache.len() < node_size(cache), |near| &mut near.cache);
+    number_groups(
+        Form::Socket,
+        &|socket| node_size(socket) < socket.len() && socket.len() < machine_size,
+        |near| &mut near.socket,
+    );
     near
 }
 
@@ -49,16 +52,16 @@ pub fn near(machine: &Machine, cpus: u32) -> Vec<Near> {
 mod tests {
     use super::*;
 
-    fn of(machine: &str) -> Vec<(u32, u32)> {
+    fn caches_and_nodes(machine: &str) -> Vec<(u32, u32)> {
         let machine = Machine::synthetic(machine).unwrap();
         let cpus = u32::try_from(machine.cpus.len()).unwrap();
         near(&machine, cpus).into_iter().map(|near| (near.cache, near.node)).collect()
     }
 
     #[test]
-    fn groups_that_say_nothing_new_are_left_out() {
-        assert_eq!(of("nodes:1 cpus:2"), [(NOBODY, NOBODY); 2]);
-        assert_eq!(of("nodes:2 cpus:2"), [(NOBODY, 0), (NOBODY, 0), (NOBODY, 1), (NOBODY, 1)]);
+    fn redundant_caches_and_nodes_are_left_out() {
+        assert_eq!(caches_and_nodes("nodes:1 cpus:2"), [(NOBODY, NOBODY); 2]);
+        assert_eq!(caches_and_nodes("nodes:2 cpus:2"), [(NOBODY, 0), (NOBODY, 0), (NOBODY, 1), (NOBODY, 1)]);
     }
 
     #[test]
@@ -79,7 +82,7 @@ mod tests {
 
     /// Only sockets of several nodes, on machines of several sockets, are groups.
     #[test]
-    fn sockets_that_say_nothing_new_are_left_out() {
+    fn redundant_sockets_are_left_out() {
         let sockets = |machine: &str| -> Vec<u32> {
             let machine = Machine::synthetic(machine).unwrap();
             let cpus = u32::try_from(machine.cpus.len()).unwrap();

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
 /*
- * Bounds every wait, whatever share a unit has and however many tasks divide it.
+ * Bounds the wait of every task, whatever the unit's share is and however many tasks divide that share.
  *
- * Problem. In a queue ordered by virtual time, a task waits until its unit's CPU time has gone round: tasks times
- * slices, over the unit's share. A contract can make that share a thousandth. A user can start ten thousand tasks. A
- * nice value can make a task wait for seventy rounds. But the kernel's watchdog ends a scheduler as soon as one task has
- * waited for 30 s, and all units lose their isolation with it.
+ * Problem. In a queue ordered by virtual time, a task waits until all tasks before it have had a turn. One such round takes the
+ * number of tasks times the slice, over the unit's share. A contract can make that share a thousandth. A user can start ten
+ * thousand tasks. A nice value can make a task wait for seventy rounds. But the kernel's watchdog ends a scheduler as soon as
+ * one task has waited for 30 s, and then all units lose their isolation.
  *
  * Terms.
  * - A unit is *late* if its tasks wait for more than 5 s, or if its tasks wait and none was dispatched for 5 s.
- * - A unit is *overdue* if one of its tasks has waited for more than 5 s, although others of it run. It is late, too.
+ * - A unit is *overdue* if one of its tasks has waited for more than 5 s, although other tasks of the unit run. An overdue unit
+ *   is late, too.
  * - A task is *stranded* if it waits in the queue of one CPU, a higher scheduling class has taken that CPU since, and
  *   other CPUs may run it.
  * - A *rescue* is an extra turn, on any CPU, regardless of its owner.
@@ -25,24 +26,24 @@
  * - From 5 s on, the unit is late, and its tasks are rescued. Rescues are frequent enough for every waiting task of a
  *   late unit to run once in 5 s. They are rare enough to use at most a tenth of the machine. Late units are detected
  *   once a second.
- * - Disciplines other than stride can starve one task while its unit's others take turns: under `fifo`, a preempted task
- *   goes first again. So waits have an age, which grows every 5 s. A unit counts the tasks that waited already when the
- *   age last grew. If any of them still wait when it grows again, the unit is overdue until the next time. While a unit
- *   is late, its tasks are queued first-come, first-served, whatever its discipline, so that each gets a turn.
- * - Stranded tasks are rescued too. Each CPU that may run them polls for them once a second. While it finds any, it
+ * - Disciplines other than stride can starve one task while other tasks of its unit take turns: under `fifo`, a preempted task
+ *   goes first again. So an *age* counts periods of 5 s. At each new period, a unit counts the tasks that wait. If any of them
+ *   still waits when the next period begins, the unit is overdue for that period. While a unit is late, its tasks are queued
+ *   first-come, first-served, whatever its discipline, so that each gets a turn.
+ * - Stranded tasks are rescued too. Each CPU polls for stranded tasks that it may run once a second. While it finds any, it
  *   takes one with each slice.
- * - A CPU checks all this once a slice.
+ * - A CPU checks once a slice whether a rescue is due.
  *
  * Properties.
  * - A rescue is charged like any other turn, and so reduces the unit's regular turns. Shares stay as the contract sets
  *   them. One exception: where the rescues alone exceed the unit's share, it gets more than its share, one short slice
  *   for each task in 5 s.
  * - Only tasks enqueued within 10 s after a waiting task can run before it.
- * - A late unit is detected within 6 s, and one round of its tasks then takes 5 s. So each task runs within 21 s. An
- *   overdue unit is detected within 11 s and queues no task ahead of those that wait: there it is 16 s. This holds as long
- *   as a tenth of the machine serves all late tasks in 5 s. On eight CPUs, that is 800 tasks by slices of 5 ms, and 6,400
- *   by short ones.
- * - simulator/sim/tests/starvation.rs tries contracts, crowds and modes.
+ * - A late unit is detected within 6 s, and one round of its tasks then takes 5 s. With the tasks enqueued within 10 s, each
+ *   task runs within 21 s. An overdue unit is detected within 11 s and queues no task ahead of those that wait: its tasks run
+ *   within 16 s. Both hold if a tenth of the machine can serve all late tasks in 5 s. On eight CPUs, that is 800 tasks with
+ *   slices of 5 ms, and 6,400 with short ones.
+ * - simulator/sim/tests/starvation.rs tests these properties with many contracts, crowds and modes.
  *
  * Limits.
  * - Some nice values count for less than under the kernel's own scheduler: those of -18 and less, and all where more than 64
@@ -55,29 +56,29 @@
 
 #define SECOND    1000000000ull
 #define SLOW_NS   (SECOND / 10) /* shorter waits are not remembered */
-#define CROWD_NS  (2 * SECOND)  /* from here on, slices are short, */
-#define LATE_NS   (5 * SECOND)  /* and from here on, tasks are rescued */
-#define ROUND_NS  (5 * SECOND)  /* within which every late task has a turn */
+#define CROWD_NS  (2 * SECOND)  /* a unit with longer waits gets short slices */
+#define LATE_NS   (5 * SECOND)  /* a unit with longer waits is late: its tasks are rescued */
+#define ROUND_NS  (5 * SECOND)  /* the time in which rescues give every late task a turn */
 #define GIVEN_MAX 64            /* rescues of one unit in a row, before the next unit */
-#define LEAD_MAX  32            /* slices that a task may be ahead of its unit's clock, */
-#define CLOCK_PART 64           /* which advances by at least this fraction of elapsed time: LEAD_MAX in 10 s */
+#define LEAD_MAX  32            /* slices by which a task may be ahead of its unit's clock */
+#define CLOCK_PART 64           /* a unit's clock advances by at least elapsed time over this: by LEAD_MAX in 10 s */
 #define CLOCK_NS  (SECOND / 10) /* interval at which the clock is advanced */
 
-/* Factor by which a unit's turns are shortened, and its virtual time accelerated. */
+/* The factor by which a unit's slices are shortened, and its tasks' virtual time accelerated, because its tasks wait long. */
 static u32 pace(const struct dispatch_unit *unit)
 {
 	return unit->slow_ns > CROWD_NS ? 8 : 1;
 }
 
-/* A unit's clock advances with real time, however many tasks share its CPU time. */
+/* Advances a unit's clock with real time, by 1 / CLOCK_PART, however many tasks share the unit's CPU time. */
 static void let_clock_go_on(struct dispatch_unit *unit, u64 now)
 {
-	u64 passed = now - unit->clock_set;
+	u64 elapsed = now - unit->clock_set;
 
-	if ((s64)passed < (s64)CLOCK_NS)
+	if ((s64)elapsed < (s64)CLOCK_NS)
 		return;
 	if (unit->clock_set)
-		at_least(&unit->vtime, unit->clock_was + passed / CLOCK_PART);
+		at_least(&unit->vtime, unit->clock_was + elapsed / CLOCK_PART);
 	unit->clock_set = now;
 	unit->clock_was = unit->vtime;
 }
@@ -89,7 +90,7 @@ static void note_wait_begins(struct dispatch_task *task)
 		task->age = rescues()->age;
 }
 
-/* It no longer waits there. */
+/* A task no longer waits in its unit's queue: subtracts it from the unit's old waits, if it was counted there. */
 static void note_wait_ends(const struct dispatch_task *task)
 {
 	struct dispatch_unit *unit;
@@ -98,7 +99,7 @@ static void note_wait_ends(const struct dispatch_task *task)
 		add(&unit->old, -1);
 }
 
-/* Whether a unit's tasks are queued first-come, first-served, so that those that have waited long run. */
+/* Whether a unit's tasks are queued first-come, first-served, since some have waited for too long. */
 static bool takes_turns(const struct dispatch_unit *unit)
 {
 	return unit->slow_ns > LATE_NS || unit->overdue;
@@ -110,11 +111,11 @@ static bool is_late(const struct dispatch_unit *unit, u64 now)
 }
 
 /*
- * Ages waits every 5 s: tasks that waited already the last time, and still do, make their units overdue. One CPU does
- * this at a time.
+ * Begins a new period, every 5 s. A unit with tasks that have waited since the beginning of the previous period becomes
+ * overdue. Only one CPU does this at a time. Returns the number of units, for the verifier's sake.
  *
- * The race is harmless: a task that begins to wait between the read of its unit and the last line is not counted as old,
- * but the end of its wait decrements the count. Another task may then be found overdue one round later. In the opposite
+ * The race is harmless: a task that begins to wait between the count of its unit's waits and the last line is not counted as
+ * old, but the end of its wait decrements the count. Another task may then be found overdue one period later. In the opposite
  * order, the count could stay too large, and a unit would get rescues that it does not need.
  */
 VERIFIED_ALONE(u32) grow_older(u64 now)
@@ -135,7 +136,7 @@ VERIFIED_ALONE(u32) grow_older(u64 now)
 	return id;
 }
 
-/* A task of this unit is dispatched after a wait. */
+/* A task of this unit is dispatched after a wait: updates the unit's longest recent wait, and shortens the slice if needed. */
 static void note_wait(struct task_struct *p, struct dispatch_unit *unit, u64 waited)
 {
 	u64 slow = unit->slow_ns - unit->slow_ns / 8;
@@ -148,8 +149,9 @@ static void note_wait(struct task_struct *p, struct dispatch_unit *unit, u64 wai
 }
 
 /*
- * The next late unit with waiting tasks, or DISPATCH_NOBODY: round robin, each for as many rescues as it has tasks, up to
- * GIVEN_MAX, so that a crowd does not delay the others. Also sets the time of the next rescue.
+ * The late unit whose task is rescued next, or DISPATCH_NOBODY. Late units with waiting tasks take turns, round robin. A turn has
+ * one rescue for each waiting task of the unit, at most GIVEN_MAX, so that a crowd does not delay other units. Also sets the time
+ * of the next rescue.
  */
 VERIFIED_ALONE(u32) next_late(u64 now)
 {
@@ -187,14 +189,14 @@ VERIFIED_ALONE(u32) next_late(u64 now)
 	return rescues()->unit;
 }
 
-/* Whether the dispatched task is the one that this CPU rescued. */
+/* Whether the task that a CPU dispatches is a rescued one. Call it once for each dispatch: it advances the state. */
 static bool is_rescued(struct dispatch_cpu *cpu)
 {
 	cpu->rescue = cpu->rescue == DISPATCH_RESCUE_TAKEN ? DISPATCH_RESCUE_RUNS : DISPATCH_RESCUE_NONE;
 	return cpu->rescue;
 }
 
-/* Gives this CPU a stranded task that may run here. */
+/* Moves a stranded task that may run on this CPU here, from the queue of a CPU that a higher class has. */
 VERIFIED_ALONE(bool) take_stranded(void)
 {
 	struct dispatch_cpu *cpu;
@@ -208,7 +210,7 @@ VERIFIED_ALONE(bool) take_stranded(void)
 	return false;
 }
 
-/* Gives a CPU a stranded task, if a poll is due. After one is found, the next poll is due with the next slice. */
+/* Moves a stranded task to a CPU, if a poll is due. If one is found, the next poll is due with the next slice. */
 static bool rescue_stranded(struct dispatch_cpu *cpu, u64 now)
 {
 	if (before(now, cpu->seeks_at))
@@ -219,7 +221,7 @@ static bool rescue_stranded(struct dispatch_cpu *cpu, u64 now)
 	return false;
 }
 
-/* Gives a CPU the first task of a late unit, if a rescue is due. */
+/* Moves the first task of a late unit to this CPU, if a rescue is due. */
 static bool rescue_late(u64 now)
 {
 	u32 late = before(now, rescues()->at) ? DISPATCH_NOBODY : next_late(now);
@@ -227,6 +229,7 @@ static bool rescue_late(u64 now)
 	return late != DISPATCH_NOBODY && scx_bpf_dsq_move_to_local(late);
 }
 
+/* Moves a stranded task or a task of a late unit to a CPU, if a rescue is due. Returns whether there was one. */
 static bool rescue(struct dispatch_cpu *cpu)
 {
 	u64 now = cpu->since;

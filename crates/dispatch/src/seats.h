@@ -2,17 +2,18 @@
 /*
  * Seats: where the threads of a job should run.
  *
- * Problem. Threads that share memory should run near each other, and the policy assigns the place: each has a seat in a
- * pool of CPUs. A hard affinity would hold it there, but make it wait for its few CPUs while others idle.
+ * Problem. Threads that share memory should run near each other. The policy assigns each of them a seat in a pool of CPUs. A
+ * hard affinity would keep the thread there, but would make it wait for these few CPUs while others idle.
  *
  * Terms. A task is *away* on a CPU outside the pool of its seat. It is *apart* if it is away, or has no seat at all.
  *
- * Algorithm. A seat is a soft affinity: a preference between tasks and CPUs, which never makes a CPU idle.
+ * Algorithm. A seat is a soft affinity: a preference between tasks and CPUs, which never leaves a CPU idle.
  * - A waking task looks for an idle CPU by distance from its seat: in its pool first.
  * - A CPU takes, among the first SEAT_LOOKS tasks of a queue, one with its seat here or without a seat, or one that has
  *   waited for PATIENCE_NS. Otherwise its current task continues; a CPU without one takes the first of the queue.
- * - A task that is away at the end of its slice moves to its pool, if a CPU there is idle or runs a task that is apart. The
- *   displaced task gets the CPU that becomes free, or another one. A CPU that falls idle calls back a task of its pool.
+ * - A task that is away at the end of its slice moves to its pool, if a CPU there is idle or runs a task that is apart. That
+ *   task is displaced, and gets the CPU that becomes free, or another one. A CPU that falls idle fetches a task that is away
+ *   from the CPU's pool.
  *
  * Properties. Work-conserving: an idle CPU takes any waiting task, as without seats. After PATIENCE_NS every CPU takes a task
  * in queue order. Each move to a seat increases the number of tasks at their seats by one, so moves end. A task without a
@@ -24,7 +25,7 @@
 #ifndef DISPATCH_SEATS_H
 #define DISPATCH_SEATS_H
 
-#define PATIENCE_NS 40000000ull /* some slices: within this time, a CPU of the pool usually becomes free */
+#define PATIENCE_NS 40000000ull /* several slices: within this time, a CPU of the pool usually becomes free */
 
 /* The pool of a task's seat, or DISPATCH_NOBODY. */
 static u32 pool_of(const struct dispatch_task *task)
@@ -34,15 +35,15 @@ static u32 pool_of(const struct dispatch_task *task)
 	return seat ? seat->pool : DISPATCH_NOBODY;
 }
 
-/* Whether a CPU of a pool should take a task that waits since before `late`, or has no seat elsewhere. */
+/* Whether a CPU of this pool should take a task: the task has no seat in another pool, or has waited since before `late`. */
 static bool fits_pool(const struct dispatch_task *task, u32 pool, u64 late)
 {
-	u32 own = pool_of(task);
+	u32 seat_pool = pool_of(task);
 
-	return own == pool || own == DISPATCH_NOBODY || before(task->since, late);
+	return seat_pool == pool || seat_pool == DISPATCH_NOBODY || before(task->since, late);
 }
 
-/* The CPU from which a waking task measures distance. */
+/* The CPU from which a waking task measures distance: its last CPU, or its seat if the last CPU is in another pool. */
 static s32 near_to(const struct dispatch_task *task, s32 last)
 {
 	struct dispatch_cpu *cpu;
@@ -54,7 +55,7 @@ static s32 near_to(const struct dispatch_task *task, s32 last)
 	return pool == DISPATCH_NOBODY || pool == cpu->pool ? last : (s32)task->seat;
 }
 
-/* The seat of a CPU's task, if in another pool. */
+/* Records the pool of the seat of a CPU's task, if that is another pool; else DISPATCH_NOBODY. Keeps count in away(). */
 static void note_wanted(struct dispatch_cpu *cpu, u32 pool)
 {
 	if ((cpu->wanted == DISPATCH_NOBODY) != (pool == DISPATCH_NOBODY))
@@ -62,7 +63,7 @@ static void note_wanted(struct dispatch_cpu *cpu, u32 pool)
 	cpu->wanted = pool;
 }
 
-/* Records whether the dispatched task is apart, and may have to make room. A guest leaves soon enough. */
+/* Records whether the dispatched task is apart, so that it may be displaced. Not for a guest, which leaves soon anyhow. */
 static void note_seat(struct dispatch_cpu *cpu, const struct dispatch_task *task)
 {
 	struct dispatch_unit *unit;
@@ -75,7 +76,7 @@ static void note_seat(struct dispatch_cpu *cpu, const struct dispatch_task *task
 	note_wanted(cpu, pool == cpu->pool ? DISPATCH_NOBODY : pool);
 }
 
-/* A CPU without a task kicks one that runs a task with its seat here, which then reconsiders its place. */
+/* Called by a CPU without a task: interrupts another CPU whose task has its seat in this pool, so that the task moves here. */
 static __attribute__((noinline)) void call_to_seat(const struct dispatch_cpu *here)
 {
 	struct dispatch_cpu *cpu;
@@ -90,7 +91,10 @@ static __attribute__((noinline)) void call_to_seat(const struct dispatch_cpu *he
 	}
 }
 
-/* A CPU in the pool of a task that is away on this one, which it may take; or DISPATCH_NOBODY. */
+/*
+ * For a task on CPU `here` outside the pool of its seat: a CPU of that pool to which it may move, preferably an idle one, else
+ * one whose task is apart; or DISPATCH_NOBODY.
+ */
 static __attribute__((noinline)) u32 better_place(struct task_struct *p, const struct dispatch_task *task,
 						  const struct dispatch_unit *unit, u32 here)
 {
@@ -111,7 +115,7 @@ static __attribute__((noinline)) u32 better_place(struct task_struct *p, const s
 	return found;
 }
 
-/* Dispatches a task that is away directly to a CPU of its pool, if it may take one. */
+/* Dispatches a task that is away directly to a CPU of its pool, if it may take one. Returns whether it did so. */
 static bool goes_to_seat(struct task_struct *p, struct dispatch_task *task, struct dispatch_unit *unit, u32 last, u64 enq_flags)
 {
 	u32 id = better_place(p, task, unit, last);
@@ -122,7 +126,7 @@ static bool goes_to_seat(struct task_struct *p, struct dispatch_task *task, stru
 	if (!scx_bpf_test_and_clear_cpu_idle(id)) {
 		if (!cpu->apart)
 			return false;
-		cpu->apart = 0; /* no other task goes there meanwhile */
+		cpu->apart = 0; /* so that no other task moves there before this one arrives */
 		enq_flags |= SCX_ENQ_PREEMPT;
 	}
 	start_of(p, task, unit);
@@ -130,7 +134,10 @@ static bool goes_to_seat(struct task_struct *p, struct dispatch_task *task, stru
 	return true;
 }
 
-/* A task of the queue of a unit with seats, for a CPU. `goes_on`: its task may go on. */
+/*
+ * Moves a task from the queue of a unit with seats to a CPU: one that fits the CPU's pool, or else the first, unless the CPU's
+ * current task can continue (`goes_on`). Returns whether a task was moved.
+ */
 VERIFIED_ALONE(bool) take_seated(u32 queue, u32 id, bool goes_on)
 {
 	struct dispatch_cpu *cpu = cpu_at(id);
@@ -140,7 +147,7 @@ VERIFIED_ALONE(bool) take_seated(u32 queue, u32 id, bool goes_on)
 	return !goes_on && scx_bpf_dsq_move_to_local(queue);
 }
 
-/* A task of a unit's queue, for a CPU. */
+/* Moves a task from a unit's queue to a CPU. `goes_on`: the CPU's current task can continue. Returns whether a task was moved. */
 static bool take_from(u32 queue, u32 id, bool goes_on)
 {
 	struct dispatch_unit *unit;

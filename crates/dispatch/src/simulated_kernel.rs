@@ -74,10 +74,10 @@ pub struct Settings {
     pub units: u32,
     /// The slice of a task, in ns.
     pub slice_ns: u64,
-    /// A task that wakes and finds no idle CPU interrupts one of its unit on its last CPU that is so much CPU time ahead of
-    /// it, in ns; 0: none.
+    /// A waking task that finds no idle CPU preempts the task on its last CPU if that one is ahead of it by more CPU time than
+    /// this, in ns; 0: waking tasks never preempt.
     pub preempt_ns: u64,
-    /// Which CPUs are near each other: an element per CPU, or none where that does not matter.
+    /// The groups of near CPUs: an element per CPU, or empty if distances do not matter.
     pub near: Vec<Near>,
     /// How lent CPUs are called back.
     pub recall: Recall,
@@ -87,12 +87,13 @@ pub struct Settings {
     pub seated: bool,
     /// Whether tasks may be in gangs: see [`Kernel::gate`].
     pub gated: bool,
-    /// The seed of random numbers in a simulated kernel.
+    /// The seed of the simulated kernel's random numbers.
     pub seed: u64,
 }
 
 impl Settings {
-    /// These CPUs, units and slices; lent CPUs are called back at once, and everything else is off.
+    /// Settings for this many CPUs and units and slices of this length. Lent CPUs are called back at once; everything optional
+    /// is off.
     pub const fn of(cpus: u32, units: u32, slice_ns: u64) -> Settings {
         Settings {
             cpus,
@@ -108,9 +109,9 @@ impl Settings {
         }
     }
 
-    /// How far ahead of a waking task another must be to be preempted: a quarter of a slice. A sleeping task gets a credit of
-    /// one slice. So a task that recently used less than three quarters of a slice preempts one that used a whole slice, and
-    /// two that alternate do not preempt each other all the time.
+    /// The usual margin for preemption: a running task must be ahead of a waking one by a quarter of a slice. A sleeping task
+    /// gets a credit of one slice. So a task that recently used less than three quarters of a slice preempts one that used a
+    /// whole slice, and two tasks that alternate do not preempt each other all the time.
     pub const fn preempt_ns(slice_ns: u64) -> u64 {
         slice_ns / 4
     }
@@ -121,12 +122,12 @@ impl Settings {
 /// millisecond) costs little.
 pub const SLICE_NS: u64 = 5_000_000;
 
-/// A CPU that must choose its task anew.
+/// An interrupt that makes a CPU choose its task again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Kick {
-    /// Which.
+    /// The CPU's number.
     pub cpu: u32,
-    /// Its task is preempted, whatever is left of its slice.
+    /// Whether the CPU's task is preempted even if its slice has not expired.
     pub preempt: bool,
 }
 
@@ -140,7 +141,7 @@ struct Entry {
 }
 
 impl Entry {
-    /// The two as one number, which is compared without a branch.
+    /// Virtual time and ticket as one number, which can be compared without a branch.
     fn key(&self) -> i128 {
         i128::from(self.vtime) << 64 | i128::from(self.ticket)
     }
@@ -167,12 +168,12 @@ impl PartialEq for Entry {
 
 impl Eq for Entry {}
 
-/// Where a task waits.
+/// The position of a task in the queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Place {
-    /// Its entry's unique number; an entry with another number is stale. 0: it waits nowhere.
+    /// The unique number of the task's valid entry; entries of the task with other numbers are stale. 0: it is in no queue.
     ticket: u64,
-    /// In which queue.
+    /// The index of the queue.
     queue: u32,
 }
 
@@ -190,23 +191,23 @@ struct Run {
 
 /// A simulated kernel, with the scheduler loaded.
 pub struct Kernel {
-    /// The view of the scheduler: pointers to the tables below, which never move or grow.
+    /// The scheduler's view: pointers to the tables below, which never move or grow.
     world: World,
     units: Vec<Unit>,
     accounts: Vec<Account>,
     table: Vec<Cpu>,
     idle: Vec<u64>,
     masks: Vec<u64>,
-    #[expect(dead_code, reason = "it is the scheduler that reads and writes it, through `world`")]
+    #[expect(dead_code, reason = "only the scheduler accesses it, through `world`")]
     groups: Vec<u64>,
     queued: Vec<u32>,
-    #[expect(dead_code, reason = "it is the scheduler that reads and writes it, through `world`")]
+    #[expect(dead_code, reason = "only the scheduler accesses it, through `world`")]
     waits: Vec<u32>,
     gates: Vec<u32>,
-    /// The remaining tasks of a queue that the scheduler iterates over; the next is the last.
-    walk: Vec<TaskId>,
+    /// The remaining tasks of the queue that the scheduler iterates over, in reverse order: the next task is the last.
+    iteration: Vec<TaskId>,
     tasks: Vec<Task>,
-    /// A word per 64 CPUs, by task; `None`: any CPU.
+    /// By task: a bit mask of CPUs in words of 64 bits; `None`: any CPU.
     affinities: Vec<Option<Box<[u64]>>>,
     places: Vec<Place>,
     queues: Vec<BinaryHeap<Entry>>,
@@ -218,10 +219,10 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// A kernel whose CPUs are all idle and without an owner, without tasks.
+    /// A kernel without tasks. All CPUs are idle and have no owner.
     ///
     /// # Panics
-    /// If there are no CPUs or units, or more than [`CPUS_MAX`] and [`UNITS_MAX`]: the scenario's check comes first.
+    /// If there are no CPUs, no units, or more than [`CPUS_MAX`] or [`UNITS_MAX`]. The scenario's check excludes this.
     pub fn new(settings: &Settings) -> Kernel {
         let &Settings {
             cpus,
@@ -239,12 +240,12 @@ impl Kernel {
         let words = cpus.div_ceil(64);
         let mut masks = vec![0; (units as usize + 1) * 2 * words as usize];
         // All CPUs are time-shared until a unit owns them.
-        let shared = units as usize * 2 * words as usize;
+        let time_shared = units as usize * 2 * words as usize;
         for cpu in 0..cpus as usize {
-            masks[shared + cpu / 64] |= 1 << (cpu % 64);
+            masks[time_shared + cpu / 64] |= 1 << (cpu % 64);
         }
         let mut idle = vec![0; words as usize];
-        idle.copy_from_slice(&masks[shared..shared + words as usize]);
+        idle.copy_from_slice(&masks[time_shared..time_shared + words as usize]);
         let rules = Rules { slice_ns, preempt_ns, units, cpus, recall: recall as u32, unused: 0 };
         let mut table: Vec<Cpu> = (0..cpus as usize)
             .map(|cpu| {
@@ -255,11 +256,11 @@ impl Kernel {
                 }))
             })
             .collect();
-        let mut groups = groups(&table, words as usize);
-        let mut of_units: Vec<Unit> = (0..units).map(|unit| Unit::with_slices(unit, slice_ns)).collect();
+        let mut groups = group_masks(&table, words as usize);
+        let mut unit_table: Vec<Unit> = (0..units).map(|unit| Unit::with_slices(unit, slice_ns)).collect();
         let mut accounts = vec![Account::default(); units as usize];
         let mut gates = vec![0; if gated { GANGS_MAX as usize } else { 0 }];
-        // The units', the CPUs' own, and that of tasks whose gangs are shut.
+        // A queue per unit, one per CPU, and one for the parked tasks of shut gangs.
         let mut queued = vec![0; (units + cpus + 1) as usize];
         let mut waits = vec![0; (units + units.div_ceil(WAITS_BLOCK)) as usize];
         Kernel {
@@ -269,7 +270,7 @@ impl Kernel {
                 pass: 0,
                 rescues: Rescues::default(),
                 loan_pass: 0,
-                units: of_units.as_mut_ptr(),
+                units: unit_table.as_mut_ptr(),
                 accounts: accounts.as_mut_ptr(),
                 cpus: table.as_mut_ptr(),
                 idle: idle.as_mut_ptr(),
@@ -289,7 +290,7 @@ impl Kernel {
                 // Never 0, whatever the seed is.
                 random: (seed ^ 0x9e37_79b9_7f4a_7c15) | 1,
             },
-            units: of_units,
+            units: unit_table,
             accounts,
             groups,
             table,
@@ -298,7 +299,7 @@ impl Kernel {
             queued,
             waits,
             gates,
-            walk: Vec::new(),
+            iteration: Vec::new(),
             tasks: Vec::new(),
             affinities: Vec::new(),
             places: Vec::new(),
@@ -313,7 +314,7 @@ impl Kernel {
         }
     }
 
-    /// A new task of a unit, not yet runnable. `id` is the caller's: a new index, or one whose task has ended.
+    /// Adds a task to a unit, not yet runnable. The caller chooses `id`: the next unused index, or one whose task has ended.
     pub fn start(&mut self, now: u64, id: TaskId, unit: u32) {
         let task = Task::new(id, unit, self.world.rules.cpus);
         let place = Place { ticket: 0, queue: 0 };
@@ -332,18 +333,18 @@ impl Kernel {
         });
     }
 
-    /// A task becomes runnable. The CPUs that must look for it are among [`Kernel::kicks`].
+    /// Makes a task runnable. The CPUs that must choose again because of that are added to [`Kernel::kicks`].
     pub fn wake(&mut self, now: u64, id: TaskId) {
         self.wake_by(now, id, 0);
     }
 
-    /// As [`Kernel::wake`], by a task that is about to sleep, as the kernel assumes of a writer into a pipe.
+    /// As [`Kernel::wake`], woken by a task that is about to sleep, as the kernel assumes of a writer into a pipe.
     pub fn wake_by_message(&mut self, now: u64, id: TaskId) {
         self.wake_by(now, id, WAKE_SYNC);
     }
 
-    /// As [`Kernel::wake`], by an interrupt on the CPU where it ran last, such as its timer. (The simulator's workloads do not
-    /// specify the waker: there it is always another CPU.)
+    /// As [`Kernel::wake`], woken by an interrupt on the CPU where the task ran last, such as its timer. (The simulator's
+    /// workloads do not specify the waker: there, another CPU always wakes the task.)
     pub fn wake_by_timer(&mut self, now: u64, id: TaskId) {
         self.world.here = self.tasks[id as usize].cpu;
         self.wake_by(now, id, 0);
@@ -353,20 +354,20 @@ impl Kernel {
     fn wake_by(&mut self, now: u64, id: TaskId, wake_flags: u64) {
         let last = self.tasks[id as usize].cpu;
         self.tasks[id as usize].scx.flags |= QUEUED;
-        let only = self.only(id);
+        let pinned_to = self.only_allowed_cpu(id);
         self.call(now, last, |kernel| {
             // SAFETY: as in `start`; `kernel` is the one that the callbacks act on, and no other reference to it exists.
             unsafe {
                 let task = (*kernel).task(id);
-                let chosen = match only {
+                let chosen = match pinned_to {
                     Some(cpu) => cpu,
                     None => dispatch_select_cpu(task, last.cast_signed(), wake_flags).cast_unsigned(),
                 };
-                let chosen = (*kernel).instead(id, chosen);
-                let taken = (*kernel).placed(id);
+                let chosen = (*kernel).allowed_instead_of(chosen, id);
+                let is_dispatched = (*kernel).is_placed(id);
                 (*task).cpu = chosen;
-                if taken {
-                    // It was put in the local queue: of the CPU that was chosen.
+                if is_dispatched {
+                    // The scheduler inserted it into "the local queue", which on waking is that of the chosen CPU.
                     (&mut (*kernel).runs)[chosen as usize].local.push_back(id);
                     (*kernel).take_out(id);
                     (*kernel).kick(chosen, false);
@@ -381,7 +382,8 @@ impl Kernel {
         });
     }
 
-    /// A CPU chooses its next task, which may be the same, or none. `runnable`: whether its current one could continue.
+    /// Has a CPU choose its next task, and returns it: the current one, another one, or `None`, and the CPU is idle. `runnable`:
+    /// whether the current task could continue.
     pub fn schedule(&mut self, now: u64, cpu: u32, runnable: bool) -> Option<TaskId> {
         self.charge(now, cpu);
         let run = &mut self.runs[cpu as usize];
@@ -398,14 +400,14 @@ impl Kernel {
         if run.preempted
             && let Some(id) = next
         {
-            // The chosen task was called back at once: the interrupt preempts it on the CPU.
+            // The CPU was called back while it chose: the interrupt preempts the chosen task as soon as it runs.
             self.tasks[id as usize].scx.slice = 0;
         }
         self.set_idle(cpu, next.is_none());
         next
     }
 
-    /// A clock tick on a CPU: whether its task is preempted.
+    /// A clock tick on a CPU. Returns whether the CPU's task is preempted.
     pub fn tick(&mut self, now: u64, cpu: u32) -> bool {
         self.charge(now, cpu);
         let Some(id) = self.runs[cpu as usize].current else { return false };
@@ -416,7 +418,7 @@ impl Kernel {
         self.tasks[id as usize].scx.slice == 0
     }
 
-    /// Sets the owner of a CPU; [`NOBODY`]: it is time-shared.
+    /// Sets the owner of a CPU; [`NOBODY`]: the CPU is time-shared.
     pub fn own(&mut self, now: u64, cpu: u32, unit: u32) {
         let mut owned = Owned { cpu, unit };
         self.call(now, cpu, |_| {
@@ -432,12 +434,12 @@ impl Kernel {
         }
     }
 
-    /// Gives a task a seat in the pool of a CPU; [`NOBODY`]: none.
+    /// Gives a task a seat in the pool of a CPU; [`NOBODY`]: takes its seat away.
     pub fn seat(&mut self, id: TaskId, cpu: u32) {
         self.tasks[id as usize].own.seat = cpu;
     }
 
-    /// Sets the gang of a task, below [`GANGS_MAX`], or none: [`NOBODY`].
+    /// Sets the gang of a task, below [`GANGS_MAX`]; [`NOBODY`]: no gang.
     pub fn join(&mut self, id: TaskId, gang: u32) {
         self.tasks[id as usize].own.gang = gang;
     }
@@ -456,9 +458,9 @@ impl Kernel {
         });
     }
 
-    /// Tasks that wait for their gangs' gates.
+    /// The number of tasks that wait for their gangs' gates.
     pub fn parked(&self) -> u32 {
-        self.queued[self.gates_at() as usize]
+        self.queued[self.index_of_gates() as usize]
     }
 
     /// Sets a unit's rules. Returns whether they were accepted: a weight is 1 to 10,000, there are at most
@@ -473,9 +475,9 @@ impl Kernel {
         answer == 0
     }
 
-    /// Moves a task to another unit. A waiting task is queued there at once. A running one continues: as in the kernel, it is
-    /// stopped in the old unit and started in the new one, so that each is charged for its own part, and the scheduler
-    /// knows the unit of the task on the CPU.
+    /// Moves a task to another unit. A waiting task is queued there at once. A running task continues: as in the kernel, it is
+    /// stopped in the old unit and started in the new one, so that each unit is charged for the CPU time used in it, and the
+    /// scheduler knows the unit of the task on the CPU.
     pub fn move_to_unit(&mut self, now: u64, id: TaskId, unit: u32) {
         if self.tasks[id as usize].own.pays == unit {
             return;
@@ -488,7 +490,7 @@ impl Kernel {
                 unsafe { dispatch_stopping((*kernel).task(id), true) };
             });
         }
-        let waits = !runs && self.placed(id);
+        let waits = !runs && self.is_placed(id);
         if waits {
             self.take_out(id);
         }
@@ -519,7 +521,8 @@ impl Kernel {
         }
     }
 
-    /// The rest of the slice of a CPU's task, in ns. A preempted task leaves when the interrupt arrives, whatever this is.
+    /// The rest of the slice of a CPU's task, in ns; 0 on an idle CPU. `u64::MAX` for a preempted task: it leaves when the
+    /// interrupt arrives, not when its slice expires.
     #[inline]
     pub fn slice_left(&self, now: u64, cpu: u32) -> u64 {
         let run = &self.runs[cpu as usize];
@@ -529,35 +532,35 @@ impl Kernel {
         run.current.map_or(0, |id| self.tasks[id as usize].scx.slice.saturating_sub(now - run.charged))
     }
 
-    /// CPUs that must choose anew, since the last call, in the order in which they were kicked.
-    pub fn kicks(&mut self, take: &mut Vec<Kick>) {
-        take.append(&mut self.kicks);
+    /// Moves the kicks since the previous call to the end of `kicks`, in the order in which they were sent.
+    pub fn kicks(&mut self, kicks: &mut Vec<Kick>) {
+        kicks.append(&mut self.kicks);
     }
 
-    /// Whether any CPU was kicked since [`Kernel::kicks`].
+    /// Whether any CPU was kicked since the last call of [`Kernel::kicks`].
     #[inline]
     pub fn has_kicks(&self) -> bool {
         !self.kicks.is_empty()
     }
 
-    /// Tasks that are on CPUs or wait for one.
+    /// The number of tasks that run or wait for a CPU.
     pub fn runnable(&self) -> u64 {
-        let here = |run: &Run| u64::from(run.current.is_some()) + run.local.len() as u64;
-        self.waiting() + self.runs.iter().map(here).sum::<u64>()
+        let on_cpu = |run: &Run| u64::from(run.current.is_some()) + run.local.len() as u64;
+        self.waiting() + self.runs.iter().map(on_cpu).sum::<u64>()
     }
 
-    /// CPU time that running tasks' units have not been charged yet, in ns.
+    /// The sum of the CPU time of running tasks that is not booked in their units' accounts yet, in ns.
     pub fn uncharged(&self, now: u64) -> u64 {
         let running = self.runs.iter().zip(&self.table).filter(|(run, _)| run.current.is_some());
         running.map(|(_, cpu)| now - cpu.booked).sum()
     }
 
-    /// Tasks that wait in the units' queues, and in those of CPUs.
+    /// The number of tasks in the units' queues and the CPUs' own queues.
     pub fn waiting(&self) -> u64 {
-        self.queued[..self.gates_at() as usize].iter().map(|n| u64::from(*n)).sum()
+        self.queued[..self.index_of_gates() as usize].iter().map(|n| u64::from(*n)).sum()
     }
 
-    /// Tasks that wait in one unit's queue.
+    /// The number of tasks in one unit's queue.
     pub fn waiting_in(&self, unit: u32) -> u32 {
         self.queued[unit as usize]
     }
@@ -567,15 +570,15 @@ impl Kernel {
         self.table[cpu as usize].runs
     }
 
-    /// Whether the owner of a CPU that runs another's task can call it back, or has.
+    /// Whether the owner of a lent CPU can call it back, or has called it back.
     pub fn can_come_back(&self, cpu: u32) -> bool {
         let Cpu { home, recalled, .. } = self.table[cpu as usize];
-        // The second mask of a unit is that of its home CPUs on loan.
+        // The second mask of a unit is `MASK_LENT`: its home CPUs that are lent.
         let lent = (home as usize * 2 + 1) * self.world.words as usize;
         recalled != 0 || self.masks[lent + cpu as usize / 64] >> (cpu % 64) & 1 == 1
     }
 
-    /// Whether a CPU runs a task out of turn that had waited for too long.
+    /// Whether a CPU runs a rescued task, which got a turn since it had waited for too long.
     pub fn is_rescuing(&self, cpu: u32) -> bool {
         self.table[cpu as usize].rescue == Rescue::Runs as u32
     }
@@ -585,7 +588,7 @@ impl Kernel {
         &self.accounts[unit as usize]
     }
 
-    /// A unit as it is now.
+    /// The present state of a unit.
     pub fn unit(&self, unit: u32) -> &Unit {
         &self.units[unit as usize]
     }
@@ -595,7 +598,8 @@ impl Kernel {
         self.table[cpu as usize].home
     }
 
-    /// Calls into the scheduler. The closure gets this kernel as a pointer, since the callbacks act on it meanwhile.
+    /// Calls into the scheduler. The closure gets a pointer to this kernel, not a reference, since the callbacks modify the
+    /// kernel during the call.
     fn call(&mut self, now: u64, cpu: u32, act: impl FnOnce(*mut Kernel)) {
         self.cpu = cpu;
         self.world.now = now;
@@ -611,7 +615,8 @@ impl Kernel {
         &raw mut self.tasks[id as usize]
     }
 
-    fn placed(&self, id: TaskId) -> bool {
+    /// Whether a task is in a queue, or was inserted into a local queue during the current call.
+    fn is_placed(&self, id: TaskId) -> bool {
         self.places[id as usize].ticket != 0
     }
 
@@ -640,7 +645,7 @@ impl Kernel {
         self.kicks.push(Kick { cpu, preempt });
     }
 
-    /// Charges the current task's slice.
+    /// Deducts the time since the last charge from the current task's slice.
     fn charge(&mut self, now: u64, cpu: u32) {
         let run = &mut self.runs[cpu as usize];
         if let Some(id) = run.current {
@@ -650,7 +655,8 @@ impl Kernel {
         run.charged = now;
     }
 
-    /// The kernel's balance, pick and put of the previous task. Works on a pointer: the callbacks change the same kernel.
+    /// Chooses a CPU's next task: the kernel's `balance`, `pick_task` and `put_prev_task`. Works on a pointer, since the
+    /// callbacks modify the same kernel.
     ///
     /// # Safety
     /// Within [`Kernel::call`], with its pointer.
@@ -707,7 +713,7 @@ impl Kernel {
         }
     }
 
-    /// A task that the scheduler put into the local queue, which is that of this CPU.
+    /// If the scheduler inserted the task into "the local queue", moves it to that of this CPU.
     fn settle_local(&mut self, id: TaskId, cpu: u32) {
         if self.places[id as usize] == LOCAL {
             self.take_out(id);
@@ -740,13 +746,13 @@ impl Kernel {
             return;
         }
         self.tickets += 1;
-        let queue = self.queue(queue);
+        let queue = self.index_of(queue);
         self.places[id as usize] = Place { ticket: self.tickets, queue };
         self.queues[queue as usize].push(Entry { vtime: vtime.cast_signed(), ticket: self.tickets, id });
         self.queued[queue as usize] += 1;
     }
 
-    /// Inserts a task directly into the local queue of another CPU, and kicks that.
+    /// Inserts a task directly into the local queue of a CPU, and kicks the CPU.
     fn put_on(&mut self, id: TaskId, cpu: u32, first: bool) {
         self.places[id as usize] = Place { ticket: 0, queue: 0 };
         let local = &mut self.runs[cpu as usize].local;
@@ -758,34 +764,35 @@ impl Kernel {
         self.kick(cpu, first);
     }
 
-    /// Where a queue is kept: the units' first, then the CPUs' own, then that of the gates.
-    fn queue(&self, queue: u64) -> u32 {
+    /// The index of a queue in `queues` and `queued`, by the scheduler's number for it: first the units' queues, then those of
+    /// CPUs, then that of parked tasks.
+    fn index_of(&self, queue: u64) -> u32 {
         let (queue, units) = (u32::try_from(queue).unwrap_or(NO_QUEUE), self.world.rules.units);
         match queue {
             ..UNITS_MAX => queue,
-            QUEUE_OF_GATES => self.gates_at(),
+            QUEUE_OF_GATES => self.index_of_gates(),
             _ => units.saturating_add(queue - UNITS_MAX),
         }
     }
 
-    /// Where that is kept in which tasks wait whose gangs are shut.
-    fn gates_at(&self) -> u32 {
+    /// The index of the queue of parked tasks, whose gangs are shut.
+    fn index_of_gates(&self) -> u32 {
         self.world.rules.units + self.world.rules.cpus
     }
 
-    /// Moves the first task of a queue that may run on this CPU to its local queue.
+    /// Moves the first task of a queue that may run on the calling CPU to the CPU's local queue. Returns whether there was one.
     fn move_to_local(&mut self, queue: u64) -> bool {
-        let heap = self.queue(queue) as usize;
+        let heap = self.index_of(queue) as usize;
         if self.queued[heap] == 0 {
             return false;
         }
         self.move_first(heap, usize::MAX, |_| true)
     }
 
-    /// The same, of a few first ones those that the scheduler says fit.
-    fn move_first(&mut self, heap: usize, looks: usize, fits: impl Fn(&Task) -> bool) -> bool {
+    /// As [`Kernel::move_to_local`], but only among tasks for which `fits` is true. The search ends after `looks_max` tasks.
+    fn move_first(&mut self, heap: usize, looks_max: usize, fits: impl Fn(&Task) -> bool) -> bool {
         let (mut skipped, mut found) = (Vec::new(), None);
-        while skipped.len() < looks
+        while skipped.len() < looks_max
             && let Some(entry) = self.queues[heap].pop()
         {
             if self.places[entry.id as usize].ticket != entry.ticket {
@@ -806,23 +813,23 @@ impl Kernel {
         true
     }
 
-    /// Begins to iterate over the tasks of a queue, in order.
-    fn walk_through(&mut self, queue: u64) {
-        let heap = self.queue(queue) as usize;
-        let mut there: Vec<Entry> = self.queues[heap].iter().copied().collect();
-        there.retain(|entry| self.places[entry.id as usize].ticket == entry.ticket);
-        there.sort_unstable();
-        self.walk = there.into_iter().map(|entry| entry.id).collect();
+    /// Begins an iteration over the tasks of a queue, in order.
+    fn begin_iteration(&mut self, queue: u64) {
+        let heap = self.index_of(queue) as usize;
+        let mut entries: Vec<Entry> = self.queues[heap].iter().copied().collect();
+        entries.retain(|entry| self.places[entry.id as usize].ticket == entry.ticket);
+        entries.sort_unstable();
+        self.iteration = entries.into_iter().map(|entry| entry.id).collect();
     }
 
-    /// The next of them.
-    fn next_of_walk(&mut self) -> Option<TaskId> {
-        self.walk.pop()
+    /// The next task of the iteration, or `None` at its end.
+    fn next_of_iteration(&mut self) -> Option<TaskId> {
+        self.iteration.pop()
     }
 
-    /// The first task of a queue, and its virtual time.
+    /// The first task of a queue, and its virtual time. Drops stale entries before it.
     fn first_in(&mut self, queue: u64) -> Option<(TaskId, u64)> {
-        let heap = self.queue(queue) as usize;
+        let heap = self.index_of(queue) as usize;
         while let Some(entry) = self.queues[heap].peek() {
             if self.places[entry.id as usize].ticket == entry.ticket {
                 return Some((entry.id, entry.vtime.cast_unsigned()));
@@ -834,18 +841,18 @@ impl Kernel {
 }
 
 /// The masks of the groups of near CPUs, by number.
-fn groups(table: &[Cpu], words: usize) -> Vec<u64> {
-    let known = |group: &u32| *group != NOBODY;
+fn group_masks(table: &[Cpu], words: usize) -> Vec<u64> {
+    let is_group = |group: &u32| *group != NOBODY;
     let count = table
         .iter()
         .flat_map(|cpu| [cpu.cache, cpu.node, cpu.socket])
-        .filter(known)
+        .filter(is_group)
         .max()
         .map_or(0, |last| last + 1);
     let mut masks = vec![0; count as usize * words];
-    for (at, cpu) in table.iter().enumerate() {
-        for group in [cpu.cache, cpu.node, cpu.socket].into_iter().filter(known) {
-            masks[group as usize * words + at / 64] |= 1 << (at % 64);
+    for (number, cpu) in table.iter().enumerate() {
+        for group in [cpu.cache, cpu.node, cpu.socket].into_iter().filter(is_group) {
+            masks[group as usize * words + number / 64] |= 1 << (number % 64);
         }
     }
     masks
@@ -854,7 +861,10 @@ fn groups(table: &[Cpu], words: usize) -> Vec<u64> {
 /// As in world.h.
 const QUEUE_OF_GATES: u32 = UNITS_MAX + CPUS_MAX;
 const NO_QUEUE: u32 = u32::MAX;
+/// A task inserted into "the local queue". The kernel knows of which CPU once the callback has returned: see
+/// [`Kernel::settle_local`].
 const LOCAL: Place = Place { ticket: u64::MAX, queue: NO_QUEUE };
+/// The same for a task inserted at the head, which preempts the CPU's current task.
 const LOCAL_FIRST: Place = Place { ticket: u64::MAX - 1, queue: NO_QUEUE };
 
 /// The kernel that is calling the scheduler.
@@ -888,17 +898,17 @@ unsafe extern "C" fn scx_bpf_dsq_move_to_local(queue: u64) -> bool {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn take_fitting(queue: u64, pool: u32, late: u64) -> bool {
-    // SAFETY: as above; `fits_pool` reads tables alone.
+    // SAFETY: as above; `fits_pool` only reads tables.
     unsafe {
         let kernel = caller();
-        let heap = (*kernel).queue(queue) as usize;
+        let heap = (*kernel).index_of(queue) as usize;
         (*kernel).move_first(heap, SEAT_LOOKS, |task| dispatch_fits(&raw const task.own, pool, late))
     }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn first_in(queue: u64, vtime: *mut u64, weight: *mut u32) -> bool {
-    // SAFETY: as above; the scheduler wants the numbers in variables of its own.
+    // SAFETY: as above; the scheduler passes pointers to its own local variables.
     unsafe {
         let kernel = caller();
         let Some((id, first)) = (*kernel).first_in(queue) else { return false };
@@ -922,7 +932,7 @@ unsafe extern "C" fn scx_bpf_kick_cpu(cpu: u32, flags: u64) {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn bpf_iter_scx_dsq_new(_: *mut core::ffi::c_void, queue: u64, _: u64) -> i32 {
     // SAFETY: as above.
-    unsafe { (*caller()).walk_through(queue) };
+    unsafe { (*caller()).begin_iteration(queue) };
     0
 }
 
@@ -931,13 +941,13 @@ unsafe extern "C" fn bpf_iter_scx_dsq_next(_: *mut core::ffi::c_void) -> *mut Ta
     // SAFETY: as above; the task is in the table and stays there.
     unsafe {
         let kernel = caller();
-        (*kernel).next_of_walk().map_or(ptr::null_mut(), |id| (*kernel).task(id))
+        (*kernel).next_of_iteration().map_or(ptr::null_mut(), |id| (*kernel).task(id))
     }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn move_from(_: *mut core::ffi::c_void, task: *mut Task, queue: u64, vtime: u64) -> bool {
-    // SAFETY: as above, with one of the tasks of the walk, which is in a queue.
+    // SAFETY: as above; the task is one of the iteration, which is in a queue.
     unsafe {
         let (kernel, id, slice) = (caller(), (*task).id, (*task).scx.slice);
         (*kernel).take_out(id);

@@ -1,33 +1,34 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
 /*
- * The tree of units: which units are active, and each unit's pass: its CPU time over its weight, among its siblings.
- * Compares any two units by pass.
+ * The tree of units. Tracks which units are active, and each unit's pass: its CPU time over its weight, comparable with its
+ * siblings'. Compares any two units of the tree by pass, at the level where their ancestors are siblings.
  */
 #ifndef DISPATCH_TREE_H
 #define DISPATCH_TREE_H
 
 #define SLICE_MIN  100000 /* ns: the cost of ten switches */
 
-/* The slice of a task of this unit: at most what is left of its budget, under a deadline. */
+/* The slice of a task of this unit. For a unit with deadlines, it is at most the rest of the budget. */
 static u64 slice_of(const struct dispatch_unit *unit)
 {
 	u64 slice = rules()->slice_ns;
-	u32 left = unit->memory.mark;
+	u32 budget_left = unit->memory.mark;
 
-	if (!is_other(unit->among) || unit->among != DISPATCH_DWCS || !unit->deadlines.period || left >= slice)
+	if (!is_other(unit->among) || unit->among != DISPATCH_DWCS || !unit->deadlines.period || budget_left >= slice)
 		return slice;
-	return left > SLICE_MIN ? left : SLICE_MIN;
+	return budget_left > SLICE_MIN ? budget_left : SLICE_MIN;
 }
 
 /*
- * A task is active if it runs or waits; a unit's own tasks are, if one of them is; a unit is, if its own tasks or a
- * sub-unit are. A unit that becomes active has at most one slice of credit: its pass catches up with the clock of its
- * parent (see advance_clock_around()), less one slice. A unit that used less than its share, for lack of tasks, catches
- * up likewise when another of its tasks wakes or a slice begins. Otherwise it would keep all others waiting for as long
- * as it had lacked tasks.
+ * A task is active if it runs or waits. A unit is active if one of its own tasks, or a sub-unit, is active. A unit that becomes
+ * active has at most one slice of credit: its pass is raised to the clock of its parent (see advance_clock_around()), less one
+ * slice. The pass of a unit that used less than its share, for lack of tasks, is raised likewise when another of its tasks
+ * wakes or a slice begins. Otherwise that unit would keep all others waiting for as long as it had lacked tasks.
  *
- * Here and below, the work of one level is a function that returns the next unit up: the first level is unrolled, since a
- * BPF loop costs more than that work, and most units are outermost.
+ * Here and below, a function NAME_within() does the work of one level and returns the parent. The first level is unrolled,
+ * since a BPF loop costs more than that work, and most units are outermost.
+ *
+ * Counts a task that becomes active. `comes`: whether the sub-unit or own tasks below this level became active by that.
  */
 static struct dispatch_unit *count_within(struct dispatch_unit *unit, bool *comes)
 {
@@ -62,7 +63,7 @@ static void count(struct dispatch_task *task, struct dispatch_unit *unit)
 			break;
 }
 
-/* One active part of a unit fewer. Returns the parent if the unit thereby becomes inactive. */
+/* Subtracts one from the number of a unit's active parties. Returns the parent if the unit thereby becomes inactive. */
 static struct dispatch_unit *uncount_within(struct dispatch_unit *unit)
 {
 	return add(&unit->active, -1) == 1 ? unit_at(unit->parent) : NULL;
@@ -82,7 +83,7 @@ static void uncount(struct dispatch_task *task, struct dispatch_unit *unit)
 			break;
 }
 
-/* Changes the number of CPUs that run tasks of this unit and of its ancestors. Returns how many units that is. */
+/* Adds `by` to the number of busy CPUs of a unit and all its ancestors. Returns the number of these units. */
 VERIFIED_ALONE(u32) count_busy(u32 id, s32 by)
 {
 	struct dispatch_unit *unit;
@@ -97,7 +98,7 @@ VERIFIED_ALONE(u32) count_busy(u32 id, s32 by)
 	return level;
 }
 
-/* A slice of a unit's own tasks begins on a CPU. */
+/* A slice of one of a unit's own tasks begins on a CPU: counts the CPU as busy. */
 static void occupy(struct dispatch_cpu *cpu, struct dispatch_unit *unit)
 {
 	cpu->occupied = DISPATCH_BY_LEAF;
@@ -110,7 +111,7 @@ static void occupy(struct dispatch_cpu *cpu, struct dispatch_unit *unit)
 		count_busy(unit->parent, 1);
 }
 
-/* That slice has ended, and was charged. */
+/* The slice has ended, and was charged: undoes occupy(). */
 static void vacate(struct dispatch_cpu *cpu, struct dispatch_unit *unit)
 {
 	if (!cpu->occupied)
@@ -124,9 +125,9 @@ static void vacate(struct dispatch_cpu *cpu, struct dispatch_unit *unit)
 }
 
 /*
- * A competitor at one level, on the way up: first a unit's own tasks, then the units around it. Each CPU that it runs on
- * counts as a slice, to be charged later: otherwise one unit would take every CPU that chooses meanwhile, and then wait for
- * as long.
+ * A party that competes at one level of the tree, on the way up: first a unit's own tasks, then the unit, then its ancestors.
+ * Each CPU that runs its tasks counts as one slice already, although it is charged later. Otherwise one unit would take every
+ * CPU that chooses meanwhile, and then wait for as long.
  */
 struct competitor {
 	u64 pass;
@@ -164,7 +165,7 @@ static void climb(struct competitor *at)
 		*at = as_unit(unit);
 }
 
-/* The ancestors of two units at the level where they are siblings: their competitors. */
+/* The competitors of two units at the level where they meet: there, they or their ancestors compete within one parent. */
 static void meet(u32 one, u32 other, struct competitor *x, struct competitor *y)
 {
 	struct dispatch_unit *a = unit_at(one), *b = unit_at(other);
@@ -190,7 +191,7 @@ static void meet(u32 one, u32 other, struct competitor *x, struct competitor *y)
 	}
 }
 
-/* Whether one unit's own tasks precede another's, at the level where the two compete. */
+/* Whether one unit's own tasks precede another unit's: whether they had less CPU time for their weight where the two meet. */
 VERIFIED_ALONE(bool) had_less(u32 one, u32 other)
 {
 	struct competitor x = {}, y = {};
@@ -199,7 +200,7 @@ VERIFIED_ALONE(bool) had_less(u32 one, u32 other)
 	return before(x.pass, y.pass);
 }
 
-/* Advances a unit's pass by CPU time used. */
+/* Advances a unit's pass by CPU time used. Outermost units compete only for time-shared CPUs. */
 static struct dispatch_unit *advance_within(struct dispatch_unit *unit, bool time_shared, u64 used)
 {
 	struct dispatch_unit *parent = unit_at(unit->parent);
@@ -228,10 +229,11 @@ static void advance(struct dispatch_unit *unit, bool time_shared, u64 used)
 }
 
 /*
- * A unit is next: advances the clock of its parent, or of the machine, to its pass, less the distance by which it may be
- * ahead of those that should be next. A task that ends its slice is briefly in no queue, and a CPU that chooses then takes
- * another unit's; and a unit that alone has waiting tasks is dispatched on all CPUs, and charged for them later. (Slices
- * end with ticks, and are up to twice as long.) A unit that is itself behind the clock lacked tasks: it catches up.
+ * A unit's task is dispatched in turn: advances the clock of its parent, or of the machine, to the unit's pass, less the
+ * distance by which that pass may be ahead of the smallest one. It may be ahead for two reasons. A task that ends its slice is
+ * briefly in no queue, and a CPU that chooses at that moment takes a task of another unit. And a unit that alone has waiting
+ * tasks is dispatched on all CPUs, and charged for them later. (Slices end with ticks, and are up to twice as long.) If the
+ * unit's pass is behind the clock by more than a slice, the unit lacked tasks: its pass catches up.
  */
 static u64 clock_by(struct dispatch_unit *unit, u64 clock)
 {

@@ -1,9 +1,9 @@
-//! The rules of units: [`Setting`] is their form in the interface.
+//! The rules of units, as callers state them. [`Setting`] is their form in the scheduler's interface.
 
 use crate::tables::{DISCIPLINES, Discipline, NOBODY, Setting};
 
 impl Discipline {
-    /// All of them, by their numbers.
+    /// All disciplines, in the order of their numbers.
     pub const ALL: [Discipline; DISCIPLINES] = [
         Discipline::Stride,
         Discipline::Lottery,
@@ -23,18 +23,19 @@ impl Discipline {
 /// The rules of a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnitRules {
-    /// The unit around it, or [`NOBODY`].
+    /// The unit that directly encloses it, or [`NOBODY`] for an outermost unit.
     pub parent: u32,
-    /// Its part among its siblings, 1 to 10,000; the parent's own tasks together have 100.
+    /// Its share among its siblings, 1 to 10,000. The parent's own tasks together have 100.
     pub weight: u32,
     /// [`LENDS`](crate::LENDS), [`BORROWS`](crate::BORROWS), [`ANYWHERE`](crate::ANYWHERE) and [`SEATS`](crate::SEATS).
     pub flags: u32,
-    /// Of an outermost unit: its credit among borrowers, CPU time lent less borrowed within the period that counts, in ms;
-    /// negative for a net borrower.
+    /// Outermost units only: the credit among borrowers, which is CPU time lent less CPU time borrowed within the period that
+    /// the policy remembers, in ms. Negative for a net borrower.
     pub credit_ms: i32,
-    /// Orders its own tasks and its sub-units. Other than [`Discipline::Stride`] only if the scheduler was set up for that.
+    /// The discipline that orders its own tasks and its sub-units. A discipline other than [`Discipline::Stride`] requires
+    /// [`Settings::disciplined`](crate::Settings::disciplined).
     pub discipline: Discipline,
-    /// Its demand if [`Discipline::Dwcs`] orders it among its siblings.
+    /// Its demand, used if its parent has [`Discipline::Dwcs`].
     pub deadline: Deadline,
 }
 
@@ -50,21 +51,21 @@ impl UnitRules {
     };
 }
 
-/// CPU time wanted in each period; of any `of` consecutive deadlines, `misses` may be missed.
+/// A demand for CPU time in each period, by the period's end. Of any `of` consecutive deadlines, `misses` may be missed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Deadline {
-    /// In ns; 0: none.
+    /// The length of a period, in ns; 0: no deadlines.
     pub period_ns: u32,
-    /// In ns, no more than the period.
+    /// The CPU time wanted in each period, in ns; at most the period.
     pub budget_ns: u32,
-    /// No more than `of`.
+    /// The deadlines of a window that may be missed; at most `of`.
     pub misses: u32,
-    /// 1 to 1,000.
+    /// The number of deadlines in a window, 1 to 1,000.
     pub of: u32,
 }
 
 impl Deadline {
-    /// None.
+    /// No deadlines.
     pub const NONE: Deadline = Deadline { period_ns: 0, budget_ns: 0, misses: 0, of: 0 };
 }
 

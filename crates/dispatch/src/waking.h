@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
 /*
- * What happens when a task wakes: where its virtual time begins, which idle CPU it takes, which loan it calls back,
- * and which task it interrupts.
+ * Decisions when a task wakes: its virtual time, the idle CPU that it takes, the loan that it calls back, and the task that it
+ * preempts.
  */
 #ifndef DISPATCH_WAKING_H
 #define DISPATCH_WAKING_H
 
 #define UNDISTURBED_NS 1000000ull /* a turn that no message within the unit preempts: the cost of a hundred switches */
 
-/* Handles an event of a task under a discipline other than stride. Returns its new key. */
+/* Handles an event of a task under a discipline other than stride. Returns its new key. WOULD_COME changes nothing. */
 static __attribute__((noinline)) u64 task_happens(const struct task_struct *p, struct dispatch_task *task,
 						  struct dispatch_unit *unit, u32 event, u64 used)
 {
@@ -29,8 +29,8 @@ static __attribute__((noinline)) u64 task_happens(const struct task_struct *p, s
 }
 
 /*
- * The key with which a task waits among those of its unit. While the unit is late, each is queued last, so that rescued
- * tasks take turns, whatever the discipline.
+ * The key with which a task waits in its unit's queue, under a discipline other than stride. While the unit is late, each task
+ * is queued last, so that rescued tasks take turns, whatever the discipline.
  */
 static u64 place_of(struct task_struct *p, struct dispatch_task *task, struct dispatch_unit *unit)
 {
@@ -45,8 +45,9 @@ static u64 place_of(struct task_struct *p, struct dispatch_task *task, struct di
 }
 
 /*
- * Clamps the virtual time of a task that slept. The lower bound is its unit's clock less one slice: it runs soon, with at
- * most one slice of credit. The upper bound keeps a task that had much for its nice value from waiting too long.
+ * The key with which a task waits in its unit's queue. Under stride, its virtual time, within two bounds. The lower bound is the
+ * unit's clock less one slice: sleeping earns at most one slice of credit. The upper bound, LEAD_MAX slices after the clock,
+ * keeps a task that had much CPU time for its nice value from waiting too long.
  */
 static u64 start_of(struct task_struct *p, struct dispatch_task *task, struct dispatch_unit *unit)
 {
@@ -61,15 +62,15 @@ static u64 start_of(struct task_struct *p, struct dispatch_task *task, struct di
 	return task->vtime;
 }
 
-/* Which class of tasks has its turn at a CPU; a task that continues uses it up, too. */
+/* The class of tasks whose turn it is on a CPU. A task that continues uses up its class's turn, too. */
 enum turn {
-	TURN_OWN,    /* its owner's; on a time-shared CPU, any unit's */
+	TURN_OWN,    /* tasks of the CPU's owner; on a time-shared CPU, of any unit */
 	TURN_STRAYS, /* tasks that must run there */
 	TURN_COMMON, /* tasks that run anywhere */
 	TURNS,
 };
 
-/* Marks a lent CPU, which was removed from its owner's mask, as called back: its owner comes before all others. */
+/* Marks a lent CPU as called back: its owner's tasks come first. The caller has removed it from the owner's MASK_LENT. */
 static void note_recall(struct dispatch_cpu *cpu, struct dispatch_unit *owner)
 {
 	add(&owner->away, -1);
@@ -77,7 +78,7 @@ static void note_recall(struct dispatch_cpu *cpu, struct dispatch_unit *owner)
 	cpu->turn = TURN_OWN;
 }
 
-/* Calls a lent CPU back: by an interrupt, or else at its next tick. */
+/* Calls a lent CPU back: at once by an interrupt, or at its next tick, as the rules say. */
 static void recall(struct dispatch_cpu *cpu, u32 id, struct dispatch_unit *owner)
 {
 	note_recall(cpu, owner);
@@ -85,7 +86,7 @@ static void recall(struct dispatch_cpu *cpu, u32 id, struct dispatch_unit *owner
 		scx_bpf_kick_cpu(id, SCX_KICK_PREEMPT);
 }
 
-/* Calls back the lent home CPU nearest to `last` that was not called back yet, if any. */
+/* Calls back the lent home CPU nearest to `last` that was not called back yet. Returns whether there was one. */
 static bool call_back(struct task_struct *p, u32 top, u32 last)
 {
 	struct dispatch_unit *owner = unit_at(top);
@@ -94,11 +95,11 @@ static bool call_back(struct task_struct *p, u32 top, u32 last)
 
 	if (!owner || !owner->away)
 		return false;
-	/* Prefer its last CPU: it has warm caches, and needs no interrupt from elsewhere if the task was woken there. */
+	/* Prefer the task's last CPU: it has warm caches, and if the task was woken there, no other CPU has to be interrupted. */
 	found = may_run(p, last) && mask_take(top, MASK_LENT, last) ? last : mask_take_near(p, top, MASK_LENT, last);
 	cpu = cpu_at(found);
 	if (!cpu)
-		return false; /* it came back by itself between the two checks */
+		return false; /* the lent CPU came back by itself between the two checks */
 	recall(cpu, found, owner);
 	return true;
 }
@@ -117,14 +118,14 @@ static bool runs_anywhere(u32 id, const struct dispatch_unit *unit)
 	return id == DISPATCH_KERNEL || unit->flags & DISPATCH_ANYWHERE;
 }
 
-/* Claims an idle CPU that a task of this unit may use: its last one if possible, else the nearest. */
+/* Claims an idle CPU that a task of this unit may use: its last one if possible, else the nearest. Negative: there is none. */
 static s32 take_idle(struct task_struct *p, u32 id, const struct dispatch_unit *unit, s32 last)
 {
 	struct dispatch_cpu *cpu = cpu_at(last);
 	s32 found;
 
 	if (!any_idle())
-		return -1; /* the usual case: then no mask has to be searched */
+		return -1; /* the usual case, in which no mask has to be searched */
 	if (runs_anywhere(id, unit)) {
 		if (cpu && may_run(p, last) && scx_bpf_test_and_clear_cpu_idle(last))
 			return last;
@@ -146,8 +147,8 @@ static s32 take_idle(struct task_struct *p, u32 id, const struct dispatch_unit *
 }
 
 /*
- * Whether a woken task preempts the task of a CPU: that one is ahead by more than `preempt_ns`. Inlined into both callers:
- * a call would cost each wake-up some thirty instructions.
+ * Whether the task of a CPU is so far ahead of a woken task, by more than `preempt_ns`, that the woken task preempts it.
+ * Inlined into both callers: a call would cost each wake-up some thirty instructions.
  */
 static inline __attribute__((always_inline)) bool is_ahead(const struct dispatch_task *task, const struct dispatch_unit *unit,
 							   const struct dispatch_cpu *cpu)
@@ -157,7 +158,7 @@ static inline __attribute__((always_inline)) bool is_ahead(const struct dispatch
 	struct dispatch_unit *other = unit_at(cpu->runs);
 
 	if ((s64)ran < 0)
-		ran = 0; /* the clocks of two CPUs */
+		ran = 0; /* the clocks of two CPUs differ slightly */
 	if (cpu->runs == task->unit && is_other(unit->discipline))
 		return interrupts(unit->discipline, task->vtime, cpu->vtime);
 	if (cpu->runs == task->unit)
@@ -170,14 +171,15 @@ static inline __attribute__((always_inline)) bool is_ahead(const struct dispatch
 	meet(task->unit, cpu->runs, &mine, &its);
 	if (disciplined() && (other = unit_at(mine.within)) && other->discipline != DISPATCH_STRIDE)
 		return interrupts(other->discipline, mine.pass, its.pass);
-	/* For the running task, the time that it ran, not the slice that it is counted as. */
+	/* The running task is counted as a whole slice (struct competitor): replace that by the time that it ran. */
 	its.pass += over_weight(ran, its.weight) - over_weight(counted, its.weight);
 	return before(mine.pass + over_weight(margin, mine.weight), its.pass);
 }
 
 /*
- * The CPU in whose queue a task waits that cannot wait in its unit's: its last one, unless a higher class has that. It may
- * keep the CPU indefinitely while others depend on the task (unbound kernel threads, such as RCU's): then another one.
+ * The CPU in whose queue a task waits that cannot wait in its unit's queue: its last CPU, or another allowed one if a higher
+ * class has the last. The higher class may keep that CPU indefinitely, while other tasks depend on this one (unbound kernel
+ * threads, such as RCU's).
  */
 static __attribute__((noinline)) u32 where_it_may_wait(struct task_struct *p, u32 last)
 {
@@ -194,7 +196,10 @@ static __attribute__((noinline)) u32 where_it_may_wait(struct task_struct *p, u3
 	return last;
 }
 
-/* Preempts the task on the last CPU of a woken one, if it is far enough ahead: now, or after UNDISTURBED_NS of its turn. */
+/*
+ * Preempts the task on the last CPU of a woken task, if it is far enough ahead: now, or for a message within the unit after
+ * UNDISTURBED_NS of its turn.
+ */
 static void outrank(const struct dispatch_task *task, const struct dispatch_unit *unit, u32 last)
 {
 	struct dispatch_cpu *cpu = cpu_at(last);
@@ -208,7 +213,10 @@ static void outrank(const struct dispatch_task *task, const struct dispatch_unit
 		scx_bpf_kick_cpu(last, SCX_KICK_PREEMPT);
 }
 
-/* Whether a woken task may replace the guest on the home CPU where it ran last: no other task of its unit waits. */
+/*
+ * Calls back the home CPU where a woken task ran last, if the CPU is lent and the task would be next there: no other task of
+ * the owner waits. Returns whether it did so.
+ */
 static bool takes_back(struct task_struct *p, struct dispatch_task *task, const struct dispatch_unit *unit,
 		       struct dispatch_cpu *cpu, u32 last)
 {
@@ -236,11 +244,13 @@ static bool takes_over(struct task_struct *p, const struct dispatch_task *task, 
 }
 
 /*
- * Dispatches a woken task directly to this CPU, if it ran here last and would be next after an interrupt: saves the
- * interrupt and the queue. Not to another CPU: while the interrupt to that one is in flight, a third may become free. Nor
- * ahead of a kernel thread already dispatched here. If a higher class takes the CPU first, the task is enqueued again.
+ * Dispatches a woken task directly to this CPU, if it ran here last and would be next after an interrupt. That saves the
+ * interrupt and the queue. Returns whether it did so.
  *
- * Not inlined, so that a task that wakes elsewhere pays nothing for it.
+ * Only to this CPU: while an interrupt to another CPU is in flight, a third one may become free. Never ahead of a kernel thread
+ * already dispatched here. If a higher class takes the CPU first, the task is enqueued again.
+ *
+ * Not inlined, so that a task that wakes elsewhere pays nothing for this path.
  */
 static __attribute__((noinline)) bool take_here(struct task_struct *p, struct dispatch_task *task, struct dispatch_unit *unit,
 						u64 enq_flags)

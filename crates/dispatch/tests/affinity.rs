@@ -51,7 +51,7 @@ fn on(kernel: &mut Kernel, now: u64) -> Vec<Option<TaskId>> {
 }
 
 #[test]
-fn who_runs_elsewhere_moves_at_once() {
+fn a_task_that_runs_outside_of_its_affinity_moves_at_once() {
     let mut kernel = kernel();
     begin(&mut kernel, 1, A);
     assert_eq!(on(&mut kernel, 0), [Some(0), None, None, None]);
@@ -68,7 +68,7 @@ fn who_runs_elsewhere_moves_at_once() {
 }
 
 #[test]
-fn who_sleeps_wakes_where_it_may_run() {
+fn a_sleeping_task_wakes_within_its_affinity() {
     for allowed in [&[3][..], &[2, 3]] {
         let mut kernel = kernel();
         begin(&mut kernel, 1, A);
@@ -84,7 +84,7 @@ fn who_sleeps_wakes_where_it_may_run() {
 /// Five tasks on four CPUs: the fifth waits, and is let run on one where it is not first. Others go before it, but not for
 /// long; and the CPUs that it may not use never have it.
 #[test]
-fn who_waits_waits_for_its_own_cpus() {
+fn a_waiting_task_is_queued_for_its_affinity() {
     let mut kernel = kernel();
     begin(&mut kernel, 5, A);
     assert_eq!(kernel.waiting(), 1);
@@ -104,7 +104,7 @@ fn who_waits_waits_for_its_own_cpus() {
 
 /// A task in flight to an idle CPU gets another affinity: it goes there, and the first CPU stays idle.
 #[test]
-fn who_is_on_its_way_turns_round() {
+fn a_dispatched_task_is_queued_again_within_its_affinity() {
     let mut kernel = kernel();
     kernel.start(0, 0, A);
     kernel.wake(0, 0);
@@ -116,7 +116,7 @@ fn who_is_on_its_way_turns_round() {
 /// Its unit owns none of the CPUs that it may use: it has turns there, and is counted as a stray. When it may run anywhere
 /// again, it goes home.
 #[test]
-fn who_may_not_run_at_home_is_a_stray() {
+fn a_task_that_may_not_run_at_home_is_a_stray() {
     let mut kernel = kernel();
     for cpu in 0..4 {
         kernel.own(0, cpu, if cpu < 2 { A } else { B });
@@ -143,7 +143,7 @@ fn who_may_not_run_at_home_is_a_stray() {
 
 /// None of the machine's CPUs is among them: nothing changes. All are: it is as free as before.
 #[test]
-fn sets_that_say_nothing() {
+fn affinities_without_effect() {
     let mut kernel = kernel();
     begin(&mut kernel, 1, A);
     kernel.allow(0, 0, Some(&cpus(&[64, 65])));

@@ -82,7 +82,7 @@ impl Busy {
 
 /// Four slices is what one turn of the lighter borrower more or less makes: three of the other's, and its own.
 #[test]
-fn borrowers_divide_what_is_lent_by_weight_within_a_turn_however_many_cpus_it_is() {
+fn borrowers_divide_lent_cpus_by_weight_within_a_turn() {
     for (lent, at_once) in (1..=16).flat_map(|lent| [(lent, true), (lent, false)]) {
         for own in [[0, 0], [1, 3]] {
             let mut busy = Busy::new(lent, at_once, own);
@@ -101,7 +101,7 @@ fn borrowers_divide_what_is_lent_by_weight_within_a_turn_however_many_cpus_it_is
 
 /// The kernel's own threads run anywhere. What they had of lent CPUs is more than what either borrower had, and no measure.
 #[test]
-fn who_runs_anywhere_does_not_count_among_borrowers() {
+fn tasks_that_run_anywhere_are_no_borrowers() {
     for lent in 1..=4 {
         let mut busy = Busy::new(lent, false, [0, 0]);
         for unit in [ONE, THREE, KERNEL] {
@@ -118,7 +118,7 @@ fn who_runs_anywhere_does_not_count_among_borrowers() {
 /// Unused loans are not owed: a late borrower gets its share from then on, and beyond that at most some
 /// slices of each CPU and of one more.
 #[test]
-fn who_did_not_borrow_for_long_has_saved_nothing_up() {
+fn a_unit_that_did_not_borrow_for_long_has_no_advantage() {
     let lent = 4;
     for (first, late, part) in [(ONE, THREE, 3), (THREE, ONE, 1)] {
         let mut busy = Busy::new(lent, false, [0, 0]);
@@ -163,7 +163,7 @@ fn a_cpu_that_is_called_back_is_its_owners_first() {
 
 /// A past lender borrows everything while it has credit, and only its share again when the credit is set to 0.
 #[test]
-fn who_lent_before_borrows_before_others_until_it_is_told_otherwise() {
+fn a_unit_with_credit_borrows_first_until_its_credit_is_reset() {
     for (giver, other) in [(ONE, THREE), (THREE, ONE)] {
         let weight = |unit| if unit == ONE { 100 } else { 300 };
         let told = |busy: &mut Busy, now, unit, credit_ms| {

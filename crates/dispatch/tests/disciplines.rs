@@ -184,7 +184,7 @@ fn turns_do_not_look_at_weights() {
 
 /// The first of three sub-units gets all CPUs, except for rescues of tasks that have waited for seconds.
 #[test]
-fn fifo_serves_who_came_first() {
+fn fifo_serves_the_first_task_first() {
     let found = parts_by_weight(Discipline::Fifo, 1);
     assert!(found[0] >= 980, "{found:?}");
 }
@@ -214,7 +214,7 @@ fn no_task_waits_for_thirty_seconds_under_any_discipline() {
 
 /// Two tasks of one unit; one yields after each millisecond, a fifth of a slice. Without compensation it would get a sixth.
 #[test]
-fn a_lottery_compensates_who_uses_a_part_of_its_turn() {
+fn a_lottery_compensates_partly_used_turns() {
     let mut play = Play::new(Discipline::Lottery, 1, [100; 3], 7);
     play.come(0, UNIT, Life::Computes);
     play.come(0, UNIT, Life::Yields(MS));
@@ -242,7 +242,7 @@ fn each_ticket_is_drawn_as_often() {
 /// One slept for a minute while another computed. Under `entitlement` it catches up, for some half-lives at most, and then
 /// both get half. Under `stride` it gets half at once.
 #[test]
-fn who_slept_catches_up_for_some_half_lives() {
+fn a_party_that_slept_catches_up_over_several_half_lives() {
     for (discipline, first) in [(Discipline::Entitlement, 900..=1_000), (Discipline::Stride, 490..=520)] {
         let mut play = Play::new(discipline, 1, [100; 3], 1);
         play.come(0, UNIT, Life::Computes);
@@ -451,7 +451,7 @@ fn of_equal_deadlines_the_one_is_first_that_bears_least() {
 /// A media player that wants 4 of each 20 ms, tolerates no miss, and sleeps in between, beside two computing tasks without
 /// deadlines: it misses no deadline. With equal weights under stride it would wait for others' slices.
 #[test]
-fn who_has_a_deadline_goes_before_who_has_none() {
+fn deadlines_go_before_parties_without_a_deadline() {
     let deadline = Deadline { period_ns: 20_000_000, budget_ns: 4_000_000, misses: 0, of: 1 };
     let mut play = Play::new(Discipline::Dwcs, 1, [100; 3], 1);
     let rules = UnitRules { parent: UNIT, deadline, ..UnitRules::USUAL };
@@ -495,7 +495,7 @@ fn without_isolation_a_sub_unit_has_as_much_as_it_has_tasks() {
 
 /// A task that moves to another sub-unit of the same unit keeps its key, and is then charged to the other one.
 #[test]
-fn without_isolation_who_pays_may_change() {
+fn without_isolation_the_charged_unit_may_change() {
     let mut play = Play::new(Discipline::Smp, 1, [100; 3], 1);
     let task = play.come(0, SUB[0], Life::Computes);
     play.come(0, SUB[2], Life::Computes);
@@ -508,7 +508,7 @@ fn without_isolation_who_pays_may_change() {
 
 /// The queue of a unit's tasks is fixed at its creation, so it cannot change to or from `smp` while it has sub-units.
 #[test]
-fn who_orders_sub_units_stays() {
+fn the_unit_that_orders_sub_units_stays() {
     let rules = |discipline| UnitRules { parent: NOBODY, discipline, ..UnitRules::USUAL };
     let mut play = Play::new(Discipline::Smp, 1, [100; 3], 1);
     assert!(!play.kernel.set_unit(0, UNIT, rules(Discipline::Stride)));

@@ -131,7 +131,7 @@ fn gangs_change_places_at_once() {
 
 /// The owner's tasks are parked: its CPUs are lent meanwhile, and called back when the gate opens.
 #[test]
-fn who_is_parked_wants_nothing() {
+fn parked_tasks_call_no_cpu_back() {
     let mut w = World::new();
     w.gate(&[(0, true)]);
     let owners: Vec<TaskId> = (0..2).map(|_| w.comes(A, 0)).collect();
@@ -151,7 +151,7 @@ fn who_is_parked_wants_nothing() {
 
 /// Random events: no task of a shut gang runs, no CPU idles while another task waits, and all counts return to 0.
 #[test]
-fn nobody_passes_a_gate_and_nobody_is_lost() {
+fn no_task_passes_a_shut_gate_and_no_task_is_lost() {
     let mut random: u64 = 1;
     let mut draw = |below: u64| {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -207,13 +207,13 @@ fn hold(name: &str, test: &str, play: impl FnOnce() -> Play) {
 }
 
 #[test]
-fn who_computes_has_its_next_turn() {
-    hold("switch-busy", "who_computes_has_its_next_turn", || Play::lent(false));
+fn the_cost_of_a_turn_of_a_task_that_computes() {
+    hold("switch-busy", "the_cost_of_a_turn_of_a_task_that_computes", || Play::lent(false));
 }
 
 #[test]
-fn who_sleeps_wakes_and_has_a_turn() {
-    hold("switch-wakes", "who_sleeps_wakes_and_has_a_turn", || Play::lent(true));
+fn the_cost_of_a_turn_of_a_task_that_sleeps() {
+    hold("switch-wakes", "the_cost_of_a_turn_of_a_task_that_sleeps", || Play::lent(true));
 }
 
 /// Two sub-units with eight tasks each, on eight CPUs, under each discipline.

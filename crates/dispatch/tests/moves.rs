@@ -49,7 +49,7 @@ fn each_unit_is_charged_for_its_own_part() {
 
 /// A task that runs anywhere visits an owner's CPU: a visit is no loan, and cannot be called back.
 #[test]
-fn who_visits_does_not_borrow() {
+fn visits_are_no_loans() {
     let mut kernel = running(1);
     assert!(kernel.set_unit(
         0,
@@ -96,7 +96,7 @@ fn a_guest_that_comes_home_is_not_called_back() {
 /// A waking task is a slice behind its unit's clock; moved to a unit with a clock near 0, its virtual time wraps below 0. That
 /// is the head of the queue, not its end.
 #[test]
-fn who_is_moved_to_a_young_unit_does_not_come_last() {
+fn a_task_moved_to_a_young_unit_does_not_come_last() {
     let mut kernel = kernel(2);
     for (cpu, unit) in [(0, A), (1, B)] {
         kernel.own(0, cpu, unit);

@@ -101,7 +101,7 @@ fn who_wakes_takes_its_last_cpu_then_the_same_cache_then_the_same_node_then_anot
 
 /// Four nodes of two CPUs, two to a socket: 0 1 | 2 3 || 4 5 | 6 7.
 #[test]
-fn who_wakes_takes_a_cpu_of_the_same_socket_before_another() {
+fn a_woken_task_takes_a_cpu_of_its_socket_before_another() {
     let mut kernel = kernel_of("nodes:4 sockets:2 cpus:2", |_| A);
     for id in 0..CPUS {
         assert_eq!(comes(&mut kernel, 0, id, A), id);

@@ -77,7 +77,7 @@ fn in_pool(runs: &[Option<TaskId>; 4], id: TaskId) -> Option<usize> {
 }
 
 #[test]
-fn who_wakes_takes_an_idle_cpu_of_its_pool_and_else_any() {
+fn a_woken_task_takes_an_idle_cpu_of_its_pool_or_else_any() {
     let mut kernel = kernel();
     // All of them ran on CPU 0 last.
     for id in 0..4 {
@@ -90,7 +90,7 @@ fn who_wakes_takes_an_idle_cpu_of_its_pool_and_else_any() {
 }
 
 #[test]
-fn who_is_away_comes_back_when_a_cpu_of_its_pool_idles() {
+fn a_task_that_is_away_returns_when_a_cpu_of_its_pool_idles() {
     let mut kernel = kernel();
     for id in 0..3 {
         comes(&mut kernel, 0, id, A, RIGHT);
@@ -174,7 +174,7 @@ fn a_cpu_with_a_task_of_its_own_takes_none_from_another_pool() {
 
 /// At the end of its slice a task goes right to its pool, where one without a seat makes room. No CPU idles meanwhile.
 #[test]
-fn who_is_away_has_the_cpu_of_one_without_a_seat() {
+fn a_task_that_is_away_displaces_one_without_a_seat() {
     let mut kernel = kernel();
     for (id, seat) in (0..).zip([NOBODY, NOBODY, LEFT, LEFT]) {
         comes(&mut kernel, 0, id, A, seat);
@@ -196,7 +196,7 @@ fn who_is_away_has_the_cpu_of_one_without_a_seat() {
 
 /// Nobody waits for long for a pool of which another unit has the CPUs.
 #[test]
-fn who_waits_for_too_long_has_any_cpu() {
+fn a_task_that_waits_for_too_long_takes_any_cpu() {
     let mut kernel = kernel();
     for cpu in [2, 3] {
         kernel.own(0, cpu, B);

@@ -83,7 +83,7 @@ fn a_unit_that_slept_long_interrupts_at_once_but_has_saved_up_no_more_than_a_sli
 }
 
 #[test]
-fn a_message_interrupts_nobody_of_its_unit_before_a_millisecond() {
+fn a_message_preempts_no_task_of_its_unit_before_a_millisecond() {
     // Task 1 slept for long: it has a slice of credit when it wakes.
     let mut kernel = busy(4);
     interrupts(&mut kernel, 0, 1, A);
@@ -113,7 +113,7 @@ fn a_message_interrupts_nobody_of_its_unit_before_a_millisecond() {
 }
 
 #[test]
-fn whose_tasks_wake_loses_nothing_by_those_that_run_out_of_turn() {
+fn a_waking_unit_loses_nothing_to_tasks_that_run_out_of_turn() {
     // Kernel threads go first, whatever CPU time they had, which says nothing about the clocks of the others.
     let mut kernel = kernel(4);
     for unit in [A, B] {

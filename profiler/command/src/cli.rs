@@ -136,7 +136,7 @@ pub struct Scale {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SizeList(pub Vec<u32>);
 
-/// `1,2,4`, `1-8`.
+/// Parses a list such as `1,2,4` or `1-8`.
 fn sizes_of(text: &str) -> Result<SizeList, String> {
     let set: Result<commonhold_machine::CpuSet, _> = text.parse();
     let sizes: Vec<u32> = set.map(|set| set.iter().collect()).unwrap_or_default();

@@ -1,3 +1,3 @@
-//! The command line of `commonhold-scale`, as a library: `commonhold-generate` makes man pages and completions of it.
+//! The command line of `commonhold-scale`, as a library: `commonhold-generate` generates man pages and completions from it.
 
 pub mod cli;

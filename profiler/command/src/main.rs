@@ -1,4 +1,4 @@
-//! The profiler: `commonhold scale`.
+//! The profiler `commonhold scale`, as the program `commonhold-scale`.
 
 mod scale;
 

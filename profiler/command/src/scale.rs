@@ -11,7 +11,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::ExitStatusExt;
 
 use commonhold_machine::{CpuSet, Machine};
-use commonhold_measure::program::{self, Asked, Done, Ended, Learned, NotRun, Unnamed, Wish};
+use commonhold_measure::program::{self, Done, Ended, MeterOptions, NotRun, RunCache, RunRequest, Unnamed};
 use commonhold_measure::quota::Cap;
 use commonhold_scale::study::{Limit, Measure, Run, Size, Sizes, Study};
 use commonhold_scale::{default_sizes, nearest};
@@ -29,7 +29,7 @@ use rate::rate;
 /// The placeholder for the size in a command line.
 const NUMBER: &str = "{n}";
 
-/// Shorter runs are rejected: starting a process takes one or two ms, and varies.
+/// Shorter runs are rejected: starting a process takes one or two ms, and that time varies.
 const TOO_SHORT_NS: u64 = 10_000_000;
 /// Shorter runs are measured, and reported as short.
 const SHORT_NS: u64 = 100_000_000;
@@ -47,7 +47,7 @@ pub(crate) fn main(args: &Scale) -> Result<Exit, Failure> {
     let plan = Plan::of(args, &machine)?;
     let signals = Signals::of_an_end()?;
     let mut runs =
-        Runs { plan: &plan, signals: &signals, notes: Notes::default(), learned: Learned::default() };
+        Runs { plan: &plan, signals: &signals, notes: Notes::default(), cache: RunCache::default() };
     let Some(sizes) = runs.measure()? else {
         return Err(interrupted());
     };
@@ -84,14 +84,16 @@ struct Plan<'a> {
     args: &'a Scale,
     sizes_are: Sizes,
     rate: Option<Regex>,
-    /// Sizes in ascending order, with their CPUs and what is new about these.
+    /// Sizes in ascending order, with their CPUs and what is new about these CPUs (see [`Steps`]).
     sizes: Vec<(u32, CpuSet, Option<&'static str>)>,
+    /// All CPUs of the machine.
     all: CpuSet,
     /// The CPU quota of this process, which applies to the program too.
     cap: Option<Cap>,
 }
 
 impl Plan<'_> {
+    /// The plan for a command line. Error: how the command line is wrong.
     fn of<'a>(args: &'a Scale, machine: &Machine) -> Result<Plan<'a>, Failure> {
         let wrong = |message: String| Failure::new(Exit::Usage, message);
         if let Some(word) = args.command.first().filter(|word| word.as_bytes().starts_with(b"-")) {
@@ -119,12 +121,12 @@ impl Plan<'_> {
             }
             (None, false) => (Sizes::Cpus, default()),
         };
-        let most = numbers.last().copied().unwrap_or(1);
-        if sizes_are != Sizes::Number && most > count {
+        let largest = numbers.last().copied().unwrap_or(1);
+        if sizes_are != Sizes::Number && largest > count {
             let cpus = if count == 1 { "1 CPU" } else { &format!("{count} CPUs") };
             let message = format!(
-                "--cpus asks for {most}, and this process may use {cpus} ({}): name no more; for more threads than CPUs, \
-                 write {{n}} where the program takes its number of threads, and --sizes {most}",
+                "--cpus asks for {largest}, and this process may use {cpus} ({}): name no more; for more threads than CPUs, \
+                 write {{n}} where the program takes its number of threads, and --sizes {largest}",
                 machine.cpu_set()
             );
             return Err(Failure::new(Exit::Unavailable, message));
@@ -137,7 +139,7 @@ impl Plan<'_> {
         })?;
         let all = machine.cpu_set();
         let mut steps = Steps::default();
-        let of = |n: u32| {
+        let with_cpus = |n: u32| {
             if sizes_are == Sizes::Number {
                 return (n, all.clone(), None);
             }
@@ -145,7 +147,7 @@ impl Plan<'_> {
             let step = steps.next(machine, &cpus);
             (n, cpus.into_iter().collect(), step)
         };
-        Ok(Plan { args, sizes_are, rate, sizes: numbers.into_iter().map(of).collect(), all, cap })
+        Ok(Plan { args, sizes_are, rate, sizes: numbers.into_iter().map(with_cpus).collect(), all, cap })
     }
 
     /// The command line for a size.
@@ -205,7 +207,7 @@ impl Plan<'_> {
     }
 }
 
-/// Whole CPUs within the quota, at least 1: larger sizes would be throttled.
+/// The number of whole CPUs within the quota, at least 1. Larger sizes would be throttled.
 #[allow(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -215,7 +217,7 @@ fn whole_cpus(cap: Option<&Cap>) -> u32 {
     cap.map_or(u32::MAX, |cap| cap.quota.cpus.clamp(1.0, 65_535.0) as u32)
 }
 
-/// What this machine does not show of threads.
+/// The facts about threads that this machine, or this run, does not show.
 fn unmeasured(cpus: &CpuSet, notes: &Notes) -> Vec<Limit> {
     let support = program::support(cpus);
     let mut limits = Vec::new();
@@ -284,7 +286,7 @@ fn unmeasured(cpus: &CpuSet, notes: &Notes) -> Vec<Limit> {
     limits
 }
 
-/// Reasons reported at most.
+/// The maximum number of reasons for unnamed call sites that are reported.
 const UNNAMED_MAX: usize = 6;
 
 /// Why a call site has no name, and the remedy.
@@ -316,19 +318,22 @@ fn unnamed(why: &Unnamed) -> (String, &'static str) {
     }
 }
 
-/// Finds what is new about the CPUs of a size: hyperthreads, another cache, another node.
+/// Finds what is new about the CPUs of a size compared to the previous one: hyperthreads, another cache, another node.
 #[derive(Default)]
 struct Steps {
+    /// Whether the previous size had two hardware threads of one core.
     threads: bool,
+    /// The number of caches of the previous size.
     caches: usize,
+    /// The number of nodes of the previous size; 0: there was no size yet.
     nodes: usize,
 }
 
 impl Steps {
     fn next(&mut self, machine: &Machine, cpus: &[u32]) -> Option<&'static str> {
         let places: Vec<_> = cpus.iter().filter_map(|id| machine.cpu(*id)).collect();
-        let distinct = |of: fn(&commonhold_machine::Cpu) -> u32| {
-            places.iter().map(|cpu| of(cpu)).collect::<std::collections::BTreeSet<u32>>().len()
+        let distinct = |property: fn(&commonhold_machine::Cpu) -> u32| {
+            places.iter().map(|cpu| property(cpu)).collect::<std::collections::BTreeSet<u32>>().len()
         };
         let (cores, caches, nodes) =
             (distinct(|cpu| cpu.core), distinct(|cpu| cpu.cache), distinct(|cpu| cpu.node));
@@ -348,23 +353,23 @@ impl Steps {
     }
 }
 
-/// The word with every `{n}` replaced.
+/// A word of the command line with every `{n}` replaced by a size.
 fn with_number(word: &OsString, n: u32) -> OsString {
-    let (mut rest, mut made) = (word.as_bytes(), Vec::new());
+    let (mut rest, mut replaced) = (word.as_bytes(), Vec::new());
     while let Some(at) = find(rest, NUMBER.as_bytes()) {
-        made.extend_from_slice(&rest[..at]);
-        made.extend_from_slice(n.to_string().as_bytes());
+        replaced.extend_from_slice(&rest[..at]);
+        replaced.extend_from_slice(n.to_string().as_bytes());
         rest = &rest[at + NUMBER.len()..];
     }
-    made.extend_from_slice(rest);
-    OsString::from_vec(made)
+    replaced.extend_from_slice(rest);
+    OsString::from_vec(replaced)
 }
 
 fn find(text: &[u8], part: &[u8]) -> Option<usize> {
     text.windows(part.len()).position(|window| window == part)
 }
 
-/// Observations during the runs.
+/// Shortcomings of the measurements, accumulated over all runs: see the fields of [`Done`].
 #[derive(Default)]
 struct Notes {
     lost: bool,
@@ -382,19 +387,21 @@ struct Runs<'a> {
     plan: &'a Plan<'a>,
     signals: &'a Signals,
     notes: Notes,
-    learned: Learned,
+    cache: RunCache,
 }
 
 /// The outcome of one run.
 enum Made {
     Run(Box<Run>),
+    /// Why the run failed.
     Failed(String),
+    /// The study was interrupted.
     Stopped,
 }
 
 impl Runs<'_> {
-    /// All runs. Each round has all sizes, alternately ascending and descending, so that other load affects all sizes alike. `None`:
-    /// interrupted.
+    /// Makes all runs. Each round has a run of every size, in alternately ascending and descending order, so that external load
+    /// affects all sizes alike. `None`: interrupted.
     fn measure(&mut self) -> Result<Option<Vec<Size>>, Failure> {
         let plan = self.plan;
         let size = |(n, cpus, step): &(u32, CpuSet, Option<&'static str>)| Size {
@@ -407,7 +414,7 @@ impl Runs<'_> {
         let mut sizes: Vec<Size> = plan.sizes.iter().map(size).collect();
         let (warm_up, repeat) = (plan.args.warm_up as usize, plan.args.repeat as usize);
         let progress = Progress::new("runs", warm_up + repeat * sizes.len());
-        // The largest size is mostly the fastest, and warms up every CPU.
+        // Warm up with the largest size: it is usually the fastest, and uses every CPU.
         for _ in 0..warm_up {
             let Some(largest) = sizes.iter_mut().rev().find(|size| size.failed.is_none()) else { break };
             match self.run(largest)? {
@@ -426,7 +433,7 @@ impl Runs<'_> {
                 match self.run(size)? {
                     Made::Stopped => return Ok(None),
                     Made::Failed(why) => {
-                        // Discard all runs of a size that fails once: the successful ones would be a biased sample.
+                        // Discard all runs of a size that fails once: the successful runs would be a biased sample.
                         size.runs.clear();
                         size.failed = Some(why);
                     }
@@ -446,11 +453,16 @@ impl Runs<'_> {
         })
     }
 
-    /// One run, successful or not; `None`: interrupted.
-    fn done(&mut self, size: &Size, watch: bool, meter: Option<Wish>) -> Result<Option<Box<Done>>, Failure> {
+    /// Makes one run of the program, and notes its shortcomings; `None`: interrupted.
+    fn done(
+        &mut self,
+        size: &Size,
+        watch: bool,
+        meter: Option<MeterOptions>,
+    ) -> Result<Option<Box<Done>>, Failure> {
         let plan = self.plan;
         let command = plan.command(size.n);
-        let asked = Asked {
+        let request = RunRequest {
             command: &command,
             cpus: &size.cpus,
             keep_output: plan.rate.is_some(),
@@ -458,7 +470,7 @@ impl Runs<'_> {
             meter,
             cap: plan.cap.as_ref(),
         };
-        let ran = program::run(&asked, &plan.all, self.signals.as_fd(), &mut self.learned);
+        let ran = program::run(&request, &plan.all, self.signals.as_fd(), &mut self.cache);
         let done = match ran.map_err(not_run)? {
             Ended::Stopped => return Ok(None),
             Ended::Done(done) => done,
@@ -474,6 +486,7 @@ impl Runs<'_> {
         Ok(Some(done))
     }
 
+    /// Whether a run counts, with its throughput.
     fn judge(&self, done: Done) -> Made {
         if let Some(why) = failure(&done) {
             return Made::Failed(why);
@@ -496,7 +509,7 @@ impl Runs<'_> {
     }
 }
 
-/// Exact below a hundred days.
+/// The wall-clock time of a run in seconds. Exact below a hundred days.
 #[allow(clippy::cast_precision_loss)]
 fn wall_s(done: &Done) -> f64 {
     done.wall_ns as f64 / 1e9

@@ -1,4 +1,4 @@
-//! Starting the program on given CPUs, and taking its status with what the kernel counted for it.
+//! Starts the program on given CPUs, and reaps it: its exit status, and the CPU time that the kernel counted.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -20,7 +20,7 @@ pub(crate) struct Used {
 
 /// Starts a command with its affinity set to these CPUs. It is killed when this process ends for any reason.
 ///
-/// A process inherits the affinity of the thread that starts it, so the calling thread takes that affinity meanwhile.
+/// A process inherits the affinity of the thread that starts it, so the calling thread has that affinity during the call.
 pub(crate) fn start_on(cpus: &CpuSet, command: &mut Command) -> Result<Child, Refused> {
     let before = affinity::get(0).map_err(Refused::Cpus)?;
     affinity::set(0, cpus).map_err(Refused::Cpus)?;
@@ -76,7 +76,7 @@ pub(crate) fn reap_if_ended(pid: u32) {
     }
 }
 
-/// Makes this process the subreaper of its descendants, until it is dropped: those that lose their parent become its children.
+/// While this value lives, this process is the subreaper of its descendants: orphans among them become its children.
 pub(crate) struct Adopts(());
 
 impl Adopts {
@@ -97,12 +97,12 @@ pub(crate) fn scratch() -> io::Result<OwnedFd> {
     Ok(rustix::fs::memfd_create("commonhold-output", rustix::fs::MemfdFlags::CLOEXEC)?)
 }
 
-/// The content of such a file: the last `most` bytes.
-pub(crate) fn scratch_end(file: OwnedFd, most: u64) -> io::Result<Vec<u8>> {
+/// The last `bytes_max` bytes of a file made by [`scratch`].
+pub(crate) fn scratch_end(file: OwnedFd, bytes_max: u64) -> io::Result<Vec<u8>> {
     use std::os::unix::fs::FileExt;
     let file = std::fs::File::from(file);
     let length = file.metadata()?.len();
-    let mut bytes = vec![0; usize::try_from(length.min(most)).unwrap_or(0)];
-    file.read_exact_at(&mut bytes, length - length.min(most))?;
+    let mut bytes = vec![0; usize::try_from(length.min(bytes_max)).unwrap_or(0)];
+    file.read_exact_at(&mut bytes, length - length.min(bytes_max))?;
     Ok(bytes)
 }

@@ -1,4 +1,4 @@
-//! Kernel locks that a program waits for, and who wakes its threads, traced by BPF.
+//! Kernel locks that a program waits for, and what wakes its threads, traced by BPF.
 
 #[cfg(not(feature = "kernel"))]
 use commonhold_scale::blame::Observed;
@@ -23,7 +23,7 @@ impl KernelLocks {
         Err(NOT_IN.to_owned())
     }
 
-    /// Adds what was traced. Returns how many events were dropped.
+    /// Adds the traced waits and wake-ups. Returns the number of dropped events.
     #[allow(clippy::unused_self, clippy::unnecessary_wraps)]
     pub(crate) fn end(&mut self, _: &mut Observed) -> Result<u64, String> {
         Ok(0)
@@ -54,7 +54,7 @@ mod traced {
             }
         }
 
-        /// Adds what was traced. Returns how many events were dropped.
+        /// Adds the traced waits and wake-ups. Returns the number of dropped events.
         pub(crate) fn end(&mut self, observed: &mut Observed) -> Result<u64, String> {
             let Some(Ok(watcher)) = &mut self.0 else { return Ok(0) };
             let watched = watcher.end().map_err(|error| error.to_string())?;
@@ -84,12 +84,13 @@ mod traced {
         holds: BTreeMap<(Holding, Option<Site>, String), u64>,
     }
 
-    /// Unnamed locks of one kind that are waited for in the same function count as one.
+    /// Adds traced waits and wake-ups to a run's observations. Unnamed locks of one kind that are waited for in the same function
+    /// count as one lock.
     fn add(observed: &mut Observed, watched: Watched) {
         let mut locks: BTreeMap<(Kind, Option<String>, String), Sums> = BTreeMap::new();
-        for Contention { kind: its, name, at, ns, holders } in watched.contentions {
+        for Contention { kind: lock_kind, name, at, ns, holders } in watched.contentions {
             let function = if name.is_some() { String::new() } else { at.function.clone() };
-            let sums = locks.entry((kind(its), name, function)).or_default();
+            let sums = locks.entry((kind(lock_kind), name, function)).or_default();
             *sums.waits.entry(site(at)).or_default() += ns;
             for (holder, place, name, ns) in holders {
                 let holding = match holder {

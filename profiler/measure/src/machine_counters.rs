@@ -3,7 +3,7 @@
 //! Source: proc(5), `/proc/stat`, `/proc/interrupts`, `/proc/softirqs`, `/proc/self/mountinfo`; the kernel's
 //! Documentation/admin-guide/iostats.rst.
 //!
-//! Limits: other programs' activity during a run is included.
+//! Limits: the activity of other programs during a run is included.
 
 use std::collections::BTreeMap;
 use std::fs::read_to_string;
@@ -21,22 +21,23 @@ const SECTOR: u64 = 512;
 pub(crate) struct Busy(BTreeMap<u32, (u64, u64)>);
 
 impl Busy {
-    /// Reads it; empty if `/proc/stat` cannot be read.
+    /// Reads the present counters; empty if `/proc/stat` cannot be read.
     pub(crate) fn now() -> Busy {
         Busy(parse_busy(&read_to_string("/proc/stat").unwrap_or_default()))
     }
 
     /// Used and stolen time on these CPUs since `before`, in nanoseconds.
     pub(crate) fn since(&self, before: &Busy, cpus: &CpuSet) -> (u64, u64) {
-        let of = |cpu: u32| {
+        let difference = |cpu: u32| {
             let (now, then) = (self.0.get(&cpu)?, before.0.get(&cpu)?);
             Some((now.0.saturating_sub(then.0), now.1.saturating_sub(then.1)))
         };
-        cpus.iter().filter_map(of).fold((0, 0), |sum, its| (sum.0 + its.0, sum.1 + its.1))
+        cpus.iter().filter_map(difference).fold((0, 0), |sum, cpu| (sum.0 + cpu.0, sum.1 + cpu.1))
     }
 }
 
-/// `cpu3 user nice system idle iowait irq softirq steal guest guest_nice`, in ticks. User time includes guest time.
+/// Used and stolen time by CPU, from lines `cpu3 user nice system idle iowait irq softirq steal guest guest_nice`, in ticks. User
+/// time includes guest time.
 fn parse_busy(text: &str) -> BTreeMap<u32, (u64, u64)> {
     let line = |line: &str| {
         let mut words = line.split_whitespace();
@@ -49,7 +50,7 @@ fn parse_busy(text: &str) -> BTreeMap<u32, (u64, u64)> {
     text.lines().filter_map(line).collect()
 }
 
-/// Counters at one moment. What cannot be read is empty and is not reported.
+/// Counters at one moment. Counters that cannot be read are empty and are not reported.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Counts {
     /// Time in interrupts, by CPU.
@@ -69,12 +70,12 @@ struct DiskCounts {
 }
 
 impl Counts {
-    /// Reads them.
+    /// Reads the present counters.
     pub(crate) fn now() -> Counts {
         let read = |path: &str| read_to_string(path).unwrap_or_default();
         let mut sources = parse_interrupts(&read("/proc/interrupts"));
-        let left = parse_interrupts(&read("/proc/softirqs"));
-        sources.extend(left.into_iter().map(|(name, counts)| (format!("softirq {name}"), counts)));
+        let softirqs = parse_interrupts(&read("/proc/softirqs"));
+        sources.extend(softirqs.into_iter().map(|(name, counts)| (format!("softirq {name}"), counts)));
         Counts {
             interrupt_ns: parse_stat(&read("/proc/stat")),
             sources,
@@ -84,12 +85,12 @@ impl Counts {
 
     /// Interrupts on these CPUs since `before`.
     pub(crate) fn interrupts_since(&self, before: &Counts, cpus: &CpuSet) -> Vec<InterruptTime> {
-        let of = |cpu: u32| {
-            let its = |by_cpu: &BTreeMap<u32, u64>| by_cpu.get(&cpu).copied().unwrap_or(0);
-            let ns = its(&self.interrupt_ns).checked_sub(its(&before.interrupt_ns))?;
+        let interrupts = |cpu: u32| {
+            let of_cpu = |by_cpu: &BTreeMap<u32, u64>| by_cpu.get(&cpu).copied().unwrap_or(0);
+            let ns = of_cpu(&self.interrupt_ns).checked_sub(of_cpu(&before.interrupt_ns))?;
             let sources = self.sources.iter().filter_map(|(source, by_cpu)| {
-                let earlier = before.sources.get(source).map_or(0, its);
-                Some((source.clone(), its(by_cpu).checked_sub(earlier).filter(|count| *count > 0)?))
+                let earlier = before.sources.get(source).map_or(0, of_cpu);
+                Some((source.clone(), of_cpu(by_cpu).checked_sub(earlier).filter(|count| *count > 0)?))
             });
             self.interrupt_ns.contains_key(&cpu).then(|| InterruptTime {
                 cpu,
@@ -97,16 +98,17 @@ impl Counts {
                 sources: sources.collect(),
             })
         };
-        cpus.iter().filter_map(of).collect()
+        cpus.iter().filter_map(interrupts).collect()
     }
 
     /// Disk I/O since `before`. Stacked devices are listed beside the disks below them; partitions are not listed.
     pub(crate) fn disks_since(&self, before: &Counts) -> Vec<Disk> {
         let mounts = read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        let is_part = |name: &str| Path::new("/sys/class/block").join(name).join("partition").exists();
-        let names: Vec<&str> = self.disks.keys().map(String::as_str).filter(|name| !is_part(name)).collect();
+        let is_partition = |name: &str| Path::new("/sys/class/block").join(name).join("partition").exists();
+        let names: Vec<&str> =
+            self.disks.keys().map(String::as_str).filter(|name| !is_partition(name)).collect();
         let mut by_disk = mounts_of(&mounts, &self.disks, &names);
-        let of = |name: &&str| {
+        let difference = |name: &&str| {
             let (now, then) = (self.disks.get(*name)?, before.disks.get(*name).copied().unwrap_or_default());
             let requests = now.requests.checked_sub(then.requests).filter(|requests| *requests > 0)?;
             let ms = |now: u64, then: u64| now.saturating_sub(then) * 1_000_000;
@@ -119,11 +121,11 @@ impl Counts {
                 bytes: now.bytes.saturating_sub(then.bytes),
             })
         };
-        names.iter().filter_map(of).collect()
+        names.iter().filter_map(difference).collect()
     }
 }
 
-/// `cpu3 user nice system idle iowait irq softirq ...`, in ticks.
+/// Time in interrupts and softirqs by CPU, from lines `cpu3 user nice system idle iowait irq softirq ...`, in ticks.
 fn parse_stat(text: &str) -> BTreeMap<u32, u64> {
     let line = |line: &str| {
         let mut words = line.split_whitespace();
@@ -134,8 +136,8 @@ fn parse_stat(text: &str) -> BTreeMap<u32, u64> {
     text.lines().filter_map(line).collect()
 }
 
-/// A line of CPUs, and one for each source: `24: 1 0 IO-APIC 5-edge virtio0`, `LOC: 1 2 Local timer interrupts`, or for softirqs
-/// `NET_RX: 1 2`.
+/// Number of interrupts by source and CPU. The text has a line with the CPUs, and a line for each source: `24: 1 0 IO-APIC 5-edge
+/// virtio0`, `LOC: 1 2 Local timer interrupts`, or for softirqs `NET_RX: 1 2`.
 fn parse_interrupts(text: &str) -> BTreeMap<String, BTreeMap<u32, u64>> {
     let mut lines = text.lines();
     let heads = lines.next().unwrap_or_default().split_whitespace();
@@ -157,13 +159,13 @@ fn parse_interrupts(text: &str) -> BTreeMap<String, BTreeMap<u32, u64>> {
             Some(_) => rest.join(" "),
             None => name.to_owned(),
         };
-        let its = sources.entry(source).or_default();
-        cpus.iter().zip(counts).for_each(|(cpu, count)| *its.entry(*cpu).or_default() += count);
+        let by_cpu = sources.entry(source).or_default();
+        cpus.iter().zip(counts).for_each(|(cpu, count)| *by_cpu.entry(*cpu).or_default() += count);
     }
     sources
 }
 
-/// `253 0 vda reads merged sectors ms writes merged sectors ms in-flight busy-ms weighted-ms ...`.
+/// Counters by disk, from lines `253 0 vda reads merged sectors ms writes merged sectors ms in-flight busy-ms weighted-ms ...`.
 fn parse_disks(text: &str) -> BTreeMap<String, DiskCounts> {
     let line = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -181,7 +183,8 @@ fn parse_disks(text: &str) -> BTreeMap<String, DiskCounts> {
     text.lines().filter_map(line).collect()
 }
 
-/// Mount points by disk: `36 35 8:1 / /home rw,noatime - ext4 /dev/sda1 rw`. The name of a partition begins with that of its disk.
+/// Mount points by disk: `36 35 8:1 / /home rw,noatime - ext4 /dev/sda1 rw`. The name of a partition begins with that of its
+/// disk.
 fn mounts_of(
     mounts: &str,
     disks: &BTreeMap<String, DiskCounts>,
@@ -209,10 +212,10 @@ fn mounts_of(
     by_disk
 }
 
-/// Mount points listed for a disk: in a container it is mounted at many places.
+/// The maximum number of mount points listed for a disk: in a container, a disk may be mounted at many places.
 const MOUNTS_MAX: usize = 3;
 
-/// Bytes that a process and its reaped children read from disks and wrote to them: `/proc/PID/io`.
+/// Bytes that a process and its reaped children read from disks, and wrote to disks, from `/proc/PID/io`.
 pub(crate) fn parse_io(text: &str) -> Option<(u64, u64)> {
     let number = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
     Some((number("read_bytes:")?, number("write_bytes:")?))

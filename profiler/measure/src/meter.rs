@@ -1,7 +1,8 @@
 //! Loads the lock meter (`meter/meter.c`) into a program, and reads what it counted.
 //!
-//! The meter's shared object and its tables are two files in memory (memfd). The program opens both through this process's
-//! directory in /proc. So a program that closes all of its descriptors still has them, and its children have them too.
+//! The meter's shared object and its tables are two files in memory (memfd). The program opens both by their paths in this
+//! process's directory in /proc, and not by inherited descriptors. So they are available even to a program that closes all of its
+//! descriptors, and to its children.
 
 use std::ffi::OsString;
 use std::io;
@@ -29,18 +30,18 @@ const RECORDS: usize = 340;
 /// Offset of the header's counters: processes, slabs, records dropped for lack of room.
 const COUNTERS_AT: usize = 56;
 
-/// What the meter does beyond counting.
+/// What the meter does in addition to counting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Wish {
-    /// The class of locks whose cycles are sampled and delayed; 0 for none.
+pub struct MeterOptions {
+    /// The class of locks whose cycles are sampled and delayed; 0: no class.
     pub class: u64,
-    /// CPU time spent in addition during each hold.
+    /// The delay during each hold, as additional CPU time.
     pub inside_ns: u64,
-    /// CPU time spent in addition after each release.
+    /// The delay after each release, as additional CPU time.
     pub outside_ns: u64,
 }
 
-/// Shortest time between two sampled cycles of a thread: sampling one takes about 10 us.
+/// Shortest time between two sampled cycles of a thread: sampling a cycle takes about 10 us.
 const SAMPLE_NS: u64 = 2_000_000;
 
 /// A meter for one run.
@@ -53,14 +54,14 @@ pub(crate) struct Meter {
 /// The program's records, with times converted to ns.
 #[derive(Debug, Default)]
 pub(crate) struct Counted {
-    /// By process number: the mappings of each process that took a lock, as in `/proc/PID/maps`.
+    /// The mappings of each process that took a lock, as in `/proc/PID/maps`, by the process's number in the tables.
     pub(crate) maps: Vec<String>,
     pub(crate) records: Vec<Record>,
     /// Locks not counted because the tables were full.
     pub(crate) overflowed: u64,
 }
 
-/// What a record counts.
+/// The subject of a record, with its counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum About {
     /// One thread's use of a lock.
@@ -76,9 +77,11 @@ pub(crate) enum About {
 pub(crate) struct Record {
     pub(crate) process: usize,
     pub(crate) thread: usize,
-    /// Addresses in the process: the lock, the call site that takes it, the holder's call site.
+    /// The lock's address in the process.
     pub(crate) lock: u64,
+    /// The address of the call site that takes the lock.
     pub(crate) site: u64,
+    /// The address of the holder's call site.
     pub(crate) holder: u64,
     pub(crate) class: u64,
     /// 1 mutex, 2 rwlock, 3 spinlock.
@@ -86,7 +89,7 @@ pub(crate) struct Record {
     pub(crate) about: About,
 }
 
-/// The fields of `struct meter_record` that count a lock.
+/// The fields of `struct meter_record` (meter/meter.c) that count a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct OfLock {
     pub(crate) first: u64,
@@ -103,7 +106,7 @@ pub(crate) struct OfLock {
     pub(crate) gap_queue: u64,
 }
 
-/// The fields of `struct meter_record` that count a call site.
+/// The fields of `struct meter_record` (meter/meter.c) that count a call site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct OfSite {
     pub(crate) total: u64,
@@ -118,7 +121,7 @@ pub(crate) struct OfSite {
 }
 
 impl Meter {
-    pub(crate) fn new(wish: Wish) -> io::Result<Meter> {
+    pub(crate) fn new(options: MeterOptions) -> io::Result<Meter> {
         let object = executable()?;
         std::fs::File::from(object.try_clone()?).write_all_at(OBJECT, 0)?;
         let counts = memfd_create("commonhold-locks", MemfdFlags::CLOEXEC)?;
@@ -130,16 +133,16 @@ impl Meter {
             MAGIC,
             u64::from(ticks_per_ms.is_some()),
             ticks_per_ms.unwrap_or(1_000_000),
-            wish.class,
-            wish.inside_ns,
-            wish.outside_ns,
+            options.class,
+            options.inside_ns,
+            options.outside_ns,
             SAMPLE_NS,
         ];
         file.write_all_at(&words.map(u64::to_ne_bytes).concat(), 0)?;
         Ok(Meter { object, counts })
     }
 
-    /// Environment variables for the program.
+    /// The environment variables that load the meter into the program.
     pub(crate) fn environment(&self) -> [(&'static str, OsString); 2] {
         let path = |file: &OwnedFd| format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
         let mut preload = OsString::from(path(&self.object));
@@ -150,7 +153,7 @@ impl Meter {
         [("LD_PRELOAD", preload), ("COMMONHOLD_METER", path(&self.counts).into())]
     }
 
-    /// Reads the tables.
+    /// Reads what the program's processes counted.
     pub(crate) fn read(&self) -> io::Result<Counted> {
         let file = std::fs::File::from(self.counts.try_clone()?);
         let mut head = vec![0; HEADER_BYTES];
@@ -188,6 +191,7 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
     bytes.get(at..at + 4).and_then(|four| four.try_into().ok()).map_or(0, u32::from_ne_bytes)
 }
 
+/// Parses a record of the tables; `None` if it is unused.
 fn record(bytes: &[u8], process: usize, thread: usize, ticks_per_ms: u64) -> Option<Record> {
     let word = |at: usize| {
         bytes.get(8 * at..8 * at + 8).and_then(|eight| eight.try_into().ok()).map_or(0, u64::from_ne_bytes)
@@ -228,12 +232,13 @@ fn record(bytes: &[u8], process: usize, thread: usize, ticks_per_ms: u64) -> Opt
     Some(Record { process, thread, lock, site, holder, class, kind: u32_at(bytes, 32), about })
 }
 
-/// Frequency of the time-stamp counter, if it is constant and synchronised; reading it costs less than the kernel's clock.
+/// The frequency of the processor's time-stamp counter; `None` if that counter is not constant. Reading it costs less than the
+/// kernel's clock.
 #[cfg(target_arch = "x86_64")]
 fn ticks_per_ms() -> Option<u64> {
     static TICKS: OnceLock<Option<u64>> = OnceLock::new();
-    // SAFETY: every x86_64 processor has this instruction. Where prctl PR_SET_TSC
-    // forbids it, the kernel kills this process: a parent that forbids it to its children cannot run this program.
+    // SAFETY: every x86_64 processor has this instruction. A parent may forbid it by prctl PR_SET_TSC: then the kernel kills this
+    // process.
     let counter = || unsafe { core::arch::x86_64::_rdtsc() };
     *TICKS.get_or_init(|| {
         let cpus = std::fs::read_to_string("/proc/cpuinfo").ok()?;
@@ -263,7 +268,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_sides_have_the_same_numbers() {
+    fn rust_and_c_have_the_same_constants() {
         let header = include_str!("meter/meter.h");
         for (name, number) in [
             ("METER_HEADER_BYTES", HEADER_BYTES),

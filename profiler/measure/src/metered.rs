@@ -1,4 +1,4 @@
-//! Aggregates the meter's records, which are by thread and call site, into named locks.
+//! Aggregates the meter's records, of which there is one per thread and call site, into named locks.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,10 @@ use commonhold_trace::{Shared, Space};
 use crate::meter::{About, Counted, OfLock, OfSite, Record};
 use crate::symbols::Namer;
 
-/// Call sites of holders kept for a call site.
+/// The maximum number of holders' call sites that are kept for a call site.
 const HOLDERS_MAX: usize = 3;
 
-/// The counts of a call site, and the time waited there by the holder's call site.
+/// The counters of a call site, and the time that threads waited there, by the holder's call site.
 type SiteCounts<Name> = (Counts, BTreeMap<Name, u64>);
 
 /// An address in a process: the process's number in the meter's tables, and the address.
@@ -23,10 +23,13 @@ struct Instance {
     class: u64,
     kind: u32,
     counts: Counts,
+    /// The time of the first request.
     first: u64,
+    /// The time of the last release.
     last: u64,
-    /// Sum over threads of the time from the first request to the last release.
+    /// Sum over threads of the time from the thread's first request to its last release.
     active: u64,
+    /// The records of the threads that use the lock.
     uses: Vec<OfLock>,
     sites: BTreeMap<At, SiteCounts<At>>,
 }
@@ -36,7 +39,7 @@ pub(crate) fn locks(counted: &Counted, namer: &mut Namer) -> Vec<Lock> {
     let spaces: Vec<Space> = counted.maps.iter().map(|text| namer.space(text)).collect();
     let (mut instances, mut shared) = (BTreeMap::<At, Instance>::new(), BTreeMap::<Shared, At>::new());
     for record in &counted.records {
-        // A shared lock is identified by the first process's address of it.
+        // A shared lock is identified by its address in the first process that took it.
         let mut at = (record.process, record.lock);
         if let Some((place, _)) = spaces.get(record.process).and_then(|space| space.shared(record.lock)) {
             at = *shared.entry(place).or_insert(at);
@@ -82,24 +85,26 @@ impl Instance {
         }
     }
 
+    /// The time from the first request to the last release.
     fn span(&self) -> u64 {
         self.last.saturating_sub(self.first)
     }
 
+    /// The mean cycle of a thread; `None` if no cycle was sampled.
     fn cycle(&self) -> Option<Cycle> {
-        let sum = |of: fn(&OfLock) -> u64| self.uses.iter().map(of).sum::<u64>();
+        let sum = |field: fn(&OfLock) -> u64| self.uses.iter().map(field).sum::<u64>();
         let samples = sum(|of| of.samples);
         let (span, taken) = (self.span(), self.counts.total);
         if samples == 0 || span == 0 || taken == 0 {
             return None;
         }
-        // Means over all cycles; the sampled ones show how these divide.
+        // The means are over all cycles. The sampled cycles show how the means divide into CPU time, sleep and queueing.
         let hold = real(self.counts.hold_ns) / real(taken);
         let gap = real(sum(|of| of.gap)) / real(sum(|of| of.gaps).max(1));
         let (hold_cpu, hold_sleep, hold_queue) =
-            divided(hold, sum(|of| of.hold_wall), sum(|of| of.hold_cpu), sum(|of| of.hold_queue));
+            divide(hold, sum(|of| of.hold_wall), sum(|of| of.hold_cpu), sum(|of| of.hold_queue));
         let (gap_cpu, gap_sleep, gap_queue) =
-            divided(gap, sum(|of| of.gap_wall), sum(|of| of.gap_cpu), sum(|of| of.gap_queue));
+            divide(gap, sum(|of| of.gap_wall), sum(|of| of.gap_cpu), sum(|of| of.gap_queue));
         Some(Cycle {
             threads: real(self.active) / real(span),
             span_s: real(span) / 1e9,
@@ -116,14 +121,14 @@ impl Instance {
 }
 
 /// Divides a mean into CPU time, sleep and time queued, in proportion to the samples.
-fn divided(mean: f64, wall: u64, cpu: u64, queue: u64) -> (f64, f64, f64) {
+fn divide(mean: f64, wall: u64, cpu: u64, queue: u64) -> (f64, f64, f64) {
     if wall == 0 {
         return (mean, 0.0, 0.0);
     }
     let cpu = cpu.min(wall);
     let queue = queue.min(wall - cpu);
-    let part = |ns: u64| mean * real(ns) / real(wall);
-    (part(cpu), part(wall - cpu - queue), part(queue))
+    let share = |ns: u64| mean * real(ns) / real(wall);
+    (share(cpu), share(wall - cpu - queue), share(queue))
 }
 
 /// Exact below a hundred days of nanoseconds.
@@ -146,6 +151,7 @@ fn counts(of: &OfSite) -> Counts {
     }
 }
 
+/// A class of locks, with names.
 fn of_class(class: u64, instances: &[Keyed], spaces: &[Space], namer: &mut Namer) -> Lock {
     let empty = Space::default();
     let space_of = |process: usize| spaces.get(process).unwrap_or(&empty);
@@ -162,14 +168,14 @@ fn of_class(class: u64, instances: &[Keyed], spaces: &[Space], namer: &mut Namer
         }
     }
     let busiest = instances.iter().max_by_key(|(_, instance)| instance.counts.total);
-    let (variable, utilisation, part, cycle, kind) =
-        busiest.map_or((None, 0.0, 0.0, None, 1), |((process, address), one)| {
+    let (variable, utilisation, busiest_share, cycle, kind) =
+        busiest.map_or((None, 0.0, 0.0, None, 1), |((process, address), instance)| {
             let space = space_of(*process);
             let in_file = || space.shared(*address).and_then(|(place, path)| place.name(path));
             let variable = namer.variable(space, *address).or_else(in_file);
-            let utilisation = real(one.counts.hold_ns) / real(one.span().max(1));
-            let part = real(one.counts.total) / real(counts.total.max(1));
-            (variable, utilisation, part, one.cycle(), one.kind)
+            let utilisation = real(instance.counts.hold_ns) / real(instance.span().max(1));
+            let share = real(instance.counts.total) / real(counts.total.max(1));
+            (variable, utilisation, share, instance.cycle(), instance.kind)
         });
     let mut sites: Vec<Site> = sites.into_iter().map(site).collect();
     sites.sort_by_key(|site| std::cmp::Reverse((site.counts.wait_ns, site.counts.total)));
@@ -185,12 +191,13 @@ fn of_class(class: u64, instances: &[Keyed], spaces: &[Space], namer: &mut Namer
         locks: instances.len() as u64,
         counts,
         utilisation,
-        busiest: part,
+        busiest: busiest_share,
         sites,
         cycle,
     }
 }
 
+/// A call site with the holders' call sites that its threads waited longest for.
 fn site((name, (counts, holders)): (String, SiteCounts<String>)) -> Site {
     let mut held_by: Vec<(String, u64)> = holders.into_iter().collect();
     held_by.sort_by_key(|(_, wait)| std::cmp::Reverse(*wait));

@@ -1,10 +1,10 @@
 //! The perf map of a process: names of its JIT code.
 //!
-//! Problem: JIT code is in no file. The JVM, node and Python have flags to write its names to `/tmp/perf-PID.map`, some of them only at
-//! exit. Every user may write to that directory, and the name may be left over from an earlier process.
+//! Problem: JIT code is in no file. The JVM, node and Python have flags to write its names to `/tmp/perf-PID.map`, some of them
+//! only at exit. Every user may write to that directory, and the name may be left over from an earlier process.
 //!
-//! Algorithm: the root directory of the process, which contains its /tmp, is kept open while the process runs. The map is read after
-//! it has ended. It must belong to the process's user or to root, and must not be older than the program.
+//! Algorithm: the root directory of the process, which contains its /tmp, is kept open while the process runs. The map is read
+//! after the process has ended. The map must belong to the process's user or to root, and must not be older than the program.
 //!
 //! Source: tools/perf/Documentation/jit-interface.txt of Linux.
 
@@ -19,7 +19,7 @@ use commonhold_live::host::trust;
 use commonhold_live::observe::process::ProcFs;
 use rustix::fs::{Mode, OFlags, ResolveFlags, open, openat2};
 
-/// More than the map of a large server takes.
+/// The maximum size of a map: more than that of a large server.
 const BYTES_MAX: u64 = 64 << 20;
 
 /// Where a process's perf map is expected.
@@ -33,8 +33,8 @@ pub(crate) struct PerfMap {
 }
 
 impl PerfMap {
-    /// Of a process of a program that was started at that time (Unix time); `None` if the process is gone, or its root cannot be
-    /// opened.
+    /// The map of a process of a program that was started at `since_ms` (Unix time); `None` if the process is gone, or its root
+    /// directory cannot be opened.
     pub(crate) fn of(procfs: &mut ProcFs, pid: u32, since_ms: u64) -> Result<Option<PerfMap>, LiveError> {
         let (Some(identity), Some(number)) = (procfs.identity(pid)?, innermost_pid(procfs, pid)?) else {
             return Ok(None);
@@ -46,7 +46,7 @@ impl PerfMap {
         Ok(root.map(|root| PerfMap { root, name, owner: identity.uid, since_s }))
     }
 
-    /// Reads it. Errors: those of [`read_within`].
+    /// Reads the map. Errors: those of [`read_within`].
     pub(crate) fn read(&self) -> io::Result<Vec<u8>> {
         read_within(&self.root, &self.name, &[self.owner, 0], self.since_s, BYTES_MAX)
     }
@@ -85,7 +85,7 @@ fn read_within(
     if facts.mtime() < since_s {
         return Err(refuse("it is older than the program: another one left it there".to_owned()));
     }
-    // The very file that was examined, even if its name leads elsewhere by now.
+    // By its descriptor, this is the file that was examined, even if its name leads to another file by now.
     trust::read_input(Path::new(&format!("/proc/self/fd/{}", found.as_raw_fd())), bytes_max)
 }
 

@@ -1,13 +1,14 @@
 //! Detects threads that poll for a file lock.
 //!
-//! Problem: databases such as `SQLite` lock their file with `fcntl(F_SETLK)`, which does not block. If the lock is taken, they sleep
-//! for some milliseconds and retry. To the kernel such a thread sleeps.
+//! Problem: databases such as `SQLite` lock their file with `fcntl(F_SETLK)`, which does not block. If the lock is taken, they
+//! sleep for some milliseconds and retry. The kernel sees only that such a thread sleeps.
 //!
 //! Algorithm: a thread that sleeps for at most a second while its process has a file open that another process has locked
 //! (/proc/locks) counts as waiting for that lock.
 //!
-//! Limits: a thread that sleeps for another reason with such a file open counts too. Locks of open file descriptions (OFD) have no
-//! process in /proc/locks and are ignored. A sample examines at most [`ASKED_MAX`] threads, and [`FILES_MAX`] files of each.
+//! Limits: a thread that sleeps for another reason with such a file open counts too. Locks of open file descriptions (OFD) have
+//! no process in /proc/locks and are ignored. A sample examines at most [`EXAMINED_MAX`] threads, and [`FILES_MAX`] files of
+//! each.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -19,7 +20,7 @@ use commonhold_scale::states::{Activity, State};
 use crate::remote_memory;
 use crate::thread_sample::{Blocked, ThreadSample};
 
-const ASKED_MAX: usize = 16;
+const EXAMINED_MAX: usize = 16;
 const FILES_MAX: usize = 256;
 /// The longest sleep that counts as polling.
 const SLEEP_MAX_S: i64 = 1;
@@ -28,7 +29,7 @@ const SLEEP_MAX_S: i64 = 1;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Lock {
     pid: u32,
-    /// Major and minor number of the file system's device, and the file there.
+    /// Major and minor number of the file system's device, and the file's inode number.
     file: (u32, u32, u64),
 }
 
@@ -36,7 +37,7 @@ struct Lock {
 #[derive(Debug, Default)]
 pub(crate) struct Polls {
     locks: Option<Vec<Lock>>,
-    asked: usize,
+    examined: usize,
 }
 
 impl Polls {
@@ -50,10 +51,10 @@ impl Polls {
         let blocked =
             sample.blocked.filter(|_| sample.reading.activity == Activity::Waiting(State::Sleep))?;
         let at = request(blocked)?;
-        if self.asked >= ASKED_MAX {
+        if self.examined >= EXAMINED_MAX {
             return None;
         }
-        self.asked += 1;
+        self.examined += 1;
         let read = || fs::read_to_string("/proc/locks").unwrap_or_default();
         let locks = self.locks.get_or_insert_with(|| read().lines().filter_map(parse).collect());
         if !locks.iter().any(|lock| lock.pid != pid) || !is_short(pid, at) {
@@ -73,13 +74,13 @@ impl Polls {
 
 /// The `timespec` of a sleep: its address, and the time in seconds that it counts from (0 if it is relative).
 fn request(blocked: Blocked) -> Option<(u64, i64)> {
-    const UNTIL: u64 = 1;
+    const TIMER_ABSTIME: u64 = 1;
     let [first, second, third] = blocked.arguments;
-    let seconds = |of: u64| i64::try_from(of).unwrap_or(i64::MAX);
+    let seconds = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
     match (blocked.call, i32::try_from(first)) {
         (libc::SYS_nanosleep, _) => Some((first, 0)),
-        (libc::SYS_clock_nanosleep, _) if second & UNTIL == 0 => Some((third, 0)),
-        // Absolute: this is how Python sleeps.
+        (libc::SYS_clock_nanosleep, _) if second & TIMER_ABSTIME == 0 => Some((third, 0)),
+        // Until an absolute time: Python sleeps in this way.
         (libc::SYS_clock_nanosleep, Ok(libc::CLOCK_MONOTONIC)) => {
             Some((third, seconds(clock::now() / 1_000_000_000)))
         }
@@ -90,14 +91,16 @@ fn request(blocked: Blocked) -> Option<(u64, i64)> {
     }
 }
 
+/// Whether a sleep with this `timespec` ends within [`SLEEP_MAX_S`].
 fn is_short(pid: u32, (at, from_s): (u64, i64)) -> bool {
     let mut seconds = [0; 8];
     let copied = remote_memory::copy(pid, at, &mut seconds);
-    let left_s = i64::from_ne_bytes(seconds).saturating_sub(from_s);
-    copied.is_ok_and(|bytes| bytes == seconds.len()) && (-SLEEP_MAX_S..=SLEEP_MAX_S).contains(&left_s)
+    let remaining_s = i64::from_ne_bytes(seconds).saturating_sub(from_s);
+    copied.is_ok_and(|bytes| bytes == seconds.len()) && (-SLEEP_MAX_S..=SLEEP_MAX_S).contains(&remaining_s)
 }
 
-/// `1: POSIX  ADVISORY  WRITE 1234 fd:01:131 0 EOF`. Waiting requests have an arrow after the number and are skipped.
+/// Parses a line such as `1: POSIX  ADVISORY  WRITE 1234 fd:01:131 0 EOF`. `None` for a waiting request, which has an arrow after
+/// the number.
 fn parse(line: &str) -> Option<Lock> {
     let mut words = line.split_whitespace().skip(1);
     let kind = words.next().filter(|kind| *kind != "->")?;

@@ -28,7 +28,7 @@ use rustix::process::Signal;
 use crate::child::{self, Adopts, Refused};
 use crate::kernel_locks::KernelLocks;
 use crate::machine_counters::{Busy, Counts};
-pub use crate::meter::Wish;
+pub use crate::meter::MeterOptions;
 use crate::meter::{Counted, Meter};
 use crate::metered::locks;
 use crate::quota::Cap;
@@ -40,43 +40,43 @@ use crate::threads::Threads;
 use crate::waits::Files;
 pub use crate::waits::Unnamed;
 
-/// One run to make.
+/// What to run, and what to measure.
 #[derive(Debug, Clone, Copy)]
-pub struct Asked<'a> {
+pub struct RunRequest<'a> {
     /// The program and its arguments. Not empty.
     pub command: &'a [OsString],
     /// The CPUs that it may use.
     pub cpus: &'a CpuSet,
-    /// Keep its standard output.
+    /// Whether to keep its standard output.
     pub keep_output: bool,
-    /// Sample its threads.
+    /// Whether to sample its threads.
     pub watch: bool,
-    /// Load the meter that counts its locks, and maybe delays one of them.
-    pub meter: Option<Wish>,
+    /// If set, the meter that counts locks is loaded into the program, and may delay one of them.
+    pub meter: Option<MeterOptions>,
     /// The CPU quota that applies to it, if any.
     pub cap: Option<&'a Cap>,
 }
 
-/// A run that the program itself ended.
+/// The measurements of a run that was not stopped.
 #[derive(Debug)]
 pub struct Done {
-    /// Wall-clock time from the start to the end of its first process.
+    /// Wall-clock time from the start to the end of the program's first process.
     pub wall_ns: u64,
-    /// Exit status of its first process.
+    /// Exit status of the first process.
     pub status: ExitStatus,
     /// Its standard output if that was kept: the last 16 MiB.
     pub output: Vec<u8>,
     /// The last 4 KiB of its standard error.
     pub errors: Vec<u8>,
-    /// Other load on its CPUs.
+    /// External load on its CPUs.
     pub load: Load,
     /// What its threads did, if they were sampled.
     pub watched: Option<Watched>,
     /// What the meter counted, if it was loaded.
     pub locks: Option<Locks>,
-    /// The kernel dropped taskstats records of ended threads.
+    /// Whether the kernel dropped taskstats records of ended threads.
     pub lost: bool,
-    /// The `syscall` file of some waiting thread could not be read.
+    /// Whether the `syscall` file of some waiting thread could not be read.
     pub hidden: bool,
     /// Why stacks of sleeping threads could not be copied.
     pub no_stacks: Option<String>,
@@ -88,7 +88,7 @@ pub struct Done {
     pub no_kernel: Option<String>,
     /// Kernel lock waits and wake-ups dropped because the BPF tables were full.
     pub kernel_lost: u64,
-    /// How many processes it left behind.
+    /// The number of processes that the program left behind.
     pub left: usize,
 }
 
@@ -106,7 +106,7 @@ pub struct Locks {
 pub enum Ended {
     /// The program ended by itself.
     Done(Box<Done>),
-    /// `stop` became readable; all of its processes have been ended.
+    /// `stop` became readable; all of the program's processes have been ended.
     Stopped,
 }
 
@@ -169,21 +169,27 @@ const ERROR_BYTES: u64 = 4 << 10;
 /// Shortest and longest sampling period.
 const PERIOD: Duration = Duration::from_millis(10);
 const PERIOD_MAX: Duration = Duration::from_secs(1);
-/// Longest period after a sample that parsed files of the program: the next one is cheaper, so its cost predicts too long a
-/// period.
+/// Longest period after a sample that parsed files of the program. Such a sample is more expensive than the next ones, so its
+/// cost would result in too long a period.
 const PERIOD_LEARNED: Duration = Duration::from_millis(50);
 /// A sample may take 1/200 of the period.
 const COST: u32 = 200;
 
-/// What the runs of a program share: parsed symbol files, and the loaded BPF program.
+/// What consecutive runs of a program reuse: parsed symbol files, and the loaded BPF program.
 #[derive(Debug, Default)]
-pub struct Learned {
+pub struct RunCache {
     files: Files,
     kernel_locks: KernelLocks,
 }
 
-/// Runs the program. It is ended as soon as `stop` becomes readable. `online`: the CPUs to collect taskstats records from.
-pub fn run(asked: &Asked, online: &CpuSet, stop: BorrowedFd, learned: &mut Learned) -> Result<Ended, NotRun> {
+/// Runs a program once. The program is ended as soon as `stop` becomes readable. `online`: the CPUs to collect taskstats records
+/// from.
+pub fn run(
+    request: &RunRequest,
+    online: &CpuSet,
+    stop: BorrowedFd,
+    cache: &mut RunCache,
+) -> Result<Ended, NotRun> {
     let cannot = |what: &str| {
         let what = what.to_owned();
         move |source: io::Error| LiveError::Process {
@@ -194,41 +200,44 @@ pub fn run(asked: &Asked, online: &CpuSet, stop: BorrowedFd, learned: &mut Learn
             remedy: String::new(),
         }
     };
+    // Prepare everything that can be prepared before the program starts.
     let adopts = Adopts::begin().map_err(cannot("adopt processes"))?;
-    let mut threads = match asked.watch {
+    let mut threads = match request.watch {
         true => {
-            let files = std::mem::take(&mut learned.files);
+            let files = std::mem::take(&mut cache.files);
             Some(Threads::prepare(Exits::listen(online).ok(), counts_delays(), files)?)
         }
         false => None,
     };
     let errors = child::scratch().map_err(cannot("keep what a program prints"))?;
     let output = child::scratch().map_err(cannot("keep what a program prints"))?;
-    let copy = |file: &std::os::fd::OwnedFd| file.try_clone().map(Stdio::from);
-    let mut command =
-        commonhold_live::host::child::command(asked.command.first().map_or("".as_ref(), OsString::as_os_str));
-    command.args(asked.command.iter().skip(1)).stdin(Stdio::null()).process_group(0);
-    command.stderr(copy(&errors).map_err(cannot("keep what a program prints"))?);
-    command.stdout(match asked.keep_output {
-        true => copy(&output).map_err(cannot("keep what a program prints"))?,
+    let stdio = |file: &std::os::fd::OwnedFd| file.try_clone().map(Stdio::from);
+    let mut command = commonhold_live::host::child::command(
+        request.command.first().map_or("".as_ref(), OsString::as_os_str),
+    );
+    command.args(request.command.iter().skip(1)).stdin(Stdio::null()).process_group(0);
+    command.stderr(stdio(&errors).map_err(cannot("keep what a program prints"))?);
+    command.stdout(match request.keep_output {
+        true => stdio(&output).map_err(cannot("keep what a program prints"))?,
         false => Stdio::null(),
     });
-    let meter = asked.meter.map(Meter::new).transpose().map_err(cannot("make a meter of locks"))?;
+    let meter = request.meter.map(Meter::new).transpose().map_err(cannot("make a meter of locks"))?;
     command.envs(meter.iter().flat_map(Meter::environment));
     let mut family = Family::before()?;
     let mut no_kernel = None;
-    if asked.watch {
-        no_kernel = learned.kernel_locks.begin().err();
+    if request.watch {
+        no_kernel = cache.kernel_locks.begin().err();
     }
-    let before = asked.watch.then(Counts::now);
-    let loads = Loads::begin(asked);
+    let counts_before = request.watch.then(Counts::now);
+    let loads = Loads::begin(request);
+    // Start the program, and sample it until it ends.
     let begun_ns = clock::now();
-    let program = child::start_on(asked.cpus, &mut command).map_err(|refused| match refused {
+    let program = child::start_on(request.cpus, &mut command).map_err(|refused| match refused {
         Refused::Command(source) => NotRun::Command {
-            name: asked.command.first().map_or_else(String::new, |n| n.to_string_lossy().into()),
+            name: request.command.first().map_or_else(String::new, |n| n.to_string_lossy().into()),
             source,
         },
-        Refused::Cpus(source) => NotRun::Cpus { cpus: asked.cpus.to_string(), source },
+        Refused::Cpus(source) => NotRun::Cpus { cpus: request.cpus.to_string(), source },
     })?;
     let pid = program.id();
     // Threads started before this call are not counted. The process has only just started.
@@ -236,22 +245,24 @@ pub fn run(asked: &Asked, online: &CpuSet, stop: BorrowedFd, learned: &mut Learn
     if let Some(threads) = &mut threads {
         threads.begin(pid, begun_ns);
     }
-    let ended = wait(pid, threads.as_mut(), stop);
+    let has_ended = wait(pid, threads.as_mut(), stop);
     let ended_ns = clock::now();
-    let Ok(true) = ended else {
+    let Ok(true) = has_ended else {
         family.end()?;
         drop(adopts);
-        return ended.map(|_| Ended::Stopped).map_err(NotRun::from);
+        return has_ended.map(|_| Ended::Stopped).map_err(NotRun::from);
     };
+    // Take the final readings, then end the processes that the program left behind.
     // The first process is a zombie until it is reaped: its files in /proc can still be read.
     if let Some(threads) = &mut threads {
         threads.sample()?;
     }
     let io_bytes = thread_sample::io_bytes(&mut family.procfs, pid)?;
     let (status, used) = child::reap(pid).map_err(cannot("take a program's status"))?;
-    let loads = loads.end(asked);
-    let after = before.as_ref().map(|_| Counts::now());
+    let loads = loads.end(request);
+    let counts_after = counts_before.as_ref().map(|_| Counts::now());
     let left = family.end()?;
+    // Evaluate the measurements: nothing depends on the program's processes any more.
     let stalls = stalls.and_then(|stalls| stalls.read().ok()).filter(|(_, cycles)| *cycles > 0);
     let counted = meter.map(|meter| meter.read()).transpose().map_err(cannot("read the meter of locks"))?;
     let named = |counted: &Counted| Locks {
@@ -266,27 +277,28 @@ pub fn run(asked: &Asked, online: &CpuSet, stop: BorrowedFd, learned: &mut Learn
     let mut unnamed = BTreeSet::new();
     let mut watched = sampled.map(|sampled| {
         unnamed = sampled.unnamed;
-        learned.files = sampled.files;
+        cache.files = sampled.files;
         sampled.watched
     });
-    // Sampling counts more if children were left behind, and rusage counts more if threads lived between two samples.
+    // Each of the two may miss CPU time: rusage that of children left behind, sampling that of threads that lived between two
+    // samples.
     let ran_ns = watched.as_ref().map_or(0, |watched| watched.times.ran()).max(used.user_ns + used.system_ns);
     let wall_ns = ended_ns.saturating_sub(begun_ns);
     let mut kernel_lost = 0;
     if let Some(Watched { observed, .. }) = &mut watched {
-        match learned.kernel_locks.end(observed) {
+        match cache.kernel_locks.end(observed) {
             Ok(lost) => kernel_lost = lost,
             Err(why) => no_kernel = Some(why),
         }
-        if let Some((before, after)) = before.zip(after) {
-            observed.interrupts = after.interrupts_since(&before, asked.cpus);
+        if let Some((before, after)) = counts_before.zip(counts_after) {
+            observed.interrupts = after.interrupts_since(&before, request.cpus);
             observed.disks = after.disks_since(&before);
         }
         observed.io_bytes = io_bytes;
     }
     Ok(Ended::Done(Box::new(Done {
         wall_ns,
-        load: loads.load(asked, wall_ns, ran_ns),
+        load: loads.load(request, wall_ns, ran_ns),
         status,
         output: child::scratch_end(output, OUTPUT_BYTES).map_err(cannot("read what a program printed"))?,
         errors: child::scratch_end(errors, ERROR_BYTES).map_err(cannot("read what a program printed"))?,
@@ -306,12 +318,13 @@ pub fn run(asked: &Asked, online: &CpuSet, stop: BorrowedFd, learned: &mut Learn
 /// CPU counters at the start of a run.
 struct Loads {
     busy: Busy,
+    /// CPU time of this thread, which samples.
     own_ns: u64,
     throttled_ns: u64,
 }
 
-/// How far the counters of [`Loads`] advanced during the run.
-struct Meanwhile {
+/// By how much the counters of [`Loads`] advanced during the run.
+struct LoadDifference {
     used_ns: u64,
     stolen_ns: u64,
     own_ns: u64,
@@ -319,27 +332,27 @@ struct Meanwhile {
 }
 
 impl Loads {
-    fn begin(asked: &Asked) -> Loads {
-        let throttled_ns = asked.cap.map_or(0, Cap::throttled_ns);
+    fn begin(request: &RunRequest) -> Loads {
+        let throttled_ns = request.cap.map_or(0, Cap::throttled_ns);
         Loads { busy: Busy::now(), own_ns: clock::thread_cpu_ns(), throttled_ns }
     }
 
-    fn end(self, asked: &Asked) -> Meanwhile {
-        let (used_ns, stolen_ns) = Busy::now().since(&self.busy, asked.cpus);
-        Meanwhile {
+    fn end(self, request: &RunRequest) -> LoadDifference {
+        let (used_ns, stolen_ns) = Busy::now().since(&self.busy, request.cpus);
+        LoadDifference {
             used_ns,
             stolen_ns,
             own_ns: clock::thread_cpu_ns().saturating_sub(self.own_ns),
-            throttled_ns: asked.cap.map_or(0, Cap::throttled_ns).saturating_sub(self.throttled_ns),
+            throttled_ns: request.cap.map_or(0, Cap::throttled_ns).saturating_sub(self.throttled_ns),
         }
     }
 }
 
-impl Meanwhile {
-    /// `ran_ns`: CPU time of the program. Neither this nor the sampler's own counts as other load.
-    fn load(&self, asked: &Asked, wall_ns: u64, ran_ns: u64) -> Load {
+impl LoadDifference {
+    /// The external load during a run. Neither the program's CPU time, `ran_ns`, nor the sampler's counts as external load.
+    fn load(&self, request: &RunRequest, wall_ns: u64, ran_ns: u64) -> Load {
         Load {
-            whole_ns: wall_ns.saturating_mul(asked.cpus.len() as u64),
+            whole_ns: wall_ns.saturating_mul(request.cpus.len() as u64),
             others_ns: self.used_ns.saturating_sub(ran_ns).saturating_sub(self.own_ns),
             stolen_ns: self.stolen_ns,
             throttled_ns: self.throttled_ns,
@@ -347,7 +360,7 @@ impl Meanwhile {
     }
 }
 
-/// Samples until the program ends (true) or `stop` becomes readable (false).
+/// Samples until the program ends or `stop` becomes readable. Returns whether the program ended.
 fn wait(pid: u32, mut threads: Option<&mut Threads>, stop: BorrowedFd) -> Result<bool, LiveError> {
     let failed = |source: io::Error| LiveError::Process {
         pid,
@@ -363,9 +376,9 @@ fn wait(pid: u32, mut threads: Option<&mut Threads>, stop: BorrowedFd) -> Result
             Some(threads) => {
                 let begun_ns = clock::thread_cpu_ns();
                 threads.sample()?;
-                let took = Duration::from_nanos(clock::thread_cpu_ns().saturating_sub(begun_ns));
-                let most = if threads.learned() { PERIOD_LEARNED } else { PERIOD_MAX };
-                Some((took * COST).clamp(PERIOD, most))
+                let cost = Duration::from_nanos(clock::thread_cpu_ns().saturating_sub(begun_ns));
+                let period_max = if threads.learned() { PERIOD_LEARNED } else { PERIOD_MAX };
+                Some((cost * COST).clamp(PERIOD, period_max))
             }
         };
         let pause = pause.and_then(|pause| Timespec::try_from(pause).ok());
@@ -374,7 +387,7 @@ fn wait(pid: u32, mut threads: Option<&mut Threads>, stop: BorrowedFd) -> Result
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(failed(error.into())),
         }
-        // `stop` wins, even if the program ended at the same moment.
+        // `stop` takes precedence, even if the program ended at the same moment.
         if waits[1].revents().contains(PollFlags::IN) {
             return Ok(false);
         }
@@ -384,11 +397,11 @@ fn wait(pid: u32, mut threads: Option<&mut Threads>, stop: BorrowedFd) -> Result
     }
 }
 
-/// Time between SIGTERM and SIGKILL.
+/// Grace period between SIGTERM and SIGKILL.
 const PATIENCE: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// The descendants of this process.
+/// The descendants of this process that started since the run began.
 struct Family {
     procfs: ProcFs,
     /// Processes that existed before the run.
@@ -403,27 +416,28 @@ impl Family {
         Ok(Family { procfs, before })
     }
 
-    /// Descendants that are new, parents before children.
+    /// The new descendants, parents before children.
     fn members(&mut self) -> Result<Vec<ProcessKey>, LiveError> {
         let mut listed = Vec::new();
         self.procfs.processes(&mut listed)?;
-        let mut left = Vec::new();
+        let mut new_processes = Vec::new();
         for entry in listed.into_iter().filter(|entry| !self.before.contains(entry)) {
-            left.extend(self.procfs.stat(entry.pid)?.map(|stat| (stat.key, stat.parent)));
+            new_processes.extend(self.procfs.stat(entry.pid)?.map(|stat| (stat.key, stat.parent)));
         }
+        // One generation after the other.
         let (mut parents, mut members) = (vec![std::process::id()], Vec::new());
         while !parents.is_empty() {
-            let (more, rest): (Vec<_>, Vec<_>) =
-                left.into_iter().partition(|(_, parent)| parents.contains(parent));
-            parents = more.iter().map(|(key, _)| key.pid).collect();
-            members.extend(more.into_iter().map(|(key, _)| key));
-            left = rest;
+            let (children, others): (Vec<_>, Vec<_>) =
+                new_processes.into_iter().partition(|(_, parent)| parents.contains(parent));
+            parents = children.iter().map(|(key, _)| key.pid).collect();
+            members.extend(children.into_iter().map(|(key, _)| key));
+            new_processes = others;
         }
         Ok(members)
     }
 
-    /// Ends all descendants: SIGTERM first, SIGKILL after [`PATIENCE`]. Returns how many there were. They are reaped here, since
-    /// this process is their parent or, as the subreaper, becomes it.
+    /// Ends the new descendants: SIGTERM first, SIGKILL after [`PATIENCE`]. Returns the number of descendants. They are reaped
+    /// here, since this process is their parent, or becomes it as the subreaper.
     fn end(&mut self) -> Result<usize, LiveError> {
         let first = self.members()?;
         let count = first.len();
@@ -432,7 +446,7 @@ impl Family {
         while !members.is_empty() {
             let is_late = begun.elapsed() > PATIENCE;
             for key in &members {
-                self.ask(*key, is_late);
+                self.signal_to_end(*key, is_late);
             }
             std::thread::sleep(PAUSE);
             for key in &members {
@@ -452,8 +466,9 @@ impl Family {
         Ok(count)
     }
 
-    /// Errors are ignored: the process may have ended, or may run as another user.
-    fn ask(&mut self, key: ProcessKey, kill: bool) {
+    /// Sends SIGKILL, or SIGTERM and SIGCONT, which lets a stopped process handle it. Errors are ignored: the process may have
+    /// ended, or may run as another user.
+    fn signal_to_end(&mut self, key: ProcessKey, kill: bool) {
         let mut send = |signal| {
             if let Ok(Some(pinned)) = process::pin(&mut self.procfs, key) {
                 let _ = pinned.signal(signal);

@@ -1,19 +1,19 @@
-//! The CPU quota of this process: the smallest among its control group and the enclosing ones.
+//! The CPU quota of this process: the smallest one of its control group and that group's ancestors.
 //!
 //! Source: the kernel's Documentation/admin-guide/cgroup-v2.rst (`cpu.max`), Documentation/scheduler/sched-bwc.rst
 //! (`cpu.cfs_quota_us`), cgroups(7), `proc_pid_mountinfo(5)`.
 //!
-//! Limits: in a container, quotas of the groups outside apply too but are not visible.
+//! Limits: in a container, quotas of groups outside of the container apply too but are not visible.
 
 use std::fs::read_to_string;
 use std::path::{Path, PathBuf};
 
 use commonhold_scale::study::Quota;
 
-/// A quota, and the group's statistics of throttling.
+/// A quota, and the file with the throttling statistics of its control group.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Cap {
-    /// How many CPUs it allows, and the file that sets it.
+    /// The quota as a number of CPUs, and the file that sets it.
     pub quota: Quota,
     stat: PathBuf,
 }
@@ -32,19 +32,22 @@ impl Cap {
     }
 }
 
+/// The smallest quota of all groups of this process, from the contents of /proc/self/cgroup and /proc/self/mountinfo.
 fn strictest(groups: &str, mounts: &str, read: impl Fn(&Path) -> Option<String>) -> Option<Cap> {
-    let mut found: Vec<Cap> = Vec::new();
-    for (mount, group, is_v2) in mounts.lines().filter_map(|line| place(line, groups)) {
-        let up = group.ancestors().filter(|dir| dir.starts_with(&mount));
-        found.extend(up.filter_map(|dir| cap(dir, is_v2, &read)));
+    let mut caps: Vec<Cap> = Vec::new();
+    for (mount, group, is_v2) in mounts.lines().filter_map(|line| own_group(line, groups)) {
+        let with_ancestors = group.ancestors().filter(|dir| dir.starts_with(&mount));
+        caps.extend(with_ancestors.filter_map(|dir| cap(dir, is_v2, &read)));
     }
-    found.into_iter().min_by(|a, b| a.quota.cpus.total_cmp(&b.quota.cpus))
+    caps.into_iter().min_by(|a, b| a.quota.cpus.total_cmp(&b.quota.cpus))
 }
 
-/// The mount point of a hierarchy with a CPU controller, this process's group there, and whether it is of version 2.
+/// From a line of mountinfo: the mount point of a hierarchy with a CPU controller, the directory of this process's group there,
+/// and whether the hierarchy is of version 2. `None` for other mounts.
 ///
-/// `36 35 0:30 / /sys/fs/cgroup/cpu rw,relatime shared:9 - cgroup cgroup rw,cpu`, and in `groups` `3:cpu,cpuacct:/a` or `0::/a`.
-fn place(line: &str, groups: &str) -> Option<(PathBuf, PathBuf, bool)> {
+/// A line: `36 35 0:30 / /sys/fs/cgroup/cpu rw,relatime shared:9 - cgroup cgroup rw,cpu`. In `groups`: `3:cpu,cpuacct:/a` or
+/// `0::/a`.
+fn own_group(line: &str, groups: &str) -> Option<(PathBuf, PathBuf, bool)> {
     let (mount, source) = line.split_once(" - ")?;
     let mut words = mount.split_whitespace().skip(3);
     let (root, point) = (words.next()?, PathBuf::from(words.next()?));
@@ -53,13 +56,13 @@ fn place(line: &str, groups: &str) -> Option<(PathBuf, PathBuf, bool)> {
     let is_v2 = kind == "cgroup2";
     let is_v1 = kind == "cgroup" && options.split(',').any(|option| option == "cpu");
     (is_v1 || is_v2).then_some(())?;
-    let is_its = |controllers: &str| {
+    let is_of_hierarchy = |controllers: &str| {
         if is_v2 { controllers.is_empty() } else { controllers.split(',').any(|name| name == "cpu") }
     };
     let path = groups.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':').skip(1);
         let (controllers, path) = (fields.next()?, fields.next()?);
-        is_its(controllers).then_some(path)
+        is_of_hierarchy(controllers).then_some(path)
     })?;
     // In a container only a subtree may be mounted. A group outside of it has no path there.
     let below = Path::new(path).strip_prefix(root).ok()?;
@@ -68,6 +71,7 @@ fn place(line: &str, groups: &str) -> Option<(PathBuf, PathBuf, bool)> {
     Some((point, group, is_v2))
 }
 
+/// The quota of the group with this directory; `None` if it is unlimited.
 fn cap(dir: &Path, is_v2: bool, read: impl Fn(&Path) -> Option<String>) -> Option<Cap> {
     let (file, quota, period) = if is_v2 {
         let file = dir.join("cpu.max");
@@ -85,7 +89,7 @@ fn cap(dir: &Path, is_v2: bool, read: impl Fn(&Path) -> Option<String>) -> Optio
     Some(Cap { quota: Quota { cpus, file: file.display().to_string() }, stat: dir.join("cpu.stat") })
 }
 
-/// `throttled_usec 12` of version 2, `throttled_time 12000` of version 1.
+/// Throttled time in ns, from `throttled_usec 12` of version 2 or `throttled_time 12000` of version 1.
 fn parse_throttled(text: &str) -> u64 {
     let number =
         |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok());
@@ -97,10 +101,10 @@ fn parse_throttled(text: &str) -> u64 {
 mod tests {
     use super::*;
 
-    /// The strictest of these files; paths end in a directory, and their value.
-    fn of(groups: &str, mounts: &str, files: &[(&str, &str)]) -> Option<(f64, String)> {
+    /// The strictest quota among these files, given as paths and contents; and its file.
+    fn strictest_of(groups: &str, mounts: &str, files: &[(&str, &str)]) -> Option<(f64, String)> {
         let read = |path: &Path| {
-            let file = files.iter().find(|(its, _)| Path::new(its) == path);
+            let file = files.iter().find(|(name, _)| Path::new(name) == path);
             file.map(|(_, text)| (*text).to_owned())
         };
         strictest(groups, mounts, read).map(|cap| (cap.quota.cpus, cap.quota.file))
@@ -119,9 +123,9 @@ mod tests {
             ("/sys/fs/cgroup/cpu.max", "400000 100000\n"),
             ("/sys/fs/cgroup/other/cpu.max", "1000 100000\n"),
         ];
-        let found = of("0::/a/b\n", V2, &files);
+        let found = strictest_of("0::/a/b\n", V2, &files);
         assert_eq!(found, Some((1.5, "/sys/fs/cgroup/a/cpu.max".to_owned())));
-        assert_eq!(of("0::/\n", V2, &files[..2]), None);
+        assert_eq!(strictest_of("0::/\n", V2, &files[..2]), None);
     }
 
     #[test]
@@ -133,7 +137,10 @@ mod tests {
             ("/cg/cpu,cpuacct/cpu.cfs_period_us", "25000\n"),
         ];
         let groups = "4:cpuset:/x\n2:cpu,cpuacct:/a\n0::/\n";
-        assert_eq!(of(groups, V1, &files), Some((2.0, "/cg/cpu,cpuacct/cpu.cfs_quota_us".to_owned())));
+        assert_eq!(
+            strictest_of(groups, V1, &files),
+            Some((2.0, "/cg/cpu,cpuacct/cpu.cfs_quota_us".to_owned()))
+        );
     }
 
     #[test]
@@ -143,9 +150,9 @@ mod tests {
             ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "70000\n"),
             ("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n"),
         ];
-        assert_eq!(of("2:cpu:/docker/1a\n", mounts, &files).unwrap().0.to_bits(), 0.7f64.to_bits());
-        assert_eq!(of("2:cpu:/elsewhere\n", mounts, &files), None);
-        assert_eq!(of("0::/../x\n", V2, &[("/sys/fs/cgroup/../x/cpu.max", "1 1\n")]), None);
+        assert_eq!(strictest_of("2:cpu:/docker/1a\n", mounts, &files).unwrap().0.to_bits(), 0.7f64.to_bits());
+        assert_eq!(strictest_of("2:cpu:/elsewhere\n", mounts, &files), None);
+        assert_eq!(strictest_of("0::/../x\n", V2, &[("/sys/fs/cgroup/../x/cpu.max", "1 1\n")]), None);
     }
 
     #[test]

@@ -28,11 +28,11 @@ pub(crate) struct StackSample {
 
 const SOFTWARE: u32 = 1;
 const TASK_CLOCK: u64 = 1;
-/// The shortest that the kernel allows is 10 us.
+/// The CPU time until the sample. The kernel's minimum is 10 us.
 const PERIOD_NS: u64 = 20_000;
 /// `PERF_SAMPLE_REGS_USER`, `PERF_SAMPLE_STACK_USER`.
 const SAMPLES: u64 = 1 << 12 | 1 << 13;
-/// Of x86: frame pointer, stack pointer, instruction pointer, in this order.
+/// The registers of x86 to sample: frame pointer, stack pointer, instruction pointer, in this order.
 const REGISTERS: u64 = 1 << 6 | 1 << 7 | 1 << 8;
 const STACK_BYTES: u32 = 8192;
 /// `PERF_EVENT_IOC_REFRESH`: enables the event for a number of samples.
@@ -47,7 +47,7 @@ const PAGE: usize = 4096;
 const PAGES: usize = 1 + 4;
 /// Offset of `data_head` in the control page.
 const HEAD: usize = 1024;
-/// How long to wait for the sample: the thread may have to wait for a CPU first.
+/// How long to wait for the sample. The thread may have to wait for a CPU first.
 const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 12_000_000 };
 
 /// Samples a thread; `None` if it did not run in user mode within [`PATIENCE`].
@@ -67,7 +67,7 @@ pub(crate) fn sample(tid: u32) -> io::Result<Option<StackSample>> {
         Err(error) => return Err(error.into()),
     }
     drop(clock);
-    Ok(parse(&ring.taken()))
+    Ok(parse(&ring.records()))
 }
 
 fn open(tid: u32) -> io::Result<OwnedFd> {
@@ -105,7 +105,7 @@ impl Ring {
     }
 
     /// The records written so far.
-    fn taken(&self) -> Vec<u8> {
+    fn records(&self) -> Vec<u8> {
         // SAFETY: both are within the mapping of `PAGES` pages, which lives as long as `self`. The kernel moves the head
         // after it has written, and writes nothing after the one sample that it was asked for.
         unsafe {
@@ -139,9 +139,9 @@ fn parse(bytes: &[u8]) -> Option<StackSample> {
         (word(at + 8)? == ABI_64).then_some(())?;
         let (frame, stack, code, size) = (word(at + 16)?, word(at + 24)?, word(at + 32)?, word(at + 40)?);
         let size = usize::try_from(size).ok()?;
-        // The requested size is followed by that many bytes, and then by how many of them are valid.
-        let there = usize::try_from(word(at + 48 + size)?).ok()?.min(size);
-        let bytes = bytes.get(at + 48..at + 48 + there)?.to_vec();
+        // The size of the copy is followed by the bytes, and then by the number of valid bytes.
+        let valid = usize::try_from(word(at + 48 + size)?).ok()?.min(size);
+        let bytes = bytes.get(at + 48..at + 48 + valid)?.to_vec();
         return Some(StackSample { at: code, stack, frame, bytes });
     }
 }

@@ -1,4 +1,4 @@
-//! How many of a program's CPU cycles were stalled, mostly on memory (`perf_event_open(2)`).
+//! Counts the CPU cycles of a program, and those that were stalled, mostly on memory (`perf_event_open(2)`).
 
 use std::io;
 use std::os::fd::OwnedFd;

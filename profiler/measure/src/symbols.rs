@@ -15,8 +15,8 @@ impl Namer {
         Space::of(maps, "", &mut self.images)
     }
 
-    /// The call site of a return address: `push (queue.c:41)`, `push`, or `libqueue.so+0x41a`. Of inlined functions, the innermost
-    /// that belongs to no library.
+    /// The call site of a return address: `push (queue.c:41)`, `push`, or `libqueue.so+0x41a`. If functions are inlined there,
+    /// the innermost one that belongs to no lock library.
     pub(crate) fn place(&mut self, space: &Space, returns_to: u64) -> String {
         let Some(address) = space.code(returns_to) else { return format!("{returns_to:#x}") };
         let frames = self.names.frames(&self.images, address, true);
@@ -38,6 +38,7 @@ impl Namer {
         Some(name.unwrap_or_else(|| self.offset(address)))
     }
 
+    /// The base name of a file and the offset: `libqueue.so+0x41a`.
     fn offset(&self, address: Address) -> String {
         let path = self.images.path(address.image);
         format!("{}+{:#x}", path.rsplit('/').next().unwrap_or(path), address.at)

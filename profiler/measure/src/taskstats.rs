@@ -20,7 +20,7 @@ pub(crate) struct Exit {
     pub(crate) parent: u32,
     /// Its name.
     pub(crate) name: String,
-    /// From its start to its end.
+    /// Wall-clock time from its start to its end.
     pub(crate) lived_ns: u64,
     /// Time on a CPU.
     pub(crate) ran_ns: u64,
@@ -32,7 +32,7 @@ pub(crate) struct Exit {
     pub(crate) system_us: u64,
     /// Time blocked on disks; 0 without delay accounting.
     pub(crate) io_ns: u64,
-    /// Of `io_ns`: for pages that had been in memory before.
+    /// The part of `io_ns` that was for pages that had been in memory before.
     pub(crate) fault_ns: u64,
 }
 
@@ -63,13 +63,13 @@ const ROOM_BYTES: libc::c_int = 8 << 20;
 pub(crate) struct Exits {
     socket: OwnedFd,
     buffer: Vec<u8>,
-    /// Records were dropped.
+    /// Whether records were dropped.
     pub(crate) lost: bool,
 }
 
 impl Exits {
-    /// Subscribes to the threads that end on these CPUs. Errors are the kernel's: `EPERM` without root, `EINVAL` in a container,
-    /// `ENOENT` if it was built without taskstats.
+    /// Subscribes to the records of threads that end on these CPUs. Errors are the kernel's: `EPERM` without root, `EINVAL` in a
+    /// container, `ENOENT` if the kernel was built without taskstats.
     pub(crate) fn listen(cpus: &CpuSet) -> io::Result<Exits> {
         // SAFETY: plain system calls; the descriptor is ours alone, and options are passed with their size.
         let socket = unsafe {
@@ -117,7 +117,7 @@ impl Exits {
         message.extend(attribute.to_ne_bytes());
         message.extend(text);
         message.resize(len, 0);
-        // SAFETY: the kernel reads the message and keeps nothing of it.
+        // SAFETY: the kernel reads the message during the call only.
         let sent = unsafe { libc::send(self.socket.as_raw_fd(), message.as_ptr().cast(), len, 0) };
         if usize::try_from(sent) == Ok(len) { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
@@ -137,6 +137,7 @@ impl Exits {
         Ok(content.to_vec())
     }
 
+    /// Receives a datagram into the buffer. Returns its length.
     fn receive(&mut self, flags: libc::c_int) -> io::Result<usize> {
         // SAFETY: the kernel writes at most as many bytes as the buffer has.
         let read = unsafe {
@@ -267,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_short_is_no_record() {
+    fn truncated_records_are_ignored() {
         let mut record = vec![0u8; 416];
         record[0] = 13;
         assert!(parse(&record).is_some() && parse(&record[..360]).is_none());

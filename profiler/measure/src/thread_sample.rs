@@ -8,7 +8,7 @@
 //! | wait4(2), waitid(2), vfork(2) | waiting for a process to end |
 //! | flock(2), semop(2) and the like | waiting for a lock |
 //! | state D, `wchan` is a function that waits for I/O, in a system call | waiting for a disk |
-//! | the same outside of system calls | waiting for a page that it touched (fault) |
+//! | state D, such a `wchan`, outside of system calls | waiting for a page that it touched (fault) |
 //! | state D, `wchan` is a function that waits for time, a grace period or the freezer | sleeping |
 //! | state D, any other `wchan` | waiting for a lock in the kernel |
 //! | state D, `wchan` unknown | waiting for a page outside of system calls, else for a disk |
@@ -16,11 +16,11 @@
 //! | anything else | sleeping |
 //!
 //! The kernel omits its scheduler and the slow paths of its locks from `wchan` and `stack`. For a thread that waits for a lock in
-//! the kernel they show the function that takes the lock, such as `__vm_munmap`. So a wait that no list below names is for a
-//! lock. Waits for disks end in few functions on all file systems (`DISK_WAITS`).
+//! the kernel, `wchan` is the function that takes the lock, such as `__vm_munmap`. So a wait in a function that is in neither
+//! list below is for a lock. Waits for disks end in few functions on all file systems (`DISK_WAITS`).
 //!
-//! /proc/PID/task/TID/syscall and `wchan` are readable for processes of the same user, except setuid programs. If they are not,
-//! state D counts as waiting for a disk and all other waits as sleeping.
+//! /proc/PID/task/TID/syscall and `wchan` are readable for processes of the same user, except setuid programs. If these files are
+//! not readable, state D counts as waiting for a disk and all other waits as sleeping.
 
 use commonhold_live::LiveError;
 use commonhold_live::host::clock;
@@ -36,13 +36,13 @@ pub(crate) struct ThreadSample {
     pub(crate) name: String,
     /// Start time, in clock ticks since boot.
     pub(crate) start: u64,
-    /// What it does, and its counters.
+    /// Its activity, and the kernel's counters.
     pub(crate) reading: Reading,
-    /// It is a zombie: its counters are final.
+    /// Whether it is a zombie: then its counters are final.
     pub(crate) ended: bool,
-    /// Its `syscall` file could not be read.
+    /// Whether its `syscall` file could not be read.
     pub(crate) hidden: bool,
-    /// Where it is blocked, if it is.
+    /// Where it is blocked; `None` if it is not.
     pub(crate) blocked: Option<Blocked>,
 }
 
@@ -59,11 +59,11 @@ pub(crate) struct Blocked {
 
 /// Samples a thread; `None` if it is gone.
 pub(crate) fn sample(procfs: &mut ProcFs, pid: u32, tid: u32) -> Result<Option<ThreadSample>, LiveError> {
-    let Some(short) = procfs.read(&format!("{pid}/task/{tid}/stat"))?.and_then(parse_short) else {
+    let Some(stat) = procfs.read(&format!("{pid}/task/{tid}/stat"))?.and_then(parse_stat) else {
         return Ok(None);
     };
     let (mut activity, mut hidden, mut blocked) = (Activity::Runnable, false, None);
-    match short.state {
+    match stat.state {
         b'R' | b'Z' | b'X' => {}
         b'T' | b't' => activity = Activity::Waiting(State::Stopped),
         state => {
@@ -83,14 +83,10 @@ pub(crate) fn sample(procfs: &mut ProcFs, pid: u32, tid: u32) -> Result<Option<T
     // Read the clock right before the counters: the thread may run on between the two.
     let at_ns = clock::now();
     let Some(counts) = procfs.thread_schedstat(pid, tid)? else { return Ok(None) };
-    let counters = Counters {
-        ran_ns: counts.ran_ns,
-        queued_ns: counts.waited_ns,
-        user: short.user,
-        system: short.system,
-    };
-    let ended = matches!(short.state, b'Z' | b'X');
-    let Short { name, start, .. } = short;
+    let counters =
+        Counters { ran_ns: counts.ran_ns, queued_ns: counts.waited_ns, user: stat.user, system: stat.system };
+    let ended = matches!(stat.state, b'Z' | b'X');
+    let Stat { name, start, .. } = stat;
     Ok(Some(ThreadSample {
         name,
         start,
@@ -101,7 +97,7 @@ pub(crate) fn sample(procfs: &mut ProcFs, pid: u32, tid: u32) -> Result<Option<T
     }))
 }
 
-/// Where a thread is blocked; `None` if it runs or is gone.
+/// Where a thread is blocked now; `None` if it runs or is gone.
 pub(crate) fn blocked(procfs: &mut ProcFs, pid: u32, tid: u32) -> Result<Option<Blocked>, LiveError> {
     Ok(procfs.read(&format!("{pid}/task/{tid}/syscall"))?.and_then(parse_blocked))
 }
@@ -112,7 +108,7 @@ pub(crate) fn maps(procfs: &mut ProcFs, pid: u32) -> Result<Option<String>, Live
     Ok(text.map(|text| String::from_utf8_lossy(text).into_owned()))
 }
 
-/// Bytes that a process and its reaped children read from disks and wrote to them; `None` if it is gone.
+/// Bytes that a process and its reaped children read from disks, and wrote to disks; `None` if the process is gone.
 pub(crate) fn io_bytes(procfs: &mut ProcFs, pid: u32) -> Result<Option<(u64, u64)>, LiveError> {
     let text = procfs.read(&format!("{pid}/io"))?;
     Ok(text.and_then(|text| parse_io(&String::from_utf8_lossy(text))))
@@ -129,7 +125,7 @@ fn has_thread(procfs: &ProcFs, pid: u32, tid: u32) -> bool {
     tid != 0 && procfs.path().join(format!("{pid}/task/{tid}")).exists()
 }
 
-/// What `wchan` says about a thread in state D.
+/// Classifies a thread in state D by its `wchan`.
 fn place(procfs: &mut ProcFs, pid: u32, tid: u32) -> Result<Place, LiveError> {
     let text = procfs.read(&format!("{pid}/task/{tid}/wchan"))?;
     Ok(text.map_or(Place::Unknown, |text| Place::of(&String::from_utf8_lossy(text))))
@@ -138,9 +134,9 @@ fn place(procfs: &mut ProcFs, pid: u32, tid: u32) -> Result<Place, LiveError> {
 /// What a thread in state D waits for, according to `wchan`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// It was woken meanwhile.
+    /// Nothing: the thread was woken before `wchan` was read.
     Woken,
-    /// I/O, or what depends on I/O.
+    /// I/O, or a step that depends on I/O.
     Disk,
     /// Neither I/O nor a lock.
     Time,
@@ -228,8 +224,8 @@ pub(crate) fn group(name: &str) -> String {
     if stem.len() == name.len() || stem.is_empty() { name.to_owned() } else { format!("{stem}*") }
 }
 
-/// The fields of `stat` that are used here.
-struct Short {
+/// The fields of the `stat` file that are used here.
+struct Stat {
     name: String,
     state: u8,
     user: u64,
@@ -242,14 +238,15 @@ fn parse_number(digits: &[u8]) -> Option<u64> {
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-fn parse_short(text: &[u8]) -> Option<Short> {
+/// Parses a `stat` file. The name is in parentheses, and may contain parentheses and blanks.
+fn parse_stat(text: &[u8]) -> Option<Stat> {
     let open = text.iter().position(|byte| *byte == b'(')?;
     let close = text.iter().rposition(|byte| *byte == b')')?;
     let name = String::from_utf8_lossy(text.get(open + 1..close)?).into_owned();
     let mut fields = text.get(close + 1..)?.split(u8::is_ascii_whitespace).filter(|field| !field.is_empty());
     let state = *fields.next()?.first()?;
     let (user, system) = (parse_number(fields.nth(10)?)?, parse_number(fields.next()?)?);
-    Some(Short { name, state, user, system, start: parse_number(fields.nth(6)?)? })
+    Some(Stat { name, state, user, system, start: parse_number(fields.nth(6)?)? })
 }
 
 /// Where a thread is, according to `/proc/PID/task/TID/syscall`.
@@ -282,7 +279,8 @@ fn parse_call(text: &[u8]) -> Call {
     }
 }
 
-/// The last two words of the same text are stack pointer and instruction pointer. A running thread has none.
+/// The system call and its arguments, and the last two words of that text: stack pointer and instruction pointer. `None` for a
+/// running thread, whose text has no such words.
 fn parse_blocked(text: &[u8]) -> Option<Blocked> {
     let text = std::str::from_utf8(text).ok()?;
     let mut words = text.split_whitespace();
@@ -301,7 +299,8 @@ const FUTEX_WAITS: [u64; 5] = [0, 6, 9, 11, 13];
 /// `futex_waitv(2)` and `futex_wait(2)`, whose numbers are the same on all architectures.
 const FUTEX_NEWER: [i64; 2] = [449, 455];
 
-/// The state of a waiting thread; `None` if it was woken meanwhile.
+/// The state of a waiting thread; `None` if it was woken during the sample. `joins`: the futex's value is the TID of a thread
+/// of the process.
 fn waits_for(state: u8, call: Call, joins: bool, place: Place) -> Option<State> {
     const JOINS: [i64; 4] = [libc::SYS_wait4, libc::SYS_waitid, libc::SYS_clone, libc::SYS_clone3];
     const LOCKS: [i64; 3] = [libc::SYS_flock, libc::SYS_semop, libc::SYS_semtimedop];
@@ -317,7 +316,7 @@ fn waits_for(state: u8, call: Call, joins: bool, place: Place) -> Option<State> 
     #[cfg(not(target_arch = "x86_64"))]
     const VFORK: i64 = libc::SYS_clone;
     Some(match call {
-        // glibc joins a thread by a futex on its TID, which the kernel clears when the thread ends. That futex is not private.
+        // glibc joins a thread by a non-private futex on the thread's TID, which the kernel clears when the thread ends.
         Call::In(libc::SYS_futex, [_, operation, _])
             if FUTEX_WAITS.contains(&(operation & FUTEX_OPERATION)) =>
         {
@@ -332,7 +331,7 @@ fn waits_for(state: u8, call: Call, joins: bool, place: Place) -> Option<State> 
         Call::In(number, _) if JOINS.contains(&number) || number == VFORK => State::Join,
         // For a process that may not be traced, `wchan` is always 0: trust it only if `syscall` was readable.
         _ if state == b'D' && place == Place::Woken && call != Call::Unknown => return None,
-        // In these calls every wait counts, also for a lock of the file system.
+        // In these calls every wait counts as a wait for the disk, even one for a lock of the file system.
         Call::In(number, _) if DISK.contains(&number) => State::Io,
         _ if state == b'D' && place == Place::Lock => State::Lock,
         _ if state == b'D' && place == Place::Time => State::Sleep,
@@ -349,7 +348,7 @@ mod tests {
 
     /// A read returns at most a page of `maps`. The stack of each thread has two lines.
     #[test]
-    fn a_long_list_of_what_is_mapped_is_read_whole() {
+    fn a_long_list_of_mappings_is_read_completely() {
         let (end, all) = (std::sync::Barrier::new(81), 80);
         let maps = std::thread::scope(|scope| {
             (0..all).for_each(|_| drop(scope.spawn(|| end.wait())));

@@ -3,13 +3,13 @@
 //! Problem: threads and processes come and go, and their files in /proc go with them.
 //!
 //! Algorithm: each sample reads every thread of the program. New threads are searched for only if the kernel has allocated a PID
-//! since the last sample (`births`). A process belongs to the program if it descends from it. This process is the subreaper, so
-//! it becomes the parent of orphans and recognises them by that. For root, taskstats records (`taskstats`) supply the threads
-//! that lived between two samples, and the final counters of each thread.
+//! since the last sample (`births`). A process belongs to the program if it descends from the program's first process. This
+//! process is the subreaper, so it becomes the parent of the program's orphans, and recognises them by that. For root,
+//! taskstats records (`taskstats`) supply the threads that lived between two samples, and the final counters of each thread.
 //!
 //! Limits: without records, a thread that starts and ends between two samples is missed, and so is the end of every thread except
-//! the first. Their CPU time is not lost: it is the difference to the rusage of the whole program, and is added as user and
-//! system time. The rest counts as unseen.
+//! the first. The missed CPU time is not lost: it is the difference to the rusage of the whole program, and is added as user and
+//! system time. The rest of the missed lives counts as unseen.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -33,11 +33,15 @@ pub(crate) struct Threads {
     /// The program's first process.
     program: u32,
     begun_ns: u64,
-    /// This process, and processes known not to belong to the program.
+    /// The PID of this process.
     me: u32,
+    /// Processes that do not belong to the program, by PID and inode of their directory in /proc.
     others: BTreeSet<(u32, u64)>,
+    /// The program's processes, likewise.
     processes: BTreeMap<u32, u64>,
+    /// The program's threads, by TID.
     threads: BTreeMap<u32, Tracked>,
+    /// The kernel's state of PID allocation at the last search for new threads.
     births: Option<(u32, u32)>,
     sampled_ns: u64,
     exits: Option<Exits>,
@@ -49,7 +53,7 @@ pub(crate) struct Threads {
     pub(crate) hidden: bool,
     /// Whether delay accounting is enabled.
     counts_delays: bool,
-    /// The locks that they wait for.
+    /// The locks that the threads wait for.
     waits: Waits,
     /// Finds sleeping threads that poll for a file lock.
     polls: Polls,
@@ -59,14 +63,15 @@ pub(crate) struct Threads {
 pub(crate) struct Sampled {
     /// What its threads did, and which locks they waited for.
     pub(crate) watched: Watched,
-    /// Taskstats records were dropped.
+    /// Whether taskstats records were dropped.
     pub(crate) lost: bool,
-    /// Why stacks could not be read: of sleeping threads, and of running ones.
+    /// Why stacks of sleeping threads could not be copied.
     pub(crate) no_stacks: Option<String>,
+    /// Why stacks of running threads could not be sampled.
     pub(crate) no_shots: Option<String>,
     /// Why some call sites have no name.
     pub(crate) unnamed: BTreeSet<Unnamed>,
-    /// What was parsed of the program's files.
+    /// The parsed files of the program, for the next run.
     pub(crate) files: Files,
 }
 
@@ -74,11 +79,11 @@ struct Tracked {
     pid: u32,
     name: String,
     thread: Thread,
-    /// Set once a sample found it a zombie: its counters are final.
+    /// When a sample found the thread a zombie, if one did. From then on its counters are final.
     ended_ns: Option<u64>,
 }
 
-/// Sums over ended threads.
+/// Sums over ended threads: their number and times by name, and the number of readings.
 #[derive(Default)]
 struct Done {
     by_name: BTreeMap<String, (u64, Times)>,
@@ -126,7 +131,7 @@ impl Threads {
         })
     }
 
-    /// The program has started, at `at_ns` or later.
+    /// Called when the program has started, at `at_ns` or later.
     pub(crate) fn begin(&mut self, program: u32, at_ns: u64) {
         (self.program, self.begun_ns, self.sampled_ns) = (program, at_ns, at_ns);
     }
@@ -135,14 +140,15 @@ impl Threads {
     pub(crate) fn sample(&mut self) -> Result<(), LiveError> {
         let births = self.procfs.births()?;
         if births.is_none() || births != self.births {
-            self.find()?;
+            self.find_new()?;
             self.births = births;
         }
         let before_ns = std::mem::replace(&mut self.sampled_ns, clock::now());
-        let known: Vec<(u32, u32)> = self.threads.iter().map(|(tid, tracked)| (*tid, tracked.pid)).collect();
+        let threads: Vec<(u32, u32)> =
+            self.threads.iter().map(|(tid, tracked)| (*tid, tracked.pid)).collect();
         self.waits.begin(self.sampled_ns.saturating_sub(before_ns));
         self.polls.begin();
-        for (tid, pid) in known {
+        for (tid, pid) in threads {
             if let Some(mut sample) = thread_sample::sample(&mut self.procfs, pid, tid)? {
                 if !sample.ended {
                     let polled = self.polls.of(pid, &sample);
@@ -151,32 +157,34 @@ impl Threads {
                     }
                     self.waits.enter(&mut self.procfs, pid, tid, &sample, polled)?;
                 }
-                self.see(tid, before_ns, sample);
+                self.add_sample(tid, before_ns, sample);
             } else if self.exits.is_none() {
-                self.vanished(tid);
+                self.end_without_record(tid);
             }
         }
         self.waits.end_of_sample(&mut self.procfs)?;
         if let Some(exits) = &mut self.exits {
             exits.take(&mut self.records);
-            self.settle();
+            self.end_recorded();
         }
         Ok(())
     }
 
-    /// Whether the last sample parsed files that the next ones need not parse again.
+    /// Whether the last sample parsed files, which later samples need not parse again.
     pub(crate) fn learned(&self) -> bool {
         self.waits.learned
     }
 
-    fn see(&mut self, tid: u32, before_ns: u64, sample: ThreadSample) {
+    /// Adds a sample of a thread. `before_ns`: the time of the previous sample of all threads.
+    fn add_sample(&mut self, tid: u32, before_ns: u64, sample: ThreadSample) {
         let Some(tracked) = self.threads.get_mut(&tid) else { return };
         self.hidden |= sample.hidden;
         if tracked.ended_ns.is_some() {
             return;
         }
         if tracked.thread.readings == 0 && tid != self.program {
-            // Its start time has a resolution of 10 ms. It started after the sample before, which did not find it.
+            // The kernel's start time has a resolution of 10 ms. The thread started after the previous sample, which did not find
+            // it, and at least as long ago as it ran or queued.
             let busy = sample.reading.counters.ran_ns + sample.reading.counters.queued_ns;
             let latest = sample.reading.at_ns.saturating_sub(busy);
             let began = clock::of_ticks(sample.start).max(before_ns).min(latest).max(self.begun_ns);
@@ -188,7 +196,7 @@ impl Threads {
     }
 
     /// Finds new processes and threads.
-    fn find(&mut self) -> Result<(), LiveError> {
+    fn find_new(&mut self) -> Result<(), LiveError> {
         self.find_processes()?;
         let mut tids = Vec::new();
         for pid in self.processes.keys().copied().collect::<Vec<u32>>() {
@@ -209,41 +217,41 @@ impl Threads {
     fn find_processes(&mut self) -> Result<(), LiveError> {
         let mut listed = Vec::new();
         self.procfs.processes(&mut listed)?;
-        let is_known = |it: &Threads, entry: &Listed| {
-            it.processes.get(&entry.pid) == Some(&entry.inode)
-                || it.others.contains(&(entry.pid, entry.inode))
+        let is_known = |threads: &Threads, entry: &Listed| {
+            threads.processes.get(&entry.pid) == Some(&entry.inode)
+                || threads.others.contains(&(entry.pid, entry.inode))
         };
         let mut new: Vec<Listed> = listed.into_iter().filter(|entry| !is_known(self, entry)).collect();
-        // A child may be listed before its parent: one pass for each generation.
+        // A child may be listed before its parent, so there is one pass for each generation.
         loop {
             let before = new.len();
-            let mut left = Vec::new();
+            let mut unrelated = Vec::new();
             for entry in new {
                 let parent = self.procfs.stat(entry.pid)?.map(|stat| stat.parent);
                 match parent {
                     Some(parent) if self.is_ours(parent) => {
                         self.processes.insert(entry.pid, entry.inode);
                     }
-                    Some(_) => left.push(entry),
+                    Some(_) => unrelated.push(entry),
                     None => {}
                 }
             }
-            if left.len() == before || left.is_empty() {
-                self.others.extend(left.iter().map(|entry| (entry.pid, entry.inode)));
+            if unrelated.len() == before || unrelated.is_empty() {
+                self.others.extend(unrelated.iter().map(|entry| (entry.pid, entry.inode)));
                 return Ok(());
             }
-            new = left;
+            new = unrelated;
         }
     }
 
-    /// Whether a process with this parent belongs to the program. Children that this process had before the run are in `others`, so a
-    /// new one is an orphan of the program.
+    /// Whether a process with this parent belongs to the program. Children that this process had before the run are in
+    /// `others`, so a new one is an orphan of the program.
     fn is_ours(&self, parent: u32) -> bool {
         parent == self.me || self.processes.contains_key(&parent)
     }
 
-    /// A thread is gone without a record.
-    fn vanished(&mut self, tid: u32) {
+    /// Ends a thread that is gone and has no record.
+    fn end_without_record(&mut self, tid: u32) {
         let Some(tracked) = self.threads.remove(&tid) else { return };
         let readings = tracked.thread.readings;
         let times = match tracked.ended_ns {
@@ -258,18 +266,19 @@ impl Threads {
         }
     }
 
-    /// Ends the threads with a record. Other records are kept: their process may not be known yet.
-    fn settle(&mut self) {
+    /// Ends the known threads that have a record. Records of unknown threads are kept: their process may be found later.
+    fn end_recorded(&mut self) {
         for record in std::mem::take(&mut self.records) {
             if self.threads.contains_key(&record.tid) {
-                self.ended(&record);
+                self.end_thread(&record);
             } else {
                 self.records.push(record);
             }
         }
     }
 
-    fn ended(&mut self, record: &Exit) {
+    /// Ends a thread by its record, with exact times and final counters.
+    fn end_thread(&mut self, record: &Exit) {
         let now = clock::now();
         self.recorded.insert(record.tid);
         let tracked = self.threads.remove(&record.tid);
@@ -280,6 +289,7 @@ impl Threads {
             }
             None => (Thread::begin(now.saturating_sub(record.lived_ns)), now),
         };
+        // The record has the thread's lifetime but not its start: the end is the best known start plus the lifetime.
         let began = if record.tid == self.program { Some(self.begun_ns) } else { None };
         let end = began.or_else(|| thread.began()).map_or(ended_ns, |began| began + record.lived_ns);
         let end = end.clamp(thread.last_at_ns().min(ended_ns), ended_ns);
@@ -296,34 +306,34 @@ impl Threads {
         self.done.add(&record.name, readings, &times);
     }
 
-    /// Ends sampling. `used` is the rusage of the program, `stalls` its stalled and all cycles. `kernel_traced`: the kernel's locks
-    /// are traced, so waits for them are left out here.
+    /// Ends sampling. `used`: the rusage of the program. `stalls`: its stalled cycles, and all its cycles. `kernel_traced`: the
+    /// kernel's locks are traced, so waits for them are left out here.
     pub(crate) fn end(mut self, used: Used, stalls: Option<(u64, u64)>, kernel_traced: bool) -> Sampled {
         let mut lost = false;
-        let recorded = if let Some(exits) = &mut self.exits {
+        let has_records = if let Some(exits) = &mut self.exits {
             exits.take(&mut self.records);
             lost = exits.lost;
             true
         } else {
             false
         };
-        self.settle();
-        if recorded {
-            for record in self.others_of_ours() {
-                self.ended(&record);
+        self.end_recorded();
+        if has_records {
+            for record in self.take_unsampled_records() {
+                self.end_thread(&record);
             }
         }
         for tid in self.threads.keys().copied().collect::<Vec<u32>>() {
-            self.vanished(tid);
+            self.end_without_record(tid);
         }
         let mut times = Times::default();
-        self.done.by_name.values().for_each(|(_, its)| times.add_all(its));
-        if !recorded || lost {
-            make_up(&mut times, used);
+        self.done.by_name.values().for_each(|(_, of_name)| times.add_all(of_name));
+        if !has_records || lost {
+            add_missed_cpu_time(&mut times, used);
         }
         if let Some((stalled, cycles)) = stalls {
             times.split_memory(stalled, cycles);
-            self.done.by_name.values_mut().for_each(|(_, its)| its.split_memory(stalled, cycles));
+            self.done.by_name.values_mut().for_each(|(_, of_name)| of_name.split_memory(stalled, cycles));
         }
         let mut by_name: Vec<Named> = self
             .done
@@ -340,32 +350,35 @@ impl Threads {
         Sampled { watched, lost, no_stacks, no_shots, unnamed, files }
     }
 
-    /// The records of threads of the program that no sample found.
-    fn others_of_ours(&mut self) -> Vec<Exit> {
-        let mut ours: BTreeSet<u32> = self.processes.keys().copied().collect();
-        ours.extend([self.program, self.me]);
-        let mut left = std::mem::take(&mut self.records);
-        let mut found = Vec::new();
+    /// Removes and returns the records of the program's threads that no sample found.
+    fn take_unsampled_records(&mut self) -> Vec<Exit> {
+        let mut program_pids: BTreeSet<u32> = self.processes.keys().copied().collect();
+        program_pids.extend([self.program, self.me]);
+        let mut candidates = std::mem::take(&mut self.records);
+        let mut of_program = Vec::new();
+        // A record names the parent of its process, so each pass finds one more generation.
         loop {
-            let is_ours = |record: &Exit| {
-                record.pid != self.me && (ours.contains(&record.pid) || ours.contains(&record.parent))
+            let is_of_program = |record: &Exit| {
+                record.pid != self.me
+                    && (program_pids.contains(&record.pid) || program_pids.contains(&record.parent))
             };
-            let (more, rest): (Vec<Exit>, Vec<Exit>) = left.into_iter().partition(is_ours);
+            let (more, others): (Vec<Exit>, Vec<Exit>) = candidates.into_iter().partition(is_of_program);
             if more.is_empty() {
-                return found;
+                return of_program;
             }
-            ours.extend(more.iter().map(|record| record.pid).filter(|pid| *pid != 0));
-            (left, found) = (rest, [found, more].concat());
+            program_pids.extend(more.iter().map(|record| record.pid).filter(|pid| *pid != 0));
+            (candidates, of_program) = (others, [of_program, more].concat());
         }
     }
 }
 
-/// Adds CPU time that no sample found as user and system time, and takes it from the unseen time.
-fn make_up(times: &mut Times, used: Used) {
-    let missed = (used.user_ns + used.system_ns).saturating_sub(times.ran());
+/// Adds the CPU time that no sample found as user and system time, in the ratio of the rusage, and subtracts it from the unseen
+/// time.
+fn add_missed_cpu_time(times: &mut Times, used: Used) {
+    let total = used.user_ns + used.system_ns;
+    let missed = total.saturating_sub(times.ran());
     times.take(State::Unseen, missed);
-    let all = used.user_ns + used.system_ns;
-    let system = u128::from(missed) * u128::from(used.system_ns) / u128::from(all.max(1));
+    let system = u128::from(missed) * u128::from(used.system_ns) / u128::from(total.max(1));
     let system = u64::try_from(system).unwrap_or(0);
     times.add(State::System, system);
     times.add(State::User, missed - system);
@@ -380,11 +393,11 @@ mod tests {
         let mut times = Times::default();
         times.add(State::User, 60);
         times.add(State::Unseen, 100);
-        make_up(&mut times, Used { user_ns: 75, system_ns: 25 });
+        add_missed_cpu_time(&mut times, Used { user_ns: 75, system_ns: 25 });
         let of = |state| times.of(state);
         assert_eq!((of(State::User), of(State::System), of(State::Unseen)), (90, 10, 60));
         // Never reduces what was sampled.
-        make_up(&mut times, Used { user_ns: 10, system_ns: 0 });
+        add_missed_cpu_time(&mut times, Used { user_ns: 10, system_ns: 0 });
         assert_eq!(times.ran(), 100);
     }
 }

@@ -2,14 +2,15 @@
 //!
 //! Problem: all that the kernel shows of a thread that waits for a lock in user space is the address of a futex.
 //!
-//! Algorithm: the stack of a sleeping thread does not change. Each sample copies it and unwinds the copy (`commonhold-trace`), after
-//! a check that the thread has not been woken. A sample counts for the time since the sample before.
+//! Algorithm: the stack of a sleeping thread does not change. Each sample copies the stack and unwinds the copy
+//! (`commonhold-trace`), after a check that the thread has not been woken. A sample counts for the time since the previous
+//! sample.
 //!
 //! *Holders.* glibc stores the holder's TID next to the futex in mutexes and read-write locks. For other locks the candidates are
-//! the threads inside functions that take the lock; a set of call sites is chosen of which every sample contains one
-//! (`commonhold_scale::blame::fewest`). What a holder does is its state. Where it is comes from its stack: copied if it sleeps,
-//! sampled by the kernel if it runs (`running_stack`). The stack counts only if the thread still holds the lock afterwards, or is in
-//! a function that takes this lock.
+//! the threads inside functions that take the lock; the fewest call sites are chosen such that every sample contains one of them
+//! (`commonhold_scale::blame::fewest`). What a holder does is its state. Where the holder is comes from its stack: copied if the
+//! holder sleeps, sampled by the kernel if it runs (`running_stack`). The stack counts only if the thread still holds the lock
+//! afterwards, or is in a function that takes this lock.
 //!
 //! *Names* are resolved when the program has ended; those of JIT code are in its perf map (`perf_map`).
 //!
@@ -40,25 +41,25 @@ mod naming;
 pub(crate) use naming::Ended;
 pub use naming::Unnamed;
 
-/// Stacks of waiting threads copied in a sample.
+/// The maximum number of stacks of waiting threads that a sample copies.
 const COPIES_MAX: usize = 48;
 /// Bytes copied of a stack at first, and at most.
 const STACK_BYTES: usize = 8 << 10;
 const STACK_BYTES_MAX: usize = 128 << 10;
-/// Locks whose holders are searched for in a sample.
+/// The maximum number of locks whose holders a sample searches for.
 const HELD_MAX: usize = 2;
-/// Candidates for a holder, and how many of these may be running.
-const AMONG_MAX: usize = 8;
+/// With more candidates for a holder, or more running ones, the holder is not searched for.
+const CANDIDATES_MAX: usize = 8;
 const RUNNING_MAX: usize = 2;
-/// Attempts to get the stack of a thread that changes state meanwhile.
-const TRIES: usize = 2;
-/// Most samples between two reads of the mappings of a process.
+/// Attempts to get the stack of a thread that changes its state during the attempt.
+const ATTEMPTS_MAX: usize = 2;
+/// The maximum number of samples between two reads of the mappings of a process.
 const SAMPLES_BETWEEN_MAPS: u64 = 32;
 /// Bounds on what is kept of a run.
 const WAITS_MAX: usize = 50_000;
-const AMONG_KEPT_MAX: usize = 20_000;
+const CANDIDATES_KEPT_MAX: usize = 20_000;
 const SHARED_MAX: usize = 4096;
-/// Processes whose perf maps are read.
+/// The maximum number of processes whose perf maps are read.
 const PERF_MAPS_MAX: usize = 256;
 
 /// The layout of the lock that a futex belongs to.
@@ -68,11 +69,11 @@ enum Style {
     Low,
     /// A priority-inheriting mutex: the first word has the holder's TID.
     Inherits,
-    /// Any other.
+    /// Any other layout.
     Other,
 }
 
-/// Identifies what is waited for.
+/// Identifies what a thread waits for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Key {
     Futex { pid: u32, address: u64, style: Style },
@@ -91,7 +92,7 @@ struct Futex {
 }
 
 impl Key {
-    /// Whether both are the same lock, whatever its style.
+    /// Whether both are the same lock, even if their styles differ.
     fn is_same(&self, other: &Key) -> bool {
         match (self, other) {
             (Key::Futex { pid, address, .. }, Key::Futex { pid: other, address: at, .. }) => {
@@ -107,24 +108,29 @@ impl Key {
 type StackId = u32;
 
 /// A thread in the current sample.
-struct Present {
+struct SampledThread {
     pid: u32,
     tid: u32,
     name: String,
     activity: Activity,
+    /// What it waits for, if it waits for a lock.
     key: Option<Key>,
 }
 
 /// The memory layout of a process.
 struct ProcessMemory {
     space: Space,
+    /// The process's name when the mappings were read.
     comm: String,
-    /// Numbers of the first and the last sample that read it.
+    /// The number of the first sample that read the mappings.
     since: u64,
+    /// The number of the last sample that read the mappings.
     read_at: u64,
-    /// The last unwinding stopped early: something may have been mapped since.
+    /// The last unwinding stopped early: a file may have been mapped since.
     is_torn: bool,
+    /// The image that stands for the process's JIT code, if it has any.
     jit: Option<ImageId>,
+    /// Go's table of goroutines, if the process runs Go.
     go: Option<Tables>,
 }
 
@@ -134,13 +140,13 @@ struct Hold {
     holding: Holding,
     stack: Option<StackId>,
     name: String,
-    /// It held the lock both before and after its stack was taken.
-    is_sure: bool,
+    /// Whether it held the lock both before and after its stack was taken.
+    is_confirmed: bool,
 }
 
 impl Hold {
     fn unknown() -> Hold {
-        Hold { holding: Holding::Unknown, stack: None, name: String::new(), is_sure: false }
+        Hold { holding: Holding::Unknown, stack: None, name: String::new(), is_confirmed: false }
     }
 }
 
@@ -151,9 +157,10 @@ struct Candidate {
     stack: Option<StackId>,
 }
 
-/// Candidates for the holder of a lock, in one sample.
-struct Among {
+/// All candidates for the holder of a lock, in one sample.
+struct Candidates {
     key: Key,
+    /// The waiting time that the sample counts for.
     ns: u64,
     threads: Vec<Candidate>,
 }
@@ -170,7 +177,8 @@ pub(crate) struct Files {
 pub(crate) struct Waits {
     files: Files,
     spaces: BTreeMap<u32, ProcessMemory>,
-    /// Shared futexes: the PID and address of one process that has it, and the path of the file (may be empty).
+    /// Shared futexes: of each, the PID of one process that maps the futex, the address there, and the path of the file (may be
+    /// empty).
     shared: BTreeMap<Shared, (u32, u64, String)>,
     /// Perf maps of processes with JIT code.
     perf_maps: BTreeMap<ImageId, PerfMap>,
@@ -178,16 +186,21 @@ pub(crate) struct Waits {
     stack_ids: HashMap<Calls, StackId>,
     waits: BTreeMap<(Key, Option<StackId>), u64>,
     holds: BTreeMap<(Key, Hold), u64>,
-    among: Vec<Among>,
+    candidates: Vec<Candidates>,
     parked: Vec<Parked>,
     begun_ms: u64,
+    /// The number of samples so far.
     samples: u64,
-    passed_ns: u64,
-    here: Vec<Present>,
+    /// The time since the previous sample, which the current one counts for.
+    elapsed_ns: u64,
+    /// The threads of the current sample.
+    threads: Vec<SampledThread>,
+    /// The number of threads that wait for locks in the current sample, so far.
     waiting: usize,
+    /// The number of threads that waited for locks in the previous sample.
     waiting_before: usize,
     buffer: Vec<u8>,
-    /// This sample read the mappings of a process, which most do not.
+    /// The current sample read the mappings of a process, which most samples do not.
     pub(crate) learned: bool,
     /// Why stacks of sleeping threads could not be copied.
     pub(crate) no_stacks: Option<String>,
@@ -196,21 +209,21 @@ pub(crate) struct Waits {
 }
 
 impl Waits {
-    /// Starts with no waits, and with the files that other runs parsed.
+    /// Starts without waits, and with the files that earlier runs parsed.
     pub(crate) fn with(files: Files) -> Waits {
         Waits { files, begun_ms: clock::wall_ms(), ..Waits::default() }
     }
 
-    /// Starts a sample. `passed_ns`: the time since the one before.
-    pub(crate) fn begin(&mut self, passed_ns: u64) {
+    /// Starts a sample. `elapsed_ns`: the time since the previous sample.
+    pub(crate) fn begin(&mut self, elapsed_ns: u64) {
         self.samples += 1;
-        self.passed_ns = passed_ns;
-        self.here.clear();
+        self.elapsed_ns = elapsed_ns;
+        self.threads.clear();
         self.learned = false;
         self.waiting_before = std::mem::take(&mut self.waiting);
     }
 
-    /// Enters a thread into the sample. `polled`: the file whose lock it polls for.
+    /// Enters a thread into the sample. `polled`: the file whose lock the thread polls for, if it does.
     pub(crate) fn enter(
         &mut self,
         procfs: &mut ProcFs,
@@ -220,7 +233,7 @@ impl Waits {
         polled: Option<String>,
     ) -> Result<(), LiveError> {
         let (activity, blocked) = (sample.reading.activity, sample.blocked);
-        let mut thread = Present { pid, tid, name: sample.name.clone(), activity, key: None };
+        let mut thread = SampledThread { pid, tid, name: sample.name.clone(), activity, key: None };
         if activity == Activity::Waiting(State::Lock) {
             let key = match (polled, blocked) {
                 (Some(file), _) => Key::File(file),
@@ -232,41 +245,41 @@ impl Waits {
             let every = self.waiting_before.div_ceil(COPIES_MAX).max(1);
             if (self.waiting + usize::try_from(self.samples).unwrap_or(0)).is_multiple_of(every) {
                 let stack = match blocked {
-                    Some(blocked) => self.asleep(procfs, pid, tid, &sample.name, blocked)?,
+                    Some(blocked) => self.copy_sleeping_stack(procfs, pid, tid, &sample.name, blocked)?,
                     None => None,
                 };
-                let ns = self.passed_ns.saturating_mul(every as u64);
+                let ns = self.elapsed_ns.saturating_mul(every as u64);
                 if self.waits.len() < WAITS_MAX || self.waits.contains_key(&(key.clone(), stack)) {
                     *self.waits.entry((key, stack)).or_default() += ns;
                 }
             }
             self.waiting += 1;
         }
-        self.here.push(thread);
+        self.threads.push(thread);
         Ok(())
     }
 
-    /// Ends the sample: searches the holders of the locks with most waiting.
+    /// Ends the sample: searches for the holders of the locks with most waiting, and samples goroutines.
     pub(crate) fn end_of_sample(&mut self, procfs: &mut ProcFs) -> Result<(), LiveError> {
         let mut waited: BTreeMap<&Key, u64> = BTreeMap::new();
-        for key in self.here.iter().filter_map(|there| there.key.as_ref()) {
-            *waited.entry(key).or_default() += self.passed_ns;
+        for key in self.threads.iter().filter_map(|thread| thread.key.as_ref()) {
+            *waited.entry(key).or_default() += self.elapsed_ns;
         }
         let mut waited: Vec<(Key, u64)> = waited.into_iter().map(|(key, ns)| (key.clone(), ns)).collect();
         waited.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
         for (key, ns) in waited.into_iter().take(HELD_MAX) {
             let Some(futex) = self.futex(&key) else { continue };
             match (self.owner(futex), futex.style) {
-                (Some(at), _) => self.holder(procfs, &key, ns, at)?,
-                (None, Style::Other) => self.among(procfs, &key, futex, ns)?,
-                (None, _) => self.hold(&key, Hold::unknown(), ns),
+                (Some(index), _) => self.record_owner(procfs, &key, ns, index)?,
+                (None, Style::Other) => self.record_candidates(procfs, &key, futex, ns)?,
+                (None, _) => self.add_hold(&key, Hold::unknown(), ns),
             }
         }
-        self.goroutines();
+        self.sample_goroutines();
         Ok(())
     }
 
-    /// Where the futex of a key can be read; `None` if it has none.
+    /// The futex of a key; `None` if the key is no futex.
     fn futex(&self, key: &Key) -> Option<Futex> {
         match *key {
             Key::Futex { pid, address, style } => Some(Futex { pid, address, style, is_shared: false }),
@@ -279,62 +292,69 @@ impl Waits {
         }
     }
 
-    fn hold(&mut self, key: &Key, hold: Hold, ns: u64) {
+    fn add_hold(&mut self, key: &Key, hold: Hold, ns: u64) {
         *self.holds.entry((key.clone(), hold)).or_default() += ns;
     }
 
-    /// The thread of this sample that holds a lock, if the lock stores its TID.
+    /// The index of the thread of this sample that holds a lock, if the lock stores its holder's TID.
     fn owner(&self, futex: Futex) -> Option<usize> {
         let Futex { pid, address, style, is_shared } = futex;
         let mut words = [0; 20];
         let copied = remote_memory::copy(pid, address, &mut words).ok()?;
-        let word = |at: usize| {
-            let bytes = words.get(at..at + 4).filter(|_| at + 4 <= copied)?;
+        let word = |offset: usize| {
+            let bytes = words.get(offset..offset + 4).filter(|_| offset + 4 <= copied)?;
             Some(u32::from_le_bytes(bytes.try_into().ok()?))
         };
-        // `pthread_mutex_t` has the owner in its third word. `pthread_rwlock_t` has the writer in its seventh, and threads wait at
-        // its third or fourth word: 16 or 12 bytes before. In other locks these words are unlikely to be the TID of a thread of
-        // the process.
-        let at: &[usize] = match style {
+        // `pthread_mutex_t` has the owner in its third word. `pthread_rwlock_t` has the writer in its seventh word, and threads
+        // wait at its third or fourth word: the writer is 16 or 12 bytes behind the futex. In other locks the words at these
+        // offsets are unlikely to be the TID of a thread of the process.
+        let offsets: &[usize] = match style {
             Style::Low => &[8],
             Style::Inherits => &[0],
             Style::Other => &[16, 12],
         };
-        let of =
-            |tid: u32| self.here.iter().position(|there| there.tid == tid && (is_shared || there.pid == pid));
-        at.iter().filter_map(|at| word(*at)).find_map(|word| of(word & FUTEX_TID))
+        let index_of = |tid: u32| {
+            self.threads.iter().position(|thread| thread.tid == tid && (is_shared || thread.pid == pid))
+        };
+        offsets.iter().filter_map(|offset| word(*offset)).find_map(|word| index_of(word & FUTEX_TID))
     }
 
-    /// Records what the known holder of a lock does.
-    fn holder(&mut self, procfs: &mut ProcFs, key: &Key, ns: u64, at: usize) -> Result<(), LiveError> {
-        let Some((candidate, tid)) = self.candidate(procfs, key, at)? else {
-            self.hold(key, Hold::unknown(), ns);
+    /// Records what the holder of a lock does, which is the thread with this index.
+    fn record_owner(
+        &mut self,
+        procfs: &mut ProcFs,
+        key: &Key,
+        ns: u64,
+        index: usize,
+    ) -> Result<(), LiveError> {
+        let Some((candidate, tid)) = self.candidate(procfs, key, index)? else {
+            self.add_hold(key, Hold::unknown(), ns);
             return Ok(());
         };
-        let still = self.futex(key).and_then(|futex| self.owner(futex)).and_then(|at| self.here.get(at));
-        let still = still.map(|it| it.tid);
+        let owner_after = self.futex(key).and_then(|futex| self.owner(futex));
+        let tid_after = owner_after.and_then(|index| self.threads.get(index)).map(|thread| thread.tid);
         let Candidate { name, holding, stack } = candidate;
-        self.hold(key, Hold { holding, stack, name, is_sure: still == Some(tid) }, ns);
+        self.add_hold(key, Hold { holding, stack, name, is_confirmed: tid_after == Some(tid) }, ns);
         Ok(())
     }
 
-    /// What a thread does now, and its stack. It may have been woken or blocked since it was sampled. `None` if it is gone, or
-    /// waits for this lock by now and so does not hold it.
+    /// What the thread with this index does now, with its stack and TID. It may have been woken or blocked since it was sampled.
+    /// `None` if the thread is gone, or now waits for this lock and so does not hold it.
     fn candidate(
         &mut self,
         procfs: &mut ProcFs,
         key: &Key,
-        at: usize,
+        index: usize,
     ) -> Result<Option<(Candidate, u32)>, LiveError> {
-        let Some(there) = self.here.get(at) else { return Ok(None) };
-        let (pid, tid, name) = (there.pid, there.tid, there.name.clone());
+        let Some(thread) = self.threads.get(index) else { return Ok(None) };
+        let (pid, tid, name) = (thread.pid, thread.tid, thread.name.clone());
         let mut holding = Holding::Unknown;
-        for _ in 0..TRIES {
+        for _ in 0..ATTEMPTS_MAX {
             let Some(sample) = thread_sample::sample(procfs, pid, tid)? else { return Ok(None) };
             let stack = match (sample.reading.activity, sample.blocked) {
                 (Activity::Runnable, _) => {
                     holding = Holding::Runs;
-                    self.running(procfs, pid, tid, &name)?
+                    self.sample_running_stack(procfs, pid, tid, &name)?
                 }
                 (Activity::Waiting(state), blocked) => {
                     holding = Holding::Waits(state);
@@ -344,7 +364,7 @@ impl Waits {
                     {
                         return Ok(None);
                     }
-                    self.asleep(procfs, pid, tid, &name, blocked)?
+                    self.copy_sleeping_stack(procfs, pid, tid, &name, blocked)?
                 }
             };
             if stack.is_some() {
@@ -354,30 +374,39 @@ impl Waits {
         Ok(Some((Candidate { name, holding, stack: None }, tid)))
     }
 
-    /// The lock does not store its holder: records where all candidates are.
-    fn among(&mut self, procfs: &mut ProcFs, key: &Key, futex: Futex, ns: u64) -> Result<(), LiveError> {
-        let may_hold =
-            |there: &Present| (futex.is_shared || there.pid == futex.pid) && there.key.as_ref() != Some(key);
-        let others: Vec<usize> =
-            (0..self.here.len()).filter(|at| self.here.get(*at).is_some_and(may_hold)).collect();
-        let running = others
-            .iter()
-            .filter(|at| self.here.get(**at).is_some_and(|it| it.activity == Activity::Runnable))
-            .count();
-        if others.len() > AMONG_MAX || running > RUNNING_MAX || self.among.len() >= AMONG_KEPT_MAX {
-            self.hold(key, Hold::unknown(), ns);
+    /// For a lock that does not store its holder: records where all threads are that may hold the lock.
+    fn record_candidates(
+        &mut self,
+        procfs: &mut ProcFs,
+        key: &Key,
+        futex: Futex,
+        ns: u64,
+    ) -> Result<(), LiveError> {
+        let may_hold = |thread: &SampledThread| {
+            (futex.is_shared || thread.pid == futex.pid) && thread.key.as_ref() != Some(key)
+        };
+        let is_running = |thread: &SampledThread| thread.activity == Activity::Runnable;
+        let indices: Vec<usize> =
+            (0..self.threads.len()).filter(|index| self.threads.get(*index).is_some_and(may_hold)).collect();
+        let running =
+            indices.iter().filter(|index| self.threads.get(**index).is_some_and(is_running)).count();
+        if indices.len() > CANDIDATES_MAX
+            || running > RUNNING_MAX
+            || self.candidates.len() >= CANDIDATES_KEPT_MAX
+        {
+            self.add_hold(key, Hold::unknown(), ns);
             return Ok(());
         }
-        let mut threads = Vec::with_capacity(others.len());
-        for at in others {
-            threads.extend(self.candidate(procfs, key, at)?.map(|(candidate, _)| candidate));
+        let mut threads = Vec::with_capacity(indices.len());
+        for index in indices {
+            threads.extend(self.candidate(procfs, key, index)?.map(|(candidate, _)| candidate));
         }
-        self.among.push(Among { key: key.clone(), ns, threads });
+        self.candidates.push(Candidates { key: key.clone(), ns, threads });
         Ok(())
     }
 
-    /// The stack of a sleeping thread; `None` if it was woken meanwhile.
-    fn asleep(
+    /// The stack of a sleeping thread; `None` if the stack cannot be copied, or the thread was woken during the copy.
+    fn copy_sleeping_stack(
         &mut self,
         procfs: &mut ProcFs,
         pid: u32,
@@ -406,7 +435,7 @@ impl Waits {
             let stack = Stack { from: blocked.stack, bytes: &bytes[..copied] };
             let calls = self.unwind(procfs, pid, comm, stack, registers)?;
             self.buffer = bytes;
-            // Fewer than three calls fit into the copy: some function has a large frame.
+            // If fewer than three calls fit into the copy, some function has a large frame: copy more.
             if calls.at.len() < 3 && copied == size && size < STACK_BYTES_MAX {
                 size = STACK_BYTES_MAX;
                 continue;
@@ -416,7 +445,7 @@ impl Waits {
     }
 
     /// The stack of a running thread; `None` if the kernel took no sample.
-    fn running(
+    fn sample_running_stack(
         &mut self,
         procfs: &mut ProcFs,
         pid: u32,
@@ -442,6 +471,7 @@ impl Waits {
         }
     }
 
+    /// The index of a stack in `stacks`, where equal stacks are kept once; `None` for an empty stack.
     fn intern(&mut self, calls: Calls) -> Option<StackId> {
         if calls.at.is_empty() {
             return None;
@@ -455,6 +485,7 @@ impl Waits {
         Some(id)
     }
 
+    /// Unwinds a stack of a process, whose mappings are read first if needed.
     fn unwind(
         &mut self,
         procfs: &mut ProcFs,
@@ -467,7 +498,7 @@ impl Waits {
         Ok(self.calls(pid, stack, registers))
     }
 
-    /// Unwinds a stack of a process whose mappings were read.
+    /// Unwinds a stack of a process whose mappings were read; empty if they were not.
     fn calls(&mut self, pid: u32, stack: Stack, registers: Registers) -> Calls {
         let Some(known) = self.spaces.get_mut(&pid) else { return Calls::default() };
         let jit = |at: u64| {
@@ -488,19 +519,19 @@ impl Waits {
         comm: &str,
         has: impl Fn(&Space) -> bool,
     ) -> Result<(), LiveError> {
-        let main = self.here.iter().find(|it| it.pid == pid && it.tid == pid);
-        // After execve(2) the mappings are others. The name mostly changes too.
-        let is_same = |known: &&ProcessMemory| main.is_none_or(|it| it.name == known.comm);
+        let main = self.threads.iter().find(|thread| thread.pid == pid && thread.tid == pid);
+        // After execve(2) the process has other mappings, and usually another name.
+        let is_same = |known: &&ProcessMemory| main.is_none_or(|thread| thread.name == known.comm);
         let old = self.spaces.get(&pid).filter(is_same);
         let must_read = old.is_none_or(|known| {
-            // Most mappings are made at start-up.
+            // Back off: most mappings are made at start-up.
             let wait = (known.read_at - known.since).clamp(1, SAMPLES_BETWEEN_MAPS);
             self.samples >= known.read_at + wait && (known.is_torn || !has(&known.space))
         });
         if !must_read {
             return Ok(());
         }
-        let comm = main.map_or(comm, |it| it.name.as_str()).to_owned();
+        let comm = main.map_or(comm, |thread| thread.name.as_str()).to_owned();
         let (since, mut jit) = old.map_or((self.samples, None), |known| (known.since, known.jit));
         self.learned = true;
         let Some(maps) = thread_sample::maps(procfs, pid)? else { return Ok(()) };
@@ -519,7 +550,7 @@ impl Waits {
         Ok(())
     }
 
-    /// Identifies what a blocked thread waits for.
+    /// Identifies the lock that a blocked thread waits for.
     fn key(&mut self, procfs: &mut ProcFs, pid: u32, comm: &str, blocked: Blocked) -> Result<Key, LiveError> {
         let [first, operation, value] = blocked.arguments;
         Ok(match blocked.call {
@@ -559,7 +590,7 @@ impl Waits {
         };
         let has_room = self.shared.len() < SHARED_MAX || self.shared.contains_key(&place);
         if has_room {
-            // The last waiter still exists when the holder is searched for.
+            // Keep the latest waiter's process: it still exists when the holder is searched for.
             self.shared.insert(place, (pid, address, path.to_owned()));
         }
         Ok(has_room.then_some(place))

@@ -10,7 +10,7 @@ use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
 use commonhold_live::observe::topology;
-use commonhold_measure::program::{self, Asked, Done, Ended, Learned, Unnamed};
+use commonhold_measure::program::{self, Done, Ended, RunCache, RunRequest, Unnamed};
 use commonhold_scale::blame::{Kind, Lock};
 
 #[path = "../../../crates/live/tests/support/skipped.rs"]
@@ -32,10 +32,10 @@ fn run(program: &Path, words: &[&str]) -> Done {
     let command: Vec<OsString> =
         std::iter::once(program.into()).chain(words.iter().map(Into::into)).collect();
     let cpus = topology::read(Path::new("/")).unwrap().cpu_set();
-    let asked =
-        Asked { command: &command, cpus: &cpus, keep_output: true, watch: true, meter: None, cap: None };
+    let request =
+        RunRequest { command: &command, cpus: &cpus, keep_output: true, watch: true, meter: None, cap: None };
     let (stop, _never) = std::io::pipe().unwrap();
-    match program::run(&asked, &cpus, stop.as_fd(), &mut Learned::default()).unwrap() {
+    match program::run(&request, &cpus, stop.as_fd(), &mut RunCache::default()).unwrap() {
         Ended::Done(done) => {
             assert!(done.status.success(), "{done:?}");
             *done

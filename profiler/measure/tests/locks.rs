@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use commonhold_live::observe::topology;
-use commonhold_measure::program::{self, Asked, Ended, Learned};
+use commonhold_measure::program::{self, Ended, RunCache, RunRequest};
 use commonhold_scale::blame::{Lock, Observed};
 
 const THREADS: &str = "6";
@@ -29,14 +29,20 @@ fn hot(seed: u64) -> String {
     format!("_{number}")
 }
 
-fn run(seed: u64, learned: &mut Learned) -> Observed {
+fn run(seed: u64, cache: &mut RunCache) -> Observed {
     let words = [planted().into_os_string(), seed.to_string().into(), THREADS.into(), MS.into()];
     let command: Vec<OsString> = words.into();
     let cpus = topology::read(std::path::Path::new("/")).unwrap().cpu_set();
-    let asked =
-        Asked { command: &command, cpus: &cpus, keep_output: false, watch: true, meter: None, cap: None };
+    let request = RunRequest {
+        command: &command,
+        cpus: &cpus,
+        keep_output: false,
+        watch: true,
+        meter: None,
+        cap: None,
+    };
     let (stop, _never) = std::io::pipe().unwrap();
-    match program::run(&asked, &cpus, stop.as_fd(), learned).unwrap() {
+    match program::run(&request, &cpus, stop.as_fd(), cache).unwrap() {
         Ended::Done(done) => {
             assert!(done.status.success(), "{done:?}");
             done.watched.unwrap().observed
@@ -54,9 +60,9 @@ fn worst(seen: &Observed) -> Option<&Lock> {
 #[test]
 fn the_planted_lock_is_found_in_95_of_100_programs() {
     let seeds = std::env::var("COMMONHOLD_SEEDS").ok().map_or(6, |number| number.parse().unwrap());
-    let (mut learned, mut missed, mut held) = (Learned::default(), Vec::new(), 0);
+    let (mut cache, mut missed, mut held) = (RunCache::default(), Vec::new(), 0);
     for seed in 1..=seeds {
-        let (hot, seen) = (hot(seed), run(seed, &mut learned));
+        let (hot, seen) = (hot(seed), run(seed, &mut cache));
         let lock = worst(&seen);
         let is_hot = |function: &str| function.ends_with(&hot);
         let main = lock.and_then(|lock| lock.waits.iter().max_by_key(|(_, ns)| *ns));

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use commonhold_machine::CpuSet;
-use commonhold_measure::program::{self, Asked, Done, Ended, Learned, Wish};
+use commonhold_measure::program::{self, Done, Ended, MeterOptions, RunCache, RunRequest};
 use commonhold_scale::locks::{Kind, Lock};
 
 /// The program, compiled once.
@@ -26,7 +26,7 @@ fn known() -> OsString {
     path.clone().into_os_string()
 }
 
-fn run(case: &str, wish: Wish) -> Done {
+fn run(case: &str, options: MeterOptions) -> Done {
     // A run ends whatever descends from this process and is new: one at a time.
     static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -34,15 +34,15 @@ fn run(case: &str, wish: Wish) -> Done {
     let cpus: CpuSet = machine.cpu_set();
     let command = [known(), case.into()];
     let (never, _kept) = rustix::pipe::pipe().unwrap();
-    let asked = Asked {
+    let request = RunRequest {
         command: &command,
         cpus: &cpus,
         keep_output: false,
         watch: false,
-        meter: Some(wish),
+        meter: Some(options),
         cap: None,
     };
-    let ran = program::run(&asked, &cpus, never.as_fd(), &mut Learned::default()).unwrap();
+    let ran = program::run(&request, &cpus, never.as_fd(), &mut RunCache::default()).unwrap();
     let Ended::Done(done) = ran else { panic!("stopped") };
     assert!(done.status.success(), "{case}: {:?} {}", done.status, String::from_utf8_lossy(&done.errors));
     *done
@@ -50,7 +50,7 @@ fn run(case: &str, wish: Wish) -> Done {
 
 /// The locks of a case.
 fn locks(case: &str) -> Vec<Lock> {
-    run(case, Wish::default()).locks.unwrap().locks
+    run(case, MeterOptions::default()).locks.unwrap().locks
 }
 
 /// The only lock of a case.
@@ -132,7 +132,7 @@ fn children_and_killed_children_are_counted_as_processes_of_their_own() {
 
 #[test]
 fn more_threads_than_there_is_room_for_take_turns_in_it() {
-    let done = run("threads", Wish::default()).locks.unwrap();
+    let done = run("threads", MeterOptions::default()).locks.unwrap();
     assert_eq!((done.locks[0].counts.total, done.overflowed), (3_000, 0));
 }
 
@@ -140,7 +140,7 @@ fn more_threads_than_there_is_room_for_take_turns_in_it() {
 fn delays_are_made_where_they_were_asked_for() {
     let class = the_lock("count").class;
     let cycle = |inside_ns, outside_ns| {
-        let lock = run("count", Wish { class, inside_ns, outside_ns }).locks.unwrap().locks.remove(0);
+        let lock = run("count", MeterOptions { class, inside_ns, outside_ns }).locks.unwrap().locks.remove(0);
         assert_eq!((lock.class, lock.counts.total), (class, 4_000));
         (lock.counts.hold_ns, lock.cycle.unwrap())
     };
@@ -154,6 +154,7 @@ fn delays_are_made_where_they_were_asked_for() {
     assert!(outside_ns < hold_ns, "{outside_ns} {hold_ns}");
     assert!(outside.injected_s >= 20e-6, "{outside:?}");
     // A class that no lock is of.
-    let other = run("count", Wish { class: class ^ 2, inside_ns: 20_000, outside_ns: 0 }).locks.unwrap();
+    let other =
+        run("count", MeterOptions { class: class ^ 2, inside_ns: 20_000, outside_ns: 0 }).locks.unwrap();
     assert_eq!(other.locks[0].cycle, None);
 }

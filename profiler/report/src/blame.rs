@@ -8,41 +8,46 @@ use commonhold_scale::study::Sizes;
 
 use crate::{Answered, Finding, Work, number, size};
 
-/// Bounds on what is shown: locks, call sites, holders, sources of interrupts.
+/// The maximum number of locks shown.
 const LOCKS_MAX: usize = 6;
+/// The maximum number of call sites, and of holders, shown of a lock.
 const SITES_MAX: usize = 3;
+/// The maximum number of sources of interrupts shown.
 const SOURCES_MAX: usize = 3;
-/// Smaller parts are not shown: of the threads' lives, of a lock, of a CPU or a disk.
+/// Locks are not shown if waits for them are below this fraction of the threads' lives.
 const LIVES_MIN: f64 = 0.002;
+/// Call sites and holders below this fraction of a lock's waits are not shown.
 const PART_MIN: f64 = 0.05;
+/// Interrupts below this fraction of a CPU's time are negligible.
 const CPU_MIN: f64 = 0.001;
+/// Disks below this utilisation are not shown.
 const DISK_MIN: f64 = 0.02;
-/// Waits below this part of the threads' lives are not blamed.
+/// Waits below this fraction of the threads' lives are not blamed.
 const BLAME_MIN: f64 = 0.02;
-/// Throughput is called lower from this part below the best on.
+/// Throughput is called lower if it is below the best by at least this fraction.
 const SLOWER_MIN: f64 = 0.05;
 
-/// An explanation of the table.
+/// The sentence before the table.
 pub(super) fn lead(answered: &Answered) -> String {
     let work = answered.blame.as_ref().map_or(Work::of(0.0), work);
     let waits = work.verb("wait");
     format!("What {} for at the smallest and the largest size, added up over its threads:", lower(&waits))
 }
 
-/// `A piece` within a sentence.
+/// With the article in lower case, for use within a sentence.
 fn lower(text: &str) -> String {
     text.replacen('A', "a", 1)
 }
 
-/// The amount of work for the longest wait.
+/// The amount of work that fits the longest wait.
 fn work(blame: &Blame) -> Work {
     Work::of(shown(blame).map(|culprit| culprit.after_s.max(culprit.before_s)).fold(0.0, f64::max))
 }
 
-/// Locks with a significant part.
+/// The locks that are shown: those with significant waits.
 fn shown(blame: &Blame) -> impl Iterator<Item = &Culprit> {
-    let is_worth = |culprit: &&Culprit| culprit.part_of_lives >= LIVES_MIN;
-    blame.culprits.iter().filter(is_worth).take(LOCKS_MAX)
+    let is_significant = |culprit: &&Culprit| culprit.part_of_lives >= LIVES_MIN;
+    blame.culprits.iter().filter(is_significant).take(LOCKS_MAX)
 }
 
 /// The locks, with their call sites and holders.
@@ -76,7 +81,7 @@ fn percent(part: f64) -> String {
     format!("{:.1}%", part * 100.0)
 }
 
-/// `mutex table_lock`.
+/// Kind and name, such as `mutex table_lock`.
 fn title(culprit: &Culprit) -> String {
     let kind = kind(culprit.kind);
     match &culprit.name {
@@ -111,6 +116,7 @@ fn place(site: &Site) -> String {
     }
 }
 
+/// The call sites in words, with their fractions if there are several.
 fn sites(culprit: &Culprit) -> String {
     let shown: Vec<&At> = culprit
         .taken
@@ -131,7 +137,7 @@ fn sites(culprit: &Culprit) -> String {
     findings.join(", ")
 }
 
-/// What its holders do, in words; `None` if it is unknown.
+/// What the holders of a lock do, in words; `None` if that is unknown.
 fn held(culprit: &Culprit) -> Option<String> {
     let known: Vec<&Held> = culprit
         .held
@@ -141,11 +147,11 @@ fn held(culprit: &Culprit) -> Option<String> {
     if known.is_empty() {
         return None;
     }
-    let one = |held: &&Held| {
+    let words = |held: &&Held| {
         let at = held.site.as_ref().map(|site| format!(" in {}", place(site))).unwrap_or_default();
         format!("{:.0} % by `{}`, {}{at}", held.part * 100.0, clean(&held.thread), doing(held.holding))
     };
-    Some(format!("held {}", known.iter().take(SITES_MAX).map(one).collect::<Vec<_>>().join("; ")))
+    Some(format!("held {}", known.iter().take(SITES_MAX).map(words).collect::<Vec<_>>().join("; ")))
 }
 
 fn doing(holding: Holding) -> &'static str {
@@ -161,7 +167,7 @@ fn doing(holding: Holding) -> &'static str {
     }
 }
 
-/// The sentences.
+/// The findings on who is to blame.
 pub(super) fn findings(answered: &Answered) -> Vec<Finding> {
     let Some(blame) = &answered.blame else {
         return vec![("blame", "Waits of threads were not sampled.".to_owned())];
@@ -177,9 +183,12 @@ pub(super) fn findings(answered: &Answered) -> Vec<Finding> {
 fn verdict(answered: &Answered, blame: &Blame) -> String {
     let kind = answered.study.sizes_are;
     let to = size(kind, blame.to);
-    let all = || blame.culprits.iter().filter(|it| it.part_of_lives >= BLAME_MIN && it.more_s() > 0.0);
-    // At a condition variable or barrier threads wait for work or for each other, which is no contention.
-    let (lock, meeting) = (all().find(|it| it.kind.has_holder()), all().find(|it| !it.kind.has_holder()));
+    let growing =
+        || blame.culprits.iter().filter(|lock| lock.part_of_lives >= BLAME_MIN && lock.more_s() > 0.0);
+    // At a condition variable or barrier, threads wait for work or for each other, which is no contention. So a lock is blamed
+    // first.
+    let lock = growing().find(|lock| lock.kind.has_holder());
+    let meeting = growing().find(|lock| !lock.kind.has_holder());
     let Some(worst) = lock.or(meeting) else {
         if answered.is_inconclusive() {
             return format!(
@@ -189,7 +198,7 @@ fn verdict(answered: &Answered, blame: &Blame) -> String {
         }
         return format!("{}At {to}, threads hardly wait for locks.", slower(answered));
     };
-    let what = match (&worst.name, worst.kind.has_holder()) {
+    let name = match (&worst.name, worst.kind.has_holder()) {
         (Some(name), _) => format!("`{}`, a {}", clean(name), self::kind(worst.kind)),
         (None, _) if worst.locks > 1 => {
             format!("{} locks that are taken alike ({})", worst.locks, self::kind(worst.kind))
@@ -199,7 +208,7 @@ fn verdict(answered: &Answered, blame: &Blame) -> String {
         (None, false) => format!("one {}", self::kind(worst.kind)),
     };
     let mut text = format!(
-        "{}At {to}, {:.0} % of what its threads live they wait for {what}",
+        "{}At {to}, {:.0} % of what its threads live they wait for {name}",
         slower(answered),
         worst.part_of_lives * 100.0
     );
@@ -235,16 +244,16 @@ fn verdict(answered: &Answered, blame: &Blame) -> String {
     text
 }
 
-/// Whether larger sizes were measured to be slower.
+/// The sentence that larger sizes are slower; empty if the runs do not show that.
 fn slower(answered: &Answered) -> String {
     let study = answered.study;
-    let all: Vec<(u32, (f64, f64, f64))> =
+    let throughputs: Vec<(u32, (f64, f64, f64))> =
         study.measured().filter_map(|size| Some((size.n, size.throughput()?))).collect();
-    let best = all.iter().copied().max_by(|(_, a), (_, b)| a.0.total_cmp(&b.0));
-    match (best, all.last()) {
-        // All runs of the largest size are slower than all runs of the best.
-        (Some((at, (most, least, _))), Some((_, (last, _, fastest))))
-            if *last < most * (1.0 - SLOWER_MIN) && *fastest < least =>
+    let best = throughputs.iter().copied().max_by(|(_, a), (_, b)| a.0.total_cmp(&b.0));
+    match (best, throughputs.last()) {
+        // All runs of the largest size are slower than all runs of the best size.
+        (Some((at, (best_median, best_lowest, _))), Some((_, (last_median, _, last_highest))))
+            if *last_median < best_median * (1.0 - SLOWER_MIN) && *last_highest < best_lowest =>
         {
             let what = if study.sizes_are == Sizes::Number { "A larger {n}" } else { "Adding CPUs" };
             format!("{what} past {at} makes it slower. ")
@@ -253,8 +262,9 @@ fn slower(answered: &Answered) -> String {
     }
 }
 
+/// The sentence on the wake chain.
 fn chain(links: &[Link]) -> Vec<Finding> {
-    let one = |link: &Link| {
+    let words = |link: &Link| {
         let waker = match &link.waker {
             Waker::Thread(name) => format!("`{}`", clean(name)),
             Waker::Other(name) => format!("another program, `{}`", clean(name)),
@@ -270,7 +280,7 @@ fn chain(links: &[Link]) -> Vec<Finding> {
     };
     match links.is_empty() {
         true => Vec::new(),
-        false => vec![("chain", links.iter().map(one).collect::<Vec<_>>().join("; ") + ".")],
+        false => vec![("chain", links.iter().map(words).collect::<Vec<_>>().join("; ") + ".")],
     }
 }
 

@@ -1,9 +1,9 @@
-//! How a program scales, and where its time goes: for a terminal, as JSON, and as a page with plots.
+//! Reports how a program scales and where its time goes: for a terminal, as JSON, and as a page with plots.
 //!
-//! The questions are answered in this order: how does it scale (`scaling`), where does the time go (`time`), who is to blame
-//! (`blame`), and, where it was asked, would mending a lock help (`mend`). Each makes one table, and sentences with a label each;
-//! the terminal and the page show the same.
-// Text is put together from pieces; `write!` to a `String` would return results that mean nothing.
+//! A report answers these questions, in this order: how does the program scale (`scaling`), where does the time go (`time`), who
+//! is to blame (`blame`), and, with --locks, would mending a lock help (`mend`). Each module makes one table and labelled
+//! sentences, its findings. The terminal and the page show the same tables and findings.
+// Text is concatenated: `write!` to a `String` would return results that are always `Ok`.
 #![allow(clippy::format_push_string, clippy::format_collect)]
 
 mod blame;
@@ -29,7 +29,7 @@ pub use page::html;
 /// A labelled sentence.
 pub(crate) type Finding = (&'static str, String);
 
-/// Width of the labels.
+/// The width of the labels, in characters.
 const LABEL: usize = 15;
 
 /// A study with its answers.
@@ -38,14 +38,14 @@ pub(crate) struct Answered<'a> {
     pub(crate) scaling: Scaling,
     pub(crate) growth: Option<Growth>,
     pub(crate) blame: Option<Blame>,
-    pub(crate) mend: Option<mend::Asked<'a>>,
+    pub(crate) mend: Option<mend::Experiment<'a>>,
     /// External load or a quota that bounds the program.
     pub(crate) outside: Option<Outside>,
 }
 
 impl Answered<'_> {
     fn of(study: &Study) -> Answered<'_> {
-        let mend = mend::Asked::of(study);
+        let mend = mend::Experiment::of(study);
         Answered {
             study,
             scaling: scaling(study),
@@ -101,10 +101,10 @@ pub fn text(study: &Study, style: Style) -> String {
         text += &wrapped(&blame::lead(&answered), style);
         text += &table.render(style);
     }
-    if let Some(asked) = &answered.mend {
+    if let Some(experiment) = &answered.mend {
         text += &heading("4. Would mending it help?", style);
-        if !asked.locks.locks.is_empty() {
-            text += &mend::table(asked.locks).render(style);
+        if !experiment.locks.locks.is_empty() {
+            text += &mend::table(experiment.locks).render(style);
             text.push('\n');
         }
         text += &sentences(&mend::findings(&answered), style);
@@ -162,7 +162,7 @@ fn about(study: &Study) -> Vec<String> {
     ]
 }
 
-/// What could not be measured, sizes that failed included.
+/// What could not be measured, including sizes that failed.
 fn limits(study: &Study) -> Vec<Limit> {
     let failed = |size: &Size| {
         size.failed.as_ref().map(|why| Limit {
@@ -173,8 +173,8 @@ fn limits(study: &Study) -> Vec<Limit> {
     study.sizes.iter().filter_map(failed).chain(study.limits.iter().cloned()).collect()
 }
 
-/// The amount of work that times refer to: one that takes at least a millisecond. A single piece of work may wait for less than the
-/// clock's resolution.
+/// The amount of work that reported times refer to: 1, 1000 or more pieces, so that the times are at least a millisecond. The
+/// time of a single piece may be too short to read.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Work {
     pieces: f64,
@@ -182,24 +182,24 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// Chooses it from the longest time of a piece.
+    /// Chooses the amount such that the longest time of a piece, `longest_s`, becomes a millisecond or more.
     pub(crate) fn of(longest_s: f64) -> Work {
-        let all =
+        let amounts =
             [(1.0, "A piece of work"), (1e3, "A thousand pieces of work"), (1e6, "A million pieces of work")];
-        let (pieces, words) = all
+        let (pieces, words) = amounts
             .into_iter()
             .find(|(pieces, _)| longest_s * pieces >= 1e-3 || longest_s <= 0.0)
             .unwrap_or((1e9, "A billion pieces of work"));
         Work { pieces, words }
     }
 
-    /// `A piece of work waits`, `A million pieces of work wait`.
+    /// Subject and verb: `A piece of work waits`, `A million pieces of work wait`.
     pub(crate) fn verb(self, verb: &str) -> String {
         let end = if self.pieces > 1.0 { "" } else { "s" };
         format!("{} {verb}{end}", self.words)
     }
 
-    /// Formats the time of a piece, scaled to this amount.
+    /// Formats the time of a piece, scaled to this amount of work.
     pub(crate) fn seconds(self, of_piece: f64) -> String {
         if of_piece > 0.0 {
             commonhold_report::figures::seconds(of_piece * self.pieces)
@@ -289,7 +289,7 @@ struct Shown<'a> {
 struct ShownSize {
     size: u32,
     cpus: String,
-    /// It needs more CPUs than it may have, so the law is not fitted to it.
+    /// Whether the size needs more CPUs than it may have, so that the law is not fitted to it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     beyond: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -311,9 +311,9 @@ struct ShownRun {
 struct ShownTimes {
     threads: u64,
     looks: u64,
-    /// Sum of the threads' lives.
+    /// The sum of the threads' lives.
     lived_ns: u64,
-    /// By how much the states exceed `lived_ns`.
+    /// By how much the sum of the states exceeds `lived_ns`.
     excess_ns: u64,
     by_state: std::collections::BTreeMap<&'static str, u64>,
     by_name: Vec<ShownNamed>,
@@ -370,7 +370,7 @@ mod tests {
     use super::number;
 
     #[test]
-    fn three_digits_count() {
+    fn numbers_have_three_significant_digits() {
         for (value, text) in [
             (0.0, "0.00"),
             (0.000_02, "2.0e-5"),

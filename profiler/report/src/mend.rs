@@ -3,42 +3,42 @@
 use commonhold_report::figures::{self, NOTHING};
 use commonhold_report::table::{Paint, Table};
 use commonhold_scale::locks::{Counts, Delay, Lock, Locks};
-use commonhold_scale::mend::{Effect, Gain, Mend, Untold, Verdict, mend};
+use commonhold_scale::mend::{Effect, Gain, Mend, NoAnswer, Verdict, mend};
 use commonhold_scale::study::Study;
 use serde::Serialize;
 
 use crate::{Answered, Finding, number, size};
 
-/// Locks shown at most, and call sites of a lock.
+/// The maximum number of locks shown.
 const LOCKS_MAX: usize = 6;
+/// The maximum number of call sites shown of a lock.
 const SITES_MAX: usize = 4;
-/// Waits that the meter does not see are reported from this part of all lock waits on.
+/// Waits that the meter does not see are reported if they are at least this fraction of all lock waits.
 const UNSEEN_MIN: f64 = 0.2;
-/// Lock waits below this part of the threads' lives are negligible.
+/// Lock waits below this fraction of the threads' lives are negligible.
 const WAITS_MIN: f64 = 0.01;
 
-/// The experiment with its answer.
-pub(crate) struct Asked<'a> {
+/// The experiment with a lock, and its result.
+pub(crate) struct Experiment<'a> {
     pub(super) locks: &'a Locks,
-    pub(super) answer: Result<Mend, Untold>,
+    pub(super) answer: Result<Mend, NoAnswer>,
 }
 
-impl Asked<'_> {
-    pub(super) fn of(study: &Study) -> Option<Asked<'_>> {
+impl Experiment<'_> {
+    pub(super) fn of(study: &Study) -> Option<Experiment<'_>> {
         let locks = study.locks.as_ref()?;
-        Some(Asked { locks, answer: mend(locks, &study.measure) })
+        Some(Experiment { locks, answer: mend(locks, &study.measure) })
     }
 }
 
-/// The locks as lockmeter shows them: how much they are used, how often they are in use already, how long they are held and
-/// waited for.
+/// The locks, as lockmeter shows them: utilisation, contention, hold times and wait times.
 pub(super) fn table(locks: &Locks) -> Table {
     let heads = ["", "util", "con", "hold", "hold\nmax", "wait", "wait\nmax", "taken", "no wait", "rejected"];
     let mut table = Table::new(&heads);
     for lock in locks.locks.iter().take(LOCKS_MAX) {
         let util = format!("{:.1}%", lock.utilisation * 100.0);
-        let one = lock.sites.first().filter(|_| lock.sites.len() == 1 && lock.is_variable);
-        let place = one.map(|site| format!(", taken in {}", site.name)).unwrap_or_default();
+        let only_site = lock.sites.first().filter(|_| lock.sites.len() == 1 && lock.is_variable);
+        let place = only_site.map(|site| format!(", taken in {}", site.name)).unwrap_or_default();
         table.line(Paint::Plain, commonhold_report::table::clean(&(title(lock) + &place)));
         table.row(Paint::Plain, cells(util, &lock.counts));
         let sites = if lock.sites.len() == 1 { &[] } else { lock.sites.as_slice() };
@@ -70,7 +70,7 @@ fn plural(kind: &str) -> String {
     format!("{kind}{}", if kind.ends_with('x') { "es" } else { "s" })
 }
 
-/// Its name within a sentence.
+/// The name of a lock within a sentence.
 fn called(lock: &Lock) -> String {
     match lock.is_variable {
         true => format!("`{}`", lock.name),
@@ -78,24 +78,25 @@ fn called(lock: &Lock) -> String {
     }
 }
 
+/// The cells of a row of the table.
 fn cells(util: String, counts: &Counts) -> Vec<String> {
     // Whether retaking a lock after a wait on a condition variable had to wait is unknown.
     let known = counts.total.saturating_sub(counts.retaken);
-    let part = |n: u64, of: u64| {
-        if of == 0 { NOTHING.to_owned() } else { format!("{:.1}%", real(n) / real(of) * 100.0) }
+    let percent = |n: u64, total: u64| {
+        if total == 0 { NOTHING.to_owned() } else { format!("{:.1}%", real(n) / real(total) * 100.0) }
     };
     let mean = |ns: u64, n: u64| if n == 0 { NOTHING.to_owned() } else { seconds(real(ns) / real(n) / 1e9) };
-    let most = |ns: u64| if ns == 0 { NOTHING.to_owned() } else { seconds(real(ns) / 1e9) };
+    let longest = |ns: u64| if ns == 0 { NOTHING.to_owned() } else { seconds(real(ns) / 1e9) };
     vec![
         String::new(),
         util,
-        part(counts.waited, known),
+        percent(counts.waited, known),
         mean(counts.hold_ns, counts.total),
-        most(counts.hold_max_ns),
+        longest(counts.hold_max_ns),
         mean(counts.wait_ns, counts.waited),
-        most(counts.wait_max_ns),
+        longest(counts.wait_max_ns),
         counts.total.to_string(),
-        part(known.saturating_sub(counts.waited), known),
+        percent(known.saturating_sub(counts.waited), known),
         if counts.rejected == 0 { NOTHING.to_owned() } else { counts.rejected.to_string() },
     ]
 }
@@ -117,28 +118,28 @@ fn real(n: u64) -> f64 {
     n as f64
 }
 
-/// The sentences.
+/// The findings on the experiment; none if there was no experiment.
 pub(super) fn findings(answered: &Answered) -> Vec<Finding> {
-    let Some(asked) = &answered.mend else { return Vec::new() };
-    let locks = asked.locks;
+    let Some(experiment) = &answered.mend else { return Vec::new() };
+    let locks = experiment.locks;
     let mut findings = Vec::new();
     if let Some(why) = &locks.failed {
         findings.push(("failed", format!("A run with the meter of locks failed: {why}")));
     }
-    match (locks.tried(), &asked.answer) {
+    match (locks.tried(), &experiment.answer) {
         (None, _) if locks.failed.is_some() => {}
-        (None, _) => findings.push(("locks", none_seen(locks))),
-        (Some(lock), Ok(mend)) => findings.extend(said_of_mend(answered, locks, lock, mend)),
-        (Some(lock), Err(why)) => findings.push(("mend", untold(lock, *why))),
+        (None, _) => findings.push(("locks", no_locks_seen(locks))),
+        (Some(lock), Ok(mend)) => findings.extend(of_result(answered, locks, lock, mend)),
+        (Some(lock), Err(why)) => findings.push(("mend", no_answer(lock, *why))),
     }
     if locks.tried().is_some() {
-        findings.extend(unseen(locks));
-        findings.extend(cost(locks));
+        findings.extend(unseen_waits(locks));
+        findings.extend(overhead(locks));
     }
     findings
 }
 
-fn none_seen(locks: &Locks) -> String {
+fn no_locks_seen(locks: &Locks) -> String {
     let waited = match real(locks.lock_ns) > real(locks.lives_ns) * WAITS_MIN {
         true => format!(", although threads waited {} for locks", seconds(real(locks.lock_ns) / 1e9)),
         false => String::new(),
@@ -150,14 +151,14 @@ fn none_seen(locks: &Locks) -> String {
     )
 }
 
-fn untold(lock: &Lock, why: Untold) -> String {
+fn no_answer(lock: &Lock, why: NoAnswer) -> String {
     match why {
-        Untold::NotTried | Untold::TooFew => format!(
+        NoAnswer::NotTried | NoAnswer::TooFew => format!(
             "Nothing can be told of {}: it was taken too rarely. Give the program more work, so that a run takes a second, \
              or measure more runs with --repeat.",
             called(lock)
         ),
-        Untold::Several => format!(
+        NoAnswer::Several => format!(
             "{} locks are taken at the same place, {}, and none of them stands out. What mending them would gain cannot be \
              told from one.",
             lock.locks, lock.name
@@ -165,7 +166,8 @@ fn untold(lock: &Lock, why: Untold) -> String {
     }
 }
 
-fn said_of_mend(answered: &Answered, locks: &Locks, lock: &Lock, mend: &Mend) -> Vec<Finding> {
+/// The findings on the gain of mending a lock.
+fn of_result(answered: &Answered, locks: &Locks, lock: &Lock, mend: &Mend) -> Vec<Finding> {
     let at = size(answered.study.sizes_are, locks.size);
     let name = called(lock);
     let place = lock.sites.first().filter(|_| lock.is_variable);
@@ -189,9 +191,9 @@ fn said_of_mend(answered: &Answered, locks: &Locks, lock: &Lock, mend: &Mend) ->
     let mut findings = vec![("mend", verdict)];
     if mend.verdict == Verdict::Gain {
         findings.push(("half", format!("If half of that were done without it: {}.", times(mend.half))));
-        findings.push(("then", then(mend)));
+        findings.push(("then", next_bottleneck(mend)));
     }
-    findings.push(("tried", tried(mend)));
+    findings.push(("tried", effects_of_delays(mend)));
     if mend.others > 0.2 {
         let threads = number(mend.others);
         findings.push(("others", format!(
@@ -203,7 +205,10 @@ fn said_of_mend(answered: &Answered, locks: &Locks, lock: &Lock, mend: &Mend) ->
         let by = mend.misses * 100.0;
         findings.push((
             "misfit",
-            format!("The model misses what a delay did by {by:.0} %. The program does something else than to wait for this lock, its CPUs and time; the band is wider for it."),
+            format!(
+                "The model misses what a delay did by {by:.0} %. The program does something else than to wait for this lock, \
+                 its CPUs and time; the band is wider for it."
+            ),
         ));
     }
     if let Some(site) = lock.sites.first().filter(|site| !site.held_by.is_empty()) {
@@ -228,8 +233,8 @@ fn times(gain: Gain) -> String {
     format!("{} times ({} to {})", number(gain.times), number(gain.low), number(gain.high))
 }
 
-/// The next bottleneck.
-fn then(mend: &Mend) -> String {
+/// The sentence on what limits throughput after the lock was mended.
+fn next_bottleneck(mend: &Mend) -> String {
     if mend.cpus_allow < mend.apart.times * 1.15 {
         return "Then the CPUs are what it waits for.".to_owned();
     }
@@ -239,9 +244,9 @@ fn then(mend: &Mend) -> String {
     format!("The CPUs would allow {} times.", number(mend.cpus_allow))
 }
 
-/// The effects of the delays.
-fn tried(mend: &Mend) -> String {
-    let of = |effect: &Effect| {
+/// The sentence on the measured effects of the delays.
+fn effects_of_delays(mend: &Mend) -> String {
+    let words = |effect: &Effect| {
         let place = if effect.delay == Delay::Inside { "under the lock" } else { "right after it" };
         format!(
             "{} more {place} left {:.1} % of the throughput",
@@ -249,17 +254,17 @@ fn tried(mend: &Mend) -> String {
             effect.times * 100.0
         )
     };
-    let effects: Vec<String> = mend.effects.iter().map(of).collect();
+    let effects: Vec<String> = mend.effects.iter().map(words).collect();
     format!("{}.", effects.join("; "))
 }
 
-/// Waits that the meter does not see.
-fn unseen(locks: &Locks) -> Option<Finding> {
+/// The sentence on waits that the meter does not see, if there are many.
+fn unseen_waits(locks: &Locks) -> Option<Finding> {
     let seen: u64 = locks.locks.iter().map(|lock| lock.counts.wait_ns).sum();
-    let rest = locks.lock_ns.saturating_sub(seen);
-    let is_much =
-        real(rest) > real(locks.lock_ns) * UNSEEN_MIN && real(rest) > real(locks.lives_ns) * WAITS_MIN;
-    is_much.then(|| {
+    let unseen = locks.lock_ns.saturating_sub(seen);
+    let is_significant =
+        real(unseen) > real(locks.lock_ns) * UNSEEN_MIN && real(unseen) > real(locks.lives_ns) * WAITS_MIN;
+    is_significant.then(|| {
         (
             "unseen",
             format!(
@@ -271,14 +276,14 @@ fn unseen(locks: &Locks) -> Option<Finding> {
     })
 }
 
-/// The overhead of the meter.
-fn cost(locks: &Locks) -> Option<Finding> {
-    let middle = |of: &[f64]| {
-        let mut sorted = of.to_vec();
+/// The sentence on the meter's overhead.
+fn overhead(locks: &Locks) -> Option<Finding> {
+    let median = |values: &[f64]| {
+        let mut sorted = values.to_vec();
         sorted.sort_unstable_by(f64::total_cmp);
         sorted.get(sorted.len() / 2).copied()
     };
-    let (plain, metered) = (middle(&locks.plain)?, middle(&locks.metered)?);
+    let (plain, metered) = (median(&locks.plain)?, median(&locks.metered)?);
     let less = (1.0 - metered / plain) * 100.0;
     let overflow = match locks.overflowed {
         0 => String::new(),
@@ -287,14 +292,14 @@ fn cost(locks: &Locks) -> Option<Finding> {
     Some(("meter", format!("The meter itself cost {less:.1} % of the throughput.{overflow}")))
 }
 
-/// As JSON.
+/// The experiment and its result as JSON.
 #[derive(Serialize)]
 pub(super) struct Shown<'a> {
     size: u32,
     locks: &'a [Lock],
     tried: Option<u64>,
     mend: Option<&'a Mend>,
-    untold: Option<Untold>,
+    untold: Option<NoAnswer>,
     trials: &'a [commonhold_scale::locks::Trial],
     throughput_plain: &'a [f64],
     throughput_metered: &'a [f64],
@@ -305,14 +310,14 @@ pub(super) struct Shown<'a> {
 }
 
 impl Shown<'_> {
-    pub(super) fn of<'a>(asked: &'a Asked<'a>) -> Shown<'a> {
-        let locks = asked.locks;
+    pub(super) fn of<'a>(experiment: &'a Experiment<'a>) -> Shown<'a> {
+        let locks = experiment.locks;
         Shown {
             size: locks.size,
             locks: &locks.locks,
             tried: locks.tried,
-            mend: asked.answer.as_ref().ok(),
-            untold: asked.answer.as_ref().err().copied(),
+            mend: experiment.answer.as_ref().ok(),
+            untold: experiment.answer.as_ref().err().copied(),
             trials: &locks.trials,
             throughput_plain: &locks.plain,
             throughput_metered: &locks.metered,

@@ -1,4 +1,4 @@
-//! The page.
+//! The report as an HTML page with plots.
 
 use commonhold_report::html::{CLOSE, open};
 use commonhold_report::table::escape;
@@ -9,7 +9,7 @@ use commonhold_scale::study::{Measure, Sizes, Study};
 use crate::plot::{Parts, Plot, Stack, plot, stack};
 use crate::{Answered, Finding, about, blame, limits, mend, number, scaling, time, verdict};
 
-/// Points of a curve.
+/// The number of segments of a curve.
 const STEPS: u32 = 120;
 
 /// The page with plots.
@@ -42,11 +42,11 @@ pub fn html(study: &Study) -> String {
     if let Some(table) = blame::table(&answered) {
         page += &format!("<p>{}</p>\n{}", escape(&blame::lead(&answered)), table.html());
     }
-    if let Some(asked) = &answered.mend {
+    if let Some(experiment) = &answered.mend {
         page += "<h2>Would mending it help?</h2>\n";
         page += &sentences(&mend::findings(&answered));
-        if !asked.locks.locks.is_empty() {
-            page += &mend::table(asked.locks).html();
+        if !experiment.locks.locks.is_empty() {
+            page += &mend::table(experiment.locks).html();
         }
     }
     let limits = limits(study);
@@ -60,25 +60,26 @@ pub fn html(study: &Study) -> String {
 }
 
 fn sentences(findings: &[Finding]) -> String {
-    let one = |(label, text): &Finding| format!("<dt>{}</dt><dd>{}</dd>\n", escape(label), escape(text));
-    format!("<dl class=\"facts\">\n{}</dl>\n", findings.iter().map(one).collect::<String>())
+    let item = |(label, text): &Finding| format!("<dt>{}</dt><dd>{}</dd>\n", escape(label), escape(text));
+    format!("<dl class=\"facts\">\n{}</dl>\n", findings.iter().map(item).collect::<String>())
 }
 
 fn unit(study: &Study) -> &'static str {
     if study.sizes_are == Sizes::Number { "{n}" } else { "CPUs" }
 }
 
-/// Where the axis of sizes ends: a little beyond the largest.
+/// The end of the axis of sizes: a little beyond the largest size.
 fn until(study: &Study) -> f64 {
     let largest = study.measured().map(|size| size.n).max().unwrap_or(1);
     f64::from(largest) * 1.1
 }
 
-/// Sizes of a curve, from 1 on.
+/// The sizes at which a curve is drawn, from 1 to `until`.
 fn along(until: f64) -> impl Iterator<Item = f64> {
     (0..=STEPS).map(move |i| 1.0 + (until - 1.0).max(0.0) * f64::from(i) / f64::from(STEPS))
 }
 
+/// The plot of throughput by size.
 fn throughput(answered: &Answered) -> String {
     let study = answered.study;
     let until = until(study);
@@ -99,9 +100,9 @@ fn throughput(answered: &Answered) -> String {
         Measure::Printed(_) => "as the program prints it",
         Measure::Points(_) => "as the file has it",
     };
-    let middles =
+    let medians =
         study.measured().filter_map(|size| Some(format!("{}: {}", size.n, number(size.throughput()?.0))));
-    let description = middles.collect::<Vec<_>>().join("; ");
+    let description = medians.collect::<Vec<_>>().join("; ");
     let drawn = plot(&Plot {
         id: "throughput",
         title: "Throughput by size",
@@ -122,15 +123,16 @@ fn throughput(answered: &Answered) -> String {
     format!("<h3>Throughput</h3>\n<figure>\n{drawn}<figcaption>{caption}</figcaption>\n</figure>\n")
 }
 
+/// The plot of latency by size, relative to size 1; without the law, relative to the smallest size.
 fn latency(answered: &Answered) -> String {
     let study = answered.study;
     let until = until(study);
-    let first = study.measured().next().and_then(|size| Some(f64::from(size.n) / size.throughput()?.0));
+    let smallest = study.measured().next().and_then(|size| Some(f64::from(size.n) / size.throughput()?.0));
     let (base, curve) = match &answered.scaling {
         Scaling::Law(fit) => {
             (Some(1.0 / fit.law.lambda), along(until).map(|n| (n, fit.law.latency_ratio(n))).collect())
         }
-        _ => (first, Vec::new()),
+        _ => (smallest, Vec::new()),
     };
     let Some(base) = base else { return String::new() };
     let runs =
@@ -155,7 +157,7 @@ fn latency(answered: &Answered) -> String {
     )
 }
 
-/// A bar per size.
+/// The chart of states: a stacked bar for each size.
 fn states(study: &Study) -> String {
     let states: Vec<State> = time::states(study);
     let kinds: Vec<&str> = states.iter().map(|state| state.name()).collect();

@@ -8,18 +8,19 @@ pub(crate) struct Plot<'a> {
     /// Unique in the page.
     pub(crate) id: &'a str,
     pub(crate) title: &'a str,
-    /// All of it in a sentence, for readers that cannot see it.
+    /// The content of the plot in a sentence, for readers who cannot see it.
     pub(crate) description: &'a str,
-    /// What the axes count.
+    /// The unit of the horizontal axis.
     pub(crate) x_unit: &'a str,
+    /// The unit of the vertical axis.
     pub(crate) y_unit: &'a str,
-    /// Where the axis of sizes ends.
+    /// The end of the axis of sizes.
     pub(crate) until: f64,
     pub(crate) points: &'a [(f64, f64)],
     pub(crate) curve: &'a [(f64, f64)],
-    /// Around the curve: size, lowest and highest.
+    /// The confidence band around the curve: size, lower and upper end.
     pub(crate) band: &'a [(f64, f64, f64)],
-    /// A size with a dashed line and its label.
+    /// A size that is marked by a dashed line, and the label of that line.
     pub(crate) mark: Option<(f64, String)>,
 }
 
@@ -63,7 +64,7 @@ pub(crate) fn plot(plot: &Plot) -> String {
     for (size, value) in plot.points.iter().filter(|(_, value)| value.is_finite()) {
         svg += &format!("<circle class='point' cx='{:.1}' cy='{:.1}' r='3'/>\n", x(*size), y(*value));
     }
-    // Sizes are whole.
+    // Sizes are whole numbers.
     let step = step_for(plot.until).max(1.0);
     let axis = Axis { left: LEFT, right: WIDTH - RIGHT, until: plot.until, step, unit: plot.x_unit };
     add_axis(&mut svg, &axis, bottom);
@@ -92,7 +93,7 @@ fn add_levels(svg: &mut String, top: f64, unit: &str, y: impl Fn(f64) -> f64) {
 
 /// A stacked bar.
 pub(crate) struct Parts {
-    /// What stands before it.
+    /// The text before the bar.
     pub(crate) label: String,
     /// Lengths of the parts, in the unit of all bars.
     pub(crate) lengths: Vec<f64>,
@@ -112,7 +113,7 @@ pub(crate) struct Stack<'a> {
 
 const PITCH: f64 = 30.0;
 const BAR: f64 = 20.0;
-/// Narrower parts contain no name.
+/// The width of a character of a name. A part contains its name only if there is room.
 const NAME_WIDTH: f64 = 6.5;
 
 /// Draws the bars. Each part contains the name of its kind if there is room, so that colour is not the only distinction.
@@ -154,7 +155,7 @@ pub(crate) fn stack(stack: &Stack) -> String {
     svg + "</svg>\n"
 }
 
-/// Light enough for black text, and distinguishable for the colour-blind.
+/// The colour of a kind. All are light enough for black text, and distinguishable for the colour-blind.
 fn colour(kind: usize) -> &'static str {
     const COLOURS: [&str; 11] = [
         "#7fb8e8", "#b7d7f2", "#e8b04c", "#d9d9d9", "#e58a8a", "#8fcf9f", "#c7e9c0", "#cbb8e8", "#efe3b0",

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::{Answered, Finding, number, size};
 
-/// Every size: what was measured, and what the law says.
+/// A row for each size: the measured throughput, and the throughput by the law.
 pub(super) fn table(answered: &Answered) -> Table {
     let study = answered.study;
     let per_second = match study.measure {
@@ -30,35 +30,36 @@ pub(super) fn table(answered: &Answered) -> Table {
     ];
     let mut table = Table::new(&heads);
     let first = study.measured().next().and_then(|size| Some((size.n, size.throughput()?.0)));
-    for one in study.measured() {
-        table.row(Paint::Plain, row(answered, first, one));
-        if let Some(step) = one.step {
+    for size in study.measured() {
+        table.row(Paint::Plain, row(answered, first, size));
+        if let Some(step) = size.step {
             table.line(Paint::Faint, format!("  from here on: {step}"));
         }
     }
     table
 }
 
-fn row(answered: &Answered, first: Option<(u32, f64)>, one: &Size) -> Vec<String> {
-    let Some(((middle, low, high), (first_n, first))) = one.throughput().zip(first) else {
+/// The row of a size. `first`: the first size, and its median throughput.
+fn row(answered: &Answered, first: Option<(u32, f64)>, size: &Size) -> Vec<String> {
+    let Some(((median, low, high), (first_n, first))) = size.throughput().zip(first) else {
         return vec![NOTHING.to_owned(); 8];
     };
     let law = match &answered.scaling {
         // The law only applies to CPUs that exist.
-        Scaling::Law(fit) if !answered.study.is_beyond(one) => number(fit.law.throughput(f64::from(one.n))),
+        Scaling::Law(fit) if !answered.study.is_beyond(size) => number(fit.law.throughput(f64::from(size.n))),
         _ => NOTHING.to_owned(),
     };
-    let ratio = middle / first;
-    // By Little's law, with as many parts in flight as the size.
-    let latency = f64::from(one.n) / f64::from(first_n) / ratio;
+    let ratio = median / first;
+    // By Little's law: at size n, n pieces of work are in flight.
+    let latency = f64::from(size.n) / f64::from(first_n) / ratio;
     vec![
-        one.n.to_string(),
-        number(middle),
+        size.n.to_string(),
+        number(median),
         number(low),
         number(high),
         law,
         format!("{ratio:.2}"),
-        one.wall_s().filter(|_| answered.was_run()).map_or_else(|| NOTHING.to_owned(), seconds),
+        size.wall_s().filter(|_| answered.was_run()).map_or_else(|| NOTHING.to_owned(), seconds),
         format!("{latency:.2}"),
     ]
 }
@@ -71,9 +72,9 @@ fn between(band: Band) -> String {
     }
 }
 
-/// The sentences.
+/// The findings on how the program scales.
 pub(super) fn findings(answered: &Answered) -> Vec<Finding> {
-    let mut findings = said_of_answer(answered);
+    let mut findings = of_answer(answered);
     findings.extend(beyond(answered));
     findings
 }
@@ -81,7 +82,7 @@ pub(super) fn findings(answered: &Answered) -> Vec<Finding> {
 /// Sizes that the law is not fitted to, and why.
 fn beyond(answered: &Answered) -> Option<Finding> {
     let study = answered.study;
-    let sizes: Vec<&Size> = study.measured().filter(|one| study.is_beyond(one)).collect();
+    let sizes: Vec<&Size> = study.measured().filter(|size| study.is_beyond(size)).collect();
     let last = sizes.last()?;
     let cpus = last.cpus.len();
     #[allow(clippy::cast_precision_loss)]
@@ -90,7 +91,7 @@ fn beyond(answered: &Answered) -> Option<Finding> {
         Some(quota) => format!("the quota allows the time of {}", number(quota.cpus)),
         None => format!("there {} {cpus}", if cpus == 1 { "is" } else { "are" }),
     };
-    let numbers = sizes.iter().map(|one| one.n.to_string()).collect::<Vec<_>>().join(", ");
+    let numbers = sizes.iter().map(|size| size.n.to_string()).collect::<Vec<_>>().join(", ");
     let which =
         if sizes.len() == 1 { format!("Size {numbers} asks") } else { format!("Sizes {numbers} ask") };
     Some((
@@ -102,10 +103,11 @@ fn beyond(answered: &Answered) -> Option<Finding> {
     ))
 }
 
-fn said_of_answer(answered: &Answered) -> Vec<Finding> {
+/// The findings for each kind of answer.
+fn of_answer(answered: &Answered) -> Vec<Finding> {
     match &answered.scaling {
-        Scaling::Law(fit) => said_of_law(answered, fit),
-        Scaling::Two(two) => said_of_two(answered, two),
+        Scaling::Law(fit) => of_law(answered, fit),
+        Scaling::Two(two) => of_two_sizes(answered, two),
         Scaling::One => vec![(
             "law",
             "One size says nothing of how it scales. Name three or more with --cpus, or --sizes where the command line \
@@ -125,9 +127,9 @@ fn said_of_answer(answered: &Answered) -> Vec<Finding> {
     }
 }
 
-fn said_of_law(answered: &Answered, fit: &Fit) -> Vec<Finding> {
+fn of_law(answered: &Answered, fit: &Fit) -> Vec<Finding> {
     let (law, bands) = (fit.law, fit.bands);
-    let with = |value: f64, band: Option<Band>| match band {
+    let with_band = |value: f64, band: Option<Band>| match band {
         Some(band) => format!("{}, {}", number(value), between(band)),
         None => number(value),
     };
@@ -136,14 +138,14 @@ fn said_of_law(answered: &Answered, fit: &Fit) -> Vec<Finding> {
             "serialisation",
             format!(
                 "alpha = {}: the part of the work that only one at a time can do.",
-                with(law.alpha, bands.map(|b| b.alpha))
+                with_band(law.alpha, bands.map(|b| b.alpha))
             ),
         ),
         (
             "contention",
             format!(
                 "beta = {}: what every pair costs, by having to agree.",
-                with(law.beta, bands.map(|b| b.beta))
+                with_band(law.beta, bands.map(|b| b.beta))
             ),
         ),
         ("peak", peak(answered, &law, bands)),
@@ -165,7 +167,7 @@ fn said_of_law(answered: &Answered, fit: &Fit) -> Vec<Finding> {
     findings
 }
 
-/// The peak.
+/// The sentence on the size of peak throughput.
 fn peak(answered: &Answered, law: &Law, bands: Option<Bands>) -> String {
     let kind = answered.study.sizes_are;
     let noun = kind.noun(2);
@@ -196,24 +198,24 @@ fn peak(answered: &Answered, law: &Law, bands: Option<Bands>) -> String {
     }
 }
 
-/// What one more CPU adds, and whether its sign is certain.
+/// The sentence on what one more CPU adds, and whether the sign of that is certain.
 fn one_more(answered: &Answered, fit: &Fit, n: u32) -> String {
     let at = size(answered.study.sizes_are, n);
-    let worth = fit.law.one_more(f64::from(n));
-    let sure = match slope(fit, f64::from(n)) {
+    let gain = fit.law.one_more(f64::from(n));
+    let certainty = match slope(fit, f64::from(n)) {
         Slope::Positive => "the slope is still positive",
         Slope::Unclear => "the runs do not tell whether the slope is positive",
         Slope::Negative => "the slope is negative, and fewer would do more",
     };
-    let adds = if worth < 0.0 { "costs" } else { "adds" };
-    format!("Beyond {at}, one more {adds} {} of what one alone does: {sure}.", percent(worth.abs()))
+    let adds = if gain < 0.0 { "costs" } else { "adds" };
+    format!("Beyond {at}, one more {adds} {} of what one alone does: {certainty}.", percent(gain.abs()))
 }
 
 fn percent(part: f64) -> String {
     format!("{} %", number(part * 100.0))
 }
 
-/// The latency.
+/// The sentence on latency.
 fn latency(answered: &Answered, law: &Law, n: u32) -> String {
     let times = law.latency_ratio(f64::from(n));
     let at = size(answered.study.sizes_are, n);
@@ -227,7 +229,7 @@ fn latency(answered: &Answered, law: &Law, n: u32) -> String {
     )
 }
 
-fn said_of_two(answered: &Answered, two: &Two) -> Vec<Finding> {
+fn of_two_sizes(answered: &Answered, two: &Two) -> Vec<Finding> {
     let kind = answered.study.sizes_are;
     let (from, to) = (size(kind, two.from), size(kind, two.to));
     let band = two.band.map(|band| format!(", {}", between(band))).unwrap_or_default();
@@ -240,24 +242,24 @@ fn said_of_two(answered: &Answered, two: &Two) -> Vec<Finding> {
             number(ideal)
         ),
     )];
-    let mut most = Vec::new();
-    most.extend(
+    let mut bounds = Vec::new();
+    bounds.extend(
         two.alpha_most
             .map(|alpha| format!("serialisation (alpha) of {}, if there is no contention", number(alpha))),
     );
-    most.extend(
+    bounds.extend(
         two.beta_most
             .map(|beta| format!("contention (beta) of {}, if there is no serialisation", number(beta))),
     );
-    let most = match most.is_empty() {
+    let bounds = match bounds.is_empty() {
         true => String::new(),
-        false => format!(" It is a {}.", most.join("; or a ")),
+        false => format!(" It is a {}.", bounds.join("; or a ")),
     };
     findings.push((
         "law",
         format!(
             "Two sizes cannot tell serialisation and contention apart, nor where the peak is: the law has two numbers beside \
-             the throughput of one.{most} Measure a third size."
+             the throughput of one.{bounds} Measure a third size."
         ),
     ));
     findings

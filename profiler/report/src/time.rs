@@ -8,49 +8,50 @@ use commonhold_scale::study::{Size, Sizes, Study};
 
 use crate::{Answered, Finding, Work, size};
 
-/// Causes shown at most, and the least part of the growth.
+/// The maximum number of causes shown.
 const CAUSES_MAX: usize = 5;
+/// Causes below this fraction of the growth are not shown.
 const CAUSE_MIN: f64 = 0.02;
 
-/// Thread names shown at most.
+/// The maximum number of thread names shown.
 const NAMES_MAX: usize = 6;
 
-/// An explanation of the table.
+/// The sentence before the table.
 pub(super) fn lead(_: &Study) -> String {
     "Lives of all threads of a run, and what part of them was in which state:".to_owned()
 }
 
-/// The states that occur at any size, in order.
+/// The states that occur at any size, in the order of [`State::ALL`].
 pub(super) fn states(study: &Study) -> Vec<State> {
     let has = |state: &State| study.measured().any(|size| share(size.times().0, *state) >= 0.000_5);
     State::ALL.into_iter().filter(has).collect()
 }
 
-/// A state's part of all time.
+/// The fraction of all time that was spent in a state.
 pub(super) fn share(times: Times, state: State) -> f64 {
     if times.sum() == 0 { 0.0 } else { seconds_of(times.of(state)) / seconds_of(times.sum()) }
 }
 
-/// Exact below a hundred days.
+/// Nanoseconds as seconds. Exact below a hundred days.
 #[allow(clippy::cast_precision_loss)]
 pub(super) fn seconds_of(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 
-/// Every size, and below it the names of the largest size's threads.
+/// A row for each size, and below these a row for each thread name of the largest size.
 pub(super) fn table(answered: &Answered) -> Table {
     let study = answered.study;
     let states = states(study);
     let mut heads = vec!["size", "threads", "lives"];
     heads.extend(states.iter().map(|state| state.name()));
     let mut table = Table::new(&heads);
-    for one in study.measured() {
-        let (times, runs) = one.times();
-        let threads =
-            one.runs.iter().filter_map(|run| run.watched.as_ref()).map(|w| w.threads).max().unwrap_or(0);
+    for size in study.measured() {
+        let (times, runs) = size.times();
+        let watched = size.runs.iter().filter_map(|run| run.watched.as_ref());
+        let threads = watched.map(|watched| watched.threads).max().unwrap_or(0);
         if let Some(mean_ns) = times.sum().checked_div(runs) {
             let lives = seconds(seconds_of(mean_ns));
-            table.row(Paint::Plain, cells(one.n.to_string(), threads, lives, &states, times));
+            table.row(Paint::Plain, cells(size.n.to_string(), threads, lives, &states, times));
         }
     }
     if let Some(largest) = study.measured().rfind(|size| size.times().1 > 0) {
@@ -65,7 +66,7 @@ fn cells(name: String, threads: u64, lives: String, states: &[State], times: Tim
     cells
 }
 
-/// `12.3%`; `-` if the whole is 0.
+/// A fraction as `12.3%`; `-` if it is negligible.
 fn percent(part: f64) -> String {
     if part < 0.000_5 { NOTHING.to_owned() } else { format!("{:.1}%", part * 100.0) }
 }
@@ -89,7 +90,7 @@ fn add_names(table: &mut Table, largest: &Size, sizes_are: Sizes, states: &[Stat
     }
 }
 
-/// The sentences.
+/// The findings on where the time goes.
 pub(super) fn findings(answered: &Answered) -> Vec<Finding> {
     if !answered.is_watched() {
         return vec![("states", "Threads were not sampled.".to_owned())];
@@ -97,13 +98,14 @@ pub(super) fn findings(answered: &Answered) -> Vec<Finding> {
     let mut findings = Vec::new();
     match &answered.growth {
         None => findings.push(("growth", "With one size, nothing grew.".to_owned())),
-        Some(growth) => findings.extend(said_of_growth(answered, growth)),
+        Some(growth) => findings.extend(of_growth(answered, growth)),
     }
     findings.push(("sum", sum(answered.study)));
     findings
 }
 
-fn said_of_growth(answered: &Answered, growth: &Growth) -> Vec<Finding> {
+/// The findings on the growth of the cost of a piece of work, by cause.
+fn of_growth(answered: &Answered, growth: &Growth) -> Vec<Finding> {
     let kind = answered.study.sizes_are;
     let (from, to) = (size(kind, growth.from), size(kind, growth.to));
     let work = Work::of(growth.after_s);
@@ -118,15 +120,15 @@ fn said_of_growth(answered: &Answered, growth: &Growth) -> Vec<Finding> {
         return vec![("growth", format!("{costs} Nothing grew that is worth a name."))];
     }
     // Relative to the sum of what grew, without what shrank, so that no part exceeds the whole.
-    let grew: f64 = growth.parts.iter().map(|part| part.more_s.max(0.0)).sum();
+    let growing_s: f64 = growth.parts.iter().map(|part| part.more_s.max(0.0)).sum();
     let mut findings = vec![("growth", format!("{costs} Of what it costs more:"))];
-    let causes = growth.parts.iter().filter(|part| part.more_s >= grew * CAUSE_MIN).take(CAUSES_MAX);
+    let causes = growth.parts.iter().filter(|part| part.more_s >= growing_s * CAUSE_MIN).take(CAUSES_MAX);
     findings.extend(
-        causes.map(|part| ("", format!("{:.0} %: {}", part.more_s / grew * 100.0, words(part.cause)))),
+        causes.map(|part| ("", format!("{:.0} %: {}", part.more_s / growing_s * 100.0, words(part.cause)))),
     );
-    let sank = grew - growth.more_s();
-    if sank >= grew * CAUSE_MIN {
-        findings.push(("", format!("Against that, {} of other time is saved.", work.seconds(sank))));
+    let shrinking_s = growing_s - growth.more_s();
+    if shrinking_s >= growing_s * CAUSE_MIN {
+        findings.push(("", format!("Against that, {} of other time is saved.", work.seconds(shrinking_s))));
     }
     findings
 }
@@ -161,7 +163,7 @@ pub(super) fn words(cause: Cause) -> &'static str {
     }
 }
 
-/// Whether the states add up.
+/// The sentence on how exactly the states add up to the threads' lives.
 fn sum(study: &Study) -> String {
     let (mut all, mut samples) = (Times::default(), 0);
     for run in study.measured().flat_map(|size| &size.runs) {
@@ -171,8 +173,8 @@ fn sum(study: &Study) -> String {
         }
     }
     let lived = all.sum().saturating_sub(all.excess_ns).max(1);
-    let apart = seconds_of(all.excess_ns) / seconds_of(lived) * 100.0;
+    let deviation = seconds_of(all.excess_ns) / seconds_of(lived) * 100.0;
     format!(
-        "The states add up to the threads' lives within {apart:.2} %. What they waited for is from {samples} samples."
+        "The states add up to the threads' lives within {deviation:.2} %. What they waited for is from {samples} samples."
     )
 }

@@ -1,14 +1,14 @@
-//! The answer in a plain sentence, before any table.
+//! The result of a study in one or two sentences, before any table.
 
 use commonhold_scale::scaling::{Scaling, Slope, slope};
 use commonhold_scale::verdict::Outside;
 
 use crate::{Answered, number, size, time};
 
-/// A cause is named from this part of the growth on.
+/// The main cause is named if it has at least this fraction of the growth.
 const CAUSE_MIN: f64 = 0.3;
 
-/// The verdict of the study.
+/// The verdict: an external bound on the study, if any, and how the program scales.
 pub(super) fn verdict(answered: &Answered) -> String {
     let study = answered.study;
     match answered.outside {
@@ -27,19 +27,20 @@ pub(super) fn verdict(answered: &Answered) -> String {
             format!(
                 "A CPU quota bounds it: {file} allows the time of {} CPUs{held}. {}",
                 number(cpus),
-                itself(answered)
+                of_program(answered)
             )
         }
-        None => itself(answered),
+        None => of_program(answered),
     }
 }
 
-/// The sentence about the program itself.
-fn itself(answered: &Answered) -> String {
+/// The sentences about the program itself.
+fn of_program(answered: &Answered) -> String {
     let study = answered.study;
     let kind = study.sizes_are;
-    let all: Vec<(u32, f64)> = study.within().filter_map(|one| Some((one.n, one.throughput()?.0))).collect();
-    let ends = all.first().copied().zip(all.last().copied());
+    let medians: Vec<(u32, f64)> =
+        study.within().filter_map(|size| Some((size.n, size.throughput()?.0))).collect();
+    let ends = medians.first().copied().zip(medians.last().copied());
     let Some(((from, low), (to, high))) = ends.filter(|((from, _), (to, _))| from < to) else {
         return match &answered.scaling {
             Scaling::Nothing if study.measured().next().is_some() => {
@@ -51,7 +52,7 @@ fn itself(answered: &Answered) -> String {
     };
     let (small, large) = (size(kind, from), size(kind, to));
     let times = number(high / low);
-    let best = all.iter().copied().max_by(|a, b| a.1.total_cmp(&b.1)).map_or(from, |(n, _)| n);
+    let best = medians.iter().copied().max_by(|a, b| a.1.total_cmp(&b.1)).map_or(from, |(n, _)| n);
     let gain = format!("Throughput at {large} is {times} times that at {small}");
     let mut text = match &answered.scaling {
         Scaling::Law(fit) if fit.law.falls_from_the_first_step() && best == from => {
@@ -80,16 +81,16 @@ fn falls(small: &str, large: &str, times: &str) -> String {
     )
 }
 
-/// The main cause of the growth, if there is one.
+/// The sentence on the main cause of the growth; empty if no cause has a large part.
 fn cause(answered: &Answered) -> String {
     let Some(growth) = answered.growth.as_ref().filter(|growth| time::is_worth_a_name(growth)) else {
         return String::new();
     };
-    let all: f64 = growth.parts.iter().map(|part| part.more_s.max(0.0)).sum();
-    let Some(most) = growth.parts.first().filter(|part| part.more_s >= all * CAUSE_MIN) else {
+    let growing_s: f64 = growth.parts.iter().map(|part| part.more_s.max(0.0)).sum();
+    let Some(largest) = growth.parts.first().filter(|part| part.more_s >= growing_s * CAUSE_MIN) else {
         return String::new();
     };
-    let words = time::words(most.cause);
+    let words = time::words(largest.cause);
     let words = words.split_once(['.', ':']).map_or(words, |(first, _)| first);
     format!(" Most of what is lost: {words}.")
 }

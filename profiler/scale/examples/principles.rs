@@ -1,10 +1,10 @@
-//! What three principles of scalability are worth on this machine (seed 002, general principles). See bench/principles.
+//! Measures the effect of three principles of scalability on this machine (seed 002, general principles). See bench/principles.
 //!
-//! usage: `principles [ROUNDS]`. For each principle it prints a line per round: nanoseconds of the same work without it and with
-//! it, one right after the other, by two threads side by side.
-//! - *apart*: each thread counts in a number of its own. Both numbers lie in one cache line, or in lines of their own.
-//! - *readers*: both look something up under a lock, of one at a time, or of several readers.
-//! - *atomic*: both count in one number, under a lock, or by one atomic operation.
+//! usage: `principles [ROUNDS]`. For each principle and round, prints a line: the nanoseconds that two threads take for the same
+//! work without the principle, and right afterwards with the principle.
+//! - *apart*: each thread counts in its own number. The two numbers are in one cache line, or in separate lines.
+//! - *readers*: both threads look a value up under a mutex, or under a lock of several readers.
+//! - *atomic*: both threads count in one number, under a lock, or by one atomic operation.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "it measures time")]
 
 use std::hint::black_box;
@@ -14,23 +14,24 @@ use std::sync::{Barrier, Mutex, PoisonError, RwLock};
 use std::time::Instant;
 
 const THREADS: usize = 2;
-/// Operations of each thread in a round: they take some milliseconds, in which both threads have a CPU.
+/// Operations of each thread in a round. They take several milliseconds, so that both threads are likely to run at the same time.
 const COUNTS: u64 = 5_000_000;
 const LOOK_UPS: u64 = 5_000;
-/// What is looked at under the lock: some microseconds, so that the lock itself costs little beside it.
+/// The size of the table that is searched under the lock. A search takes several microseconds, so that the cost of the lock
+/// itself is small.
 const TABLE: u64 = 4_000;
 
-/// Two lines apart on every machine, since some fetch pairs of lines.
+/// Two cache lines apart on every machine, since some machines fetch pairs of lines.
 #[repr(align(256))]
 #[derive(Default)]
 struct Apart(AtomicU64);
 
-/// In one line on every machine.
+/// In one cache line on every machine.
 #[repr(align(64))]
 #[derive(Default)]
 struct Together([AtomicU64; THREADS]);
 
-/// Nanoseconds from when the first thread begins its work to when the last one has done it.
+/// Nanoseconds from the moment when the first thread begins its work to the moment when the last thread has finished.
 fn measure(work: impl Fn(usize) + Sync) -> u128 {
     let start = Barrier::new(THREADS);
     let times: Vec<(Instant, Instant)> = std::thread::scope(|scope| {
@@ -50,7 +51,7 @@ fn measure(work: impl Fn(usize) + Sync) -> u128 {
     ended.zip(began).map_or(0, |(ended, began)| (ended - began).as_nanos())
 }
 
-/// One writes what it read and one more: nobody else writes there.
+/// Increments a counter that no other thread writes.
 fn count(counter: &AtomicU64) {
     for _ in 0..COUNTS {
         counter.store(counter.load(Relaxed) + 1, Relaxed);

@@ -17,12 +17,12 @@ use std::f64::consts::PI;
 
 use crate::real;
 
-/// A half-integer, as its double.
+/// n / 2.
 fn halves(n: u64) -> f64 {
     real(n) / 2.0
 }
 
-/// `I_x(a/2, b/2)`.
+/// The regularised incomplete beta function `I_x(a/2, b/2)`.
 fn beta(x: f64, a: u64, b: u64) -> f64 {
     if x <= 0.0 {
         return 0.0;
@@ -31,7 +31,7 @@ fn beta(x: f64, a: u64, b: u64) -> f64 {
         return 1.0;
     }
     let rest = 1.0 - x;
-    // The first step of each: 1/2 or 1.
+    // Begin at 1/2 or 1, in each parameter, where a closed form exists, and step up to a/2 and b/2.
     let (mut at_a, mut at_b) = (2 - a % 2, 2 - b % 2);
     let (mut sum, mut step) = match (at_a, at_b) {
         (1, 1) => (2.0 / PI * (x / rest).sqrt().atan(), (x * rest).sqrt() / PI),
@@ -52,13 +52,13 @@ fn beta(x: f64, a: u64, b: u64) -> f64 {
     sum.clamp(0.0, 1.0)
 }
 
-/// Two-sided tail probability of Student's t.
+/// The two-sided tail probability of Student's t.
 fn student_tails(t: f64, freedom: u64) -> f64 {
     let nu = real(freedom);
     beta(nu / (nu + t * t), freedom, 1)
 }
 
-/// Two-sided quantile of Student's t: `tails` is the probability of both tails.
+/// The two-sided quantile of Student's t, by bisection: `tails` is the probability of both tails together.
 pub(crate) fn student(tails: f64, freedom: u64) -> f64 {
     let (mut low, mut high) = (0.0, 1.0);
     while student_tails(high, freedom) > tails && high < 1e6 {
@@ -71,7 +71,7 @@ pub(crate) fn student(tails: f64, freedom: u64) -> f64 {
     high
 }
 
-/// Upper tail probability of Fisher's F.
+/// The upper tail probability of Fisher's F, for the degrees of freedom of numerator and denominator.
 pub(crate) fn fisher_tail(f: f64, above: u64, below: u64) -> f64 {
     let (above_f, below_f) = (real(above) * f, real(below));
     beta(below_f / (below_f + above_f), below, above)
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_are_those_of_printed_tables() {
+    fn quantiles_equal_those_of_printed_tables() {
         for (tails, freedom, t) in [
             (0.05, 1, 12.706),
             (0.05, 2, 4.303),

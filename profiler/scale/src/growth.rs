@@ -1,12 +1,13 @@
 //! The second question: where does the time go that a larger size does not turn into work?
 //!
-//! Problem: at size n a piece of work costs n / X of CPU time, counting all CPUs. The growth of this cost from the smallest size to
-//! the largest is what does not scale. The threads' states tell the causes.
+//! Problem: at size n a piece of work costs n / X of CPU time, counting all CPUs. The growth of this cost from the smallest
+//! size to the largest is what does not scale. The threads' states show the causes.
 //!
-//! Algorithm: the cost divides into CPU time used and CPU time left idle. Time used is counted by state: cache misses and spinning
-//! make the same work take more of it. Idle time is attributed to what threads waited for meanwhile, in proportion, up to the time
-//! that they did wait. The rest had no thread to use it: the program has too few threads for that size, or does part of its
-//! work with fewer. Waits for the program's own threads to end are no cause, since those threads are counted themselves.
+//! Algorithm: the cost is the sum of CPU time used and CPU time left idle. Used time is counted by state: cache misses and
+//! spinning make the same work use more CPU time. Idle time is attributed to the states in which threads waited, in proportion
+//! to the waiting time, and at most that time. For the rest of the idle time, there was no thread that could use the CPU: the
+//! program has too few threads for that size, or does part of its work with fewer. Waits for the program's own threads to end
+//! are no cause, since those threads are counted themselves.
 //!
 //! Properties: the causes add up to the growth.
 //!
@@ -16,15 +17,15 @@ use crate::real;
 use crate::states::{State, Times};
 use crate::study::{Size, Sizes, Study};
 
-/// What CPU time was spent on.
+/// A cause of growth: what CPU time was spent on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case", tag = "what", content = "state")]
 pub enum Cause {
-    /// More CPU time for the same work, in that state.
+    /// CPU time used in that state.
     Used(State),
-    /// CPUs that stood idle while threads were in that state.
+    /// CPUs that were idle while threads waited in that state.
     Idle(State),
-    /// CPUs that stood idle, and no thread was there to use them.
+    /// CPUs that were idle without any thread that waited.
     NoThread,
 }
 
@@ -33,20 +34,20 @@ pub enum Cause {
 pub struct Part {
     /// The cause.
     pub cause: Cause,
-    /// CPU seconds per piece of work in addition to the smallest size; negative if fewer.
+    /// The CPU seconds per piece of work that this cause takes at the largest size, less those at the smallest size.
     pub more_s: f64,
 }
 
-/// What grew between two sizes.
+/// The growth of the cost of a piece of work between two sizes, by cause.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct Growth {
     /// The smallest size that was watched.
     pub from: u32,
-    /// The largest.
+    /// The largest size that was watched.
     pub to: u32,
     /// CPU seconds that a piece of work costs at the smallest size.
     pub before_s: f64,
-    /// The same at the largest.
+    /// CPU seconds that a piece of work costs at the largest size.
     pub after_s: f64,
     /// The causes, largest first, without negligible ones.
     pub parts: Vec<Part>,
@@ -63,7 +64,7 @@ const USED: [State; 3] = [State::User, State::Memory, State::System];
 const WAITED: [State; 6] =
     [State::Lock, State::Io, State::Fault, State::Sleep, State::Stopped, State::Unseen];
 
-/// The answer; `None` if fewer than two sizes were sampled.
+/// The growth from the smallest to the largest sampled size; `None` if fewer than two sizes were sampled.
 pub fn growth(study: &Study) -> Option<Growth> {
     let mut watched = study.measured().filter(|size| size.times().1 > 0);
     let (first, last) = (watched.next()?, watched.next_back()?);
@@ -90,15 +91,15 @@ fn causes(sizes_are: Sizes, size: &Size) -> (f64, Vec<(Cause, f64)>) {
     let mut causes: Vec<(Cause, f64)> =
         USED.map(|state| (Cause::Used(state), seconds(&times, state))).to_vec();
     let idle = cost - causes.iter().map(|(_, s)| s).sum::<f64>();
-    // If the size is a number of threads, a queued thread does not work either.
+    // If the size is the number of threads and not of CPUs, threads that queue for a CPU are a cause, too.
     let mut waits = WAITED.to_vec();
     if sizes_are == Sizes::Number {
         waits.push(State::Queue);
     }
     let waited: f64 = waits.iter().map(|state| seconds(&times, *state)).sum();
-    let by = if waited > 0.0 { idle.clamp(0.0, waited) / waited } else { 0.0 };
-    causes.extend(waits.iter().map(|state| (Cause::Idle(*state), by * seconds(&times, *state))));
-    causes.push((Cause::NoThread, idle - by * waited));
+    let idle_per_wait = if waited > 0.0 { idle.clamp(0.0, waited) / waited } else { 0.0 };
+    causes.extend(waits.iter().map(|state| (Cause::Idle(*state), idle_per_wait * seconds(&times, *state))));
+    causes.push((Cause::NoThread, idle - idle_per_wait * waited));
     (cost, causes)
 }
 
@@ -140,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_scale_is_put_down_to_what_threads_wait_for() {
+    fn idle_time_is_attributed_to_the_states_that_threads_waited_in() {
         // Alone 10 s of CPU time. On 4 CPUs 5 s, which are 20 CPU seconds: 12 used, 8 idle. Threads waited 6 for a lock and
         // 2 for a disk, and the rest of the time, for each other to end.
         let alone = size(1, 10.0, &[(State::User, 9.0), (State::System, 1.0), (State::Join, 10.0)]);

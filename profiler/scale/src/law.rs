@@ -7,14 +7,14 @@
 //! | | |
 //! | --- | --- |
 //! | X | throughput: work per second |
-//! | n | the size: CPUs, or what the program takes for its number |
+//! | n | the size: the number of CPUs, or a number in the program's command line |
 //! | lambda | throughput at size 1 |
-//! | alpha | serialisation: the part of the work that only one CPU at a time can do (Amdahl's law) |
+//! | alpha | serialisation: the fraction of the work that only one CPU at a time can do (Amdahl's law) |
 //! | beta | contention: the cost per pair of CPUs, such as keeping caches coherent |
 //!
-//! Without beta, throughput approaches `lambda / alpha`. With it, throughput has a peak, and sinks beyond.
+//! If beta is 0, throughput approaches `lambda / alpha`. Otherwise throughput has a peak, and falls beyond the peak.
 
-/// The law with its coefficients.
+/// The coefficients of the law.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub struct Law {
     /// Throughput at size 1.
@@ -31,23 +31,23 @@ impl Law {
         self.lambda * n / self.latency_ratio(n)
     }
 
-    /// How much longer one of `n` equal parts of the work takes than it would alone. By Little's law this is the latency:
-    /// `n` parts are under way, and X(n) are done per second.
+    /// The latency at size `n` relative to that at size 1: how many times longer each of `n` concurrent pieces of work takes than
+    /// one alone. By Little's law, since `n` pieces are in flight, and X(n) are completed per second.
     pub fn latency_ratio(&self, n: f64) -> f64 {
         1.0 + self.alpha * (n - 1.0) + self.beta * n * (n - 1.0)
     }
 
-    /// How many times the throughput of size 1.
+    /// Throughput at size `n` as a multiple of that at size 1.
     pub fn speed_up(&self, n: f64) -> f64 {
         n / self.latency_ratio(n)
     }
 
-    /// What one more CPU adds at size `n`, as a multiple of the throughput at size 1.
+    /// The throughput that one more CPU adds at size `n`, as a multiple of the throughput at size 1.
     pub fn one_more(&self, n: f64) -> f64 {
         self.speed_up(n + 1.0) - self.speed_up(n)
     }
 
-    /// Whether two CPUs do less than one.
+    /// Whether the throughput of two CPUs is below that of one.
     pub fn falls_from_the_first_step(&self) -> bool {
         self.speed_up(2.0) < 1.0
     }

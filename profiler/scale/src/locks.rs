@@ -23,14 +23,14 @@ impl Kind {
     }
 }
 
-/// Counts of a lock, or of a lock at one call site.
+/// Counters of a lock, in total or at one call site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
 pub struct Counts {
-    /// How often it was taken.
+    /// The number of acquisitions.
     pub total: u64,
-    /// Of these, by readers.
+    /// The number of acquisitions by readers.
     pub shared: u64,
-    /// Of these, after a wait.
+    /// The number of acquisitions after a wait.
     pub waited: u64,
     /// Total wait time.
     pub wait_ns: u64,
@@ -42,7 +42,7 @@ pub struct Counts {
     pub hold_max_ns: u64,
     /// How often a trylock or a timed lock failed.
     pub rejected: u64,
-    /// Retaken at the end of a wait on a condition variable; whether that waited is unknown.
+    /// The number of acquisitions at the end of a wait on a condition variable. Whether these waited for the lock is unknown.
     pub retaken: u64,
 }
 
@@ -64,11 +64,11 @@ impl Counts {
 /// A call site that takes a lock.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct Site {
-    /// `push (queue.c:41)`.
+    /// The function and place, as in `push (queue.c:41)`.
     pub name: String,
-    /// The counts at this call site.
+    /// The counters of this call site.
     pub counts: Counts,
-    /// Call sites of holders while others waited here, with the wait time in ns, descending.
+    /// Call sites at which holders had taken the lock while threads waited here, with the wait time in ns, descending.
     pub held_by: Vec<(String, u64)>,
 }
 
@@ -85,26 +85,26 @@ pub struct Lock {
     pub is_variable: bool,
     /// How many locks of this class there are.
     pub locks: u64,
-    /// Sum over all of them.
+    /// The sum of the counters of all locks of the class.
     pub counts: Counts,
-    /// Utilisation of the busiest: hold time divided by the time from first request to last release.
+    /// Utilisation of the class's busiest lock: its hold time over the time from its first request to its last release.
     pub utilisation: f64,
-    /// The busiest lock's part of all acquisitions of the class, from 0 to 1.
+    /// The busiest lock's fraction of all acquisitions of the class, from 0 to 1.
     pub busiest: f64,
     /// Call sites, by wait time, descending.
     pub sites: Vec<Site>,
-    /// The mean cycle from request to request of the busiest lock, if it was sampled.
+    /// The mean cycle from request to request of the busiest lock, if cycles were sampled.
     pub cycle: Option<Cycle>,
 }
 
 /// Means over the cycles of threads from one request of a lock to the next.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub struct Cycle {
-    /// Mean number of threads that use it, over `span_s`.
+    /// Mean number of threads that use the lock during `span_s`.
     pub threads: f64,
-    /// From the first request to the last release.
+    /// The time from the first request of the lock to the last release.
     pub span_s: f64,
-    /// How often it was taken in that time.
+    /// The number of acquisitions in that time.
     pub taken: u64,
     /// CPU time under the lock, injected delays included.
     pub hold_cpu_s: f64,
@@ -118,7 +118,7 @@ pub struct Cycle {
     pub queue_s: f64,
     /// Injected delay per acquisition.
     pub injected_s: f64,
-    /// How many cycles were sampled.
+    /// The number of sampled cycles.
     pub samples: u64,
 }
 
@@ -126,11 +126,11 @@ pub struct Cycle {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Delay {
-    /// Nowhere.
+    /// No delay.
     No,
     /// Under the lock.
     Inside,
-    /// Right after it was released.
+    /// Right after the lock was released.
     Outside,
 }
 
@@ -145,7 +145,7 @@ pub struct Trial {
     pub wall_s: f64,
     /// Work per second.
     pub throughput: f64,
-    /// The cycle that the meter measured.
+    /// The mean cycle that the meter measured in this run.
     pub cycle: Cycle,
 }
 
@@ -156,35 +156,35 @@ pub struct Locks {
     pub size: u32,
     /// The CPUs of that size.
     pub cpus: u32,
-    /// Throughput of runs without the meter, which alternate with the others.
+    /// Throughput of runs without the meter, which alternate with the metered runs.
     pub plain: Vec<f64>,
-    /// Throughput with the meter.
+    /// Throughput of runs with the meter, but without a delay.
     pub metered: Vec<f64>,
     /// The locks of the metered run, by wait time, descending.
     pub locks: Vec<Lock>,
-    /// Summed lives of all threads of that run, and the sampled time in [`State::Lock`](crate::states::State::Lock); in ns.
+    /// The sum of the lives of all threads of that run, in ns.
     pub lives_ns: u64,
-    /// See `lives_ns`.
+    /// The sampled time in [`State::Lock`](crate::states::State::Lock) of all threads of that run, in ns.
     pub lock_ns: u64,
     /// Locks not counted because the meter's tables were full.
     pub overflowed: u64,
     /// Why the experiment stopped, if a run failed.
     pub failed: Option<String>,
-    /// The class of the lock that was delayed.
+    /// The class of the lock that the experiment delayed.
     pub tried: Option<u64>,
     /// The runs of the experiment.
     pub trials: Vec<Trial>,
 }
 
 impl Locks {
-    /// The lock to experiment with: that with most wait time, or with the highest utilisation if there are no waits.
+    /// The lock to experiment with: the one with most wait time, or with the highest utilisation if there are no waits.
     pub fn suspect(&self) -> Option<&Lock> {
-        let all = || self.locks.iter().filter(|lock| lock.counts.total > 0);
-        let longest = all().max_by_key(|lock| lock.counts.wait_ns).filter(|lock| lock.counts.wait_ns > 0);
-        longest.or_else(|| all().max_by(|a, b| a.utilisation.total_cmp(&b.utilisation)))
+        let used = || self.locks.iter().filter(|lock| lock.counts.total > 0);
+        let longest = used().max_by_key(|lock| lock.counts.wait_ns).filter(|lock| lock.counts.wait_ns > 0);
+        longest.or_else(|| used().max_by(|a, b| a.utilisation.total_cmp(&b.utilisation)))
     }
 
-    /// The lock that was delayed.
+    /// The lock that the experiment delayed.
     pub fn tried(&self) -> Option<&Lock> {
         self.locks.iter().find(|lock| Some(lock.class) == self.tried)
     }

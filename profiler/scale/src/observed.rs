@@ -1,4 +1,4 @@
-//! What was observed of one run: locks with their waiters and holders, wake-ups, interrupts, and disks.
+//! Observations of one run: locks with their waiters and holders, wake-ups, interrupts, and disks.
 
 use crate::states::State;
 
@@ -12,13 +12,13 @@ pub struct Site {
     pub place: Option<String>,
 }
 
-/// What is waited for.
+/// The kind of thing that threads wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// One thread at a time.
+    /// A lock of one thread at a time.
     Mutex,
-    /// Readers together, or one writer.
+    /// A lock of several readers, or of one writer.
     ReadWrite,
     /// A condition variable.
     Condition,
@@ -32,18 +32,18 @@ pub enum Kind {
     Futex,
     /// A lock on a file.
     File,
-    /// In the kernel: one task at a time, the others sleep.
+    /// In the kernel: a lock of one task at a time; waiting tasks sleep.
     KernelMutex,
-    /// In the kernel: readers together, or one writer, and the others sleep.
+    /// In the kernel: a lock of several readers, or of one writer; waiting tasks sleep.
     KernelReadWrite,
-    /// In the kernel: the others spin.
+    /// In the kernel: a lock for which waiting tasks spin.
     KernelSpin,
-    /// In the kernel: some other lock.
+    /// In the kernel: another lock.
     KernelOther,
 }
 
 impl Kind {
-    /// Whether it has a holder that excludes others. Condition variables, barriers and the like have none.
+    /// Whether it is a lock, whose holder excludes other threads. Condition variables, barriers and the like have no holder.
     pub fn has_holder(self) -> bool {
         !matches!(self, Kind::Condition | Kind::Barrier | Kind::Semaphore | Kind::Park)
     }
@@ -54,27 +54,27 @@ impl Kind {
     }
 }
 
-/// A lock of one run.
+/// A lock, or another thing that threads waited for, in one run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lock {
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// Its name, if it is a variable.
     pub name: Option<String>,
-    /// Time waited for it in ns, by call site.
+    /// The time that threads waited for it in ns, by call site.
     pub waits: Vec<(Site, u64)>,
-    /// What its holders did meanwhile.
+    /// What its holders did during these waits.
     pub holds: Vec<Hold>,
 }
 
 impl Lock {
-    /// Total time waited for it.
+    /// The total time that threads waited for it.
     pub fn waited_ns(&self) -> u64 {
         self.waits.iter().map(|(_, ns)| ns).sum()
     }
 }
 
-/// What a holder does.
+/// What the holder of a lock does while other threads wait for the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "kebab-case", tag = "what", content = "state")]
 pub enum Holding {
@@ -82,37 +82,37 @@ pub enum Holding {
     Runs,
     /// It waits, in this state.
     Waits(State),
-    /// The lock does not store its holder, or changed hands at that moment.
+    /// Unknown: the lock does not store its holder, or its holder changed at that moment.
     Unknown,
 }
 
-/// A thread held the lock while others waited.
+/// Threads of one name held a lock while other threads waited.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Hold {
-    /// What it did.
+    /// What the holder did.
     pub holding: Holding,
-    /// Where it was, if known.
+    /// The place in the program where the holder was, if known.
     pub site: Option<Site>,
-    /// The thread's name.
+    /// The holder's thread name.
     pub thread: String,
-    /// Waiting time of others during which it held the lock.
+    /// The waiting time of other threads during these holds.
     pub ns: u64,
 }
 
 /// Threads of one name were woken by those of another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wake {
-    /// Who waited.
+    /// The name of the threads that waited.
     pub waiter: String,
-    /// Where in the kernel.
+    /// The place in the kernel where they waited.
     pub at: Option<Site>,
-    /// Who woke it.
+    /// The thread or interrupt that woke them.
     pub waker: Waker,
-    /// How long it had waited.
+    /// How long they had waited in total.
     pub waited_ns: u64,
 }
 
-/// Who wakes a thread.
+/// What wakes a thread.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "kebab-case", tag = "who", content = "name")]
 pub enum Waker {
@@ -127,9 +127,9 @@ pub enum Waker {
 /// Interrupts on a CPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InterruptTime {
-    /// Its number.
+    /// The CPU's number.
     pub cpu: u32,
-    /// CPU time in interrupts and softirqs, as the kernel counts it.
+    /// CPU time in interrupts and softirqs, as the kernel accounts it.
     pub ns: u64,
     /// Number of interrupts by source.
     pub sources: Vec<(String, u64)>,
@@ -138,21 +138,21 @@ pub struct InterruptTime {
 /// I/O of a disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Disk {
-    /// The kernel's name for it.
+    /// The kernel's name for the disk.
     pub name: String,
-    /// Where its file systems are mounted.
+    /// The mount points of its file systems.
     pub mounts: Vec<String>,
     /// Requests completed.
     pub requests: u64,
     /// Total time of these requests, from submission to completion.
     pub waited_ns: u64,
-    /// Time with requests in flight.
+    /// The time during which at least one request was in flight.
     pub busy_ns: u64,
     /// Bytes read and written.
     pub bytes: u64,
 }
 
-/// What was observed of one run.
+/// All observations of one run.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Observed {
     /// Locks.
@@ -163,6 +163,6 @@ pub struct Observed {
     pub interrupts: Vec<InterruptTime>,
     /// Disks with I/O.
     pub disks: Vec<Disk>,
-    /// Bytes that the program itself read from disks and wrote to them.
+    /// Bytes that the program itself read from disks, and wrote to disks.
     pub io_bytes: Option<(u64, u64)>,
 }

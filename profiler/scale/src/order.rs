@@ -1,21 +1,23 @@
-//! Which CPUs a size uses, and the default sizes.
+//! The order in which sizes add CPUs, and the default sizes.
 
 use commonhold_machine::{Cpu, Machine};
 
-/// The CPUs in the order in which sizes take them: nearest first.
+/// The CPUs in the order in which growing sizes add them: the nearest first.
 ///
-/// The first CPU's cache is filled first, then the other caches of its node, then the next node. Within a cache, every core
-/// comes once before any second hardware thread does: a thread beside another one on a core is a smaller step than a core.
+/// First come all CPUs that share the first CPU's cache, then those of the other caches of its node, then those of the next node.
+/// Within a cache, the first hardware threads of all cores come before the second ones: a second hardware thread adds less
+/// throughput than a core.
 pub fn nearest(machine: &Machine) -> Vec<u32> {
-    let thread_of = |cpu: &Cpu| machine.cpus.iter().filter(|c| c.core == cpu.core && c.id < cpu.id).count();
+    let rank_in_core =
+        |cpu: &Cpu| machine.cpus.iter().filter(|c| c.core == cpu.core && c.id < cpu.id).count();
     let mut cpus: Vec<(u32, u32, usize, u32)> =
-        machine.cpus.iter().map(|cpu| (cpu.node, cpu.cache, thread_of(cpu), cpu.id)).collect();
+        machine.cpus.iter().map(|cpu| (cpu.node, cpu.cache, rank_in_core(cpu), cpu.id)).collect();
     cpus.sort_unstable();
     cpus.into_iter().map(|(_, _, _, id)| id).collect()
 }
 
-/// 1, 2, 3, 4, 6, 8, 12, 16 and so on up to `all`, and `all` itself: evenly spaced by ratio, and dense
-/// enough where curves bend.
+/// 1, 2, 3, 4, 6, 8, 12, 16 and so on up to `all`, and `all` itself. The ratios of neighbours are about equal, and there are
+/// enough small sizes to show where the curve bends.
 pub fn default_sizes(all: u32) -> Vec<u32> {
     let powers = (0..31).map(|power| 1u32 << power);
     let mut sizes: Vec<u32> = powers.flat_map(|n| [n, n / 2 * 3]).filter(|n| (1..=all).contains(n)).collect();

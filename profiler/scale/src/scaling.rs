@@ -6,7 +6,7 @@ use crate::law::Law;
 use crate::real;
 use crate::study::Study;
 
-/// The answer.
+/// How a program scales, as much as its measured sizes determine.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Scaling {
     /// Three sizes or more: the law.
@@ -21,24 +21,25 @@ pub enum Scaling {
     FarFromOne,
 }
 
-/// What two sizes determine.
+/// What two sizes determine: the speed-up, and upper bounds of the coefficients.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub struct Two {
     /// The smaller size.
     pub from: u32,
-    /// The larger one.
+    /// The larger size.
     pub to: u32,
     /// Throughput of the larger size divided by that of the smaller.
     pub speed_up: f64,
-    /// Its 95 % confidence interval.
+    /// The 95 % confidence interval of `speed_up`; `None` with one run of each size.
     pub band: Option<Band>,
-    /// Serialisation if there is no contention; `None` if no serialisation is large enough.
+    /// The upper bound of serialisation: its value if there is no contention. `None` if serialisation alone cannot explain the
+    /// speed-up.
     pub alpha_most: Option<f64>,
-    /// Contention if there is no serialisation.
+    /// The upper bound of contention: its value if there is no serialisation. `None` likewise.
     pub beta_most: Option<f64>,
 }
 
-/// The answer.
+/// Fits the law to a study, or finds out what its sizes determine instead.
 pub fn scaling(study: &Study) -> Scaling {
     let points = study.points();
     match fit(&points) {
@@ -50,11 +51,12 @@ pub fn scaling(study: &Study) -> Scaling {
     }
 }
 
-/// The law through given points; `None` if they do not determine it.
+/// The law fitted to given points; `None` if the points do not determine the law.
 pub fn law_through(points: &[Point]) -> Option<Fit> {
     fit(points).ok()
 }
 
+/// Compares the two sizes that points have.
 fn two(points: &[Point]) -> Two {
     let sizes = points.iter().map(|point| point.size);
     let (from, to) = (sizes.clone().min().unwrap_or(1), sizes.max().unwrap_or(1));
@@ -76,38 +78,38 @@ fn two(points: &[Point]) -> Two {
     });
     // cost(m) / cost(n) = (1 + alpha (m - 1)) / (1 + alpha (n - 1)), and the same for beta with n (n - 1).
     let ratio = high / low;
-    let alone = |m: f64, n: f64| {
-        let below = m - ratio * n;
-        (below > 0.0).then(|| ((ratio - 1.0) / below).max(0.0))
+    let coefficient_alone = |m: f64, n: f64| {
+        let denominator = m - ratio * n;
+        (denominator > 0.0).then(|| ((ratio - 1.0) / denominator).max(0.0))
     };
     Two {
         from,
         to,
         speed_up,
         band,
-        // The part of the work that is serial is no more than all of it.
-        alpha_most: alone(m - 1.0, n - 1.0).filter(|alpha| *alpha <= 1.0),
-        beta_most: alone(m * (m - 1.0), n * (n - 1.0)),
+        // Alpha is a fraction of the work, so at most 1.
+        alpha_most: coefficient_alone(m - 1.0, n - 1.0).filter(|alpha| *alpha <= 1.0),
+        beta_most: coefficient_alone(m * (m - 1.0), n * (n - 1.0)),
     }
 }
 
-/// Latency is a problem from this ratio on: work takes twice as long as alone, so more than half of the time is waiting or
-/// overhead.
+/// The latency ratio from which on latency is a problem: a piece of work takes twice as long as alone, so at least half of the
+/// time is waiting or overhead.
 const LATENCY_PROBLEM: f64 = 2.0;
 
 /// The slope of the curve at the largest size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Slope {
-    /// One more adds throughput.
+    /// One more CPU adds throughput.
     Positive,
-    /// Either: the confidence interval of the peak contains this size.
+    /// The sign is unknown: the confidence interval of the peak contains this size.
     Unclear,
-    /// One more costs throughput.
+    /// One more CPU costs throughput.
     Negative,
 }
 
-/// The slope at a size.
+/// The sign of the curve's slope at a size.
 pub fn slope(fit: &Fit, n: f64) -> Slope {
     let peak = fit.law.peak();
     match (fit.bands, peak) {
@@ -135,12 +137,12 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn points(of: &[(u32, f64)]) -> Vec<Point> {
-        of.iter().map(|(size, throughput)| Point { size: *size, throughput: *throughput }).collect()
+    fn points(pairs: &[(u32, f64)]) -> Vec<Point> {
+        pairs.iter().map(|(size, throughput)| Point { size: *size, throughput: *throughput }).collect()
     }
 
     #[test]
-    fn two_sizes_tell_a_ratio_and_how_large_each_number_may_be() {
+    fn two_sizes_determine_a_ratio_and_bounds_of_the_coefficients() {
         // On 4 CPUs 2.5 times as much: costs 1 and 1.6. 0.6 is alpha * 3, or beta * 12.
         let two = two(&points(&[(1, 1.0), (1, 1.0), (4, 2.5), (4, 2.5)]));
         assert!((two.speed_up - 2.5).abs() < 1e-12);
@@ -164,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn the_slope_is_as_sure_as_the_peak() {
+    fn the_slope_is_unclear_within_the_interval_of_the_peak() {
         let at = |alpha: f64, beta: f64, n: f64| {
             let law = Law { lambda: 1.0, alpha, beta };
             let sizes = [1u32, 2, 4, 8, 16].into_iter().flat_map(|n| [(n, 1.001), (n, 0.999)]);

@@ -21,7 +21,7 @@ pub enum Sizes {
 }
 
 impl Sizes {
-    /// One of them, and several.
+    /// The unit of a size in reports, singular or plural.
     pub fn noun(self, n: u32) -> &'static str {
         match (self, n) {
             (Sizes::Cpus | Sizes::Both, 1) => "CPU",
@@ -43,23 +43,23 @@ pub enum Measure {
     Points(String),
 }
 
-/// A CPU quota: the smallest of the program's control group and the enclosing ones.
+/// A CPU quota: the smallest one of the program's control group and that group's ancestors.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct Quota {
-    /// How many CPUs' time it allows. Above 0.
+    /// The quota as a number of CPUs, above 0.
     pub cpus: f64,
     /// The file that sets it.
     pub file: String,
 }
 
-/// Load on the CPUs of a run. The kernel counts it in ticks of 10 ms.
+/// Load on the CPUs of a run. The kernel counts load in ticks of 10 ms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
 pub struct Load {
     /// The run's length times its CPUs.
     pub whole_ns: u64,
     /// CPU time of other programs and of interrupts.
     pub others_ns: u64,
-    /// Steal time: CPU time that the hypervisor gave to other machines.
+    /// Steal time: CPU time that the hypervisor gave to other virtual machines.
     pub stolen_ns: u64,
     /// Throttled time of the control group, summed over its CPUs.
     pub throttled_ns: u64,
@@ -85,13 +85,13 @@ pub struct Study {
     pub sizes_are: Sizes,
     /// How throughput is measured.
     pub measure: Measure,
-    /// Runs that were not counted, before the others.
+    /// The number of runs before the measured ones that were not counted.
     pub warm_up: u32,
     /// By size, ascending.
     pub sizes: Vec<Size>,
     /// The CPU quota of all runs.
     pub quota: Option<Quota>,
-    /// The experiment with its locks, if there was one.
+    /// The experiment with the program's locks, if there was one.
     pub locks: Option<Locks>,
     /// What could not be measured.
     pub limits: Vec<Limit>,
@@ -104,7 +104,7 @@ pub struct Size {
     pub n: u32,
     /// The CPUs that the program was allowed.
     pub cpus: CpuSet,
-    /// What these CPUs span that those of smaller sizes do not, such as a second node.
+    /// What is new about these CPUs compared to smaller sizes, such as a second node.
     pub step: Option<&'static str>,
     /// The runs that were counted.
     pub runs: Vec<Run>,
@@ -115,11 +115,11 @@ pub struct Size {
 /// One run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Run {
-    /// From its start to its end.
+    /// Wall-clock time from its start to its end.
     pub wall_ns: u64,
     /// Work per second.
     pub throughput: f64,
-    /// Other load on its CPUs.
+    /// External load on its CPUs.
     pub load: Load,
     /// What its threads did, if they were sampled.
     pub watched: Option<Watched>,
@@ -128,26 +128,26 @@ pub struct Run {
 /// What the threads of one run did.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Watched {
-    /// All threads together.
+    /// The time by state, summed over all threads.
     pub times: Times,
-    /// The same by the threads' names, those with most CPU time first.
+    /// The time by state of the threads of each name, those with most CPU time first.
     pub by_name: Vec<Named>,
-    /// How many threads there were.
+    /// The number of threads.
     pub threads: u64,
-    /// How many samples of threads were taken.
+    /// The number of samples of threads.
     pub samples: u64,
-    /// What they waited for.
+    /// What the threads waited for.
     pub observed: Observed,
 }
 
 /// Threads of one name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Named {
-    /// Their name.
+    /// The name.
     pub name: String,
-    /// How many there were.
+    /// The number of these threads.
     pub threads: u64,
-    /// What they did.
+    /// The time by state, summed over these threads.
     pub times: Times,
 }
 
@@ -161,7 +161,7 @@ pub struct Limit {
 }
 
 impl Run {
-    /// In seconds.
+    /// Wall-clock time in seconds.
     pub fn wall_s(&self) -> f64 {
         real(self.wall_ns) / 1e9
     }
@@ -175,16 +175,16 @@ impl Run {
 impl Size {
     /// Median, lowest and highest throughput of the runs; `None` without runs.
     pub fn throughput(&self) -> Option<(f64, f64, f64)> {
-        let mut all: Vec<f64> = self.runs.iter().map(|run| run.throughput).collect();
-        all.sort_unstable_by(f64::total_cmp);
-        Some((median(&all)?, *all.first()?, *all.last()?))
+        let mut sorted: Vec<f64> = self.runs.iter().map(|run| run.throughput).collect();
+        sorted.sort_unstable_by(f64::total_cmp);
+        Some((median(&sorted)?, *sorted.first()?, *sorted.last()?))
     }
 
-    /// Median length of the runs, in seconds.
+    /// Median wall-clock time of the runs, in seconds; `None` without runs.
     pub fn wall_s(&self) -> Option<f64> {
-        let mut all: Vec<f64> = self.runs.iter().map(Run::wall_s).collect();
-        all.sort_unstable_by(f64::total_cmp);
-        median(&all)
+        let mut sorted: Vec<f64> = self.runs.iter().map(Run::wall_s).collect();
+        sorted.sort_unstable_by(f64::total_cmp);
+        median(&sorted)
     }
 
     /// Sum of the load over all runs.
@@ -194,7 +194,7 @@ impl Size {
         sum
     }
 
-    /// Time by state over all sampled runs, and how many these are.
+    /// Time by state summed over all sampled runs, and the number of these runs.
     pub fn times(&self) -> (Times, u64) {
         let mut sum = Times::default();
         let watched = self.runs.iter().filter_map(|run| run.watched.as_ref());
@@ -203,7 +203,7 @@ impl Size {
     }
 }
 
-/// The median of sorted numbers.
+/// The median of sorted numbers; `None` if there are no numbers.
 fn median(sorted: &[f64]) -> Option<f64> {
     let n = sorted.len();
     let (a, b) = (sorted.get(n.checked_sub(1)? / 2)?, sorted.get(n / 2)?);
@@ -216,25 +216,25 @@ impl Study {
         self.sizes.iter().filter(|size| !size.runs.is_empty())
     }
 
-    /// Whether a size needs more CPUs than the program may use or its quota allows. Its threads take turns then, so it is no point of
-    /// the scaling law.
+    /// Whether a size needs more CPUs than the program may use or its quota allows. At such a size, threads take turns on the
+    /// CPUs, so the law is not fitted to it.
     pub fn is_beyond(&self, size: &Size) -> bool {
         let quota = self.quota.as_ref().map_or(f64::INFINITY, |quota| quota.cpus);
         let is_points = matches!(self.measure, Measure::Points(_));
         !is_points && f64::from(size.n) > quota.min(real(size.cpus.len() as u64))
     }
 
-    /// The measured sizes that have the CPUs that they need.
+    /// The measured sizes that have as many CPUs as they need.
     pub fn within(&self) -> impl DoubleEndedIterator<Item = &Size> {
         self.measured().filter(|size| !self.is_beyond(size))
     }
 
-    /// Every run that the law is fitted to.
+    /// Every run that the law is fitted to, as a point.
     pub fn points(&self) -> Vec<Point> {
-        let of = |size: &Size| -> Vec<Point> {
+        let points_of_size = |size: &Size| -> Vec<Point> {
             let point = |run: &Run| Point { size: size.n, throughput: run.throughput };
             size.runs.iter().map(point).collect()
         };
-        self.within().flat_map(of).collect()
+        self.within().flat_map(points_of_size).collect()
     }
 }

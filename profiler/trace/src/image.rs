@@ -23,16 +23,20 @@ pub struct Address {
     pub at: u64,
 }
 
-/// A loadable segment.
+/// A loadable segment of a file.
 #[derive(Debug, Clone, Copy)]
 struct Segment {
+    /// Its offset in the file.
     offset: u64,
+    /// Its size in the file.
     in_file: u64,
+    /// Its address, before relocation.
     at: u64,
+    /// Its size in memory.
     in_memory: u64,
 }
 
-/// An unwind rule: how to get from a frame to the caller's.
+/// An unwind rule: how to compute the caller's frame from a function's frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Row {
     /// The canonical frame address (CFA): a register and an offset.
@@ -42,17 +46,18 @@ pub(crate) struct Row {
     pub(crate) pointer_at: Option<i64>,
     /// Start of the function.
     pub(crate) begins: u64,
-    /// The outermost function: it has no caller.
+    /// Whether it is the thread's outermost function, which has no caller.
     pub(crate) is_first: bool,
 }
 
-/// DWARF register numbers of x86-64.
+/// The register that an unwind rule is relative to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Base {
     Stack,
     Frame,
 }
 
+// DWARF register numbers of x86-64.
 const FRAME_POINTER: gimli::Register = gimli::X86_64::RBP;
 const STACK_POINTER: gimli::Register = gimli::X86_64::RSP;
 const RETURN_ADDRESS: gimli::Register = gimli::X86_64::RA;
@@ -92,7 +97,7 @@ struct Frames {
 #[derive(Debug, Default)]
 pub struct Images {
     all: Vec<Image>,
-    /// By identity: device, inode, size and modification time. Also those that are no object files.
+    /// Files by identity: device, inode, size and modification time. `None` for files that are no object files.
     by_file: HashMap<(u64, u64, u64, i64), Option<ImageId>>,
     context: UnwindContext<usize>,
 }
@@ -100,15 +105,15 @@ pub struct Images {
 impl Images {
     /// Opens a file by its path, below `root` or else in this process's own file system.
     pub(crate) fn open(&mut self, path: &str, root: &str) -> Option<ImageId> {
-        let (file, about) = [format!("{root}{path}"), path.to_owned()].into_iter().find_map(|at| {
+        let (file, metadata) = [format!("{root}{path}"), path.to_owned()].into_iter().find_map(|path| {
             // Opening a device may have side effects.
-            std::fs::metadata(&at).ok().filter(std::fs::Metadata::is_file)?;
-            // The name may lead to a FIFO by now: do not wait for its writer.
-            let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&at).ok()?;
-            let about = file.metadata().ok().filter(|about| about.is_file() && about.len() <= FILE_MAX)?;
-            Some((file, about))
+            std::fs::metadata(&path).ok().filter(std::fs::Metadata::is_file)?;
+            // The path may lead to a FIFO by now: do not wait for the FIFO's writer.
+            let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path).ok()?;
+            let metadata = file.metadata().ok().filter(|data| data.is_file() && data.len() <= FILE_MAX)?;
+            Some((file, metadata))
         })?;
-        let key = (about.dev(), about.ino(), about.len(), about.mtime());
+        let key = (metadata.dev(), metadata.ino(), metadata.len(), metadata.mtime());
         if let Some(known) = self.by_file.get(&key) {
             return *known;
         }
@@ -117,7 +122,7 @@ impl Images {
         id
     }
 
-    /// Adds the JIT code of a process with this program name. Its addresses are those of the process.
+    /// Adds an image for the JIT code of a process with this program name. Its addresses are those of the process.
     pub fn jit(&mut self, program: &str) -> Option<ImageId> {
         self.add(Image { path: program.to_owned(), maker: Maker::Program, ..Image::default() })
     }
@@ -142,15 +147,15 @@ impl Images {
         self.get(id).map_or("", |image| &image.path)
     }
 
-    /// An open file, usable after its process has ended.
+    /// The open file of an image, usable after the process has ended; `None` for JIT code.
     pub(crate) fn file(&self, id: ImageId) -> Option<&File> {
         self.get(id)?.file.as_ref()
     }
 
-    /// The load bias of a mapping at `start` of the file's content at `offset`.
+    /// The load bias of a mapping at `start` of the file's content at `offset`: what to subtract from an address of the process.
     pub(crate) fn bias(&self, id: ImageId, start: u64, offset: u64) -> Option<u64> {
         let image = self.get(id)?;
-        // A mapping starts at a page boundary, a segment possibly within the page.
+        // A mapping starts at a page boundary, while a segment may start within the page.
         let holds = |segment: &&Segment| {
             offset + PAGE > segment.offset && offset < segment.offset + segment.in_file.max(1)
         };
@@ -175,7 +180,7 @@ impl Images {
         row
     }
 
-    /// The code before an address.
+    /// The bytes of code before an address; `None` if the file does not have them.
     pub(crate) fn before(&self, address: Address) -> Option<[u8; CALL_MAX]> {
         let image = self.get(address.image)?;
         let from = address.at.checked_sub(CALL_MAX as u64)?;

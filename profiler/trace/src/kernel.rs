@@ -1,7 +1,7 @@
-//! Traces the kernel's locks that a program waits for, and who wakes its threads. Uses BPF, which needs root.
+//! Traces the kernel's locks that a program waits for, and what wakes the program's threads. Uses BPF, which needs root.
 //!
-//! [`Watcher::load`] loads the BPF program (`bpf/trace.bpf.c`). It traces from [`Watcher::begin`], which clears earlier results, until
-//! [`Watcher::end`]. Only processes started by this one are traced.
+//! [`Watcher::load`] loads the BPF program (`bpf/trace.bpf.c`). [`Watcher::begin`] clears earlier results and starts tracing;
+//! [`Watcher::end`] stops. Only processes that this process starts, and their descendants, are traced.
 
 use std::collections::HashMap;
 use std::io;
@@ -49,17 +49,17 @@ pub enum Error {
 /// The kind of a lock in the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LockKind {
-    /// One task at a time, the others sleep.
+    /// A lock of one task at a time; waiting tasks sleep.
     Mutex,
-    /// Readers together, or one writer, and the others sleep.
+    /// A lock of several readers, or of one writer; waiting tasks sleep.
     ReadWrite,
-    /// The others spin.
+    /// A lock for which waiting tasks spin.
     Spin,
-    /// Something else.
+    /// Another lock.
     Other,
 }
 
-/// What a holder did while others waited.
+/// What the holder of a lock did while other tasks waited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Holder {
     /// It slept.
@@ -81,11 +81,11 @@ pub struct Contention {
     pub at: Place,
     /// Total wait time.
     pub ns: u64,
-    /// Holders: what they did, where, their name, and the wait time meanwhile.
+    /// The holders: what they did, at which place, their thread name, and the wait time during these holds.
     pub holders: Vec<(Holder, Option<Place>, String, u64)>,
 }
 
-/// Who wakes a thread.
+/// What wakes a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Who {
     /// A thread of the program.
@@ -101,9 +101,9 @@ pub enum Who {
 pub struct Woken {
     /// Name of the sleeping threads.
     pub waiter: String,
-    /// Where they slept.
+    /// The place in the kernel where they slept.
     pub at: Option<Place>,
-    /// Who woke them.
+    /// What woke them.
     pub who: Who,
     /// Name of the waker.
     pub waker: String,
@@ -135,7 +135,7 @@ impl std::fmt::Debug for Watcher {
     }
 }
 
-/// libbpf's log while it loads. libbpf takes a function without context for it.
+/// What libbpf logged while it loaded the program. It is global since libbpf takes a log function without a context.
 static LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
 const LOG_LINES: usize = 40;
 
@@ -159,19 +159,22 @@ const OUTERMOST: &str = "pid:[4026531836]";
 const LOCK_KEY: usize = 16;
 const STACK_MAX: usize = 64;
 
-/// What a look-up of a table goes through.
+/// An entry of a table of sums: the key, and the time in ns.
 type Entry = (Vec<u8>, u64);
 
+/// The 64-bit word at an offset.
 fn word(bytes: &[u8], at: usize) -> u64 {
     let bytes = bytes.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
     u64::from_ne_bytes(bytes.unwrap_or_default())
 }
 
+/// The 32-bit word at an offset.
 fn half(bytes: &[u8], at: usize) -> u32 {
     let bytes = bytes.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
     u32::from_ne_bytes(bytes.unwrap_or_default())
 }
 
+/// The thread name at an offset.
 fn text(bytes: &[u8], at: usize) -> String {
     let bytes = bytes.get(at..at + 16).unwrap_or_default();
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
@@ -216,17 +219,18 @@ impl Watcher {
                 }
             }
         }
-        // Tracing may have stopped in the middle of an interrupt on some CPU.
-        let nothing = vec![vec![0; 4]; libbpf_rs::num_possible_cpus().unwrap_or(1)];
+        // Reset the nesting depth: the previous tracing may have stopped in the middle of an interrupt on some CPU.
+        let zeros = vec![vec![0; 4]; libbpf_rs::num_possible_cpus().unwrap_or(1)];
         let depth = self.map("depth", "its count of interrupts")?;
-        let put = |source| Error::Use { what: "reset its count of interrupts".to_owned(), source };
-        depth.update_percpu(&0u32.to_ne_bytes(), &nothing, MapFlags::ANY).map_err(put)?;
-        let attach = |source| Error::Use { what: "look at the kernel's locks".to_owned(), source };
-        // Attach the ends of interrupts before their beginnings.
-        for ends in [true, false] {
+        let not_reset = |source| Error::Use { what: "reset its count of interrupts".to_owned(), source };
+        depth.update_percpu(&0u32.to_ne_bytes(), &zeros, MapFlags::ANY).map_err(not_reset)?;
+        let not_attached = |source| Error::Use { what: "look at the kernel's locks".to_owned(), source };
+        // Attach the ends of interrupts before their beginnings: an end without a beginning is ignored, while a beginning without
+        // its end would count for ever.
+        for is_end in [true, false] {
             for program in self.object.progs_mut() {
-                if program.name().to_string_lossy().starts_with("end_") == ends {
-                    self.links.push(program.attach().map_err(attach)?);
+                if program.name().to_string_lossy().starts_with("end_") == is_end {
+                    self.links.push(program.attach().map_err(not_attached)?);
                 }
             }
         }
@@ -249,7 +253,7 @@ impl Watcher {
             let mut contention = Contention {
                 kind: kind(half(&key, 12)),
                 name,
-                at: self.symbols.place(&stack).unwrap_or_else(nowhere),
+                at: self.symbols.place(&stack).unwrap_or_else(unread),
                 ns,
                 holders: Vec::new(),
             };
@@ -284,7 +288,7 @@ impl Watcher {
         MapHandle::try_from(&map).map_err(|source| Error::Use { what: format!("read {what}"), source })
     }
 
-    /// A map of sums: keys with times.
+    /// The entries of a table of sums.
     fn sums(&self, name: &'static str) -> Result<Vec<Entry>, Error> {
         let map = self.map(name, "its sums")?;
         let keys: Vec<Vec<u8>> = map.keys().collect();
@@ -307,16 +311,18 @@ impl Watcher {
     }
 }
 
-fn addresses(bytes: &[u8], most: usize) -> Vec<u64> {
-    let all = (0..most.min(bytes.len() / 8)).map(|n| word(bytes, n * 8));
-    all.take_while(|address| *address != 0).collect()
+/// The addresses of a stack, which ends with 0 or after `depth_max` words.
+fn addresses(bytes: &[u8], depth_max: usize) -> Vec<u64> {
+    let words = (0..depth_max.min(bytes.len() / 8)).map(|n| word(bytes, n * 8));
+    words.take_while(|address| *address != 0).collect()
 }
 
-fn nowhere() -> Place {
+/// The place of a stack that could not be read.
+fn unread() -> Place {
     Place { function: "unread stack".to_owned(), call: None }
 }
 
-/// `include/trace/events/lock.h`.
+/// The kind of a lock, from the flags of the tracepoint (`include/trace/events/lock.h`).
 fn kind(flags: u32) -> LockKind {
     const SPIN: u32 = 1;
     const READ_WRITE: u32 = 2 | 4;
@@ -357,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_in_tables() {
+    fn words_and_names_of_table_entries() {
         let bytes: Vec<u8> = [1u64, 2, 0, 4].iter().flat_map(|word| word.to_ne_bytes()).collect();
         assert_eq!(addresses(&bytes, 64), [1, 2]);
         assert_eq!(addresses(&bytes, 1), [1]);

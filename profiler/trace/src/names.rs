@@ -1,8 +1,8 @@
 //! Resolves addresses to functions, source lines and variables.
 //!
-//! Debug information comes from the file itself or from `/usr/lib/debug/.build-id`, where distributions install it. Without it, the
-//! symbol table is used, and without that, file and offset. JIT code is named by the program's *perf map*: lines of address, size
-//! and name.
+//! Debug information comes from the file itself or from `/usr/lib/debug/.build-id`, where distributions install it. Without debug
+//! information, the symbol table is used. Without a symbol table, an address is named by file and offset. JIT code is named by
+//! the program's *perf map*: lines of address, size and name.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -47,7 +47,7 @@ pub struct Names {
 }
 
 struct Named {
-    /// Separate debug information, if any, and that of the file itself.
+    /// Readers of debug information: of the separate file, if any, and of the file itself.
     loaders: Vec<Loader>,
     symbols: Symbols,
 }
@@ -55,8 +55,8 @@ struct Named {
 /// Symbols: address, size and name, by address.
 #[derive(Default)]
 struct Symbols {
-    /// From separate debug information.
-    apart: Option<PathBuf>,
+    /// The path of separate debug information, if there is any.
+    debug_file: Option<PathBuf>,
     functions: Vec<(u64, u64, String)>,
     variables: Vec<(u64, u64, String)>,
 }
@@ -68,7 +68,8 @@ impl std::fmt::Debug for Names {
 }
 
 impl Names {
-    /// The functions at an address, innermost inlined one first. A return address (`is_return`) belongs to the call before it.
+    /// The functions at an address, the innermost inlined one first. A return address (`is_return`) belongs to the call before
+    /// the address.
     pub fn frames(&mut self, images: &Images, address: Address, is_return: bool) -> &[Frame] {
         let key = (address, is_return);
         if !self.frames.contains_key(&key) {
@@ -80,23 +81,23 @@ impl Names {
 
     /// The start of the function at an address; `None` if it is unknown.
     pub fn function(&mut self, images: &Images, address: Address) -> Option<Address> {
-        let (begins, _) = found(&self.file(images, address.image).symbols.functions, address.at)?;
+        let (begins, _) = symbol_at(&self.file(images, address.image).symbols.functions, address.at)?;
         Some(Address { at: begins, ..address })
     }
 
     /// The variable at an address, with an offset: `table+8`.
     pub fn variable(&mut self, images: &Images, address: Address) -> Option<String> {
-        let (start, name) = found(&self.file(images, address.image).symbols.variables, address.at)?;
+        let (start, name) = symbol_at(&self.file(images, address.image).symbols.variables, address.at)?;
         match address.at - start {
             0 => Some(name.to_owned()),
-            into => Some(format!("{name}+{into}")),
+            offset => Some(format!("{name}+{offset}")),
         }
     }
 
     /// The address of a variable in a file.
     pub fn address_of(&mut self, images: &Images, image: ImageId, name: &str) -> Option<Address> {
         let variables = &self.file(images, image).symbols.variables;
-        let (at, _, _) = variables.iter().find(|(_, _, its)| its == name)?;
+        let (at, _, _) = variables.iter().find(|(_, _, variable)| variable == name)?;
         Some(Address { image, at: *at })
     }
 
@@ -112,7 +113,7 @@ impl Names {
         let module = path.rsplit('/').next().unwrap_or(path).to_owned();
         let maker = images.maker(address.image);
         let named = self.file(images, address.image);
-        let symbol = found(&named.symbols.functions, probe).map(|(_, name)| name.to_owned());
+        let symbol = symbol_at(&named.symbols.functions, probe).map(|(_, name)| name.to_owned());
         let mut frames = Vec::new();
         for loader in &named.loaders {
             let Ok(mut inlined) = loader.find_frames(probe) else { continue };
@@ -121,7 +122,7 @@ impl Names {
                 // An inlined closure has no other name.
                 let name = name.filter(|name| !name.starts_with("{closure"));
                 let Some(function) = name.or_else(|| symbol.clone()) else { continue };
-                let source = frame.location.and_then(|it| Some((it.file?.to_owned(), it.line?)));
+                let source = frame.location.and_then(|place| Some((place.file?.to_owned(), place.line?)));
                 frames.push(Frame { function, source, module: module.clone(), maker, is_unnamed: false });
             }
             if !frames.is_empty() {
@@ -130,7 +131,7 @@ impl Names {
         }
         let is_unnamed = symbol.is_none();
         let function = symbol.unwrap_or_else(|| match maker {
-            // Addresses of JIT code differ from run to run: do not cache them.
+            // Addresses of JIT code differ from run to run, so they would not identify the function.
             Maker::Program => format!("JIT code of {module}"),
             Maker::Compiler | Maker::Go => format!("{module}+{probe:#x}"),
         });
@@ -143,10 +144,10 @@ impl Names {
                 return Named { loaders: Vec::new(), symbols: Symbols::default() };
             };
             // The process may have ended, and its files may be deleted: use the open file.
-            let kept = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+            let open_file = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
             let symbols = Symbols::of(file);
-            let loaders =
-                symbols.apart.iter().chain([&kept]).filter_map(|path| Loader::new(path).ok()).collect();
+            let paths = symbols.debug_file.iter().chain([&open_file]);
+            let loaders = paths.filter_map(|path| Loader::new(path).ok()).collect();
             Named { loaders, symbols }
         })
     }
@@ -157,8 +158,8 @@ fn plain(name: std::borrow::Cow<str>) -> String {
     addr2line::demangle_auto(name, None).into_owned()
 }
 
-/// The symbol at an address: its start and name. One without a size extends to the next.
-fn found(symbols: &[(u64, u64, String)], at: u64) -> Option<(u64, &str)> {
+/// The start and name of the symbol at an address. A symbol without a size extends to the next symbol.
+fn symbol_at(symbols: &[(u64, u64, String)], at: u64) -> Option<(u64, &str)> {
     let (start, size, name) =
         symbols.get(symbols.partition_point(|(start, _, _)| *start <= at).checked_sub(1)?)?;
     (*size == 0 || at - start < *size).then_some((*start, name.as_str()))
@@ -172,13 +173,14 @@ impl Symbols {
         let Ok(object) = object::read::elf::ElfFile64::<object::LittleEndian, _>::parse(&cache) else {
             return symbols;
         };
-        symbols.apart = object.build_id().ok().flatten().and_then(apart).filter(|path| path.exists());
+        let debug_file = object.build_id().ok().flatten().and_then(debug_file_of);
+        symbols.debug_file = debug_file.filter(|path| path.exists());
         for symbol in object.symbols().chain(object.dynamic_symbols()).filter(ObjectSymbol::is_definition) {
             let Ok(name) = symbol.name() else { continue };
-            let one = || (symbol.address(), symbol.size(), plain(name.into()));
+            let entry = || (symbol.address(), symbol.size(), plain(name.into()));
             match symbol.kind() {
-                SymbolKind::Text => symbols.functions.push(one()),
-                SymbolKind::Data if symbol.size() > 0 => symbols.variables.push(one()),
+                SymbolKind::Text => symbols.functions.push(entry()),
+                SymbolKind::Data if symbol.size() > 0 => symbols.variables.push(entry()),
                 _ => {}
             }
         }
@@ -193,8 +195,8 @@ impl Symbols {
     }
 }
 
-/// The path of separate debug information.
-fn apart(id: &[u8]) -> Option<PathBuf> {
+/// The path at which distributions install the separate debug information of the file with this build ID.
+fn debug_file_of(id: &[u8]) -> Option<PathBuf> {
     let (first, rest) = id.split_first()?;
     let hex = rest.iter().fold(String::new(), |mut hex, byte| {
         let _ = write!(hex, "{byte:02x}");
@@ -203,9 +205,10 @@ fn apart(id: &[u8]) -> Option<PathBuf> {
     Some(Path::new("/usr/lib/debug/.build-id").join(format!("{first:02x}")).join(hex + ".debug"))
 }
 
-/// Names of these addresses in a perf map: lines `7f00a010 40 name`, in hexadecimal. JIT code moves, so later lines win.
+/// The entries of a perf map that contain one of the `wanted` addresses. A line is `7f00a010 40 name`, with start and size in
+/// hexadecimal. JIT code moves, so later lines replace earlier ones that they overlap.
 fn of_perf_map(text: &[u8], wanted: &[u64]) -> Vec<(u64, u64, String)> {
-    let mut found: Vec<(u64, u64, String)> = Vec::new();
+    let mut entries: Vec<(u64, u64, String)> = Vec::new();
     for line in text.split(|byte| *byte == b'\n') {
         let mut words = line.splitn(3, |byte| *byte == b' ');
         let mut hex = || {
@@ -217,19 +220,19 @@ fn of_perf_map(text: &[u8], wanted: &[u64]) -> Vec<(u64, u64, String)> {
         let end = start.saturating_add(size);
         let first = wanted.get(wanted.partition_point(|at| *at < start));
         if first.is_some_and(|at| *at < end) {
-            found.retain(|(from, size, _)| *from >= end || from.saturating_add(*size) <= start);
+            entries.retain(|(from, size, _)| *from >= end || from.saturating_add(*size) <= start);
             let name = name.get(..NAME_MAX).unwrap_or(name).trim_ascii();
-            found.push((start, size, String::from_utf8_lossy(name).into_owned()));
+            entries.push((start, size, String::from_utf8_lossy(name).into_owned()));
         }
     }
-    found.sort();
-    found
+    entries.sort();
+    entries
 }
 
 /// Names in a perf map are cut at this length.
 const NAME_MAX: usize = 512;
 
-/// Libraries that implement locks. For the JVM, its caller is the program.
+/// Prefixes of libraries that implement locks. The JVM is one: its caller is the program.
 const LIBRARIES: [&str; 10] = [
     "libc.so",
     "libc-",
@@ -242,6 +245,7 @@ const LIBRARIES: [&str; 10] = [
     "libgomp",
     "libjvm.so",
 ];
+/// Prefixes of functions that implement locks.
 const FUNCTIONS: [&str; 21] = [
     "std::",
     "core::",
@@ -293,14 +297,14 @@ fn method(function: &str) -> &str {
 /// Whether a function belongs to a library that implements locks, not to the program.
 pub fn is_plumbing(frame: &Frame) -> bool {
     let has = |names: &[&str], function: &str| names.iter().any(|name| function.starts_with(name));
-    let is_makers = match frame.maker {
+    let is_of_runtime = match frame.maker {
         Maker::Compiler => false,
         Maker::Go => has(&GO, &frame.function),
         Maker::Program => {
             has(&JIT, method(&frame.function)) || STUBS.iter().any(|end| frame.function.ends_with(end))
         }
     };
-    if is_makers {
+    if is_of_runtime {
         return true;
     }
     LIBRARIES.iter().any(|name| frame.module.starts_with(name))
@@ -313,7 +317,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_locks_are_made_of_is_not_the_program() {
+    fn functions_that_implement_locks_are_not_the_program() {
         let frame = |function: &str, module: &str, file: Option<&str>| Frame {
             function: function.into(),
             source: file.map(|file| (file.into(), 41)),
@@ -360,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_perf_map_is_read_for_what_is_asked() {
+    fn a_perf_map_is_read_for_the_wanted_addresses() {
         let text = b"1000 20 old name\nnoise\n10 zz x\n0x2000 0x10 void Main.take(int)\n3000 8 other\n1010 20 new\xff\r\n\n5000 0 nothing\nffffffffffffff00 ffffffffffffffff last";
         let of = |wanted: &[u64]| of_perf_map(text, wanted);
         let named = |start, size, name: &str| (start, size, name.to_owned());
@@ -380,7 +384,7 @@ mod tests {
 
     /// A return address at the start of a function belongs to a call at the end of the function before.
     #[test]
-    fn an_address_behind_a_call_is_of_that_call() {
+    fn a_return_address_belongs_to_the_call_before_it() {
         assert_eq!(somewhere(), 42);
         let (mut images, mut names) = (Images::default(), Names::default());
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();

@@ -19,17 +19,16 @@ struct Mapping {
 }
 
 impl Mapping {
-    /// Its file can be opened.
+    /// Whether its file can be opened.
     fn has_file(&self) -> bool {
         self.path.starts_with('/') && !self.path.ends_with(DELETED)
     }
 
-    /// Executable and in no file: JIT code.
+    /// Whether it has JIT code: executable, and in no file.
     fn is_jit(&self) -> bool {
-        let is_memory = |name: &str| self.path.starts_with(name);
-        self.is_code
-            && (self.path.is_empty()
-                || ["[anon", "//anon", "/memfd:", "/dev/zero"].iter().any(|it| is_memory(it)))
+        let is_in_memory =
+            || ["[anon", "//anon", "/memfd:", "/dev/zero"].iter().any(|prefix| self.path.starts_with(prefix));
+        self.is_code && (self.path.is_empty() || is_in_memory())
     }
 }
 
@@ -39,22 +38,22 @@ const DELETED: &str = " (deleted)";
 /// A location in shared memory, which processes may have mapped at different addresses: file and offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Shared {
-    /// Major and minor number of the file system's device, which anonymous shared memory has too.
+    /// Major and minor number of the file system's device. Anonymous shared memory has a device, too.
     pub device: (u32, u32),
-    /// The inode.
+    /// The file's inode number.
     pub inode: u64,
-    /// The offset.
+    /// The offset in the file.
     pub offset: u64,
 }
 
 impl Shared {
-    /// Its name, `/dev/shm/pool+0x40`; `None` for anonymous memory.
+    /// The name of the location, such as `/dev/shm/pool+0x40`. `path`: the file's path, empty for anonymous memory: then `None`.
     pub fn name(&self, path: &str) -> Option<String> {
         (!path.is_empty()).then(|| format!("{path}+{:#x}", self.offset))
     }
 }
 
-/// A file in a process.
+/// A file that is mapped in a process.
 #[derive(Debug, Clone, Copy)]
 struct Placed {
     image: ImageId,
@@ -65,18 +64,20 @@ struct Placed {
 /// The address space of a process.
 #[derive(Debug, Default)]
 pub struct Space {
-    /// By address.
+    /// Executable mappings of files, sorted by address: start, end and file.
     code: Vec<(u64, u64, Placed)>,
+    /// The mapped files, each once.
     placed: Vec<Placed>,
-    /// Shared mappings, by address.
+    /// Shared mappings, sorted by address.
     shared: Vec<Mapping>,
-    /// JIT code by address, and its image.
+    /// Mappings with JIT code, sorted by address: start and end.
     jit: Vec<(u64, u64)>,
+    /// The image that stands for the process's JIT code.
     jit_image: Option<ImageId>,
 }
 
 impl Space {
-    /// From the text of /proc/PID/maps. Files are read below `root`, the process's root directory, if they exist there.
+    /// Parses the text of /proc/PID/maps. Files are read below `root`, the process's root directory, if they exist there.
     pub fn of(maps: &str, root: &str, images: &mut Images) -> Space {
         let (mut space, mut opened) = (Space::default(), HashMap::new());
         for mapping in maps.lines().filter_map(parse) {
@@ -95,7 +96,7 @@ impl Space {
             let Some(image) = image else { continue };
             let Some(bias) = images.bias(image, mapping.start, mapping.offset) else { continue };
             let placed = Placed { image, bias };
-            if !space.placed.iter().any(|its| (its.image, its.bias) == (image, bias)) {
+            if !space.placed.iter().any(|known| (known.image, known.bias) == (image, bias)) {
                 space.placed.push(placed);
             }
             if mapping.is_code {
@@ -209,7 +210,7 @@ mod tests {
 
     /// Two processes have one page of a file at different addresses, and each a page of memory of its own.
     #[test]
-    fn what_is_shared_is_known_by_its_file() {
+    fn shared_memory_is_identified_by_its_file() {
         let mut images = Images::default();
         let mut space = |maps: &str| Space::of(maps, "", &mut images);
         let one = space("5000-7000 rw-s 00002000 00:19 42   /dev/shm/pool\n8000-9000 rw-p 00000000 00:00 0");

@@ -7,11 +7,11 @@ use std::io;
 pub struct Place {
     /// The function.
     pub function: String,
-    /// What entered the kernel: `rename(2)`, or `page fault`.
+    /// How the program entered the kernel: by `rename(2)`, or by a `page fault`.
     pub call: Option<String>,
 }
 
-/// Addresses and names, by address.
+/// The kernel's functions and variables, each sorted by address.
 #[derive(Debug, Default)]
 pub(crate) struct Symbols {
     code: Vec<(u64, String)>,
@@ -56,11 +56,11 @@ const PLUMBING: [&str; 35] = [
     "out_of_line_wait",
     "lock_mm_and_find_vma",
 ];
-/// Exceptions to these prefixes.
+/// Exceptions: functions that have such a prefix, but are no part of a lock.
 const NO_PLUMBING: [&str; 1] = ["down_trylock"];
 
 impl Symbols {
-    /// Reads them. Without the privilege to see addresses, all are 0, which is an error.
+    /// Reads /proc/kallsyms. Without the privilege to see addresses, all addresses there are 0, which is an error.
     pub(crate) fn read() -> io::Result<Symbols> {
         let text = std::fs::read_to_string("/proc/kallsyms")?;
         let symbols = Symbols::of(&text);
@@ -89,31 +89,33 @@ impl Symbols {
         symbols
     }
 
+    /// The function that a return address belongs to.
     fn function(&self, address: u64) -> Option<&str> {
-        // A return address follows the call.
+        // A return address follows the call, so it may be the start of the next function.
         let at = self.code.partition_point(|(start, _)| *start < address).checked_sub(1)?;
         let name = self.code.get(at).map(|(_, name)| name.as_str())?;
         // A compiler's clone of a function (`.isra.0`) is named as the function.
         Some(name.split_once('.').map_or(name, |(name, _)| name))
     }
 
-    /// The variable at an address.
+    /// The variable at an address, with an offset: `tasklist_lock+8`.
     pub(crate) fn variable(&self, address: u64) -> Option<String> {
         let at = self.data.partition_point(|(start, _)| *start <= address).checked_sub(1)?;
         let (start, name) = self.data.get(at)?;
         Some(if *start == address { name.clone() } else { format!("{name}+{}", address - start) })
     }
 
-    /// The innermost function of a stack that is not part of a lock.
+    /// The call site of a stack: its innermost function that is not part of a lock; and how the program entered the kernel.
     pub(crate) fn place(&self, stack: &[u64]) -> Option<Place> {
         let names: Vec<&str> = stack.iter().filter_map(|address| self.function(*address)).collect();
-        let is_plumbing =
-            |name: &str| !NO_PLUMBING.contains(&name) && PLUMBING.iter().any(|begin| name.starts_with(begin));
+        let is_plumbing = |name: &str| {
+            !NO_PLUMBING.contains(&name) && PLUMBING.iter().any(|prefix| name.starts_with(prefix))
+        };
         let function = names.iter().find(|name| !is_plumbing(name)).or(names.last())?;
         let call = names.iter().rev().find_map(|name| {
             let call = ["__x64_sys_", "__arm64_sys_", "__se_sys_", "__do_sys_"]
                 .iter()
-                .find_map(|begin| name.strip_prefix(begin));
+                .find_map(|prefix| name.strip_prefix(prefix));
             match call {
                 Some(call) => Some(format!("{call}(2)")),
                 None if name.ends_with("exc_page_fault") => Some("page fault".to_owned()),
@@ -130,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_place_is_who_takes_the_lock() {
+    fn the_place_is_the_function_that_takes_the_lock() {
         let text = "ffff1000 T __x64_sys_rename\nffff2000 t lock_rename.part.0\nffff3000 T down_write\n\
                     ffff4000 t rwsem_down_write_slowpath\nffff5000 D tasklist_lock\nffff6000 T asm_exc_page_fault\nbad\n";
         let symbols = Symbols::of(text);

@@ -1,14 +1,15 @@
 //! Unwinds a copy of a thread's stack.
 //!
-//! Problem: the kernel shows only the instruction pointer and the stack pointer of a sleeping thread. The frame pointer may be needed
-//! to find the caller's frame.
+//! Problem: the kernel shows only the instruction pointer and the stack pointer of a sleeping thread. The frame pointer may be
+//! needed to find the caller's frame.
 //!
-//! Algorithm: exception tables (`.eh_frame`) give the size of a frame relative to the stack or frame pointer, and where the caller's
-//! frame pointer was saved. If the frame pointer is needed but unknown, the stack is scanned for a return address that follows a
-//! call of the function; if no call names the function, as through a pointer, for the first return address that follows any call.
+//! Algorithm: exception tables (`.eh_frame`) give the end of a frame relative to the stack or frame pointer, and where the
+//! caller's frame pointer was saved. If the frame pointer is needed but unknown, the stack is scanned for a return address that
+//! follows a direct call of the function. If there is none, since the function was called through a pointer, the first return
+//! address that follows any call is taken.
 //!
-//! Code without a table, such as JIT code, is unwound by the scan too. Go's functions have no tables but keep frame pointers, which
-//! are followed from the first caller that the scan finds.
+//! Code without a table, such as JIT code, is unwound by the scan too. Go's functions have no tables but keep frame pointers,
+//! which are followed from the first caller that the scan finds.
 //!
 //! Limits: x86-64. In code without a table the scan may miss callers or find stale ones.
 
@@ -36,6 +37,7 @@ pub struct Stack<'a> {
 }
 
 impl Stack<'_> {
+    /// The word at an address; `None` if the copy does not have it.
     fn word(&self, at: u64) -> Option<u64> {
         let from = usize::try_from(at.checked_sub(self.from)?).ok()?;
         let bytes = self.bytes.get(from..from.checked_add(8)?)?;
@@ -44,23 +46,23 @@ impl Stack<'_> {
 }
 
 const DEPTH_MAX: usize = 64;
-/// Words scanned for a return address.
+/// The maximum number of words that are scanned for a return address.
 const SEARCH_MAX: u64 = 1024;
 
 /// The calls on a stack.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Calls {
-    /// Instruction pointer, then return addresses, innermost first.
+    /// The instruction pointer, then the return addresses, innermost first.
     pub at: Vec<Address>,
-    /// Unwinding reached the thread's first function.
+    /// Whether unwinding reached the thread's first function.
     pub is_whole: bool,
 }
 
-/// Reads code before an address of a process that is in no file.
+/// Reads the code before an address of a process, for code that is in no file.
 pub type CodeBefore<'a> = &'a dyn Fn(u64) -> Option<[u8; CALL_MAX]>;
 
 impl Images {
-    /// Unwinds a stack.
+    /// Unwinds a stack, as deep as possible, up to 64 calls.
     pub fn unwind(&mut self, space: &Space, stack: Stack, registers: Registers, jit: CodeBefore) -> Calls {
         let (mut calls, mut is_whole) = (Vec::new(), false);
         let mut now = registers;
@@ -69,9 +71,9 @@ impl Images {
             if !cfg!(target_arch = "x86_64") {
                 break;
             }
-            // A return address may already be in the next function.
-            let back = u64::from(calls.len() > 1);
-            let row = self.row(Address { at: address.at.wrapping_sub(back), ..address });
+            // If a function ends with a call, the return address is in the next function: look up the byte before it.
+            let one_back = u64::from(calls.len() > 1);
+            let row = self.row(Address { at: address.at.wrapping_sub(one_back), ..address });
             is_whole = row.is_some_and(|row| row.is_first);
             if is_whole {
                 break;
@@ -86,6 +88,7 @@ impl Images {
         Calls { at: calls, is_whole }
     }
 
+    /// The registers of the caller; `None` if it is not found.
     fn caller(
         &self,
         space: &Space,
@@ -96,13 +99,13 @@ impl Images {
         jit: CodeBefore,
     ) -> Option<Registers> {
         let Some(row) = row else {
-            let framed = now.frame.filter(|frame| is_go && *frame >= now.stack).and_then(|frame| {
+            // Without a table: follow Go's frame pointer if a return address lies above it, else scan for a return address.
+            let by_frame_pointer = now.frame.filter(|frame| is_go && *frame >= now.stack).and_then(|frame| {
                 let at = frame.checked_add(8)?;
                 self.call(space, stack.word(at)?, jit).map(|_| at)
             });
-            // Else its own frame is as long as it happens to be.
-            let at = framed.or_else(|| self.search(space, stack, now.stack, None, jit))?;
-            // Without a frame, the register still has the caller's frame pointer.
+            let at = by_frame_pointer.or_else(|| self.search(space, stack, now.stack, None, jit))?;
+            // A function without a frame has not saved the frame pointer: the register still has the caller's.
             let saved =
                 if at > now.stack { stack.word(at - 8).filter(|frame| *frame > at) } else { now.frame };
             return Some(Registers { at: stack.word(at)?, stack: at + 8, frame: saved.filter(|_| is_go) });
@@ -121,7 +124,7 @@ impl Images {
         Some(Registers { at: stack.word(end.checked_sub(8)?)?, stack: end, frame })
     }
 
-    /// The call before the address in a word of the stack, if it is a return address.
+    /// The call before the address in a word of the stack; `None` if the word is no return address.
     fn call(&self, space: &Space, word: u64, jit: CodeBefore) -> Option<Call> {
         let address = space.code(word)?;
         let before = match self.maker(address.image) {
@@ -131,7 +134,7 @@ impl Images {
         called(before, address.at)
     }
 
-    /// Scans the stack for a return address, preferring one that follows a call of that function.
+    /// Scans the stack for a return address, preferring one that follows a direct call of `function`. Returns its position.
     fn search(
         &self,
         space: &Space,
@@ -157,17 +160,18 @@ impl Images {
 /// A call in a program's code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Call {
-    /// A direct call.
+    /// A direct call of this address.
     Of(u64),
     /// An indirect call.
     Through,
 }
 
-/// The call that these bytes end with.
+/// The call instruction that these bytes end with, if any. `behind`: the address behind them.
 fn called(before: [u8; CALL_MAX], behind: u64) -> Option<Call> {
+    // Direct `call`: e8, with the distance of the target.
     if before[2] == 0xe8 {
-        let far = i32::from_le_bytes([before[3], before[4], before[5], before[6]]);
-        return behind.checked_add_signed(i64::from(far)).map(Call::Of);
+        let distance = i32::from_le_bytes([before[3], before[4], before[5], before[6]]);
+        return behind.checked_add_signed(i64::from(distance)).map(Call::Of);
     }
     // Indirect `call`: ff /2, with the length of its operand.
     let is_call = |length: usize| {
@@ -190,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calls_are_told_from_other_code() {
+    fn calls_are_distinguished_from_other_code() {
         // call -16; call *%rax; call *0x8(%rbx); call *0x1000(%rip); and some that are no calls.
         assert_eq!(called([0x90, 0x90, 0xe8, 0xf0, 0xff, 0xff, 0xff], 0x1000), Some(Call::Of(0xff0)));
         assert_eq!(called([0x90, 0x90, 0x90, 0x90, 0x90, 0xff, 0xd0], 0x1000), Some(Call::Through));

@@ -3,9 +3,9 @@
 #ifndef DISPATCH_BPF_GATES_H
 #define DISPATCH_BPF_GATES_H
 
-SEC(".rodata.gated") const volatile u32 dispatch_gated; /* set before loading: the verifier removes unused code */
+SEC(".rodata.gated") const volatile u32 dispatch_gated; /* set before loading: the verifier removes the code that it disables */
 SEC(".data.gates") u32 dispatch_gates[DISPATCH_GANGS_MAX]; /* 1: shut; the loader writes it */
-u32 turns_of_all;
+u32 turns_of_all; /* written only for the barrier in dispatch_turn() */
 
 static __always_inline bool gated(void)
 {
@@ -32,9 +32,9 @@ static __always_inline u32 gang_of(struct task_struct *p, const struct dispatch_
 }
 
 /*
- * Whether a runnable task that ran until now is in a system call. If it was preempted in user mode, it did not enter the
- * kernel by a call; and a finished call has replaced the initial ENOSYS in its result register. Preemptible RCU counts
- * readers; this program is one, too.
+ * Whether a runnable task that ran until now is in a system call, or in an RCU read-side critical section. A task that was
+ * preempted in user mode did not enter the kernel by a call. At entry, the kernel sets the result register to ENOSYS; a
+ * finished call has replaced that. With preemptible RCU, a task counts its critical sections, of which this program is one.
  */
 static bool is_in_call(struct task_struct *p)
 {

@@ -41,9 +41,9 @@ typedef u32 __wsum;
 
 enum { false = 0, true = 1 };
 
-/* A CPU that runs no task of this scheduler for longer, while one waits for it, is taken by a higher class. */
+/* If a CPU neither ran a task of this scheduler nor idled for longer than this, a higher class had it: see note_higher(). */
 #define HIGHER_NS 100000ull
-/* Such intervals less than this apart are merged. */
+/* Such an interval is merged with the previous one if that began less than this ago. */
 #define STRETCH_NS 20000000ull
 
 /* include/uapi/linux/bpf.h */
@@ -192,7 +192,7 @@ struct task_struct {
 	s32 rcu_read_lock_nesting; /* only where RCU is preemptible */
 };
 
-/* Only used by pointer; but the loader compares prototypes, and a forward declaration does not match a struct. */
+/* Only used through pointers. It is defined since the loader compares prototypes, where a forward declaration is no struct. */
 struct cpumask {
 	unsigned long bits[1];
 };
@@ -223,7 +223,7 @@ struct scx_exit_info {
 
 #pragma clang attribute pop
 
-/* Not `preserve_access_index`: these are built here and passed to the kernel. */
+/* Without `preserve_access_index`, since this program builds these and passes them to the kernel. */
 struct scx_bpf_dsq_insert_vtime_args {
 	u64 dsq_id;
 	u64 slice;
@@ -255,9 +255,9 @@ struct sched_ext_ops {
 #define BPF_STRUCT_OPS_SLEEPABLE(name, args...) SEC("struct_ops.s/" #name) BPF_PROG(name, ##args)
 
 /*
- * A global function, of numbers and of pointers that may be NULL. The verifier checks it once, on its own; a static function
- * it checks again at every call, and nested loops then exceed its limit. It returns a number: up to Linux 6.18 at least, a
- * global function must not be void.
+ * Marks a global function: the verifier checks it once, on its own. A static function is checked again at every call, and
+ * with nested loops that exceeds the verifier's limit. Parameters of a global function are numbers, or pointers that may be
+ * NULL. Its result is a number: up to Linux 6.18 at least, a global function must not be void.
  */
 #define VERIFIED_ALONE(type)                                                                                                   \
 	_Static_assert(!__builtin_types_compatible_p(type, void), "older kernels refuse such a function without a result");    \
@@ -385,7 +385,7 @@ static __always_inline bool move_here(struct bpf_iter_scx_dsq *at, struct task_s
 	return scx_bpf_dispatch_from_dsq___first(at, p, SCX_DSQ_LOCAL, 0);
 }
 
-/* Moves a task found in a queue to another one: a CPU's local queue, or a unit's, with this key. */
+/* Moves a task found in a queue to another queue: a CPU's local queue, or a unit's queue with `vtime` as the key. */
 static __always_inline bool move_from(struct bpf_iter_scx_dsq *at, struct task_struct *p, u64 queue, u64 vtime)
 {
 	if ((queue & SCX_DSQ_LOCAL_ON) == SCX_DSQ_LOCAL_ON)
@@ -407,7 +407,7 @@ static __always_inline struct task_struct *task_from(u32 thread)
 	return bpf_task_from_pid(thread);
 }
 
-/* Since 7.x the kernel warns about direct writes to a task's slice; earlier kernels have no other way. */
+/* Since 7.x the kernel warns about direct writes to a task's slice, which kernels before 6.19 require. */
 static __always_inline void task_set_slice(struct task_struct *p, u64 slice)
 {
 	if (bpf_ksym_exists(scx_bpf_task_set_slice___since_6_19))

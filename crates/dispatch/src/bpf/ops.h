@@ -3,21 +3,21 @@
  * Parts of the scheduler that only the kernel needs:
  * - initialisation and exit;
  * - tasks that change their control group, or execute a program;
- * - CPUs that fall idle while others enqueue (the simulated kernel is sequential);
+ * - CPUs that fall idle while other CPUs enqueue tasks (the simulated kernel is sequential);
  * - the table of callbacks.
  */
 #ifndef DISPATCH_BPF_OPS_H
 #define DISPATCH_BPF_OPS_H
 
 #define LOOKS_MAX  4u  /* polls by a CPU that fell idle, for tasks enqueued meanwhile */
-#define TIMEOUT_MS 30000 /* the watchdog's limit on a wait, at most this: then the kernel's own scheduler takes over */
+#define TIMEOUT_MS 30000 /* the wait after which the watchdog ends this scheduler: the most that the kernel allows */
 
 void BPF_STRUCT_OPS(dispatch_cgroup_move, struct task_struct *p, struct cgroup *from, struct cgroup *to)
 {
 	struct dispatch_task *task = task_of(p);
 	u32 unit = unit_in(p, to);
 
-	/* From one group to another of the same unit: the unit chosen at exec stays in force. */
+	/* If both control groups belong to the same unit, the unit chosen at exec stays in force. */
 	if (!task || (task->placed != DISPATCH_BY_CGROUP && unit == task->base))
 		return;
 	task->base = unit;
@@ -48,15 +48,15 @@ SEC("tp_btf/sched_process_exec") int BPF_PROG(dispatch_exec, struct task_struct 
 	if (found.unit == unit)
 		return 0;
 	/*
-	 * It changes its unit where it stops running, which the interrupt sees to: here nothing keeps the CPU's other
-	 * callbacks from it, nor another CPU's dispatch_cgroup_move().
+	 * The task changes its unit when it next stops running, which the interrupt causes. Not here, where no lock excludes
+	 * other callbacks on this CPU, or dispatch_cgroup_move() on another, that change the task.
 	 */
 	task->destined = found.unit;
 	scx_bpf_kick_cpu(bpf_get_smp_processor_id(), SCX_KICK_PREEMPT);
 	return 0;
 }
 
-/* Whether tasks of one of these units wait, or are about to. */
+/* Whether tasks of any unit among these wait, or are about to. */
 VERIFIED_ALONE(bool) any_waits(u32 home, enum among among)
 {
 	u32 block, look, bits;
@@ -78,7 +78,7 @@ VERIFIED_ALONE(bool) any_waits(u32 home, enum among among)
 	return false;
 }
 
-/* Whether a task may be waiting for a CPU. */
+/* Whether a task that this CPU should run may be waiting. */
 static bool may_have_work(const struct dispatch_cpu *cpu)
 {
 	struct dispatch_unit *owner = unit_at(cpu->home);
@@ -90,9 +90,10 @@ static bool may_have_work(const struct dispatch_cpu *cpu)
 }
 
 /*
- * A CPU becomes idle or busy. A task that was enqueued after this CPU polled, but before it was marked idle, woke no CPU.
- * So this one polls again: more than once, since the kernel inserts a task into its queue some time after it was counted;
- * but not for ever, since a counted task may be in flight to another CPU.
+ * A CPU becomes idle or busy. If a task was enqueued after this CPU polled, but before the CPU was marked idle, no CPU was
+ * woken for the task. So a CPU that becomes idle polls again. It does so more than once, since the kernel inserts a task into
+ * its queue some time after the task was counted. It does so at most LOOKS_MAX times, since a counted task may be in flight to
+ * another CPU.
  */
 void BPF_STRUCT_OPS(dispatch_update_idle, s32 id, bool idle)
 {
@@ -100,14 +101,17 @@ void BPF_STRUCT_OPS(dispatch_update_idle, s32 id, bool idle)
 
 	if (!cpu)
 		return;
-	cpu->since = scx_bpf_now(); /* no higher class had it until now: see note_higher() */
+	cpu->since = scx_bpf_now(); /* until now, no higher class had the CPU: see note_higher() */
 	if (!idle || cpu->looks >= LOOKS_MAX || !may_have_work(cpu))
 		return;
 	cpu->looks++;
 	scx_bpf_kick_cpu(id, SCX_KICK_IDLE);
 }
 
-/* A higher class has taken a CPU: its current or next task may run elsewhere. See enq_immed() for newer kernels. */
+/*
+ * A higher class has taken a CPU: its current or next task is enqueued again, and may run elsewhere. For newer kernels, see
+ * enq_immed().
+ */
 void BPF_STRUCT_OPS(dispatch_cpu_release, s32 id, struct scx_cpu_release_args *args)
 {
 	if (bpf_ksym_exists(scx_bpf_reenqueue_local___before_7_1))
@@ -150,7 +154,7 @@ static s32 make_mask(void *table, u32 index, bool full)
 	return 0;
 }
 
-/* Adds a CPU to a group of near ones, which is created with its first CPU. */
+/* Adds a CPU to a group of near CPUs. The group is created when its first CPU is added. */
 static s32 join_group(u32 group, u32 cpu)
 {
 	struct bpf_cpumask *mask;
@@ -239,7 +243,10 @@ void BPF_STRUCT_OPS(dispatch_exit, struct scx_exit_info *info)
 	dispatch_end.kind = info->kind;
 }
 
-/* dispatch_own(), for user space: BPF_PROG_TEST_RUN with the struct as the context. */
+/*
+ * The loader calls the following programs through BPF_PROG_TEST_RUN, with the struct as the context. This one is
+ * dispatch_own().
+ */
 SEC("syscall") int dispatch_own_cpu(struct dispatch_owned *owned)
 {
 	int result;
@@ -250,7 +257,7 @@ SEC("syscall") int dispatch_own_cpu(struct dispatch_owned *owned)
 	return result;
 }
 
-/* Gives a thread a seat in the pool of a CPU, or takes it: likewise. */
+/* Sets a thread's seat: in the pool of a CPU, or with DISPATCH_NOBODY none. */
 SEC("syscall") int dispatch_seat(struct dispatch_seated *seated)
 {
 	struct dispatch_seated own = *seated;
@@ -267,8 +274,8 @@ SEC("syscall") int dispatch_seat(struct dispatch_seated *seated)
 }
 
 /*
- * Puts a thread into a unit other than that of its control group, which has threads of other units, too. settle() moves it
- * when it next wakes or stops; a running one is preempted for that. Its children inherit the unit.
+ * Puts a thread into a unit other than that of its control group, which has threads of several units. settle() moves the thread
+ * when it next wakes or stops; a running thread is preempted for that. Its children inherit the unit.
  */
 SEC("syscall") int dispatch_put_thread(struct dispatch_put *put)
 {
@@ -294,7 +301,7 @@ SEC("syscall") int dispatch_put_thread(struct dispatch_put *put)
 	return 0;
 }
 
-/* Sets the gang of a process, or none: likewise. */
+/* Sets the gang of a process; DISPATCH_NOBODY: none. */
 SEC("syscall") int dispatch_join(struct dispatch_joined *joined)
 {
 	struct dispatch_joined own = *joined;
@@ -310,7 +317,7 @@ SEC("syscall") int dispatch_join(struct dispatch_joined *joined)
 	return 0;
 }
 
-/* The gates were written before: see gates.h. The swap is a barrier between that and the reads here. */
+/* Applies gates that the loader has written: see gates.h. The swap is a barrier between these writes and the reads here. */
 SEC("syscall") int dispatch_turn(struct dispatch_turned *turned)
 {
 	swap32(&turns_of_all, 1);
@@ -320,10 +327,10 @@ SEC("syscall") int dispatch_turn(struct dispatch_turned *turned)
 	return 0;
 }
 
-/* dispatch_set_unit(), likewise. */
+/* dispatch_set_unit() for the loader. */
 SEC("syscall") int dispatch_set_unit_from_outside(struct dispatch_setting *setting)
 {
-	struct dispatch_setting own = *setting; /* the verifier tells a context from other memory, instruction by instruction */
+	struct dispatch_setting own = *setting; /* for the verifier, an instruction accesses a context or other memory, not both */
 	int result;
 
 	bpf_rcu_read_lock();
@@ -347,8 +354,9 @@ SEC("syscall") int dispatch_set_unit_from_outside(struct dispatch_setting *setti
 	.exit = (void *)dispatch_exit,
 
 /*
- * EXITING and MIGRATION_DISABLED: otherwise the kernel inserts these tasks first on their last CPU, without a callback; one
- * that was preempted by a call-back would be chosen again at once, preempted again, and so on.
+ * ENQ_EXITING and ENQ_MIGRATION_DISABLED: without these flags, the kernel itself inserts exiting tasks, and tasks with migration
+ * disabled, into their last CPU's local queue, which goes first. Such a task, preempted by a call-back, would be chosen again
+ * at once, be preempted again, and so on.
  */
 SEC(".struct_ops.link") struct sched_ext_ops commonhold = {
 	CALLBACKS
@@ -366,7 +374,7 @@ SEC(".struct_ops.link") struct sched_ext_ops commonhold_before_7_1 = {
 	.name = "commonhold",
 };
 
-/* And without SCX_OPS_ENQ_MIGRATION_DISABLED. */
+/* For kernels without SCX_ENQ_IMMED and without SCX_OPS_ENQ_MIGRATION_DISABLED. */
 SEC(".struct_ops.link") struct sched_ext_ops commonhold_before_6_14 = {
 	CALLBACKS
 	.cpu_release = (void *)dispatch_cpu_release,

@@ -7,10 +7,10 @@
 #define DISPATCH_BPF_WORLD_H
 
 #define CGROUP_DEPTH_MAX 32 /* below the root; a cgroup that lies deeper belongs to no unit */
-#define RETRIES_MAX      8  /* when other CPUs claim a CPU found in a mask */
-#define MACHINE          DISPATCH_UNITS_MAX /* in the masks' table, the entry after the units */
+#define RETRIES_MAX      8  /* attempts, if other CPUs claim a CPU that was found in a mask */
+#define MACHINE          DISPATCH_UNITS_MAX /* the machine's number in the table of masks, after those of the units */
 
-/* Inlined into their callers, which hold the lock that the masks need. */
+/* Inlined into their callers, which hold the RCU read lock that access to the masks requires. */
 __hidden int dispatch_own(struct dispatch_owned *owned);
 __hidden int dispatch_set_unit(struct dispatch_setting *setting);
 
@@ -20,13 +20,14 @@ struct mask_slot {
 
 SEC(".data.rules") struct dispatch_rules dispatch_rules;
 SEC(".data.end") struct dispatch_end dispatch_end;
-SEC(".rodata.seated") const volatile u32 dispatch_seats; /* likewise */
-SEC(".rodata.disciplined") const volatile u32 dispatch_disciplined; /* set before loading: the verifier removes unused code */
+/* Set before loading: the verifier removes the code that they disable. */
+SEC(".rodata.seated") const volatile u32 dispatch_seats;
+SEC(".rodata.disciplined") const volatile u32 dispatch_disciplined;
 u64 pass_of_world;
 struct dispatch_rescues rescues_of_world;
 u64 pass_of_loans;
 u32 away_of_all;
-volatile u32 nought_of_all; /* never written */
+volatile u32 nought_of_all; /* always 0, which neither the compiler nor the verifier knows: see matches.h */
 u32 waits_of_unit[DISPATCH_UNITS_MAX];
 u32 waits_of_block[DISPATCH_UNITS_MAX / WAITS_BLOCK];
 
@@ -46,7 +47,7 @@ struct {
 	__type(value, struct dispatch_cpu);
 } cpus SEC(".maps");
 
-/* At cpu * rules.units + unit: an account is written by its CPU alone, and those of a CPU lie together. */
+/* Index: cpu * rules.units + unit. Each account is written by its CPU alone, and the accounts of one CPU are adjacent. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -55,7 +56,7 @@ struct {
 	__type(value, struct dispatch_account);
 } accounts SEC(".maps");
 
-/* Two masks per unit and two of the machine: at 2 * id + which. */
+/* Two masks per unit and two of the machine. Index: 2 * id + which, where the machine's id is MACHINE. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 2 * (DISPATCH_UNITS_MAX + 1));
@@ -63,7 +64,7 @@ struct {
 	__type(value, struct mask_slot);
 } masks SEC(".maps");
 
-/* CPUs near each other, by number of the group. */
+/* The masks of the groups of near CPUs, by number of the group. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 2 * DISPATCH_CPUS_MAX);
@@ -86,11 +87,14 @@ struct {
 	__type(value, struct dispatch_task);
 } tasks SEC(".maps");
 
-/* The unit of a cgroup, by the cgroup's id (its directory's inode); descendants belong to the nearest that is here. */
+/*
+ * The unit of a cgroup, by the cgroup's id (its directory's inode). A cgroup that is not listed belongs to the unit of its
+ * nearest listed ancestor.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 16 * DISPATCH_UNITS_MAX); /* a unit's own, and foreign ones of its members */
+	__uint(max_entries, 16 * DISPATCH_UNITS_MAX); /* a unit's own cgroup, and foreign ones that have its members */
 	__type(key, u64);
 	__type(value, u32);
 } unit_of_cgroup SEC(".maps");
@@ -139,8 +143,9 @@ static __always_inline u32 waits_in(u32 id)
 }
 
 /*
- * A bit for each of eight counters that is above 0: the sign of its negative. Without a loop or a branch, or else the
- * verifier would explore all 256 sets; and hidden from the compiler, which would insert branches.
+ * A bit mask of the counters, of eight, that are above 0: each bit is the sign of the negated counter. The code has no branch,
+ * since the verifier would explore all 256 combinations. The `asm` hides the counter from the compiler, which would insert
+ * branches.
  */
 static __always_inline u32 bits_of(const u32 *counters)
 {
@@ -169,7 +174,7 @@ static __always_inline u32 waiting(u32 block)
 	return bits;
 }
 
-/* A de Bruijn sequence: each single bit multiplies to a different number in the top five bits. */
+/* For lowest(): multiplying a de Bruijn sequence by a single bit gives a different number in the top five bits for each bit. */
 static const u8 place_of_bit[32] = {
 	0, 1, 28, 2, 29, 14, 24, 3, 30, 22, 20, 15, 25, 17, 4, 8, 31, 27, 13, 23, 21, 19, 16, 7, 26, 12, 18, 6, 11, 5, 10, 9,
 };
@@ -228,8 +233,9 @@ static u32 unit_of(struct task_struct *p, struct scx_init_task_args *args)
 }
 
 /*
- * A new task outside of all units' control groups inherits the unit that its parent got by its program, user or groups, which
- * are the same. In a unit's control group, it inherits only that unit or one within it.
+ * A new task inherits its parent's gang. It also inherits its parent's unit, if that was determined by the parent's program,
+ * user or groups: these are the same for the new task. In a unit's control group, it inherits only a unit within the same
+ * outermost unit.
  */
 static void inherit(struct dispatch_task *task, struct scx_init_task_args *args)
 {
@@ -341,7 +347,10 @@ static __always_inline u64 world_pass(void)
 	return pass_of_world;
 }
 
-/* Two CPUs may both write: the clock then lags for a moment, and a waking unit gets that much more credit. */
+/*
+ * If two CPUs write at once, the smaller value may win. Harmless: the clock lags for a moment, and a waking unit gets a bit
+ * more credit.
+ */
 static __always_inline void world_pass_at_least(u64 pass)
 {
 	if ((s64)(pass_of_world - pass) < 0)
@@ -388,7 +397,7 @@ static __always_inline u64 world_loan_pass(void)
 	return pass_of_loans;
 }
 
-/* As above: a unit that begins to borrow gets that much more credit. */
+/* The same race is harmless here: a unit that begins to borrow gets a bit more credit. */
 static __always_inline void world_loan_pass_at_least(u64 pass)
 {
 	if ((s64)(pass_of_loans - pass) < 0)
@@ -405,7 +414,7 @@ static __always_inline void add64(u64 *counter, u64 by)
 	__sync_fetch_and_add(counter, by);
 }
 
-/* A mask, or NULL before dispatch_init() made it. */
+/* A mask of a unit or of the machine; NULL before dispatch_init() has made it. */
 static __always_inline struct bpf_cpumask *mask_at(u32 id, enum mask which)
 {
 	u32 index = 2 * (id < MACHINE ? id : MACHINE) + which;
@@ -474,8 +483,8 @@ static __always_inline bool comes_next(struct task_struct *p, u32 cpu)
 }
 
 /*
- * Whether the task has migration disabled. With preemptible RCU (when tasks count their read locks), a BPF program disables
- * migration of the current task: that of this program itself is subtracted.
+ * Whether the task has migration disabled. On kernels with preemptible RCU (where tasks count their read locks), a running BPF
+ * program disables migration of the current task. This program's own effect is subtracted.
  */
 static __always_inline bool is_held_here(struct task_struct *p, u64 enq_flags)
 {
@@ -486,7 +495,7 @@ static __always_inline bool is_held_here(struct task_struct *p, u64 enq_flags)
 	return p->migration_disabled > own;
 }
 
-/* A mask of one of the other two tables, or NULL. */
+/* The mask of a group of near CPUs; NULL if there is no such group. */
 static __always_inline struct bpf_cpumask *group_at(u32 group)
 {
 	struct mask_slot *slot = bpf_map_lookup_elem(&groups, &group);
@@ -494,6 +503,7 @@ static __always_inline struct bpf_cpumask *group_at(u32 group)
 	return slot ? slot->set : NULL;
 }
 
+/* The scratch mask of the calling CPU, or NULL. */
 static __always_inline struct bpf_cpumask *scratch(void)
 {
 	u32 cpu = bpf_get_smp_processor_id();
@@ -616,7 +626,10 @@ static s32 pick_idle(struct task_struct *p, u32 id, enum mask which, u32 last)
 
 static bool fits_pool(const struct dispatch_task *task, u32 pool, u64 late);
 
-/* The queues searched here hold no task with migration disabled; moving one would make the kernel end the scheduler. */
+/*
+ * See the list in ../world.h. Tasks with migration disabled are skipped: if one were moved, the kernel would end the scheduler.
+ * Usually these queues have none.
+ */
 static __always_inline bool take_fitting(u64 queue, u32 pool, u64 late)
 {
 	struct bpf_iter_scx_dsq at;

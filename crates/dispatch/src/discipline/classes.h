@@ -13,14 +13,14 @@
  *   key   = class * CLASS + pass
  *
  * Good at: keeping background work strictly behind everything else.
- * Bad at: that work itself. While a higher class uses all CPUs, a lower one starves but for rescues (rescue.h).
+ * Bad at: that background work. While a higher class uses all CPUs, a lower one gets only rescues (rescue.h).
  *
  * Source: seed 002, scheduler classes; the order is that of its list.
  */
 #ifndef DISPATCH_CLASSES_H
 #define DISPATCH_CLASSES_H
 
-#define CLASS (1ull << 61) /* beyond all passes; differences of up to three of them keep their sign */
+#define CLASS (1ull << 61) /* larger than any pass; 3 * CLASS still is a positive difference of two keys */
 
 static u32 class_of(u32 discipline)
 {
@@ -50,7 +50,10 @@ static void classes_ran(struct party *party, u64 used)
 	party->key = party->class * CLASS + party->mark;
 }
 
-/* The clock of a class: the key of its next party, less the distance that it may be ahead of the others: see clock_by(). */
+/*
+ * Advances the clock of a class to the pass of the party that begins, less the distance by which it may be ahead: see
+ * clock_by().
+ */
 static void classes_begins(struct party *party)
 {
 	u64 slice = over_weight(rules()->slice_ns, party->weight);

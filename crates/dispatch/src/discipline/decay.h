@@ -2,14 +2,14 @@
 /*
  * Fair share by decayed usage, after Kay and Lauder.
  *
- * Idea. Users have shares, however many processes they run. The usage of each is remembered for minutes, so that a user
- * who worked all morning yields to one who arrives at noon. Processes of one user are ordered in the same way. So give
- * each user a sub-unit, and the unit around them this discipline.
+ * Idea. Users have shares, however many processes they run. Each user's usage is remembered for minutes, so that a user who
+ * worked all morning yields to one who arrives at noon. Processes of one user are ordered in the same way. To use it, give each
+ * user a sub-unit, and their parent unit this discipline.
  *
  *   usage = usage / 2^(passed / half-life) + used, with a half-life of a minute
  *   usage / shares^2: the smallest is next
  *
- * With the square, the shares count twice: in the charge, and in the entitlement. In the long run, the CPU time of
+ * Because of the square, shares count twice: in the charge, and in the entitlement. In the long run, the CPU time of
  * always-busy users is proportional to the squares of their shares.
  *
  * See usage.h for the key.

@@ -23,25 +23,25 @@
 #include "smp.h"
 #include "classes.h"
 
-/* Whether a discipline is not the inlined one. */
+/* Whether a discipline's events are handled by the functions of this file: stride, which smp uses too, is inlined elsewhere. */
 static bool is_other(u32 discipline)
 {
 	return disciplined() && discipline != DISPATCH_STRIDE && discipline != DISPATCH_SMP;
 }
 
-/* The unit whose queue orders a unit's own tasks. */
+/* The unit in whose queue a unit's own tasks wait: under smp an ancestor, otherwise the unit itself. */
 static u32 orders(u32 id, const struct dispatch_unit *unit)
 {
 	return disciplined() ? unit->orders : id;
 }
 
-/* Whether keys are sequence numbers, drawn from the clock. */
+/* Whether a discipline's keys are sequence numbers: the clock plus one, drawn for each turn. */
 static bool has_numbers(u32 discipline)
 {
 	return discipline >= DISPATCH_FIFO && discipline <= DISPATCH_GANG;
 }
 
-/* A unit's own tasks have no gangs, deadlines or classes: under these disciplines, they take turns. */
+/* The discipline among a unit's own tasks. Tasks have no gangs, deadlines or classes: there, they take turns round robin. */
 static u32 among_tasks(u32 discipline)
 {
 	return discipline == DISPATCH_GANG || discipline == DISPATCH_DWCS || discipline == DISPATCH_CLASSES ? DISPATCH_RR :
@@ -55,11 +55,11 @@ static u32 among_tasks(u32 discipline)
 enum event {
 	COMES_AWAKE, /* it becomes runnable: it slept, or is new */
 	COMES,       /* its turn has ended, and it waits again */
-	WOULD_COME,  /* it runs, and its key is wanted as if it waited */
+	WOULD_COME,  /* it runs, and the caller asks for the key that it would have after COMES */
 	BEGINS,      /* its turn begins */
-	GOES_ON,     /* COMES and BEGINS: it continues, since no other has a better claim */
-	RAN,         /* it ran for some time since the last event, on one CPU */
-	WAITS,       /* time passes while it waits */
+	GOES_ON,     /* COMES and BEGINS: it continues, since no other party has a better claim */
+	RAN,         /* it ran on one CPU for some time since the last event */
+	WAITS,       /* time has passed while it waits */
 };
 
 PART void party_comes(u32 discipline, struct party *party, struct dispatch_order *order,
@@ -128,8 +128,8 @@ PART void party_ran(u32 discipline, struct party *party, struct dispatch_order *
 }
 
 /*
- * Handles an event of a party. A turn begins before it is known whether it continues the previous one: a gang's turn begins
- * where the previous one ended.
+ * Handles an event of a party. For GOES_ON, the beginning of a turn is handled before the key is computed: under gang, the key
+ * depends on when the gang's turn began.
  */
 PART void happens(u32 discipline, enum event event, struct party *party, struct dispatch_order *order,
 		  struct dispatch_deadlines *deadline, u64 used, u32 weights)
@@ -154,14 +154,14 @@ PART void happens(u32 discipline, enum event event, struct party *party, struct 
 		job_waits(party, order);
 }
 
-/* Advances the clock, so that a sequence number is not drawn twice. */
+/* Advances the clock to a sequence number that was drawn, so that the number is not drawn twice. */
 static void count_numbers(u32 discipline, u64 *clock, u64 key)
 {
 	if (has_numbers(discipline))
 		at_least(clock, key & (OVER - 1));
 }
 
-/* The sum of the weights of a unit's active parties, at the end of an interval of `job-currency`; else 0. */
+/* At the end of an interval of `job-currency`: the sum of the weights of a unit's active sub-units and own tasks; else 0. */
 VERIFIED_ALONE(u32) weights_to_hand_out_by(u32 id, u32 discipline, u32 event)
 {
 	struct dispatch_unit *around = unit_at(id), *unit;
@@ -178,7 +178,7 @@ VERIFIED_ALONE(u32) weights_to_hand_out_by(u32 id, u32 discipline, u32 event)
 	return sum;
 }
 
-/* Handles an event of a task under a discipline other than stride. Returns 0. */
+/* Handles an event of a task among its unit's tasks, under a discipline other than stride. Returns 0. */
 VERIFIED_ALONE(u32) to_task(struct party *party, u32 id, u32 event, u64 used)
 {
 	struct dispatch_unit *unit = unit_at(id);
@@ -199,7 +199,7 @@ static u64 *clock_for(struct dispatch_unit *around, u32 discipline, u32 class)
 	return discipline == DISPATCH_CLASSES ? &around->clocks[class % DISPATCH_RANKS] : &around->frontier;
 }
 
-/* Handles an event of a unit among its siblings. */
+/* Handles an event of a unit among its siblings, under a discipline other than stride. Returns 0. */
 VERIFIED_ALONE(u32) to_unit(u32 id, u32 event, u64 used)
 {
 	struct dispatch_unit *unit = unit_at(id), *around;
@@ -225,7 +225,7 @@ VERIFIED_ALONE(u32) to_unit(u32 id, u32 event, u64 used)
 	return 0;
 }
 
-/* Handles an event of a unit's own tasks together, among its sub-units. They have no deadline. */
+/* Handles an event of a unit's own tasks together, as one party among the unit's sub-units, without a deadline. Returns 0. */
 VERIFIED_ALONE(u32) to_own_tasks(u32 id, u32 event, u64 used)
 {
 	struct dispatch_deadlines none = {};
@@ -252,7 +252,7 @@ VERIFIED_ALONE(u32) to_own_tasks(u32 id, u32 event, u64 used)
 	return 0;
 }
 
-/* Whether a waking party preempts another, by their keys. */
+/* Whether a waking party with the key `mine` preempts a running one with the key `its`. */
 static bool interrupts(u32 discipline, u64 mine, u64 its)
 {
 	switch (discipline) {
@@ -271,8 +271,8 @@ static bool interrupts(u32 discipline, u64 mine, u64 its)
 }
 
 /*
- * The key of a running party advances by a slice for each of its CPUs, to be charged later. Sequence numbers and deadlines
- * are not charged.
+ * The time to add to the key of a party that runs on `busy` CPUs: one slice for each of them, which will be charged later. Keys
+ * that are sequence numbers or deadlines do not advance by use, so nothing is added.
  */
 static u64 pending(u32 discipline, u32 busy, u64 slice)
 {

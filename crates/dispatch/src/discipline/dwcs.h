@@ -5,12 +5,13 @@
  * Idea. A sub-unit wants `budget` of CPU time in each `period`, by the period's end, its deadline. It tolerates at most x
  * missed deadlines in every y consecutive ones (its window). Earliest deadline first. Ties go to the lowest tolerance:
  *
- *   the smallest x'/y', the remainder of the window; among x' = 0, the largest y'; among others, the smallest x'
- *   served in time:  y' - 1, while more than x' are left; a window that has ended begins anew
- *   missed:          x' - 1 and y' - 1; with x' = 0 the constraint is violated, and y' grows, so that it is served first
+ *   x' and y': the rest of the window: of the next y' deadlines, x' may still be missed
+ *   first the smallest x'/y'; among those with x' = 0, the largest y'; among others, the smallest x'
+ *   deadline met:     y' - 1, while y' > x'; at y' = 0 the next window begins
+ *   deadline missed:  x' - 1 and y' - 1; with x' = 0 the constraint is violated, and y' grows, so that the unit is served first
  *
- * A missed budget is dropped: the next period begins. A sub-unit that has used up its budget competes for leftover CPU
- * time until then, round robin with those without a deadline. That time is not charged to any budget.
+ * A missed budget is dropped: the next period begins. A sub-unit that has used up its budget competes for leftover CPU time
+ * until its next period, round robin with sub-units without a deadline. That time is not charged to any budget.
  *
  *   key = deadline, with the tie-break in its low bits; for round robin, a sequence number far behind all deadlines
  *
@@ -24,10 +25,13 @@
 #define DISPATCH_DWCS_H
 
 #define TIE_BITS    14 /* deadlines within 16 us of each other tie */
-#define MISSES_MAX  8  /* passed deadlines that are handled one by one */
-#define NO_DEADLINE (1ull << 50) /* behind all deadlines: in ns, 13 days */
+#define MISSES_MAX  8  /* passed deadlines that are counted one by one; more are skipped at once */
+#define NO_DEADLINE (1ull << 50) /* added to keys that shall be behind all deadlines: in ns, 13 days */
 
-/* The state in `mark`: the remaining budget, in ns, and the window's x' and y'. `at` is the deadline. */
+/*
+ * The state of a party, which is packed into its `mark`: the rest of the budget, in ns, and the window's x' (`misses`) and y'
+ * (`of`). The party's `at` is its next deadline.
+ */
 struct window {
 	u32 left;
 	u16 misses, of;
@@ -38,7 +42,10 @@ static struct window window_of(const struct party *party)
 	return (struct window){ party->mark, party->mark >> 32, party->mark >> 48 };
 }
 
-/* The period of its deadline may not have begun. */
+/*
+ * Stores a party's state, and computes its key: the deadline with the tie-break, or if the period of that deadline has not begun,
+ * a round-robin key behind all deadlines.
+ */
 static void remember_window(struct party *party, const struct dispatch_deadlines *deadline, struct window window, u64 now)
 {
 	u32 tie;
@@ -55,6 +62,7 @@ static void remember_window(struct party *party, const struct dispatch_deadlines
 	party->key = (party->at >> TIE_BITS << TIE_BITS) | (tie & ((1 << TIE_BITS) - 1));
 }
 
+/* The state at the beginning of a window: all of its deadlines, and all misses that it tolerates. */
 static struct window begin_window(const struct dispatch_deadlines *deadline, struct window window)
 {
 	window.misses = deadline->misses;
@@ -62,6 +70,7 @@ static struct window begin_window(const struct dispatch_deadlines *deadline, str
 	return window;
 }
 
+/* The window after a deadline that was met, which is counted. */
 static struct window dwcs_served(struct dispatch_deadlines *deadline, struct window window)
 {
 	deadline->had.met++;
@@ -74,6 +83,7 @@ static struct window dwcs_served(struct dispatch_deadlines *deadline, struct win
 	return window.of ? window : begin_window(deadline, window);
 }
 
+/* The window after a deadline that was missed, which is counted. */
 static struct window dwcs_missed(struct dispatch_deadlines *deadline, struct window window)
 {
 	u32 x, y;
@@ -91,7 +101,7 @@ static struct window dwcs_missed(struct dispatch_deadlines *deadline, struct win
 	return window;
 }
 
-/* Counts missed deadlines: those that have passed, and those too near for the remaining budget. */
+/* Counts a deadline as missed if it has passed, or is too near for the rest of the budget, and moves on to the next ones. */
 static void dwcs_passes(struct party *party, struct dispatch_deadlines *deadline, u64 now)
 {
 	struct window window = window_of(party);
@@ -132,17 +142,21 @@ static void dwcs_comes(struct party *party, const struct dispatch_deadlines *dea
 	remember_window(party, deadline, window, now);
 }
 
+/*
+ * Charges a party for CPU time used, at most the time since its period began. If that uses up the budget in time, the deadline is
+ * met, and the party waits for its next period.
+ */
 static void dwcs_ran(struct party *party, struct dispatch_deadlines *deadline, u64 used, u64 now)
 {
 	struct window window = window_of(party);
-	u64 begun = now + (1 << TIE_BITS) - (party->at - deadline->period);
+	u64 since_begin = now + (1 << TIE_BITS) - (party->at - deadline->period);
 
 	if (!deadline->period)
 		return;
-	if ((s64)begun < 0)
-		begun = 0;
-	if (used > begun)
-		used = begun;
+	if ((s64)since_begin < 0)
+		since_begin = 0;
+	if (used > since_begin)
+		used = since_begin;
 	if (used < window.left || before(party->at + (1 << TIE_BITS), now)) {
 		window.left = used < window.left ? window.left - used : 1;
 		remember_window(party, deadline, window, now);

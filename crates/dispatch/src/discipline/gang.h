@@ -3,8 +3,8 @@
  * Gang scheduling: the threads of a program run at the same time.
  *
  * Idea. A gang is a sub-unit: the threads of one program, which wait for each other. Gangs take turns, of GANG_TURN each.
- * During a gang's turn, its threads go first on every CPU of the unit around. CPUs that it leaves idle run the next
- * gangs' threads. Within a gang, threads are ordered by the gang's own discipline.
+ * During a gang's turn, its threads go first on every CPU of the parent unit. CPUs that the gang leaves idle run threads of the
+ * next gangs. Within a gang, threads are ordered by the gang's own discipline.
  *
  *   key = a sequence number, drawn for each turn
  *
@@ -23,7 +23,7 @@
 static void gang_comes(struct party *party, u64 now, bool woke)
 {
 	if (woke ? party->at && before(now, party->at + GANG_TURN) : !party->at || before(now, party->at + GANG_TURN))
-		return; /* its turn goes on, or has not begun */
+		return; /* it keeps its key, since its turn has not ended or not begun */
 	party->key = party->clock + 1;
 	party->at = 0;
 }

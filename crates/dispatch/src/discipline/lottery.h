@@ -2,10 +2,10 @@
 /*
  * Lottery scheduling, with compensation tickets.
  *
- * Idea. At each decision a ticket is drawn, and its holder is next. Instead of walking a list, each party draws a wait
+ * Idea. At each decision a ticket is drawn, and its holder is next. To avoid walking a list of tickets, each party draws a wait
  * from an exponential distribution, with its tickets as the rate. The shortest wait wins, with a probability in proportion
- * to the rate. The distribution is memoryless: the remaining waits of the others are distributed like new draws, so they
- * need not draw again.
+ * to the rate. The distribution is memoryless: the remaining waits of the other parties are distributed like new draws, so
+ * these parties need not draw again.
  *
  *   key += wait * used / weight, with a wait of mean 1 that is drawn for each turn
  *

@@ -2,7 +2,7 @@
 /*
  * No isolation within a unit, as on a symmetric multiprocessor without units.
  *
- * Idea. All tasks within the unit are equal, in whichever sub-unit. They wait in one queue, ordered as under stride: the
+ * Idea. All tasks within the unit are equal, whatever sub-unit they are in. They wait in one queue, ordered as under stride: the
  * task with the least CPU time for its nice value is next. Sub-units' tickets are ignored. CPU time is still accounted to
  * the sub-unit of each task.
  *
@@ -16,7 +16,7 @@
 #ifndef DISPATCH_SMP_H
 #define DISPATCH_SMP_H
 
-/* The unit whose queue orders the tasks of a new unit; its parent is given by number and by pointer. */
+/* The unit in whose queue the tasks of unit `id` wait. The parent is given by number, `around`, and by pointer. */
 static u32 smp_orders(u32 id, u32 around, const struct dispatch_unit *parent)
 {
 	if (!parent)

@@ -6,7 +6,7 @@
  *
  *   key += used / weight
  *
- * A party that becomes active starts at the clock, the key of the latest party to run, less one slice; or later.
+ * When a party becomes active, its key is raised at least to the clock, the key of the latest party to run, less one slice.
  *
  * Good at: exact shares, at any number of parties; a bounded reward for sleeping.
  * Bad at: bursts: a party that slept is not compensated, so of two with equal tickets, a bursty one gets less in the long
@@ -18,15 +18,15 @@
 #define DISPATCH_STRIDE_H
 
 #define SHARE_UNIT 100 /* a weight of 100 advances the key by the time used */
-#define OWN_WEIGHT 100 /* of a unit's own tasks, among its sub-units */
+#define OWN_WEIGHT 100 /* the weight of a unit's own tasks together, among its sub-units */
 
-/* CPU time scaled to keys. */
+/* CPU time scaled to keys: over the weight. */
 static u64 over_weight(u64 used, u32 weight)
 {
 	return used * SHARE_UNIT / (weight ? weight : 1);
 }
 
-/* Sleeping earns at most one slice, scaled to keys. */
+/* A party becomes active: raises its key so that sleeping earned at most one slice. `slice` is scaled to keys. */
 static void stride_comes(u64 *key, u64 clock, u64 slice)
 {
 	at_least(key, clock - slice);

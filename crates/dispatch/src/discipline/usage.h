@@ -15,14 +15,15 @@
 #define DISPATCH_USAGE_H
 
 #define USAGE_MIN 1000000ull /* ns */
-#define GRAIN     (ONE / 64) /* of a half-life: usage within it does not decay, which loses less than rounding would */
+#define GRAIN     (ONE / 64) /* of a half-life: decay is applied in steps of at least this, since each step loses by rounding */
 
+/* The key of a usage at time `now`: see above. `weight_log` is the logarithm of the entitlement. */
 static u64 usage_key(u64 usage, u64 now, u64 half_life, u64 weight_log)
 {
 	return now + (half_life >> 16) * (log_2(usage < USAGE_MIN ? USAGE_MIN : usage) - weight_log);
 }
 
-/* Its usage may have decayed below USAGE_MIN. */
+/* A party becomes runnable: raises its key to that of USAGE_MIN, below which its usage may have decayed. */
 static void usage_comes(struct party *party, u64 now, u64 half_life, u64 weight_log)
 {
 	u64 least = usage_key(USAGE_MIN, now, half_life, weight_log);
@@ -33,13 +34,14 @@ static void usage_comes(struct party *party, u64 now, u64 half_life, u64 weight_
 		party->at = now;
 }
 
+/* A party ran: decays its usage since `at`, in 1/65536ths of half-lives, and adds the time used. */
 static void usage_ran(struct party *party, u64 used, u64 now, u64 half_life, u64 weight_log)
 {
-	u64 passed = before(party->at, now) ? (now - party->at) / (half_life >> 16) : 0;
+	u64 half_lives = before(party->at, now) ? (now - party->at) / (half_life >> 16) : 0;
 
-	if (passed >= GRAIN) {
-		party->mark = halved(party->mark, passed);
-		party->at += passed * (half_life >> 16);
+	if (half_lives >= GRAIN) {
+		party->mark = halved(party->mark, half_lives);
+		party->at += half_lives * (half_life >> 16);
 	}
 	party->mark += used;
 	party->key = usage_key(party->mark, party->at, half_life, weight_log);

@@ -3,7 +3,7 @@
 #include "../kernel.h"
 #include "../intf.h"
 
-/* The prototypes that the kernel's build has from its own headers. */
+/* Prototypes of the functions that the simulated kernel calls: simulated_kernel.rs. */
 struct task_struct;
 struct dispatch_world;
 s32 dispatch_select_cpu(struct task_struct *p, s32 last, u64 wake_flags);
@@ -18,29 +18,29 @@ int dispatch_set_unit(struct dispatch_setting *setting);
 void dispatch_change_unit(struct task_struct *p, u32 unit);
 bool dispatch_fits(const struct dispatch_task *task, u32 pool, u64 late);
 void dispatch_turn(void);
-void dispatch_enter(struct dispatch_world *of);
+void dispatch_enter(struct dispatch_world *machine);
 
 #include "../dispatch.bpf.c"
 
 /* Sets the machine that this thread simulates. */
-void dispatch_enter(struct dispatch_world *of)
+void dispatch_enter(struct dispatch_world *machine)
 {
-	world = of;
+	world = machine;
 }
 
-/* For take_fitting(), which looks at the queue. */
+/* fits_pool(), for the simulated kernel's take_fitting(). */
 bool dispatch_fits(const struct dispatch_task *task, u32 pool, u64 late)
 {
 	return fits_pool(task, pool, late);
 }
 
-/* Gates were opened or shut. */
+/* Applies gates that were opened or shut. */
 void dispatch_turn(void)
 {
 	turn_gates();
 }
 
-/* In the kernel, a task changes its control group instead. */
+/* Moves a task to another unit. In the kernel, dispatch_cgroup_move() does so when a task changes its control group. */
 void dispatch_change_unit(struct task_struct *p, u32 unit)
 {
 	change_unit(&p->own, unit);

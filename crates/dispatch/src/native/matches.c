@@ -3,16 +3,16 @@
 #include "../kernel.h"
 #include "../intf.h"
 
-static _Thread_local const struct dispatch_case *now;
+static _Thread_local const struct dispatch_case *input;
 
 static const struct dispatch_match *match_at(u32 number)
 {
-	return number < now->matches_count ? &now->matches[number] : NULL;
+	return number < input->matches_count ? &input->matches[number] : NULL;
 }
 
 static u32 parent_of(u32 unit)
 {
-	return unit < now->units ? now->parents[unit] : DISPATCH_NOBODY;
+	return unit < input->units ? input->parents[unit] : DISPATCH_NOBODY;
 }
 
 static u32 nought(void)
@@ -22,20 +22,20 @@ static u32 nought(void)
 
 static bool has_group(u32 group)
 {
-	u32 at;
+	u32 index;
 
-	for (at = 0; at < now->groups_count; at++)
-		if (now->groups[at] == group)
+	for (index = 0; index < input->groups_count; index++)
+		if (input->groups[index] == group)
 			return true;
 	return false;
 }
 
 #include "../matches.h"
 
-struct dispatch_place dispatch_place(const struct dispatch_case *of, const struct dispatch_facts *facts);
+struct dispatch_place dispatch_place(const struct dispatch_case *test_case, const struct dispatch_facts *facts);
 
-struct dispatch_place dispatch_place(const struct dispatch_case *of, const struct dispatch_facts *facts)
+struct dispatch_place dispatch_place(const struct dispatch_case *test_case, const struct dispatch_facts *facts)
 {
-	now = of;
-	return place(facts, of->base);
+	input = test_case;
+	return place(facts, input->base);
 }

@@ -152,21 +152,21 @@ static inline u32 gang_of(const struct task_struct *p, const struct dispatch_tas
 	return task->gang;
 }
 
-/* Nobody asks natively what it is inside of. */
+/* Never true here, since a simulated task is never inside: see is_in_call(). */
 static inline bool is_current(const struct task_struct *p)
 {
 	(void)p;
 	return false;
 }
 
-/* No simulated kernel ends a scheduler for tasks that wait. */
+/* Never long ago, so that no task takes a breath: the simulated kernel has no watchdog. */
 static inline u64 parked_since(const struct task_struct *p)
 {
 	(void)p;
 	return world->now;
 }
 
-/* A simulated task holds no locks when it is preempted, or wakes; and it is not queued after its end. */
+/* A simulated task holds no locks when it is preempted or woken, and it is not queued after its end. */
 static inline bool is_in_call(const struct task_struct *p)
 {
 	(void)p;

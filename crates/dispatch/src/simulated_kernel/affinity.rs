@@ -1,10 +1,10 @@
-//! Affinities: on which CPUs a task may run.
+//! Affinities: the CPUs on which a task may run.
 //!
-//! What Linux does when one is set (`__set_cpus_allowed_ptr` in kernel/sched/core.c):
-//! - a task that waits is taken out of its queue and queued anew, since it may have to wait in another one;
-//! - a task on a CPU that it may not use any more is interrupted, and moves to one that it may use;
-//! - a task that sleeps is woken on a CPU that it may use. Of one that may use a single CPU, the scheduler is not asked
-//!   which it is to be.
+//! The simulated kernel does what Linux does when an affinity is set (`__set_cpus_allowed_ptr` in kernel/sched/core.c):
+//! - a waiting task is removed from its queue and enqueued again, since it may have to wait in another queue;
+//! - a task on a CPU that it may no longer use is interrupted, and moves to a CPU that it may use;
+//! - a sleeping task will wake on a CPU that it may use. For a task that may use only one CPU, the scheduler's `select_cpu` is
+//!   not called.
 
 use commonhold_machine::CpuSet;
 
@@ -12,8 +12,7 @@ use super::{Kernel, dispatch_enqueue, dispatch_stopping};
 use crate::TaskId;
 
 impl Kernel {
-    /// Says on which of the machine's CPUs a task may run from now on; `None`: on any. Nothing changes where none of the CPUs
-    /// is there.
+    /// Sets a task's affinity; `None`: any CPU. Has no effect if the machine has none of these CPUs.
     pub fn allow(&mut self, now: u64, id: TaskId, cpus: Option<&CpuSet>) {
         let all = self.world.rules.cpus;
         let mut mask = vec![0u64; self.world.words as usize];
@@ -30,7 +29,7 @@ impl Kernel {
         task.allowed = mask.as_ref().map_or(core::ptr::null(), |mask| mask.as_ptr());
         task.nr_cpus_allowed = i32::try_from(if mask.is_some() { count } else { all }).unwrap_or(i32::MAX);
         let cpu = task.cpu;
-        // The words of the mask lie where they are until the next one is in its place.
+        // The mask that `task.allowed` points to is on the heap: it stays there until the next affinity replaces it.
         self.affinities[id as usize] = mask;
         if self.runs[cpu as usize].current == Some(id) {
             if !self.allows(id, cpu) {
@@ -39,12 +38,12 @@ impl Kernel {
             return;
         }
         let local = &mut self.runs[cpu as usize].local;
-        if let Some(at) = local.iter().position(|one| *one == id) {
+        if let Some(position) = local.iter().position(|queued| *queued == id) {
             if self.allows(id, cpu) {
                 return;
             }
-            self.runs[cpu as usize].local.remove(at);
-        } else if self.placed(id) {
+            self.runs[cpu as usize].local.remove(position);
+        } else if self.is_placed(id) {
             self.take_out(id);
         } else {
             return;
@@ -67,8 +66,8 @@ impl Kernel {
             .is_none_or(|mask| mask[cpu as usize / 64] >> (cpu % 64) & 1 == 1)
     }
 
-    /// A CPU that a task may use, in place of one that it may not: in the same node if there is one.
-    pub(super) fn instead(&self, id: TaskId, cpu: u32) -> u32 {
+    /// The CPU itself if the task may use it, else the first one that the task may use: in the CPU's node if possible.
+    pub(super) fn allowed_instead_of(&self, cpu: u32, id: TaskId) -> u32 {
         if self.allows(id, cpu) {
             return cpu;
         }
@@ -77,13 +76,13 @@ impl Kernel {
         allowed.min_by_key(|other| (self.table[*other as usize].node != node, *other)).unwrap_or(cpu)
     }
 
-    /// The only CPU that a task may use, if there is only one.
-    pub(super) fn only(&self, id: TaskId) -> Option<u32> {
+    /// The CPU that a task's affinity pins it to; `None` if it may use more than one.
+    pub(super) fn only_allowed_cpu(&self, id: TaskId) -> Option<u32> {
         (self.tasks[id as usize].nr_cpus_allowed == 1 && self.affinities[id as usize].is_some())
-            .then(|| self.instead(id, self.tasks[id as usize].cpu))
+            .then(|| self.allowed_instead_of(self.tasks[id as usize].cpu, id))
     }
 
-    /// A runnable task that is in no queue and on no CPU is queued where it may run.
+    /// Enqueues a runnable task, which is in no queue and on no CPU, where it may run.
     ///
     /// # Safety
     /// Within [`Kernel::call`], with its pointer.
@@ -91,14 +90,14 @@ impl Kernel {
         // SAFETY: the caller's promise; every reference made here ends before the scheduler is called.
         unsafe {
             let task = (*kernel).task(id);
-            let cpu = (*kernel).instead(id, (*task).cpu);
+            let cpu = (*kernel).allowed_instead_of((*task).cpu, id);
             (*task).cpu = cpu;
             dispatch_enqueue(task, 0);
             (*kernel).settle_local(id, cpu);
         }
     }
 
-    /// A task that could go on leaves a CPU that it may not use any more: as the kernel's stopper thread moves it.
+    /// Moves a runnable task off a CPU that it may no longer use, as the kernel's stopper thread does.
     ///
     /// # Safety
     /// Within [`Kernel::call`], with its pointer.
@@ -110,12 +109,12 @@ impl Kernel {
         }
     }
 
-    /// Whether a task waits for this CPU, since it must run there.
+    /// Whether a task that must run on this CPU waits in the CPU's own queue.
     pub fn stray_waits(&self, cpu: u32) -> bool {
         self.queued[(self.world.rules.units + cpu) as usize] > 0
     }
 
-    /// Whether a task waits in a unit's queue that may run on this CPU. It looks at all that wait there.
+    /// Whether a task that may run on this CPU waits in a unit's queue. Examines the whole queue.
     pub fn waits_for(&self, cpu: u32, unit: u32) -> bool {
         self.queued[unit as usize] > 0
             && self.queues[unit as usize].iter().any(|entry| {

@@ -1,4 +1,4 @@
-//! What the tables' entries begin with.
+//! The initial values of the tables' entries.
 
 use super::native::{Entity, Task};
 use super::{Cpu, Deadlines, LATENCIES, Memory, NOBODY, Order, Own, RANKS, STRETCHES, Stretch, Unit};
@@ -6,17 +6,17 @@ use super::{Cpu, Deadlines, LATENCIES, Memory, NOBODY, Order, Own, RANKS, STRETC
 /// Which CPUs are near each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Near {
-    /// The group of those that share the last-level cache, by a number of its own below twice the CPUs; [`NOBODY`]: it is
-    /// no smaller than the node.
+    /// The number, below twice the number of CPUs, of the group of CPUs that share the last-level cache; [`NOBODY`]: that
+    /// group is the whole node.
     pub cache: u32,
-    /// Those of the NUMA node, likewise; [`NOBODY`]: it is the whole machine.
+    /// The number of the group of CPUs of the NUMA node; [`NOBODY`]: that group is the whole machine.
     pub node: u32,
-    /// Those of the socket, likewise; [`NOBODY`]: it is one node, or the whole machine.
+    /// The number of the group of CPUs of the socket; [`NOBODY`]: that group is one node, or the whole machine.
     pub socket: u32,
 }
 
 impl Unit {
-    /// An outermost unit of which nothing was said yet.
+    /// An outermost unit with the default rules, a weight of 100 and no flags.
     pub fn new(number: u32) -> Unit {
         Unit {
             parent: NOBODY,
@@ -60,14 +60,14 @@ impl Unit {
         }
     }
 
-    /// One of the usual weight, under a scheduler with such slices.
+    /// A unit with the default rules, under a scheduler with slices of `slice_ns`.
     pub(crate) fn with_slices(number: u32, slice_ns: u64) -> Unit {
         Unit { slice: slice_ns, ..Unit::new(number) }
     }
 }
 
 impl Cpu {
-    /// One without an owner that runs nothing.
+    /// A CPU without an owner that runs nothing.
     pub(crate) fn new(near: Near) -> Cpu {
         Cpu {
             since: 0,
@@ -101,6 +101,7 @@ impl Cpu {
 }
 
 impl Task {
+    /// A task that is not runnable, has no affinity, and ran last on CPU 0 of a machine of `cpus` CPUs.
     pub(crate) fn new(id: u32, unit: u32, cpus: u32) -> Self {
         Task {
             scx: Entity { slice: 0, flags: 0, weight: 100 },

@@ -1,86 +1,87 @@
-//! What the decision about a process that executes a program is made of: see `matches.h`. Described here as the tables are.
+//! The tables from which `matches.h` chooses the unit of a process that executes a program. As for `mod.rs`, `build.rs`
+//! generates their C definitions.
 
-// As in `mod.rs`.
+// cbindgen leaves constants that are not `pub` out of the header.
 #![allow(unreachable_pub)]
 
-/// Entries of all lists together: see [`Match`].
+/// The maximum number of entries of all lists together: see [`Match`].
 pub const MATCHES_MAX: usize = 4096;
-/// Bytes of a pattern, with its end.
+/// Bytes of a pattern, including its terminating 0.
 pub const GLOB_MAX: usize = 64;
-/// Bytes of the name of the file that runs, with its end. A longer one counts as none.
+/// Bytes of the executable's name, including its terminating 0. A longer name is treated as unknown.
 pub const FILE_NAME: usize = 64;
 /// Bytes of [`Texts`]; a power of two.
 pub const TEXTS: usize = 256;
 
-/// What is tested of a process that executes a program.
+/// The test of an entry, applied to a process that executes a program; or the entry's role in its list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) enum Test {
-    /// None: the list ends, and a process that came so far stays.
+    /// No test: the list ends. The process stays in the unit found so far.
     End,
-    /// None: the list goes on at the entry `value`.
+    /// No test: the list begins at the entry with index `value`.
     List,
-    /// Whether `glob` matches the name of the file that runs, or that by which it was executed.
+    /// Whether `glob` matches the executable's name, or the name under which it was executed.
     Command,
-    /// The same, of the effective user `value`'s.
+    /// As `Command`, and the effective user is `value`.
     CommandOfUser,
-    /// The same, of those in the group `value`.
+    /// As `Command`, and the process is in group `value`.
     CommandOfGroup,
-    /// Whether it is the heir of a unit of this level, or of one below: that is its unit then.
+    /// Whether the process inherits a unit that is one of this list's units, or lies within one. That one becomes its unit.
     Inherited,
-    /// Whether it is the effective user `value`'s.
+    /// Whether the effective user is `value`.
     User,
-    /// Whether it is in the group `value`.
+    /// Whether the process is in group `value`.
     Group,
-    /// Passed by all.
+    /// Passed by every process.
     Otherwise,
-    /// What cannot be tested here: then it stays where its control group says.
+    /// A test that cannot be made at exec: the process stays in the unit of its control group.
     Unknown,
 }
 
-/// A test, and the unit of a process that passes it.
+/// An entry of the table of rules: a test, and the unit of a process that passes it.
 ///
-/// The rules of the contract come in lists of these, for a process that executes a program: the first test that it passes
-/// says the unit, and the unit's own list goes on. The entry with a unit's number says where its list begins, that of
-/// [`COMMON`](super::COMMON) where that of the outermost units does. The entries after the units' are the lists, in two halves, of which
-/// one is in force while the other is written.
+/// The contract's rules form a list of entries for each unit that has sub-units. The first test that a process passes
+/// determines its unit, and the search continues with that unit's list. The entry whose index is a unit's number refers to the
+/// start of that unit's list; the entry of [`COMMON`](super::COMMON) refers to the list for the outermost units. After the
+/// entries for all units, the table has two halves. One half has the lists in force while the other half is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct Match {
     /// [`Test`].
     pub(crate) test: u32,
     pub(crate) value: u32,
-    /// Of a process that passes.
+    /// The unit of a process that passes the test.
     pub(crate) unit: u32,
     pub(crate) unused: u32,
-    /// `*` is any text, `?` any character; ends with 0.
+    /// The pattern: `*` matches any text, `?` any character; ends with 0.
     pub(crate) glob: [u8; GLOB_MAX],
 }
 
-/// The texts that patterns are compared with: the name of the file that runs, from the beginning; behind [`FILE_NAME`] bytes
-/// the path that was executed, which is a script's where the file is its interpreter; then 0.
+/// The texts that patterns are compared with. At offset 0: the executable's name. At offset [`FILE_NAME`]: the executed path,
+/// which for a script is the script's, not its interpreter's. Each ends with 0.
 #[repr(C)]
 pub(crate) struct Texts {
     pub(crate) bytes: [u8; TEXTS],
 }
 
-/// What is known of a process that executes a program.
+/// The properties of a process that executes a program.
 #[repr(C)]
 pub(crate) struct Facts {
-    /// The effective one.
+    /// The effective user.
     pub(crate) user: u32,
-    /// As [`Own`](super::Own)'s.
+    /// The unit that it inherits: see [`Own::heir`](super::Own).
     pub(crate) heir: u32,
-    /// Where in `texts` the base name of the path that was executed begins; at a 0 if it is not known.
+    /// The offset in `texts` of the executed path's base name; the offset of a 0 if the path is not known.
     pub(crate) program: u32,
     pub(crate) unused: u32,
     pub(crate) texts: Texts,
 }
 
-/// Where a process belongs.
+/// The decision: a process's unit.
 #[repr(C)]
 pub(crate) struct Place {
     pub(crate) unit: u32,
-    /// [`By`](super::By).
+    /// [`By`](super::By): what determined the unit.
     pub(crate) by: u32,
 }

@@ -1,13 +1,13 @@
-//! The scheduler's tables: what Rust and C share. The daemon and the scheduler share them through the kernel's maps, the
-//! simulator and the scheduler through memory.
+//! The scheduler's tables: the structures and constants that Rust and C share. The daemon and the scheduler share the tables
+//! through the kernel's maps, the simulator and the scheduler through memory.
 //!
-//! For example, [`Unit`] is `struct dispatch_unit` in C, [`Recall::Now`] is `DISPATCH_RECALL_NOW`, and [`UNITS_MAX`] is
-//! `DISPATCH_UNITS_MAX`. This is the one description of all of them. `build.rs` makes the header `tables.h` of it, which
-//! `intf.h` includes, and has the list of the types' names in C. A comment here is the header's, too.
+//! This file is the only definition. `build.rs` generates the C header `tables.h` from it, comments included; `intf.h` includes
+//! that header. For example, [`Unit`] is `struct dispatch_unit` in C, [`Recall::Now`] is `DISPATCH_RECALL_NOW`, and
+//! [`UNITS_MAX`] is `DISPATCH_UNITS_MAX`. `build.rs` lists the C names of the types.
 //!
-//! `1024_u32` is unsigned in C as well; without its type it would be an `int` there.
+//! Constants are written with their type, as `1024_u32`: without it, the C constant would be a signed `int`.
 
-// A constant that is not `pub` is left out of the header.
+// cbindgen leaves constants that are not `pub` out of the header.
 #![allow(unreachable_pub)]
 
 mod begin;
@@ -20,27 +20,27 @@ mod sums;
 pub use begin::Near;
 pub use sums::CallBacks;
 
-/// No unit, no CPU, no group of CPUs.
+/// In place of a number: no unit, no CPU, no group of CPUs, no gang.
 pub const NOBODY: u32 = u32::MAX;
-/// The unit of the kernel's own threads: runs anywhere, at once.
+/// The unit of the kernel's own threads, which run on any CPU and before other tasks.
 pub const KERNEL: u32 = 0_u32;
-/// The unit of tasks that belong to no other.
+/// The unit of tasks that belong to no other unit.
 pub const COMMON: u32 = 1_u32;
-/// Units that a machine can have.
+/// The maximum number of units of a machine.
 pub const UNITS_MAX: u32 = 1024_u32;
 /// CPU numbers are below this.
 pub const CPUS_MAX: u32 = 4096_u32;
-/// Levels of units within units.
+/// The maximum number of levels of the tree of units.
 pub const DEPTH_MAX: u32 = 20_u32;
-/// Units in a block of those that are counted together.
+/// Units per block. Waiting tasks are also counted by block, so that a search skips blocks without any.
 pub const WAITS_BLOCK: u32 = 32_u32;
-/// Classes of latencies: below 1.024 us, 2.048 us, and so on, doubling; the last has no end.
+/// Buckets of the histogram of call-back latencies: below 1.024 us, below 2.048 us, and so on, doubling; the last is unbounded.
 pub const LATENCIES: usize = 24;
-/// Gangs that can be told apart; a power of two: see `gates.h`.
+/// The maximum number of gangs; a power of two: see `gates.h`.
 pub const GANGS_MAX: u32 = 4096_u32;
 /// Classes of sub-units: see `discipline/classes.h`.
 pub const RANKS: usize = 4;
-/// Times in which a higher class had a CPU: see [`Cpu`]; a power of two.
+/// Size of the ring of intervals in which a higher class had a CPU: see [`Cpu`]; a power of two.
 pub const STRETCHES: usize = 8;
 
 /// How a lent CPU is called back.
@@ -55,26 +55,26 @@ pub enum Recall {
 
 /// A unit's idle home CPUs may run tasks of other units.
 pub const LENDS: u32 = 1_u32;
-/// A unit's tasks may run on CPUs that others lend.
+/// A unit's tasks may run on CPUs that other units lend.
 pub const BORROWS: u32 = 2_u32;
-/// Of [`COMMON`] alone: every CPU runs its tasks in turns with its owner's.
+/// A flag of [`COMMON`] alone: every CPU alternates between the tasks of this unit and those of the CPU's owner.
 pub const ANYWHERE: u32 = 4_u32;
 
 /// A unit's tasks may have seats: see `seats.h`.
 pub const SEATS: u32 = 8_u32;
 
-/// Who of a unit's own tasks and sub-units is next: see `discipline/`.
+/// The rule by which a unit orders its own tasks and its sub-units: see `discipline/`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(C)]
 pub enum Discipline {
-    /// Least CPU time for its weight.
+    /// Least CPU time over weight.
     #[default]
     Stride,
     /// At random, by weight.
     Lottery,
-    /// Least decayed usage for its weight, over seconds.
+    /// Least decayed usage over weight, with a half-life of seconds.
     Entitlement,
-    /// Least decayed usage for its weight's square, over minutes.
+    /// Least decayed usage over the square of the weight, with a half-life of minutes.
     Decay,
     /// First in, first out.
     Fifo,
@@ -82,45 +82,45 @@ pub enum Discipline {
     Rr,
     /// Round robin with long turns.
     Batch,
-    /// Time is handed out at intervals; who used less goes first.
+    /// CPU time is credited at intervals; parties that used less than their credit go first.
     Job,
     /// Sub-units take turns on all CPUs at once.
     Gang,
     /// Sub-units have deadlines, of which a few may be missed.
     Dwcs,
-    /// All tasks within it are equal, whatever sub-unit they are in.
+    /// All tasks within the unit are equal, whatever sub-unit they are in.
     Smp,
     /// Sub-units of a higher class go first.
     Classes,
 }
 
-/// How many disciplines there are. The header's own count of them is compared with it when C is compiled.
+/// The number of disciplines. `intf.h` asserts that it equals the header's own count.
 pub const DISCIPLINES: usize = 12;
 
-/// What a task that could run waited for.
+/// What a runnable task waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub enum Cause {
-    /// Tasks of its own unit, or another's on a CPU that is time-shared.
+    /// For tasks of its own unit or, on a time-shared CPU, of any unit.
     Own,
-    /// A CPU on loan that was called back for it.
+    /// For a lent CPU that was called back for the task.
     Loan,
-    /// Real-time, deadline or stop tasks that had its CPU, or the one where it came to run.
+    /// For real-time, deadline or stop tasks, on the CPU that the task was on or the one that it then got.
     Higher,
 }
 
-/// How many causes there are; compared likewise.
+/// The number of causes, asserted likewise.
 pub const CAUSES: usize = 3;
 
 /// Set before the scheduler starts, and constant from then on.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub(crate) struct Rules {
-    /// How long a task runs before others get their turn, in ns.
+    /// How long a task runs before the CPU chooses again, in ns.
     pub(crate) slice_ns: u64,
-    /// A task that wakes interrupts one that had so much more than its part, in ns; 0: none.
+    /// A waking task preempts a running one that is ahead of it by more than this, in ns; 0: waking tasks never preempt.
     pub(crate) preempt_ns: u64,
-    /// Units that may exist: 0 to `units - 1`.
+    /// The size of the table of units: numbers are 0 to `units - 1`.
     pub(crate) units: u32,
     /// CPU numbers are below this.
     pub(crate) cpus: u32,
@@ -129,7 +129,7 @@ pub(crate) struct Rules {
     pub(crate) unused: u32,
 }
 
-/// What a discipline remembers of one that it orders: see `discipline/party.h`.
+/// The state that a discipline keeps of one party: see `discipline/party.h`.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub(crate) struct Memory {
@@ -137,289 +137,293 @@ pub(crate) struct Memory {
     at: u64,
 }
 
-/// What a discipline keeps of all that it orders: see `discipline/job_currency.h`.
+/// The state that a discipline keeps of all its parties together. `handed`, `used` and `at` are those of
+/// `discipline/job_currency.h`: the credit per weight handed out so far, the CPU time used in the current interval, and when
+/// that interval began.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub(crate) struct Order {
     handed: u64,
     used: u64,
     at: u64,
-    /// The largest key that one waits with, or did.
+    /// The largest key with which a party was queued so far.
     last: u64,
 }
 
-/// What became of a unit's deadlines.
+/// Counters of a unit's deadlines, by outcome.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Had {
-    /// Those before which it had its budget.
+    /// The unit got its budget in time.
     pub met: u64,
-    /// Those before which it had not.
+    /// The unit did not get its budget in time.
     pub missed: u64,
-    /// Of these, those that were missed though no more might be.
+    /// Those missed deadlines that exceeded the number that a window tolerates.
     pub violated: u64,
 }
 
-/// What a unit wants under [`Discipline::Dwcs`], and how often it had that: see `discipline/dwcs.h`.
+/// A unit's demand under [`Discipline::Dwcs`], and how often it was met: see `discipline/dwcs.h`.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub struct Deadlines {
-    /// In ns; 0: none.
+    /// The time from one deadline to the next, in ns; 0: the unit has no deadlines.
     period: u32,
-    /// In ns, no more than the period.
+    /// The CPU time wanted in each period, in ns; at most the period.
     budget: u32,
     /// Deadlines that may be missed in a window.
     misses: u16,
     /// Deadlines in a window.
     of: u16,
     unused: u32,
-    /// What became of them.
+    /// The outcomes so far.
     pub had: Had,
 }
 
-/// One unit. `dispatch_set_unit` sets the first five, `credit`, the disciplines and what it wants before its deadlines; the
+/// One unit. `dispatch_set_unit` sets the first five fields, `credit`, the disciplines and the demand in `deadlines`; the
 /// scheduler writes the rest.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct Unit {
-    /// The unit around it, or [`NOBODY`].
+    /// The unit that directly encloses this one, or [`NOBODY`] for an outermost unit.
     pub(crate) parent: u32,
-    /// The outermost unit around it, or itself: the one that owns CPUs.
+    /// The outermost unit that encloses this one, or the unit itself. Outermost units own CPUs.
     pub(crate) top: u32,
-    /// Units around it.
+    /// The number of units that enclose this one.
     pub(crate) depth: u32,
-    /// Its part among its siblings, 1 to 10,000; its own tasks have 100 among its sub-units.
+    /// Its share among its siblings, 1 to 10,000. A unit's own tasks together have a weight of 100 among its sub-units.
     pub weight: u32,
     /// [`LENDS`], [`BORROWS`], [`ANYWHERE`] and [`SEATS`].
     pub flags: u32,
-    /// Sub-units.
+    /// The number of its sub-units.
     pub(crate) below: u32,
-    /// Tasks of its own that run or wait.
+    /// The number of its own tasks that run or wait.
     pub(crate) own_active: u32,
-    /// Of its own tasks (as one) and its sub-units, those that run or wait.
+    /// The number of active parties within it: its active sub-units, and one for its own tasks if any of them is active.
     pub(crate) active: u32,
-    /// Of the outermost: home CPUs that run others' tasks now and are not called back.
+    /// Outermost units only: home CPUs that run tasks of other units now and were not called back yet.
     pub(crate) away: u32,
-    /// CPUs that run its tasks or its sub-units'.
+    /// CPUs that run tasks of the unit or of units within it.
     pub(crate) busy: u32,
-    /// CPUs that run its own tasks, since it has sub-units.
+    /// CPUs that run the unit's own tasks. Counted only while it has sub-units.
     own_busy: u32,
-    /// [`Discipline`]: that of its own tasks and its sub-units.
+    /// [`Discipline`] by which it orders its own tasks and its sub-units.
     discipline: u16,
-    /// And that of the unit around it, which orders this one.
+    /// [`Discipline`] of its parent, which orders this unit among its siblings.
     among: u16,
-    /// Its own.
+    /// Its index in the table of units.
     number: u32,
-    /// The unit among whose tasks its own are ordered: itself, or one around it: see `discipline/smp.h`.
+    /// The unit whose queue its own tasks wait in: the unit itself, or one that encloses it: see `discipline/smp.h`.
     orders: u32,
-    /// Its tasks' virtual time: that of the task that ran last. A task that wakes starts no earlier.
+    /// The clock of its own tasks: the virtual time of the task that ran last. A waking task is placed relative to it.
     pub(crate) vtime: u64,
-    /// When a task of its own came to run last.
+    /// When one of its own tasks last began to run.
     served: u64,
-    /// A slice, in the measure of its passes.
+    /// The length of a slice, scaled to passes: over its weight.
     slice: u64,
-    /// CPU time over weight, among its siblings: the smallest is next.
+    /// CPU time over weight, compared with its siblings': the smallest is next.
     pub(crate) pass: u64,
-    /// The same of its own tasks, among its sub-units.
+    /// The pass of its own tasks together, compared with its sub-units'.
     pub(crate) own_pass: u64,
-    /// Of the outermost: CPU time on others' CPUs over weight. The smallest, less `credit`, borrows next.
+    /// Outermost units only: CPU time used on other units' CPUs, over weight. The unit with the least `loan_pass - credit`
+    /// borrows next.
     pub(crate) loan_pass: u64,
-    /// Of the outermost: what it lent, less what it was lent, in the same measure.
+    /// Outermost units only: CPU time lent less CPU time borrowed, over weight.
     credit: u64,
-    /// The pass of the sub-unit (or of its own tasks) that ran last. One that wakes starts no earlier.
+    /// The clock of its sub-units and its own tasks: the pass of the one that ran last. A waking sub-unit is placed relative to
+    /// it.
     pub(crate) frontier: u64,
-    /// How long its tasks wait of late, in ns: see `rescue.h`.
+    /// The longest recent wait of its tasks, in ns; decays: see `rescue.h`.
     slow_ns: u64,
-    /// When the virtual time was last seen to go on with time: likewise.
+    /// When `vtime` was last advanced with real time: see `let_clock_go_on` in `rescue.h`.
     clock_set: u64,
-    /// And what it was then.
+    /// The value of `vtime` at that moment.
     clock_was: u64,
-    /// Of its waiting tasks, those that waited already when [`Rescues::age`] grew last.
+    /// The number of its waiting tasks that were waiting already when [`Rescues::age`] last grew.
     old: u32,
-    /// 1: one of them had waited since the time before that.
+    /// 1: when the age last grew, a task had been waiting since the previous time.
     overdue: u32,
-    /// Of it, among its siblings.
+    /// The state of the unit as a party among its siblings.
     memory: Memory,
-    /// Of its own tasks, among its sub-units.
+    /// The state of its own tasks together, as a party among its sub-units.
     own_memory: Memory,
-    /// Its deadlines, and what became of them.
+    /// Its demand by deadlines, and their outcomes.
     pub deadlines: Deadlines,
-    /// Of its own tasks.
+    /// The common state of its own tasks.
     tasks: Order,
-    /// Of its sub-units and its own tasks.
+    /// The common state of its sub-units and its own tasks together.
     subs: Order,
-    /// Of its sub-units' classes: see `discipline/classes.h`.
+    /// A clock for each class of its sub-units: see `discipline/classes.h`.
     clocks: [u64; RANKS],
-    /// CPUs called back.
+    /// The number of its lent CPUs that were called back.
     pub recalls: u64,
-    /// From the call to the first task of its own that ran there, summed, in ns.
+    /// The sum of the latencies of its call-backs, in ns: from the call to the first task of the unit that runs there.
     pub recall_ns: u64,
-    /// The longest of them.
+    /// The longest of these latencies, in ns.
     pub recall_ns_max: u64,
-    /// How many of them took less than 1.024 us, 2.048 us, and so on, doubling; the last class has no end.
+    /// The histogram of these latencies: see [`LATENCIES`].
     pub recall_classes: [u32; LATENCIES],
 }
 
-/// A unit's account since the start; times in ns. In the kernel it has one for each CPU, which that CPU alone writes. In a
-/// simulated machine it has one for all CPUs.
+/// A unit's counters since the start; times in ns. In the kernel, a unit has one account for each CPU, written by that CPU
+/// alone. In a simulated machine, it has one for all CPUs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Account {
-    /// Its tasks on its own CPUs.
+    /// CPU time of its tasks on its home CPUs.
     pub home_ns: u64,
-    /// Its tasks on CPUs of others, which lent them and could call them back.
+    /// CPU time of its tasks on CPUs that other units lent, and could call back.
     pub borrowed_ns: u64,
-    /// Its tasks on CPUs of others where they had turns: those that run anywhere, or could run nowhere else. See
+    /// CPU time of its tasks on other units' CPUs without a loan: tasks that run anywhere, or can run nowhere else. See
     /// `dispatch.bpf.c` on strays.
     pub visiting_ns: u64,
-    /// Its tasks on CPUs without an owner.
+    /// CPU time of its tasks on time-shared CPUs, which have no owner.
     pub shared_ns: u64,
-    /// Others' tasks on its own CPUs, which it lent.
+    /// CPU time of other units' tasks on its home CPUs that it lent.
     pub lent_ns: u64,
-    /// Others' tasks on its own CPUs where they had turns.
+    /// CPU time of other units' tasks on its home CPUs without a loan.
     pub visited_ns: u64,
-    /// What its tasks waited before they came to run here, by [`Cause`].
+    /// How long its tasks waited before they were dispatched on this CPU, by [`Cause`].
     pub waited_ns: [u64; CAUSES],
-    /// Times that a task came to run here from a CPU with the same last-level cache.
+    /// Migrations of its tasks to this CPU from one with the same last-level cache.
     pub moved_cache: u64,
-    /// Times that one came from another of the same NUMA node.
+    /// Migrations from a CPU of the same NUMA node with another last-level cache.
     pub moved_node: u64,
-    /// Times that one came from farther.
+    /// Migrations from another NUMA node.
     pub moved_far: u64,
-    /// Times that one waited on a CPU of others since its affinity allows none of the unit's.
+    /// Times that a task was queued on another unit's CPU, since its affinity allows none of its unit's.
     pub strays: u64,
-    /// Times that one began to run.
+    /// Times that a task was dispatched.
     pub switches: u64,
-    /// Times that one began to run out of turn, after waiting for too long: see `rescue.h`.
+    /// Times that a task was dispatched out of turn, after waiting for too long: see `rescue.h`.
     pub rescues: u64,
 }
 
-/// Whether a CPU has taken a task out of turn that had waited for too long: see `rescue.h`.
+/// Whether a CPU's task is a rescue, that is, was taken out of turn since it had waited for too long: see `rescue.h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
-#[allow(dead_code)] // The others are C's alone.
+#[allow(dead_code)] // Rust uses only `Runs`; C uses all.
 pub(crate) enum Rescue {
     None,
-    /// It is about to run.
+    /// The rescued task was moved to the CPU, and runs next.
     Taken,
     Runs,
 }
 
-/// Whose tasks are rescued, and when: see `rescue.h`.
+/// The state of the rescues of late units: see `rescue.h`.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub(crate) struct Rescues {
-    /// When the next task is rescued, or looked for.
+    /// When the next rescue, or the next search for late units, is due.
     at: u64,
-    /// That of the last one.
+    /// The unit whose task was rescued last.
     unit: u32,
-    /// Tasks of that unit that were rescued in its turn.
+    /// Rescues in a row of that unit's tasks.
     given: u32,
-    /// When `age` grew last.
+    /// When `age` last grew.
     aged: u64,
-    /// Grows every few seconds, so that waits that began before can be told from others.
+    /// The number of the current period of a few seconds. A wait that began in an earlier period is old.
     age: u32,
     unused: u32,
 }
 
-/// A time in which a higher class had a CPU: all of it, or the greater part.
+/// An interval in which a higher class had a CPU, at least for most of the time.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Stretch {
     from: u64,
     to: u64,
-    /// The ns of it.
+    /// For how long within the interval the higher class had the CPU, in ns.
     had: u64,
 }
 
-/// One CPU. Its user sets `cache`, `node` and `socket` before the start, `pool` whenever pools change, and `home` by
+/// One CPU. The loader sets `cache`, `node` and `socket` before the start, `pool` whenever pools change, and `home` by
 /// `dispatch_own`; the scheduler writes the rest.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Cpu {
-    /// Up to when its task was charged, or it idled.
+    /// The time of the last charge of its task, or of its last change between busy and idle.
     pub(crate) since: u64,
-    /// Up to when its time stands in the accounts.
+    /// The time until which its CPU time is booked in the accounts.
     pub(crate) booked: u64,
-    /// When it was called back; 0: it is not.
+    /// When the CPU was called back; 0: no call-back is pending.
     pub(crate) recalled: u64,
-    /// When it was called back last for tasks that may not run on it, and so in vain; 0: never.
+    /// When it was last called back in vain, for tasks that may not run on it; 0: never.
     pub(crate) in_vain: u64,
-    /// Its task's virtual time when it was charged last.
+    /// The virtual time of its task at the last charge.
     pub(crate) vtime: u64,
-    /// When it looks for late tasks next,
+    /// When it next checks whether a rescue is due: see `rescue.h`.
     looks_at: u64,
-    /// and for stranded ones: see `rescue.h`.
+    /// When it next polls other CPUs' queues for stranded tasks: see `rescue.h`.
     seeks_at: u64,
-    /// When a higher class had it of late, in a ring.
+    /// The latest intervals in which a higher class had it: a ring.
     higher: [Stretch; STRETCHES],
-    /// The unit that owns it, or [`NOBODY`]: time-shared.
+    /// The unit that owns it; [`NOBODY`]: it is time-shared.
     pub(crate) home: u32,
-    /// The unit whose task it runs, or [`NOBODY`].
+    /// The unit whose queue its task came from, or [`NOBODY`].
     pub(crate) runs: u32,
-    /// The group of CPUs that share its last-level cache, by a number of its own below `2 * cpus`; [`NOBODY`]: it is no
-    /// smaller than the node.
+    /// The number, below `2 * cpus`, of the group of CPUs that share its last-level cache; [`NOBODY`]: that group is the whole
+    /// node.
     pub(crate) cache: u32,
-    /// The group of those of its NUMA node, likewise; [`NOBODY`]: it is the whole machine.
+    /// The number of the group of CPUs of its NUMA node; [`NOBODY`]: that group is the whole machine.
     pub(crate) node: u32,
-    /// Whose turn is next: see `dispatch.bpf.c`.
+    /// The class of tasks whose turn is next: see `enum turn` in `waking.h`.
     turn: u32,
-    /// Tasks that wait in its own queue, or are about to.
+    /// Tasks that wait in the queue of this CPU alone, or are about to.
     strays: u32,
-    /// How often it looked again since it fell idle.
+    /// The number of polls since it fell idle.
     looks: u32,
     /// 1: its task borrows it.
     on_loan: u32,
     /// [`Rescue`].
     pub(crate) rescue: u32,
-    /// 1: a message waits until its task, of the same unit, has run for a while.
+    /// 1: a task woken by a message will preempt its task, of the same unit, once that has run for a while.
     outranked: u32,
-    /// When a higher class had it: times so far, the last of them at this place of the ring.
+    /// The number of entries written to `higher` so far; modulo the ring's size, the index of the latest.
     stretches: u32,
-    /// Among whose busy CPUs it is counted: `enum dispatch_occupied`.
+    /// `enum dispatch_occupied`: the units whose count of busy CPUs includes this one.
     occupied: u32,
-    /// The unit that its task belongs to; `runs` is the one that orders it.
+    /// The unit that its task belongs to and is charged to. Under `smp`, `runs` is a unit that encloses it.
     pub(crate) pays: u32,
-    /// The group of those of its socket, likewise; [`NOBODY`]: it is one node, or the whole machine.
+    /// The number of the group of CPUs of its socket; [`NOBODY`]: that group is one node, or the whole machine.
     pub(crate) socket: u32,
-    /// The number of the pool that it is in, or [`NOBODY`]: see `seats.h`.
+    /// The number of its pool, or [`NOBODY`]: see `seats.h`.
     pub(crate) pool: u32,
-    /// 1: its task, of a unit with seats, has no seat in this pool.
+    /// 1: its task belongs to a unit with seats, but has no seat in this CPU's pool.
     apart: u32,
-    /// The pool in which it has its seat then, or [`NOBODY`].
+    /// The pool of its task's seat if that is another pool than this CPU's, else [`NOBODY`].
     wanted: u32,
     /// The gang of its task, or [`NOBODY`]: see `gates.h`.
     gang: u32,
 }
 
-/// What put a task into its unit.
+/// What determined a task's unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
-#[allow(dead_code)] // As above.
+#[allow(dead_code)] // C uses all.
 pub(crate) enum By {
     /// Its control group.
     Cgroup,
-    /// Its user or its groups, or the default unit where nothing matches.
+    /// Its user or its groups, or the default unit if no rule matches.
     Rule,
-    /// Its program, or its parent's: what it starts belongs there, too.
+    /// Its program or that of its parent. Processes that the task starts inherit the unit.
     Command,
-    /// The daemon, which knows better than its control group.
+    /// The daemon, which has set another unit than that of the task's control group.
     Daemon,
 }
 
-/// What the scheduler keeps of a task.
+/// The scheduler's state of one task.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub(crate) struct Own {
-    /// CPU time that it has had over its weight, in its unit's measure.
+    /// Its virtual time: CPU time over weight, comparable with its unit's clock. Its key under other disciplines than stride.
     pub(crate) vtime: u64,
-    /// When a program that it executed put it into its unit, in ns.
+    /// When it was last placed in a unit because it executed a program, in ns.
     placed_at: u64,
-    /// Since when it waits.
+    /// When its current wait began; 0: it does not wait.
     since: u64,
-    /// Of it, among its unit's tasks.
+    /// Its state as a party among its unit's tasks.
     memory: Memory,
-    /// The unit among whose tasks it is ordered: its own, or one around that: see `discipline/smp.h`.
+    /// The unit whose queue it waits in: its own unit, or one that encloses it: see `discipline/smp.h`.
     pub(crate) unit: u32,
     /// `enum dispatch_task_state`.
     state: u16,
@@ -427,29 +431,29 @@ pub(crate) struct Own {
     cause: u8,
     /// [`By`].
     placed: u8,
-    /// Where it ran last, or [`NOBODY`].
+    /// The CPU on which it ran last, or [`NOBODY`].
     cpu: u32,
-    /// In which CPU's own queue it waits.
+    /// The CPU in whose own queue it waits. Valid only with `DISPATCH_AT_CPU` in `state`.
     at: u32,
-    /// The unit that it has come to by executing a program, or [`NOBODY`].
+    /// A unit that it moves to when it next wakes or stops, chosen when it executed a program or by the daemon; or [`NOBODY`].
     destined: u32,
-    /// The unit that a `command:` rule had put its parent into when it was born, or [`NOBODY`].
+    /// The unit of its parent at its birth, if a `command:` rule had chosen that unit; else [`NOBODY`].
     heir: u32,
-    /// The unit of its control group.
+    /// The unit of its control group, or the one that the daemon set instead.
     base: u32,
-    /// Its own unit, whose accounts have its time.
+    /// The unit that it belongs to, and that is charged for its CPU time.
     pub(crate) pays: u32,
     /// A CPU of the pool in which it has its seat, or [`NOBODY`]: see `seats.h`.
     pub(crate) seat: u32,
-    /// The gang of its process, if it leads that, or [`NOBODY`]: see `gates.h`.
+    /// The gang of its process, kept by the process's first thread; or [`NOBODY`]: see `gates.h`.
     pub(crate) gang: u32,
-    /// Where there may be gangs, 1: it is among those that wait in its unit's queue.
+    /// Used in place of `DISPATCH_WAITS` in `state` where there may be gangs; 1: it is counted as waiting in its unit's queue.
     waits: u32,
-    /// [`Rescues::age`] when it began to wait there.
+    /// The value of [`Rescues::age`] when it began to wait there.
     age: u32,
 }
 
-/// The argument of `dispatch_own`: a CPU and its owner from now on.
+/// The argument of `dispatch_own`: a CPU and its new owner.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Owned {
@@ -458,39 +462,39 @@ pub(crate) struct Owned {
     pub(crate) unit: u32,
 }
 
-/// The argument of `dispatch_seat`: where a thread has its seat from now on.
+/// The argument of `dispatch_seat`: a thread and its new seat.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 #[cfg_attr(not(feature = "kernel"), allow(dead_code))]
 pub(crate) struct Seated {
-    /// Its number, as the caller sees it.
+    /// The thread's number in the caller's PID namespace.
     pub(crate) thread: u32,
-    /// A CPU of the pool, or [`NOBODY`].
+    /// A CPU of the pool, or [`NOBODY`] for no seat.
     pub(crate) cpu: u32,
 }
 
-/// The argument of `dispatch_join`: a process is of a gang from now on.
+/// The argument of `dispatch_join`: a process and its new gang.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 #[cfg_attr(not(feature = "kernel"), allow(dead_code))]
 pub(crate) struct Joined {
-    /// Its number, as the caller sees it.
+    /// The process's number in the caller's PID namespace.
     pub(crate) process: u32,
-    /// Or [`NOBODY`].
+    /// The gang's number, or [`NOBODY`] for no gang.
     pub(crate) gang: u32,
 }
 
-/// The argument of `dispatch_put`: the unit of a thread whose control group does not say it.
+/// The argument of `dispatch_put_thread`: a thread, and its unit if that is not the unit of its control group.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 #[cfg_attr(not(feature = "kernel"), allow(dead_code))]
 pub(crate) struct Put {
-    /// Its number, as the caller sees it.
+    /// The thread's number in the caller's PID namespace.
     pub(crate) thread: u32,
     pub(crate) unit: u32,
 }
 
-/// The argument of `dispatch_turn`, which needs none.
+/// The argument of `dispatch_turn`. The program reads nothing from it, but a BPF program of this type has to have one.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 #[cfg_attr(not(feature = "kernel"), allow(dead_code))]
@@ -498,7 +502,7 @@ pub(crate) struct Turned {
     pub(crate) unused: u32,
 }
 
-/// The argument of `dispatch_set_unit`: what a unit is from now on.
+/// The argument of `dispatch_set_unit`: a unit and its new rules.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Setting {
@@ -506,11 +510,11 @@ pub(crate) struct Setting {
     pub(crate) parent: u32,
     pub(crate) weight: u32,
     pub(crate) flags: u32,
-    /// Of an outermost unit: its credit among borrowers, CPU time lent less borrowed, in ms.
+    /// Outermost units only: the credit among borrowers, CPU time lent less CPU time borrowed, in ms.
     pub(crate) credit_ms: i32,
     /// [`Discipline`].
     pub(crate) discipline: u32,
-    /// This and the rest: see [`Deadlines`].
+    /// This field and the following ones: see [`Deadlines`].
     pub(crate) period: u32,
     pub(crate) budget: u32,
     pub(crate) misses: u32,

@@ -1,5 +1,5 @@
-//! What the scheduler shares with a simulated machine, and with the test of its decision at exec. Described here as the
-//! tables are, for the native build alone: the kernel has a `struct task_struct` of its own.
+//! The tables of the native build alone: those that the scheduler shares with a simulated machine, and with the test of its
+//! decision at exec. `build.rs` generates their C definitions. The kernel's build has the kernel's own `struct task_struct`.
 
 use super::exec::Match;
 use super::{Account, Cpu, Own, Rescues, Rules, Unit};
@@ -8,14 +8,14 @@ use super::{Account, Cpu, Own, Rescues, Rules, Unit};
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Entity {
-    /// For how long it may still run, in ns.
+    /// The rest of its slice, in ns.
     pub(crate) slice: u64,
     /// `SCX_TASK_QUEUED`: runnable.
     pub(crate) flags: u32,
     pub(crate) weight: u32,
 }
 
-/// A task: the kernel's side of it.
+/// A task, as the kernel represents it.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Task {
@@ -23,11 +23,11 @@ pub(crate) struct Task {
     pub(crate) own: Own,
     /// The simulator's number for it.
     pub(crate) id: u32,
-    /// Where it runs, or ran last.
+    /// The CPU that it runs on, or ran on last.
     pub(crate) cpu: u32,
     pub(crate) nr_cpus_allowed: i32,
     pub(crate) unused: u32,
-    /// Its affinity, a word per 64 CPUs; null: any CPU.
+    /// Its affinity: a bit mask of CPUs in words of 64 bits; null: any CPU.
     pub(crate) allowed: *const u64,
 }
 
@@ -37,57 +37,57 @@ pub(crate) struct World {
     pub(crate) rules: Rules,
     /// The simulated clock, in ns.
     pub(crate) now: u64,
-    /// How far the time-shared CPUs are.
+    /// The clock of the outermost units on time-shared CPUs.
     pub(crate) pass: u64,
     pub(crate) rescues: Rescues,
-    /// How far those are that borrow.
+    /// The clock of borrowers.
     pub(crate) loan_pass: u64,
     pub(crate) units: *mut Unit,
-    /// A unit has one for all CPUs: here they do not write at the same time.
+    /// One per unit, for all CPUs: the simulation is sequential, so CPUs do not write concurrently.
     pub(crate) accounts: *mut Account,
     pub(crate) cpus: *mut Cpu,
-    /// The kernel's idle CPUs, a word per 64.
+    /// The idle CPUs: a bit mask in words of 64 bits.
     pub(crate) idle: *mut u64,
-    /// Two masks per unit, two of the machine.
+    /// Two masks of CPUs per unit, then two of the machine: `enum mask` in `world.h`.
     pub(crate) masks: *mut u64,
-    /// CPUs near each other, by number of the group.
+    /// The masks of the groups of near CPUs, by number of the group.
     pub(crate) groups: *mut u64,
-    /// Tasks in each unit's queue.
+    /// The number of tasks in each unit's queue.
     pub(crate) queued: *mut u32,
-    /// Tasks that wait, by unit, then by block of units.
+    /// The number of tasks that wait, first by unit, then by block of units.
     pub(crate) waits: *mut u32,
-    /// Words of a mask.
+    /// The number of 64-bit words of a mask.
     pub(crate) words: u32,
-    /// How many CPUs are idle: mostly none, and then none need be searched.
+    /// The number of idle CPUs. It is usually 0, which saves the search of the mask.
     pub(crate) idling: u32,
     /// The calling CPU if it is known, or [`NOBODY`](super::NOBODY).
     pub(crate) here: u32,
-    /// 1: a unit may have another discipline than stride.
+    /// 1: units may have disciplines other than stride.
     pub(crate) disciplined: u32,
     /// 1: tasks may have seats.
     pub(crate) seated: u32,
-    /// CPUs whose tasks have their seats elsewhere.
+    /// The number of CPUs that run tasks with seats in other pools.
     pub(crate) away: u32,
     /// 1: there may be gangs.
     pub(crate) gated: u32,
     pub(crate) unused: u32,
-    /// By gang, 1: it is shut.
+    /// By gang; 1: its gate is shut.
     pub(crate) gates: *mut u32,
-    /// The last number drawn, never 0.
+    /// The state of the random number generator, never 0.
     pub(crate) random: u64,
 }
 
-/// A decision at exec that a test asks for.
+/// The input of one decision at exec, for the test that compares it with the policy's.
 #[repr(C)]
 pub(crate) struct Case {
     pub(crate) matches: *const Match,
-    /// The unit around each, or [`NOBODY`](super::NOBODY).
+    /// The parent of each unit, or [`NOBODY`](super::NOBODY).
     pub(crate) parents: *const u32,
     /// All groups of the process.
     pub(crate) groups: *const u32,
     pub(crate) matches_count: u32,
     pub(crate) units: u32,
     pub(crate) groups_count: u32,
-    /// The unit of its control group.
+    /// The unit of the process's control group.
     pub(crate) base: u32,
 }

@@ -1,47 +1,47 @@
-//! Sums over units and CPUs, and what is read from them.
+//! Sums of counters over units and CPUs, and statistics of these.
 
 use super::{Account, Cause, Had, LATENCIES, Unit};
 
 impl Unit {
-    /// Its call-backs since the start.
+    /// Counts and latencies of the unit's call-backs since the start.
     pub fn call_backs(&self) -> CallBacks {
         let classes = self.recall_classes.map(u64::from);
         CallBacks { count: self.recalls, sum_ns: self.recall_ns, max_ns: self.recall_ns_max, classes }
     }
 }
 
-/// A unit's call-backs of lent CPUs: how many, and how long they took, from the call to the first task of its own that ran
-/// there.
+/// A unit's call-backs of lent CPUs. The latency of a call-back lasts until the unit's first task runs on the CPU.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CallBacks {
-    /// How many.
+    /// The number of call-backs.
     pub count: u64,
-    /// Their times summed, in ns.
+    /// The sum of their latencies, in ns.
     pub sum_ns: u64,
-    /// The longest, in ns.
+    /// The longest latency, in ns.
     pub max_ns: u64,
-    /// How many took less than 1.024 us, 2.048 us, and so on, doubling; the last class has no end.
+    /// The histogram of latencies: below 1.024 us, below 2.048 us, and so on, doubling; the last class is unbounded.
     pub classes: [u64; LATENCIES],
 }
 
 impl CallBacks {
-    /// By how long they took: the least of the class in ns, what it is below (nothing: the class has no end), and how many.
+    /// The histogram of latencies. Of each class: the lower bound in ns, inclusive; the upper bound, exclusive, or `None` for
+    /// the unbounded class; and the number of call-backs.
     pub fn classes(&self) -> impl Iterator<Item = (u64, Option<u64>, u64)> + '_ {
         self.classes.iter().enumerate().map(|(class, count)| {
-            let from = if class == 0 { 0 } else { 512 << class };
-            (from, (class + 1 < LATENCIES).then_some(1024 << class), *count)
+            let lower_bound = if class == 0 { 0 } else { 512 << class };
+            (lower_bound, (class + 1 < LATENCIES).then_some(1024 << class), *count)
         })
     }
 
-    /// A time that this part of them (in millionths) did not exceed, in ns: the upper end of its class, and no more than
-    /// the longest. Nothing where none was called back.
+    /// An upper bound of a quantile of the latency, in ns; the quantile is in millionths. The bound is the upper end of the
+    /// quantile's class, or the longest latency if that is less. `None` without call-backs.
     pub fn within_ns(&self, millionths: u64) -> Option<u64> {
-        let all: u64 = self.classes.iter().sum();
-        let wanted = (all * millionths).div_ceil(1_000_000).max(1);
-        let mut sum = 0;
+        let count: u64 = self.classes.iter().sum();
+        let rank = (count * millionths).div_ceil(1_000_000).max(1);
+        let mut cumulative = 0;
         let class = self.classes.iter().position(|count| {
-            sum += count;
-            sum >= wanted
+            cumulative += count;
+            cumulative >= rank
         })?;
         Some(if class + 1 < LATENCIES { self.max_ns.min(1024 << class) } else { self.max_ns })
     }
@@ -67,12 +67,12 @@ impl std::ops::AddAssign for Had {
 }
 
 impl Account {
-    /// CPU time of its tasks, wherever.
+    /// CPU time of the unit's tasks on all CPUs.
     pub fn used_ns(&self) -> u64 {
         self.home_ns + self.borrowed_ns + self.visiting_ns + self.shared_ns
     }
 
-    /// What its tasks waited for this, before they came to run.
+    /// How long the unit's tasks waited for one cause before they were dispatched, in ns.
     pub fn waited_ns(&self, cause: Cause) -> u64 {
         self.waited_ns[cause as usize]
     }
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_of_the_call_backs_took_no_longer_than_its_class_ends() {
+    fn a_quantile_is_at_most_the_end_of_its_class_and_the_longest_latency() {
         let mut some = CallBacks { count: 100, sum_ns: 0, max_ns: 5_000_000, classes: [0; LATENCIES] };
         assert_eq!(some.within_ns(500_000), None);
         (some.classes[3], some.classes[10], some.classes[LATENCIES - 1]) = (50, 49, 1);

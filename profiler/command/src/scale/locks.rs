@@ -1,6 +1,6 @@
-//! The experiment with one lock: runs with delays, which predict what removing the bottleneck would gain.
+//! The experiment with one lock: runs with delays, from which the gain of mending the lock is predicted.
 
-use commonhold_measure::program::Wish;
+use commonhold_measure::program::MeterOptions;
 use commonhold_scale::locks::{Cycle, Delay, Locks, Trial};
 use commonhold_scale::states::State;
 use commonhold_scale::study::{Run, Size};
@@ -9,17 +9,19 @@ use super::{Made, Runs};
 use crate::exit::Failure;
 use crate::progress::Progress;
 
-/// Fewest rounds: with fewer, confidence intervals are useless.
+/// The minimum number of rounds: with fewer, confidence intervals are useless.
 const ROUNDS_MIN: u32 = 3;
-/// Range of the injected delay.
+/// The range of the injected delay.
 const DELAY_NS: std::ops::RangeInclusive<u64> = 100..=20_000_000;
 
 /// The study was interrupted.
 pub(super) struct Interrupted;
 
-/// One run, or why it failed.
-enum Tried {
+/// The outcome of one run.
+enum Outcome {
+    /// The run, its locks, and the number of locks that were not counted for lack of room.
     Run(Box<Run>, Vec<commonhold_scale::locks::Lock>, u64),
+    /// Why the run failed.
     Failed(String),
 }
 
@@ -32,13 +34,13 @@ impl Runs<'_> {
         let Some(size) = sizes.iter().rfind(|size| !size.runs.is_empty()) else { return Ok(Ok(None)) };
         let cpus = u32::try_from(size.cpus.iter().count()).unwrap_or(u32::MAX);
         let mut locks = Locks { size: size.n, cpus, ..Locks::default() };
-        match self.tried(size, true, Some(Wish::default()))? {
+        match self.try_run(size, true, Some(MeterOptions::default()))? {
             None => return Ok(Err(Interrupted)),
-            Some(Tried::Failed(why)) => locks.failed = Some(why),
-            Some(Tried::Run(run, found, overflowed)) => {
+            Some(Outcome::Failed(why)) => locks.failed = Some(why),
+            Some(Outcome::Run(run, counted, overflowed)) => {
                 let times = run.watched.map(|watched| watched.times).unwrap_or_default();
                 (locks.lives_ns, locks.lock_ns) = (times.sum(), times.of(State::Lock));
-                (locks.locks, locks.overflowed) = (found, overflowed);
+                (locks.locks, locks.overflowed) = (counted, overflowed);
             }
         }
         let Some(suspect) = locks.suspect() else { return Ok(Ok(Some(locks))) };
@@ -46,6 +48,7 @@ impl Runs<'_> {
         let hold_ns = suspect.counts.hold_ns / suspect.counts.total.max(1);
         let delay_ns = hold_ns.clamp(*DELAY_NS.start(), *DELAY_NS.end());
         locks.tried = Some(class);
+        // Without the meter, and with the meter and different delays.
         let plans = [
             None,
             Some((Delay::No, 0)),
@@ -61,14 +64,14 @@ impl Runs<'_> {
                 order.reverse();
             }
             for plan in order {
-                let wish = plan.map(|(delay, ns)| wish(class, delay, ns));
-                match self.tried(size, false, wish)? {
+                let options = plan.map(|(delay, ns)| meter_options(class, delay, ns));
+                match self.try_run(size, false, options)? {
                     None => return Ok(Err(Interrupted)),
-                    Some(Tried::Failed(why)) => {
+                    Some(Outcome::Failed(why)) => {
                         locks.failed = Some(why);
                         return Ok(Ok(Some(locks)));
                     }
-                    Some(Tried::Run(run, found, _)) => enter(&mut locks, plan, &run, &found),
+                    Some(Outcome::Run(run, counted, _)) => add_trial(&mut locks, plan, &run, &counted),
                 }
                 progress.step();
             }
@@ -76,24 +79,35 @@ impl Runs<'_> {
         Ok(Ok(Some(locks)))
     }
 
-    /// One run with the meter, or without; `None`: interrupted.
-    fn tried(&mut self, size: &Size, watch: bool, meter: Option<Wish>) -> Result<Option<Tried>, Failure> {
+    /// Makes one run, with the meter if `meter` is set; `None`: interrupted.
+    fn try_run(
+        &mut self,
+        size: &Size,
+        watch: bool,
+        meter: Option<MeterOptions>,
+    ) -> Result<Option<Outcome>, Failure> {
         let Some(mut done) = self.done(size, watch, meter)? else { return Ok(None) };
         let metered = done.locks.take().unwrap_or_default();
         Ok(match self.judge(*done) {
-            Made::Run(run) => Some(Tried::Run(run, metered.locks, metered.overflowed)),
-            Made::Failed(why) => Some(Tried::Failed(why)),
+            Made::Run(run) => Some(Outcome::Run(run, metered.locks, metered.overflowed)),
+            Made::Failed(why) => Some(Outcome::Failed(why)),
             Made::Stopped => None,
         })
     }
 }
 
-fn wish(class: u64, delay: Delay, ns: u64) -> Wish {
+fn meter_options(class: u64, delay: Delay, ns: u64) -> MeterOptions {
     let at = |place: Delay| if delay == place { ns } else { 0 };
-    Wish { class, inside_ns: at(Delay::Inside), outside_ns: at(Delay::Outside) }
+    MeterOptions { class, inside_ns: at(Delay::Inside), outside_ns: at(Delay::Outside) }
 }
 
-fn enter(locks: &mut Locks, plan: Option<(Delay, u64)>, run: &Run, found: &[commonhold_scale::locks::Lock]) {
+/// Adds a run to the experiment. `plan`: the delay; `None` for a run without the meter.
+fn add_trial(
+    locks: &mut Locks,
+    plan: Option<(Delay, u64)>,
+    run: &Run,
+    counted: &[commonhold_scale::locks::Lock],
+) {
     let Some((delay, delay_ns)) = plan else {
         locks.plain.push(run.throughput);
         return;
@@ -101,7 +115,7 @@ fn enter(locks: &mut Locks, plan: Option<(Delay, u64)>, run: &Run, found: &[comm
     if delay == Delay::No {
         locks.metered.push(run.throughput);
     }
-    let tried = found.iter().find(|lock| Some(lock.class) == locks.tried);
+    let tried = counted.iter().find(|lock| Some(lock.class) == locks.tried);
     let cycle: Option<Cycle> = tried.and_then(|lock| lock.cycle);
     if let Some(cycle) = cycle {
         locks.trials.push(Trial { delay, delay_ns, wall_s: run.wall_s(), throughput: run.throughput, cycle });

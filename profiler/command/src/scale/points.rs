@@ -8,10 +8,10 @@ use crate::exit::{Exit, Failure};
 use crate::load;
 
 const SIZE_MAX: u32 = 65_535;
-/// Bad rows listed at most.
+/// The maximum number of malformed rows that an error lists.
 const SHOWN_MAX: usize = 10;
 
-/// Reads a file. Reports all malformed rows at once.
+/// Reads a file of points as a study. The error lists all malformed rows.
 pub(super) fn study(path: &Path) -> Result<Study, Failure> {
     let name = path.display();
     let text = load::text_of(path, "points", "a file of `size,throughput` rows")?;
@@ -27,10 +27,10 @@ pub(super) fn study(path: &Path) -> Result<Study, Failure> {
             format!("{name}: it has no rows; write `size,throughput`, as in `1,250`"),
         ));
     }
-    Ok(of(&name.to_string(), points))
+    Ok(study_of(&name.to_string(), points))
 }
 
-fn of(name: &str, points: Vec<(u32, f64)>) -> Study {
+fn study_of(name: &str, points: Vec<(u32, f64)>) -> Study {
     let mut sizes: std::collections::BTreeMap<u32, Vec<Run>> = std::collections::BTreeMap::new();
     for (n, throughput) in points {
         let run = Run { wall_ns: 0, throughput, load: Load::default(), watched: None };
@@ -50,12 +50,12 @@ fn of(name: &str, points: Vec<(u32, f64)>) -> Study {
     }
 }
 
-/// A line number from 1, and what is wrong there.
-type Wrong = (usize, String);
+/// A malformed line: its number, from 1 on, and the error.
+type BadLine = (usize, String);
 
 /// Parses rows `size,throughput`, each a run. The first row may name the columns. Blank lines and lines that begin with `#` are
 /// ignored. Error: all malformed lines.
-fn parse(text: &str) -> Result<Vec<(u32, f64)>, Vec<Wrong>> {
+fn parse(text: &str) -> Result<Vec<(u32, f64)>, Vec<BadLine>> {
     let (mut points, mut wrong) = (Vec::new(), Vec::new());
     let mut is_first = true;
     for (at, line) in text.trim_start_matches('\u{feff}').lines().enumerate() {
@@ -73,6 +73,7 @@ fn parse(text: &str) -> Result<Vec<(u32, f64)>, Vec<Wrong>> {
     if wrong.is_empty() { Ok(points) } else { Err(wrong) }
 }
 
+/// Parses a row: size and throughput.
 fn row(line: &str) -> Result<(u32, f64), String> {
     let fields: Vec<&str> = line.split(',').map(str::trim).collect();
     let &[size, throughput] = fields.as_slice() else {
@@ -99,7 +100,7 @@ mod tests {
         assert_eq!(wrong.iter().map(|(line, _)| *line).collect::<Vec<_>>(), [3, 4, 5, 6, 7, 8]);
         assert!(wrong[1].1.contains("`1.9k`") && wrong[2].1.contains("3 fields"), "{wrong:?}");
         // Sizes come in any order, and a size as often as it was run.
-        let study = of("x", vec![(2, 1.0), (1, 1.0), (2, 2.0)]);
+        let study = study_of("x", vec![(2, 1.0), (1, 1.0), (2, 2.0)]);
         assert_eq!(
             study.sizes.iter().map(|size| (size.n, size.runs.len())).collect::<Vec<_>>(),
             [(1, 1), (2, 2)]

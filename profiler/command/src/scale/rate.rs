@@ -1,11 +1,11 @@
 //! Parses the rate that a program prints, or rejects it as ambiguous.
 //!
-//! Problem: `--rate 'rate: ([0-9.]+)'` matches `1.9` in `1.9k`, `2` in `2,235.5` and `980` in `980 K/s`. Taken literally, one size
-//! would have a thousandth of the throughput of another.
+//! Problem: `--rate 'rate: ([0-9.]+)'` matches `1.9` in `1.9k`, `2` in `2,235.5` and `980` in `980 K/s`. If these matches were
+//! taken literally, one size would appear to have a thousandth of the throughput of another.
 //!
-//! Algorithm: the match only locates the number. The number is parsed from the line, with thousands separators (`2,235.5`), exponent
-//! (`1.5e6`), and a prefix of its unit or a multiplier word (`1.9k`, `3M/s`, `2.5 MiB/s`, `4 million`). Any other text adjacent to
-//! the number makes it ambiguous; a word after a blank does not.
+//! Algorithm: the match only locates the number. The number is parsed from the line, with thousands separators (`2,235.5`),
+//! exponent (`1.5e6`), and a prefix of its unit or a multiplier word (`1.9k`, `3M/s`, `2.5 MiB/s`, `4 million`). Any other text
+//! adjacent to the number makes it ambiguous; a word after a blank does not.
 
 use regex_lite::Regex;
 
@@ -19,7 +19,7 @@ const MORE_UNITS: [&str; 9] =
     ["rps", "tps", "transactions", "txn", "tx", "iterations", "it", "records", "frames"];
 const PER_SECOND: [&str; 5] = ["/s", "/sec", "/second", "ps", ".s-1"];
 
-/// The number that the program printed last.
+/// The rate in the last line of the output in which the pattern is found.
 pub(super) fn rate(pattern: &Regex, output: &str) -> Result<f64, String> {
     let found = output.lines().rev().find_map(|line| Some((line, pattern.captures(line)?)));
     let Some((line, captures)) = found else {
@@ -40,11 +40,11 @@ pub(super) fn rate(pattern: &Regex, output: &str) -> Result<f64, String> {
     })
 }
 
-/// The number in a line that a pattern found from `start` to `end`.
+/// The number at `start` in a line, where a pattern matched up to `end`. Error: why the number is ambiguous.
 fn number(line: &str, start: usize, end: usize) -> Result<f64, String> {
     let (before, rest) = (line.get(..start).unwrap_or(""), line.get(start..).unwrap_or(""));
-    let mut left = before.chars().rev();
-    match (left.next(), left.next()) {
+    let mut preceding = before.chars().rev();
+    match (preceding.next(), preceding.next()) {
         (Some(c), _) if c.is_ascii_digit() => {
             return Err(format!("is the end of a longer number in `{line}`"));
         }
@@ -61,8 +61,7 @@ fn number(line: &str, start: usize, end: usize) -> Result<f64, String> {
         multiple(more.trim()).ok_or_else(|| format!("goes on with `{}`", more.trim()))?;
     }
     let behind = rest.get(length..).unwrap_or("");
-    let by = unit(behind)?;
-    let value = value * by;
+    let value = value * multiplier(behind)?;
     if value.is_finite() && value > 0.0 { Ok(value) } else { Err(NOT_ABOVE_0.to_owned()) }
 }
 
@@ -77,33 +76,33 @@ fn mantissa(text: &str) -> Option<(f64, usize)> {
     let mut length = first;
     let mut plain = text.get(..first)?.to_owned();
     // Thousands separators, all the same character.
-    if let Some(apart) = text[length..].chars().next().filter(|c| matches!(c, ',' | '\'' | '_'))
+    if let Some(separator) = text[length..].chars().next().filter(|c| matches!(c, ',' | '\'' | '_'))
         && (1..=3).contains(&first)
     {
-        while text[length..].starts_with(apart) && digits(&text[length + 1..]) == 3 {
+        while text[length..].starts_with(separator) && digits(&text[length + 1..]) == 3 {
             plain += text.get(length + 1..length + 4)?;
             length += 4;
         }
     }
     if text[length..].starts_with('.') && digits(&text[length + 1..]) > 0 {
-        let part = digits(&text[length + 1..]);
-        plain += text.get(length..=length + part)?;
-        length += 1 + part;
+        let fraction = digits(&text[length + 1..]);
+        plain += text.get(length..=length + fraction)?;
+        length += 1 + fraction;
     }
     let rest = &text[length..];
     if rest.starts_with(['e', 'E']) {
         let sign = usize::from(rest[1..].starts_with(['+', '-']));
-        let power = digits(&rest[1 + sign..]);
-        if power > 0 {
-            plain += rest.get(..1 + sign + power)?;
-            length += 1 + sign + power;
+        let exponent = digits(&rest[1 + sign..]);
+        if exponent > 0 {
+            plain += rest.get(..1 + sign + exponent)?;
+            length += 1 + sign + exponent;
         }
     }
     Some((plain.parse().ok()?, sign + length))
 }
 
-/// The multiplier of a number, from the text after it.
-fn unit(behind: &str) -> Result<f64, String> {
+/// The multiplier of a number, from the text behind the number.
+fn multiplier(behind: &str) -> Result<f64, String> {
     let attached = behind.chars().next().filter(|c| !c.is_whitespace());
     let word = behind.split_whitespace().next().unwrap_or("");
     let ends = [';', ')', ']', '}', '"', '|', '<', '\''];
@@ -131,7 +130,7 @@ fn multiple(word: &str) -> Option<f64> {
     let is_unit = |text: &str| {
         let text = text.to_lowercase();
         let bare = PER_SECOND.iter().find_map(|end| text.strip_suffix(end)).unwrap_or(&text);
-        [bare, &text].iter().any(|it| UNITS.contains(it) || MORE_UNITS.contains(it))
+        [bare, &text].iter().any(|unit| UNITS.contains(unit) || MORE_UNITS.contains(unit))
     };
     if is_unit(word) {
         return Some(1.0);

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * A lock meter for programs, as lockmeter was for the kernel: how often each lock is taken and at which call site, hold times,
- * wait times, and the call site of the holder meanwhile. It is loaded before the C library (LD_PRELOAD) and interposes the
- * functions that take and release locks.
+ * A lock meter for programs, as lockmeter was for the kernel. It counts how often each lock is taken, by call site, and measures
+ * hold times, wait times, and at which call site the holder had taken the lock during a wait. It is loaded before the C library
+ * (LD_PRELOAD) and interposes the functions that take and release locks.
  *
- * For experiments it also runs a busy loop during or after each hold of one class of locks, as the header asks for.
+ * For experiments it also runs a busy loop during or after each hold of one class of locks, if the header (meter.h) says so.
  *
- * To leave the program's behaviour unchanged, it allocates no memory, takes no lock of the C library and preserves errno. A lock
- * that finds no room in a table is taken as without the meter.
+ * To leave the program's behaviour unchanged, the meter allocates no memory, takes no lock of the C library and preserves
+ * errno. A lock that finds no room in a table is taken without being counted.
  *
- * Limits: it does not see locks taken by other means: futexes of Go and of Rust's standard library, locks inside the C library,
- * C11's mtx_lock.
+ * Limits: the meter does not see locks taken by other means: futexes of Go and of Rust's standard library, locks inside the C
+ * library, C11's mtx_lock.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -88,7 +88,9 @@ static inline void need_real(void)
 		find_all();
 }
 
-/* A lock that this thread holds. */
+/*
+ * A lock that this thread holds. `since`: when it was taken. `sampled`: whether `cpu` and `queue` have the clocks at that time.
+ */
 struct held {
 	void *lock;
 	uint64_t since;
@@ -97,6 +99,7 @@ struct held {
 	uint64_t cpu, queue;
 };
 
+/* The meter's state of a thread. `held`: the locks in `stack`. `off`: the meter ignores what this thread does. */
 struct self {
 	struct meter_slab *slab;
 	uint32_t slab_at, held, off, process_at;
@@ -105,7 +108,7 @@ struct self {
 	struct meter_record *gap_of;
 	uint64_t gap_from, gap_cpu, gap_queue;
 	struct held stack[HELD];
-	/* Cache of lookups: searching the tables costs as much as everything else together. */
+	/* A cache of lookups: searching the tables would double the meter's cost. */
 	struct request {
 		void *lock;
 		uint64_t site, at;
@@ -167,8 +170,8 @@ static inline void relax(void)
 #endif
 }
 
-/* Busy loop; returns its length in ns. Long delays are measured in CPU time: a thread that is preempted meanwhile
- * continues its delay. For short ones that clock costs too much, and preemption is unlikely. */
+/* A busy loop of `ns`; returns its actual length. Long delays are measured in CPU time, so that a thread that is preempted
+ * continues its delay afterwards. For short delays, reading the CPU clock costs too much, and preemption is unlikely. */
 static uint64_t compute(uint64_t ns)
 {
 	if (ns >= FAR_NS) {
@@ -315,22 +318,23 @@ static struct meter_slab *slab_of(uint32_t at)
 				     (size_t)at * METER_SLAB_BYTES);
 }
 
-/* The entry of this process; -2 if none is left. */
+/* The number of this process's entry; -2 if all entries are used. */
 static int enter_process(void)
 {
 	int at = atomic_load(&process_at);
 	if (at != -1)
 		return at;
 	uint32_t next = atomic_fetch_add(&header->processes, 1);
-	int mine = next < METER_PROCESSES ? (int)next : -2, none = -1;
-	if (mine >= 0) {
-		process_of(mine)->pid = (uint32_t)getpid();
-		read_ranges(process_of(mine));
+	int entry = next < METER_PROCESSES ? (int)next : -2, current = -1;
+	if (entry >= 0) {
+		process_of(entry)->pid = (uint32_t)getpid();
+		read_ranges(process_of(entry));
 	}
-	/* If two threads race, one entry stays unused. */
-	return atomic_compare_exchange_strong(&process_at, &none, mine) ? mine : none;
+	/* If two threads race, the entry of the slower one stays unused. */
+	return atomic_compare_exchange_strong(&process_at, &current, entry) ? entry : current;
 }
 
+/* Called when a thread ends: puts its slab on the free list. */
 static void end_thread(void *unused)
 {
 	(void)unused;
@@ -377,6 +381,7 @@ static inline int is_metered(void)
 	return header && !self.off && (self.slab || enter_thread());
 }
 
+/* Called in the child after fork: the child gets entries of its own. */
 static void in_child(void)
 {
 	self.slab = NULL;
@@ -412,6 +417,7 @@ static struct place *place_of(uint64_t lock, uint64_t site)
 	return NULL;
 }
 
+/* Finds or adds a record in a slab; NULL if the slab has no room, which is counted. */
 static struct meter_record *record_of(struct meter_slab *slab, uint64_t lock, uint64_t site, uint64_t holder, uint32_t about,
 				      uint32_t kind)
 {
@@ -450,7 +456,7 @@ static int is_target(const struct meter_record *lock)
 	return header->target && lock->class == header->target;
 }
 
-/* Before a request: ends the gap since the last release. */
+/* Called before a request: ends the gap since this thread's last release of the lock. */
 static void end_gap(struct meter_record *lock, uint64_t now)
 {
 	if (!lock->first)
@@ -470,6 +476,7 @@ static void end_gap(struct meter_record *lock, uint64_t now)
 	}
 }
 
+/* Looks a lock up in the tables, adding it if needed, and caches the result. Returns 0 if there is no room. */
 static __attribute__((noinline)) int find(struct request *recent, void *lock, uint64_t site, uint32_t kind)
 {
 	struct meter_slab *slab = self.slab;
@@ -487,6 +494,7 @@ static __attribute__((noinline)) int find(struct request *recent, void *lock, ui
 	return 1;
 }
 
+/* Begins a request of a lock. Returns 0 if the lock cannot be counted. */
 static inline int begin(struct request *request, void *lock, uint64_t site, uint32_t kind)
 {
 	struct request *recent = &self.recent[(HERE(lock) >> 3 ^ HERE(lock) >> 9 ^ site) % RECENT];
@@ -500,7 +508,7 @@ static inline int begin(struct request *request, void *lock, uint64_t site, uint
 	return 1;
 }
 
-/* After a lock was taken; `waited_from` is 0 if it did not wait. */
+/* Called after a lock was taken; `waited_from`: when the wait began, 0 without a wait. `holder`: the holder's call site then. */
 static void taken(const struct request *request, void *lock, uint64_t site, uint64_t waited_from, uint64_t holder, int shared)
 {
 	struct meter_record *of_site = request->of_site;
@@ -534,7 +542,7 @@ static void taken(const struct request *request, void *lock, uint64_t site, uint
 	self.gap_of = NULL;
 }
 
-/* Before a release. Returns the record of a lock that is to be delayed or sampled afterwards. */
+/* Called before a release. Returns the lock's record if a delay or sampling follows the release, otherwise NULL. */
 static struct meter_record *releasing(void *lock)
 {
 	struct held *held = held_of(lock);
@@ -565,6 +573,7 @@ static struct meter_record *releasing(void *lock)
 	return target ? of_lock : NULL;
 }
 
+/* Called after a release with the result of releasing(): delays this thread, and maybe begins to sample a cycle. */
 static void released(struct meter_record *target)
 {
 	if (!target)
@@ -593,7 +602,7 @@ static int is_taken(int result)
 	return result == 0 || result == EOWNERDEAD;
 }
 
-/* A lock that this thread holds already is taken once more, or refused. */
+/* For a lock that this thread holds already: takes it once more, if the lock allows that, and returns. */
 #define AGAIN_IF_HELD(lock, call)                                                                                              \
 	do {                                                                                                                   \
 		struct held *mine = self.held ? held_of(lock) : NULL;                                                          \
@@ -723,15 +732,17 @@ EXPORT int pthread_spin_unlock(pthread_spinlock_t *lock)
 	RELEASE((void *)lock, real.unspin(lock));
 }
 
-/* Waiting on a condition variable releases the lock and retakes it. The time that retaking takes is unknown, since it is part
- * of the wait. */
+/*
+ * Waiting on a condition variable releases the lock and retakes it at the end. How long the retaking waits for the lock is
+ * unknown, since that is part of the wait on the condition.
+ */
 #define WAIT(lock, call)                                                                                                       \
 	do {                                                                                                                   \
 		need_real();                                                                                                   \
 		struct held *mine = is_metered() ? held_of(lock) : NULL;                                                       \
 		if (!mine || mine->depth != 1)                                                                                 \
 			return call;                                                                                           \
-		struct request request = { lock, mine->of_site->site, 0, mine->of_lock, mine->of_site, NULL };                                            \
+		struct request request = { lock, mine->of_site->site, 0, mine->of_lock, mine->of_site, NULL };                 \
 		releasing(lock);                                                                                               \
 		request.place = place_of(HERE(lock), request.of_site->site);                                                   \
 		int result = call;                                                                                             \

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * The file in memory that the lock meter and its reader share. `meter.rs` repeats these constants; a test there compares them.
+ * The layout of the file in memory that the lock meter writes and `meter.rs` reads. `meter.rs` repeats these constants; a test
+ * there compares them.
  *
  *   header | processes | slabs
  *
@@ -25,7 +26,7 @@ enum {
 	METER_RECORDS = 340, /* 64 bytes of the slab's head and 340 records fit */
 };
 
-/* Written by the reader before the program starts, but for the counters. */
+/* Written by the reader before the program starts, except for the counters at the end. */
 struct meter_header {
 	uint64_t magic;
 	uint64_t use_tsc;      /* times are in TSC ticks; otherwise in ns */
@@ -40,19 +41,19 @@ struct meter_header {
 };
 
 struct meter_process {
-	uint32_t pid, length;
+	uint32_t pid, length; /* length: bytes used of maps */
 	char maps[METER_PROCESS_BYTES - 8];
 };
 
 enum meter_kind { METER_NONE, METER_MUTEX, METER_RWLOCK, METER_SPIN };
-/* What a record counts. */
+/* The subject of a record. */
 enum meter_about { METER_LOCK = 1, METER_SITE = 2, METER_PAIR = 3 };
 
 struct meter_record {
 	uint64_t lock, site, holder, class;
 	uint32_t kind, about;
 	union {
-		struct { /* METER_SITE: a lock at a call site. METER_PAIR: waits there while it was held from `holder` */
+		struct { /* METER_SITE: a lock at a call site. METER_PAIR: waits there while held from call site `holder` */
 			uint64_t total, shared, waited, wait, wait_max, hold, hold_max, rejected, retaken;
 		};
 		struct { /* METER_LOCK */

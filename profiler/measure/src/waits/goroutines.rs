@@ -1,26 +1,27 @@
-//! Where goroutines wait.
+//! Finds the places where goroutines wait.
 //!
-//! Problem: a goroutine that waits for a lock yields its thread to another goroutine. A thread without a goroutine sleeps at its own
-//! futex, and its stack shows only Go's scheduler.
+//! Problem: a goroutine that waits for a lock yields its thread to another goroutine. A thread without a goroutine sleeps at
+//! its own futex, and its stack shows only Go's scheduler.
 //!
 //! Algorithm: Go keeps all goroutines in a table, `runtime.allgptr`, each with its saved stack pointer and program counter. The
-//! stack of a parked goroutine does not change. It is copied like that of a sleeping thread, and discarded if the goroutine has
-//! moved meanwhile. A sample counts as many goroutines as threads wait, since these threads could have run them.
+//! stack of a parked goroutine does not change. The stack is copied like that of a sleeping thread, and the copy is discarded
+//! if the goroutine has moved during the copy. A sample counts as many goroutines as threads wait, since these threads could
+//! have run them.
 //!
-//! Limits: of more than [`SAMPLED_MAX`] goroutines, every n-th is sampled. The layout is that of Go 1.5 to 1.26 on 64-bit machines;
-//! a goroutine is skipped unless it points to itself and its stack pointer lies in its stack. Without a symbol table (`-ldflags=-s`)
-//! goroutines cannot be found.
+//! Limits: of more than [`SAMPLED_MAX`] goroutines, every n-th is sampled. The layout is that of Go 1.5 to 1.26 on 64-bit
+//! machines; a goroutine is skipped unless it points to itself and its stack pointer lies in its stack. Without a symbol table
+//! (`-ldflags=-s`) goroutines cannot be found.
 
 use commonhold_trace::{ImageId, Images, Names, Registers, Stack};
 
 use super::{Key, STACK_BYTES, StackId, Waits};
 use crate::remote_memory;
 
-/// Goroutines sampled at a time.
+/// The maximum number of goroutines per sample.
 const SAMPLED_MAX: u64 = 64;
-/// A larger length is not that of a table.
-const ALL_MAX: u64 = 1 << 28;
-/// Samples kept of a run.
+/// The maximum plausible length of the table: a larger number is no length.
+const LENGTH_MAX: u64 = 1 << 28;
+/// The maximum number of samples kept of a run.
 const KEPT_MAX: usize = 20_000;
 
 /// Addresses of Go's table and its length in a process.
@@ -33,10 +34,11 @@ pub(super) struct Tables {
 /// Parked goroutines of one sample.
 pub(super) struct Parked {
     pub(super) pid: u32,
-    /// The time that the sample counts for, and how many threads of that process waited.
+    /// The time that the sample counts for.
     pub(super) ns: u64,
+    /// The number of threads of that process that waited.
     pub(super) threads: u64,
-    /// Each stack represents this many goroutines.
+    /// The number of goroutines that each stack represents.
     pub(super) every: u64,
     pub(super) stacks: Vec<StackId>,
 }
@@ -44,8 +46,11 @@ pub(super) struct Parked {
 /// A goroutine that is on no thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Goroutine {
+    /// The end of its stack.
     stack_to: u64,
+    /// Its saved stack pointer.
     stack: u64,
+    /// Its saved program counter.
     at: u64,
 }
 
@@ -61,6 +66,7 @@ impl Goroutine {
     }
 }
 
+/// Copies `N` words from the memory of a process.
 fn words<const N: usize>(pid: u32, at: u64) -> Option<[u64; N]> {
     let mut bytes = vec![0; N * 8];
     (remote_memory::copy(pid, at, &mut bytes).ok()? == bytes.len()).then_some(())?;
@@ -69,43 +75,45 @@ fn words<const N: usize>(pid: u32, at: u64) -> Option<[u64; N]> {
 }
 
 impl Tables {
-    /// Finds them by their symbols, if the program has any.
+    /// Finds the addresses by their symbols; `None` if the program has no symbols.
     pub(super) fn find(image: ImageId, bias: u64, images: &Images, names: &mut Names) -> Option<Tables> {
         let mut at = |name: &str| Some(names.address_of(images, image, name)?.at.wrapping_add(bias));
         Some(Tables { length_at: at("runtime.allglen")?, table_at: at("runtime.allgptr")? })
     }
 
-    /// Addresses of goroutines, and how many each represents. If there are many, each sample picks others.
-    fn some(self, pid: u32, sample: u64) -> Option<(Vec<u64>, u64)> {
-        let [all] = words(pid, self.length_at)?;
+    /// Addresses of every n-th goroutine, and n. Different samples begin at different goroutines.
+    fn choose(self, pid: u32, sample: u64) -> Option<(Vec<u64>, u64)> {
+        let [length] = words(pid, self.length_at)?;
         let [table] = words(pid, self.table_at)?;
-        if all > ALL_MAX {
+        if length > LENGTH_MAX {
             return None;
         }
-        let every = all.div_ceil(SAMPLED_MAX).max(1);
-        let chosen = (sample % every..all).step_by(usize::try_from(every).ok()?);
-        let at = chosen.filter_map(|n| words(pid, table.checked_add(n * 8)?)).map(|[at]: [u64; 1]| at);
-        Some((at.collect(), every))
+        let every = length.div_ceil(SAMPLED_MAX).max(1);
+        let chosen = (sample % every..length).step_by(usize::try_from(every).ok()?);
+        let addresses =
+            chosen.filter_map(|n| words(pid, table.checked_add(n * 8)?)).map(|[address]: [u64; 1]| address);
+        Some((addresses.collect(), every))
     }
 }
 
 impl Waits {
     /// Copies the stacks of goroutines in processes where Go threads wait.
-    pub(super) fn goroutines(&mut self) {
+    pub(super) fn sample_goroutines(&mut self) {
         let with_go = self.spaces.iter().filter_map(|(pid, known)| Some((*pid, known.go?)));
         for (pid, tables) in with_go.collect::<Vec<_>>() {
-            let waits = |key: &Option<Key>| matches!(key, Some(Key::Futex { pid: its, .. }) if *its == pid);
-            let threads = self.here.iter().filter(|there| waits(&there.key)).count() as u64;
+            let waits = |key: &Option<Key>| matches!(key, Some(Key::Futex { pid: of, .. }) if *of == pid);
+            let threads = self.threads.iter().filter(|thread| waits(&thread.key)).count() as u64;
             if threads == 0 || self.parked.len() >= KEPT_MAX {
                 continue;
             }
-            let Some((found, every)) = tables.some(pid, self.samples) else { continue };
-            let stacks = found.into_iter().filter_map(|at| self.goroutine(pid, at)).collect();
-            self.parked.push(Parked { pid, ns: self.passed_ns, threads, every, stacks });
+            let Some((addresses, every)) = tables.choose(pid, self.samples) else { continue };
+            let stacks = addresses.into_iter().filter_map(|at| self.copy_goroutine(pid, at)).collect();
+            self.parked.push(Parked { pid, ns: self.elapsed_ns, threads, every, stacks });
         }
     }
 
-    fn goroutine(&mut self, pid: u32, at: u64) -> Option<StackId> {
+    /// The stack of the goroutine at an address; `None` if it is not parked, or moved during the copy.
+    fn copy_goroutine(&mut self, pid: u32, at: u64) -> Option<StackId> {
         let goroutine = Goroutine::parse(at, words(pid, at)?)?;
         let size = usize::try_from(goroutine.stack_to - goroutine.stack).ok()?.min(STACK_BYTES);
         let mut bytes = vec![0; size];

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
-use commonhold_scale::blame::{Found, Hold, Holding, Kind, Lock, Site, fewest};
+use commonhold_scale::blame::{Hold, HolderSample, Holding, Kind, Lock, Site, fewest};
 use commonhold_trace::{Address, Calls, Frame, ImageId, Images, Maker, Names, is_plumbing};
 
-use super::{Among, Files, Key, Parked, StackId, Style, Waits};
+use super::{Candidates, Files, Key, Parked, StackId, Style, Waits};
 use crate::perf_map::PerfMap;
 use crate::thread_sample::group;
 
@@ -15,13 +15,13 @@ use crate::thread_sample::group;
 pub enum Unnamed {
     /// The file of this base name has no symbols.
     Stripped(String),
-    /// JIT code of this program, and why no perf map names it.
+    /// The code is JIT code of this program; and the reason why no perf map names it.
     Jit(String, String),
-    /// Interpreted by this program.
+    /// The code is interpreted by this program.
     Interpreted(String),
     /// Unwinding stopped at this function.
     Torn(String),
-    /// The stack was not copied: the thread was woken meanwhile, or runs code of a deleted file.
+    /// The stack was not copied: the thread was woken during the copy, or runs code of a deleted file.
     Unread,
 }
 
@@ -29,16 +29,16 @@ pub enum Unnamed {
 struct NamedStack {
     /// The kind of lock, if the library functions on top of the stack show it.
     kind: Option<Kind>,
-    /// The first function of the program.
+    /// The call site: the innermost function of the program.
     site: Option<Site>,
     /// The start of that function.
     function: Option<Address>,
-    /// Shown if the site is unknown.
+    /// The site to show if the call site is unknown.
     fallback: Site,
     unnamed: Option<Unnamed>,
-    /// Go's scheduler has no goroutine to run.
+    /// Whether it is a thread of Go's scheduler that has no goroutine to run.
     is_idle: bool,
-    /// It is a goroutine that is blocked, not one that is runnable.
+    /// Whether it is a goroutine that is blocked, not one that is runnable.
     is_parked: bool,
     /// For each call: its function, and the innermost function of the program that is inlined there.
     calls: Vec<(Option<Address>, Option<Site>)>,
@@ -82,21 +82,22 @@ impl StackNamer<'_> {
         };
         let empty = Calls::default();
         let stack = self.stacks.get(id as usize).unwrap_or(&empty);
-        // The outermost library function that shows the kind of lock, or was compiled at run time.
-        let (mut last, mut is_go, mut is_sure) = (None, false, false);
+        // `last`: the outermost library function that shows the kind of lock, or was compiled at run time.
+        // `is_java_kind`: the kind is that of a Java lock, and not of a lock of the virtual machine.
+        let (mut last, mut is_go, mut is_java_kind) = (None, false, false);
         for (depth, address) in stack.at.iter().enumerate() {
             // The innermost address is that after the system call; the others are return addresses.
             let frames = self.names.frames(self.images, *address, depth > 0);
             if named.site.is_none() {
                 for frame in frames.iter().take_while(|frame| is_plumbing(frame)) {
-                    // Callers say more than callees: a lock is implemented by parking, or by a condition variable.
-                    let its = kind(frame);
-                    named.kind = its.or(named.kind);
-                    is_sure |= its.is_some() && is_javas(frame);
+                    // Callers determine the kind, not callees: a lock may be implemented by parking, or by a condition variable.
+                    let kind_of_frame = kind(frame);
+                    named.kind = kind_of_frame.or(named.kind);
+                    is_java_kind |= kind_of_frame.is_some() && is_java_wait(frame);
                     is_go |= frame.maker == Maker::Go;
                     named.is_parked |= depth == 0 && frame.function == GO_PARKS;
-                    let is_made = frame.maker == Maker::Program && !frame.function.starts_with(ENTRY);
-                    if last.is_none() || its.is_some() || is_made {
+                    let is_jit = frame.maker == Maker::Program && !frame.function.starts_with(ENTRY);
+                    if last.is_none() || kind_of_frame.is_some() || is_jit {
                         last = Some(frame.clone());
                     }
                 }
@@ -109,8 +110,8 @@ impl StackNamer<'_> {
                 (named.site, named.function) = (Some(site.clone()), function);
                 if frame.is_unnamed {
                     named.unnamed = Some(unnamed(&frame, self.no_map.get(&address.image)));
-                } else if frame.maker == Maker::Program && !is_sure {
-                    // A virtual machine waits on a condition variable for whatever the program waits for.
+                } else if frame.maker == Maker::Program && !is_java_kind {
+                    // A virtual machine uses a condition variable for all waits, so this does not show the kind of lock.
                     named.kind = None;
                 }
             }
@@ -135,27 +136,30 @@ impl StackNamer<'_> {
         call.and_then(|(_, site)| site.clone())
     }
 
-    /// For a lock that does not store its holder: by sample, the call sites of threads inside functions that take it.
-    fn candidates(&mut self, among: &[&Among], functions: &BTreeSet<Address>) -> Vec<Found<Holder>> {
-        let one = |sample: &&Among| {
-            let mut found = Found { weight: sample.ns, places: Vec::new(), is_whole: true };
-            for thread in &sample.threads {
+    /// For a lock that does not store its holder: by sample, the call sites of threads inside `functions`, which take the lock.
+    fn holder_samples(
+        &mut self,
+        samples: &[&Candidates],
+        functions: &BTreeSet<Address>,
+    ) -> Vec<HolderSample<Holder>> {
+        let holder_sample = |candidates: &&Candidates| {
+            let mut sample = HolderSample { weight: candidates.ns, places: Vec::new(), is_whole: true };
+            for thread in &candidates.threads {
                 match thread.stack {
-                    // Its stack is unknown: it may hold the lock.
-                    None => found.is_whole = false,
+                    // A thread with an unknown stack may hold the lock anywhere.
+                    None => sample.is_whole = false,
                     Some(stack) => {
                         // A thread inside a lock function spins for a lock itself.
                         let spins = self.named(stack).kind.is_some();
                         let site = self.within(stack, functions).filter(|_| !spins);
-                        found
-                            .places
-                            .extend(site.map(|site| (thread.holding, Some(site), group(&thread.name))));
+                        let place = site.map(|site| (thread.holding, Some(site), group(&thread.name)));
+                        sample.places.extend(place);
                     }
                 }
             }
-            found
+            sample
         };
-        among.iter().map(one).collect()
+        samples.iter().map(holder_sample).collect()
     }
 }
 
@@ -165,7 +169,7 @@ const GO_PARKS: &str = "runtime.gopark";
 const ENTRY: &str = "StubRoutines";
 
 /// Whether a function shows what Java code waits for, and not only what the JVM waits for.
-fn is_javas(frame: &Frame) -> bool {
+fn is_java_wait(frame: &Frame) -> bool {
     frame.maker == Maker::Program || frame.function.contains("ObjectMonitor::")
 }
 
@@ -210,14 +214,16 @@ fn kind(frame: &Frame) -> Option<Kind> {
     }
 }
 
-/// What a holder does, where, and its thread group.
+/// What a holder does, its place in the program, and its thread group.
 type Holder = (Holding, Option<Site>, String);
 
-/// Accumulates a lock.
+/// The sums of a lock.
 #[derive(Default)]
-struct Building {
+struct LockSums {
     waits: BTreeMap<Site, u64>,
+    /// Waiting time by the kind of lock that the stacks show.
     kinds: BTreeMap<Kind, u64>,
+    /// The functions of the program that take the lock.
     functions: BTreeSet<Address>,
     holds: BTreeMap<Holder, u64>,
 }
@@ -238,8 +244,8 @@ const UNNAMED_MIN: u64 = 20;
 type Goroutines = BTreeMap<(u32, Kind, Site), u64>;
 
 impl Waits {
-    /// Resolves all names. `waited_ns`: total time in [`State::Lock`](commonhold_scale::states::State::Lock), which the samples are
-    /// scaled to. `kernel_traced`: locks in the kernel are left out.
+    /// Resolves all names. `waited_ns`: the exact total time in [`State::Lock`](commonhold_scale::states::State::Lock), to
+    /// which the sampled times are scaled. `kernel_traced`: locks in the kernel are left out.
     pub(crate) fn end(mut self, waited_ns: u64, kernel_traced: bool) -> Ended {
         let mut names = std::mem::take(&mut self.files.names);
         let no_map = self.read_perf_maps(&mut names);
@@ -250,18 +256,18 @@ impl Waits {
             no_map: &no_map,
             stacks_named: BTreeMap::new(),
         };
-        let all: u64 = self.waits.values().sum();
-        let scaled = |ns: u64| part(ns, waited_ns, all);
+        let sampled_ns: u64 = self.waits.values().sum();
+        let scaled = |ns: u64| scale(ns, waited_ns, sampled_ns);
         // Idle Go threads count as waiting for the locks that goroutines wait for.
         let goroutines = goroutines(&self.parked, &mut namer);
         let idle = self.idle(&mut namer);
-        let (mut locks, mut unnamed): (BTreeMap<&Key, Building>, BTreeMap<Unnamed, u64>) = Default::default();
+        let (mut locks, mut unnamed): (BTreeMap<&Key, LockSums>, BTreeMap<Unnamed, u64>) = Default::default();
         for ((key, stack), ns) in &self.waits {
             let named = stack.map(|stack| namer.named(stack));
             let ns = match (key, named) {
                 (Key::Futex { pid, .. }, Some(named)) if named.is_idle => {
                     let idle = idle.get(pid).copied().unwrap_or(0);
-                    ns - part(*ns, of_process(&goroutines, *pid).min(idle), idle)
+                    ns - scale(*ns, of_process(&goroutines, *pid).min(idle), idle)
                 }
                 _ => *ns,
             };
@@ -273,10 +279,11 @@ impl Waits {
                 *unnamed.entry(why).or_default() += ns;
             }
         }
+        // Holders of locks that store them.
         for ((key, hold), ns) in &self.holds {
             let Some(lock) = locks.get_mut(key) else { continue };
-            // If it released the lock meanwhile, its stack shows where it is without the lock.
-            let holder = if hold.is_sure {
+            // If the holder released the lock before its stack was taken, the stack shows a place without the lock.
+            let holder = if hold.is_confirmed {
                 let site = hold.stack.and_then(|stack| {
                     let within = namer.within(stack, &lock.functions);
                     within.or_else(|| namer.named(stack).site.clone())
@@ -287,23 +294,24 @@ impl Waits {
             };
             *lock.holds.entry(holder).or_default() += scaled(*ns);
         }
-        let mut among: BTreeMap<&Key, Vec<&Among>> = BTreeMap::new();
-        self.among.iter().for_each(|sample| among.entry(&sample.key).or_default().push(sample));
-        for (key, samples) in among {
+        // Holders of other locks, chosen among the candidates.
+        let mut candidates: BTreeMap<&Key, Vec<&Candidates>> = BTreeMap::new();
+        self.candidates.iter().for_each(|sample| candidates.entry(&sample.key).or_default().push(sample));
+        for (key, samples) in candidates {
             let Some(lock) = locks.get_mut(key) else { continue };
-            let found = namer.candidates(&samples, &lock.functions);
-            for (sample, holder) in samples.iter().zip(fewest(&found)) {
+            let holder_samples = namer.holder_samples(&samples, &lock.functions);
+            for (sample, holder) in samples.iter().zip(fewest(&holder_samples)) {
                 let holder = holder.unwrap_or((Holding::Unknown, None, String::new()));
                 *lock.holds.entry(holder).or_default() += scaled(sample.ns);
             }
         }
-        let is_told = |key: &Key| !(kernel_traced && *key == Key::Kernel);
-        let locks = locks.into_iter().filter(|(key, _)| is_told(key));
+        let is_included = |key: &Key| !(kernel_traced && *key == Key::Kernel);
+        let locks = locks.into_iter().filter(|(key, _)| is_included(key));
         let mut locks: Vec<Lock> =
-            locks.map(|(key, lock)| lock.done(self.lock_name(key, &mut namer))).collect();
+            locks.map(|(key, sums)| sums.into_lock(self.lock_name(key, &mut namer))).collect();
         for ((pid, kind, site), ns) in &goroutines {
-            let of_all = of_process(&goroutines, *pid);
-            let ns = part(*ns, of_all.min(idle.get(pid).copied().unwrap_or(0)), of_all);
+            let process_ns = of_process(&goroutines, *pid);
+            let ns = scale(*ns, process_ns.min(idle.get(pid).copied().unwrap_or(0)), process_ns);
             locks.push(Lock {
                 kind: *kind,
                 name: None,
@@ -311,7 +319,7 @@ impl Waits {
                 holds: Vec::new(),
             });
         }
-        unnamed.retain(|_, ns| *ns >= all / UNNAMED_MIN);
+        unnamed.retain(|_, ns| *ns >= sampled_ns / UNNAMED_MIN);
         let unnamed = unnamed.into_keys().collect();
         Ended { locks, unnamed, files: Files { names, ..self.files } }
     }
@@ -325,10 +333,10 @@ impl Waits {
                 wanted.entry(address.image).or_default().insert(at);
             }
         }
-        let mut why = BTreeMap::new();
+        let mut reasons = BTreeMap::new();
         for (image, wanted) in wanted {
             let wanted: Vec<u64> = wanted.into_iter().collect();
-            let no_map = match self.perf_maps.get(&image).map(PerfMap::read) {
+            let reason = match self.perf_maps.get(&image).map(PerfMap::read) {
                 Some(Ok(text)) => {
                     names.read_perf_map(image, &text, &wanted);
                     "its perf map does not have this code".to_owned()
@@ -339,12 +347,12 @@ impl Waits {
                 Some(Err(error)) => format!("its /tmp/perf-PID.map cannot be used: {error}"),
                 None => "its tree of files cannot be read".to_owned(),
             };
-            why.insert(image, no_map);
+            reasons.insert(image, reason);
         }
-        why
+        reasons
     }
 
-    /// Idle time of Go threads by process.
+    /// Sampled time in which Go threads were idle, by process.
     fn idle(&self, namer: &mut StackNamer) -> BTreeMap<u32, u64> {
         let mut idle = BTreeMap::new();
         for ((key, stack), ns) in &self.waits {
@@ -374,37 +382,39 @@ impl Waits {
     }
 }
 
-/// `ns * of / all`; saturates.
-fn part(ns: u64, of: u64, all: u64) -> u64 {
-    let part = u128::from(ns) * u128::from(of) / u128::from(all.max(1));
-    u64::try_from(part).unwrap_or(u64::MAX)
+/// `ns * numerator / denominator`; saturates.
+fn scale(ns: u64, numerator: u64, denominator: u64) -> u64 {
+    let scaled = u128::from(ns) * u128::from(numerator) / u128::from(denominator.max(1));
+    u64::try_from(scaled).unwrap_or(u64::MAX)
 }
 
+/// The time that the goroutines of a process waited for locks.
 fn of_process(goroutines: &Goroutines, pid: u32) -> u64 {
-    goroutines.iter().filter(|((its, _, _), _)| *its == pid).map(|(_, ns)| ns).sum()
+    goroutines.iter().filter(|((process, _, _), _)| *process == pid).map(|(_, ns)| ns).sum()
 }
 
-/// Time that goroutines waited for locks while threads were idle.
+/// The time that goroutines waited for locks while threads were idle. Of one sample, as many goroutines count as threads waited.
 fn goroutines(parked: &[Parked], namer: &mut StackNamer) -> Goroutines {
     let mut waits = Goroutines::new();
     for sample in parked {
-        let mut of_locks = Vec::new();
+        let mut lock_waits = Vec::new();
         for stack in &sample.stacks {
             let named = namer.named(*stack);
             let kind = named.kind.filter(|kind| kind.has_holder() && named.is_parked);
-            of_locks.extend(kind.zip(named.site.clone()));
+            lock_waits.extend(kind.zip(named.site.clone()));
         }
-        let all = sample.every.saturating_mul(of_locks.len() as u64);
-        let each = part(sample.ns.saturating_mul(sample.every), sample.threads.min(all), all);
-        for (kind, site) in of_locks {
-            *waits.entry((sample.pid, kind, site)).or_default() += each;
+        let goroutines = sample.every.saturating_mul(lock_waits.len() as u64);
+        let ns_each =
+            scale(sample.ns.saturating_mul(sample.every), sample.threads.min(goroutines), goroutines);
+        for (kind, site) in lock_waits {
+            *waits.entry((sample.pid, kind, site)).or_default() += ns_each;
         }
     }
     waits
 }
 
-impl Building {
-    fn done(self, name: Option<String>) -> Lock {
+impl LockSums {
+    fn into_lock(self, name: Option<String>) -> Lock {
         let kind = self.kinds.iter().max_by_key(|(_, ns)| **ns).map_or(Kind::Futex, |(kind, _)| *kind);
         let holds = self.holds.into_iter().filter(|_| kind.has_holder());
         Lock {
@@ -421,6 +431,7 @@ fn unread() -> Site {
     Site { function: "unread stack".to_owned(), place: None }
 }
 
+/// Why a function without a name has no name.
 fn unnamed(frame: &Frame, no_map: Option<&String>) -> Unnamed {
     match frame.maker {
         Maker::Program => Unnamed::Jit(frame.module.clone(), no_map.cloned().unwrap_or_default()),
@@ -428,11 +439,12 @@ fn unnamed(frame: &Frame, no_map: Option<&String>) -> Unnamed {
     }
 }
 
+/// The kind of a lock: from its futex if that shows the kind, else from the stack of a waiter.
 fn kind_of(key: &Key, from_stack: Option<Kind>) -> Kind {
     match key {
         Key::File(_) => Kind::File,
         Key::Kernel => Kind::KernelOther,
-        // In a wait on a condition variable, this is how the mutex is retaken.
+        // The mutex counts even if the stack shows a condition variable: at the end of such a wait, the mutex is retaken.
         Key::Futex { style: Style::Low | Style::Inherits, .. }
         | Key::Shared { style: Style::Low | Style::Inherits, .. } => Kind::Mutex,
         Key::Futex { .. } | Key::Shared { .. } => from_stack.unwrap_or(Kind::Futex),
@@ -444,7 +456,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_functions_of_libraries_are_for() {
+    fn library_functions_show_the_kind_of_lock() {
         let of = |function: &str| {
             kind(&Frame {
                 function: function.into(),

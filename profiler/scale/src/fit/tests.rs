@@ -59,8 +59,8 @@ proptest! {
     }
 }
 
-/// Over `count` noisy studies: how often both intervals contain the truth, how often that of the peak does, and the median relative
-/// error of the dominant term of the curve.
+/// Over `count` noisy studies: how often both intervals contain the truth, how often that of the peak does, and the median
+/// relative error of the dominant term of the curve.
 fn trials(law: Law, noise: f64, repeat: usize, count: u64) -> (u64, u64, f64) {
     let (mut both, mut peak, mut errors) = (0, 0, Vec::new());
     for seed in 0..count {

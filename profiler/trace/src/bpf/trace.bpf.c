@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
 /*
- * Traces which kernel locks the threads of one program wait for, and who wakes them.
+ * Traces which kernel locks the threads of one program wait for, and what wakes these threads.
  *
- * Problem: lock waits in the kernel and wake-ups leave no record. They occur up to some hundred thousand times a second, so reporting
- * each event would cost more than the event itself.
+ * Problem: lock waits in the kernel and wake-ups leave no record. They occur up to some hundred thousand times a second, so
+ * reporting each event would cost more than the event itself.
  *
- * Algorithm: events are aggregated here. Lock waits: by the waiter's stack, and by the lock if it is a variable of the kernel. Wake-ups:
- * by the names of waker and sleeper, and by the sleeper's stack. A process belongs to the program if its parent does, and the first
- * one is started by `maker`.
+ * Algorithm: events are aggregated in the kernel. Lock waits: by the waiter's stack, and by the lock if it is a variable of the
+ * kernel. Wake-ups: by the names of waker and sleeper, and by the sleeper's stack. A process belongs to the program if its parent
+ * does, or if its parent is `maker`, which starts the program.
  *
  * Limits: events that do not fit into a table are counted in `lost`. Lock waits of an interrupt count for the interrupted thread.
  */
@@ -143,7 +143,7 @@ static void lose(void)
 		__sync_fetch_and_add(count, 1);
 }
 
-/* Adds to a sum. Two CPUs may create it at once: one of them then finds it present. */
+/* Adds to a sum. Two CPUs may try to create the sum at once: the one that fails finds the sum present. */
 static void add(void *table, const void *key, u64 ns)
 {
 	struct sum one = { ns, 1 };
@@ -173,7 +173,7 @@ int BPF_PROG(made, struct task_struct *parent, struct task_struct *child)
 	return 0;
 }
 
-/* Stores the stack of a sleeping thread; returns its hash, or 0. */
+/* Stores the stack of a sleeping thread; returns the stack's hash, or 0 if the stack cannot be read. */
 static u32 stack_of(s32 pid)
 {
 	u32 first = 0, hash = 2166136261u;
@@ -198,10 +198,11 @@ static u32 stack_of(s32 pid)
 	return hash;
 }
 
-/* Low bits of an owner are flags. An owning reader is one of several, and may be gone. */
+/* The low bits of a lock's owner are flags. A reader that is recorded as the owner is only one of several, and may be gone. */
 #define OWNER_FLAGS 7ull
 #define READER_OWNED 1ull
 
+/* Records what the holder of a lock does, if the lock stores its holder. */
 static void find_holder(void *lock, struct waiting *waiting)
 {
 	struct task_struct *holder = 0;
@@ -219,7 +220,7 @@ static void find_holder(void *lock, struct waiting *waiting)
 	holder = (struct task_struct *)(owner & ~OWNER_FLAGS);
 	if (!holder)
 		return;
-	/* It may release the lock and exit meanwhile; then this reads stale data or zeros. */
+	/* If the holder releases the lock and exits at this moment, this reads stale data or zeros. */
 	pid = BPF_CORE_READ(holder, pid);
 	BPF_CORE_READ_STR_INTO(&waiting->holder, holder, comm);
 	waiting->holder_runs = BPF_CORE_READ(holder, on_cpu) || !BPF_CORE_READ(holder, __state);
@@ -236,7 +237,7 @@ int BPF_PROG(begins, void *lock, u32 flags)
 
 	if (!is_ours(thread >> 32))
 		return 0;
-	/* A mutex starts to wait twice, spinning and then sleeping; this is one wait. */
+	/* For a mutex, the tracepoint fires twice in one wait: when it spins, and when it sleeps. */
 	if (bpf_map_lookup_elem(&under_way, &key))
 		return 0;
 	waiting.since = bpf_ktime_get_ns();
@@ -288,8 +289,8 @@ int BPF_PROG(switches, bool preempted, struct task_struct *prev, struct task_str
 }
 
 /*
- * Nesting depth of interrupts, timers and softirqs of a CPU. The ends are attached first: an end whose beginning was missed is
- * ignored.
+ * Changes the nesting depth of interrupts, timers and softirqs of this CPU. The ends are attached first: an end whose beginning
+ * was missed is ignored.
  */
 static int deeper(s32 by)
 {
@@ -330,7 +331,7 @@ int BPF_PROG(wakes_up, struct task_struct *task)
 	struct wake_key key = {};
 	u64 ns;
 
-	/* Only threads of the program are in the table. */
+	/* The table has only threads of the program. */
 	slept = bpf_map_lookup_elem(&asleep, &tid);
 	if (!slept)
 		return 0;
