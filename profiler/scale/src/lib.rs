@@ -4,9 +4,8 @@
 //! questions, in this order:
 //!
 //! 1. How does it scale? [`scaling::scaling`]: Gunther's law, fitted (`fit`), with confidence bands.
-//! 2. Where does the time go? [`growth::growth`]: the microstates of its threads ([`states`]) at the smallest and the largest
-//! size,
-//!    and which of them grew.
+//! 2. Where does the time go? [`growth::growth`]: the microstates of its threads ([`states`]) at the smallest and the
+//!    largest size, and which of them grew.
 //! 3. Who is to blame? [`blame::blame`]: the locks, interrupts and disks that threads wait for, and how much these waits grew.
 //!
 //! A fourth question is answered by an experiment: would mending a lock help ([`mend::mend`])?

@@ -59,12 +59,11 @@ impl Caps {
             let found = self.find(&self.mount, &is_ours);
             self.next_search =
                 now + SEARCH_NS.max(clock::now().saturating_sub(begun).saturating_mul(SEARCH_COST));
-            match found {
-                Some(found) => self.last_seen = Some((found, now)),
-                None => {
-                    let is_recent = |(_, at): &(String, Time)| now < at.saturating_add(QUIET_NS);
-                    self.last_seen = self.last_seen.take().filter(is_recent);
-                }
+            if let Some(group) = found {
+                self.last_seen = Some((group, now));
+            } else {
+                let is_recent = |(_, at): &(String, Time)| now < at.saturating_add(QUIET_NS);
+                self.last_seen = self.last_seen.take().filter(is_recent);
             }
         }
         self.last_seen.as_ref().map(|(group, _)| group.as_str())
