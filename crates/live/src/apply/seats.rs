@@ -16,7 +16,7 @@ use super::pages;
 use crate::LiveError;
 use crate::observe::arena::NotJoined;
 use crate::observe::capability;
-use crate::observe::jobs::{Jobs, Tied, has_gangs};
+use crate::observe::jobs::{Jobs, Tied, has_gangs, report_interval_ns};
 use crate::observe::process::ProcessKey;
 use crate::observe::roster::Roster;
 
@@ -117,15 +117,16 @@ impl Seats {
         self.jobs.count_shut(roster, units);
     }
 
-    /// Gives a process a shared page in which it reports its transfers over the memory bus. Returns the page's descriptor.
+    /// [`LiveBackend::join`](crate::LiveBackend::join).
     pub(super) fn join(
         &mut self,
         contract: &Contract,
         key: ProcessKey,
         user: u32,
         roster: &mut Roster,
-    ) -> Result<OwnedFd, NotJoined> {
-        self.jobs.join(contract, key, user, roster)
+    ) -> Option<Result<(OwnedFd, u64), NotJoined>> {
+        let page = has_gangs(contract).then(|| self.jobs.join(contract, key, user, roster))?;
+        Some(page.map(|page| (page, report_interval_ns(contract))))
     }
 
     /// Adds problems with the measurement of jobs' processes, such as implausible reports, to `problems`.

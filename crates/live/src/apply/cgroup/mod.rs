@@ -59,7 +59,6 @@ use crate::live_backend::follow_each;
 use crate::observe::arena::NotJoined;
 use crate::observe::capability::CgroupBase;
 use crate::observe::idle::Idle;
-use crate::observe::jobs::{has_gangs, report_interval_ns};
 use crate::observe::process::{ProcFs, ProcessKey};
 use crate::observe::roster::{Roster, Scan, Seen};
 use crate::undo::journal::{self, Entry, Journal};
@@ -366,8 +365,7 @@ impl LiveBackend for CgroupBackend {
     }
 
     fn join(&mut self, key: ProcessKey, user: u32) -> Option<Result<(OwnedFd, u64), NotJoined>> {
-        let (contract, every_ns) = (&self.contract, report_interval_ns(&self.contract));
-        has_gangs(contract).then(|| Ok((self.seats.join(contract, key, user, &mut self.roster)?, every_ns)))
+        self.seats.join(&self.contract, key, user, &mut self.roster)
     }
 
     fn active(&self) -> ActiveBackend {

@@ -79,6 +79,8 @@ pub(super) struct Memory {
     turn: u32,
     /// Free swap at the last scan.
     swap_free: u64,
+    /// The scan whose excess is not paged out yet.
+    scanned: Option<Scanned>,
     pageout: Pageout,
     portions: Portions,
     /// When the policy needs the next facts.
@@ -86,6 +88,15 @@ pub(super) struct Memory {
     /// No scan before this time, to limit their cost.
     rest_until: Time,
     problems: Vec<Problem>,
+}
+
+/// What a scan found, for the page-out of the excess in the same turn.
+#[derive(Debug)]
+struct Scanned {
+    /// By unit, what had been taken from it when the scan began.
+    taken: Vec<Taken>,
+    holders: Vec<Vec<Holder>>,
+    swap_free: u64,
 }
 
 /// The numbers of a process when they were last read.
@@ -169,6 +180,7 @@ impl Memory {
             numbers: BTreeMap::new(),
             turn: 0,
             swap_free: 0,
+            scanned: None,
             pageout: Pageout::default(),
             portions: Portions::default(),
             due: 0,
@@ -213,10 +225,14 @@ impl Memory {
         self.due = 0;
     }
 
-    /// Records when the policy needs the next facts.
-    pub(super) fn attend(&mut self, plan: Option<&MemoryPlan>) {
+    /// Records when the policy needs the next facts, and has the excess that the last scan found paged out. The bounds are
+    /// those in force at the scan: which pages are cold, and which process holds them, is outdated by the next turn.
+    pub(super) fn attend(&mut self, contract: &Contract, plan: Option<&MemoryPlan>) {
         if let Some(plan) = plan {
             self.due = plan.next;
+        }
+        if let Some(scanned) = self.scanned.take() {
+            self.set_targets(contract, &scanned);
         }
     }
 
@@ -226,8 +242,7 @@ impl Memory {
         std::mem::take(&mut self.problems)
     }
 
-    /// Reads the facts, if they are due, and has units' excess paged out. `None` if the facts are not due, or if the kernel does
-    /// not page out.
+    /// Reads the facts, if they are due. `None` if they are not, or if the kernel does not page out.
     pub(super) fn observe(
         &mut self,
         now: Time,
@@ -243,7 +258,7 @@ impl Memory {
         let machine = self.machine.read(&mut self.buffer)?;
         let (holders, faulted) = self.holders(contract, roster, &taken, machine.swap_free)?;
         let facts = self.facts(&holders, &taken, &faulted, machine)?;
-        self.set_targets(contract, &facts, &taken, &holders);
+        self.scanned = Some(Scanned { taken, holders, swap_free: machine.swap_free });
         let cost_ns = clock::thread_cpu_ns().saturating_sub(begun);
         self.rest_until = now.saturating_add(cost_ns.saturating_mul(REST_TIMES));
         Ok(Some(facts))
@@ -397,23 +412,18 @@ impl Memory {
     }
 
     /// Has the excess of units paged out, and reports units that cannot be brought within their bounds.
-    fn set_targets(
-        &mut self,
-        contract: &Contract,
-        facts: &MemoryFacts,
-        taken: &[Taken],
-        holders: &[Vec<Holder>],
-    ) {
+    fn set_targets(&mut self, contract: &Contract, scanned: &Scanned) {
         for id in contract.held() {
             let index = id.index();
-            let (Some(unit), Some(facts_of_unit)) = (self.units.get_mut(index), facts.units.get(index))
+            let (Some(unit), Some(taken), Some(holders)) =
+                (self.units.get_mut(index), scanned.taken.get(index), scanned.holders.get(index))
             else {
                 continue;
             };
-            let (used, bound) = (facts_of_unit.used, unit.bound.unwrap_or(u64::MAX));
+            let (used, bound) = (unit.used, unit.bound.unwrap_or(u64::MAX));
             let excess = Some(used.saturating_sub(bound)).filter(|excess| *excess > SLACK_BYTES);
-            let target = excess.unwrap_or(0).max(unit.reclaim_to.saturating_sub(taken[index].bytes));
-            self.pageout.set_target(id, target, taken[index], &holders[index], facts.swap_free > 0);
+            let target = excess.unwrap_or(0).max(unit.reclaim_to.saturating_sub(taken.bytes));
+            self.pageout.set_target(id, target, *taken, holders, scanned.swap_free > 0);
             let is_stuck = self.pageout.is_stuck(id);
             if is_stuck {
                 unit.reclaim_to = 0;
@@ -422,7 +432,7 @@ impl Memory {
                 (None, _) => unit.reported = false,
                 (Some(excess), true) if !std::mem::replace(&mut unit.reported, true) => {
                     let path = &contract.unit(id).path;
-                    self.problems.push((None, "", beyond_means(path, used, bound, excess, facts)));
+                    self.problems.push((None, "", beyond_means(path, used, bound, excess, scanned.swap_free)));
                 }
                 _ => {}
             }
@@ -436,14 +446,14 @@ fn sum_of(holders: &[Holder]) -> Resident {
 }
 
 /// The report on a unit that cannot be brought within its bound.
-fn beyond_means(path: &str, used: u64, bound: u64, excess: u64, facts: &MemoryFacts) -> LiveError {
+fn beyond_means(path: &str, used: u64, bound: u64, excess: u64, swap_free: u64) -> LiveError {
     let mib = |bytes: u64| bytes.div_ceil(1 << 20);
-    let why = if facts.swap_free == 0 {
+    let why = if swap_free == 0 {
         "no swap is free for memory that is in no file"
     } else {
         "they are locked, not yet written to disk, mapped by several processes, or in constant use"
     };
-    let remedy = if facts.swap_free == 0 {
+    let remedy = if swap_free == 0 {
         "add swap: see `commonhold doctor`; or use the cgroup backend, which slows a unit that grows"
     } else {
         "use the cgroup backend, which slows a unit that grows"

@@ -41,7 +41,6 @@ use commonhold_policy::{Means, Plan, Snapshot, Time};
 use crate::host::clock;
 use crate::live_backend::{cannot, follow_each};
 use crate::observe::arena::NotJoined;
-use crate::observe::jobs::{has_gangs, report_interval_ns};
 use crate::observe::process::ProcessKey;
 use crate::observe::roster::{Roster, Scan, Seen};
 use crate::undo::journal::Journal;
@@ -318,8 +317,6 @@ impl UserBackend {
             }
         }
         let idle_ns = self.idle.read(self.roster.procfs(), self.now)?;
-        // The one write while observing: this also requests the page-out of what exceeds a bound. A bound is enforced from the
-        // sample that shows the excess, since which pages are cold and who holds them is outdated by the next turn.
         let memory = match &mut self.memory {
             Some(memory) => memory.observe(self.now, &self.contract, &mut self.roster)?,
             None => None,
@@ -365,8 +362,7 @@ impl LiveBackend for UserBackend {
     }
 
     fn join(&mut self, key: ProcessKey, user: u32) -> Option<Result<(OwnedFd, u64), NotJoined>> {
-        let (contract, every_ns) = (&self.contract, report_interval_ns(&self.contract));
-        has_gangs(contract).then(|| Ok((self.seats.join(contract, key, user, &mut self.roster)?, every_ns)))
+        self.seats.join(&self.contract, key, user, &mut self.roster)
     }
 
     fn active(&self) -> ActiveBackend {
@@ -422,7 +418,7 @@ impl Backend for UserBackend {
     fn apply(&mut self, plan: &Plan) -> Vec<LiveError> {
         let mut failed = Vec::new();
         if let Some(memory) = &mut self.memory {
-            memory.attend(plan.decisions.memory.as_ref());
+            memory.attend(&self.contract, plan.decisions.memory.as_ref());
         }
         // Earlier orders to confine spared sleepers. Those that the accounts now show to have run are confined.
         let now = self.now;
