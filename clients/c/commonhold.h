@@ -572,7 +572,7 @@ static ch_error ch__lost_by(ch_client *client, int error) {
 		return ch__lost(client, CH_TIMEOUT, "the daemon does not answer in time", "");
 	if (error == EPIPE || error == ECONNRESET)
 		return ch__lost(client, CH_HUNG_UP, "the daemon hung up", "");
-	return ch__lost(client, CH_SYSTEM, "the daemon cannot be asked", strerror(error));
+	return ch__lost(client, CH_SYSTEM, "the daemon cannot be reached", strerror(error));
 }
 
 /* Sends all bytes. */
@@ -709,7 +709,7 @@ static ch_error ch__ask(ch_client *client, const char *method, const char *param
 
 /* The error for an answer that lacks a key, or has a value that does not fit. */
 static ch_error ch__not_understood(ch_client *client) {
-	return ch__fail(client, CH_NOT_UNDERSTOOD, "the daemon's answer lacks something, or something of it is too long", "");
+	return ch__fail(client, CH_NOT_UNDERSTOOD, "the daemon's answer lacks a value, or a value is too long", "");
 }
 
 /* ---- Calls ---- */

@@ -267,7 +267,7 @@ class Client:
             if isinstance(error, socket.timeout):
                 raise Error("the daemon does not answer in time") from None
             if isinstance(error, OSError):
-                raise Error(f"the daemon cannot be asked: {error}") from error
+                raise Error(f"the daemon cannot be reached: {error}") from error
             raise
         try:
             answer = json.loads(message)

@@ -142,7 +142,7 @@ impl fmt::Display for Error {
             Error::Io(e) if e.kind() == io::ErrorKind::WouldBlock => {
                 f.write_str("the daemon does not answer in time")
             }
-            Error::Io(e) => write!(f, "the daemon cannot be asked: {e}"),
+            Error::Io(e) => write!(f, "the daemon cannot be reached: {e}"),
             Error::HungUp => f.write_str("the daemon hung up"),
             Error::NotUnderstood(why) => {
                 write!(f, "the daemon's answer is not understood ({why}); is it of another version?")

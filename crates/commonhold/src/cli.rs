@@ -268,7 +268,7 @@ pub struct Exec {
 ///   lent         bytes that others moved with this unit's idle share
 ///   borrowed     bytes that it moved with the idle share of others
 ///   called back  times that it called back its share, and the 99th
-///                percentile of the time until it had it
+///                percentile of the time until it had that
 ///   waited       time that one of its processes was stalled for a disk
 ///
 /// Memory, in a separate table, if memory is held:
@@ -428,7 +428,7 @@ pub enum TicketsWhat {
     },
 }
 
-/// Offer a unit's tickets of one resource for others' of another
+/// Offer a unit's tickets of one resource for tickets of another
 ///
 /// A compute-bound unit may have no use for its disk tickets, and another unit none for its CPU tickets. Each offers what it
 /// can spare. Matching offers are served at once: each unit gives what the other wants, and at most what it offered. Three or

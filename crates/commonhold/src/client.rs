@@ -103,7 +103,7 @@ pub(crate) fn status(args: &Status) -> Result<Exit, Failure> {
             where_json(pid, &reply)
         } else {
             let outside =
-                reply.outside.map(|why| format!("; its control group does not hold it: it is {why}"));
+                reply.outside.map(|why| format!("; it is not in the unit's control group, since it is {why}"));
             format!("process {pid} is in unit {} ({}){}", reply.unit, reply.rule, outside.unwrap_or_default())
         };
         output::print(&text)?;

@@ -506,7 +506,7 @@ impl Daemon<'_> {
                     output::complain(&format!("problem: {problem}"));
                 }
                 for problem in stepped.ended {
-                    output::say(&format!("over: {problem}"));
+                    output::say(&format!("problem ended: {problem}"));
                 }
                 for news in self.session.take_news() {
                     output::say(&news);
