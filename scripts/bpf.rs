@@ -18,7 +18,7 @@ pub(crate) fn compile(source: &str, headers: &[PathBuf]) {
     let clang = env::var_os(CLANG).unwrap_or_else(clang);
     // Set by the build of libbpf-sys, which has already run.
     let libbpf = env::var_os("DEP_BPF_INCLUDE").map_or_else(
-        || fail("libbpf-sys did not tell where its headers are: build it with its feature `vendored-libbpf`"),
+        || fail("libbpf-sys did not report where its headers are: build it with its feature `vendored-libbpf`"),
         PathBuf::from,
     );
     let object = Path::new(source).with_extension("o");

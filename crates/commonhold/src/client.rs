@@ -102,8 +102,9 @@ pub(crate) fn status(args: &Status) -> Result<Exit, Failure> {
         let text = if args.json {
             where_json(pid, &reply)
         } else {
-            let outside =
-                reply.outside.map(|why| format!("; it is not in the unit's control group, since it is {why}"));
+            let outside = reply
+                .outside
+                .map(|why| format!("; it is not in the unit's control group, since it is {why}"));
             format!("process {pid} is in unit {} ({}){}", reply.unit, reply.rule, outside.unwrap_or_default())
         };
         output::print(&text)?;

@@ -468,14 +468,14 @@ pub(crate) static DEADLINE: Table = Table {
             Kind::Count { min: 0, max: 999 },
             "0",
             "1",
-            "So many deadlines may be missed of any `of` in a row, less than `of`.",
+            "How many of any `of` consecutive deadlines may be missed; fewer than `of`.",
         ),
         key(
             "of",
             Kind::Count { min: 1, max: 1_000 },
             "1",
             "10",
-            "How many deadlines in a row `misses` is about.",
+            "The number of consecutive deadlines to which `misses` refers.",
         ),
     ],
 };

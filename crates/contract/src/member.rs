@@ -25,7 +25,7 @@ pub const MEMBER_FORMS: [MemberForm; 5] = [
     MemberForm {
         kind: "group",
         forms: &["group:NAME", "group:NUMBER"],
-        who: "that have this group as their primary group, or among the others",
+        who: "that have this group as their primary group, or as a supplementary group",
     },
     MemberForm { kind: "user", forms: &["user:NAME", "user:NUMBER"], who: "that have this effective user" },
     MemberForm {
@@ -50,8 +50,8 @@ pub const MEMBER_FORMS: [MemberForm; 5] = [
 /// The rules by which a process belongs to one of several units, in paragraphs, for people.
 pub const MEMBER_RULES: [&str; 2] = [
     "Where several rules match a process, the most specific wins, in this order: entered by `commonhold exec`, `pid`, \
-     `cgroup`, `command`, `user`, `group`. Of two cgroup paths the longer wins. Of two patterns the one that leaves less \
-     open wins. Else the unit that comes first in the contract wins.",
+     `cgroup`, `command`, `user`, `group`. Of two cgroup paths the longer wins. Of two patterns the more specific one \
+     wins. Else the unit that comes first in the contract wins.",
     "A sub-unit's rules select among the members of the unit around it. A process that matches no rule is in the unit that \
      `[machine] default` names. Without such a name, it is in `shared`, which is not restricted.",
 ];

@@ -314,7 +314,8 @@ fn bytes_problem(parsed: &Parsed, unit: &str, suffix: &str, noun: &str) -> Probl
         unit => format!("`{unit}` is not a unit of {noun}"),
     };
     let or_part = if parsed.or_part { ", or a part such as 25%" } else { "" };
-    let help = format!("write GiB{suffix} (1024^3 bytes), GB{suffix} (1000^3 bytes) or their like{or_part}");
+    let help =
+        format!("write GiB{suffix} (1024^3 bytes), GB{suffix} (1000^3 bytes) or similar units{or_part}");
     unit_problem(parsed, message, &help)
 }
 
@@ -394,7 +395,7 @@ mod tests {
         let is = |result, expected: &str| assert_eq!(said(result), Err(expected.to_owned()));
         is(
             bytes("25%"),
-            "`%` is not a unit of bytes; write GiB (1024^3 bytes), GB (1000^3 bytes) or their like",
+            "`%` is not a unit of bytes; write GiB (1024^3 bytes), GB (1000^3 bytes) or similar units",
         );
         is(bytes("1MB/s"), "`MB/s` is not a unit of bytes; this is an amount, not a rate: write MB");
         is(bytes("18446744073709551615PiB"), "the quantity does not fit in 64 bits; write less");

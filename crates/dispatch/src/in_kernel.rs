@@ -67,7 +67,7 @@ const LOG_LINES: usize = 40;
 #[non_exhaustive]
 pub enum Error {
     /// More units or CPUs than the tables have room for.
-    #[error("{what} are {number}, but this build has room for {room}: have fewer")]
+    #[error("{number} {what}, but this build supports at most {room}")]
     TooMany {
         /// Units or CPUs.
         what: &'static str,
@@ -263,7 +263,7 @@ impl Scheduler {
             loaded: loaded_scheduler(),
         })?);
         let exec = self.program("dispatch_exec")?.attach().map_err(|source| Error::Use {
-            what: "whoever executes a program cannot be told its unit".to_owned(),
+            what: "the unit of a process that executes a program is unknown until the next turn".to_owned(),
             source,
         })?;
         self.links.push(exec);
@@ -656,9 +656,9 @@ mod tests {
     #[test]
     fn too_many_units_or_cpus_are_refused() {
         let error = Scheduler::load(&settings(8, UNITS_MAX + 1)).err().unwrap();
-        assert_eq!(error.to_string(), "units are 1025, but this build has room for 1024: have fewer");
+        assert_eq!(error.to_string(), "1025 units, but this build supports at most 1024");
         let error = Scheduler::load(&settings(CPUS_MAX + 1, 2)).err().unwrap();
-        assert_eq!(error.to_string(), "CPUs are 4097, but this build has room for 4096: have fewer");
+        assert_eq!(error.to_string(), "4097 CPUs, but this build supports at most 4096");
     }
 
     #[test]

@@ -158,7 +158,7 @@ fn shared_pages_count_once_and_stay() {
         !problems.is_empty()
     });
     assert!(problems[0].starts_with("unit `unit` uses "), "{problems:?}");
-    assert!(problems[0].contains("are beyond means"), "{problems:?}");
+    assert!(problems[0].contains("are beyond its bound"), "{problems:?}");
     for _ in 0..5 {
         rig.seen();
     }

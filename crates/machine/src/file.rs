@@ -168,7 +168,7 @@ fn check_nodes(raw: &Raw) -> Result<(), Wrong> {
         if !seen.insert(*id) {
             return wrong(
                 node.span(),
-                format!("node {id} is there twice"),
+                format!("node {id} is listed twice"),
                 "give each node a number of its own",
             );
         }
@@ -204,7 +204,7 @@ fn check_cpus(raw: &Raw) -> Result<(), Wrong> {
         if !seen.insert(*id) {
             return wrong(
                 cpu.span(),
-                format!("CPU {id} is there twice"),
+                format!("CPU {id} is listed twice"),
                 "give each CPU a number of its own",
             );
         }
@@ -251,7 +251,7 @@ fn check_caches(raw: &Raw) -> Result<(), Wrong> {
     for cache in &raw.caches {
         let Cache { id, bytes } = cache.get_ref();
         if !seen.insert(*id) {
-            return wrong(cache.span(), format!("cache {id} is there twice"), "leave one of them out");
+            return wrong(cache.span(), format!("cache {id} is listed twice"), "leave one of them out");
         }
         if !used.contains(id) {
             let what = format!("no CPU has cache {id}");
@@ -295,7 +295,7 @@ fn check_bytes(span: Range<usize>, bytes: u64) -> Result<(), Wrong> {
 
 fn check_rate(span: Range<usize>, rate: u64) -> Result<(), Wrong> {
     match rate {
-        0 => wrong(span, "a rate of 0 bytes per second", "leave it out where it is not known"),
+        0 => wrong(span, "a rate of 0 bytes per second", "omit it if it is unknown"),
         _ => check_bytes(span, rate),
     }
 }
@@ -343,7 +343,7 @@ cpus = [
     fn errors_name_the_line_what_is_wrong_and_the_remedy() {
         assert_eq!(
             error("id = 1", "id = 0"),
-            "line 4, column 3: CPU 0 is there twice; give each CPU a number of its own"
+            "line 4, column 3: CPU 0 is listed twice; give each CPU a number of its own"
         );
         assert_eq!(
             error("node = 0", "node = 7"),
@@ -355,7 +355,7 @@ cpus = [
         );
         assert_eq!(
             error("}]", "}, { id = 0, memory_bytes = 5 }]"),
-            "line 1, column 43: node 0 is there twice; give each node a number of its own"
+            "line 1, column 43: node 0 is listed twice; give each node a number of its own"
         );
     }
 
@@ -381,7 +381,7 @@ cpus = [
         for (caches, wrong) in [
             ("{ id = 3, bytes = 7 }", "no CPU has cache 3"),
             ("{ id = 0, bytes = 0 }", "a cache of 0 bytes"),
-            ("{ id = 0, bytes = 7 }, { id = 0, bytes = 7 }", "cache 0 is there twice"),
+            ("{ id = 0, bytes = 7 }, { id = 0, bytes = 7 }", "cache 0 is listed twice"),
         ] {
             let error = with(caches).unwrap_err().to_string();
             assert!(error.starts_with("line 6, column ") && error.contains(wrong), "{error}");

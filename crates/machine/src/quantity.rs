@@ -57,7 +57,7 @@ fn wrong_unit(digits: &str, unit: &str) -> Wrong {
     let letter = unit.trim_end_matches(['B', 'b', 'i']).to_ascii_uppercase();
     match letter.as_str() {
         _ if unit.starts_with('.') => {
-            wrong("it is no whole number", "write it in a smaller unit: `1536MiB` for 1.5 GiB")
+            wrong("it is not a whole number", "write it in a smaller unit: `1536MiB` for 1.5 GiB")
         }
         _ if unit.is_empty() => wrong("it has no unit", &format!("write `{digits}MiB` or `{digits}GiB`")),
         "K" | "M" | "G" | "T" | "P" => {
@@ -69,7 +69,7 @@ fn wrong_unit(digits: &str, unit: &str) -> Wrong {
             )
         }
         _ => wrong(
-            &format!("`{unit}` is no unit of bytes"),
+            &format!("`{unit}` is not a unit of bytes"),
             "use B, KiB, MiB, GiB, TiB, PiB (powers of 1024) or kB, MB, GB, TB, PB (powers of 1000)",
         ),
     }
@@ -110,7 +110,7 @@ mod tests {
         let remedy = |text: &str| bytes(text).map_err(|wrong| format!("{}; {}", wrong.what, wrong.remedy));
         let is = |text: &str, expected: &str| assert_eq!(remedy(text), Err(expected.to_owned()), "{text}");
         is("8G", "the unit `G` is ambiguous; write `8GiB` (1024^3) or `8GB` (1000^3)");
-        is("1.5GiB", "it is no whole number; write it in a smaller unit: `1536MiB` for 1.5 GiB");
+        is("1.5GiB", "it is not a whole number; write it in a smaller unit: `1536MiB` for 1.5 GiB");
         is("1k", "the unit `k` is ambiguous; write `1KiB` (1024^1) or `1kB` (1000^1)");
         is("8", "it has no unit; write `8MiB` or `8GiB`");
         is("-8GiB", "it does not start with a whole number; write a number and a unit, such as `512MiB`");

@@ -180,7 +180,7 @@ impl<'a> Words<'a> {
                 return wrong("the word is unknown", format!("the words are {}", Self::KEYS.join(", ")));
             }
             if words.find(key).is_some() {
-                return wrong("the word is there twice", "leave one of them out".to_owned());
+                return wrong("the word is listed twice", "leave one of them out".to_owned());
             }
             words.0.push(Word { column, key, value });
         }
@@ -311,7 +311,7 @@ mod tests {
         );
         is(
             "cpus:1  cpus:2",
-            "synthetic machine, column 9: `cpus:2`: the word is there twice; leave one of them out",
+            "synthetic machine, column 9: `cpus:2`: the word is listed twice; leave one of them out",
         );
         is(
             "cpus:0",

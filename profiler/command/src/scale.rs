@@ -197,7 +197,7 @@ impl Plan<'_> {
             let (some, were) = if notes.left == 1 { ("a process", "was") } else { ("processes", "were") };
             say(
                 format!("the program left {some} behind, which {were} ended after the run"),
-                "have the program wait for its children: their time counts as far as the run lasted",
+                "have the program wait for its children: their time counts until the end of the run",
             );
         }
         if !self.args.unwatched {

@@ -154,7 +154,7 @@ fn no_locks_seen(locks: &Locks) -> String {
 fn no_answer(lock: &Lock, why: NoAnswer) -> String {
     match why {
         NoAnswer::NotTried | NoAnswer::TooFew => format!(
-            "Nothing can be told of {}: it was taken too rarely. Give the program more work, so that a run takes a second, \
+            "There is no result for {}: it was taken too rarely. Give the program more work, so that a run takes a second, \
              or measure more runs with --repeat.",
             called(lock)
         ),
@@ -183,7 +183,7 @@ fn of_result(answered: &Answered, locks: &Locks, lock: &Lock, mend: &Mend) -> Ve
             times(mend.apart)
         ),
         Verdict::Unclear => format!(
-            "No gain can be told: if what is done under {name}{place} were done without it, {at} would do {} as much. Measure \
+            "The gain is unknown: if what is done under {name}{place} were done without it, {at} would do {} as much. Measure \
              more runs with --repeat, on a machine that does nothing else.",
             times(mend.apart)
         ),

@@ -224,7 +224,7 @@ fn latency(answered: &Answered, law: &Law, n: u32) -> String {
         false => "not a problem",
     };
     format!(
-        "At {at}, each of so many equal parts of the work takes {} times as long as alone: {verdict}.",
+        "At {at}, one of {n} equal parts of the work takes {} times as long as alone: {verdict}.",
         number(times)
     )
 }

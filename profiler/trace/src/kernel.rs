@@ -20,7 +20,7 @@ static PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/trace.bpf.o"))
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The kernel rejects the program.
-    #[error("the kernel does not load what looks at its locks: {source:#}{log}")]
+    #[error("the kernel rejects the program that traces its locks: {source:#}{log}")]
     Load {
         /// libbpf's error.
         source: libbpf_rs::Error,
@@ -221,8 +221,8 @@ impl Watcher {
         }
         // Reset the nesting depth: the previous tracing may have stopped in the middle of an interrupt on some CPU.
         let zeros = vec![vec![0; 4]; libbpf_rs::num_possible_cpus().unwrap_or(1)];
-        let depth = self.map("depth", "its count of interrupts")?;
-        let not_reset = |source| Error::Use { what: "reset its count of interrupts".to_owned(), source };
+        let depth = self.map("depth", "the interrupt counter")?;
+        let not_reset = |source| Error::Use { what: "reset the interrupt counter".to_owned(), source };
         depth.update_percpu(&0u32.to_ne_bytes(), &zeros, MapFlags::ANY).map_err(not_reset)?;
         let not_attached = |source| Error::Use { what: "look at the kernel's locks".to_owned(), source };
         // Attach the ends of interrupts before their beginnings: an end without a beginning is ignored, while a beginning without

@@ -65,7 +65,7 @@ impl Symbols {
         let text = std::fs::read_to_string("/proc/kallsyms")?;
         let symbols = Symbols::of(&text);
         if symbols.code.last().is_none_or(|(address, _)| *address == 0) {
-            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "it does not tell addresses"));
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "it hides addresses"));
         }
         Ok(symbols)
     }

@@ -260,7 +260,8 @@ fn check_numbers(tickets: PerResource<Option<u64>>, least: u64) -> Result<(), Re
     }
     match numbers.into_iter().find(|(_, tickets)| !(least..=TICKETS_MAX).contains(tickets)) {
         Some((resource, tickets)) => {
-            let message = format!("{tickets} {resource} tickets are out of range; write {least} to {TICKETS_MAX}");
+            let message =
+                format!("{tickets} {resource} tickets are out of range; write {least} to {TICKETS_MAX}");
             Err(refuse(&Why::InvalidParameter, message))
         }
         None => Ok(()),

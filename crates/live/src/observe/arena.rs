@@ -128,7 +128,7 @@ impl Arena {
         }
         let too_many = |whose: &str, limit: usize| {
             NotJoined::TooMany(format!(
-                "{limit} processes{whose} already report their transfers; this one is assumed to transfer what its job does"
+                "{limit} processes{whose} already report their transfers; this process is assumed to transfer as much as other processes of its job"
             ))
         };
         match has_room(self) {
@@ -283,7 +283,7 @@ impl Member {
                     complain(
                         "trust what it reports to have transferred over the memory bus",
                         what,
-                        "; these are counted",
+                        "; only the possible bytes are counted",
                     );
                 }
                 self.credit = credit.saturating_sub(accepted);

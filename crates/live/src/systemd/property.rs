@@ -150,7 +150,7 @@ impl Property {
             }
             (Shape::Bound, Value::Number(n)) => {
                 let may_be_zero = matches!(self, Property::MemoryLow | Property::MemoryMin);
-                (may_be_zero || *n > 0, "the least is 1 byte")
+                (may_be_zero || *n > 0, "the minimum is 1 byte")
             }
             (Shape::Weights, Value::Devices(all)) => {
                 let are_weights = all.iter().all(|(device, n)| is_path(device) && is_weight(*n));

@@ -137,7 +137,7 @@ impl Queue {
         let work = move || serve(Manager::new(instance), &asked, &answers, &threads_ends);
         let thread = thread::Builder::new().name("systemd".to_owned()).spawn(work).map_err(|source| {
             LiveError::Unavailable {
-                what: format!("systemd cannot be asked: no thread: {source}"),
+                what: format!("systemd cannot be called: no thread: {source}"),
                 remedy: "raise the limit of processes (ulimit -u)".to_owned(),
             }
         })?;

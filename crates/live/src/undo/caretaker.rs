@@ -172,7 +172,7 @@ impl Caretaker {
         self.lifeline = None;
         self.read_report().map_err(|source| LiveError::File {
             path: self.journal.clone(),
-            what: "learn from the caretaker what it undid".to_owned(),
+            what: "read the caretaker's report".to_owned(),
             source,
             remedy: "; if the file is still there, run commonhold again: it undoes the rest first".to_owned(),
         })

@@ -177,7 +177,10 @@ fn loan_error(contract: &Contract, memory: &MemoryPlan, id: UnitId, entitled: &[
     let (unit, share) = (contract.unit(id), share(memory, id));
     let path = &unit.path;
     if share.allowed != share.entitled.saturating_add(share.borrowed).saturating_sub(share.lent) {
-        return Some(format!("{path} is allowed {} bytes, which is not what it holds", share.allowed));
+        return Some(format!(
+            "{path} is allowed {} bytes, which is not its entitlement less what it lends plus what it borrows",
+            share.allowed
+        ));
     }
     let isolate = contract.machine.scheme == Scheme::Isolate;
     if share.lent > 0 && !(unit.lend.memory.allows() && isolate) {
@@ -187,7 +190,10 @@ fn loan_error(contract: &Contract, memory: &MemoryPlan, id: UnitId, entitled: &[
         return Some(format!("{path} borrows memory but may not"));
     }
     if (share.lent > 0) != share.within_ns.is_some() {
-        return Some(format!("{path} lends {} bytes of memory without a time, or none with one", share.lent));
+        return Some(format!(
+            "{path} lends {} bytes of memory, which does not agree with its call-back time",
+            share.lent
+        ));
     }
     let promise = contract.promise(id);
     let (within, most) = (share.within_ns.unwrap_or(0), promise.most_ns.max(promise.first_ns));

@@ -59,7 +59,7 @@ impl PartBooks {
                     errors.push(format!("group {} has weight {weight}", at.0));
                 }
                 PartOrder::Guarantee { min, low, .. } if min > low => {
-                    errors.push(format!("unit {} is guaranteed {min} in any case, of {low}", unit.0));
+                    errors.push(format!("unit {} is guaranteed min {min}, above low {low}", unit.0));
                 }
                 PartOrder::Transfer { read, write, disk, .. } if [read, write].contains(&&Some(0)) => {
                     errors.push(format!("unit {} has a rate of 0 on {disk}", unit.0));

@@ -276,7 +276,7 @@ fn beyond_means(path: &str, allowed: u64, excess: u64) -> LiveError {
     let mib = |bytes: u64| bytes.div_ceil(1 << 20);
     LiveError::Unavailable {
         what: format!(
-            "unit `{path}` uses {} MiB and is allowed {}, and memory is short: {} MiB are beyond means, since no swap \
+            "unit `{path}` uses {} MiB and is allowed {}, and memory is short: {} MiB are beyond its bound, since no swap \
              is free for anonymous pages",
             mib(allowed.saturating_add(excess)),
             mib(allowed),

@@ -432,7 +432,11 @@ impl Memory {
                 (None, _) => unit.reported = false,
                 (Some(excess), true) if !std::mem::replace(&mut unit.reported, true) => {
                     let path = &contract.unit(id).path;
-                    self.problems.push((None, "", beyond_means(path, used, bound, excess, scanned.swap_free)));
+                    self.problems.push((
+                        None,
+                        "",
+                        beyond_means(path, used, bound, excess, scanned.swap_free),
+                    ));
                 }
                 _ => {}
             }
@@ -460,7 +464,7 @@ fn beyond_means(path: &str, used: u64, bound: u64, excess: u64, swap_free: u64) 
     };
     LiveError::Unavailable {
         what: format!(
-            "unit `{path}` uses {} MiB and is allowed {}: {} MiB are beyond means, since {why}",
+            "unit `{path}` uses {} MiB and is allowed {}: {} MiB are beyond its bound, since {why}",
             mib(used),
             mib(bound),
             mib(excess)

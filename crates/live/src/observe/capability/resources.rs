@@ -45,7 +45,7 @@ pub(super) fn swaps(context: &Context) -> Vec<String> {
 fn swap(context: &Context) -> Row {
     let swaps = swaps(context);
     if swaps.is_empty() {
-        let reason = "there is none: only memory for file pages can be lent, since other memory could not be called back";
+        let reason = "no swap area: only memory for file pages can be lent, since other memory could not be called back";
         return Row::no(Area::Memory, "swap", reason).remedy(ADD_SWAP);
     }
     Row::yes(Area::Memory, "swap", swaps.join(", "))

@@ -89,7 +89,7 @@ pub(crate) fn unfit(tree: &Tree, name: &str) -> Option<String> {
     match (text("sync_action").as_str(), text("degraded").as_str()) {
         ("" | "idle" | "frozen" | "none", "" | "0") => None,
         ("" | "idle" | "frozen" | "none", missing) => Some(format!("{missing} of its drives are missing")),
-        (action, _) => Some(format!("a {action} of it is in progress")),
+        (action, _) => Some(format!("a {action} of the array is in progress")),
     }
 }
 
@@ -172,7 +172,7 @@ mod tests {
         assert_eq!(unfit(&[]), None);
         let action = "/sys/block/md0/md/sync_action";
         assert_eq!(unfit(&[(action, "idle\n"), ("/sys/block/md0/md/degraded", "0\n")]), None);
-        assert_eq!(unfit(&[(action, "resync\n")]).as_deref(), Some("a resync of it is in progress"));
+        assert_eq!(unfit(&[(action, "resync\n")]).as_deref(), Some("a resync of the array is in progress"));
         let missing = [(action, "idle\n"), ("/sys/block/md0/md/degraded", "1\n")];
         assert_eq!(unfit(&missing).as_deref(), Some("1 of its drives are missing"));
     }
