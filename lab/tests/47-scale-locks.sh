@@ -42,7 +42,7 @@ ok "the lock of the folder is named, by the calls that take it" names files "ker
 ok "the wake chain is reported" grep -q '"who": "thread"' files.json
 ok "a study of memory ends well" told memory 2400
 ok "the lock of the process's address space is named" names memory "kernel-read-write*map*"
-ok "a study of a table ends well" told table 1200
+ok "a study of a table ends well" told table 9600
 ok "the program's own lock is named" names table "mutex*table_lock*"
 in_words() {
 	ok "the report names the lock of the folder" says files 4800 "one lock (kernel.s lock"

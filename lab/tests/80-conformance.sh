@@ -1,7 +1,7 @@
 # budget: 30
 # only: with --all
 # seconds: 240
-# needs: commonhold commonhold-generate spin work
+# needs: commonhold commonhold-generate commonhold-sim spin work
 # The same scheduler, live and simulated. A run of three units under the kernel backend is recorded and replayed in the simulator
 # with the same contract. Three results agree within the bounds below: each unit's share of the machine, what is lent, and the
 # rate of call-backs. docs/conformance.md explains the remaining differences. /out/conformance has the recording and the counters
@@ -106,7 +106,13 @@ convert() {
 	}
 }
 ok "the recording is a workload" convert || exit 1
-commonhold sim replayed --json > sim.txt 2> /dev/null
+replay() {
+	commonhold sim replayed --json > sim.txt 2> refused || {
+		detail=$(cat refused)
+		return 1
+	}
+}
+ok "the simulator replays it" replay || exit 1
 tr -d ' \n' < sim.txt > sim.json
 cp recording $kept/recording.txt
 cp sim.json replayed/workload.toml $kept/
