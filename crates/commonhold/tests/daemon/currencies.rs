@@ -94,7 +94,7 @@ fn invalid_requests_are_refused() {
     for (numbers, words) in [
         ("{}", "tickets of no resource are named"),
         ("{\"cpu\":0}", "0 cpu tickets are out of range; write 1 to 1000000"),
-        ("{\"cpu\":1,\"disk\":1000001}", "1000001 disk tickets cannot be"),
+        ("{\"cpu\":1,\"disk\":1000001}", "1000001 disk tickets are out of range"),
         ("{\"cpu\":1,\"cpu\":2}", "duplicate field `cpu`"),
         ("{\"net\":1}", "unknown field `net`"),
         ("{\"cpu\":-1}", "not understood"),
