@@ -358,7 +358,7 @@ mod tests {
         let mut others = gangs.clone();
         let mut contract = Contract::default();
         contract.machine.gangs.by = By::LatestQuantum;
-        contract.machine.gangs.share = GangsShare::Bus;
+        contract.machine.gangs.share = GangsShare::Cache;
         others.adopt(&contract);
         assert_eq!(
             (gang(&others, 1).known, gang(&others, 1).rate, gang(&others, 2).ran),

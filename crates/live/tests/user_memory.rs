@@ -6,16 +6,15 @@ mod support;
 use std::path::Path;
 
 use commonhold_contract::{Contract, Member, MemberKind, UnitId};
-use commonhold_live::Backend;
 use commonhold_live::apply::user::UserBackend;
 use commonhold_live::host::{affinity, clock};
 use commonhold_live::observe::capability::paging_out;
 use commonhold_live::observe::roster::Roster;
 use commonhold_live::undo::journal::Journal;
+use commonhold_live::{Backend, LiveError};
 use commonhold_machine::capability::State;
-use commonhold_policy::UnitMemory;
 use commonhold_policy::plan::{MemoryOrder, Orders};
-use commonhold_policy::{Plan, Reason};
+use commonhold_policy::{Plan, Reason, Snapshot, UnitMemory};
 use support::skipped::skipped;
 use support::{Job, eventually, example, start};
 
@@ -41,12 +40,19 @@ impl Rig {
         Rig { backend: backend.with_memory().unwrap(), unit, _directory: directory }
     }
 
+    /// A turn without orders: the excess that it finds is paged out.
+    fn turn(&mut self) -> Result<Snapshot, LiveError> {
+        self.backend.settle(clock::now())?;
+        let snapshot = self.backend.observe(clock::now(), &[])?;
+        self.backend.apply(&Plan::default());
+        Ok(snapshot)
+    }
+
     /// The next scan at memory.
     fn seen(&mut self) -> UnitMemory {
         let mut seen = None;
         eventually("a look at memory", || {
-            self.backend.settle(clock::now()).unwrap();
-            let snapshot = self.backend.observe(clock::now(), &[]).unwrap();
+            let snapshot = self.turn().unwrap();
             seen = snapshot.memory.map(|memory| memory.units[self.unit.index()]);
             seen.is_some()
         });
@@ -193,16 +199,14 @@ fn a_refusal_is_reported_once_and_ends_enforcement() {
     rig.allow(20 * MIB);
     let mut problems = Vec::new();
     eventually("it is said", || {
-        let _ = rig.backend.settle(clock::now());
-        let _ = rig.backend.observe(clock::now(), &[]);
+        let _ = rig.turn();
         problems.extend(rig.problems());
         !problems.is_empty()
     });
     assert_eq!(problems.len(), 1, "{problems:?}");
     assert!(problems[0].contains("memory is not held from now on; run as root, or `setcap"), "{problems:?}");
     assert!(!rig.backend.means().memory.bounds);
-    rig.backend.settle(clock::now()).unwrap();
-    assert_eq!(rig.backend.observe(clock::now(), &[]).unwrap().memory, None);
+    assert_eq!(rig.turn().unwrap().memory, None);
     assert!(support::state(job.pid()) != 'Z');
 }
 
