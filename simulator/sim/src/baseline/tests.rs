@@ -27,7 +27,7 @@ fn settle<R: Rule>(baseline: &mut Baseline<R>, now: Time) {
 }
 
 fn on<R: Rule>(baseline: &Baseline<R>, cpu: u32) -> Option<TaskId> {
-    baseline.floor.current(cpu).0
+    baseline.table.current(cpu).0
 }
 
 /// Who runs on the only CPU from when on, up to a moment, with nobody coming or going.
@@ -197,7 +197,7 @@ fn an_epoch_is_a_slice_for_each() {
         let end = 10 * u64::from(tasks) * 60 * MS;
         let parts = parts(&trace(&mut linux, end), end);
         assert_eq!((linux.rule.ended, parts), (10, vec![600 * MS; tasks as usize]));
-        assert_eq!(linux.floor.account(0).used_ns(), end);
+        assert_eq!(linux.table.account(0).used_ns(), end);
     }
 }
 
@@ -228,7 +228,7 @@ fn goodness_prefers_the_last_cpu_and_who_ran() {
     settle(&mut linux, 0);
     let on_cpus = [on(&linux, 0), on(&linux, 1)];
     assert_eq!(on_cpus, [Some(2), Some(1)], "who came last stands first");
-    let goodness = |id, cpu, ran| linux.rule.goodness(&linux.floor, id, cpu, ran);
+    let goodness = |id, cpu, ran| linux.rule.goodness(&linux.table, id, cpu, ran);
     // 6 ticks, 20 for nice 0, 15 for the last CPU, 1 for the address space.
     assert_eq!(goodness(2, 0, Some(2)), 6 + 20 + 15 + 1);
     assert_eq!(goodness(2, 0, None), 6 + 20 + 15);
@@ -237,7 +237,7 @@ fn goodness_prefers_the_last_cpu_and_who_ran() {
     assert_eq!([goodness(0, 0, Some(2)), goodness(0, 1, Some(1))], [41, 26]);
     // A task with a smaller counter goes before one with a larger, where it was last: 1 ms is a tick.
     linux.rule.counters = vec![120 * MS, 0, MS];
-    let goodness = |id, cpu, ran| linux.rule.goodness(&linux.floor, id, cpu, ran);
+    let goodness = |id, cpu, ran| linux.rule.goodness(&linux.table, id, cpu, ran);
     assert_eq!([goodness(0, 1, None), goodness(2, 0, None), goodness(1, 1, Some(1))], [32, 36, 0]);
 }
 
@@ -264,19 +264,19 @@ fn who_wakes_looks_for_a_cpu() {
     linux.start(9 * MS, 3, 0, None);
     linux.rule.counters = vec![50 * MS, 20 * MS, 30 * MS, 120 * MS];
     for (there, cpu) in [(0, 0), (2, 1), (1, 2)] {
-        linux.floor.start(3, 0, Some(there));
+        linux.table.start(3, 0, Some(there));
         assert_eq!(looks_for(&mut linux, 9 * MS, 3), [cpu]);
     }
     // Who would gain nothing puts nobody off: 6 ticks and the last CPU are worth 41 too, 7 are worth 42.
     for (counter, kicked) in [(60, vec![]), (70, vec![0])] {
         linux.rule.counters = vec![50 * MS, 20 * MS, 30 * MS, counter * MS];
-        linux.floor.start(3, 0, Some(0));
+        linux.table.start(3, 0, Some(0));
         assert_eq!(looks_for(&mut linux, 9 * MS, 3), kicked);
     }
     // Without that advantage it has to wait, unless it saved enough: 20 ticks are worth 40, more than 3 and 2, and by most
     // more than 2.
     linux.rule.counters = vec![150 * MS, 20 * MS, 30 * MS, 10 * MS];
-    linux.floor.start(3, 0, Some(0));
+    linux.table.start(3, 0, Some(0));
     assert!(looks_for(&mut linux, 9 * MS, 3).is_empty());
     linux.rule.counters[3] = 200 * MS;
     linux.rule.counters[0] = 250 * MS;
@@ -285,7 +285,7 @@ fn who_wakes_looks_for_a_cpu() {
 
 /// The CPUs that are kicked when a task wakes; it sleeps again before they look, and all goes on.
 fn looks_for(linux: &mut Baseline<Epochs>, now: Time, id: TaskId) -> Vec<u32> {
-    linux.rule.wake(&mut linux.floor, now, id);
+    linux.rule.wake(&mut linux.table, now, id);
     linux.rule.leave(id);
     let mut kicks = Vec::new();
     linux.kicks(&mut kicks);
@@ -308,5 +308,5 @@ fn a_child_lives_on_its_parents_counter() {
     linux.end(30 * MS, 1, Some(0));
     assert_eq!(linux.rule.counters, [30 * MS, 0]);
     assert_eq!(linux.schedule(30 * MS, 0, false), None);
-    assert_eq!(linux.floor.account(0).used_ns(), 30 * MS);
+    assert_eq!(linux.table.account(0).used_ns(), 30 * MS);
 }
