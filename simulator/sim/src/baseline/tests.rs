@@ -286,7 +286,7 @@ fn who_wakes_looks_for_a_cpu() {
 /// The CPUs that are kicked when a task wakes; it sleeps again before they look, and all goes on.
 fn looks_for(linux: &mut Baseline<Epochs>, now: Time, id: TaskId) -> Vec<u32> {
     linux.rule.wake(&mut linux.table, now, id);
-    linux.rule.leave(id);
+    linux.rule.block(id);
     let mut kicks = Vec::new();
     linux.kicks(&mut kicks);
     for kick in &kicks {
