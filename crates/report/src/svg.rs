@@ -326,8 +326,8 @@ mod tests {
     fn thinning_keeps_the_cpu_time() {
         let samples: Vec<(f64, f64)> =
             (1..=10_000).map(|i| (f64::from(i) / 100.0, f64::from(i % 3))).collect();
-        let thinned = thinned(&samples, 100.0);
-        assert!(thinned.len() <= 560, "{} steps", thinned.len());
+        let steps = downsampled(&samples, 100.0);
+        assert!(steps.len() <= 560, "{} steps", steps.len());
         let sum = |samples: &[(f64, f64)]| {
             let mut before_s = 0.0;
             samples
@@ -335,7 +335,7 @@ mod tests {
                 .map(|(at_s, cpus)| cpus * (at_s - std::mem::replace(&mut before_s, *at_s)))
                 .sum::<f64>()
         };
-        assert!((sum(&samples) - sum(&thinned)).abs() < 1e-6, "{} became {}", sum(&samples), sum(&thinned));
+        assert!((sum(&samples) - sum(&steps)).abs() < 1e-6, "{} became {}", sum(&samples), sum(&steps));
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Every report against its golden copy in `snapshots/`. `INSTA_UPDATE=always cargo test -p commonhold-report --lib --test golden` writes
-//! them anew; review the difference.
+//! Compares every report with its golden copy in `snapshots/`. To rewrite the copies, run
+//! `INSTA_UPDATE=always cargo test -p commonhold-report --lib --test golden`, and review the difference.
 #![allow(clippy::unwrap_used)]
 
 mod fixture;
