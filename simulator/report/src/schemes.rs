@@ -32,25 +32,26 @@ pub struct Alone {
 /// Size of a disk's sector, in bytes.
 const SECTOR_BYTES: u64 = 512;
 
-/// What a unit used over some runs: means unless noted.
+/// A unit's use of resources over some runs: means unless noted.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-struct Had {
+struct Usage {
     /// CPU time, in ns.
     used_ns: u64,
     /// Peak memory of all runs, in bytes: means over runs of different lengths would not compare.
     memory_bytes_max: u64,
-    /// Transferred by disks, in bytes.
+    /// Transfers of all disks, in bytes.
     disk_bytes: u64,
 }
 
-impl Had {
-    fn of(runs: &[Outcome], unit: &str, frame_bytes: u64) -> Option<Had> {
+impl Usage {
+    /// `None` if the unit had no processes in these runs.
+    fn of(runs: &[Outcome], unit: &str, frame_bytes: u64) -> Option<Usage> {
         let units = || runs.iter().flat_map(|run| &run.units).filter(|other| other.name == unit);
         let count = units().count() as u64;
         let mean = |figure: fn(&UnitOutcome) -> u64| units().map(figure).sum::<u64>().checked_div(count);
         let disks = runs.iter().flat_map(|run| &run.disks).flat_map(|disk| &disk.units);
         let sectors: u64 = disks.filter(|used| used.unit == unit).map(|used| used.sectors).sum();
-        Some(Had {
+        Some(Usage {
             used_ns: mean(|unit| unit.used_ns)?,
             memory_bytes_max: units().map(|unit| unit.frames_max).max()? * frame_bytes,
             disk_bytes: sectors * SECTOR_BYTES / count.max(1),
@@ -86,7 +87,7 @@ impl Schemes {
         first.map(|run| run.units.iter().map(|unit| unit.name.as_str()).collect()).unwrap_or_default()
     }
 
-    /// The columns for a unit. The first is `alone`, without runs if the unit has none.
+    /// The columns for a unit. The first is `alone`; it is without runs if the unit was not run alone.
     fn kinds<'a>(&'a self, unit: &str) -> Vec<Kind<'a>> {
         let alone = self.alone.iter().find(|alone| alone.unit == unit).map_or(&[][..], |alone| &alone.runs);
         let schemes = self.studies.iter().map(|study| Kind { name: study.scheme.name(), runs: &study.runs });
@@ -108,7 +109,7 @@ impl Schemes {
     }
 }
 
-/// One job in each column.
+/// A job's response times in all columns.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 struct Compared {
     job: String,
@@ -120,9 +121,9 @@ struct Compared {
 struct Response {
     /// `alone`, or the scheme.
     under: String,
-    /// Mean over copies and seeds, in s; `None` if one of them did not end.
+    /// Mean over copies and seeds, in s; `None` if a copy did not end.
     response_s: Option<f64>,
-    /// Shortest and longest, in s.
+    /// The shortest and the longest response time, in s.
     #[serde(skip)]
     range_s: Option<(f64, f64)>,
     /// Ratio to the response time alone.
@@ -157,7 +158,8 @@ pub fn text(schemes: &Schemes, style: Style) -> String {
     out + "\n" + HOW_TO_READ + "\n" + &closing_of(schemes)
 }
 
-const HOW_TO_READ: &str = "alone: the unit's jobs without those of others, on its share. x: times the response alone. memory: at most.";
+const HOW_TO_READ: &str = "alone: the unit's jobs without those of others, on its share. x: times the response alone. \
+                           memory: at most.";
 
 fn heading(schemes: &Schemes) -> String {
     let Some(study) = schemes.studies.first() else { return String::new() };
