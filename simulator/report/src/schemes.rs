@@ -183,13 +183,16 @@ fn table(schemes: &Schemes) -> Table {
         for job in schemes.jobs(unit) {
             table.row(Paint::Plain, job_row(&job));
         }
-        let had: Vec<Option<Had>> =
-            schemes.kinds(unit).iter().map(|kind| Had::of(kind.runs, unit, schemes.frame_bytes())).collect();
-        for (what, shown) in FIGURES {
-            let cell = |had: &Option<Had>| had.as_ref().map_or(NOTHING.to_owned(), shown);
-            let mut row = vec![format!("  {what}")];
-            for (i, had) in had.iter().enumerate() {
-                row.push(cell(had));
+        let usages: Vec<Option<Usage>> = schemes
+            .kinds(unit)
+            .iter()
+            .map(|kind| Usage::of(kind.runs, unit, schemes.frame_bytes()))
+            .collect();
+        for (name, figure) in FIGURES {
+            let cell = |usage: &Option<Usage>| usage.as_ref().map_or(NOTHING.to_owned(), figure);
+            let mut row = vec![format!("  {name}")];
+            for (i, usage) in usages.iter().enumerate() {
+                row.push(cell(usage));
                 if i > 0 {
                     row.push(String::new());
                 }
@@ -200,13 +203,13 @@ fn table(schemes: &Schemes) -> Table {
     table
 }
 
-type Shown = fn(&Had) -> String;
+type Figure = fn(&Usage) -> String;
 
 /// The rows below a unit's jobs: name and figure.
-const FIGURES: [(&str, Shown); 3] = [
-    ("CPU time", |had| duration(had.used_ns)),
-    ("memory", |had| bytes(had.memory_bytes_max)),
-    ("disk", |had| bytes(had.disk_bytes)),
+const FIGURES: [(&str, Figure); 3] = [
+    ("CPU time", |usage| duration(usage.used_ns)),
+    ("memory", |usage| bytes(usage.memory_bytes_max)),
+    ("disk", |usage| bytes(usage.disk_bytes)),
 ];
 
 fn job_row(job: &Compared) -> Vec<String> {
@@ -231,26 +234,26 @@ struct SchemesJson<'a> {
 struct UnitJson<'a> {
     unit: &'a str,
     jobs: Vec<Compared>,
-    had: Vec<HadJson<'a>>,
+    had: Vec<UsageJson<'a>>,
 }
 
 #[derive(Serialize)]
-struct HadJson<'a> {
+struct UsageJson<'a> {
     under: &'a str,
     #[serde(flatten)]
-    had: Option<Had>,
+    had: Option<Usage>,
 }
 
 /// The comparison as JSON: its table, and every run in full.
 pub fn json(schemes: &Schemes) -> String {
-    let had = |unit, kind: Kind<'_>| Had::of(kind.runs, unit, schemes.frame_bytes());
+    let usage = |unit, kind: Kind<'_>| Usage::of(kind.runs, unit, schemes.frame_bytes());
     let unit = |unit| UnitJson {
         unit,
         jobs: schemes.jobs(unit),
         had: schemes
             .kinds(unit)
             .into_iter()
-            .map(|kind| HadJson { under: kind.name, had: had(unit, kind) })
+            .map(|kind| UsageJson { under: kind.name, had: usage(unit, kind) })
             .collect(),
     };
     let content = SchemesJson {
