@@ -1,12 +1,12 @@
-//! Scenarios that once went wrong, found among random ones.
+//! Regression tests: random scenarios that once failed.
 #![allow(clippy::unwrap_used, clippy::format_push_string, reason = "texts of tests")]
 
 mod scene;
 
 use scene::outcome;
 
-/// Who waited for a frame called lent frames back, which woke all others who waited, each of whom called back in turn: a
-/// million events in a second of virtual time, and nobody got on.
+/// A task that waited for a frame called lent frames back. That woke all other waiting tasks, each of which called frames back in
+/// turn: a million events in a second of virtual time without progress.
 #[test]
 fn who_waits_for_frames_does_not_wake_the_others_who_wait() {
     let contract = "version = 1\n[machine]\nscheme = \"isolate\"\n[unit.a]\ntickets = 10\nlimit = { memory = \"20%\" }\n";
@@ -18,8 +18,8 @@ fn who_waits_for_frames_does_not_wake_the_others_who_wait() {
     assert!(end.cut_off && end.events < 100_000, "{} events", end.events);
 }
 
-/// Rescues of a sibling interrupted the first task of a queue, which then went before the others again. Its unit counted
-/// as served, though one of its tasks never ran.
+/// Rescues of a sibling preempted the first task of a queue, which then went before the others again. The unit counted as served,
+/// though another of its tasks never ran.
 #[test]
 fn a_task_behind_one_that_is_interrupted_is_rescued() {
     let mut contract = "version = 1\n[unit.a]\ndiscipline = \"fifo\"\n".to_owned();
