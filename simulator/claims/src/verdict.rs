@@ -2,9 +2,9 @@
 //!
 //! Problem: a simulated figure varies with the random seed, but a row needs one verdict.
 //!
-//! Terms: the *mean* is that of all seeds' figures. The *half-width* is t s / √n, where s is the standard deviation with n - 1 in the
-//! denominator, and t the quantile of Student's distribution with n - 1 degrees of freedom. The confidence interval is the
-//! mean plus and minus the half-width.
+//! Terms: the *mean* is that of all seeds' figures. The *half-width* is t s / √n, where s is the standard deviation with n - 1
+//! in the denominator, and t the quantile of Student's distribution with n - 1 degrees of freedom. The confidence interval is
+//! the mean plus and minus the half-width.
 //!
 //! Algorithm:
 //! - A *number* is met (hit) if the mean lies within the row's tolerance, ends included.

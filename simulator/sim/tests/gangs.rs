@@ -180,8 +180,8 @@ fn taken_at(gangs: &str, first: f64, then: f64, at: &str) -> f64 {
     most as f64 / 64e6
 }
 
-/// A program changes its rate in the quantum from 1.0 s to 1.2 s. By 1.6 s it has run for two whole quanta at the new rate, so the
-/// estimate by demand has the new rate. A window of five quanta still contains the old rate.
+/// A program changes its rate in the quantum from 1.0 s to 1.2 s. By 1.6 s it has run for two whole quanta at the new rate, so
+/// the estimate by demand has the new rate. A window of five quanta still contains the old rate.
 #[test]
 fn a_new_phase_is_known_within_two_quanta() {
     for (first, then) in [(1.0, 6.0), (6.0, 1.0)] {

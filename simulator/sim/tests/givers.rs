@@ -1,5 +1,5 @@
-//! Credit: a unit that lent for a minute, and is short then, gets idle resources before a unit that only borrowed. The tests cover
-//! memory, and CPUs that the scheduler lends at every switch.
+//! Credit: a unit that lent for a minute, and is short then, gets idle resources before a unit that only borrowed. The tests
+//! cover memory, and CPUs that the scheduler lends at every switch.
 
 mod scene;
 

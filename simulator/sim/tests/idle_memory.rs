@@ -129,8 +129,8 @@ impl Case {
         Ok(())
     }
 
-    /// The tolerance of a wait beyond the promised time: half of the promise, since the borrower uses the disk meanwhile, and a few
-    /// requests. If the kernel reclaims pages, the borrower's tasks also delay others at the disk.
+    /// The tolerance of a wait beyond the promised time: half of the promise, since the borrower uses the disk meanwhile, and a
+    /// few requests. If the kernel reclaims pages, the borrower's tasks also delay others at the disk.
     fn slack_ns(&self, promise_ns: u64) -> u64 {
         let part = if self.enforces == "linux" { promise_ns } else { promise_ns / 2 };
         part + 100 * MS

@@ -102,9 +102,9 @@ fn chain(steps: &[(&str, &str)], hogs_of_b: bool) -> Outcome {
     outcome(three, &machine(3, ""), &(workload(&programs, &jobs) + locks))
 }
 
-/// c's task holds lock two. b's task holds lock one, and waits for two from 5 ms on. a's task waits for one from 10 ms on. At 5 ms
-/// c's task becomes b's, and so leaves c's CPU, while b's CPU is busy. From 10 ms on it runs on a's CPU, for 95 ms. Then b's task
-/// runs there, and then a's.
+/// c's task holds lock two. b's task holds lock one, and waits for two from 5 ms on. a's task waits for one from 10 ms on. At 5
+/// ms c's task becomes b's, and so leaves c's CPU, while b's CPU is busy. From 10 ms on it runs on a's CPU, for 95 ms. Then b's
+/// task runs there, and then a's.
 #[test]
 fn a_chain_of_waiters_runs_for_the_first_of_them() {
     let steps = [
@@ -240,9 +240,9 @@ fn who_spins_is_busy() {
     assert_eq!((spent, end.busy_ns), (vec![(0, 0), (100 * MS, 0)], 300 * MS));
 }
 
-/// The cache line takes 1 ms to each CPU, and four tasks hold the lock for 10 ms each. The first has the lock from 1 to 11 ms. Then
-/// the line goes to the three CPUs that spin, and the second has the lock from 14 to 24 ms; the third after 2 ms from 26 to 36, and
-/// the last from 37 to 47.
+/// The cache line takes 1 ms to each CPU, and four tasks hold the lock for 10 ms each. The first has the lock from 1 to 11 ms.
+/// Then the line goes to the three CPUs that spin, and the second has the lock from 14 to 24 ms; the third after 2 ms from 26
+/// to 36, and the last from 37 to 47.
 #[test]
 fn the_line_goes_to_each_that_spins() {
     let end = spinning("{ lock = \"m\", do = [{ cpu = \"10ms\" }] }", 4, "line = \"1ms\"");
@@ -272,8 +272,8 @@ fn the_line_stays_with_who_had_it_last() {
     assert_eq!(spinning(steps, 1, "line = \"1ms\"").ended_ns, 31 * MS);
 }
 
-/// The holder keeps its CPU from 0 to 100 ms, though another task of a waits for that CPU and slices are 30 ms. Then b's task gets
-/// the lock, and a's other task its first slice.
+/// The holder keeps its CPU from 0 to 100 ms, though another task of a waits for that CPU and slices are 30 ms. Then b's task
+/// gets the lock, and a's other task its first slice.
 #[test]
 fn who_holds_a_lock_that_spins_keeps_its_cpu() {
     let steps = [
@@ -287,8 +287,8 @@ fn who_holds_a_lock_that_spins_keeps_its_cpu() {
     assert_eq!((response(&end, "w"), response(&end, "o")), (101 * MS, 130 * MS));
 }
 
-/// Two tasks of b spin for a's lock on one CPU, in turns of 30 ms. The lock becomes free at 100 ms, in the second task's turn from
-/// 90 to 120 ms. So the second task gets the lock first, and the first task gets it at 101 ms.
+/// Two tasks of b spin for a's lock on one CPU, in turns of 30 ms. The lock becomes free at 100 ms, in the second task's turn
+/// from 90 to 120 ms. So the second task gets the lock first, and the first task gets it at 101 ms.
 #[test]
 fn who_has_no_cpu_does_not_spin() {
     let steps = [
