@@ -246,9 +246,11 @@ fn within_a_unit_who_used_less_comes_first() {
 /// Units `a/x` (one ticket), `a/y` (three) and `b` time-share two CPUs. Each unit that `who` names has two endless tasks.
 fn currencies(mode: &str, who: &[&str]) -> Outcome {
     let contract = format!(
-        "version = 1\n[machine]\ncpu = \"{mode}\"\n[unit.a]\n[unit.a.unit.x]\ntickets = 1\n[unit.a.unit.y]\ntickets = 3\n[unit.b]\n"
+        "version = 1\n[machine]\ncpu = \"{mode}\"\n[unit.a]\n[unit.a.unit.x]\ntickets = 1\n[unit.a.unit.y]\ntickets = 3\n\
+         [unit.b]\n"
     );
-    let mut work = "version = 1\nhorizon = \"4s\"\n[program.endless]\ndo = [{ repeat = \"forever\", do = [{ cpu = \"1s\" }] }]\n[program.sleeper]\ndo = [{ sleep = \"1h\" }]\n".to_owned();
+    let mut work = "version = 1\nhorizon = \"4s\"\n[program.endless]\n\
+        do = [{ repeat = \"forever\", do = [{ cpu = \"1s\" }] }]\n[program.sleeper]\ndo = [{ sleep = \"1h\" }]\n".to_owned();
     for (number, unit) in ["a/x", "a/y", "b"].into_iter().enumerate() {
         // The other units have a process that sleeps: their tickets count, but are idle.
         let (program, count) = if who.contains(&unit) { ("endless", 2) } else { ("sleeper", 1) };
@@ -276,11 +278,13 @@ fn sub_units_divide_what_the_unit_around_them_has() {
 /// of 5 ms, whether the smallest part is a sub-unit's or that of p's own tasks.
 #[test]
 fn whoever_divides_a_part_of_many_cpus_is_near_it_at_every_moment() {
-    let tree = "version = 1\n[machine]\ncpu = \"proportional\"\n[unit.p]\n[unit.p.unit.y]\ntickets = 300\n[unit.q]\ntickets = 300\n[unit.q.unit.x]\n[unit.q.unit.y]\n";
+    let tree = "version = 1\n[machine]\ncpu = \"proportional\"\n[unit.p]\n[unit.p.unit.y]\ntickets = 300\n[unit.q]\n\
+        tickets = 300\n[unit.q.unit.x]\n[unit.q.unit.y]\n";
     for (smallest, contract) in [("p/x", format!("{tree}[unit.p.unit.x]\n")), ("p", tree.to_owned())] {
         for seconds in 1..=8 {
             let mut work = format!(
-                "version = 1\nhorizon = \"{seconds}s\"\n[program.busy]\ndo = [{{ repeat = \"forever\", do = [{{ cpu = \"9ms\", spread = \"50%\" }}, {{ sleep = \"50us\" }}] }}]\n"
+                "version = 1\nhorizon = \"{seconds}s\"\n[program.busy]\n\
+                 do = [{{ repeat = \"forever\", do = [{{ cpu = \"9ms\", spread = \"50%\" }}, {{ sleep = \"50us\" }}] }}]\n"
             );
             for (number, unit) in [smallest, "p/y", "q/x", "q/y"].iter().enumerate() {
                 work += &format!(

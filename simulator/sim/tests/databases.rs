@@ -14,7 +14,8 @@ fn run(pages: u64, file: &str) -> Outcome {
     let machine = "version = 1\nshape = \"cpus:1 memory:16MiB\"\nenforces = \"irix\"\n[kernel]\nread_ahead = 0\n\
                    request_sectors = 8\ncluster = 1\n[disk.d0]\nmodel = \"fixed\"\naccess = \"1ms\"\nsize = \"1GiB\"\n";
     let workload = format!(
-        "version = 1\nhorizon = \"10min\"\n[file.data]\n{file}\n[program.db]\ndo = [ {{ repeat = 20000, do = [ {{ read = \"data\", \
+        "version = 1\nhorizon = \"10min\"\n[file.data]\n{file}\n[program.db]\n\
+         do = [ {{ repeat = 20000, do = [ {{ read = \"data\", \
          bytes = \"4KiB\", random = true }}, {{ cpu = \"10us\" }} ] }} ]\n[job.db]\nunit = \"db\"\nprogram = \"db\"\n"
     );
     outcome(&contract, machine, &workload)

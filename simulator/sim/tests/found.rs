@@ -10,9 +10,11 @@ use scene::outcome;
 #[test]
 fn who_waits_for_frames_does_not_wake_the_others_who_wait() {
     let contract = "version = 1\n[machine]\nscheme = \"isolate\"\n[unit.a]\ntickets = 10\nlimit = { memory = \"20%\" }\n";
-    let machine = "version = 1\nshape = \"cpus:12 memory:2MiB\"\nenforces = \"irix\"\n[kernel]\nipi = \"1us\"\ncluster = 1\nmemory_period = \"10ms\"\n\
+    let machine = "version = 1\nshape = \"cpus:12 memory:2MiB\"\nenforces = \"irix\"\n[kernel]\nipi = \"1us\"\ncluster = 1\n\
+        memory_period = \"10ms\"\n\
                    [disk.d0]\nmodel = \"fixed\"\naccess = \"0us\"\nrate = \"1MiB/s\"\n";
-    let workload = "version = 1\nhorizon = \"1s\"\n[program.p]\nmemory = \"256KiB\"\nreuse = \"1ms\"\ndo = [{ cpu = \"100ms\" }]\n\
+    let workload = "version = 1\nhorizon = \"1s\"\n[program.p]\nmemory = \"256KiB\"\nreuse = \"1ms\"\n\
+        do = [{ cpu = \"100ms\" }]\n\
                     [job.a]\nunit = \"a\"\nprogram = \"p\"\ncount = 12\n";
     let end = outcome(contract, machine, workload);
     assert!(end.cut_off && end.events < 100_000, "{} events", end.events);

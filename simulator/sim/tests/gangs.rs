@@ -35,7 +35,8 @@ fn workload(programs: &[(&str, u32, u32, f64)]) -> String {
     for (name, copies, threads, bus) in programs {
         let _ = write!(
             text,
-            "[program.{name}]\ndo = [{{ run = \"{name}-thread\", times = {threads}, at_once = {threads} }}]\n[program.{name}-thread]\n\
+            "[program.{name}]\ndo = [{{ run = \"{name}-thread\", times = {threads}, at_once = {threads} }}]\n\
+             [program.{name}-thread]\n\
              do = [{{ repeat = 200, do = [{{ cpu = \"20ms\", bus = {bus} }}, {{ barrier = {threads} }}] }}]\n\
              [job.{name}]\nunit = \"jobs\"\nprogram = \"{name}\"\ncount = {copies}\n"
         );
@@ -100,7 +101,8 @@ fn transactions_are_counted() {
 #[test]
 fn gangs_stay_within_their_units_parts() {
     let contract = "version = 1\n[machine]\ngangs = \"demand\"\ncpu = \"proportional\"\n\
-                    [unit.a]\ntickets = 300\nmembers = []\njob = \"tree\"\n[unit.b]\ntickets = 100\nmembers = []\njob = \"tree\"\n";
+                    [unit.a]\ntickets = 300\nmembers = []\njob = \"tree\"\n[unit.b]\ntickets = 100\nmembers = []\n\
+                        job = \"tree\"\n";
     let mut text = "version = 1\nhorizon = \"20s\"\n".to_owned();
     for unit in ["a", "b"] {
         let _ = write!(
@@ -167,7 +169,8 @@ fn taken_at(gangs: &str, first: f64, then: f64, at: &str) -> f64 {
         "version = 1\nhorizon = \"{at}\"\n[program.p]\ndo = [{{ run = \"thread\", times = 2, at_once = 2 }}]\n[program.thread]\n\
          do = [{{ repeat = 100, do = [{{ cpu = \"10ms\", bus = {first} }}] }}, {{ repeat = \"forever\", do = [{{ cpu = \"10ms\", bus = {then} }}] }}]\n\
          [program.still]\ndo = [{{ repeat = \"forever\", do = [{{ cpu = \"10ms\" }}] }}]\n\
-         [job.p]\nunit = \"jobs\"\nprogram = \"p\"\nbackground = true\n[job.still]\nunit = \"jobs\"\nprogram = \"still\"\nbackground = true\n"
+         [job.p]\nunit = \"jobs\"\nprogram = \"p\"\nbackground = true\n[job.still]\nunit = \"jobs\"\nprogram = \"still\"\n\
+             background = true\n"
     );
     let outcome = run(&contract("smp", gangs), LINUX, &text);
     let gangs = outcome.ledger.jobs.iter().filter_map(|job| job.gang.as_ref());

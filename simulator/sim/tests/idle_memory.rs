@@ -74,9 +74,12 @@ impl Case {
         };
         let workload = format!(
             "version = 1\nhorizon = \"10min\"\n[file.archive]\nsize = \"{memory_mib}MiB\"\n\
-             [program.burst]\nmemory = \"{wanted}MiB\"\nreuse = \"200ms\"\ndo = [{{ sleep = \"{idle_s}s\" }}, {{ cpu = \"1s\" }}]\n\
-             [program.greedy]\nmemory = \"{much}MiB\"\nreuse = \"1s\"\ndo = [{{ repeat = \"forever\", do = [{{ cpu = \"20ms\" }}] }}]\n\
-             [program.reader]\ndo = [{{ repeat = \"forever\", do = [{{ read = \"archive\", bytes = \"1MiB\" }}, {{ cpu = \"5ms\" }}] }}]\n\
+             [program.burst]\nmemory = \"{wanted}MiB\"\nreuse = \"200ms\"\n\
+                 do = [{{ sleep = \"{idle_s}s\" }}, {{ cpu = \"1s\" }}]\n\
+             [program.greedy]\nmemory = \"{much}MiB\"\nreuse = \"1s\"\n\
+                 do = [{{ repeat = \"forever\", do = [{{ cpu = \"20ms\" }}] }}]\n\
+             [program.reader]\n\
+             do = [{{ repeat = \"forever\", do = [{{ read = \"archive\", bytes = \"1MiB\" }}, {{ cpu = \"5ms\" }}] }}]\n\
              [job.lender]\nunit = \"lender\"\nprogram = \"burst\"\ndisk = \"swap\"\n{}",
             if beside {
                 each(&|i| {

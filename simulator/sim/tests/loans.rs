@@ -58,7 +58,8 @@ impl Case {
         };
         let workload = format!(
             "version = 1\nhorizon = \"10min\"\n[file.log]\nsize = \"{memory_mib}MiB\"\n\
-             [program.burst]\nmemory = \"{wanted}MiB\"\nreuse = \"500ms\"\ndo = [{{ sleep = \"{idle_s}s\" }}, {{ cpu = \"1s\" }}]\n\
+             [program.burst]\nmemory = \"{wanted}MiB\"\nreuse = \"500ms\"\n\
+                 do = [{{ sleep = \"{idle_s}s\" }}, {{ cpu = \"1s\" }}]\n\
              [program.greedy]\nmemory = \"{memory}MiB\"\ndo = [{{ repeat = \"forever\", do = [{{ cpu = \"20ms\" }}{also}] }}]\n\
              [job.lender]\nunit = \"lender\"\nprogram = \"burst\"\n\
              {}",

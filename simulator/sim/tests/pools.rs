@@ -7,7 +7,8 @@ use commonhold_sim::outcome::{JobOutcome, Outcome};
 
 const CONTRACT: &str = "version = 1\n[machine]\nscheme = \"smp\"\npools = 2\nplacement = \"worst-fit\"\nrepartition = false\n\
                         [unit.jobs]\nmembers = []\njob = \"tree\"\n";
-const MACHINE: &str = "version = 1\nshape = \"nodes:2 cpus:2\"\n[kernel]\nscheduler = \"hurricane\"\nfork = \"0s\"\nswitch = \"0s\"\n";
+const MACHINE: &str = "version = 1\nshape = \"nodes:2 cpus:2\"\n[kernel]\nscheduler = \"hurricane\"\nfork = \"0s\"\n\
+    switch = \"0s\"\n";
 
 fn run(workload: &str) -> Outcome {
     let mut scenario = scene::scenario(CONTRACT, MACHINE, workload);

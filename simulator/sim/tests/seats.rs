@@ -14,7 +14,7 @@ fn contract(machine: &str, unit: &str) -> String {
     format!("version = 1\n[machine]\n{machine}\n[unit.a]\n{unit}\n[unit.b]\n")
 }
 
-/// Two jobs of two processes that share data, each with a minute of work.
+/// Two jobs of two processes each, with these shares of data and this memory.
 fn two_jobs(shares: &str, memory: &str) -> String {
     let mut text = "version = 1\nhorizon = \"5min\"\n".to_owned();
     for program in ["child", "first"] {
@@ -36,7 +36,7 @@ fn run(contract: &str, workload: &str) -> Outcome {
     outcome
 }
 
-/// The number of pools that have two jobs in a sample of the trace.
+/// The number of samples of the trace in which some pool has two jobs.
 fn mixed(outcome: &Outcome) -> usize {
     let occupancy = outcome.occupancy.as_ref().unwrap();
     let two = |moment: &&Vec<Option<usize>>| {

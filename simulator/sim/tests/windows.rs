@@ -13,7 +13,8 @@ fn windows_have_what_was_used_in_them() {
     let workload = "version = 1\nhorizon = \"5500ms\"\n\
         [program.on]\ndo = [{ repeat = \"forever\", do = [{ cpu = \"700ms\" }] }]\n\
         [program.short]\ndo = [{ cpu = \"2500ms\" }]\n\
-        [job.a]\nunit = \"a\"\nprogram = \"on\"\nbackground = true\n[job.b]\nunit = \"b\"\nprogram = \"short\"\nbackground = true\n";
+        [job.a]\nunit = \"a\"\nprogram = \"on\"\nbackground = true\n[job.b]\nunit = \"b\"\nprogram = \"short\"\n\
+            background = true\n";
     let outcome = outcome(CONTRACT, &machine(2, ""), workload);
     assert_eq!(outcome.window_ns, S);
     let (a, b) = (unit(&outcome, "a"), unit(&outcome, "b"));
@@ -39,7 +40,8 @@ fn a_sub_units_part_is_not_its_own() {
     let contract = "version = 1\n[unit.a]\n[unit.a.unit.c]\ntickets = 300\n";
     let workload = "version = 1\nhorizon = \"4s\"\n\
         [program.on]\ndo = [{ repeat = \"forever\", do = [{ cpu = \"700ms\" }] }]\n\
-        [job.a]\nunit = \"a\"\nprogram = \"on\"\nbackground = true\n[job.c]\nunit = \"a/c\"\nprogram = \"on\"\nbackground = true\n";
+        [job.a]\nunit = \"a\"\nprogram = \"on\"\nbackground = true\n[job.c]\nunit = \"a/c\"\nprogram = \"on\"\n\
+            background = true\n";
     let outcome = outcome(contract, &machine(1, ""), workload);
     for (name, part) in [("a", S / 4), ("a/c", 3 * S / 4)] {
         let unit = unit(&outcome, name);
