@@ -800,7 +800,7 @@ pub(crate) static CHANGE: Table = Table {
             "50",
             "How many the unit has from then on; with `to`, how many it gives. Required.",
         ),
-        key("to", Kind::Unit, "", "\"chemistry\"", "The unit within the same unit that is given them."),
+        key("to", Kind::Unit, "", "\"chemistry\"", "The unit, with the same parent, that receives them."),
     ],
 };
 
@@ -838,7 +838,7 @@ pub(crate) static OFFER: Table = Table {
             Kind::Tickets { max: TICKETS_MAX },
             "",
             "\"cpu:200\"",
-            "What it wants for that. Required.",
+            "What it wants in return. Required.",
         ),
         key(
             "at_least",
