@@ -82,11 +82,11 @@ pub fn diagnose(
         diagnostics.extend(names.map(|names| here::unknown_names(draft, names)).unwrap_or_default());
     }
     diagnostics.sort_by_key(|diagnostic| diagnostic.span.start);
-    let wrong = diagnostics.iter().any(Diagnostic::is_error);
-    (parsed.contract.filter(|_| !wrong), diagnostics)
+    let has_error = diagnostics.iter().any(Diagnostic::is_error);
+    (parsed.contract.filter(|_| !has_error), diagnostics)
 }
 
-/// The machine that a contract divides.
+/// The part of a machine that a contract divides: without isolated CPUs, unless the contract includes them.
 pub fn divided(contract: &Contract, machine: &Machine) -> Machine {
     machine.divided(contract.machine.isolated)
 }
@@ -107,8 +107,8 @@ fn cpu_notes(contract: &Contract, machine: &Machine, is_here: bool) -> Vec<Strin
     let help = match contract.machine.isolated {
         false => "write `isolated = true` in [machine] to divide those that commonhold may use",
         true => {
-            "this process may not use them: for those of isolcpus, start it under `taskset -c LIST`; a cpuset partition keeps its \
-             CPUs until it is dissolved"
+            "this process may not use them: for those of isolcpus, start it under `taskset -c LIST`; a cpuset partition keeps \
+             its CPUs until it is dissolved"
         }
     };
     let isolated =
@@ -165,12 +165,12 @@ pub fn read_trusted(path: &Path) -> Result<String, Failure> {
 
 /// A warning with the reason if `run` as root would refuse a contract because others may change it.
 pub fn doubt(path: &Path) -> Option<String> {
-    // If it cannot be examined, reading it reports the error.
+    // If the file cannot be examined, reading the file reports the error.
     let why = trust::who_else_may_change(path).ok()??;
     Some(format!("warning: {}: `run` as root refuses this contract: {why}; {TRUSTED}", path.display()))
 }
 
-/// Reads a file that the user named; `wanted` describes the expected one in errors.
+/// Reads a file that the user named. In errors, `what` names the file's role and `wanted` describes the expected file.
 pub fn text_of(path: &Path, what: &str, wanted: &str) -> Result<String, Failure> {
     text(path, what, wanted, trust::read_input(path, TEXT_BYTES_MAX))
 }

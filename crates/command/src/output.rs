@@ -69,6 +69,7 @@ impl Page {
     }
 }
 
+/// Checks that a file can be written at this path, and leaves no new file.
 fn try_to_write(path: &Path) -> io::Result<()> {
     match fs::metadata(path) {
         Ok(facts) if facts.is_dir() => Err(io::Error::from_raw_os_error(libc::EISDIR)),

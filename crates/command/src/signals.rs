@@ -86,8 +86,9 @@ impl AsFd for Signals {
 fn is_ignored(signal: i32) -> bool {
     // SAFETY: the kernel fills the structure or refuses; nothing is changed.
     unsafe {
-        let mut now: libc::sigaction = std::mem::zeroed();
-        libc::sigaction(signal, std::ptr::null(), &raw mut now) == 0 && now.sa_sigaction == libc::SIG_IGN
+        let mut action: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(signal, std::ptr::null(), &raw mut action) == 0
+            && action.sa_sigaction == libc::SIG_IGN
     }
 }
 

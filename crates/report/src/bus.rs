@@ -20,21 +20,21 @@ const HEADS: [&str; 9] = [
 /// One row per outermost unit with known transfers; `None` if no unit has any.
 pub fn table(statement: &Statement, style: Style) -> Option<Table> {
     let mut table = Table::new(&HEADS);
-    let mut any = false;
+    let mut has_rows = false;
     for account in &statement.accounts {
         let Some(bus) = &account.bus else { continue };
         table.row(Paint::Plain, cells(account, bus).into());
-        for line in now(bus).iter().flat_map(|remark| wrap(remark, style.width, "  ", "    ")) {
+        for line in restrictions(bus).iter().flat_map(|remark| wrap(remark, style.width, "  ", "    ")) {
             table.line(Paint::Faint, line);
         }
-        any = true;
+        has_rows = true;
     }
-    any.then_some(table)
+    has_rows.then_some(table)
 }
 
-/// What holds it back now.
-fn now(bus: &BusAccount) -> Vec<String> {
-    let most = bus.most_bytes_per_s.map(|most| format!("may transfer {} at most", rate(most)));
+/// Sentences on what restricts a unit's transfers now: a rate, and a wait for units that are owed transfers.
+fn restrictions(bus: &BusAccount) -> Vec<String> {
+    let limit = bus.most_bytes_per_s.map(|limit| format!("may transfer {} at most", rate(limit)));
     let waits = bus.waits.then(|| {
         let until = "waits until others have what they are owed";
         match bus.most_bytes_per_s {
@@ -42,10 +42,10 @@ fn now(bus: &BusAccount) -> Vec<String> {
             Some(_) => format!("{until}, or until it is back at that"),
         }
     });
-    most.into_iter().chain(waits).collect()
+    limit.into_iter().chain(waits).collect()
 }
 
-/// Bytes that may be below 0.
+/// An amount of bytes that may be negative, with its sign.
 fn signed(bytes_owed: i64) -> String {
     let sign = if bytes_owed < 0 { "-" } else { "" };
     sign.to_owned() + &bytes(bytes_owed.unsigned_abs())
@@ -54,7 +54,7 @@ fn signed(bytes_owed: i64) -> String {
 fn cells(account: &Account, bus: &BusAccount) -> [String; 9] {
     let called_back = match bus.called_back {
         0 => "0".to_owned(),
-        // It is not over before all is back.
+        // No call-back has been completed yet, so there is no latency.
         count if bus.call_back_max_ns == 0 => count.to_string(),
         count => format!("{count} ({})", duration(bus.call_back_p99_ns)),
     };

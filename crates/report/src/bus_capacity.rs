@@ -10,16 +10,16 @@ use crate::table::{Paint, Style, Table, clean};
 /// The share of CPU time of other processes, in percent, above which the result is probably too low.
 const OTHERS_PERCENT: u64 = 5;
 
-/// A measurement, and where it is kept.
+/// A measurement of the memory bus, and the file that stores it.
 #[derive(Debug, Serialize)]
 pub struct Shown<'a> {
     /// The processors' model; empty if the kernel does not report it.
     pub model: &'a str,
-    /// CPUs used in the measurement.
+    /// The number of CPUs used in the measurement.
     pub cpus: u32,
-    /// CPUs of the machine.
+    /// The number of CPUs of the machine.
     pub cpus_present: u32,
-    /// Nodes that have memory.
+    /// The number of nodes that have memory.
     pub nodes: u32,
     /// The size of the arrays used in the measurement.
     pub arrays_bytes: u64,
@@ -27,13 +27,13 @@ pub struct Shown<'a> {
     pub one_bytes_per_s: u64,
     /// The bandwidth with all CPUs.
     pub all_bytes_per_s: u64,
-    /// The share of CPU time that other processes had meanwhile.
+    /// The share of CPU time that other processes had during the measurement.
     pub others_percent: u64,
-    /// The file that has it.
+    /// The file that stores the measurement.
     pub kept: &'a Path,
 }
 
-/// For people.
+/// The measurement as text for a terminal.
 pub fn text(shown: &Shown<'_>, style: Style) -> String {
     let mut table = Table::new(&["", "fetched", "for each"]);
     let mut row = |name: String, total: u64, by: u32| {
@@ -59,14 +59,15 @@ pub fn text(shown: &Shown<'_>, style: Style) -> String {
     }
     if shown.others_percent > OTHERS_PERCENT {
         text += &format!(
-            "note: other programs had {} % of the CPUs meanwhile, so the bus may carry more: measure it while nothing else runs\n",
+            "note: other programs had {} % of the CPUs meanwhile, so the bus may carry more: \
+             measure it while nothing else runs\n",
             shown.others_percent
         );
     }
     text
 }
 
-/// For programs.
+/// The measurement as JSON.
 pub fn json(shown: &Shown<'_>) -> String {
     crate::json("commonhold.calibrate-bus", shown)
 }

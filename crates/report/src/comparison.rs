@@ -1,8 +1,8 @@
 //! The demo's end result: the time of a light unit's job and of a heavy unit's job under each scheme.
 //!
-//! It is the comparison of seed 000's figure 2 (section 1.1). That figure shows the response time of a job whose own
-//! needs never change, as the load of others on the machine rises. It is normalised to the same job alone. Here the
-//! load is one heavy unit, and the scheme varies.
+//! The comparison is that of seed 000's figure 2 (section 1.1). That figure shows the response time of a job with constant
+//! needs, while the load of other jobs on the machine rises. Times are relative to the job alone. In the demo, the load is one
+//! heavy unit, and the scheme varies.
 
 use commonhold_contract::Scheme;
 use commonhold_ledger::Statement;
@@ -11,19 +11,19 @@ use serde::Serialize;
 use crate::figures::{NOTHING, seconds};
 use crate::table::{Paint, Style, clean, fit, pad, wrap};
 
-/// The promised bound: at most this times the reference.
+/// The promised bound: the largest ratio of a response time to its reference.
 pub const BOUND: f64 = 1.10;
 
-/// What was compared.
+/// The comparison: the machine, the two jobs, and their runs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Comparison {
     /// The machine in a few words: `2 CPUs, 1 node`.
     pub machine: String,
-    /// What held the contract: `user`, `cgroup`.
+    /// The backend that held the contract: `user`, `cgroup`.
     pub backend: String,
-    /// What the light unit runs.
+    /// The light unit's job, in words.
     pub light: String,
-    /// What the heavy unit runs.
+    /// The heavy unit's job, in words.
     pub heavy: String,
     /// The commands that repeat the comparison, one per line of a shell.
     pub commands: Vec<String>,
@@ -34,24 +34,24 @@ pub struct Comparison {
 /// The jobs under one scheme.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Run {
-    /// The scheme; `None`: the light unit's job alone on the machine, with nothing held.
+    /// The scheme; `None`: the light unit's job alone on the machine, without a contract in force.
     pub scheme: Option<Scheme>,
     /// Response times of the light unit's job, in seconds, one per repeat.
     pub light_s: Vec<f64>,
-    /// Response time of the heavy unit's job, in seconds, where it was measured.
+    /// Response time of the heavy unit's job, in seconds, if it was measured.
     pub heavy_s: Option<f64>,
-    /// The ledger at the end of the run, where one was kept.
+    /// The ledger's statement at the end of the run, if a contract was in force.
     pub statement: Option<Statement>,
-    /// What each unit used over time, ascending.
+    /// Samples of each unit's use, in order of time.
     pub samples: Vec<Sample>,
 }
 
-/// What each unit used since the sample before.
+/// Each unit's use since the sample before.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Sample {
     /// Seconds since the run began.
     pub at_s: f64,
-    /// Unit and CPUs.
+    /// Each unit with the CPUs that it used.
     pub using: Vec<(String, f64)>,
 }
 
@@ -61,7 +61,7 @@ impl Run {
         self.scheme.map_or("alone", Scheme::name)
     }
 
-    /// The median of the light job's response times, in seconds; times that are no times are left out.
+    /// The median of the light job's response times, in seconds, without impossible values.
     pub fn light_median_s(&self) -> Option<f64> {
         let sorted = self.light_sorted_s();
         let middle = sorted.len() / 2;
@@ -79,18 +79,18 @@ impl Run {
     }
 }
 
-/// Whether a job can have taken that long: between a nanosecond and thirty years.
+/// Whether a job can have taken this time: between a nanosecond and thirty years.
 fn is_time(s: f64) -> bool {
     (1e-9..1e9).contains(&s)
 }
 
-/// Which of the two jobs.
+/// One of the two compared jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Job {
-    /// The one that needs little: isolation is for it.
+    /// The job that needs little: isolation protects this job.
     Light,
-    /// The one that takes all it can get: sharing is for it.
+    /// The job that takes all it can get: sharing benefits this job.
     Heavy,
 }
 
@@ -103,7 +103,7 @@ impl Job {
         }
     }
 
-    /// What it is measured against: alone for the light job, `smp` for the heavy one, which runs under schemes only.
+    /// The reference for the job's response time: `alone` for the light job, `smp` for the heavy job, which never runs alone.
     pub(crate) fn reference(self) -> &'static str {
         match self {
             Job::Light => "alone",
@@ -112,20 +112,20 @@ impl Job {
     }
 }
 
-/// One job under one scheme.
+/// The result of one job under one scheme.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Bar {
     pub(crate) scheme: &'static str,
-    /// Seconds.
+    /// The median response time.
     pub(crate) time_s: Option<f64>,
     /// Shortest and longest of the repeats, in seconds, if there are several.
     pub(crate) range_s: Option<(f64, f64)>,
-    /// Against the reference.
+    /// The ratio of the response time to the reference.
     pub(crate) ratio: Option<f64>,
 }
 
 impl Bar {
-    /// Against the reference = 100, rounded.
+    /// The ratio in per cent, rounded: the reference is 100.
     pub(crate) fn index(&self) -> String {
         self.ratio.map_or_else(|| NOTHING.to_owned(), |ratio| format!("{:.0}", ratio * 100.0))
     }
@@ -141,7 +141,7 @@ impl Bar {
     }
 }
 
-/// The job under each scheme that it ran under.
+/// A job's result under each scheme under which it ran.
 pub(crate) fn bars(comparison: &Comparison, job: Job) -> Vec<Bar> {
     let time = |run: &Run| match job {
         Job::Light => run.light_median_s(),
@@ -159,23 +159,23 @@ pub(crate) fn bars(comparison: &Comparison, job: Job) -> Vec<Bar> {
     comparison.rows.iter().filter(ran).map(bar).collect()
 }
 
-/// A promise and what was measured of it.
+/// A promise about a job's response time, and the measured ratio.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Verdict {
-    /// Whose response time.
+    /// The job.
     pub job: Job,
-    /// Under which scheme.
+    /// The scheme under which the job ran.
     pub scheme: Scheme,
-    /// Against what: `alone` or `smp`.
+    /// The reference: `alone` or `smp`.
     pub against: &'static str,
-    /// The promised bound, as a ratio.
+    /// The promised bound of the ratio.
     pub bound: f64,
-    /// What was measured, as a ratio; `None` where one of the two was not.
+    /// The measured ratio of the response time to the reference; `None` if one of the two was not measured.
     pub ratio: Option<f64>,
 }
 
 impl Verdict {
-    /// Whether the promise was kept; `None` where it was not measured.
+    /// Whether the promise was kept; `None` if the ratio was not measured.
     pub fn kept(&self) -> Option<bool> {
         self.ratio.map(|ratio| ratio <= self.bound)
     }
@@ -195,17 +195,18 @@ impl Verdict {
         format!(
             "the {} job under {scheme} takes at most {bound:.2} times what it takes {}",
             job.name(),
-            place(against)
+            circumstance(against)
         )
     }
 
-    /// What was measured, in words.
+    /// The measured ratio in words.
     pub(crate) fn measured(&self) -> String {
         self.ratio.map_or_else(|| "a time is missing".to_owned(), |ratio| format!("{ratio:.2} times"))
     }
 }
 
-fn place(reference: &str) -> String {
+/// `alone`, or `under smp`.
+fn circumstance(reference: &str) -> String {
     if reference == "alone" { reference.to_owned() } else { format!("under {reference}") }
 }
 
@@ -223,7 +224,7 @@ pub fn verdicts(comparison: &Comparison) -> Vec<Verdict> {
         .into()
 }
 
-/// A conclusion from the figures, if they support it.
+/// A conclusion from the figures, if the figures support one.
 pub(crate) fn lessons(comparison: &Comparison) -> Vec<String> {
     let ratio = |job, scheme: Scheme| {
         bars(comparison, job).iter().find(|bar| bar.scheme == scheme.name()).and_then(|bar| bar.ratio)
@@ -257,7 +258,8 @@ pub fn text(comparison: &Comparison, style: Style) -> String {
     }
     for job in [Job::Light, Job::Heavy] {
         lines.push(String::new());
-        let title = format!("Response time of the {} job, {} = 100", job.name(), place(job.reference()));
+        let title =
+            format!("Response time of the {} job, {} = 100", job.name(), circumstance(job.reference()));
         lines.push(style.paint(Paint::Strong, &title));
         lines.extend(text_bars(&bars(comparison, job), style.width));
     }

@@ -16,11 +16,11 @@ pub struct Way {
     pub sequential_per_s: u64,
     /// Requests of 4 KiB per second, at random places.
     pub random_per_s: u64,
-    /// The 95th percentile of their latency, in microseconds.
+    /// The 95th percentile of the latency of random requests, in microseconds.
     pub latency_us: u64,
 }
 
-/// A measurement, and where it is kept.
+/// A measurement of a disk, and the file that stores it.
 #[derive(Debug, Serialize)]
 pub struct Shown<'a> {
     /// The kernel's name for the disk.
@@ -33,15 +33,15 @@ pub struct Shown<'a> {
     pub bytes: u64,
     /// The size of the file used in the measurement.
     pub file_bytes: u64,
-    /// Reading.
+    /// The performance of reads.
     pub read: Way,
-    /// Writing.
+    /// The performance of writes.
     pub written: Way,
-    /// The file that has it.
+    /// The file that stores the measurement.
     pub kept: &'a Path,
 }
 
-/// For people.
+/// The measurement as text for a terminal.
 pub fn text(shown: &Shown<'_>, style: Style) -> String {
     let mut table = Table::new(&["", "read", "written"]);
     let mut row = |name: &str, cell: &dyn Fn(Way) -> String| {
@@ -62,7 +62,7 @@ pub fn text(shown: &Shown<'_>, style: Style) -> String {
     )
 }
 
-/// For programs.
+/// The measurement as JSON.
 pub fn json(shown: &Shown<'_>) -> String {
     crate::json("commonhold.calibrate", shown)
 }

@@ -1,8 +1,9 @@
-//! A unit as a currency: what funds it, what it issued, what each of these is worth now, its exchanges, and the limits that
-//! currencies impose.
+//! A unit as a currency: the tickets that fund the unit, the tickets that it issued, their worth now, the unit's exchanges, and
+//! the limits that currencies impose.
 //!
-//! Limits (seed 004, section 2): *upper*, a unit never holds more than its currency is worth, whatever the others in it give
-//! up; *lower*, fewer tickets for one unit in a currency move its share to the others in it, and no unit outside gains.
+//! Limits (seed 004, section 2). *Upper*: a unit never holds more than the currency that funds it is worth, even if the other
+//! units in that currency give up all. *Lower*: if a unit in a currency gets fewer tickets, its share goes to the other units in
+//! that currency, and no unit outside gains.
 
 use commonhold_contract::{PerResource, Resource};
 use commonhold_ledger::Exchange;
@@ -22,31 +23,32 @@ pub struct Currency {
     /// The currency that funds it, by its unit's path; `None`: the base currency of the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encloser: Option<String>,
-    /// Who may change the tickets of the units in it, in words.
+    /// The users and groups that may change the tickets of the unit's sub-units, in words.
     pub governors: String,
-    /// Its own tickets of each resource.
+    /// The unit's own tickets of each resource.
     pub funding: Vec<Tickets>,
-    /// All tickets that count in the currency that funds it: of the units there that have processes.
+    /// The sum of active tickets in the currency that funds the unit: tickets of units that have processes.
     pub issued_around: PerResource<u64>,
-    /// What the currency that funds it is worth, in the measures of [`Tickets::entitled`].
+    /// The worth of the currency that funds the unit, in the measures of [`Tickets::entitled`].
     pub worth_around: PerResource<u64>,
-    /// The tickets of each unit directly in it, of each resource.
+    /// The tickets of each direct sub-unit, of each resource.
     pub issued: Vec<Tickets>,
-    /// Tickets of its own processes that are in none of these, and what they are worth.
+    /// The tickets of the unit's own processes, which are in no sub-unit.
     pub own: PerResource<u64>,
-    /// What these are worth.
+    /// The worth of `own`.
     pub own_worth: PerResource<u64>,
-    /// What it holds of other currencies, and what others hold of its own, that are not in it.
+    /// Lots of other currencies that the unit holds, and lots of its currency that units outside hold.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lots: Vec<Lot>,
-    /// Exchanges in force that it is in.
+    /// The exchanges in force in which the unit takes part.
     pub exchanges: Vec<Exchange>,
-    /// Of the resources that nothing holds: why.
+    /// The resources that nothing holds, with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_held: Vec<Holding>,
 }
 
 impl Currency {
+    /// What the unit is entitled to of each resource; `None` if its tickets do not count now.
     fn held(&self) -> Option<PerResource<u64>> {
         let mut held = PerResource::default();
         for row in &self.funding {
@@ -55,13 +57,13 @@ impl Currency {
         self.funding.iter().any(|row| row.active).then_some(held)
     }
 
-    /// The currency that funds it, by its unit, or `the machine`.
+    /// The name of the currency that funds the unit: a unit's path, or `the machine`.
     fn around(&self) -> String {
         self.encloser.as_deref().map_or_else(|| "the machine".to_owned(), clean)
     }
 }
 
-/// For a terminal.
+/// The currency as text for a terminal.
 pub fn text(currency: &Currency, style: Style) -> String {
     let mut text = funding(currency, style);
     text.push('\n');
@@ -77,7 +79,7 @@ pub fn text(currency: &Currency, style: Style) -> String {
     text
 }
 
-/// As JSON.
+/// The currency as JSON.
 pub fn json(currency: &Currency) -> String {
     crate::json("commonhold.currency", currency)
 }
@@ -125,7 +127,7 @@ fn issued(currency: &Currency, style: Style) -> String {
     )
 }
 
-/// A line for each exchange: what the unit lends, and what it got.
+/// A line for each exchange: what the unit lends and what it borrows.
 fn exchanges(currency: &Currency) -> Vec<String> {
     let line = |exchange: &Exchange| {
         let legs = exchange.lent.iter().filter_map(|leg| {
@@ -146,7 +148,7 @@ fn exchanges(currency: &Currency) -> Vec<String> {
     currency.exchanges.iter().map(line).collect()
 }
 
-/// What currencies do not allow, and the way out.
+/// Sentences on the upper and the lower limit, and on how exchanges get around the limits.
 fn limits(currency: &Currency) -> Vec<String> {
     let unit = clean(&currency.unit);
     let around = currency.around();
@@ -154,8 +156,8 @@ fn limits(currency: &Currency) -> Vec<String> {
     let here = if currency.encloser.is_some() { format!("in {around}") } else { "at the top".to_owned() };
     let holds = if currency.encloser.is_some() { "holds" } else { "has" };
     lines.push(format!(
-        "{unit} at most: what {around} {holds}, {}. It never holds more, whatever the others {here} give up; loans, and what it holds of \
-         other currencies, come on top",
+        "{unit} at most: what {around} {holds}, {}. It never holds more, whatever the others {here} give up; loans, and what \
+         it holds of other currencies, come on top",
         amounts(currency.worth_around, currency.encloser.is_some() && currency.held().is_none()),
     ));
     if currency.encloser.is_some() {
@@ -164,8 +166,8 @@ fn limits(currency: &Currency) -> Vec<String> {
         ));
         lines.push(format!(
             "the way out: an exchange of {around}. It holds more of one resource for less of another, with `commonhold offer \
-             --unit {around} --give disk:30 --want cpu:20`, or of {unit} with a unit elsewhere; and others gain where it has fewer tickets itself, by `commonhold \
-             fund {around}`"
+             --unit {around} --give disk:30 --want cpu:20`, or of {unit} with a unit elsewhere; and others gain where it has \
+             fewer tickets itself, by `commonhold fund {around}`"
         ));
     }
     if !currency.issued.is_empty() {

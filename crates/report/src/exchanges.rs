@@ -1,4 +1,5 @@
-//! Offers and exchanges of tickets: what is offered; and what each unit lends, since when, and until when.
+//! Tables of open offers and of exchanges of tickets: what each unit lends to which unit, since when, and until when; and the
+//! results of the negotiator's trials.
 
 use commonhold_contract::amount_text;
 use commonhold_ledger::{Cause, Done, Exchange, Negotiated, Side, Trial};
@@ -73,7 +74,7 @@ pub fn text(
     tables.join("\n")
 }
 
-/// As JSON.
+/// Offers, exchanges and the negotiator's results as JSON.
 pub fn json(
     offers: &[Standing],
     exchanges: &[Exchange],
@@ -91,7 +92,7 @@ pub fn json(
     crate::json("commonhold.offers", All { offers, exchanges, negotiated, elapsed_ns })
 }
 
-/// How times are shown.
+/// The format of times.
 #[derive(Debug, Clone, Copy)]
 pub enum When {
     /// Absolute: since the accounts were opened.
@@ -130,7 +131,7 @@ pub(crate) fn much(offer: Offer) -> String {
     }
 }
 
-/// With the least that is taken, if that is less.
+/// What an offer wants, with the least that it accepts if that is less.
 fn wanted(offer: &Standing) -> String {
     let least = offer.at_least.map_or_else(String::new, |least| format!(", {} at least", much(least)));
     much(offer.wants) + &least
@@ -148,8 +149,9 @@ pub fn table(exchanges: &[Exchange], when: When) -> Option<Table> {
             _ => exchange.until_ns.map_or(NOTHING.to_owned(), |at| when.words(at)),
         };
         let paint = if exchange.ended_ns.is_some() { Paint::Faint } else { Paint::Plain };
-        for (place, lent) in exchange.lent.iter().enumerate() {
-            let once = |text: String| if place == 0 { text } else { String::new() };
+        for (index, lent) in exchange.lent.iter().enumerate() {
+            // The cells of the whole exchange stand in its first row only.
+            let once = |text: String| if index == 0 { text } else { String::new() };
             let cells = vec![
                 once(exchange.number.to_string()),
                 clean(&lent.from),
@@ -165,34 +167,34 @@ pub fn table(exchanges: &[Exchange], when: When) -> Option<Table> {
     Some(table)
 }
 
-/// Units without a trial that are named; more are counted.
+/// The most units without a trial that are named; further ones are counted.
 const UNTRIED_NAMED: usize = 8;
 
-/// What the negotiator found of each exchange that it tried, what negotiating came to for each unit, and which units it has
-/// tried nothing for yet. `None`: it tried none, and no unit negotiates.
+/// Lines on the negotiator's results: the outcome of each trial, the gains and losses of each unit, and the units that have
+/// had no trial yet. `None` if there was no trial and no unit negotiates.
 pub fn trials(exchanges: &[Exchange], negotiated: &[Negotiated], style: Style) -> Option<String> {
     let trials = exchanges.iter().filter_map(|exchange| Some((exchange.number, exchange.trial.as_ref()?)));
     let found =
         trials.map(|(number, trial)| format!("exchange {number}, trial {}: {}", trial.number, found(trial)));
     let (tried, untried): (Vec<&Negotiated>, Vec<&Negotiated>) =
         negotiated.iter().partition(|it| is_tried(it));
-    let came = tried.into_iter().map(|came| {
+    let balances = tried.into_iter().map(|unit| {
         format!(
             "{}: trials cost at most {} of its CPU time, so far measured {}; exchanges brought {}",
-            clean(&came.unit),
-            duration(came.risked_ns),
-            duration(came.lost_ns),
-            duration(came.gained_ns)
+            clean(&unit.unit),
+            duration(unit.risked_ns),
+            duration(unit.lost_ns),
+            duration(unit.gained_ns)
         )
     });
-    let all = found.chain(came).chain(without_trial(&untried));
+    let all = found.chain(balances).chain(without_trial(&untried));
     let lines: Vec<String> = all.flat_map(|line| wrap(&line, style.width, "", "  ")).collect();
     (!lines.is_empty()).then(|| lines.join("\n") + "\n")
 }
 
-/// By its trials, or, as said by a daemon that does not count them, by what these came to.
-fn is_tried(came: &Negotiated) -> bool {
-    [came.trials, came.risked_ns, came.lost_ns, came.gained_ns].iter().any(|figure| *figure > 0)
+/// Whether the unit has had a trial. An older daemon does not count trials; then gains and losses show that there was one.
+fn is_tried(unit: &Negotiated) -> bool {
+    [unit.trials, unit.risked_ns, unit.lost_ns, unit.gained_ns].iter().any(|figure| *figure > 0)
 }
 
 /// `units that negotiate: a, b; no trial yet`.
@@ -348,7 +350,8 @@ exchange  lends  to  tickets      began                       ends
             trials: 2,
         };
         let wide = Style { width: 200, ..Style::PLAIN };
-        let used = "a used 0.612000 CPUs instead of 0.490000 (more), b used 0.103000 CPUs instead of 0.100000 (not to be told apart)";
+        let used = "a used 0.612000 CPUs instead of 0.490000 (more), \
+                    b used 0.103000 CPUs instead of 0.100000 (not to be told apart)";
         let expected = format!(
             "exchange 3, trial 1: kept; {used}\n\
              exchange 6, trial 1: undone, since b lost; {used}\n\

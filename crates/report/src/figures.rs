@@ -32,8 +32,8 @@ fn tenths(value: u64, unit: u64) -> String {
     format!("{}.{}", tenths / 10, tenths % 10)
 }
 
-/// A measured time in seconds, as [`duration`] writes it, but with three digits for a few seconds: such times are there to
-/// be compared.
+/// A measured time in seconds, as [`duration`] writes it, but with three digits for a few seconds, since readers compare such
+/// times.
 pub fn seconds(s: f64) -> String {
     if (0.999_95..9.995).contains(&s) {
         format!("{s:.2} s")
@@ -52,7 +52,7 @@ pub fn cpus(micro: u64) -> String {
     Cpus(micro.min(u64::MAX - 1_000)).to_string()
 }
 
-/// How many of a thing, in words: `1 CPU`, `2 CPUs`.
+/// A number with its noun in singular or plural: `1 CPU`, `2 CPUs`.
 pub fn count(n: usize, one: &str) -> String {
     if n == 1 { format!("1 {one}") } else { format!("{n} {one}s") }
 }
@@ -74,7 +74,7 @@ pub fn rate(n: u64) -> String {
     thousands(n) + "B/s"
 }
 
-/// A number in powers of a thousand, for a unit to come after it: `2.1 G`, `12 `.
+/// A number with the prefix of a power of a thousand, to be followed by a unit: `2.1 G`, `12 `.
 pub fn thousands(n: u64) -> String {
     const POWERS: [&str; 7] = ["", "k", "M", "G", "T", "P", "E"];
     let (mut power, mut unit) = (0, 1);

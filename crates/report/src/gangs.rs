@@ -38,13 +38,13 @@ pub fn units(statement: &Statement) -> Option<Table> {
     any.then_some(table)
 }
 
-/// What `status` shows, with an empty line before each table.
+/// The tables of gangs for `status`, with an empty line before each.
 pub(crate) fn text(statement: &Statement, style: Style) -> String {
     let tables = units(statement).into_iter().chain(jobs(statement, style));
     tables.map(|table| "\n".to_owned() + &table.render(style)).collect()
 }
 
-/// A row for each job that is a gang, and below it why it runs.
+/// A row for each job that is a gang, followed by a line with the reason why the job runs.
 fn jobs(statement: &Statement, style: Style) -> Option<Table> {
     let rates = || statement.jobs.iter().filter_map(|job| job.gang.as_ref()?.rate);
     let does = match rates().next() {

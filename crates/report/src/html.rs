@@ -9,22 +9,23 @@ use crate::status::{HEADS, cells, totals, waits};
 use crate::svg::{self, BarChart, ChartBar, Panel, TimeChart};
 use crate::table::{depth, escape};
 
-/// Units that a chart over time shows at most: beyond, panels would fill pages.
+/// The most units that a chart over time shows: further panels would fill pages.
 const PANELS_MAX: usize = 8;
 
-/// Rows of a ledger's table at most; `status --json` has them all.
+/// The most rows of a ledger's table; `status --json` has all rows.
 const ROWS_MAX: usize = 100;
 
-/// The beginning of a page, up to its heading; `more_style` is for what only this page has.
+/// The beginning of a page, up to its heading. `more_style` has style rules for elements that only this page has.
 pub fn open(title: &str, more_style: &str) -> String {
     let title = escape(title);
     let head = "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
                 <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n";
     let style = include_str!("page.css");
-    // The tab's title says whose page it is, and begins without a capital: it is half a sentence.
+    // The tab's title is "Commonhold: " and the heading, which then begins with a small letter.
     let (first, rest) = title.split_at(title.chars().next().map_or(0, char::len_utf8));
     format!(
-        "{head}<title>Commonhold: {}{rest}</title>\n<style>\n{style}{more_style}</style>\n</head>\n<body>\n<main>\n<h1>{title}</h1>\n",
+        "{head}<title>Commonhold: {}{rest}</title>\n<style>\n{style}{more_style}</style>\n</head>\n\
+         <body>\n<main>\n<h1>{title}</h1>\n",
         first.to_lowercase()
     )
 }
@@ -124,7 +125,7 @@ fn response(comparison: &Comparison, job: Job) -> String {
 }
 
 fn chart_bar(bar: &Bar) -> ChartBar<'_> {
-    // The whisker's ends in the bar's own measure: against the reference.
+    // The whisker's ends as ratios to the reference, like the bar.
     let range = bar.range_s.zip(bar.time_s).zip(bar.ratio);
     let range = range.map(|(((low, high), time), ratio)| (low / time * ratio, high / time * ratio));
     ChartBar { label: bar.scheme, class: bar.scheme, value: bar.ratio, range, figure: figure(bar) }
@@ -147,7 +148,7 @@ fn over_time(comparison: &Comparison) -> String {
     let mut section = String::from("<h2>CPU use over time</h2>\n");
     section += "<p class=\"soft\">Seconds from left to right; CPUs from bottom to top. The dashed line is what the unit is \
                 entitled to; hatched is what it uses beyond it.</p>\n";
-    // One axis for all, so that what takes longer looks longer.
+    // One axis for all runs, so that a longer run looks longer.
     let until_s = runs.iter().flat_map(|run| times(run)).map(|sample| sample.at_s).fold(0.0, f64::max);
     for run in runs {
         section += &run_over_time(comparison, run, until_s);
@@ -187,27 +188,27 @@ fn entitled(account: &Account) -> f64 {
     micro / 1e6
 }
 
-/// The samples whose time is one.
+/// The samples whose time is possible.
 fn times(run: &Run) -> impl Iterator<Item = &Sample> {
     run.samples.iter().filter(|sample| sample.at_s.is_finite())
 }
 
-/// The CPUs that the unit used in that sample; 0 for values that no bar can show.
+/// The CPUs that the unit used in a sample; 0 for values that no bar can show.
 fn using(sample: &Sample, unit: &str) -> f64 {
     let cpus = sample.using.iter().find(|(name, _)| name == unit).map_or(0.0, |(_, cpus)| *cpus);
     if cpus.is_finite() { cpus.max(0.0) } else { 0.0 }
 }
 
-/// Units in the order of the first sample that names them, if they all fit; else those that used most first.
+/// The units to show: all, in the order of the first sample that names each; or, if there are too many, those that used most.
 fn busiest(run: &Run) -> Vec<&str> {
     let mut sums: Vec<(&str, f64)> = Vec::new();
-    let mut places = std::collections::BTreeMap::new();
+    let mut indices = std::collections::BTreeMap::new();
     for (unit, cpus) in run.samples.iter().flat_map(|sample| &sample.using) {
-        let place = *places.entry(unit.as_str()).or_insert_with(|| {
+        let index = *indices.entry(unit.as_str()).or_insert_with(|| {
             sums.push((unit, 0.0));
             sums.len() - 1
         });
-        sums[place].1 += cpus;
+        sums[index].1 += cpus;
     }
     if sums.len() > PANELS_MAX {
         sums.sort_by(|(_, a), (_, b)| b.total_cmp(a));

@@ -1,4 +1,4 @@
-//! Jobs in a statement: where their threads have seats, and where their memory is.
+//! Jobs in a statement: the pools in which their threads have seats, and the nodes that have their memory.
 
 use commonhold_ledger::{Job, Statement};
 

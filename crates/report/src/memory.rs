@@ -49,10 +49,10 @@ fn cells(name: String, memory: &MemoryAccount) -> Vec<String> {
     [name].into_iter().chain(sizes.map(bytes)).chain(counts).chain(times).collect()
 }
 
-/// The least memory of several units that is shown: shared libraries of a few pages are not of interest.
+/// The least memory used by several units that is shown: a few pages of shared libraries are not of interest.
 const SAID_MIN: u64 = 1 << 20;
 
-/// What a reader should know beside the figures.
+/// Notes on the figures.
 fn remarks(memory: &MemoryAccount) -> Vec<String> {
     let mut remarks = Vec::new();
     if let Some(within) = memory.within_ns {
@@ -85,7 +85,7 @@ fn remarks(memory: &MemoryAccount) -> Vec<String> {
     remarks
 }
 
-/// How long it took to return loans: for each borrower, the most frequent first, and for all.
+/// Lines on call-back times: one for each borrower, the most frequent first, and one for all borrowers together.
 fn call_backs(memory: &MemoryAccount) -> Vec<String> {
     let words = |what: String, p50_ns, p99_ns| {
         let (half, most) = (duration(p50_ns), duration(p99_ns));
@@ -103,7 +103,7 @@ fn call_backs(memory: &MemoryAccount) -> Vec<String> {
     of_each.chain(of_all).collect()
 }
 
-/// Why no more memory is lent.
+/// The reason why a unit that is short is lent no more memory, as a sentence without its subject.
 fn no_more(why: NoMore) -> String {
     let why = match why {
         NoMore::InTime => "is lent no more: that could not be called back from it in time",
@@ -114,18 +114,18 @@ fn no_more(why: NoMore) -> String {
     format!("is short of memory, and {why}")
 }
 
-/// Whether call-backs met the promised time, and how long the latest one took in comparison.
+/// A sentence on how many call-backs missed the promised time, with the time of the latest one; `None` without call-backs.
 fn promises(memory: &MemoryAccount) -> Option<String> {
     let last = memory.last_call_backs.last()?;
     let [took, promised] = [last.took_ns, last.promised_ns].map(duration);
     let late = match memory.call_backs_late {
         0 => "none of its call-backs was late".to_owned(),
-        late => format!("{late} of its {} call-backs were late", memory.called_back),
+        count => format!("{count} of its {} call-backs were late", memory.called_back),
     };
     Some(format!("{late}; the last took {took}, of {promised} that were promised"))
 }
 
-/// Where the machine's memory is: `memory 2.0 GiB = kernel ... + in no unit ... + divided ...`.
+/// The use of the machine's memory as a sum: `memory 2.0 GiB = kernel ... + in no unit ... + divided ...`.
 fn sums(totals: MemoryTotals) -> String {
     format!(
         "memory {} = kernel {} + in no unit {} + divided among units {}",

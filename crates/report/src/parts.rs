@@ -1,4 +1,5 @@
-//! Parts of units in words: what holds in each control group that has their processes.
+//! Orders for a single control group of a unit, in words. A unit whose processes are in several control groups gets an order
+//! for each group.
 
 use std::fmt;
 
@@ -6,22 +7,22 @@ use commonhold_contract::measure::{Bytes, CpuCount, Speed};
 use commonhold_policy::GroupId;
 use commonhold_policy::plan::PartOrder;
 
-/// Where a part holds.
-struct At(Option<GroupId>);
+/// The control group that an order is for: a foreign group by its place number, or the unit's own group.
+struct Place(Option<GroupId>);
 
-impl fmt::Display for At {
+impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            Some(place) => write!(f, "at place {}", place.0),
+            Some(group) => write!(f, "at place {}", group.0),
             None => f.write_str("in its own group"),
         }
     }
 }
 
-/// Writes what is ordered of a unit that is called so.
+/// Writes an order for one control group of a unit; `unit` is the unit's name.
 pub(crate) fn write(f: &mut fmt::Formatter<'_>, order: &PartOrder, unit: &str) -> fmt::Result {
-    let at = At(order.at());
-    write!(f, "{unit}, {at}: ")?;
+    let place = Place(order.at());
+    write!(f, "{unit}, {place}: ")?;
     match order {
         PartOrder::Confine { cpus: Some(cpus), .. } => write!(f, "runs on cpus {cpus}"),
         PartOrder::Confine { cpus: None, .. } => f.write_str("runs on any cpu"),

@@ -1,4 +1,4 @@
-//! The control groups of other programs that units are held in, as a table of `status` and for `run --dry-run`.
+//! The control groups of other programs in which units are held: a table for `status`, and words for `run --dry-run`.
 
 use commonhold_ledger::Statement;
 use commonhold_policy::GroupBounds;
@@ -27,9 +27,10 @@ pub(crate) fn table(statement: &Statement, style: Style) -> String {
     format!("\n{}", table.render(style))
 }
 
-/// What another program has set in a control group, in words: `at most 300 MiB, CPUs 0-3, a cap on CPU time`. Empty: nothing.
+/// The settings that another program made in a control group, in words: `at most 300 MiB, CPUs 0-3, a cap on CPU time`. Empty
+/// without settings.
 pub(crate) fn set(bounds: &GroupBounds) -> String {
-    let memory = bounds.memory.map(|most| format!("at most {}", bytes(most)));
+    let memory = bounds.memory.map(|limit| format!("at most {}", bytes(limit)));
     let cpus = bounds.cpus.as_ref().map(|cpus| format!("CPUs {cpus}"));
     let others = [
         (bounds.cap, "a cap on CPU time"),
@@ -37,7 +38,7 @@ pub(crate) fn set(bounds: &GroupBounds) -> String {
         (bounds.kept, "memory that is kept"),
         (bounds.rates, "rates of disks"),
     ];
-    let others = others.into_iter().filter(|(is_set, _)| *is_set).map(|(_, what)| what.to_owned());
+    let others = others.into_iter().filter(|(is_set, _)| *is_set).map(|(_, setting)| setting.to_owned());
     memory.into_iter().chain(cpus).chain(others).collect::<Vec<_>>().join(", ")
 }
 

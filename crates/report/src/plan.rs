@@ -54,7 +54,7 @@ pub fn text(contract: &Contract, plan: &Plan, style: Style) -> String {
     text + "\n" + &look(contract, plan, style)
 }
 
-/// `, entitled to 1.5 CPUs`, where the plan says so.
+/// `, entitled to 1.5 CPUs`; empty if the plan has no entitlements.
 fn worth(plan: &Plan, unit: UnitId) -> String {
     plan.decisions
         .cpu
@@ -63,7 +63,7 @@ fn worth(plan: &Plan, unit: UnitId) -> String {
         .map_or_else(String::new, |micro| format!(", entitled to {}", CpuCount(*micro)))
 }
 
-/// When it polls again, and which units.
+/// A sentence on the plan's next poll: the time, and the units that it polls.
 fn look(contract: &Contract, plan: &Plan, style: Style) -> String {
     let mut text = match plan.next.checked_sub(plan.at) {
         Some(after) if after > 0 => format!("Looks again within {}", duration(after)),
@@ -233,13 +233,13 @@ enum ActionJson<'a> {
     },
 }
 
-/// A reason as the policy serialises it, but with paths of units, and the unit of measurement of a rate in its name.
+/// A reason as the policy serialises it, except that units are paths, and that the names of rates have their unit of measurement.
 struct ReasonJson<'a> {
     contract: &'a Contract,
     reason: Reason,
 }
 
-/// The reasons that are not serialised as the policy has them.
+/// The reasons whose form differs from the policy's.
 #[derive(Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 enum Adapted<'a> {
@@ -260,7 +260,7 @@ enum Adapted<'a> {
     },
 }
 
-/// What was left of the shared resource for each CPU.
+/// The rest of the shared resource for each CPU.
 #[derive(Serialize)]
 #[serde(rename_all = "snake_case")]
 enum LeftJson {
@@ -289,9 +289,9 @@ impl Serialize for ReasonJson<'_> {
     }
 }
 
-/// The plan as JSON, in its own order. Times are in nanoseconds on the backend's clock; each action and reason comes as
-/// fields and as a sentence. `entitled` has `shared`, with the unowned rest, and not the kernel's threads, which are
-/// entitled to nothing and restricted by nothing.
+/// The plan as JSON, in the plan's order. Times are in nanoseconds on the backend's clock; each action and reason comes as
+/// fields and as a sentence. `entitled` has the unit `shared`, with the unowned rest, but not `kernel`, which is entitled to
+/// nothing and restricted by nothing.
 pub fn json(contract: &Contract, plan: &Plan, about: About<'_>) -> String {
     let content = PlanJson {
         holdings: about.holdings,
@@ -315,18 +315,18 @@ pub fn json(contract: &Contract, plan: &Plan, about: About<'_>) -> String {
     crate::json("commonhold.plan", content)
 }
 
-/// Information beside a plan.
+/// Information that a report shows beside a plan.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct About<'a> {
-    /// The processes by unit.
+    /// The current processes by unit.
     pub present: &'a [Present],
-    /// What would hold each resource.
+    /// The mechanism that would hold each resource.
     pub holdings: &'a [Holding],
-    /// The disks that io.cost would be switched on for.
+    /// The disks for which io.cost would be switched on.
     pub io_cost: &'a [String],
-    /// What is to be known beside, in sentences.
+    /// Notes, in sentences.
     pub notes: &'a [&'a str],
-    /// What is to be said of the contract all the same, as a contract in error has it.
+    /// The contract's warnings, in the form of diagnostics as JSON.
     pub warnings: &'a [serde_json::Value],
 }
 

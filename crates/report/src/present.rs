@@ -1,4 +1,4 @@
-//! The current processes of each unit, for `run --dry-run`, and those that are never in a unit.
+//! The current processes of each unit, for `run --dry-run`: how many there are, and where they would be held.
 
 use std::collections::BTreeMap;
 
@@ -12,34 +12,34 @@ use crate::places::set;
 use crate::table::{Paint, Style, clean, wrap};
 use crate::words::path;
 
-/// The processes in no unit, whatever a contract's rules match.
+/// The processes that are never in a unit, even if a rule of the contract matches them.
 pub const EXEMPT: &str = "kernel threads, process 1 and Commonhold itself";
 
-/// How units are held on a machine with systemd.
-pub const IN_PLACE: &str = "systemd runs here. Units are held in the control groups that it gave to users, sessions and services. \
-    Nobody is moved out of these but processes that `exec`, a `pid:` or a `command:` rule puts into a unit while others are in their \
-    group: systemd makes a scope for such a process, in a slice of the unit's. A process in a group with processes of several \
-    units is a member of its unit; its CPU time is held by the `kernel` backend, and nothing else of it. While any group has a \
-    `CPUQuota=`, the scheduler of the `kernel` backend rests, and control groups hold CPU.";
+/// The explanation of how units are held on a machine with systemd.
+pub const IN_PLACE: &str = "systemd runs here. Units are held in the control groups that it gave to users, sessions and \
+    services. Nobody is moved out of these but processes that `exec`, a `pid:` or a `command:` rule puts into a unit while \
+    others are in their group: systemd makes a scope for such a process, in a slice of the unit's. A process in a group with \
+    processes of several units is a member of its unit; its CPU time is held by the `kernel` backend, and nothing else of it. \
+    While any group has a `CPUQuota=`, the scheduler of the `kernel` backend rests, and control groups hold CPU.";
 
-/// The processes in a unit, or in none.
+/// The current processes of a unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Present {
-    /// The unit; [`UnitId::SHARED`] for those that match none.
+    /// The unit; [`UnitId::SHARED`] for processes that no rule matches.
     pub unit: UnitId,
-    /// How many processes each user has there.
+    /// The number of processes by user.
     pub users: Vec<(String, usize)>,
-    /// The same by the kernel's name of their program.
+    /// The number of processes by the program's name in the kernel.
     pub programs: Vec<(String, usize)>,
-    /// Processes among them that cannot be held, since they are other users'.
+    /// The number of processes that cannot be held, since they belong to other users.
     pub beyond_us: usize,
-    /// Processes among them that would be moved into the unit's control group; `None` if processes are not moved.
+    /// The number of processes that would be moved into the unit's control group; `None` if processes are not moved.
     pub moved: Option<usize>,
-    /// Processes among them for which systemd would create a scope; `None` if scopes are not used.
+    /// The number of processes for which systemd would create a scope; `None` if scopes are not used.
     pub scoped: Option<usize>,
-    /// Processes among them that would stay in the control groups that they are in, by the reason.
+    /// The number of processes that would stay in their control groups, by the reason.
     pub staying: Vec<(Stays, usize)>,
-    /// The control groups of other programs that the unit would be held in, and what these programs have set there.
+    /// The control groups of other programs in which the unit would be held, with the settings of these programs.
     pub places: Vec<(String, GroupBounds)>,
 }
 
@@ -71,12 +71,12 @@ impl Present {
         let users = match self.users.as_slice() {
             [] => return "no process now".to_owned(),
             [(user, _)] => clean(user),
-            users => most(users, |(user, count)| format!("{} {count}", clean(user))),
+            users => most_frequent(users, |(user, count)| format!("{} {count}", clean(user))),
         };
         format!(
             "{} of {users}: {}",
             processes(self.processes()),
-            most(&self.programs, |(program, _)| clean(program))
+            most_frequent(&self.programs, |(program, _)| clean(program))
         )
     }
 }
@@ -85,11 +85,11 @@ fn processes(n: usize) -> String {
     if n == 1 { "1 process".to_owned() } else { format!("{n} processes") }
 }
 
-/// Users and programs of a unit that are named.
+/// The most users or programs of a unit that are named.
 const NAMED_MAX: usize = 8;
 
-/// The most frequent, and how many others there are.
-fn most(all: &[(String, usize)], word: impl Fn(&(String, usize)) -> String) -> String {
+/// The most frequent names, and the number of the others.
+fn most_frequent(all: &[(String, usize)], word: impl Fn(&(String, usize)) -> String) -> String {
     let mut sorted: Vec<&(String, usize)> = all.iter().collect();
     sorted.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
     let named: Vec<String> = sorted.iter().take(NAMED_MAX).map(|one| word(one)).collect();
@@ -99,7 +99,7 @@ fn most(all: &[(String, usize)], word: impl Fn(&(String, usize)) -> String) -> S
     }
 }
 
-/// The processes in each unit now, units without any included; and those that are not held.
+/// The current processes of each unit, also of units without processes; then the processes that are not held.
 pub fn text(contract: &Contract, present: &[Present], style: Style) -> String {
     let mut text = style.paint(Paint::Strong, "Processes that would be held now") + "\n";
     let rest = " ".repeat(4);
@@ -149,7 +149,7 @@ pub(crate) struct PresentJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     scoped: Option<usize>,
     staying: BTreeMap<&'static str, usize>,
-    /// By the control group, what its manager has set there.
+    /// The settings that a control group's manager made there, by control group.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     places: BTreeMap<&'a str, &'a GroupBounds>,
 }
@@ -163,7 +163,7 @@ const fn key(why: Stays) -> &'static str {
     }
 }
 
-/// The same for a JSON document.
+/// The processes by unit, for a JSON document.
 pub(crate) fn json<'a>(contract: &'a Contract, present: &'a [Present]) -> Vec<PresentJson<'a>> {
     let counts = |counts: &'a [(String, usize)]| counts.iter().map(|(name, n)| (name.as_str(), *n)).collect();
     let unit = |present: &'a Present| PresentJson {

@@ -13,12 +13,12 @@ use crate::switches::UnitSwitches;
 use crate::table::{Paint, Style, Table, clean, depth, fit, indented, pad, wrap};
 use crate::tickets::{Expected, Lot, Tickets};
 
-/// What the columns of [`cells`] hold.
+/// The headings of the columns of [`cells`].
 pub(crate) const HEADS: [&str; 9] =
     ["unit", "entitled", "using", "used %", "lent", "borrowed", "called\nback", "longest", "waited"];
 
-/// The account in the order of [`HEADS`]: what it is entitled to and uses now in CPUs, what it used in percent of its
-/// entitlement since the ledger was opened, the rest as CPU time.
+/// A unit's account in the order of [`HEADS`]: entitlement and current use in CPUs, use since the ledger was opened in percent
+/// of the entitlement, the rest as CPU time.
 pub(crate) fn cells(account: &Account) -> [String; 9] {
     [
         clean(leaf(&account.unit)),
@@ -33,7 +33,7 @@ pub(crate) fn cells(account: &Account) -> [String; 9] {
     ]
 }
 
-/// To hundredths of a CPU: more would only flicker.
+/// Rounds to hundredths of a CPU: further digits would only flicker.
 fn rounded(micro: u64) -> u64 {
     micro.saturating_add(5_000) / 10_000 * 10_000
 }
@@ -43,7 +43,7 @@ fn leaf(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// The statement for a terminal: one row per unit, indented by nesting, and where everything went.
+/// The statement for a terminal: one row per unit, indented by nesting, and the sum of all uses.
 pub fn text(statement: &Statement, style: Style) -> String {
     let mut text = style.paint(Paint::Strong, &headline(statement)) + "\n\n";
     if statement.accounts.is_empty() {
@@ -72,7 +72,7 @@ pub fn text(statement: &Statement, style: Style) -> String {
         text.push('\n');
         text += &exchanges.render(style);
     }
-    // Also without an exchange: a unit that negotiates is named before its first trial.
+    // Also without exchanges, so that units that negotiate are named before their first trial.
     if let Some(trials) = exchanges::trials(&statement.exchanges, &statement.negotiated, style) {
         if statement.exchanges.is_empty() {
             text.push('\n');
@@ -103,7 +103,7 @@ fn add_account(table: &mut Table, account: &Account, style: Style) {
     }
 }
 
-/// The number of a unit's processes outside of its control group.
+/// A note on the number of a unit's processes outside its control group.
 fn outside(account: &Account) -> Option<String> {
     let Account { processes, outside, .. } = account;
     (*outside > 0).then(|| {
@@ -145,7 +145,7 @@ pub(crate) fn waits(account: &Account) -> Option<String> {
     (!waits.is_empty()).then(|| format!("waited for CPUs of its own, lent to {}", waits.join(", ")))
 }
 
-/// Where the capacity went: `used 10.0 s (50 %) + common ... = capacity 20.0 s`.
+/// The uses of the capacity as a sum: `used 10.0 s (50 %) + common ... = capacity 20.0 s`.
 pub(crate) fn totals(statement: &Statement) -> String {
     let used = used_ns(statement);
     let share = |ns| match percent_text(ns, statement.capacity_ns).as_str() {
@@ -153,7 +153,7 @@ pub(crate) fn totals(statement: &Statement) -> String {
         percent => format!("{} ({percent} %)", duration(ns)),
     };
     let sum = u128::from(used) + u128::from(statement.common_ns) + u128::from(statement.idle_ns);
-    // The ledger asserts that they are equal; a statement from another source must not be made to look balanced.
+    // The ledger asserts that both sides are equal. A statement from another source may not balance, and must not look balanced.
     let sign = if sum == u128::from(statement.capacity_ns) { "=" } else { "≠" };
     format!(
         "used {} + common {} + idle {} {sign} capacity {}",
@@ -164,7 +164,7 @@ pub(crate) fn totals(statement: &Statement) -> String {
     )
 }
 
-/// What all units used. Sub-units are part of their enclosers' figures.
+/// The CPU time that all units used: the sum over top-level units, whose figures include their sub-units.
 fn used_ns(statement: &Statement) -> u64 {
     statement
         .accounts
@@ -174,43 +174,43 @@ fn used_ns(statement: &Statement) -> u64 {
         .fold(0, u64::saturating_add)
 }
 
-/// The state of a daemon, beside its statement.
+/// The state of a daemon, which `status` shows beside the ledger's statement.
 #[derive(Debug, Clone, Copy, serde::Serialize)]
 pub struct Holder<'a> {
-    /// Where the contract in force came from.
+    /// The source of the contract in force, such as a file.
     pub contract: &'a str,
-    /// What holds CPU: `kernel`, `cgroup` or `user`.
+    /// The backend that holds CPU: `kernel`, `cgroup` or `user`.
     pub backend: &'a str,
-    /// The backend that it replaces as a fallback.
+    /// The backend that `backend` replaces as a fallback.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instead: Option<Instead<'a>>,
-    /// What holds each resource, or why nothing does.
+    /// The mechanism that holds each resource, or the reason why nothing holds it.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     pub holdings: &'a [Holding],
-    /// What the scheduler in the kernel counted; empty where it is not the project's own.
+    /// The counters of the scheduler in the kernel; empty if that is not the project's own.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     pub switches: &'a [UnitSwitches],
-    /// Tickets that are not those of the contract.
+    /// Tickets whose number differs from the contract's.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     pub tickets: &'a [Tickets],
-    /// Tickets that units will have.
+    /// Tickets that units will have later.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     pub expected_tickets: &'a [Expected],
-    /// What units hold of currencies beside what these issue in their own names.
+    /// Lots: tickets and reservations that units hold beside their own.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     pub lots: &'a [Lot],
     /// Failures so far, the latest last.
     pub problems: &'a [String],
 }
 
-/// A backend that is to hold CPU and does not.
+/// A backend that should hold CPU, but has been replaced by a fallback.
 #[derive(Debug, Clone, Copy, serde::Serialize)]
 pub struct Instead<'a> {
-    /// Its name.
+    /// The backend's name.
     pub of: &'a str,
-    /// How long it has not held, in nanoseconds.
+    /// The time since the backend stopped holding CPU, in nanoseconds.
     pub for_ns: u64,
-    /// Why.
+    /// The reason, in words.
     pub why: &'a str,
 }
 
@@ -239,7 +239,7 @@ pub fn holder(holder: Holder<'_>) -> String {
     text
 }
 
-/// The statement as JSON, with the ledger's own fields, after those of the daemon that made it.
+/// The statement as JSON: the fields of the daemon's state, then those of the ledger's statement.
 pub fn json(holder: Holder<'_>, statement: &Statement) -> String {
     #[derive(serde::Serialize)]
     struct StatusJson<'a> {
@@ -255,7 +255,7 @@ pub fn json(holder: Holder<'_>, statement: &Statement) -> String {
 const LIVE_LINES: usize = 3;
 
 /// The statement in exactly `height` lines (at least 4) of at most `style.width` columns, for redrawing in place. Each
-/// unit has a bar: `█` what it uses of its entitlement, `░` what it does not use, `▒` what it uses beyond.
+/// unit has a bar: `█` is the used part of its entitlement, `░` the unused part, `▒` its use beyond the entitlement.
 pub fn live(statement: &Statement, style: Style, height: usize) -> String {
     let room = height.max(LIVE_LINES + 1) - LIVE_LINES;
     let names = (style.width / 4).clamp(8, 24);
@@ -284,13 +284,13 @@ pub fn live(statement: &Statement, style: Style, height: usize) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Over the bars.
+/// The headings above the bars.
 const LIVE_LEGEND: &str = "█ own ░ idle ▒ beyond";
 
-/// Columns that the figures of [`live_line`] take.
+/// Width of the figures of [`live_line`], in columns.
 const LIVE_FIGURES: usize = 7 + 9 + 10 + 10;
 
-/// And what is transferred over the memory bus, where that is known.
+/// Width of the additional figure of bus transfers, which is shown if transfers are known.
 const LIVE_BUS: usize = 12;
 
 const LIVE_HEADS: [&str; 4] = ["using", "entitled", "lent", "waited"];
@@ -325,7 +325,7 @@ fn live_account(
     live_line(&name, names, &bar, columns, figures, bus)
 }
 
-/// A bar of `columns` for the whole machine.
+/// A unit's bar; `columns` is the width that stands for the whole machine.
 fn bar(using: u64, entitled: u64, whole: u64, columns: usize) -> String {
     let cell = |amount: u64| {
         let cells = (u128::from(amount.min(whole)) * columns as u128 * 2 + u128::from(whole))

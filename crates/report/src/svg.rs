@@ -1,7 +1,7 @@
 //! Charts as SVG, written by hand: the same data give the same bytes.
 //!
-//! Colours come from classes that the page's style sheet knows in a light and a dark scheme. No fact is shown by
-//! colour alone: bars carry their figures, and what a unit uses beyond its entitlement is hatched.
+//! Colours come from classes for which the page's style sheet has a light and a dark scheme. No fact is shown by colour
+//! alone: bars carry their figures, and a unit's use beyond its entitlement is hatched.
 
 use crate::table::{escape, fit};
 
@@ -13,13 +13,13 @@ pub const WIDTH: f64 = 720.0;
 pub struct BarChart<'a> {
     /// Unique in the page: names the title and the description.
     pub id: &'a str,
-    /// Read out as the picture's name.
+    /// The picture's name, for screen readers.
     pub title: &'a str,
-    /// All of it in a sentence, for readers that cannot see it.
+    /// The chart's content in a sentence, for screen readers.
     pub description: &'a str,
-    /// From the top down.
+    /// The bars, from the top down.
     pub bars: Vec<ChartBar<'a>>,
-    /// Where the dashed line of the promise stands, and its label.
+    /// The value at which the dashed line stands, usually a promised bound, and the line's label.
     pub bound: (f64, String),
     /// The meaning of 100 on the axis.
     pub unit: &'a str,
@@ -28,21 +28,21 @@ pub struct BarChart<'a> {
 /// One bar.
 #[derive(Debug)]
 pub struct ChartBar<'a> {
-    /// Ten columns at most; the rest is cut.
+    /// The bar's name, cut to ten columns.
     pub label: &'a str,
-    /// Class of its colour.
+    /// The class that gives the bar's colour.
     pub class: &'a str,
-    /// `None`: not measured.
+    /// The bar's length; `None`: not measured.
     pub value: Option<f64>,
-    /// Lowest and highest of several measurements, shown as a whisker.
+    /// The lowest and the highest of several measurements, shown as a whisker.
     pub range: Option<(f64, f64)>,
-    /// What stands before it, in a column of its own: at the bar's end the line of the promise would cross it.
+    /// The figure to the left of the bar. At the bar's end, the dashed line would cross the figure.
     pub figure: String,
 }
 
-/// Where the bars begin: right of their labels and figures, which a narrow screen shows first.
+/// Left end of the bars: right of their labels and figures, which a narrow screen shows first.
 const BARS_LEFT: f64 = 190.0;
-/// Left for half of the last mark's value.
+/// Margin at the right, for half of the last mark's value.
 const BARS_RIGHT: f64 = 14.0;
 const BAR_PITCH: f64 = 34.0;
 const BAR_HEIGHT: f64 = 20.0;
@@ -63,7 +63,7 @@ pub fn bars(chart: &BarChart) -> String {
     let at = x(chart.bound.0);
     svg += &format!("<line class='bound' x1='{at:.1}' y1='{BARS_TOP:.1}' x2='{at:.1}' y2='{bottom:.1}'/>\n");
     let label = escape(&chart.bound.1);
-    // Towards the middle: it would be cut at the picture's edge.
+    // The label grows towards the middle, so that the picture's edge does not cut it.
     let anchor = if at > f64::midpoint(BARS_LEFT, WIDTH) { "end" } else { "start" };
     svg += &format!("<text class='small' x='{at:.1}' y='15' text-anchor='{anchor}'>{label}</text>\n");
     svg += &format!(
@@ -95,25 +95,26 @@ fn add_bar(svg: &mut String, bar: &ChartBar, top: f64, x: impl Fn(f64) -> f64) {
         let (low, high) = (x(low), x(high));
         let (above, below) = (middle - 5.0, middle + 5.0);
         *svg += &format!(
-            "<path class='whisker' d='M{low:.1} {middle:.1}H{high:.1}M{low:.1} {above:.1}V{below:.1}M{high:.1} {above:.1}V{below:.1}'/>\n"
+            "<path class='whisker' d='M{low:.1} {middle:.1}H{high:.1}\
+             M{low:.1} {above:.1}V{below:.1}M{high:.1} {above:.1}V{below:.1}'/>\n"
         );
     }
 }
 
-/// What several units use over time: one panel per unit, on one axis of time.
+/// The CPU use of several units over time: one panel per unit, on one axis of time.
 #[derive(Debug)]
 pub struct TimeChart<'a> {
     /// Unique in the page.
     pub id: &'a str,
-    /// Read out as the picture's name.
+    /// The picture's name, for screen readers.
     pub title: &'a str,
-    /// All of it in a sentence, for readers that cannot see it.
+    /// The chart's content in a sentence, for screen readers.
     pub description: &'a str,
     /// The end of the axis of time, in seconds.
     pub until_s: f64,
     /// The top of every panel, in CPUs.
     pub cpus: f64,
-    /// From the top down.
+    /// The panels, from the top down.
     pub panels: Vec<Panel<'a>>,
 }
 
@@ -122,9 +123,9 @@ pub struct TimeChart<'a> {
 pub struct Panel<'a> {
     /// The unit's path.
     pub unit: &'a str,
-    /// CPUs, where they are known.
+    /// The unit's entitlement in CPUs, if known.
     pub entitled: Option<f64>,
-    /// Seconds and CPUs used since the sample before, ascending.
+    /// Samples in order of time: the time in seconds, and the CPUs used since the sample before.
     pub samples: Vec<(f64, f64)>,
 }
 
@@ -142,7 +143,8 @@ pub fn steps(chart: &TimeChart) -> String {
         open(chart.id, chart.title, chart.description, bottom - (PANEL_PITCH - PANEL_HEIGHT) + AXIS_HEIGHT);
     let id = escape(chart.id);
     svg += &format!(
-        "<defs><pattern id='{id}-beyond' width='6' height='6' patternUnits='userSpaceOnUse'><path class='hatch' d='M-1 1L1 -1M0 6L6 0M5 7L7 5'/></pattern></defs>\n"
+        "<defs><pattern id='{id}-beyond' width='6' height='6' patternUnits='userSpaceOnUse'>\
+         <path class='hatch' d='M-1 1L1 -1M0 6L6 0M5 7L7 5'/></pattern></defs>\n"
     );
     for (panel, i) in chart.panels.iter().zip(0u32..) {
         add_panel(&mut svg, chart, panel, PANELS_TOP + PANEL_PITCH * f64::from(i));
@@ -156,21 +158,21 @@ fn time_x(at_s: f64, until_s: f64) -> f64 {
     PANEL_LEFT + part * (WIDTH - PANEL_LEFT - PANEL_RIGHT)
 }
 
-/// The samples in steps that are wide enough to be seen, so that a long run does not make a large page: what falls into one
-/// step counts with its mean over time.
-fn thinned(samples: &[(f64, f64)], until_s: f64) -> Vec<(f64, f64)> {
-    let step_s = until_s / (WIDTH - PANEL_LEFT - PANEL_RIGHT);
-    let (mut thinned, mut begun_s, mut before_s, mut cpu_s) = (Vec::new(), 0.0, 0.0, 0.0);
+/// Merges samples into steps of at least one pixel, so that a long run does not make a large page. A step has the mean over
+/// time of its samples.
+fn downsampled(samples: &[(f64, f64)], until_s: f64) -> Vec<(f64, f64)> {
+    let pixel_s = until_s / (WIDTH - PANEL_LEFT - PANEL_RIGHT);
+    let (mut steps, mut step_start_s, mut before_s, mut cpu_s) = (Vec::new(), 0.0, 0.0, 0.0);
     for (i, (at_s, cpus)) in samples.iter().enumerate() {
         cpu_s += cpus * (at_s - before_s).max(0.0);
         before_s = *at_s;
-        let span_s = at_s - begun_s;
-        if span_s > 0.0 && (span_s >= step_s || i + 1 == samples.len()) {
-            thinned.push((*at_s, cpu_s / span_s));
-            (begun_s, cpu_s) = (*at_s, 0.0);
+        let span_s = at_s - step_start_s;
+        if span_s > 0.0 && (span_s >= pixel_s || i + 1 == samples.len()) {
+            steps.push((*at_s, cpu_s / span_s));
+            (step_start_s, cpu_s) = (*at_s, 0.0);
         }
     }
-    thinned
+    steps
 }
 
 fn add_panel(svg: &mut String, chart: &TimeChart, panel: &Panel, top: f64) {
@@ -193,7 +195,7 @@ fn add_panel(svg: &mut String, chart: &TimeChart, panel: &Panel, top: f64) {
         right - PANEL_LEFT
     );
     let entitled = panel.entitled.unwrap_or(f64::MAX);
-    let samples = thinned(&panel.samples, chart.until_s);
+    let samples = downsampled(&panel.samples, chart.until_s);
     let within = area(&samples, chart.until_s, |cpus| (bottom, y(cpus.min(entitled))));
     let beyond = area(&samples, chart.until_s, |cpus| (y(entitled), y(cpus.max(entitled))));
     *svg += &format!("<path class='use' d='{within}'/>\n");
@@ -211,18 +213,19 @@ fn add_panel(svg: &mut String, chart: &TimeChart, panel: &Panel, top: f64) {
     }
 }
 
-/// A path of rectangles, one per sample, from the sample before to its own time; neighbours of one height are joined, so
-/// that a long run at one level is one rectangle.
+/// An SVG path with a rectangle per sample, from the time of the sample before to the sample's own time. `from_to` gives the
+/// lower and the upper edge for a number of CPUs. Neighbours with the same edges become one rectangle.
 fn area(samples: &[(f64, f64)], until_s: f64, from_to: impl Fn(f64) -> (f64, f64)) -> String {
     let mut path = String::new();
     let mut left = time_x(0.0, until_s);
-    let mut open: Option<(f64, f64, String)> = None; // left and right edge, and the heights as they will be written
+    // The current rectangle: left and right edge, and the lower and upper edge as written.
+    let mut open: Option<(f64, f64, String)> = None;
     for (at_s, cpus) in samples {
         let right = time_x(*at_s, until_s);
         let (from, to) = from_to(*cpus);
         let heights = format!("{from:.1}V{to:.1}");
         match &mut open {
-            Some((_, edge, same)) if *same == heights => *edge = right,
+            Some((_, edge, open_heights)) if *open_heights == heights => *edge = right,
             _ => {
                 close(&mut path, open.replace((left, right, heights)));
             }
@@ -242,7 +245,7 @@ fn close(path: &mut String, rectangle: Option<(f64, f64, String)>) {
     }
 }
 
-/// Steps between the marks of an axis: the first that leaves at most eight marks is taken.
+/// The possible steps between the marks of an axis of time. The first step that makes at most eight marks is taken.
 const MARKS_S: [f64; 16] = [
     0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 120.0, 300.0, 600.0, 1_800.0, 3_600.0, 21_600.0, 86_400.0,
 ];
@@ -262,18 +265,18 @@ pub struct Axis<'a> {
     pub right: f64,
     /// The value at its right end.
     pub until: f64,
-    /// From one mark to the next; see [`step_for`].
+    /// The distance between two marks; see [`step_for`].
     pub step: f64,
-    /// What is counted.
+    /// The unit of measurement.
     pub unit: &'a str,
 }
 
-/// Height of an axis, below where it stands.
+/// Height of an axis with its labels, below its line.
 pub const AXIS_HEIGHT: f64 = 36.0;
 
 /// A step of 1, 2 or 5 times a power of ten that leaves at most eight marks.
 pub fn step_for(until: f64) -> f64 {
-    // By multiplication alone, which every platform rounds alike.
+    // Only multiplication: every platform rounds it in the same way.
     let mut power = 1e-9;
     while until / (power * 10.0) > 8.0 {
         power *= 10.0;
@@ -281,7 +284,7 @@ pub fn step_for(until: f64) -> f64 {
     [1.0, 2.0, 5.0, 10.0].into_iter().map(|by| by * power).find(|step| until / step <= 8.0).unwrap_or(until)
 }
 
-/// Marks with their values, and the unit below them at the right end.
+/// Adds an axis: its line, marks with their values, and the unit of measurement below the right end.
 pub fn add_axis(svg: &mut String, axis: &Axis, top: f64) {
     let Axis { left, right, until, step, unit } = axis;
     *svg += &format!(
@@ -294,7 +297,7 @@ pub fn add_axis(svg: &mut String, axis: &Axis, top: f64) {
     while *step > 0.0 && f64::from(mark) * step <= until * (1.0 + 1e-9) {
         let at = f64::from(mark) * step;
         let x = left + at / until * (right - left);
-        // Rounded before it is written: 3 × 0.1 is not 0.3.
+        // The label is rounded, since 3 × 0.1 is not exactly 0.3.
         let label = (at * 1e6).round() / 1e6;
         *svg +=
             &format!("<line class='axis' x1='{x:.1}' y1='{top:.1}' x2='{x:.1}' y2='{:.1}'/>\n", top + 5.0);
@@ -323,8 +326,8 @@ mod tests {
     fn thinning_keeps_the_cpu_time() {
         let samples: Vec<(f64, f64)> =
             (1..=10_000).map(|i| (f64::from(i) / 100.0, f64::from(i % 3))).collect();
-        let thinned = thinned(&samples, 100.0);
-        assert!(thinned.len() <= 560, "{} steps", thinned.len());
+        let steps = downsampled(&samples, 100.0);
+        assert!(steps.len() <= 560, "{} steps", steps.len());
         let sum = |samples: &[(f64, f64)]| {
             let mut before_s = 0.0;
             samples
@@ -332,7 +335,7 @@ mod tests {
                 .map(|(at_s, cpus)| cpus * (at_s - std::mem::replace(&mut before_s, *at_s)))
                 .sum::<f64>()
         };
-        assert!((sum(&samples) - sum(&thinned)).abs() < 1e-6, "{} became {}", sum(&samples), sum(&thinned));
+        assert!((sum(&samples) - sum(&steps)).abs() < 1e-6, "{} became {}", sum(&samples), sum(&steps));
     }
 
     #[test]

@@ -8,18 +8,18 @@ use crate::table::{Paint, Style, Table, clean};
 /// The counters of one unit, without its sub-units, since the daemon started. Times in nanoseconds.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct UnitSwitches {
-    /// Its path.
+    /// The unit's path.
     pub unit: String,
-    /// On all CPUs.
+    /// CPU time and waits, summed over all CPUs.
     #[serde(flatten)]
     pub times: Times,
-    /// Call-backs of CPUs.
+    /// The number of call-backs of CPUs.
     pub called_back: u64,
     /// Median latency of call-backs; `None` without call-backs.
     pub call_back_p50_ns: Option<u64>,
-    /// 99th percentile.
+    /// 99th percentile of the latency of call-backs.
     pub call_back_p99_ns: Option<u64>,
-    /// Maximum.
+    /// Maximum latency of call-backs.
     pub call_back_max_ns: Option<u64>,
     /// Migrations within a last-level cache.
     pub moved_cache: u64,
@@ -29,11 +29,11 @@ pub struct UnitSwitches {
     pub moved_far: u64,
     /// Waits on a CPU of another unit, since the task's affinity allows none of its own unit's.
     pub strays: u64,
-    /// Dispatches.
+    /// The number of dispatches.
     pub switches: u64,
     /// Rescues: dispatches out of turn, after waits of more than 5 s.
     pub rescues: u64,
-    /// Its deadlines, if it has any.
+    /// Counts of deadlines, if the unit has deadlines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadlines: Option<Deadlines>,
     /// A histogram of call-backs by latency, from the call to the first task of the owner; empty classes are left out.
@@ -47,11 +47,11 @@ pub struct UnitSwitches {
 /// Counts of a unit's deadlines.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Deadlines {
-    /// Met.
+    /// Deadlines that were met.
     pub met: u64,
-    /// Missed.
+    /// Deadlines that were missed.
     pub missed: u64,
-    /// Missed although no more misses were allowed in the window.
+    /// Deadlines that were missed although the window allowed no further miss.
     pub violated: u64,
 }
 
@@ -71,7 +71,7 @@ pub struct Latency {
 pub struct CpuSwitches {
     /// The CPU's number.
     pub cpu: u32,
-    /// There.
+    /// CPU time and waits on this CPU.
     #[serde(flatten)]
     pub times: Times,
 }

@@ -1,14 +1,14 @@
-//! Tables for terminals. Columns are aligned, names are cut to the width that is left, and colour is used only where
-//! it is wanted.
+//! Tables for terminals. Columns are aligned, names are cut so that lines fit, and colour is used only if the [`Style`] allows
+//! it.
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// What the reader's terminal can show.
+/// The capabilities of the reader's terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Style {
-    /// Whether escape sequences for colour and weight may be written. Nothing is said by colour alone.
+    /// Whether escape sequences for colour and weight may be written. No fact is shown by colour alone.
     pub colour: bool,
-    /// Columns of the terminal. Names are cut so that lines fit; below 60 columns they may not fit all the same.
+    /// Width of the terminal in columns. Names are cut so that lines fit; below 60 columns, lines may still be too long.
     pub width: usize,
 }
 
@@ -34,10 +34,10 @@ impl Default for Style {
     }
 }
 
-/// How a piece of text stands out.
+/// The emphasis of a piece of text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Paint {
-    /// As it is.
+    /// No emphasis.
     Plain,
     /// Bold: headings.
     Strong,
@@ -49,10 +49,10 @@ pub enum Paint {
     Bad,
 }
 
-/// The narrowest that the column of names becomes.
+/// The least width of the column of names.
 const NAME_COLUMNS_MIN: usize = 8;
 
-/// A table whose first column holds names, to the left, and all others figures, to the right.
+/// A table. The first column has names, aligned to the left; all other columns have figures, aligned to the right.
 #[derive(Debug)]
 pub struct Table {
     /// Headings; those in two lines have a newline.
@@ -84,7 +84,7 @@ impl Table {
         self.rows.push(Row::Line(paint, text));
     }
 
-    /// The same as a table of a page.
+    /// The table as HTML.
     pub fn html(&self) -> String {
         let cells = |tag: &str, cells: &[String]| -> String {
             cells.iter().map(|cell| format!("<{tag}>{}</{tag}>", escape(cell.trim()))).collect()
@@ -110,7 +110,7 @@ impl Table {
         out + "</tbody>\n</table></div>\n"
     }
 
-    /// The lines, each with a newline.
+    /// The table as text: lines, each with a newline.
     pub fn render(&self, style: Style) -> String {
         let (widths, gap) = self.widths(style.width);
         let mut text = String::new();
@@ -134,8 +134,8 @@ impl Table {
         text
     }
 
-    /// The same in as many blocks as it takes for columns to fit side by side, each with the first column; an empty line
-    /// between blocks. Blocks have about as many columns each.
+    /// The table as text, split into blocks so that the columns of each block fit side by side. Each block repeats the first
+    /// column, and has about the same number of columns. An empty line separates blocks.
     pub fn render_in_blocks(&self, style: Style) -> String {
         let (widths, gap) = self.widths(usize::MAX);
         let Some((name, figures)) = widths.split_first() else { return String::new() };
@@ -152,7 +152,7 @@ impl Table {
             .join("\n")
     }
 
-    /// The first column and these.
+    /// The table with the first column and these columns only.
     fn only(&self, columns: &[usize]) -> Table {
         let of = |cells: &[String]| {
             let cell = |column: &usize| cells.get(*column).cloned();
@@ -169,7 +169,7 @@ impl Table {
         }
     }
 
-    /// The columns' widths, and the gap between them: two spaces, or one where names would have to be cut.
+    /// The widths of the columns, and the gap between columns: two spaces, or one if names would be cut otherwise.
     fn widths(&self, total: usize) -> (Vec<usize>, usize) {
         let mut widths: Vec<usize> = self
             .heads
@@ -196,7 +196,7 @@ impl Table {
     }
 }
 
-/// The head of a row, as far indented as in a terminal.
+/// The head of a row in HTML, indented as in a terminal.
 fn html_name(name: &str) -> String {
     let text = escape(name.trim());
     match name.len() - name.trim_start().len() {
@@ -226,7 +226,7 @@ pub fn pad(text: &str, columns: usize) -> String {
     text
 }
 
-/// The text in at most `columns` columns: where it is longer, its end gives way to an ellipsis.
+/// The text in at most `columns` columns: an ellipsis replaces the end of a longer text.
 pub fn fit(text: &str, columns: usize) -> String {
     if text.width() <= columns {
         return text.to_owned();
@@ -246,12 +246,12 @@ pub fn fit(text: &str, columns: usize) -> String {
     kept
 }
 
-/// Whether a character could move the cursor, hide or reorder what follows.
+/// Whether a character could move the cursor, or hide or reorder the text that follows.
 pub fn is_foul(c: char) -> bool {
     c.is_control() || matches!(c, '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}')
 }
 
-/// The text without such characters: names come from other people's programs.
+/// The text without control characters and characters that reorder text: names come from untrusted programs.
 pub fn clean(text: &str) -> String {
     text.chars().map(|c| if is_foul(c) { '\u{FFFD}' } else { c }).collect()
 }
@@ -293,12 +293,13 @@ pub fn escape(text: &str) -> String {
     escaped
 }
 
-/// How deep a unit is nested; 0 at the top level.
+/// The nesting depth of a unit; 0 at the top level.
 pub(crate) fn depth(path: &str) -> usize {
     path.matches('/').count()
 }
 
-/// A unit's name without its enclosing units', indented by two spaces for each of these: the first cell of a unit's row.
+/// The first cell of a unit's row: the unit's name without those of its enclosing units, indented by two spaces per enclosing
+/// unit.
 pub(crate) fn indented(path: &str) -> String {
     "  ".repeat(depth(path)) + &clean(path.rsplit('/').next().unwrap_or(path))
 }

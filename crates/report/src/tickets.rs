@@ -1,5 +1,4 @@
-//! Units' tickets, and what was changed of them while the contract was in force: tables for `tickets`, lines for
-//! `status`, and JSON.
+//! Units' tickets, and their changes since the contract came into force: tables for `tickets`, lines for `status`, and JSON.
 
 use std::fmt::Write as _;
 
@@ -18,46 +17,46 @@ use crate::words::Much;
 pub struct Tickets {
     /// The unit's path.
     pub unit: String,
-    /// Of what.
+    /// The resource.
     pub resource: Resource,
-    /// What the contract gives it.
+    /// The number of tickets by the contract.
     pub contract: u64,
-    /// Its tickets now: its own, less those lent in exchanges, plus those borrowed.
+    /// The number of tickets now: the unit's own, less those lent in exchanges, plus those borrowed.
     pub tickets: u64,
-    /// Its own tickets that it lends in exchanges.
-    #[serde(default, skip_serializing_if = "is_none")]
+    /// The unit's own tickets that it lends in exchanges.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub lent: u64,
-    /// Tickets of others that it has by exchanges.
-    #[serde(default, skip_serializing_if = "is_none")]
+    /// Tickets of other units that the unit borrows in exchanges.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub got: u64,
-    /// What the unit is entitled to by them and by its reservation, sub-units included, while all units that have
+    /// The unit's entitlement by these tickets and its reservation, sub-units included, while all units that have
     /// processes want the resource. In millionths of a CPU, bytes of memory, or millionths of each disk or of the memory
-    /// bus. 0 for a unit without processes, unless the scheme keeps its part for it.
+    /// bus. 0 for a unit without processes, unless the scheme reserves its share.
     pub entitled: u64,
-    /// Whether they count now: the unit, or one in it, has processes, or the scheme reserves its share.
+    /// Whether the tickets count now: the unit or a sub-unit has processes, or the scheme reserves the unit's share.
     pub active: bool,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
-fn is_none(tickets: &u64) -> bool {
+fn is_zero(tickets: &u64) -> bool {
     *tickets == 0
 }
 
-/// Tickets that a unit will have, and has not yet.
+/// Tickets that a unit will have later.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Expected {
     /// The unit's path.
     pub unit: String,
-    /// Of what.
+    /// The resource.
     pub resource: Resource,
-    /// How many.
+    /// The number of tickets.
     pub tickets: u64,
-    /// When: what follows `n tickets`.
+    /// The time, in words that follow `n tickets`.
     pub when: String,
 }
 
 impl Expected {
-    /// On one line.
+    /// The expected tickets on one line.
     pub fn line(&self) -> String {
         let Expected { unit, resource, tickets, when } = self;
         format!("{}: {} {when}", clean(unit), number(*tickets, *resource))
@@ -70,17 +69,17 @@ fn number(tickets: u64, resource: Resource) -> String {
 }
 
 impl Tickets {
-    /// Whether they are not those of the contract.
+    /// Whether the number of tickets differs from the contract's.
     pub fn is_changed(&self) -> bool {
         self.tickets != self.contract
     }
 
-    /// What they are worth now, sub-units included.
+    /// The worth of the tickets now, sub-units included.
     pub(crate) fn worth(&self) -> String {
         if self.active { worth(self.resource, self.entitled) } else { NOTHING.to_owned() }
     }
 
-    /// On one line: `a: 150 cpu tickets instead of 100; entitled to 2.4 CPUs`.
+    /// The tickets on one line: `a: 150 cpu tickets instead of 100; entitled to 2.4 CPUs`.
     pub fn line(&self) -> String {
         let Tickets { unit, resource, contract, tickets, lent, got, entitled, active } = self;
         let mut instead = if self.is_changed() { format!(" instead of {contract}") } else { String::new() };
@@ -111,7 +110,7 @@ pub(crate) fn worth(resource: Resource, amount: u64) -> String {
     }
 }
 
-/// The number of a unit's tickets, and what the contract gives it, where that is another.
+/// The number of a unit's tickets, followed by the contract's number in parentheses if that differs.
 pub(crate) fn cell(row: &Tickets) -> String {
     match row.is_changed() {
         true => format!("{} ({})", row.tickets, row.contract),
@@ -119,45 +118,46 @@ pub(crate) fn cell(row: &Tickets) -> String {
     }
 }
 
-/// What a unit holds of a currency that does not issue it in the unit's own name.
+/// A lot: tickets of a foreign currency, or a borrowed reservation, that a unit holds beside its own tickets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lot {
     /// The path of the unit that holds it.
     pub unit: String,
-    /// The currency, by its unit's path; nothing: the machine's own.
+    /// The currency, by its unit's path; `None`: the machine's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub of: Option<String>,
-    /// What it is: `cpu:30`, `memory:2GiB`.
+    /// The tickets or the reservation: `cpu:30`, `memory:2GiB`.
     pub what: Offer,
 }
 
 impl Lot {
-    /// A line on it.
+    /// The lot on one line.
     pub fn line(&self) -> String {
         let of = self.of.as_deref().map_or_else(|| "the machine".to_owned(), clean);
         format!("{} holds {} of {of} beside its own", clean(&self.unit), Much(self.what))
     }
 }
 
-/// Notes beside tickets.
+/// Notes that are shown below tickets.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Beside<'a> {
-    /// Tickets that units will have.
+    /// Tickets that units will have later.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     pub expected: &'a [Expected],
-    /// What units hold of currencies beside what these issue in their own names.
+    /// The lots of all units.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     pub lots: &'a [Lot],
-    /// Of the resources that nothing holds: why. Their tickets are kept, and nothing follows from them.
+    /// The resources that nothing holds, with the reason. Their tickets are kept, but have no effect.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     pub not_held: &'a [Holding],
 }
 
 impl Beside<'_> {
-    /// A line for what is expected, for each lot, and for each of these resources that nothing holds.
-    pub(crate) fn lines(&self, of: impl Fn(&str) -> bool) -> Vec<String> {
-        let not_held = self.not_held.iter().filter(|holding| of(&holding.resource));
-        let not_held = not_held.map(|it| format!("{} tickets have no effect now: {}", it.resource, it.how));
+    /// A line for each expected change, for each lot, and for each resource that nothing holds and that `is_shown` selects.
+    pub(crate) fn lines(&self, is_shown: impl Fn(&str) -> bool) -> Vec<String> {
+        let not_held = self.not_held.iter().filter(|holding| is_shown(&holding.resource));
+        let not_held = not_held
+            .map(|holding| format!("{} tickets have no effect now: {}", holding.resource, holding.how));
         self.expected
             .iter()
             .map(Expected::line)
@@ -167,30 +167,30 @@ impl Beside<'_> {
     }
 }
 
-/// The result of a change: a line for each number, and notes.
+/// The result of a change: a line for each changed number of tickets, and notes.
 pub fn outcome(tickets: &[Tickets], beside: Beside<'_>) -> String {
-    let of = |name: &str| tickets.iter().any(|it| it.resource.name() == name);
-    let lines = tickets.iter().map(Tickets::line).chain(beside.lines(of));
+    let is_changed = |name: &str| tickets.iter().any(|row| row.resource.name() == name);
+    let lines = tickets.iter().map(Tickets::line).chain(beside.lines(is_changed));
     lines.map(|line| line + "\n").collect()
 }
 
-/// For a terminal: a row per unit, with the currency of its tickets and a column per resource; a second table with their worth
-/// now; a line for each number that was changed, and notes.
+/// Tickets for a terminal: a table with a row per unit, the currency of its tickets and a column per resource; a second table
+/// with their worth now; a line for each number that differs from the contract's; and notes.
 pub fn text(tickets: &[Tickets], beside: Beside<'_>, style: Style) -> String {
     if tickets.is_empty() {
         return "No unit holds tickets: all is shared.\n".to_owned();
     }
     let mut table = Table::new(&["unit", "currency", "cpu", "memory", "disk", "bus"]);
     let mut worths = Table::new(&["worth now", "cpu", "memory", "disk", "bus"]);
-    for of_unit in tickets.chunk_by(|one, next| one.unit == next.unit) {
-        let unit = &of_unit[0].unit;
+    for rows in tickets.chunk_by(|one, next| one.unit == next.unit) {
+        let unit = &rows[0].unit;
         let currency = unit.rsplit_once('/').map_or("the machine", |(currency, _)| currency);
         let currency = currency.rsplit('/').next().unwrap_or(currency);
         let name = indented(unit);
-        let of = |resource: Resource| of_unit.iter().find(|it| it.resource == resource);
-        let cells = Resource::ALL.map(|resource| of(resource).map_or_else(String::new, cell));
+        let find = |resource: Resource| rows.iter().find(|row| row.resource == resource);
+        let cells = Resource::ALL.map(|resource| find(resource).map_or_else(String::new, cell));
         table.row(Paint::Plain, [name.clone(), clean(currency)].into_iter().chain(cells).collect());
-        let cells = Resource::ALL.map(|resource| of(resource).map_or_else(String::new, Tickets::worth));
+        let cells = Resource::ALL.map(|resource| find(resource).map_or_else(String::new, Tickets::worth));
         worths.row(Paint::Plain, std::iter::once(name).chain(cells).collect());
     }
     let mut text = format!("{}\n{}\n", table.render(style), worths.render(style));
@@ -208,7 +208,7 @@ pub fn text(tickets: &[Tickets], beside: Beside<'_>, style: Style) -> String {
     text
 }
 
-/// As JSON.
+/// Tickets and notes as JSON.
 pub fn json(tickets: &[Tickets], beside: Beside<'_>) -> String {
     #[derive(Serialize)]
     struct All<'a> {

@@ -1,4 +1,4 @@
-//! The tree of units with what each is entitled to on a machine, for `check`.
+//! The tree of units with each unit's entitlement on a machine, for `check`.
 
 use commonhold_contract::{
     Amount, Contract, Each, JobKind, MILLIONTH, MachineRules, PerResource, Permission, PoolForm, Resource,
@@ -14,12 +14,12 @@ use crate::holdings::Holding;
 use crate::present::EXEMPT;
 use crate::table::{Paint, Style, Table, clean, fit, wrap};
 
-/// One resource of the machine: how much there is to divide, and how the policy divides it.
+/// One resource of the machine: the capacity to divide, and how the policy divides it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Division {
-    /// What there is to divide, and its measure.
+    /// The capacity to divide, and its measure.
     pub capacity: Capacity,
-    /// What each unit is entitled to of it.
+    /// Each unit's entitlement.
     pub entitlement: Entitlement,
 }
 
@@ -40,7 +40,7 @@ impl Division {
     }
 }
 
-/// The columns in which the branches of the tree may grow; deeper ones are cut on the left.
+/// The most columns for the branches of the tree; deeper branches are cut on the left.
 const BRANCH_COLUMNS_MAX: usize = 20;
 
 /// The machine in a few words: `8 CPUs, 4 nodes, 16 GiB memory, 1 disk`.
@@ -59,7 +59,7 @@ pub fn summary(machine: &Machine) -> String {
     parts.join(", ")
 }
 
-/// The tree for a terminal, with what `divisions` entitles each unit to. The common parts, which hold no tickets, are not
+/// The tree for a terminal, with each unit's entitlement by `divisions`. The built-in units, which hold no tickets, are not
 /// listed.
 pub fn text(
     contract: &Contract,
@@ -94,14 +94,14 @@ pub fn text(
     head + &table.render(style) + "\n" + &footer(contract, units, style)
 }
 
-/// Whether a contract says anything of jobs or pools.
+/// Whether a contract has settings for jobs or pools.
 fn says_jobs(contract: &Contract) -> bool {
     let (now, usual) = (&contract.machine, MachineRules::default());
     contract.held().any(|id| contract.unit(id).job.is_some())
         || (now.pools, now.placement, now.repartition) != (usual.pools, usual.placement, usual.repartition)
 }
 
-/// The machine's pools as this contract has them, why, and which rule places jobs in them.
+/// A line on the machine's pools under this contract: the pools, the reason for them, and the rule that places jobs in them.
 fn pools(contract: &Contract, machine: &Machine) -> String {
     let rules = &contract.machine;
     let pools = commonhold_policy::pools(machine, rules.pools);
@@ -139,18 +139,18 @@ fn footer(contract: &Contract, units: usize, style: Style) -> String {
     wrap(&text, style.width, "", "").join("\n") + "\n"
 }
 
-/// The lines that lead to a unit from the left: before its name, and before what is below it.
+/// The branch lines to the left of a unit: before its name, and before the rows below its name.
 #[derive(Default, Clone)]
 struct Branch {
     name: String,
     below: String,
 }
 
-/// The contract with what the report looks up again and again.
+/// The contract, its divisions, and each unit's children.
 struct Tree<'a> {
     contract: &'a Contract,
     divisions: &'a PerResource<Division>,
-    /// By index of the unit; at the end, the top level.
+    /// The children of each unit, by the unit's index; the last entry has the top-level units.
     children: Vec<Vec<UnitId>>,
 }
 
@@ -164,41 +164,44 @@ impl<'a> Tree<'a> {
         Tree { contract, divisions, children }
     }
 
-    /// An amount that the contract asks for in the unit's table, in the measure of the division: a part is a part of
-    /// what the encloser is entitled to. Absolute amounts stay as they are where the whole is not known.
-    fn asked(&self, unit: UnitId, resource: Resource, asked: Amount) -> Amount {
-        match asked {
-            Amount::Part(_) => self.divisions[resource].amount(asked.of(self.around(unit, resource))),
-            Amount::Absolute(_) => asked,
+    /// Converts an amount of the contract in the unit's table to the measure of the division. A part is a part of the parent's
+    /// entitlement. An absolute amount stays as it is, since the capacity may be unknown.
+    fn converted(&self, unit: UnitId, resource: Resource, configured: Amount) -> Amount {
+        match configured {
+            Amount::Part(_) => {
+                self.divisions[resource].amount(configured.of(self.parent_entitlement(unit, resource)))
+            }
+            Amount::Absolute(_) => configured,
         }
     }
 
-    /// What an amount of the contract is worth in the measure of the division, and 0 where that cannot be told.
-    fn worth(&self, unit: UnitId, resource: Resource, asked: Option<Amount>) -> u64 {
-        match (self.divisions[resource].capacity, asked) {
+    /// The value of a configured amount in the measure of the division; 0 if there is no amount, or if the amount is absolute
+    /// but the capacity is unknown.
+    fn worth(&self, unit: UnitId, resource: Resource, configured: Option<Amount>) -> u64 {
+        match (self.divisions[resource].capacity, configured) {
             (Capacity::Parts, Some(Amount::Absolute(_))) | (_, None) => 0,
-            (_, Some(asked)) => asked.of(self.around(unit, resource)),
+            (_, Some(configured)) => configured.of(self.parent_entitlement(unit, resource)),
         }
     }
 
-    /// What is divided at the level of a unit.
-    fn around(&self, unit: UnitId, resource: Resource) -> u64 {
+    /// The amount that a unit and its siblings divide: the parent's entitlement, or the machine's capacity at the top level.
+    fn parent_entitlement(&self, unit: UnitId, resource: Resource) -> u64 {
         let division = &self.divisions[resource];
         let parent = self.contract.unit(unit).parent;
         parent.map_or(division.capacity.total(), |parent| division.entitlement.value(parent))
     }
 
-    /// How a reservation and tickets make up what a unit is entitled to, in words:
-    /// `cpu: 25% reserved + 50% of the other 75% by tickets = 62.5% of the machine`. Nothing for a unit whose reservation
-    /// is all that it has, at the top level: its row says that.
+    /// The sum of reservation and tickets that makes up a unit's entitlement, in words:
+    /// `cpu: 25% reserved + 50% of the other 75% by tickets = 62.5% of the machine`. `None` for a unit without a reservation,
+    /// and for a top-level unit that has only its reservation, which its row shows.
     fn sum(&self, id: UnitId, resource: Resource) -> Option<String> {
         let unit = self.contract.unit(id);
-        let asked = unit.hard[resource]?;
-        let (whole, value) = (self.around(id, resource), self.divisions[resource].of(id));
+        let hard = unit.hard[resource]?;
+        let (whole, value) = (self.parent_entitlement(id, resource), self.divisions[resource].of(id));
         let (Amount::Absolute(value) | Amount::Part(value)) = value;
-        let reserved = self.worth(id, resource, Some(asked));
+        let reserved = self.worth(id, resource, Some(hard));
         let soft = value.saturating_sub(reserved);
-        let in_parts = matches!(asked, Amount::Part(_));
+        let in_parts = matches!(hard, Amount::Part(_));
         if reserved == 0 || whole == 0 || (soft == 0 && (unit.parent.is_none() || !in_parts)) {
             return None;
         }
@@ -233,7 +236,7 @@ impl<'a> Tree<'a> {
         ))
     }
 
-    /// Values that belong to no unit of their own, as cells: nothing where there is nothing.
+    /// The amounts of a unit's own part as cells; a cell is empty for 0.
     fn own_part(&self, values: [u64; 4]) -> [String; 4] {
         let cell = |(resource, value): (Resource, u64)| match value {
             0 => String::new(),
@@ -243,7 +246,7 @@ impl<'a> Tree<'a> {
         [(); 4].map(|()| pairs.next().map_or_else(String::new, cell))
     }
 
-    /// The units directly below `parent`, the last first, as a stack wants them.
+    /// The children of `parent` with their branch lines, in reverse order for a stack.
     fn branches(&self, parent: Option<UnitId>, branch: &Branch) -> Vec<(UnitId, Branch)> {
         let children = &self.children[parent.map_or(self.contract.units.len(), UnitId::index)];
         let deeper = |unit: UnitId| match (parent, children.last() == Some(&unit)) {
@@ -270,11 +273,11 @@ impl<'a> Tree<'a> {
             let figures = Resource::ALL.map(|resource| unit.tickets[resource].to_string());
             table.row(Paint::Faint, row(format!("{below}tickets"), String::new(), figures));
         }
-        for (label, asked) in [("of which hard", &unit.hard), ("at most", &unit.limit)] {
-            if Resource::ALL.iter().any(|resource| asked[*resource].is_some()) {
-                let cell = |resource, asked| amount(resource, self.asked(id, resource, asked));
+        for (label, configured) in [("of which hard", &unit.hard), ("at most", &unit.limit)] {
+            if Resource::ALL.iter().any(|resource| configured[*resource].is_some()) {
+                let cell = |resource, value| amount(resource, self.converted(id, resource, value));
                 let figures =
-                    Resource::ALL.map(|r| asked[r].map_or_else(String::new, |asked| cell(r, asked)));
+                    Resource::ALL.map(|r| configured[r].map_or_else(String::new, |value| cell(r, value)));
                 table.row(Paint::Faint, row(format!("{below}{label}"), String::new(), figures));
             }
         }
@@ -299,7 +302,7 @@ fn millionths(n: u64, whole: u64) -> u64 {
     exact.and_then(|part| u64::try_from(part).ok()).unwrap_or(0)
 }
 
-/// What percentages at the top level are of.
+/// The whole of which percentages at the top level are parts, in words.
 fn whole_of(resource: Resource) -> &'static str {
     match resource {
         Resource::Cpu => "the machine",
@@ -313,7 +316,7 @@ fn row(name: String, tickets: String, figures: [String; 4]) -> Vec<String> {
     [name, tickets].into_iter().chain(figures).collect()
 }
 
-/// The branches of a deep tree, cut on the left to the available room.
+/// The branch lines of a unit, cut on the left to at most [`BRANCH_COLUMNS_MAX`] columns.
 fn cut_left(branch: &str) -> String {
     let columns = branch.chars().count();
     if columns <= BRANCH_COLUMNS_MAX {
@@ -323,7 +326,7 @@ fn cut_left(branch: &str) -> String {
     format!("…{kept}")
 }
 
-/// What a unit says beyond figures.
+/// Notes on a unit's settings beside its amounts.
 fn notes(unit: &Unit) -> Vec<String> {
     let mut notes = Vec::new();
     if !unit.members.is_empty() {
@@ -352,7 +355,7 @@ fn notes(unit: &Unit) -> Vec<String> {
     notes
 }
 
-/// What a unit does not lend or borrow, or only so much of: `lends no cpu, memory at most 2 GiB`.
+/// A note on restrictions of lending or borrowing: `lends no cpu, memory at most 2 GiB`.
 fn loans(verb: &str, allowed: PerResource<Permission>) -> Option<String> {
     if Resource::ALL.iter().all(|resource| !allowed[*resource].allows()) {
         return Some(format!("{verb} nothing"));
@@ -378,20 +381,20 @@ struct TreeJson<'a, W> {
     capacity: PerResource<Amount>,
     unheld: PerResource<Amount>,
     units: Vec<UnitJson<'a>>,
-    /// What would hold each resource on the machine at hand.
+    /// The mechanism that would hold each resource on this machine.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     holdings: &'a [Holding],
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     notes: &'a [&'a str],
-    /// What is to be said of the contract all the same, as a contract in error has it.
+    /// The contract's warnings, in the form of diagnostics as JSON.
     warnings: &'a W,
 }
 
-/// The machine's pools as the contract has them.
+/// The machine's pools under the contract.
 #[derive(Serialize)]
 struct PoolsJson {
     summary: String,
-    /// Of each its CPUs: `0-7`.
+    /// The CPUs of each pool: `0-7`.
     cpus: Vec<String>,
 }
 
@@ -401,13 +404,13 @@ struct UnitJson<'a> {
     parent: Option<&'a str>,
     tickets: Tickets,
     each: Option<Each>,
-    /// Which of its processes form one job.
+    /// The kind of job that the unit's processes form.
     job: Option<&'static str>,
     members: Vec<String>,
     resources: PerResource<ResourceJson>,
 }
 
-/// One number where all resources have the same.
+/// A unit's tickets: a single number if they are the same for all resources.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Tickets {
@@ -420,14 +423,14 @@ struct ResourceJson {
     entitled: Amount,
     hard: Option<Amount>,
     limit: Option<Amount>,
-    /// `true`, `false`, or the most, as the contract says it.
+    /// `true`, `false`, or an amount, as in the contract.
     lend: Permission,
     borrow: Permission,
 }
 
 /// The tree as JSON: units in the contract's order. Amounts are `{"absolute": n}` in the resource's measure, or
-/// `{"part": n}` in millionths of the machine's whole where its capacity is not known; those of `lend` and `borrow` are as the contract says them. `holdings` says of each resource what
-/// would hold it, where that is known.
+/// `{"part": n}` in millionths of the machine if its capacity is unknown; amounts of `lend` and `borrow` are those of the
+/// contract. `holdings` has the mechanism that would hold each resource, if known.
 pub fn json(
     contract: &Contract,
     machine: &Machine,
@@ -469,8 +472,8 @@ impl Tree<'_> {
         let unit = self.contract.unit(id);
         let of = |resource: Resource| ResourceJson {
             entitled: self.divisions[resource].of(id),
-            hard: unit.hard[resource].map(|asked| self.asked(id, resource, asked)),
-            limit: unit.limit[resource].map(|asked| self.asked(id, resource, asked)),
+            hard: unit.hard[resource].map(|configured| self.converted(id, resource, configured)),
+            limit: unit.limit[resource].map(|configured| self.converted(id, resource, configured)),
             lend: unit.lend[resource],
             borrow: unit.borrow[resource],
         };

@@ -15,30 +15,30 @@ use commonhold_policy::{MS, Plan, Reason};
 
 use crate::figures::{count, duration};
 
-/// What one step of a plan does.
+/// The content of one step of a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action<'a> {
-    /// Which unit holds which CPU.
+    /// A decision about the owner or borrower of a CPU.
     Decision(&'a CpuDecision),
-    /// What is ordered for CPUs.
+    /// An order for CPUs.
     Cpu(&'a CpuOrder),
-    /// For memory.
+    /// An order for memory.
     Memory(&'a MemoryOrder),
-    /// For a disk.
+    /// An order for a disk.
     Disk(&'a DiskOrder),
-    /// Which pool a thread of a job is in.
+    /// A decision about the pool of a job's thread.
     Seat(&'a Seat),
-    /// On which CPUs a thread of a job runs, and on which nodes the job's pages are.
+    /// An order for the CPUs of a job's thread, or for the nodes of a job's pages.
     Seating(&'a SeatOrder),
-    /// Which job runs in a quantum.
+    /// A decision that a job runs in the quantum.
     Gang(&'a Gang),
-    /// What is ordered for gangs.
+    /// An order for a gang.
     Gate(&'a GangOrder),
-    /// What is ordered for one control group of a unit that has several.
+    /// An order for one control group of a unit that has several.
     Part(&'a PartOrder),
 }
 
-/// The steps of a plan with their reasons, in the order in which they count: decisions, then orders.
+/// The steps of a plan with their reasons, in the order of their numbers: decisions, then orders.
 pub fn steps(plan: &Plan) -> Vec<(Action<'_>, Reason)> {
     let decisions = plan.decisions.cpu.steps.iter().map(|step| (Action::Decision(&step.action), step.reason));
     let cpus = plan.orders.cpu.iter().map(|step| (Action::Cpu(&step.action), step.reason));
@@ -71,12 +71,12 @@ impl Action<'_> {
     }
 }
 
-/// One step in words: what, and why.
+/// One step in words: the action and the reason.
 pub fn words(contract: &Contract, action: Action<'_>, reason: Reason) -> (String, String) {
     (Described(action, contract).to_string(), Because(reason, contract).to_string())
 }
 
-/// Why a gang runs or waits, in words: such reasons name no unit.
+/// The reason why a gang runs or waits, in words. Such reasons name no unit, so no contract is needed.
 pub(crate) fn because(reason: Reason) -> String {
     Because(reason, &Contract::default()).to_string()
 }
@@ -90,7 +90,7 @@ pub fn rights(contract: &Contract, change: &RightsChange) -> String {
     }
 }
 
-/// Why a change of rights was refused, and what may be requested instead.
+/// The reason why a change of rights was refused, and a request that would be accepted.
 pub fn refused(contract: &Contract, why: Refused) -> String {
     let name = |unit: UnitId| path(contract, unit);
     match why {
@@ -118,13 +118,13 @@ pub fn refused(contract: &Contract, why: Refused) -> String {
             lent + 1
         ),
         Refused::NoExchange { unit } => format!(
-            "an exchange of unit {} must give at least one ticket of a resource for at least one of another, and its minimum must be \
-             of the resource that it wants, and no larger than what it wants",
+            "an exchange of unit {} must give at least one ticket of a resource for at least one of another, and its minimum \
+             must be of the resource that it wants, and no larger than what it wants",
             name(unit)
         ),
         Refused::NotReserved { unit, resource, left: None } => format!(
-            "unit {} has no reserved {resource} to lend; reserve some with `hard` in the contract, or offer tickets, a number without \
-             a unit",
+            "unit {} has no reserved {resource} to lend; reserve some with `hard` in the contract, or offer tickets, a number \
+             without a unit",
             name(unit)
         ),
         Refused::NotReserved { unit, resource, left: Some(left) } => {
@@ -141,8 +141,8 @@ pub fn refused(contract: &Contract, why: Refused) -> String {
             spare_memory(most)
         ),
         Refused::Loop { unit } => format!(
-            "unit {} would fund itself: a unit cannot hold tickets of its own currency, nor of a currency that its own funds; name \
-             another unit",
+            "unit {} would fund itself: a unit cannot hold tickets of its own currency, nor of a currency that its own funds; \
+             name another unit",
             name(unit)
         ),
         Refused::TooManyOffers => {
@@ -166,7 +166,7 @@ pub fn refused(contract: &Contract, why: Refused) -> String {
     }
 }
 
-/// How much reserved memory a unit can give, in the syntax of an offer, rounded down to whole mebibytes.
+/// The reserved memory that a unit can give, in the syntax of an offer, rounded down to whole mebibytes.
 fn spare_memory(most: u64) -> String {
     match most >> 20 << 20 {
         0 => "it can give none of it now".to_owned(),
@@ -174,7 +174,7 @@ fn spare_memory(most: u64) -> String {
     }
 }
 
-/// Why an open offer has no match yet.
+/// The reason why no other offer matches an open offer yet.
 pub fn waits(contract: &Contract, why: Waits) -> String {
     let name = |unit: UnitId| path(contract, unit);
     let needs = |needs: Option<Offer>| {
@@ -212,7 +212,7 @@ pub fn waits(contract: &Contract, why: Waits) -> String {
     }
 }
 
-/// `cpu tickets`, and `reserved memory`.
+/// The kind of an offered amount: `cpu tickets`, or `reserved memory`.
 fn kind(what: Offer) -> String {
     match what.stake {
         Stake::Tickets(_) => format!("{} tickets", what.resource),
@@ -329,7 +329,7 @@ impl fmt::Display for Much {
     }
 }
 
-/// A unit's name; `?` for one that the contract does not have, or that a reload has dropped.
+/// A unit's path; `?` for a unit that the contract lacks, or that a reload has dropped.
 pub(crate) fn path(contract: &Contract, unit: UnitId) -> &str {
     let known = contract.units.get(unit.index()).map(|unit| unit.path.as_str());
     known.filter(|path| !path.is_empty()).unwrap_or("?")
@@ -684,7 +684,8 @@ mod tests {
             ),
             (
                 Waits::NobodyActive { offer: 2, within: None },
-                "it cannot be compared with offer 2 now: tickets of the top level are worth nothing while no unit there is active",
+                "it cannot be compared with offer 2 now: tickets of the top level are worth nothing \
+                 while no unit there is active",
             ),
             (
                 Waits::NotWeighed { offer: 2, what: memory(3) },

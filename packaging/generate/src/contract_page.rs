@@ -61,16 +61,17 @@ pub(super) fn page() -> String {
     page.to_roff()
 }
 
+/// Adds a key: its values, its meaning, an example and its default.
 fn entry(page: &mut Roff, key: &ReferenceKey) {
     page.control("TP", []);
     page.text([bold(key.name), roman(" = "), italic(plain(&key.values))]);
     page.text(words(key.doc));
     page.control("IP", []);
-    let mut last = words(&format!("For example `{}`.", key.example));
+    let mut example = words(&format!("For example `{}`.", key.example));
     if !key.default.is_empty() {
-        last.extend(words(&format!(" If not said: `{}`.", key.default)));
+        example.extend(words(&format!(" If not said: `{}`.", key.default)));
     }
-    page.text(last);
+    page.text(example);
 }
 
 /// Converts a line of Markdown: code becomes bold, and links lose their addresses.
@@ -80,6 +81,7 @@ fn words(markdown: &str) -> Vec<Inline> {
     parts.map(|(i, part)| if i % 2 == 1 { bold(part) } else { roman(part) }).collect()
 }
 
+/// Markdown as plain text: without the marks of code and the addresses of links.
 fn plain(markdown: &str) -> String {
     without_links(markdown).replace('`', "")
 }
@@ -87,11 +89,11 @@ fn plain(markdown: &str) -> String {
 /// `[text](address)` becomes `text`, but not within backquotes.
 fn without_links(markdown: &str) -> String {
     let mut out = String::new();
-    let (mut rest, mut code) = (markdown, false);
+    let (mut rest, mut in_code) = (markdown, false);
     while let Some(at) = rest.find(['`', '[']) {
         let (before, from) = rest.split_at(at);
         out += before;
-        let link = from.strip_prefix('[').filter(|_| !code).and_then(|text| {
+        let link = from.strip_prefix('[').filter(|_| !in_code).and_then(|text| {
             let (text, address) = text.split_once("](")?;
             Some((text, address.split_once(')')?.1))
         });
@@ -99,7 +101,7 @@ fn without_links(markdown: &str) -> String {
             out += text;
             rest = after;
         } else {
-            code ^= from.starts_with('`');
+            in_code ^= from.starts_with('`');
             out += &from[..1];
             rest = &from[1..];
         }

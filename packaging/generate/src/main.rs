@@ -26,7 +26,7 @@ fn generate(what: &What) -> Result<Exit, Failure> {
         What::Man { directory } => man(directory)?,
         What::Completions { shell } => {
             let mut text = Vec::new();
-            clap_complete::generate(*shell, &mut shown(), "commonhold", &mut text);
+            clap_complete::generate(*shell, &mut combined_definition(), "commonhold", &mut text);
             output::print(&String::from_utf8_lossy(&text))?;
         }
         What::ContractReference => output::print(&commonhold_contract::reference())?,
@@ -58,51 +58,51 @@ fn man(directory: &Path) -> Result<(), Failure> {
             format!("{}: cannot write man pages: {e}; {remedy}", directory.display()),
         )
     };
-    let [of_commands, of_files] = ["man1", "man5"].map(|section| directory.join(section));
-    fs::create_dir_all(&of_commands).and_then(|()| fs::create_dir_all(&of_files)).map_err(cannot)?;
-    let mut commands = shown().disable_help_subcommand(true);
+    let [man1, man5] = ["man1", "man5"].map(|section| directory.join(section));
+    fs::create_dir_all(&man1).and_then(|()| fs::create_dir_all(&man5)).map_err(cannot)?;
+    let mut commands = combined_definition().disable_help_subcommand(true);
     // Gives every command its full name and --help.
     commands.build();
-    clap_mangen::generate_to(with_synopses(commands), of_commands).map_err(cannot)?;
-    fs::write(of_files.join("commonhold-contract.5"), contract_page::page()).map_err(cannot)
+    clap_mangen::generate_to(with_synopses(commands), man1).map_err(cannot)?;
+    fs::write(man5.join("commonhold-contract.5"), contract_page::page()).map_err(cannot)
 }
 
-/// Sets synopses that show which options take values; the default one does not.
+/// Sets synopses that show which options take values, unlike clap's default synopses.
 fn with_synopses(command: Definition) -> Definition {
     let name = command.get_bin_name().unwrap_or_else(|| command.get_name());
-    let shown = |arg: &&Arg| !arg.is_hide_set();
-    let options = command.get_opts().filter(shown).map(|option| format!(" [{option}]"));
-    // Flags follow: they are short.
+    let is_shown = |arg: &&Arg| !arg.is_hide_set();
+    let options = command.get_opts().filter(is_shown).map(|option| format!(" [{option}]"));
+    // Flags without a value come after the options.
     let flags =
         command.get_arguments().filter(|arg| !arg.is_positional() && !arg.get_action().takes_values());
-    let flags = flags.filter(shown).map(|flag| format!(" [{flag}]"));
-    let positionals = command.get_positionals().filter(shown).map(|positional| format!(" {positional}"));
-    let below = match (command.has_subcommands(), command.is_subcommand_required_set()) {
+    let flags = flags.filter(is_shown).map(|flag| format!(" [{flag}]"));
+    let positionals = command.get_positionals().filter(is_shown).map(|positional| format!(" {positional}"));
+    let subcommand = match (command.has_subcommands(), command.is_subcommand_required_set()) {
         (true, true) => " <COMMAND>",
         (true, false) => " [COMMAND]",
         (false, _) => "",
     };
     let synopsis: String = options.chain(flags).chain(positionals).collect();
-    let usage = format!("{name}{synopsis}{below}");
+    let usage = format!("{name}{synopsis}{subcommand}");
     command.override_usage(usage).mut_subcommands(with_synopses)
 }
 
-/// The combined definition of all programs' commands, without hidden ones, which completions would offer. External commands are
-/// taken from the programs that implement them.
-fn shown() -> Definition {
+/// The definition of the commands of all programs together. Hidden commands are left out, since completions would offer them.
+/// The definition of an external command is that of the program that implements the command.
+fn combined_definition() -> Definition {
     let cli = commonhold::cli::Cli::command();
-    let passed_on = [
+    let other_programs = [
         commonhold_sim_command::cli::Cli::command(),
         commonhold_scale_command::cli::Cli::command(),
         Cli::command(),
     ];
-    let whole = |command: &Definition| {
-        let named = |program: &Definition| program.find_subcommand(command.get_name()).cloned();
-        passed_on.iter().find_map(named).unwrap_or_else(|| command.clone())
+    let implemented = |command: &Definition| {
+        let find = |program: &Definition| program.find_subcommand(command.get_name()).cloned();
+        other_programs.iter().find_map(find).unwrap_or_else(|| command.clone())
     };
     let commands: Vec<Definition> =
-        cli.get_subcommands().filter(|command| !command.is_hide_set()).map(whole).collect();
-    // clap cannot remove a subcommand, so the others are copied. The top level has only texts.
+        cli.get_subcommands().filter(|command| !command.is_hide_set()).map(implemented).collect();
+    // clap cannot remove a subcommand, so a new top level gets copies of the commands and texts that are shown.
     Definition::new("commonhold")
         .version(env!("CARGO_PKG_VERSION"))
         .about(cli.get_about().cloned().unwrap_or_default())

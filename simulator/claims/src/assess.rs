@@ -1,4 +1,4 @@
-//! Rows and runs as the data of a report.
+//! Collects rows, verdicts and charts as the data of a report.
 
 use commonhold_sim_report::claims::{Claim, Claims};
 
@@ -7,7 +7,7 @@ use crate::rows::Row;
 use crate::run::Runs;
 use crate::verdict::judge;
 
-/// What the runs say of the rows. `command` repeats it.
+/// The assessed rows, and the charts. `command` is the command line that repeats the runs.
 pub fn assess(rows: &[&Row], runs: &Runs, command: &str) -> Claims {
     Claims {
         seeds: runs.seeds().to_vec(),

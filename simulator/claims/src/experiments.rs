@@ -1,16 +1,16 @@
-//! What can be run: the files of a scenario, a scheme, and the differences from the files.
+//! The experiments: each is the files of a scenario, a scheme, and changes to the files.
 //!
-//! The texts are those of `scenarios/`. They are built in, so that the claims can be checked where only the command
-//! is.
+//! The texts are those of `scenarios/`. They are compiled in, so that the claims can be checked on a machine that has only the
+//! program.
 
 use commonhold_contract::{Amount, CpuMode, Discipline, Gangs, Placement, PoolForm, Resource, Scheme};
 use commonhold_policy::rights::{self, Offer};
 use commonhold_sim::scenario::{CallBack, DiskOrder, Job, Scenario, Scheduler};
 
-/// The three texts of a scenario. The order is that of reports.
+/// The three texts of a scenario.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Files {
-    /// Folder of `scenarios/`, and the machine's and the workload's file there, for people.
+    /// The name in reports: the folder in `scenarios/`, and the files of machine and workload there.
     pub name: &'static str,
     contract: &'static str,
     machine: &'static str,
@@ -19,7 +19,7 @@ pub struct Files {
 
 #[cfg(test)]
 impl Files {
-    /// Texts of a test.
+    /// A scenario from texts of a test.
     pub(crate) const fn of(
         name: &'static str,
         contract: &'static str,
@@ -30,7 +30,7 @@ impl Files {
     }
 }
 
-/// A folder's machine and workload with its contract.
+/// The scenario of a folder in `scenarios/`: its contract (`contract.toml` unless named), a machine and a workload.
 macro_rules! files {
     ($folder:literal, $machine:literal, $workload:literal) => {
         files!($folder, "contract", $machine, $workload)
@@ -47,7 +47,7 @@ macro_rules! files {
 
 /// One job on a machine of one CPU (figure 2, UP).
 pub const UNIPROCESSOR: Files = files!("four-way", "uniprocessor", "alone");
-/// User A's job and none, one, .. five of the others' (figure 2; the first is MP1, the last MP6).
+/// User A's job beside 0 to 5 jobs of other users (figure 2; the first is MP1, the last MP6).
 pub const OTHERS: [Files; 6] = [
     files!("four-way", "machine", "alone"),
     files!("four-way", "machine", "others-1"),
@@ -62,45 +62,45 @@ pub const DUMP: Files = files!("four-way", "machine", "dump");
 pub const KERNEL_BALANCED: Files = files!("kernel-intensive", "machine", "balanced");
 /// Four users with one job each, four with two (figure 3).
 pub const KERNEL_UNBALANCED: Files = files!("kernel-intensive", "machine", "workload");
-/// The same with memory enough for all.
+/// [`KERNEL_UNBALANCED`] with enough memory for all jobs.
 pub const KERNEL_AMPLE: Files = files!("kernel-intensive", "ample", "workload");
-/// One user of eight with one job (section 4.2.3).
+/// One job, alone, of one of eight users (section 4.2.3).
 pub const KERNEL_ONE: Files = files!("kernel-intensive", "machine", "alone-one");
-/// One user of eight with two jobs (section 4.2.3).
+/// Two jobs, alone, of one of eight users (section 4.2.3).
 pub const KERNEL_TWO: Files = files!("kernel-intensive", "machine", "alone-two");
 /// Ocean beside Flashlite and VCS (section 4.3).
 pub const CPU_ISOLATION: Files = files!("cpu-isolation", "machine", "workload");
-/// The same on two nodes, with memory that is farther from the other one. Ours.
+/// [`CPU_ISOLATION`] on two NUMA nodes. Beyond the paper.
 pub const CPU_ISOLATION_NUMA: Files = files!("cpu-isolation", "numa", "workload");
 /// Two users with a job each (section 4.4).
 pub const MEMORY_BALANCED: Files = files!("memory-isolation", "machine", "balanced");
 /// Two users, one of them with two jobs (section 4.4).
 pub const MEMORY_UNBALANCED: Files = files!("memory-isolation", "machine", "workload");
-/// The same with memory enough for all.
+/// [`MEMORY_UNBALANCED`] with enough memory for all jobs.
 pub const MEMORY_AMPLE: Files = files!("memory-isolation", "ample", "workload");
-/// One job on half of that machine (section 4.4).
+/// One job on half of the machine of [`MEMORY_BALANCED`] (section 4.4).
 pub const MEMORY_HALF: Files = files!("memory-isolation", "half", "alone");
 /// A parallel make beside a copy of 20 MB on one disk (table 4).
 pub const MAKE_AND_COPY: Files = files!("disk-make-and-copy", "machine", "workload");
-/// The parallel make with that disk to itself.
+/// The parallel make of [`MAKE_AND_COPY`] with the disk to itself.
 pub const MAKE_ALONE: Files = files!("disk-make-and-copy", "machine", "alone");
 /// A copy of 500 KB beside one of 5 MB on one disk (table 5).
 pub const TWO_COPIES: Files = files!("disk-two-copies", "machine", "workload");
-/// A light user alone, and beside twice and four times what the other half of the machine can do. Ours.
+/// A light user: alone, and beside a load of two and of four times the other half of the machine. Beyond the paper.
 pub const CALL_BACK: [Files; 3] = [
     files!("call-back", "machine", "alone"),
     files!("call-back", "machine", "workload"),
     files!("call-back", "machine", "double"),
 ];
-/// A user whose memory lies idle between bursts beside one that always wants more. Ours.
+/// A user whose memory lies idle between bursts, beside a user that always wants more memory. Beyond the paper.
 pub const RESERVE: Files = files!("memory-reserve", "machine", "workload");
 /// Four users of one file system, with both fixes of section 3.4.
 pub const LOCKS_FIXED: Files = files!("kernel-locks", "machine", "workload");
-/// The same with a semaphore for look-ups.
+/// [`LOCKS_FIXED`] with a semaphore for look-ups: without the first fix.
 pub const LOCKS_INODE: Files = files!("kernel-locks", "machine", "inode-semaphore");
-/// The same with one semaphore for insertions of pages.
+/// [`LOCKS_FIXED`] with one semaphore for insertions of pages: without the second fix.
 pub const LOCKS_INSERT: Files = files!("kernel-locks", "machine", "one-insert-lock");
-/// The same with neither fix.
+/// [`LOCKS_FIXED`] without either fix.
 pub const LOCKS_STOCK: Files = files!("kernel-locks", "machine", "stock");
 
 /// Two currencies of equal worth, with five tasks (seed 004, section 5.2).
@@ -109,19 +109,19 @@ pub const TICKETS_CPU: Files = files!("tickets-cpu", "machine", "workload");
 pub const TICKETS_MEMORY: Files = files!("tickets-memory", "machine", "workload");
 /// A task with half of a disk beside four others (seed 004, section 5.4).
 pub const TICKETS_DISK: Files = files!("tickets-disk", "machine", "workload");
-/// That task beside one other (seed 004, section 5.6).
+/// The task of [`TICKETS_DISK`] beside one other (seed 004, section 5.6).
 pub const TICKETS_DISK_TWO: Files = files!("tickets-disk", "machine", "two");
 /// Two tasks compute and five read (seed 004, section 5.5).
 pub const TICKETS_EXCHANGE: Files = files!("tickets-exchange", "machine", "workload");
-/// The same for longer, with a file that lasts. Ours.
+/// [`TICKETS_EXCHANGE`] for longer, with a file large enough for that. Beyond the paper.
 pub const TICKETS_EXCHANGE_LONG: Files = files!("tickets-exchange", "machine", "long");
 
 /// Two databases and four tasks that read, without an exchange (seed 004, section 5.6).
 pub const DATABASES: Files = files!("tickets-databases", "machine", "workload");
-/// The same with offers of the two to each other.
+/// [`DATABASES`] with offers of the two databases to each other.
 pub const DATABASES_OFFERS: Files = files!("tickets-databases", "machine", "offers");
 
-/// The currencies of [`TICKETS_CPU`] with short slices. Ours.
+/// The currencies of [`TICKETS_CPU`] with short slices. Beyond the paper.
 pub const TICKETS_CPU_FINE: Files = files!("tickets-cpu", "fine", "workload");
 /// Three users with shares of 1 : 2 : 3 (seed 002, shares).
 pub const ENTITLEMENT_SHARES: Files = files!("entitlement-shares", "machine", "workload");
@@ -129,7 +129,7 @@ pub const ENTITLEMENT_SHARES: Files = files!("entitlement-shares", "machine", "w
 pub const SMALLEST_SHARE: Files = files!("smallest-share", "machine", "workload");
 /// A user who sleeps for a minute before he computes (seed 002, processes that sleep).
 pub const SLEEPER: Files = files!("sleeper", "machine", "workload");
-/// A user who sleeps for two seconds. Ours.
+/// A user who sleeps for two seconds. Beyond the paper.
 pub const NAP: Files = files!("sleeper", "machine", "nap");
 /// Users who come in turns after long sleeps (seed 002, feedback can starve).
 pub const BOOSTING: Files = files!("boosting", "machine", "workload");
@@ -139,9 +139,9 @@ pub const INACTIVE: Files = files!("inactive-entity", "machine", "workload");
 pub const GIVES_UP: Files = files!("inactive-entity", "machine", "gives-up");
 /// One process of a user beside nine of another's, in one unit (seed 002, shares).
 pub const MANY_PROCESSES: Files = files!("many-processes", "machine", "workload");
-/// The same with a sub-unit for each user.
+/// [`MANY_PROCESSES`] with a sub-unit for each user.
 pub const MANY_BY_USER: Files = files!("many-processes", "users", "machine", "users-workload");
-/// A long job before short ones. Ours.
+/// A long job before short ones. Beyond the paper.
 pub const FIRST_COME: Files = files!("first-come", "machine", "workload");
 
 /// A server's offered load: low, four fifths of its capacity, and twice its capacity (seed 002, system performance).
@@ -150,110 +150,111 @@ pub const QUEUE: [Files; 3] = [
     files!("open-queue", "machine", "workload"),
     files!("open-queue", "machine", "overload"),
 ];
-/// The second and the third with two CPUs.
+/// The second and the third of [`QUEUE`] with two CPUs.
 pub const QUEUE_TWO: [Files; 2] =
     [files!("open-queue", "two", "workload"), files!("open-queue", "two", "overload")];
 /// Processes on twelve CPUs that only compute (seed 002, scalability in practice).
 pub const TREE_NONE: Files = files!("tree-lock", "machine", "cpu-only");
-/// The same that take one spin lock again and again.
+/// The processes of [`TREE_NONE`], but taking one spin lock again and again.
 pub const TREE_SPIN: Files = files!("tree-lock", "machine", "workload");
-/// The same with a lock for several readers.
+/// The processes of [`TREE_NONE`], but taking a lock that allows several readers.
 pub const TREE_READERS: Files = files!("tree-lock", "machine", "readers");
 /// A multi-user benchmark with one CPU, and with two (seed 002, scalability in practice).
 pub const AIM7_FEW: [Files; 2] = [files!("aim7", "one", "workload"), files!("aim7", "two", "workload")];
-/// The same on sixteen CPUs: with a single spindle, a RAID, a RAM disk; and without a disk.
+/// The benchmark of [`AIM7_FEW`] on sixteen CPUs: with a single disk, a RAID, and a RAM disk; and without disk accesses.
 pub const AIM7: [Files; 4] = [
     files!("aim7", "machine", "workload"),
     files!("aim7", "raid", "workload"),
     files!("aim7", "ram", "workload"),
     files!("aim7", "ram", "cpu-only"),
 ];
-/// A file that is read page after page, and here and there (seed 002, disks).
+/// Sequential and random reads of a file (seed 002, disks).
 pub const DISK_ACCESS: [Files; 2] =
     [files!("disk-access", "machine", "workload"), files!("disk-access", "machine", "random")];
 /// Two programs whose threads meet at barriers (seed 002, gang scheduling).
 pub const GANGS: Files = files!("gangs", "machine", "workload");
-/// Seven threads, and eight, of which one's CPU has all interrupts (seed 002, interrupts).
+/// Seven threads, and eight threads, on eight CPUs of which one takes all interrupts (seed 002, interrupts).
 pub const INTERRUPTED: [Files; 2] =
     [files!("interrupts", "machine", "seven"), files!("interrupts", "machine", "workload")];
-/// Eight, and interrupts go to all CPUs.
+/// Eight threads, with interrupts spread over all CPUs.
 pub const INTERRUPTS_SPREAD: Files = files!("interrupts", "spread", "workload");
 
-/// Six programs on Hector, with two, four, six or eight processes each (seed 001, section 5).
+/// Six programs on Hector, with two processes each (seed 001, section 5).
 pub const POOLS_TWO: Files = files!("pools", "machine", "two");
-/// With four.
+/// Six programs on Hector, with four processes each.
 pub const POOLS_FOUR: Files = files!("pools", "machine", "workload");
-/// With six.
+/// Six programs on Hector, with six processes each.
 pub const POOLS_SIX: Files = files!("pools", "machine", "six");
-/// With eight.
+/// Six programs on Hector, with eight processes each.
 pub const POOLS_EIGHT: Files = files!("pools", "machine", "eight");
 
-/// Eleven programs of two threads, and two that fill the bus or leave it alone (seed 003, sections 3 and 5).
+/// Eleven programs of two threads, and two that saturate the bus or leave it idle (seed 003, sections 3 and 5).
 pub const BUS: Files = files!("bus", "machine", "workload");
 
-/// Something that can be run.
+/// An experiment: a scenario under a scheme, with changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Experiment {
-    /// Its texts.
+    /// The texts of the scenario.
     pub files: Files,
-    /// Under which scheme, whatever the contract says.
+    /// The scheme; it replaces the contract's.
     pub scheme: Scheme,
-    /// What is different from the texts.
+    /// The changes to the texts.
     pub change: Change,
 }
 
-/// What is different from the texts; nothing where nothing is said.
+/// Changes to the texts of a scenario. `None`, false, zero and an empty list leave the scenario's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Change {
     /// The scheduler that decides which task a CPU runs next.
     pub scheduler: Option<Scheduler>,
-    /// In which order every disk serves its queue.
+    /// The order in which every disk serves its queue.
     pub order: Option<DiskOrder>,
-    /// By how many sectors a unit may be ahead on every disk.
+    /// The number of sectors by which a unit may be ahead, on every disk.
     pub threshold_sectors: Option<u64>,
-    /// Without contention in the kernel.
+    /// Removes contention in the kernel.
     pub uncontended: bool,
-    /// When lent CPUs go back.
+    /// When lent CPUs return to their owners.
     pub call_back: Option<CallBack>,
-    /// Ticks this far apart, in ns, and slices at least as long, so that no slice ends a loan before the tick does.
+    /// The period of the clock tick, in ns. Slices become at least as long, so that no slice ends a loan before the tick does.
     pub tick_ns: Option<u64>,
-    /// Memory that is never lent, in millionths of all.
+    /// The reserve: memory that is never lent, in millionths of the machine's memory.
     pub reserve: Option<u64>,
-    /// A task that waits for a lock lends its CPUs to the holder.
+    /// Makes tasks that wait for a lock lend their CPUs to the holder.
     pub inherit: bool,
-    /// CPUs are shared in time, by weight, and not divided up.
+    /// CPU mode `proportional`: all CPUs are time-shared by weight, not partitioned.
     pub in_time: bool,
-    /// It ends at this time, in s, if not before.
+    /// The latest end of the run, in s.
     pub until_s: Option<u64>,
-    /// Disk tickets that the contract's first unit gives for as many CPU tickets of the second, before the run begins.
+    /// The number of disk tickets that the contract's first unit gives for the same number of CPU tickets of the second unit,
+    /// before the run begins.
     pub exchanged: u64,
-    /// The contract's first two units negotiate.
+    /// Makes the contract's first two units negotiate.
     pub negotiate: bool,
-    /// Disk tickets and pages in every offer of one for the other.
+    /// The disk tickets and the pages in every offer: tickets for pages or pages for tickets.
     pub offered: Option<(u64, u64)>,
     /// The discipline of every unit.
     pub discipline: Option<Discipline>,
-    /// Copies of the workload's first job.
+    /// The number of copies of the workload's first job.
     pub copies: Option<u32>,
     /// How pools are formed.
     pub pools: Option<PoolForm>,
-    /// How jobs are placed in them.
+    /// How jobs are placed in pools.
     pub placement: Option<Placement>,
-    /// Threads of jobs that lie apart are brought together.
+    /// Enables repartitioning: threads of a job are moved to one pool.
     pub repartition: bool,
-    /// Cycles that Hector's delay switches add (seed 001, section 3).
+    /// The cycles that Hector's delay switches add (seed 001, section 3).
     pub delay: u64,
-    /// With a trace of which job has which CPU.
+    /// Records which job occupies each CPU.
     pub traced: bool,
-    /// Programs, each with its number of copies, that replace the workload's jobs. The run does not wait for endless ones.
+    /// Programs, each with its number of copies, that replace the workload's jobs. The run does not wait for endless programs.
     pub jobs: &'static [(&'static str, u32)],
-    /// Which jobs run together.
+    /// Which jobs run together as gangs.
     pub gangs: Option<Gangs>,
-    /// The bus's capacity, in percent of the machine file's.
+    /// The capacity of the bus, in percent of the machine file's.
     pub bus_percent: u16,
 }
 
-const NOTHING: Change = Change {
+const UNCHANGED: Change = Change {
     scheduler: None,
     order: None,
     threshold_sectors: None,
@@ -279,27 +280,27 @@ const NOTHING: Change = Change {
     bus_percent: 100,
 };
 
-/// The files as they are, under a scheme. Without isolation the paper's system is IRIX 5.3 (section 4.2, table 3), and so
-/// is its scheduler here.
+/// The unchanged files under a scheme. Under `smp` the scheduler is that of IRIX 5.3, the paper's system without isolation
+/// (section 4.2, table 3).
 pub const fn on(files: Files, scheme: Scheme) -> Experiment {
     let scheduler = if matches!(scheme, Scheme::Smp) { Some(Scheduler::IrixDecay) } else { None };
-    Experiment { files, scheme, change: Change { scheduler, ..NOTHING } }
+    Experiment { files, scheme, change: Change { scheduler, ..UNCHANGED } }
 }
 
-/// The files as they are, with their own scheduler.
+/// The unchanged files under a scheme, with the scheduler that the machine file names.
 pub const fn as_it_is(files: Files, scheme: Scheme) -> Experiment {
-    Experiment { files, scheme, change: NOTHING }
+    Experiment { files, scheme, change: UNCHANGED }
 }
 
 impl Experiment {
-    /// With this order of every disk's queue.
+    /// Sets the order of every disk's queue.
     #[must_use]
     pub const fn order(mut self, order: DiskOrder) -> Self {
         self.change.order = Some(order);
         self
     }
 
-    /// With the fair order, and this threshold, in sectors.
+    /// Sets the fair order and its threshold, in sectors, on every disk.
     #[must_use]
     pub const fn threshold(mut self, sectors: u64) -> Self {
         self.change.order = Some(DiskOrder::Fair);
@@ -307,42 +308,42 @@ impl Experiment {
         self
     }
 
-    /// Without contention in the kernel.
+    /// Removes contention in the kernel.
     #[must_use]
     pub const fn uncontended(mut self) -> Self {
         self.change.uncontended = true;
         self
     }
 
-    /// With lent CPUs called back so.
+    /// Sets when lent CPUs return to their owners.
     #[must_use]
     pub const fn call_back(mut self, when: CallBack) -> Self {
         self.change.call_back = Some(when);
         self
     }
 
-    /// With ticks so far apart, in ns.
+    /// Sets the period of the clock tick, in ns.
     #[must_use]
     pub const fn tick(mut self, ns: u64) -> Self {
         self.change.tick_ns = Some(ns);
         self
     }
 
-    /// With this part of memory never lent, in millionths.
+    /// Sets the part of memory that is never lent, in millionths.
     #[must_use]
     pub const fn reserve(mut self, millionths: u64) -> Self {
         self.change.reserve = Some(millionths);
         self
     }
 
-    /// With tasks that wait for a lock lending their CPUs to the holder.
+    /// Makes tasks that wait for a lock lend their CPUs to the holder.
     #[must_use]
     pub const fn inherit(mut self) -> Self {
         self.change.inherit = true;
         self
     }
 
-    /// With CPUs shared in time.
+    /// Time-shares all CPUs by weight.
     #[must_use]
     pub const fn in_time(mut self) -> Self {
         self.change.in_time = true;
@@ -363,7 +364,7 @@ impl Experiment {
         self
     }
 
-    /// With the first two units negotiating.
+    /// Makes the first two units negotiate.
     #[must_use]
     pub const fn negotiate(mut self) -> Self {
         self.change.negotiate = true;
@@ -377,7 +378,7 @@ impl Experiment {
         self
     }
 
-    /// With this discipline of every unit.
+    /// Sets the discipline of every unit.
     #[must_use]
     pub const fn under(mut self, discipline: Discipline) -> Self {
         self.change.discipline = Some(discipline);
@@ -391,21 +392,21 @@ impl Experiment {
         self
     }
 
-    /// With pools formed so.
+    /// Sets how pools are formed.
     #[must_use]
     pub const fn pools(mut self, form: PoolForm) -> Self {
         self.change.pools = Some(form);
         self
     }
 
-    /// With jobs placed so.
+    /// Sets how jobs are placed in pools.
     #[must_use]
     pub const fn placed(mut self, placement: Placement) -> Self {
         self.change.placement = Some(placement);
         self
     }
 
-    /// With jobs that lie apart brought together.
+    /// Enables repartitioning.
     #[must_use]
     pub const fn repartitioned(mut self) -> Self {
         self.change.repartition = true;
@@ -419,7 +420,7 @@ impl Experiment {
         self
     }
 
-    /// With a trace of which job has which CPU, ten times a second.
+    /// Records which job occupies each CPU, ten times a second.
     #[must_use]
     pub const fn traced(mut self) -> Self {
         self.change.traced = true;
@@ -433,7 +434,7 @@ impl Experiment {
         self
     }
 
-    /// With gangs chosen so.
+    /// Sets which jobs run together as gangs.
     #[must_use]
     pub const fn gangs(mut self, by: Gangs) -> Self {
         self.change.gangs = Some(by);
@@ -447,23 +448,23 @@ impl Experiment {
         self
     }
 
-    /// Its name for people: files, scheme, differences.
+    /// The experiment's name in reports: files, scheme, changes.
     pub fn name(&self) -> String {
         format!("{} {}{}", self.files.name, self.scheme, self.change.words())
     }
 
-    /// The scenario that it runs. An error says what is wrong with which built-in text.
+    /// The scenario to run. The error lists the mistakes in the built-in texts.
     pub fn scenario(&self) -> Result<Scenario, String> {
         let Files { name, contract, machine, workload } = self.files;
         let read = commonhold_sim::scenario::read(contract, machine, workload);
         let Some(mut scenario) = read.scenario else {
-            let said: Vec<String> = read
+            let diagnostics: Vec<String> = read
                 .findings
                 .iter()
                 .flat_map(|finding| &finding.diagnostics)
                 .map(|d| format!("{d:?}"))
                 .collect();
-            return Err(format!("{name} is no scenario: {}", said.join("; ")));
+            return Err(format!("{name} is no scenario: {}", diagnostics.join("; ")));
         };
         scenario.contract.machine.scheme = self.scheme;
         self.change.apply(&mut scenario);
@@ -471,17 +472,18 @@ impl Experiment {
     }
 }
 
-/// Packets of a line that comes over the ring which a delay switch holds up, each once (table 1: 37 + 3 d).
+/// The number of packets that a delay switch delays, each once, when a cache line comes from another station (seed 001, table 1:
+/// 37 + 3 d).
 const DELAYED_PACKETS: u64 = 3;
 
-/// The time between two lines of a trace, in ns.
+/// The interval at which the occupancy of CPUs is recorded, in ns.
 const TRACE_NS: u64 = 100_000_000;
 
-/// A cycle of Hector's processors, in ns (section 3).
+/// A cycle of Hector's processors, in ns (seed 001, section 3).
 const HECTOR_CYCLE_NS: u64 = 60;
 
 impl Change {
-    /// `, order fair, threshold 64` or nothing.
+    /// The changes in words, such as `, order fair, threshold 64`; empty without changes.
     fn words(&self) -> String {
         let millionths = |part: u64| format!("{}.{} %", part / 10_000, part / 1_000 % 10);
         let words = [
@@ -519,6 +521,8 @@ impl Change {
         words.into_iter().flatten().flat_map(|word| [", ".to_owned(), word]).collect()
     }
 
+    /// Applies the changes that concern pools, placement and Hector's delay switches, which delay loads from another station
+    /// (socket).
     fn apply_to_pools(&self, scenario: &mut Scenario) {
         if self.traced {
             scenario.workload.trace_ns = Some(TRACE_NS);
@@ -531,15 +535,16 @@ impl Change {
         let station = |node: u32| machine.cpus.iter().find(|cpu| cpu.node == node).map(|cpu| cpu.socket);
         let stations: Vec<Option<u32>> = machine.nodes.iter().map(|node| station(node.id)).collect();
         let Some(latency) = &mut scenario.hardware.latency else { return };
-        for (row, here) in latency.between_ns.iter_mut().zip(&stations) {
-            for (ns, there) in row.iter_mut().zip(&stations) {
-                if here != there {
+        for (row, cpu_station) in latency.between_ns.iter_mut().zip(&stations) {
+            for (ns, memory_station) in row.iter_mut().zip(&stations) {
+                if cpu_station != memory_station {
                     *ns += self.delay * DELAYED_PACKETS * HECTOR_CYCLE_NS;
                 }
             }
         }
     }
 
+    /// Applies the changes that concern gangs, the bus and the list of jobs.
     fn apply_to_bus(&self, scenario: &mut Scenario) {
         let rules = &mut scenario.contract.machine.gangs;
         rules.by = self.gangs.unwrap_or(rules.by);
@@ -570,6 +575,7 @@ impl Change {
         workload.jobs = self.jobs.iter().filter_map(job).collect();
     }
 
+    /// Applies all changes.
     fn apply(&self, scenario: &mut Scenario) {
         self.apply_to_pools(scenario);
         self.apply_to_bus(scenario);
@@ -622,8 +628,8 @@ impl Change {
         for unit in &pair {
             scenario.contract.units[unit.index()].negotiate |= self.negotiate;
         }
-        if let [gives, gets] = pair[..] {
-            for (from, to, resource) in [(gives, gets, Resource::Disk), (gets, gives, Resource::Cpu)] {
+        if let [first, second] = pair[..] {
+            for (from, to, resource) in [(first, second, Resource::Disk), (second, first, Resource::Cpu)] {
                 scenario.contract.units[from.index()].tickets[resource] -= self.exchanged;
                 scenario.contract.units[to.index()].tickets[resource] += self.exchanged;
             }

@@ -1,4 +1,4 @@
-//! The figures that are drawn: the paper's bars where their numbers are printed, and ours beside them.
+//! The charts of the report: the paper's bars where the paper prints their numbers, and the measured bars beside them.
 
 use commonhold_contract::Scheme::{self, Isolate, Quota, Smp};
 use commonhold_sim::scenario::DiskOrder;
@@ -17,33 +17,35 @@ use crate::verdict::summarise;
 
 type Measure<'a> = Box<dyn Fn(Seed) -> Option<f64> + 'a>;
 
-/// A bar before it is measured.
+/// A bar to measure.
 struct Plan<'a> {
     label: String,
-    /// Class of its colour: a scheme.
+    /// The scheme whose colour the bar has.
     class: Scheme,
+    /// The value that the paper prints.
     paper: Option<f64>,
     measure: Measure<'a>,
+    /// All experiments that `measure` uses.
     needs: Vec<Experiment>,
 }
 
-/// A bar of a job's response in one experiment by that in another.
+/// A bar of the response time of jobs in one experiment, divided by that of the jobs and experiment `by`.
 fn response<'a>(
     label: &str,
     paper: Option<f64>,
-    one: (Experiment, &'a [&'a str]),
+    of: (Experiment, &'a [&'a str]),
     by: (Experiment, &'a [&'a str]),
 ) -> Plan<'a> {
     Plan {
         label: label.to_owned(),
-        class: one.0.scheme,
+        class: of.0.scheme,
         paper,
-        measure: Box::new(move |at: Seed| at.ratio(one, by)),
-        needs: vec![one.0, by.0],
+        measure: Box::new(move |seed: Seed| seed.ratio(of, by)),
+        needs: vec![of.0, by.0],
     }
 }
 
-/// The figures whose runs were made, in the order of the paper.
+/// The charts that have runs, in the order of the paper.
 pub(crate) fn charts(runs: &Runs) -> Vec<Chart> {
     let figures = [
         (
@@ -83,7 +85,7 @@ pub(crate) fn charts(runs: &Runs) -> Vec<Chart> {
         .collect()
 }
 
-/// A chart of the bars whose runs were made; `None` if no run was.
+/// A chart of the bars whose runs were all made; `None` if there is no such bar.
 fn chart(id: &str, title: &str, reference: &str, plans: &[Plan], runs: &Runs) -> Option<Chart> {
     let was_run = |plan: &&Plan| plan.needs.iter().all(|run| runs.has(*run));
     let bars: Vec<Bar> = plans.iter().filter(was_run).map(|plan| bar(plan, runs)).collect();
@@ -95,10 +97,12 @@ fn chart(id: &str, title: &str, reference: &str, plans: &[Plan], runs: &Runs) ->
     })
 }
 
+/// Measures a bar; it stays without a measured value if a run is not valid or a figure is missing.
 fn bar(plan: &Plan, runs: &Runs) -> Bar {
-    let sound = plan.needs.iter().all(|run| runs.flaw(*run).is_none());
-    let figure = |place| (plan.measure)(Seed::new(runs, place));
-    let figures: Option<Vec<f64>> = if sound { (0..runs.seeds().len()).map(figure).collect() } else { None };
+    let is_valid = plan.needs.iter().all(|run| runs.flaw(*run).is_none());
+    let figure = |index| (plan.measure)(Seed::new(runs, index));
+    let figures: Option<Vec<f64>> =
+        if is_valid { (0..runs.seeds().len()).map(figure).collect() } else { None };
     Bar {
         label: plan.label.clone(),
         class: plan.class.name().to_owned(),
@@ -158,8 +162,8 @@ fn figure_7() -> Vec<Plan<'static>> {
             label: "one job".to_owned(),
             class: scheme,
             paper: None,
-            measure: Box::new(move |at: Seed| {
-                divide(at.spent(run, &LIGHT, busy)?, at.spent(alone, &["u1"], busy)?)
+            measure: Box::new(move |seed: Seed| {
+                divide(seed.spent(run, &LIGHT, busy)?, seed.spent(alone, &["u1"], busy)?)
             }),
             needs: vec![run, alone],
         }
@@ -210,17 +214,17 @@ fn figure_10() -> Vec<Plan<'static>> {
     pairs.into_iter().flat_map(both).collect()
 }
 
-/// The colours of the three orders: what each is to the schemes.
+/// The colours of the three disk orders: those of the schemes that use them.
 const CLASSES: [Scheme; 3] = [Smp, Quota, Isolate];
 
 const COLUMNS: usize = 6;
 const LABELS_4: [&str; COLUMNS] = ["make", "copy", "make waits", "copy waits", "queue", "service"];
 const LABELS_5: [&str; COLUMNS] = ["small", "big", "sml. waits", "big waits", "queue", "service"];
 
-/// The cells of a table, as functions.
+/// The functions that measure the cells of a table, by row and column.
 type Cells = [[fn(Seed) -> Option<f64>; COLUMNS]; 3];
 
-/// [`Cells`] of a function of row and column.
+/// [`Cells`] from a function that is generic in row and column.
 macro_rules! table {
     ($cell:ident) => {{
         let rows: Cells = [
@@ -240,7 +244,8 @@ fn table_5() -> Vec<Plan<'static>> {
     columns(table!(cell_of_5), TABLE_5, two_copies, LABELS_5)
 }
 
-/// Both fair orders by position only, column by column.
+/// The bars of a table: for each column, the second and the third order divided by the first (position only). `printed` has the
+/// paper's values.
 fn columns(
     cells: Cells,
     printed: [[f64; COLUMNS]; 3],
@@ -251,7 +256,7 @@ fn columns(
         label: labels[column].to_owned(),
         class: CLASSES[row],
         paper: Some(printed[row][column] / printed[0][column]),
-        measure: Box::new(move |at: Seed| divide(cells[row][column](at)?, cells[0][column](at)?)),
+        measure: Box::new(move |seed: Seed| divide(cells[row][column](seed)?, cells[0][column](seed)?)),
         needs: vec![run(ORDERS[row]), run(ORDERS[0])],
     };
     (0..COLUMNS).flat_map(|column| [plan(column, 1), plan(column, 2)]).collect()

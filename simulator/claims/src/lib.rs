@@ -1,21 +1,21 @@
-//! The claims of seed 000, and what the simulator makes of them.
+//! The published claims of the papers (seeds 000 to 004), tested in the simulator.
 //!
-//! Each row is a number or a statement of the paper. It says where the claim stands, which runs it needs, how it is
-//! measured in them, and how far off the measured value may be. The runs are made for several seeds, and every row
-//! gets a verdict.
+//! Each row is a number or a statement of a paper. The row names the claim's section, the experiments that it needs, the
+//! formula that measures it, and a tolerance. Each experiment runs with several random seeds, and every row gets a verdict.
 //!
 //! Code map, in the order of the flow:
-//! - `rows`: what is claimed;
-//! - `experiments`: what can be run;
-//! - `run`: running it;
-//! - `measure`: figures of runs;
-//! - `verdict`: what they mean for a row;
-//! - `figures`: what is drawn;
-//! - `assess`: all of it as the data of a report. [`commonhold_sim_report::claims`] writes it as text, JSON and HTML.
+//! - `rows`: the claims;
+//! - `experiments`: the scenarios that can be run, with their variations;
+//! - `run`: runs the experiments;
+//! - `measure`: figures of runs, for the rows' formulas;
+//! - `verdict`: compares the figures of a row with its tolerance;
+//! - `figures`: the charts;
+//! - `assess`: collects the results as the data of a report. [`commonhold_sim_report::claims`] writes it as text, JSON and
+//!   HTML.
 //!
 //! Rules: parameters of the mechanisms come from the paper's tables, or from a row that is marked as calibrated. All
-//! other rows are predicted: their tolerances stand here before they are run for the first time. A ratio is taken
-//! within one seed, so that both runs have the same luck.
+//! other rows are predicted: their tolerances were written down before their first run. A ratio compares two runs with the
+//! same random seed, so that both see the same random draws.
 
 mod assess;
 pub mod experiments;

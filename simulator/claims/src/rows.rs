@@ -1,12 +1,12 @@
-//! What seeds 000, 001, 002 and 004 are held to: one row per number or statement, by the sections of the papers.
+//! The claims of the papers: one row per number or statement, in the order of the papers' sections.
 //!
-//! A row that states several things has several rows here, its name with a letter. Tolerances are those that an
-//! independent re-implementation can honestly be held to:
+//! A claim that states several things has several rows; a letter at the end of the name tells them apart. The tolerances are
+//! the closest that an independent re-implementation can be expected to meet:
 //! - 10 % on response times, and on service times of a disk;
 //! - 25 % on waits and queue lengths;
 //! - 25 % on the ratios of table 5, whose absolute figures no disk of the stated kind can give.
 //!
-//! A statement without a number is a sign.
+//! A statement without a number becomes a sign: a value must be above or below a bound.
 
 pub(crate) mod beyond;
 mod bus;
@@ -30,67 +30,67 @@ use crate::measure::Seed;
 pub struct Row {
     /// Its name.
     pub id: &'static str,
-    /// Section, figure or table: of seed 000, if no other is named.
+    /// The section, figure or table in the paper: in seed 000 unless it names another.
     pub place: &'static str,
-    /// What it says, in our words.
+    /// The statement, in this project's words.
     pub says: &'static str,
-    /// The value as printed; empty where none is.
+    /// The value as printed in the paper; empty if the paper prints no value.
     pub expected: &'static str,
-    /// How far off the measured value may be.
+    /// The values that count as met.
     pub tolerance: Tolerance,
-    /// What the row is evidence of.
+    /// Whether the row is predicted, calibrated or a parameter.
     pub basis: Basis,
-    /// What the measured value is counted in.
+    /// The unit of the measured value.
     pub unit: Unit,
-    /// The experiments that `measure` looks at, all of them.
+    /// All experiments that `measure` uses.
     pub needs: &'static [Experiment],
-    /// The measured value of one seed.
+    /// Computes the measured value from the runs with one seed. `None` for a row that is not measured.
     pub measure: Option<fn(Seed) -> Option<f64>>,
-    /// Tests that hold a parameter, `file: function`.
+    /// Tests that check a parameter, as `file: function`.
     pub held_by: &'static [&'static str],
-    /// With how many of the seeds it is measured, the first ones.
+    /// The number of seeds with which the row is measured: the first ones of the list.
     pub seeds: usize,
-    /// Why nothing is measured, or a caveat about the measurement.
+    /// The reason why nothing is measured, or a caveat about the measurement.
     pub note: &'static str,
 }
 
 impl Row {
-    /// The verdict of a row that has no measure.
+    /// The verdict of a row without `measure`.
     pub(crate) fn unmeasured(&self) -> Verdict {
         self.held().unwrap_or_else(|| Verdict::NotMeasured { reason: self.note.to_owned() })
     }
 
-    /// The verdict of a parameter, which does not depend on what is measured.
+    /// The verdict of a parameter, which tests check instead of runs. `None` for any other row.
     pub(crate) fn held(&self) -> Option<Verdict> {
         let held_by = self.held_by.iter().map(|test| (*test).to_owned()).collect();
         (self.basis == Basis::Parameter).then_some(Verdict::Parameter { held_by })
     }
 
-    /// With what a reader must know.
+    /// Adds a caveat for the reader.
     const fn note(mut self, note: &'static str) -> Row {
         self.note = note;
         self
     }
 
-    /// With the first seed alone: its experiments are many.
+    /// Measures the row with the first seed only, since it needs many experiments.
     const fn once(mut self) -> Row {
         self.seeds = 1;
         self
     }
 
-    /// Counted in this unit and not as a ratio.
+    /// Sets the unit of the measured value, which is a ratio by default.
     const fn unit(mut self, unit: Unit) -> Row {
         self.unit = unit;
         self
     }
 
-    /// On this basis and not predicted.
+    /// Sets the basis, which is predicted by default.
     const fn basis(mut self, basis: Basis) -> Row {
         self.basis = basis;
         self
     }
 
-    /// Measured as well.
+    /// Sets how the row is measured, and the experiments that this needs.
     const fn measured(mut self, needs: &'static [Experiment], measure: fn(Seed) -> Option<f64>) -> Row {
         self.needs = needs;
         self.measure = Some(measure);
@@ -98,15 +98,15 @@ impl Row {
     }
 }
 
-/// What a row says: its name, its place, the statement and the printed value.
+/// A row's claim: its name, its place in the paper, the statement and the printed value.
 type Says = (&'static str, &'static str, &'static str, &'static str);
 
-/// A parameter, held by tests.
+/// A row for a parameter, which tests check.
 const fn parameter(says: Says, held_by: &'static [&'static str]) -> Row {
     Row { basis: Basis::Parameter, held_by, ..unmeasured(says, Basis::Parameter, "") }
 }
 
-/// A row that nothing is measured of.
+/// A row that is not measured, and why.
 const fn unmeasured(says: Says, basis: Basis, why: &'static str) -> Row {
     let (id, place, says, expected) = says;
     Row {
@@ -125,7 +125,7 @@ const fn unmeasured(says: Says, basis: Basis, why: &'static str) -> Row {
     }
 }
 
-/// A row that is predicted, as a ratio.
+/// A predicted row whose measured value is a ratio.
 const fn predicted(
     says: Says,
     tolerance: Tolerance,
@@ -152,8 +152,8 @@ const fn below(bound: f64) -> Tolerance {
 
 /// All rows, in the order of the papers, those beyond them last.
 pub fn rows() -> Vec<&'static Row> {
-    let before = [framework::ROWS, machines::ROWS, kernel::ROWS].into_iter().flatten();
-    let after = [
+    let before_cells = [framework::ROWS, machines::ROWS, kernel::ROWS].into_iter().flatten();
+    let after_cells = [
         disk::ROWS,
         tickets::ROWS,
         databases::ROWS,
@@ -163,29 +163,32 @@ pub fn rows() -> Vec<&'static Row> {
         bus::ROWS,
         beyond::ROWS,
     ];
-    let after = after.into_iter().flatten();
-    before.chain(disk::CELLS.iter().flatten()).chain(after).collect()
+    let after_cells = after_cells.into_iter().flatten();
+    before_cells.chain(disk::CELLS.iter().flatten()).chain(after_cells).collect()
 }
 
-/// A name that no row has.
+/// The error of a name with which no row's name begins.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "no claim is called `{name}`; `commonhold claims` without names runs all claims; the beginning of a name stands \
      for all claims that begin so, as in `PI-T4`"
 )]
 pub struct Unknown {
-    /// It.
+    /// The name.
     pub name: String,
 }
 
 /// The rows whose identifier begins with one of `names`, ignoring case; all rows if `names` is empty.
 pub fn select(names: &[String]) -> Result<Vec<&'static Row>, Unknown> {
     let rows = rows();
-    let named = |row: &Row, name: &String| row.id.to_lowercase().starts_with(&name.to_lowercase());
+    let begins_with = |row: &Row, name: &String| row.id.to_lowercase().starts_with(&name.to_lowercase());
     for name in names {
-        if name.is_empty() || !rows.iter().any(|row| named(row, name)) {
+        if name.is_empty() || !rows.iter().any(|row| begins_with(row, name)) {
             return Err(Unknown { name: name.clone() });
         }
     }
-    Ok(rows.into_iter().filter(|row| names.is_empty() || names.iter().any(|name| named(row, name))).collect())
+    Ok(rows
+        .into_iter()
+        .filter(|row| names.is_empty() || names.iter().any(|name| begins_with(row, name)))
+        .collect())
 }

@@ -1,4 +1,4 @@
-//! Running what rows need: each experiment once per seed, side by side, results in order.
+//! Runs the experiments that rows need: each experiment once per seed, in parallel. The results are in a fixed order.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -12,20 +12,20 @@ use crate::rows::Row;
 /// The seeds of every published result.
 pub const SEEDS: [u64; 7] = [1, 2, 3, 4, 5, 6, 7];
 
-/// How far the runs are.
+/// The progress of [`run`], after each run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Progress {
-    /// Runs that are done.
+    /// The number of runs that have ended.
     pub done: usize,
-    /// All runs.
+    /// The number of all runs.
     pub total: usize,
-    /// What has just been run.
+    /// The experiment of the run that has just ended.
     pub name: String,
-    /// With which seed.
+    /// The seed of that run.
     pub seed: u64,
 }
 
-/// Outcomes by experiment and seed. An error is in words.
+/// Outcomes by experiment and seed. The error of a run that could not be made is a message.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Runs {
     seeds: Vec<u64>,
@@ -33,14 +33,14 @@ pub struct Runs {
 }
 
 impl Runs {
-    /// Runs that were made elsewhere: an outcome for each experiment and seed, in the order of the seeds; of an experiment
-    /// that needs fewer seeds, with the first ones.
+    /// Results that were computed elsewhere: for each experiment, an outcome per seed in the order of `seeds`. An experiment
+    /// that needs fewer seeds has only the first outcomes.
     pub fn new(seeds: Vec<u64>, runs: Vec<(Experiment, Vec<Result<Outcome, String>>)>) -> Self {
         debug_assert!(runs.iter().all(|(_, outcomes)| outcomes.len() <= seeds.len()));
         Runs { seeds, runs }
     }
 
-    /// With which seeds.
+    /// The seeds of the runs.
     pub fn seeds(&self) -> &[u64] {
         &self.seeds
     }
@@ -50,7 +50,7 @@ impl Runs {
         self.results(experiment).is_some()
     }
 
-    /// Whether every check of every run held, and every run was possible.
+    /// Whether every run could be made, and every audit check of every run held.
     pub fn sound(&self) -> bool {
         self.runs.iter().all(|(experiment, _)| self.flaw(*experiment).is_none())
     }
@@ -59,17 +59,17 @@ impl Runs {
         self.runs.iter().find(|(run, _)| *run == experiment).map(|(_, results)| results.as_slice())
     }
 
-    /// The outcome of an experiment with the seed at a place of the list.
-    pub(crate) fn outcome(&self, experiment: Experiment, place: usize) -> Option<&Outcome> {
-        self.results(experiment)?.get(place)?.as_ref().ok()
+    /// The outcome of an experiment with the seed at this index.
+    pub(crate) fn outcome(&self, experiment: Experiment, index: usize) -> Option<&Outcome> {
+        self.results(experiment)?.get(index)?.as_ref().ok()
     }
 
-    /// What keeps anything from being concluded from an experiment: the first run that was not possible or in which
-    /// something did not hold that must.
+    /// Why an experiment's results are not valid, as a message: the first run that could not be made, or in which an audit
+    /// check failed. `None` if all runs are valid.
     pub(crate) fn flaw(&self, experiment: Experiment) -> Option<String> {
         let results = self.results(experiment)?;
         self.seeds.iter().zip(results).find_map(|(seed, result)| {
-            let what = match result {
+            let flaw = match result {
                 Err(why) => why.clone(),
                 Ok(outcome) if outcome.broken > 0 => {
                     let first = outcome.notes.first().map_or("no note", String::as_str);
@@ -77,53 +77,53 @@ impl Runs {
                 }
                 Ok(_) => return None,
             };
-            Some(format!("{}, seed {seed}: {what}", experiment.name()))
+            Some(format!("{}, seed {seed}: {flaw}", experiment.name()))
         })
     }
 }
 
-/// How many runs [`run`] makes.
+/// The number of runs that [`run`] makes for these rows with this number of seeds.
 pub fn count(rows: &[&Row], seeds: usize) -> usize {
-    needed(rows).iter().map(|experiment| seeds_of(rows, *experiment).min(seeds)).sum()
+    needed(rows).iter().map(|experiment| seeds_needed(rows, *experiment).min(seeds)).sum()
 }
 
-/// With how many seeds the rows want an experiment.
-fn seeds_of(rows: &[&Row], experiment: Experiment) -> usize {
-    let wanting = rows.iter().filter(|row| row.needs.contains(&experiment));
-    wanting.map(|row| row.seeds).max().unwrap_or(0)
+/// The number of seeds that an experiment needs: the maximum over the rows that use it.
+fn seeds_needed(rows: &[&Row], experiment: Experiment) -> usize {
+    let users = rows.iter().filter(|row| row.needs.contains(&experiment));
+    users.map(|row| row.seeds).max().unwrap_or(0)
 }
 
-/// Runs what these rows need, each with as many of the seeds as they want. The results do not depend on the number of threads;
-/// `progress` is called from them, in the order in which runs end.
+/// Runs the experiments that these rows need, each with the number of seeds that the rows need. The results do not depend on
+/// the number of threads. The threads call `progress` in the order in which runs end.
 pub fn run(rows: &[&Row], seeds: &[u64], progress: &(dyn Fn(Progress) + Sync)) -> Runs {
     let experiments = needed(rows);
     let scenarios: Vec<Result<Scenario, String>> = experiments.iter().map(Experiment::scenario).collect();
     let done = AtomicUsize::new(0);
-    let seeds_of: Vec<&[u64]> =
-        experiments.iter().map(|run| &seeds[..seeds_of(rows, *run).min(seeds.len())]).collect();
-    let all: Vec<(usize, u64)> = seeds_of
+    let seeds_by_experiment: Vec<&[u64]> =
+        experiments.iter().map(|run| &seeds[..seeds_needed(rows, *run).min(seeds.len())]).collect();
+    let pairs: Vec<(usize, u64)> = seeds_by_experiment
         .iter()
         .enumerate()
-        .flat_map(|(at, seeds)| seeds.iter().map(move |seed| (at, *seed)))
+        .flat_map(|(index, seeds)| seeds.iter().map(move |seed| (index, *seed)))
         .collect();
-    let total = all.len();
-    let one = |(at, seed): (usize, u64)| {
-        let result = match &scenarios[at] {
+    let total = pairs.len();
+    let run_one = |(index, seed): (usize, u64)| {
+        let result = match &scenarios[index] {
             Ok(scenario) => commonhold_sim::run(scenario, seed).map_err(|error| error.to_string()),
             Err(why) => Err(why.clone()),
         };
         let done = done.fetch_add(1, Ordering::Relaxed) + 1;
-        progress(Progress { done, total, name: experiments[at].name(), seed });
+        progress(Progress { done, total, name: experiments[index].name(), seed });
         result
     };
     let mut results: std::vec::IntoIter<_> =
-        all.into_par_iter().map(one).collect::<Vec<Result<Outcome, String>>>().into_iter();
-    let each = experiments.iter().zip(&seeds_of);
-    let runs = each.map(|(run, seeds)| (*run, results.by_ref().take(seeds.len()).collect())).collect();
+        pairs.into_par_iter().map(run_one).collect::<Vec<Result<Outcome, String>>>().into_iter();
+    let with_seeds = experiments.iter().zip(&seeds_by_experiment);
+    let runs = with_seeds.map(|(run, seeds)| (*run, results.by_ref().take(seeds.len()).collect())).collect();
     Runs::new(seeds.to_vec(), runs)
 }
 
-/// Experiments that rows need: each once, in the order of the rows.
+/// The experiments that rows need, without duplicates, in the order of the rows.
 pub fn needed(rows: &[&Row]) -> Vec<Experiment> {
     let mut needed = Vec::new();
     for experiment in rows.iter().flat_map(|row| row.needs) {
@@ -227,7 +227,11 @@ mod tests {
         let runs = run(&[&BAD], &[1, 2], &|_| ());
         let (_, verdict) = judge(&BAD, &runs);
         assert!(
-            matches!(&verdict, Verdict::Void { reason } if reason.starts_with("broken smp, scheduler irix-decay, seed 1: broken is no scenario: ")),
+            matches!(
+                &verdict,
+                Verdict::Void { reason }
+                    if reason.starts_with("broken smp, scheduler irix-decay, seed 1: broken is no scenario: ")
+            ),
             "{verdict:?}"
         );
     }

@@ -1,23 +1,23 @@
-//! What the figures of several seeds mean for a row.
+//! Decides a row's verdict from its figures, one per random seed.
 //!
-//! Problem: a simulated figure varies with the seed. A row asks whether the paper's figure is met.
+//! Problem: a simulated figure varies with the random seed, but a row needs one verdict.
 //!
-//! Terms: the *mean* is that of all seeds. The *half-width* is t s / √n. There s is the standard deviation with n - 1 in
-//! the denominator, and t the quantile of Student's distribution with n - 1 degrees of freedom. The confidence interval is the
-//! mean plus and minus the half-width.
+//! Terms: the *mean* is that of all seeds' figures. The *half-width* is t s / √n, where s is the standard deviation with n - 1
+//! in the denominator, and t the quantile of Student's distribution with n - 1 degrees of freedom. The confidence interval is
+//! the mean plus and minus the half-width.
 //!
 //! Algorithm:
-//! - A *number* is met (hit) where the mean lies within the row's tolerance, ends included.
-//! - A *sign* holds where the whole 90 % interval lies on the right side of the bound.
-//! - A *hard bound* is met where every seed's figure meets it.
-//! - Where a check of a run did not hold, nothing is concluded from that run. The row is void, whatever its figures.
+//! - A *number* is met (hit) if the mean lies within the row's tolerance, ends included.
+//! - A *sign* holds if the whole 90 % interval lies on the right side of the bound.
+//! - A *hard bound* is met if every seed's figure meets it.
+//! - If an audit check failed in a run that the row needs, the row is void, whatever its figures.
 //!
-//! Properties: the more the seeds differ, the harder it is for a sign to hold.
+//! Properties: the more the figures of the seeds differ, the harder it is for a sign to hold.
 //!
-//! Limits: one seed has no interval, so no sign can hold. Above 30 seeds, t is that of 30 seeds, which is a little too
-//! wide.
+//! Limits: one seed has no interval, so no sign can hold. Above 30 seeds, t is that of 30 seeds, so the interval is slightly
+//! too wide.
 //!
-//! Source: seed 000 gives no intervals; these rules are ours.
+//! Source: the papers give no intervals; these rules are this project's.
 
 use commonhold_sim_report::claims::{Measured, Tolerance, Verdict};
 
@@ -37,23 +37,25 @@ const T_90: [f64; 29] = [
     1.746, 1.740, 1.734, 1.729, 1.725, 1.721, 1.717, 1.714, 1.711, 1.708, 1.706, 1.703, 1.701, 1.699,
 ];
 
-/// Mean and half-widths of figures, one per seed; nothing of no figures.
+/// Mean and half-widths of figures, one per seed; `None` without figures. One figure has no half-widths.
 pub fn summarise(figures: &[f64]) -> Option<Measured> {
     if figures.is_empty() {
         return None;
     }
     let n = real(figures.len() as u64);
     let mean = figures.iter().sum::<f64>() / n;
-    let freedom = figures.len() - 1;
-    let error = (freedom > 0).then(|| {
+    let degrees_of_freedom = figures.len() - 1;
+    let standard_error = (degrees_of_freedom > 0).then(|| {
         let squares: f64 = figures.iter().map(|figure| (figure - mean) * (figure - mean)).sum();
         libm::sqrt(squares / (n - 1.0) / n)
     });
-    let half = |table: &[f64; 29]| error.map(|error| table[freedom.min(table.len()) - 1] * error);
-    Some(Measured { mean, half_95: half(&T_95), half_90: half(&T_90), by_seed: figures.to_vec() })
+    let half_width = |table: &[f64; 29]| {
+        standard_error.map(|error| table[degrees_of_freedom.min(table.len()) - 1] * error)
+    };
+    Some(Measured { mean, half_95: half_width(&T_95), half_90: half_width(&T_90), by_seed: figures.to_vec() })
 }
 
-/// What was measured of a row, and its verdict.
+/// A row's measured value, if it has one, and its verdict.
 pub fn judge(row: &Row, runs: &Runs) -> (Option<Measured>, Verdict) {
     let Some(measure) = row.measure else { return (None, row.unmeasured()) };
     if row.needs.iter().any(|experiment| !runs.has(*experiment)) {
@@ -63,7 +65,7 @@ pub fn judge(row: &Row, runs: &Runs) -> (Option<Measured>, Verdict) {
         return (None, Verdict::Void { reason: why });
     }
     let figures: Option<Vec<f64>> =
-        (0..runs.seeds().len().min(row.seeds)).map(|place| measure(Seed::new(runs, place))).collect();
+        (0..runs.seeds().len().min(row.seeds)).map(|index| measure(Seed::new(runs, index))).collect();
     match figures.as_deref().and_then(summarise) {
         None => {
             let reason =
@@ -77,21 +79,22 @@ pub fn judge(row: &Row, runs: &Runs) -> (Option<Measured>, Verdict) {
     }
 }
 
-/// Whether a measured value is within a tolerance.
+/// The verdict of a measured value under a tolerance.
 pub fn decide(tolerance: &Tolerance, measured: &Measured) -> Verdict {
-    let hit = |hit| if hit { Verdict::Hit } else { Verdict::Miss };
+    let hit_if = |is_met| if is_met { Verdict::Hit } else { Verdict::Miss };
     let mean = measured.mean;
     match *tolerance {
         Tolerance::None => Verdict::Reported,
-        Tolerance::Between { low, high } => hit(low <= mean && mean <= high),
-        Tolerance::AtLeast { low } => hit(low <= mean),
-        Tolerance::AtMost { high } => hit(mean <= high),
-        Tolerance::AlwaysAtMost { high } => hit(measured.by_seed.iter().all(|figure| *figure <= high)),
+        Tolerance::Between { low, high } => hit_if(low <= mean && mean <= high),
+        Tolerance::AtLeast { low } => hit_if(low <= mean),
+        Tolerance::AtMost { high } => hit_if(mean <= high),
+        Tolerance::AlwaysAtMost { high } => hit_if(measured.by_seed.iter().all(|figure| *figure <= high)),
         Tolerance::Above { bound } => sign(measured, |half| mean - half > bound),
         Tolerance::Below { bound } => sign(measured, |half| mean + half < bound),
     }
 }
 
+/// The verdict of a sign; `holds` checks the bound against the half-width of the 90 % interval.
 fn sign(measured: &Measured, holds: impl Fn(f64) -> bool) -> Verdict {
     match measured.half_90 {
         None => Verdict::NotMeasured { reason: "a sign needs two seeds at least".to_owned() },

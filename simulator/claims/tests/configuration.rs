@@ -1,6 +1,5 @@
-//! The scenarios are those of the papers: machines, users, jobs (seed 000, sections 1.1, 4.1 to 4.5, tables 2 and 3; seed
-//! 004, section 5; seed 002, scalability in practice).
-//! The tests run none of them.
+//! The scenarios have the machines, users and jobs of the papers (seed 000, sections 1.1, 4.1 to 4.5, tables 2 and 3; seed 004,
+//! section 5; seed 002, scalability in practice). The tests only read the scenarios, and simulate nothing.
 #![allow(clippy::unwrap_used)]
 
 use commonhold_claims::experiments::{self, Files, on};
@@ -14,13 +13,13 @@ fn scenario(files: Files) -> Scenario {
     on(files, Scheme::Isolate).scenario().unwrap()
 }
 
-/// CPUs and MiB of memory.
+/// The number of CPUs, and the memory in MiB.
 fn size(scenario: &Scenario) -> (usize, u64) {
     let machine = &scenario.hardware.machine;
     (machine.cpus.len(), machine.memory_bytes() / MIB)
 }
 
-/// Copies of jobs by unit and program, in the order of the text.
+/// The jobs by unit and program, with the number of copies, in the order of the text.
 fn jobs(scenario: &Scenario) -> Vec<String> {
     let workload = &scenario.workload;
     let name = |job: &commonhold_sim::scenario::Job| {
@@ -30,7 +29,7 @@ fn jobs(scenario: &Scenario) -> Vec<String> {
     workload.jobs.iter().map(name).collect()
 }
 
-/// How many children the job's program runs at once.
+/// The number of children that the job's program runs at once.
 fn at_once(scenario: &Scenario, job: usize) -> u32 {
     let program = &scenario.workload.programs[usize::from(scenario.workload.jobs[job].program)];
     let runs = program.ops.iter().map(|op| if let Op::Run { at_once, .. } = op { *at_once } else { 0 });
@@ -43,7 +42,7 @@ fn disks_are_separate(scenario: &Scenario) -> bool {
     jobs.iter().all(|job| jobs.iter().all(|other| (job.unit == other.unit) == (job.disk == other.disk)))
 }
 
-/// What all machines of section 4.1 have: the tick, the cache; and no scenario changes the shares.
+/// All machines of section 4.1 have the same tick and the same cache, and no scenario changes the units' shares.
 fn is_of_the_paper(scenario: &Scenario) {
     let kernel = &scenario.hardware.kernel;
     assert_eq!((kernel.tick_ns, kernel.call_back), (10_000_000, CallBack::Entry));
@@ -143,7 +142,7 @@ fn memory_isolation() {
     assert_eq!(2 * users(&half), users(&balanced));
 }
 
-/// Whether of a file's requests no more than every third begins a new piece.
+/// Whether at most every third request to a file begins a new contiguous piece.
 fn is_mostly_contiguous(scenario: &Scenario, file: &commonhold_sim::scenario::File) -> bool {
     let request = u64::from(scenario.hardware.kernel.request_sectors) * 512;
     file.fragment_bytes == 0 || file.fragment_bytes >= 3 * request
@@ -244,7 +243,7 @@ fn the_make_and_its_machine_are_the_same_everywhere() {
     }
 }
 
-/// Tickets of units, by path, for a resource.
+/// The tickets of units for a resource, by path.
 fn tickets_of(scenario: &Scenario, resource: Resource) -> Vec<(&str, u64)> {
     let contract = &scenario.contract;
     contract.held().map(|id| contract.unit(id)).map(|unit| (&*unit.path, unit.tickets[resource])).collect()
@@ -342,7 +341,7 @@ fn databases() {
     assert_eq!(asked, [(memory.clone(), disk.clone()), (disk, memory)]);
 }
 
-/// Seed 002, memory hierarchy: local memory in 100s of ns; and remote memory in a few us at most, and not in ms.
+/// Seed 002, memory hierarchy: local memory takes hundreds of ns. Remote memory takes a few us at most, not ms.
 #[test]
 fn the_memory_hierarchy_by_orders_of_magnitude() {
     let miss_ns = scenario(experiments::KERNEL_BALANCED).hardware.cache.unwrap().miss_ns;
@@ -374,7 +373,8 @@ fn machines_of_the_lecture() {
     assert!(none.workload.programs[0].ops.iter().all(|op| matches!(op, Op::Cpu { .. } | Op::Again { .. })));
 }
 
-/// Seed 002, lock metering: the times between two holds and of the lock's line follow from what is printed of twelve CPUs.
+/// Seed 002, lock metering: the time between two holds and the transfer time of the lock's cache line follow from the printed
+/// figures for twelve CPUs.
 #[test]
 fn the_lock_is_that_of_the_printed_row() {
     let (taken, held_us, wait_us, cpus) = (50_542_055.0, 0.5, 29.0, 12.0);
@@ -410,8 +410,8 @@ const POOLS: [(Files, usize, u32); 4] = [
     (experiments::POOLS_EIGHT, 8, 125),
 ];
 
-/// Three of Hector's four stations, a module of 4 MB beside each processor; the programs of table 2 (seed 001, sections 3
-/// and 4).
+/// Three of Hector's four stations, with a memory module of 4 MB for each processor, and the programs of table 2 (seed 001,
+/// sections 3 and 4).
 #[test]
 fn hector() {
     let speedups =
@@ -437,7 +437,7 @@ fn hector() {
     }
 }
 
-/// Table 1, in cycles of 60 ns: 19 at home, 29 within the station, 37 over the ring, and three times the delay.
+/// Table 1, in cycles of 60 ns: 19 for local memory, 29 within the station, and 37 plus three times the delay over the ring.
 #[test]
 fn hectors_latencies() {
     for (delay, ring) in [(0, 37), (4, 49), (8, 61), (16, 85), (32, 133), (64, 229)] {
@@ -457,7 +457,7 @@ fn hectors_latencies() {
     }
 }
 
-/// Streams that run all programs again and again, each in an order of its own (sections 5.2 to 5.4).
+/// Streams that run all programs repeatedly, each in its own order (sections 5.2 to 5.4).
 #[test]
 fn streams_of_jobs() {
     for (files, processes, jobs) in POOLS {
@@ -486,8 +486,8 @@ fn streams_of_jobs() {
     }
 }
 
-/// Four Xeons with 256 KB of cache each, 1 GB, a bus of 29.5 transactions in a microsecond, 64 bytes each (seed 003,
-/// section 3).
+/// Four Xeons with 256 KB of cache each, 1 GB of memory, and a bus of 29.5 transactions per microsecond, 64 bytes each (seed
+/// 003, section 3).
 #[test]
 fn four_xeons() {
     let scenario = experiments::as_it_is(experiments::BUS, Scheme::Smp).scenario().unwrap();
@@ -500,7 +500,8 @@ fn four_xeons() {
     assert!(carries.abs_diff(1_797) <= 4, "{carries}");
 }
 
-/// Eleven programs of two threads in the order of their rates; BBMA and nBBMA; what is run of them (seed 003, sections 3 and 5).
+/// Eleven programs of two threads in the order of their rates, and BBMA and nBBMA; the jobs that the experiments run (seed 003,
+/// sections 3 and 5).
 #[test]
 fn sets_of_programs_on_a_bus() {
     use commonhold_sim::scenario::Op;

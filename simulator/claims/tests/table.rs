@@ -1,4 +1,4 @@
-//! The table of claims is complete, its rows can be measured, and its parameters are held by tests that exist.
+//! The table of claims is complete, its rows can be measured, and the tests that it names for parameters exist.
 #![allow(
     clippy::disallowed_methods,
     clippy::disallowed_types,
@@ -47,7 +47,7 @@ const CLAIMS: &str = "
     BB-4-MGR BB-4-OVH BB-5-Q BB-5-MPL BB-F2A-L BB-F2A-W BB-F2B-L BB-F2B-W BB-F2C-L BB-F2C-W BB-F2-AVG BB-F2-STAB
     BB-F2A-M BB-F2B-M BB-F2-CACHE BB-F2-V";
 
-/// Whether a row is the claim, or a part of it with a letter.
+/// Whether a row's name is that of the claim, possibly followed by a letter.
 fn is_of(row: &str, claim: &str) -> bool {
     row.strip_prefix(claim).is_some_and(|rest| {
         rest.is_empty() || (rest.len() == 1 && rest.starts_with(|c: char| c.is_ascii_lowercase()))
@@ -88,7 +88,8 @@ fn names_are_unique_and_everything_is_said() {
 fn only_these_are_calibrated() {
     let calibrated: Vec<&str> =
         rows().iter().filter(|row| row.basis == Basis::Calibrated).map(|row| row.id).collect();
-    let expected = "PI-3.4-GAIN PI-F6-1 PI-F7-3 PI-F7-4 PI-T4-P1a PI-T4-P1b PI-T4-P1c PI-T4-P1d PI-T4-P1e PI-T4-P1f PI-T5-D TK-DB-GRIDa TK-F11-3 CH-LOCK-1a CH-LOCK-1b BB-BBMA BB-F1A-1 BB-F1B-2b BB-F1-MEMa BB-F1-MODb BB-F1-MODc";
+    let expected = "PI-3.4-GAIN PI-F6-1 PI-F7-3 PI-F7-4 PI-T4-P1a PI-T4-P1b PI-T4-P1c PI-T4-P1d PI-T4-P1e PI-T4-P1f PI-T5-D \
+                    TK-DB-GRIDa TK-F11-3 CH-LOCK-1a CH-LOCK-1b BB-BBMA BB-F1A-1 BB-F1B-2b BB-F1-MEMa BB-F1-MODb BB-F1-MODc";
     assert_eq!(calibrated.join(" "), expected);
 }
 
@@ -136,7 +137,7 @@ fn names_select() {
     assert!(select(&[String::new()]).is_err());
 }
 
-/// An outcome that has something of everything, and of every experiment something else.
+/// A made-up outcome in which no figure is zero, and that differs from experiment to experiment.
 fn made_up(experiment: &Experiment, number: u64) -> Outcome {
     let scenario = experiment.scenario().unwrap();
     let path = |id| scenario.contract.unit(id).path.clone();
@@ -271,7 +272,7 @@ fn made_up(experiment: &Experiment, number: u64) -> Outcome {
     }
 }
 
-/// Made-up runs of what these rows need.
+/// Made-up runs of the experiments that these rows need.
 fn runs(rows: &[&Row]) -> Runs {
     let outcomes = |(number, experiment): (usize, Experiment)| {
         let outcome = |seed: u64| Ok(made_up(&experiment, number as u64 + seed));

@@ -97,7 +97,15 @@ pub struct Sim {
     #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     pub runs: u64,
     /// Show the job on each CPU in the first run, at intervals of this length: a letter for each job, a line for each change
-    #[arg(long, value_name = "EVERY", value_parser = interval, num_args = 0..=1, require_equals = true, default_missing_value = "100ms", conflicts_with_all = ["compare", "disciplines"])]
+    #[arg(
+        long,
+        value_name = "EVERY",
+        value_parser = interval,
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "100ms",
+        conflicts_with_all = ["compare", "disciplines"]
+    )]
     pub trace: Option<Duration>,
     /// Print JSON: every run in full
     #[arg(long, group = "form")]

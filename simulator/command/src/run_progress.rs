@@ -11,10 +11,10 @@ use commonhold_command::progress::{draw, wipe};
 
 /// Shorter runs show no bar, which would only flicker.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// From one drawing of the bar to the next.
+/// The time between two drawings of the bar.
 const PERIOD: Duration = Duration::from_millis(200);
 
-/// A bar that follows a run's virtual clock. It is wiped when this is dropped.
+/// A progress bar that follows a run's virtual clock. Dropping this value wipes the bar.
 pub(crate) struct RunProgress {
     clock: Arc<AtomicU64>,
     /// Dropping the sender ends the thread.
@@ -23,7 +23,7 @@ pub(crate) struct RunProgress {
 }
 
 impl RunProgress {
-    /// Starts a thread that draws the bar of a run that `horizon_ns` cuts off.
+    /// Starts a thread that draws the bar of a run that ends at `horizon_ns` at the latest.
     pub(crate) fn new(horizon_ns: u64) -> RunProgress {
         let clock = Arc::new(AtomicU64::new(0));
         let mut progress = RunProgress { clock: Arc::clone(&clock), end: None, thread: None };
@@ -64,7 +64,7 @@ fn watch(clock: &AtomicU64, horizon_ns: u64, ended: &Receiver<()>) {
     }
 }
 
-/// `12.3 s`.
+/// A time with one decimal: `12.3 s`.
 fn seconds(ns: u64) -> String {
     let tenths = ns / 100_000_000;
     format!("{}.{} s", tenths / 10, tenths % 10)

@@ -20,8 +20,8 @@ use crate::run_progress::RunProgress;
 
 pub(crate) fn main(args: &Sim) -> Result<Exit, Failure> {
     let (mut scenario, machine) = open(args)?;
-    let every = args.trace.map(|every| u64::try_from(every.as_nanos()).unwrap_or(u64::MAX).max(1));
-    scenario.workload.trace_ns = every;
+    let interval_ns = args.trace.map(|every| u64::try_from(every.as_nanos()).unwrap_or(u64::MAX).max(1));
+    scenario.workload.trace_ns = interval_ns;
     let page = args.html.as_deref().map(Page::at).transpose()?;
     if args.compare {
         return compare(args, &scenario, &machine, page);
@@ -54,13 +54,14 @@ fn study(args: &Sim, scenario: &Scenario, machine: &str, runs: Vec<Outcome>) -> 
 
 /// Runs the scenario under every scheme, and each unit's jobs alone on the unit's share.
 fn compare(args: &Sim, scenario: &Scenario, machine: &str, page: Option<Page>) -> Result<Exit, Failure> {
-    let kinds = [Scheme::Smp, Scheme::Quota, Scheme::Isolate];
-    let mut scenarios: Vec<Scenario> = kinds.iter().map(|scheme| under(scenario, *scheme)).collect();
+    let compared = [Scheme::Smp, Scheme::Quota, Scheme::Isolate];
+    let mut scenarios: Vec<Scenario> = compared.iter().map(|scheme| under(scenario, *scheme)).collect();
     let units = units_that_end(scenario);
     scenarios.extend(units.iter().map(|unit| alone(scenario, *unit)));
     let mut outcomes = run_all(&scenarios, args.seed, args.runs)?.into_iter();
     let mut next = || outcomes.by_ref().take(usize::try_from(args.runs).unwrap_or(usize::MAX)).collect();
-    let studies = scenarios.iter().take(kinds.len()).map(|scenario| study(args, scenario, machine, next()));
+    let studies =
+        scenarios.iter().take(compared.len()).map(|scenario| study(args, scenario, machine, next()));
     let studies = studies.collect();
     let path = |unit: &UnitId| scenario.contract.unit(*unit).path.clone();
     let alone = units.iter().map(|unit| Alone { unit: path(unit), runs: next() }).collect();
@@ -182,8 +183,8 @@ fn run_all(scenarios: &[Scenario], seed: u64, runs: u64) -> Result<Vec<Outcome>,
     outcomes.map_err(invalid)
 }
 
-/// Fails with all missing files at once.
-fn all_there(files: &[(&PathBuf, &str)]) -> Result<(), Failure> {
+/// Checks that all files exist. The error lists all missing files.
+fn check_present(files: &[(&PathBuf, &str)]) -> Result<(), Failure> {
     let missing: Vec<&(&PathBuf, &str)> = files.iter().filter(|(path, _)| !path.exists()).collect();
     if missing.is_empty() {
         return Ok(());
@@ -208,7 +209,7 @@ fn open(args: &Sim) -> Result<(Scenario, String), Failure> {
     let contract = path(&args.contract, "contract.toml");
     let machine = path(&args.machine, "machine.toml");
     let workload = path(&args.workload, "workload.toml");
-    all_there(&[(&contract, "contract"), (&machine, "machine"), (&workload, "workload")])?;
+    check_present(&[(&contract, "contract"), (&machine, "machine"), (&workload, "workload")])?;
     let toml = |path: &Path, what| load::text_of(path, what, "the path of a TOML file");
     let texts = [load::read(&contract)?, toml(&machine, "machine")?, toml(&workload, "workload")?];
     let overrides = Overrides {
@@ -220,7 +221,7 @@ fn open(args: &Sim) -> Result<(Scenario, String), Failure> {
         read_with(&texts[0], &texts[1], &texts[2], overrides);
     let mut warnings = String::new();
     if let Some(scenario) = &scenario {
-        // What `check` reports for the contract on this machine, warnings included.
+        // The diagnostics of `commonhold check` for the contract on this machine, warnings included.
         let name = contract.display().to_string();
         warnings += &load::check_text(&texts[0], &name, &scenario.hardware.machine, None)?.warnings;
         warnings += &not_limited(scenario);
@@ -299,14 +300,15 @@ fn late(scenario: &Scenario) -> String {
         return String::new();
     }
     format!(
-        "warning: the contract promises that a CPU is called back within {}, but this machine looks only at its clock tick, every {}: \
-         write `call_back = \"now\"` in the machine file\n",
+        "warning: the contract promises that a CPU is called back within {}, but this machine looks only at its clock tick, \
+         every {}: write `call_back = \"now\"` in the machine file\n",
         duration_text(promised_ns),
         duration_text(kernel.tick_ns)
     )
 }
 
-/// Warnings about units without `job` under Hurricane's scheduler, which never moves a task: all of theirs stay on one CPU.
+/// Warnings about units without `job` under Hurricane's scheduler. It never moves a task, so all tasks of such a unit stay on
+/// one CPU.
 fn not_placed(scenario: &Scenario) -> String {
     if scenario.hardware.kernel.scheduler != Scheduler::Hurricane {
         return String::new();

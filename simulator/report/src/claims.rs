@@ -9,11 +9,11 @@ use serde::Serialize;
 /// The selected claims with their results.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Claims {
-    /// Every experiment ran with each of these seeds.
+    /// The random seeds of the runs.
     pub seeds: Vec<u64>,
-    /// In the order of the papers.
+    /// The claims, in the order of the papers.
     pub rows: Vec<Claim>,
-    /// The papers' figures, with our results beside the published ones.
+    /// The papers' figures, with measured values beside the published ones.
     pub charts: Vec<Chart>,
     /// The command line that repeats the measurement.
     pub command: String,
@@ -26,13 +26,13 @@ pub struct Claim {
     pub id: String,
     /// Section, figure or table of the paper.
     pub place: String,
-    /// The statement, in our words.
+    /// The statement, in this project's words.
     pub says: String,
     /// The value as printed; empty if the paper prints none.
     pub expected: String,
     /// The accepted range of the measured value.
     pub tolerance: Tolerance,
-    /// How far the result counts as evidence.
+    /// The extent to which the result is evidence.
     pub basis: Basis,
     /// The unit of the measured value.
     pub unit: Unit,
@@ -46,28 +46,28 @@ pub struct Claim {
     pub verdict: Verdict,
 }
 
-/// How far a claim's result counts as evidence.
+/// The extent to which a claim's result is evidence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Basis {
-    /// A definition or a setting, honoured and held by a test.
+    /// A definition or a setting, which a test checks.
     Parameter,
-    /// A parameter of the model was fitted to it: no evidence.
+    /// A parameter of the model was fitted to the claim, so the result is no evidence.
     Calibrated,
-    /// No parameter was fitted to it.
+    /// No parameter was fitted to the claim.
     Predicted,
-    /// It follows from other claims by arithmetic.
+    /// The claim follows from other claims by arithmetic.
     Derived,
     /// The paper's value is not known.
     Lost,
-    /// The simulator does not model it.
+    /// The simulator does not model the subject of the claim.
     Outside,
     /// A question of this project, not of a paper.
     Beyond,
 }
 
 impl Basis {
-    /// Its name in reports.
+    /// The name of the basis in reports.
     pub fn name(self) -> &'static str {
         match self {
             Basis::Parameter => "parameter",
@@ -98,7 +98,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// What follows the number.
+    /// The text after the number: the unit's symbol.
     fn suffix(self) -> &'static str {
         match self {
             Unit::Ratio | Unit::Requests => "",
@@ -109,7 +109,7 @@ impl Unit {
     }
 }
 
-/// About three significant digits.
+/// A number with about three significant digits.
 fn digits(value: f64) -> String {
     match value.abs() {
         size if size < 9.995 => format!("{value:.2}"),
@@ -122,36 +122,36 @@ fn digits(value: f64) -> String {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Tolerance {
-    /// Reported only.
+    /// No range: the value is only reported.
     None,
-    /// The mean lies between these, ends included.
+    /// The mean must lie in this range, ends included.
     Between {
-        /// The smallest.
+        /// The smallest accepted mean.
         low: f64,
-        /// The largest.
+        /// The largest accepted mean.
         high: f64,
     },
-    /// The mean is no smaller.
+    /// The mean must be at least this.
     AtLeast {
         /// The smallest.
         low: f64,
     },
-    /// The mean is no larger.
+    /// The mean must be at most this.
     AtMost {
         /// The largest.
         high: f64,
     },
-    /// Every seed's value is no larger.
+    /// Every seed's value must be at most this.
     AlwaysAtMost {
         /// The largest.
         high: f64,
     },
-    /// A sign: the 90 % interval lies above.
+    /// A sign: the 90 % confidence interval must lie above the bound.
     Above {
-        /// Above what.
+        /// The bound.
         bound: f64,
     },
-    /// A sign: the 90 % interval lies below.
+    /// A sign: the 90 % confidence interval must lie below the bound.
     Below {
         /// The bound.
         bound: f64,
@@ -176,13 +176,13 @@ impl Tolerance {
 /// A value with its uncertainty over the seeds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Measured {
-    /// Over the seeds.
+    /// The mean over the seeds.
     pub mean: f64,
-    /// Half of the 95 % confidence interval; nothing with one seed.
+    /// Half-width of the 95 % confidence interval; `None` with one seed.
     pub half_95: Option<f64>,
-    /// Half of the 90 % confidence interval.
+    /// Half-width of the 90 % confidence interval.
     pub half_90: Option<f64>,
-    /// Seed by seed.
+    /// The value of each seed.
     pub by_seed: Vec<f64>,
 }
 
@@ -194,26 +194,26 @@ impl Measured {
     }
 }
 
-/// What a claim came to.
+/// The result of testing a claim.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "word", rename_all = "kebab-case")]
 pub enum Verdict {
-    /// A definition, held by these tests, each as `file: function`.
+    /// A definition, checked by these tests, each as `file: function`.
     Parameter {
-        /// Empty: no test holds it yet.
+        /// The tests; empty if no test checks the definition yet.
         held_by: Vec<String>,
     },
-    /// Within its tolerance.
+    /// The value is within the tolerance.
     Hit,
     /// The whole 90 % confidence interval is on the right side of the bound.
     SignHolds,
-    /// Out of tolerance.
+    /// The value is outside the tolerance.
     Miss,
     /// The claim has no tolerance.
     Reported,
     /// The claim has no measured value.
     NotMeasured {
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// A run behind the value broke a check of the simulator.
@@ -224,7 +224,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Whether the claim is met. A void one is not; `None` if there is nothing to compare.
+    /// Whether the claim is met. A void claim is not met; `None` if there is nothing to compare.
     pub fn met(&self) -> Option<bool> {
         match self {
             Verdict::Hit | Verdict::SignHolds => Some(true),
@@ -270,7 +270,7 @@ pub struct Bar {
     pub class: String,
     /// The published value; `None` if it is not printed.
     pub paper: Option<f64>,
-    /// Our value.
+    /// The measured value.
     pub measured: Option<Measured>,
 }
 
@@ -281,9 +281,9 @@ pub struct Tally {
     pub basis: Basis,
     /// All claims on this basis.
     pub rows: usize,
-    /// Claims that are met or not; see [`Verdict::met`].
+    /// Claims with a verdict, met or not; see [`Verdict::met`].
     pub decided: usize,
-    /// Claims that are met; for parameters, those held by a test.
+    /// Claims that are met; for parameters, claims that a test checks.
     pub met: usize,
 }
 
@@ -365,7 +365,7 @@ fn cells(claim: &Claim) -> [String; 7] {
     ]
 }
 
-/// Width of the whole table, in characters. Narrower ones leave out the places in the papers.
+/// Width of the whole table, in characters. A narrower table leaves out the column of places in the papers.
 pub const COLUMNS: usize = 108;
 
 /// The claims for a terminal.
@@ -409,8 +409,8 @@ struct ClaimsJson<'a> {
     claims: &'a Claims,
 }
 
-/// The claims as JSON. Values are in the row's unit; `half_…` are halves of confidence intervals; what was not measured is
-/// null.
+/// The claims as JSON. Values are in the row's unit; `half_…` are half-widths of confidence intervals; a value that was not
+/// measured is null.
 pub fn json(claims: &Claims) -> String {
     commonhold_report::json("commonhold.claims", ClaimsJson { tallies: tallies(claims), claims })
 }
@@ -457,7 +457,7 @@ fn figure(chart: &Chart) -> String {
     format!("<h3>{}</h3>\n<figure>\n{drawn}</figure>\n", escape(&chart.title))
 }
 
-/// The published bar, if there is one, and ours.
+/// The published bar, if there is one, and the measured bar.
 fn chart_bars(bar: &Bar) -> Vec<ChartBar<'_>> {
     let paper = bar.paper.map(|value| ChartBar {
         label: &bar.label,
@@ -485,7 +485,7 @@ fn describe(bar: &Bar) -> String {
     format!("{} {}: {ours}{paper}", bar.label, bar.class)
 }
 
-/// Percent of the reference.
+/// A ratio as per cent of the reference.
 fn percent(ratio: f64) -> String {
     format!("{:.0}", ratio * 100.0)
 }

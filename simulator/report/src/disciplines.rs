@@ -14,7 +14,7 @@ use crate::simulation::{JobRow, Study, closing, jobs_of, seeds};
 /// A scenario under several disciplines, with the same seeds.
 #[derive(Debug, Clone)]
 pub struct Disciplines {
-    /// In the order of the report's columns.
+    /// The runs under each discipline, in the order of the report's columns.
     pub under: Vec<Under>,
 }
 
@@ -30,25 +30,29 @@ pub struct Under {
 /// A unit's CPU time as a fraction of its entitlement: 1.0 is all of it.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 struct Share {
-    /// Over all windows.
+    /// CPU time over all windows.
     had: f64,
-    /// Mean absolute deviation of a window.
+    /// Mean absolute deviation of a window's CPU time from the entitlement.
     off_mean: f64,
-    /// Shortfall of the worst window.
+    /// Largest shortfall of a window's CPU time below the entitlement.
     short_max: f64,
 }
 
 impl Share {
-    /// `None` if no window is whole, or the unit was entitled to nothing.
+    /// `None` if no window is complete, or if the unit was entitled to nothing.
     fn of(runs: &[Outcome], unit: &str) -> Option<Share> {
-        let (mut used, mut entitled, mut off, mut short_max) = (0.0, 0.0, 0.0, 0.0_f64);
-        for (had, due) in windows(runs, unit) {
-            used += had;
-            entitled += due;
-            off += (had - due).abs();
-            short_max = short_max.max((due - had) / due);
+        let (mut used_sum, mut entitled_sum, mut deviation_sum, mut short_max) = (0.0, 0.0, 0.0, 0.0_f64);
+        for (used, entitled) in windows(runs, unit) {
+            used_sum += used;
+            entitled_sum += entitled;
+            deviation_sum += (used - entitled).abs();
+            short_max = short_max.max((entitled - used) / entitled);
         }
-        (entitled > 0.0).then(|| Share { had: used / entitled, off_mean: off / entitled, short_max })
+        (entitled_sum > 0.0).then(|| Share {
+            had: used_sum / entitled_sum,
+            off_mean: deviation_sum / entitled_sum,
+            short_max,
+        })
     }
 }
 
@@ -56,7 +60,10 @@ impl Share {
 fn windows<'a>(runs: &'a [Outcome], unit: &'a str) -> impl Iterator<Item = (f64, f64)> + 'a {
     let units = runs.iter().flat_map(|run| &run.units).filter(move |other| other.name == unit);
     let pairs = |unit: &'a UnitOutcome| unit.used_by_window_ns.iter().zip(&unit.entitled_by_window_ns);
-    units.flat_map(pairs).map(|(used, entitled)| (real(*used), real(*entitled))).filter(|(_, due)| *due > 0.0)
+    units
+        .flat_map(pairs)
+        .map(|(used, entitled)| (real(*used), real(*entitled)))
+        .filter(|(_, entitled)| *entitled > 0.0)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "figures for people; sums stay below 2^53")]
@@ -99,7 +106,7 @@ impl Wakes {
 /// Throughput of the whole machine: means of the runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 struct Whole {
-    /// Jobs that ended.
+    /// The number of jobs that ended.
     jobs_ended: u64,
     /// Work done, in ns of a task that runs alone.
     work_ns: u64,
@@ -123,7 +130,7 @@ impl Whole {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 struct Job {
     job: String,
-    /// Mean over copies and seeds, in s; `None` if one of them did not end.
+    /// Mean response time over copies and seeds, in s; `None` if a copy did not end.
     response_s: Option<f64>,
     /// Mean CPU time of a copy, in ns.
     cpu_ns: u64,
@@ -169,7 +176,8 @@ fn job_of(runs: &[Outcome], unit: &str, job: &str) -> Option<Job> {
 }
 
 const HOW_TO_READ: &str = "had: CPU time, as a part of what the unit was entitled to. off: by how much a window's was \
-                           more or less, in the mean. short: by how much the worst window fell short. wake: from waking to running.";
+                           more or less, in the mean. short: by how much the worst window fell short. wake: from waking to \
+                           running.";
 
 /// The comparison for a terminal: one table, split into blocks of the disciplines that fit side by side.
 pub fn text(disciplines: &Disciplines, style: Style) -> String {
@@ -201,7 +209,7 @@ fn percentage(part: f64) -> String {
     format!("{:.1}%", part * 100.0)
 }
 
-/// Adds a row with a figure per discipline, unless it has none under any.
+/// Adds a row with a figure per discipline, unless all figures are missing.
 fn add(table: &mut Table, paint: Paint, name: &str, cells: Vec<Option<String>>) {
     if cells.iter().any(Option::is_some) {
         let cells = cells.into_iter().map(|cell| cell.unwrap_or(NOTHING.to_owned()));
@@ -431,7 +439,7 @@ fn wake_chart(disciplines: &Disciplines, unit: &str, job: &str) -> String {
     })
 }
 
-/// What each unit used of its entitlement in each window of the first run.
+/// A chart of the CPU time of each unit, against its entitlement, in each window of the first run.
 fn time_chart(under: &Under) -> String {
     let name = under.discipline.name();
     let Some(run) = under.study.runs.first() else { return String::new() };

@@ -11,8 +11,8 @@ fn letter(job: usize) -> char {
     char::from(b'a' + u8::try_from(job % 26).unwrap_or(0))
 }
 
-/// A line per sample: the time, a letter or a dash per CPU with pools apart, and the jobs that are new. Lines equal to the one
-/// before are left out.
+/// A line per sample: the time, a letter or a dash per CPU with a space between pools, and the names of jobs that appear for
+/// the first time. A line that equals the line before is left out.
 pub fn text(occupancy: &Occupancy, jobs: &[JobOutcome]) -> String {
     let mut out = String::from("time, and the job that has each CPU; pools are apart, - is nobody\n");
     let (mut before, mut introduced) = (String::new(), 0);
@@ -35,6 +35,7 @@ pub fn text(occupancy: &Occupancy, jobs: &[JobOutcome]) -> String {
     out
 }
 
+/// The letters of the jobs on a pool's CPUs in one sample; a dash for an idle CPU.
 fn letters(pool: &[u32], moment: &[Option<usize>]) -> String {
     let on = |cpu: &u32| moment.get(*cpu as usize).copied().flatten().map_or('-', letter);
     pool.iter().map(on).collect()
@@ -46,11 +47,11 @@ const ROW: f64 = 16.0;
 const GAP: f64 = 8.0;
 const TOP: f64 = 12.0;
 
-/// Jobs take them in turn, so that neighbours differ.
+/// The colours of jobs. Jobs get them in turn, so that neighbours differ.
 const COLOURS: [&str; 8] =
     ["#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#a463f2", "#97bbf5", "#9c6b4e"];
 
-/// A row per CPU, pools apart; time runs from left to right, each job has a colour.
+/// The chart: a row per CPU, with a gap between pools. Time runs from left to right, and each job has a colour.
 pub(crate) fn plot(occupancy: &Occupancy) -> String {
     let cpus: usize = occupancy.pools.iter().map(Vec::len).sum();
     let height = TOP + real(cpus) * ROW + real(occupancy.pools.len()) * GAP + 40.0;
@@ -71,7 +72,8 @@ pub(crate) fn plot(occupancy: &Occupancy) -> String {
                 let colour = COLOURS[job % COLOURS.len()];
                 let _ = writeln!(
                     out,
-                    "<rect x=\"{x:.2}\" y=\"{top:.1}\" width=\"{width:.2}\" height=\"{:.1}\" fill=\"{colour}\"><title>job {}</title></rect>",
+                    "<rect x=\"{x:.2}\" y=\"{top:.1}\" width=\"{width:.2}\" height=\"{:.1}\" fill=\"{colour}\">\
+                     <title>job {}</title></rect>",
                     ROW - 2.0,
                     job + 1
                 );
@@ -95,7 +97,7 @@ pub(crate) fn plot(occupancy: &Occupancy) -> String {
     out + "</svg>\n"
 }
 
-/// The intervals in which a CPU runs one job: first sample, sample behind the last, job.
+/// The intervals in which a CPU runs one job: the first sample, the sample after the last, and the job.
 fn runs(occupancy: &Occupancy, cpu: u32) -> Vec<(usize, usize, usize)> {
     let mut runs: Vec<(usize, usize, usize)> = Vec::new();
     for (at, moment) in occupancy.moments.iter().enumerate() {

@@ -32,25 +32,26 @@ pub struct Alone {
 /// Size of a disk's sector, in bytes.
 const SECTOR_BYTES: u64 = 512;
 
-/// What a unit used over some runs: means unless noted.
+/// A unit's use of resources over some runs: means unless noted.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-struct Had {
+struct Usage {
     /// CPU time, in ns.
     used_ns: u64,
     /// Peak memory of all runs, in bytes: means over runs of different lengths would not compare.
     memory_bytes_max: u64,
-    /// Transferred by disks, in bytes.
+    /// Transfers of all disks, in bytes.
     disk_bytes: u64,
 }
 
-impl Had {
-    fn of(runs: &[Outcome], unit: &str, frame_bytes: u64) -> Option<Had> {
+impl Usage {
+    /// `None` if the unit had no processes in these runs.
+    fn of(runs: &[Outcome], unit: &str, frame_bytes: u64) -> Option<Usage> {
         let units = || runs.iter().flat_map(|run| &run.units).filter(|other| other.name == unit);
         let count = units().count() as u64;
         let mean = |figure: fn(&UnitOutcome) -> u64| units().map(figure).sum::<u64>().checked_div(count);
         let disks = runs.iter().flat_map(|run| &run.disks).flat_map(|disk| &disk.units);
         let sectors: u64 = disks.filter(|used| used.unit == unit).map(|used| used.sectors).sum();
-        Some(Had {
+        Some(Usage {
             used_ns: mean(|unit| unit.used_ns)?,
             memory_bytes_max: units().map(|unit| unit.frames_max).max()? * frame_bytes,
             disk_bytes: sectors * SECTOR_BYTES / count.max(1),
@@ -86,7 +87,7 @@ impl Schemes {
         first.map(|run| run.units.iter().map(|unit| unit.name.as_str()).collect()).unwrap_or_default()
     }
 
-    /// The columns for a unit. The first is `alone`, without runs if the unit has none.
+    /// The columns for a unit. The first is `alone`; it is without runs if the unit was not run alone.
     fn kinds<'a>(&'a self, unit: &str) -> Vec<Kind<'a>> {
         let alone = self.alone.iter().find(|alone| alone.unit == unit).map_or(&[][..], |alone| &alone.runs);
         let schemes = self.studies.iter().map(|study| Kind { name: study.scheme.name(), runs: &study.runs });
@@ -108,7 +109,7 @@ impl Schemes {
     }
 }
 
-/// One job in each column.
+/// A job's response times in all columns.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 struct Compared {
     job: String,
@@ -120,9 +121,9 @@ struct Compared {
 struct Response {
     /// `alone`, or the scheme.
     under: String,
-    /// Mean over copies and seeds, in s; `None` if one of them did not end.
+    /// Mean over copies and seeds, in s; `None` if a copy did not end.
     response_s: Option<f64>,
-    /// Shortest and longest, in s.
+    /// The shortest and the longest response time, in s.
     #[serde(skip)]
     range_s: Option<(f64, f64)>,
     /// Ratio to the response time alone.
@@ -157,7 +158,8 @@ pub fn text(schemes: &Schemes, style: Style) -> String {
     out + "\n" + HOW_TO_READ + "\n" + &closing_of(schemes)
 }
 
-const HOW_TO_READ: &str = "alone: the unit's jobs without those of others, on its share. x: times the response alone. memory: at most.";
+const HOW_TO_READ: &str = "alone: the unit's jobs without those of others, on its share. x: times the response alone. \
+                           memory: at most.";
 
 fn heading(schemes: &Schemes) -> String {
     let Some(study) = schemes.studies.first() else { return String::new() };
@@ -181,13 +183,16 @@ fn table(schemes: &Schemes) -> Table {
         for job in schemes.jobs(unit) {
             table.row(Paint::Plain, job_row(&job));
         }
-        let had: Vec<Option<Had>> =
-            schemes.kinds(unit).iter().map(|kind| Had::of(kind.runs, unit, schemes.frame_bytes())).collect();
-        for (what, shown) in FIGURES {
-            let cell = |had: &Option<Had>| had.as_ref().map_or(NOTHING.to_owned(), shown);
-            let mut row = vec![format!("  {what}")];
-            for (i, had) in had.iter().enumerate() {
-                row.push(cell(had));
+        let usages: Vec<Option<Usage>> = schemes
+            .kinds(unit)
+            .iter()
+            .map(|kind| Usage::of(kind.runs, unit, schemes.frame_bytes()))
+            .collect();
+        for (name, figure) in FIGURES {
+            let cell = |usage: &Option<Usage>| usage.as_ref().map_or(NOTHING.to_owned(), figure);
+            let mut row = vec![format!("  {name}")];
+            for (i, usage) in usages.iter().enumerate() {
+                row.push(cell(usage));
                 if i > 0 {
                     row.push(String::new());
                 }
@@ -198,13 +203,13 @@ fn table(schemes: &Schemes) -> Table {
     table
 }
 
-type Shown = fn(&Had) -> String;
+type Figure = fn(&Usage) -> String;
 
 /// The rows below a unit's jobs: name and figure.
-const FIGURES: [(&str, Shown); 3] = [
-    ("CPU time", |had| duration(had.used_ns)),
-    ("memory", |had| bytes(had.memory_bytes_max)),
-    ("disk", |had| bytes(had.disk_bytes)),
+const FIGURES: [(&str, Figure); 3] = [
+    ("CPU time", |usage| duration(usage.used_ns)),
+    ("memory", |usage| bytes(usage.memory_bytes_max)),
+    ("disk", |usage| bytes(usage.disk_bytes)),
 ];
 
 fn job_row(job: &Compared) -> Vec<String> {
@@ -229,26 +234,26 @@ struct SchemesJson<'a> {
 struct UnitJson<'a> {
     unit: &'a str,
     jobs: Vec<Compared>,
-    had: Vec<HadJson<'a>>,
+    had: Vec<UsageJson<'a>>,
 }
 
 #[derive(Serialize)]
-struct HadJson<'a> {
+struct UsageJson<'a> {
     under: &'a str,
     #[serde(flatten)]
-    had: Option<Had>,
+    had: Option<Usage>,
 }
 
 /// The comparison as JSON: its table, and every run in full.
 pub fn json(schemes: &Schemes) -> String {
-    let had = |unit, kind: Kind<'_>| Had::of(kind.runs, unit, schemes.frame_bytes());
+    let usage = |unit, kind: Kind<'_>| Usage::of(kind.runs, unit, schemes.frame_bytes());
     let unit = |unit| UnitJson {
         unit,
         jobs: schemes.jobs(unit),
         had: schemes
             .kinds(unit)
             .into_iter()
-            .map(|kind| HadJson { under: kind.name, had: had(unit, kind) })
+            .map(|kind| UsageJson { under: kind.name, had: usage(unit, kind) })
             .collect(),
     };
     let content = SchemesJson {

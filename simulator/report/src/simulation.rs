@@ -228,7 +228,7 @@ fn units_table(study: &Study) -> Table {
     table
 }
 
-/// Two functions: the mean and the maximum of a unit's figure over all runs.
+/// Returns two functions: the mean and the maximum over all runs of a figure of a unit.
 fn mean_and_most<'a>(
     study: &'a Study,
     unit: &'a str,
@@ -268,7 +268,7 @@ fn memory_table(study: &Study) -> Table {
     table
 }
 
-/// How long units waited for memory, and how long calling back loans took. `None` if no unit did either.
+/// A table of the units' waits for memory and of the call-back times of memory loans. `None` if no unit has either.
 fn memory_loans_table(study: &Study) -> Option<Table> {
     let mut table =
         Table::new(&["memory", "waited for", "calls", "half within", "longest", "later than promised"]);
@@ -407,7 +407,8 @@ pub fn csv(study: &Study) -> String {
 }
 
 /// The header line.
-pub(crate) const CSV_HEAD: &str = "seed,job,unit,started_ns,ended_ns,response_ns,work_ns,lock_ns,stall_ns,remote_ns,spin_ns,switch_ns,waited_ns,blocked_ns,faults,transactions\n";
+pub(crate) const CSV_HEAD: &str = "seed,job,unit,started_ns,ended_ns,response_ns,work_ns,lock_ns,stall_ns,remote_ns,\
+                                   spin_ns,switch_ns,waited_ns,blocked_ns,faults,transactions\n";
 
 /// A line per copy of a job and run, each with the prefix `first`.
 pub(crate) fn csv_lines(first: &str, runs: &[Outcome]) -> String {
@@ -429,7 +430,8 @@ pub(crate) fn csv_lines(first: &str, runs: &[Outcome]) -> String {
             let transactions = transferred / 1_000_000;
             let optional = |value: Option<u64>| value.map(|value| value.to_string()).unwrap_or_default();
             out += &format!(
-                "{first}{},{},{},{},{},{},{work_ns},{lock_ns},{stall_ns},{remote_ns},{spin_ns},{switch_ns},{waited_ns},{blocked_ns},{faults},{transactions}\n",
+                "{first}{},{},{},{},{},{},{work_ns},{lock_ns},{stall_ns},{remote_ns},\
+                 {spin_ns},{switch_ns},{waited_ns},{blocked_ns},{faults},{transactions}\n",
                 run.seed,
                 job.name,
                 job.unit,
@@ -548,7 +550,8 @@ fn legend(y: f64) -> String {
     for ((name, colour), place) in PARTS.iter().zip(0u32..) {
         let x = f64::from(place) * 102.0;
         out += &format!(
-            "<rect x='{x}' y='{:.0}' width='10' height='10' fill='{colour}'/><text class='small' x='{}' y='{y:.0}'>{name}</text>\n",
+            "<rect x='{x}' y='{:.0}' width='10' height='10' fill='{colour}'/>\
+             <text class='small' x='{}' y='{y:.0}'>{name}</text>\n",
             y - 9.0,
             x + 14.0
         );

@@ -28,7 +28,7 @@ const PROGRAMS: &str = "version = 1\nhorizon = \"40s\"\n\
     [program.leaf]\ndo = [{ cpu = \"10ms\" }]\n\
     [program.make]\ndo = [{ run = \"leaf\", times = 100, at_once = 2 }]\n";
 
-/// Jobs by name, unit, program and number; only hogs go on for ever.
+/// Jobs by name, unit, program and number; only hogs never end.
 fn run(scheduler: &str, cpus: u32, work: &[(&str, &str, &str, u32)]) -> Outcome {
     let job = |(name, unit, program, count): &(&str, &str, &str, u32)| {
         let background = *program == "hog";
@@ -56,9 +56,9 @@ fn tasks_that_compute_get_equal_parts() {
                 (u64::from(cpus) * 40 * S, 0),
                 "{scheduler}"
             );
-            // By unit, too: without units, b's task is one of all.
+            // The tasks of a second unit b too: baselines know no units, so b's task counts like the others.
             near(unit(&end, "b").used_ns, part, 60);
-            // All but what those on CPUs have had of their slices.
+            // Equal, except for the running tasks' part of their current slices.
             let used = unit(&end, "a").used_ns + unit(&end, "b").used_ns;
             assert!((end.busy_ns - u64::from(cpus) * 60 * MS..=end.busy_ns).contains(&used), "{used}");
             assert_eq!((unit(&end, "a").lent_ns, unit(&end, "a").borrowed_ns), (0, 0));
@@ -66,8 +66,8 @@ fn tasks_that_compute_get_equal_parts() {
     }
 }
 
-/// Beside one or eight tasks that compute, one that sleeps most of the time waits for 2 ms in the mean, of slices of 60: it
-/// has little usage, and a large counter.
+/// A task that sleeps most of the time waits for 2 ms in the mean beside one or eight tasks that compute, though slices are
+/// 60 ms: the task has little usage, and a large counter.
 #[test]
 fn who_sleeps_runs_soon_after_waking() {
     for scheduler in BASELINES {
@@ -81,7 +81,7 @@ fn who_sleeps_runs_soon_after_waking() {
     }
 }
 
-/// Nobody waits for longer than all others' turns: of nine tasks on a CPU eight, each two slices at most.
+/// No task waits for longer than one turn of each other task: with nine tasks on a CPU, eight turns of at most two slices.
 #[test]
 fn nobody_starves() {
     for scheduler in BASELINES {
@@ -91,9 +91,9 @@ fn nobody_starves() {
     }
 }
 
-/// A make of short processes beside two that compute. Under IRIX's rule each child is new and so goes first: the make has
-/// the CPU nearly as if it were alone. Under Linux's it lives on its parent's counter: the
-/// parent and two children at a time have three of five counters, 5/3 s, when they are used up.
+/// A make of short processes beside two tasks that compute. Under IRIX's rule each child is new and so goes first: the make has
+/// the CPU nearly as if it were alone. Under Linux's rule a child lives on its parent's counter. The parent and two children at
+/// a time have three of five counters, so the make takes 5/3 of its time alone.
 #[test]
 fn short_processes_are_new_each_time_or_live_on_their_parent() {
     let [irix, linux] = BASELINES.map(|scheduler| {
@@ -103,8 +103,8 @@ fn short_processes_are_new_each_time_or_live_on_their_parent() {
     near(linux, 5 * S / 3, 150);
 }
 
-/// Two CPUs, three tasks that compute: under Linux they stay where they are until the counter is used up, since their 6
-/// ticks do not outweigh the 15 of the last CPU; each switch is an end of a slice.
+/// Two CPUs, three tasks that compute. Under Linux a task stays on its CPU until its counter is used up, since a counter of 6
+/// ticks does not outweigh the bonus of 15 for the last CPU. So each switch is the end of a slice.
 #[test]
 fn switches_are_ends_of_slices() {
     for scheduler in BASELINES {
@@ -134,10 +134,10 @@ fn a_baseline_is_refused_where_units_are_held() {
       |
       = help: write `scheme = "smp"` in the contract's [machine], or leave `scheduler` out
     "#);
-    // With another scheme, or another scheduler, there is nothing wrong.
+    // Under another scheme, or with another scheduler, the scenario is valid.
     let smp = Overrides { scheme: Some(Scheme::Smp), ..Overrides::default() };
     assert!(read_with(ISOLATED, machine, WORK, smp).scenario.is_some());
-    // What was asked for instead is not the file's fault: a run refuses it (below).
+    // A scheduler from the command line is no mistake of the file; the run refuses it (below).
     let other = Overrides { scheduler: Some(Scheduler::Linux24), ..Overrides::default() };
     assert!(read_with(ISOLATED, machine, WORK, other).findings.is_empty());
     let own = Overrides { scheduler: Some(Scheduler::Commonhold), ..Overrides::default() };

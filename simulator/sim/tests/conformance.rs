@@ -1,5 +1,5 @@
-//! A run of the lab under the `kernel` backend, replayed under the same contract. `lab/tests/80-conformance.sh`
-//! recorded it. The simulator comes as near to what the kernel counted as docs/conformance.md says.
+//! A run of the lab under the `kernel` backend, recorded by `lab/tests/80-conformance.sh` and replayed in the simulator under the
+//! same contract. The simulator's figures differ from the kernel's by no more than docs/conformance.md states.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod scene;
@@ -11,10 +11,10 @@ const CONTRACT: &str = include_str!("../../../lab/conformance/contract.toml");
 const MACHINE: &str = include_str!("../../../lab/conformance/machine.toml");
 const RECORDING: &str = include_str!("conformance/recording.txt");
 
-/// What the lab's kernel, and our scheduler in it, counted meanwhile.
+/// The counts of the lab's kernel, and of the project's scheduler in that kernel, during the run.
 const COUNTED: &str = include_str!("conformance/counted.txt");
 
-/// What was counted of one unit.
+/// The counts of one unit.
 struct Counted {
     name: &'static str,
     used_ns: u64,
@@ -28,7 +28,7 @@ fn replayed() -> Outcome {
     scene::outcome(CONTRACT, MACHINE, &workload)
 }
 
-/// A line of it: a name, and numbers by name.
+/// Reads a line of counts: a name, and numbers by name.
 fn line(of: &str) -> impl Fn(&str) -> u64 {
     let line = COUNTED.lines().find(|line| line.starts_with(of)).unwrap();
     let number =
@@ -50,7 +50,7 @@ fn counted() -> [Counted; 3] {
     })
 }
 
-/// CPU time of the daemon and the kernel's own threads, which are not replayed.
+/// CPU time of the daemon and of kernel threads, which are not replayed.
 fn others_ns() -> u64 {
     line("others")("used_ns")
 }
@@ -59,7 +59,7 @@ fn others_ns() -> u64 {
 fn units_have_what_they_had_in_the_kernel() {
     let outcome = replayed();
     for counted in &counted() {
-        // The unit with work for every CPU has what the others leave: in the lab, the daemon too takes of it.
+        // The unit with work for every CPU gets the CPU time that the others leave; in the lab, the daemon uses a part of that.
         let used_ns = counted.used_ns + if counted.name == "heavy" { others_ns() } else { 0 };
         scene::near(scene::unit(&outcome, counted.name).used_ns, used_ns, 50);
     }

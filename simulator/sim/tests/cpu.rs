@@ -1,5 +1,5 @@
-//! CPUs: small scenarios whose outcome is worked out by hand. On these machines nothing costs anything but what a test
-//! says: no switches, no interrupts, no faults.
+//! CPUs: small scenarios with outcomes that are computed by hand. Unless a test sets a cost, everything on these machines is
+//! free: switches, interrupts and faults.
 #![allow(clippy::unwrap_used, clippy::format_push_string, reason = "texts of tests")]
 
 mod scene;
@@ -8,7 +8,7 @@ use commonhold_sim::outcome::Outcome;
 use scene::{MS, S, contract, jobs, machine, near, outcome, response, unit, workload};
 
 const SECOND: (&str, &str) = ("second", "{ cpu = \"1s\" }");
-/// It is there, and does nothing for an hour.
+/// A program that exists, and sleeps for an hour.
 const SLEEPER: (&str, &str) = ("sleeper", "{ sleep = \"1h\" }");
 const ENDLESS: (&str, &str) = ("endless", "{ repeat = \"forever\", do = [{ cpu = \"1s\" }] }");
 
@@ -42,7 +42,7 @@ fn idle_cpus_are_lent() {
 
 #[test]
 fn a_quota_leaves_cpus_idle() {
-    // 4 s of work on the two CPUs of its own: 2 s; the two others idle.
+    // 4 s of work on the unit's own two CPUs: 2 s. The two other CPUs idle.
     let end = four_tasks("quota", "", "");
     assert_eq!((end.ended_ns, end.idle_ns), (2 * S, 4 * S));
 }
@@ -56,8 +56,8 @@ fn who_may_not_borrow_or_lend_does_not() {
 
 #[test]
 fn smp_divides_by_task_and_isolation_by_unit() {
-    // One task against three, 4 s of work on two CPUs: 2 s in all. Each task has half a CPU under smp, so that the one ends
-    // with the others, give or take a slice; with isolation it has its unit's CPU, 1 s.
+    // One task against three, 4 s of work on two CPUs: 2 s in all. Under smp each task has half a CPU, so the single task ends
+    // with the others, within a slice. With isolation the single task has its unit's CPU: 1 s.
     let work = workload(&[SECOND], &[("a", "a", "second", ""), ("b", "b", "second", "count = 3")]);
     let pool = outcome(&contract("smp", "", ""), &machine(2, ""), &work);
     near(response(&pool, "a"), 2 * S, 30);
@@ -88,7 +88,7 @@ fn a_loan_is_called_back_at_the_next_tick() {
 
 #[test]
 fn a_loan_is_called_back_when_the_borrower_enters_the_kernel() {
-    // Which it does every 4 ms: at 504 ms.
+    // The borrower enters the kernel every 4 ms: at 504 ms.
     let end = call_back("entry", "0s");
     let b = unit(&end, "b");
     assert_eq!((b.called_back, b.call_back_max_ns, response(&end, "b")), (1, MS, 604 * MS));
@@ -102,8 +102,8 @@ fn a_loan_is_called_back_at_once_by_an_interrupt() {
     assert_eq!((b.called_back, b.call_back_max_ns, response(&end, "b")), (1, MS / 4, 603 * MS + MS / 2));
 }
 
-/// 500 times a sleep of 10 ms, a read of a page that takes 5 ms, and 10 ms of work, in 25 ms together. With interrupts that
-/// take 3 ms in the mean, twice each time: in 31 ms. (The mean of 1000 deviates by 3 % of 3 ms.)
+/// 500 rounds, each with a sleep of 10 ms, a page read of 5 ms, and 10 ms of work: 25 ms together. With two interrupts per round
+/// that take 3 ms in the mean, a round takes 31 ms. (The mean of 1000 draws deviates by 3 % of 3 ms.)
 #[test]
 fn interrupts_are_late() {
     let steps = "{ repeat = 500, do = [{ sleep = \"10ms\" }, { read = \"data\", bytes = \"4KiB\" }, { cpu = \"10ms\" }] }";
@@ -120,8 +120,8 @@ fn interrupts_are_late() {
 
 #[test]
 fn a_guest_that_comes_beside_a_waiting_owner_is_called_back() {
-    // Both of `a` are on their way to both CPUs when `b` comes at the same moment: it waits 250 us for the call-back of its
-    // CPU, sleeps for 503 ms, and waits for another 250 us.
+    // Both tasks of `a` are on their way to both CPUs when `b` starts at the same moment. So `b` waits 250 us for the call-back
+    // of its CPU, sleeps for 503 ms, and waits for another 250 us.
     let steps = [("borrower", "{ cpu = \"1s\" }"), ("owner", "{ sleep = \"503ms\" }, { cpu = \"100ms\" }")];
     let work = workload(&steps, &[("a", "a", "borrower", "count = 2"), ("b", "b", "owner", "")]);
     let end = outcome(&contract("isolate", "", ""), &machine(2, "ipi = \"250us\""), &work);
@@ -131,7 +131,7 @@ fn a_guest_that_comes_beside_a_waiting_owner_is_called_back() {
 
 #[test]
 fn a_unit_that_comes_has_its_cpus_at_once() {
-    // Between two looks of the policy, which are 250 ms apart, and without borrowing.
+    // The call-back falls between two steps of the policy, which are 250 ms apart.
     let work =
         workload(&[SECOND], &[("a", "a", "second", "count = 2"), ("b", "b", "second", "start = \"100ms\"")]);
     for scheme in ["isolate", "quota"] {
@@ -173,7 +173,7 @@ fn more_units_than_cpus_share_their_time() {
     }
 }
 
-/// Two siblings that meet half-way.
+/// Two siblings that meet at a barrier after half of their work.
 fn meeting(cpus: u32, spin: bool) -> Outcome {
     let party = format!("{{ cpu = \"10ms\" }}, {{ barrier = 2, spin = {spin} }}, {{ cpu = \"10ms\" }}");
     let steps = [("party", party.as_str()), ("pair", "{ run = \"party\", times = 2, at_once = 2 }")];
@@ -183,13 +183,14 @@ fn meeting(cpus: u32, spin: bool) -> Outcome {
 #[test]
 fn siblings_meet_at_a_barrier() {
     assert_eq!([meeting(2, false).ended_ns, meeting(2, true).ended_ns], [20 * MS; 2]);
-    // On one CPU: the first waits from 10 ms on, the second comes at 20 and goes on until 30, the first until 40.
+    // On one CPU: the first sibling waits from 10 ms on. The second reaches the barrier at 20 ms and ends at 30; the first ends
+    // at 40.
     assert_eq!(meeting(1, false).ended_ns, 40 * MS);
 }
 
 #[test]
 fn who_spins_keeps_the_cpu_for_its_slice() {
-    // The first spins from 10 to 30 ms, the second comes at 40 and goes on until 50, the first until 60.
+    // The first sibling spins from 10 to 30 ms. The second reaches the barrier at 40 ms and ends at 50; the first ends at 60.
     let end = meeting(1, true);
     let spent = jobs(&end, "a")[0].spent;
     assert_eq!((end.ended_ns, spent.spin_ns, spent.work_ns, spent.stall_ns), (60 * MS, 20 * MS, 40 * MS, 0));
@@ -197,7 +198,7 @@ fn who_spins_keeps_the_cpu_for_its_slice() {
 
 #[test]
 fn spinning_ends_when_the_last_one_comes() {
-    // The two work 10 ms and 14 ms before they meet: 4 ms of spinning, and none of it is taken for waiting for memory.
+    // The two work 10 ms and 14 ms before they meet: 4 ms of spinning, none of which counts as waiting for memory.
     let steps = [
         (
             "party",
@@ -224,9 +225,9 @@ fn a_process_runs_others_so_many_at_once() {
     assert_eq!(run(6, 2), 340 * MS);
 }
 
-/// Three tasks that compute all the time and one that does for 10 ms and sleeps for 90, on one CPU: who used less comes
-/// first, and interrupts who used more by a quarter of a slice, so that it does not wait for the rest of a slice of 30 ms
-/// (15 ms in the mean), let alone for a round of three (60 ms more).
+/// Three tasks compute all the time, and one computes for 10 ms and sleeps for 90, on one CPU. The task that used less goes
+/// first, and preempts a task that used more by a quarter of a slice. So it does not wait for the rest of a slice of 30 ms
+/// (15 ms in the mean), nor for a round of the other tasks (60 ms more).
 #[test]
 fn within_a_unit_who_used_less_comes_first() {
     let steps = [
@@ -237,19 +238,21 @@ fn within_a_unit_who_used_less_comes_first() {
     let end = outcome(&contract("isolate", "", ""), &machine(1, "slice = \"30ms\""), &work);
     let waited = jobs(&end, "brief")[0].spent.waited_ns;
     assert!(waited <= 20 * 5 * MS, "it waited {} ms in all", waited / MS);
-    // The hogs took turns: in 5 s of each none was ahead of another by more than a slice.
+    // The hogs took turns: with about 5 s of CPU time each, no hog was ahead of another by more than a slice.
     let hogs: Vec<u64> = jobs(&end, "hog").iter().map(|job| job.ended_ns.unwrap_or(0)).collect();
     assert!(hogs.iter().max().unwrap() - hogs.iter().min().unwrap() <= 2 * 30 * MS, "{hogs:?}");
 }
 
-/// Units `a/x` (one ticket), `a/y` (three) and `b`, time-shared: two CPUs, an endless task or two in each that `who` names.
+/// Units `a/x` (one ticket), `a/y` (three) and `b` time-share two CPUs. Each unit that `who` names has two endless tasks.
 fn currencies(mode: &str, who: &[&str]) -> Outcome {
     let contract = format!(
-        "version = 1\n[machine]\ncpu = \"{mode}\"\n[unit.a]\n[unit.a.unit.x]\ntickets = 1\n[unit.a.unit.y]\ntickets = 3\n[unit.b]\n"
+        "version = 1\n[machine]\ncpu = \"{mode}\"\n[unit.a]\n[unit.a.unit.x]\ntickets = 1\n[unit.a.unit.y]\ntickets = 3\n\
+         [unit.b]\n"
     );
-    let mut work = "version = 1\nhorizon = \"4s\"\n[program.endless]\ndo = [{ repeat = \"forever\", do = [{ cpu = \"1s\" }] }]\n[program.sleeper]\ndo = [{ sleep = \"1h\" }]\n".to_owned();
+    let mut work = "version = 1\nhorizon = \"4s\"\n[program.endless]\n\
+        do = [{ repeat = \"forever\", do = [{ cpu = \"1s\" }] }]\n[program.sleeper]\ndo = [{ sleep = \"1h\" }]\n".to_owned();
     for (number, unit) in ["a/x", "a/y", "b"].into_iter().enumerate() {
-        // Who does nothing is there all the same: its tickets are not void, only idle.
+        // The other units have a process that sleeps: their tickets count, but are idle.
         let (program, count) = if who.contains(&unit) { ("endless", 2) } else { ("sleeper", 1) };
         work += &format!(
             "[job.j{number}]\nunit = \"{unit}\"\nprogram = \"{program}\"\ncount = {count}\nbackground = true\n"
@@ -260,7 +263,7 @@ fn currencies(mode: &str, who: &[&str]) -> Outcome {
 
 #[test]
 fn sub_units_divide_what_the_unit_around_them_has() {
-    // 8 s of CPU time: four to b, one to a/x and three to a/y, whether by home CPUs or by weight.
+    // 8 s of CPU time: 4 s for b, 1 s for a/x and 3 s for a/y, by home CPUs and by weight alike.
     for mode in ["partition", "proportional"] {
         let end = currencies(mode, &["a/x", "a/y", "b"]);
         let used = ["a/x", "a/y", "b"].map(|name| unit(&end, name).used_ns);
@@ -270,16 +273,18 @@ fn sub_units_divide_what_the_unit_around_them_has() {
     }
 }
 
-/// Eight CPUs whose slices end at different moments, divided among p and q of 1:3, within them 1:3 and 1:1, with eight tasks
-/// each: what runs counts before it is charged, so that nobody is ever further from its part than by two slices of 5 ms; be
-/// the smallest part a sub-unit's, or that of p's own tasks.
+/// Eight CPUs with slices that end at different moments are divided 1:3 between p and q, and within them 1:3 and 1:1, with eight
+/// tasks in each sub-unit. Running tasks count before they are charged, so no unit is ever further from its part than two slices
+/// of 5 ms, whether the smallest part is a sub-unit's or that of p's own tasks.
 #[test]
 fn whoever_divides_a_part_of_many_cpus_is_near_it_at_every_moment() {
-    let tree = "version = 1\n[machine]\ncpu = \"proportional\"\n[unit.p]\n[unit.p.unit.y]\ntickets = 300\n[unit.q]\ntickets = 300\n[unit.q.unit.x]\n[unit.q.unit.y]\n";
+    let tree = "version = 1\n[machine]\ncpu = \"proportional\"\n[unit.p]\n[unit.p.unit.y]\ntickets = 300\n[unit.q]\n\
+        tickets = 300\n[unit.q.unit.x]\n[unit.q.unit.y]\n";
     for (smallest, contract) in [("p/x", format!("{tree}[unit.p.unit.x]\n")), ("p", tree.to_owned())] {
         for seconds in 1..=8 {
             let mut work = format!(
-                "version = 1\nhorizon = \"{seconds}s\"\n[program.busy]\ndo = [{{ repeat = \"forever\", do = [{{ cpu = \"9ms\", spread = \"50%\" }}, {{ sleep = \"50us\" }}] }}]\n"
+                "version = 1\nhorizon = \"{seconds}s\"\n[program.busy]\n\
+                 do = [{{ repeat = \"forever\", do = [{{ cpu = \"9ms\", spread = \"50%\" }}, {{ sleep = \"50us\" }}] }}]\n"
             );
             for (number, unit) in [smallest, "p/y", "q/x", "q/y"].iter().enumerate() {
                 work += &format!(
@@ -323,8 +328,8 @@ fn a_process_sleeps_as_long_as_it_says() {
 
 #[test]
 fn amounts_spread_around_their_mean() {
-    // A thousand draws of 1 ms: the sum's deviation is 1.8 % for even ones within 100 %, 3.2 % for exponential ones; three
-    // deviations are allowed.
+    // A thousand draws of 1 ms: the standard deviation of the sum is 1.8 % for uniform draws within 100 %, and 3.2 % for
+    // exponential draws. Three standard deviations are allowed.
     for (spread, per_mille) in [("0%", 0), ("100%", 55), ("exponential", 95)] {
         let steps = format!("{{ repeat = 1000, do = [{{ cpu = \"1ms\", spread = \"{spread}\" }}] }}");
         let work = workload(&[("p", &steps)], &[("a", "a", "p", "")]);
@@ -342,9 +347,10 @@ fn a_switch_costs_what_it_says() {
     assert_eq!((end.ended_ns, end.switches), (126 * MS, 6));
 }
 
-/// A task that was alone for five seconds then shares with newcomers: time alone is no debt. Two newcomers of 2 s
-/// each, at 5 s: each has a third of the CPU within a unit and without isolation, and a quarter where units compete, of
-/// which theirs has half. Nobody waits for longer than the others' slices of 30 ms, or their units'.
+/// A task that was alone for five seconds then shares with newcomers: time alone is no debt. Two newcomers with 2 s of work each
+/// start at 5 s. Within one unit, and without isolation, each has a third of the CPU. If the newcomers' unit competes with that
+/// of the first task, it has half of the CPU, and each newcomer a quarter. No task waits for longer than the slices of 30 ms of
+/// the other tasks or units.
 #[test]
 fn who_was_alone_owes_nothing_to_who_comes() {
     let work = |b: &str| {
@@ -366,8 +372,9 @@ fn who_was_alone_owes_nothing_to_who_comes() {
     }
 }
 
-/// `b`, with three times the tickets, has one task for ten seconds, and then four: it has had no more than one of two
-/// time-shared CPUs, but what it left to `a` is no credit. `a` has its half of a CPU from then on: 3 s of work take it 6 s.
+/// `b`, with three times the tickets, has one task for ten seconds, and then four. In these ten seconds `b` had no more than one
+/// of two time-shared CPUs, but the time that it left to `a` is no credit. From then on `a` has its half of a CPU: 3 s of work
+/// take 6 s.
 #[test]
 fn who_used_less_than_its_share_has_saved_nothing_up() {
     let contract = "version = 1\n[machine]\ncpu = \"proportional\"\n[unit.a]\n[unit.b]\ntickets = 300\n";
@@ -382,9 +389,9 @@ fn who_used_less_than_its_share_has_saved_nothing_up() {
     assert!(unit(&end, "a").waited_max_ns <= 200 * MS, "{} ms", unit(&end, "a").waited_max_ns / MS);
 }
 
-/// `a` has three of four CPUs' worth of tasks for ten seconds, and one ticket's holder `c` the fourth: `a` could have had nearly
-/// all four. That is no credit against `b`, which comes with as many tickets as `a` has: they have two CPUs each from then on
-/// (less a hundredth of `c`'s), though none of `a`'s tasks ever slept.
+/// For ten seconds `a` has tasks for three of four CPUs, and `c`, with a single ticket, uses the fourth. So `a` used less than
+/// its entitlement, which is nearly all four CPUs. That is no credit against `b`, which then starts with as many tickets as `a`:
+/// from then on both have two CPUs each (less a hundredth for `c`), though the tasks of `a` never slept.
 #[test]
 fn who_runs_on_with_less_than_its_share_has_saved_nothing_up_either() {
     let contract =
@@ -400,8 +407,8 @@ fn who_runs_on_with_less_than_its_share_has_saved_nothing_up_either() {
     near(response(&end, "b"), 4 * S, 20);
 }
 
-/// Interrupts take half of a CPU's time. To the second of two CPUs: its task has 100 ms of work done after 200 ms. To both
-/// alike, a quarter each: after 133.3 ms.
+/// Interrupts take half of a CPU's time. If they all go to the second of two CPUs, its task needs 200 ms for 100 ms of work. If
+/// they are spread over both CPUs, a quarter each, the task needs 133.3 ms.
 #[test]
 fn interrupts_take_time_from_who_runs_there() {
     let jobs = [("w", "a", "worker", "count = 2")];

@@ -1,4 +1,4 @@
-//! A file that is in memory twice: in the page cache, and in its readers' own.
+//! A file that is in memory twice: in the page cache, and in its readers' own caches, as with a database.
 
 mod scene;
 
@@ -14,20 +14,21 @@ fn run(pages: u64, file: &str) -> Outcome {
     let machine = "version = 1\nshape = \"cpus:1 memory:16MiB\"\nenforces = \"irix\"\n[kernel]\nread_ahead = 0\n\
                    request_sectors = 8\ncluster = 1\n[disk.d0]\nmodel = \"fixed\"\naccess = \"1ms\"\nsize = \"1GiB\"\n";
     let workload = format!(
-        "version = 1\nhorizon = \"10min\"\n[file.data]\n{file}\n[program.db]\ndo = [ {{ repeat = 20000, do = [ {{ read = \"data\", \
+        "version = 1\nhorizon = \"10min\"\n[file.data]\n{file}\n[program.db]\n\
+         do = [ {{ repeat = 20000, do = [ {{ read = \"data\", \
          bytes = \"4KiB\", random = true }}, {{ cpu = \"10us\" }} ] }} ]\n[job.db]\nunit = \"db\"\nprogram = \"db\"\n"
     );
     outcome(&contract, machine, &workload)
 }
 
-/// Pages in memory at most, and reads from the disk.
+/// The peak of pages in memory, and the number of reads from the disk.
 fn pages_and_reads(pages: u64, file: &str) -> (u64, u64) {
     let outcome = run(pages, file);
     (outcome.units[0].frames_max, outcome.disks[0].requests)
 }
 
-/// 100 pages need 200 frames. With 100 frames, half of the pages are there: half of 20,000 reads are from the disk. All of
-/// this is twice as good without copies.
+/// With copies, 100 pages need 200 frames. With 100 frames, half of the pages are in memory, so half of 20,000 reads are from the
+/// disk. Without copies, half of the frames are enough for the same result.
 #[test]
 fn what_is_there_twice_takes_twice_the_memory() {
     let twice = "size = \"400KiB\"\nbuffer = \"400KiB\"";
@@ -37,12 +38,12 @@ fn what_is_there_twice_takes_twice_the_memory() {
     assert_eq!(pages_and_reads(300, "size = \"400KiB\""), (100, 100));
 }
 
-/// Of a large file a few pages are there twice, as many as the reader's own cache has.
+/// Of a large file only a few pages are in memory twice: as many as the reader's own cache holds.
 #[test]
 fn copies_are_as_many_as_the_buffer_has() {
     let file = "size = \"4000KiB\"\nbuffer = \"40KiB\"";
     assert_eq!(pages_and_reads(2_000, file), (1_010, 1_000));
-    // 100 of 110 frames have different pages of 1,000: nine tenths of 20,000 reads are from the disk.
+    // 100 of 110 frames have distinct pages of 1,000: nine tenths of 20,000 reads are from the disk.
     let (frames, reads) = pages_and_reads(110, file);
     assert!(frames == 110 && (17_800..18_300).contains(&reads), "{frames} {reads}");
 }

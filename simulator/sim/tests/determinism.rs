@@ -1,5 +1,5 @@
-//! The same scenario and seed give the same outcome on any thread, whatever other threads simulate meanwhile. The
-//! switch-time scheduler is C code with a pointer per thread to the machine that it is called for.
+//! The same scenario and seed give the same outcome on any thread, even while other threads simulate. That needs a test, since
+//! the scheduler of the fast path is C code with a pointer per thread to the machine for which it is called.
 #![allow(clippy::unwrap_used)]
 
 mod generator;
@@ -10,7 +10,7 @@ use std::thread;
 
 use commonhold_sim::scenario::Scenario;
 
-/// The outcomes of these seeds' scenarios, in words.
+/// The outcomes of these seeds' scenarios, as text.
 fn outcomes(scenarios: &[(u64, Scenario)]) -> Vec<String> {
     scenarios.iter().map(|(seed, scenario)| format!("{:?}", commonhold_sim::run(scenario, *seed))).collect()
 }

@@ -22,13 +22,13 @@ fn run(offers: &str) -> Outcome {
     outcome(CONTRACT, MACHINE, &(workload + offers))
 }
 
-/// Tenths of a second that each unit had.
+/// The CPU time of each unit, in tenths of a second.
 fn used(outcome: &Outcome) -> Vec<u64> {
     outcome.units.iter().map(|unit| (unit.used_ns + 50 * MS) / (100 * MS)).collect()
 }
 
-/// From 3 s on, for 3 s, `a` has 50 CPU tickets of `b`: 3 s and 0 s of these for 2 s each; `c` has a third throughout. An
-/// offer to nobody in particular that nobody serves stands for nothing.
+/// From 3 s on, for 3 s, `a` has 50 CPU tickets of `b`; `c` has a third throughout. An open offer that no other offer matches has
+/// no effect.
 #[test]
 fn an_exchange_is_in_force_for_its_time() {
     assert_eq!(used(&run("")), [30, 30, 30]);
@@ -46,8 +46,8 @@ fn an_exchange_is_in_force_for_its_time() {
     assert_eq!((exchange.began_ns, exchange.ended_ns), (3 * S, Some(6 * S)));
 }
 
-/// Seed 004, section 5.5: nobody names tickets. The one that computes and the one that reads find an exchange by which both
-/// get on faster, step by step from a small one.
+/// Seed 004, section 5.5, without offers in the workload: the negotiator finds an exchange by which both the unit that computes
+/// and the unit that reads get faster, step by step from a small exchange.
 #[test]
 fn units_that_negotiate_find_an_exchange() {
     let text = include_str!("../../../scenarios/tickets-exchange/contract.toml");
@@ -81,12 +81,12 @@ fn an_offer_waits_for_rounds_of_a_job() {
     let rounds = |job: &str| outcome.rounds.iter().find(|of| of.job == job).unwrap();
     let [a, b] = ["a", "b"].map(rounds);
     assert_eq!(a.every_ns, S);
-    // By 3 s a third of 600, by 9 s 40 of 90 tenths of 1,800: what runs at the moment makes one more or less.
+    // By 3 s a third of 600 rounds, by 9 s 40 of 90 tenths of 1,800 rounds; the round in progress makes a difference of one.
     for (at, of_a, of_b) in [(0, 0, 0), (3 * S, 200, 200), (9 * S, 800, 400)] {
         let near = |rounds: u64, expected: u64| rounds.abs_diff(expected) <= 10;
         assert!(near(a.by(at), of_a) && near(b.by(at), of_b), "{at}: {} {}", a.by(at), b.by(at));
     }
-    // Between two entries rounds come evenly; behind the last there are no more.
+    // Between two entries, rounds are interpolated; after the last entry there are no more.
     assert_eq!(a.by(3 * S + S / 2), a.by(3 * S) + (a.by(4 * S) - a.by(3 * S)) / 2);
     assert_eq!(a.by(100 * S), a.rounds);
 }

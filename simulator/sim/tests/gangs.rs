@@ -35,7 +35,8 @@ fn workload(programs: &[(&str, u32, u32, f64)]) -> String {
     for (name, copies, threads, bus) in programs {
         let _ = write!(
             text,
-            "[program.{name}]\ndo = [{{ run = \"{name}-thread\", times = {threads}, at_once = {threads} }}]\n[program.{name}-thread]\n\
+            "[program.{name}]\ndo = [{{ run = \"{name}-thread\", times = {threads}, at_once = {threads} }}]\n\
+             [program.{name}-thread]\n\
              do = [{{ repeat = 200, do = [{{ cpu = \"20ms\", bus = {bus} }}, {{ barrier = {threads} }}] }}]\n\
              [job.{name}]\nunit = \"jobs\"\nprogram = \"{name}\"\ncount = {copies}\n"
         );
@@ -66,15 +67,16 @@ fn all_threads_of_a_job_run_or_none() {
     }
 }
 
-/// Without gangs, Linux 2.4 tears programs apart: their threads wait for each other.
+/// Without gangs, Linux 2.4 runs the threads of a program at different times, so that they wait for each other at barriers.
 #[test]
 fn without_gangs_they_are_torn_apart() {
     let outcome = run(&contract("smp", "off"), LINUX, &workload(&[("a", 4, 2, 1.0)]));
     assert!(whole_gangs(&outcome, 2) < 0.9, "{}", whole_gangs(&outcome, 2));
 }
 
-/// Four threads that want two fifths of the bus each come first, and four that want nothing. Four that share a full bus show a
-/// quarter each, which fits perfectly: by what they transferred, they run together for ever. By their demand, two of each do.
+/// Four threads that each want two fifths of the bus start first; four other threads transfer nothing. If the first four share a
+/// full bus, each transfers a quarter, which seems to fit perfectly. So by transfers, these four run together forever. By demand,
+/// two of each kind run together.
 #[test]
 fn demand_finds_what_a_full_bus_hides() {
     let seconds = |gangs: &str| {
@@ -86,20 +88,21 @@ fn demand_finds_what_a_full_bus_hides() {
     assert!(demand < latest && demand < torn, "off {torn}, latest quantum {latest}, demand {demand}");
 }
 
-/// What a job transferred is counted to its end.
+/// A job's transfers are counted up to its end.
 #[test]
 fn transactions_are_counted() {
     let outcome = run(&contract("smp", "demand"), LINUX, &workload(&[("a", 1, 2, 3.5)]));
-    // Two threads, 4 s each, 3.5 in a microsecond.
+    // Two threads of 4 s each, with 3.5 transactions per microsecond.
     let whole = outcome.jobs[0].spent.transferred / 1_000_000;
     assert!(whole.abs_diff(28_000_000) < 28_000, "{whole}");
 }
 
-/// The units' parts stand above gangs: one with three quarters of the machine has three quarters of the CPU time.
+/// Units' entitlements take precedence over gangs: a unit with three quarters of the machine has three quarters of the CPU time.
 #[test]
 fn gangs_stay_within_their_units_parts() {
     let contract = "version = 1\n[machine]\ngangs = \"demand\"\ncpu = \"proportional\"\n\
-                    [unit.a]\ntickets = 300\nmembers = []\njob = \"tree\"\n[unit.b]\ntickets = 100\nmembers = []\njob = \"tree\"\n";
+                    [unit.a]\ntickets = 300\nmembers = []\njob = \"tree\"\n[unit.b]\ntickets = 100\nmembers = []\n\
+                        job = \"tree\"\n";
     let mut text = "version = 1\nhorizon = \"20s\"\n".to_owned();
     for unit in ["a", "b"] {
         let _ = write!(
@@ -118,7 +121,7 @@ fn gangs_stay_within_their_units_parts() {
     assert!((0.70..0.80).contains(&part), "{part}");
 }
 
-/// Seconds that the solver of `scenarios/bus-shares` takes, and what the others transfer on average, in GB/s.
+/// The time of the solver of `scenarios/bus-shares` in seconds, and the mean transfers of the other programs in GB/s.
 fn bus_shares(change: impl Fn(&mut String, &mut String, &mut String)) -> (f64, f64) {
     let mut contract = include_str!("../../../scenarios/bus-shares/contract.toml").to_owned();
     let mut machine = include_str!("../../../scenarios/bus-shares/machine.toml").to_owned();
@@ -131,16 +134,16 @@ fn bus_shares(change: impl Fn(&mut String, &mut String, &mut String)) -> (f64, f
     (took, gigabytes / (outcome.ended_ns as f64 / 1e9))
 }
 
-/// A unit that is entitled to half of the bus gets on beside programs that fill it as on a machine of half the size,
-/// within a tenth.
+/// A unit that is entitled to half of the bus, beside programs that saturate the bus, is within a tenth as fast as on a machine
+/// of half the size.
 #[test]
 fn a_unit_has_its_part_of_the_bus() {
     let (alone, _) = bus_shares(|_, machine, workload| {
         *machine = machine.replace("cpus:8", "cpus:4").replace("312500", "156250");
-        // No stream runs; none of them could want more than there is.
+        // No stream runs, so that no other program competes for the bus.
         workload.truncate(workload.find("[job.stream]").unwrap());
         *workload = workload.replace("280", "140");
-        // Per transaction, a thread computes for 9.6 ns and waits 3.2 ns for the whole bus: for half of it, 6.4 ns.
+        // Per transaction, a thread computes for 9.6 ns, and waits 3.2 ns on the whole bus, or 6.4 ns on half of the bus.
         *workload = workload.replace(
             "cpu = \"20ms\", spread = \"10%\", bus = 78",
             "cpu = \"25ms\", spread = \"10%\", bus = 62.4",
@@ -159,15 +162,15 @@ fn a_limit_of_the_bus_is_held() {
     assert!((3.5..4.3).contains(&streams), "{streams} GB/s");
 }
 
-/// What the two threads of a program are taken to transfer each that has another phase from a second of work on, in
-/// transactions per microsecond, at the first choice after so much time. It runs in every quantum, beside one that transfers
-/// nothing.
+/// The estimated rate of each of a program's two threads, in transactions per microsecond, at the first choice after this time.
+/// The program changes its rate after a second of work. It runs in every quantum, beside a program that transfers nothing.
 fn taken_at(gangs: &str, first: f64, then: f64, at: &str) -> f64 {
     let text = format!(
         "version = 1\nhorizon = \"{at}\"\n[program.p]\ndo = [{{ run = \"thread\", times = 2, at_once = 2 }}]\n[program.thread]\n\
          do = [{{ repeat = 100, do = [{{ cpu = \"10ms\", bus = {first} }}] }}, {{ repeat = \"forever\", do = [{{ cpu = \"10ms\", bus = {then} }}] }}]\n\
          [program.still]\ndo = [{{ repeat = \"forever\", do = [{{ cpu = \"10ms\" }}] }}]\n\
-         [job.p]\nunit = \"jobs\"\nprogram = \"p\"\nbackground = true\n[job.still]\nunit = \"jobs\"\nprogram = \"still\"\nbackground = true\n"
+         [job.p]\nunit = \"jobs\"\nprogram = \"p\"\nbackground = true\n[job.still]\nunit = \"jobs\"\nprogram = \"still\"\n\
+             background = true\n"
     );
     let outcome = run(&contract("smp", gangs), LINUX, &text);
     let gangs = outcome.ledger.jobs.iter().filter_map(|job| job.gang.as_ref());
@@ -176,12 +179,12 @@ fn taken_at(gangs: &str, first: f64, then: f64, at: &str) -> f64 {
         _ => None,
     });
     let most = most.max().unwrap();
-    // 64 bytes each.
+    // A transaction has 64 bytes.
     most as f64 / 64e6
 }
 
-/// A program changes in the quantum from 1.0 s to 1.2 s. By 1.6 s it ran for two whole quanta in its new phase: that is known.
-/// A window of five quanta still has the old one in it.
+/// A program changes its rate in the quantum from 1.0 s to 1.2 s. By 1.6 s it has run for two whole quanta at the new rate, so
+/// the estimate by demand has the new rate. A window of five quanta still contains the old rate.
 #[test]
 fn a_new_phase_is_known_within_two_quanta() {
     for (first, then) in [(1.0, 6.0), (6.0, 1.0)] {
@@ -199,8 +202,8 @@ fn a_new_phase_is_known_within_two_quanta() {
     }
 }
 
-/// Seconds until all programs of a scenario of ours have ended: gangs by what they share, gangs in plain rounds, in which all
-/// are equally fit and those that waited longest run, and without gangs.
+/// Seconds until all programs of a scenario have ended: with gangs chosen by the shared resource, with gangs in round robin, and
+/// without gangs.
 fn finished([contract, machine, workload]: [&str; 3]) -> [f64; 3] {
     let line = contract.lines().find(|line| line.starts_with("gangs-share")).unwrap();
     let rounds = contract.replace(line, "");
@@ -209,8 +212,8 @@ fn finished([contract, machine, workload]: [&str; 3]) -> [f64; 3] {
         .map(|contract| scene::outcome(contract, machine, workload).ended_ns as f64 / 1e9)
 }
 
-/// In rounds, the four that need much of the cache run together, and each misses a part of its working set. Chosen by cache
-/// occupancy, only as many run together as fit.
+/// In round robin, the four programs that need much of the cache run together, and each misses a part of its working set. If
+/// gangs are chosen by cache occupancy, only programs whose working sets fit run together.
 #[test]
 fn gangs_by_the_cache_finish_sooner() {
     let [by_cache, rounds, none] = finished([

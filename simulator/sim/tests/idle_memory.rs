@@ -1,4 +1,4 @@
-//! Loans of memory whose owner left it idle for long: it waits no longer than it was promised, on both kinds of machines.
+//! Loans of memory that the owner left idle for long: the owner waits no longer than promised, on both kinds of machines.
 
 mod scene;
 
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use scene::{MS, S, jobs, outcome, unit};
 
-/// A machine, with a drive of its own for swap, and what is wanted of it.
+/// A machine with a separate drive for swap, and the memory demand of its units.
 #[derive(Debug, Clone)]
 struct Case {
     enforces: &'static str,
@@ -18,14 +18,14 @@ struct Case {
     growth: u64,
     idle_s: u64,
     borrowers: u64,
-    /// What each borrower has in no file, in per cent of its part.
+    /// The anonymous memory of each borrower, in per cent of its part.
     memory: u64,
-    /// Whether they read files besides.
+    /// Whether the borrowers also read files.
     reads: bool,
 }
 
 fn cases(enforces: &'static str) -> impl Strategy<Value = Case> {
-    // A kernel lends nothing to a borrower whose memory fits its part, and swap that is fast enough bounds nothing.
+    // A borrower whose memory fits its part borrows nothing, and fast swap makes the bound irrelevant: both are excluded.
     let (rate, growth, memory) =
         if enforces == "linux" { (5u64..=20, 1u64..=6, 150u64..=220) } else { (10..=60, 1..=20, 80..=160) };
     let machine = (192u64..512, rate, 0u64..=8, growth);
@@ -46,12 +46,12 @@ fn cases(enforces: &'static str) -> impl Strategy<Value = Case> {
 }
 
 impl Case {
-    /// The lender sleeps while the borrowers take what there is, and then wants nearly all of its part at once.
+    /// The lender sleeps while the borrowers take all memory, and then wants nearly all of its part at once.
     fn run(&self) -> Outcome {
         self.run_with(true)
     }
 
-    /// The same, with the borrowers' jobs or without.
+    /// The workload, with or without the borrowers' jobs.
     fn run_with(&self, beside: bool) -> Outcome {
         let Case { enforces, memory_mib, rate_mib, reserve, growth, idle_s, borrowers, memory, reads } = self;
         let machine = format!(
@@ -74,9 +74,12 @@ impl Case {
         };
         let workload = format!(
             "version = 1\nhorizon = \"10min\"\n[file.archive]\nsize = \"{memory_mib}MiB\"\n\
-             [program.burst]\nmemory = \"{wanted}MiB\"\nreuse = \"200ms\"\ndo = [{{ sleep = \"{idle_s}s\" }}, {{ cpu = \"1s\" }}]\n\
-             [program.greedy]\nmemory = \"{much}MiB\"\nreuse = \"1s\"\ndo = [{{ repeat = \"forever\", do = [{{ cpu = \"20ms\" }}] }}]\n\
-             [program.reader]\ndo = [{{ repeat = \"forever\", do = [{{ read = \"archive\", bytes = \"1MiB\" }}, {{ cpu = \"5ms\" }}] }}]\n\
+             [program.burst]\nmemory = \"{wanted}MiB\"\nreuse = \"200ms\"\n\
+                 do = [{{ sleep = \"{idle_s}s\" }}, {{ cpu = \"1s\" }}]\n\
+             [program.greedy]\nmemory = \"{much}MiB\"\nreuse = \"1s\"\n\
+                 do = [{{ repeat = \"forever\", do = [{{ cpu = \"20ms\" }}] }}]\n\
+             [program.reader]\n\
+             do = [{{ repeat = \"forever\", do = [{{ read = \"archive\", bytes = \"1MiB\" }}, {{ cpu = \"5ms\" }}] }}]\n\
              [job.lender]\nunit = \"lender\"\nprogram = \"burst\"\ndisk = \"swap\"\n{}",
             if beside {
                 each(&|i| {
@@ -94,15 +97,15 @@ impl Case {
         end
     }
 
-    /// By how much longer than alone the lender takes.
+    /// The lender's response time, less that without borrowers.
     fn waited_ns(&self, end: &Outcome) -> u64 {
         let ended =
             |end: &Outcome| jobs(end, "lender").iter().filter_map(|job| job.ended_ns).max().unwrap_or(0);
         ended(end).saturating_sub(ended(&self.run_with(false)))
     }
 
-    /// What the lender may be promised at the most: a second, or a part of the time for which its memory was idle. The last piece
-    /// is idle until it comes to that.
+    /// The longest call-back time that the lender may be promised: a second, or a part of the time for which its memory was idle.
+    /// The last piece of memory is idle until the lender wants it.
     fn promise_ns(&self, end: &Outcome) -> u64 {
         let ended = jobs(end, "lender").iter().filter_map(|job| job.ended_ns).max().unwrap_or(0);
         (ended * self.growth / 100).clamp(S, 30 * S)
@@ -129,8 +132,8 @@ impl Case {
         Ok(())
     }
 
-    /// What a wait may be longer than the promise: half of it for a disk that the borrower uses meanwhile, and a few
-    /// requests. Where the kernel takes pages, the borrower's tasks take others' turns at the disk besides.
+    /// The tolerance of a wait beyond the promised time: half of the promise, since the borrower uses the disk meanwhile, and a
+    /// few requests. If the kernel reclaims pages, the borrower's tasks also delay others at the disk.
     fn slack_ns(&self, promise_ns: u64) -> u64 {
         let part = if self.enforces == "linux" { promise_ns } else { promise_ns / 2 };
         part + 100 * MS

@@ -1,5 +1,4 @@
-//! A machine that enforces what Linux does, held by the policies of live machines: what is lent, and called back, of every
-//! resource at once.
+//! A machine that enforces as Linux does, under the policies of live machines: loans and call-backs of all resources at once.
 
 mod scene;
 
@@ -9,8 +8,8 @@ use scene::{S, jobs, outcome};
 
 const MIB: u64 = 1 << 20;
 
-/// Two units in halves. `b` has more to do than its half of memory and disk holds, all the time; `a` works for 10 s, rests
-/// for 10, and comes back with twice as much.
+/// Two units with half of the machine each. `b` always needs more than its half of memory and disk. `a` works for 10 s, rests for
+/// 10 s, and comes back with twice as much work.
 fn run(enforces: &str, more: &str) -> Outcome {
     let contract = "version = 1\n[machine]\nscheme = \"isolate\"\n[unit.a]\n[unit.b]\n";
     let machine = format!(
@@ -53,7 +52,7 @@ fn every_resource_is_lent_and_called_back() {
     assert_eq!((disk.lent_bytes, disk.borrowed_bytes), (others.borrowed_bytes, others.lent_bytes));
 }
 
-/// The same by weights, on a disk that honours them: no unit has a rate, and `a`'s two readers are not throttled.
+/// The same load on a disk that honours weights: no unit has a rate, and `a`'s two readers are not throttled.
 #[test]
 fn a_disk_that_heeds_weights_is_held_by_them() {
     let (rates, weights) = (run("linux", ""), run("linux", "weighs = true\n"));
@@ -71,7 +70,7 @@ fn a_disk_that_heeds_weights_is_held_by_them() {
     assert!(all(&weights) * 100 >= all(&rates) * 95, "what is idle is used");
 }
 
-/// The same load on the machine of the published experiments: other means, the same policies, the same books.
+/// The same load on the machine of the published experiments, which enforces by other means under the same policies and checks.
 #[test]
 fn other_machines_have_other_means() {
     let end = run("irix", "");
@@ -81,8 +80,8 @@ fn other_machines_have_other_means() {
     assert!(memory.entitled > 500 * MIB && memory.taken > 0, "{memory:?}");
 }
 
-/// Two units that always want more CPU time than there is. One gives half of its tickets away, and has them back later:
-/// what both get follows.
+/// Two units that always want more CPU time than there is. One gives half of its tickets away, and gets them back later. The CPU
+/// time of both follows their tickets.
 #[test]
 fn changes_of_rights_are_followed() {
     let contract = "version = 1\n[machine]\nscheme = \"isolate\"\n[unit.a]\n[unit.b]\n";
@@ -100,13 +99,13 @@ fn changes_of_rights_are_followed() {
         )
     };
     assert_eq!(used(""), [60, 60]);
-    // 20 s of 1:3, by 4 CPUs.
+    // 20 s at a ratio of 1:3 on 4 CPUs.
     let [a, b] = used(&give("lend", "10s", "a", "b"));
     assert!((39..=41).contains(&a) && (79..=81).contains(&b), "{a} and {b}");
     let back = give("lend", "10s", "a", "b") + &give("back", "20s", "b", "a");
     let [a, b] = used(&back);
     assert!((49..=51).contains(&a) && (69..=71).contains(&b), "{a} and {b}");
-    // A new number of tickets is worth what it says beside the other's 100.
+    // The worth of the new number of tickets is relative to the other unit's 100.
     let [a, b] = used("[change.set]\nunit = \"a\"\nresource = \"cpu\"\ntickets = 300\n");
     assert!((89..=91).contains(&a) && (29..=31).contains(&b), "{a} and {b}");
 }

@@ -1,4 +1,5 @@
-//! Loans of memory. With the bound, memory in no file comes back in the promised time. Without the bound, it need not.
+//! Loans of memory. With the bound on loans (`in-time`), anonymous memory comes back in the promised time. Without the bound
+//! (`any`), it need not.
 
 mod scene;
 
@@ -7,7 +8,7 @@ use proptest::prelude::*;
 
 use scene::{MS, jobs, outcome, unit};
 
-/// A machine with one disk, and what is wanted of it.
+/// A machine with one disk, and the memory demand of its units.
 #[derive(Debug, Clone)]
 struct Case {
     memory_mib: u64,
@@ -35,7 +36,7 @@ fn cases() -> impl Strategy<Value = Case> {
 }
 
 impl Case {
-    /// The lender sleeps while the borrowers take what there is, and then wants nearly all of its part within a second.
+    /// The lender sleeps while the borrowers take all memory, and then wants nearly all of its part within a second.
     fn run(&self, loans: &str) -> UnitOutcome {
         let Case { memory_mib, access_ms, rate_mib, promise_ms, writes, idle_s, borrowers } = self;
         let machine = format!(
@@ -57,7 +58,8 @@ impl Case {
         };
         let workload = format!(
             "version = 1\nhorizon = \"10min\"\n[file.log]\nsize = \"{memory_mib}MiB\"\n\
-             [program.burst]\nmemory = \"{wanted}MiB\"\nreuse = \"500ms\"\ndo = [{{ sleep = \"{idle_s}s\" }}, {{ cpu = \"1s\" }}]\n\
+             [program.burst]\nmemory = \"{wanted}MiB\"\nreuse = \"500ms\"\n\
+                 do = [{{ sleep = \"{idle_s}s\" }}, {{ cpu = \"1s\" }}]\n\
              [program.greedy]\nmemory = \"{memory}MiB\"\ndo = [{{ repeat = \"forever\", do = [{{ cpu = \"20ms\" }}{also}] }}]\n\
              [job.lender]\nunit = \"lender\"\nprogram = \"burst\"\n\
              {}",
@@ -72,7 +74,8 @@ impl Case {
     }
 }
 
-/// What a wait may be longer than the promise: half of it for a disk that the borrower uses meanwhile, and a few requests.
+/// The tolerance of a wait beyond the promised time: half of the promise, since the borrower uses the disk meanwhile, and a few
+/// requests.
 fn slack_ns(promise_ns: u64) -> u64 {
     promise_ns / 2 + 100 * MS
 }
@@ -86,7 +89,8 @@ proptest! {
         let (bounded, any) = (case.run("in-time"), case.run("any"));
         let most = promise + slack_ns(promise);
         if case.writes {
-            // Its file's pages must be written by the disk that it goes on to write to: no bound follows, but it helps.
+            // The dirty pages of the borrower's file go to the disk to which the borrower goes on writing. So there is no
+            // bound on the wait, but the limit on loans still helps.
             prop_assert!(
                 bounded.memory_waited_ns <= any.memory_waited_ns + slack_ns(promise),
                 "{} ms with the bound, {} ms without", bounded.memory_waited_ns / MS, any.memory_waited_ns / MS

@@ -1,4 +1,4 @@
-//! Memory of other nodes: what it costs, worked out by hand, and what must hold between runs that differ in its latency.
+//! Remote memory: its cost, computed by hand, and relations between runs that differ only in its latency.
 #![allow(clippy::unwrap_used, clippy::format_push_string, reason = "texts of tests")]
 
 mod generator;
@@ -10,7 +10,7 @@ use scene::{MS, S, jobs, near, outcome, run, run_with, scenario};
 
 const CONTRACT: &str = "version = 1\n[machine]\nscheme = \"smp\"\n[unit.a]\n[unit.b]\n";
 
-/// Two nodes of 16 MiB with `cpus` CPUs each; the kernel keeps next to no memory. Nothing else has a cost.
+/// Two nodes of 16 MiB with `cpus` CPUs each; the kernel keeps almost no memory. All other costs are zero.
 fn machine(cpus: u64, more: &str) -> String {
     let mut text = format!(
         "version = 1\nshape = \"nodes:2 cpus:{cpus} memory:16MiB\"\nenforces = \"irix\"\n[kernel]\nmemory = \"8KiB\"\n"
@@ -21,7 +21,7 @@ fn machine(cpus: u64, more: &str) -> String {
     text + more + "\n[disk.d0]\nsize = \"1GiB\"\n"
 }
 
-/// A program that has so much memory from its first ms on and computes, with these keys, and a job of it in `a`.
+/// A program that computes, and has this amount of memory from its first ms on, with these keys; and a job of it in `a`.
 fn workload(memory: &str, keys: &str, steps: &str) -> String {
     format!(
         "version = 1\nhorizon = \"1h\"\n[program.p]\nmemory = \"{memory}\"\nreuse = \"1ms\"\n{keys}\ndo = [{steps}]\n\
@@ -29,7 +29,7 @@ fn workload(memory: &str, keys: &str, steps: &str) -> String {
     )
 }
 
-/// The one job's end, with so much memory and these latencies.
+/// The response time of the only job, with this amount of memory and these latencies.
 fn alone(memory: &str, latency: &str) -> Outcome {
     outcome(CONTRACT, &machine(1, latency), &workload(memory, "stalled = \"60%\"", "{ cpu = \"10s\" }"))
 }
@@ -38,7 +38,7 @@ fn alone(memory: &str, latency: &str) -> Outcome {
 fn memory_of_the_own_node_costs_nothing() {
     let end = alone("8MiB", "[latency]\nlocal = \"100ns\"\nremote = \"200ns\"");
     assert_eq!((end.ended_ns, jobs(&end, "p")[0].spent.remote_ns), (10 * S, 0));
-    // Nor does it cost anything of the other node to who is there: each has a CPU and its own node's memory.
+    // Two jobs cost no more: each has a CPU and the memory of its own node.
     let work = workload("8MiB", "stalled = \"60%\"", "{ cpu = \"10s\" }") + "count = 2\n";
     let end = outcome(CONTRACT, &machine(1, "[latency]"), &work);
     assert_eq!(end.ended_ns, 10 * S);
@@ -46,7 +46,7 @@ fn memory_of_the_own_node_costs_nothing() {
 
 #[test]
 fn what_does_not_fit_into_the_own_node_is_remote() {
-    // 16 of 24 MiB are in the own node, the rest takes twice as long: 1 + 0.6 x 1/3 is 1.2.
+    // 16 of 24 MiB are in the task's own node; the rest takes twice as long: 1 + 0.6 x 1/3 is 1.2.
     let end = alone("24MiB", "[latency]\nlocal = \"100ns\"\nremote = \"200ns\"");
     near(end.ended_ns, 12 * S, 1);
     let spent = jobs(&end, "p")[0].spent;
@@ -55,7 +55,7 @@ fn what_does_not_fit_into_the_own_node_is_remote() {
     // Linux's distances give the same, and are the default.
     assert_eq!(alone("24MiB", "[latency]\ndistances = [[10, 20], [20, 10]]").ended_ns, end.ended_ns);
     assert_eq!(alone("24MiB", "[latency]").ended_ns, end.ended_ns);
-    // On a machine whose CPUs may hinder each other it is the same for who is alone.
+    // On a machine where loads may queue, the result is the same for a job alone.
     let crowd = "[bus]\ntransactions = 1000\n[contention]\nlock = \"10%\"\n[latency]";
     assert_eq!(alone("24MiB", crowd).ended_ns, end.ended_ns);
 }
@@ -67,8 +67,9 @@ fn without_latencies_all_memory_is_equally_far() {
 
 #[test]
 fn a_cache_is_refilled_from_where_the_memory_lies() {
-    // Both wipe the other's hot set from the one CPU's cache, 1000 lines of 1 us, whenever they are switched to. `b` has no
-    // memory to be far; a third of `a`'s takes twice as long, but for the first refill, when it has touched none.
+    // At each switch, a task refills the cache of the only CPU: 1000 lines of 1 us, since the other task has evicted them. `b`
+    // has no memory that could be remote. A third of `a`'s lines takes twice as long, except in the first refill, when `a` has
+    // no memory yet.
     let costs = "[cache]\nbytes = \"64000B\"\nline = \"64B\"\nmiss = \"1us\"\n[latency]\nlocal = \"1us\"\nremote = \"2us\"";
     let work = workload("24MiB", "hot = \"64000B\"", "{ cpu = \"1s\" }")
         + "[program.q]\nhot = \"64000B\"\ndo = [{ cpu = \"1s\" }]\n[job.q]\nunit = \"b\"\nprogram = \"q\"\n";
@@ -78,12 +79,12 @@ fn a_cache_is_refilled_from_where_the_memory_lies() {
     let refills = |name: &str| jobs(&end, name)[0].spent.switch_ns;
     let switches = refills("q") / MS;
     assert!(switches > 10 && refills("q").is_multiple_of(MS), "{switches}");
-    // The task that comes first may be switched to once more than the other.
+    // The task that runs first may have one switch more than the other.
     let by_hand = |switches: u64| MS + (switches - 1) * MS * 4 / 3;
     near(refills("p"), by_hand(switches), 30);
 }
 
-/// Six tasks that wander over four CPUs, as the scheduler has it.
+/// Six tasks that the scheduler migrates among four CPUs.
 fn wanderers(remote_ns: u64) -> Scenario {
     let costs = format!("[latency]\nlocal = \"100ns\"\nremote = \"{remote_ns}ns\"");
     let steps = "{ repeat = 50, do = [{ cpu = \"15ms\", spread = \"30%\" }, { sleep = \"5ms\" }] }";
@@ -97,7 +98,7 @@ fn farther_memory_takes_longer() {
         |ns| alone("24MiB", &format!("[latency]\nlocal = \"100ns\"\nremote = \"{ns}ns\"")).ended_ns;
     let ends: Vec<u64> = [100, 101, 150, 300, 2000].map(overflow).to_vec();
     assert!(ends.is_sorted_by(|near, far| near < far), "{ends:?}");
-    // Those who wander meet each other elsewhere then, so that only the mean over several seeds need grow.
+    // A different latency changes the migrations, so only the mean over several seeds must grow.
     let lost = |ns| {
         let ends = (1..=5).map(|seed| run_with(&wanderers(ns), seed));
         ends.map(|end| jobs(&end, "p").iter().map(|job| job.spent.remote_ns).sum::<u64>()).sum::<u64>()
@@ -117,7 +118,7 @@ fn memory_that_is_no_farther_than_local_memory_changes_nothing() {
         for program in &mut scenario.workload.programs {
             program.stalled = 700_000;
         }
-        // The nodes of jobs' pages are reported wherever the machine knows them, as this one does.
+        // The nodes of jobs' pages are reported if the machine knows them, as here.
         scenario.contract.units.iter_mut().for_each(|unit| unit.job = None);
         scenario.hardware.latency = None;
         let without = format!("{:?}", run_with(&scenario, seed));

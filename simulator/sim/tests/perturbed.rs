@@ -1,4 +1,4 @@
-//! What must hold between two scenarios that differ in one thing:
+//! Metamorphic tests: relations between the outcomes of two scenarios that differ in one aspect:
 //! - more of a resource does not hurt;
 //! - twice the work takes twice as long;
 //! - shares are as the tickets say;
@@ -10,7 +10,7 @@ mod scene;
 use commonhold_sim::outcome::Outcome;
 use scene::{MS, S, jobs, near, outcome, response, run_with, scenario, unit};
 
-/// A parallel make: 24 compiles, four at a time, that compute for so long and read, write and use memory.
+/// A parallel make: 24 compiles, four at a time, that compute for a given time, read and write files, and use memory.
 const MAKE: &str = r#"
 [file.source]
 size = "8MiB"
@@ -42,7 +42,7 @@ struct Machine {
 const MACHINE: Machine =
     Machine { cpus: 4, memory_mib: 64, disk: "model = \"hp97560\"\nscale = 2", kernel: "tick = \"10ms\"" };
 
-/// With a disk so fast that the CPUs are what there is too little of.
+/// A machine with a fast disk, so that the CPUs are the bottleneck.
 const QUICK_DISK: Machine = Machine { disk: "model = \"hp97560\"\nscale = 50", ..MACHINE };
 
 impl Machine {
@@ -73,12 +73,12 @@ fn mean(contract: &str, machine: &Machine, work: &str, what: impl Fn(&Outcome) -
     (1..=5).map(|seed| what(&run_with(&scenario, seed))).sum::<u64>() / 5
 }
 
-/// Faults of a job's copies that needed the disk.
+/// The number of page faults of a job's copies that needed the disk.
 fn faults(end: &Outcome, name: &str) -> u64 {
     jobs(end, name).iter().map(|job| job.spent.faults).sum()
 }
 
-/// Asserts that no value exceeds the one before by more than `per_mille`.
+/// Asserts that no value exceeds the previous value by more than `per_mille`.
 #[track_caller]
 fn falls(values: &[u64], per_mille: u64) {
     assert!(values.windows(2).all(|pair| pair[1] * 1000 <= pair[0] * (1000 + per_mille)), "{values:?}");
@@ -93,7 +93,7 @@ fn more_cpus_do_not_slow_a_make_down() {
         };
         let spans = [1, 2, 3, 4, 6, 8].map(span);
         falls(&spans, 10);
-        // A quota on one time-shared CPU is not a limit, so that it is two CPUs and four that are compared.
+        // On a single time-shared CPU, quota does not limit a unit. So machines with two and with four CPUs are compared.
         assert!(2 * spans[1] > 3 * spans[3], "{scheme}: four at a time use four CPUs: {spans:?}");
     }
 }
@@ -129,7 +129,7 @@ fn a_faster_disk_does_not_slow_anybody_down() {
     }
 }
 
-/// Copies a file of that size in 64 KiB pieces.
+/// A program that copies a file of this size in pieces of 64 KiB.
 fn copy(mib: u64) -> String {
     let rounds = mib * 16;
     format!(

@@ -1,4 +1,4 @@
-//! Jobs on a machine where each process has a CPU of its own: seats, and what comes of none.
+//! Jobs under Hurricane's scheduler, where each process has a CPU of its own: processes with seats, and processes without.
 #![allow(clippy::unwrap_used, clippy::cast_precision_loss, reason = "seconds of a test")]
 
 mod scene;
@@ -7,7 +7,8 @@ use commonhold_sim::outcome::{JobOutcome, Outcome};
 
 const CONTRACT: &str = "version = 1\n[machine]\nscheme = \"smp\"\npools = 2\nplacement = \"worst-fit\"\nrepartition = false\n\
                         [unit.jobs]\nmembers = []\njob = \"tree\"\n";
-const MACHINE: &str = "version = 1\nshape = \"nodes:2 cpus:2\"\n[kernel]\nscheduler = \"hurricane\"\nfork = \"0s\"\nswitch = \"0s\"\n";
+const MACHINE: &str = "version = 1\nshape = \"nodes:2 cpus:2\"\n[kernel]\nscheduler = \"hurricane\"\nfork = \"0s\"\n\
+    switch = \"0s\"\n";
 
 fn run(workload: &str) -> Outcome {
     let mut scenario = scene::scenario(CONTRACT, MACHINE, workload);
@@ -29,14 +30,14 @@ fn workload(children: u32, times: u32) -> String {
     )
 }
 
-/// The first process does its part meanwhile, and ends when the others have.
+/// The first process works meanwhile, and ends after the others have ended.
 #[test]
 fn a_job_ends_with_its_last_process() {
     let outcome = run(&workload(3, 1));
     assert!((seconds(&outcome, "job")[0] - 1.0).abs() < 0.01, "{:?}", seconds(&outcome, "job"));
 }
 
-/// Of six processes four have a CPU. The other two never begin, and nobody waits for them.
+/// Four of six processes have a CPU. The other two never begin, and the others do not wait for them.
 #[test]
 fn who_has_no_cpu_never_begins() {
     let outcome = run(&workload(5, 1));
@@ -45,7 +46,7 @@ fn who_has_no_cpu_never_begins() {
     assert!((job.spent.work_ns as f64 / 1e9 - 3.5).abs() < 0.01, "{}", job.spent.work_ns);
 }
 
-/// Each run of the job has the CPUs that the one before had.
+/// Each run of the job has the CPUs of the previous run.
 #[test]
 fn cpus_are_given_back() {
     let outcome = run(&workload(3, 5));

@@ -1,5 +1,5 @@
-//! Random scenarios, with everything that a scenario can say. Each ends or is cut off at its horizon, everything that
-//! must hold in every run holds, and the same seed gives the same outcome.
+//! Random scenarios with all features. Each ends, or is cut off at its horizon; every audit check holds; and the same seed gives
+//! the same outcome.
 //!
 //! `COMMONHOLD_SCENARIOS=20000 cargo test --release -p commonhold-sim --test random_scenarios` tries more of them.
 //! `COMMONHOLD_SCENARIO=123` shows and tries that one. `COMMONHOLD_NESTED=123` does the same with a scenario of nested
@@ -34,14 +34,14 @@ use generator::Texts;
 const SCENARIOS: u64 = 200;
 /// The same of nested disciplines; with `COMMONHOLD_SCENARIOS`, a tenth of those.
 const NESTED: u64 = 36;
-/// If no run has ended for so long, on any machine, one does not get on: nearly all take a few ms, one of 20,000 took 10 s.
+/// If no run has ended for this time, a run hangs: nearly all runs take a few ms, and one of 20,000 took 10 s.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 fn wish(name: &str) -> Option<u64> {
     env::var(name).ok().and_then(|text| text.parse().ok())
 }
 
-/// Runs the scenario of a seed twice. What went wrong, if anything; else whether everything got done.
+/// Runs the scenario of a seed twice. The error says what failed; else the result is whether all awaited jobs ended.
 fn attempt(texts: fn(u64) -> Texts, seed: u64) -> Result<bool, String> {
     let Texts { contract, machine, workload } = texts(seed);
     let scenario: Scenario = scene::scenario(&contract, &machine, &workload);
@@ -60,7 +60,7 @@ fn attempt(texts: fn(u64) -> Texts, seed: u64) -> Result<bool, String> {
     }
 }
 
-/// Waits for memory are waits: those of a unit are a part of the time for which its jobs were blocked.
+/// An error if a unit waited for memory for longer than its jobs were blocked: the waits are part of that time.
 fn waits_are_parts(outcome: &Outcome) -> Result<(), String> {
     for unit in &outcome.units {
         let blocked = outcome.jobs.iter().filter(|job| job.unit == unit.name).map(|job| job.spent.blocked_ns);
@@ -94,7 +94,7 @@ fn attempt_caught(texts: fn(u64) -> Texts, seed: u64) -> Result<bool, String> {
     })
 }
 
-/// Tries scenarios on all CPUs. How many got everything done, and which went wrong.
+/// Tries scenarios on all CPUs. Returns the number of scenarios whose awaited jobs ended, and the failures.
 fn attempt_all(kind: &Kind, seeds: RangeInclusive<u64>) -> (u64, Vec<u64>) {
     let (next, end) = (&AtomicU64::new(*seeds.start()), *seeds.end());
     let threads = thread::available_parallelism().map_or(1, usize::from).min(8);
@@ -114,7 +114,7 @@ fn attempt_all(kind: &Kind, seeds: RangeInclusive<u64>) -> (u64, Vec<u64>) {
     })
 }
 
-/// Waits for what became of these scenarios.
+/// Waits for the results of these scenarios.
 fn collect(
     variable: &str,
     receive: &Receiver<(u64, Result<bool, String>)>,
@@ -123,7 +123,7 @@ fn collect(
     let (mut ended, mut wrong) = (0, Vec::new());
     while let Some(first) = missing.first() {
         let Ok((seed, result)) = receive.recv_timeout(PATIENCE) else {
-            // Not eprintln: what that prints is lost at this exit.
+            // Not `eprintln!`: the test harness captures its output, which is lost at this exit.
             let _ = writeln!(std::io::stderr(), "{variable}={first}: it does not end");
             std::process::exit(1); // a thread that does not come back cannot be joined
         };
@@ -139,7 +139,7 @@ fn collect(
     (ended, wrong)
 }
 
-/// Scenarios of one kind: what a seed means, and the variable of the environment that names one to be shown.
+/// Scenarios of one kind: the function that makes one from a seed, and the environment variable that names a seed to show.
 struct Kind {
     texts: fn(u64) -> Texts,
     variable: &'static str,
@@ -165,7 +165,7 @@ fn try_named(kind: &Kind) -> bool {
     true
 }
 
-/// Tries as many scenarios of a kind. How many got everything done.
+/// Tries this number of scenarios of a kind. Returns the number of scenarios whose awaited jobs ended.
 fn try_many(kind: &Kind, count: u64) -> u64 {
     let (ended, wrong) = attempt_all(kind, 1..=count);
     assert!(wrong.is_empty(), "replay with {}=SEED: {wrong:?}", kind.variable);
@@ -183,7 +183,7 @@ fn random_scenarios_are_sound() {
     assert!(ended * 2 > tried, "{ended} of {tried} ended");
 }
 
-/// Every discipline nested in every other: no task waits for longer than rescues explain.
+/// Every discipline is nested in every other: no task waits for longer than rescues permit.
 #[test]
 fn nested_disciplines_are_sound() {
     if !try_named(&NESTS) {

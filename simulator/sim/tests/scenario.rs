@@ -1,5 +1,5 @@
-//! Every machine and workload of `bad/` is refused, or doubted, in exactly these words. What the documentation shows
-//! is accepted, and arrives.
+//! Every machine and workload in `bad/` gets exactly the errors and warnings of its golden copy. The examples of the
+//! documentation are accepted.
 //!
 //! `INSTA_UPDATE=always cargo test -p commonhold-sim` writes the expected texts anew; review them as a diff.
 #![allow(
@@ -26,7 +26,7 @@ fn hardware() -> Hardware {
     parse_machine(text).value.unwrap()
 }
 
-/// The texts of a folder by name, in order.
+/// The texts of a folder, sorted by name.
 fn texts(folder: &str) -> Vec<(String, String)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/bad").join(folder);
     let mut paths: Vec<PathBuf> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -37,7 +37,7 @@ fn texts(folder: &str) -> Vec<(String, String)> {
     paths.iter().map(|path| (name(path), fs::read_to_string(path).unwrap())).collect()
 }
 
-/// Compares what is said of each text of a folder with what was said before.
+/// Compares the diagnostics of each text of a folder with their golden copy.
 fn explained(folder: &str, read: impl Fn(&str) -> (bool, Vec<Diagnostic>)) {
     let mut settings = insta::Settings::clone_current();
     settings.set_snapshot_path(Path::new("bad").join(folder));

@@ -1,4 +1,4 @@
-//! What holds for every text of a machine or a workload, valid or not.
+//! Properties that hold for every text of a machine or a workload, valid or not.
 #![allow(clippy::unwrap_used)]
 
 use commonhold_contract::{Contract, Diagnostic, Level, parse, render};
@@ -116,7 +116,7 @@ fn hardware() -> Hardware {
     parse_machine(MACHINE).value.unwrap()
 }
 
-/// What holds of any text's diagnostics.
+/// Asserts the properties of any text's diagnostics.
 fn check_diagnostics(text: &str, valid: bool, diagnostics: &[Diagnostic]) {
     let errors = diagnostics.iter().any(|diagnostic| diagnostic.level == Level::Error);
     assert_eq!(valid, !errors, "a value if and only if there is no error");
@@ -132,7 +132,7 @@ fn check_diagnostics(text: &str, valid: bool, diagnostics: &[Diagnostic]) {
     assert_eq!(shown.is_empty(), diagnostics.is_empty());
 }
 
-/// What the simulator relies on in a machine.
+/// Asserts the properties of a machine on which the simulator relies.
 fn check_machine(text: &str) -> Parsed<Hardware> {
     let parsed = parse_machine(text);
     check_diagnostics(text, parsed.value.is_some(), &parsed.diagnostics);
@@ -153,7 +153,7 @@ fn check_machine(text: &str) -> Parsed<Hardware> {
     parsed
 }
 
-/// What the simulator relies on in a workload.
+/// Asserts the properties of a workload on which the simulator relies.
 fn check_workload(text: &str, contract: &Contract, hardware: &Hardware) -> Parsed<Workload> {
     let parsed = parse_workload(text, contract, hardware);
     check_diagnostics(text, parsed.value.is_some(), &parsed.diagnostics);
@@ -172,7 +172,7 @@ fn check_workload(text: &str, contract: &Contract, hardware: &Hardware) -> Parse
     parsed
 }
 
-/// Indices are within, loops go back and nest, locks are given back in the order in which they were taken.
+/// Asserts that indices are in range, that loops jump back and nest, and that locks are released in reverse order.
 fn check_ops(ops: &[Op], workload: &Workload) {
     let mut held = Vec::new();
     assert!(!ops.is_empty());
@@ -204,7 +204,7 @@ fn check_ops(ops: &[Op], workload: &Workload) {
     assert!(held.is_empty());
 }
 
-/// Pieces that both languages and their mistakes are made of.
+/// Pieces of text from which both languages, and mistakes in them, are made.
 fn pieces() -> impl Strategy<Value = String> {
     let words = "version = 1\n|horizon = |shape = \"cpus:2\"\n|[kernel]\n|[cache]\n|[disk.d0]\n|[file.a]\n|[lock.a]\n|\
                  [program.a]\n|[job.a]\n|do = [|{ |} |] |, |\n|= |cpu |read |write |metadata |sleep |run |barrier |\

@@ -14,8 +14,7 @@ fn contract(machine: &str, unit: &str) -> String {
     format!("version = 1\n[machine]\n{machine}\n[unit.a]\n{unit}\n[unit.b]\n")
 }
 
-/// Two jobs of two processes that share what they have, a minute of work; the second begins when all CPUs have a process
-/// of either.
+/// Two jobs of two processes each, with these shares of data and this memory.
 fn two_jobs(shares: &str, memory: &str) -> String {
     let mut text = "version = 1\nhorizon = \"5min\"\n".to_owned();
     for program in ["child", "first"] {
@@ -37,7 +36,7 @@ fn run(contract: &str, workload: &str) -> Outcome {
     outcome
 }
 
-/// Pools in which a moment of a trace shows two jobs.
+/// The number of samples of the trace in which some pool has two jobs.
 fn mixed(outcome: &Outcome) -> usize {
     let occupancy = outcome.occupancy.as_ref().unwrap();
     let two = |moment: &&Vec<Option<usize>>| {
@@ -50,7 +49,7 @@ fn mixed(outcome: &Outcome) -> usize {
     occupancy.moments.iter().skip(1).filter(two).count()
 }
 
-/// Under either scheme, and whether units own their CPUs or share them by weight.
+/// Under both schemes, and in both CPU modes: units own their CPUs, or share them by weight.
 #[test]
 fn jobs_lie_apart() {
     let work = two_jobs("shares = \"50%\"", "1MiB");
@@ -59,7 +58,7 @@ fn jobs_lie_apart() {
             let machine = format!("scheme = \"{scheme}\"\ncpu = \"{cpu}\"");
             let placed = run(&contract(&format!("{machine}\npools = \"node\""), "job = \"tree\""), &work);
             assert_eq!(mixed(&placed), 0, "{machine}");
-            // Without pools they lie as they came: x's first, y's first, and their children where there is room.
+            // Without pools, processes run where they started: x's first, y's first, and their children on any free CPU.
             let loose = run(&contract(&format!("{machine}\npools = \"machine\""), "job = \"tree\""), &work);
             assert!(mixed(&loose) > 0, "{machine}");
             let (placed, loose) = (response(&placed, "x"), response(&loose, "x"));
@@ -68,8 +67,8 @@ fn jobs_lie_apart() {
     }
 }
 
-/// Two jobs of one process each begin beside each other, and each touches its memory there. Later each goes to a pool of its
-/// own, and its pages follow.
+/// Two jobs of one process each begin in the same node, and touch their memory there. Later each job moves to a pool of its own,
+/// and its pages follow.
 #[test]
 fn pages_follow_threads() {
     let text = "version = 1\nhorizon = \"5min\"\n[program.p]\nstalled = \"50%\"\nmemory = \"16MiB\"\nreuse = \"1ms\"\n\
@@ -79,13 +78,13 @@ fn pages_follow_threads() {
         run(&contract(&machine, "job = \"tree\""), text)
     };
     let far = |outcome: &Outcome| outcome.jobs.iter().map(|job| job.spent.remote_ns).sum::<u64>();
-    // One of them computes half as fast again all of the time, if its pages stay.
+    // Without migration of pages, one of the jobs would take half as long again.
     let (moved, stayed) = (far(&with(true)), far(&with(false)));
     assert!(moved < S && stayed > 25 * S, "{moved} {stayed}");
 }
 
-/// A child runs where its parent does, until the loop has seen it. Eight children of a job in a node of two CPUs use all four
-/// soon, also where each ends before it could be given a seat.
+/// A child runs in its parent's pool until the loop has observed it. Eight children of a job in a node of two CPUs soon use all
+/// four CPUs, even if each child ends before it gets a seat.
 #[test]
 fn no_cpu_idles_for_long_since_a_pool_is_full() {
     for (work, times) in [("4s", 1), ("30ms", 100)] {

@@ -19,16 +19,17 @@ use std::env;
 use commonhold_sim::outcome::Outcome;
 use scene::{MS, S, outcome};
 
-/// After so long the kernel ends a scheduler under which a task waits.
+/// The time for which a task may wait before the kernel ends the scheduler.
 const BORNE_NS: u64 = 30 * S;
-/// Some of that is left for what is not simulated, as long as a tenth of the machine can serve all who may be late in time.
+/// The bound on waits in the tests: less than the kernel's, as a reserve for delays that are not simulated. It holds as long as a
+/// tenth of the machine is enough to serve all late tasks in time.
 const BORNE_BY_FEW_NS: u64 = 25 * S;
 const FEW: u64 = 100;
 
 /// Contracts that a plain `cargo test` tries.
 const SCENARIOS: u64 = 10;
 
-/// A unit's keys, and how many processes of it compute without end.
+/// A unit's keys, and the number of its processes that compute without end.
 struct Unit {
     path: String,
     keys: String,
@@ -39,7 +40,7 @@ fn unit(path: &str, keys: &str, busy: u64) -> Unit {
     Unit { path: path.to_owned(), keys: keys.to_owned(), busy }
 }
 
-/// What comes of a minute.
+/// The outcome of a simulated minute.
 fn minute(cpus: u64, machine: &str, units: &[Unit]) -> Outcome {
     let mut contract = format!("version = 1\n[machine]\n{machine}\n");
     let mut workload = "version = 1\nhorizon = \"60s\"\n[program.busy]\n\

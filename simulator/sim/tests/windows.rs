@@ -1,4 +1,4 @@
-//! What units had in each window, how long who woke waited, and deadlines: by workloads whose figures are known.
+//! The CPU time of units in each window, the latency of wake-ups, and deadlines, in workloads with known figures.
 #![allow(clippy::unwrap_used)]
 
 mod scene;
@@ -7,39 +7,41 @@ use scene::{MS, S, machine, near, outcome, unit};
 
 const CONTRACT: &str = "version = 1\n[unit.a]\n[unit.b]\n";
 
-/// Both compute on one CPU each at first. After 2.5 s b is done, and a has one CPU on.
+/// At first both units compute on one CPU each. After 2.5 s b is done, and a goes on with one CPU.
 #[test]
 fn windows_have_what_was_used_in_them() {
     let workload = "version = 1\nhorizon = \"5500ms\"\n\
         [program.on]\ndo = [{ repeat = \"forever\", do = [{ cpu = \"700ms\" }] }]\n\
         [program.short]\ndo = [{ cpu = \"2500ms\" }]\n\
-        [job.a]\nunit = \"a\"\nprogram = \"on\"\nbackground = true\n[job.b]\nunit = \"b\"\nprogram = \"short\"\nbackground = true\n";
+        [job.a]\nunit = \"a\"\nprogram = \"on\"\nbackground = true\n[job.b]\nunit = \"b\"\nprogram = \"short\"\n\
+            background = true\n";
     let outcome = outcome(CONTRACT, &machine(2, ""), workload);
     assert_eq!(outcome.window_ns, S);
     let (a, b) = (unit(&outcome, "a"), unit(&outcome, "b"));
     for used in &a.used_by_window_ns {
         near(*used, S, 5);
     }
-    // Only whole windows: the last half second is in none.
+    // Only complete windows count: the last half second belongs to no window.
     assert_eq!((a.used_by_window_ns.len(), b.used_by_window_ns.len()), (5, 5));
     for (used, should) in b.used_by_window_ns.iter().zip([S, S, S / 2]) {
         near(*used, should, 5);
     }
     assert_eq!(b.used_by_window_ns[3..], [0, 0]);
     assert_eq!(b.used_by_window_ns.iter().sum::<u64>(), b.used_ns);
-    // Each is entitled to a CPU of two, and a to both when b is gone.
+    // Each unit is entitled to one of two CPUs, and a to both after b has ended.
     near(a.entitled_by_window_ns[0], S, 5);
     near(a.entitled_by_window_ns[4], 2 * S, 5);
     assert_eq!(b.entitled_by_window_ns[4], 0);
 }
 
-/// A unit's windows are its own tasks': what its sub-unit has and is entitled to is left out.
+/// A unit's windows count its own tasks only: CPU time and entitlement of its sub-unit are left out.
 #[test]
 fn a_sub_units_part_is_not_its_own() {
     let contract = "version = 1\n[unit.a]\n[unit.a.unit.c]\ntickets = 300\n";
     let workload = "version = 1\nhorizon = \"4s\"\n\
         [program.on]\ndo = [{ repeat = \"forever\", do = [{ cpu = \"700ms\" }] }]\n\
-        [job.a]\nunit = \"a\"\nprogram = \"on\"\nbackground = true\n[job.c]\nunit = \"a/c\"\nprogram = \"on\"\nbackground = true\n";
+        [job.a]\nunit = \"a\"\nprogram = \"on\"\nbackground = true\n[job.c]\nunit = \"a/c\"\nprogram = \"on\"\n\
+            background = true\n";
     let outcome = outcome(contract, &machine(1, ""), workload);
     for (name, part) in [("a", S / 4), ("a/c", 3 * S / 4)] {
         let unit = unit(&outcome, name);
@@ -48,8 +50,8 @@ fn a_sub_units_part_is_not_its_own() {
     }
 }
 
-/// Of 10 ms after each sleep: alone it keeps a deadline of 15 ms each time. Beside one that computes under `batch`, whose turns
-/// are 120 ms (four slices), it never does: of each such turn 30 ms are left when it wakes.
+/// A task works for 10 ms after each sleep. Alone it always meets a deadline of 15 ms. Beside a task that computes under `batch`,
+/// whose turns are 120 ms (four slices), it never does: when it wakes, 30 ms of the other task's turn remain.
 #[test]
 fn deadlines_and_waits_are_counted() {
     let run = |discipline: &str, deadline_ms: u64| {

@@ -1,4 +1,4 @@
-//! Rows of this project's own, beyond seed 000.
+//! Rows of this project's own, beyond the papers.
 
 use commonhold_contract::Scheme::{Isolate, Quota, Smp};
 use commonhold_sim::scenario::{CallBack, DiskOrder};
@@ -19,7 +19,7 @@ const HALF: Experiment = on(MEMORY_HALF, Smp).uncontended();
 pub(crate) const DUMP_BATCHED: Experiment = on(DUMP, Isolate).order(DiskOrder::Batched);
 const AT_ONCE: Experiment = on(CALL_BACK[1], Isolate).call_back(CallBack::Now);
 
-/// Mean and longest call back of the light unit, in us.
+/// The mean and the longest call-back time of the light unit, in us.
 fn call_back_us(at: Seed) -> Option<(f64, f64)> {
     let unit = at.unit(AT_ONCE, "light").filter(|unit| unit.called_back > 0)?;
     Some((real(unit.call_back_mean_ns) / 1e3, real(unit.call_back_max_ns) / 1e3))

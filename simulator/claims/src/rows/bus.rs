@@ -1,8 +1,8 @@
-//! Sections 3 to 5 of seed 003: programs that share a memory bus, and gangs that are chosen by what they transfer.
+//! Sections 3 to 5 of seed 003: programs that share a memory bus, and gangs that are chosen by their bus transfers.
 //!
-//! Times are those of both copies of a program, in the mean. Rates of nine of the eleven programs are inferred, as
-//! `scenarios/bus/workload.toml` says: by the slowdowns of the four highest, and by the mean and the largest of the others.
-//! So those are calibrated. Nothing was set by what figure 2 says.
+//! A program's time is the mean of its two copies. The rates of nine of the eleven programs are inferred (see
+//! `scenarios/bus/workload.toml`): from the slowdowns of the four programs with the highest rates, and from the mean and the
+//! largest slowdown of the others. So the rows about these slowdowns are calibrated. No parameter was fitted to figure 2.
 
 use commonhold_contract::{Gangs, Scheme};
 use commonhold_sim_report::claims::{Basis, Tolerance};
@@ -11,11 +11,11 @@ use super::{Row, above, below, between, parameter, predicted, unmeasured};
 use crate::experiments::{BUS, Experiment, as_it_is};
 use crate::measure::{Seed, divide, real};
 
-/// In the order of figure 1: that of their rates.
+/// The programs in the order of figure 1, by their bus rates.
 const PROGRAMS: [&str; 11] =
     ["radiosity", "water-nsqr", "volrend", "barnes", "fmm", "lu-cb", "bt", "sp", "mg", "raytrace", "cg"];
 
-/// The four that fill the bus twice over, and the seven others.
+/// The indices of the four programs that exceed the bus's capacity twice over, and of the seven others.
 const HIGH: [usize; 4] = [7, 8, 9, 10];
 const MODERATE: [usize; 7] = [0, 1, 2, 3, 4, 5, 6];
 const LU: usize = 5;
@@ -23,10 +23,10 @@ const BT: usize = 6;
 const RAYTRACE: usize = 9;
 const CG: usize = 10;
 
-/// What the bus carries in a microsecond.
+/// The capacity of the bus, in transactions per microsecond.
 const BUS_RATE: f64 = 29.5;
 
-/// Without a manager: Linux 2.4 alone.
+/// These jobs under Linux 2.4 alone, without gangs.
 const fn linux(jobs: &'static [(&'static str, u32)]) -> Experiment {
     as_it_is(BUS, Scheme::Smp).gangs(Gangs::Off).jobs(jobs)
 }
@@ -93,7 +93,7 @@ const fn traced(mut runs: Each) -> Each {
     runs
 }
 
-/// A set under Linux, the two published policies, and ours.
+/// A set of experiments under Linux, under the two published policies, and under this project's policy.
 #[derive(Clone, Copy)]
 struct Set {
     linux: Each,
@@ -116,14 +116,14 @@ const SET_B: Set = set(&B);
 const SET_C: Set = set(&C);
 const A_TRACED: Each = traced(SET_A.window);
 const B_TRACED: Each = traced(SET_B.window);
-/// On a bus that carries four times as much.
+/// Set B on a bus of four times the capacity.
 const B_WIDE: Set = set(&on_a_bus(B, 400));
-/// On one that carries twice as much, and half.
+/// Set B on buses of twice and of half the capacity.
 const B_TWICE: Set = set(&on_a_bus(B, 200));
 const B_HALF: Set = set(&on_a_bus(B, 50));
 const DOUBLED_HALF: Each = on_a_bus(DOUBLED, 50);
 
-/// Both, one after the other.
+/// The concatenation of lists of experiments.
 macro_rules! all {
     ($($each:expr),+) => {{
         const LISTS: &[Each] = &[$($each),+];
@@ -153,7 +153,7 @@ const PUBLISHED: &[Experiment] = all!(
     SET_C.window
 );
 
-/// The mean improvement on Linux under a policy, in a set.
+/// A row: the mean improvement over Linux under a policy, in a set.
 macro_rules! improves {
     ($id:literal, $place:literal, $says:literal, $printed:literal, $set:ident, $policy:ident) => {
         predicted(($id, $place, $says, $printed), above(0.0), all!($set.linux, $set.$policy), |at| {
@@ -162,7 +162,7 @@ macro_rules! improves {
     };
 }
 
-/// By how much ours is ahead in a set.
+/// A row: by how much this project's policy improves on the better published policy, in a set.
 macro_rules! ahead {
     ($id:literal, $says:literal, $set:ident) => {
         predicted(
@@ -175,7 +175,7 @@ macro_rules! ahead {
     };
 }
 
-/// How long a program takes, by how long it takes alone.
+/// A program's time divided by its time alone.
 fn slowdown(at: Seed, runs: &Each, program: usize) -> Option<f64> {
     at.change(&[PROGRAMS[program]], runs[program], ALONE[program])
 }
@@ -184,20 +184,20 @@ fn slowdowns(at: Seed, runs: &Each, programs: &[usize]) -> Option<Vec<f64>> {
     programs.iter().map(|program| slowdown(at, runs, *program)).collect()
 }
 
-/// What all jobs of a run transfer while the program runs, in transactions per microsecond.
+/// The bus rate of a run: the transfers of all jobs while the program runs, in transactions per microsecond.
 fn carried(at: Seed, run: Experiment) -> Option<f64> {
     let outcome = at.of(run)?;
     let sum: u64 = outcome.jobs.iter().map(|job| job.spent.transferred / 1_000_000).sum();
     divide(real(sum), real(outcome.ended_ns) / 1e3)
 }
 
-/// Of how many programs two copies carry at least 85 % of a bus.
+/// The number of programs of which two copies use at least 85 % of a bus with capacity `bus`.
 fn that_fill(at: Seed, runs: &Each, bus: f64) -> Option<f64> {
     let carried: Option<Vec<f64>> = runs.iter().map(|run| carried(at, *run)).collect();
     Some(real(carried?.iter().filter(|carried| **carried >= 0.85 * bus).count() as u64))
 }
 
-/// By how much of its time under Linux a program is faster.
+/// The part of a program's time under Linux that a policy saves.
 fn improvement(at: Seed, runs: &Each, linux: &Each, program: usize) -> Option<f64> {
     Some(1.0 - at.change(&[PROGRAMS[program]], runs[program], linux[program])?)
 }
@@ -218,13 +218,13 @@ fn least(figures: &[f64]) -> f64 {
     figures.iter().copied().fold(f64::MAX, f64::min)
 }
 
-/// By how much ours improves on Linux in the mean beyond the better of the published ones.
+/// The mean improvement of this project's policy over Linux, less that of the better published policy.
 fn ahead(at: Seed, set: &Set) -> Option<f64> {
     let improvement = |runs| mean(&improvements(at, runs, &set.linux)?);
     Some(improvement(&set.demand)? - improvement(&set.latest)?.max(improvement(&set.window)?))
 }
 
-/// In which part of a run's moments something holds of the names of the jobs on the CPUs.
+/// The fraction of a run's samples in which `holds` is true of the names of the jobs on the CPUs.
 fn moments(at: Seed, run: Experiment, holds: impl Fn(&[&str]) -> bool) -> Option<f64> {
     let outcome = at.of(run)?;
     let occupancy = outcome.occupancy.as_ref()?;

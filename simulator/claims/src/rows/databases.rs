@@ -1,8 +1,8 @@
 //! Section 5.6 of seed 004: two databases exchange memory and disk tickets.
 //!
-//! The small one gives disk tickets for memory of the big one, when it has served 10,000 queries. The paper tries all
-//! pairs of 100 to 800 tickets and 100 to 800 pages. Its figure has no numbers, but its text says for which pairs both gain.
-//! The exchanges here lie on the edges of that region: running all 64 takes too long for every test.
+//! After 10,000 queries, the small database gives disk tickets for memory of the big one. The paper tries all pairs of 100 to
+//! 800 tickets and 100 to 800 pages. The paper's figure has no numbers, but the text says for which pairs both databases gain.
+//! The exchanges here lie on the edges of that region, since running all 64 takes too long for every test.
 //! `cargo test --release -p commonhold-claims --lib map_of_figure_11 -- --ignored --nocapture` runs and draws them all.
 
 use commonhold_contract::Scheme::Isolate;
@@ -14,18 +14,18 @@ use crate::measure::{Seed, divide, real};
 
 /// The exchange is made after about 90 s, and the 100 s that follow are measured.
 const UNTIL_S: u64 = 200;
-/// How long the queries are counted, from the exchange on.
+/// The time for which queries are counted, from the exchange on, in ns.
 const COUNTED_NS: u64 = 100_000_000_000;
 
 /// No exchange.
 const NONE: Experiment = on(DATABASES, Isolate).until(UNTIL_S);
 
-/// An exchange of disk tickets of the small one for pages of the big one.
+/// An exchange of disk tickets of the small database for pages of the big one.
 const fn cell(disk: u64, pages: u64) -> Experiment {
     on(DATABASES_OFFERS, Isolate).offer(disk, pages).until(UNTIL_S)
 }
 
-/// With 400 pages or more.
+/// Exchanges of 400 pages or more.
 const MANY: &[Experiment] = &[
     NONE,
     cell(100, 400),
@@ -41,12 +41,12 @@ const MANY: &[Experiment] = &[
     cell(600, 800),
     cell(800, 800),
 ];
-/// With 100 pages.
+/// Exchanges of 100 pages.
 const FEW: &[Experiment] =
     &[NONE, cell(100, 100), cell(200, 100), cell(400, 100), cell(600, 100), cell(800, 100)];
-/// With 200 and 300 pages, for a large number of disk tickets.
+/// Exchanges of 200 and 300 pages for a large number of disk tickets.
 const DEAR: &[Experiment] = &[NONE, cell(800, 200), cell(800, 300)];
-/// With 700 and 800 pages.
+/// Exchanges of 700 and 800 pages.
 const ALL: &[Experiment] = &[
     NONE,
     cell(100, 700),
@@ -57,7 +57,7 @@ const ALL: &[Experiment] = &[
     cell(600, 800),
     cell(800, 800),
 ];
-/// With 600 disk tickets or more.
+/// Exchanges of 600 disk tickets or more.
 const BANDWIDTH: &[Experiment] = &[
     NONE,
     cell(600, 100),
@@ -78,7 +78,7 @@ const BANDWIDTH: &[Experiment] = &[
 const TWO_FOR_ONE_BAD: &[Experiment] = &[NONE, cell(200, 100), cell(400, 200)];
 const TWO_FOR_ONE_GOOD: &[Experiment] = &[NONE, cell(600, 300), cell(800, 400)];
 
-/// Queries that a database served in the 100 s from a time on.
+/// The number of queries that a database served in the 100 s from `from_ns` on.
 fn served(at: Seed, run: Experiment, job: &str, from_ns: u64) -> Option<f64> {
     let outcome = at.of(run)?;
     let rounds = outcome.rounds.iter().find(|rounds| rounds.job == job)?;
@@ -86,32 +86,33 @@ fn served(at: Seed, run: Experiment, job: &str, from_ns: u64) -> Option<f64> {
     (outcome.ended_ns >= until_ns).then(|| real(rounds.by(until_ns) - rounds.by(from_ns)))
 }
 
-/// What a database gains by the exchange of a run: 0.1 is ten per cent more than in the same 100 s without.
+/// A database's gain by the exchange of a run: 0.1 means ten per cent more queries than in the same 100 s of the run `without`
+/// an exchange.
 pub(crate) fn gain(at: Seed, run: Experiment, without: Experiment, job: &str) -> Option<f64> {
     let [exchange] = &at.of(run)?.ledger.exchanges[..] else { return None };
     let began_ns = exchange.began_ns;
     Some(divide(served(at, run, job, began_ns)?, served(at, without, job, began_ns)?)? - 1.0)
 }
 
-/// The gains by all exchanges of a list.
+/// A database's gains, one per exchange of a list.
 fn gains(at: Seed, of: &[Experiment], job: &str) -> Option<Vec<f64>> {
     of[1..].iter().map(|run| gain(at, *run, NONE, job)).collect()
 }
 
-/// The part of a list's exchanges by which a database gains, or loses.
+/// The fraction of a list's exchanges by which a database gains; with `gains_by` false, by which it does not gain.
 fn part(at: Seed, of: &[Experiment], job: &str, gains_by: bool) -> Option<f64> {
     let gains = gains(at, of, job)?;
     let right = gains.iter().filter(|gain| (**gain > 0.0) == gains_by).count();
     divide(real(right as u64), real(gains.len() as u64))
 }
 
-/// When the small one has served 10,000 queries, as a part of 300 s.
+/// The time at which the small database has served 10,000 queries, as a fraction of 300 s.
 fn a_third(at: Seed) -> Option<f64> {
     let [exchange] = &at.of(cell(100, 400))?.ledger.exchanges[..] else { return None };
     Some(real(exchange.began_ns) / 300e9)
 }
 
-/// The part of the 8 MB that its database takes which the small one has in memory at the end.
+/// The part of the small database's 8 MB that is in memory at the end.
 fn fits(at: Seed) -> Option<f64> {
     Some(real(at.unit(cell(600, 300), "small")?.frames) / 2_048.0)
 }

@@ -1,15 +1,16 @@
-//! Schedulers of seed 002: what each discipline of time-sharing is good at, and what the lecture warns of.
+//! Schedulers of seed 002: the strength of each time-sharing discipline, and the problems that the lecture warns of.
 //!
-//! The lecture prints no numbers here. What follows from shares and half-lives alone stands as expected. A scenario has one
-//! CPU, so parts are of that.
+//! The lecture prints no numbers for schedulers. Expected values are those that follow from shares and half-lives alone. Each
+//! scenario has one CPU, so parts are parts of that CPU's time.
 //!
-//! How long a user catches up follows from the half-life h. Who always runs has a usage of U = h / ln 2 in the long run. Say
-//! one has a usage of e, and another of l, who is to run alone until both are equal. After a time t, with x = 2^(-t/h), these
-//! are e x and U - (U - l) x. They are equal where x = U / (U + e - l).
+//! The time in which a user catches up follows from the half-life h. The usage of a user that always runs tends to
+//! U = h / ln 2. Suppose that user A has usage e, and that user B, with the smaller usage l, runs alone until both usages are
+//! equal. After a time t, with x = 2^(-t/h), A has e x and B has U - (U - l) x. They are equal at x = U / (U + e - l).
 //!
-//! - One slept for a minute, the other ran: e = U, l = 0. So x is a half, and t = h = 2 s. Of 4 s, the one who slept has
-//!   2 s and half of the rest: 3/4.
-//! - Both had half, and one slept for h: e = 3/4 U, l = 1/4 U. So x = 2/3, and t = 0.585 h = 1.17 s. Of 4 s he has 0.646.
+//! - B slept for a minute while A ran: e = U, l = 0. So x = 1/2, and t = h = 2 s. Of the first 4 s, B has 2 s and half of the
+//!   rest: 3/4.
+//! - Both had half, then B slept for h: e = 3/4 U, l = 1/4 U. So x = 2/3, and t = 0.585 h = 1.17 s. Of the first 4 s, B has
+//!   0.646.
 
 use commonhold_contract::Discipline::{
     self, Batch, Decay, Entitlement, Fifo, JobCurrency, Lottery, Rr, Stride,
@@ -55,11 +56,11 @@ const CROWD: Experiment = run(MANY_PROCESSES, Rr);
 const BY_USER: Experiment = run(MANY_BY_USER, Rr);
 const QUEUE: [Experiment; 2] = [run(FIRST_COME, Fifo), run(FIRST_COME, Stride)];
 const CURRENCIES: Experiment = run(TICKETS_CPU_FINE, Entitlement).until(100);
-/// What tickets are worth while b3 sleeps.
+/// The worth of each task's tickets while b3 sleeps.
 const WORTH: [(&str, f64); 4] =
     [("a/a1", 1.0 / 6.0), ("a/a2", 1.0 / 3.0), ("b/b1", 1.0 / 6.0), ("b/b2", 1.0 / 3.0)];
 
-/// A unit's part of the CPU from one second to another.
+/// A unit's part of the CPU time from second `from` to second `to`.
 fn part(at: Seed, run: Experiment, unit: &str, from: usize, to: usize) -> Option<f64> {
     let used = at.unit(run, unit)?.used_by_window_ns.get(from..to)?;
     divide(real(used.iter().sum()), 1e9 * real((to - from) as u64))
@@ -72,7 +73,7 @@ fn off(at: Seed, run: Experiment, expected: [f64; 3], seconds: usize) -> Option<
     })
 }
 
-/// Chi square of the users' turns, of 5 ms each: two degrees of freedom.
+/// The chi-square statistic of the users' turns of 5 ms each; it has two degrees of freedom.
 fn chi_square(at: Seed) -> Option<f64> {
     let turns = 60.0 / 0.005;
     USERS.iter().zip(BY_SHARE).try_fold(0.0, |sum, (unit, share)| {
@@ -81,18 +82,18 @@ fn chi_square(at: Seed) -> Option<f64> {
     })
 }
 
-/// What the one with few processes has, where what is ordered are processes.
+/// The CPU time of the user with few processes, where the discipline orders processes and not users.
 fn cpu_of_job(at: Seed, run: Experiment, job: &str) -> Option<f64> {
     let jobs = at.of(run)?.jobs.iter().filter(|entry| entry.name == job);
     Some(jobs.map(|job| real(job.spent.on_cpus_ns())).sum::<f64>() / 60e9)
 }
 
-/// What the one who always computes has in its worst second, from the second minute on.
+/// The smallest part of the CPU that the user who always computes has in any second, from the second minute on.
 fn worst_second(at: Seed, run: Experiment) -> Option<f64> {
     (60..239).try_fold(1.0, |least: f64, from| Some(least.min(part(at, run, "lab/always", from, from + 1)?)))
 }
 
-/// The CPU time of the unit that waits, relative to the third that it could have.
+/// The CPU time of the unit that waits, relative to its entitlement of a third.
 fn of_a_third(at: Seed, run: Experiment) -> Option<f64> {
     Some(part(at, run, "lab/waits", 0, 60)? * 3.0)
 }
@@ -334,7 +335,8 @@ pub(super) const ROWS: &[Row] = &[
         (
             "CH-LOT-2e",
             "002 inactive entity",
-            "Feedback can starve: users come in turns after long sleeps. Who always computes has, in the worst second, under decay",
+            "Feedback can starve: users come in turns after long sleeps. Who always computes has, in the worst second, \
+             under decay",
             "0",
         ),
         Tolerance::AtMost { high: 0.05 },

@@ -1,8 +1,8 @@
-//! Section 4.5 of seed 000: tables 4 and 5, and what the paper says of them.
+//! Section 4.5 of seed 000: tables 4 and 5, and the paper's statements about them.
 //!
-//! The first row of each table is the machine without isolation; the others are under `isolate`. The copies' delayed
-//! writes are the `shared` unit's. So two waits are of the copy's own requests and of these together: that of the copy
-//! in table 4, and that of the big copy in table 5. The queue's length is its average over time.
+//! The first row of each table is the machine without isolation; the other rows are under `isolate`. The copies' delayed
+//! writes belong to the `shared` unit. So two waits combine a copy's own requests and its delayed writes: that of the copy in
+//! table 4, and that of the big copy in table 5. The queue length is an average over time.
 
 use commonhold_contract::Scheme::{Isolate, Smp};
 use commonhold_sim::scenario::DiskOrder;
@@ -24,12 +24,12 @@ const UNITS: [Unit; 6] = [
     Unit::Milliseconds,
 ];
 
-/// A row of table 4.
+/// The experiment of a row of table 4.
 pub(crate) const fn make_and_copy(order: DiskOrder) -> Experiment {
     ordered(MAKE_AND_COPY, order)
 }
 
-/// A row of table 5.
+/// The experiment of a row of table 5.
 pub(crate) const fn two_copies(order: DiskOrder) -> Experiment {
     ordered(TWO_COPIES, order)
 }
@@ -44,7 +44,7 @@ const ROWS_OF_4: &[Experiment] =
 const ROWS_OF_5: &[Experiment] = &[two_copies(ORDERS[0]), two_copies(ORDERS[1]), two_copies(ORDERS[2])];
 const ROW_OF_4: [&[Experiment]; 3] =
     [&[make_and_copy(ORDERS[0])], &[make_and_copy(ORDERS[1])], &[make_and_copy(ORDERS[2])]];
-/// A row of table 5, with the first, by which it is measured.
+/// The experiments for a row of table 5: the row's own, and the first row's, by which the figures are divided.
 const ROW_OF_5: [&[Experiment]; 3] = [
     &[two_copies(ORDERS[0])],
     &[two_copies(ORDERS[1]), two_copies(ORDERS[0])],
@@ -64,7 +64,8 @@ pub(crate) const TABLE_5: [[f64; 6]; 3] = [
     [0.28, 0.96, 31.9, 16.6, 3.1, 6.62],
 ];
 
-/// The six columns of a run: of the first job and its units, and of the second and its.
+/// The figure of one of the six columns of a table. `jobs` are the first and the second job; `units` are the units whose
+/// requests count as those of each job.
 fn column(at: Seed, run: Experiment, column: usize, jobs: [&str; 2], units: [&[&str]; 2]) -> Option<f64> {
     match column {
         0 | 1 => at.response(run, &[jobs[column]]),
@@ -86,18 +87,18 @@ pub(crate) fn cell_of_5<const ROW: usize, const COLUMN: usize>(at: Seed) -> Opti
     column(at, run, COLUMN, ["small", "big"], [&["small"], &["big", "shared"]])
 }
 
-/// A cell of table 5 by that of its first row.
+/// A cell of table 5, divided by the cell of the first row in the same column.
 fn ratio_of_5<const ROW: usize, const COLUMN: usize>(at: Seed) -> Option<f64> {
     divide(cell_of_5::<ROW, COLUMN>(at)?, cell_of_5::<0, COLUMN>(at)?)
 }
 
-/// The waits of the small and of the big copy, in ms.
+/// The mean waits of a request of the small and of the big copy, in ms.
 pub(super) fn waits_of_copies(at: Seed, order: DiskOrder) -> Option<(f64, f64)> {
     let wait = |units| Some(at.use_of_disk(two_copies(order), units)?.wait_ms);
     Some((wait(&["small"])?, wait(&["big", "shared"])?))
 }
 
-/// Figures of the six cells of a row.
+/// The functions that measure the six cells of a row.
 macro_rules! cells {
     ($cell:ident, $row:literal) => {
         [
@@ -113,10 +114,11 @@ macro_rules! cells {
 
 type Figures = [fn(Seed) -> Option<f64>; 6];
 
-/// What a table says in a row: the cells' names and printed values.
+/// The names and the printed values of the six cells of a row.
 type Printed = [(&'static str, &'static str); 6];
 
-/// A row of table 4: responses and service time within 10 %, waits and queue within 25 %. The first is calibrated.
+/// The claims of a row of table 4: responses and service time within 10 %, waits and queue length within 25 %. The first row
+/// is calibrated.
 const fn row_of_4(row: usize, printed: Printed, figures: Figures) -> [Row; 6] {
     let basis = if row == 0 { Basis::Calibrated } else { Basis::Predicted };
     let mut rows = [EMPTY; 6];
@@ -139,7 +141,8 @@ const fn row_of_4(row: usize, printed: Printed, figures: Figures) -> [Row; 6] {
     rows
 }
 
-/// A row of table 5: absolute figures of the first row, which are reported; ratios to it of the others, within 25 %.
+/// The claims of a row of table 5. The first row's absolute figures are only reported; the other rows' ratios to the first row
+/// are to be within 25 %.
 const fn row_of_5(row: usize, printed: Printed, figures: Figures) -> [Row; 6] {
     let mut rows = [EMPTY; 6];
     let mut column = 0;

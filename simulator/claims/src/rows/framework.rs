@@ -1,4 +1,4 @@
-//! Sections 1 to 3 of seed 000: the model, and how it is put into practice. Mostly parameters.
+//! Sections 1 to 3 of seed 000: the model and its implementation. Most rows are parameters.
 
 use commonhold_contract::Scheme::{Isolate, Quota, Smp};
 use commonhold_sim::outcome::Spent;
@@ -16,7 +16,7 @@ use crate::measure::{Seed, divide, largest_step, real, smallest_step};
 
 const BUSY_LIGHT: [Experiment; 3] =
     [on(CALL_BACK[0], Isolate), on(CALL_BACK[1], Isolate), on(CALL_BACK[2], Isolate)];
-/// A call back later and later: at once, and at ticks that are ever further apart.
+/// Experiments with increasing call-back time: at once, and at clock ticks of increasing period.
 const LATER: [Experiment; 4] = [
     on(CALL_BACK[1], Isolate).call_back(CallBack::Now),
     on(CALL_BACK[1], Isolate),
@@ -31,7 +31,7 @@ const THRESHOLDS: [Experiment; 6] = [
     on(MAKE_AND_COPY, Isolate).threshold(1024),
     on(MAKE_AND_COPY, Isolate).threshold(ENDLESS),
 ];
-/// The fair order is then that of the head alone, delayed writes included.
+/// An unlimited threshold: the fair order is then that of the head position alone, also for delayed writes.
 const ENDLESS: u64 = u64::MAX;
 const POSITION: Experiment = on(MAKE_AND_COPY, Isolate).order(DiskOrder::Position);
 

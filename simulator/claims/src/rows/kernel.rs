@@ -12,22 +12,22 @@ use crate::measure::{Seed, busy, divide, real};
 
 /// Users with one job in either configuration.
 pub(crate) const LIGHT: [&str; 4] = ["u1", "u2", "u3", "u4"];
-/// Users with two jobs in the unbalanced one.
+/// Users with two jobs in the unbalanced configuration.
 pub(crate) const HEAVY: [&str; 4] = ["u5", "u6", "u7", "u8"];
 
-/// One job each under isolate, and one user alone with an eighth.
+/// The experiments of [`f6_1`]: eight users with one job each under `isolate`, and one user alone with an eighth of the machine.
 pub(super) const F6_1: &[Experiment] = &[on(KERNEL_BALANCED, Isolate), on(KERNEL_ONE, Quota)];
 
-/// The time of one job of eight users by that of one user alone.
+/// The response time of a job beside seven other users, divided by that of a job alone.
 pub(super) fn f6_1(at: Seed) -> Option<f64> {
     at.ratio((on(KERNEL_BALANCED, Isolate), &LIGHT), (on(KERNEL_ONE, Quota), &["u1"]))
 }
 
-/// How much more of something a job of eight users costs than that of a user alone, in ns.
-fn more(at: Seed, what: fn(&Spent) -> u64) -> Option<f64> {
+/// The additional amount that is spent on a job beside seven other users, compared with a job alone, in ns.
+fn more(at: Seed, amount: fn(&Spent) -> u64) -> Option<f64> {
     Some(
-        at.spent(on(KERNEL_BALANCED, Isolate), &LIGHT, what)?
-            - at.spent(on(KERNEL_ONE, Quota), &["u1"], what)?,
+        at.spent(on(KERNEL_BALANCED, Isolate), &LIGHT, amount)?
+            - at.spent(on(KERNEL_ONE, Quota), &["u1"], amount)?,
     )
 }
 

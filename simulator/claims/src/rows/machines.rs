@@ -20,10 +20,10 @@ pub(crate) const DUMP_ISOLATE: Experiment = on(DUMP, Isolate);
 const LOADS: [Experiment; 6] =
     [MP1_SMP, on(OTHERS[1], Smp), on(OTHERS[2], Smp), on(OTHERS[3], Smp), on(OTHERS[4], Smp), MP6_SMP];
 
-/// The light unit beside a heavy one, and half of the machine.
+/// The experiments of [`f9_5`]: the light unit beside a heavy one, and the light unit's job on half of the machine.
 pub(super) const F9_5: &[Experiment] = &[on(MEMORY_UNBALANCED, Isolate), on(MEMORY_HALF, Smp)];
 
-/// The light unit's time by that on half of the machine.
+/// The light unit's response time, divided by that on half of the machine.
 pub(super) fn f9_5(at: Seed) -> Option<f64> {
     at.change(&["u1"], on(MEMORY_UNBALANCED, Isolate), on(MEMORY_HALF, Smp))
 }
@@ -32,17 +32,17 @@ const fn cpu(scheme: Scheme) -> Experiment {
     on(CPU_ISOLATION, scheme)
 }
 
-/// A type of job by what it takes without isolation.
+/// The response time of a type of job under a scheme, divided by that without isolation (`smp`).
 fn by_smp(at: Seed, job: &str, scheme: Scheme) -> Option<f64> {
     at.change(&[job], cpu(scheme), cpu(Smp))
 }
 
-/// A user's time unbalanced by that balanced, both under one scheme.
+/// A user's response time in the unbalanced configuration, divided by that in the balanced one, under the same scheme.
 fn by_balanced(at: Seed, user: &str, scheme: Scheme) -> Option<f64> {
     at.change(&[user], on(MEMORY_UNBALANCED, scheme), on(MEMORY_BALANCED, scheme))
 }
 
-/// Page faults of the second user's jobs under quota.
+/// The page faults of the second user's jobs in a run under quota.
 fn faults(at: Seed, run: Experiment) -> Option<f64> {
     at.spent(run, &["u2"], |spent| spent.faults)
 }

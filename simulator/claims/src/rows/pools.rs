@@ -1,7 +1,7 @@
 //! Sections 5 and 6 of seed 001: pools of several sizes, parallelism, placement, on Hector.
 //!
-//! Response times are those of all jobs of a program in all streams. Delays are those of the switches of section 3, in
-//! cycles per packet, for what leaves a station.
+//! A program's response time is the mean over all its jobs in all streams. The delays are those of the delay switches of
+//! section 3, in cycles per packet that leaves a station.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ const fn hector(files: Files, size: u32, delay: u64) -> Experiment {
     as_it_is(files, Scheme::Smp).pools(PoolForm::Size(size)).delay(delay)
 }
 
-/// By the size of pools: 1, 2, 4, 6, 12.
+/// A scenario with pools of 1, 2, 4, 6 and 12 processors.
 const fn sizes(files: Files, delay: u64) -> [Experiment; 5] {
     [
         hector(files, 1, delay),
@@ -49,58 +49,59 @@ const FIRST_FIT: Experiment = FOUR_4.placed(Placement::FirstFit);
 const FIRST_FIT_TRACED: Experiment = FIRST_FIT.traced();
 const WORST_FIT_TRACED: Experiment = FOUR_4.traced();
 const BY_JOBS: Experiment = FOUR_4.placed(Placement::FewestJobs);
-/// What is ours: the same knowledge, and jobs that come together when others end.
+/// Beyond the paper: pools of four with repartitioning.
 const REPARTITIONED: Experiment = FOUR_4.repartitioned();
 
 const EIGHT_AND_FOUR: &[Experiment] =
     &[FOUR[0], FOUR[1], FOUR[2], FOUR[3], FOUR[4], EIGHT[0], EIGHT[1], EIGHT[2], EIGHT[3], EIGHT[4]];
 
-/// The mean response time of all jobs, by that under another.
+/// The mean response time of all jobs in one experiment, divided by that in the experiment `by`.
 fn combined(at: Seed, one: Experiment, by: Experiment) -> Option<f64> {
     at.change(&FIVE, one, by)
 }
 
-/// The part of a program's response time that pools of four save, with a delay of 16.
+/// The part of a program's response time that pools of four save, compared with one pool of twelve, at a delay of 16.
 fn gain(at: Seed, program: &str) -> Option<f64> {
     Some(1.0 - at.change(&[program], FOUR_4, FOUR_12)?)
 }
 
-/// The response time of one experiment by the least of the others.
+/// The response time of one experiment, divided by the smallest of the others.
 fn by_best(at: Seed, one: Experiment, others: &[Experiment]) -> Option<f64> {
     let others: Option<Vec<f64>> = others.iter().map(|other| at.response(*other, &FIVE)).collect();
     divide(at.response(one, &FIVE)?, others?.into_iter().fold(f64::MAX, f64::min))
 }
 
-/// By how many of their 90 % intervals two experiments differ: below 1, the intervals overlap.
+/// The difference of two experiments' response times, divided by the sum of the half-widths of their 90 % confidence
+/// intervals. Below 1, the intervals overlap.
 fn intervals_apart(at: Seed, jobs: &[&str], one: Experiment, other: Experiment) -> Option<f64> {
     let apart = (at.response(one, jobs)? - at.response(other, jobs)?).abs();
     divide(apart, at.interval(one, jobs)? + at.interval(other, jobs)?)
 }
 
-/// Of how many programs worst fit takes away so much of first fit's response time.
+/// The number of programs whose response time is at least `part` shorter under worst fit than under first fit.
 fn programs_better(at: Seed, part: f64) -> Option<f64> {
     let ratios: Option<Vec<f64>> =
         FIVE.iter().map(|program| at.change(&[program], FOUR_4, FIRST_FIT)).collect();
     Some(ratios?.into_iter().map(|ratio| if ratio <= 1.0 - part { 1.0 } else { 0.0 }).sum())
 }
 
-/// In how many of a trace's `first` samples `holds` is true of the jobs in the pools.
+/// The number of samples, among the first `first`, in which `holds` is true of the jobs in the pools.
 fn moments(at: Seed, run: Experiment, first: usize, holds: fn(&[Vec<Option<usize>>]) -> bool) -> Option<f64> {
     let occupancy = at.of(run)?.occupancy.as_ref()?;
     let pools = |moment: &Vec<Option<usize>>| -> Vec<Vec<Option<usize>>> {
         let job_on = |cpu: &u32| moment.get(*cpu as usize).copied().flatten();
         occupancy.pools.iter().map(|pool| pool.iter().map(job_on).collect()).collect()
     };
-    let found = occupancy.moments.iter().take(first).filter(|moment| holds(&pools(moment))).count();
-    Some(real(found as u64))
+    let count = occupancy.moments.iter().take(first).filter(|moment| holds(&pools(moment))).count();
+    Some(real(count as u64))
 }
 
-/// Each pool is one job's, wholly.
+/// Whether each pool is full, with the threads of a single job.
 fn apart(pools: &[Vec<Option<usize>>]) -> bool {
     pools.iter().all(|pool| pool[0].is_some() && pool.iter().all(|job| *job == pool[0]))
 }
 
-/// Some pool has three jobs.
+/// Whether some pool has threads of three or more jobs.
 fn crowded(pools: &[Vec<Option<usize>>]) -> bool {
     pools.iter().any(|pool| pool.iter().flatten().collect::<BTreeSet<_>>().len() > 2)
 }

@@ -1,15 +1,15 @@
-//! Scalability in practice, and what else seed 002 says of machines: queues, locks, disks, interrupts.
+//! Scalability in practice, and the other claims of seed 002 about machines: queues, locks, disks, interrupts.
 //!
-//! The lecture's curves are pictures without numbers. Only the row of one lock is printed. So nearly all rows here are signs,
-//! and the loads behind them are our estimates.
+//! The lecture's curves are pictures without numbers; it prints numbers only for one lock. So nearly all rows here are signs,
+//! and their loads are estimates of this project.
 //!
-//! A queue by its arithmetic: a request comes every 25 ms, and needs 20 ms in the mean, exponentially distributed. Of those
-//! that come, a part s finds others, with s = exp(-(1 - s) / 0.8). That is 0.629, so a request takes 1 / (1 - s) = 2.7 times
+//! The queue (D/M/1): a request arrives every 25 ms, and needs 20 ms in the mean, exponentially distributed. A fraction s of the
+//! arrivals finds other requests in the queue, where s = exp(-(1 - s) / 0.8) = 0.629. So a request takes 1 / (1 - s) = 2.7 times
 //! as long as it would alone.
 //!
-//! The lock's printed row: it was taken 50,542,055 times for 0.5 us each, which is 72.3 % of 35.0 s. Twelve CPUs have 419 s
-//! in that time, so a CPU takes it once in 8.3 us. It waits for 29 us in 13.1 % of these, 3.8 us in the mean. What is neither
-//! waiting nor holding is 4 us.
+//! The lock: it was taken 50,542,055 times for 0.5 us each, which is 72.3 % of 35.0 s. Twelve CPUs have 419 s of CPU time in
+//! that time, so a CPU takes the lock once in 8.3 us. It waits for 29 us in 13.1 % of these cases, which is 3.8 us in the mean.
+//! The remaining 4 us are work outside the lock.
 
 use commonhold_contract::Discipline::{Gang, JobCurrency};
 use commonhold_contract::Scheme::Isolate;
@@ -39,7 +39,7 @@ const MEETS: [Experiment; 2] = [on(GANGS, Isolate).under(Gang), on(GANGS, Isolat
 const INTERRUPTS: [Experiment; 3] =
     [on(INTERRUPTED[0], Isolate), on(INTERRUPTED[1], Isolate), on(INTERRUPTS_SPREAD, Isolate)];
 
-/// How many processes there are, each on a CPU of its own.
+/// The numbers of processes, each on a CPU of its own.
 const SIZES: [u32; 7] = [1, 2, 4, 6, 8, 10, 12];
 const AT_8: usize = 4;
 const AT_10: usize = 5;
@@ -61,29 +61,32 @@ fn rate(at: Seed, run: Experiment) -> Option<f64> {
     divide(real(outcome.rounds.first()?.rounds) * 1e9, real(outcome.ended_ns))
 }
 
-/// The one's rounds by the other's, in the same time.
+/// The rate of rounds in one experiment, divided by that in the other.
 fn faster(at: Seed, one: Experiment, other: Experiment) -> Option<f64> {
     divide(rate(at, one)?, rate(at, other)?)
 }
 
-/// Requests that were served, and what these came to: work and time from coming to the end, in ns.
+/// The number of served requests, the sum of their work and the sum of their response times, in ns.
 fn served(at: Seed, run: Experiment) -> Option<(f64, f64, f64)> {
     let ended = at.of(run)?.jobs.iter().filter_map(|job| Some((job.response_ns()?, job.spent.work_ns)));
-    let sum = ended.fold((0, 0, 0), |(n, work, time), (took, did)| (n + 1, work + did, time + took));
+    let sum = ended.fold((0, 0, 0), |(n, work_sum, response_sum), (response_ns, work_ns)| {
+        (n + 1, work_sum + work_ns, response_sum + response_ns)
+    });
     Some((real(sum.0), real(sum.1), real(sum.2)))
 }
 
-/// How much longer a request takes than it would alone.
+/// The mean slowdown of a request: response time divided by work.
 fn latency(at: Seed, run: Experiment) -> Option<f64> {
     let (_, work, time) = served(at, run)?;
     divide(time, work)
 }
 
+/// The CPU time of all CPUs over the whole run, in ns.
 fn capacity_ns(outcome: &Outcome) -> f64 {
     real(outcome.busy_ns + outcome.idle_ns)
 }
 
-/// The part of all CPUs' time in which something of the load got done.
+/// The part of all CPUs' time that is useful work of the load, without waits and overhead.
 fn work(at: Seed, run: Experiment) -> Option<f64> {
     let outcome = at.of(run)?;
     divide(real(outcome.jobs.iter().map(|job| job.spent.work_ns).sum()), capacity_ns(outcome))
@@ -93,7 +96,7 @@ fn spun_ns(outcome: &Outcome) -> f64 {
     real(outcome.jobs.iter().map(|job| job.spent.spin_ns).sum())
 }
 
-/// What the lock's row has, with the whole outcome for what that is a part of.
+/// A figure of the spin lock in the run with twelve processes. The figure also gets the run's outcome, to compute fractions.
 fn metered(at: Seed, figure: fn(&LockOutcome, &Outcome) -> Option<f64>) -> Option<f64> {
     let outcome = at.of(SPIN[AT_12])?;
     figure(outcome.locks.first()?, outcome)
@@ -105,12 +108,12 @@ fn law(at: Seed, runs: &[Experiment; 7]) -> Option<Law> {
     Some(scaling::law_through(&points?)?.law)
 }
 
-/// By how much twelve is beyond the size with the most throughput; 0 where throughput never sinks.
+/// Twelve, divided by the size at which throughput peaks by Gunther's law; 0 if throughput never falls.
 fn beyond_peak(at: Seed, runs: &[Experiment; 7]) -> Option<f64> {
     law(at, runs)?.peak().map_or(Some(0.0), |peak| divide(12.0, peak))
 }
 
-/// Sectors of the disk, per second.
+/// The throughput of the disk, in sectors per second.
 fn bandwidth(at: Seed, run: Experiment) -> Option<f64> {
     let sectors: u64 = at.disk(run)?.units.iter().map(|unit| unit.sectors).sum();
     divide(real(sectors) * 1e9, real(at.of(run)?.ended_ns))

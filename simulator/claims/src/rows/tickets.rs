@@ -1,7 +1,7 @@
-//! Section 5 of seed 004: tickets and currencies for CPU time, memory and disks; and what exchanges do.
+//! Section 5 of seed 004: tickets and currencies for CPU time, memory and disks, and the effects of exchanges.
 //!
-//! The paper prints few numbers, since its figures are pictures. What follows from the tickets alone stands as printed where
-//! the paper says that progress matches funding.
+//! The paper prints few numbers, since its figures are pictures. Where the paper says that progress matches funding, the values
+//! that follow from the tickets alone count as printed.
 
 use commonhold_contract::Scheme::Isolate;
 use commonhold_sim_report::claims::{Basis, Tolerance};
@@ -15,7 +15,7 @@ use crate::measure::{Seed, divide, real};
 
 const CURRENCIES: Experiment = on(TICKETS_CPU, Isolate);
 const FIRST_HALF: Experiment = CURRENCIES.until(100);
-/// Units, and what their tickets are worth in millionths while b3 sleeps and after.
+/// Units, and the worth of their tickets in millionths: while b3 sleeps, and after.
 const WORTH: [(&str, [f64; 2]); 5] = [
     ("a/a1", [1.0 / 6.0, 1.0 / 6.0]),
     ("a/a2", [1.0 / 3.0, 1.0 / 3.0]),
@@ -24,7 +24,7 @@ const WORTH: [(&str, [f64; 2]); 5] = [
     ("b/b3", [0.0, 1.0 / 4.0]),
 ];
 
-/// The memory of section 5.3 at these times, in s. The first 33 s are the ramp: so long reading 500 pages takes.
+/// The times at which the memory of section 5.3 is measured, in s. The first 33 s are the ramp, in which 500 pages are read.
 const LOOKS: [Experiment; 7] = [
     on(TICKETS_MEMORY, Isolate).until(40),
     on(TICKETS_MEMORY, Isolate).until(50),
@@ -57,14 +57,14 @@ const EXCHANGES: [Experiment; 9] = [
     on(TICKETS_EXCHANGE, Isolate).exchange(700),
     on(TICKETS_EXCHANGE, Isolate).exchange(800),
 ];
-/// Without an exchange, and with what is found by negotiating: the last hundred of 240 seconds count, and all.
+/// Runs of 140 and of 240 s without an exchange, then with a negotiator. The difference of two runs is the last 100 s.
 const NEGOTIATED: [Experiment; 4] = [
     on(TICKETS_EXCHANGE_LONG, Isolate).until(140),
     on(TICKETS_EXCHANGE_LONG, Isolate),
     on(TICKETS_EXCHANGE_LONG, Isolate).until(140).negotiate(),
     on(TICKETS_EXCHANGE_LONG, Isolate).negotiate(),
 ];
-/// What is found, and the eight exchanges of figure 9 to compare it with.
+/// The negotiated exchange, and the eight exchanges of figure 9 to compare it with.
 const FOUND_AND_SET: [Experiment; 13] = {
     let mut all = [NEGOTIATED[0]; 13];
     let mut at = 0;
@@ -86,7 +86,7 @@ fn pages(at: Seed, run: Experiment, unit: &str) -> Option<f64> {
     Some(real(at.disk(run)?.units.iter().find(|entry| entry.unit == unit)?.requests))
 }
 
-/// By how much the CPU times of both halves are off what tickets are worth, at most, as a part of that.
+/// The largest relative error of a unit's CPU time in one half of the run, compared with the worth of its tickets.
 fn off_in_half(at: Seed, half: usize) -> Option<f64> {
     let off = WORTH.iter().filter(|(_, worth)| worth[half] > 0.0).map(|(unit, worth)| {
         let first = cpu_s(at, FIRST_HALF, unit)?;
@@ -96,7 +96,7 @@ fn off_in_half(at: Seed, half: usize) -> Option<f64> {
     most(off)
 }
 
-/// By how much the CPU times of a's tasks differ between the halves, at most.
+/// The largest difference between the two halves in the CPU time of a task of a.
 fn change_of_a(at: Seed) -> Option<f64> {
     most(["a/a1", "a/a2"].into_iter().map(|unit| {
         let first = cpu_s(at, FIRST_HALF, unit)?;
@@ -104,24 +104,24 @@ fn change_of_a(at: Seed) -> Option<f64> {
     }))
 }
 
-/// The fewest pages of a unit at all looks.
+/// The fewest pages of a unit at any of the measured times.
 fn fewest(at: Seed, unit: &str) -> Option<f64> {
     least(LOOKS.into_iter().map(|run| Some(real(at.unit(run, unit)?.frames))))
 }
 
-/// The most pages of both units without guarantees, together, at all looks.
+/// The most pages of the two units without guarantees, together, at any of the measured times.
 fn unguaranteed(at: Seed) -> Option<f64> {
     let pages = |run, unit| Some(real(at.unit(run, unit)?.frames));
     most(LOOKS.into_iter().map(|run| Some(pages(run, "third")? + pages(run, "fourth")?)))
 }
 
-/// Pages of the one by the mean of the four others.
+/// The pages that the task with half of the disk read, divided by the mean of the others.
 fn by_the_others(at: Seed, run: Experiment) -> Option<f64> {
     let others: Option<Vec<f64>> = USERS.iter().map(|unit| pages(at, run, unit)).collect();
     divide(4.0 * pages(at, run, "reserved")?, others?.iter().sum())
 }
 
-/// The smallest coefficient of determination of a unit's pages over time, from a line through nothing.
+/// The smallest coefficient of determination of a unit's pages over time, for a line through the origin.
 fn linear(at: Seed) -> Option<f64> {
     least(["reserved"].into_iter().chain(USERS).map(|unit| {
         let ys: Vec<f64> = PROGRESS.iter().map(|run| pages(at, *run, unit)).collect::<Option<_>>()?;
@@ -134,13 +134,13 @@ fn linear(at: Seed) -> Option<f64> {
     }))
 }
 
-/// What an exchange of each size changes, from 100 on: 0.1 is ten per cent more.
+/// A unit's gain by each exchange, from 100 tickets on: 0.1 means ten per cent more than without an exchange.
 fn gains(at: Seed, of: Figure, unit: &str) -> Option<Vec<f64>> {
     let before = of(at, EXCHANGES[0], unit)?;
     EXCHANGES[1..].iter().map(|run| Some(divide(of(at, *run, unit)?, before)? - 1.0)).collect()
 }
 
-/// By how much the gains of the one that computes are off what its tickets say, at most.
+/// The largest difference between a gain of the unit that computes and the gain that its tickets imply.
 fn off_by_tickets(at: Seed) -> Option<f64> {
     let says = |n: f64| (1000.0 + n) / (2000.0 + n) / 0.5 - 1.0;
     let by_tickets = [100.0, 200.0, 300.0, 400.0, 500.0, 600.0, 700.0, 800.0].map(says);
@@ -148,13 +148,13 @@ fn off_by_tickets(at: Seed) -> Option<f64> {
     most(gains.into_iter().zip(by_tickets).map(|(gain, says)| Some((gain - says).abs())))
 }
 
-/// By how much the one that computes gains more by an exchange than by the next smaller one, at least.
+/// The smallest increase of the computing unit's gain from one exchange to the next larger one.
 fn smallest_growth(at: Seed) -> Option<f64> {
     let gains = gains(at, cpu_s, "dhrystone")?;
     least(gains.windows(2).map(|pair| Some(pair[1] - pair[0])))
 }
 
-/// How many tickets were exchanged where the one that reads gained most.
+/// The number of exchanged tickets at which the reading unit gained most.
 fn best_exchange(at: Seed) -> Option<f64> {
     let gains = gains(at, pages, "iohog")?;
     let best = (0..gains.len()).max_by(|a, b| gains[*a].total_cmp(&gains[*b]))?;
@@ -164,16 +164,16 @@ fn best_exchange(at: Seed) -> Option<f64> {
 /// A figure of a unit in a run.
 type Figure = fn(Seed, Experiment, &str) -> Option<f64>;
 
-/// What each side of an exchange gains: of the one that computes CPU time, of the one that reads pages.
+/// The two sides of an exchange and their figures: CPU time of the unit that computes, pages of the unit that reads.
 const SIDES: [(&str, Figure); 2] = [("dhrystone", cpu_s), ("iohog", pages)];
 
-/// The gain of an exchange is that of the side that gains less. The largest of the eight.
+/// The largest gain of the eight exchanges, where the gain of an exchange is that of the side that gains less.
 fn largest_gain(at: Seed) -> Option<f64> {
     let [one, other] = SIDES.map(|(unit, of)| gains(at, of, unit));
     most(one?.into_iter().zip(other?).map(|(one, other)| Some(one.min(other))))
 }
 
-/// The gain, by that measure, of what was found by negotiating: in the last hundred seconds of the run.
+/// The gain of the negotiated exchange in the last 100 s of the run: that of the side that gains less.
 fn gain_found(at: Seed) -> Option<f64> {
     let [before, all, before_negotiated, all_negotiated] = NEGOTIATED;
     least(SIDES.into_iter().map(|(unit, of)| {
@@ -182,36 +182,37 @@ fn gain_found(at: Seed) -> Option<f64> {
     }))
 }
 
-/// What either side has in all, trials included, by what it has without an exchange: the smaller of the two.
+/// Each side's total over the whole run, trials included, divided by its total without an exchange: the smaller of the two
+/// ratios.
 fn least_in_all(at: Seed) -> Option<f64> {
     let [_, all, _, negotiated] = NEGOTIATED;
     least(SIDES.into_iter().map(|(unit, of)| divide(of(at, negotiated, unit)?, of(at, all, unit)?)))
 }
 
-/// The smallest part of CPU time of the task that computes and exchanged nothing.
+/// The smallest part of CPU time that the task that computes and exchanged nothing has under any exchange.
 fn least_cpu(at: Seed) -> Option<f64> {
     least(EXCHANGES.into_iter().map(|run| Some(cpu_s(at, run, "computes")? / 100.0)))
 }
 
-/// What each of the readers that exchanged nothing had of all pages.
+/// The parts of all disk requests of the readers that exchanged nothing.
 fn parts_of_disk(at: Seed, run: Experiment) -> Option<Vec<f64>> {
     let all = real(at.disk(run)?.requests);
     READERS.iter().map(|unit| divide(pages(at, run, unit)?, all)).collect()
 }
 
-/// The smallest such part.
+/// The smallest part of the disk that a reader that exchanged nothing has under any exchange.
 fn least_disk(at: Seed) -> Option<f64> {
     least(EXCHANGES.into_iter().map(|run| least(parts_of_disk(at, run)?.into_iter().map(Some))))
 }
 
-/// What the task that computes loses by the largest exchange, by what the readers lose.
+/// The loss of the task that computes, by the largest exchange, compared with the loss of the readers.
 fn losses(at: Seed) -> Option<f64> {
     let cpu = divide(cpu_s(at, EXCHANGES[8], "computes")?, cpu_s(at, EXCHANGES[0], "computes")?)?;
     let disk = |run| Some(parts_of_disk(at, run)?.iter().sum::<f64>());
     divide(1.0 - cpu, 1.0 - divide(disk(EXCHANGES[8])?, disk(EXCHANGES[0])?)?)
 }
 
-/// The largest part of a reader by the smallest, at most.
+/// The largest ratio between two readers' parts of the disk, over all exchanges.
 fn spread(at: Seed) -> Option<f64> {
     most(EXCHANGES.into_iter().map(|run| {
         let parts = parts_of_disk(at, run)?;

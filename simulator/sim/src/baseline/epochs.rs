@@ -2,59 +2,59 @@
 //!
 //! Problem: seed 003 compares with "the standard Linux scheduler", 2.4.20, on four CPUs.
 //!
-//! Terms: a task's *counter* is the CPU time that is left to it in this *epoch*. Its *goodness* for a CPU is its rank
-//! when that CPU chooses.
+//! Terms: a task's *counter* is the task's remaining CPU time in this *epoch*. A task's *goodness* for a CPU is the score by
+//! which that CPU chooses its next task.
 //!
 //! Algorithm:
-//! - An epoch ends when a CPU looks for a task, and no task that could run there has a counter left. Then every task,
-//!   sleepers too, gets `counter / 2 + slice`.
+//! - An epoch ends when a CPU chooses a task, and the counters of all tasks that could run there are used up. Then every task's
+//!   counter, sleepers included, becomes `counter / 2 + slice`.
 //! - Goodness is 0 without a counter. Else it is the counter in ticks plus 20 (the priority of nice 0). It is 15 more
 //!   on the CPU that the task was on last (`PROC_CHANGE_PENALTY`), and 1 more where the task shares its address space
 //!   with the task that ran there just now.
-//! - There is one run queue. The task that became runnable last stands first. The first of those with the most
-//!   goodness is chosen.
-//! - A task that wakes looks for a CPU (`reschedule_idle`), and so does one that was put off a CPU and could go on. It
-//!   takes its last CPU if that idles, else the one that idles longest, else the one where it gains most over the task
-//!   there, if it gains anything.
-//! - Half of a parent's counter goes to its child. What a child leaves comes back.
+//! - There is one run queue. The task that became runnable last comes first. The task with the highest goodness is chosen;
+//!   ties: the first in the queue.
+//! - A task that wakes, or that was preempted, looks for a CPU (`reschedule_idle`): its last CPU if that idles, else the CPU
+//!   that has been idle longest, else the CPU where its goodness exceeds that of the running task by the most, if any.
+//! - A new child gets half of its parent's counter. When the child ends, the parent gets the rest of the child's counter.
 //!
-//! Properties: an epoch of n tasks that only compute takes n slices of CPU time. A task that sleeps saves up to twice
-//! a slice (the limit of `c / 2 + slice`), and so goes first. While a counter stays below the 15 ticks, a task stays
-//! where it is until its counter is used up.
+//! Properties: an epoch of n tasks that only compute takes n slices of CPU time. The counter of a sleeping task grows to at
+//! most twice the slice (the limit of `c / 2 + slice`), so a task that slept goes first. While counters stay below 15 ticks,
+//! a task stays on its CPU until its counter is used up.
 //!
-//! The slice is the machine's. Linux 2.4 gives nice 0 six ticks of 10 ms. Seed 003 speaks of 100 ms (section 5: the
-//! quantum of 200 ms is twice that of Linux), and the kernel that it ran on is not known.
+//! The machine sets the slice. Linux 2.4 gives nice 0 six ticks of 10 ms. Seed 003 implies 100 ms (section 5: the quantum of
+//! 200 ms is twice that of Linux), and does not say which kernel it used.
 //!
-//! Ours, and not from a source:
+//! Assumptions of this project, without a source:
 //! - Counters are exact and not rounded to ticks.
-//! - What comes back from a child is cut at twice the slice. Linux cuts at 20 ticks, which is the same at 100 ms.
-//! - A CPU that was sent for a task counts as taken.
-//! - Every simulated process has an address space of its own. So the bonus for it goes to the task that runs already.
+//! - A parent's counter is capped at twice the slice when a child ends. Linux caps it at 20 ticks, which is the same at 100 ms.
+//! - A CPU that was kicked for a task counts as taken.
+//! - Every simulated process has an address space of its own. So only the task that ran just now gets the bonus for a shared
+//!   address space.
 //!
 //! Left out: nice values, real-time classes, yielding.
 //!
-//! Cost: as in Linux, a look for a task goes through all that are runnable.
+//! Cost: as in Linux, each choice scans all runnable tasks.
 
 use commonhold_dispatch::TaskId;
 
 use super::Rule;
-use super::floor::Floor;
+use super::floor::CpuTable;
 use crate::Time;
 
 /// The clock tick in which goodness counts, in ns: HZ is 100 on the machines of the time.
 const TICK_NS: Time = 10_000_000;
-/// What nice 0 is worth.
+/// The goodness that nice 0 adds.
 const NICE_0: u64 = 20;
-/// What the CPU that a task was on last is worth.
+/// The goodness that a task's last CPU adds (affinity).
 const PROC_CHANGE_PENALTY: u64 = 15;
 
-/// The rule.
+/// The rule of epochs.
 #[derive(Debug, Clone)]
 pub(crate) struct Epochs {
     slice_ns: Time,
-    /// What is left to each task in this epoch, in ns.
+    /// Each task's remaining CPU time in this epoch, in ns.
     pub(super) counters: Vec<Time>,
-    /// The runnable tasks, on a CPU or not; the one that became so last stands last.
+    /// The runnable tasks, running or waiting, in the order in which they became runnable.
     queue: Vec<TaskId>,
     /// Epochs that have ended.
     #[cfg(test)]
@@ -62,7 +62,7 @@ pub(crate) struct Epochs {
 }
 
 impl Epochs {
-    /// With so much CPU time for each task in an epoch.
+    /// A rule that gives each task `slice_ns` of CPU time in an epoch.
     pub(crate) fn new(slice_ns: Time) -> Epochs {
         Epochs {
             slice_ns,
@@ -73,31 +73,31 @@ impl Epochs {
         }
     }
 
-    /// What a task is worth on a CPU that ran another just now.
-    pub(super) fn goodness(&self, floor: &Floor, id: TaskId, cpu: u32, ran: Option<TaskId>) -> u64 {
+    /// The goodness of a task on a CPU; `ran` is the task that ran there just now.
+    pub(super) fn goodness(&self, table: &CpuTable, id: TaskId, cpu: u32, ran: Option<TaskId>) -> u64 {
         let ticks = self.counters[id as usize].div_ceil(TICK_NS);
         if ticks == 0 {
             return 0;
         }
-        let affinity = if floor.last(id) == cpu { PROC_CHANGE_PENALTY } else { 0 };
+        let affinity = if table.last(id) == cpu { PROC_CHANGE_PENALTY } else { 0 };
         ticks + NICE_0 + affinity + u64::from(ran == Some(id))
     }
 
-    /// The first of the best that a CPU could run, with its goodness.
-    fn best(&self, floor: &Floor, cpu: u32, ran: Option<TaskId>) -> Option<(TaskId, u64)> {
+    /// The waiting task with the highest goodness on a CPU, with that goodness. Ties: the task that became runnable last.
+    fn best(&self, table: &CpuTable, cpu: u32, ran: Option<TaskId>) -> Option<(TaskId, u64)> {
         let mut best: Option<(TaskId, u64)> = None;
-        for id in self.queue.iter().rev().filter(|id| !floor.is_on_cpu(**id)) {
-            let goodness = self.goodness(floor, *id, cpu, ran);
-            if best.is_none_or(|(_, most)| goodness > most) {
+        for id in self.queue.iter().rev().filter(|id| !table.is_on_cpu(**id)) {
+            let goodness = self.goodness(table, *id, cpu, ran);
+            if best.is_none_or(|(_, highest)| goodness > highest) {
                 best = Some((*id, goodness));
             }
         }
         best
     }
 
-    /// Every task gets a new counter, and keeps half of the old one.
-    fn end_epoch(&mut self, floor: &mut Floor, now: Time) {
-        self.charge_all(floor, now);
+    /// Ends the epoch: every task's counter becomes half of its old value plus a slice.
+    fn end_epoch(&mut self, table: &mut CpuTable, now: Time) {
+        self.charge_all(table, now);
         for counter in &mut self.counters {
             *counter = *counter / 2 + self.slice_ns;
         }
@@ -107,21 +107,22 @@ impl Epochs {
         }
     }
 
-    /// Looks for a CPU for a task that has none.
-    fn reschedule_idle(&mut self, floor: &mut Floor, now: Time, id: TaskId) {
-        if let Some(cpu) = floor.free_for(id) {
-            floor.kick(cpu);
+    /// Kicks the CPU that should run this waiting task, if there is one.
+    fn reschedule_idle(&mut self, table: &mut CpuTable, now: Time, id: TaskId) {
+        if let Some(cpu) = table.free_for(id) {
+            table.kick(cpu);
             return;
         }
-        self.charge_all(floor, now);
-        let gain = |(cpu, there): (u32, TaskId)| {
-            let own = self.goodness(floor, id, cpu, Some(there));
-            own.checked_sub(self.goodness(floor, there, cpu, Some(there))).map(|gain| (gain, u32::MAX - cpu))
+        self.charge_all(table, now);
+        let gain = |(cpu, current): (u32, TaskId)| {
+            let own = self.goodness(table, id, cpu, Some(current));
+            let gain = own.checked_sub(self.goodness(table, current, cpu, Some(current)));
+            gain.map(|gain| (gain, u32::MAX - cpu))
         };
-        // The first CPU of those where it gains most.
-        let most = floor.busy().filter_map(gain).max();
-        if let Some((_, cpu)) = most.filter(|(gain, _)| *gain > 0) {
-            floor.kick(u32::MAX - cpu);
+        // The CPU with the largest gain; ties: the lowest CPU.
+        let largest = table.busy().filter_map(gain).max();
+        if let Some((_, cpu)) = largest.filter(|(gain, _)| *gain > 0) {
+            table.kick(u32::MAX - cpu);
         }
     }
 }
@@ -131,8 +132,8 @@ impl Rule for Epochs {
         let counter = match parent {
             Some(parent) => {
                 let counter = &mut self.counters[parent as usize];
-                let whole = core::mem::replace(counter, *counter / 2);
-                whole - *counter
+                let before = core::mem::replace(counter, *counter / 2);
+                before - *counter
             }
             None => self.slice_ns,
         };
@@ -144,36 +145,42 @@ impl Rule for Epochs {
     }
 
     fn end(&mut self, id: TaskId, parent: Option<TaskId>) {
-        let left = core::mem::take(&mut self.counters[id as usize]);
+        let remaining = core::mem::take(&mut self.counters[id as usize]);
         if let Some(parent) = parent {
             let counter = &mut self.counters[parent as usize];
-            *counter = (*counter + left).min(2 * self.slice_ns);
+            *counter = (*counter + remaining).min(2 * self.slice_ns);
         }
     }
 
-    fn ran(&mut self, id: TaskId, from: Time, to: Time) {
+    fn charge(&mut self, id: TaskId, from: Time, to: Time) {
         let counter = &mut self.counters[id as usize];
         *counter = counter.saturating_sub(to - from);
     }
 
-    fn wake(&mut self, floor: &mut Floor, now: Time, id: TaskId) {
+    fn wake(&mut self, table: &mut CpuTable, now: Time, id: TaskId) {
         self.queue.push(id);
-        self.reschedule_idle(floor, now, id);
+        self.reschedule_idle(table, now, id);
     }
 
-    fn leave(&mut self, id: TaskId) {
+    fn block(&mut self, id: TaskId) {
         self.queue.retain(|other| *other != id);
     }
 
-    fn put_off(&mut self, floor: &mut Floor, now: Time, id: TaskId) {
-        self.reschedule_idle(floor, now, id);
+    fn preempted(&mut self, table: &mut CpuTable, now: Time, id: TaskId) {
+        self.reschedule_idle(table, now, id);
     }
 
-    fn choose(&mut self, floor: &mut Floor, now: Time, cpu: u32, previous: Option<TaskId>) -> Option<TaskId> {
-        let mut best = self.best(floor, cpu, previous)?;
+    fn choose(
+        &mut self,
+        table: &mut CpuTable,
+        now: Time,
+        cpu: u32,
+        previous: Option<TaskId>,
+    ) -> Option<TaskId> {
+        let mut best = self.best(table, cpu, previous)?;
         if best.1 == 0 {
-            self.end_epoch(floor, now);
-            best = self.best(floor, cpu, previous)?;
+            self.end_epoch(table, now);
+            best = self.best(table, cpu, previous)?;
         }
         Some(best.0)
     }
@@ -182,8 +189,8 @@ impl Rule for Epochs {
         self.counters[id as usize].saturating_sub(now - charged)
     }
 
-    /// To the end of this epoch, and through the next: in each, every task has two slices at most.
+    /// A waiting task runs before the end of the next epoch; in each epoch, a task runs for at most two slices.
     fn patience(&self, switch_ns: Time, tasks: u64) -> Time {
-        super::turns(self.slice_ns + switch_ns, tasks)
+        super::round_ns_max(self.slice_ns + switch_ns, tasks)
     }
 }

@@ -1,14 +1,14 @@
 //! A queue for each CPU, as in Hurricane on Hector.
 //!
-//! Problem: seed 001 places processes in pools of processors, and nothing else is to move them. Its kernel has a queue for
-//! each processor. A server outside of it says on which processor a process begins.
+//! Problem: seed 001 places processes in pools of processors, so the scheduler must not migrate processes by itself. The
+//! kernel of seed 001 has a queue for each processor; a server outside the kernel chooses the processor for a new process.
 //!
-//! Terms: a task's *place* is the CPU where it runs. It begins as that of its parent, or else as the first CPU.
+//! Terms: a task's *place* is the CPU on which it runs. A new task has the place of its parent; without a parent, CPU 0.
 //!
-//! Algorithm: a task waits in the queue of its place. A CPU takes the first task of its queue; a task whose slice has
-//! expired goes to the end. A task that is given another place goes there when its CPU reschedules, which is at once.
+//! Algorithm: a task waits in the queue of its place (round robin). A CPU takes the first task of its queue; a task whose slice
+//! has expired goes to the end. A task that gets another place while it runs moves when its CPU reschedules, which is at once.
 //!
-//! Properties: a task runs at its place and nowhere else. Of n tasks of a place, each has a slice in n.
+//! Properties: a task runs at its place and nowhere else. Each of n tasks at a place gets one of n slices.
 //!
 //! Limits: priorities are left out.
 //!
@@ -19,17 +19,18 @@ use std::collections::VecDeque;
 use commonhold_dispatch::TaskId;
 
 use super::Rule;
-use super::floor::Floor;
+use super::floor::CpuTable;
 use crate::Time;
 
-/// The rule.
+/// The rule of fixed places.
 #[derive(Debug, Clone)]
 pub(crate) struct Places {
     slice_ns: Time,
     /// The place of each task.
     place: Vec<u32>,
-    /// When the task on each CPU began its slice.
-    began: Vec<Time>,
+    /// When the slice on each CPU began.
+    slice_start: Vec<Time>,
+    /// The waiting tasks of each CPU.
     queues: Vec<VecDeque<TaskId>>,
 }
 
@@ -37,29 +38,34 @@ impl Places {
     /// `cpus` idle CPUs with slices of `slice_ns`.
     pub(crate) fn new(slice_ns: Time, cpus: u32) -> Places {
         let cpus = cpus as usize;
-        Places { slice_ns, place: Vec::new(), began: vec![0; cpus], queues: vec![VecDeque::new(); cpus] }
+        Places {
+            slice_ns,
+            place: Vec::new(),
+            slice_start: vec![0; cpus],
+            queues: vec![VecDeque::new(); cpus],
+        }
     }
 
-    /// A task has another place from now on.
-    pub(super) fn seat(&mut self, floor: &mut Floor, id: TaskId, cpu: u32) {
-        let before = core::mem::replace(&mut self.place[id as usize], cpu);
-        if before == cpu {
+    /// Gives a task another place. A waiting task moves to the new queue; a running one makes its CPU reschedule.
+    pub(super) fn seat(&mut self, table: &mut CpuTable, id: TaskId, cpu: u32) {
+        let previous_cpu = core::mem::replace(&mut self.place[id as usize], cpu);
+        if previous_cpu == cpu {
             return;
         }
-        let queue = &mut self.queues[before as usize];
-        if let Some(at) = queue.iter().position(|other| *other == id) {
-            queue.remove(at);
+        let queue = &mut self.queues[previous_cpu as usize];
+        if let Some(index) = queue.iter().position(|other| *other == id) {
+            queue.remove(index);
             self.queues[cpu as usize].push_back(id);
-            kick_if_free(floor, cpu);
-        } else if floor.is_on_cpu(id) {
-            floor.kick(before);
+            kick_if_free(table, cpu);
+        } else if table.is_on_cpu(id) {
+            table.kick(previous_cpu);
         }
     }
 }
 
-fn kick_if_free(floor: &mut Floor, cpu: u32) {
-    if floor.is_free(cpu) {
-        floor.kick(cpu);
+fn kick_if_free(table: &mut CpuTable, cpu: u32) {
+    if table.is_free(cpu) {
+        table.kick(cpu);
     }
 }
 
@@ -75,39 +81,39 @@ impl Rule for Places {
 
     fn end(&mut self, _: TaskId, _: Option<TaskId>) {}
 
-    fn ran(&mut self, _: TaskId, _: Time, _: Time) {}
+    fn charge(&mut self, _: TaskId, _: Time, _: Time) {}
 
-    fn wake(&mut self, floor: &mut Floor, _: Time, id: TaskId) {
+    fn wake(&mut self, table: &mut CpuTable, _: Time, id: TaskId) {
         let place = self.place[id as usize];
         self.queues[place as usize].push_back(id);
-        kick_if_free(floor, place);
+        kick_if_free(table, place);
     }
 
-    fn leave(&mut self, _: TaskId) {}
+    fn block(&mut self, _: TaskId) {}
 
-    fn put_off(&mut self, floor: &mut Floor, _: Time, id: TaskId) {
-        kick_if_free(floor, self.place[id as usize]);
+    fn preempted(&mut self, table: &mut CpuTable, _: Time, id: TaskId) {
+        kick_if_free(table, self.place[id as usize]);
     }
 
-    fn choose(&mut self, _: &mut Floor, now: Time, cpu: u32, previous: Option<TaskId>) -> Option<TaskId> {
-        let at = cpu as usize;
+    fn choose(&mut self, _: &mut CpuTable, now: Time, cpu: u32, previous: Option<TaskId>) -> Option<TaskId> {
+        let index = cpu as usize;
         if let Some(id) = previous {
-            let stays = self.place[id as usize] == cpu;
-            if stays && now < self.began[at].saturating_add(self.slice_ns) {
+            let is_at_its_place = self.place[id as usize] == cpu;
+            if is_at_its_place && now < self.slice_start[index].saturating_add(self.slice_ns) {
                 return previous;
             }
             self.queues[self.place[id as usize] as usize].push_back(id);
         }
-        let next = self.queues[at].pop_front();
-        self.began[at] = now;
+        let next = self.queues[index].pop_front();
+        self.slice_start[index] = now;
         next
     }
 
     fn slice_left(&self, now: Time, cpu: u32, _: TaskId, _: Time) -> Time {
-        self.began[cpu as usize].saturating_add(self.slice_ns).saturating_sub(now)
+        self.slice_start[cpu as usize].saturating_add(self.slice_ns).saturating_sub(now)
     }
 
     fn patience(&self, switch_ns: Time, tasks: u64) -> Time {
-        super::turns(self.slice_ns + switch_ns, tasks)
+        super::round_ns_max(self.slice_ns + switch_ns, tasks)
     }
 }

@@ -1,17 +1,17 @@
-//! The baselines by themselves, without an engine. The expected schedules are worked out by hand.
+//! The baselines by themselves, without an engine. The expected schedules are computed by hand.
 
 use super::*;
 
 const MS: Time = 1_000_000;
 const S: Time = 1_000 * MS;
 
-/// A task that is runnable from now on.
+/// Starts a task that is runnable at once.
 fn arrives<R: Rule>(baseline: &mut Baseline<R>, now: Time, id: TaskId) {
     baseline.start(now, id, 0, None);
     baseline.wake(now, id);
 }
 
-/// CPUs that were kicked look for a task, until none is kicked any more.
+/// Lets kicked CPUs choose a task, until no CPU is kicked any more.
 fn settle<R: Rule>(baseline: &mut Baseline<R>, now: Time) {
     let mut kicks = Vec::new();
     for _ in 0..100 {
@@ -27,10 +27,10 @@ fn settle<R: Rule>(baseline: &mut Baseline<R>, now: Time) {
 }
 
 fn on<R: Rule>(baseline: &Baseline<R>, cpu: u32) -> Option<TaskId> {
-    baseline.floor.current(cpu).0
+    baseline.table.current(cpu).0
 }
 
-/// Who runs on the only CPU from when on, up to a moment, with nobody coming or going.
+/// The tasks that run on the only CPU up to a time, each with the time from which it runs. No task starts, wakes or blocks.
 fn trace<R: Rule>(baseline: &mut Baseline<R>, until: Time) -> Vec<(Time, TaskId)> {
     let (mut now, mut seen) = (0, Vec::new());
     settle(baseline, now);
@@ -45,7 +45,7 @@ fn trace<R: Rule>(baseline: &mut Baseline<R>, until: Time) -> Vec<(Time, TaskId)
     seen
 }
 
-/// What each had of it, by number.
+/// The CPU time of each task in a trace, by task number.
 fn parts(trace: &[(Time, TaskId)], end: Time) -> Vec<Time> {
     let mut parts = vec![0; trace.iter().map(|(_, id)| *id as usize + 1).max().unwrap_or(0)];
     for (at, (since, id)) in trace.iter().enumerate() {
@@ -83,8 +83,8 @@ fn the_example_of_the_design_of_the_unix_operating_system() {
     assert_eq!(usage_ms, [140, 281, 562]);
 }
 
-/// Slices of 30 ms, two tasks: their numbers follow their usage, so that none is ever ahead by more than a slice and a
-/// tick's rounding on each side.
+/// Slices of 30 ms, two tasks: their numbers follow their usage, so no task is ever ahead by more than a slice and a tick's
+/// rounding on each side.
 #[test]
 fn two_tasks_that_compute_get_equal_parts() {
     let mut irix = decay(30 * MS, 1);
@@ -95,8 +95,8 @@ fn two_tasks_that_compute_get_equal_parts() {
     assert!(longest <= Some(60 * MS), "{longest:?}");
 }
 
-/// A task computes for a second, beside another that sleeps. Its number is 60 + 100 / 2 before the second's end, 85 after:
-/// who wakes at 60 puts it off.
+/// A task computes for a second, beside a task that sleeps. Its number is 60 + 100 / 2 before the second's end, and 85 after. A
+/// task that wakes with number 60 preempts it.
 #[test]
 fn who_slept_puts_off_who_computed() {
     let mut irix = decay(30 * MS, 1);
@@ -120,7 +120,7 @@ fn who_slept_puts_off_who_computed() {
     assert_eq!(on(&irix, 0), Some(1), "who came first of the two");
 }
 
-/// Of two CPUs, that of the task with the larger number: 0 has computed for 500 ms, 1 for 100.
+/// Of two running tasks, the one with the larger number is preempted: task 0 has computed for 500 ms, task 1 for 100 ms.
 #[test]
 fn the_worst_is_put_off() {
     let mut irix = decay(30 * MS, 2);
@@ -157,9 +157,9 @@ fn usage_is_halved_at_each_second() {
 ///
 /// | ms | counter of 0 | of 1 | what |
 /// | --- | --- | --- | --- |
-/// | 0 | 60 | 60 | both wake; 0 was first: the CPU was sent for it, but 1 came last and stands first: 1 runs |
+/// | 0 | 60 | 60 | both wake; the CPU was kicked for 0, but 1 woke last and is first in the queue: 1 runs |
 /// | 20 | 60 | 40 | 1 blocks: 0 runs |
-/// | 80 | 0 | 40 | nobody is left who could run with a counter: the epoch ends; 0 goes on |
+/// | 80 | 0 | 40 | no runnable task has a counter: the epoch ends; 0 goes on |
 /// | 80 | 60 | 80 | 40 / 2 + 60 |
 /// | 90 | 50 | 80 | 1 wakes: 8 + 20 + 15 beside 5 + 20 + 15 + 1: 1 runs |
 /// | 170 | 50 | 0 | 0 runs |
@@ -188,7 +188,7 @@ fn a_tiny_case_by_hand() {
     assert_eq!(linux.rule.ended, 2);
 }
 
-/// Of n tasks that compute, each has a slice in an epoch, which so takes n slices.
+/// Each of n tasks that compute has a slice per epoch, so an epoch takes n slices.
 #[test]
 fn an_epoch_is_a_slice_for_each() {
     for tasks in 1..=7 {
@@ -197,7 +197,7 @@ fn an_epoch_is_a_slice_for_each() {
         let end = 10 * u64::from(tasks) * 60 * MS;
         let parts = parts(&trace(&mut linux, end), end);
         assert_eq!((linux.rule.ended, parts), (10, vec![600 * MS; tasks as usize]));
-        assert_eq!(linux.floor.account(0).used_ns(), end);
+        assert_eq!(linux.table.account(0).used_ns(), end);
     }
 }
 
@@ -220,7 +220,7 @@ fn a_sleeper_saves_up_to_two_slices() {
     assert!((119 * MS..=120 * MS).contains(&linux.rule.counters[1]));
 }
 
-/// What a CPU prefers, the counters being what they are.
+/// A CPU's preferences at equal counters and at different counters.
 #[test]
 fn goodness_prefers_the_last_cpu_and_who_ran() {
     let mut linux = epochs(60 * MS, 2);
@@ -228,7 +228,7 @@ fn goodness_prefers_the_last_cpu_and_who_ran() {
     settle(&mut linux, 0);
     let on_cpus = [on(&linux, 0), on(&linux, 1)];
     assert_eq!(on_cpus, [Some(2), Some(1)], "who came last stands first");
-    let goodness = |id, cpu, ran| linux.rule.goodness(&linux.floor, id, cpu, ran);
+    let goodness = |id, cpu, ran| linux.rule.goodness(&linux.table, id, cpu, ran);
     // 6 ticks, 20 for nice 0, 15 for the last CPU, 1 for the address space.
     assert_eq!(goodness(2, 0, Some(2)), 6 + 20 + 15 + 1);
     assert_eq!(goodness(2, 0, None), 6 + 20 + 15);
@@ -237,11 +237,12 @@ fn goodness_prefers_the_last_cpu_and_who_ran() {
     assert_eq!([goodness(0, 0, Some(2)), goodness(0, 1, Some(1))], [41, 26]);
     // A task with a smaller counter goes before one with a larger, where it was last: 1 ms is a tick.
     linux.rule.counters = vec![120 * MS, 0, MS];
-    let goodness = |id, cpu, ran| linux.rule.goodness(&linux.floor, id, cpu, ran);
+    let goodness = |id, cpu, ran| linux.rule.goodness(&linux.table, id, cpu, ran);
     assert_eq!([goodness(0, 1, None), goodness(2, 0, None), goodness(1, 1, Some(1))], [32, 36, 0]);
 }
 
-/// Who wakes goes to its last CPU, if that idles, else to the one that idles longest, else to where it gains most.
+/// A task that wakes goes to its last CPU if that idles, else to the CPU that has been idle longest, else to the CPU where its
+/// goodness gains most.
 #[test]
 fn who_wakes_looks_for_a_cpu() {
     let mut linux = epochs(60 * MS, 3);
@@ -264,29 +265,29 @@ fn who_wakes_looks_for_a_cpu() {
     linux.start(9 * MS, 3, 0, None);
     linux.rule.counters = vec![50 * MS, 20 * MS, 30 * MS, 120 * MS];
     for (there, cpu) in [(0, 0), (2, 1), (1, 2)] {
-        linux.floor.start(3, 0, Some(there));
+        linux.table.start(3, 0, Some(there));
         assert_eq!(looks_for(&mut linux, 9 * MS, 3), [cpu]);
     }
     // Who would gain nothing puts nobody off: 6 ticks and the last CPU are worth 41 too, 7 are worth 42.
     for (counter, kicked) in [(60, vec![]), (70, vec![0])] {
         linux.rule.counters = vec![50 * MS, 20 * MS, 30 * MS, counter * MS];
-        linux.floor.start(3, 0, Some(0));
+        linux.table.start(3, 0, Some(0));
         assert_eq!(looks_for(&mut linux, 9 * MS, 3), kicked);
     }
     // Without that advantage it has to wait, unless it saved enough: 20 ticks are worth 40, more than 3 and 2, and by most
     // more than 2.
     linux.rule.counters = vec![150 * MS, 20 * MS, 30 * MS, 10 * MS];
-    linux.floor.start(3, 0, Some(0));
+    linux.table.start(3, 0, Some(0));
     assert!(looks_for(&mut linux, 9 * MS, 3).is_empty());
     linux.rule.counters[3] = 200 * MS;
     linux.rule.counters[0] = 250 * MS;
     assert_eq!(looks_for(&mut linux, 9 * MS, 3), [2]);
 }
 
-/// The CPUs that are kicked when a task wakes; it sleeps again before they look, and all goes on.
+/// The CPUs that are kicked when a task wakes. The task blocks again before they choose, so that nothing else changes.
 fn looks_for(linux: &mut Baseline<Epochs>, now: Time, id: TaskId) -> Vec<u32> {
-    linux.rule.wake(&mut linux.floor, now, id);
-    linux.rule.leave(id);
+    linux.rule.wake(&mut linux.table, now, id);
+    linux.rule.block(id);
     let mut kicks = Vec::new();
     linux.kicks(&mut kicks);
     for kick in &kicks {
@@ -295,7 +296,8 @@ fn looks_for(linux: &mut Baseline<Epochs>, now: Time, id: TaskId) -> Vec<u32> {
     kicks.iter().map(|kick| kick.cpu).collect()
 }
 
-/// A parent with 60 ms has a child at 10 ms: 25 each. The child leaves 5, which the parent gets back.
+/// A parent with a counter of 60 ms forks at 10 ms: parent and child have 25 ms each. The child ends with 5 ms left, which the
+/// parent gets back.
 #[test]
 fn a_child_lives_on_its_parents_counter() {
     let mut linux = epochs(60 * MS, 1);
@@ -308,5 +310,5 @@ fn a_child_lives_on_its_parents_counter() {
     linux.end(30 * MS, 1, Some(0));
     assert_eq!(linux.rule.counters, [30 * MS, 0]);
     assert_eq!(linux.schedule(30 * MS, 0, false), None);
-    assert_eq!(linux.floor.account(0).used_ns(), 30 * MS);
+    assert_eq!(linux.table.account(0).used_ns(), 30 * MS);
 }

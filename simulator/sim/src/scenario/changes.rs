@@ -1,8 +1,8 @@
-//! Changes of rights in a workload, offers to exchange tickets among them: what is changed when, and whether it can be.
+//! Reads the changes of rights in a workload: changes of tickets and offers to exchange tickets.
 //!
-//! The tickets of units depend on the contract and on earlier changes alone. So a change that would be refused is an
-//! error of the workload, and none is refused while the machine runs. Offers that wait for a job are taken to come last, in
-//! the order of the text.
+//! The tickets of units depend only on the contract and on earlier changes. So this module replays all changes, and reports a
+//! change that would be refused as an error of the workload: the simulation never refuses one. The time of an offer that
+//! waits for a job is unknown; the replay makes these offers last, in the order of the text.
 
 use commonhold_contract::document::{Document, Named};
 use commonhold_contract::quantity::duration_text;
@@ -15,19 +15,19 @@ use super::model::{AwaitedChange, Op, RightsChange, Workload};
 use super::values::{Entry, Span, missing, number};
 use super::workload::unit;
 
-/// Reads the tables `[change.NAME]` and `[offer.NAME]`, and says which of them would be refused. In the order in which they
-/// are made; those that wait for a job in the order of the text.
+/// Reads the tables `[change.NAME]` and `[offer.NAME]`, and reports those that would be refused. Returns the changes that have
+/// a time, in order of time, and the offers that wait for a job, in the order of the text.
 pub(super) fn read(
     document: &mut Document,
     tables: [&[(Named, &DeTable)]; 2],
     contract: &Contract,
     workload: &Workload,
 ) -> (Vec<RightsChange>, Vec<AwaitedChange>) {
-    let [made, offered] = tables;
+    let [change_tables, offer_tables] = tables;
     let mut changes: Vec<(RightsChange, Span)> =
-        made.iter().filter_map(|(named, table)| change(document, named, table, contract)).collect();
+        change_tables.iter().filter_map(|(named, table)| change(document, named, table, contract)).collect();
     let mut awaited: Vec<(AwaitedChange, Span)> = Vec::new();
-    for (named, table) in offered {
+    for (named, table) in offer_tables {
         match offer(document, named, table, contract, workload) {
             Some(Offered::At(change)) => changes.push((change, named.at.clone())),
             Some(Offered::After(change)) => awaited.push((change, named.at.clone())),
@@ -35,26 +35,26 @@ pub(super) fn read(
         }
     }
     let horizon_ns = workload.horizon_ns;
-    // Of those at the same time, the first in the text comes first.
+    // The sort is stable: changes of the same time stay in the order of the text.
     changes.sort_by_key(|(change, _)| change.at_ns);
     let mut rights = Rights::default();
     rights.follow(contract);
     for (change, at) in &changes {
         if change.at_ns >= horizon_ns {
-            let [made, end] = [change.at_ns, horizon_ns].map(duration_text);
-            let what = word(change.change);
-            let message = format!("the {what} would be made at {made}, and the simulation ends at {end}");
+            let [start, end] = [change.at_ns, horizon_ns].map(duration_text);
+            let noun = noun(change.change);
+            let message = format!("the {noun} would be made at {start}, and the simulation ends at {end}");
             let help = "write a later `horizon`, or an earlier `at`";
             document.report(Diagnostic::error("never-starts", at.clone(), message).help(help));
         }
         rights.settle(change.at_ns);
         if let Err(why) = rights.apply(change.change) {
-            document.report(refused(contract, at.clone(), word(change.change), why));
+            document.report(refused(contract, at.clone(), noun(change.change), why));
         }
     }
     for (change, at) in &awaited {
         if let Err(why) = rights.apply(change.change) {
-            document.report(refused(contract, at.clone(), word(change.change), why));
+            document.report(refused(contract, at.clone(), noun(change.change), why));
         }
     }
     (
@@ -63,31 +63,35 @@ pub(super) fn read(
     )
 }
 
-/// When an offer is made.
+/// An offer, by what starts it.
 enum Offered {
+    /// A time.
     At(RightsChange),
+    /// A number of rounds of a job.
     After(AwaitedChange),
 }
 
-/// `None` if something is missing.
+/// Reads `[change.NAME]`; `None` if a required key is missing or wrong.
 fn change(
     document: &mut Document,
     named: &Named,
     table: &DeTable,
     contract: &Contract,
 ) -> Option<(RightsChange, Span)> {
-    let (mut from, mut to, mut gives, mut resource, mut tickets) = (None, None, false, None, None);
+    let (mut from, mut to, mut is_transfer, mut resource, mut tickets) = (None, None, false, None, None);
     let mut at_ns = 0;
-    let mut said = [("unit", "\"physics\"", false), ("resource", "\"cpu\"", false), ("tickets", "50", false)];
+    // Required keys: name, example, and whether the table has the key.
+    let mut required =
+        [("unit", "\"physics\"", false), ("resource", "\"cpu\"", false), ("tickets", "50", false)];
     for entry in document.entries(&CHANGE, table) {
-        for (key, _, said) in &mut said {
-            *said |= *key == entry.key.name;
+        for (key, _, is_present) in &mut required {
+            *is_present |= *key == entry.key.name;
         }
         match entry.key.name {
             "at" => at_ns = number(document, &entry).unwrap_or(0),
             "unit" => from = unit(document, &entry, contract, "change of tickets is of"),
             "to" => {
-                gives = true;
+                is_transfer = true;
                 to = unit(document, &entry, contract, "tickets are given to");
             }
             "resource" => {
@@ -97,16 +101,16 @@ fn change(
             _ => tickets = number(document, &entry),
         }
     }
-    all_said(document, named, "change", &said);
+    report_missing(document, named, "change", &required);
     let (unit, resource, tickets) = (from?, resource?, tickets?);
-    let change = match gives {
+    let change = match is_transfer {
         true => Change::Transfer { from: unit, to: to?, resource, tickets },
         false => Change::Set { unit, resource, tickets },
     };
     Some((RightsChange { at_ns, change }, named.at.clone()))
 }
 
-/// `None` if something is missing.
+/// Reads `[offer.NAME]`; `None` if a required key is missing, or if a key is wrong.
 fn offer(
     document: &mut Document,
     named: &Named,
@@ -114,59 +118,60 @@ fn offer(
     contract: &Contract,
     workload: &Workload,
 ) -> Option<Offered> {
-    let (mut by, mut gives, mut wants, mut with, mut is_for_one) = (None, None, None, None, false);
-    let (mut at, mut waits, mut for_ns, mut at_least, mut is_bound) = (None, None, None, None, false);
-    let mut said =
+    let (mut by, mut gives, mut wants, mut with, mut has_with) = (None, None, None, None, false);
+    let (mut at, mut after, mut for_ns, mut at_least, mut has_at_least) = (None, None, None, None, false);
+    // Required keys: name, example, and whether the table has the key.
+    let mut required =
         [("unit", "\"physics\"", false), ("give", "\"disk:300\"", false), ("want", "\"cpu:200\"", false)];
     for entry in document.entries(&OFFER, table) {
-        for (key, _, said) in &mut said {
-            *said |= *key == entry.key.name;
+        for (key, _, is_present) in &mut required {
+            *is_present |= *key == entry.key.name;
         }
         match entry.key.name {
             "at" => at = Some(number(document, &entry).unwrap_or(0)),
             "after" => {
                 let span = document.span(entry.value);
-                waits = Some((span, rounds(document, &entry, workload)));
+                after = Some((span, rounds(document, &entry, workload)));
             }
             "unit" => by = unit(document, &entry, contract, "offer is of"),
             "give" => gives = tickets(document, &entry),
             "want" => wants = tickets(document, &entry),
             "at_least" => {
-                is_bound = true;
+                has_at_least = true;
                 at_least = tickets(document, &entry);
             }
             "with" => {
-                is_for_one = true;
+                has_with = true;
                 with = unit(document, &entry, contract, "offer is for");
             }
             _ => for_ns = number(document, &entry),
         }
     }
-    all_said(document, named, "offer", &said);
-    if is_for_one && with.is_none() || is_bound && at_least.is_none() {
+    report_missing(document, named, "offer", &required);
+    if has_with && with.is_none() || has_at_least && at_least.is_none() {
         return None;
     }
-    if let (Some(_), Some((place, _))) = (at, &waits) {
+    if let (Some(_), Some((after_span, _))) = (at, &after) {
         let message = format!("offer `{}` says both `at` and `after`", named.name);
         let help = "leave one of them out";
-        document.report(Diagnostic::error("at-and-after", place.clone(), message).help(help));
+        document.report(Diagnostic::error("at-and-after", after_span.clone(), message).help(help));
     }
     let bid = Bid { by: by?, gives: gives?, wants: wants?, with, for_ns, at_least, bound: false };
     let change = Change::Offer { bid };
-    Some(match waits {
-        Some((_, after)) => {
-            let (job, rounds) = after?;
+    Some(match after {
+        Some((_, rounds_of_job)) => {
+            let (job, rounds) = rounds_of_job?;
             Offered::After(AwaitedChange { job, rounds, change })
         }
         None => Offered::At(RightsChange { at_ns: at.unwrap_or(0), change }),
     })
 }
 
-/// `10000 rounds of small`: the job, and how many.
+/// Reads `10000 rounds of small`: the job's index and the number of rounds.
 fn rounds(document: &mut Document, entry: &Entry, workload: &Workload) -> Option<(u16, u64)> {
     let text = document.string(entry, "rounds of a job, as in \"100 rounds of small\"")?;
     let place = document.span(entry.value);
-    let parsed = text.split_once(" rounds of ").and_then(|(rounds, job)| Some((rounds.parse().ok()?, job)));
+    let parsed = text.split_once(" rounds of ").and_then(|(number, job)| Some((number.parse().ok()?, job)));
     let Some((rounds @ 1.., name)) = parsed else {
         let message = format!("\"{text}\" is no number of rounds of a job");
         let help = "for example: after = \"100 rounds of small\"";
@@ -182,18 +187,18 @@ fn rounds(document: &mut Document, entry: &Entry, workload: &Workload) -> Option
         document.report(Diagnostic::error("unknown-name", place, message).help(help));
         return None;
     };
-    let most = most_rounds(workload, job);
-    if most < rounds {
+    let rounds_max = rounds_max(workload, job);
+    if rounds_max < rounds {
         let message =
-            format!("job `{name}` goes round {most} times at most, and the offer waits for {rounds}");
+            format!("job `{name}` goes round {rounds_max} times at most, and the offer waits for {rounds}");
         let help = "name no more rounds than the outermost `repeat` of its program has, times its copies";
         document.report(Diagnostic::error("never-starts", place, message).help(help));
     }
     Some((u16::try_from(job).ok()?, rounds))
 }
 
-/// How often all copies of a job go through the outermost loops of its program.
-fn most_rounds(workload: &Workload, job: usize) -> u64 {
+/// How many rounds all copies of a job make together: iterations of the outermost loops of its program.
+fn rounds_max(workload: &Workload, job: usize) -> u64 {
     let job = &workload.jobs[job];
     let ops = workload.programs.get(usize::from(job.program)).map_or(&[][..], |program| &program.ops);
     let outermost = ops.iter().map(|op| match *op {
@@ -204,32 +209,33 @@ fn most_rounds(workload: &Workload, job: usize) -> u64 {
     outermost.fold(0, u64::saturating_add).saturating_mul(u64::from(job.count))
 }
 
-/// `disk:300`.
+/// Reads an amount of a resource, such as `disk:300`.
 fn tickets(document: &mut Document, entry: &Entry) -> Option<Offer> {
     let text = document.string(entry, "a resource and an amount")?;
-    let found = text.parse();
-    if let Err(why) = &found {
+    let parsed = text.parse();
+    if let Err(why) = &parsed {
         let message = format!("\"{text}\" is no amount of a resource");
         let span = document.span(entry.value);
         document.report(Diagnostic::error("bad-tickets", span, message).help(NoOffer::to_string(why)));
     }
-    found.ok()
+    parsed.ok()
 }
 
-/// Says which of the keys that are needed are missing.
-fn all_said(document: &mut Document, named: &Named, what: &str, said: &[(&str, &str, bool)]) {
-    let what = format!("{what} `{}`", named.name);
-    for (key, example, _) in said.iter().filter(|(_, _, said)| !said) {
-        missing(document, named.at.clone(), &what, key, example);
+/// Reports the required keys that a table lacks. Each key comes with an example and with whether the table has the key.
+fn report_missing(document: &mut Document, named: &Named, noun: &str, required: &[(&str, &str, bool)]) {
+    let table = format!("{noun} `{}`", named.name);
+    for (key, example, _) in required.iter().filter(|(_, _, is_present)| !is_present) {
+        missing(document, named.at.clone(), &table, key, example);
     }
 }
 
-/// What a change is called.
-fn word(change: Change) -> &'static str {
+/// What messages call a change.
+fn noun(change: Change) -> &'static str {
     if matches!(change, Change::Offer { .. }) { "offer" } else { "change" }
 }
 
-fn refused(contract: &Contract, at: Span, what: &str, why: Refused) -> Diagnostic {
+/// The error of a change that the rights would refuse.
+fn refused(contract: &Contract, at: Span, noun: &str, why: Refused) -> Diagnostic {
     let path = |unit: UnitId| contract.units.get(unit.index()).map_or("", |unit| unit.path.as_str());
     let (message, help) = match why {
         Refused::Unknown { unit } => (
@@ -290,6 +296,6 @@ fn refused(contract: &Contract, at: Span, what: &str, why: Refused) -> Diagnosti
             "name another unit beside it".to_owned(),
         ),
     };
-    let message = format!("the {what} is refused: {message}");
+    let message = format!("the {noun} is refused: {message}");
     Diagnostic::error("change-refused", at, message).help(help)
 }

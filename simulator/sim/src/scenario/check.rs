@@ -1,5 +1,8 @@
-//! Whether the values of a workload fit each other and the machine. What is found would never end, never start, wait
-//! for ever or not fit.
+//! Checks that the values of a workload fit each other and the machine.
+//!
+//! It reports what a simulation would find only late or never: jobs that never start or never end, barriers at which
+//! processes wait forever, loops in which no time passes, files that do not fit on their disk, and names that no job uses.
+//! The checks that follow one program to the next need programs without cycles, so cycles are reported first.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +19,7 @@ use super::swap;
 use super::values::Span;
 use crate::Time;
 
-/// Where a workload's items stand in its text, by the items' indices.
+/// The positions of a workload's items in its text, by the items' indices.
 #[derive(Debug, Default)]
 pub(crate) struct Places {
     pub(crate) horizon: Span,
@@ -26,20 +29,21 @@ pub(crate) struct Places {
     pub(crate) jobs: Vec<JobPlace>,
 }
 
-/// Where a program and its steps stand.
+/// The positions of a program and its steps.
 #[derive(Debug)]
 pub(crate) struct ProgramPlace {
     pub(crate) name: Span,
-    /// One per step.
+    /// The position of each step.
     pub(crate) steps: Vec<Span>,
-    /// Some of its steps could not be read, so checks for missing steps are skipped.
+    /// Some steps could not be read. Checks that depend on all steps are then skipped.
     pub(crate) partial: bool,
 }
 
-/// Where a job and its values stand.
+/// The positions of a job and its values.
 #[derive(Debug)]
 pub(crate) struct JobPlace {
     name: Span,
+    /// The position of each value, by key.
     values: BTreeMap<&'static str, Span>,
 }
 
@@ -52,30 +56,30 @@ impl JobPlace {
         self.values.insert(key, value);
     }
 
-    /// Where a key's value stands, or else the job.
+    /// The position of a key's value; the job's name if the job lacks the key.
     fn value(&self, key: &str) -> Span {
         self.values.get(key).unwrap_or(&self.name).clone()
     }
 }
 
-/// What the checks look at.
+/// The workload to check, its positions in the text, and the machine.
 pub(crate) struct Subject<'a> {
     pub(crate) workload: &'a Workload,
     pub(crate) places: &'a Places,
     pub(crate) hardware: &'a Hardware,
 }
 
-/// Processes that meet at barriers: those that one step runs, or the copies of a job.
+/// Processes that meet at barriers: the runs of one step, or the copies of a job.
 struct Siblings {
-    all: u32,
+    total: u32,
     at_once: u32,
-    /// Where they are run.
+    /// The position of the step or job that runs them.
     place: Span,
-    /// The key that says how many run at once.
+    /// The key that sets how many run at once.
     key: &'static str,
 }
 
-/// Checks a workload; what it refers to but could not be read was reported and left out.
+/// Checks a workload. References that could not be read were reported before, and are not in the workload.
 pub(crate) fn workload(document: &mut Document, workload: &Workload, places: &Places, hardware: &Hardware) {
     let subject = Subject { workload, places, hardware };
     document.report_all(subject.steps());
@@ -86,7 +90,7 @@ pub(crate) fn workload(document: &mut Document, workload: &Workload, places: &Pl
         (0..workload.programs.len()).map(|program| subject.calls(program)).collect();
     let walk = walk(&calls);
     if !walk.cycles.is_empty() {
-        // What follows from one program to the next is only defined without cycles.
+        // The demand of a program includes that of the programs it runs, which a cycle leaves undefined.
         document.report_all(walk.cycles.iter().map(|cycle| subject.runs_itself(cycle)));
         return;
     }
@@ -98,25 +102,25 @@ pub(crate) fn workload(document: &mut Document, workload: &Workload, places: &Pl
     document.report_all(subject.tasks(&demands));
     document.report_all(subject.time(&demands));
     document.report_all(subject.disks(&demands));
-    // What is not used may be what an erroneous name meant.
+    // After an error, an unused item may be the one that a mistyped name was meant for.
     if !document.found().iter().any(Diagnostic::is_error) {
         document.report_all(subject.unused(&walk.order, &demands));
     }
 }
 
 impl Subject<'_> {
-    /// Each step of each program, with where it stands.
+    /// Each step of each program, with its position.
     fn all_steps(&self) -> impl Iterator<Item = (&Op, &Span)> {
         let programs = self.workload.programs.iter().zip(&self.places.programs);
         programs.flat_map(|(program, place)| program.ops.iter().zip(&place.steps))
     }
 
-    /// Where a step stands.
+    /// The position of a step, given by the indices of its program and of the step in the program.
     pub(crate) fn step(&self, program: usize, step: usize) -> Span {
         self.places.programs[program].steps[step].clone()
     }
 
-    /// What can be said of a step by itself.
+    /// Checks each step by itself.
     fn steps(&self) -> Vec<Diagnostic> {
         let mut found = Vec::new();
         for (op, place) in self.all_steps() {
@@ -142,35 +146,37 @@ impl Subject<'_> {
         if bytes <= file.bytes {
             return None;
         }
-        let [much, size] = [bytes, file.bytes].map(quantity::bytes_text);
-        let message = format!("the step {does} {much} of file `{}`, which has {size}", file.name);
+        let [accessed, size] = [bytes, file.bytes].map(quantity::bytes_text);
+        let message = format!("the step {does} {accessed} of file `{}`, which has {size}", file.name);
         let help = "make the file larger, or the step smaller";
         Some(Diagnostic::warning("beyond-end", place.clone(), message).help(help))
     }
 
-    /// Alone on the machine, a step can do no more transactions than the bus carries.
+    /// An error if a step makes more bus transactions than the bus carries: a step's rate is its rate alone on the machine.
     fn above_bus(&self, bus_per_ms: u32, place: &Span) -> Option<Diagnostic> {
-        let most = self.hardware.bus?.transactions_per_ms;
+        let capacity = self.hardware.bus?.transactions_per_ms;
         let message = format!(
-            "the step asks for {bus_per_ms} bus transactions per ms, and the machine's bus carries {most}"
+            "the step asks for {bus_per_ms} bus transactions per ms, and the machine's bus carries {capacity}"
         );
-        let help = format!("`bus` counts transactions per microsecond: write {} at most", most / 1000);
-        (u64::from(bus_per_ms) > most)
+        let help = format!("`bus` counts transactions per microsecond: write {} at most", capacity / 1000);
+        (u64::from(bus_per_ms) > capacity)
             .then(|| Diagnostic::error("above-bus", place.clone(), message).help(help))
     }
 
-    /// A working set in a cache of unknown size would slow nobody.
+    /// An error if a step has a working set in the last-level cache but the cache's size is unknown: the working set would have
+    /// no effect. A machine without CPUs stands for a shape that could not be read, which was reported.
     fn no_cache(&self, bytes: u64, place: &Span) -> Option<Diagnostic> {
         let is_known = self.hardware.machine.cpus.is_empty() || self.hardware.machine.cache_bytes().is_some();
-        let set = quantity::bytes_text(bytes);
-        let message =
-            format!("the step keeps {set} in the last-level cache, and the machine does not say its size");
+        let working_set = quantity::bytes_text(bytes);
+        let message = format!(
+            "the step keeps {working_set} in the last-level cache, and the machine does not say its size"
+        );
         let help = "say it in the machine's `shape`, such as `cache:32MiB`";
         (bytes > 0 && !is_known)
             .then(|| Diagnostic::error("no-cache-size", place.clone(), message).help(help))
     }
 
-    /// What a program runs, with the program and the step.
+    /// An edge to each program that a program runs; the edge's origin is the program and the step.
     fn calls(&self, program: usize) -> Vec<Edge<(usize, usize)>> {
         let ops = self.workload.programs[program].ops.iter().enumerate();
         ops.filter_map(|(step, op)| match op {
@@ -180,6 +186,7 @@ impl Subject<'_> {
         .collect()
     }
 
+    /// The error of a program that runs itself, directly or through others.
     fn runs_itself(&self, cycle: &[(usize, usize)]) -> Diagnostic {
         let name = |program: usize| self.workload.programs[program].name.as_str();
         // The edge that closes the cycle is the last.
@@ -200,7 +207,7 @@ impl Subject<'_> {
         )
     }
 
-    /// Loops that let no time pass, and what stands behind those that never end.
+    /// Reports endless loops in which no time passes, and steps after an endless loop, which are never reached.
     fn loops(&self, demands: &[Demand]) -> Vec<Diagnostic> {
         let mut found = Vec::new();
         for (program, place) in self.workload.programs.iter().zip(&self.places.programs) {
@@ -211,19 +218,20 @@ impl Subject<'_> {
                 let Op::Again { to, times: 0, .. } = *op else { continue };
                 let body = &program.ops[to as usize..step];
                 if !body.iter().any(|op| demand::takes_time(op, demands)) {
-                    let message = "the loop goes on for ever without letting time pass";
-                    let help = "add a step that always takes time: cpu, sleep, or one that waits for the disk (metadata, write with `sync`)";
+                    let message = "the loop never ends, and no time passes in it";
+                    let help = "add a step that always takes time: \
+                                cpu, sleep, or one that waits for the disk (metadata, write with `sync`)";
                     found.push(
                         Diagnostic::error("timeless-loop", place.steps[step].clone(), message).help(help),
                     );
                 }
-                let behind = (step + 1..program.ops.len())
-                    .find(|behind| !matches!(program.ops[*behind], Op::Release { .. }));
-                if let Some(behind) = behind {
+                let next_step = (step + 1..program.ops.len())
+                    .find(|next| !matches!(program.ops[*next], Op::Release { .. }));
+                if let Some(next_step) = next_step {
                     let message = "this is never reached: the loop before it never ends";
                     let help = "remove it, or give the loop a number";
                     let diagnostic =
-                        Diagnostic::warning("never-reached", place.steps[behind].clone(), message);
+                        Diagnostic::warning("never-reached", place.steps[next_step].clone(), message);
                     found.push(diagnostic.related(place.steps[step].clone(), "the loop").help(help));
                 }
             }
@@ -231,27 +239,27 @@ impl Subject<'_> {
         found
     }
 
-    /// Barriers that fewer siblings can come to than they wait for.
+    /// Reports barriers that wait for more siblings than can reach them.
     fn barriers(&self) -> Vec<Diagnostic> {
         let mut found = Vec::new();
         for (caller, program) in self.workload.programs.iter().enumerate() {
             for (step, op) in program.ops.iter().enumerate() {
                 let Op::Run { program: child, times, at_once, .. } = *op else { continue };
-                let run = Siblings { all: times, at_once, place: self.step(caller, step), key: "at_once" };
-                found.extend(self.lonely(usize::from(child), &run));
+                let runs = Siblings { total: times, at_once, place: self.step(caller, step), key: "at_once" };
+                found.extend(self.incomplete_barriers(usize::from(child), &runs));
             }
         }
         for (job, place) in self.workload.jobs.iter().zip(&self.places.jobs) {
             let place = place.value("program");
-            let copies = Siblings { all: job.count, at_once: job.count, place, key: "count" };
-            found.extend(self.lonely(usize::from(job.program), &copies));
+            let copies = Siblings { total: job.count, at_once: job.count, place, key: "count" };
+            found.extend(self.incomplete_barriers(usize::from(job.program), &copies));
         }
         found
     }
 
-    /// The barriers of a program at which some of its processes would wait for ever.
-    fn lonely(&self, program: usize, siblings: &Siblings) -> Vec<Diagnostic> {
-        let Siblings { all, at_once, place, key } = siblings;
+    /// Reports the barriers of a program at which some of these siblings would wait forever.
+    fn incomplete_barriers(&self, program: usize, siblings: &Siblings) -> Vec<Diagnostic> {
+        let Siblings { total, at_once, place, key } = siblings;
         let mut found = Vec::new();
         for (barrier, parties) in self.barriers_of(program) {
             let (message, help) = if parties > *at_once {
@@ -259,11 +267,11 @@ impl Subject<'_> {
                     "the barrier waits for {parties} siblings, but no more than {at_once} run at once"
                 );
                 (message, format!("write `{key} = {parties}` where they are run"))
-            } else if all % parties != 0 {
+            } else if total % parties != 0 {
                 let message = format!(
-                    "the barrier waits for {parties} siblings at a time, by which {all} in all do not divide evenly"
+                    "the barrier waits for {parties} siblings at a time, and {total} in all is no multiple of that"
                 );
-                (message, format!("run a multiple of {parties}: the last ones would wait for ever"))
+                (message, format!("run a multiple of {parties}: the last siblings would wait forever"))
             } else {
                 continue;
             };
@@ -273,7 +281,7 @@ impl Subject<'_> {
         found
     }
 
-    /// The barriers of a program for more than one.
+    /// The barriers of a program that wait for at least two processes: the position and the number of processes.
     fn barriers_of(&self, program: usize) -> impl Iterator<Item = (Span, u32)> {
         let ops = self.workload.programs[program].ops.iter().zip(&self.places.programs[program].steps);
         ops.filter_map(|(op, place)| match op {
@@ -282,7 +290,7 @@ impl Subject<'_> {
         })
     }
 
-    /// Jobs that never end, though the simulation waits for them.
+    /// Reports jobs that never end and are not in the background: the simulation would wait for them.
     fn endless_jobs(&self, demands: &[Demand]) -> Vec<Diagnostic> {
         let mut found = Vec::new();
         for (job, place) in self.workload.jobs.iter().zip(&self.places.jobs) {
@@ -297,7 +305,7 @@ impl Subject<'_> {
         found
     }
 
-    /// Jobs that start behind the horizon.
+    /// Reports jobs that start after the horizon.
     fn starts(&self) -> Vec<Diagnostic> {
         let horizon_ns = self.workload.horizon_ns;
         let mut found = Vec::new();
@@ -317,7 +325,7 @@ impl Subject<'_> {
         found
     }
 
-    /// More tasks at the same time than are simulated.
+    /// An error if more than [`TASKS_MAX`] tasks would live at the same time; it points at the job with the most.
     fn tasks(&self, demands: &[Demand]) -> Option<Diagnostic> {
         let tasks_of =
             |job: &Job| demands[usize::from(job.program)].tasks.saturating_mul(u64::from(job.count));
@@ -334,7 +342,7 @@ impl Subject<'_> {
             .then(|| Diagnostic::error("too-many-tasks", place.value("count"), message).help(help))
     }
 
-    /// Jobs that cannot end before the horizon, each by itself or all together.
+    /// Reports jobs that cannot end before the horizon: each by itself, or else all together, by their CPU time.
     fn time(&self, demands: &[Demand]) -> Vec<Diagnostic> {
         let horizon_ns = u128::from(self.workload.horizon_ns);
         let help = "write a later `horizon`, or `background = true` in what need not end";
@@ -346,7 +354,7 @@ impl Subject<'_> {
             let demand = &demands[usize::from(job.program)];
             work_ns = work_ns.saturating_add(demand.work_ns.saturating_mul(u128::from(job.count)));
             let end_ns = last_start(job).saturating_add(demand.span_ns);
-            // Of one that never starts, that was said.
+            // A job that starts after the horizon was reported before.
             if demand.endless.is_none() && last_start(job) < horizon_ns && end_ns > horizon_ns {
                 let [last, end] = [end_ns, horizon_ns].map(about);
                 let message =
@@ -367,7 +375,7 @@ impl Subject<'_> {
         found
     }
 
-    /// Files, or memory to be paged out, on a machine without disks.
+    /// An error if the workload has files, or memory that may be paged out, but the machine has no disk.
     fn no_disk(&self) -> Option<Diagnostic> {
         if !self.hardware.disks.is_empty() {
             return None;
@@ -385,15 +393,15 @@ impl Subject<'_> {
         Some(Diagnostic::error("no-disk", place.clone(), message).help(help))
     }
 
-    /// Files that do not fit on their disk.
+    /// Reports files that do not fit on their disk.
     fn disks(&self, demands: &[Demand]) -> Vec<Diagnostic> {
         let mut found = Vec::new();
-        // What each file needs on each disk, in bytes.
+        // Bytes that each file needs on each disk, by disk and file.
         let mut needs: BTreeMap<(u16, u16), u128> = BTreeMap::new();
         for job in &self.workload.jobs {
             for file in &demands[usize::from(job.program)].files {
                 let File { bytes, disk, shared, .. } = self.workload.files[usize::from(*file)];
-                // The size of others could not be read.
+                // A larger number stands for a size that could not be read.
                 if bytes <= BYTES_MAX {
                     let copies = if shared { 0 } else { u128::from(job.count) };
                     let need = needs.entry((disk.unwrap_or(job.disk), *file)).or_default();
@@ -405,10 +413,10 @@ impl Subject<'_> {
             }
         }
         for (number, disk) in (0..=u16::MAX).zip(&self.hardware.disks) {
-            let here = || needs.range((number, 0)..=(number, u16::MAX));
-            let total: u128 = here().map(|(_, need)| *need).sum();
+            let files_here = || needs.range((number, 0)..=(number, u16::MAX));
+            let total: u128 = files_here().map(|(_, need)| *need).sum();
             let size = machine::sectors(disk) / 5 * FILE_FIFTHS * SECTOR;
-            let Some(((_, largest), _)) = here().max_by_key(|(_, need)| **need) else { continue };
+            let Some(((_, largest), _)) = files_here().max_by_key(|(_, need)| **need) else { continue };
             if total > u128::from(size) {
                 let [total, size] = [total, u128::from(size)].map(|bytes| rounded(bytes, &BYTE_UNITS));
                 let message =
@@ -422,14 +430,14 @@ impl Subject<'_> {
         found
     }
 
-    /// Shared files that would lie on several disks.
+    /// Reports shared files whose disk is ambiguous: jobs on several disks use the file, which names no disk.
     fn shared_files(&self, needs: &BTreeMap<(u16, u16), u128>) -> Vec<Diagnostic> {
-        let mut first: BTreeMap<u16, u16> = BTreeMap::new();
-        let mut twice: BTreeMap<u16, (u16, u16)> = BTreeMap::new();
+        let mut first_disk: BTreeMap<u16, u16> = BTreeMap::new();
+        let mut ambiguous: BTreeMap<u16, (u16, u16)> = BTreeMap::new();
         for (disk, file) in needs.keys().filter(|(_, file)| self.workload.files[usize::from(*file)].shared) {
-            match first.get(file) {
-                Some(other) => drop(twice.entry(*file).or_insert((*other, *disk))),
-                None => drop(first.insert(*file, *disk)),
+            match first_disk.get(file) {
+                Some(other) => drop(ambiguous.entry(*file).or_insert((*other, *disk))),
+                None => drop(first_disk.insert(*file, *disk)),
             }
         }
         let name =
@@ -445,10 +453,10 @@ impl Subject<'_> {
             Diagnostic::error("ambiguous-disk", self.places.files[usize::from(*file)].clone(), message)
                 .help(help)
         };
-        twice.iter().map(diagnostic).collect()
+        ambiguous.iter().map(diagnostic).collect()
     }
 
-    /// What no job uses; `order` has each program behind those that it runs.
+    /// Reports files, locks and programs that no job uses. `order` has each program after the programs that it runs.
     fn unused(&self, order: &[usize], demands: &[Demand]) -> Vec<Diagnostic> {
         let Workload { files, locks, programs, jobs, .. } = self.workload;
         if jobs.is_empty() {
@@ -491,10 +499,10 @@ impl Subject<'_> {
     }
 }
 
-/// Places that one diagnostic points at besides its own; more would bury it.
+/// The most related positions that one diagnostic shows; more would hide the main one.
 pub(crate) const RELATED_MAX: usize = 4;
 
-/// When the last of a job's copies starts, in ns.
+/// The time at which the last copy of a job starts, in ns.
 fn last_start(job: &Job) -> u128 {
     u128::from(job.start_ns) + u128::from(job.every_ns) * u128::from(job.count.saturating_sub(1))
 }
@@ -511,19 +519,19 @@ const TIME_UNITS: [(&str, u128); 6] = [
 pub(crate) const BYTE_UNITS: [(&str, u128); 6] =
     [("PiB", 1 << 50), ("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
 
-/// A length of time for people: exact where that is short.
+/// A time in words: exact if that takes at most six characters, else rounded down.
 fn about(ns: u128) -> String {
     let exact = Time::try_from(ns).map(quantity::duration_text).ok().filter(|text| text.len() <= 6);
     exact.unwrap_or_else(|| rounded(ns, &TIME_UNITS))
 }
 
-/// An amount for people, rounded down, to two digits at least.
+/// An amount in words, in the largest unit that leaves at least two digits, rounded down.
 pub(crate) fn rounded(amount: u128, units: &[(&str, u128)]) -> String {
     let (unit, scale) =
         units.iter().find(|(_, scale)| amount >= 10 * scale).unwrap_or(&units[units.len() - 1]);
     match amount / scale {
-        many if many >= 1_000_000_000 => format!("more than a billion {unit}"),
-        some => format!("{some}{unit}"),
+        number if number >= 1_000_000_000 => format!("more than a billion {unit}"),
+        number => format!("{number}{unit}"),
     }
 }
 

@@ -1,45 +1,47 @@
 //! Cycles of a directed graph: programs that run themselves, locks that are taken in circles.
 //!
-//! Problem: a graph either has an order in which each node stands behind all that it leads to, or it has cycles. The
-//! cycles are to be shown.
+//! Problem: find a topological order in which each node comes after all nodes that its edges lead to, or show the cycles that
+//! make such an order impossible.
 //!
-//! Algorithm: depth first from each node in turn. An edge to a node that is still open closes a cycle. The cycle
-//! consists of the edges on the path from that node on.
+//! Algorithm: depth-first search from each node in turn. An edge to a node that is still open (on the current path) closes a
+//! cycle: the edges of the path from that node on.
 //!
-//! Properties: without a cycle the order is complete. With one, at least one cycle is found. Each edge closes one
-//! cycle at most. The cost is linear in nodes and edges, but for the length of the cycles found. There is no
-//! recursion.
+//! Properties: without a cycle, the order is complete. If there are cycles, at least one is found. Each edge closes at most
+//! one cycle. The cost is linear in nodes and edges, plus the length of the cycles found. The search does not recurse.
 //!
-//! Limits: of several cycles that share an edge, some may only be found when the first was removed.
+//! Limits: of several cycles that share an edge, some may be found only after the first is removed.
 //!
 //! Source: depth-first search (Tarjan 1972).
 
-/// An edge: where it leads, and what it stems from.
+/// An edge to the node `to`.
 pub(crate) struct Edge<T> {
     pub(crate) to: usize,
+    /// The caller's record of what made the edge, such as a program's step.
     pub(crate) origin: T,
 }
 
-/// What was found.
+/// The result of a search.
 pub(crate) struct Walk<T> {
-    /// Each node behind those that it leads to; edges that close a cycle left out.
+    /// Each node after the nodes that its edges lead to, edges that close a cycle excepted.
     pub(crate) order: Vec<usize>,
-    /// The origins of the edges of each cycle, from the node that was met first.
+    /// The origins of the edges of each cycle, from the node that the search reached first.
     pub(crate) cycles: Vec<Vec<T>>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
 enum Visit {
     New,
+    /// On the current path.
     Open,
+    /// All edges were followed.
     Done,
 }
 
-/// Walks a graph that is given as the edges of each node.
+/// Searches a graph; `graph` has the edges that leave each node.
 pub(crate) fn walk<T: Clone>(graph: &[Vec<Edge<T>>]) -> Walk<T> {
     let mut state = vec![Visit::New; graph.len()];
     let mut walk = Walk { order: Vec::with_capacity(graph.len()), cycles: Vec::new() };
-    // The open nodes, each with how many of its edges were followed.
+    // The current path: the open nodes, each with the number of its edges that were followed.
     let mut path: Vec<(usize, usize)> = Vec::new();
     for start in 0..graph.len() {
         if state[start] == Visit::New {
@@ -67,7 +69,7 @@ pub(crate) fn walk<T: Clone>(graph: &[Vec<Edge<T>>]) -> Walk<T> {
     walk
 }
 
-/// The origins of the edges that were followed last, from a node of the path on.
+/// The origins of the edges that were followed last, from this node of the path to the path's end.
 fn cycle<T: Clone>(graph: &[Vec<Edge<T>>], path: &[(usize, usize)], from: usize) -> Vec<T> {
     let nodes = path.iter().skip_while(|(node, _)| *node != from);
     nodes.map(|(node, followed)| graph[*node][followed - 1].origin.clone()).collect()

@@ -1,48 +1,48 @@
-//! A program's demand as read from its text: time, tasks, files, locks.
+//! Computes a program's demand from its text: time, tasks, files and locks.
 //!
 //! Problem: some mistakes are better reported before the simulation than found by it: a horizon before the end of the
-//! work, a million processes, a loop that never lets time pass.
+//! work, a million processes, a loop in which no time passes.
 //!
 //! Terms:
-//! - *Span*: the time that a program takes alone on a machine with CPUs enough. Every amount is at its mean, every
-//!   file in the cache, and no task waited for.
-//! - *Work*: the program's CPU time, with that of all that it runs.
+//! - *Span*: the time that a program takes alone on a machine with enough CPUs. Every amount has its mean, every file is in
+//!   the cache, and no task waits for another.
+//! - *Work*: the CPU time of the program and of all programs that it runs.
 //!
-//! Both are lower bounds on average: what really happens takes longer.
+//! Both are lower bounds of the mean: a simulation takes longer.
 //!
-//! Algorithm: programs are taken in an order in which each stands behind those that it runs. One pass over the steps
-//! keeps the span and the work before each step. Where a loop ends, what lies between its first step and here is added
-//! once for each further round. A loop inside it has by then been counted in the same way. A loop for ever counts
-//! once.
+//! Algorithm: each program comes after the programs that it runs (reverse topological order). One pass over a program's steps
+//! records span and work before each step. At the end of a loop, the difference since the loop's first step is the cost of
+//! one iteration; it is added once for each further iteration. An inner loop ends first, so the cost of an iteration of the
+//! outer loop contains the inner loop in full. An endless loop counts as one iteration.
 //!
-//! Properties: linear in the steps. Sums stay at the largest number when they reach it, so that nothing overflows.
+//! Properties: linear in the number of steps. Sums saturate, so they never overflow.
 //!
-//! Limits: barriers, locks and disks take no time here.
+//! Limits: barriers, locks and disks take no time.
 
 use std::collections::BTreeSet;
 
 use super::model::{KernelCosts, Op, Program};
 
-/// What a program asks for, with all that it runs.
+/// The demand of a program, with all programs that it runs, directly or through others.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Demand {
-    /// In ns.
+    /// The span, in ns.
     pub(crate) span_ns: u128,
-    /// In ns.
+    /// The work, in ns.
     pub(crate) work_ns: u128,
-    /// Tasks that live at the same time, itself among them.
+    /// The most tasks that live at the same time, the program's own process included.
     pub(crate) tasks: u64,
-    /// The step that never ends: a loop, or a run of a program that has one.
+    /// The first step that never ends: an endless loop, or a run of a program that never ends.
     pub(crate) endless: Option<usize>,
-    /// Some step always lets time pass.
+    /// Whether at least one step takes time in every run ([`takes_time`]).
     pub(crate) takes_time: bool,
-    /// Files that it uses.
+    /// Indices of the files that the programs use.
     pub(crate) files: BTreeSet<u16>,
-    /// Locks that it takes.
+    /// Indices of the locks that the programs take.
     pub(crate) locks: BTreeSet<u16>,
 }
 
-/// Span and work of a step or of several.
+/// Span and work of one or several steps.
 #[derive(Debug, Clone, Copy, Default)]
 struct Times {
     span_ns: u128,
@@ -69,7 +69,7 @@ impl Times {
     }
 }
 
-/// What each program asks for; `order` has each program behind those that it runs, and there is no cycle.
+/// The demand of each program. `order` has each program after the programs that it runs; no program runs itself.
 pub(crate) fn demands(programs: &[Program], order: &[usize], kernel: &KernelCosts) -> Vec<Demand> {
     let mut demands = vec![Demand::default(); programs.len()];
     for program in order {
@@ -80,8 +80,8 @@ pub(crate) fn demands(programs: &[Program], order: &[usize], kernel: &KernelCost
 
 fn demand(ops: &[Op], demands: &[Demand], kernel: &KernelCosts) -> Demand {
     let mut demand = Demand { tasks: 1, ..Demand::default() };
-    // Those that earlier steps did not wait for.
-    let mut besides = 0u64;
+    // Tasks that earlier steps started with `beside`, which live until the program's end.
+    let mut background_tasks = 0u64;
     let mut before: Vec<Times> = Vec::with_capacity(ops.len() + 1);
     let mut times = Times::default();
     for (index, op) in ops.iter().enumerate() {
@@ -98,8 +98,9 @@ fn demand(ops: &[Op], demands: &[Demand], kernel: &KernelCosts) -> Demand {
             Op::Run { program, at_once, beside, .. } => {
                 let child = &demands[usize::from(program)];
                 let alive = child.tasks.saturating_mul(u64::from(at_once));
-                demand.tasks = demand.tasks.max(alive.saturating_add(besides).saturating_add(1));
-                besides = if beside { besides.saturating_add(alive) } else { besides };
+                demand.tasks = demand.tasks.max(alive.saturating_add(background_tasks).saturating_add(1));
+                background_tasks =
+                    if beside { background_tasks.saturating_add(alive) } else { background_tasks };
                 demand.files.extend(&child.files);
                 demand.locks.extend(&child.locks);
                 demand.endless = demand.endless.or(child.endless.map(|_| index));
@@ -111,7 +112,7 @@ fn demand(ops: &[Op], demands: &[Demand], kernel: &KernelCosts) -> Demand {
     Demand { span_ns: times.span_ns, work_ns: times.work_ns, ..demand }
 }
 
-/// What a step adds. `before` has the times before each step up to this one.
+/// The span and work that a step adds. `before` has the times before each step, up to and including this one.
 fn op_times(op: &Op, before: &[Times], demands: &[Demand], kernel: &KernelCosts) -> Times {
     match *op {
         Op::Cpu { work, .. } => Times { span_ns: u128::from(work.mean), work_ns: u128::from(work.mean) },
@@ -126,16 +127,18 @@ fn op_times(op: &Op, before: &[Times], demands: &[Demand], kernel: &KernelCosts)
             one.multiply(times.div_ceil(at_once.max(1)), times)
         }
         Op::Again { to, times, .. } => {
-            let now = before.last().copied().unwrap_or_default();
+            let so_far = before.last().copied().unwrap_or_default();
+            let iteration = so_far.since(before[to as usize]);
+            // The pass over the steps has counted the first iteration.
             let further = times.saturating_sub(1);
-            now.since(before[to as usize]).multiply(further, further)
+            iteration.multiply(further, further)
         }
         _ => Times::default(),
     }
 }
 
-/// Whether a step always lets time pass. What reads, or writes to the cache, may find all it needs in memory; the waits
-/// at locks and barriers may be over at once.
+/// Whether a step takes time in every run. A read or a cached write may find all pages in memory, and a wait at a lock or a
+/// barrier may end at once, so these count as taking no time.
 pub(crate) fn takes_time(op: &Op, demands: &[Demand]) -> bool {
     match *op {
         Op::Cpu { .. }
@@ -200,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_run_counts_round_by_round() {
+    fn runs_of_a_program_count_in_rounds_of_at_once() {
         // 7 runs, 3 at once, are 3 rounds of (10 + 1): span 33, work 77; 4 tasks.
         let make = program(vec![Op::Run { program: 1, times: 7, at_once: 3, beside: false }]);
         let demands = demands(&[make, program(vec![cpu(10)])], &[1, 0], &kernel(1));
@@ -216,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn who_runs_what_never_ends_never_ends() {
+    fn a_program_that_runs_an_endless_program_is_endless() {
         let outer = program(vec![cpu(1), Op::Run { program: 1, times: 1, at_once: 1, beside: false }]);
         let inner = program(vec![sleep(1), Op::Again { to: 0, times: 0, counter: 0 }]);
         let demands = demands(&[outer, inner], &[1, 0], &kernel(0));

@@ -1,8 +1,11 @@
-//! The three texts of a scenario, read together.
+//! Reads the three texts of a scenario together: contract, machine and workload.
+//!
+//! A workload names units of the contract and disks of the machine. So it is read only if contract and machine are without
+//! error. Overrides of the command line replace values of the files before the workload is read.
 
 use commonhold_contract::{Contract, Diagnostic, Scheme};
 
-use super::machine::parse_with_place;
+use super::machine::parse_with_scheduler_span;
 use super::model::{Hardware, Scenario, Scheduler};
 use super::parse_workload;
 use super::values::{About, Span};
@@ -10,44 +13,44 @@ use super::values::{About, Span};
 /// One of a scenario's files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
-    /// What each unit holds.
+    /// `contract.toml`: what each unit is promised.
     Contract,
-    /// The hardware.
+    /// `machine.toml`: the hardware and the costs of its kernel.
     Machine,
-    /// What the jobs do.
+    /// `workload.toml`: the programs, files and jobs.
     Workload,
 }
 
-/// What there is to say about one of them.
+/// The errors and warnings about one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// Which.
+    /// The file.
     pub part: Part,
-    /// Everything that is wrong or doubtful in it.
+    /// All errors and warnings, in the order of the text.
     pub diagnostics: Vec<Diagnostic>,
 }
 
-/// A scenario as it was read.
+/// The result of reading a scenario's three files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Read {
-    /// The scenario, if nothing is wrong.
+    /// The scenario; `None` if a file has an error.
     pub scenario: Option<Scenario>,
-    /// What the machine says of itself.
+    /// The machine's title and source.
     pub machine: About,
-    /// What the workload says of itself.
+    /// The workload's title and source.
     pub workload: About,
-    /// One entry per file about which there is something to say.
+    /// One entry for each file that has an error or a warning.
     pub findings: Vec<Finding>,
 }
 
-/// What is asked for whatever the files say; nothing where nothing is said.
+/// Values from the command line that replace values of the files. `None` leaves the file's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Overrides {
-    /// In place of the contract's scheme.
+    /// Replaces the contract's scheme.
     pub scheme: Option<Scheme>,
-    /// In place of the machine's scheduler.
+    /// Replaces the machine's scheduler.
     pub scheduler: Option<Scheduler>,
-    /// All units negotiate, whatever the contract says.
+    /// Makes all units negotiate, even those that the contract excludes.
     pub negotiate: bool,
 }
 
@@ -61,22 +64,22 @@ impl Overrides {
     }
 }
 
-/// Reads a scenario from the texts of its files. A workload names units and disks, so it is read when those are known.
+/// Reads a scenario from the texts of its files. The workload is read only if contract and machine are without error.
 pub fn read(contract: &str, machine: &str, workload: &str) -> Read {
     read_with(contract, machine, workload, Overrides::default())
 }
 
-/// The same with overrides of values in the files.
-pub fn read_with(contract: &str, machine: &str, workload: &str, instead: Overrides) -> Read {
-    let (mut asked, (mut hardware, place)) =
-        (commonhold_contract::parse(contract), parse_with_place(machine));
-    if let (Some(contract), Some(machine)) = (&mut asked.contract, &mut hardware.value) {
-        instead.apply(contract, machine);
-        // What the command line asks for is not the file's fault: the caller says so.
-        if let (Some(place), None) = (place, instead.scheduler)
-            && let Some(wrong) = unheld(contract.machine.scheme, machine.kernel.scheduler, place)
+/// Reads a scenario as [`read`] does, with overrides of values in the files.
+pub fn read_with(contract: &str, machine: &str, workload: &str, overrides: Overrides) -> Read {
+    let (mut contract_read, (mut hardware, scheduler_span)) =
+        (commonhold_contract::parse(contract), parse_with_scheduler_span(machine));
+    if let (Some(contract), Some(machine)) = (&mut contract_read.contract, &mut hardware.value) {
+        overrides.apply(contract, machine);
+        // A scheduler from the command line is no mistake of the file: the caller reports it.
+        if let (Some(span), None) = (scheduler_span, overrides.scheduler)
+            && let Some(diagnostic) = unheld_scheme(contract.machine.scheme, machine.kernel.scheduler, span)
         {
-            hardware.diagnostics.push(wrong);
+            hardware.diagnostics.push(diagnostic);
             hardware.value = None;
         }
     }
@@ -85,26 +88,26 @@ pub fn read_with(contract: &str, machine: &str, workload: &str, instead: Overrid
         machine: hardware.about,
         workload: About::default(),
         findings: vec![
-            Finding { part: Part::Contract, diagnostics: asked.diagnostics },
+            Finding { part: Part::Contract, diagnostics: contract_read.diagnostics },
             Finding { part: Part::Machine, diagnostics: hardware.diagnostics },
         ],
     };
-    if let (Some(contract), Some(hardware)) = (asked.contract, hardware.value) {
-        let work = parse_workload(workload, &contract, &hardware);
-        read.workload = work.about;
-        read.findings.push(Finding { part: Part::Workload, diagnostics: work.diagnostics });
-        read.scenario = work.value.map(|workload| Scenario { contract, hardware, workload });
+    if let (Some(contract), Some(hardware)) = (contract_read.contract, hardware.value) {
+        let workload_read = parse_workload(workload, &contract, &hardware);
+        read.workload = workload_read.about;
+        read.findings.push(Finding { part: Part::Workload, diagnostics: workload_read.diagnostics });
+        read.scenario = workload_read.value.map(|workload| Scenario { contract, hardware, workload });
     }
     read.findings.retain(|finding| !finding.diagnostics.is_empty());
     read
 }
 
-/// A scheduler that knows no units, under a scheme that needs them.
-fn unheld(scheme: Scheme, scheduler: Scheduler, place: Span) -> Option<Diagnostic> {
+/// An error if the scheduler knows no units but the contract's scheme needs them.
+fn unheld_scheme(scheme: Scheme, scheduler: Scheduler, scheduler_span: Span) -> Option<Diagnostic> {
     let message =
         format!("the scheduler {scheduler} knows no units, and cannot hold the contract's scheme {scheme}");
     let help =
         format!("write `scheme = \"{}\"` in the contract's [machine], or leave `scheduler` out", Scheme::Smp);
-    (!scheduler.holds(scheme))
-        .then(|| Diagnostic::error("unheld-scheme", place, message).label("knows no units").help(help))
+    let error = || Diagnostic::error("unheld-scheme", scheduler_span, message);
+    (!scheduler.holds(scheme)).then(|| error().label("knows no units").help(help))
 }

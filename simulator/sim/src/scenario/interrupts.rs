@@ -1,4 +1,4 @@
-//! Reads `[interrupts]`: what they take of CPUs' time.
+//! Reads `[interrupts]`: the CPU time that interrupts take from tasks.
 
 use commonhold_contract::Diagnostic;
 use commonhold_contract::document::Document;
@@ -7,7 +7,7 @@ use super::keys::INTERRUPTS;
 use super::model::Interrupts;
 use super::values::{Entry, number, number_32};
 
-/// Reads the table for a machine of `cpus` CPUs; `None` (unknown) skips the comparison with them.
+/// Reads the table for a machine of `cpus` CPUs. If their number is unknown (`None`), any CPU is accepted.
 pub(crate) fn read(document: &mut Document, entry: &Entry, cpus: Option<usize>) -> Interrupts {
     let mut interrupts = Interrupts { part: 0, cpu: None };
     let Some(table) = document.table(entry) else { return interrupts };

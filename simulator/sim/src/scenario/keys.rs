@@ -1,5 +1,5 @@
-//! Every key of a machine and of a workload, once. The readers refuse a key that is not here, and the reference is
-//! made from it.
+//! The tables of keys of `machine.toml` and `workload.toml`. The readers refuse a key that is not in a table, and the reference
+//! is written from the tables.
 
 use super::model::{Enforces, Scheduler};
 use commonhold_contract::Resource;
@@ -18,18 +18,18 @@ pub(crate) const VERSION: u64 = 1;
 pub(crate) type Key = document::Key<Kind>;
 pub(crate) type Table = document::Table<Kind>;
 
-/// What a key's value is. Ranges include both ends.
+/// The type of a key's value. Ranges include both ends.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Kind {
     /// The number [`VERSION`].
     Version,
     /// Any text.
     Text,
-    /// A machine in words.
+    /// A machine's shape in words: `nodes:2 cpus:8`.
     Shape,
     /// A table with these keys.
     Table(&'static Table),
-    /// A table whose keys are names, each of a table with these keys.
+    /// A table of tables by name, such as `[disk.NAME]`, each with these keys.
     Named(&'static Table),
     /// One of these words.
     Choice(&'static [&'static str]),
@@ -37,7 +37,7 @@ pub(crate) enum Kind {
     Count { min: u64, max: u64 },
     /// A whole number, or "forever".
     Times,
-    /// A number with three decimals at most; as an integer, in thousandths.
+    /// A number with at most three decimals; `max` is in thousandths.
     Decimal { max: u64 },
     /// A length of time, in nanoseconds.
     Time { min: u64, max: u64 },
@@ -53,17 +53,17 @@ pub(crate) enum Kind {
     Spread,
     /// Yes or no.
     Switch,
-    /// The name of something of this kind.
+    /// The name of a declared table of this kind: `file`, `disk`.
     Name(&'static str),
     /// The path of a unit of the contract.
     Unit,
-    /// A resource and tickets of it, from 1: `disk:300`.
+    /// A resource and at least one ticket for it: `disk:300`.
     Tickets { max: u64 },
-    /// How often a job goes round: `100 rounds of JOB`.
+    /// A number of a job's rounds: `100 rounds of JOB`.
     Rounds,
     /// A list of steps.
     Steps,
-    /// The distances of all nodes from each, a list of lists.
+    /// A matrix of distances between nodes, as a list of lists.
     Distances { min: u64, max: u64 },
 }
 
@@ -101,16 +101,16 @@ pub(crate) static MACHINE: Table = Table {
             "\"nodes:1 cpus:8 memory:44MiB\"",
             "NUMA nodes, CPUs and memory per node, as in `commonhold check --machine`; without disks. Required.",
         ),
-        // The published experiments ran on the first.
+        // The published experiments ran on `irix`.
         key(
             "enforces",
             Kind::Choice(&[Enforces::Irix.name(), Enforces::Linux.name()]),
             "\"linux\"",
             "\"irix\"",
-            "How its kernel holds units to their memory and disks. As control groups do: with bounds that slow down, \
-             protection, and one reclaim for the whole machine; and with rates and weights (linux). Or as the modified \
-             IRIX of the published experiments: with allowances that are never exceeded and a pager for each unit; and \
-             with disks that schedule by units' shares (irix).",
+            "How its kernel limits units' memory and disk use. linux: as control groups do. Memory has bounds that slow \
+             down, protection, and one reclaim for the whole machine; disks have rates and weights. irix: as the modified \
+             IRIX of the published experiments. Memory has allowances that are never exceeded and a pager for each unit; \
+             disks schedule by units' shares.",
         ),
         key("kernel", Kind::Table(&KERNEL), "{}", "{ tick = \"10ms\" }", "What the kernel costs."),
         key(
@@ -167,15 +167,16 @@ pub(crate) static KERNEL: Table = Table {
     keys: &[
         // CONFIG_HZ=250, as distributions set it.
         key("tick", kernel_time(0), "\"4ms\"", "\"10ms\"", "The clock tick. \"0s\": none."),
-        // What the project's own scheduler hands out (`commonhold_dispatch::SLICE_NS`), to the next tick.
+        // The slice of the project's own scheduler (`commonhold_dispatch::SLICE_NS`), rounded up to a tick.
         key(
             "slice",
             kernel_time(TICK_MIN_NS),
             "\"8ms\"",
             "\"30ms\"",
-            "How long a task runs before others get a turn. With linux-2.4: its counter at nice 0, which Linux sets to 60 ms.",
+            "How long a task runs before others get a turn. With linux-2.4: its counter at nice 0, which Linux sets to \
+             60 ms.",
         ),
-        // For comparison with published results; what the project runs is the first.
+        // All but `commonhold` are baselines, for comparison with published results.
         key(
             "scheduler",
             Kind::Choice(&[
@@ -186,8 +187,9 @@ pub(crate) static KERNEL: Table = Table {
             ]),
             "\"commonhold\"",
             "\"irix-decay\"",
-            "Which task a CPU runs next: the project's own scheduler, or a baseline of the published experiments, of IRIX 5, Linux 2.4 \
-             or Hurricane, where each process of a job has a CPU of its own. Baselines know no units: only with the scheme smp.",
+            "What decides which task a CPU runs next: the project's own scheduler, or a baseline of the published \
+             experiments: IRIX 5, Linux 2.4, or Hurricane, where each process of a job has a CPU of its own. Baselines know \
+             no units, and need the scheme smp.",
         ),
         key("switch", kernel_time(0), "\"2us\"", "\"10us\"", "What a switch to another task costs."),
         key(
@@ -202,20 +204,20 @@ pub(crate) static KERNEL: Table = Table {
             kernel_time(0),
             "\"10us\"",
             "\"50us\"",
-            "How long the signal takes to arrive by which a task of a gang stops, or goes on.",
+            "How long a signal takes to arrive, by which a task of a gang stops or goes on.",
         ),
         key(
             "interrupt",
             kernel_time(0),
             "\"0s\"",
             "\"6ms\"",
-            "How long a disk's or a timer's interrupt takes to arrive, in the mean; exponentially distributed. Until \
-             then the kernel does not know that a request is done.",
+            "Mean time that a disk's or a timer's interrupt takes to arrive; exponentially distributed. Until then the \
+             kernel does not know that a request is done.",
         ),
         key("fault", kernel_time(0), "\"1us\"", "\"20us\"", "CPU time of a page fault that needs no disk."),
         key("request", kernel_time(0), "\"5us\"", "\"100us\"", "CPU time of setting up a disk request."),
         key("fork", kernel_time(0), "\"300us\"", "\"1ms\"", "CPU time of creating a process."),
-        // What the project's scheduler does: it preempts the borrower by an interrupt.
+        // The project's scheduler preempts the borrower by an interrupt.
         key(
             "call_back",
             Kind::Choice(&["tick", "entry", "now"]),
@@ -239,7 +241,7 @@ pub(crate) static KERNEL: Table = Table {
             "\"6MiB\"",
             "Memory that the kernel keeps for itself; a percentage is one of the machine's memory.",
         ),
-        // vm.page-cluster = 3: two to the third.
+        // vm.page-cluster = 3 means 2^3 pages.
         key(
             "cluster",
             Kind::Count { min: 1, max: 1024 },
@@ -254,16 +256,17 @@ pub(crate) static KERNEL: Table = Table {
             "\"1s\"",
             "How often memory is redistributed among units.",
         ),
-        // What the project runs is the first; the second is for comparison with published results.
+        // Live machines lend as `in-time`; `any` is for comparison with published results.
         key(
             "memory_loans",
             Kind::Choice(&["in-time", "any"]),
             "\"in-time\"",
             "\"any\"",
-            "How much idle memory is lent to a unit that is short. in-time: what could be called back within the \
-             contract's call-back-memory, by the unit's pages and the pace at which pages were written so far; pages called back are written at once. any: all of it; pages are written when the lender needs them.",
+            "How much idle memory is lent to a unit that is short. in-time: as much as could be called back within the \
+             contract's call-back-memory, judged by the unit's pages and the measured rate of page writes; called-back \
+             pages are written at once. any: all idle memory; called-back pages are written when the lender needs them.",
         ),
-        // Enough that a disk can put them in order, few enough that a read does not wait long behind them.
+        // Enough for a disk to sort the requests, few enough that a read does not wait long for them.
         key(
             "write_behind",
             Kind::Count { min: 1, max: 1024 },
@@ -271,7 +274,7 @@ pub(crate) static KERNEL: Table = Table {
             "4",
             "Write-behind requests that are under way at once.",
         ),
-        // The window that is read and the one after it, each of 128 KiB (read_ahead_kb).
+        // The current read-ahead window and the next, each of 128 KiB (read_ahead_kb).
         key(
             "read_ahead",
             Kind::Count { min: 0, max: 1024 },
@@ -329,11 +332,11 @@ pub(crate) static LAST_CACHE: Table = Table {
     keys: &[key(
         "miss",
         Kind::Decimal { max: 100_000 },
-        // A program that waits for what is there half of the time, and for memory three times as long.
+        // A program that waits half of its time for the last-level cache, where memory takes three times as long as the cache.
         "1",
         "2.5",
-        "By how much longer a step takes of whose `cache` nothing is there: with 1, twice as long. How large each last-level \
-         cache is, the `shape` says: `cache:32MiB`.",
+        "How much longer a step takes if its `cache` is not in the last-level cache at all: with 1, twice as long. The size \
+         of each last-level cache is part of the `shape`: `cache:32MiB`.",
     )],
 };
 
@@ -369,29 +372,29 @@ pub(crate) static LATENCY: Table = Table {
             Kind::Time { min: 0, max: LATENCY_MAX_NS },
             "\"0ns\"",
             "\"20ns\"",
-            "Of such a load, how long it has the memory of its node to itself: others wait. 0: never.",
+            "How long a load occupies the memory of a node, while other loads wait. 0: not at all.",
         ),
         key(
             "bus",
             Kind::Time { min: 0, max: LATENCY_MAX_NS },
             "\"0ns\"",
             "\"5ns\"",
-            "Likewise the bus of a socket, which loads from other nodes cross.",
+            "How long a load from another node occupies the bus of a socket.",
         ),
         key(
             "ring",
             Kind::Time { min: 0, max: LATENCY_MAX_NS },
             "\"0ns\"",
             "\"5ns\"",
-            "Likewise what joins the sockets.",
+            "How long a load from another socket occupies the ring between the sockets.",
         ),
         key(
             "distances",
             Kind::Distances { min: DISTANCE_LOCAL, max: DISTANCE_MAX },
             "",
             "[[10, 17], [17, 10]]",
-            "In place of `remote`: how far the nodes are from each other, a list for each node, as `numactl --hardware` \
-             prints them. 10 is a node from itself, 20 takes twice as long as `local`.",
+            "In place of `remote`: the distances between nodes, a list for each node, as `numactl --hardware` prints \
+             them. 10 is the distance of a node from itself; 20 takes twice as long as `local`.",
         ),
     ],
 };
@@ -402,7 +405,7 @@ pub(crate) static BUS: Table = Table {
     definition: "[bus]",
     keys: &[key(
         "transactions",
-        // In thousandths per microsecond a step's rate is an integer per ms too: both fit 32 bits.
+        // A step's rate, in thousandths per microsecond, is also an integer per ms: both fit in 32 bits.
         Kind::Count { min: 1, max: 1_000_000_000 },
         // One channel of DDR4-3200: 25.6 GB/s in lines of 64 bytes.
         "400000",
@@ -416,7 +419,7 @@ pub(crate) static CONTENTION: Table = Table {
     title: "[contention]",
     definition: "[contention]",
     keys: &[
-        // Above half a lock, two CPUs are all that a kernel uses; at the whole, it is no longer a queue of several.
+        // Beyond 50 %, the lock limits the kernel to two CPUs; at 100 %, all kernel work would be serial.
         key(
             "lock",
             Kind::Part { min: 0, max: WHOLE - 1 },
@@ -429,7 +432,7 @@ pub(crate) static CONTENTION: Table = Table {
             Kind::Part { min: 0, max: WHOLE },
             "\"0%\"",
             "\"1.77%\"",
-            "What each further CPU in the kernel adds to its memory stall, as a part of the work.",
+            "Memory stall that each further CPU in the kernel adds to kernel work, as a part of the work.",
         ),
     ],
 };
@@ -439,20 +442,21 @@ pub(crate) static INTERRUPTS: Table = Table {
     title: "[interrupts]",
     definition: "[interrupts]",
     keys: &[
-        // What is left must be enough for a task to get on.
+        // At least a tenth of the CPU is left for tasks.
         key(
             "part",
             Kind::Part { min: 0, max: WHOLE / 10 * 9 },
             "\"0%\"",
             "\"50%\"",
-            "What they take of a CPU's time, while a process runs there: of one CPU, or of all together as much.",
+            "The part of one CPU's time that interrupts take while a process runs there. Without `cpu`, this time is \
+             spread over all CPUs.",
         ),
         key(
             "cpu",
             Kind::Count { min: 0, max: 1 << 20 },
             "",
             "0",
-            "The one CPU that they go to, from 0 on. If not said, they go to all CPUs alike.",
+            "The CPU, numbered from 0, that takes all interrupts. If not said, all CPUs take them evenly.",
         ),
     ],
 };
@@ -471,7 +475,7 @@ pub(crate) static DISK: Table = Table {
             "\"ssd\"",
             "\"hp97560\"",
             "Its mechanics: several requests at a time (ssd), one at a time (fixed), or an HP 97560 with its arm and \
-             platters (hp97560). The model decides which other keys there are.",
+             platters (hp97560). Some of the other keys belong to one model only.",
         ),
         key("scale", Kind::Count { min: 1, max: 1000 }, "1", "2", "All times are divided by this."),
         key("access", ACCESS, "\"5ms\"", "\"3ms\"", "Time of each request."),
@@ -497,17 +501,18 @@ pub(crate) static DISK: Table = Table {
             Kind::Choice(&["position", "isolation", "fair", "batched", "linux", "yfq"]),
             "",
             "\"position\"",
-            "How its queue is served: by head position alone (position), by the units' bandwidth alone (isolation), \
-             by position among the units that had no more than their share (fair), as fair in bounded batches (batched), \
-             as Linux does (linux), or by virtual finish times (yfq). If not said, linux where the machine enforces as Linux does; else by the contract's scheme.",
+            "How its queue is served: by head position alone (position), by the units' bandwidth alone (isolation), by \
+             position among the units that had no more than their share (fair), like fair but in bounded batches \
+             (batched), as Linux does (linux), or by virtual finish times (yfq). If not said: linux if the machine enforces \
+             as Linux does, else an order that the contract's scheme implies.",
         ),
         key(
             "weighs",
             Kind::Switch,
             "false",
             "true",
-            "Whether the kernel heeds units' weights on it, as Linux does with io.cost on a disk that was measured. Where the machine enforces \
-             as Linux does; without it, rates hold units.",
+            "Whether the kernel honours units' weights on it, as Linux does with io.cost on a disk that was measured. \
+             Without it, rates hold units. Only if the machine enforces as Linux does.",
         ),
         key(
             "threshold",
@@ -587,8 +592,8 @@ pub(crate) static WORKLOAD: Table = Table {
             Kind::Named(&OFFER),
             "",
             "{ swap = { unit = \"physics\", give = \"disk:300\", want = \"cpu:200\" } }",
-            "Offers by name: tickets of one resource for those of another. Offers that fit each other are served, and exchanged \
-             tickets come back when the time is over.",
+            "Offers by name: tickets of one resource for tickets of another. Offers that fit each other are served; \
+             exchanged tickets come back when the exchange ends.",
         ),
     ],
 };
@@ -605,8 +610,7 @@ pub(crate) static FILE: Table = Table {
             Kind::Switch,
             "false",
             "true",
-            "One file for the whole machine. Else each job has a file of its \
-            own.",
+            "One file for the whole machine. Else each job has a file of its own.",
         ),
         key(
             "fragment",
@@ -620,9 +624,9 @@ pub(crate) static FILE: Table = Table {
             Kind::Bytes { min: 0, max: BYTES_MAX },
             "\"0B\"",
             "\"4MiB\"",
-            "So much of it is in memory twice, as with a database: who reads it copies what was read into a cache of its own. The \
-             copies take frames of the unit that reads. The older and the larger of both goes first when frames are short; \
-             what is in the page cache needs no disk.",
+            "Size of the cache into which processes copy what they read from the file, as a database does: that much of the \
+             file is in memory twice. The copies take frames of the unit that reads. When frames are short, the older and \
+             larger of page cache and copies is reclaimed first. A read of a page in the page cache needs no disk.",
         ),
     ],
 };
@@ -652,8 +656,8 @@ pub(crate) static LOCK: Table = Table {
             kernel_time(0),
             "\"0s\"",
             "\"200ns\"",
-            "How long the lock's cache line takes from one CPU to another. Where a lock that spins is given back, \
-             it goes to each CPU that spins.",
+            "How long the lock's cache line takes from one CPU to another. When a lock that spins is released, the line \
+             goes to each CPU that spins.",
         ),
     ],
 };
@@ -682,7 +686,7 @@ pub(crate) static PROGRAM: Table = Table {
             Kind::Bytes { min: 0, max: BYTES_MAX },
             "\"0B\"",
             "\"256KiB\"",
-            "What it loads into the cache again after a move to another CPU.",
+            "Bytes that it loads into the cache again after a move to another CPU.",
         ),
         key(
             "stalled",
@@ -697,8 +701,8 @@ pub(crate) static PROGRAM: Table = Table {
             Kind::Part { min: 0, max: WHOLE },
             "\"0%\"",
             "\"30%\"",
-            "Part of its CPU time that it waits for data of the other processes of its job while all that is in its own node. It \
-             lies in the nodes where these processes ran first.",
+            "Part of its CPU time that it waits for data of its job's other processes, if all that data is in its own node. \
+             A process's data lies in the node where the process ran first.",
         ),
         key(
             "of_first",
@@ -737,22 +741,22 @@ pub(crate) static JOB: Table = Table {
             Kind::Count { min: 1, max: COUNT_MAX },
             "1",
             "2",
-            "So many of it are started, each a job of its own.",
+            "The number of copies that are started, each a job of its own.",
         ),
         key(
             "every",
             Kind::Time { min: 0, max: HORIZON_MAX_NS },
             "\"0s\"",
             "\"1s\"",
-            "Time between the starts of two of them.",
+            "Time between the starts of two copies.",
         ),
         key(
             "deadline",
             Kind::Time { min: 1, max: HORIZON_MAX_NS },
             "",
             "\"20ms\"",
-            "After each sleep, its processes are to sleep again, or to end, within this time. Nothing enforces that: it is counted how \
-             often they did, and how often not.",
+            "Time within which its processes should sleep again, or end, after each sleep. It is not enforced: reports \
+             count how often it was met and missed.",
         ),
         key(
             "disk",
@@ -771,7 +775,7 @@ pub(crate) static JOB: Table = Table {
     ],
 };
 
-/// What units have tickets of.
+/// The resources that units have tickets for.
 pub(crate) const RESOURCES: [&str; 4] =
     [Resource::Cpu.name(), Resource::Memory.name(), Resource::Disk.name(), Resource::Bus.name()];
 
@@ -796,7 +800,7 @@ pub(crate) static CHANGE: Table = Table {
             "50",
             "How many the unit has from then on; with `to`, how many it gives. Required.",
         ),
-        key("to", Kind::Unit, "", "\"chemistry\"", "The unit within the same unit that is given them."),
+        key("to", Kind::Unit, "", "\"chemistry\"", "The unit, with the same parent, that receives them."),
     ],
 };
 
@@ -811,8 +815,8 @@ pub(crate) static OFFER: Table = Table {
             Kind::Rounds,
             "",
             "\"10000 rounds of small\"",
-            "In place of `at`: it is made when this job has gone through the outermost loops of its program so many times, all \
-             its copies together.",
+            "In place of `at`: the offer is made after this number of rounds of this job. A round is an iteration of an \
+             outermost loop of its program; the rounds of all copies count together.",
         ),
         key(
             "unit",
@@ -826,29 +830,29 @@ pub(crate) static OFFER: Table = Table {
             Kind::Tickets { max: TICKETS_MAX },
             "",
             "\"disk:300\"",
-            "What it gives: a resource and tickets, of which it keeps one at least; or an amount of what `hard` reserves for it, such \
-             as `\"memory:2GiB\"`. Required.",
+            "What it gives: a resource and a number of tickets, of which it keeps at least one; or a part of its `hard` \
+             reservation, such as `\"memory:2GiB\"`. Required.",
         ),
         key(
             "want",
             Kind::Tickets { max: TICKETS_MAX },
             "",
             "\"cpu:200\"",
-            "What it wants for that. Required.",
+            "What it wants in return. Required.",
         ),
         key(
             "at_least",
             Kind::Tickets { max: TICKETS_MAX },
             "",
             "\"cpu:100\"",
-            "The least of what it wants that it takes, for as much less of what it gives; all if not said.",
+            "The least of `want` that it accepts; it then gives less in proportion. All of `want` if not said.",
         ),
         key(
             "with",
             Kind::Unit,
             "",
             "\"chemistry\"",
-            "The unit within the same unit that alone may serve it; any may if not said.",
+            "The only unit, with the same parent, that may serve it. Any may if not said.",
         ),
         key(
             "for",
@@ -883,7 +887,7 @@ static CPU: Table = Table {
     title: "a `cpu` step",
     definition: "{ cpu = .. }",
     keys: &[
-        key("cpu", STEP_TIME, "", "\"400ms\"", "Computes for so long, if alone on the machine."),
+        key("cpu", STEP_TIME, "", "\"400ms\"", "Computes for this time, if alone on the machine."),
         SPREAD,
         key(
             "kernel",
@@ -904,7 +908,7 @@ static CPU: Table = Table {
             Kind::Bytes { min: 0, max: BYTES_MAX },
             "\"0B\"",
             "\"6MiB\"",
-            "What it comes back to in the last-level cache, the size of which is in the machine's `shape`.",
+            "Its working set in the last-level cache, the size of which is in the machine's `shape`.",
         ),
         key(
             "core",
@@ -961,7 +965,7 @@ static METADATA: Table = Table {
 static SLEEP: Table = Table {
     title: "a `sleep` step",
     definition: "{ sleep = .. }",
-    keys: &[key("sleep", STEP_TIME, "", "\"10ms\"", "Sleeps for so long."), SPREAD],
+    keys: &[key("sleep", STEP_TIME, "", "\"10ms\"", "Sleeps for this time."), SPREAD],
 };
 
 /// A step that runs other processes.
@@ -1004,7 +1008,8 @@ static BARRIER: Table = Table {
             Kind::Count { min: 1, max: COUNT_MAX },
             "",
             "4",
-            "Waits until so many siblings have come to a barrier: processes that one `run` step started, or copies of a job.",
+            "Waits until this number of siblings have come to a barrier: processes that one `run` step started, or copies \
+             of a job.",
         ),
         key("spin", Kind::Switch, "false", "true", "Waits on the CPU, spinning."),
     ],
@@ -1025,11 +1030,11 @@ static LOCKED: Table = Table {
 static REPEAT: Table = Table {
     title: "a `repeat` step",
     definition: "{ repeat = .. }",
-    keys: &[key("repeat", Kind::Times, "", "10", "Does the steps of `do` so many times in all."), DO],
+    keys: &[key("repeat", Kind::Times, "", "10", "Does the steps of `do` this number of times."), DO],
 };
 
-/// What steps do: the key that says so, and its table. The first that a step has decides what it is: `read` is a key of
-/// `lock` steps too.
+/// The kinds of step: the key that says what a step does, and the table of its keys. The first key of this list that a step
+/// has decides its kind, since `read` is also a key of `lock` steps.
 pub(crate) static STEPS: [(&str, &Table); 9] = [
     ("lock", &LOCKED),
     ("repeat", &REPEAT),

@@ -1,4 +1,7 @@
-//! Reads `[latency]`: how far the memory of a machine's nodes is.
+//! Reads `[latency]`: how long a load takes from each node's memory to each node's CPUs.
+//!
+//! The text gives the latency of local memory, and that of remote memory in one of two ways: as a time (`remote`, and `near`
+//! within a socket), or as a matrix of distances, in the unit of the firmware's tables (10 is local).
 
 use commonhold_contract::document::{Document, article, integer};
 use commonhold_contract::{Diagnostic, quantity};
@@ -12,35 +15,39 @@ use super::values::{Entry, number};
 use crate::Time;
 use commonhold_machine::Machine;
 
-/// What a load from local memory takes where a machine does not say, in ns.
+/// Default latency of local memory, in ns.
 const LOCAL_NS: Time = 80;
 
-/// How far remote memory is where a machine does not say: Linux's `REMOTE_DISTANCE`.
+/// Default distance of remote memory: Linux's `REMOTE_DISTANCE`.
 const DISTANCE_REMOTE: u64 = 20;
 
-/// How far remote memory is, as the text has it.
-enum Far<'e, 'a> {
+/// How the text gives the latency of remote memory.
+enum Remote<'e, 'a> {
+    /// By `remote`: one time, and its entry for messages.
     Ns(Time, &'e Entry<'a>),
+    /// By `distances`: a row for each node.
     Distances(Vec<Vec<u64>>),
-    Unsaid,
+    /// By no key that could be read.
+    Unset,
 }
 
-/// Reads the table for a machine; `None` if the machine's shape is wrong, so that the number of nodes is unknown.
+/// Reads the table for a machine. `machine` is `None` if its shape is wrong; the result is then `None` too, since the number of
+/// nodes is unknown.
 pub(crate) fn read(document: &mut Document, entry: &Entry, machine: Option<&Machine>) -> Option<Latency> {
     let nodes = machine.map(|machine| machine.nodes.len());
     let table = document.table(entry)?;
     let entries = document.entries(&LATENCY, table);
     let find = |name: &str| entries.iter().find(|entry| entry.key.name == name);
     let local_ns = find("local").and_then(|entry| number(document, entry)).unwrap_or(LOCAL_NS);
-    let far = match (find("remote"), find("distances")) {
+    let remote = match (find("remote"), find("distances")) {
         (Some(_), Some(distances)) => {
             let message = "`remote` and `distances` both say how far memory is".to_owned();
-            wrong(document, distances, message, "remove one of them");
-            Far::Unsaid
+            report_impossible(document, distances, message, "remove one of them");
+            Remote::Unset
         }
-        (Some(entry), None) => number(document, entry).map_or(Far::Unsaid, |ns| Far::Ns(ns, entry)),
-        (None, Some(entry)) => distances(document, entry, nodes).map_or(Far::Unsaid, Far::Distances),
-        (None, None) => Far::Unsaid,
+        (Some(entry), None) => number(document, entry).map_or(Remote::Unset, |ns| Remote::Ns(ns, entry)),
+        (None, Some(entry)) => distances(document, entry, nodes).map_or(Remote::Unset, Remote::Distances),
+        (None, None) => Remote::Unset,
     };
     let nodes = nodes?;
     if nodes == 1 {
@@ -48,11 +55,11 @@ pub(crate) fn read(document: &mut Document, entry: &Entry, machine: Option<&Mach
         let help = "remove the table, or give the machine several `nodes` in its `shape`";
         document.report(Diagnostic::warning("unused", entry.at.clone(), message).help(help));
     }
-    let mut between_ns = between(document, local_ns, &far, nodes);
+    let mut between_ns = latencies(document, local_ns, &remote, nodes);
     if let (Some(entry), Some(machine)) = (find("near"), machine) {
-        if let Far::Distances(_) = far {
+        if let Remote::Distances(_) = remote {
             let message = "`near` and `distances` both say how far memory is".to_owned();
-            wrong(document, entry, message, "remove one of them");
+            report_impossible(document, entry, message, "remove one of them");
         }
         let near_ns = number(document, entry).unwrap_or(local_ns);
         let remote_ns = between_ns.iter().flatten().copied().max().unwrap_or(local_ns);
@@ -60,9 +67,9 @@ pub(crate) fn read(document: &mut Document, entry: &Entry, machine: Option<&Mach
             let [local, near, remote] = [local_ns, near_ns, remote_ns].map(quantity::duration_text);
             let message =
                 format!("near memory takes {near}, local memory {local} and remote memory {remote}");
-            wrong(document, entry, message, &format!("write {local} to {remote}"));
+            report_impossible(document, entry, message, &format!("write {local} to {remote}"));
         }
-        bring_near(&mut between_ns, machine, near_ns);
+        set_within_sockets(&mut between_ns, machine, near_ns);
     }
     let mut time = |name: &str| find(name).and_then(|entry| number(document, entry)).unwrap_or(0);
     let service = Service { module_ns: time("module"), bus_ns: time("bus"), ring_ns: time("ring") };
@@ -70,64 +77,81 @@ pub(crate) fn read(document: &mut Document, entry: &Entry, machine: Option<&Mach
     Some(Latency { local_ns, between_ns, service })
 }
 
-/// Nodes of one socket are nearer to each other.
-fn bring_near(between_ns: &mut [Vec<Time>], machine: &Machine, near_ns: Time) {
+/// Sets the latency between different nodes of the same socket.
+fn set_within_sockets(between_ns: &mut [Vec<Time>], machine: &Machine, near_ns: Time) {
     let socket = |node: u32| machine.cpus.iter().find(|cpu| cpu.node == node).map(|cpu| cpu.socket);
     let sockets: Vec<Option<u32>> = machine.nodes.iter().map(|node| socket(node.id)).collect();
-    for (here, row) in between_ns.iter_mut().enumerate() {
-        for (there, ns) in row.iter_mut().enumerate() {
-            if here != there && sockets[here].is_some() && sockets[here] == sockets[there] {
+    for (cpu_node, row) in between_ns.iter_mut().enumerate() {
+        for (memory_node, ns) in row.iter_mut().enumerate() {
+            let is_same_socket = sockets[cpu_node].is_some() && sockets[cpu_node] == sockets[memory_node];
+            if cpu_node != memory_node && is_same_socket {
                 *ns = near_ns;
             }
         }
     }
 }
 
-/// The latencies by the CPU's node and the memory's.
-fn between(document: &mut Document, local_ns: Time, far: &Far, nodes: usize) -> Vec<Vec<Time>> {
-    let times = |distance: u64| (local_ns * distance).div_ceil(DISTANCE_LOCAL);
-    let remote_ns = match far {
-        Far::Distances(rows) => {
-            return rows.iter().map(|row| row.iter().map(|distance| times(*distance)).collect()).collect();
+/// The latency of a load in ns, by the CPU's node and the memory's node.
+fn latencies(document: &mut Document, local_ns: Time, remote: &Remote, nodes: usize) -> Vec<Vec<Time>> {
+    let latency_ns = |distance: u64| (local_ns * distance).div_ceil(DISTANCE_LOCAL);
+    let remote_ns = match remote {
+        Remote::Distances(rows) => {
+            return rows
+                .iter()
+                .map(|row| row.iter().map(|distance| latency_ns(*distance)).collect())
+                .collect();
         }
-        Far::Ns(ns, entry) => within(document, local_ns, *ns, times(DISTANCE_MAX), entry),
-        Far::Unsaid => times(DISTANCE_REMOTE),
+        Remote::Ns(ns, entry) => checked_remote_ns(document, local_ns, *ns, latency_ns(DISTANCE_MAX), entry),
+        Remote::Unset => latency_ns(DISTANCE_REMOTE),
     };
-    let from =
-        |here: usize| (0..nodes).map(move |there| if there == here { local_ns } else { remote_ns }).collect();
-    (0..nodes).map(from).collect()
+    let row = |cpu_node: usize| {
+        let latency = move |memory_node: usize| if memory_node == cpu_node { local_ns } else { remote_ns };
+        (0..nodes).map(latency).collect()
+    };
+    (0..nodes).map(row).collect()
 }
 
-/// A remote latency that is neither below the local one nor above what is simulated.
-fn within(document: &mut Document, local_ns: Time, remote_ns: Time, max_ns: Time, entry: &Entry) -> Time {
+/// Reports a remote latency below the local one or above `max_ns`. Returns the remote latency, raised to the local one.
+fn checked_remote_ns(
+    document: &mut Document,
+    local_ns: Time,
+    remote_ns: Time,
+    max_ns: Time,
+    entry: &Entry,
+) -> Time {
     if !(local_ns..=max_ns).contains(&remote_ns) {
         let [local, remote, max] = [local_ns, remote_ns, max_ns].map(quantity::duration_text);
         let message = format!("remote memory cannot take {remote} where local memory takes {local}");
-        wrong(document, entry, message, &format!("write {local} to {max}, or another `local`"));
+        report_impossible(document, entry, message, &format!("write {local} to {max}, or another `local`"));
     }
     remote_ns.max(local_ns)
 }
 
-/// A row of distances for each node, each with one per node.
+/// Reads the matrix of distances: a row for each node, with a distance for each node. `nodes` is `None` if unknown.
 fn distances(document: &mut Document, entry: &Entry, nodes: Option<usize>) -> Option<Vec<Vec<u64>>> {
     let Some(list) = entry.value.get_ref().as_array() else {
         document.wrong_type(entry, "a list of lists of distances");
         return None;
     };
-    // Report one mistake, not one per number: a matrix is mostly pasted.
+    // Stop at the first mistake: a matrix is usually pasted, and one wrong number is often followed by more.
     let rows: Option<Vec<Vec<u64>>> =
-        list.iter().enumerate().map(|(here, row)| distance_row(document, row, here)).collect();
+        list.iter().enumerate().map(|(from, row)| distance_row(document, row, from)).collect();
     let (rows, nodes) = (rows?, nodes?);
     if rows.len() != nodes || rows.iter().any(|row| row.len() != nodes) {
         let message = format!("the distances of {nodes} nodes are {nodes} lists of {nodes} numbers");
-        wrong(document, entry, message, "write a list for each node, with a number for each node");
+        report_impossible(
+            document,
+            entry,
+            message,
+            "write a list for each node, with a number for each node",
+        );
         return None;
     }
     Some(rows)
 }
 
-/// The distances of one node from all.
-fn distance_row(document: &mut Document, row: &Spanned<DeValue>, here: usize) -> Option<Vec<u64>> {
+/// Reads the distances of one node from every node.
+fn distance_row(document: &mut Document, row: &Spanned<DeValue>, from: usize) -> Option<Vec<u64>> {
     let mut report = |at: &Spanned<DeValue>, code: &'static str, message: String, help: &str| {
         let span = document.span(at);
         document.report(Diagnostic::error(code, span, message).help(help));
@@ -138,15 +162,14 @@ fn distance_row(document: &mut Document, row: &Spanned<DeValue>, here: usize) ->
         return report(row, "wrong-type", message, "for example: distances = [[10, 20], [20, 10]]");
     };
     let mut distances = Vec::with_capacity(list.len());
-    for (there, value) in list.iter().enumerate() {
+    for (to, value) in list.iter().enumerate() {
         let distance = match value.get_ref() {
             DeValue::Integer(number) => integer(number),
             _ => None,
         };
-        let range =
-            if there == here { DISTANCE_LOCAL..=DISTANCE_LOCAL } else { DISTANCE_LOCAL..=DISTANCE_MAX };
+        let range = if to == from { DISTANCE_LOCAL..=DISTANCE_LOCAL } else { DISTANCE_LOCAL..=DISTANCE_MAX };
         let Some(distance) = distance.filter(|distance| range.contains(distance)) else {
-            let message = format!("that cannot be the distance of node {there} from node {here}");
+            let message = format!("that cannot be the distance of node {to} from node {from}");
             let help = format!(
                 "write a whole number from {DISTANCE_LOCAL} to {DISTANCE_MAX}; a node is {DISTANCE_LOCAL} from itself"
             );
@@ -157,7 +180,7 @@ fn distance_row(document: &mut Document, row: &Spanned<DeValue>, here: usize) ->
     Some(distances)
 }
 
-fn wrong(document: &mut Document, entry: &Entry, message: String, help: &str) {
+fn report_impossible(document: &mut Document, entry: &Entry, message: String, help: &str) {
     let span = document.span(entry.value);
     document.report(Diagnostic::error("impossible-machine", span, message).help(help));
 }

@@ -1,5 +1,5 @@
-//! Bounds of what a machine and a workload may say. No sum of virtual times overflows, and a typing error is reported
-//! rather than simulated for days.
+//! Bounds of the values in a machine and a workload. They ensure that no sum of virtual times overflows, and that a typing
+//! error is reported rather than simulated for days.
 
 use crate::Time;
 
@@ -17,19 +17,19 @@ pub(crate) const STEP_MAX_NS: Time = 365 * 24 * HOUR_NS;
 
 const _: () = assert!(HORIZON_MAX_NS as u128 + 45 * STEP_MAX_NS as u128 <= u64::MAX as u128);
 
-/// The longest time of a machine's kernel: an hour.
+/// The longest time of a key in `[kernel]`: an hour.
 pub(crate) const KERNEL_MAX_NS: Time = HOUR_NS;
 
 /// The shortest clock tick and the shortest slice: each costs the simulator an event.
 pub(crate) const TICK_MIN_NS: Time = 10_000;
 
-/// The longest load from memory of the own node: a millisecond.
+/// The highest latency of local memory: a millisecond.
 pub(crate) const LATENCY_MAX_NS: Time = 1_000_000;
 
-/// How far a node is from itself, in the measure of the firmware's tables (ACPI SLIT, Linux's `LOCAL_DISTANCE`).
+/// The distance of a node from itself in the firmware's tables (ACPI SLIT, Linux's `LOCAL_DISTANCE`).
 pub(crate) const DISTANCE_LOCAL: u64 = 10;
 
-/// The farthest that is not out of reach in these tables.
+/// The largest distance in the firmware's tables; 255 means unreachable.
 pub(crate) const DISTANCE_MAX: u64 = 254;
 
 /// The longest time of a disk access: a minute.
@@ -53,38 +53,38 @@ pub(crate) const RATE_MIN: u64 = 1000;
 /// The fastest transfer rate of a disk, in bytes per second: 8 ns per sector, which is rounded to within 6 %.
 pub(crate) const RATE_MAX: u64 = 64_000_000_000;
 
-/// What of a disk its files may take, in fifths: the rest is swap space.
+/// The part of a disk that its files may take, in fifths. The rest is swap space.
 pub(crate) const FILE_FIFTHS: u64 = 4;
 
-/// Copies of a job, and processes that one step runs side by side.
+/// The most copies of a job, and the most processes that one step runs at once.
 pub(crate) const COUNT_MAX: u64 = 1_000_000;
 
-/// Runs of one step, and rounds of a loop.
+/// The most runs of one step, and the most iterations of a loop.
 pub(crate) const TIMES_MAX: u64 = 1_000_000_000;
 
-/// Tasks that may live at the same time.
+/// The most tasks that may live at the same time.
 pub const TASKS_MAX: u64 = 1_000_000;
 
-/// Disks, which are numbered in 16 bits, and each of which has tables of its own.
+/// The most disks: they are numbered in 16 bits, and each has tables of its own.
 pub(crate) const DISKS_MAX: usize = 4096;
 
-/// Files: each program keeps which files it uses, directly or through others.
+/// The most files: each program keeps the set of files that it uses, directly or through programs that it runs.
 pub(crate) const FILES_MAX: usize = 4096;
 
-/// Locks and programs: each program keeps which locks it takes, directly or through others.
+/// The most locks: each program keeps the set of locks that it takes, directly or through programs that it runs.
 pub(crate) const LOCKS_MAX: usize = 1024;
 
-/// Programs.
+/// The most programs.
 pub(crate) const PROGRAMS_MAX: usize = 1024;
 
-/// Jobs.
+/// The most jobs.
 pub(crate) const JOBS_MAX: usize = 65_536;
 
-/// Changes of rights.
+/// The most changes of rights, and the most offers.
 pub(crate) const CHANGES_MAX: usize = 65_536;
 
-/// How deep `do` may nest, loops and locks together.
+/// The deepest nesting of `do` lists, loops and locks together.
 pub(crate) const NESTING_MAX: usize = 32;
 
-/// Characters that a name may have.
+/// The longest name, in characters.
 pub(crate) const NAME_CHARS_MAX: usize = 64;

@@ -22,20 +22,20 @@ use super::values::{Entry, Parsed, Span, missing, number, number_32, read, table
 use super::{interrupts, latency};
 use crate::Time;
 
-/// Part of memory that the kernel keeps for itself where a machine does not say, in millionths.
+/// Default for the part of memory that the kernel keeps for itself, in millionths.
 const KERNEL_PART: u64 = 40_000;
 
 /// Sectors of the HP 97560: 1962 cylinders of 19 tracks of 72 sectors.
 const HP97560_SECTORS: u64 = 1962 * 19 * 72;
 
-/// What passes under a head of the HP 97560 in a second, in bytes: 72 sectors in each of 4002 rotations a minute.
+/// Transfer rate of the HP 97560: 72 sectors pass under a head in each of 4002 rotations a minute.
 const HP97560_BYTES_PER_S: u64 = 72 * SECTOR * 4002 / 60;
 
 /// `CONFIG_HZ=250`, as distributions set it.
 const TICK_NS: Time = 4_000_000;
 
 impl KernelCosts {
-    /// What a present-day Linux costs on a machine of so much memory, in bytes: the defaults of `machine.toml`.
+    /// The defaults of `machine.toml`: the costs of a present-day Linux on a machine with `memory_bytes` of memory.
     pub fn modern(memory_bytes: u64) -> Self {
         KernelCosts {
             tick_ns: TICK_NS,
@@ -64,29 +64,31 @@ impl KernelCosts {
     }
 }
 
-/// Reads a machine, and finds every mistake in one go.
+/// Reads a machine. One pass reports every mistake.
 pub fn parse_machine(text: &str) -> Parsed<Hardware> {
-    parse_with_place(text).0
+    parse_with_scheduler_span(text).0
 }
 
-/// The same, with the place of `scheduler`, where the machine says it: whether it can hold the scheme, the contract says.
-pub(super) fn parse_with_place(text: &str) -> (Parsed<Hardware>, Option<Span>) {
-    let mut place = None;
+/// Reads a machine, and returns the position of `scheduler` if the text has that key. Whether the scheduler can hold the
+/// scheme depends on the contract, so the caller checks that and points at the key.
+pub(super) fn parse_with_scheduler_span(text: &str) -> (Parsed<Hardware>, Option<Span>) {
+    let mut scheduler_span = None;
     let parsed = read(text, &MACHINE, |document, entries| {
-        let mut reader = Reader { document, scheduler_at: None };
+        let mut reader = Reader { document, scheduler_span: None };
         let hardware = reader.machine(&entries);
-        place = reader.scheduler_at;
+        scheduler_span = reader.scheduler_span;
         hardware
     });
-    (parsed, place)
+    (parsed, scheduler_span)
 }
 
-/// Where each key of a table stands that has a value.
+/// The position of the value of each key that a table of the text has.
 type Places = BTreeMap<&'static str, Span>;
 
 struct Reader<'d, 't> {
     document: &'d mut Document<'t>,
-    scheduler_at: Option<Span>,
+    /// The position of `scheduler` in the text, once read.
+    scheduler_span: Option<Span>,
 }
 
 impl Reader<'_, '_> {
@@ -99,7 +101,7 @@ impl Reader<'_, '_> {
         }
         let memory_bytes = machine.as_ref().map(Machine::memory_bytes);
         let kernel = self.kernel(find("kernel"), memory_bytes);
-        let found = machine.clone();
+        let machine_without_disks = machine.clone();
         let cpus = machine.as_ref().map(|machine| machine.cpus.len());
         let disks = find("disk").map(|entry| self.disks(entry)).unwrap_or_default();
         if let Some(machine) = &mut machine {
@@ -109,10 +111,11 @@ impl Reader<'_, '_> {
             (find("cache").map(|entry| self.cache(entry)), find("bus").map(|entry| self.bus(entry)));
         if let (Some(machine), Some(bus)) = (&mut machine, &bus) {
             let line = cache.map_or(LINE_BYTES, |cache: Cache| cache.line_bytes);
-            let carries = bus.transactions_per_ms.saturating_mul(1_000).saturating_mul(line);
-            machine.bus_bytes_per_s = machine.bus_bytes_per_s.or(Some(carries));
+            let capacity_bytes_per_s = bus.transactions_per_ms.saturating_mul(1_000).saturating_mul(line);
+            machine.bus_bytes_per_s = machine.bus_bytes_per_s.or(Some(capacity_bytes_per_s));
         }
-        let nowhere = Machine {
+        // Stands in for a shape that could not be read, so that the other values are still checked.
+        let empty_machine = Machine {
             cpus: Vec::new(),
             nodes: Vec::new(),
             swap_bytes: 0,
@@ -121,10 +124,11 @@ impl Reader<'_, '_> {
             caches: Vec::new(),
         };
         Hardware {
-            machine: machine.unwrap_or(nowhere),
+            machine: machine.unwrap_or(empty_machine),
             enforces: find("enforces").and_then(|entry| self.enforces(entry)).unwrap_or_default(),
             kernel,
-            latency: find("latency").and_then(|entry| latency::read(self.document, entry, found.as_ref())),
+            latency: find("latency")
+                .and_then(|entry| latency::read(self.document, entry, machine_without_disks.as_ref())),
             cache,
             last_cache_miss: find("last_cache").map_or(MILLIONTH, |entry| self.last_cache(entry)),
             bus,
@@ -134,6 +138,7 @@ impl Reader<'_, '_> {
         }
     }
 
+    /// The machine without its disks; `None` if the text is no valid shape.
     fn shape(&mut self, entry: &Entry) -> Option<Machine> {
         let text = self.document.string(entry, "a machine in words")?;
         match Machine::synthetic(text) {
@@ -161,10 +166,11 @@ impl Reader<'_, '_> {
         }
     }
 
+    /// Reads `[kernel]`; without the table, the defaults. `memory_bytes` is `None` if the shape is wrong.
     fn kernel(&mut self, entry: Option<&Entry>, memory_bytes: Option<u64>) -> KernelCosts {
         let mut kernel = KernelCosts::modern(memory_bytes.unwrap_or(BYTES_MAX));
         let Some((entry, table)) = entry.and_then(|entry| Some((entry, self.document.table(entry)?))) else {
-            self.memory_left(&kernel, memory_bytes, 0..0);
+            self.check_kernel_memory(&kernel, memory_bytes, 0..0);
             return kernel;
         };
         let mut places = Places::new();
@@ -173,15 +179,16 @@ impl Reader<'_, '_> {
             self.kernel_cost(&entry, &mut kernel, memory_bytes);
         }
         let at = |name: &str| places.get(name).unwrap_or(&entry.at).clone();
-        self.kernel_checks(&kernel, at);
+        self.check_kernel(&kernel, at);
         let memory = if places.contains_key("memory") { at("memory") } else { at("frame") };
-        self.memory_left(&kernel, memory_bytes, memory);
+        self.check_kernel_memory(&kernel, memory_bytes, memory);
         kernel
     }
 
+    /// Reads one key of `[kernel]` into its field. A wrong value is reported, and leaves the field at its default.
     fn kernel_cost(&mut self, entry: &Entry, kernel: &mut KernelCosts, memory_bytes: Option<u64>) {
         let document = &mut *self.document;
-        let long: &mut u64 = match entry.key.name {
+        let field_64: &mut u64 = match entry.key.name {
             "tick" => &mut kernel.tick_ns,
             "slice" => &mut kernel.slice_ns,
             "switch" => &mut kernel.switch_ns,
@@ -200,7 +207,7 @@ impl Reader<'_, '_> {
                 return;
             }
             "scheduler" => {
-                self.scheduler_at = Some(document.span(entry.value));
+                self.scheduler_span = Some(document.span(entry.value));
                 kernel.scheduler = self.scheduler(entry).unwrap_or(kernel.scheduler);
                 return;
             }
@@ -213,17 +220,17 @@ impl Reader<'_, '_> {
                 return;
             }
             name => {
-                let short = match name {
+                let field_32 = match name {
                     "cluster" => &mut kernel.cluster_pages,
                     "read_ahead" => &mut kernel.read_ahead,
                     "write_behind" => &mut kernel.write_behind,
                     _ => &mut kernel.request_sectors,
                 };
-                *short = number_32(document, entry).unwrap_or(*short);
+                *field_32 = number_32(document, entry).unwrap_or(*field_32);
                 return;
             }
         };
-        *long = number(document, entry).unwrap_or(*long);
+        *field_64 = number(document, entry).unwrap_or(*field_64);
     }
 
     fn enforces(&mut self, entry: &Entry) -> Option<Enforces> {
@@ -252,11 +259,12 @@ impl Reader<'_, '_> {
         })
     }
 
-    /// Bytes, or a part of the machine's memory, which is not known where the shape is wrong.
+    /// Reads an amount of bytes, or a percentage of the machine's memory. `memory_bytes` is `None` if the shape is wrong;
+    /// a percentage is then unknown.
     fn kernel_memory(&mut self, entry: &Entry, memory_bytes: Option<u64>) -> Option<u64> {
         let text = self.document.string(entry, "an amount of memory in quotes")?;
         match quantity::amount(text, Resource::Memory) {
-            Ok(Amount::Part(part)) => memory_bytes.map(|whole| Amount::Part(part).of(whole)),
+            Ok(Amount::Part(part)) => memory_bytes.map(|bytes| Amount::Part(part).of(bytes)),
             Ok(Amount::Absolute(bytes)) => Some(bytes),
             Err(problem) => {
                 self.document.problem("quantity", entry.value, text, problem);
@@ -265,15 +273,15 @@ impl Reader<'_, '_> {
         }
     }
 
-    /// Whether the values of `[kernel]` fit each other; `at` is where a key stands.
-    fn kernel_checks(&mut self, kernel: &KernelCosts, at: impl Fn(&str) -> Span) {
-        let mut wrong = |name: &str, message: String, help: &str| {
+    /// Reports values of `[kernel]` that contradict each other; `at` gives a key's position in the text.
+    fn check_kernel(&mut self, kernel: &KernelCosts, at: impl Fn(&str) -> Span) {
+        let mut report = |name: &str, message: String, help: &str| {
             self.document.report(Diagnostic::error("impossible-machine", at(name), message).help(help));
         };
         let frame = kernel.frame_bytes;
         if !frame.is_power_of_two() {
             let message = format!("a frame of {} is no power of two", quantity::bytes_text(frame));
-            wrong("frame", message, "write a power of two, such as \"4KiB\"");
+            report("frame", message, "write a power of two, such as \"4KiB\"");
         }
         let request_bytes = u64::from(kernel.request_sectors) * SECTOR;
         if request_bytes < frame {
@@ -283,7 +291,7 @@ impl Reader<'_, '_> {
                 quantity::bytes_text(frame)
             );
             let help = format!("write `request_sectors = {}` at least", frame.div_ceil(SECTOR));
-            wrong("request_sectors", message, &help);
+            report("request_sectors", message, &help);
         }
         if (1..TICK_MIN_NS).contains(&kernel.tick_ns) {
             let message = format!(
@@ -292,34 +300,36 @@ impl Reader<'_, '_> {
             );
             let help =
                 format!("write \"{}\" at least, or \"0s\" for none", quantity::duration_text(TICK_MIN_NS));
-            wrong("tick", message, &help);
+            report("tick", message, &help);
         }
         if kernel.tick_ns == 0 && kernel.call_back != CallBack::Now {
             let message = "a lent CPU goes back at a clock tick, but the machine has none".to_owned();
-            wrong("tick", message, "write `call_back = \"now\"`, or a tick longer than \"0s\"");
+            report("tick", message, "write `call_back = \"now\"`, or a tick longer than \"0s\"");
         }
         if kernel.switch_ns >= kernel.slice_ns {
             let message =
                 "a switch takes as long as the slice that it begins: no task would get on".to_owned();
-            wrong("switch", message, "make `switch` shorter than `slice`");
+            report("switch", message, "make `switch` shorter than `slice`");
         }
     }
 
-    fn memory_left(&mut self, kernel: &KernelCosts, memory_bytes: Option<u64>, at: Span) {
+    /// Reports a kernel that leaves not one frame of the machine's memory to processes.
+    fn check_kernel_memory(&mut self, kernel: &KernelCosts, memory_bytes: Option<u64>, at: Span) {
         let Some(memory_bytes) = memory_bytes else { return };
         if kernel.memory_bytes.saturating_add(kernel.frame_bytes) <= memory_bytes {
             return;
         }
-        let [own, frame, whole] =
+        let [kernel_memory, frame, memory] =
             [kernel.memory_bytes, kernel.frame_bytes, memory_bytes].map(quantity::bytes_text);
         let message = format!(
-            "the kernel keeps {own} of the machine's {whole} for itself, which leaves no frame of {frame}"
+            "the kernel keeps {kernel_memory} of the machine's {memory} for itself, which leaves no frame of {frame}"
         );
         let help = "lower `memory` in [kernel], or give the machine more in its `shape`";
         self.document.report(Diagnostic::error("impossible-machine", at, message).help(help));
     }
 
-    /// The numbers of a small table, by key, the defaults of which are given in the same order as its keys.
+    /// Reads a table whose values are all numbers: the numbers in the order of the table's keys, and the position of each
+    /// value in the text. `defaults` has the same order.
     fn numbers<const N: usize>(
         &mut self,
         entry: &Entry,
@@ -327,12 +337,12 @@ impl Reader<'_, '_> {
         defaults: [u64; N],
     ) -> ([u64; N], Places) {
         let (mut numbers, mut places) = (defaults, Places::new());
-        let Some(found) = self.document.table(entry) else { return (numbers, places) };
-        for entry in self.document.entries(table, found) {
+        let Some(toml) = self.document.table(entry) else { return (numbers, places) };
+        for entry in self.document.entries(table, toml) {
             places.insert(entry.key.name, self.document.span(entry.value));
-            let place = table.names().position(|name| name == entry.key.name);
-            if let (Some(place), Some(number)) = (place, number(self.document, &entry)) {
-                numbers[place] = number;
+            let index = table.names().position(|name| name == entry.key.name);
+            if let (Some(index), Some(number)) = (index, number(self.document, &entry)) {
+                numbers[index] = number;
             }
         }
         (numbers, places)
@@ -341,8 +351,8 @@ impl Reader<'_, '_> {
     fn cache(&mut self, entry: &Entry) -> Cache {
         let ([bytes, line_bytes, miss_ns], places) = self.numbers(entry, &CACHE, [1 << 20, 64, 80]);
         if line_bytes > bytes {
-            let [line, whole] = [line_bytes, bytes].map(quantity::bytes_text);
-            let message = format!("a line of {line} does not fit into a cache of {whole}");
+            let [line, cache] = [line_bytes, bytes].map(quantity::bytes_text);
+            let message = format!("a line of {line} does not fit into a cache of {cache}");
             let at = places.get("line").or(places.get("bytes")).unwrap_or(&entry.at).clone();
             let help = "make the cache larger, or the line shorter";
             self.document.report(Diagnostic::error("impossible-machine", at, message).help(help));
@@ -350,6 +360,7 @@ impl Reader<'_, '_> {
         Cache { bytes, line_bytes, miss_ns }
     }
 
+    /// How much longer a step takes without its data in the last-level cache, in millionths.
     fn last_cache(&mut self, entry: &Entry) -> u64 {
         let ([thousandths], _) = self.numbers(entry, &LAST_CACHE, [1_000]);
         thousandths * 1_000
@@ -373,7 +384,7 @@ impl Reader<'_, '_> {
     fn disk(&mut self, named: &Named, table: &DeTable) -> Disk {
         let entries = self.document.entries(&DISK, table);
         let mut model = Some("ssd");
-        let mut sketch = Sketch::default();
+        let mut mechanics = Mechanics::default();
         let (mut order, mut weighs, mut threshold_sectors, mut half_life_ns) = (None, false, 64, 500_000_000);
         let mut batch = 2;
         for entry in &entries {
@@ -386,23 +397,24 @@ impl Reader<'_, '_> {
                 }
                 "half_life" => half_life_ns = number(self.document, entry).unwrap_or(half_life_ns),
                 "batch" => batch = number_32(self.document, entry).unwrap_or(batch),
-                name => sketch.set(name, number(self.document, entry)),
+                name => mechanics.set(name, number(self.document, entry)),
             }
         }
         if let Some(model) = model {
-            self.keys_of_model(&entries, model);
+            self.refuse_keys_of_other_models(&entries, model);
         }
-        let (name, model) = (named.name.to_owned(), sketch.model(model.unwrap_or("ssd")));
+        let (name, model) = (named.name.to_owned(), mechanics.model(model.unwrap_or("ssd")));
         Disk { name, model, order, weighs, threshold_sectors, half_life_ns, batch }
     }
 
+    /// The word of a key whose value is one of a few words; `None` if the value is another.
     fn word<'a>(&mut self, entry: &Entry<'a>) -> Option<&'a str> {
         let Kind::Choice(words) = entry.key.kind else { return None };
         self.document.choice(entry, words)
     }
 
-    /// Refuses keys that only other models have: a `scale` that changes nothing would be believed.
-    fn keys_of_model(&mut self, entries: &[Entry], model: &str) {
+    /// Refuses keys that only other models of disk have: the user would believe that they have an effect.
+    fn refuse_keys_of_other_models(&mut self, entries: &[Entry], model: &str) {
         for entry in entries {
             let models =
                 OF_MODELS.iter().find(|(name, _)| *name == entry.key.name).map(|(_, models)| *models);
@@ -416,8 +428,8 @@ impl Reader<'_, '_> {
     }
 }
 
-/// The mechanics of a disk whose model is not known yet.
-struct Sketch {
+/// The values of all models' keys, collected before the disk's model is known: the keys of a table come in any order.
+struct Mechanics {
     scale: u32,
     access_ns: Time,
     channels: u32,
@@ -427,9 +439,9 @@ struct Sketch {
     bytes: u64,
 }
 
-impl Default for Sketch {
+impl Default for Mechanics {
     fn default() -> Self {
-        Sketch {
+        Mechanics {
             scale: 1,
             access_ns: 5_000_000,
             channels: 8,
@@ -441,15 +453,16 @@ impl Default for Sketch {
     }
 }
 
-impl Sketch {
-    fn set(&mut self, name: &str, value: Option<u64>) {
+impl Mechanics {
+    /// Sets the value of a key; `None`, a value that could not be read, leaves the default.
+    fn set(&mut self, key: &str, value: Option<u64>) {
         let Some(value) = value else { return };
-        // The table of keys keeps both within 32 bits.
-        let short = u32::try_from(value).unwrap_or(u32::MAX);
-        match name {
-            "scale" => self.scale = short,
+        // The table of keys keeps `scale` and `channels` within 32 bits.
+        let value_32 = u32::try_from(value).unwrap_or(u32::MAX);
+        match key {
+            "scale" => self.scale = value_32,
             "access" => self.access_ns = value,
-            "channels" => self.channels = short,
+            "channels" => self.channels = value_32,
             "read" => self.read_ns = value,
             "write" => self.write_ns = value,
             "rate" => self.bytes_per_s = value,
@@ -473,7 +486,7 @@ impl Sketch {
     }
 }
 
-/// The time that a sector takes at a rate, rounded to the nearest nanosecond.
+/// The transfer time of one sector at this rate, rounded to the nearest nanosecond.
 fn sector_ns(bytes_per_s: u64) -> Time {
     (SECTOR * 1_000_000_000 + bytes_per_s / 2) / bytes_per_s
 }
@@ -489,7 +502,7 @@ fn disk_order(word: &str) -> DiskOrder {
     }
 }
 
-/// What policies see of a disk.
+/// The disk as policies see it: name, size and transfer rate.
 fn facts(disk: &Disk) -> commonhold_machine::Disk {
     let rate = |sector_ns: Time| SECTOR * 1_000_000_000 / sector_ns;
     let bytes_per_s = match disk.model {
@@ -501,7 +514,7 @@ fn facts(disk: &Disk) -> commonhold_machine::Disk {
     commonhold_machine::Disk { name, bytes: sectors(disk) * SECTOR, bytes_per_s: Some(bytes_per_s) }
 }
 
-/// How many sectors a disk has.
+/// The number of sectors of a disk.
 pub(crate) fn sectors(disk: &Disk) -> u64 {
     match disk.model {
         DiskModel::Hp97560 { .. } => HP97560_SECTORS,
@@ -509,7 +522,8 @@ pub(crate) fn sectors(disk: &Disk) -> u64 {
     }
 }
 
-/// The error of a machine in words, as a problem with the part of the text that the word takes.
+/// Turns an error in a machine's shape into a problem of the document. The error counts columns in characters; the
+/// problem's span counts bytes.
 fn shape_problem(text: &str, error: SyntheticError) -> Problem {
     let start = text.char_indices().nth(error.column - 1).map_or(text.len(), |(offset, _)| offset);
     let end = text.len().min(start + error.word.len());

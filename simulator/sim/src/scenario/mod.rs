@@ -2,13 +2,13 @@
 //!
 //! The contract crate reads `contract.toml`. [`parse_machine()`] reads `machine.toml`. [`parse_workload()`] reads
 //! `workload.toml`, which names units of the contract and disks of the machine. Like the contract's, both languages
-//! are tables of keys (`keys`). All mistakes of a text are found in one go, each with its place and remedy;
-//! [`commonhold_contract::render`] shows them. No file is opened here. [`reference()`] lists every key.
+//! are tables of keys (`keys`). One pass reports all mistakes of a text, each with its position and a remedy;
+//! [`commonhold_contract::render`] shows them. This module opens no file. [`reference()`] lists every key.
 //!
 //! Code map, in the order of the flow:
-//! - `values`: numbers and names, by the contract crate's `document`;
-//! - `machine` with `latency`, `workload` with `steps`: text to values;
-//! - `check`, with `limits`: whether the values fit each other.
+//! - `values`: reads numbers and names, by the contract crate's `document`;
+//! - `machine` with `latency`, `workload` with `steps`: turn text into values;
+//! - `check`, with `limits`: finds values that contradict each other.
 
 mod changes;
 mod check;

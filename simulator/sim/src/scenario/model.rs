@@ -1,4 +1,4 @@
-//! What a scenario says, after its files were read: amounts in nanoseconds, bytes and millionths, references as indices.
+//! The values of a scenario after its files were read: amounts in nanoseconds, bytes and millionths, references as indices.
 
 use commonhold_contract::{Contract, Scheme, UnitId};
 use commonhold_machine::Machine;
@@ -9,45 +9,45 @@ use crate::Time;
 /// A contract, a machine and a workload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Scenario {
-    /// What each unit holds, and the scheme.
+    /// What each unit is promised, and the scheme.
     pub contract: Contract,
-    /// The hardware and what its kernel costs.
+    /// The hardware and the costs of its kernel.
     pub hardware: Hardware,
-    /// What the jobs do.
+    /// The programs, files and jobs.
     pub workload: Workload,
 }
 
-/// The simulated machine: facts that policies see, and what things cost on it.
+/// The simulated machine: the facts that policies see, and the costs of events on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hardware {
-    /// What policies see: CPUs, nodes, memory. Its disks are those of `disks`, in the same order.
+    /// The facts that policies see: CPUs, nodes, memory. It has the disks of the field `disks`, in the same order.
     pub machine: Machine,
-    /// How its kernel holds units to their memory.
+    /// How the kernel limits units' use of memory and disks.
     pub enforces: Enforces,
-    /// What the kernel costs.
+    /// The costs of the kernel.
     pub kernel: KernelCosts,
-    /// How far the memory of the nodes is; without it all is equally far.
+    /// Latencies between nodes; `None`: all memory has the same latency.
     pub latency: Option<Latency>,
-    /// Per-CPU cache, for what a migration costs; without it a migration is free.
+    /// The per-CPU cache, which a migrated task refills; `None`: a migration is free.
     pub cache: Option<Cache>,
-    /// By how much longer a task takes of whose working set nothing is in the last-level cache, in millionths. How large the
-    /// caches are, the machine says; without that nobody shares one.
+    /// How much longer a task takes if none of its working set is in the last-level cache, in millionths. `machine` has the sizes
+    /// of the caches; without them, tasks do not compete for cache.
     pub last_cache_miss: u64,
-    /// The memory bus; without it memory traffic never waits.
+    /// The memory bus; `None`: memory traffic never waits.
     pub bus: Option<Bus>,
-    /// Contention among CPUs for kernel memory and spin locks; without it kernel work scales.
+    /// Contention among CPUs for kernel memory and spin locks; `None`: kernel work scales linearly.
     pub contention: Option<Contention>,
-    /// CPU time that interrupts take; without it they take none.
+    /// The CPU time that interrupts take; `None`: no time.
     pub interrupts: Option<Interrupts>,
-    /// The disks.
+    /// The disks, by index.
     pub disks: Vec<Disk>,
 }
 
-/// How a simulated kernel holds units to their memory, and to their parts of disks.
+/// How a simulated kernel limits units' use of memory and disks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Enforces {
-    /// By allowances that are never exceeded but by force, with a pager for each unit, and disks that schedule by shares
-    /// (seed 000, sections 3.2 and 3.3).
+    /// As the modified IRIX of seed 000 (sections 3.2 and 3.3): allowances that are exceeded only by force, a pager for each
+    /// unit, and disks that schedule by shares.
     Irix,
     /// As Linux does with control groups: bounds that slow down, protection, and one reclaim for the whole machine; rates
     /// and weights for disks.
@@ -56,7 +56,7 @@ pub enum Enforces {
 }
 
 impl Enforces {
-    /// As `machine.toml` has it.
+    /// Its name in `machine.toml`.
     pub const fn name(self) -> &'static str {
         match self {
             Enforces::Irix => "irix",
@@ -65,22 +65,22 @@ impl Enforces {
     }
 }
 
-/// What a simulated kernel costs, and when it looks up.
+/// The costs of a simulated kernel, the scheduler and the settings of its memory management.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KernelCosts {
-    /// The clock tick, in ns; each CPU's ticks are staggered evenly over it. 0: no ticks.
+    /// The period of the clock tick, in ns; the CPUs' ticks are staggered evenly over the period. 0: no ticks.
     pub tick_ns: Time,
-    /// Which task a CPU runs next.
+    /// The scheduler that decides which task a CPU runs next.
     pub scheduler: Scheduler,
     /// How long a task runs before others get a turn, in ns.
     pub slice_ns: Time,
-    /// What a switch to another task costs, in ns.
+    /// CPU time of a switch to another task, in ns.
     pub switch_ns: Time,
     /// How long an inter-processor interrupt takes to arrive, in ns.
     pub ipi_ns: Time,
     /// How long a signal takes to arrive, in ns.
     pub signal_ns: Time,
-    /// How long a disk's or a timer's interrupt takes to arrive in the mean, in ns; exponentially distributed.
+    /// Mean time that a disk's or a timer's interrupt takes to arrive, in ns; exponentially distributed.
     pub interrupt_ns: Time,
     /// CPU time of a page fault that needs no disk, in ns.
     pub fault_ns: Time,
@@ -88,15 +88,15 @@ pub struct KernelCosts {
     pub request_ns: Time,
     /// CPU time of creating a process, in ns.
     pub fork_ns: Time,
-    /// When a lent CPU goes back.
+    /// When a lent CPU returns to its owner.
     pub call_back: CallBack,
     /// Size of a page frame, in bytes.
     pub frame_bytes: u64,
-    /// Memory that the kernel keeps for itself, in bytes; charged to the `kernel` unit.
+    /// Memory that the kernel uses, in bytes; charged to the `kernel` unit.
     pub memory_bytes: u64,
     /// Pages that one fault or one page-out moves at once.
     pub cluster_pages: u32,
-    /// How often the memory policy redistributes, in ns.
+    /// The period of the memory policy, in ns.
     pub memory_period_ns: Time,
     /// How much memory may be lent.
     pub memory_loans: MemoryLoans,
@@ -106,31 +106,31 @@ pub struct KernelCosts {
     pub write_behind: u32,
     /// Size of a read-ahead or write-behind request, in sectors.
     pub request_sectors: u32,
-    /// Dirty pages are written behind when they are more than this part of memory, in millionths.
+    /// The part of memory beyond which dirty pages are written behind, in millionths.
     pub dirty_limit: u64,
-    /// Dirty pages are written behind when they are this old, in ns.
+    /// The age from which a dirty page is written behind, in ns.
     pub dirty_age_ns: Time,
 }
 
 /// The scheduler that decides at every switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scheduler {
-    /// The project's own.
+    /// The project's own, `dispatch`.
     Commonhold,
     /// IRIX 5: priorities that degrade with use. Under the scheme `smp` only.
     IrixDecay,
     /// Linux 2.4: epochs. Under the scheme `smp` only.
     Linux24,
-    /// Hurricane: each task has a CPU, which the policy's placement says. Under the scheme `smp` only.
+    /// Hurricane: each task has a CPU of its own, which the policy's placement chooses. Under the scheme `smp` only.
     Hurricane,
 }
 
 impl Scheduler {
-    /// All of them.
+    /// All schedulers.
     pub const ALL: [Scheduler; 4] =
         [Scheduler::Commonhold, Scheduler::IrixDecay, Scheduler::Linux24, Scheduler::Hurricane];
 
-    /// As `machine.toml` and `commonhold sim --scheduler` have it.
+    /// Its name in `machine.toml` and for `commonhold sim --scheduler`.
     pub const fn name(self) -> &'static str {
         match self {
             Scheduler::Commonhold => "commonhold",
@@ -140,7 +140,7 @@ impl Scheduler {
         }
     }
 
-    /// Whether it can hold a scheme: only ours knows units.
+    /// Whether the scheduler can hold a scheme. Baselines know no units, and so hold only `smp`.
     pub fn holds(self, scheme: Scheme) -> bool {
         self == Scheduler::Commonhold || scheme == Scheme::Smp
     }
@@ -157,71 +157,70 @@ impl core::fmt::Display for Scheduler {
 pub enum CallBack {
     /// At the borrower's next clock tick (seed 000, section 3.1).
     Tick,
-    /// At its next clock tick, or when it enters the kernel, whichever is first (seed 000, section 3.1).
+    /// At the borrower's next clock tick or its next entry to the kernel, whichever is first (seed 000, section 3.1).
     Entry,
     /// At once, by an inter-processor interrupt.
     Now,
 }
 
-/// How much memory a unit is lent that is short.
+/// How much idle memory is lent to a unit that is short.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemoryLoans {
-    /// No more than could be called back from it within the contract's `call-back-memory`, by what its pages are and how
-    /// fast pages were written so far; what is called back is written at once. As on live machines.
+    /// As much as could be called back within the contract's `call-back-memory`, judged by the unit's pages and the measured
+    /// rate of page writes. Called-back pages are written at once. As on live machines.
     InTime,
-    /// All that is idle, whatever it takes to call it back; what is called back is written as it is needed (seed 000,
+    /// All idle memory, however long a call-back takes. Called-back pages are written when the lender needs them (seed 000,
     /// section 3.2, which has no bound).
     Any,
 }
 
-/// A CPU's cache, for the refill after a switch or a migration.
+/// A CPU's cache, which a task refills after a switch or a migration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cache {
     /// Bytes per CPU.
     pub bytes: u64,
     /// Bytes per line.
     pub line_bytes: u64,
-    /// What fetching a line costs, in ns.
+    /// The time to fetch a line, in ns.
     pub miss_ns: Time,
 }
 
-/// What a bus transaction transfers where no cache says it.
+/// Default size of a cache line, in bytes, for a machine without `cache`.
 pub(crate) const LINE_BYTES: u64 = 64;
 
 impl Hardware {
-    /// What a bus transaction transfers, in bytes.
+    /// The size of a bus transaction, in bytes: one cache line.
     pub fn line_bytes(&self) -> u64 {
         self.cache.as_ref().map_or(LINE_BYTES, |cache| cache.line_bytes)
     }
 }
 
-/// What loads from memory take that miss all caches (seed 001, table 1).
+/// Latencies of loads that miss all caches (seed 001, table 1).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Latency {
-    /// From memory of the CPU's own node, in ns; at least 1.
+    /// The latency of memory in the CPU's own node, in ns; at least 1.
     pub local_ns: Time,
-    /// By the CPU's node, then by the memory's, in the machine's order, in ns; at least `local_ns`.
+    /// Latencies by the CPU's node, then by the memory's node, in the machine's order, in ns; at least `local_ns`.
     pub between_ns: Vec<Vec<Time>>,
-    /// Of such a load, the time that it has a node's memory, a socket's bus and the ring between sockets to itself, in
-    /// ns; without it they carry any number at once.
+    /// Service times, for loads that queue on their way; `None`: any number of loads pass at once.
     pub service: Option<Service>,
 }
 
-/// How long a load has each part of the way to itself, in ns.
+/// Service times: how long a load occupies each resource on its way, in ns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Service {
     /// The memory of a node.
     pub module_ns: Time,
-    /// The bus of a socket, which a load from another node crosses, and that of the other socket.
+    /// The bus of a socket. A load from another node occupies the bus of its own socket, and that of the other socket.
     pub bus_ns: Time,
-    /// What joins the sockets.
+    /// The ring between the sockets.
     pub ring_ns: Time,
 }
 
 /// The memory bus.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bus {
-    /// Transactions that it carries in a millisecond.
+    /// Capacity: transactions per millisecond.
     pub transactions_per_ms: u64,
 }
 
@@ -230,16 +229,16 @@ pub struct Bus {
 pub struct Contention {
     /// Part of kernel-intensive work that holds the one spin lock (memlock), in millionths.
     pub lock_demand: u64,
-    /// What each further CPU in kernel-intensive work adds to its memory stall, in millionths of the work.
+    /// The memory stall that each further CPU in kernel-intensive work adds, in millionths of the work.
     pub stall: u64,
 }
 
 /// Interrupts, as the CPU time that they take from tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Interrupts {
-    /// So much of one CPU's time, in millionths.
+    /// The interrupts' CPU time, as a part of one CPU's time, in millionths.
     pub part: u64,
-    /// Of this CPU; of all alike if not said.
+    /// The CPU that takes all interrupts; `None`: they are spread evenly over all CPUs.
     pub cpu: Option<u32>,
 }
 
@@ -250,13 +249,13 @@ pub struct Disk {
     pub name: String,
     /// Its mechanics.
     pub model: DiskModel,
-    /// How its queue is served; by the scheme if not said.
+    /// How its queue is served; `None`: as `enforces` and the scheme imply.
     pub order: Option<DiskOrder>,
     /// Whether a kernel that enforces as Linux does honours units' weights on it.
     pub weighs: bool,
     /// The bandwidth-difference threshold, in sectors (seed 000, section 3.3).
     pub threshold_sectors: u64,
-    /// After this long, a unit's count of transferred sectors is halved, in ns (seed 000: 500 ms).
+    /// Half-life of a unit's count of transferred sectors, in ns (seed 000: 500 ms).
     pub half_life_ns: Time,
     /// Requests in a batch of YFQ, 1 or more (seed 004, section 5.4: 2).
     pub batch: u32,
@@ -270,31 +269,31 @@ pub enum DiskModel {
         /// 1 is the disk as built; seed 000, section 4.5, uses 2.
         scale: u32,
     },
-    /// One request at a time, each with a fixed time and a transfer rate.
+    /// One request at a time: a fixed access time, then the transfer.
     Fixed {
-        /// Per request, in ns.
+        /// Access time per request, in ns.
         access_ns: Time,
-        /// Per sector, in ns.
+        /// Transfer time per sector, in ns.
         sector_ns: Time,
-        /// How many sectors it has.
+        /// Size of the disk, in sectors.
         sectors: u64,
     },
     /// Several requests at a time, no mechanics.
     Ssd {
-        /// Requests served side by side.
+        /// Requests served at a time.
         channels: u32,
-        /// Per read request, in ns.
+        /// Fixed time per read request, in ns.
         read_ns: Time,
-        /// Per write request, in ns.
+        /// Fixed time per write request, in ns.
         write_ns: Time,
-        /// Per sector, in ns.
+        /// Transfer time per sector, in ns.
         sector_ns: Time,
-        /// How many sectors it has.
+        /// Size of the disk, in sectors.
         sectors: u64,
     },
 }
 
-/// In which order a disk serves its queue.
+/// The order in which a disk serves its queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DiskOrder {
     /// C-SCAN: by head position alone.
@@ -303,20 +302,20 @@ pub enum DiskOrder {
     Isolation,
     /// By head position among the units that pass the fairness criterion (seed 000, section 3.3).
     Fair,
-    /// The same with bounded batches and anticipation: what this project would run.
+    /// As `Fair`, with bounded batches and anticipation: the order that this project proposes.
     Batched,
-    /// As the block layer of Linux, which takes orders: by weight, within rates.
+    /// As the block layer of Linux: by the weights and within the rates that the policy sets.
     Linux,
     /// By virtual finish times, in batches that are served by head position (seed 004, section 5.4).
     Yfq,
 }
 
-/// What the jobs do.
+/// The files, locks, programs and jobs of a scenario, and the changes of rights during the simulation.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Workload {
-    /// When the simulation ends at the latest.
+    /// The latest time at which the simulation ends, in ns.
     pub horizon_ns: Time,
-    /// How often to note which job has which CPU, in ns; `None`: never.
+    /// The interval at which to record which job occupies each CPU, in ns; `None`: never.
     pub trace_ns: Option<Time>,
     /// Files, by index.
     pub files: Vec<File>,
@@ -332,23 +331,23 @@ pub struct Workload {
     pub awaited: Vec<AwaitedChange>,
 }
 
-/// A change of rights at some time.
+/// A change of rights at a fixed time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RightsChange {
-    /// When.
+    /// The time of the change, in ns.
     pub at_ns: Time,
-    /// What.
+    /// The change.
     pub change: Change,
 }
 
-/// A change of rights that is made when a job has come so far.
+/// A change of rights that is made after a number of a job's rounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AwaitedChange {
-    /// Which, an index into the workload's jobs.
+    /// The job, an index into the workload's jobs.
     pub job: u16,
-    /// The number of its rounds after which the change comes, at least 1.
+    /// The number of rounds after which the change is made, at least 1.
     pub rounds: u64,
-    /// What.
+    /// The change.
     pub change: Change,
 }
 
@@ -359,13 +358,13 @@ pub struct File {
     pub name: String,
     /// Its size in bytes.
     pub bytes: u64,
-    /// Its disk; the job's if not said.
+    /// Its disk; `None`: the disk of the job that uses the file.
     pub disk: Option<u16>,
-    /// One for the whole machine; else each job has its own.
+    /// Whether all jobs share one file; else each job has a file of its own.
     pub shared: bool,
-    /// Contiguous pieces have this size, in bytes; 0: the whole file is one piece.
+    /// The size of a contiguous piece, in bytes; 0: the whole file is one piece.
     pub fragment_bytes: u64,
-    /// So much of it is in memory twice, in bytes: those who read it copy it into a cache of their own.
+    /// The size of the cache into which processes copy what they read, in bytes: that much of the file is in memory twice.
     pub buffer_bytes: u64,
 }
 
@@ -374,53 +373,54 @@ pub struct File {
 pub struct Lock {
     /// Its name.
     pub name: String,
-    /// Several readers may hold it at once.
+    /// Whether several readers may hold the lock at once.
     pub readers: bool,
-    /// A task that waits lends its unit's CPUs to the holder (seed 000, section 3.4).
+    /// Whether a waiting task lends its unit's CPUs to the holder (seed 000, section 3.4).
     pub inherit: bool,
-    /// A task that waits does so on its CPU.
+    /// Whether a waiting task spins on its CPU; else it sleeps.
     pub spins: bool,
-    /// How long its cache line takes from one CPU to another, in ns; only of a lock that spins.
+    /// The time to move the lock's cache line from one CPU to another, in ns; only for a lock that spins.
     pub line_ns: Time,
 }
 
-/// What a process does.
+/// The steps and the memory use of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program {
     /// Its name.
     pub name: String,
     /// Its working set of anonymous memory, in bytes.
     pub memory_bytes: u64,
-    /// It comes back to each page of its working set once in so much of its CPU time, in ns.
+    /// The CPU time in which the process touches each page of its working set once, in ns.
     pub reuse_ns: Time,
-    /// Lines that it would have in the cache again after a migration, in bytes.
+    /// The cache lines that the process loads again after a migration, in bytes.
     pub hot_bytes: u64,
-    /// Part of its CPU time that it waits for memory, as long as that is all in its own node, in millionths.
+    /// The part of its CPU time that the process waits for memory while all its memory is in its own node, in millionths.
     pub stalled: u32,
-    /// Part of its CPU time that it waits for data of the other processes of its job, as long as that is all in its own node,
-    /// in millionths.
+    /// The part of its CPU time that the process waits for data of its job's other processes while all that data is in its own
+    /// node, in millionths.
     pub shares: u32,
-    /// Part of that which is for data of the job's first process, in millionths; the rest is spread evenly over the others.
+    /// The part of `shares` that is for data of the job's first process, in millionths. The rest is spread evenly over the
+    /// other processes.
     pub of_first: u32,
-    /// Each run of it is a job of its own.
+    /// Whether each run of the program is a job of its own.
     pub is_job: bool,
-    /// The steps, in order. Ends where the vector ends.
+    /// The steps, in order. The process ends after the last.
     pub ops: Vec<Op>,
 }
 
-/// An amount, drawn anew each time.
+/// A random amount, drawn anew for each use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Amount {
     /// The mean: nanoseconds or bytes.
     pub mean: u64,
-    /// How it varies.
+    /// The distribution around the mean.
     pub spread: Spread,
 }
 
-/// How an amount varies.
+/// The distribution of an amount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Spread {
-    /// Not at all.
+    /// Constant.
     None,
     /// Uniform within plus or minus this many millionths of the mean, at most 1,000,000.
     Uniform(u32),
@@ -429,7 +429,7 @@ pub enum Spread {
 }
 
 impl Program {
-    /// Whether it never ends by itself.
+    /// Whether the program has an endless loop, so that its process never ends by itself.
     pub fn runs_for_ever(&self) -> bool {
         self.ops.iter().any(|op| matches!(op, Op::Again { times: 0, .. }))
     }
@@ -440,112 +440,112 @@ impl Program {
 pub enum Op {
     /// Computes.
     Cpu {
-        /// Time it takes alone on the machine, in ns.
+        /// The CPU time of the step alone on the machine, in ns.
         work: Amount,
-        /// Part of it that is kernel work, in millionths.
+        /// The part of the work that is kernel work, in millionths.
         kernel: u32,
-        /// Bus transactions per ms when alone.
+        /// Bus transactions per ms, alone on the machine.
         bus_per_ms: u32,
-        /// What it comes back to in the last-level cache, in bytes.
+        /// The working set in the last-level cache, in bytes.
         cache_bytes: u64,
-        /// The part of a core that it uses when alone there, in millionths.
+        /// The part of a core that the step uses if alone on the core, in millionths.
         core: u32,
     },
     /// Reads from a file, through the page cache; blocks while pages come from the disk.
     Read {
-        /// Which.
+        /// The file's index.
         file: u16,
-        /// How much, in bytes.
+        /// The size of the access, in bytes.
         bytes: Amount,
-        /// Anywhere in the file; else where the process' last one ended.
+        /// Whether the access begins anywhere in the file; else it begins where the process's last access ended.
         random: bool,
     },
     /// Writes to a file, into the page cache.
     Write {
-        /// Which.
+        /// The file's index.
         file: u16,
-        /// How much, in bytes.
+        /// The size of the access, in bytes.
         bytes: Amount,
-        /// Anywhere in the file; else where the process' last one ended.
+        /// Whether the access begins anywhere in the file; else it begins where the process's last access ended.
         random: bool,
-        /// Waits until it is on the disk.
+        /// Whether the step waits until the data is on the disk.
         sync: bool,
     },
     /// Writes the one sector that holds a file's metadata.
     Metadata {
-        /// Whose.
+        /// The file's index.
         file: u16,
-        /// Does not wait for it.
+        /// Whether the process goes on before the sector is on the disk.
         delayed: bool,
     },
     /// Sleeps.
     Sleep {
-        /// How long, in ns.
+        /// The time, in ns.
         span: Amount,
     },
-    /// Runs another program several times, a number of them at a time, and waits until all have ended.
+    /// Runs another program several times, a number of them at a time, and waits until all runs have ended.
     Run {
-        /// Which.
+        /// The program's index.
         program: u16,
-        /// How many in all.
+        /// The number of runs in all.
         times: u32,
-        /// How many at once.
+        /// The number of runs at a time.
         at_once: u32,
-        /// Goes on meanwhile; waits at the end of the program.
+        /// Whether the process goes on with the next step; it then waits for the runs at the end of its program.
         beside: bool,
     },
-    /// Waits until this many processes with the same parent have come here.
+    /// Waits until this number of processes with the same parent have come to the barrier.
     Barrier {
-        /// How many.
+        /// The number of processes.
         parties: u32,
-        /// Waits on the CPU, spinning.
+        /// Whether a waiting process spins on its CPU.
         spin: bool,
     },
     /// Takes a lock.
     Acquire {
-        /// Which.
+        /// The lock's index.
         lock: u16,
         /// As a reader.
         read: bool,
     },
-    /// Gives a lock back.
+    /// Releases a lock.
     Release {
-        /// Which.
+        /// The lock's index.
         lock: u16,
     },
-    /// Goes back to an earlier step until the steps in between have run `times` times.
+    /// Ends a loop: jumps back to the loop's first step until the steps have run `times` times.
     Again {
-        /// The first of them, an index into the program's ops.
+        /// The loop's first step, an index into the program's ops.
         to: u32,
-        /// How many times in all; 0: for ever.
+        /// The number of iterations in all; 0: endless.
         times: u32,
-        /// Which of the process's loop counters counts; nesting depth, below [`LOOPS_MAX`].
+        /// The process's loop counter for this loop: the loop's nesting depth, below [`LOOPS_MAX`].
         counter: u8,
     },
 }
 
-/// Loops nest no deeper.
+/// The deepest nesting of loops.
 pub const LOOPS_MAX: usize = 4;
 
-/// A process that is started, with all that it runs.
+/// A process that a scenario starts, with all processes that it runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Job {
     /// Its name.
     pub name: String,
-    /// The unit it belongs to.
+    /// The unit of its processes.
     pub unit: UnitId,
-    /// What it runs.
+    /// The index of the program that it runs.
     pub program: u16,
-    /// When it starts, in ns.
+    /// When the first copy starts, in ns.
     pub start_ns: Time,
-    /// How many copies are started.
+    /// The number of copies.
     pub count: u32,
-    /// Time between the starts of two of them, in ns.
+    /// Time between the starts of two copies, in ns.
     pub every_ns: Time,
-    /// From the end of a sleep to the next, or to the end of the process, it is to be no longer, in ns.
+    /// Deadline after each sleep: time within which a process should sleep again or end, in ns. Counted, not enforced.
     pub deadline_ns: Option<Time>,
-    /// The disk of its files and its swap; the first if not said.
+    /// The disk of its files and its swap; the machine's first disk by default.
     pub disk: u16,
-    /// Runs on and on: the simulation does not wait for it.
+    /// Whether the simulation may end before the job.
     pub background: bool,
 }

@@ -1,5 +1,5 @@
-//! The reference of a scenario's two files, machine and workload: every key with its default, its range and its
-//! meaning, from the table of keys.
+//! Writes the reference of `machine.toml` and `workload.toml` from the tables of keys: every key with its default, its range
+//! and its meaning.
 
 use std::fmt::Write;
 
@@ -8,13 +8,13 @@ use commonhold_contract::quantity::{bytes_text, duration_text, part_text};
 use super::keys::{DISK, Key, Kind, MACHINE, OF_MODELS, RESOURCES, STEPS, Table, WORKLOAD};
 use super::limits::TIMES_MAX;
 
-/// Columns of the text, at most.
+/// The longest line, in columns.
 const WIDTH: usize = 110;
 
-/// Where the meaning of a key begins.
+/// The column in which the meaning of a key begins.
 const INDENT: usize = 24;
 
-/// All keys of `machine.toml` and `workload.toml`, as text for people.
+/// All keys of `machine.toml` and `workload.toml`, as text for a terminal.
 pub fn reference() -> String {
     let mut out = String::new();
     for (root, about) in [
@@ -37,15 +37,16 @@ pub fn reference() -> String {
     out
 }
 
+/// Writes the keys of one table. A key of a disk that only some models have names these models.
 fn table(out: &mut String, table: &Table) {
     let _ = writeln!(out, "\n{}", table.definition);
     for key in table.keys {
         let models =
             OF_MODELS.iter().filter(|(name, _)| *name == key.name && table.definition == DISK.definition);
-        let only = models.map(|(_, models)| format!("; only of model {}", models.join(" or ")));
-        let value = format!("{}{}{}", default(key), range(key.kind), only.collect::<String>());
+        let model_note = models.map(|(_, models)| format!("; only of model {}", models.join(" or ")));
+        let value = format!("{}{}{}", default(key), range(key.kind), model_note.collect::<String>());
         let _ = writeln!(out, "  {:<width$}{value}", key.name, width = INDENT - 2);
-        wrapped(out, key.doc);
+        write_wrapped(out, key.doc);
     }
 }
 
@@ -56,9 +57,9 @@ fn default(key: &Key) -> String {
     }
 }
 
-/// What a value may be.
+/// The values that a key of this kind may have, in words.
 fn range(kind: Kind) -> String {
-    let from = |show: fn(u64) -> String, min, max| format!("{} to {}", show(min), show(max));
+    let span = |show: fn(u64) -> String, min, max| format!("{} to {}", show(min), show(max));
     match kind {
         Kind::Version => "1".to_owned(),
         Kind::Text => "a text".to_owned(),
@@ -68,14 +69,14 @@ fn range(kind: Kind) -> String {
         Kind::Choice(words) => {
             words.iter().map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(" or ")
         }
-        Kind::Count { min, max } => from(|number| number.to_string(), min, max),
+        Kind::Count { min, max } => span(|number| number.to_string(), min, max),
         Kind::Times => format!("1 to {TIMES_MAX}, or \"forever\""),
         Kind::Decimal { max } => format!("0 to {}, with three decimals at most", max / 1000),
-        Kind::Time { min, max } => from(duration_text, min, max),
-        Kind::Bytes { min, max } => from(bytes_text, min, max),
+        Kind::Time { min, max } => span(duration_text, min, max),
+        Kind::Bytes { min, max } => span(bytes_text, min, max),
         Kind::BytesOrPart => "bytes or a percentage".to_owned(),
-        Kind::Rate { min, max } => from(|rate| bytes_text(rate) + "/s", min, max),
-        Kind::Part { min, max } => from(part_text, min, max),
+        Kind::Rate { min, max } => span(|rate| bytes_text(rate) + "/s", min, max),
+        Kind::Part { min, max } => span(part_text, min, max),
         Kind::Spread => "a percentage or \"exponential\"".to_owned(),
         Kind::Switch => "true or false".to_owned(),
         Kind::Name(what) => format!("the name of a {what}"),
@@ -90,8 +91,8 @@ fn range(kind: Kind) -> String {
     }
 }
 
-/// A text broken into lines between words.
-fn wrapped(out: &mut String, text: &str) {
+/// Writes a text, indented and broken between words into lines of at most [`WIDTH`] columns.
+fn write_wrapped(out: &mut String, text: &str) {
     let mut column = 0;
     for word in text.split_whitespace() {
         if column == 0 || column + 1 + word.len() > WIDTH {

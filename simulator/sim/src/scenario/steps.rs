@@ -1,7 +1,7 @@
-//! Reads a program's steps, and flattens those that hold others.
+//! Reads a program's steps, and flattens nested lists of steps into one list of [`Op`]s.
 //!
-//! `{ lock = .., do = [..] }` becomes `Acquire`, the steps, `Release`. `{ repeat = .., do = [..] }` becomes the steps
-//! and `Again`, which goes back to the first of them. The origin of each step of the result is kept beside it.
+//! `{ lock = .., do = [..] }` becomes `Acquire`, the steps, `Release`. `{ repeat = .., do = [..] }` becomes the steps and
+//! `Again`, which jumps back to the first of these steps. Beside each op stands its position in the text, for messages.
 
 use commonhold_contract::document::{Document, article};
 use commonhold_contract::{Diagnostic, nearest, quantity};
@@ -13,7 +13,7 @@ use super::limits::{NESTING_MAX, TIMES_MAX};
 use super::model::{Amount, LOOPS_MAX, Op, Spread};
 use super::values::{Entry, Names, Span, missing, number, number_32};
 
-/// What steps may name.
+/// The declared names that a step may refer to.
 #[derive(Debug)]
 pub(crate) struct Known {
     pub(crate) files: Names,
@@ -21,13 +21,13 @@ pub(crate) struct Known {
     pub(crate) programs: Names,
 }
 
-/// The steps of a program, and where each stands.
+/// The steps of a program.
 #[derive(Debug, Default)]
 pub(crate) struct Steps {
     pub(crate) ops: Vec<Op>,
-    /// One per step.
+    /// The position of each op in the text.
     pub(crate) places: Vec<Span>,
-    /// Some could not be read, so checks for missing steps are skipped.
+    /// Some steps could not be read. Checks that depend on all steps are then skipped.
     pub(crate) partial: bool,
 }
 
@@ -42,17 +42,17 @@ struct Reader<'d, 't> {
     document: &'d mut Document<'t>,
     known: &'d Known,
     steps: Steps,
-    /// How many lists of steps are around this one.
+    /// The number of lists of steps that enclose the current step.
     nesting: usize,
-    /// How many loops are around this step.
+    /// The number of loops that enclose the current step.
     loops: usize,
 }
 
-/// The keys that one step has, to be asked for by name.
+/// One step as a table of the text.
 struct Step<'e, 'a> {
-    /// The key that says what it does.
+    /// The key that says what the step does, such as `cpu`.
     verb: &'static str,
-    /// The whole step.
+    /// The step's position in the text.
     at: Span,
     entries: &'e [Entry<'a>],
 }
@@ -64,6 +64,7 @@ impl<'e, 'a> Step<'e, 'a> {
 }
 
 impl Reader<'_, '_> {
+    /// Reads a list of steps, and appends its ops.
     fn list(&mut self, entry: &Entry) {
         let Some(list) = entry.value.get_ref().as_array() else {
             self.document.wrong_type(entry, "a list of steps");
@@ -98,15 +99,16 @@ impl Reader<'_, '_> {
             return;
         };
         let entries = self.document.entries(keys, table);
-        let complete = self.read_step(&Step { verb, at, entries: &entries });
-        self.steps.partial |= complete.is_none();
+        let read = self.read_step(&Step { verb, at, entries: &entries });
+        self.steps.partial |= read.is_none();
     }
 
-    /// What a step does: one of its keys says so.
+    /// Finds the key that says what the step does, with the table of keys of such steps. Reports a step with no such key or
+    /// with two.
     fn verb(&mut self, table: &DeTable, at: &Span) -> Option<(&'static str, &'static Table)> {
         let mut verbs = STEPS.iter().filter(|(verb, _)| table.contains_key(*verb));
         let Some((verb, keys)) = verbs.next() else {
-            self.no_verb(table, at);
+            self.report_no_verb(table, at);
             return None;
         };
         if let Some((second, _)) = verbs.find(|(second, _)| keys.key(second).is_none()) {
@@ -119,15 +121,15 @@ impl Reader<'_, '_> {
         Some((*verb, *keys))
     }
 
-    /// Says what a step may do; where it has a key that no step has, what that may have been meant for.
-    fn no_verb(&mut self, table: &DeTable, at: &Span) {
+    /// Reports a step without a verb. If the step has a key that no step has, the message suggests the verb most like that key.
+    fn report_no_verb(&mut self, table: &DeTable, at: &Span) {
         let verbs: Vec<&str> = STEPS.iter().map(|(verb, _)| *verb).collect();
         let mut help = format!("a step has one of the keys {}", verbs.join(", "));
         let is_known = |name: &str| STEPS.iter().any(|(_, keys)| keys.key(name).is_some());
         let mistyped = table.iter().filter(|(name, _)| !is_known(name.get_ref()));
         let meant =
             mistyped.filter_map(|(name, _)| Some((name, nearest(name.get_ref(), verbs.iter().copied())?)));
-        // The keys are in the order of their names: the first in the text is the one that is meant to be the verb.
+        // The table sorts its keys by name; the verb is usually the first key in the text.
         let meant = meant.min_by_key(|(name, _)| name.span().start);
         let place = meant.map_or(at.clone(), |(name, _)| self.document.span(name));
         if let Some((_, verb)) = meant {
@@ -137,7 +139,7 @@ impl Reader<'_, '_> {
         self.document.report(Diagnostic::error("no-verb", place, message).help(help));
     }
 
-    /// `None` if the step could not be read in full.
+    /// Reads a step, and appends its ops. `None` if the step could not be read in full.
     fn read_step(&mut self, step: &Step) -> Option<()> {
         let verb = step.find(step.verb)?;
         let op = match step.verb {
@@ -159,9 +161,9 @@ impl Reader<'_, '_> {
         self.steps.places.push(place);
     }
 
-    /// The index of the next step.
-    fn next(&self) -> u32 {
-        // A text with more steps than that would not fit in memory.
+    /// The index that the next op will have.
+    fn next_index(&self) -> u32 {
+        // A text with more steps than `u32::MAX` would not fit in memory.
         u32::try_from(self.steps.ops.len()).unwrap_or(u32::MAX)
     }
 
@@ -184,8 +186,8 @@ impl Reader<'_, '_> {
     fn transfer(&mut self, step: &Step, verb: &Entry) -> Option<Op> {
         let file = self.known.files.find(self.document, verb);
         if step.find("bytes").is_none() {
-            let what = format!("the `{}` step", step.verb);
-            missing(self.document, step.at.clone(), &what, "bytes", "\"16KiB\"");
+            let owner = format!("the `{}` step", step.verb);
+            missing(self.document, step.at.clone(), &owner, "bytes", "\"16KiB\"");
         }
         let bytes = self.amount(step, step.find("bytes"));
         let random = self.switch(step, "random");
@@ -226,16 +228,17 @@ impl Reader<'_, '_> {
         Some(Op::Barrier { parties: parties?, spin: spin? })
     }
 
+    /// Reads a `lock` step. If the lock is unknown, the inner steps are still read, for their mistakes.
     fn locked(&mut self, step: &Step, verb: &Entry) -> Option<()> {
         let lock = self.known.locks.find(self.document, verb);
-        let read = self.switch(step, "read");
+        let is_reader = self.switch(step, "read");
         let place = self.document.span(verb.value);
-        let known = lock.zip(read);
-        if let Some((lock, read)) = known {
+        let lock_and_mode = lock.zip(is_reader);
+        if let Some((lock, read)) = lock_and_mode {
             self.push(Op::Acquire { lock, read }, place.clone());
         }
         self.body(step)?;
-        let (lock, _) = known?;
+        let (lock, _) = lock_and_mode?;
         self.push(Op::Release { lock }, place);
         Some(())
     }
@@ -250,18 +253,18 @@ impl Reader<'_, '_> {
             self.document.report(Diagnostic::error("too-deep", place, message).help(help));
             return None;
         }
-        let (to, counter) = (self.next(), u8::try_from(self.loops).unwrap_or(u8::MAX));
+        let (to, counter) = (self.next_index(), u8::try_from(self.loops).unwrap_or(u8::MAX));
         self.loops += 1;
         let body = self.body(step);
         self.loops -= 1;
         body?;
-        if self.next() > to {
+        if self.next_index() > to {
             self.push(Op::Again { to, times: times?, counter }, place);
         }
         Some(())
     }
 
-    /// A whole number, or 0 for "forever".
+    /// The number of iterations of a loop; 0 for "forever".
     fn times(&mut self, verb: &Entry) -> Option<u32> {
         match verb.value.get_ref() {
             DeValue::String(word) if word == "forever" => Some(0),
@@ -275,11 +278,11 @@ impl Reader<'_, '_> {
         }
     }
 
-    /// The steps within a step.
+    /// Reads the inner steps of a `lock` or `repeat` step. `None` if `do` is missing or nested too deep.
     fn body(&mut self, step: &Step) -> Option<()> {
         let Some(list) = step.find("do") else {
-            let what = format!("the `{}` step", step.verb);
-            missing(self.document, step.at.clone(), &what, "do", "[{ cpu = \"1ms\" }]");
+            let owner = format!("the `{}` step", step.verb);
+            missing(self.document, step.at.clone(), &owner, "do", "[{ cpu = \"1ms\" }]");
             return None;
         };
         if self.nesting == NESTING_MAX {
@@ -293,7 +296,7 @@ impl Reader<'_, '_> {
         Some(())
     }
 
-    /// An amount with the step's spread.
+    /// An amount: the mean from `entry`, and the step's `spread`. `None` if the entry is missing or either is wrong.
     fn amount(&mut self, step: &Step, entry: Option<&Entry>) -> Option<Amount> {
         let spread = step.find("spread").map_or(Some(Spread::None), |entry| self.spread(entry));
         let mean = number(self.document, entry?);
@@ -322,7 +325,7 @@ impl Reader<'_, '_> {
         step.find(name).map_or(Some(default), |entry| number_32(self.document, entry))
     }
 
-    /// A switch that is off if the step does not say.
+    /// The value of a switch; off if the step lacks the key, `None` if the value is wrong.
     fn switch(&mut self, step: &Step, name: &str) -> Option<bool> {
         step.find(name).map_or(Some(false), |entry| self.document.switch(entry))
     }

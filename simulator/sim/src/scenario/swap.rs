@@ -1,4 +1,5 @@
-//! Whether the memory of each process fits the machine: the frames that its kernel leaves, and swap.
+//! Checks that the memory of one process of each program fits into the machine: into the frames that the kernel leaves, and
+//! swap.
 
 use commonhold_contract::Diagnostic;
 
@@ -6,10 +7,11 @@ use super::check::{BYTE_UNITS, Subject, rounded};
 use super::limits::{BYTES_MAX, FILE_FIFTHS, SECTOR};
 use super::machine;
 
-/// Programs of which not one process could have its memory. Whether several do is only seen in a run.
+/// Reports programs of which even a single process would not fit. Whether several processes fit together is only seen in a
+/// simulation.
 pub(crate) fn check(subject: &Subject<'_>) -> Vec<Diagnostic> {
     let hardware = subject.hardware;
-    // Without a disk nothing is paged out at all, which is said elsewhere.
+    // Without a disk nothing can be paged out; `check` reports that.
     if hardware.disks.is_empty() {
         return Vec::new();
     }
@@ -18,7 +20,7 @@ pub(crate) fn check(subject: &Subject<'_>) -> Vec<Diagnostic> {
     let swap: u64 = hardware.disks.iter().map(|disk| machine::sectors(disk) / 5 * fifths * SECTOR).sum();
     let programs = subject.workload.programs.iter().zip(&subject.places.programs);
     let too_large = programs.filter(|(program, _)| {
-        // The size of others could not be read.
+        // A larger number stands for a size that could not be read.
         program.memory_bytes <= BYTES_MAX && program.memory_bytes > frames.saturating_add(swap)
     });
     too_large

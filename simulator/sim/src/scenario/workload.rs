@@ -1,8 +1,8 @@
-//! Reads `workload.toml`: the jobs of the simulated machine.
+//! Reads `workload.toml`: the files, locks, programs and jobs of the simulated machine.
 //!
-//! Names are numbered first, so that a step may name what the text declares later. A reference to something that does
-//! not exist is reported and left out. [`check`] finds out whether the values fit each other, the machine and the
-//! contract.
+//! Names are numbered first, so that a step may name a file, lock or program that the text declares later. A reference to an
+//! undeclared name is reported, and the step or job that has it is left out. [`check`] then finds values that contradict
+//! each other, the machine or the contract.
 
 use commonhold_contract::document::{Document, Named};
 use commonhold_contract::{Contract, Diagnostic, UnitId, nearest};
@@ -17,13 +17,13 @@ use super::steps::{self, Known};
 use super::values::{Entry, Names, Parsed, Span, missing, number, number_32, read, tables};
 use crate::Time;
 
-/// When the simulation ends at the latest where a workload does not say.
+/// Default horizon: the simulation ends no later than this.
 const HORIZON_NS: Time = 3_600_000_000_000;
 
-/// When a program comes back to each page where it does not say.
+/// Default `reuse`: CPU time in which a program touches each page of its working set once.
 const REUSE_NS: Time = 300_000_000;
 
-/// Reads a workload for a contract and a machine, and finds every mistake in one go.
+/// Reads a workload for a contract and a machine. One pass reports every mistake.
 pub fn parse_workload(text: &str, contract: &Contract, hardware: &Hardware) -> Parsed<Workload> {
     read(text, &WORKLOAD, |document, entries| {
         let disks = Names::new("disk", hardware.disks.iter().map(|disk| disk.name.as_str()));
@@ -39,16 +39,16 @@ fn workload(
     contract: &Contract,
     disks: &Names,
 ) -> (Workload, Places) {
-    let mut list = |name: &str, max| {
+    let mut named_tables = |name: &str, max| {
         let entry = entries.iter().find(|entry| entry.key.name == name);
         entry.map(|entry| tables(document, entry, name, max)).unwrap_or_default()
     };
-    let files = list("file", FILES_MAX);
-    let locks = list("lock", LOCKS_MAX);
-    let programs = list("program", PROGRAMS_MAX);
-    let jobs = list("job", JOBS_MAX);
-    let changes = list("change", CHANGES_MAX);
-    let offers = list("offer", CHANGES_MAX);
+    let files = named_tables("file", FILES_MAX);
+    let locks = named_tables("lock", LOCKS_MAX);
+    let programs = named_tables("program", PROGRAMS_MAX);
+    let jobs = named_tables("job", JOBS_MAX);
+    let changes = named_tables("change", CHANGES_MAX);
+    let offers = named_tables("offer", CHANGES_MAX);
     let known = Known {
         files: Names::new("file", files.iter().map(|(named, _)| named.name)),
         locks: Names::new("lock", locks.iter().map(|(named, _)| named.name)),
@@ -68,8 +68,8 @@ fn workload(
         workload.programs.push(program(document, named, table, &known, &mut places));
     }
     for (named, table) in &jobs {
-        let read = Jobs { contract, disks, programs: &known.programs };
-        workload.jobs.extend(read.job(document, named, table, &mut places));
+        let reader = JobReader { contract, disks, programs: &known.programs };
+        workload.jobs.extend(reader.job(document, named, table, &mut places));
     }
     let tables = [&changes[..], &offers[..]];
     (workload.changes, workload.awaited) = changes::read(document, tables, contract, &workload);
@@ -84,7 +84,7 @@ fn horizon(document: &mut Document, entries: &[Entry], places: &mut Places) -> T
         return HORIZON_NS;
     };
     places.horizon = document.span(entry.value);
-    // Behind the latest there is nothing: so one mistake is not followed by many.
+    // After an unreadable horizon, assume the longest: else every job would be reported as starting too late.
     number(document, entry).unwrap_or(HORIZON_MAX_NS)
 }
 
@@ -97,12 +97,12 @@ fn file(document: &mut Document, named: &Named, table: &DeTable, disks: &Names) 
         fragment_bytes: 0,
         buffer_bytes: 0,
     };
-    let mut sized = false;
+    let mut has_size = false;
     for entry in document.entries(&FILE, table) {
         match entry.key.name {
             "size" => {
-                sized = true;
-                // A file of no known size holds whatever is read from it.
+                has_size = true;
+                // An unreadable size counts as the largest, so that no access is reported as beyond the file's end.
                 file.bytes = number(document, &entry).unwrap_or(u64::MAX);
             }
             "disk" => file.disk = disks.find(document, &entry),
@@ -111,7 +111,7 @@ fn file(document: &mut Document, named: &Named, table: &DeTable, disks: &Names) 
             _ => file.fragment_bytes = number(document, &entry).unwrap_or(0),
         }
     }
-    if !sized {
+    if !has_size {
         file.bytes = u64::MAX;
         missing(document, named.at.clone(), &format!("file `{}`", named.name), "size", "\"4MiB\"");
     }
@@ -121,33 +121,32 @@ fn file(document: &mut Document, named: &Named, table: &DeTable, disks: &Names) 
 fn lock(document: &mut Document, named: &Named, table: &DeTable) -> Lock {
     let name = named.name;
     let mut lock = Lock { name: name.to_owned(), readers: false, inherit: false, spins: false, line_ns: 0 };
-    let mut places: [Option<Span>; 2] = [None, None];
+    let (mut inherit_span, mut line_span): (Option<Span>, Option<Span>) = (None, None);
     for entry in document.entries(&LOCK, table) {
-        let place = document.span(entry.value);
+        let span = document.span(entry.value);
         match entry.key.name {
             "readers" => lock.readers = document.switch(&entry).unwrap_or(false),
             "inherit" => {
                 lock.inherit = document.switch(&entry).unwrap_or(false);
-                places[0] = Some(place);
+                inherit_span = Some(span);
             }
             "spins" => lock.spins = document.switch(&entry).unwrap_or(false),
             _ => {
                 lock.line_ns = number(document, &entry).unwrap_or(0);
-                places[1] = Some(place);
+                line_span = Some(span);
             }
         }
     }
-    let [inherit, line] = places;
-    if let Some(place) = inherit.filter(|_| lock.inherit && lock.spins) {
+    if let Some(span) = inherit_span.filter(|_| lock.inherit && lock.spins) {
         let message =
             format!("lock `{name}` spins: a process that waits for it needs its CPU, and lends none");
         let help = "remove `inherit` or `spins`";
-        document.report(Diagnostic::error("spins-and-lends", place, message).help(help));
+        document.report(Diagnostic::error("spins-and-lends", span, message).help(help));
     }
-    if let Some(place) = line.filter(|_| lock.line_ns > 0 && !lock.spins) {
+    if let Some(span) = line_span.filter(|_| lock.line_ns > 0 && !lock.spins) {
         let message =
             format!("lock `{name}` has a `line`, and does not spin: nobody waits for its cache line");
-        document.report(Diagnostic::warning("line-of-no-spin", place, message).help("add `spins = true`"));
+        document.report(Diagnostic::warning("line-of-no-spin", span, message).help("add `spins = true`"));
     }
     lock
 }
@@ -171,7 +170,7 @@ fn program(
         ops: Vec::new(),
     };
     let mut place = check::ProgramPlace { name: named.at.clone(), steps: Vec::new(), partial: true };
-    let (mut said, mut of_first, mut wrong_shares) = (false, None, false);
+    let (mut has_steps, mut of_first_span, mut is_shares_wrong) = (false, None, false);
     for entry in document.entries(&PROGRAM, table) {
         match entry.key.name {
             "memory" => program.memory_bytes = number(document, &entry).unwrap_or(0),
@@ -179,44 +178,44 @@ fn program(
             "hot" => program.hot_bytes = number(document, &entry).unwrap_or(0),
             "shares" => {
                 let shares = number_32(document, &entry);
-                wrong_shares = shares.is_none();
+                is_shares_wrong = shares.is_none();
                 program.shares = shares.unwrap_or(0);
             }
             "of_first" => {
                 program.of_first = number_32(document, &entry).unwrap_or(0);
-                of_first = Some(document.span(entry.value));
+                of_first_span = Some(document.span(entry.value));
             }
             "job" => program.is_job = document.switch(&entry).unwrap_or(false),
             "stalled" => program.stalled = number_32(document, &entry).unwrap_or(0),
             _ => {
-                said = true;
+                has_steps = true;
                 let steps = steps::read(document, known, &entry);
                 (program.ops, place.steps, place.partial) = (steps.ops, steps.places, steps.partial);
             }
         }
     }
-    if let Some(place) = of_first.filter(|_| program.shares == 0 && !wrong_shares) {
+    if let Some(span) = of_first_span.filter(|_| program.shares == 0 && !is_shares_wrong) {
         let message = format!("program `{}` has `of_first`, and shares no data", named.name);
         let help = "add `shares`, of which `of_first` is a part";
-        document.report(Diagnostic::warning("part-of-nothing", place, message).help(help));
+        document.report(Diagnostic::warning("part-of-nothing", span, message).help(help));
     }
-    if !said {
-        let what = format!("program `{}`", named.name);
-        missing(document, named.at.clone(), &what, "do", "[{ cpu = \"1s\" }]");
+    if !has_steps {
+        let owner = format!("program `{}`", named.name);
+        missing(document, named.at.clone(), &owner, "do", "[{ cpu = \"1s\" }]");
     }
     places.programs.push(place);
     program
 }
 
-/// What jobs may name.
-struct Jobs<'a> {
+/// Reads jobs; has the units, disks and programs that a job may name.
+struct JobReader<'a> {
     contract: &'a Contract,
     disks: &'a Names,
     programs: &'a Names,
 }
 
-impl Jobs<'_> {
-    /// `None` if what it belongs to or runs is not known.
+impl JobReader<'_> {
+    /// Reads `[job.NAME]`; `None` if the job's unit or program is missing or unknown.
     fn job(
         &self,
         document: &mut Document,
@@ -237,11 +236,12 @@ impl Jobs<'_> {
             background: false,
         };
         let mut place = check::JobPlace::at(named.at.clone());
-        let mut said = [("unit", "\"physics\"", false), ("program", "\"hog\"", false)];
+        // Required keys: name, example, and whether the table has the key.
+        let mut required = [("unit", "\"physics\"", false), ("program", "\"hog\"", false)];
         for entry in document.entries(&JOB, table) {
             let name = entry.key.name;
-            for (key, _, said) in &mut said {
-                *said |= *key == name;
+            for (key, _, is_present) in &mut required {
+                *is_present |= *key == name;
             }
             place.mark(name, document.span(entry.value));
             match name {
@@ -255,7 +255,7 @@ impl Jobs<'_> {
                 _ => job.background = document.switch(&entry).unwrap_or(true),
             }
         }
-        for (key, example, _) in said.iter().filter(|(_, _, said)| !said) {
+        for (key, example, _) in required.iter().filter(|(_, _, is_present)| !is_present) {
             missing(document, named.at.clone(), &format!("job `{}`", named.name), key, example);
         }
         (job.unit, job.program) = (job_unit?, program?);
@@ -264,17 +264,18 @@ impl Jobs<'_> {
     }
 }
 
-/// The unit that a value names; `kernel` is refused.
+/// The unit that an entry names. Reports an unknown unit, and the built-in unit `kernel`, which runs no jobs and has no
+/// tickets. `relation` completes the message "no ... the built-in unit `kernel`".
 pub(super) fn unit(
     document: &mut Document,
     entry: &Entry,
     contract: &Contract,
-    what: &str,
+    relation: &str,
 ) -> Option<UnitId> {
     let path = document.string(entry, "the path of a unit")?;
     let (message, help) = match contract.find(path) {
         Some(UnitId::KERNEL) => {
-            let message = format!("no {what} the built-in unit `kernel`");
+            let message = format!("no {relation} the built-in unit `kernel`");
             (message, "name a unit of the contract, or \"shared\"".to_owned())
         }
         Some(unit) => return Some(unit),
@@ -282,7 +283,7 @@ pub(super) fn unit(
             let paths = || contract.held().map(|id| contract.unit(id).path.as_str());
             let help = match nearest(path, paths()) {
                 Some(known) => format!("did you mean \"{known}\"?"),
-                None => format!("the units of the contract are {}", some(paths())),
+                None => format!("the units of the contract are {}", first_names(paths())),
             };
             (format!("there is no unit `{path}` in the contract"), help)
         }
@@ -292,8 +293,8 @@ pub(super) fn unit(
     None
 }
 
-/// The first few of many names.
-fn some<'a>(names: impl Iterator<Item = &'a str>) -> String {
+/// The first eight names, and `..` if there are more.
+fn first_names<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let mut names: Vec<&str> = names.take(9).collect();
     match names.len() {
         0 => return "only \"shared\": it declares none".to_owned(),

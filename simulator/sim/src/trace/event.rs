@@ -1,4 +1,4 @@
-//! Lines of a recording.
+//! Reads the lines of a recording: units' threads, the kernel's count of lost events, and events.
 
 use commonhold_contract::Diagnostic;
 
@@ -6,38 +6,38 @@ use crate::Time;
 
 type Span = core::ops::Range<usize>;
 
-/// What a line says.
+/// The content of a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Line<'t> {
     /// The threads that are in a unit.
     Unit(&'t str, Vec<u32>),
-    /// Something happened at a moment, in ns of the recording's clock.
+    /// An event, with its time in ns of the recording's clock.
     Event(Time, Event),
-    /// Nothing that matters here.
+    /// A line to ignore.
     Other,
 }
 
-/// What happened.
+/// An event of the kernel's scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Event {
-    /// A CPU went from one task to another.
-    Switch { from: u32, left: Left, to: u32 },
-    /// A task can run from now on.
+    /// A CPU switched from one task to another.
+    Switch { from: u32, reason: SwitchReason, to: u32 },
+    /// A task became runnable.
     Wake { pid: u32 },
-    /// A task made another.
+    /// A task forked another.
     Fork { parent: u32, child: u32 },
-    /// One that is not asked for.
+    /// An event to ignore.
     Other,
 }
 
 /// Why a task left its CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Left {
-    /// It could have gone on.
-    Runnable,
-    /// It sleeps, or is stopped.
+pub(super) enum SwitchReason {
+    /// The task is still runnable.
+    Preempted,
+    /// The task sleeps, or is stopped.
     Asleep,
-    /// It has ended.
+    /// The task has ended.
     Ended,
 }
 
@@ -45,10 +45,10 @@ const UNIT: &str = "# commonhold unit ";
 const ENTRIES: &str = "# entries-in-buffer/entries-written:";
 const LARGER: &str = "record again with a larger buffer (`buffer_size_kb` in tracefs), or for less time";
 
-/// Reads a line; `at` is where it stands in the text.
+/// Reads a line; `at` is the line's position in the text.
 pub(super) fn line(text: &str, at: Span) -> Result<Line<'_>, Diagnostic> {
-    if let Some(said) = text.strip_prefix(UNIT) {
-        return unit(said, at);
+    if let Some(members) = text.strip_prefix(UNIT) {
+        return unit(members, at);
     }
     if let Some(counts) = text.strip_prefix(ENTRIES) {
         return entries(counts, at);
@@ -62,23 +62,24 @@ pub(super) fn line(text: &str, at: Span) -> Result<Line<'_>, Diagnostic> {
     event(text, at)
 }
 
-fn unit(said: &str, at: Span) -> Result<Line<'_>, Diagnostic> {
-    let wrong = |message: String| {
+/// Reads a unit's path and the IDs of its threads: `light: 101 102`.
+fn unit(members: &str, at: Span) -> Result<Line<'_>, Diagnostic> {
+    let error = |message: String| {
         let help = "write the unit's path, a colon, and its threads: `# commonhold unit light: 101 102`";
         Diagnostic::error("unit-line", at.clone(), message).help(help)
     };
     let (name, pids) =
-        said.split_once(':').ok_or_else(|| wrong("no colon after the unit's path".to_owned()))?;
+        members.split_once(':').ok_or_else(|| error("no colon after the unit's path".to_owned()))?;
     let number = |word: &str| {
         word.parse()
             .ok()
             .filter(|pid| *pid > 0)
-            .ok_or_else(|| wrong(format!("`{word}` is no thread's number")))
+            .ok_or_else(|| error(format!("`{word}` is no thread's number")))
     };
     Ok(Line::Unit(name.trim(), pids.split_whitespace().map(number).collect::<Result<_, _>>()?))
 }
 
-/// The kernel's counts of events kept and events written: `1000/1234   #P:8`.
+/// Reads the kernel's counts of events kept and events written: `1000/1234   #P:8`. Fewer kept than written is an error.
 fn entries(counts: &str, at: Span) -> Result<Line<'_>, Diagnostic> {
     let words = counts.split_whitespace().next().and_then(|word| word.split_once('/'));
     let Some((kept, all)) =
@@ -93,7 +94,8 @@ fn entries(counts: &str, at: Span) -> Result<Line<'_>, Diagnostic> {
     Err(Diagnostic::error("lost-events", at, message).help(LARGER))
 }
 
-/// `TASK-PID [CPU] FLAGS SECONDS: NAME: KEY=VALUE ...`. A task's name may hold spaces: the moment is found by its form.
+/// Reads an event: `TASK-PID [CPU] FLAGS SECONDS: NAME: KEY=VALUE ...`. A task's name may have spaces, so the time is found by
+/// its form, not by counting words.
 fn event(text: &str, at: Span) -> Result<Line<'_>, Diagnostic> {
     let no_event = || {
         let help = "give the text of tracefs' `trace`, cut at the ends of lines";
@@ -103,7 +105,7 @@ fn event(text: &str, at: Span) -> Result<Line<'_>, Diagnostic> {
         .match_indices(": ")
         .find_map(|(end, _)| {
             let start = text[..end].rfind(' ').map_or(0, |space| space + 1);
-            Some((moment(&text[start..end])?, &text[end + 2..]))
+            Some((timestamp(&text[start..end])?, &text[end + 2..]))
         })
         .ok_or_else(no_event)?;
     let (name, values) = rest.split_once(':').ok_or_else(no_event)?;
@@ -112,7 +114,7 @@ fn event(text: &str, at: Span) -> Result<Line<'_>, Diagnostic> {
             let (before, after) = values.split_once("==>").unwrap_or((values, values));
             Event::Switch {
                 from: number(before, "prev_pid=", &at)?,
-                left: left(value(before, "prev_state=", &at)?),
+                reason: switch_reason(value(before, "prev_state=", &at)?),
                 to: number(after, "next_pid=", &at)?,
             }
         }
@@ -125,20 +127,20 @@ fn event(text: &str, at: Span) -> Result<Line<'_>, Diagnostic> {
     Ok(Line::Event(time, event))
 }
 
-/// `81.000120`, in ns: microseconds from the kernel, nanoseconds at most.
-fn moment(text: &str) -> Option<Time> {
-    let (seconds, part) = text.split_once('.')?;
+/// A time such as `81.000120`, in ns. The kernel writes six decimals; at most nine are accepted.
+fn timestamp(text: &str) -> Option<Time> {
+    let (seconds, fraction) = text.split_once('.')?;
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    if !digits(seconds) || !digits(part) || part.len() > 9 {
+    if !digits(seconds) || !digits(fraction) || fraction.len() > 9 {
         return None;
     }
-    let part: u64 = format!("{part:0<9}").parse().ok()?;
-    seconds.parse::<u64>().ok()?.checked_mul(1_000_000_000)?.checked_add(part)
+    let fraction_ns: u64 = format!("{fraction:0<9}").parse().ok()?;
+    seconds.parse::<u64>().ok()?.checked_mul(1_000_000_000)?.checked_add(fraction_ns)
 }
 
-/// The last one with this key: a task's name, which stands before, may look like one.
+/// The value of a key: its last occurrence, since the task's name comes before and may contain the same text.
 fn value<'t>(values: &'t str, key: &str, at: &Span) -> Result<&'t str, Diagnostic> {
-    let start = values.rfind(key).map(|place| place + key.len());
+    let start = values.rfind(key).map(|position| position + key.len());
     let word = start.and_then(|start| values[start..].split_whitespace().next());
     word.ok_or_else(|| {
         let message = format!("the event has no `{}`", key.trim().trim_end_matches('='));
@@ -155,10 +157,10 @@ fn number(values: &str, key: &str, at: &Span) -> Result<u32, Diagnostic> {
     })
 }
 
-fn left(state: &str) -> Left {
+fn switch_reason(state: &str) -> SwitchReason {
     match state.as_bytes().first() {
-        Some(b'R') => Left::Runnable,
-        Some(b'X' | b'Z') => Left::Ended,
-        _ => Left::Asleep,
+        Some(b'R') => SwitchReason::Preempted,
+        Some(b'X' | b'Z') => SwitchReason::Ended,
+        _ => SwitchReason::Asleep,
     }
 }

@@ -1,23 +1,24 @@
-//! From events to what each task did.
+//! Turns the events of a recording into each task's bursts and sleeps. A state machine per task (`Activity`) follows the events;
+//! an event that is impossible in the task's state shows that events are missing, and is an error.
 
 use std::collections::BTreeMap;
 
 use commonhold_contract::Diagnostic;
 
-use super::event::{Event, Left, Line, line};
+use super::event::{Event, Line, SwitchReason, line};
 use super::{End, Recorded, Recording, Step};
 use crate::Time;
 use crate::scenario::PROGRAMS_MAX;
 
 type Span = core::ops::Range<usize>;
 
-/// What the kernel's text resolves, in ns: no step is shorter.
+/// The shortest step, in ns: the resolution of the kernel's text.
 const STEP_MIN_NS: Time = 1_000;
 
-/// What a task does at the moment.
+/// The current state of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Activity {
-    /// It was there when the recording began, and nothing was heard of it yet.
+    /// Listed in a unit; no event has mentioned the task yet.
     Unknown,
     /// Forked, not woken yet.
     New,
@@ -44,17 +45,17 @@ impl Task {
         Task { recorded, state, burst_ns: 0 }
     }
 
-    /// What it computed since it last slept becomes a step.
+    /// Records the CPU time since the task last slept as a step.
     fn end_burst(&mut self) {
         let burst_ns = core::mem::take(&mut self.burst_ns);
         self.recorded.steps.push(Step::Cpu(burst_ns.max(STEP_MIN_NS)));
     }
 
-    fn slept(&mut self, ns: Time) {
+    fn record_sleep(&mut self, ns: Time) {
         self.recorded.steps.push(Step::Sleep(ns.max(STEP_MIN_NS)));
     }
 
-    /// What it did when the recording ended at `now`.
+    /// Completes the task's record at the end of the recording.
     fn close(mut self, now: Time) -> Recorded {
         self.recorded.end = match self.state {
             Activity::Running { since } => {
@@ -75,13 +76,15 @@ impl Task {
 #[derive(Default)]
 struct Reader {
     tasks: Vec<Task>,
-    /// The task that has a number now.
+    /// The index in `tasks` of the task that has a thread ID now.
     by_pid: BTreeMap<u32, usize>,
-    /// First and last moment of the recording's clock, in ns.
+    /// The first event's time on the recording's clock, in ns.
     begin: Option<Time>,
+    /// The current event's time since `begin`, in ns.
     now: Time,
-    /// Since when tasks of no unit run.
+    /// Running tasks in no unit, each with the time since when it runs.
     others: BTreeMap<u32, Time>,
+    /// CPU time of tasks in no unit, in ns.
     others_ns: Time,
     sleeps: u64,
     wakes: u64,
@@ -91,12 +94,12 @@ struct Reader {
 pub(super) fn recording(text: &str) -> Result<Recording, Diagnostic> {
     let mut reader = Reader::default();
     let mut start = 0;
-    for whole in text.split_inclusive('\n') {
-        let content = whole.trim_end_matches(['\n', '\r']);
+    for raw_line in text.split_inclusive('\n') {
+        let content = raw_line.trim_end_matches(['\n', '\r']);
         let at = start..start + content.len();
-        start += whole.len();
+        start += raw_line.len();
         match line(content, at.clone())? {
-            Line::Unit(unit, pids) => reader.members(unit, &pids, &at)?,
+            Line::Unit(unit, pids) => reader.add_members(unit, &pids, &at)?,
             Line::Event(time, event) => {
                 reader.advance(time, &at)?;
                 reader.event(event, &at)?;
@@ -108,7 +111,8 @@ pub(super) fn recording(text: &str) -> Result<Recording, Diagnostic> {
 }
 
 impl Reader {
-    fn members(&mut self, unit: &str, pids: &[u32], at: &Span) -> Result<(), Diagnostic> {
+    /// Adds the threads that a line lists for a unit.
+    fn add_members(&mut self, unit: &str, pids: &[u32], at: &Span) -> Result<(), Diagnostic> {
         if self.begin.is_some() {
             let help = "write these lines before the first event";
             return Err(
@@ -126,7 +130,7 @@ impl Reader {
     }
 
     fn add(&mut self, task: Task, at: &Span) -> Result<(), Diagnostic> {
-        // One program is the recording's own.
+        // The workload has one more program, which lasts as long as the recording.
         if self.tasks.len() + 1 >= PROGRAMS_MAX {
             let message = format!("more than {} tasks, a workload's most", PROGRAMS_MAX - 1);
             let help = "record for less time, or fewer short processes";
@@ -137,7 +141,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Time goes on, to a moment of the recording's clock.
+    /// Sets the current time to an event's time. Time that goes back is an error.
     fn advance(&mut self, time: Time, at: &Span) -> Result<(), Diagnostic> {
         let begin = *self.begin.get_or_insert(time);
         let Some(now) = time.checked_sub(begin).filter(|now| *now >= self.now) else {
@@ -151,18 +155,18 @@ impl Reader {
 
     fn event(&mut self, event: Event, at: &Span) -> Result<(), Diagnostic> {
         match event {
-            Event::Switch { from, left, to } => {
-                self.leave(from, left, at)?;
-                self.enter(to, at)?;
+            Event::Switch { from, reason, to } => {
+                self.switch_out(from, reason, at)?;
+                self.switch_in(to, at)?;
             }
             Event::Wake { pid } => self.wake(pid),
-            Event::Fork { child, .. } if self.is_still_to_come(child) => self.begins(child),
+            Event::Fork { child, .. } if self.is_listed_only(child) => self.begin_listed(child),
             Event::Fork { parent, child } => {
                 if let Some(&parent) = self.by_pid.get(&parent) {
                     let unit = self.tasks[parent].recorded.unit.clone();
                     self.add(Task::new(child, unit, self.now, Activity::New), at)?;
                 } else {
-                    // The number was one of a unit's, perhaps.
+                    // The ID may have belonged to a task of a unit that has ended.
                     self.by_pid.remove(&child);
                 }
             }
@@ -171,23 +175,26 @@ impl Reader {
         Ok(())
     }
 
-    /// Whether a thread is listed and no event was about it so far. Threads are listed when a recording ends, too, so one may be
-    /// forked in it, by whomever: the list says its unit.
-    fn is_still_to_come(&self, pid: u32) -> bool {
+    /// Whether a thread is listed in a unit and no event has mentioned it so far. The list may have been made after the
+    /// recording, so the thread may be forked during the recording. Then the list decides its unit, not the thread that forked
+    /// it.
+    fn is_listed_only(&self, pid: u32) -> bool {
         let task = self.by_pid.get(&pid).map(|index| &self.tasks[*index]);
         task.is_some_and(|task| matches!(task.state, Activity::Unknown))
     }
 
-    fn begins(&mut self, pid: u32) {
+    /// Records that a listed thread began now, by a fork.
+    fn begin_listed(&mut self, pid: u32) {
         if let Some(&index) = self.by_pid.get(&pid) {
             let task = &mut self.tasks[index];
             (task.state, task.recorded.start_ns) = (Activity::New, self.now);
         }
     }
 
-    fn leave(&mut self, pid: u32, left: Left, at: &Span) -> Result<(), Diagnostic> {
+    /// Handles a task that leaves its CPU.
+    fn switch_out(&mut self, pid: u32, reason: SwitchReason, at: &Span) -> Result<(), Diagnostic> {
         let Some(&index) = self.by_pid.get(&pid) else {
-            // Of one that ran when the recording began, what it ran before its first event is not counted.
+            // The first burst of a task in no unit that already ran when the recording began is not counted.
             self.others_ns += self.others.remove(&pid).map_or(0, |since| self.now - since);
             return Ok(());
         };
@@ -198,19 +205,20 @@ impl Reader {
             _ => return Err(missing(pid, "leaves a CPU on which it did not start", at)),
         };
         task.burst_ns += now - since;
-        task.state = match left {
-            Left::Runnable => Activity::Ready,
-            Left::Asleep => Activity::Asleep { since: now },
-            Left::Ended => Activity::Gone,
+        task.state = match reason {
+            SwitchReason::Preempted => Activity::Ready,
+            SwitchReason::Asleep => Activity::Asleep { since: now },
+            SwitchReason::Ended => Activity::Gone,
         };
-        self.sleeps += u64::from(left == Left::Asleep);
+        self.sleeps += u64::from(reason == SwitchReason::Asleep);
         Ok(())
     }
 
-    fn enter(&mut self, pid: u32, at: &Span) -> Result<(), Diagnostic> {
+    /// Handles a task that gets a CPU.
+    fn switch_in(&mut self, pid: u32, at: &Span) -> Result<(), Diagnostic> {
         let now = self.now;
         let Some(&index) = self.by_pid.get(&pid) else {
-            // Number 0 is no task, but an idle CPU.
+            // ID 0 is no task: the CPU idles.
             if pid != 0 {
                 self.others.insert(pid, now);
             }
@@ -236,30 +244,31 @@ impl Reader {
             Activity::New => task.recorded.start_ns = now,
             Activity::Asleep { since } => {
                 task.end_burst();
-                task.slept(now - since);
+                task.record_sleep(now - since);
             }
-            Activity::Unknown => task.slept(now),
-            // Woken on its way to sleep.
+            Activity::Unknown => task.record_sleep(now),
+            // Woken before it slept: no sleep to record.
             Activity::Running { .. } | Activity::Ready | Activity::Gone => return,
         }
         task.state = Activity::Ready;
     }
 
+    /// Ends the recording; an error if units, events or wake-ups are missing altogether. `at` is the end of the text.
     fn end(self, at: usize) -> Result<Recording, Diagnostic> {
-        let wrong =
+        let error =
             |code, message: &str, help: &str| Err(Diagnostic::error(code, at..at, message).help(help));
         if self.tasks.is_empty() {
             let help = "write each unit's threads before the events: `# commonhold unit light: 101 102`";
-            return wrong("no-units", "the recording names no unit's threads", help);
+            return error("no-units", "the recording names no unit's threads", help);
         }
         if self.now == 0 {
             let help =
                 "record with the events sched_switch, sched_wakeup, sched_wakeup_new and sched_process_fork";
-            return wrong("no-events", "the recording has no events, or all at one moment", help);
+            return error("no-events", "the recording has no events, or all at one moment", help);
         }
         if self.sleeps > 0 && self.wakes == 0 {
             let help = "record the events sched_wakeup and sched_wakeup_new, too";
-            return wrong("no-wake-ups", "tasks go to sleep, and none is ever woken", help);
+            return error("no-wake-ups", "tasks go to sleep, and none is ever woken", help);
         }
         let now = self.now;
         Ok(Recording {
@@ -271,7 +280,8 @@ impl Reader {
     }
 }
 
-fn missing(pid: u32, what: &str, at: &Span) -> Diagnostic {
+/// The error of an event that is impossible in a task's state; `event` completes the message "task PID ...".
+fn missing(pid: u32, event: &str, at: &Span) -> Diagnostic {
     let help = "events are missing: record all of sched_switch, with a larger buffer, and cut no lines";
-    Diagnostic::error("missing-events", at.clone(), format!("task {pid} {what}")).help(help)
+    Diagnostic::error("missing-events", at.clone(), format!("task {pid} {event}")).help(help)
 }

@@ -1,9 +1,8 @@
-//! Recordings: what tasks did on a real machine, as a workload for the simulated one.
+//! Recordings: the CPU bursts and sleeps of tasks on a live machine, as a workload for the simulated one.
 //!
 //! # Format
 //!
-//! A recording is the text of the kernel's `trace` file (tracefs). Lines before it say which threads are in which
-//! unit:
+//! A recording is the text of the kernel's `trace` file (tracefs). Lines before the events list the threads of each unit:
 //!
 //! ```text
 //! # commonhold unit light: 101 102
@@ -11,23 +10,22 @@
 //!           <idle>-0     [002] d..2.    81.000120: sched_switch: prev_comm=swapper/2 prev_pid=0 ... ==> ... next_pid=101 ...
 //! ```
 //!
-//! The numbers are threads' (`cgroup.threads`). Threads that they fork are in the same unit. These events count:
-//! `sched_switch`, `sched_wakeup`, `sched_wakeup_new`, `sched_process_fork`; all others are passed over. Only the keys
-//! `prev_pid`, `prev_state`, `next_pid`, `pid` and `child_pid` of an event are read, so a recording may be cut to
-//! them. Its clock must be the same on all CPUs (`mono`). Nothing may be lost: a buffer that overran is an error.
+//! The numbers are thread IDs (`cgroup.threads`). A forked thread is in the unit of the thread that forked it, unless a line
+//! lists the new thread. Four events count: `sched_switch`, `sched_wakeup`, `sched_wakeup_new`, `sched_process_fork`; others
+//! are ignored. The reader uses only the keys `prev_pid`, `prev_state`, `next_pid`, `pid` and `child_pid`, so a recording may
+//! omit the others. The clock must be the same on all CPUs (`mono`). A recording with lost events is refused.
 //!
 //! # The workload
 //!
-//! Every task becomes a job with a program of its own: the CPU time of each of its bursts, and how long it slept
-//! between two of them. Two facts are left out. How long a task waits for a CPU is for the simulation to find out, and
-//! so is on which CPU it runs. A task that could run when the recording ended computes for ever; one that slept sleeps
-//! to the end.
+//! Every task becomes a job with a program of its own: the CPU time of each burst, and the time of each sleep between two
+//! bursts. Waits for a CPU and the choice of CPU are left out, since the simulation determines both. A task that was runnable
+//! when the recording ended computes without end; a task that slept then sleeps to the end of the simulation.
 //!
 //! # Limits
 //!
-//! Sleeps are as long as they were, and a child comes when it came, even if other tasks are faster or slower in the
-//! simulation. A parent does not wait for its children, nor one task for another's message. Work of no unit's task
-//! (interrupts' own threads, a daemon) is not replayed, only counted.
+//! The length of each sleep and the time of each fork are those of the recording, even if other tasks are faster or slower in
+//! the simulation. A parent does not wait for its children, nor a task for another task's message. The work of tasks in no
+//! unit (interrupt threads, daemons) is counted but not replayed.
 
 #![allow(clippy::result_large_err, reason = "a recording is read once, and has one error at most")]
 
@@ -41,68 +39,68 @@ use commonhold_contract::Diagnostic;
 
 use crate::Time;
 
-/// What the tasks of units did while they were recorded.
+/// The recorded activity of the tasks in units.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recording {
-    /// From the first event to the last, in ns.
+    /// The time from the first event to the last, in ns.
     pub length_ns: Time,
-    /// In the order in which they came; those that were there from the beginning in the order of the text.
+    /// The tasks: first those that existed when the recording began, in the order of the text, then the others by arrival.
     pub tasks: Vec<Recorded>,
     /// CPU time of tasks that are in no unit, in ns.
     pub others_ns: Time,
-    /// How often a task went to sleep and ran again though nothing woke it: a signal came first. It then counts as awake.
+    /// The number of sleeps that ended without a wake-up event, since a signal was pending. Such a task counts as awake.
     pub unwoken: u64,
 }
 
-/// What one task did.
+/// The recorded activity of one task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recorded {
-    /// Its number; another task may have had it before.
+    /// Its thread ID. Several tasks of a recording may have had the same ID, one after another.
     pub pid: u32,
     /// The path of its unit.
     pub unit: String,
-    /// When it came, in ns from the beginning of the recording.
+    /// When the task began, in ns from the beginning of the recording; 0 if it existed before.
     pub start_ns: Time,
-    /// What it did, in order.
+    /// Its bursts and sleeps, in order.
     pub steps: Vec<Step>,
-    /// What it did when the recording ended.
+    /// Its state when the recording ended.
     pub end: End,
 }
 
-/// A step of a task; amounts in ns, at least 1000: what the kernel's text resolves.
+/// A step of a task, in ns. Each is at least 1000 ns, the resolution of the kernel's text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// It computed for so long, perhaps in several pieces.
+    /// A CPU burst: the CPU time between two sleeps, possibly interrupted by waits for a CPU.
     Cpu(Time),
-    /// It slept for so long.
+    /// A sleep.
     Sleep(Time),
 }
 
-/// How a task's history ends.
+/// A task's state when the recording ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// It ended.
+    /// The task had ended.
     Gone,
-    /// It could have gone on.
+    /// The task was runnable.
     Computing,
-    /// It slept.
+    /// The task slept.
     Asleep,
 }
 
 impl Recorded {
-    /// Its CPU time in ns.
+    /// The task's CPU time in ns.
     pub fn used_ns(&self) -> Time {
         self.steps.iter().map(|step| if let Step::Cpu(ns) = step { *ns } else { 0 }).sum()
     }
 }
 
-/// Reads a recording: the first thing that is wrong with it, at its place in the text, or what was recorded.
+/// Reads a recording. The error is the first mistake, with its position in the text.
 pub fn read(text: &str) -> Result<Recording, Diagnostic> {
     history::recording(text)
 }
 
 impl Recording {
-    /// It as the text of a `workload.toml`; `source` says where it comes from.
+    /// The recording as the text of a `workload.toml`. `source` becomes the workload's `source`: where the recording is from.
     pub fn workload(&self, source: &str) -> String {
         text::workload(self, source)
     }

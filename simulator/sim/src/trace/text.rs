@@ -1,4 +1,5 @@
-//! A recording as a workload.
+//! Writes a recording as a workload: a job in the background for each task, and a job that sleeps for the length of the
+//! recording, so that the simulation ends with the recording.
 
 use std::fmt::Write;
 
@@ -40,7 +41,7 @@ pub(super) fn workload(recording: &Recording, source: &str) -> String {
     text
 }
 
-/// Numbers of processes are used again: the place in the recording makes it one of its own.
+/// A unique name for a task: its index and its thread ID. The kernel reuses IDs, so the ID alone is not unique.
 fn name(index: usize, task: &Recorded) -> String {
     format!("task-{index}-{}", task.pid)
 }
@@ -56,14 +57,14 @@ fn program(text: &mut String, index: usize, task: &Recorded, length_ns: Time) {
     _ = match task.end {
         End::Computing => writeln!(text, "    {{ repeat = \"forever\", do = [{{ cpu = \"1s\" }}] }},"),
         End::Asleep => writeln!(text, "    {{ sleep = \"{}us\" }},", micros(length_ns)),
-        // A program has a step at least.
+        // A program needs at least one step.
         End::Gone if task.steps.is_empty() => writeln!(text, "    {{ cpu = \"1us\" }},"),
         End::Gone => Ok(()),
     };
     text.push_str("]\n\n");
 }
 
-/// Whole microseconds: what the kernel's text resolves.
+/// Whole microseconds, the resolution of the kernel's text.
 fn micros(ns: Time) -> Time {
     ns / 1_000
 }

@@ -1,8 +1,7 @@
-//! Random scenarios, as texts, from a seed: everything that the three languages can say, in sizes that run in
-//! milliseconds.
+//! Random scenarios, as texts, from a seed: all features of the three languages, in sizes that run in milliseconds.
 //!
-//! Every scenario is valid. Locks are taken in the order of their numbers. No barrier and no run stands inside a lock.
-//! Exactly as many processes are run at once as a barrier waits for. So none can wait for ever.
+//! Every scenario is valid. Locks are taken in the order of their numbers. No barrier and no run stands inside a lock. The
+//! number of processes that run at once equals the number that a barrier waits for. So no process can wait forever.
 
 #![allow(dead_code, reason = "not every file of tests has use for both kinds")]
 
@@ -27,7 +26,7 @@ pub(crate) fn texts(seed: u64) -> Texts {
     let machine = Machine::draw(&mut chance);
     let (contract, units) = contract(&mut chance);
     let pool = contract.contains("scheme = \"smp\"");
-    // Drawn by itself: what else a seed means does not hang on it.
+    // Drawn from a stream of its own, so that the other choices of a seed do not depend on it.
     let contract = placed(&mut Chance::of(seed ^ 0x5ea7), contract);
     Texts {
         contract,
@@ -38,8 +37,8 @@ pub(crate) fn texts(seed: u64) -> Texts {
 
 /// A minute of endless work in a unit of one discipline with sub-units of others, the first of which has that of `inner`.
 ///
-/// Tasks that always compute, and tasks that often sleep, share few CPUs. So a discipline that keeps a task out of a CPU
-/// for ever does so here. No disk, memory or lock gets in the way.
+/// Tasks that always compute, and tasks that often sleep, share few CPUs. So a discipline that can starve a task does so here.
+/// Disks, memory and locks play no role.
 pub(crate) fn nested(outer: Discipline, inner: Discipline, seed: u64) -> Texts {
     let mut chance = Chance::of(seed ^ 0x7e57);
     let mut units = vec![("u".to_owned(), outer, chance.from(0, 2))];
@@ -89,14 +88,14 @@ fn nested_keys(chance: &mut Chance) -> String {
     if chance.once_in(3) {
         text += "lend = { cpu = false }\n";
     }
-    // Where the unit around has no deadlines, this means nothing.
+    // Without effect if the parent's discipline has no deadlines.
     if chance.once_in(2) {
         text += "deadline = { period = \"100ms\", budget = \"5ms\", misses = 1, of = 10 }\n";
     }
     text
 }
 
-/// What of a machine the workload has to know.
+/// The facts of a machine on which the workload depends.
 struct Machine {
     cpus: u64,
     nodes: u64,
@@ -111,7 +110,7 @@ impl Machine {
         Machine {
             cpus: chance.from(1, 12 / nodes),
             nodes,
-            // From where nearly everything pages to where nothing does.
+            // From so little memory that nearly every program pages to enough memory for all.
             memory_kib: chance.one_of(&[1024, 2048, 4096, 8192, 16_384, 65_536]) / nodes,
             disks: chance.from(1, 3),
             bus: chance.once_in(3),
@@ -237,7 +236,7 @@ fn contract(chance: &mut Chance) -> (String, Vec<String>) {
     (text, paths)
 }
 
-/// Whether, and how, threads are placed.
+/// Whether and how threads are placed in pools.
 fn placed(chance: &mut Chance, contract: String) -> String {
     if !chance.once_in(3) {
         return contract;
@@ -324,7 +323,7 @@ fn workload(chance: &mut Chance, machine: &Machine, units: &[String]) -> String 
     text + &jobs(chance, machine, units, parties) + &changes(chance, units)
 }
 
-/// Changes of tickets. None is given away, since the workload would be wrong that gave what is not there.
+/// Changes of tickets. Tickets are never transferred: a transfer of tickets that a unit lacks would be an error.
 fn changes(chance: &mut Chance, units: &[String]) -> String {
     let mut text = String::new();
     let declared: Vec<&str> = units.iter().map(String::as_str).filter(|unit| *unit != "shared").collect();
@@ -403,7 +402,7 @@ fn make(chance: &mut Chance, means: &Means, parties: u64) -> String {
     format!("{before}, {run}{meet}, {after}")
 }
 
-/// Some steps, none of which waits for other processes but at locks from `lock` on.
+/// Some steps. They wait for other processes only at locks whose numbers are `lock` or higher.
 fn steps(chance: &mut Chance, means: &Means, depth: u64, lock: u64) -> String {
     let all: Vec<String> = (0..chance.from(1, 4)).map(|_| step(chance, means, depth, lock)).collect();
     all.join(", ")

@@ -1,4 +1,4 @@
-//! Scenarios as texts, and runs of them that must be sound.
+//! Helpers of tests: scenarios from texts, and runs in which every audit check must hold.
 #![allow(dead_code, clippy::format_push_string, reason = "texts of tests, of which every file uses a part")]
 
 use commonhold_contract::render;
@@ -9,7 +9,7 @@ use commonhold_sim::scenario::{Part, Scenario, read};
 pub(crate) const MS: u64 = 1_000_000;
 pub(crate) const S: u64 = 1_000 * MS;
 
-/// The scenario of three texts, which have to be right.
+/// The scenario of three texts, which must have no errors.
 pub(crate) fn scenario(contract: &str, machine: &str, workload: &str) -> Scenario {
     let read = read(contract, machine, workload);
     read.scenario.unwrap_or_else(|| {
@@ -27,19 +27,19 @@ pub(crate) fn scenario(contract: &str, machine: &str, workload: &str) -> Scenari
     })
 }
 
-/// Runs it; whatever has to hold in every run has held.
+/// Runs a scenario, and asserts that every audit check held.
 pub(crate) fn run(scenario: &Scenario) -> Outcome {
     run_with(scenario, 1)
 }
 
-/// The same with another seed.
+/// Runs a scenario with another seed, and asserts that every audit check held.
 pub(crate) fn run_with(scenario: &Scenario, seed: u64) -> Outcome {
     let outcome = commonhold_sim::run(scenario, seed).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(outcome.broken, 0, "seed {seed}: {:#?}", outcome.notes);
     outcome
 }
 
-/// The texts' run.
+/// Runs the scenario of three texts.
 pub(crate) fn outcome(contract: &str, machine: &str, workload: &str) -> Outcome {
     run(&scenario(contract, machine, workload))
 }
@@ -49,7 +49,7 @@ pub(crate) fn jobs<'a>(outcome: &'a Outcome, name: &str) -> Vec<&'a JobOutcome> 
     outcome.jobs.iter().filter(|job| job.name == name).collect()
 }
 
-/// How long a job took, in ns; the mean of its copies.
+/// The response time of a job in ns: the mean of its copies.
 pub(crate) fn response(outcome: &Outcome, name: &str) -> u64 {
     let spans: Vec<u64> = jobs(outcome, name)
         .iter()
@@ -58,7 +58,7 @@ pub(crate) fn response(outcome: &Outcome, name: &str) -> u64 {
     spans.iter().sum::<u64>() / spans.len() as u64
 }
 
-/// What a unit had.
+/// A unit's outcome.
 pub(crate) fn unit<'a>(outcome: &'a Outcome, name: &str) -> &'a UnitOutcome {
     outcome.units.iter().find(|unit| unit.name == name).unwrap_or_else(|| panic!("{name} had processes"))
 }
@@ -70,7 +70,7 @@ pub(crate) fn near(is: u64, should: u64, per_mille: u64) {
     assert!(off * 1000 <= should * per_mille, "{is} is not within {per_mille} per mille of {should}");
 }
 
-/// A machine with `cpus` CPUs on which only the costs in `more` are not zero. The clock ticks every 10 ms, slices last 30 ms.
+/// A machine with `cpus` CPUs on which all costs are zero but those in `more`. The clock ticks every 10 ms, slices last 30 ms.
 pub(crate) fn machine(cpus: u32, more: &str) -> String {
     let mut text = format!("version = 1\nshape = \"cpus:{cpus} memory:64MiB\"\n[kernel]\n{more}\n");
     let is_given = |key: &str| more.lines().any(|line| line.starts_with(key));
@@ -87,12 +87,12 @@ pub(crate) fn machine(cpus: u32, more: &str) -> String {
     text
 }
 
-/// Units a and b with these keys, under a scheme.
+/// A contract with units a and b that have these keys, under a scheme.
 pub(crate) fn contract(scheme: &str, a: &str, b: &str) -> String {
     format!("version = 1\n[machine]\nscheme = \"{scheme}\"\n[unit.a]\n{a}\n[unit.b]\n{b}\n")
 }
 
-/// Programs by name, and jobs.
+/// A workload with these programs, by name, and these jobs.
 pub(crate) fn workload(programs: &[(&str, &str)], jobs: &[(&str, &str, &str, &str)]) -> String {
     let mut text = "version = 1\nhorizon = \"1h\"\n".to_owned();
     for (name, steps) in programs {
