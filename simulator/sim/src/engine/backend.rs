@@ -151,7 +151,7 @@ impl Backend for Engine<'_> {
         if let Some(memory) = &plan.decisions.memory {
             self.backend.memory_due = memory.next;
             self.backend.watched.clone_from(&memory.watch);
-            self.memory.begin_look();
+            self.memory.begin_sample();
         } else if self.backend.memory_given && self.enforces() == Enforces::Irix {
             // The plan does not control memory, so facts about it are not needed. A live machine reports them all the same.
             self.backend.memory_due = Time::MAX;
@@ -177,10 +177,10 @@ impl Engine<'_> {
                 let frames = bytes.map(|bytes| bytes / self.frame_bytes());
                 self.memory.allow_unit(unit, frames);
             }
-            MemoryOrder::Allow { unit, bytes } => self.memory.bound(unit, bytes),
+            MemoryOrder::Allow { unit, bytes } => self.memory.set_bound(unit, bytes),
             MemoryOrder::Guarantee { unit, min, low, own } => self.memory.protect(unit, min, low, own),
             MemoryOrder::Reclaim { unit, bytes, .. } => {
-                let reclaimed = self.memory.take(unit, bytes);
+                let reclaimed = self.memory.order_reclaim(unit, bytes);
                 self.finish_reclaim(reclaimed);
             }
             // The means exclude this order: no process is killed in a simulation.

@@ -178,7 +178,7 @@ impl Engine<'_> {
             let refund = self.cpus[index].since.saturating_sub(self.now);
             self.instances[task.instance as usize].spent.switch_ns -= refund;
             if task.state != TaskState::Ended {
-                self.memory.ran(task.space);
+                self.memory.note_run(task.space);
             }
             task.cache = self.caches.as_ref().map(|caches| caches.leave(index));
             if runnable {
@@ -192,7 +192,7 @@ impl Engine<'_> {
             if before.is_none() {
                 self.skip_ticks(index);
             }
-            self.memory.ran(self.tasks[task as usize].space);
+            self.memory.note_run(self.tasks[task as usize].space);
             self.switch_to(id, task);
             self.update_remote_slowdown(index);
             self.retry_spin_lock(task);

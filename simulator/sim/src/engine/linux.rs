@@ -11,15 +11,15 @@ use crate::memory::Reclaimed;
 impl Engine<'_> {
     /// Reclaims in the background, as `kswapd` does, if few frames are free.
     pub(super) fn reclaim_in_background(&mut self) {
-        let reclaimed = self.memory.background();
+        let reclaimed = self.memory.reclaim_in_background();
         self.finish_reclaim(reclaimed);
     }
 
     /// Continues the reclaims that plans ordered, after earlier pages were written.
     pub(super) fn continue_ordered_reclaims(&mut self) {
         for id in self.scenario.contract.held() {
-            if self.memory.takes(id) {
-                let reclaimed = self.memory.take_on(id);
+            if self.memory.has_reclaim_order(id) {
+                let reclaimed = self.memory.continue_reclaim(id);
                 self.finish_reclaim(reclaimed);
             }
         }

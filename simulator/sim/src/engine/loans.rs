@@ -224,7 +224,7 @@ impl Engine<'_> {
     /// Ends the call-backs of lenders that have all their memory back, or could have it at once.
     fn end_call_backs(&mut self) {
         for id in self.scenario.contract.ids() {
-            if self.loans.units[id.index()].call.is_some() && self.memory.is_whole(id) {
+            if self.loans.units[id.index()].call.is_some() && self.memory.has_allowance_available(id) {
                 self.loans.units[id.index()].end_call_back(self.now);
             }
         }
@@ -236,7 +236,7 @@ impl Engine<'_> {
             return;
         }
         for id in self.scenario.contract.held() {
-            for out in self.memory.collect(id).writes {
+            for out in self.memory.collect_debt(id).writes {
                 self.write_out(out, false);
             }
         }
@@ -252,7 +252,7 @@ impl Engine<'_> {
             return;
         }
         for id in self.scenario.contract.held() {
-            self.audit.expect(self.now, !self.memory.rests(id), || {
+            self.audit.expect(self.now, !self.memory.is_debtor_idle(id), || {
                 let name = &self.scenario.contract.unit(id).path;
                 format!("{name}: owes frames that were called back, and gives none")
             });

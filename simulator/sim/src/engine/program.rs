@@ -157,7 +157,7 @@ impl Engine<'_> {
         if work == 0 {
             return Done::Again;
         }
-        self.stretch(id);
+        self.compute_to_next_fault(id);
         Done::Compute
     }
 

@@ -63,7 +63,7 @@ struct Migration {
     job: JobId,
     /// The nodes, each with its part of the pages.
     parts: Vec<NodePart>,
-    /// Whether all pages are divided among the nodes, or only the pages that lie elsewhere: see `Memory::bring`.
+    /// Whether all pages are divided among the nodes, or only the pages that lie elsewhere: see `Memory::migrate`.
     divided: bool,
 }
 
@@ -279,7 +279,7 @@ impl Engine<'_> {
         for Migration { job, parts, divided, .. } in complete {
             let tasks = self.tasks_of(job);
             let spaces: Vec<SpaceId> = tasks.iter().map(|id| self.tasks[*id as usize].space).collect();
-            self.memory.bring(&spaces, &self.node_indices(&parts), divided);
+            self.memory.migrate(&spaces, &self.node_indices(&parts), divided);
         }
         for cpu in 0..self.cpus.len() {
             self.update_remote_slowdown(cpu);

@@ -80,7 +80,7 @@ impl Engine<'_> {
     fn compute_remote_slowdown(&mut self, index: usize) {
         let (Some(remote), Some(id)) = (&self.remote, self.cpus[index].task) else { return };
         let (task, node) = (&self.tasks[id as usize], remote.node(index));
-        self.memory.runs_in(task.space, node);
+        self.memory.set_home(task.space, node);
         self.tasks[id as usize].data.get_or_insert(node);
         let task = &self.tasks[id as usize];
         let stalled = self.scenario.workload.programs[task.program as usize].stalled;

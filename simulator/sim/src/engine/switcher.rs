@@ -15,7 +15,7 @@ use crate::scenario::{CallBack, Scenario, Scheduler};
 /// The scheduler that decides which task a CPU runs next, and where a woken task goes.
 #[expect(
     clippy::large_enum_variant,
-    reason = "there is scheduler per simulation, and a box would be an indirection at every call"
+    reason = "there is one per simulation, and a box would be an indirection at every call"
 )]
 pub(super) enum Switcher {
     /// The project's own.

@@ -143,15 +143,15 @@ fn pages_come_where_they_are_touched_or_as_near_as_there_is_room() {
     // 400 frames: 200, 100 and 100 by node, less the kernel's 20, 10 and 10.
     let mut memory = memory(400, 400, 400);
     let space = memory.open_space(A, 0);
-    memory.runs_in(space, 1);
+    memory.set_home(space, 1);
     assert_eq!(memory.grow(space, 10), Grant::Granted);
     assert_eq!(memory.pages_by_node(space), [0, 10, 0]);
     // 180 fit into node 0; the next from there is 2, 120 ns away.
-    memory.runs_in(space, 0);
+    memory.set_home(space, 0);
     assert_eq!(memory.grow(space, 190), Grant::Granted);
     assert_eq!(memory.pages_by_node(space), [180, 10, 10]);
     // 80 more fit into node 2, and 0 is full.
-    memory.runs_in(space, 2);
+    memory.set_home(space, 2);
     assert_eq!(memory.grow(space, 100), Grant::Granted);
     assert_eq!(memory.pages_by_node(space), [180, 30, 90]);
     memory.check().unwrap();
@@ -164,20 +164,20 @@ fn pages_come_to_their_parts() {
     let spaces = [memory.open_space(A, 0), memory.open_space(A, 0)];
     let other = memory.open_space(B, 0);
     for (space, node, pages) in [(spaces[0], 0, 60), (spaces[1], 0, 30), (spaces[1], 2, 12), (other, 0, 10)] {
-        memory.runs_in(space, node);
+        memory.set_home(space, node);
         assert_eq!(memory.grow(space, pages), Grant::Granted);
     }
     // Those of node 2 come to node 0, which has enough; the job has nothing else elsewhere.
-    memory.bring(&spaces, &[(0, 1)], false);
+    memory.migrate(&spaces, &[(0, 1)], false);
     assert_eq!(memory.pages_by_node(spaces[1]), [42, 0, 0]);
     // 34 and 68 of 102: of each process a third goes.
-    memory.bring(&spaces, &[(1, 1), (0, 2)], true);
+    memory.migrate(&spaces, &[(1, 1), (0, 2)], true);
     assert_eq!(memory.pages_by_node(spaces[0]), [40, 20, 0]);
     assert_eq!(memory.pages_by_node(spaces[1]), [28, 14, 0]);
     assert_eq!(memory.pages_by_node(other), [10, 0, 0]);
     memory.check().unwrap();
     // Node 2 has 90 frames: no more can come.
-    memory.bring(&spaces, &[(2, 1)], true);
+    memory.migrate(&spaces, &[(2, 1)], true);
     let there: u64 = spaces.iter().map(|space| memory.pages_by_node(*space)[2]).sum();
     assert_eq!(there, 90);
     memory.check().unwrap();
@@ -194,7 +194,7 @@ proptest! {
         let mut memory = memory(400, 400, 400);
         let spaces = [memory.open_space(A, 0), memory.open_space(A, 0)];
         for (space, node, pages) in grown {
-            memory.runs_in(spaces[space], node);
+            memory.set_home(spaces[space], node);
             let _ = memory.grow(spaces[space], pages);
         }
         let lies = |memory: &Memory| spaces.map(|space| {
@@ -204,7 +204,7 @@ proptest! {
         });
         let before = lies(&memory);
         let parts: Vec<(usize, u64)> = parts.into_iter().enumerate().collect();
-        memory.bring(&spaces, &parts, divided);
+        memory.migrate(&spaces, &parts, divided);
         memory.check().unwrap();
         let after = lies(&memory);
         for (before, after) in before.iter().zip(&after) {
@@ -213,7 +213,7 @@ proptest! {
         }
         // Where a node was full, room may have come by what left it.
         if before.iter().flatten().sum::<u64>() <= 90 {
-            memory.bring(&spaces, &parts, divided);
+            memory.migrate(&spaces, &parts, divided);
             prop_assert_eq!(lies(&memory), after);
         }
     }
@@ -224,7 +224,7 @@ fn pages_are_taken_from_all_nodes_alike() {
     let mut memory = memory(400, 400, 400);
     let space = memory.open_space(A, 0);
     for (node, pages) in [(0, 60), (1, 30), (2, 10)] {
-        memory.runs_in(space, node);
+        memory.set_home(space, node);
         assert_eq!(memory.grow(space, pages), Grant::Granted);
     }
     let out = memory.reclaim(A, 50);
@@ -234,7 +234,7 @@ fn pages_are_taken_from_all_nodes_alike() {
     // 30, 15 and 5, but for the rounding of each cluster of four.
     assert_eq!(memory.pages_by_node(space), [29, 16, 5]);
     // What comes back comes to where the process runs now.
-    memory.runs_in(space, 1);
+    memory.set_home(space, 1);
     assert_eq!(memory.swap_in(space, 8), Grant::Granted);
     assert_eq!(memory.pages_by_node(space), [29, 24, 5]);
 }
@@ -303,7 +303,7 @@ fn idle_spaces_give_more() {
     let mut memory = memory(240, 200, 0);
     let (running, idle) = (grown(&mut memory, A, 100), grown(&mut memory, A, 100));
     memory.at(90 * MS);
-    memory.ran(running);
+    memory.note_run(running);
     let out = memory.reclaim(A, 40);
     write_all(&mut memory, out.writes);
     assert_eq!((memory.missing(running), memory.missing(idle)), (4, 36));
@@ -315,7 +315,7 @@ fn idle_spaces_give_more() {
 fn smp_takes_from_everybody() {
     let mut memory = memory(256, 256, 256);
     let (a, b) = (grown(&mut memory, A, 100), grown(&mut memory, B, 100));
-    assert!(memory.low() && memory.low_unit(A) && memory.low_unit(B));
+    assert!(memory.is_low() && memory.is_unit_low(A) && memory.is_unit_low(B));
     let out = memory.reclaim(A, 16);
     write_all(&mut memory, out.writes);
     assert_eq!((memory.missing(a), memory.missing(b)), (8, 8));
@@ -328,7 +328,7 @@ fn debtors_pay_first() {
     let mut memory = memory(240, 48, 152);
     let (a, b) = (grown(&mut memory, A, 48), grown(&mut memory, B, 152));
     memory.allow(&[240, 240, 100, 100]);
-    assert!(memory.low_unit(B));
+    assert!(memory.is_unit_low(B));
     assert_eq!(memory.grow(a, 4), Grant::Short);
     let out = memory.reclaim(A, 4);
     write_all(&mut memory, out.writes);
@@ -444,7 +444,7 @@ fn floors_give_way_when_nothing_else_is_left() {
     let mut memory = memory(240, 240, 240);
     let spaces: Vec<SpaceId> = (0..25).map(|_| grown(&mut memory, A, 8)).collect();
     memory.at(1_000 * MS);
-    spaces[1..].iter().for_each(|space| memory.ran(*space));
+    spaces[1..].iter().for_each(|space| memory.note_run(*space));
     assert_eq!(insist(&mut memory, A, 4, |memory| memory.grow(spaces[1], 4)), 1);
     assert_eq!((memory.resident(spaces[0]), memory.counts(A).forced), (4, 0));
 }
@@ -531,15 +531,15 @@ fn of_a_stream_the_first_pages_go_first() {
 fn low_is_near_the_allowance() {
     let mut memory = memory(1_040, 500, 500);
     let space = grown(&mut memory, A, 460);
-    assert!(!memory.low_unit(A), "40 below");
+    assert!(!memory.is_unit_low(A), "40 below");
     assert_eq!(memory.grow(space, 2), Grant::Granted);
-    assert!(memory.low_unit(A) && !memory.low_unit(B) && !memory.low_unit(UnitId::SHARED));
+    assert!(memory.is_unit_low(A) && !memory.is_unit_low(B) && !memory.is_unit_low(UnitId::SHARED));
     grown(&mut memory, B, 496);
-    assert!(memory.low() && !memory.low_unit(UnitId::SHARED), "42 are free");
+    assert!(memory.is_low() && !memory.is_unit_low(UnitId::SHARED), "42 are free");
     assert_eq!(memory.grow(space, 4), Grant::Granted);
-    assert!(memory.low_unit(UnitId::SHARED));
+    assert!(memory.is_unit_low(UnitId::SHARED));
     memory.allow(&[1_040; 4]);
-    assert!(memory.low_unit(UnitId::SHARED) && memory.low_unit(A));
+    assert!(memory.is_unit_low(UnitId::SHARED) && memory.is_unit_low(A));
 }
 
 /// 240 frames: 40 the kernel's, and 8 + 16 are needed besides.
@@ -644,8 +644,8 @@ impl Trial {
             }
             Act::Grow(_, pages) => drop(self.memory.grow(space, pages)),
             Act::Back(_, pages) => drop(self.memory.swap_in(space, pages)),
-            Act::Ran(_, node) => self.memory.runs_in(space, node),
-            _ => self.memory.ran(space),
+            Act::Ran(_, node) => self.memory.set_home(space, node),
+            _ => self.memory.note_run(space),
         }
     }
 }

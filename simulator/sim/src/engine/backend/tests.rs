@@ -71,7 +71,7 @@ fn an_alarm_is_of_a_bound() {
     engine.held.watched = vec![A];
     let _ = engine.make_room(0, 1);
     assert!(!engine.held.alarm);
-    engine.memory.bound(A, Some(0));
+    engine.memory.set_bound(A, Some(0));
     let _ = engine.make_room(0, 1);
     assert!(engine.held.alarm);
 }
