@@ -198,7 +198,7 @@ impl Engine<'_> {
         };
         let (drive, now) = (&mut self.drives[index], self.now);
         match *order {
-            DiskOrder::Share { unit, share, .. } => drive.share_out(unit, share),
+            DiskOrder::Share { unit, share, .. } => drive.set_share(unit, share),
             DiskOrder::Cap { unit, read, write, .. } => drive.cap(now, unit, read, write),
             DiskOrder::Weigh { unit, weight, .. } => drive.weigh(now, unit, weight),
             // The means exclude this order: the simulated disk holds rates itself.

@@ -199,7 +199,7 @@ impl Engine<'_> {
         let drive_end = self.drives[drive].sectors();
         let sectors = sectors.max(1);
         let lba = lba.min(drive_end - u64::from(sectors));
-        // On Linux, a unit's rate limit does not delay a write to swap.
+        // On Linux, no rate limit or weight delays a write to swap.
         let urgent = matches!(&self.purposes[id as usize], Purpose::Out(out) if out.is_to_swap());
         let request = Request { id, unit, lba, sectors, write, owners };
         match urgent && self.enforces() == Enforces::Linux {
@@ -231,7 +231,7 @@ impl Engine<'_> {
             match self.lateness() {
                 0 => self.transfer_ends(finished.request.id),
                 late => {
-                    self.drives[drive].told_late(late);
+                    self.drives[drive].delay_interrupt(late);
                     self.interrupts[drive].insert((self.now.saturating_add(late), finished.request.id));
                 }
             }

@@ -744,7 +744,9 @@ proptest! {
             }
             let (trigger, rights) = (Trigger::Period, &rights);
             let (contract, now) = (&contract, number * 100 * MS);
-            let input = Input { contract, rights, frames: 140, frame_bytes: 1, units: &units, now, trigger, delay_ns: 0, first: &[] };
+            let input = Input {
+                contract, rights, frames: 140, frame_bytes: 1, units: &units, now, trigger, delay_ns: 0, first: &[],
+            };
             let (next, shares) = step(loans, input);
             loans = next;
             let allowed: Vec<u64> = shares.allowances.iter().map(|allowance| allowance.allowed).collect();

@@ -504,7 +504,7 @@ proptest! {
         let streams = std::iter::once(kernel).chain(streams).collect();
         let outcome = run(drive, streams, if quick { 100 * MS } else { 5_000 * MS });
         let had = |unit: UnitId| {
-            let serving = outcome.drive.in_service.values().filter(|entry| entry.turn_of == unit);
+            let serving = outcome.drive.in_service.values().filter(|entry| entry.scheduled_unit == unit);
             let serving: Time = serving.map(|entry| entry.service.total_ns()).sum();
             f64::from(u32::try_from((outcome.drive.figures().unit(unit).served_ns + serving) / 1_000).unwrap())
         };
