@@ -75,7 +75,7 @@ fn memory(frames: u64, a: u64, b: u64) -> Memory {
     memory
 }
 
-/// Does at once what disks would do later.
+/// Completes at once the writes that disks would complete later.
 pub(super) fn write_all(memory: &mut Memory, writes: Vec<PageOut>) {
     for write in writes {
         memory.written(write);
@@ -88,7 +88,7 @@ fn write_all_of(memory: &mut Memory, unit: UnitId, pages: u32) {
     write_all(memory, out.writes);
 }
 
-/// Asks for a few pages, reclaiming as often as need be; how often that was. Writes take no time.
+/// Requests a few pages, and reclaims until the request is granted. Returns how often it reclaimed. Writes take no time.
 pub(super) fn insist(
     memory: &mut Memory,
     unit: UnitId,
@@ -137,7 +137,7 @@ fn frames_come_back_at_close() {
     assert_eq!((memory.open_space(B, 0), memory.open_file(1)), (space, file));
 }
 
-/// What is being written when its process ends is free when it is written, and not before.
+/// Pages that are being written when their process ends are free when the write ends, and not before.
 #[test]
 fn pages_come_where_they_are_touched_or_as_near_as_there_is_room() {
     // 400 frames: 200, 100 and 100 by node, less the kernel's 20, 10 and 10.
@@ -157,7 +157,7 @@ fn pages_come_where_they_are_touched_or_as_near_as_there_is_room() {
     memory.check().unwrap();
 }
 
-/// Two processes, 60 and 30 pages in node 0 and 12 in node 2; a third one's stay.
+/// Two processes with 60 and 30 pages in node 0 and 12 in node 2 move; the pages of a third process stay.
 #[test]
 fn pages_come_to_their_parts() {
     let mut memory = memory(400, 400, 400);
@@ -184,8 +184,8 @@ fn pages_come_to_their_parts() {
 }
 
 proptest! {
-    /// Whatever comes where: no page is lost, none comes to a node that is not named, and a second time nothing moves
-    /// if there was room.
+    /// Random migrations lose no page and move no page to a node that is not named. Repeated, a migration moves nothing if
+    /// there was room the first time.
     #[test]
     fn pages_that_move_are_conserved(
         grown in proptest::collection::vec((0usize..2, 0usize..3, 1u32..60), 1..6),
@@ -253,8 +253,8 @@ fn pages_in_flight_outlive_their_process() {
     assert_eq!(memory.open_space(A, 0), space);
 }
 
-/// a has used up its 60 frames; b uses 20 of its 140, and so 120 are free. a is refused all the same, and what it then
-/// pages out is its own.
+/// a has used up its 60 frames; b uses 20 of its 140, so 120 are free. a's request is refused all the same, and the pages
+/// that are then paged out are a's own.
 #[test]
 fn a_full_unit_is_refused_while_frames_are_free() {
     let mut memory = memory(240, 60, 140);
@@ -274,7 +274,7 @@ fn a_full_unit_is_refused_while_frames_are_free() {
     assert_eq!((memory.resident(other), memory.used(B)), (20, 20));
 }
 
-/// Clean cache pages go first, though the space was not used for longer; of two files, that which was read only once.
+/// Clean cache pages go first, even if the space was unused for longer; of two files, the one that was read only once.
 #[test]
 fn clean_pages_go_first_and_used_once_before_used_twice() {
     let mut memory = memory(240, 60, 140);
@@ -336,7 +336,7 @@ fn debtors_pay_first() {
     assert_eq!((memory.resident(a), memory.resident(b), memory.counts(A).seized), (52, 148, 0));
 }
 
-/// Swapped pages come back half of them clean: those need no second write.
+/// Half of the pages that are swapped in stay clean, and need no second write.
 #[test]
 fn pages_that_were_not_modified_need_no_second_write() {
     let mut memory = memory(240, 60, 0);
@@ -386,7 +386,8 @@ fn parts_of_pages_add_up() {
     assert_eq!(shared, [1, 1, 2, 3, 4]);
 }
 
-/// Who faults runs: 90 ms after its last fault a page of a space is 100 ms old, and 10 ms, its reuse time, at a new one.
+/// A fault shows that the process runs: 90 ms after its last fault, a space's pages are 100 ms old; at a new fault, 10 ms, its
+/// reuse time.
 #[test]
 fn a_fault_is_a_sign_of_life() {
     let mut memory = memory(240, 100, 0);
@@ -423,7 +424,7 @@ fn write_behind_begins_with_the_oldest() {
     assert_eq!(memory.flush().unwrap().source(), Source::File(second));
 }
 
-/// Nothing but floors: 10 spaces of 8 pages with an allowance of 60. What must be is granted, and counted.
+/// 10 spaces of 8 pages, all floors, with an allowance of 60: a request is granted by force, and counted.
 #[test]
 fn who_has_nothing_to_give_is_forced() {
     let mut memory = memory(240, 100, 100);
@@ -476,7 +477,8 @@ fn the_pager_marks_who_is_within_its_allowance() {
     assert_eq!(memory.facts()[2], Facts { present: true, used: 56, short: false, ..Facts::default() });
 }
 
-/// a was forced beyond its allowance of 60 until no frame was free. What b may have it gets from a, not from itself.
+/// a was granted frames beyond its allowance of 60 by force, until no frame was free. b gets its allowance from a, not from
+/// itself.
 #[test]
 fn who_was_forced_gives_its_floor_to_who_is_entitled() {
     let mut memory = memory(240, 60, 140);
@@ -587,7 +589,7 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// A memory with what was opened in it and is being written.
+/// A memory with its open spaces and files, and the writes in flight.
 struct Trial {
     memory: Memory,
     spaces: Vec<SpaceId>,
@@ -702,7 +704,7 @@ proptest! {
         prop_assert_eq!(trial.memory.counts(B).seized, 0);
     }
 
-    /// However little a unit is allowed, however crowded the machine: each request is granted after some rounds.
+    /// Progress: each request is granted after some rounds, even with a small allowance on a full machine.
     #[test]
     fn no_request_is_refused_for_ever(
         acts in proptest::collection::vec(act(), 1..100),
@@ -727,7 +729,8 @@ proptest! {
         }
     }
 
-    /// The policy and the memory together: constant demands come to rest, and the one that fits has all it wants.
+    /// The policy and the memory together: under constant demands, allowances settle, and a unit whose demand fits gets all of
+    /// it.
     #[test]
     fn the_policy_and_the_memory_come_to_rest(fits in 10u32..45, wants in 60u32..120, reserve in 0u64..100_000) {
         let mut contract = contract(Scheme::Isolate);

@@ -57,8 +57,8 @@ fn watermarks_are_those_of_linux() {
     assert!(Memory::new(&linux(95), &contract()).is_err());
 }
 
-/// a is bounded to 60 frames, and 108 more could be had. What it wants beyond that it has of its own, once that
-/// is written.
+/// a is bounded to 60 frames, and 108 more are available. A request beyond the bound takes a's own pages, once they are
+/// written.
 #[test]
 fn beyond_its_bound_a_unit_takes_its_own_pages() {
     let mut memory = memory(240);
@@ -83,7 +83,7 @@ fn beyond_its_bound_a_unit_takes_its_own_pages() {
     assert_eq!(memory.counts(A).forced, 0);
 }
 
-/// Ten spaces that are floors, and a bound of 60: there is nothing to give, and each request is let through.
+/// Ten spaces that are floors, and a bound of 60: there is nothing to give, so each request is granted by force.
 #[test]
 fn a_unit_with_nothing_to_give_is_let_through() {
     let mut memory = memory(240);
@@ -161,8 +161,8 @@ fn the_background_drops_all_at_once() {
     assert_eq!((out.freed, out.writes.len(), memory.free(), memory.used(A)), (17, 0, 93, 583));
 }
 
-/// a is protected of its 120 by memory.low, b of nothing. `shared` takes as much as b has, and not one page of
-/// a's; then what b and it have left in their floors; and a gives only when nothing else is there.
+/// memory.low protects a's 120 frames; b has no protection. `shared` takes all that b has and no page of a's; then the floors
+/// of b and of its own; and a gives only when nothing else is left.
 #[test]
 fn low_is_taken_last() {
     let mut memory = memory(232);
@@ -182,7 +182,7 @@ fn low_is_taken_last() {
     assert_eq!(memory.counts(B).ooms, 0);
 }
 
-/// a's 120 pages of a file are all being written behind. b's 40 are within memory.low, so a request waits for a's.
+/// a's 120 pages of a file are all in write-behind. b's 40 are within memory.low, so a request waits for a's pages.
 #[test]
 fn what_is_clean_soon_is_waited_for_before_low_is_taken() {
     let mut memory = memory(232);
@@ -215,8 +215,8 @@ fn within_min_a_kill_is_counted() {
     assert_eq!((memory.resident(a), memory.resident(b)), (120, 40));
 }
 
-/// More is promised than there is. b is let through eight times, until no frame is free; the ninth time the unit
-/// that uses most gives 36 pages, so that 32 are kept again.
+/// More memory is promised than the machine has. b's requests are granted by force eight times, until no frame is free. The
+/// ninth time, the unit that uses most gives 36 pages, so that the 32 frames of the min watermark are free again.
 #[test]
 fn where_more_is_promised_than_there_is_the_largest_gives() {
     let mut memory = memory(232);
@@ -521,7 +521,7 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// A memory with what was opened in it and is being written.
+/// A memory with its open spaces and files, and the writes in flight.
 struct Trial {
     memory: Memory,
     spaces: Vec<(SpaceId, UnitId)>,
@@ -668,8 +668,7 @@ proptest! {
         }
     }
 
-    /// However little a unit is allowed, whatever is protected, however crowded the machine: each request is
-    /// granted after some rounds.
+    /// Progress: each request is granted after some rounds, with any allowances and protections, on a full machine.
     #[test]
     fn no_request_is_refused_for_ever(
         acts in proptest::collection::vec(act(), 1..150),
@@ -692,7 +691,7 @@ proptest! {
         memory.check().unwrap();
     }
 
-    /// What encloses a unit is protected of as much as the unit, and as all in it together.
+    /// The effective protection of a unit, and the sum over its children, is at most that of the unit around it.
     #[test]
     fn no_unit_is_protected_of_more_than_what_encloses_it(
         used in proptest::collection::vec(0u64..100, 7),
