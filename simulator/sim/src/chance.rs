@@ -1,5 +1,5 @@
-//! Chance: reproducible random numbers. Each task has a stream of its own, so that one task more or less does not
-//! change what the others draw.
+//! Reproducible random numbers. Each task has its own stream, so that an additional task does not change the numbers that
+//! the other tasks draw.
 //!
 //! `SplitMix64` (Steele, Lea and Flood 2014): eight bytes of state, any seed is good, and a stream's seed can be drawn
 //! from another's.
@@ -7,12 +7,12 @@
 use crate::Time;
 use crate::scenario::{Amount, Spread};
 
-/// One stream.
+/// A stream of random numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Chance(u64);
 
 impl Chance {
-    /// The stream of a thing: of the run's seed and the thing's name or number.
+    /// The stream of an entity, such as a task: a function of the run's seed and the entity's number.
     pub(crate) fn of(seed: u64, number: u64) -> Self {
         let mut chance = Chance(seed ^ number.wrapping_mul(0xd1b5_4a32_d192_ed03));
         Chance(chance.next())
@@ -27,20 +27,22 @@ impl Chance {
         mixed ^ (mixed >> 31)
     }
 
-    /// Evenly below `bound`, which is not 0.
+    /// A uniform number below `bound`, which is not 0.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        // The high half of a product is even to 2^-64 of the bound.
+        // The high half of the product is uniform, up to an error of 2^-64 times the bound.
         u64::try_from((u128::from(self.next()) * u128::from(bound)) >> 64).unwrap_or(0)
     }
 
-    /// An amount as its spread has it. Exponential ones are cut at 20 times the mean, one draw in 500 million.
+    /// Draws an amount from its distribution. Exponential amounts are capped at 20 times the mean, which changes one draw in
+    /// 500 million.
     pub(crate) fn amount(&mut self, amount: Amount) -> Time {
         match amount.spread {
             Spread::None => amount.mean,
             Spread::Uniform(millionths) => {
-                let wide = amount.mean / 1_000_000 * u64::from(millionths)
+                // The product by parts, so that it does not overflow.
+                let half_width = amount.mean / 1_000_000 * u64::from(millionths)
                     + amount.mean % 1_000_000 * u64::from(millionths) / 1_000_000;
-                amount.mean - wide + self.below(wide.saturating_mul(2).saturating_add(1))
+                amount.mean - half_width + self.below(half_width.saturating_mul(2).saturating_add(1))
             }
             Spread::Exponential => self.exponential(amount.mean),
         }
@@ -53,8 +55,8 @@ impl Chance {
         reason = "53 of the 64 bits are drawn, means stay below 2^53, and no result is negative"
     )]
     fn exponential(&mut self, mean: u64) -> Time {
-        let even = (self.next() >> 11) as f64 / (1u64 << 53) as f64;
-        (-libm::log(1.0 - even) * mean as f64).min(mean as f64 * 20.0) as Time
+        let uniform = (self.next() >> 11) as f64 / (1u64 << 53) as f64;
+        (-libm::log(1.0 - uniform) * mean as f64).min(mean as f64 * 20.0) as Time
     }
 }
 
@@ -67,7 +69,8 @@ mod tests {
         (0..100_000).map(|_| chance.amount(Amount { mean: 1_000_000, spread })).sum::<u64>() / 100_000
     }
 
-    /// 100,000 draws: the mean's deviation is 0.2 % for even ones within 100 %, 0.3 % for exponential ones; 1 % is allowed.
+    /// The standard error of the mean of 100,000 draws is 0.2 % for uniform amounts within 100 %, and 0.3 % for exponential
+    /// ones. The test allows 1 %.
     #[test]
     fn amounts_have_their_mean() {
         assert_eq!(mean_of(Spread::None), 1_000_000);

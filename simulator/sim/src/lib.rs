@@ -21,10 +21,10 @@ use commonhold_contract::Scheme;
 use commonhold_dispatch::{CPUS_MAX, UNITS_MAX};
 use memory::TooSmall;
 
-/// A machine or a contract that cannot be simulated.
+/// Why a scenario cannot be simulated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Unfit {
-    /// Its memory does not hold its kernel and one process.
+    /// The machine's memory is too small for its kernel and one process.
     #[error(transparent)]
     TooSmall(#[from] TooSmall),
     /// More CPUs than the scheduler has room for.
@@ -34,12 +34,14 @@ pub enum Unfit {
     Cpus(usize),
     /// More units than the scheduler has room for.
     #[error(
-        "the contract has {0} units, `kernel` and `shared` among them: the simulator has room for {UNITS_MAX}; leave some out"
+        "the contract has {0} units, `kernel` and `shared` among them: the simulator has room for {UNITS_MAX}; \
+         leave some out"
     )]
     Units(usize),
     /// A scheduler that knows no units, under a scheme that needs them.
     #[error(
-        "the scheduler {0} knows no units, and cannot hold the scheme {1}: take the scheme {smp}, or the scheduler {own}",
+        "the scheduler {0} knows no units, and cannot hold the scheme {1}: take the scheme {smp}, or the scheduler \
+         {own}",
         smp = Scheme::Smp, own = Scheduler::Commonhold
     )]
     Unheld(Scheduler, Scheme),
@@ -53,8 +55,8 @@ pub fn run(scenario: &Scenario, seed: u64) -> Result<Outcome, Unfit> {
     run_watched(scenario, seed, &AtomicU64::new(0))
 }
 
-/// The same, while others look on: `clock` shows the virtual time in ns, brought up to date at every look of the policy,
-/// which is at least four times a second of it.
+/// Runs a scenario like [`run`], and reports progress to a watching thread: `clock` is set to the virtual time in ns at each
+/// policy step, at least every 250 ms of virtual time.
 pub fn run_watched(scenario: &Scenario, seed: u64, clock: &AtomicU64) -> Result<Outcome, Unfit> {
     let (cpus, units) = (scenario.hardware.machine.cpus.len(), scenario.contract.units.len());
     if cpus > CPUS_MAX as usize {

@@ -1,4 +1,4 @@
-//! The outcome of a run: when each job ended, what each unit got, and whether all checks held.
+//! The outcome of a run: when each job ended, which resources each unit got, and whether all checks held.
 
 use serde::Serialize;
 
@@ -16,242 +16,243 @@ pub struct Outcome {
     pub ended_ns: Time,
     /// Whether it ended at its horizon, with jobs unfinished.
     pub cut_off: bool,
-    /// Jobs whose processes waited for each other at the end, and would have for ever.
+    /// Jobs with processes that were deadlocked at the end: they waited for each other.
     pub stuck: Vec<Stuck>,
-    /// The most by which what was swapped out exceeded the swap areas of all disks, at the looks of the memory policy, in
-    /// bytes. Where it is not 0, a live machine would have run out of memory.
+    /// The largest excess of swapped-out memory over the swap areas of all disks, sampled periodically, in bytes. If it is not
+    /// 0, a live machine would have run out of memory.
     pub swap_short_bytes: u64,
-    /// Jobs, one entry per copy, in the order in which they came.
+    /// Jobs, one entry per copy, in the order of their arrival.
     pub jobs: Vec<JobOutcome>,
-    /// How often jobs with loops went round, over time; in the order of the workload.
+    /// The rounds of jobs with loops, over time; in the order of the workload.
     pub rounds: Vec<RoundsOutcome>,
-    /// How long tasks that woke waited for a CPU, by job; in the order of the workload.
+    /// By job: how long tasks that woke up waited for a CPU; in the order of the workload.
     pub wakes: Vec<WakesOutcome>,
-    /// The length of the windows of time that units are accounted by, in ns: a second, or more where the horizon is far.
+    /// The length of the windows in which units' CPU time is reported, in ns: a second, or more if the horizon is far.
     pub window_ns: Time,
-    /// Units of the contract that had processes, in the contract's order.
+    /// Units of the contract that had jobs, in the contract's order.
     pub units: Vec<UnitOutcome>,
-    /// Memory of the common parts: the kernel's, and what is shared.
+    /// Memory of the built-in units `kernel` and `shared`.
     pub common: Vec<CommonMemory>,
     /// Disks, in the machine's order.
     pub disks: Vec<DiskOutcome>,
-    /// Time that CPUs were busy, and idle, summed over all, in ns.
+    /// The busy time of all CPUs, in ns.
     pub busy_ns: u64,
-    /// See `busy_ns`.
+    /// The idle time of all CPUs, in ns.
     pub idle_ns: u64,
-    /// Switches to another task.
+    /// The number of switches to another task.
     pub switches: u64,
     /// Locks, in the workload's order.
     pub locks: Vec<LockOutcome>,
     /// The ledger's accounts, from the same plans and snapshots as a daemon's.
     pub ledger: Statement,
-    /// Which job had which CPU, where that was asked for.
+    /// Which job had which CPU over time, if the workload requests this trace.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub occupancy: Option<Occupancy>,
-    /// Plans that the policy made.
+    /// The number of plans that the policy made.
     pub plans: u64,
-    /// Events of the simulation.
+    /// The number of events of the simulation.
     pub events: u64,
-    /// Checks made while it ran.
+    /// The number of checks made during the run.
     pub checks: u64,
-    /// Checks that did not hold.
+    /// The number of checks that failed.
     pub broken: u64,
-    /// The first of those, in words.
+    /// The first failed checks, in words.
     pub notes: Vec<String>,
 }
 
-/// Processes of a job, of all its copies, that wait for others that wait for them.
+/// The deadlocked processes of a job, of all its copies.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Stuck {
     /// The job's name in the workload.
     pub job: String,
-    /// Since when the first of them waits, in ns.
+    /// Since when the first of them has waited, in ns.
     pub since_ns: Time,
-    /// How many wait for locks, and for which.
+    /// The number of processes that wait for locks.
     pub for_locks: usize,
-    /// See `for_locks`.
+    /// The locks for which they wait.
     pub locks: Vec<String>,
-    /// How many wait at barriers for siblings that never come.
+    /// The number of processes that wait at barriers for siblings that never arrive.
     pub at_barriers: usize,
-    /// How many wait for children that never end.
+    /// The number of processes that wait for children that never end.
     pub for_children: usize,
 }
 
-/// Which job had which CPU.
+/// Which job had which CPU, sampled over time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Occupancy {
-    /// Time between two moments, in ns; the first is at 0.
+    /// The time between two samples, in ns; the first sample is at 0.
     pub every_ns: Time,
     /// The CPUs of each pool.
     pub pools: Vec<Vec<u32>>,
-    /// The jobs, as places in `jobs` of the outcome, in the order in which they were seen first.
+    /// The jobs, as indices into the outcome's `jobs`, in the order of their first sample.
     pub jobs: Vec<u32>,
-    /// For each moment and CPU: a place in the list of jobs; nothing where no job had it.
+    /// By sample and CPU: an index into `jobs` of this trace; `None` if no job had the CPU.
     pub moments: Vec<Vec<Option<usize>>>,
 }
 
 /// One copy of a job.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct JobOutcome {
-    /// Its name in the workload.
+    /// The job's name in the workload.
     pub name: String,
-    /// The path of its unit.
+    /// The path of the job's unit.
     pub unit: String,
-    /// When it came, in ns.
+    /// When it started, in ns.
     pub started_ns: Time,
-    /// When it ended, in ns; nothing if the run ended first.
+    /// When it ended, in ns; `None` if the run ended first.
     pub ended_ns: Option<Time>,
-    /// Where its tasks' time went.
+    /// How its tasks spent their time.
     pub spent: Spent,
 }
 
 impl JobOutcome {
-    /// How long it took, in ns.
+    /// The job's response time, in ns; `None` if it did not end.
     pub fn response_ns(&self) -> Option<Time> {
         self.ended_ns.map(|ended| ended - self.started_ns)
     }
 }
 
-/// How often a job went through the outermost loops of its program, all its copies together.
+/// How often a job went through the outermost loops of its program, summed over its copies.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RoundsOutcome {
     /// The job's name in the workload.
     pub job: String,
-    /// The whole rounds, to the end.
+    /// The number of completed rounds.
     pub rounds: u64,
-    /// The time between two entries of `by_then`, in ns: a second, or more where the horizon is far.
+    /// The time between two samples in `by_then`, in ns: a second, or more if the horizon is far.
     pub every_ns: Time,
-    /// The rounds that were over by each of these times, from 0 on; up to the last round.
+    /// The samples: the completed rounds at each multiple of `every_ns`, from 0 on, up to the last round.
     pub by_then: Vec<u64>,
 }
 
 impl RoundsOutcome {
-    /// Rounds that were over by a time, rounded down; those between two entries are taken to have come evenly.
+    /// The rounds completed by a time, interpolated linearly between two samples and rounded down.
     pub fn by(&self, at: Time) -> u64 {
-        let entry = |place: Time| {
-            let place = usize::try_from(place).unwrap_or(usize::MAX);
-            self.by_then.get(place).copied().unwrap_or(self.rounds)
+        let sample = |index: Time| {
+            let index = usize::try_from(index).unwrap_or(usize::MAX);
+            self.by_then.get(index).copied().unwrap_or(self.rounds)
         };
-        let (place, rest) = (at / self.every_ns, at % self.every_ns);
-        let between =
-            u128::from(entry(place + 1) - entry(place)) * u128::from(rest) / u128::from(self.every_ns);
-        entry(place) + u64::try_from(between).unwrap_or(0)
+        let (index, rest) = (at / self.every_ns, at % self.every_ns);
+        let since_sample =
+            u128::from(sample(index + 1) - sample(index)) * u128::from(rest) / u128::from(self.every_ns);
+        sample(index) + u64::try_from(since_sample).unwrap_or(0)
     }
 }
 
-/// From waking to running: of a job's tasks, all copies together.
+/// The waits of a job's tasks for a CPU after waking up, over all its copies.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct WakesOutcome {
     /// The job's name in the workload.
     pub job: String,
-    /// How often one woke that blocked, and had a CPU then.
+    /// The number of waits: how often a blocked task woke up and then got a CPU.
     pub count: u64,
-    /// Half of these waited no longer, in ns, rounded down by less than a sixty-fourth.
+    /// The median wait, in ns, rounded down by less than one part in 64.
     pub median_ns: Time,
-    /// 99 of a hundred waited no longer; rounded likewise.
+    /// The 99th percentile of waits, in ns, rounded like the median.
     pub p99_ns: Time,
-    /// The longest, in ns.
+    /// The longest wait, in ns.
     pub max_ns: Time,
-    /// Of a job with a `deadline`: how often a task slept again, or ended, within it, after a sleep.
+    /// For a job with a `deadline`: how often a task that woke up slept again, or ended, within the deadline.
     pub met: u64,
-    /// How often it did not.
+    /// How often such a task exceeded the deadline.
     pub missed: u64,
 }
 
-/// What a unit had.
+/// A unit's entitlement and use of resources.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct UnitOutcome {
-    /// Its path.
+    /// The unit's path.
     pub name: String,
-    /// What it was entitled to in the mean, in millionths of a CPU.
+    /// The mean entitlement over the run, in millionths of a CPU.
     pub entitled_micro_cpus: u64,
-    /// CPU time of its tasks, in ns.
+    /// CPU time of the unit's tasks, in ns.
     pub used_ns: u64,
-    /// CPU time of others on its home CPUs, in ns.
+    /// CPU time of other units' tasks on the unit's home CPUs, in ns.
     pub lent_ns: u64,
-    /// CPU time of its tasks on others' home CPUs, in ns.
+    /// CPU time of the unit's tasks on other units' home CPUs, in ns.
     pub borrowed_ns: u64,
-    /// CPUs that it called back.
+    /// The number of CPUs that it called back.
     pub called_back: u64,
-    /// The mean time from a call to the first task of its own there, in ns.
+    /// The mean time from a call-back until a task of the unit runs on the CPU, in ns.
     pub call_back_mean_ns: u64,
-    /// The longest.
+    /// The longest such time, in ns.
     pub call_back_max_ns: u64,
-    /// The longest that one of its tasks waited for a CPU, in ns.
+    /// The longest wait of one of its tasks for a CPU, in ns.
     pub waited_max_ns: Time,
-    /// Page frames that it had at the end.
+    /// The unit's page frames at the end.
     pub frames: u64,
-    /// Page frames that it had in the mean over the run, rounded down.
+    /// The mean of the unit's page frames over the run, rounded down.
     pub frames_mean: u64,
-    /// The most that it had at once.
+    /// The maximum of the unit's page frames.
     pub frames_max: u64,
-    /// How long its tasks waited for frames, summed over them, in ns: for others' pages to be written, or its own.
+    /// How long its tasks waited for frames, summed over tasks, in ns. They waited for other units' pages or their own unit's to
+    /// be written.
     pub memory_waited_ns: Time,
-    /// Its call-backs of memory that it had lent.
+    /// The call-backs of memory that the unit had lent.
     pub memory_call_backs: MemoryCallBacks,
-    /// CPU time of its own tasks in each whole window of the run, in ns.
+    /// CPU time of the unit's own tasks in each whole window of the run, in ns.
     pub used_by_window_ns: Vec<Time>,
-    /// What these were entitled to there, without its sub-units, in ns.
+    /// The entitlement of the unit's own tasks in each window, without its sub-units, in ns of CPU time.
     pub entitled_by_window_ns: Vec<Time>,
 }
 
-/// What a unit's call-backs of lent memory came to: from the moment at which it was short until all that it was allowed was
-/// its own or free, or it asked for nothing more that it did not get.
+/// A unit's call-backs of lent memory. A call-back lasts from the moment when the unit was short until all that the unit was
+/// allowed was its own or free, or all its requests were granted for a period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct MemoryCallBacks {
-    /// How many there were.
+    /// The number of call-backs.
     pub count: u64,
-    /// Half of them took no longer, in ns.
+    /// The median length, in ns.
     pub median_ns: Time,
-    /// The longest, in ns; one in progress at the end of the run counts with its length so far.
+    /// The maximum length, in ns; a call-back in progress at the end of the run counts with its length so far.
     pub max_ns: Time,
-    /// The longest time within which one was to be over.
+    /// The longest promised time, in ns.
     pub promised_max_ns: Time,
-    /// Those that took longer than what was promised when they began: the contract's `call-back-memory`, or more where the
-    /// memory had been idle for long.
+    /// The number of call-backs that took longer than promised when they began: longer than the contract's `call-back-memory`,
+    /// or than a longer time if the memory had been idle for long.
     pub late: u64,
 }
 
-/// What a part of memory had that is no unit's: the kernel's own, and what several units use.
+/// The memory of a built-in unit: `kernel`, or `shared` for memory that several units use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CommonMemory {
     /// `kernel` or `shared`.
     pub name: String,
-    /// Page frames that it had at the end.
+    /// Page frames at the end.
     pub frames: u64,
-    /// In the mean over the run, rounded down.
+    /// The mean over the run, rounded down.
     pub frames_mean: u64,
-    /// The most that it had at once.
+    /// The maximum.
     pub frames_max: u64,
 }
 
-/// What a disk did.
+/// A disk's figures.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct DiskOutcome {
-    /// Its name.
+    /// The disk's name.
     pub name: String,
-    /// Time that it was busy, in ns.
+    /// The time that it was busy, in ns.
     pub busy_ns: u64,
-    /// Requests that it served.
+    /// The number of requests that it served.
     pub requests: u64,
     /// Mean time of a request in service, in ms.
     pub latency_ms: f64,
     /// Mean number of requests that waited or were served, over time.
     pub queue: f64,
-    /// Mean number that an arriving request found.
+    /// Mean number of requests that an arriving request found waiting or in service.
     pub queue_at_arrival: f64,
-    /// What each unit had of it.
+    /// Each unit's use of the disk.
     pub units: Vec<DiskUse>,
 }
 
-/// What a unit had of a disk.
+/// A unit's use of a disk.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct DiskUse {
     /// The unit's path.
     pub unit: String,
-    /// Requests made in its name.
+    /// The unit's requests.
     pub requests: u64,
-    /// Sectors transferred in its name.
+    /// The sectors that these transferred.
     pub sectors: u64,
     /// Mean wait of a request in the queue, in ms.
     pub wait_ms: f64,
@@ -259,21 +260,21 @@ pub struct DiskUse {
     pub service_ms: f64,
 }
 
-/// What a lock cost, as lock metering tells it.
+/// A lock's figures, as lock metering reports them.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LockOutcome {
-    /// Its name.
+    /// The lock's name.
     pub name: String,
     /// How often it was taken.
     pub taken: u64,
-    /// How often a task waited for it.
+    /// How often a task waited for the lock.
     pub waits: u64,
-    /// How long, summed, in ns.
+    /// The sum of these waits, in ns.
     pub waited_ns: Time,
-    /// The longest wait.
+    /// The longest wait, in ns.
     pub waited_max_ns: Time,
-    /// How long tasks had it, in ns; summed over those that read side by side.
+    /// How long tasks held the lock, in ns. Readers that hold it at the same time count separately.
     pub held_ns: Time,
-    /// The longest that one had it.
+    /// The longest hold, in ns.
     pub held_max_ns: Time,
 }

@@ -1,28 +1,29 @@
-//! What happens when: one timer per thing that can happen, such as a CPU's next moment, a task's wake-up, a disk's
-//! next transfer.
+//! The event queue: one timer for each source of events, such as a CPU, a sleeping task or a disk.
 //!
-//! A timer that is set again moves. So nothing in the queue is ever out of date, and the queue never holds more
-//! entries than there are things. It is a four-ary heap over (time, number), with each timer's place in it. Setting,
-//! moving and taking the first are O(log n). Two timers of one moment go off in the order of their numbers, whatever
-//! was done before. A timer that has gone off keeps its place until the next one is asked for: mostly it is set again
-//! by then, and has only to sink.
+//! Setting a timer again moves it. So the queue has no stale entries, and at most one entry per source. The queue is a
+//! four-ary heap ordered by (time, number), with an index of each timer's position in the heap. Setting, moving and
+//! removing the first timer are O(log n). Timers of the same time expire in the order of their numbers, whatever the
+//! order in which they were set. An expired timer stays in the heap until the next call of [`Timers::pop`]: usually it has
+//! been set again by then, and a move is cheaper than a removal and an insertion.
 
 use crate::Time;
 
 /// A timer's number: an index.
 pub(crate) type TimerId = u32;
 
+/// The position of a timer that is not in the heap.
 const NOWHERE: u32 = u32::MAX;
+/// The number of children of each node of the heap.
 const WAYS: usize = 4;
 
-/// When a timer goes off, and its number: as one number, so that the order of two is one comparison without a branch.
+/// A timer's expiry time and number as one integer, so that two timers are compared without a branch.
 type Key = u128;
 
 fn key(at: Time, id: TimerId) -> Key {
     u128::from(at) << 32 | u128::from(id)
 }
 
-/// The lower half of a key is the number, and the time stands above it.
+/// The expiry time and number of a key: the number is in the lowest 32 bits, the time above them.
 #[expect(clippy::cast_possible_truncation, reason = "that is what the key is made of")]
 fn parts(key: Key) -> (Time, TimerId) {
     ((key >> 32) as Time, key as TimerId)
@@ -32,17 +33,17 @@ fn parts(key: Key) -> (Time, TimerId) {
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
     heap: Vec<Key>,
-    /// Where in the heap a timer is.
+    /// By timer: its position in the heap, or [`NOWHERE`].
     places: Vec<u32>,
-    /// It has gone off, and was not set since: it is still in the heap.
-    gone_off: Option<TimerId>,
+    /// The timer that expired last, if it was not set again since. It is still in the heap.
+    expired: Option<TimerId>,
 }
 
 impl Timers {
     /// Sets a timer, or moves it.
     pub(crate) fn set(&mut self, id: TimerId, at: Time) {
-        if self.gone_off == Some(id) {
-            self.gone_off = None;
+        if self.expired == Some(id) {
+            self.expired = None;
         }
         if id as usize >= self.places.len() {
             self.places.resize(id as usize + 1, NOWHERE);
@@ -59,10 +60,10 @@ impl Timers {
         }
     }
 
-    /// The timer goes off no more.
+    /// Cancels a timer.
     pub(crate) fn clear(&mut self, id: TimerId) {
-        if self.gone_off == Some(id) {
-            self.gone_off = None;
+        if self.expired == Some(id) {
+            self.expired = None;
         }
         if let Some(place) = self.places.get(id as usize)
             && *place != NOWHERE
@@ -71,20 +72,20 @@ impl Timers {
         }
     }
 
-    /// When a timer goes off.
+    /// When a timer expires; `None` if it is not set.
     #[cfg(test)]
     pub(crate) fn at(&self, id: TimerId) -> Option<Time> {
         let place = *self.places.get(id as usize)?;
-        (place != NOWHERE && self.gone_off != Some(id)).then(|| parts(self.heap[place as usize]).0)
+        (place != NOWHERE && self.expired != Some(id)).then(|| parts(self.heap[place as usize]).0)
     }
 
-    /// The first timer, which goes off: it is not set any more.
+    /// Expires the first timer. Returns its time and number; `None` if no timer is set.
     pub(crate) fn pop(&mut self) -> Option<(Time, TimerId)> {
-        if let Some(id) = self.gone_off.take() {
+        if let Some(id) = self.expired.take() {
             self.remove(self.places[id as usize] as usize);
         }
         let first = parts(*self.heap.first()?);
-        self.gone_off = Some(first.1);
+        self.expired = Some(first.1);
         Some(first)
     }
 
@@ -98,24 +99,24 @@ impl Timers {
         }
     }
 
-    /// Puts a timer at this place or above it, wherever it belongs.
+    /// Puts a key at this place of the heap, or moves it up past larger keys.
     fn rise(&mut self, mut place: usize, key: Key) {
         while place > 0 {
-            let above = (place - 1) / WAYS;
-            if self.heap[above] <= key {
+            let parent = (place - 1) / WAYS;
+            if self.heap[parent] <= key {
                 break;
             }
-            self.put(place, self.heap[above]);
-            place = above;
+            self.put(place, self.heap[parent]);
+            place = parent;
         }
         self.put(place, key);
     }
 
-    /// Puts a timer at this place or below it, wherever it belongs.
+    /// Puts a key at this place of the heap, or moves it down past smaller keys.
     fn sink(&mut self, mut place: usize, key: Key) {
         loop {
             let first = place * WAYS + 1;
-            // Mostly all four are there, which is one check for all of them.
+            // Usually the node has all four children, and one bounds check suffices for them.
             let (least, at) = match self.heap.get(first..first + WAYS) {
                 Some(&[a, b, c, d]) => {
                     let (left, at_left) = if b < a { (b, first + 1) } else { (a, first) };
@@ -149,7 +150,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     proptest! {
-        /// Against a sorted list: whatever is set, moved and cleared, the first is the first.
+        /// Random sequences of set, clear and pop give the same results as a sorted map.
         #[test]
         fn the_first_goes_off_first(acts in proptest::collection::vec((0u32..40, 0u64..100, 0u8..4), 1..300)) {
             let (mut timers, mut model) = (Timers::default(), BTreeMap::new());

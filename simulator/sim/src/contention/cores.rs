@@ -1,17 +1,17 @@
-//! How much slower tasks are when they share a core.
+//! The slowdown of tasks that share a core (simultaneous multithreading).
 //!
-//! Problem: hardware threads of a core share its execution units. Two tasks that mostly wait for memory hardly interfere; two that
-//! could each keep the core busy alone have half of it each. How much slower is each of the tasks that run on one core?
+//! Problem: hardware threads of a core share its execution units. Two tasks that mostly wait for memory hardly interfere;
+//! two tasks that could each keep the core busy alone get half of it each. How much slower is each task on a shared core?
 //!
-//! Terms: a task's *appetite* is the part of a core that it uses if it has the core to itself.
+//! Terms: a task's *appetite* is the fraction of a core's throughput that it uses if it has the core to itself.
 //!
-//! Algorithm: the appetites of those that run on a core are summed. If the sum exceeds the whole core, each task with an
-//! appetite takes longer by the excess, as a part of its time: with 0.9 and 0.9, 1.8 times as long; with 0.9 and 0.1, no
-//! longer. In a nanosecond, a task of the whole appetite executes one instruction, on any core.
+//! Algorithm: the slowdown of all tasks on a core is the sum of their appetites, at least 1: with appetites of 0.9 and 0.9,
+//! tasks take 1.8 times as long; with 0.9 and 0.1, no longer. A task with appetite 1 executes one instruction per
+//! nanosecond, on any core.
 //!
-//! Properties: a task is not slowed if it is alone on its core, or if the appetites fit. Together, all tasks on a core execute no
-//! more than one could alone. One more task, or a larger appetite of another, makes no task faster. A task without appetite is
-//! not slowed.
+//! Properties: a task is not slowed if it is alone on its core, or if the appetites sum to at most 1. Together, all tasks on
+//! a core execute no more than one could alone. One more task, or a larger appetite of another, makes no task faster. A task
+//! without appetite is not slowed.
 //!
 //! Limits: a core is as fast with one thread as with several. Tasks whose appetites fit do not interfere at all; on real
 //! cores they do, a little.
@@ -22,7 +22,7 @@ use commonhold_machine::Machine;
 /// The cores of a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cores {
-    /// The core of each CPU, by place.
+    /// The core of each CPU, by index; cores are numbered from 0.
     core_of: Vec<usize>,
     cores: usize,
 }
@@ -33,24 +33,24 @@ impl Cores {
         let mut known: Vec<u32> = machine.cpus.iter().map(|cpu| cpu.core).collect();
         known.sort_unstable();
         known.dedup();
-        let place = |core: u32| known.binary_search(&core).unwrap_or(0);
-        let core_of = machine.cpus.iter().map(|cpu| place(cpu.core)).collect();
+        let index_of = |core: u32| known.binary_search(&core).unwrap_or(0);
+        let core_of = machine.cpus.iter().map(|cpu| index_of(cpu.core)).collect();
         (known.len() < machine.cpus.len()).then_some(Cores { core_of, cores: known.len() })
     }
 
-    /// The slowdown of each task, in millionths, in the order of `tasks`: the CPU of each, by place, and its appetite in
+    /// The slowdown of each task, in millionths, in the order of `tasks`: each task's CPU, as an index, and its appetite in
     /// millionths.
     #[must_use]
     pub fn slowdowns(&self, tasks: &[(usize, u32)]) -> Vec<u64> {
-        let mut wanted = vec![0u64; self.cores];
+        let mut appetite_sums = vec![0u64; self.cores];
         for (cpu, appetite) in tasks {
-            wanted[self.core_of[*cpu]] += u64::from(*appetite);
+            appetite_sums[self.core_of[*cpu]] += u64::from(*appetite);
         }
-        let one = |(cpu, appetite): &(usize, u32)| match appetite {
+        let slowdown = |(cpu, appetite): &(usize, u32)| match appetite {
             0 => MILLIONTH,
-            _ => wanted[self.core_of[*cpu]].max(MILLIONTH),
+            _ => appetite_sums[self.core_of[*cpu]].max(MILLIONTH),
         };
-        tasks.iter().map(one).collect()
+        tasks.iter().map(slowdown).collect()
     }
 }
 
@@ -75,14 +75,16 @@ mod tests {
     proptest! {
         #[test]
         fn nobody_gains_by_another(
-            tasks in prop::collection::vec((0usize..6, 0u32..=1_000_000), 1..6), cpu in 0usize..6, more in 0u32..=1_000_000,
+            tasks in prop::collection::vec((0usize..6, 0u32..=1_000_000), 1..6),
+            cpu in 0usize..6,
+            more in 0u32..=1_000_000,
         ) {
             let before = cores().slowdowns(&tasks);
             for core in 0..3 {
-                // In parts of the core: each does its appetite, by as much slower.
-                let here = tasks.iter().zip(&before).filter(|(task, _)| task.0 / 2 == core);
-                let done: u64 = here.map(|(task, slow)| u64::from(task.1) * MILLIONTH / slow).sum();
-                prop_assert!(done <= MILLIONTH);
+                // Each task executes its appetite divided by its slowdown, as a fraction of the core.
+                let on_core = tasks.iter().zip(&before).filter(|(task, _)| task.0 / 2 == core);
+                let executed: u64 = on_core.map(|(task, slow)| u64::from(task.1) * MILLIONTH / slow).sum();
+                prop_assert!(executed <= MILLIONTH);
             }
             for task in &tasks {
                 prop_assert_eq!(cores().slowdowns(std::slice::from_ref(task))[0], MILLIONTH);

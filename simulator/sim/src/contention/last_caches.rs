@@ -1,24 +1,25 @@
-//! How much slower tasks are when they share a last-level cache.
+//! The slowdown of tasks that share a last-level cache.
 //!
-//! Problem: a task that reuses a working set of w bytes is fast while all of it is in the last-level cache. Tasks on other CPUs
-//! of the same cache bring in their own working sets. How much of w stays in the cache, and how much slower is the task?
+//! Problem: a task that reuses a working set of w bytes is fast while all of it is in the last-level cache. Tasks on other
+//! CPUs of the same cache bring in their own working sets. How much of w stays in the cache, and how much slower is the task?
 //!
-//! Terms: the cache has C bytes. All working sets of tasks that run on its CPUs now sum to W. `miss` is by how much longer a
-//! task takes when none of its working set is in the cache.
+//! Terms: the cache has C bytes. The working sets of all tasks that now run on its CPUs sum to W. `miss` is the extra time per
+//! unit of work of a task with none of its working set in the cache.
 //!
-//! Algorithm: if W is more than C, each task *holds* the part C / W of its own working set; else all of it. It holds h bytes, and
-//! would hold a bytes alone. Its time, relative to that alone, is
+//! Algorithm: each task *holds* the fraction C / W of its own working set, or all of it if W is at most C. A task that holds
+//! h bytes, and would hold a bytes alone, takes this time relative to the time alone:
 //!
 //! ```text
 //! (1 + miss (w - h) / w) / (1 + miss (w - a) / w)        a = min(w, C)
 //! ```
 //!
-//! Properties: a task is not slowed if it is alone, or if all working sets fit. Equal tasks are slowed equally. One more task, or
-//! a larger working set of another, makes no task faster. Together, all tasks hold no more than C. A task is slowed by 1 + `miss`
-//! at most. The result depends on the tasks that run, not on those that ran before.
+//! Properties: a task is not slowed if it is alone, or if all working sets fit. Equal tasks are slowed equally. One more
+//! task, or a larger working set of another, makes no task faster. Together, all tasks hold at most C. The slowdown is at
+//! most 1 + `miss`. The result depends on the tasks that run now, not on those that ran before.
 //!
-//! Limits: tasks of one job do not share working sets. A task that begins to run holds its part at once, and a stopped one holds
-//! nothing. Cache misses do not load the bus. A streaming program is modelled by its `bus`, and has no working set here.
+//! Limits: tasks of one job do not share working sets. A task that begins to run holds its part at once, and a stopped task
+//! holds nothing. Cache misses do not load the bus. A streaming program is modelled by its `bus`, and has no working set
+//! here.
 
 use commonhold_contract::MILLIONTH;
 use commonhold_machine::Machine;
@@ -29,55 +30,56 @@ use crate::scenario::Hardware;
 /// The last-level caches of a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LastCaches {
-    /// In millionths.
+    /// The extra time per unit of work without cached data, in millionths.
     miss: u64,
-    /// The cache of each CPU, by place; and the size of each cache.
+    /// The cache of each CPU, as an index; and the size of each cache.
     cache_of: Vec<usize>,
     bytes: Vec<u64>,
 }
 
-/// A task's part of its cache, and its slowdown.
+/// A task's occupancy of its cache, and the task's slowdown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Holding {
-    /// The bytes that it holds.
+    /// The bytes of its working set in the cache.
     pub bytes: u64,
-    /// In millionths.
+    /// The slowdown factor, in millionths.
     pub slowdown: u64,
 }
 
 impl LastCaches {
-    /// `None` if the machine does not say how large its caches are.
+    /// `None` if the machine's description has no cache sizes.
     pub fn new(hardware: &Hardware) -> Option<LastCaches> {
         let machine: &Machine = &hardware.machine;
         machine.cache_bytes()?;
-        let place = |id: u32| machine.caches.iter().position(|cache| cache.id == id);
+        let index_of = |id: u32| machine.caches.iter().position(|cache| cache.id == id);
         Some(LastCaches {
             miss: hardware.last_cache_miss,
-            cache_of: machine.cpus.iter().map(|cpu| place(cpu.cache).unwrap_or(0)).collect(),
+            cache_of: machine.cpus.iter().map(|cpu| index_of(cpu.cache).unwrap_or(0)).collect(),
             bytes: machine.caches.iter().map(|cache| cache.bytes).collect(),
         })
     }
 
-    /// Each task's holding, in the order of the argument: the CPU of each task, by place, and its working set.
+    /// Each task's holding, in the order of `tasks`: each task's CPU, as an index, and its working set in bytes.
     #[must_use]
     pub fn holdings(&self, tasks: &[(usize, u64)]) -> Vec<Holding> {
-        let mut asked = vec![0u64; self.bytes.len()];
+        let mut set_sums = vec![0u64; self.bytes.len()];
         for (cpu, set) in tasks {
-            let asked = &mut asked[self.cache_of[*cpu]];
-            *asked = asked.saturating_add(*set);
+            let sum = &mut set_sums[self.cache_of[*cpu]];
+            *sum = sum.saturating_add(*set);
         }
-        let one = |(cpu, set): &(usize, u64)| {
+        let holding = |(cpu, set): &(usize, u64)| {
             let cache = self.cache_of[*cpu];
             let size = self.bytes[cache];
-            let bytes = if asked[cache] <= size { *set } else { part_of(*set, size, asked[cache]) };
-            let (now, alone) = (self.takes(*set, bytes), self.takes(*set, (*set).min(size)));
+            let bytes = if set_sums[cache] <= size { *set } else { part_of(*set, size, set_sums[cache]) };
+            let (now, alone) = (self.work_time(*set, bytes), self.work_time(*set, (*set).min(size)));
             Holding { bytes, slowdown: part_of(now, MILLIONTH, alone).max(MILLIONTH) }
         };
-        tasks.iter().map(one).collect()
+        tasks.iter().map(holding).collect()
     }
 
-    /// The time, in millionths, for work that takes one unit of time with all of the working set in the cache.
-    fn takes(&self, set: u64, held: u64) -> u64 {
+    /// The time of a unit of work, in millionths, of a task that holds `held` bytes of its working set `set`. With all of the
+    /// working set in the cache it is one million.
+    fn work_time(&self, set: u64, held: u64) -> u64 {
         if set == 0 {
             return MILLIONTH;
         }

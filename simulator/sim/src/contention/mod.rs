@@ -1,15 +1,15 @@
-//! How concurrent work slows down: what the machine's CPUs cost each other when they work at once.
+//! Contention: how much tasks slow each other down when they run at the same time.
 //!
-//! Between two events the simulation is fluid: each running task progresses at a constant rate: work (the time that
-//! it takes alone on the machine) per unit of time. This module computes how much slower each task is than alone:
-//! - [`Kernel`]: its kernel work, because of other tasks' kernel work;
-//! - [`Bus`]: its memory traffic, because of other tasks' traffic;
-//! - [`LastCaches`]: its working set, because of other tasks on the same cache;
-//! - [`Cores`]: because of other tasks on the same core;
-//! - [`Remote`]: because its pages are in other nodes;
-//! - [`Shared`]: because data of its job's other tasks is in other nodes, and because of queues on the way there.
+//! Between two events the simulation is fluid: each running task progresses at a constant rate, in work (time alone on the
+//! machine) per unit of time. This module computes how much slower each task is than alone, because of
+//! - [`Kernel`]: other tasks' work in the kernel, if the task works in the kernel;
+//! - [`Bus`]: other tasks' memory traffic;
+//! - [`LastCaches`]: other tasks' working sets in the same last-level cache;
+//! - [`Cores`]: other tasks on the same core;
+//! - [`Remote`]: pages of the task in other nodes;
+//! - [`Shared`]: data of its job's other tasks in other nodes, and queues on the way there.
 //!
-//! These are independent of each other, so a task's slowdown is their product; only the last two add up.
+//! These factors are independent, so a task's slowdown is their product; only the last two are added instead.
 //! [`Caches`] computes the one-time cost of refilling a CPU's cache.
 //!
 //! Slowdowns are whole millionths, one million for no slowdown, rounded to the nearest. Floating point appears only
@@ -43,8 +43,8 @@ fn millionths(ratio: f64) -> u64 {
     (ratio * real(MILLIONTH) + 0.5) as u64
 }
 
-/// A whole number for a formula; exact below 2^53, which rates, millionths and CPUs are.
+/// Converts a whole number for a formula: exact below 2^53, which rates, millionths and numbers of CPUs are.
 #[expect(clippy::cast_precision_loss, reason = "see above")]
-fn real(whole: u64) -> f64 {
-    whole as f64
+fn real(number: u64) -> f64 {
+    number as f64
 }

@@ -1,12 +1,11 @@
-//! How much slower a task is while it computes far from its memory.
+//! The slowdown of a task by memory of other nodes (NUMA).
 //!
-//! Problem: where CPUs and memory come in nodes, a CPU reaches its own node's memory sooner than another's (NUMA). How
-//! much longer does a task take on a CPU of one node if its pages lie in others?
+//! Problem: on a machine with several nodes, a CPU accesses its own node's memory faster than other nodes' memory. How much
+//! longer does a task take on a CPU of one node if its pages lie in other nodes?
 //!
 //! Terms: the *latency* λ(n, j) is the time of a load from memory of node j on a CPU of node n. λ(n, n) = ℓ is *local*,
-//! the others are *remote*. p(j) is the part of a task's pages that lie in node j (`crate::memory` says how they come
-//! there). A task is *stalled* while it waits for memory: m is the part of its CPU time in which it waits for memory when
-//! all its pages are local.
+//! the others are *remote*. p(j) is the fraction of a task's pages in node j (placed by `crate::memory`). A task is
+//! *stalled* while it waits for memory: m is the fraction of its CPU time that it is stalled if all its pages are local.
 //!
 //! Algorithm: the task accesses all its pages equally often. So the mean latency of its loads, and its slowdown, are
 //!
@@ -17,18 +16,18 @@
 //! where ν(n), in millionths rounded to the nearest, is the task's time per unit of work on node n. The refill of a cache
 //! consists of loads only. So it takes L(n) / ℓ times as long, which is ν(n) for m = 1.
 //!
-//! ν is computed when a task comes to a CPU, and when a running task gets pages. That is exact: pages that the task loses
-//! meanwhile are taken from all nodes alike, which leaves L unchanged but for rounding.
+//! ν is computed when a task gets a CPU, and when a running task gets pages. This is exact: pages that the task loses
+//! meanwhile are taken from all nodes in proportion, which leaves L unchanged except for rounding.
 //!
-//! Properties: ν is 1 while all pages are local, or no farther than local ones, and for a task without pages. It is never
-//! below 1. It grows with each latency, with m, and with each page that moves farther away. It is at most the largest
-//! latency by the local one. Each computation takes constant work per node.
+//! Properties: ν is 1 if all pages are local, or as near as local ones, and for a task without pages. It is never below 1.
+//! It grows with each latency, with m, and with each page that moves farther away. It is at most the ratio of the largest
+//! latency to the local latency. Each computation takes constant work per node.
 //!
 //! Limits:
 //! - The path between two nodes carries any number of loads at once. Seed 001, section 8, could not observe contention
 //!   there on Hector either.
-//! - How much of its data a task has in caches does not depend on the node that the data comes from.
-//! - Only a process's own memory has a distance: not the kernel's, not pages of files, not memory that processes share.
+//! - A task's cache hit rate does not depend on the node that has its data.
+//! - Only a process's own memory has a node: not the kernel's, not pages of files, not memory that processes share.
 //! - Pages stay where they are, except those of jobs that a plan moves. On Hurricane's machine all stay, as in
 //!   seed 001, section 3, where migration and replication were switched off.
 //!
@@ -43,19 +42,19 @@ use crate::scenario::Latency;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Remote {
     latency: Latency,
-    /// The node of each CPU, as its place among the nodes.
+    /// The node of each CPU, as an index into the machine's nodes.
     node_of: Vec<usize>,
 }
 
 impl Remote {
-    /// `None` if no memory of that machine is remote: it has one node.
+    /// `None` if the machine has one node, so that no memory is remote.
     pub fn new(latency: &Latency, machine: &Machine) -> Option<Self> {
-        let place = |id: u32| machine.nodes.iter().position(|node| node.id == id);
-        let node_of = machine.cpus.iter().map(|cpu| place(cpu.node).unwrap_or(0)).collect();
+        let index_of = |id: u32| machine.nodes.iter().position(|node| node.id == id);
+        let node_of = machine.cpus.iter().map(|cpu| index_of(cpu.node).unwrap_or(0)).collect();
         (machine.nodes.len() > 1).then(|| Remote { latency: latency.clone(), node_of })
     }
 
-    /// The node of a CPU, as its place among the machine's nodes.
+    /// The node of a CPU, as an index into the machine's nodes.
     #[must_use]
     pub fn node(&self, cpu: usize) -> usize {
         self.node_of[cpu]
@@ -65,18 +64,19 @@ impl Remote {
     /// time; `pages` counts its pages by node, with zeros for missing nodes.
     #[must_use]
     pub fn slowdown(&self, stalled_millionths: u32, node: usize, pages: &[u64]) -> u64 {
-        let row = self.latency.between_ns[node].iter().zip(pages);
-        let (mut all, mut beyond) = (0u128, 0u128);
-        for (latency_ns, pages) in row {
-            all += u128::from(*pages);
-            beyond += u128::from(*pages) * u128::from(latency_ns.saturating_sub(self.latency.local_ns));
+        let by_node = self.latency.between_ns[node].iter().zip(pages);
+        // Sums over pages: the number of pages, and the excess of each page's latency over the local latency.
+        let (mut page_count, mut excess_ns) = (0u128, 0u128);
+        for (latency_ns, pages) in by_node {
+            page_count += u128::from(*pages);
+            excess_ns += u128::from(*pages) * u128::from(latency_ns.saturating_sub(self.latency.local_ns));
         }
-        let local = all * u128::from(self.latency.local_ns);
-        if beyond == 0 || local == 0 {
+        let local_ns = page_count * u128::from(self.latency.local_ns);
+        if excess_ns == 0 || local_ns == 0 {
             return MILLIONTH;
         }
-        let more = (beyond * u128::from(stalled_millionths) + local / 2) / local;
-        MILLIONTH + u64::try_from(more).unwrap_or(u64::MAX - MILLIONTH)
+        let excess = (excess_ns * u128::from(stalled_millionths) + local_ns / 2) / local_ns;
+        MILLIONTH + u64::try_from(excess).unwrap_or(u64::MAX - MILLIONTH)
     }
 }
 

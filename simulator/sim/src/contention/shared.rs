@@ -1,10 +1,11 @@
-//! How much slower a job's tasks are because the data of its other tasks is far.
+//! The slowdown of a job's tasks by accesses to data of the job's other tasks in other nodes.
 //!
-//! Problem: processes of a parallel program work on each other's data. Where memory comes in nodes, some of that data is
-//! far. And a node's memory, and the way to it, serves one load at a time. How much longer does each running task take?
+//! Problem: processes of a parallel program work on each other's data. On a NUMA machine, some of that data is in other
+//! nodes. And a node's memory, and the path to it, serves one load at a time. How much longer does each running task take?
 //!
-//! Terms: a task *shares* the part m of its CPU time: the part in which it waits for others' data when all of that is in its own
-//! node. Its *targets* are nodes with weights w that sum to 1. λ(n, j) is the time of a load from node j on node n, ℓ from n.
+//! Terms: m is the fraction of its CPU time that a task *shares*: that it waits for other tasks' data, if all of the data is
+//! in its own node. Its *targets* are the nodes of the data, with weights w that sum to 1. λ(n, j) is the time of a load from
+//! node j on node n, and ℓ that of a local load.
 //!
 //! Algorithm, without queues: a unit of work has m / ℓ loads, and takes
 //!
@@ -12,22 +13,24 @@
 //! R = 1 + m (Σ w(j) λ(n, j) / ℓ - 1)
 //! ```
 //!
-//! Algorithm, with queues: tasks are the customers of a closed queueing network. A load from node j visits the memory of j; if j
-//! is another node, also the bus of the task's socket; if it is in another socket, that one's bus and the ring as well. Each
-//! visit has the station to itself for the time that the machine says (`Service`), which is part of λ. A task that comes to a
-//! station waits for the others that are there. In a network with one customer of each class, these are the others that would
-//! be there without it. Schweitzer's approximation takes those that are there with it:
+//! Algorithm, with queues: tasks are the customers of a closed queueing network. A load from node j visits the memory of j.
+//! If j is another node, the load also visits the bus of the task's socket; if j is in another socket, also that socket's bus
+//! and the ring. Each visit occupies the station for its configured service time (`Service`), which is part of λ. A task that
+//! arrives at a station waits for the tasks that are there. In a network with one customer per class, these are the tasks
+//! that would be there if the arriving task did not exist. Schweitzer's approximation takes the other tasks that are there
+//! while it exists:
 //!
 //! ```text
 //! W(i, k) = s(k) Σ over others o of X(o) V(o, k) (s(k) + W(o, k)),    X(i) = 1 / (R(i) + Σ V(i, k) W(i, k))
 //! ```
 //!
-//! with V visits for a unit of work, and X units of work per unit of time. It is iterated [`ROUNDS`] times from no waits,
-//! each time by half the distance, which converges to far less than a millionth for loads below saturation.
+//! with V visits for a unit of work, and X units of work per unit of time. The equations are iterated [`ROUNDS`] times from
+//! no waits, each time by half the distance to the new value. Below saturation, the remaining error is far less than a
+//! millionth.
 //!
-//! Properties: no task is faster than alone. Equal tasks in equal places are slowed equally. A task that shares nothing
-//! is not slowed. A longer latency or service time makes no task faster. The same tasks in the same places give the
-//! same result, in the order of CPUs.
+//! Properties: no task is faster than alone. Equal tasks on equal nodes are slowed equally. A task that shares nothing is
+//! not slowed. A longer latency or service time makes no task faster. The result is a function of the tasks and their
+//! nodes, in the order of CPUs.
 //!
 //! Limits: only loads of shared data queue at stations, not loads of a task's own. Loads are spread evenly in time.
 //!
@@ -40,21 +43,21 @@ use commonhold_machine::Machine;
 use super::{millionths, real};
 use crate::scenario::Latency;
 
-/// Steps to the fixed point.
+/// The number of iterations towards the fixed point.
 const ROUNDS: u32 = 60;
 
-/// A task that runs now.
+/// A running task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sharer {
-    /// The node of its CPU, by place.
+    /// The node of its CPU, as an index.
     pub node: usize,
-    /// The part of its time in which it shares, in millionths.
+    /// The fraction of its time that it shares, in millionths.
     pub shares: u32,
-    /// Its target nodes, by place, with weights. Empty if it has no task to share with.
+    /// Its target nodes, as indices, with weights. Empty if it has no task to share with.
     pub targets: Vec<(usize, u64)>,
 }
 
-/// Memories, and the buses and ring that lead to them.
+/// The machine's memories, buses and ring.
 #[derive(Debug, Clone)]
 pub struct Shared {
     latency: Latency,
@@ -64,13 +67,13 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// `None` if no memory of that machine is remote.
+    /// `None` if the machine has one node.
     pub fn new(latency: &Latency, machine: &Machine) -> Option<Shared> {
         let socket_of = |node: u32| machine.cpus.iter().find(|cpu| cpu.node == node).map(|cpu| cpu.socket);
         let names: Vec<Option<u32>> = machine.nodes.iter().map(|node| socket_of(node.id)).collect();
         let mut known: Vec<Option<u32>> = Vec::new();
         let socket = names.iter().map(|name| {
-            known.iter().position(|one| one == name).unwrap_or_else(|| {
+            known.iter().position(|other| other == name).unwrap_or_else(|| {
                 known.push(*name);
                 known.len() - 1
             })
@@ -80,20 +83,20 @@ impl Shared {
         (machine.nodes.len() > 1).then(|| Shared { latency: latency.clone(), socket, sockets })
     }
 
-    /// By how much the time of a unit of work grows for each task, in millionths.
+    /// The extra time per unit of work of each task, in millionths: 0 if the task is not slowed.
     pub fn slowdowns(&self, sharers: &[Sharer]) -> Vec<u64> {
-        let parts: Vec<f64> = sharers.iter().map(|sharer| self.alone(sharer)).collect();
+        let without_queues: Vec<f64> = sharers.iter().map(|sharer| self.extra_alone(sharer)).collect();
         let extra = if self.latency.service.is_some() {
-            let waits = self.waits(sharers, &parts);
-            parts.iter().zip(waits).map(|(alone, wait)| alone + wait).collect()
+            let waits = self.waits(sharers, &without_queues);
+            without_queues.iter().zip(waits).map(|(alone, wait)| alone + wait).collect()
         } else {
-            parts
+            without_queues
         };
         extra.into_iter().map(|extra| millionths(extra.max(0.0))).collect()
     }
 
-    /// By how much the time of a unit of work grows without queues.
-    fn alone(&self, sharer: &Sharer) -> f64 {
+    /// The extra time per unit of work of a task without queues: the latency of other nodes alone.
+    fn extra_alone(&self, sharer: &Sharer) -> f64 {
         let local = real(self.latency.local_ns);
         let sum: f64 = self
             .loads(sharer)
@@ -102,45 +105,51 @@ impl Shared {
         sum
     }
 
-    /// Loads in a unit of work, by node.
+    /// The number of loads of shared data in a unit of work (a nanosecond), by node.
     fn loads<'a>(&'a self, sharer: &'a Sharer) -> impl Iterator<Item = (usize, f64)> + 'a {
-        let whole: u64 = sharer.targets.iter().map(|(_, weight)| weight).sum();
-        let all = real(u64::from(sharer.shares)) / real(MILLIONTH) / real(self.latency.local_ns);
-        sharer.targets.iter().map(move |(node, weight)| (*node, all * real(*weight) / real(whole.max(1))))
+        let weight_sum: u64 = sharer.targets.iter().map(|(_, weight)| weight).sum();
+        let loads = real(u64::from(sharer.shares)) / real(MILLIONTH) / real(self.latency.local_ns);
+        let per_node =
+            move |(node, weight): &(usize, u64)| (*node, loads * real(*weight) / real(weight_sum.max(1)));
+        sharer.targets.iter().map(per_node)
     }
 
-    /// By how much the time of a unit of work grows because of the other tasks.
+    /// The extra time per unit of work of each task by queues, iterated to a fixed point. `alone` is the extra time without
+    /// queues.
     fn waits(&self, sharers: &[Sharer], alone: &[f64]) -> Vec<f64> {
         let nodes = self.socket.len();
         let service = self.latency.service.unwrap_or_default();
         let stations = nodes + self.sockets + 1;
-        let takes = |station: usize| match station {
+        let service_ns = |station: usize| match station {
             station if station < nodes => real(service.module_ns),
             station if station < nodes + self.sockets => real(service.bus_ns),
             _ => real(service.ring_ns),
         };
         let visits: Vec<Vec<f64>> = sharers.iter().map(|sharer| self.visits(sharer, stations)).collect();
         let mut waits = vec![vec![0.0; stations]; sharers.len()];
-        let waited = |waits: &[Vec<f64>], at: usize| -> f64 {
-            visits[at].iter().zip(&waits[at]).map(|(visits, wait)| visits * wait).sum()
+        let wait_of = |waits: &[Vec<f64>], task: usize| -> f64 {
+            visits[task].iter().zip(&waits[task]).map(|(visits, wait)| visits * wait).sum()
         };
         for _ in 0..ROUNDS {
             let rate: Vec<f64> =
-                (0..sharers.len()).map(|at| 1.0 / (1.0 + alone[at] + waited(&waits, at))).collect();
+                (0..sharers.len()).map(|task| 1.0 / (1.0 + alone[task] + wait_of(&waits, task))).collect();
             for station in 0..stations {
-                let one = takes(station);
-                let there = |at: usize| rate[at] * visits[at][station] * (one + waits[at][station]);
-                let all: f64 = (0..sharers.len()).map(there).sum();
-                let next: Vec<f64> = (0..sharers.len()).map(|at| one * (all - there(at))).collect();
-                for (at, next) in next.into_iter().enumerate() {
-                    waits[at][station] = f64::midpoint(waits[at][station], next);
+                let visit_ns = service_ns(station);
+                // The mean number of visits of a task that are at the station, by Little's law.
+                let present =
+                    |task: usize| rate[task] * visits[task][station] * (visit_ns + waits[task][station]);
+                let all_present: f64 = (0..sharers.len()).map(present).sum();
+                let next: Vec<f64> =
+                    (0..sharers.len()).map(|task| visit_ns * (all_present - present(task))).collect();
+                for (task, next) in next.into_iter().enumerate() {
+                    waits[task][station] = f64::midpoint(waits[task][station], next);
                 }
             }
         }
-        (0..sharers.len()).map(|at| waited(&waits, at)).collect()
+        (0..sharers.len()).map(|task| wait_of(&waits, task)).collect()
     }
 
-    /// Visits to each station in a unit of work: memories, buses, the ring.
+    /// A task's visits to each station in a unit of work. Stations are numbered: memories, buses, the ring.
     fn visits(&self, sharer: &Sharer, stations: usize) -> Vec<f64> {
         let nodes = self.socket.len();
         let mut visits = vec![0.0; stations];
@@ -149,10 +158,10 @@ impl Shared {
             if node == sharer.node {
                 continue;
             }
-            let (here, there) = (self.socket[sharer.node], self.socket[node]);
-            visits[nodes + here] += loads;
-            if here != there {
-                visits[nodes + there] += loads;
+            let (own_socket, target_socket) = (self.socket[sharer.node], self.socket[node]);
+            visits[nodes + own_socket] += loads;
+            if own_socket != target_socket {
+                visits[nodes + target_socket] += loads;
                 visits[stations - 1] += loads;
             }
         }
@@ -221,7 +230,8 @@ mod tests {
         /// A third may gain where one slows another down, so only what is alone is a bound.
         #[test]
         fn nobody_is_faster_than_alone(
-            tasks in prop::collection::vec((0usize..4, 0u32..=1_000_000, prop::collection::vec((0usize..4, 1u64..9), 0..4)), 1..9),
+            tasks in prop::collection::vec(
+                (0usize..4, 0u32..=1_000_000, prop::collection::vec((0usize..4, 1u64..9), 0..4)), 1..9),
             module_ns in 0u64..100, bus_ns in 0u64..50,
         ) {
             let shared = shared(Some(Service { module_ns, bus_ns, ring_ns: 10 }));

@@ -1,12 +1,12 @@
-//! Requests that were handed to the device and have not begun there.
+//! The device's internal queue: requests that were handed to the device and have not begun.
 //!
-//! Problem: a kernel hands a device more than it can do at once. What waits there, waits in the device's order, and no
-//! weight or rate reaches it any more. The policy has to find out by the times that requests take.
+//! Problem: a kernel hands a device more requests than the device serves at once. They wait in the device's own order,
+//! which weights and rates no longer influence. The policy can infer these waits only from the time that requests take.
 //!
-//! Algorithm: a device with an arm takes the request closest at or ahead of the head, and when none is ahead, the first
-//! on the disk. One that too many went before goes next. A device without an arm takes the one that came first.
+//! Algorithm: a device with an arm takes the request closest at or ahead of the head; if no request is ahead, the first on
+//! the disk. A request that too many others have overtaken goes next. A device without an arm serves in order of arrival.
 //!
-//! Properties: no request is passed over for ever. Cost: O(n), with as many as the device holds.
+//! Properties: no request waits for ever. Cost: O(n) for n requests in the device.
 
 use commonhold_contract::UnitId;
 
@@ -17,18 +17,19 @@ use crate::Time;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Handed {
     pub(super) request: Request,
-    /// In whose turn it was chosen.
-    pub(super) turn_of: UnitId,
+    /// The unit as whose request it was scheduled.
+    pub(super) scheduled_unit: UnitId,
     /// When it was submitted, and when it was handed over.
     pub(super) arrived: Time,
     pub(super) handed: Time,
 }
 
-/// What waits in a device.
+/// The requests that wait in a device.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Device {
-    /// In the order in which they came, each with the number of requests that had begun by then.
+    /// By arrival, each with the number of requests that had begun before it arrived.
     waiting: Vec<(u64, Handed)>,
+    /// The number of requests that have begun so far.
     begun: u64,
 }
 
@@ -45,24 +46,25 @@ impl Device {
         self.waiting.push((self.begun, handed));
     }
 
-    /// Takes out the one that begins next, with the head at `head` if there is an arm.
+    /// Removes the request that begins next. `head` is the position of the arm; `None` if the device has no arm.
     pub(super) fn take(&mut self, head: Option<u64>) -> Option<Handed> {
-        let at = head.map_or(0, |head| self.closest(head));
-        (at < self.waiting.len()).then(|| {
+        let next = head.map_or(0, |head| self.next_in_sweep(head));
+        (next < self.waiting.len()).then(|| {
             self.begun += 1;
-            self.waiting.remove(at).1
+            self.waiting.remove(next).1
         })
     }
 
-    fn closest(&self, head: u64) -> usize {
+    /// The index of the next request in the sweep, or of the oldest if too many requests have overtaken it.
+    fn next_in_sweep(&self, head: u64) -> usize {
         // As in `Queue::overtaken`.
         let limit = 4 * self.waiting.len() as u64 + 16;
         if self.waiting.first().is_some_and(|(before, _)| self.begun - before > limit) {
             return 0;
         }
-        let key = |at: &usize| {
-            let lba = self.waiting[*at].1.request.lba;
-            (lba < head, lba, *at)
+        let key = |index: &usize| {
+            let lba = self.waiting[*index].1.request.lba;
+            (lba < head, lba, *index)
         };
         (0..self.waiting.len()).min_by_key(key).unwrap_or(0)
     }
@@ -83,7 +85,7 @@ mod tests {
     fn handed(lba: u64) -> Handed {
         let unit = UnitId(2);
         let request = Request { id: 0, unit, lba, sectors: 8, write: false, owners: Vec::new() };
-        Handed { request, turn_of: unit, arrived: 0, handed: 0 }
+        Handed { request, scheduled_unit: unit, arrived: 0, handed: 0 }
     }
 
     fn taken(mut device: Device, mut head: Option<u64>) -> Vec<u64> {

@@ -1,8 +1,7 @@
-//! What a disk did: per unit, and in all.
+//! A disk's figures: per unit, and in total.
 //!
-//! These are sums, not means: the report divides, and a check can add them up. A mean queue length has two readings:
-//! over time, and as arriving requests found it. The tables of seed 000 (4 and 5) do not say which is theirs, so both
-//! are kept.
+//! They are sums, not means: the report computes means, and a check can add them up. There are two mean queue lengths: over
+//! time, and as arriving requests find the queue. Tables 4 and 5 of seed 000 do not say which they have, so both are kept.
 
 use commonhold_contract::UnitId;
 use commonhold_policy::DiskUse;
@@ -13,27 +12,27 @@ use crate::Time;
 /// Bytes of a sector.
 const SECTOR: u64 = 512;
 
-/// One unit's part.
+/// One unit's figures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct UnitFigures {
-    /// Requests that completed; delayed writes are those of [`UnitId::SHARED`].
+    /// The number of completed requests. Delayed writes count for [`UnitId::SHARED`].
     pub requests: u64,
-    /// Sectors that these transferred.
+    /// The sectors of these requests.
     pub sectors: u64,
-    /// Sectors that were charged to the unit: its own, and its part of delayed writes.
+    /// The sectors charged to the unit: of its own requests, and its part of delayed writes.
     pub charged_sectors: u64,
-    /// Those of them that were written.
+    /// The charged sectors that were written.
     pub written_sectors: u64,
-    /// Their time from arrival to start, in ns.
+    /// The requests' time from arrival to start, in ns.
     pub waited_ns: Time,
-    /// Their time from start to completion, in ns.
+    /// The requests' time from start to completion, in ns.
     pub served_ns: Time,
-    /// The longest wait of one of them, in ns.
+    /// The longest wait of a request, in ns.
     pub waited_ns_max: Time,
 }
 
 impl UnitFigures {
-    /// The same as policies see it.
+    /// The figures in the policy's type.
     pub(super) fn used(&self) -> DiskUse {
         DiskUse {
             read_bytes: (self.charged_sectors - self.written_sectors) * SECTOR,
@@ -49,26 +48,28 @@ impl UnitFigures {
 pub struct Figures {
     /// By [`UnitId::index`]; units beyond the end had no request.
     pub units: Vec<UnitFigures>,
-    /// Requests that arrived.
+    /// The number of submitted requests.
     pub arrivals: u64,
     /// Time with at least one request in service, in ns.
     pub busy_ns: Time,
-    /// Time that requests waited, summed over requests: divided by the elapsed time, the mean number that waited.
+    /// The time that requests waited, summed over requests, in ns. Divided by the elapsed time: the mean number waiting.
     pub queued_ns: Time,
-    /// Time that requests were in service, summed over requests: divided likewise, the mean number in service.
+    /// The time that requests were in service, summed over requests, in ns. Divided by the elapsed time: the mean number in
+    /// service.
     pub in_service_ns: Time,
-    /// Waiting requests that arriving ones found, summed over arrivals.
+    /// The number of waiting requests at each arrival, summed over arrivals.
     pub found_waiting: u64,
-    /// Requests in service that arriving ones found, summed over arrivals.
+    /// The number of requests in service at each arrival, summed over arrivals.
     pub found_in_service: u64,
-    /// Time of the controllers, in ns; of a disk without mechanics, what it takes per request.
+    /// The controller's overhead, in ns; on a disk without mechanics, the time per request.
     pub overhead_ns: Time,
     /// Time of moving the arm and switching heads, in ns.
     pub seek_ns: Time,
-    /// Time of waiting for a sector to come round, in ns.
+    /// Time of waiting for a sector to pass the head, in ns.
     pub rotation_ns: Time,
     /// Time of transfer, in ns.
     pub transfer_ns: Time,
+    /// The time of the last event.
     last: Time,
 }
 
@@ -78,7 +79,7 @@ impl Figures {
         self.units.get(unit.index()).copied().unwrap_or_default()
     }
 
-    /// All units' requests, sectors and times together; the wait's maximum over all.
+    /// The sums over all units; for the longest wait, the maximum.
     pub fn total(&self) -> UnitFigures {
         self.units.iter().fold(UnitFigures::default(), |sum, unit| UnitFigures {
             requests: sum.requests + unit.requests,
@@ -91,13 +92,14 @@ impl Figures {
         })
     }
 
-    /// Time with at least one request in service, up to `now`, where some are in service since the last event or not.
+    /// The time with at least one request in service, up to `now`. `serves`: whether requests are in service since the last
+    /// event.
     pub(super) fn busy_ns_at(&self, now: Time, serves: bool) -> Time {
         self.busy_ns + if serves { now.saturating_sub(self.last) } else { 0 }
     }
 
-    /// Counts the time since the last event, with this number of requests waiting and in service.
-    pub(super) fn pass(&mut self, now: Time, waiting: u64, in_service: u64) {
+    /// Adds the time since the last event to the integrals, with this number of requests waiting and in service.
+    pub(super) fn advance_time(&mut self, now: Time, waiting: u64, in_service: u64) {
         let span = now.saturating_sub(self.last);
         self.last = self.last.max(now);
         self.queued_ns += span * waiting;
@@ -105,7 +107,7 @@ impl Figures {
         self.busy_ns += if in_service > 0 { span } else { 0 };
     }
 
-    /// Whether the times can be true together.
+    /// Checks that the times are consistent.
     pub(super) fn check(&self) -> Result<(), String> {
         let served_ns = self.total().served_ns;
         match (self.busy_ns, self.in_service_ns) {
@@ -117,7 +119,7 @@ impl Figures {
         }
     }
 
-    /// Counts an arrival that found this number of requests.
+    /// Counts an arrival, with this number of requests waiting and in service.
     pub(super) fn arrive(&mut self, waiting: u64, in_service: u64) {
         self.arrivals += 1;
         self.found_waiting += waiting;
@@ -138,7 +140,7 @@ impl Figures {
         self.transfer_ns += service.transfer_ns;
     }
 
-    /// Counts sectors at a unit's charge.
+    /// Charges sectors to a unit.
     pub(super) fn charge(&mut self, unit: UnitId, sectors: u64, write: bool) {
         let entry = self.entry(unit);
         entry.charged_sectors += sectors;

@@ -1,30 +1,30 @@
-//! Rates: what a unit and its sub-units may send to a disk, each way, as the kernel's io.max lets it pass.
+//! Rate limits: how much a unit with its sub-units may send to a disk, per direction, as the kernel's io.max does it.
 //!
-//! Problem: on a disk that ignores weights, only rates hold a unit. The kernel's rates pass requests in bursts, and the
-//! policy must cope with these.
+//! Problem: on a disk that ignores weights, only rate limits restrain a unit. The kernel lets requests pass in bursts, and
+//! the policy must cope with bursts.
 //!
-//! Terms: a *gate* is a unit's rate one way. A request that must wait there is *held*. A *slice* is 100 ms.
+//! Terms: a *gate* is a unit's rate limit in one direction. A request that must wait at a gate is *held*. A *slice* is
+//! 100 ms.
 //!
 //! Algorithm, for each gate:
-//! 1. The first request begins a slice. What the rate allows until the slice's end may pass, all at its begin.
-//! 2. A request passes if it and what passed before it is allowed until the end of the slice that time is in.
-//!    Otherwise it is held beyond the end of that slice, for the missing bytes divided by the rate. A request larger
-//!    than a slice's worth thus waits for as long as its size needs.
-//! 3. An unused allowance is lost after a slice without requests, or two slices later.
-//! 4. A request goes through the gate of its unit, then through that of the unit around it, and so on. At each gate,
-//!    requests that came from different sub-units take turns, and those of one go in order. One that is held keeps no
-//!    other unit's back.
-//! 5. Another rate begins another slice at once. What passed beyond the old rate, or less, counts against the new one
-//!    while a request is held.
+//! 1. The first request begins a slice. All that the rate allows up to the slice's end may pass at once.
+//! 2. A request passes if its bytes, and those that passed before in the slice, are allowed up to the end of the present
+//!    slice. Otherwise it is held until after the end of that slice, for the missing bytes divided by the rate. So a
+//!    request larger than a slice's allowance waits in proportion to its size.
+//! 3. An unused allowance expires after a slice without requests, and otherwise after two slices.
+//! 4. A request passes the gate of its unit, then the gate of the unit around it, and so on. At each gate, requests from
+//!    different sub-units alternate, and those of one sub-unit stay in order. A held request delays no other unit's.
+//! 5. A new rate begins a new slice at once. If requests are held, the excess over the old rate, or the unused part of it,
+//!    is carried to the new rate.
 //!
-//! A write to swap is not held, since others may wait for the memory. It counts as one that passed.
+//! A write to swap is not held, since other units may wait for the memory, but its bytes count as passed.
 //!
-//! Properties (tested): through a gate whose rate stays passes by any time since its first request what the rate makes
-//! of that time, and a slice's worth at most.
+//! Properties (tested): the bytes that pass a gate of constant rate within any time since its first request are at most
+//! the rate times that time, plus one slice's allowance.
 //!
-//! Limits: the kernel counts time in ticks, and may be a tick late; here it is exact. Kernels that have slices of 20 ms
-//! for drives without an arm differ. Requests per second (`riops`, `wiops`) are not bounded. The common parts are in no
-//! control group of ours and have no gates. Cost: O(gates) per look, O(depth of the tree) per request.
+//! Limits: the kernel counts time in ticks, and may be a tick late; the simulation is exact. Kernels with slices of 20 ms
+//! for drives without an arm differ. Requests per second (`riops`, `wiops`) are not limited. The built-in units `shared`
+//! and `kernel` have no gates. Cost: O(gates) per call of `release`, O(depth of the tree) per request.
 //!
 //! Source: block/blk-throttle.c; "io.max" in the kernel's cgroup-v2.rst.
 
@@ -40,17 +40,17 @@ const SLICE_NS: Time = 100_000_000;
 const SECOND_NS: i128 = 1_000_000_000;
 const SECTOR_BYTES: i128 = 512;
 
-/// A request on its way to the queue.
+/// A request that was submitted and is not in the queue yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Coming {
-    /// In whose name it goes.
+pub(super) struct Submitted {
+    /// The unit as whose request it is scheduled.
     pub(super) unit: UnitId,
     pub(super) request: Request,
     /// When it was submitted.
     pub(super) arrived: Time,
 }
 
-/// The inner units' gates come before those of the units around them.
+/// A gate's key. The order of keys puts the gates of sub-units before those of the units around them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     depth: Reverse<usize>,
@@ -60,16 +60,16 @@ struct Key {
 
 #[derive(Debug, Clone, Default)]
 struct Gate {
-    /// In bytes per second; none once it is taken away, until the last that it held has gone.
+    /// In bytes per second. `None` after the limit was removed, until the last held request has passed.
     rate: Option<u64>,
-    /// The slice, and what passed in it, in bytes: less than none where more is allowed than its rate says.
+    /// The present slice, and the bytes that passed in it; negative if an allowance was carried over from an old rate.
     begun: Time,
     ends: Time,
     passed: i128,
-    /// When the first that is held may pass.
+    /// When the next held request may pass.
     opens: Time,
-    /// What is held, by where it came from: the unit itself or one of its sub-units. The first is next.
-    held: VecDeque<(UnitId, VecDeque<Coming>)>,
+    /// The held requests, by source: the unit itself or one of its sub-units. The first source is next.
+    held: VecDeque<(UnitId, VecDeque<Submitted>)>,
 }
 
 /// All units' gates on one disk.
@@ -77,27 +77,28 @@ struct Gate {
 pub(super) struct Gates {
     parents: Vec<Option<UnitId>>,
     gates: BTreeMap<Key, Gate>,
+    /// The number of held requests.
     len: u64,
 }
 
 impl Gates {
-    /// Open to all. `parents` are by [`UnitId::index`]; a unit beyond their end has none.
+    /// No gates. `parents` are by [`UnitId::index`]; a unit beyond the end of the list has no parent.
     pub(super) fn new(parents: &[Option<UnitId>]) -> Gates {
         Gates { parents: parents.to_vec(), ..Gates::default() }
     }
 
-    /// How many requests are held.
+    /// The number of held requests.
     pub(super) fn len(&self) -> u64 {
         self.len
     }
 
-    /// Sectors of all that are held. O(n).
+    /// The sectors of all held requests. O(n).
     pub(super) fn sectors(&self) -> u64 {
-        let all = self.gates.values().flat_map(|gate| &gate.held).flat_map(|(_, from)| from);
-        all.map(|coming| u64::from(coming.request.sectors)).sum()
+        let held = self.gates.values().flat_map(|gate| &gate.held).flat_map(|(_, requests)| requests);
+        held.map(|submitted| u64::from(submitted.request.sectors)).sum()
     }
 
-    /// Another rate for a unit one way, in bytes per second.
+    /// Sets a unit's rate in one direction, in bytes per second; `None` for no limit.
     pub(super) fn set(&mut self, now: Time, unit: UnitId, write: bool, rate: Option<u64>) {
         let key = self.key(unit, write);
         let gate = self.gates.entry(key).or_default();
@@ -107,18 +108,18 @@ impl Gates {
         }
     }
 
-    /// A request comes; it is returned if no gate holds it.
-    pub(super) fn enter(&mut self, now: Time, coming: Coming) -> Option<Coming> {
-        let unit = coming.unit;
+    /// Accepts a new request. Returns the request if no gate holds it.
+    pub(super) fn enter(&mut self, now: Time, submitted: Submitted) -> Option<Submitted> {
+        let unit = submitted.unit;
         if self.gates.is_empty() || unit.is_common() {
-            Some(coming)
+            Some(submitted)
         } else {
-            self.climb(now, unit, unit, coming)
+            self.pass_upwards(now, unit, unit, submitted)
         }
     }
 
-    /// A request passes that no gate holds, at the expense of what comes after it.
-    pub(super) fn owe(&mut self, now: Time, unit: UnitId, request: &Request) {
+    /// Counts the bytes of an urgent request, which no gate holds, as passed, so that later requests wait for them.
+    pub(super) fn charge_urgent(&mut self, now: Time, unit: UnitId, request: &Request) {
         let path: Vec<UnitId> = std::iter::successors(Some(unit), |unit| self.parent(*unit)).collect();
         for unit in path {
             let key = self.key(unit, request.write);
@@ -129,20 +130,20 @@ impl Gates {
         }
     }
 
-    /// What may pass by now, in the order in which it passes.
-    pub(super) fn release(&mut self, now: Time) -> Vec<Coming> {
+    /// Releases the held requests that may pass all gates by now, in this order.
+    pub(super) fn release(&mut self, now: Time) -> Vec<Submitted> {
         let mut released = Vec::new();
         if self.len == 0 {
             return released;
         }
-        // Inner gates first: what they let go, the outer ones have before them now.
+        // Gates of sub-units first: a request that they release arrives at the outer gates now.
         let keys: Vec<Key> = self.gates.keys().copied().collect();
         for key in keys {
-            while let Some(coming) = self.gates.get_mut(&key).and_then(|gate| gate.release(now)) {
+            while let Some(submitted) = self.gates.get_mut(&key).and_then(|gate| gate.release(now)) {
                 self.len -= 1;
                 released.extend(match self.parent(key.unit) {
-                    Some(parent) => self.climb(now, parent, key.unit, coming),
-                    None => Some(coming),
+                    Some(parent) => self.pass_upwards(now, parent, key.unit, submitted),
+                    None => Some(submitted),
                 });
             }
         }
@@ -150,24 +151,31 @@ impl Gates {
         released
     }
 
-    /// When to call [`Gates::release`].
+    /// When to call [`Gates::release`]; `None` if no request is held.
     pub(super) fn next(&self) -> Option<Time> {
         self.gates.values().filter(|gate| !gate.held.is_empty()).map(|gate| gate.opens).min()
     }
 
-    /// From the gate of `unit` up; it came there from `source`.
-    fn climb(&mut self, now: Time, unit: UnitId, source: UnitId, coming: Coming) -> Option<Coming> {
+    /// Passes a request through the gates from `unit` upwards; it arrives at the first gate from `source`. Returns the request
+    /// if no gate holds it.
+    fn pass_upwards(
+        &mut self,
+        now: Time,
+        unit: UnitId,
+        source: UnitId,
+        submitted: Submitted,
+    ) -> Option<Submitted> {
         let (mut unit, mut source) = (unit, source);
         loop {
-            let key = self.key(unit, coming.request.write);
+            let key = self.key(unit, submitted.request.write);
             if let Some(gate) = self.gates.get_mut(&key)
-                && (!gate.held.is_empty() || !gate.lets_pass(now, &coming.request, false))
+                && (!gate.held.is_empty() || !gate.try_pass(now, &submitted.request, false))
             {
-                gate.hold(source, coming);
+                gate.hold(source, submitted);
                 self.len += 1;
                 return None;
             }
-            let Some(parent) = self.parent(unit) else { return Some(coming) };
+            let Some(parent) = self.parent(unit) else { return Some(submitted) };
             (source, unit) = (unit, parent);
         }
     }
@@ -187,59 +195,62 @@ impl Gate {
         if self.rate == rate {
             return;
         }
-        let ahead = self.rate.map_or(0, |old| self.passed - allowed(old, now.saturating_sub(self.begun)));
-        self.passed = if self.held.is_empty() { 0 } else { ahead };
+        // The excess over the old rate is carried over while requests are held.
+        let excess = self.rate.map_or(0, |old| self.passed - allowed(old, now.saturating_sub(self.begun)));
+        self.passed = if self.held.is_empty() { 0 } else { excess };
         (self.rate, self.begun, self.ends, self.opens) = (rate, now, now + SLICE_NS, now);
     }
 
-    /// Whether a request may pass now, beside others that are held or not; if so, it has.
-    fn lets_pass(&mut self, now: Time, request: &Request, others: bool) -> bool {
+    /// Lets a request pass if the rate allows it now, and counts its bytes. Returns whether it passed; if not, sets when the gate
+    /// opens. `has_held`: whether requests are held at the gate.
+    fn try_pass(&mut self, now: Time, request: &Request, has_held: bool) -> bool {
         let Some(rate) = self.rate else { return true };
-        self.renew(now, others);
+        self.renew(now, has_held);
         let bytes = bytes(request);
         let elapsed = now.saturating_sub(self.begun);
-        let until = elapsed.max(1).next_multiple_of(SLICE_NS);
-        let lacking = self.passed + bytes - allowed(rate, until);
-        if lacking > 0 {
+        let slice_end = elapsed.max(1).next_multiple_of(SLICE_NS);
+        let missing_bytes = self.passed + bytes - allowed(rate, slice_end);
+        if missing_bytes > 0 {
             // Rounded up.
-            let takes_ns = (lacking * SECOND_NS + i128::from(rate) - 1) / i128::from(rate);
-            let takes_ns = Time::try_from(takes_ns).unwrap_or(Time::MAX);
-            self.opens = (self.begun + until).saturating_add(takes_ns);
+            let missing_ns = (missing_bytes * SECOND_NS + i128::from(rate) - 1) / i128::from(rate);
+            let missing_ns = Time::try_from(missing_ns).unwrap_or(Time::MAX);
+            self.opens = (self.begun + slice_end).saturating_add(missing_ns);
             return false;
         }
         self.passed += bytes;
-        // The last whole slice is kept, with what was not used in it.
-        let whole = elapsed / SLICE_NS * SLICE_NS;
-        if whole >= 2 * SLICE_NS {
-            let gone = whole - SLICE_NS;
-            self.begun += gone;
-            self.passed = (self.passed - allowed(rate, gone)).max(0);
+        // Forgets all slices but the last whole one, whose unused allowance is kept.
+        let whole_slices = elapsed / SLICE_NS * SLICE_NS;
+        if whole_slices >= 2 * SLICE_NS {
+            let expired = whole_slices - SLICE_NS;
+            self.begun += expired;
+            self.passed = (self.passed - allowed(rate, expired)).max(0);
         }
         true
     }
 
-    /// Replaces an expired slice by the next, unless held requests still count on it.
-    fn renew(&mut self, now: Time, others: bool) {
-        if now >= self.ends && !others {
+    /// Begins a new slice if the present one has expired, unless held requests depend on its allowance.
+    fn renew(&mut self, now: Time, has_held: bool) {
+        if now >= self.ends && !has_held {
             (self.begun, self.passed) = (now, 0);
         }
         self.ends = self.ends.max(now + SLICE_NS);
     }
 
-    fn hold(&mut self, source: UnitId, coming: Coming) {
-        match self.held.iter_mut().find(|(from, _)| *from == source) {
-            Some((_, held)) => held.push_back(coming),
-            None => self.held.push_back((source, VecDeque::from([coming]))),
+    /// Holds a request behind the others of its source.
+    fn hold(&mut self, source: UnitId, submitted: Submitted) {
+        match self.held.iter_mut().find(|(other, _)| *other == source) {
+            Some((_, held)) => held.push_back(submitted),
+            None => self.held.push_back((source, VecDeque::from([submitted]))),
         }
     }
 
-    /// The next that is held, if it may pass.
-    fn release(&mut self, now: Time) -> Option<Coming> {
+    /// Releases the next held request if it may pass. Its source goes to the end of the round robin.
+    fn release(&mut self, now: Time) -> Option<Submitted> {
         if self.rate.is_some() && now < self.opens {
             return None;
         }
         let (source, mut held) = self.held.pop_front()?;
-        let passes = held.front().is_some_and(|next| self.lets_pass(now, &next.request, true));
+        let passes = held.front().is_some_and(|next| self.try_pass(now, &next.request, true));
         if !passes {
             self.held.push_front((source, held));
             return None;
@@ -256,7 +267,7 @@ fn bytes(request: &Request) -> i128 {
     i128::from(request.sectors) * SECTOR_BYTES
 }
 
-/// Bytes at a rate, rounded down.
+/// The bytes that a rate allows in a time, rounded down.
 fn allowed(rate: u64, elapsed: Time) -> i128 {
     i128::from(rate) * i128::from(elapsed) / SECOND_NS
 }

@@ -1,24 +1,24 @@
-//! The HP 97560: where the arm and the platters are, and how long a request takes.
+//! The HP 97560: the positions of arm and platters, and the service time of a request.
 //!
-//! Problem: on a disk with an arm, the cost of a request depends on the one before it and on the moment it starts.
-//! Policies that ignore this, or that respect nothing else, differ only on a model that has it.
+//! Problem: on a disk with an arm, the cost of a request depends on the request before it and on the moment when it starts.
+//! Policies that ignore head position, and policies that consider nothing else, differ only on a model with an arm.
 //!
 //! Terms:
 //! - A *track* is one head's circle of 72 sectors. A *cylinder* is the 19 tracks under the arm.
-//! - *Skew*: the first sector of a track lies 8 sectors behind the last of the track before it, 18 where the cylinder
-//!   changes. So a transfer goes on without losing a revolution.
-//! - A sector's *way* is its distance from sector 0 along such an unbroken transfer, in sector times. So the way
+//! - *Skew*: the first sector of a track lies 8 sectors behind the last sector of the track before it, or 18 sectors if the
+//!   cylinder changes. So a transfer continues across tracks without losing a revolution.
+//! - A sector's *offset* is its distance from sector 0 along such an unbroken transfer, in sector times. So the offset
 //!   modulo 72 is the angle at which the sector starts.
 //!
-//! Algorithm: the platters' angle is the time modulo a revolution: no state, and idle time turns them. A request takes
-//! four steps: the controller's overhead; the seek by the table below (or a head switch, where only the track
-//! differs); the wait until its first sector comes round; the transfer with the skews on its way.
+//! Algorithm: the platters' angle is the time modulo a revolution; it needs no state, and advances in idle time. A request
+//! has four steps: the controller's overhead; the seek by the table below (or a head switch, if only the track differs);
+//! the rotation until its first sector passes the head; and the transfer, including skews.
 //!
-//! After a read the drive goes on reading into its 128 KB buffer, up to 64 KB beyond the end (the fence), until
-//! something else needs the arm. A read may start in what the buffer holds. If it ends there too, it takes overhead
-//! and bus transfer. If it ends beyond, it lasts until the reading on gets there, or until overhead and bus transfer
-//! are done, whichever is later. So a sequential reader gets the media rate. A write that was queued behind the write
-//! that it continues does not pay the overhead again.
+//! After a read the drive continues to read into its 128 KB buffer, up to 64 KB beyond the read's end (the fence), until
+//! another request needs the arm. If a read lies in the buffer, it takes overhead and bus transfer. If it begins in the
+//! buffer and ends beyond, it lasts until the read-ahead has reached its end, or until overhead and bus transfer are done,
+//! whichever is later. So a sequential reader gets the media rate. A write that was queued behind the write that it
+//! continues does not pay the overhead again.
 //!
 //! | what | value | at scale 1 |
 //! | --- | --- | --- |
@@ -33,8 +33,8 @@
 //! transfer is 1368 sectors in 1368 + 18 * 8 + 18 sector times, 2.20 MB/s. Cost: constant per request, but for eight
 //! steps of bisection in the buffer.
 //!
-//! Limits: no spare tracks, no thermal recalibration, no extra settling for writes, writes are never reported early,
-//! and the bus is free. A random 8 KB read takes 25 ms in the mean over the whole disk, by these numbers.
+//! Limits: no spare tracks, no thermal recalibration, no extra settling time for writes, no early completion of writes, and
+//! no contention for the bus. With these numbers, a random 8 KB read over the whole disk takes 25 ms in the mean.
 //!
 //! Source: Ruemmler and Wilkes, "An introduction to disk drive modeling", 1994, for the table; the disk of seed 000,
 //! sections 4.1 and 4.5, which divides every time by a scaling factor.
@@ -52,7 +52,7 @@ const CYLINDER_SKEW: u64 = 18;
 const SKEW_PER_CYLINDER: u64 = (TRACKS - 1) * TRACK_SKEW + CYLINDER_SKEW;
 const BUFFER_SECTORS: u64 = 256;
 const FENCE_SECTORS: u64 = 128;
-/// All sectors.
+/// The number of sectors.
 pub(super) const SECTORS: u64 = CYLINDERS as u64 * CYLINDER_SECTORS;
 /// Sectors that pass a head in a minute, at scale 1.
 const SECTORS_PER_MINUTE: f64 = 4_002.0 * 72.0;
@@ -64,35 +64,35 @@ pub(super) struct Hp97560 {
     overhead_ns: Time,
     switch_ns: Time,
     bus_sector_ns: Time,
-    /// By distance in cylinders.
+    /// The seek time by distance in cylinders.
     seek_ns: Vec<Time>,
-    /// Where the arm was left, unless it reads ahead.
+    /// The track of the arm after the last request; not updated by read-ahead.
     track: u64,
+    /// The read buffer and the progress of read-ahead. `None` after a write.
     buffer: Option<Buffer>,
-    /// End and end time of the last request, if that was a write.
+    /// The end sector and end time of the last request, if that was a write.
     written: Option<(u64, Time)>,
 }
 
-/// What the drive has read and goes on reading.
+/// The contents of the read buffer, and the read-ahead that fills it.
 #[derive(Debug, Clone, Copy)]
 struct Buffer {
-    /// The first sector that it holds.
+    /// The first sector in the buffer.
     from: u64,
-    /// It had read up to this sector ...
+    /// The sector up to which the drive had read at the time `at`.
     next: u64,
-    /// ... at this time, and reads on ...
     at: Time,
-    /// ... up to this one.
+    /// The sector at which the read-ahead stops.
     fence: u64,
 }
 
 impl Hp97560 {
     /// A drive with its arm at the first track. All times are divided by `scale`, rounded to nanoseconds.
     pub(super) fn new(scale: u32) -> Hp97560 {
-        let scaled = |ns: f64| whole(ns / f64::from(scale.max(1)));
+        let scaled = |ns: f64| rounded(ns / f64::from(scale.max(1)));
         let seek_ns = (0..CYLINDERS).map(|distance| scaled(seek_ms(distance) * 1e6)).collect();
         Hp97560 {
-            // No scale makes the platters stand still.
+            // At least 1 ns, since a large scale would round it to 0.
             sector_ns: scaled(60e9 / SECTORS_PER_MINUTE).max(1),
             overhead_ns: scaled(2.2e6),
             switch_ns: scaled(1.6e6),
@@ -104,29 +104,29 @@ impl Hp97560 {
         }
     }
 
-    /// What it takes to bring the arm elsewhere: a seek over a third of the cylinders and half a revolution.
+    /// The mean time to reposition: a seek over a third of the cylinders and half a revolution.
     pub(super) fn reposition_ns(&self) -> Time {
         self.seek_ns[self.seek_ns.len() / 3] + self.revolution_ns() / 2
     }
 
-    /// What the controller takes for a request.
+    /// The controller's time per request.
     pub(super) fn overhead_ns(&self) -> Time {
         self.overhead_ns
     }
 
-    /// The sectors of a cylinder, and the time in which they pass, up to the next cylinder's first.
+    /// The number of sectors of a cylinder, and the time of their transfer up to the next cylinder's first sector.
     pub(super) fn cylinder(&self) -> (u64, Time) {
         (CYLINDER_SECTORS, (CYLINDER_SECTORS + SKEW_PER_CYLINDER) * self.sector_ns)
     }
 
-    /// Carries out a request that starts at `now`.
+    /// Serves a request that starts at `now`, and returns its time.
     pub(super) fn service(&mut self, now: Time, lba: u64, sectors: u64, write: bool) -> Service {
         if write { self.write(now, lba, lba + sectors) } else { self.read(now, lba, lba + sectors) }
     }
 
     fn read(&mut self, now: Time, lba: u64, end: u64) -> Service {
         self.written = None;
-        let buffer = self.buffer.map(|buffer| self.read_on(buffer, now));
+        let buffer = self.buffer.map(|buffer| self.read_ahead(buffer, now));
         if let Some(buffer) = buffer.filter(|buffer| buffer.from <= lba && lba <= buffer.next) {
             return self.read_buffered(now, buffer, end, end - lba);
         }
@@ -136,15 +136,15 @@ impl Hp97560 {
         service
     }
 
-    /// A read of `sectors` up to `end` whose first sectors are in the buffer, or are the next to come into it.
+    /// Serves a read of `sectors` sectors up to `end` that begins in the buffer, or where the read-ahead continues.
     fn read_buffered(&mut self, now: Time, buffer: Buffer, end: u64, sectors: u64) -> Service {
         let mut service = Service { overhead_ns: self.overhead_ns, ..Service::default() };
         let bus_done = now + self.overhead_ns + sectors * self.bus_sector_ns;
-        // It may have come to the fence, and then it goes on when that sector comes round again.
+        // If the read-ahead has stopped at the fence, it resumes when that sector passes the head again.
         let stopped = buffer.next == buffer.fence && buffer.at < now;
-        let at = if stopped { self.resumed(now, buffer.next) } else { buffer.at };
+        let at = if stopped { self.resume_time(now, buffer.next) } else { buffer.at };
         let next = buffer.next.max(end);
-        let media_done = at + self.on_ns(buffer.next, next);
+        let media_done = at + self.continue_ns(buffer.next, next);
         let done = if end > buffer.next { bus_done.max(media_done) } else { bus_done };
         self.buffer =
             Some(Buffer { from: buffer.from, next, at: media_done, fence: fence(end).max(buffer.fence) });
@@ -156,20 +156,24 @@ impl Hp97560 {
         service
     }
 
-    /// The buffer as it is at `now`, after reading on since it was last looked at.
-    fn read_on(&self, buffer: Buffer, now: Time) -> Buffer {
+    /// The buffer at `now`, with the progress of read-ahead since `buffer.at`, found by bisection.
+    fn read_ahead(&self, buffer: Buffer, now: Time) -> Buffer {
         let (mut low, mut high) = (buffer.next, buffer.fence);
         while low < high {
             let middle = low + (high - low).div_ceil(2);
-            if buffer.at + self.on_ns(buffer.next, middle) <= now { low = middle } else { high = middle - 1 }
+            if buffer.at + self.continue_ns(buffer.next, middle) <= now {
+                low = middle;
+            } else {
+                high = middle - 1;
+            }
         }
-        let at = buffer.at + self.on_ns(buffer.next, low);
+        let at = buffer.at + self.continue_ns(buffer.next, low);
         Buffer { from: buffer.from.max(low.saturating_sub(BUFFER_SECTORS)), next: low, at, ..buffer }
     }
 
     fn write(&mut self, now: Time, lba: u64, end: u64) -> Service {
         let overhead_ns = if self.written == Some((lba, now)) { 0 } else { self.overhead_ns };
-        // A track change between the two lies in the skew.
+        // If the write continues the last on another track, the skew covers the head switch.
         let service = self.access(now, lba, end, overhead_ns);
         self.buffer = None;
         self.written = Some((end, now + service.total_ns()));
@@ -178,43 +182,46 @@ impl Hp97560 {
 
     /// Moves the arm and transfers from `lba` to `end`.
     fn access(&mut self, now: Time, lba: u64, end: u64, overhead_ns: Time) -> Service {
-        let streams = overhead_ns == 0;
-        let seek_ns = if streams { 0 } else { self.move_ns(self.track_at(now), lba / TRACK_SECTORS) };
+        let continues_write = overhead_ns == 0;
+        let seek_ns = if continues_write { 0 } else { self.move_ns(self.track_at(now), lba / TRACK_SECTORS) };
         let rotation_ns = self.wait_ns(now + overhead_ns + seek_ns, lba);
         self.track = (end - 1) / TRACK_SECTORS;
         Service { overhead_ns, seek_ns, rotation_ns, transfer_ns: self.span_ns(lba, end) }
     }
 
+    /// The track of the arm at `now`, which read-ahead may have moved.
     fn track_at(&self, now: Time) -> u64 {
-        // Before a sector that starts a track, the arm is still on the track before it.
-        self.buffer.map_or(self.track, |buffer| (self.read_on(buffer, now).next - 1) / TRACK_SECTORS)
+        // The track of the last sector read: the arm moves to the next track only with the next sector.
+        self.buffer.map_or(self.track, |buffer| (self.read_ahead(buffer, now).next - 1) / TRACK_SECTORS)
     }
 
+    /// The time to move the arm between tracks: a seek, or a head switch within a cylinder.
     fn move_ns(&self, from: u64, to: u64) -> Time {
         let distance = (from / TRACKS).abs_diff(to / TRACKS) as usize;
         if distance == 0 && from != to { self.switch_ns } else { self.seek_ns[distance] }
     }
 
-    /// From `now` until sector `lba` comes under the head.
+    /// The time from `now` until the start of sector `lba` passes the head.
     fn wait_ns(&self, now: Time, lba: u64) -> Time {
         let revolution = self.revolution_ns();
-        let angle = way(lba) % TRACK_SECTORS * self.sector_ns;
+        let angle = offset(lba) % TRACK_SECTORS * self.sector_ns;
         (angle + revolution - now % revolution) % revolution
     }
 
-    /// From the start of sector `from` until all up to `end` have passed.
+    /// The time from the start of sector `from` until all sectors before `end` have passed the head.
     fn span_ns(&self, from: u64, end: u64) -> Time {
-        if from == end { 0 } else { (way(end - 1) + 1 - way(from)) * self.sector_ns }
+        if from == end { 0 } else { (offset(end - 1) + 1 - offset(from)) * self.sector_ns }
     }
 
-    /// From the end of the sector before `next` until all up to `end` have passed.
-    fn on_ns(&self, next: u64, end: u64) -> Time {
-        (way(end - 1) - way(next - 1)) * self.sector_ns
+    /// The time from the end of the sector before `next` until all sectors before `end` have passed the head.
+    fn continue_ns(&self, next: u64, end: u64) -> Time {
+        (offset(end - 1) - offset(next - 1)) * self.sector_ns
     }
 
-    /// When the sector before `next` ended in the revolution in which `next` is read, the first after `now`.
-    fn resumed(&self, now: Time, next: u64) -> Time {
-        let skew_ns = (way(next) - way(next - 1) - 1) * self.sector_ns;
+    /// The time to continue from with [`Hp97560::continue_ns`] when read-ahead resumes at `next` after `now`: `next` less
+    /// the skew before it.
+    fn resume_time(&self, now: Time, next: u64) -> Time {
+        let skew_ns = (offset(next) - offset(next - 1) - 1) * self.sector_ns;
         (now + self.wait_ns(now, next)).saturating_sub(skew_ns)
     }
 
@@ -228,10 +235,11 @@ impl Hp97560 {
     clippy::cast_sign_loss,
     reason = "times of this drive, below 24e6 ns"
 )]
-fn whole(ns: f64) -> Time {
+fn rounded(ns: f64) -> Time {
     libm::round(ns) as Time
 }
 
+/// The seek time over a distance in cylinders, at scale 1.
 fn seek_ms(distance: u32) -> f64 {
     match distance {
         0 => 0.0,
@@ -240,10 +248,12 @@ fn seek_ms(distance: u32) -> f64 {
     }
 }
 
-fn way(lba: u64) -> u64 {
+/// A sector's distance from sector 0 along an unbroken transfer, in sector times.
+fn offset(lba: u64) -> u64 {
     lba + lba / CYLINDER_SECTORS * SKEW_PER_CYLINDER + lba % CYLINDER_SECTORS / TRACK_SECTORS * TRACK_SKEW
 }
 
+/// The fence of a read that ends at `end`.
 fn fence(end: u64) -> u64 {
     (end + FENCE_SECTORS).min(SECTORS)
 }
@@ -292,8 +302,8 @@ mod tests {
 
     #[test]
     fn full_stroke() {
-        // Overhead 2.2 + seek 23.688 = 25.888 ms. Sector 0 of the last cylinder starts at way 1961 * (1368 + 162),
-        // modulo 72 that is 1961 * 18 mod 72 = 18: 18 * 208,229 ns = 3.748 ms; 25.888 ms is 10.8955 ms into its turn.
+        // Overhead 2.2 + seek 23.688 = 25.888 ms. Sector 0 of the last cylinder starts at offset 1961 * (1368 + 162),
+        // modulo 72 that is 1961 * 18 mod 72 = 18: 18 * 208,229 ns = 3.748 ms; 25.888 ms is 10.8955 ms into a revolution.
         // The wait is 3.748,122 + 14.992,488 - 10.895,512 = 7.845,098 ms.
         let mut drive = Hp97560::new(1);
         let service = drive.service(0, cylinder(1_961), 1, true);
@@ -316,7 +326,7 @@ mod tests {
         sectors as f64 * 512.0 / (ns as f64 / 1e9)
     }
 
-    /// Bytes per second of requests of `sectors` one behind the other, from sector 0 on, each with a pause before it.
+    /// Bytes per second of sequential requests of `sectors` sectors from sector 0 on, each after a pause.
     fn rate(scale: u32, sectors: u64, write: bool, pause_ns: Time) -> f64 {
         let mut drive = Hp97560::new(scale);
         let (mut now, mut lba) = (0, 0);
@@ -336,7 +346,7 @@ mod tests {
         }
         let doubled = rate(2, 78, false, 0);
         assert!((4.31e6..4.49e6).contains(&doubled), "{doubled}");
-        // With 5 ms of thought, reads of 78 sectors (16.2 ms) are still read ahead of; writes lose their turn.
+        // With pauses of 5 ms, the drive still reads 78 sectors (16.2 ms) ahead in time; writes lose a revolution.
         assert!(rate(1, 78, false, 5_000 * US) > 2.15e6);
         assert!(rate(1, 78, true, 5_000 * US) < 1.5e6);
     }

@@ -1,74 +1,74 @@
-//! How long a request takes on a disk, by the disk's model.
+//! The service time of a request, by the disk's model.
 //!
-//! Three models stand behind one interface: an HP 97560 (see [`hp97560`](super::hp97560)), a disk with a fixed time
-//! per request, and a solid-state disk that serves several requests side by side. Only the first depends on what came
-//! before. All times are whole nanoseconds.
+//! There are three models with one interface: an HP 97560 (see [`hp97560`](super::hp97560)), a disk with a fixed time per
+//! request, and a solid-state disk that serves several requests at once. Only the first has a state, so that times depend
+//! on earlier requests. All times are whole nanoseconds.
 
 use super::hp97560::{self, Hp97560};
 use crate::Time;
 use crate::scenario::DiskModel;
 
-/// What one request takes, by what it takes it for, in ns.
+/// The service time of a request by component, in ns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Service {
-    /// The controller, or all that a disk without mechanics takes per request.
+    /// The controller's overhead; on a disk without mechanics, the whole time per request.
     pub(super) overhead_ns: Time,
     /// Moving the arm, or switching heads.
     pub(super) seek_ns: Time,
-    /// Waiting for the first sector to come round.
+    /// Waiting for the first sector to pass the head.
     pub(super) rotation_ns: Time,
-    /// Sectors passing, or going over the bus.
+    /// Transferring the sectors, from the platters or over the bus.
     pub(super) transfer_ns: Time,
 }
 
 impl Service {
-    /// All together.
+    /// The sum of the components.
     pub(super) fn total_ns(self) -> Time {
         self.overhead_ns + self.seek_ns + self.rotation_ns + self.transfer_ns
     }
 }
 
-/// What one request takes with nothing else to do, one way, in ns: near the last one, and anywhere.
+/// The fixed cost per request in one direction, in ns: near the unit's last request, and elsewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Way {
+pub(super) struct RequestCost {
     pub(super) near_ns: Time,
     pub(super) far_ns: Time,
 }
 
-/// What requests are expected to take, in the terms of the kernel's io.cost: so much each, and so much by size. These
-/// are means, and do not depend on the disk's state.
+/// A linear cost model of requests, as the kernel's io.cost has one: a cost per request and a cost per sector. The costs are
+/// means, and do not depend on the disk's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Costs {
-    pub(super) read: Way,
-    pub(super) write: Way,
-    /// Sectors, and the time that they take on one channel.
+    pub(super) read: RequestCost,
+    pub(super) write: RequestCost,
+    /// A number of sectors, and the time to transfer them on one channel.
     pub(super) span: (u64, Time),
     pub(super) channels: u64,
 }
 
 impl Costs {
-    /// What a request takes of the disk's time, all channels together, rounded up.
+    /// The cost of a request: its expected time divided by the number of channels, rounded up.
     pub(super) fn of(&self, sectors: u64, write: bool, near: bool) -> Time {
-        let way = if write { self.write } else { self.read };
-        let each_ns = if near { way.near_ns } else { way.far_ns };
+        let per_request = if write { self.write } else { self.read };
+        let request_ns = if near { per_request.near_ns } else { per_request.far_ns };
         let (span, span_ns) = self.span;
-        (each_ns * span + sectors * span_ns).div_ceil(span * self.channels)
+        (request_ns * span + sectors * span_ns).div_ceil(span * self.channels)
     }
 
-    /// What the disk carries in requests of 1 MiB, one behind the other, in bytes per second, whichever way is slower.
+    /// The disk's bandwidth in sequential requests of 1 MiB, in bytes per second, in the slower direction.
     pub(super) fn bytes_per_s(&self) -> u64 {
         const LARGE: u64 = 2_048;
-        let takes_ns = self.of(LARGE, false, true).max(self.of(LARGE, true, true)).max(1);
-        LARGE * 512 * 1_000_000_000 / takes_ns
+        let cost_ns = self.of(LARGE, false, true).max(self.of(LARGE, true, true)).max(1);
+        LARGE * 512 * 1_000_000_000 / cost_ns
     }
 }
 
 /// A disk's model with its state.
 #[derive(Debug, Clone)]
 pub(super) enum Mechanics {
-    /// With an arm.
+    /// A disk with an arm.
     Hp97560(Box<Hp97560>),
-    /// Without an arm: a time per request, a time per sector, several channels side by side.
+    /// A disk without an arm: a time per request, a time per sector, and parallel channels.
     Flat {
         /// Per read.
         read_ns: Time,
@@ -76,15 +76,15 @@ pub(super) enum Mechanics {
         write_ns: Time,
         /// Per sector.
         sector_ns: Time,
-        /// Sectors in all.
+        /// The number of sectors.
         sectors: u64,
-        /// Requests side by side.
+        /// How many requests it serves at once.
         channels: u32,
     },
 }
 
 impl Mechanics {
-    /// A disk at rest.
+    /// An idle disk.
     pub(super) fn new(model: &DiskModel) -> Mechanics {
         match *model {
             DiskModel::Hp97560 { scale } => Mechanics::Hp97560(Box::new(Hp97560::new(scale))),
@@ -97,7 +97,7 @@ impl Mechanics {
         }
     }
 
-    /// How many sectors it has.
+    /// The number of sectors.
     pub(super) fn sectors(&self) -> u64 {
         match *self {
             Mechanics::Hp97560(_) => hp97560::SECTORS,
@@ -105,7 +105,7 @@ impl Mechanics {
         }
     }
 
-    /// How many requests it serves side by side.
+    /// How many requests it serves at once.
     pub(super) fn channels(&self) -> usize {
         match *self {
             Mechanics::Hp97560(_) => 1,
@@ -113,7 +113,7 @@ impl Mechanics {
         }
     }
 
-    /// What it takes to turn to a distant sector, beyond what every request takes; 0 where distance does not matter.
+    /// The mean extra time of a request to a distant sector; 0 if distance does not matter.
     pub(super) fn reposition_ns(&self) -> Time {
         match self {
             Mechanics::Hp97560(drive) => drive.reposition_ns(),
@@ -121,34 +121,34 @@ impl Mechanics {
         }
     }
 
-    /// What requests are expected to take. Of a disk with an arm, reads near the last one are read ahead of, beside
-    /// which the controller works; one elsewhere waits for the arm and half a revolution.
+    /// The cost model. On a disk with an arm, reads near the last read are read ahead, which overlaps with the controller's
+    /// overhead; a request elsewhere waits for the arm and half a revolution.
     pub(super) fn costs(&self) -> Costs {
         match self {
             Mechanics::Hp97560(drive) => {
                 let overhead_ns = drive.overhead_ns();
                 let far_ns = overhead_ns + drive.reposition_ns();
                 Costs {
-                    read: Way { near_ns: 0, far_ns },
-                    write: Way { near_ns: overhead_ns, far_ns },
+                    read: RequestCost { near_ns: 0, far_ns },
+                    write: RequestCost { near_ns: overhead_ns, far_ns },
                     span: drive.cylinder(),
                     channels: 1,
                 }
             }
             Mechanics::Flat { read_ns, write_ns, sector_ns, channels, .. } => {
-                let way = |ns| Way { near_ns: ns, far_ns: ns };
-                let (read, write) = (way(*read_ns), way(*write_ns));
+                let anywhere = |ns| RequestCost { near_ns: ns, far_ns: ns };
+                let (read, write) = (anywhere(*read_ns), anywhere(*write_ns));
                 Costs { read, write, span: (1, *sector_ns), channels: u64::from(*channels) }
             }
         }
     }
 
-    /// Whether it has an arm, so that a request's place matters.
+    /// Whether the disk has an arm, so that a request's position matters.
     pub(super) fn has_arm(&self) -> bool {
         matches!(self, Mechanics::Hp97560(_))
     }
 
-    /// Carries out a request that starts at `now`.
+    /// Serves a request that starts at `now`, and returns its time.
     pub(super) fn service(&mut self, now: Time, lba: u64, sectors: u64, write: bool) -> Service {
         match self {
             Mechanics::Hp97560(drive) => drive.service(now, lba, sectors, write),

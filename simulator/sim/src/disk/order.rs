@@ -1,8 +1,7 @@
-//! Which request goes next: what a policy is given, and what it answers.
+//! The interface of disk scheduling policies, which choose the request that is served next.
 //!
-//! A policy sees the queue, and is notified of arrivals, starts and ends. It does not see how long a request will take.
-//! There is one exception: a start carries the time that the model has worked out, for disks that serve several side
-//! by side.
+//! A policy sees the queue, and is notified of arrivals, starts and ends. It cannot ask how long a request would take. But
+//! the notice of a start has the service time that the model has computed, for disks that serve several requests at once.
 
 mod batched;
 mod fair;
@@ -23,59 +22,59 @@ use super::queue::{Place, Queue};
 use crate::Time;
 use crate::scenario::{Disk, DiskOrder};
 
-/// What is to be done now.
+/// A policy's decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Choice {
-    /// Start this one.
+    /// Start this request.
     Serve(UnitId, Place),
-    /// Start nothing before this time, which is later than now, unless something arrives.
+    /// Start nothing before this time, which is later than now, unless a request arrives.
     WaitUntil(Time),
-    /// There is nothing to do.
+    /// Start nothing: no request can be served now.
     Nothing,
 }
 
 impl From<Option<(UnitId, Place)>> for Choice {
-    fn from(found: Option<(UnitId, Place)>) -> Choice {
-        found.map_or(Choice::Nothing, |(unit, place)| Choice::Serve(unit, place))
+    fn from(request: Option<(UnitId, Place)>) -> Choice {
+        request.map_or(Choice::Nothing, |(unit, place)| Choice::Serve(unit, place))
     }
 }
 
-/// A transfer, as policies see it.
+/// What a policy sees of a transfer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Transfer<'a> {
-    /// In whose turn it went.
-    pub(super) turn_of: UnitId,
-    /// The units that pay, each with its sectors.
+    /// The unit as whose request it was scheduled.
+    pub(super) scheduled_unit: UnitId,
+    /// How many sectors each unit is charged for.
     pub(super) charged: &'a [(UnitId, u64)],
-    /// Sectors in all.
+    /// All sectors.
     pub(super) sectors: u64,
-    /// What it takes from start to end.
+    /// The time from start to end.
     pub(super) service_ns: Time,
 }
 
-/// A policy.
+/// A disk scheduling policy.
 pub(super) trait Order: Debug + Send {
-    /// Whether delayed writes come last, and are handed to their owners when they are old.
+    /// Whether delayed writes come last, and become their owners' requests when they are old.
     fn defers(&self) -> bool {
         true
     }
 
-    /// The units' relative shares by [`UnitId::index`] are these from now on, 0 for none.
+    /// Sets the units' relative shares, by [`UnitId::index`]; 0 for none.
     fn set_shares(&mut self, _shares: &[u64]) {}
 
     /// A request of `unit` has just been put into the queue.
     fn arrived(&mut self, _now: Time, _unit: UnitId, _queue: &Queue) {}
 
-    /// What to do, with a channel free and the head at sector `head`.
+    /// Chooses the next request, when the device can accept one and the head is at sector `head`.
     fn choose(&mut self, now: Time, head: u64, queue: &Queue) -> Choice;
 
-    /// What was chosen in the turn of `unit` is handed to the device, in which it may wait.
+    /// The chosen request, scheduled as `unit`'s, is handed to the device, in which it may wait.
     fn handed(&mut self, _now: Time, _unit: UnitId, _request: &Request) {}
 
-    /// A request of `unit` goes as the kernel's, at that unit's expense.
-    fn owe(&mut self, _now: Time, _unit: UnitId, _request: &Request, _queue: &Queue) {}
+    /// An urgent request of `unit` is served as the kernel's: charges its cost to the unit.
+    fn charge_urgent(&mut self, _now: Time, _unit: UnitId, _request: &Request, _queue: &Queue) {}
 
-    /// `unit` has another weight among its siblings.
+    /// Sets the weight of `unit` among its siblings.
     fn weigh(&mut self, _unit: UnitId, _weight: u32) {}
 
     /// A request that was handed to the device begins.
@@ -85,7 +84,7 @@ pub(super) trait Order: Debug + Send {
     fn ended(&mut self, _now: Time, _transfer: &Transfer, _queue: &Queue) {}
 }
 
-/// The policy of that name, for a disk with such mechanics.
+/// The policy of an order, for a disk with these mechanics.
 pub(super) fn of(order: DiskOrder, disk: &Disk, shares: &[u64], mechanics: &Mechanics) -> Box<dyn Order> {
     match order {
         DiskOrder::Position => Box::new(position::Position),

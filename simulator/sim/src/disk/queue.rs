@@ -1,12 +1,12 @@
-//! Requests that wait, by unit, by place and by age.
+//! The waiting requests, by unit, ordered by sector and by age.
 //!
-//! Every unit has its own queue with two orders over it: by sector, for sweeps of the head, and by arrival. A question
-//! is answered in O(log n) per unit that waits, with n requests in that unit's queue.
+//! Every unit has its own queue with two orders: by sector, for sweeps of the head, and by arrival. A query takes O(log n)
+//! per unit with waiting requests, for n requests in that unit's queue.
 //!
-//! Delayed writes wait as [`UnitId::SHARED`]. A policy may put them last; then [`Queue::promote`] bounds their wait. A
-//! write that has waited too long goes on waiting as a request of the unit with most of its sectors, in that unit's
-//! turn and at that unit's charge. So old writes of a heavy unit do not get in the way of a light one. Where no unit
-//! owns a part, they become the kernel's, which is not restricted.
+//! Delayed writes wait as [`UnitId::SHARED`]. A policy may put them last; then [`Queue::promote`] bounds their wait: a write
+//! that has waited too long becomes a request of the unit that owns most of its sectors, which is scheduled and charged for
+//! it. So old writes of a heavy unit do not delay a light unit. A write without an owner becomes the kernel's, which is not
+//! restricted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,28 +15,28 @@ use commonhold_contract::UnitId;
 use super::Request;
 use crate::Time;
 
-/// A request's place in the sweep: by sector, then by arrival.
+/// A request's position in the sweep, ordered by sector and then by arrival.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Place {
     pub(super) lba: u64,
     seq: u64,
 }
 
-/// A request that waits.
+/// A waiting request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Waiting {
     pub(super) request: Request,
     pub(super) arrived: Time,
-    /// How many its unit had been served when it came.
+    /// How many requests of its unit had been served when it arrived.
     taken_before: u64,
 }
 
 #[derive(Debug, Clone, Default)]
 struct UnitQueue {
     by_place: BTreeMap<Place, Waiting>,
-    /// Arrival number and sector.
+    /// The arrival number and sector of each request.
     by_age: BTreeSet<(u64, u64)>,
-    /// How many were taken from it so far.
+    /// How many requests were taken from the queue so far.
     taken: u64,
 }
 
@@ -44,19 +44,19 @@ struct UnitQueue {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Queue {
     units: Vec<UnitQueue>,
-    /// Units with something in their queue.
+    /// The units with waiting requests.
     waiting: BTreeSet<UnitId>,
     len: u64,
     arrivals: u64,
 }
 
 impl Queue {
-    /// How many wait.
+    /// The number of waiting requests.
     pub(super) fn len(&self) -> u64 {
         self.len
     }
 
-    /// Adds a request that came at `arrived`, as one of `unit`, whichever it names.
+    /// Adds a request that arrived at this time, to be scheduled as one of `unit`, which may differ from the request's unit.
     pub(super) fn push(&mut self, unit: UnitId, arrived: Time, request: Request) {
         let place = Place { lba: request.lba, seq: self.arrivals };
         self.arrivals += 1;
@@ -64,7 +64,7 @@ impl Queue {
         self.insert(unit, place, Waiting { request, arrived, taken_before: 0 });
     }
 
-    /// Takes a request out; `place` must have come from this queue's answers.
+    /// Removes a request; `place` is a result of one of this queue's queries.
     pub(super) fn take(&mut self, unit: UnitId, place: Place) -> Option<Waiting> {
         let queue = self.units.get_mut(unit.index())?;
         let waiting = queue.by_place.remove(&place)?;
@@ -77,29 +77,29 @@ impl Queue {
         Some(waiting)
     }
 
-    /// Sectors of all that wait. O(n).
+    /// The sectors of all waiting requests. O(n).
     pub(super) fn sectors(&self) -> u64 {
         let all = self.units.iter().flat_map(|queue| queue.by_place.values());
         all.map(|waiting| u64::from(waiting.request.sectors)).sum()
     }
 
-    /// Units that have requests waiting, by index.
+    /// The units with waiting requests, by index.
     pub(super) fn units(&self) -> impl Iterator<Item = UnitId> + Clone {
         self.waiting.iter().copied()
     }
 
-    /// Whether `unit` has one waiting.
+    /// Whether `unit` has a waiting request.
     pub(super) fn has(&self, unit: UnitId) -> bool {
         self.waiting.contains(&unit)
     }
 
-    /// The one of `unit` that came first.
+    /// The oldest request of `unit`.
     pub(super) fn oldest(&self, unit: UnitId) -> Option<Place> {
         let (seq, lba) = *self.units.get(unit.index())?.by_age.first()?;
         Some(Place { lba, seq })
     }
 
-    /// Those of `unit`, those that came first before.
+    /// The requests of `unit`, oldest first.
     pub(super) fn by_age(&self, unit: UnitId) -> impl Iterator<Item = (Place, &Request)> {
         let queue = self.units.get(unit.index());
         let aged = move |(seq, lba): &(u64, u64)| {
@@ -109,13 +109,14 @@ impl Queue {
         queue.into_iter().flat_map(|queue| &queue.by_age).filter_map(aged)
     }
 
-    /// The one that was added first, of all units'.
+    /// The oldest request of all units.
     pub(super) fn first(&self) -> Option<(UnitId, Place)> {
         let oldest = self.units().filter_map(|unit| self.oldest(unit).map(|place| (unit, place)));
         oldest.min_by_key(|(_, place)| place.seq)
     }
 
-    /// The next in the sweep among those of `units`: closest at or ahead of `head`; if none is ahead, the first.
+    /// The next request in the sweep among those of `units`: the closest at or ahead of `head`; if no request is ahead, the
+    /// first on the disk.
     pub(super) fn sweep(
         &self,
         units: impl Iterator<Item = UnitId> + Clone,
@@ -130,8 +131,8 @@ impl Queue {
             .map(|(place, unit)| (unit, place))
     }
 
-    /// The oldest of `unit`, if more of the unit's requests went before it than four times those that wait now, and 16.
-    /// In a sweep over a queue of constant length, about twice as many go before the one that waits longest.
+    /// The oldest request of `unit`, if too many of the unit's requests have overtaken it: more than 16 plus four times the
+    /// number that wait now. In a sweep over a queue of constant length, about twice that number overtake the longest wait.
     pub(super) fn overtaken(&self, unit: UnitId) -> Option<Place> {
         let queue = self.units.get(unit.index())?;
         let oldest = self.oldest(unit)?;
@@ -139,7 +140,7 @@ impl Queue {
         (since > 4 * queue.by_place.len() as u64 + 16).then_some(oldest)
     }
 
-    /// Hands delayed writes that have waited `limit_ns` to their main owners' queues, and names these owners.
+    /// Moves delayed writes that have waited for `limit_ns` to their main owners' queues. Returns these owners.
     pub(super) fn promote(&mut self, now: Time, limit_ns: Time) -> Vec<UnitId> {
         let mut owners = Vec::new();
         while let Some(place) = self.oldest(UnitId::SHARED) {
@@ -170,7 +171,7 @@ impl Queue {
     }
 }
 
-/// The unit that owns most of a delayed write; of equals, the first. None where only the common parts own it.
+/// The unit that owns most sectors of a delayed write; of equals, the first. `None` if only the built-in units own it.
 pub(super) fn main_owner(request: &Request) -> Option<UnitId> {
     let owners = request.owners.iter().filter(|(unit, _)| !unit.is_common());
     owners.min_by_key(|(unit, sectors)| (std::cmp::Reverse(*sectors), *unit)).map(|(unit, _)| *unit)

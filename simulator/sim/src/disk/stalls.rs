@@ -1,10 +1,9 @@
-//! For how long units wait for disks, whichever, as the kernel's io.pressure tells: a clock for each unit, which runs
-//! while at least one of its tasks waits.
+//! How long each unit is stalled on disks, as the kernel's io.pressure reports it: a clock for each unit, which runs while
+//! at least one of the unit's tasks waits for a disk.
 //!
-//! It is one for all disks, since a task waits for a disk and a unit for any of them. Sub-units have clocks of their
-//! own, which are no part of their parent's.
+//! A unit has one clock for all disks. Sub-units have their own clocks, and do not count in their parent's.
 //!
-//! Properties (tested): two that wait at once count once. Cost: constant.
+//! Properties (tested): two tasks that wait at the same time count once. Cost: constant.
 
 use commonhold_contract::UnitId;
 
@@ -18,25 +17,25 @@ pub struct Stalls {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Clock {
-    /// Tasks that wait now, and since when at least one does.
+    /// The number of tasks that wait now, and since when there has been at least one.
     waiting: u32,
     since: Time,
-    /// What passed before that.
+    /// The time stalled before that.
     stalled_ns: Time,
 }
 
 impl Stalls {
-    /// Stalls of `units` units, of which no task waits.
+    /// Clocks for `units` units without waiting tasks.
     pub fn new(units: usize) -> Stalls {
         Stalls { units: vec![Clock::default(); units] }
     }
 
-    /// How many units there are.
+    /// The number of units.
     pub fn units(&self) -> usize {
         self.units.len()
     }
 
-    /// A task of `unit` begins to wait for a disk. Nothing happens where there is no such unit.
+    /// A task of `unit` begins to wait for a disk. Ignored if there is no such unit.
     pub fn wait_begins(&mut self, now: Time, unit: UnitId) {
         if let Some(clock) = self.units.get_mut(unit.index()) {
             if clock.waiting == 0 {

@@ -107,7 +107,7 @@ impl Stream {
     }
 }
 
-/// What came of it: for each stream when it was done, and all completions.
+/// The outcome: when each stream ended, and all completions.
 struct Outcome {
     ends: Vec<Time>,
     done: Vec<(Time, Finished)>,
@@ -138,7 +138,7 @@ fn run(drive: Drive, streams: Vec<Stream>, until: Time) -> Outcome {
     run_watched(drive, streams, until, |_, _| {})
 }
 
-/// The same, with a look at the drive after whatever happens.
+/// Runs streams like [`run`], and inspects the drive after every event.
 fn run_watched(
     mut drive: Drive,
     mut streams: Vec<Stream>,
@@ -405,7 +405,7 @@ fn submit_all(drive: &mut Drive, requests: Vec<Request>) {
     }
 }
 
-/// Serves what waits, and names it in the order in which it was done.
+/// Serves all waiting requests, and returns them in the order of completion.
 fn drain(drive: &mut Drive) -> Vec<u32> {
     let (mut order, mut now) = (Vec::new(), 0);
     drive.start(now);
@@ -548,7 +548,7 @@ fn waiting_is_on_the_account_of_whom_it_is_for() {
     assert!((4_500 * MS..6_500 * MS).contains(&copied), "{} ms", copied / MS);
 }
 
-/// Who was away for long has a claim to the credit, not to all that it did not use.
+/// A unit that was idle for long has a claim to the credit, not to all the time that it did not use.
 #[test]
 fn a_late_comer_does_not_shut_others_out() {
     let late = Stream { start_ns: 10_000 * MS, ..Stream::copy(B, 900_000, 100_000) };
@@ -559,7 +559,7 @@ fn a_late_comer_does_not_shut_others_out() {
     assert!(waited > 142 * MS && waited < (142 + 42) * MS + 2 * LONGEST_NS, "{} ms", waited / MS);
 }
 
-/// Delayed writes in an otherwise idle disk put their owner behind one who did not write, but not by more than credit.
+/// Delayed writes on an otherwise idle disk put their owner behind a unit that did not write, but by the credit at most.
 #[test]
 fn delayed_writes_are_on_their_owners_account() {
     let writes = Stream { delayed: true, ..Stream::copy(A, 400_000, 250) };

@@ -1,14 +1,15 @@
-//! Checks that run in every simulation: what must hold on any machine, whatever the policies decide.
+//! Invariants that are checked in every simulation, and must hold on any machine, whatever the policies decide.
 //!
-//! - Conservation: the CPU time that units used is the time that CPUs were busy. Busy and idle time is all there is.
-//!   Free frames and those of all owners are the machine's, and each owner is there. Sectors transferred are charged.
+//! - Conservation: the CPU time that units used is the time that CPUs were busy, and busy and idle time sum to the elapsed
+//!   time. Free frames and the frames of all owners sum to the machine's, and each owner exists. Transferred sectors equal
+//!   charged sectors.
 //! - No task is forgotten: every runnable task is on a CPU or in a queue.
-//! - No task starves: none waits for a CPU longer than its queue explains (see `patience`), or than a baseline lets
-//!   it, be the wait over or not.
-//! - Loans end: every CPU that was called back came back within a tick, or within an interrupt. Memory is lent only as
-//!   far as it would be back in time, and comes back without a rest (see `loans`).
+//! - No task starves: no wait for a CPU, ended or not, is longer than the bound of its queue (see `patience`) or of the
+//!   baseline scheduler.
+//! - Loans end: every CPU that was called back came back within a tick, or within an interrupt. Memory is lent only up to
+//!   what would be back in time, and comes back without pauses (see `loans`).
 //!
-//! A broken check is noted with the time, and the run goes on: the first note is where to look.
+//! A violation is noted with its time, and the run continues: later violations may follow from the first.
 
 use commonhold_contract::{Scheme, UnitId};
 
@@ -24,10 +25,10 @@ use crate::Time;
 use crate::outcome::Outcome;
 use crate::scenario::Scheduler;
 
-/// Notes kept; further ones are counted.
+/// The largest number of notes kept. Further violations are only counted.
 const NOTES_MAX: usize = 20;
 
-/// What was found.
+/// The results of the checks so far.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Audit {
     pub(crate) notes: Vec<String>,
@@ -42,7 +43,7 @@ impl Audit {
         Audit { waited_max: vec![0; units], ..Audit::default() }
     }
 
-    /// Something does not hold.
+    /// Records a violation.
     pub(super) fn note(&mut self, now: Time, what: &str) {
         self.broken += 1;
         if self.notes.len() < NOTES_MAX {
@@ -50,11 +51,13 @@ impl Audit {
         }
     }
 
+    /// Records a wait for a CPU that has ended.
     pub(super) fn waited(&mut self, unit: u32, span: Time) {
         let longest = &mut self.waited_max[unit as usize];
         *longest = (*longest).max(span);
     }
 
+    /// Counts a check, and records a violation, described by `what`, if the check does not hold.
     pub(super) fn expect(&mut self, now: Time, holds: bool, what: impl FnOnce() -> String) {
         self.checks += 1;
         if !holds {
@@ -64,7 +67,7 @@ impl Audit {
 }
 
 impl Engine<'_> {
-    /// All checks, at this moment.
+    /// Runs all checks of the present state.
     pub(super) fn audit_all(&mut self) {
         let mut audit = core::mem::take(&mut self.audit);
         self.audit_cpu_time(&mut audit);
@@ -86,6 +89,7 @@ impl Engine<'_> {
         self.audit = audit;
     }
 
+    /// Busy and idle time sum to the elapsed time, and busy time is charged to units and to jobs.
     fn audit_cpu_time(&mut self, audit: &mut Audit) {
         for cpu in 0..self.cpus.len() {
             self.settle(cpu);
@@ -103,35 +107,43 @@ impl Engine<'_> {
             .sum();
         let running = self.kernel.uncharged(self.now);
         audit.expect(self.now, busy == charged + running, || {
-            format!("CPUs were busy for {busy} ns, units were charged {charged} ns and {running} ns are yet to be charged")
+            format!(
+                "CPUs were busy for {busy} ns, units were charged {charged} ns and {running} ns are yet to be charged"
+            )
         });
         let spent: u64 = self.instances.iter().map(|job| job.spent.on_cpus_ns()).sum();
         let running = self.cpus.iter().filter(|cpu| cpu.task.is_some());
         let unpaid: u64 = running.map(|cpu| cpu.since.saturating_sub(self.now)).sum();
         audit.expect(self.now, spent == busy + unpaid, || {
-            format!("CPUs were busy for {busy} ns, jobs spent {spent} ns there, {unpaid} ns of that on switches to come")
+            format!(
+                "CPUs were busy for {busy} ns, jobs spent {spent} ns there, {unpaid} ns of that on switches to come"
+            )
         });
     }
 
+    /// The scheduler knows all runnable tasks, disks work while tasks wait for them, and without isolation no CPU idles while
+    /// a task waits for a CPU.
     fn audit_tasks(&mut self, audit: &mut Audit) {
-        let wanting: u64 = self.units.runnable.iter().map(|n| u64::from(*n)).sum();
+        let runnable: u64 = self.units.runnable.iter().map(|n| u64::from(*n)).sum();
         let known = self.kernel.runnable();
-        audit.expect(self.now, wanting == known, || {
-            format!("{wanting} tasks are runnable, and {known} are on CPUs and in queues")
+        audit.expect(self.now, runnable == known, || {
+            format!("{runnable} tasks are runnable, and {known} are on CPUs and in queues")
         });
-        let for_disks =
+        let waits_for_disk =
             |task: &&Task| matches!(task.state, TaskState::Transfer | TaskState::File | TaskState::Throttled);
-        let (stuck, under_way) =
-            (self.tasks.iter().filter(for_disks).count(), self.purposes.len() - self.free_purposes.len());
+        let (stuck, under_way) = (
+            self.tasks.iter().filter(waits_for_disk).count(),
+            self.purposes.len() - self.free_purposes.len(),
+        );
         audit.expect(self.now, stuck == 0 || under_way > 0, || {
             format!("{stuck} tasks wait for disks, none of which has anything to do")
         });
         let idle = self.cpus.iter().filter(|cpu| cpu.task.is_none()).count();
-        // A CPU that was kicked this moment is on its way to the task; else, without isolation, none idles beside a queue.
+        // A kicked CPU is about to take a waiting task, so it does not count as idle beside a queue.
         let settled = !self.kernel.has_kicks() && self.cpus.iter().all(|cpu| !cpu.is_kicked());
-        // A task with a CPU of its own waits for that one.
-        let anywhere = self.scenario.hardware.kernel.scheduler != Scheduler::Hurricane;
-        if self.scenario.contract.machine.scheme == Scheme::Smp && settled && anywhere {
+        // Under Hurricane, a task with a dedicated CPU waits for that CPU while others idle.
+        let runs_on_any_cpu = self.scenario.hardware.kernel.scheduler != Scheduler::Hurricane;
+        if self.scenario.contract.machine.scheme == Scheme::Smp && settled && runs_on_any_cpu {
             let waiting = self.kernel.waiting();
             audit.expect(self.now, idle == 0 || waiting == 0, || {
                 format!("{idle} CPUs idle while {waiting} tasks wait")
@@ -139,8 +151,8 @@ impl Engine<'_> {
         }
     }
 
-    /// Free frames and those of each owner are all there are; each owner is a process that lives, a file, or the kernel, and
-    /// what is being written will be written.
+    /// Free frames and the frames of all owners sum to the machine's; each owner is a live process, a file or the kernel; and
+    /// the disks have a request for each page that is being written.
     fn audit_frames(&self, audit: &mut Audit) {
         let memory = self.memory.check();
         audit.expect(self.now, memory.is_ok(), || memory.err().unwrap_or_default());
@@ -151,16 +163,16 @@ impl Engine<'_> {
                 format!("{name}: {spaces} processes have memory, of {present} that are there")
             });
         }
-        let (told, under_way) =
+        let (being_written, requested) =
             (self.memory.being_written(), self.purposes.iter().map(Purpose::pages_out).sum::<u64>());
-        audit.expect(self.now, told == under_way, || {
-            format!("{told} pages are being written, and disks have {under_way} of them to write")
+        audit.expect(self.now, being_written == requested, || {
+            format!("{being_written} pages are being written, and disks have {requested} of them to write")
         });
     }
 
-    /// A task that holds a lock that others wait for runs for them; else no task runs for another unit than its own.
+    /// A task runs for another unit only if it holds a lock with inheritance that a task of that unit waits for.
     fn audit_locks(&self, audit: &mut Audit) {
-        let wrong = self.runs_for_the_wrong();
+        let wrong = self.find_wrong_unit();
         audit.expect(self.now, wrong.is_none(), || {
             let unit = |task: &Task| self.scenario.contract.units[task.runs_for as usize].path.as_str();
             let name = wrong.map(|id| unit(&self.tasks[id as usize])).unwrap_or_default();
@@ -168,8 +180,8 @@ impl Engine<'_> {
         });
     }
 
-    /// No CPU idles beside a task that may run there, and a task that runs on another's CPU can be called back, or is
-    /// there for a moment since it had waited for too long.
+    /// No CPU idles while a task waits that may run there. A CPU that runs another unit's task can be called back, or the task
+    /// runs there for a moment to rescue it from starvation.
     fn audit_owners(&mut self, audit: &mut Audit) {
         let settled = !self.kernel.has_kicks() && self.cpus.iter().all(|cpu| !cpu.is_kicked());
         if self.scenario.contract.machine.scheme == Scheme::Smp || !settled {
@@ -196,12 +208,12 @@ impl Engine<'_> {
         }
     }
 
-    /// Whether a unit's tasks are on loan on no CPU.
+    /// Whether a unit's tasks run on any CPU in their own right, so that no CPU is on loan to the unit.
     fn is_at_home_anywhere(&self, unit: u32) -> bool {
         unit == KERNEL || self.kernel.unit(unit).flags & ANYWHERE != 0
     }
 
-    /// Whether a unit's tasks may run on an idle CPU of that owner.
+    /// Whether a unit's tasks may run on an idle CPU whose owner is `home`.
     fn may_use(&self, unit: UnitId, home: u32) -> bool {
         let flags = |unit| self.kernel.unit(unit).flags;
         home == NOBODY
@@ -210,12 +222,12 @@ impl Engine<'_> {
             || (flags(home) & LENDS != 0 && flags(unit.0) & BORROWS != 0)
     }
 
-    /// The outermost unit around one, or itself.
+    /// The outermost unit around a unit: the unit itself at the top level.
     fn outermost(&self, unit: u32) -> u32 {
         outermost(&self.scenario.contract, UnitId(unit)).0
     }
 
-    /// Every call-back within its bound (seed 000, section 3.1).
+    /// Every call-back of a CPU took at most its bound (seed 000, section 3.1).
     fn audit_call_backs(&mut self, audit: &mut Audit) {
         let bound = self.patience.call_back_ns();
         for id in self.scenario.contract.ids() {
@@ -230,51 +242,53 @@ impl Engine<'_> {
         }
     }
 
-    /// No task that waits for a CPU has waited for too long.
+    /// No wait for a CPU in progress exceeds its bound.
     fn audit_waits(&mut self, audit: &mut Audit) {
-        let late = (0..)
-            .zip(&self.tasks)
-            .find_map(|(id, task)| self.is_borne(task.waits?, task.runs_for).err().map(|bound| (id, bound)));
+        let late = (0..).zip(&self.tasks).find_map(|(id, task)| {
+            self.check_wait(task.waits?, task.runs_for).err().map(|bound| (id, bound))
+        });
         audit.expect(self.now, late.is_none(), || {
-            late.map(|(id, bound)| self.too_long(id, bound)).unwrap_or_default()
+            late.map(|(id, bound)| self.describe_late_wait(id, bound)).unwrap_or_default()
         });
     }
 
-    /// The ledger, which knows plans and snapshots alone, has the same accounts as the engine; its sums of sub-units are the
-    /// sums of theirs. Called with the outcome, which it completes.
+    /// Checks that the ledger, which knows only plans and snapshots, has the same accounts as the engine. The ledger's account
+    /// of a unit includes its sub-units. Adds the results of these checks to the outcome.
     pub(super) fn audit_ledger(&self, mut outcome: Outcome) -> Outcome {
         let mut audit = self.audit.clone();
         let ledger = &outcome.ledger;
-        let whole = (ledger.capacity_ns, ledger.idle_ns);
-        audit.expect(self.now, whole == (outcome.busy_ns + outcome.idle_ns, outcome.idle_ns), || {
+        let totals = (ledger.capacity_ns, ledger.idle_ns);
+        audit.expect(self.now, totals == (outcome.busy_ns + outcome.idle_ns, outcome.idle_ns), || {
             format!(
-                "of the CPUs' time the ledger has {whole:?}, and {} ns were busy, {} ns idle",
+                "of the CPUs' time the ledger has {totals:?}, and {} ns were busy, {} ns idle",
                 outcome.busy_ns, outcome.idle_ns
             )
         });
         let contract = &self.scenario.contract;
         for (id, account) in contract.held().zip(&ledger.accounts) {
             let family = || contract.held().filter(|other| membership::is_within(contract, *other, id));
-            let sum = |of: fn(&Account) -> u64| family().map(|id| of(self.kernel.account(id.0))).sum::<u64>();
+            let sum = |figure: fn(&Account) -> u64| {
+                family().map(|id| figure(self.kernel.account(id.0))).sum::<u64>()
+            };
             let booked = [account.used_ns, account.lent_ns, account.borrowed_ns, account.called_back];
-            let found = [
+            let counted = [
                 sum(Account::used_ns),
                 sum(|account| account.lent_ns),
                 sum(|account| account.borrowed_ns),
                 family().map(|id| self.kernel.unit(id.0).recalls).sum(),
             ];
-            audit.expect(self.now, booked == found, || {
+            audit.expect(self.now, booked == counted, || {
                 format!(
-                    "{}: used, lent, borrowed, called back are {booked:?} in the ledger, and {found:?}",
+                    "{}: used, lent, borrowed, called back are {booked:?} in the ledger, and {counted:?}",
                     account.unit
                 )
             });
             let mean = self.units.entitled_mean(id.index(), self.now);
             let entitled = u128::from(mean) * u128::from(self.now) / 1_000_000;
             // Each entry of the ledger is rounded down to a ns, and the mean to a millionth.
-            let off = u128::from(account.entitled_ns).abs_diff(entitled);
-            let off_max = u128::from(self.units.plans) + u128::from(self.now) / 1_000_000 + 1;
-            audit.expect(self.now, off <= off_max, || {
+            let error = u128::from(account.entitled_ns).abs_diff(entitled);
+            let error_max = u128::from(self.units.plans) + u128::from(self.now) / 1_000_000 + 1;
+            audit.expect(self.now, error <= error_max, || {
                 format!(
                     "{}: entitled to {} ns in the ledger, and to {entitled} ns",
                     account.unit, account.entitled_ns
@@ -285,30 +299,31 @@ impl Engine<'_> {
         outcome
     }
 
-    /// A task has a CPU now, and waits no longer.
+    /// Ends a task's wait for a CPU: records its length, and checks its bound.
     pub(super) fn end_wait(&mut self, id: TaskId) {
         let task = &mut self.tasks[id as usize];
         let (since, unit, runs_for) = (task.since, task.unit, task.runs_for);
         let Some(wait) = task.waits else { return };
         self.audit.waited(unit, self.now - since);
         self.units.waited(unit, self.now - since);
-        if let Err(bound) = self.is_borne(wait, runs_for) {
-            let what = self.too_long(id, bound);
+        if let Err(bound) = self.check_wait(wait, runs_for) {
+            let what = self.describe_late_wait(id, bound);
             self.audit.note(self.now, &what);
         }
         self.tasks[id as usize].waits = None;
     }
 
-    /// Whether a wait is within its bound so far; else the bound.
-    fn is_borne(&self, wait: Wait, runs_for: u32) -> Result<(), Time> {
+    /// Checks that a wait is within its bound so far. The error is the bound.
+    fn check_wait(&self, wait: Wait, runs_for: u32) -> Result<(), Time> {
         match self.kernel.patience(self.scenario.hardware.kernel.switch_ns, self.tasks.len() as u64) {
             Some(bound) if self.now - wait.since > bound => Err(bound),
             Some(_) => Ok(()),
-            None => self.patience.is_borne(self.now, wait, runs_for),
+            None => self.patience.check_wait(self.now, wait, runs_for),
         }
     }
 
-    fn too_long(&self, id: TaskId, bound: Time) -> String {
+    /// The note about a wait that exceeds its bound.
+    fn describe_late_wait(&self, id: TaskId, bound: Time) -> String {
         let task = &self.tasks[id as usize];
         let name = &self.scenario.contract.units[task.runs_for as usize].path;
         let waited = task.waits.map_or(0, |wait| self.now - wait.since);

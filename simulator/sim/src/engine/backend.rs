@@ -1,14 +1,16 @@
-//! The simulated machine as the steward sees it: what it can enforce, what there is to see, and how orders are carried out.
+//! The simulated machine as a backend of the steward: its means, its snapshots, and how it carries out orders.
 //!
-//! The loop is the daemon's own ([`Steward`]). A turn is due when the last plan asked for it, when a unit comes that was
-//! not there, and at once when a unit that the plan watches is refused memory: what an alarm is on a live machine, the
-//! kernel's own call of the policy is here.
+//! The loop is the daemon's own ([`Steward`]). It takes a *turn*
+//! - when the last plan asked for it;
+//! - when a unit gets its first process;
+//! - when a unit that the plan watches is refused memory (an *alarm*).
 //!
-//! What the machine can enforce is that of the kernel that it has ([`Enforces`]). Seed 000's hands out frames itself,
-//! refuses what is beyond a unit's bound, pages out on behalf of a unit, and schedules its disks by shares. Linux has
-//! bounds, protection and one reclaim for memory, and rates and weights for disks; the facts about it are those that a
-//! live machine tells, as often and as late as there: those of disks are up to [`FRESH_NS`] old, and an alarm brings the
-//! next turn forward, to [`ALARM_NS`] after the last one, instead of being one.
+//! The means are those of the simulated kernel ([`Enforces`]):
+//! - Seed 000's kernel grants frames itself, refuses requests beyond a unit's bound, pages out on behalf of a unit, and
+//!   schedules its disks by shares. An alarm is a turn at once, as if the kernel called the policy.
+//! - Linux has bounds, protection and one reclaim for memory, and rates and weights for disks. Its facts are as fresh as on
+//!   a live machine: facts of disks are up to [`FRESH_NS`] old. An alarm brings the next turn forward, to [`ALARM_NS`]
+//!   after the last turn.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -29,27 +31,27 @@ use commonhold_steward::{ALARM_NS, Backend, Rules, Steward, SwitchUpdate, Switch
 use super::Engine;
 use crate::scenario::{Enforces, MemoryLoans, Scenario};
 
-/// What the machine remembers of the orders that hold.
+/// The backend's state between turns: the orders in force, and when facts are due.
 #[derive(Debug)]
 pub(super) struct BackendState {
     switches: Switches,
-    /// When facts of memory are due, and when they were given last.
+    /// When facts about memory are due, and when a snapshot had them last.
     memory_due: Time,
     memory_at: Option<Time>,
-    /// Whether this turn's snapshot has them.
+    /// Whether this turn's snapshot has facts about memory.
     memory_given: bool,
-    /// A unit that is watched is short of memory.
+    /// A watched unit is short of memory.
     alarm: bool,
-    /// The units that are watched.
+    /// The units that the last plan watches.
     watched: Vec<UnitId>,
-    /// How often each unit was seen to be short; and at the look before the last.
+    /// By unit: how often a sample of memory found the unit short, up to the last sample and up to the one before.
     refused: Vec<u64>,
     refused_before: Vec<u64>,
-    /// The last look that was one of the policy's periods.
+    /// The last sample of memory at which the policy's period had passed, rather than an alarm.
     period_at: Option<Time>,
-    /// The facts of disks that were given last, and when.
+    /// The latest facts about disks, and their time.
     disks: Option<(Time, Vec<DiskFacts>)>,
-    /// When the loop had its last turn, and when it has the next one.
+    /// The time of the loop's last turn, and of its next.
     turned_at: Option<Time>,
     next_turn: Time,
 }
@@ -80,7 +82,7 @@ impl Backend for Engine<'_> {
     fn means(&self) -> Means {
         let kernel = &self.scenario.hardware.kernel;
         let seats = self.seating.means();
-        let brings = self.brings();
+        let brings = self.can_migrate_pages();
         let gangs = self.seating.has_gangs();
         let cpus =
             Means { cpu_sets: true, weights: true, switches: true, seats, gangs, brings, ..Means::NONE };
@@ -115,8 +117,8 @@ impl Backend for Engine<'_> {
         self.now
     }
 
-    /// A simulated process is in its unit, and under the orders in force, from its first instruction: the workload names
-    /// the unit, and `each` makes none here.
+    /// Does nothing: a simulated process is in its unit, and under the orders in force, from its first instruction. The workload
+    /// names the unit, and the key `each` makes no units in a simulation.
     fn settle_members(
         &mut self,
         _: Time,
@@ -127,32 +129,32 @@ impl Backend for Engine<'_> {
     }
 
     fn observe(&mut self, now: Time, _: &[UnitId]) -> Result<Snapshot, Infallible> {
-        // On Linux, a look that is made for other reasons shortly before stands for this one.
+        // On Linux, a turn shortly before the facts are due samples memory too, as the daemon's does.
         let early = if self.enforces() == Enforces::Linux { EARLY_NS } else { 0 };
-        let due = self.held.alarm || now.saturating_add(early) >= self.held.memory_due;
-        self.held.memory_given = due;
+        let due = self.backend.alarm || now.saturating_add(early) >= self.backend.memory_due;
+        self.backend.memory_given = due;
         let memory = due.then(|| self.memory_facts());
         let mut snapshot = Snapshot { memory, ..self.snapshot() };
         if self.enforces() == Enforces::Linux {
-            match &self.held.disks {
+            match &self.backend.disks {
                 Some((at, facts)) if now < at + FRESH_NS => snapshot.disks.clone_from(facts),
-                _ => self.held.disks = Some((now, snapshot.disks.clone())),
+                _ => self.backend.disks = Some((now, snapshot.disks.clone())),
             }
         }
         Ok(snapshot)
     }
 
     fn apply(&mut self, plan: &Plan) -> Vec<Infallible> {
-        for update in self.held.switches.apply(plan) {
-            self.tell(update);
+        for update in self.backend.switches.apply(plan) {
+            self.apply_switch(update);
         }
         if let Some(memory) = &plan.decisions.memory {
-            self.held.memory_due = memory.next;
-            self.held.watched.clone_from(&memory.watch);
-            self.memory.begin_look();
-        } else if self.held.memory_given && self.enforces() == Enforces::Irix {
-            // Memory is not held. A live machine tells of it all the same.
-            self.held.memory_due = Time::MAX;
+            self.backend.memory_due = memory.next;
+            self.backend.watched.clone_from(&memory.watch);
+            self.memory.begin_sample();
+        } else if self.backend.memory_given && self.enforces() == Enforces::Irix {
+            // The plan does not control memory, so facts about it are not needed. A live machine reports them all the same.
+            self.backend.memory_due = Time::MAX;
         }
         self.order_seats(plan);
         if !plan.orders.gangs.is_empty() {
@@ -175,13 +177,13 @@ impl Engine<'_> {
                 let frames = bytes.map(|bytes| bytes / self.frame_bytes());
                 self.memory.allow_unit(unit, frames);
             }
-            MemoryOrder::Allow { unit, bytes } => self.memory.bound(unit, bytes),
+            MemoryOrder::Allow { unit, bytes } => self.memory.set_bound(unit, bytes),
             MemoryOrder::Guarantee { unit, min, low, own } => self.memory.protect(unit, min, low, own),
             MemoryOrder::Reclaim { unit, bytes, .. } => {
-                let taken = self.memory.take(unit, bytes);
-                self.follow_reclaim(taken);
+                let reclaimed = self.memory.order_reclaim(unit, bytes);
+                self.finish_reclaim(reclaimed);
             }
-            // No process is killed here, and the means say so.
+            // The means exclude this order: no process is killed in a simulation.
             MemoryOrder::Expose { .. } => {}
         }
     }
@@ -191,34 +193,35 @@ impl Engine<'_> {
         | DiskOrder::Cap { disk, .. }
         | DiskOrder::Weigh { disk, .. }
         | DiskOrder::Stop { disk, .. }) = order;
-        let Some(at) = self.scenario.hardware.disks.iter().position(|other| other.name == *disk) else {
+        let Some(index) = self.scenario.hardware.disks.iter().position(|other| other.name == *disk) else {
             return;
         };
-        let (drive, now) = (&mut self.drives[at], self.now);
+        let (drive, now) = (&mut self.drives[index], self.now);
         match *order {
-            DiskOrder::Share { unit, share, .. } => drive.share_out(unit, share),
+            DiskOrder::Share { unit, share, .. } => drive.set_share(unit, share),
             DiskOrder::Cap { unit, read, write, .. } => drive.cap(now, unit, read, write),
             DiskOrder::Weigh { unit, weight, .. } => drive.weigh(now, unit, weight),
-            // Rates are held by the disk here, and the means say so.
+            // The means exclude this order: the simulated disk holds rates itself.
             DiskOrder::Stop { .. } => {}
         }
-        self.drive_on(at);
+        self.serve_drive(index);
     }
 
-    /// Whether units lend and borrow CPUs.
+    /// Gives the switch-time scheduler each unit's rules: its weight, and whether it lends and borrows CPUs.
     pub(super) fn prepare_units(&mut self) {
-        for (unit, rules) in self.held.switches.units().collect::<Vec<_>>() {
-            self.tell(SwitchUpdate::Unit(unit, rules));
+        for (unit, rules) in self.backend.switches.units().collect::<Vec<_>>() {
+            self.apply_switch(SwitchUpdate::Unit(unit, rules));
         }
     }
 
-    fn tell(&mut self, update: SwitchUpdate) {
+    /// Gives the switch-time scheduler new rules of a unit, or a new owner of a CPU.
+    fn apply_switch(&mut self, update: SwitchUpdate) {
         match update {
             SwitchUpdate::Unit(unit, Rules { parent, weight, flags, credit_ms, discipline, deadline }) => {
                 let parent = parent.map_or(NOBODY, |parent| parent.0);
                 let rules = UnitRules { parent, weight, flags, credit_ms, discipline, deadline };
-                let taken = self.kernel.set_unit(self.now, unit.0, rules);
-                self.audit.expect(self.now, taken, || {
+                let accepted = self.kernel.set_unit(self.now, unit.0, rules);
+                self.audit.expect(self.now, accepted, || {
                     format!("the scheduler refused a weight of {weight} for unit number {}", unit.0)
                 });
             }
@@ -228,7 +231,7 @@ impl Engine<'_> {
         }
     }
 
-    /// What there is to see.
+    /// The facts about all resources but memory, with all progress settled.
     pub(super) fn snapshot(&mut self) -> Snapshot {
         for cpu in 0..self.cpus.len() {
             self.settle(cpu);
@@ -275,53 +278,53 @@ impl Engine<'_> {
             name: disk.name.clone(),
             at: self.now,
             bytes_per_s: facts.bytes_per_s,
-            units: self.used(drive),
+            units: self.disk_use(drive),
             ..DiskFacts::default()
         }
     }
 
-    /// What units did to a disk, and how long they were stalled for disks, as a live kernel tells.
-    fn used(&self, drive: usize) -> Vec<DiskUse> {
+    /// Each unit's transfers of a disk, and how long the unit was stalled on disks, as a live kernel reports them.
+    fn disk_use(&self, drive: usize) -> Vec<DiskUse> {
         let stalled = |unit: UnitId| Some(self.stalls.stalled_ns(self.now, unit));
-        let used = self.drives[drive].used();
+        let transfers = self.drives[drive].used();
         (0..)
-            .take(used.len())
+            .take(transfers.len())
             .map(UnitId)
-            .zip(used)
-            .map(|(unit, used)| DiskUse { stalled_ns: stalled(unit), ..used })
+            .zip(transfers)
+            .map(|(unit, transfers)| DiskUse { stalled_ns: stalled(unit), ..transfers })
             .collect()
     }
 
-    /// The facts about memory. A unit's shortage is reported once.
+    /// The facts about memory. Resets the marks of units that were short.
     fn memory_facts(&mut self) -> MemoryFacts {
         let frame = self.frame_bytes();
-        if self.now >= self.held.memory_due {
-            self.held.period_at = Some(self.now);
+        if self.now >= self.backend.memory_due {
+            self.backend.period_at = Some(self.now);
         }
-        (self.held.memory_at, self.held.alarm) = (Some(self.now), false);
-        self.held.refused_before.clone_from(&self.held.refused);
+        (self.backend.memory_at, self.backend.alarm) = (Some(self.now), false);
+        self.backend.refused_before.clone_from(&self.backend.refused);
         if self.enforces() == Enforces::Linux {
             let facts = self.memory.live_facts(self.now, self.swap_free());
-            for (refused, unit) in self.held.refused.iter_mut().zip(&facts.units) {
+            for (refused, unit) in self.backend.refused.iter_mut().zip(&facts.units) {
                 *refused = unit.refused;
             }
             return facts;
         }
-        let seen = self.memory.facts();
-        // What could be taken from whom is asked only where loans are bounded by it.
+        let unit_facts = self.memory.facts();
+        // What units could give up is computed only where it bounds loans.
         let in_time = self.scenario.hardware.kernel.memory_loans == MemoryLoans::InTime;
         let giveable = if in_time { self.memory.giveable() } else { Vec::new() };
         let unit = |(id, facts): (UnitId, &frames::Facts)| {
-            let refused = &mut self.held.refused[id.index()];
+            let refused = &mut self.backend.refused[id.index()];
             *refused += u64::from(facts.short);
-            let has = giveable.get(id.index()).copied().unwrap_or_default();
+            let gives = giveable.get(id.index()).copied().unwrap_or_default();
             let (written, taking) = self.loans.written(id, self.now);
             UnitMemory {
                 used: facts.used * frame,
-                anonymous: has.anonymous * frame,
-                dirty: has.dirty * frame,
-                // What is on its way out, or could not be taken for another reason.
-                kernel: facts.used.saturating_sub(has.clean + has.dirty + has.anonymous) * frame,
+                anonymous: gives.anonymous * frame,
+                dirty: gives.dirty * frame,
+                // The rest cannot be taken now: it is being written, or `giveable` is not computed.
+                kernel: facts.used.saturating_sub(gives.clean + gives.dirty + gives.anonymous) * frame,
                 refused: *refused,
                 taken: written.bytes,
                 taking_ns: written.ns,
@@ -329,7 +332,7 @@ impl Engine<'_> {
                 ..UnitMemory::default()
             }
         };
-        let units = self.scenario.contract.ids().zip(&seen).map(unit).collect();
+        let units = self.scenario.contract.ids().zip(&unit_facts).map(unit).collect();
         let used = |id: UnitId| self.memory.used(id) * frame;
         MemoryFacts {
             total: self.memory.frames() * frame,
@@ -342,14 +345,14 @@ impl Engine<'_> {
         }
     }
 
-    /// Whether the last look at memory was one at which loans may grow.
+    /// Whether this turn samples memory because the policy's period has passed. Only then may loans grow.
     pub(super) fn is_memory_period(&self) -> bool {
-        self.held.period_at == Some(self.now)
+        self.backend.period_at == Some(self.now)
     }
 
-    /// Whether a unit was short at the last look.
+    /// Whether a unit was refused memory between the last two samples; `facts` are those of the last.
     pub(super) fn is_short(&self, id: UnitId, facts: &MemoryFacts) -> bool {
-        facts.units.get(id.index()).is_some_and(|unit| unit.refused > self.held.refused_before[id.index()])
+        facts.units.get(id.index()).is_some_and(|unit| unit.refused > self.backend.refused_before[id.index()])
     }
 
     /// A turn of the loop is due.
@@ -359,14 +362,14 @@ impl Engine<'_> {
         self.audit_all();
     }
 
-    /// The next change of rights has its time.
+    /// Sets the timer of the workload's next timed change of rights.
     pub(super) fn await_change(&mut self) {
         if let Some(next) = self.scenario.workload.changes.get(self.changed) {
             self.timers.set(self.policy_timer() + 2, next.at_ns);
         }
     }
 
-    /// Changes of rights are made: as on a live machine, by a turn of the loop.
+    /// Changes of rights are due: queues them with the steward, and takes a turn, which makes them as on a live machine.
     pub(super) fn rights_event(&mut self) {
         let changes = &self.scenario.workload.changes[self.changed..];
         let due = changes.iter().take_while(|change| change.at_ns <= self.now).count();
@@ -379,44 +382,44 @@ impl Engine<'_> {
         self.policy_event();
     }
 
-    /// A unit is short of memory: where the plan watches it, the loop has its turn at once, or on Linux soon, as the
-    /// daemon has.
+    /// A unit is short of memory. If the plan watches the unit, takes a turn at once, or on Linux brings the next turn forward,
+    /// as the daemon does.
     pub(super) fn alarm(&mut self, unit: UnitId) {
-        if !self.held.watched.contains(&unit) || self.held.memory_at == Some(self.now) {
+        if !self.backend.watched.contains(&unit) || self.backend.memory_at == Some(self.now) {
             return;
         }
-        self.held.alarm = true;
+        self.backend.alarm = true;
         match self.enforces() {
             Enforces::Irix => self.turn(),
-            // The loop is woken, and the task goes on meanwhile.
+            // The alarm wakes the daemon; the task goes on meanwhile.
             Enforces::Linux => {
-                let soon = self.held.turned_at.map_or(self.now, |at| self.now.max(at + ALARM_NS));
-                self.turn_by(soon);
+                let earliest = self.backend.turned_at.map_or(self.now, |at| self.now.max(at + ALARM_NS));
+                self.advance_turn(earliest);
             }
         }
     }
 
-    /// The loop has its next turn then, if not before.
-    pub(super) fn turn_by(&mut self, at: Time) {
-        if at < self.held.next_turn {
-            self.held.next_turn = at;
+    /// Brings the loop's next turn forward to this time, unless the turn is due before it.
+    pub(super) fn advance_turn(&mut self, at: Time) {
+        if at < self.backend.next_turn {
+            self.backend.next_turn = at;
             self.timers.set(self.policy_timer(), at);
         }
     }
 
-    /// A unit came that was not there: its memory is bounded at the next look, as on a live machine. A machine that hands
-    /// out frames itself looks when one is asked for.
-    pub(super) fn memory_is_due(&mut self) {
+    /// Lets the next turn sample memory, because a unit got its first process and needs a bound. Seed 000's kernel needs no
+    /// sample now: it checks each request for frames.
+    pub(super) fn sample_memory_next_turn(&mut self) {
         if self.enforces() == Enforces::Linux {
-            self.held.memory_due = self.held.memory_due.min(self.now);
+            self.backend.memory_due = self.backend.memory_due.min(self.now);
         }
     }
 
     /// One turn of the loop.
     fn turn(&mut self) {
         let Some(mut steward) = self.steward.take() else { return };
-        if self.pages_come().is_some_and(|at| at <= self.now) {
-            self.take_in_pages();
+        if self.next_migration_end().is_some_and(|at| at <= self.now) {
+            self.complete_migrations();
         }
         let turn = match steward.turn(self, 0) {
             Ok(turn) => turn,
@@ -432,14 +435,14 @@ impl Engine<'_> {
             self.expect_no_rest();
         }
         self.note_entitled(&turn.plan.decisions.cpu.entitled);
-        (self.held.turned_at, self.held.next_turn) = (Some(self.now), turn.next(self.now));
-        let pages = self.pages_come().unwrap_or(Time::MAX);
-        self.held.next_turn = self.held.next_turn.min(pages);
-        self.timers.set(self.policy_timer(), self.held.next_turn);
+        (self.backend.turned_at, self.backend.next_turn) = (Some(self.now), turn.next(self.now));
+        let migration_end = self.next_migration_end().unwrap_or(Time::MAX);
+        self.backend.next_turn = self.backend.next_turn.min(migration_end);
+        self.timers.set(self.policy_timer(), self.backend.next_turn);
     }
 
-    /// The ledger's last entry.
-    pub(super) fn last_look(&mut self) {
+    /// Makes the ledger's last entry, at the end of the run.
+    pub(super) fn account_last(&mut self) {
         let snapshot = self.snapshot();
         let Some(steward) = &mut self.steward else { return };
         for imbalance in steward.account(&snapshot) {

@@ -1,11 +1,14 @@
-//! CPUs: what runs on each, how fast, and when something is due.
+//! CPUs: which task runs on each, its progress and speed, and when the CPU's next event is due.
+//!
+//! An event *settles* the task's progress at its speed so far, runs a due tick, advances the task's program, and lets the
+//! scheduler choose another task if needed. Then the CPU's timer is set to the first of the next events.
 
 use commonhold_dispatch::{NOBODY, TaskId};
 use commonhold_policy::share::part_of;
 
 use super::gates::Gate;
 use super::program::Next;
-use super::speed::{ALONE, Slow, beside_interrupts, refill_from, stretched};
+use super::speed::{ALONE, Slow, refill_from, slowdown_by_interrupts, stretched};
 use super::task::TaskState;
 use super::{Engine, NONE};
 use crate::Time;
@@ -17,34 +20,35 @@ pub(super) struct Cpu {
     pub(super) task: Option<TaskId>,
     /// The time up to which its task's progress is settled; ahead of the clock during a switch.
     pub(super) since: Time,
-    /// The time up to which its busy and idle time is accounted.
+    /// The time up to which the CPU's busy and idle time is accounted.
     pub(super) accounted: Time,
+    /// The slowdown of the running task.
     pub(super) slow: Slow,
     /// The part of `slow` due to the node of the task's memory: a factor in millionths.
     pub(super) far: u64,
     /// What data in the nodes of the job's other tasks adds to that factor, in millionths.
     pub(super) shared: u64,
-    /// What its task holds of the last-level cache, in bytes.
+    /// How much of the last-level cache the running task occupies, in bytes.
     held: u64,
-    /// The part of `slow` due to interrupts, likewise.
+    /// The part of `slow` due to interrupts: a factor in millionths.
     interrupted: u64,
     next_tick: Time,
-    /// When it has to choose a task again, if it has to.
+    /// When the scheduler's interrupt arrives, at which the CPU chooses a task; `None` if no interrupt is under way.
     kicked: Option<Time>,
-    /// Since when it should have chosen again, but its task holds spin locks; it does once they are released.
-    put_off: Option<Time>,
-    /// The task that ran here last.
+    /// Since when the choice of another task is deferred, because the running task holds a spin lock.
+    deferred_since: Option<Time>,
+    /// The task that ran here last, or [`NONE`].
     last: u32,
-    /// The time for which it was busy, and idle.
+    /// Total busy and idle time.
     pub(super) busy_ns: u64,
     pub(super) idle_ns: u64,
     pub(super) switches: u64,
 }
 
 impl Cpu {
-    /// An idle CPU, its ticks staggered against the others'.
-    pub(super) fn new(number: u32, of: u32, tick_ns: Time, interrupts: Option<&Interrupts>) -> Cpu {
-        let stagger = u128::from(tick_ns) * u128::from(number + 1) / u128::from(of);
+    /// An idle CPU of a machine with `cpus` CPUs. The CPUs' ticks are staggered evenly over a tick period.
+    pub(super) fn new(number: u32, cpus: u32, tick_ns: Time, interrupts: Option<&Interrupts>) -> Cpu {
+        let stagger = u128::from(tick_ns) * u128::from(number + 1) / u128::from(cpus);
         Cpu {
             task: None,
             since: 0,
@@ -53,10 +57,11 @@ impl Cpu {
             far: ALONE,
             shared: 0,
             held: 0,
-            interrupted: interrupts.map_or(ALONE, |interrupts| beside_interrupts(interrupts, number, of)),
+            interrupted: interrupts
+                .map_or(ALONE, |interrupts| slowdown_by_interrupts(interrupts, number, cpus)),
             next_tick: Time::try_from(stagger).unwrap_or(tick_ns),
             kicked: None,
-            put_off: None,
+            deferred_since: None,
             last: NONE,
             busy_ns: 0,
             idle_ns: 0,
@@ -64,70 +69,81 @@ impl Cpu {
         }
     }
 
-    /// The speed here of a task that only interrupts slow down.
+    /// The slowdown of a task on this CPU by interrupts alone.
     fn alone(&self) -> Slow {
-        Slow::NOT.beside(self.interrupted)
+        Slow::NOT.times(self.interrupted)
     }
 
-    /// Whether it is about to choose a task.
+    /// Whether an interrupt is under way at which the CPU chooses a task.
     pub(super) fn is_kicked(&self) -> bool {
         self.kicked.is_some()
     }
 }
 
 impl Engine<'_> {
-    /// Something is due on a CPU: choosing another task, a tick, the end of a slice or of its task's computation.
+    /// A CPU's timer has expired: an interrupt of the scheduler, a stop signal or a tick is due, or the task's slice or
+    /// computation has ended.
     pub(super) fn cpu_event(&mut self, id: u32) {
-        let at = id as usize;
-        self.settle(at);
-        let mut look = false;
-        if self.cpus[at].kicked.is_some_and(|due| due <= self.now) {
-            self.cpus[at].kicked = None;
-            look = true;
+        let index = id as usize;
+        self.settle(index);
+        let mut must_choose = false;
+        if self.cpus[index].kicked.is_some_and(|due| due <= self.now) {
+            self.cpus[index].kicked = None;
+            must_choose = true;
         }
+        // Whether the present task could go on.
         let mut runnable = true;
-        if let Some(task) = self.cpus[at].task {
-            look |= self.tick(id);
-            let stops = self.cpus[at].since <= self.now && self.stops(task);
-            let doing = &self.tasks[task as usize];
+        if let Some(task) = self.cpus[index].task {
+            must_choose |= self.tick(id);
+            // `since` lies ahead of the clock during a switch; a task can stop or advance only after the switch.
+            let stops = self.cpus[index].since <= self.now && self.stop_if_signalled(task);
+            let current = &self.tasks[task as usize];
             if stops {
-                (look, runnable) = (true, false);
-            } else if doing.left == 0 && !doing.spins && self.cpus[at].since <= self.now {
+                (must_choose, runnable) = (true, false);
+            } else if current.left == 0 && !current.spins && self.cpus[index].since <= self.now {
+                // A kernel that calls CPUs back at its entry checks now, as it does at a tick.
                 if self.scenario.hardware.kernel.call_back == CallBack::Entry {
-                    look |= self.kernel.tick(self.now, id);
+                    must_choose |= self.kernel.tick(self.now, id);
                 }
                 let next = self.advance(task);
-                self.crowd_changed |= self.contended();
+                self.running_set_changed |= self.has_contention();
                 runnable = next == Next::Compute;
                 if runnable {
-                    self.look_at_memory(at);
+                    self.update_remote_slowdown(index);
                 }
-                look |= !runnable;
+                must_choose |= !runnable;
             }
-            look |= self.kernel.slice_left(self.now, id) == 0;
-            look = self.looks_now(at, task, look, runnable);
+            must_choose |= self.kernel.slice_left(self.now, id) == 0;
+            must_choose = self.defer_for_spin_locks(index, task, must_choose, runnable);
         }
-        if look {
-            self.look_for_task(id, runnable);
+        if must_choose {
+            self.choose_task(id, runnable);
         }
         self.arm(id);
     }
 
-    /// Whether a CPU chooses a task now. If its task holds a spin lock, it waits for the release: otherwise all tasks that spin
-    /// for the lock would do so until the holder has a CPU again.
-    fn looks_now(&mut self, at: usize, task: TaskId, look: bool, runnable: bool) -> bool {
-        let keeps = runnable && self.tasks[task as usize].keeps > 0;
-        let cpu = &mut self.cpus[at];
-        if keeps {
-            cpu.put_off = cpu.put_off.or(Some(self.now).filter(|_| look));
+    /// Defers a CPU's choice of another task while the running task holds a spin lock: otherwise all tasks that spin for the
+    /// lock would do so until the holder has a CPU again. Returns whether the CPU chooses now; a deferred choice is made once
+    /// the task has released its spin locks.
+    fn defer_for_spin_locks(
+        &mut self,
+        index: usize,
+        task: TaskId,
+        must_choose: bool,
+        runnable: bool,
+    ) -> bool {
+        let keeps_cpu = runnable && self.tasks[task as usize].spin_locks > 0;
+        let cpu = &mut self.cpus[index];
+        if keeps_cpu {
+            cpu.deferred_since = cpu.deferred_since.or(Some(self.now).filter(|_| must_choose));
             return false;
         }
-        let Some(since) = cpu.put_off.take() else { return look };
-        self.patience.put_off(self.now - since);
+        let Some(since) = cpu.deferred_since.take() else { return must_choose };
+        self.patience.note_deferral(self.now - since);
         true
     }
 
-    /// Runs the clock tick if it is due. Returns whether the CPU's task has to go.
+    /// Runs the clock tick if it is due. Returns whether the running task has to leave the CPU.
     fn tick(&mut self, id: u32) -> bool {
         let period = self.scenario.hardware.kernel.tick_ns;
         let cpu = &mut self.cpus[id as usize];
@@ -138,55 +154,55 @@ impl Engine<'_> {
         self.kernel.tick(self.now, id)
     }
 
-    /// Skips the ticks that an idle CPU slept through.
-    fn skip_ticks(&mut self, at: usize) {
+    /// Moves the next tick of a CPU that was idle beyond now: an idle CPU has no ticks.
+    fn skip_ticks(&mut self, index: usize) {
         let period = self.scenario.hardware.kernel.tick_ns;
-        let cpu = &mut self.cpus[at];
+        let cpu = &mut self.cpus[index];
         if period > 0 && cpu.next_tick <= self.now {
             cpu.next_tick += ((self.now - cpu.next_tick) / period + 1) * period;
         }
     }
 
-    /// A CPU chooses the task that it runs from now on.
-    fn look_for_task(&mut self, id: u32, runnable: bool) {
-        let at = id as usize;
-        let before = self.cpus[at].task;
+    /// Lets the scheduler choose the task that a CPU runs from now on. `runnable`: whether the present task could go on.
+    fn choose_task(&mut self, id: u32, runnable: bool) {
+        let index = id as usize;
+        let before = self.cpus[index].task;
         let next = self.kernel.schedule(self.now, id, runnable);
         if next == before && runnable {
             return;
         }
-        self.account(at);
-        if let Some(left) = before {
-            let task = &mut self.tasks[left as usize];
-            // A task that leaves during its switch has not been charged for all of it.
-            let unpaid = self.cpus[at].since.saturating_sub(self.now);
-            self.instances[task.instance as usize].spent.switch_ns -= unpaid;
+        self.account(index);
+        if let Some(previous) = before {
+            let task = &mut self.tasks[previous as usize];
+            // The switch to a task was charged in advance. If the task leaves during the switch, the rest is refunded.
+            let refund = self.cpus[index].since.saturating_sub(self.now);
+            self.instances[task.instance as usize].spent.switch_ns -= refund;
             if task.state != TaskState::Ended {
-                self.memory.ran(task.space);
+                self.memory.note_run(task.space);
             }
-            task.cache = self.caches.as_ref().map(|caches| caches.leave(at));
+            task.cache = self.caches.as_ref().map(|caches| caches.leave(index));
             if runnable {
                 task.since = self.now;
                 task.waits = Some(self.patience.begin(self.now, task.runs_for));
             }
         }
-        self.cpus[at].task = next;
-        self.cpus[at].since = self.now;
+        self.cpus[index].task = next;
+        self.cpus[index].since = self.now;
         if let Some(task) = next {
             if before.is_none() {
-                self.skip_ticks(at);
+                self.skip_ticks(index);
             }
-            self.memory.ran(self.tasks[task as usize].space);
+            self.memory.note_run(self.tasks[task as usize].space);
             self.switch_to(id, task);
-            self.look_at_memory(at);
-            self.spins_again(task);
+            self.update_remote_slowdown(index);
+            self.retry_spin_lock(task);
         }
-        self.crowd_changed |= self.contended();
+        self.running_set_changed |= self.has_contention();
     }
 
-    /// Starts a task on a CPU. It is charged for the switch and for the refill of the cache.
+    /// Starts a task on a CPU, and charges the task for the switch and for the refill of the cache.
     fn switch_to(&mut self, id: u32, next: TaskId) {
-        let contended = self.contended();
+        let has_contention = self.has_contention();
         self.tasks[next as usize].cpu = id;
         self.end_wait(next);
         self.count_wake(next);
@@ -204,16 +220,16 @@ impl Engine<'_> {
         }
         cpu.last = next;
         cpu.since = self.now + cost;
-        if !contended {
+        if !has_contention {
             cpu.slow = cpu.alone();
         }
         self.instances[task.instance as usize].spent.switch_ns += cost;
     }
 
-    /// Settles a task's progress on a CPU up to now.
-    pub(super) fn settle(&mut self, at: usize) {
-        self.account(at);
-        let cpu = &mut self.cpus[at];
+    /// Settles the progress of a CPU's task up to now: books the elapsed time by cause, and reduces the task's remaining work.
+    pub(super) fn settle(&mut self, index: usize) {
+        self.account(index);
+        let cpu = &mut self.cpus[index];
         let Some(id) = cpu.task else { return };
         if cpu.since >= self.now {
             return;
@@ -227,13 +243,13 @@ impl Engine<'_> {
             return;
         }
         let slow = cpu.slow;
-        // The end of a stretch was set on the next whole ns: it is reached, whatever the rounding.
+        // The timer of the computation's end was rounded up to whole ns, so the work may come out larger than what remains.
         let work =
             if slow.total == ALONE { elapsed } else { part_of(elapsed, ALONE, slow.total) }.min(task.left);
         task.left -= work;
         let transferred = work.saturating_mul(u64::from(task.bus));
-        task.had.transferred = task.had.transferred.saturating_add(transferred);
-        task.had.held += u128::from(elapsed) * u128::from(cpu.held);
+        task.gang_use.transferred = task.gang_use.transferred.saturating_add(transferred);
+        task.gang_use.held += u128::from(elapsed) * u128::from(cpu.held);
         spent.transferred = spent.transferred.saturating_add(transferred);
         if task.left > 0 && stretched(task.left, slow.total) == 0 {
             task.left = 0;
@@ -242,8 +258,8 @@ impl Engine<'_> {
     }
 
     /// Accounts a CPU's time up to now as busy or idle.
-    pub(super) fn account(&mut self, at: usize) {
-        let cpu = &mut self.cpus[at];
+    pub(super) fn account(&mut self, index: usize) {
+        let cpu = &mut self.cpus[index];
         let elapsed = self.now - cpu.accounted;
         cpu.accounted = self.now;
         let Some(task) = cpu.task else {
@@ -254,7 +270,7 @@ impl Engine<'_> {
         self.windows.used(self.tasks[task as usize].unit, elapsed);
     }
 
-    /// Sets a CPU's timer to the first thing that is due there.
+    /// Sets a CPU's timer to the earliest of its next events: see [`Engine::cpu_event`].
     pub(super) fn arm(&mut self, id: u32) {
         let cpu = &self.cpus[id as usize];
         let mut due = cpu.kicked.unwrap_or(Time::MAX);
@@ -263,11 +279,11 @@ impl Engine<'_> {
             if !task.spins {
                 due = due.min(cpu.since.max(self.now) + stretched(task.left, cpu.slow.total));
             }
-            if task.keeps == 0 {
+            if task.spin_locks == 0 {
                 due = due.min(self.now.saturating_add(self.kernel.slice_left(self.now, id)));
             }
             if let Gate::Shut(arrives) = task.gate {
-                due = if task.keeps == 0 { due.min(arrives.max(cpu.since).max(self.now)) } else { due };
+                due = if task.spin_locks == 0 { due.min(arrives.max(cpu.since).max(self.now)) } else { due };
             }
             if self.scenario.hardware.kernel.tick_ns > 0 {
                 due = due.min(cpu.next_tick.max(self.now));
@@ -280,7 +296,7 @@ impl Engine<'_> {
         }
     }
 
-    /// Lets each kicked CPU choose a task once the interrupt has arrived.
+    /// Sends an interrupt to each CPU that the scheduler kicked. The CPU chooses a task when the interrupt arrives.
     pub(super) fn deliver_kicks(&mut self) {
         let mut kicks = core::mem::take(&mut self.kicks);
         self.kernel.kicks(&mut kicks);
@@ -295,8 +311,8 @@ impl Engine<'_> {
         self.kicks = kicks;
     }
 
-    /// Whether tasks slow each other down on this machine.
-    pub(super) fn contended(&self) -> bool {
+    /// Whether running tasks slow each other down on this machine. Otherwise a task's speed changes only with its CPU.
+    pub(super) fn has_contention(&self) -> bool {
         self.contention.is_some()
             || self.bus.is_some()
             || self.shared.is_some()
@@ -306,39 +322,45 @@ impl Engine<'_> {
 
     /// Recomputes every running task's speed, after the set of running tasks has changed.
     pub(super) fn set_speeds(&mut self) {
-        let mut all = 0u64;
+        // The running tasks' fractions of work done in the kernel, summed; and their rates of bus transactions.
+        let mut kernel_sum = 0u64;
         self.rates.clear();
         for cpu in &self.cpus {
             let Some(task) = cpu.task.map(|id| &self.tasks[id as usize]) else { continue };
-            all += if task.spins { 0 } else { u64::from(task.kernel) };
+            kernel_sum += if task.spins { 0 } else { u64::from(task.kernel) };
             self.rates.push(if task.spins { 0 } else { task.bus });
         }
         if let Some(bus) = &mut self.bus {
             bus.slowdowns(&self.rates, &mut self.slowdowns);
         }
+        // Counts the CPUs that have a task: the index into the per-task results of the models.
         let mut running = 0;
-        self.look_at_shared();
-        let (holdings, cores) = (self.holdings(), self.on_cores());
-        for at in 0..self.cpus.len() {
-            let Some(id) = self.cpus[at].task else { continue };
+        self.update_sharing_slowdowns();
+        let (holdings, cores) = (self.holdings(), self.core_slowdowns());
+        for index in 0..self.cpus.len() {
+            let Some(id) = self.cpus[index].task else { continue };
             let task = &self.tasks[id as usize];
-            let part = if task.spins { 0 } else { task.kernel };
+            let kernel_part = if task.spins { 0 } else { task.kernel };
             let mut slow = match &self.contention {
-                Some(kernel) => Slow::in_kernel(kernel.slowdown(part, all - u64::from(part))),
+                Some(kernel) => {
+                    Slow::in_kernel(kernel.slowdown(kernel_part, kernel_sum - u64::from(kernel_part)))
+                }
                 None => Slow::NOT,
             };
             if self.bus.is_some() {
-                slow = slow.beside(self.slowdowns[running]);
+                slow = slow.times(self.slowdowns[running]);
             }
             let held = holdings.get(running).map_or(0, |holding| holding.bytes);
-            slow = slow.beside(holdings.get(running).map_or(ALONE, |holding| holding.slowdown));
-            slow = slow.beside(cores.get(running).copied().unwrap_or(ALONE));
-            slow = slow.beside(self.cpus[at].interrupted).afar(self.cpus[at].far + self.cpus[at].shared);
+            slow = slow.times(holdings.get(running).map_or(ALONE, |holding| holding.slowdown));
+            slow = slow.times(cores.get(running).copied().unwrap_or(ALONE));
+            slow = slow
+                .times(self.cpus[index].interrupted)
+                .with_remote(self.cpus[index].far + self.cpus[index].shared);
             running += 1;
-            if self.cpus[at].slow != slow || self.cpus[at].held != held {
-                self.settle(at);
-                (self.cpus[at].slow, self.cpus[at].held) = (slow, held);
-                self.arm(u32::try_from(at).unwrap_or(NOBODY));
+            if self.cpus[index].slow != slow || self.cpus[index].held != held {
+                self.settle(index);
+                (self.cpus[index].slow, self.cpus[index].held) = (slow, held);
+                self.arm(u32::try_from(index).unwrap_or(NOBODY));
             }
         }
     }
@@ -347,7 +369,8 @@ impl Engine<'_> {
     pub(super) fn end_spin(&mut self, id: TaskId) {
         let cpu = (0..self.cpus.len()).find(|cpu| self.cpus[*cpu].task == Some(id));
         if let Some(cpu) = cpu {
-            self.settle(cpu); // as long as it still counts as spinning
+            // The time up to now counts as spinning.
+            self.settle(cpu);
         }
         self.tasks[id as usize].spins = false;
         if let Some(cpu) = cpu {

@@ -1,9 +1,9 @@
 //! Files, page faults and page-outs: the memory that tasks request, and the disk transfers that result.
 //!
-//! A read that finds its pages in the cache costs nothing; otherwise it waits for the disk. A file that is read in
-//! sequence is read ahead. A write goes to the cache, and write-behind takes it to the disk in large batches, on behalf of
-//! the `shared` unit. A task that writes faster than the disk is throttled at the dirty limit. A page fault finds a free
-//! frame, or makes its unit give one up.
+//! A read whose pages are in the cache costs nothing; otherwise it waits for the disk. A file that is read in sequence is
+//! read ahead. A write goes to the cache, and write-behind takes it to the disk in large batches, on behalf of the `shared`
+//! unit. A task that writes faster than the disk is throttled at the dirty limit. A page fault takes a free frame, or makes
+//! its unit give up one.
 //!
 //! Sources: seed 000, sections 3.2, 3.3 and 4.5.
 
@@ -18,15 +18,19 @@ use crate::disk::Request;
 use crate::memory::{FileId, Grant, PageOut, Source};
 use crate::scenario::{Amount, Enforces, Spread};
 
-/// Stages of a read: sequential reading beyond what was read before, and reading the pages that are not cached.
+// Stages of a read, after NEW:
+/// The task reads sequentially beyond the part of the file that was read or written before.
 const READING_ON: u32 = 1;
+/// The task reads the pages that are not cached.
 const READING_MISSING: u32 = 2;
-/// The stage of a read in which its pages are cached, and are copied.
+/// All pages are cached, and are copied into the reader's own cache.
 const COPIES: u32 = 3;
-/// Stages of a write, alternating for each batch if it is synchronous: into the cache, and then to the disk.
+// Stages of a write, after NEW; a synchronous write alternates between them for each batch:
+/// The task writes a batch into the cache.
 const CACHING: u32 = 1;
+/// The batch is in the cache, and is written to the disk.
 const CACHED: u32 = 2;
-/// The last stage of a metadata write: its request was sent.
+/// The last stage of a metadata write: its request has been sent.
 const METADATA_SENT: u32 = 2;
 /// Bytes of a disk sector.
 pub(super) const SECTOR: u64 = 512;
@@ -38,37 +42,39 @@ const SCATTER: u64 = 6;
 /// A file of an instance, or of the whole machine.
 #[derive(Debug, Clone)]
 pub(super) struct FileState {
+    /// The file's pages in the page cache.
     cache: FileId,
-    /// The file of its readers' copies, and the most pages that it may have; see [`Engine::copy`].
+    /// The readers' copies, which are cached as a file of their own, and the largest number of copied pages; see
+    /// [`Engine::copy`].
     copies: Option<(FileId, u64)>,
     drive: usize,
-    /// Its first sector; its size and that of its pieces, in pages.
+    /// The file's first sector; the sizes of the file and of its fragments, in pages.
     start: u64,
     pages: u64,
     piece: u64,
-    /// The page up to which the file was read or written at least once.
+    /// The end of the part that was read or written at least once, as a page number.
     front: u64,
-    /// The pages up to which reads were requested, and up to which they have arrived.
-    asked: u64,
+    /// The pages up to which sequential reads were requested, and up to which they have arrived.
+    requested: u64,
     arrived: u64,
     /// The page ranges of reads in flight.
-    coming: Vec<(u64, u64)>,
+    in_flight: Vec<(u64, u64)>,
     /// Tasks that wait for pages, each with the page up to which it waits.
     waiting: Vec<(TaskId, u64)>,
     /// The page at which write-behind continues.
     flushed: u64,
 }
 
-/// What a transfer is for.
+/// What a disk transfer is for.
 #[derive(Debug)]
 pub(super) enum Purpose {
-    /// Nothing: the number is free.
+    /// None: the request's number is free.
     Free,
-    /// No task waits for it.
+    /// A delayed metadata write, for which no task waits.
     Nobody,
-    /// A task waits for it.
+    /// A transfer that a task waits for.
     Task(TaskId),
-    /// A read of pages of a file into the cache.
+    /// A sequential read, or read-ahead, of a file's pages into the cache.
     Ahead { file: u32, from: u64, to: u64 },
     /// A page-out.
     Out(PageOut),
@@ -92,7 +98,7 @@ impl Engine<'_> {
     }
 
     fn sectors(&self, pages: u64) -> u32 {
-        small(pages * self.frame_bytes() / SECTOR)
+        capped(pages * self.frame_bytes() / SECTOR)
     }
 
     /// Pages of one read-ahead or write-behind request.
@@ -100,26 +106,26 @@ impl Engine<'_> {
         (u64::from(self.scenario.hardware.kernel.request_sectors) * SECTOR / self.frame_bytes()).max(1)
     }
 
-    /// The file that an instance means, opened if this is the first time.
+    /// The index of the open file that an instance means by the workload's file number `named`. Opens the file at the
+    /// instance's first access; a file that the workload shares among instances is opened once.
     fn file(&mut self, instance: u32, named: u16) -> u32 {
         let known = self.instances[instance as usize].files[named as usize];
         if known != NONE {
             return known;
         }
-        let what = &self.scenario.workload.files[named as usize];
-        let other = |files: &[u32]| files[named as usize];
-        let opened = match what.shared {
-            true => self.instances.iter().map(|i| other(&i.files)).find(|file| *file != NONE),
+        let definition = &self.scenario.workload.files[named as usize];
+        let opened_by_other = match definition.shared {
+            true => self.instances.iter().map(|other| other.files[named as usize]).find(|file| *file != NONE),
             false => None,
         };
-        let file = opened.unwrap_or_else(|| {
-            let drive = what.disk.map_or(self.instances[instance as usize].disk, usize::from);
-            let pages = what.bytes.div_ceil(self.frame_bytes()).max(1);
-            let piece = match what.fragment_bytes {
+        let file = opened_by_other.unwrap_or_else(|| {
+            let drive = definition.disk.map_or(self.instances[instance as usize].disk, usize::from);
+            let pages = definition.bytes.div_ceil(self.frame_bytes()).max(1);
+            let piece = match definition.fragment_bytes {
                 0 => pages,
                 bytes => bytes.div_ceil(self.frame_bytes()).min(pages),
             };
-            let copied = (what.buffer_bytes / self.frame_bytes()).min(pages);
+            let copied = (definition.buffer_bytes / self.frame_bytes()).min(pages);
             let room = u64::from(self.sectors(pages)) * if piece < pages { SCATTER } else { 1 };
             let start = self.place(drive, room);
             self.files.push(FileState {
@@ -130,9 +136,9 @@ impl Engine<'_> {
                 pages,
                 piece,
                 front: 0,
-                asked: 0,
+                requested: 0,
                 arrived: 0,
-                coming: Vec::new(),
+                in_flight: Vec::new(),
                 waiting: Vec::new(),
                 flushed: 0,
             });
@@ -142,11 +148,12 @@ impl Engine<'_> {
         file
     }
 
-    /// Allocates `room` sectors of a drive: files follow each other on the first four fifths; the rest is swap.
+    /// Allocates `room` sectors of a drive for a file. Files follow each other on the first four fifths of the drive, and start
+    /// over at its beginning; the rest is swap. Returns the first sector.
     fn place(&mut self, drive: usize, room: u64) -> u64 {
-        let most = self.drives[drive].sectors() / 5 * 4;
-        let at = self.file_at[drive];
-        let start = if at + room > most { 0 } else { at };
+        let swap_start = self.drives[drive].sectors() / 5 * 4;
+        let next = self.file_at[drive];
+        let start = if next + room > swap_start { 0 } else { next };
         self.file_at[drive] = start + room;
         start
     }
@@ -154,18 +161,19 @@ impl Engine<'_> {
     /// The sector at which a page of a file begins.
     fn lba(&self, file: u32, page: u64) -> u64 {
         let file = &self.files[file as usize];
-        let (piece, within) = (page / file.piece, page % file.piece);
+        let (piece, page_in_piece) = (page / file.piece, page % file.piece);
         let sector = self.frame_bytes() / SECTOR;
         let pieces = file.pages.div_ceil(file.piece);
         // Pieces are not in order on the disk. A stride that is coprime to their number reaches them all.
         let stride = if pieces > 2 { coprime(pieces / 3 + 1, pieces) } else { 1 };
         let slot = piece * stride % pieces;
-        let apart = if pieces > 1 { file.piece * SCATTER } else { 0 };
-        let most = self.drives[file.drive].sectors();
-        (file.start + (slot * apart + within) * sector).min(most - sector)
+        let spacing = if pieces > 1 { file.piece * SCATTER } else { 0 };
+        let drive_end = self.drives[file.drive].sectors();
+        (file.start + (slot * spacing + page_in_piece) * sector).min(drive_end - sector)
     }
 
-    /// Queues a transfer at a drive.
+    /// Queues a transfer at a drive, on behalf of a unit. The transfer of a page-out or of write-behind is charged to the owners
+    /// of its pages.
     fn transfer(
         &mut self,
         drive: usize,
@@ -188,21 +196,21 @@ impl Engine<'_> {
             self.purposes.push(purpose);
             number(self.purposes.len() - 1)
         };
-        let most = self.drives[drive].sectors();
+        let drive_end = self.drives[drive].sectors();
         let sectors = sectors.max(1);
-        let lba = lba.min(most - u64::from(sectors));
-        // On Linux, a write to swap is not delayed.
+        let lba = lba.min(drive_end - u64::from(sectors));
+        // On Linux, no rate limit or weight delays a write to swap.
         let urgent = matches!(&self.purposes[id as usize], Purpose::Out(out) if out.is_to_swap());
         let request = Request { id, unit, lba, sectors, write, owners };
         match urgent && self.enforces() == Enforces::Linux {
             true => self.drives[drive].submit_urgent(self.now, request),
             false => self.drives[drive].submit(self.now, request),
         }
-        self.drive_on(drive);
+        self.serve_drive(drive);
     }
 
-    /// Lets a drive start the requests that it can, and sets its timer.
-    pub(super) fn drive_on(&mut self, drive: usize) {
+    /// Lets a drive start requests, and sets its timer to its next event.
+    pub(super) fn serve_drive(&mut self, drive: usize) {
         self.drives[drive].start(self.now);
         let timer = self.drive_timer(drive);
         let interrupt = self.interrupts[drive].first().map(|(at, _)| *at);
@@ -212,7 +220,8 @@ impl Engine<'_> {
         }
     }
 
-    /// A transfer is done, or its interrupt has arrived, or a drive stops waiting for another request.
+    /// A drive's timer has expired: a transfer ends, the interrupt of an ended transfer arrives, or the drive stops waiting for
+    /// a nearby request.
     pub(super) fn drive_event(&mut self, drive: usize) {
         while let Some((_, id)) = self.interrupts[drive].first().copied().filter(|(at, _)| *at <= self.now) {
             self.interrupts[drive].pop_first();
@@ -222,15 +231,15 @@ impl Engine<'_> {
             match self.lateness() {
                 0 => self.transfer_ends(finished.request.id),
                 late => {
-                    self.drives[drive].told_late(late);
+                    self.drives[drive].delay_interrupt(late);
                     self.interrupts[drive].insert((self.now.saturating_add(late), finished.request.id));
                 }
             }
         }
-        self.drive_on(drive);
+        self.serve_drive(drive);
     }
 
-    /// The delay of the next interrupt of a device or a timer; random.
+    /// A random delay of an interrupt, from a device or a timer.
     pub(super) fn lateness(&mut self) -> Time {
         match self.scenario.hardware.kernel.interrupt_ns {
             0 => 0,
@@ -238,14 +247,14 @@ impl Engine<'_> {
         }
     }
 
-    /// The kernel handles the end of a transfer.
+    /// Handles the end of a transfer as the kernel does at its interrupt.
     fn transfer_ends(&mut self, id: u32) {
         let purpose = core::mem::replace(&mut self.purposes[id as usize], Purpose::Free);
         self.free_purposes.push(id);
         match purpose {
             Purpose::Free | Purpose::Nobody => {}
             Purpose::Task(task) => self.transferred(task),
-            Purpose::Ahead { file, from, to } => self.pages_came(file, from, to),
+            Purpose::Ahead { file, from, to } => self.pages_arrived(file, from, to),
             Purpose::Out(out) => {
                 self.page_out_ends(out);
                 self.feed_starved();
@@ -261,6 +270,7 @@ impl Engine<'_> {
         }
     }
 
+    /// A transfer that a task waits for has ended. Wakes the task after its last transfer.
     fn transferred(&mut self, id: TaskId) {
         let task = &mut self.tasks[id as usize];
         task.transfers -= 1;
@@ -269,10 +279,11 @@ impl Engine<'_> {
         }
     }
 
-    fn pages_came(&mut self, file: u32, from: u64, to: u64) {
+    /// Pages of a sequential read have arrived. Wakes the tasks whose pages are all there.
+    fn pages_arrived(&mut self, file: u32, from: u64, to: u64) {
         let state = &mut self.files[file as usize];
-        state.coming.retain(|pages| *pages != (from, to));
-        state.arrived = state.coming.iter().map(|(from, _)| *from).min().unwrap_or(state.asked);
+        state.in_flight.retain(|pages| *pages != (from, to));
+        state.arrived = state.in_flight.iter().map(|(from, _)| *from).min().unwrap_or(state.requested);
         let arrived = state.arrived;
         let ready: Vec<TaskId> =
             state.waiting.iter().filter(|(_, until)| *until <= arrived).map(|(task, _)| *task).collect();
@@ -282,7 +293,7 @@ impl Engine<'_> {
         }
     }
 
-    /// The pages that an access covers: the first, and how many.
+    /// The pages that an access covers: the first, and how many. A sequential access moves the task's position in the file.
     fn span(&mut self, id: TaskId, named: u16, file: u32, bytes: Amount, random: bool) -> (u64, u64) {
         let (frame, pages) = (self.frame_bytes(), self.files[file as usize].pages);
         let task = &mut self.tasks[id as usize];
@@ -291,20 +302,21 @@ impl Engine<'_> {
             let wanted = bytes.div_ceil(frame).min(pages);
             return (task.chance.below(pages - wanted + 1), wanted);
         }
-        let place = task.positions.iter().position(|(of, _)| *of == named).unwrap_or_else(|| {
+        let entry = task.positions.iter().position(|(file, _)| *file == named).unwrap_or_else(|| {
             task.positions.push((named, 0));
             task.positions.len() - 1
         });
-        let at = &mut task.positions[place].1;
-        // At its end, reading starts again at the beginning; a single access does not wrap around.
-        if *at >= pages * frame {
-            *at = 0;
+        let position = &mut task.positions[entry].1;
+        // After the end of the file, access continues at its beginning. A single access does not wrap around.
+        if *position >= pages * frame {
+            *position = 0;
         }
-        let (from, to) = (*at, at.saturating_add(bytes).min(pages * frame));
-        *at = to;
+        let (from, to) = (*position, position.saturating_add(bytes).min(pages * frame));
+        *position = to;
         (from / frame, to.div_ceil(frame) - from / frame)
     }
 
+    /// A task reads a file: reads the missing pages from disk, then copies them if the file has a reader's cache.
     pub(super) fn read(&mut self, id: TaskId, named: u16, bytes: Amount, random: bool) -> Done {
         let file = self.file(self.tasks[id as usize].instance, named);
         match self.read_pages(id, named, file, bytes, random) {
@@ -315,36 +327,39 @@ impl Engine<'_> {
 
     /// Copies pages that were read into the reader's own cache, if the file has one.
     ///
-    /// The copies are pages of a file of their own in the cache, used whenever the file's are, and never written. So both have
-    /// the same age, and reclaim takes from the larger. Where all of a file may be copied, there are as many copies as
-    /// originals, so only half of their frames hold different pages. Only pages in the page cache are copied, so copies save no
+    /// The copies are cached like a second file that is used whenever the first is, and never written. So copies and originals
+    /// have the same age, and reclaim takes from the larger group. If a whole file may be copied, there are as many copies as
+    /// originals, so only half of the frames hold different pages. Only pages in the page cache are copied, so copies save no
     /// disk transfers.
     fn copy(&mut self, id: TaskId, file: u32) -> Done {
         let state = &self.files[file as usize];
-        let Some((copies, most)) = state.copies else { return Done::Next };
-        let lacking = self.memory.cached(state.cache).min(most).saturating_sub(self.memory.cached(copies));
+        let Some((copies, copies_max)) = state.copies else { return Done::Next };
+        let originals = self.memory.cached(state.cache).min(copies_max);
+        let lacking = originals.saturating_sub(self.memory.cached(copies));
         let task = &mut self.tasks[id as usize];
-        // The read has ended: only the copies are tried again from here on.
+        // The read itself has ended: a retry after a refusal of frames repeats only the copying.
         task.stage = COPIES;
         let (unit, accessed) = (UnitId(task.unit), u64::from(task.copies));
-        let some = lacking.min(accessed).min(self.memory.request_pages_max());
-        if some > 0 {
-            if self.memory.cache_anywhere(copies, unit, small(some)) == Grant::Short {
-                return self.make_room(id, some);
+        let batch = lacking.min(accessed).min(self.memory.request_pages_max());
+        if batch > 0 {
+            if self.memory.cache_anywhere(copies, unit, capped(batch)) == Grant::Short {
+                return self.make_room(id, batch);
             }
-            self.tasks[id as usize].copies -= small(some);
-            self.memory.reference(copies, unit, small(some));
+            self.tasks[id as usize].copies -= capped(batch);
+            self.memory.reference(copies, unit, capped(batch));
             return Done::Again;
         }
-        self.memory.reference(copies, unit, small(accessed.min(self.memory.cached(copies))));
+        self.memory.reference(copies, unit, capped(accessed.min(self.memory.cached(copies))));
         Done::Next
     }
 
+    /// Brings the pages of a read into the cache. An access that goes beyond the known part of the file in sequence is read
+    /// ahead; in all others, each page misses the cache with the file's miss rate.
     fn read_pages(&mut self, id: TaskId, named: u16, file: u32, bytes: Amount, random: bool) -> Done {
         if self.tasks[id as usize].stage == NEW {
             let (from, pages) = self.span(id, named, file, bytes, random);
             let task = &mut self.tasks[id as usize];
-            (task.from_page, task.pages, task.copies) = (from, small(pages), small(pages));
+            (task.from_page, task.pages, task.copies) = (from, capped(pages), capped(pages));
             let state = &self.files[file as usize];
             let fresh = !random && from + pages > state.front;
             task.stage = if fresh { READING_ON } else { READING_MISSING };
@@ -364,89 +379,92 @@ impl Engine<'_> {
         }
     }
 
-    /// How many pages of an access miss the cache. The hit rate is the cached part of the whole file (random access), or of the
-    /// part that was read and written in sequence.
+    /// Draws how many pages of an access miss the cache. The hit rate is the cached fraction of the whole file (random access),
+    /// or of the part that was read and written in sequence.
     fn misses(&mut self, id: TaskId, file: u32, random: bool) -> u32 {
         let state = &self.files[file as usize];
-        let whole = if random { state.pages } else { state.front.max(1) };
-        let cached = self.memory.cached(state.cache).min(whole);
+        let accessible = if random { state.pages } else { state.front.max(1) };
+        let cached = self.memory.cached(state.cache).min(accessible);
         let task = &mut self.tasks[id as usize];
-        let missing = (0..task.pages).filter(|_| task.chance.below(whole) >= cached).count();
+        let missing = (0..task.pages).filter(|_| task.chance.below(accessible) >= cached).count();
         let (unit, hits) = (task.unit, u64::from(task.pages) - missing as u64);
         let cache = state.cache;
         if hits > 0 {
-            self.memory.reference(cache, UnitId(unit), small(hits));
+            self.memory.reference(cache, UnitId(unit), capped(hits));
         }
         number(missing)
     }
 
-    /// A read without read-ahead: one request at a time.
+    /// Reads the missing pages of an access without read-ahead: one request at a time.
     fn read_missing(&mut self, id: TaskId, file: u32, random: bool) -> Done {
         let task = &self.tasks[id as usize];
         let (pages, from, unit) = (u64::from(task.pages), task.from_page, UnitId(task.unit));
         let (cache, drive) = (self.files[file as usize].cache, self.files[file as usize].drive);
-        let some = pages.min(self.batch());
-        if some == 0 {
+        let batch = pages.min(self.batch());
+        if batch == 0 {
             return Done::Next;
         }
         let grant = match random {
-            true => self.memory.cache_anywhere(cache, unit, small(some)),
-            false => self.memory.cache(cache, unit, small(some), false),
+            true => self.memory.cache_anywhere(cache, unit, capped(batch)),
+            false => self.memory.cache(cache, unit, capped(batch), false),
         };
         if grant == Grant::Short {
-            return self.make_room(id, some);
+            return self.make_room(id, batch);
         }
-        self.memory.reference(cache, unit, small(some));
+        self.memory.reference(cache, unit, capped(batch));
         let task = &mut self.tasks[id as usize];
-        (task.from_page, task.pages, task.transfers) = (from + some, small(pages - some), 1);
-        let (lba, sectors) = (self.lba(file, from), self.sectors(some));
+        (task.from_page, task.pages, task.transfers) = (from + batch, capped(pages - batch), 1);
+        let (lba, sectors) = (self.lba(file, from), self.sectors(batch));
         self.transfer(drive, unit, lba, sectors, false, Purpose::Task(id));
         Done::Wait(TaskState::Transfer)
     }
 
-    /// A sequential read: requests the pages that it needs and those that follow, and waits for those that it needs.
+    /// A sequential read with read-ahead: requests the pages that the task needs and those that follow, and waits only for the
+    /// pages that the task needs.
     fn read_on(&mut self, id: TaskId, file: u32) -> Done {
         let task = &self.tasks[id as usize];
-        let (need, unit) = (task.from_page + u64::from(task.pages), UnitId(task.unit));
+        let (needed_to, unit) = (task.from_page + u64::from(task.pages), UnitId(task.unit));
         let batch = self.batch();
         let ahead = batch * u64::from(self.scenario.hardware.kernel.read_ahead);
         loop {
             let state = &self.files[file as usize];
-            let from = state.asked;
+            let from = state.requested;
             let to = (from + batch).min(state.pages);
-            if from >= state.pages || from >= need + ahead {
+            if from >= state.pages || from >= needed_to + ahead {
                 break;
             }
             let (cache, drive) = (state.cache, state.drive);
-            if self.memory.cache(cache, unit, small(to - from), false) == Grant::Short {
-                if from >= need {
-                    break; // what is needed is on its way; reading ahead waits for better times
+            if self.memory.cache(cache, unit, capped(to - from), false) == Grant::Short {
+                if from >= needed_to {
+                    // All needed pages are requested: no frames are reclaimed for read-ahead.
+                    break;
                 }
                 return self.make_room(id, to - from);
             }
             let state = &mut self.files[file as usize];
-            state.asked = to;
+            state.requested = to;
             state.front = state.front.max(to);
-            state.coming.push((from, to));
+            state.in_flight.push((from, to));
             let (lba, sectors) = (self.lba(file, from), self.sectors(to - from));
             self.transfer(drive, unit, lba, sectors, false, Purpose::Ahead { file, from, to });
         }
         let state = &mut self.files[file as usize];
-        if state.arrived >= need {
+        if state.arrived >= needed_to {
             let (cache, pages) = (state.cache, self.tasks[id as usize].pages);
             self.memory.reference(cache, unit, pages);
             return Done::Next;
         }
-        state.waiting.push((id, need));
+        state.waiting.push((id, needed_to));
         Done::Wait(TaskState::File)
     }
 
+    /// A task writes a file: each batch goes into the cache, and with `sync` to the disk before the next batch.
     pub(super) fn write(&mut self, id: TaskId, named: u16, bytes: Amount, random: bool, sync: bool) -> Done {
         let file = self.file(self.tasks[id as usize].instance, named);
         if self.tasks[id as usize].stage == NEW {
             let (from, pages) = self.span(id, named, file, bytes, random);
             let task = &mut self.tasks[id as usize];
-            (task.from_page, task.pages) = (from, small(pages));
+            (task.from_page, task.pages) = (from, capped(pages));
             task.stage = CACHING;
             return self.charge(id, self.scenario.hardware.kernel.fault_ns * pages);
         }
@@ -455,16 +473,18 @@ impl Engine<'_> {
         match task.stage {
             CACHING => self.write_to_cache(id, file, from, pages, unit, sync),
             CACHED => {
-                let some = pages.min(self.batch());
-                let (lba, sectors) = (self.lba(file, from), self.sectors(some));
+                let batch = pages.min(self.batch());
+                let (lba, sectors) = (self.lba(file, from), self.sectors(batch));
                 let task = &mut self.tasks[id as usize];
-                (task.stage, task.from_page, task.pages) = (CACHING, from + some, small(pages - some));
-                self.transfer_for(id, file, unit, lba, sectors)
+                (task.stage, task.from_page, task.pages) = (CACHING, from + batch, capped(pages - batch));
+                self.write_and_wait(id, file, unit, lba, sectors)
             }
             _ => Done::Next,
         }
     }
 
+    /// Writes the next batch of pages into the cache. A writer at the dirty limit is throttled, unless it writes
+    /// synchronously.
     fn write_to_cache(
         &mut self,
         id: TaskId,
@@ -482,22 +502,22 @@ impl Engine<'_> {
         if pages == 0 {
             return Done::Next;
         }
-        let whole = pages;
-        let pages = pages.min(self.batch());
+        let batch = pages.min(self.batch());
         let state = &self.files[file as usize];
         let (cache, front) = (state.cache, state.front);
-        let fresh = (from + pages).saturating_sub(front.max(from)).min(pages);
-        if fresh > 0 && self.memory.cache(cache, unit, small(fresh), !sync) == Grant::Short {
+        // Pages beyond `front` are new in the cache; the others are overwritten.
+        let fresh = (from + batch).saturating_sub(front.max(from)).min(batch);
+        if fresh > 0 && self.memory.cache(cache, unit, capped(fresh), !sync) == Grant::Short {
             return self.make_room(id, fresh);
         }
-        if pages > fresh && !sync {
-            self.memory.dirty(cache, unit, small(pages - fresh));
+        if batch > fresh && !sync {
+            self.memory.dirty(cache, unit, capped(batch - fresh));
         }
         let state = &mut self.files[file as usize];
-        state.front = state.front.max(from + pages);
-        state.asked = state.asked.max(state.front);
-        if state.coming.is_empty() {
-            state.arrived = state.asked;
+        state.front = state.front.max(from + batch);
+        state.requested = state.requested.max(state.front);
+        if state.in_flight.is_empty() {
+            state.arrived = state.requested;
         }
         if sync {
             self.tasks[id as usize].stage = CACHED;
@@ -505,18 +525,19 @@ impl Engine<'_> {
         }
         self.write_behind();
         let task = &mut self.tasks[id as usize];
-        (task.from_page, task.pages) = (from + pages, small(whole - pages));
+        (task.from_page, task.pages) = (from + batch, capped(pages - batch));
         Done::Again
     }
 
-    /// One transfer that a task waits for.
-    fn transfer_for(&mut self, id: TaskId, file: u32, unit: UnitId, lba: u64, sectors: u32) -> Done {
+    /// Starts a write to a file's drive that the task waits for.
+    fn write_and_wait(&mut self, id: TaskId, file: u32, unit: UnitId, lba: u64, sectors: u32) -> Done {
         let drive = self.files[file as usize].drive;
         self.tasks[id as usize].transfers = 1;
         self.transfer(drive, unit, lba, sectors, true, Purpose::Task(id));
         Done::Wait(TaskState::Transfer)
     }
 
+    /// A task writes a sector of a file's metadata. It waits for the write unless the write is `delayed`.
     pub(super) fn write_metadata(&mut self, id: TaskId, named: u16, delayed: bool) -> Done {
         let file = self.file(self.tasks[id as usize].instance, named);
         match self.tasks[id as usize].stage {
@@ -532,16 +553,17 @@ impl Engine<'_> {
                     self.transfer(drive, unit, lba, 1, true, Purpose::Nobody);
                     return Done::Next;
                 }
-                self.transfer_for(id, file, unit, lba, 1)
+                self.write_and_wait(id, file, unit, lba, 1)
             }
             _ => Done::Next,
         }
     }
 
-    /// The number of dirty pages from which writers are throttled: twice that from which write-behind starts.
+    /// The number of dirty pages at which writers are throttled: twice the number at which write-behind starts.
     fn dirty_limit(&self) -> u64 {
-        let part = u128::from(self.memory.frames()) * u128::from(self.scenario.hardware.kernel.dirty_limit);
-        u64::try_from(part / 500_000).unwrap_or(u64::MAX).max(self.batch())
+        let limit_millionths = u128::from(self.scenario.hardware.kernel.dirty_limit);
+        let twice_the_limit = u128::from(self.memory.frames()) * limit_millionths / 500_000;
+        u64::try_from(twice_the_limit).unwrap_or(u64::MAX).max(self.batch())
     }
 
     /// Starts write-behind of pages that are due, a few requests at a time.
@@ -553,6 +575,7 @@ impl Engine<'_> {
         }
     }
 
+    /// Wakes throttled writers while fewer pages are dirty than the limit.
     pub(super) fn release_throttled(&mut self) {
         while self.memory.dirty_pages() < self.dirty_limit() {
             let Some(id) = self.throttled.pop_front() else { return };
@@ -560,8 +583,8 @@ impl Engine<'_> {
         }
     }
 
-    /// Writes pages to disk: a file's to the file, a process's to swap. Write-behind is charged to the `shared` unit (seed
-    /// 000, section 3.3); page-outs are requests of the first unit charged for the pages.
+    /// Writes pages to disk: a file's pages to the file, a process's to swap. Write-behind is a request of the `shared` unit
+    /// (seed 000, section 3.3), a page-out one of the first unit charged for the pages.
     pub(super) fn write_out(&mut self, out: PageOut, behind: bool) {
         self.page_out_begins(&out);
         let pages = out.pages();
@@ -571,9 +594,9 @@ impl Engine<'_> {
             Source::File(cache) => {
                 let file = self.files.iter().position(|file| file.cache == cache).unwrap_or(0);
                 let state = &mut self.files[file];
-                let at = if state.flushed + pages > state.front.max(pages) { 0 } else { state.flushed };
-                state.flushed = at + pages;
-                (state.drive, self.lba(number(file), at))
+                let start = if state.flushed + pages > state.front.max(pages) { 0 } else { state.flushed };
+                state.flushed = start + pages;
+                (state.drive, self.lba(number(file), start))
             }
             Source::Space(_) => {
                 let drive = self.swap_drive(owner);
@@ -585,38 +608,40 @@ impl Engine<'_> {
         self.transfer(drive, unit, lba, sectors, true, purpose);
     }
 
-    /// The drive that a unit swaps to: its first job's.
+    /// The drive that a unit swaps to: the drive of its first job.
     fn swap_drive(&self, unit: UnitId) -> usize {
         self.instances.iter().find(|instance| instance.unit == unit).map_or(0, |instance| instance.disk)
     }
 
-    /// The size of a drive's swap area.
+    /// The size of a drive's swap area, in bytes.
     pub(super) fn swap_bytes(&self, drive: usize) -> u64 {
         self.drives[drive].sectors() / 5 * SECTOR
     }
 
-    /// Allocates sectors of swap, which is the last fifth of a drive and is used cyclically.
+    /// Allocates sectors in a drive's swap area, which is the last fifth of the drive and is used cyclically. Returns the first.
     fn swap_slot(&mut self, drive: usize, sectors: u32) -> u64 {
-        let all = self.drives[drive].sectors();
-        let (base, size) = (all / 5 * 4, self.swap_bytes(drive) / SECTOR);
-        let at = self.swap_at[drive];
-        let at = if at + u64::from(sectors) > size { 0 } else { at };
-        self.swap_at[drive] = at + u64::from(sectors);
-        base + at
+        let drive_sectors = self.drives[drive].sectors();
+        let (base, size) = (drive_sectors / 5 * 4, self.swap_bytes(drive) / SECTOR);
+        let next = self.swap_at[drive];
+        let offset = if next + u64::from(sectors) > size { 0 } else { next };
+        self.swap_at[drive] = offset + u64::from(sectors);
+        base + offset
     }
 
-    /// Makes a unit give up frames for a task that needs some. The task retries at once, or when frames are free.
+    /// Reclaims frames for a task whose request for `pages` frames was refused. The task retries at once if frames are free
+    /// now, and otherwise waits until frames become free.
     pub(super) fn make_room(&mut self, id: TaskId, pages: u64) -> Done {
         let unit = self.tasks[id as usize].unit;
-        // Linux reports that a unit is at its bound, but not that the machine is short of memory.
-        if self.enforces() == Enforces::Irix || self.memory.meets_bound(UnitId(unit), pages) {
+        // On Linux, a unit that meets its bound raises an alarm, but a machine that is short of memory does not.
+        if self.enforces() == Enforces::Irix || self.memory.would_exceed_bound(UnitId(unit), pages) {
             self.alarm(UnitId(unit));
         }
+        // The alarm may have called a loan back, so that the unit need not give up frames of its own.
         if self.came_back(UnitId(unit), pages) {
             return Done::Again;
         }
         let wanted = pages.max(u64::from(self.scenario.hardware.kernel.cluster_pages));
-        let reclaimed = self.memory.reclaim(UnitId(unit), small(wanted));
+        let reclaimed = self.memory.reclaim(UnitId(unit), capped(wanted));
         for out in reclaimed.writes {
             self.write_out(out, false);
         }
@@ -640,13 +665,13 @@ impl Engine<'_> {
         self.timers.set(self.policy_timer() + 1, self.now + period);
     }
 
-    /// The pager: units that are low on frames give up some before they have to wait for one (seed 000, section 3.2). The
-    /// cached pages of a unit without processes stay until a unit needs their frames.
+    /// The pager: takes frames from units that are low on frames, before a task has to wait for a frame (seed 000, section
+    /// 3.2). The cached pages of a unit without processes stay until another unit needs the frames.
     pub(super) fn page_out(&mut self) {
         let cluster = self.scenario.hardware.kernel.cluster_pages;
         for id in self.scenario.contract.ids() {
             let present = id.is_common() || self.units.present[id.index()] > 0;
-            if (present || self.memory.low()) && self.memory.low_unit(id) && self.memory.used(id) > 0 {
+            if (present || self.memory.is_low()) && self.memory.is_unit_low(id) && self.memory.used(id) > 0 {
                 for out in self.memory.reclaim(id, cluster * PAGED_AT_ONCE).writes {
                     self.write_out(out, false);
                 }
@@ -654,7 +679,7 @@ impl Engine<'_> {
         }
     }
 
-    /// Frames may have become free: wakes every task that waits for one, to retry.
+    /// Frames may have become free: wakes every task that waits for a frame, to retry its request.
     pub(super) fn feed_starved(&mut self) {
         for unit in 0..self.starved.len() {
             for id in core::mem::take(&mut self.starved[unit]) {
@@ -663,22 +688,22 @@ impl Engine<'_> {
         }
     }
 
-    /// Whether a task waits for pages of its own that were paged out.
+    /// Whether a task waits for pages of its own to be read back from swap.
     pub(super) fn reads_back(&self, id: TaskId) -> bool {
         self.tasks[id as usize].pages == FETCHED
     }
 
-    /// Sets how long a task computes until it touches a page that is not resident.
-    pub(super) fn stretch(&mut self, id: TaskId) {
-        let until = self.touches_in(id);
+    /// Divides a task's remaining work into the part up to its next page fault, and the part after.
+    pub(super) fn compute_to_next_fault(&mut self, id: TaskId) {
+        let until_fault = self.time_to_fault(id);
         let task = &mut self.tasks[id as usize];
-        task.left = task.beyond.min(until);
+        task.left = task.beyond.min(until_fault);
         task.beyond -= task.left;
     }
 
-    /// CPU time until a task touches a page that is not resident. While its working set grows, it touches all of it within
-    /// the first `reuse`, cluster by cluster; later, it touches each page that was taken once in every `reuse`.
-    fn touches_in(&self, id: TaskId) -> Time {
+    /// CPU time until a task touches a page that is not resident. At first, a task touches its whole working set within one
+    /// reuse time, cluster by cluster. Later, it touches each page that was paged out once per reuse time.
+    fn time_to_fault(&self, id: TaskId) -> Time {
         let task = &self.tasks[id as usize];
         let program = &self.scenario.workload.programs[task.program as usize];
         let pages = program.memory_bytes / self.frame_bytes();
@@ -690,39 +715,40 @@ impl Engine<'_> {
         }
     }
 
-    /// A task touches a page that is not resident, or continues to compute once the page has arrived.
+    /// A task touches a page that is not resident, or continues to compute once its pages were read from swap.
     pub(super) fn touch(&mut self, id: TaskId) -> Done {
         let task = &self.tasks[id as usize];
         let program = &self.scenario.workload.programs[task.program as usize];
-        let (space, grown) = (task.space, task.touched);
+        let (space, touched) = (task.space, task.touched);
         let pages = program.memory_bytes / self.frame_bytes();
         let cluster = u64::from(self.scenario.hardware.kernel.cluster_pages.max(1));
         if task.transfers == 0 && task.pages == FETCHED {
             self.tasks[id as usize].pages = 0;
-            self.stretch(id);
+            self.compute_to_next_fault(id);
             return Done::Compute;
         }
-        if grown < pages {
-            let some = cluster.min(pages - grown);
-            if self.memory.grow(space, small(some)) == Grant::Short {
-                return self.make_room(id, some);
+        // First touch: the next cluster of the working set needs frames, but no disk.
+        if touched < pages {
+            let growth = cluster.min(pages - touched);
+            if self.memory.grow(space, capped(growth)) == Grant::Short {
+                return self.make_room(id, growth);
             }
-            self.tasks[id as usize].touched += some;
+            self.tasks[id as usize].touched += growth;
             // The fault's own time is part of the kernel's work for the program.
             let fault = self.scenario.hardware.kernel.fault_ns;
             self.tasks[id as usize].beyond += fault;
-            self.stretch(id);
+            self.compute_to_next_fault(id);
             return Done::Compute;
         }
         let missing = self.memory.missing(space).min(cluster);
         if missing > 0 {
-            if self.memory.swap_in(space, small(missing)) == Grant::Short {
+            if self.memory.swap_in(space, capped(missing)) == Grant::Short {
                 return self.make_room(id, missing);
             }
             let unit = UnitId(self.tasks[id as usize].unit);
             let drive = self.instances[self.tasks[id as usize].instance as usize].disk;
             let sectors = self.sectors(missing);
-            // The place to which it was paged out: random within the used part of swap.
+            // It is not known where in swap the pages are: a random place in the used part.
             let used = self.swap_at[drive].max(u64::from(sectors));
             let task = &mut self.tasks[id as usize];
             let lba = self.drives[drive].sectors() / 5 * 4 + task.chance.below(used);
@@ -732,16 +758,16 @@ impl Engine<'_> {
             self.transfer(drive, unit, lba, sectors, false, Purpose::Task(id));
             return Done::Wait(TaskState::Transfer);
         }
-        self.stretch(id);
+        self.compute_to_next_fault(id);
         Done::Compute
     }
 }
 
-/// In a computing task's `pages`: the pages that it faulted on were requested from swap.
+/// The value of a computing task's `pages` while the pages that it faulted on are read from swap.
 const FETCHED: u32 = u32::MAX;
 
-/// A number of pages or sectors, capped at `u32::MAX`.
-fn small(count: u64) -> u32 {
+/// A number of pages or sectors as 32 bits, capped at `u32::MAX`.
+fn capped(count: u64) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 

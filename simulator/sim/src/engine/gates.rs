@@ -1,12 +1,12 @@
 //! Gangs: jobs whose tasks are stopped and continued by plans.
 //!
 //! A stop is a signal: it reaches a task some time after it was sent (`signal` in machine.toml). A running task leaves
-//! its CPU then. A task that waits for a CPU, or is blocked, stops once it has a CPU again, since a task handles signals itself.
-//! So a stop costs a switch, and so does continuing.
+//! its CPU then. A task that waits for a CPU, or is blocked, stops once it has a CPU again, since a task handles signals
+//! itself. So a stop costs a switch, and so does continuing.
 //!
-//! What a job transfers over the bus, holds of caches or executes is counted exactly and reported at samples. It
-//! stands in for what the paper's run-time library reads from counters, or for a program's own count. How often a live program
-//! reports is not simulated.
+//! A job's use of the resource that gangs share (bus transfers, cache space or executed work) is counted exactly and
+//! reported at each sample. The count replaces the counters that the run-time library of seed 003 reads, or a program's own
+//! count. How often a live program reports is not simulated.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,28 +22,30 @@ use crate::Time;
 /// Jobs that are stopped.
 #[derive(Debug, Default)]
 pub(super) struct Gates {
-    shut: BTreeSet<JobId>,
-    /// By job: what its ended tasks had used.
-    gone: BTreeMap<JobId, Had>,
+    stopped: BTreeSet<JobId>,
+    /// By job: the sum over its ended tasks.
+    ended_use: BTreeMap<JobId, GangUse>,
 }
 
 /// What a task has used of the resources that gangs share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Had {
-    /// Transferred over the bus, in millionths of a transaction.
+pub(super) struct GangUse {
+    /// Transfers over the bus, in millionths of a transaction.
     pub(super) transferred: u64,
-    /// Held of the last-level cache, in bytes times nanoseconds.
+    /// The integral of the occupied space of the last-level cache over time, in bytes times nanoseconds.
     pub(super) held: u128,
 }
 
-impl Had {
-    /// The sum of both.
-    pub(super) fn and(self, other: Had) -> Had {
-        Had { transferred: self.transferred.saturating_add(other.transferred), held: self.held + other.held }
+impl GangUse {
+    pub(super) fn plus(self, other: GangUse) -> GangUse {
+        GangUse {
+            transferred: self.transferred.saturating_add(other.transferred),
+            held: self.held + other.held,
+        }
     }
 }
 
-/// Whether a task may run, by its job's gate.
+/// Whether a task's job lets it run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Gate {
     /// It may run.
@@ -54,34 +56,35 @@ pub(super) enum Gate {
 }
 
 impl Engine<'_> {
-    /// Carries out what a plan orders about gangs.
+    /// Carries out a plan's orders that stop or continue jobs.
     pub(super) fn order_gangs(&mut self, plan: &Plan) {
         for step in &plan.orders.gangs {
             let GangOrder::Gate { job, open, .. } = step.action;
             if open {
-                self.gates.shut.remove(&job);
+                self.gates.stopped.remove(&job);
             } else {
-                self.gates.shut.insert(job);
+                self.gates.stopped.insert(job);
             }
             for id in self.tasks_of(job) {
-                if open { self.open(id) } else { self.shut(id) }
+                if open { self.open_gate(id) } else { self.shut_gate(id) }
             }
         }
     }
 
     /// Stops a new task whose job is stopped.
     pub(super) fn stop_with_its_job(&mut self, id: TaskId) {
-        if !self.gates.shut.is_empty() && self.gates.shut.contains(&self.placed_job(id)) {
-            self.shut(id);
+        if !self.gates.stopped.is_empty() && self.gates.stopped.contains(&self.placed_job(id)) {
+            self.shut_gate(id);
         }
     }
 
-    fn shut(&mut self, id: TaskId) {
+    /// Sends a stop signal to a task.
+    fn shut_gate(&mut self, id: TaskId) {
         let arrives = self.now + self.scenario.hardware.kernel.signal_ns;
         let task = &mut self.tasks[id as usize];
         task.gate = Gate::Shut(arrives);
         if task.state == TaskState::Stopped {
-            // The signal that would have continued it had not arrived yet.
+            // The task is still stopped from before: the signal that would have continued it is cancelled.
             let timer = self.task_timer(id);
             self.timers.clear(timer);
             return;
@@ -91,7 +94,8 @@ impl Engine<'_> {
         }
     }
 
-    fn open(&mut self, id: TaskId) {
+    /// Sends a task the signal to continue. A task that has not stopped yet just goes on.
+    fn open_gate(&mut self, id: TaskId) {
         let task = &mut self.tasks[id as usize];
         task.gate = Gate::Open;
         if task.state == TaskState::Stopped {
@@ -101,11 +105,12 @@ impl Engine<'_> {
         }
     }
 
-    /// Stops the task on a CPU if its stop signal has arrived. Returns whether it did; the task then has to leave the CPU.
-    pub(super) fn stops(&mut self, id: TaskId) -> bool {
+    /// Stops a running task if its stop signal has arrived, unless the task holds a spin lock. Returns whether the task
+    /// stopped; it then has to leave its CPU.
+    pub(super) fn stop_if_signalled(&mut self, id: TaskId) -> bool {
         let task = &mut self.tasks[id as usize];
         let due = matches!(task.gate, Gate::Shut(due) if due <= self.now);
-        if !due || task.keeps > 0 || task.state != TaskState::Runnable {
+        if !due || task.spin_locks > 0 || task.state != TaskState::Runnable {
             return false;
         }
         task.state = TaskState::Stopped;
@@ -124,30 +129,31 @@ impl Engine<'_> {
         task.since = self.now;
         task.wanted = true;
         task.waits = Some(self.patience.begin(self.now, task.runs_for));
-        self.units.goes_on(task.runs_for);
+        self.units.continued(task.runs_for);
         self.kernel.wake(self.now, id);
     }
 
     /// Adds what an ending task has used to its job's sum.
     pub(super) fn leave_gang(&mut self, id: TaskId) {
         if self.seating.has_gangs() && self.tasks[id as usize].is_placed {
-            let gone = self.gates.gone.entry(self.placed_job(id)).or_default();
-            *gone = gone.and(self.tasks[id as usize].had);
+            let ended_use = self.gates.ended_use.entry(self.placed_job(id)).or_default();
+            *ended_use = ended_use.plus(self.tasks[id as usize].gang_use);
         }
     }
 
-    /// What a job has used of the resource that gangs share; `had` is the sum over its live tasks. `None` if the machine does
-    /// not model that resource.
-    pub(super) fn shared_use(&self, job: JobId, had: Had) -> Option<SharedUse> {
-        let had = had.and(self.gates.gone.get(&job).copied().unwrap_or_default());
+    /// How much a job has used of the resource that gangs share: bytes transferred, byte-seconds of the cache, or
+    /// instructions. `live_use` is the sum over the job's live tasks. `None` if the machine does not model that resource.
+    pub(super) fn shared_use(&self, job: JobId, live_use: GangUse) -> Option<SharedUse> {
+        let ended_use = self.gates.ended_use.get(&job).copied().unwrap_or_default();
+        let total = live_use.plus(ended_use);
         let amount = match self.scenario.contract.machine.gangs.share {
             GangsShare::Bus => {
                 self.bus.as_ref()?;
-                (had.transferred / 1_000_000).saturating_mul(self.scenario.hardware.line_bytes())
+                (total.transferred / 1_000_000).saturating_mul(self.scenario.hardware.line_bytes())
             }
             GangsShare::Cache => {
                 self.last_caches.as_ref()?;
-                u64::try_from(had.held / 1_000_000_000).unwrap_or(u64::MAX)
+                u64::try_from(total.held / 1_000_000_000).unwrap_or(u64::MAX)
             }
         };
         Some(SharedUse { at: self.now, amount })

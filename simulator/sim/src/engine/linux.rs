@@ -1,5 +1,5 @@
-//! What a kernel that enforces as Linux does works at by itself: taking memory in the background and by order, and telling
-//! how long units wait.
+//! Work that a Linux kernel does by itself: reclaiming memory in the background and by order, and measuring how long units
+//! are stalled on memory and disks (pressure stall information).
 
 use commonhold_contract::UnitId;
 use commonhold_dispatch::TaskId;
@@ -9,26 +9,26 @@ use super::task::TaskState;
 use crate::memory::Reclaimed;
 
 impl Engine<'_> {
-    /// Few frames may be free.
-    pub(super) fn take_in_background(&mut self) {
-        let taken = self.memory.background();
-        self.follow_reclaim(taken);
+    /// Reclaims in the background, as `kswapd` does, if few frames are free.
+    pub(super) fn reclaim_in_background(&mut self) {
+        let reclaimed = self.memory.reclaim_in_background();
+        self.finish_reclaim(reclaimed);
     }
 
-    /// What was taken by order is written: on with the rest.
-    pub(super) fn take_on(&mut self) {
+    /// Continues the reclaims that plans ordered, after earlier pages were written.
+    pub(super) fn continue_ordered_reclaims(&mut self) {
         for id in self.scenario.contract.held() {
-            if self.memory.takes(id) {
-                let taken = self.memory.take_on(id);
-                self.follow_reclaim(taken);
+            if self.memory.has_reclaim_order(id) {
+                let reclaimed = self.memory.continue_reclaim(id);
+                self.finish_reclaim(reclaimed);
             }
         }
     }
 
-    /// Writes what was taken and must be written, and lets those go on that waited for what is free.
-    pub(super) fn follow_reclaim(&mut self, taken: Reclaimed) {
-        let freed = taken.freed > 0;
-        for out in taken.writes {
+    /// Starts the writes of reclaimed dirty pages, and wakes the tasks that wait for frames if some are free already.
+    pub(super) fn finish_reclaim(&mut self, reclaimed: Reclaimed) {
+        let freed = reclaimed.freed > 0;
+        for out in reclaimed.writes {
             self.write_out(out, false);
         }
         if freed {
@@ -36,7 +36,8 @@ impl Engine<'_> {
         }
     }
 
-    /// A task begins to wait: for memory, for a disk, or for both, as one does that reads pages back.
+    /// A task begins to wait: for memory, for a disk, or for both. A task that reads back pages that were swapped out waits for
+    /// both.
     pub(super) fn stall_begins(&mut self, id: TaskId) {
         let (memory, disk, unit) = self.stalls_on(id);
         if memory {
@@ -47,7 +48,7 @@ impl Engine<'_> {
         }
     }
 
-    /// Its wait has ended.
+    /// A task's wait has ended; its state still says what for.
     pub(super) fn stall_ends(&mut self, id: TaskId) {
         let (memory, disk, unit) = self.stalls_on(id);
         if memory {
@@ -58,6 +59,7 @@ impl Engine<'_> {
         }
     }
 
+    /// Whether a task's wait counts as a stall on memory, and as one on disks; and the task's unit.
     fn stalls_on(&self, id: TaskId) -> (bool, bool, UnitId) {
         let task = &self.tasks[id as usize];
         let disk = matches!(task.state, TaskState::Transfer | TaskState::File | TaskState::Throttled);

@@ -3,21 +3,22 @@
 //! Problem: a lent page that has no copy must be written before its frame is free. So a loan of memory takes as long
 //! to end as the borrower's pages take to reach a disk.
 //!
-//! Where the machine bounds its loans ([`MemoryLoans::InTime`]), the policy learns from every page-out how fast a unit's
-//! pages are written, over the time in which at least one such write was under way. A loan is what that pace brings back
-//! within what its owner was promised: the contract's `call-back-memory`, or more where it left the memory idle for long.
-//! Then the pager writes what the borrower owes without being asked for each page.
+//! Where the machine bounds its loans ([`MemoryLoans::InTime`]), the policy learns from every page-out the rate at which a
+//! unit's pages are written, over the time in which at least one such write was in flight. A loan is at most what this rate
+//! brings back within the time that its owner was promised: the contract's `call-back-memory`, or longer if the owner left
+//! the memory idle for long. When the loan is called back, the pager writes all that the borrower owes, without waiting for a
+//! request for each page.
 //!
-//! Measured, on every machine: a call-back begins at the moment at which a lender is short. It lasts until all that
-//! the lender is allowed is its own or free, until a period passed in which it got everything it asked for, or until
-//! the lender has ended. A call-back in progress when the run ends counts with its length so far.
+//! Measured, on every machine: a call-back begins when a lender is short. It lasts until all that the lender is allowed is
+//! its own or free, until a period has passed in which all its requests were granted, or until the lender has ended. A
+//! call-back in progress when the run ends counts with its length so far.
 //!
 //! Checked, where loans are bounded:
-//! - No loan grows beyond what would be back within the promise, if all are called back at once.
-//! - While something is called back, a unit that owes frames has some on their way as long as it has any to give. So a
-//!   call-back lasts no longer than its disk requests need.
+//! - No loan grows beyond what would be back within the promise, if all loans are called back at once.
+//! - During a call-back, a unit that owes frames has writes in flight as long as it has frames to give. So a call-back lasts
+//!   no longer than its disk requests need.
 //!
-//! How often a promise was missed is reported (`late`): at the call-back, a disk may have other work than when its rate was
+//! How often a promise was missed is reported (`late`): the disk may be busier at the call-back than when its rate was
 //! learnt.
 
 use commonhold_contract::{Scheme, UnitId};
@@ -37,37 +38,40 @@ pub(super) struct Loans {
     /// Whether the machine bounds its loans.
     bounded: bool,
     units: Vec<Unit>,
-    /// The most by which what was swapped out exceeded the swap areas, in bytes.
+    /// The largest excess of swapped-out memory over the size of the swap areas, in bytes.
     swap_short: u64,
 }
 
 /// Measurements of one unit's loans.
 #[derive(Debug, Default)]
 struct Unit {
-    /// Writes of its pages in flight, and since when there has been at least one.
+    /// The number of writes of its pages in flight, and since when there has been at least one.
     writes: u32,
     since: Time,
-    /// The bytes written, and the time for which writes were in flight.
+    /// The bytes written, and the time during which writes were in flight.
     written: Taken,
-    /// At the last sample: the promised call-back time, if it lent memory; and the bytes that it was allowed.
+    /// At the last sample: the promised call-back time, if the unit lent memory; and the bytes that it was allowed.
     within: Option<Time>,
     allowed: u64,
-    /// Of the call-back in progress: its start and the promised time. Then the time of the last call.
+    /// The call-back in progress: its start and the promised time.
     call: Option<(Time, Time)>,
+    /// When the latest call-back began.
     called_at: Option<Time>,
     /// Of each ended call-back: how long it took, and the promised time.
     spans: Vec<(Time, Time)>,
-    /// The sum of its tasks' waits for frames.
+    /// The sum of the waits of the unit's tasks for frames.
     waited_ns: Time,
 }
 
 impl Unit {
+    /// The bytes written up to now, and the time that this took, with the writes in flight.
     fn written_by(&self, now: Time) -> Taken {
-        let under_way = if self.writes > 0 { now - self.since } else { 0 };
-        Taken { ns: self.written.ns + under_way, ..self.written }
+        let in_flight_ns = if self.writes > 0 { now - self.since } else { 0 };
+        Taken { ns: self.written.ns + in_flight_ns, ..self.written }
     }
 
-    fn over(&mut self, now: Time) {
+    /// Ends the call-back in progress, if there is one.
+    fn end_call_back(&mut self, now: Time) {
         if let Some((since, within)) = self.call.take() {
             self.spans.push((now - since, within));
         }
@@ -87,8 +91,8 @@ impl Loans {
         }
     }
 
-    /// Counts the start of a write after which units' frames are free.
-    fn begins(&mut self, out: &PageOut, now: Time) {
+    /// Counts the start of a page-out that frees units' frames.
+    fn begin_write(&mut self, out: &PageOut, now: Time) {
         for (unit, _) in out.charges() {
             let unit = &mut self.units[unit.index()];
             if unit.writes == 0 {
@@ -98,8 +102,8 @@ impl Loans {
         }
     }
 
-    /// Counts the end of such a write.
-    fn ends(&mut self, out: &PageOut, now: Time, frame_bytes: u64) {
+    /// Counts the end of a page-out that frees units' frames.
+    fn end_write(&mut self, out: &PageOut, now: Time, frame_bytes: u64) {
         for (unit, pages) in out.charges() {
             let unit = &mut self.units[unit.index()];
             unit.written = unit.written_by(now);
@@ -108,7 +112,7 @@ impl Loans {
         }
     }
 
-    /// The bytes of a unit that were written up to now, the time that took, and whether more are in flight.
+    /// The bytes of a unit that were written up to now with the time that this took, and whether more writes are in flight.
     pub(super) fn written(&self, id: UnitId, now: Time) -> (Taken, bool) {
         let unit = &self.units[id.index()];
         (unit.written_by(now), unit.writes > 0)
@@ -122,8 +126,8 @@ impl Loans {
     /// Summarises a unit's call-backs of memory.
     pub(super) fn call_backs(&self, id: UnitId, now: Time) -> MemoryCallBacks {
         let unit = &self.units[id.index()];
-        let going_on = unit.call.map(|(since, within)| (now - since, within));
-        let mut spans: Vec<(Time, Time)> = unit.spans.iter().copied().chain(going_on).collect();
+        let in_progress = unit.call.map(|(since, within)| (now - since, within));
+        let mut spans: Vec<(Time, Time)> = unit.spans.iter().copied().chain(in_progress).collect();
         spans.sort_unstable();
         let took = |span: Option<&(Time, Time)>| span.map_or(0, |(took, _)| *took);
         MemoryCallBacks {
@@ -137,30 +141,31 @@ impl Loans {
 }
 
 impl Engine<'_> {
-    /// The size of all swap areas, and how much of it is used, in bytes.
+    /// The size of all swap areas, and the size of all swapped-out memory, in bytes.
     fn swap(&self) -> (u64, u64) {
-        let all = (0..self.drives.len()).map(|drive| self.swap_bytes(drive)).sum();
-        (all, self.memory.swapped().saturating_mul(self.frame_bytes()))
+        let total = (0..self.drives.len()).map(|drive| self.swap_bytes(drive)).sum();
+        (total, self.memory.swapped().saturating_mul(self.frame_bytes()))
     }
 
     /// Free swap, in bytes.
     pub(super) fn swap_free(&self) -> u64 {
-        let (all, taken) = self.swap();
-        all.saturating_sub(taken)
+        let (total, used) = self.swap();
+        total.saturating_sub(used)
     }
 
-    /// By how many bytes the swap areas would have had to be larger. Unlike a live machine's, they never fill up here.
+    /// By how many bytes the swap areas were too small. In a simulation they never fill up, unlike on a live machine.
     pub(super) fn swap_short(&self) -> u64 {
         self.loans.swap_short
     }
 
     /// Updates the high-water mark of the swap shortage.
     pub(super) fn note_swap(&mut self) {
-        let (all, taken) = self.swap();
-        self.loans.swap_short = self.loans.swap_short.max(taken.saturating_sub(all));
+        let (total, used) = self.swap();
+        self.loans.swap_short = self.loans.swap_short.max(used.saturating_sub(total));
     }
 
-    /// After a division of memory: begins and ends units' call-backs.
+    /// After a plan for memory: begins and ends units' call-backs, and checks that loans grow only to where they could be
+    /// called back in time.
     pub(super) fn note_loans(
         &mut self,
         facts: &MemoryFacts,
@@ -170,8 +175,8 @@ impl Engine<'_> {
         let period = self.is_memory_period();
         self.expect_time_for_all(plan);
         let calls_back = |id: UnitId| {
-            let mine = |step: &&Step<MemoryOrder>| step.action.unit() == id;
-            orders.iter().filter(mine).any(|step| matches!(step.reason, Reason::CallsBack { .. }))
+            let is_of_unit = |step: &&Step<MemoryOrder>| step.action.unit() == id;
+            orders.iter().filter(is_of_unit).any(|step| matches!(step.reason, Reason::CallsBack { .. }))
         };
         for (id, share) in self.scenario.contract.ids().zip(&plan.units) {
             let short = self.is_short(id, facts);
@@ -179,8 +184,8 @@ impl Engine<'_> {
             let present = self.units.present[id.index()] > 0;
             let unit = &mut self.loans.units[id.index()];
             let calls = unit.within.filter(|_| calls_back(id));
-            // A loan is made, or grows, only to where it could be called back in time. (What a unit had before others came
-            // becomes a loan when they come, without growing.)
+            // A loan is made, or grows, only to where it could be called back in time. (Memory that a unit had before other
+            // units got processes becomes a loan when they do, without growing.)
             let callable = share.callable.filter(|_| self.loans.bounded && !id.is_common());
             let callable = callable.map_or(u64::MAX, |callable| share.entitled.saturating_add(callable));
             let (allowed, most) = (share.allowed, callable.max(unit.allowed));
@@ -192,7 +197,7 @@ impl Engine<'_> {
             if let (Some(within), None) = (calls, unit.call) {
                 (unit.call, unit.called_at) = (Some((self.now, within)), Some(self.now));
             } else if period && !waits || !present {
-                unit.over(self.now);
+                unit.end_call_back(self.now);
             }
         }
         self.end_call_backs();
@@ -204,6 +209,7 @@ impl Engine<'_> {
             return;
         }
         let mut due = 0u64;
+        // By promised time, shortest first: all that is lent for at most that time has to be back by then.
         let late = plan.terms.iter().find(|term| {
             due = due.saturating_add(term.lent);
             term.callable.is_some_and(|callable| due > callable)
@@ -215,22 +221,22 @@ impl Engine<'_> {
         });
     }
 
-    /// Ends the call-backs that have brought everything back.
+    /// Ends the call-backs of lenders that have all their memory back, or could have it at once.
     fn end_call_backs(&mut self) {
         for id in self.scenario.contract.ids() {
-            if self.loans.units[id.index()].call.is_some() && self.memory.is_whole(id) {
-                self.loans.units[id.index()].over(self.now);
+            if self.loans.units[id.index()].call.is_some() && self.memory.has_allowance_available(id) {
+                self.loans.units[id.index()].end_call_back(self.now);
             }
         }
     }
 
-    /// Writes the pages that units owe, without waiting until the lender needs them.
+    /// Starts to write the pages that units owe, without waiting for a request of the lender.
     pub(super) fn collect_debts(&mut self) {
         if !self.loans.bounded {
             return;
         }
         for id in self.scenario.contract.held() {
-            for out in self.memory.collect(id).writes {
+            for out in self.memory.collect_debt(id).writes {
                 self.write_out(out, false);
             }
         }
@@ -246,7 +252,7 @@ impl Engine<'_> {
             return;
         }
         for id in self.scenario.contract.held() {
-            self.audit.expect(self.now, !self.memory.rests(id), || {
+            self.audit.expect(self.now, !self.memory.is_debtor_idle(id), || {
                 let name = &self.scenario.contract.unit(id).path;
                 format!("{name}: owes frames that were called back, and gives none")
             });
@@ -258,30 +264,31 @@ impl Engine<'_> {
         self.loans.units[id.index()].waited_ns
     }
 
-    /// Whether a call-back of the unit has brought `pages` frames back, so that the unit need not give up its own.
+    /// Whether a call-back has made room for `pages` frames of the unit, so that the unit need not give up frames of its own.
     pub(super) fn came_back(&self, id: UnitId, pages: u64) -> bool {
         let unit = &self.loans.units[id.index()];
         let calls = unit.call.is_some() || unit.called_at == Some(self.now);
         self.loans.bounded && calls && self.memory.has_room(id, pages)
     }
 
+    /// Counts the start of a write of pages, if memory needs the frames.
     pub(super) fn page_out_begins(&mut self, out: &PageOut) {
         if out.leaves() {
-            self.loans.begins(out, self.now);
+            self.loans.begin_write(out, self.now);
         }
     }
 
-    /// Completes a write of pages whose frames memory needs.
+    /// Completes a page-out: frees its frames, and continues call-backs and ordered reclaims.
     pub(super) fn page_out_ends(&mut self, out: PageOut) {
         if out.leaves() {
-            self.loans.ends(&out, self.now, self.frame_bytes());
+            self.loans.end_write(&out, self.now, self.frame_bytes());
         }
         let _ = self.memory.written(out);
         self.end_call_backs();
         self.collect_debts();
         self.expect_no_rest();
         if self.enforces() == Enforces::Linux {
-            self.take_on();
+            self.continue_ordered_reclaims();
         }
     }
 }

@@ -15,10 +15,10 @@
 //! for a new task that takes it. Readers that are admitted together get the line one after the other. A task that holds
 //! the lock keeps its CPU until it releases the lock, as long as it computes.
 //!
-//! Algorithm, inheriting: consider the tasks that wait for a holder's locks and do not run for the holder's own unit. The locks
-//! are taken in the order in which the holder took them, each lock's queue from the front. The holder runs for the
-//! unit that the first such task runs for. Without one, it runs for its own unit. When that changes for a task that
-//! itself waits for such a lock, the same is done for the holders of that lock, and so on.
+//! Algorithm, inheriting: consider the tasks that wait for a holder's locks and do not run for the holder's own unit. The
+//! locks are considered in the order in which the holder took them, each lock's queue from the front. The holder runs for
+//! the unit that the first such task runs for; without such a task, for its own unit. When the unit changes for a task that
+//! itself waits for a lock with inheritance, the rule is applied to the holders of that lock, and so on.
 //!
 //! Properties: along a chain (A waits for B's lock, B for C's) all tasks run for A's unit. A release ends only
 //! the inheritance by that lock. A task that still holds a lock for which another task waits continues to run on the
@@ -47,9 +47,10 @@ use crate::scenario::Op;
 #[derive(Debug, Default)]
 pub(super) struct Lock {
     holders: Vec<Hold>,
+    /// Whether the holders are readers.
     reading: bool,
     queue: VecDeque<Waiter>,
-    /// When the line arrives or arrived, and the task that it goes to or is with.
+    /// When the lock's cache line arrives or arrived, and the task that it goes to or is with.
     line_until: Time,
     line_with: Option<TaskId>,
     figures: Figures,
@@ -59,21 +60,21 @@ pub(super) struct Lock {
 #[derive(Debug)]
 struct Hold {
     task: TaskId,
-    /// When it got the lock, and when it had begun to wait for it, if it had to.
+    /// When the task got the lock, and when it began to wait for the lock, if it had to.
     since: Time,
-    came: Option<Time>,
+    queued_at: Option<Time>,
 }
 
 /// A task that waits for a lock.
 #[derive(Debug)]
 struct Waiter {
     task: TaskId,
-    /// It only reads.
+    /// Whether the task only reads.
     shared: bool,
-    came: Time,
+    queued_at: Time,
 }
 
-/// The figures that lock metering reports of a lock.
+/// The figures that lock metering reports about a lock.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Figures {
     /// How often the lock was taken, and how many of these acquisitions had to wait.
@@ -89,7 +90,7 @@ pub(super) struct Figures {
 impl Figures {
     /// Counts a hold up to now. A holder whose line has not arrived yet has only waited.
     fn count(&mut self, hold: &Hold, now: Time) {
-        let waited = hold.came.map_or(0, |came| hold.since.min(now) - came);
+        let waited = hold.queued_at.map_or(0, |queued_at| hold.since.min(now) - queued_at);
         self.count_wait(waited);
         let held = now.saturating_sub(hold.since);
         self.held_ns += held;
@@ -120,7 +121,7 @@ impl Lock {
     pub(super) fn figures(&self, now: Time) -> Figures {
         let mut figures = self.figures;
         self.holders.iter().for_each(|hold| figures.count(hold, now));
-        self.queue.iter().for_each(|waiter| figures.count_wait(now - waiter.came));
+        self.queue.iter().for_each(|waiter| figures.count_wait(now - waiter.queued_at));
         figures
     }
 
@@ -136,15 +137,17 @@ impl Lock {
 }
 
 impl Engine<'_> {
+    /// A task takes a lock, or waits for it. `read`: the task only reads, and may share the lock if the lock admits readers.
     pub(super) fn acquire(&mut self, id: TaskId, number: u16, read: bool) -> Done {
         if self.tasks[id as usize].stage == BEGUN {
-            return Done::Next; // the lock was handed over
+            // The lock was granted while the task waited.
+            return Done::Next;
         }
-        let what = &self.scenario.workload.locks[number as usize];
-        let shared = read && what.readers;
+        let definition = &self.scenario.workload.locks[number as usize];
+        let shared = read && definition.readers;
         let lock = &self.locks[number as usize];
-        // A waiter that spins and has lost its CPU could not take the lock now.
-        let is_first = if what.spins { self.on_cpus(number) == 0 } else { lock.queue.is_empty() };
+        // A waiter that spins but has lost its CPU could not take the lock now, so the task may overtake it.
+        let is_first = if definition.spins { self.spinning_cpus(number) == 0 } else { lock.queue.is_empty() };
         if is_first && self.locks[number as usize].is_free(shared) {
             let since = self.give(id, number, shared, None, 1);
             if since <= self.now {
@@ -153,9 +156,9 @@ impl Engine<'_> {
             return self.spin(id);
         }
         let lock = &mut self.locks[number as usize];
-        lock.queue.push_back(Waiter { task: id, shared, came: self.now });
+        lock.queue.push_back(Waiter { task: id, shared, queued_at: self.now });
         lock.figures.waits += 1;
-        if what.spins {
+        if definition.spins {
             return self.spin(id);
         }
         self.tasks[id as usize].stage = BEGUN;
@@ -165,7 +168,7 @@ impl Engine<'_> {
         Done::Wait(TaskState::Lock)
     }
 
-    /// A task waits on its CPU, and comes back to this op.
+    /// Lets a task spin on its CPU. It continues the present op when the spinning ends.
     fn spin(&mut self, id: TaskId) -> Done {
         let task = &mut self.tasks[id as usize];
         task.stage = BEGUN;
@@ -175,12 +178,13 @@ impl Engine<'_> {
         Done::Compute
     }
 
+    /// A task releases a lock, which is granted to the next waiters. Inheritance through the lock ends.
     pub(super) fn release(&mut self, id: TaskId, number: u16) {
         let now = self.now;
-        self.tasks[id as usize].keeps -= u32::from(self.scenario.workload.locks[number as usize].spins);
+        self.tasks[id as usize].spin_locks -= u32::from(self.scenario.workload.locks[number as usize].spins);
         let lock = &mut self.locks[number as usize];
-        if let Some(at) = lock.holders.iter().position(|hold| hold.task == id) {
-            let hold = lock.holders.remove(at);
+        if let Some(index) = lock.holders.iter().position(|hold| hold.task == id) {
+            let hold = lock.holders.remove(index);
             lock.figures.count(&hold, now);
         }
         if self.inherits(number) {
@@ -193,15 +197,15 @@ impl Engine<'_> {
         }
     }
 
-    /// Grants a lock to the next waiters, while it is free for them.
+    /// Grants a lock to the next waiters, as long as the lock is free for them.
     fn hand_over(&mut self, number: u16) {
         let spins = self.scenario.workload.locks[number as usize].spins;
         // All CPUs that spin read the line once; further readers that are admitted take it one after the other.
-        let mut stops = if spins { self.on_cpus(number) } else { 1 };
-        while let Some(at) = self.next_of(number, spins) {
+        let mut stops = if spins { self.spinning_cpus(number) } else { 1 };
+        while let Some(index) = self.next_waiter(number, spins) {
             let lock = &mut self.locks[number as usize];
-            let Some(next) = lock.queue.remove(at) else { return };
-            let since = self.give(next.task, number, next.shared, Some(next.came), stops.max(1));
+            let Some(next) = lock.queue.remove(index) else { return };
+            let since = self.give(next.task, number, next.shared, Some(next.queued_at), stops.max(1));
             stops = 1;
             if !spins {
                 self.wake(next.task);
@@ -211,8 +215,8 @@ impl Engine<'_> {
         }
     }
 
-    /// A task has a CPU again: the lock that it spins for may be free.
-    pub(super) fn spins_again(&mut self, id: TaskId) {
+    /// A task has just got a CPU. If it spins for a lock that is free, it gets the lock.
+    pub(super) fn retry_spin_lock(&mut self, id: TaskId) {
         if self.tasks[id as usize].spins
             && let Some(number) = self.lock_waited_for(id)
         {
@@ -220,8 +224,9 @@ impl Engine<'_> {
         }
     }
 
-    /// The place in the queue of the waiter that gets the lock now, if any does: of tasks that spin, the first with a CPU.
-    fn next_of(&self, number: u16, spins: bool) -> Option<usize> {
+    /// The waiter that gets the lock now, as an index into the queue: the first, or the first with a CPU if the lock spins.
+    /// `None` if the lock is not free for that waiter.
+    fn next_waiter(&self, number: u16, spins: bool) -> Option<usize> {
         let lock = &self.locks[number as usize];
         let on_cpu = |waiter: &Waiter| self.tasks[waiter.task as usize].waits.is_none();
         let first = if spins { lock.queue.iter().position(on_cpu)? } else { 0 };
@@ -229,7 +234,7 @@ impl Engine<'_> {
     }
 
     /// How many CPUs spin for a lock.
-    fn on_cpus(&self, number: u16) -> usize {
+    fn spinning_cpus(&self, number: u16) -> usize {
         let queue = &self.locks[number as usize].queue;
         queue.iter().filter(|waiter| self.tasks[waiter.task as usize].waits.is_none()).count()
     }
@@ -238,17 +243,19 @@ impl Engine<'_> {
         self.scenario.workload.locks[number as usize].inherit
     }
 
-    /// Grants a lock to a task. Returns when the task can continue; if the lock's line has to arrive first, a timer ends the
-    /// task's spinning then.
-    fn give(&mut self, id: TaskId, number: u16, reads: bool, came: Option<Time>, stops: usize) -> Time {
-        let what = &self.scenario.workload.locks[number as usize];
+    /// Grants a lock to a task that waits since `queued_at`. The lock's cache line visits `stops` CPUs. Returns when the task
+    /// can continue; if the line has to arrive first, a timer ends the task's spinning then.
+    fn give(&mut self, id: TaskId, number: u16, reads: bool, queued_at: Option<Time>, stops: usize) -> Time {
+        let definition = &self.scenario.workload.locks[number as usize];
         let lock = &mut self.locks[number as usize];
-        let since =
-            if what.line_ns == 0 { self.now } else { lock.fetch_line(self.now, id, stops, what.line_ns) };
-        lock.holders.push(Hold { task: id, since, came });
+        let since = match definition.line_ns {
+            0 => self.now,
+            line_ns => lock.fetch_line(self.now, id, stops, line_ns),
+        };
+        lock.holders.push(Hold { task: id, since, queued_at });
         lock.reading = reads;
         lock.figures.taken += 1;
-        self.tasks[id as usize].keeps += u32::from(what.spins);
+        self.tasks[id as usize].spin_locks += u32::from(definition.spins);
         if since > self.now {
             let timer = self.task_timer(id);
             self.timers.set(timer, since);
@@ -259,32 +266,38 @@ impl Engine<'_> {
         since
     }
 
+    /// Updates the unit that each holder of a lock runs for.
     fn lend_to_holders(&mut self, number: u16) {
         self.lend_to(self.locks[number as usize].holders().collect());
     }
 
-    /// Updates the unit that each of these tasks runs for, and along the chains of tasks that they wait for.
+    /// Updates the unit that each of these tasks runs for, and then the units of the lock holders that they wait for, along
+    /// the chains of waits.
     fn lend_to(&mut self, mut tasks: Vec<TaskId>) {
-        let mut at = 0;
-        while let Some(id) = tasks.get(at).copied() {
-            at += 1;
-            let unit = self.inherited(id);
+        let mut next = 0;
+        while let Some(id) = tasks.get(next).copied() {
+            next += 1;
+            let unit = self.inherited_unit(id);
             if unit == self.tasks[id as usize].runs_for {
                 continue;
             }
             self.run_for(id, unit);
-            let holders =
-                self.waits_for(id).into_iter().flat_map(|number| self.locks[number as usize].holders());
+            let holders = self
+                .inheriting_lock_of(id)
+                .into_iter()
+                .flat_map(|number| self.locks[number as usize].holders());
             // A task may be visited again if it is further down the chain, but not if it is in a cycle.
             tasks.extend(holders.filter(|holder| !self.waits_on(*holder, id)));
         }
     }
 
-    /// The lock with inheritance that a task waits for.
-    fn waits_for(&self, id: TaskId) -> Option<u16> {
+    /// The lock with inheritance that a task waits for, if it waits for one.
+    fn inheriting_lock_of(&self, id: TaskId) -> Option<u16> {
         self.lock_waited_for(id).filter(|lock| self.inherits(*lock))
     }
 
+    /// The lock that a task waits for, blocked or spinning. `None` if the task only waits for the cache line of a lock that it
+    /// holds.
     pub(super) fn lock_waited_for(&self, id: TaskId) -> Option<u16> {
         let task = &self.tasks[id as usize];
         let ops = &self.scenario.workload.programs[task.program as usize].ops;
@@ -297,13 +310,13 @@ impl Engine<'_> {
         }
     }
 
-    /// Whether a task waits for another, directly or through others.
+    /// Whether a task waits for another, directly or through a chain of lock holders.
     fn waits_on(&self, id: TaskId, other: TaskId) -> bool {
         let mut seen = vec![id];
-        let mut at = 0;
-        while let Some(id) = seen.get(at).copied() {
-            at += 1;
-            let lock = self.waits_for(id).map(|number| &self.locks[number as usize]);
+        let mut next = 0;
+        while let Some(id) = seen.get(next).copied() {
+            next += 1;
+            let lock = self.inheriting_lock_of(id).map(|number| &self.locks[number as usize]);
             for holder in lock.into_iter().flat_map(Lock::holders) {
                 if holder == other {
                     return true;
@@ -316,33 +329,34 @@ impl Engine<'_> {
         false
     }
 
-    /// The unit that a task is to run for.
-    fn inherited(&self, id: TaskId) -> u32 {
+    /// The unit that a task should run for: the unit of the first waiter that runs for another unit, else the task's own.
+    fn inherited_unit(&self, id: TaskId) -> u32 {
         let task = &self.tasks[id as usize];
         let waiters = task.held.iter().flat_map(|number| &self.locks[*number as usize].queue);
         let mut lenders = waiters.map(|waiter| self.tasks[waiter.task as usize].runs_for);
         lenders.find(|unit| *unit != task.unit).unwrap_or(task.unit)
     }
 
-    /// A task outside cycles of waiting that does not run for the unit that it should run for; `None` if all is well.
-    pub(super) fn runs_for_the_wrong(&self) -> Option<TaskId> {
-        let wrong = |id: &TaskId| self.tasks[*id as usize].runs_for != self.inherited(*id);
+    /// A task that runs for another unit than it should, for the audit; `None` if there is no such task. Tasks in a cycle of
+    /// waits are left out, since no assignment satisfies the rule there.
+    pub(super) fn find_wrong_unit(&self) -> Option<TaskId> {
+        let is_wrong = |id: &TaskId| self.tasks[*id as usize].runs_for != self.inherited_unit(*id);
         let live =
             (0..).zip(&self.tasks).filter(|(_, task)| task.state != TaskState::Ended).map(|(id, _)| id);
-        live.filter(wrong).find(|id| !self.waits_on(*id, *id))
+        live.filter(is_wrong).find(|id| !self.waits_on(*id, *id))
     }
 
-    /// A task runs on a unit's CPUs from now on, and is charged to it.
+    /// Lets a task run on a unit's CPUs from now on, charged to that unit.
     fn run_for(&mut self, id: TaskId, unit: u32) {
         let task = &mut self.tasks[id as usize];
         let before = core::mem::replace(&mut task.runs_for, unit);
         if task.state == TaskState::Runnable {
-            // The policy has to know which units want CPUs: a unit that never gets its turn has nothing to lend.
+            // The policy gives CPUs to units with runnable tasks: the unit that lends its CPUs must count as one of them.
             self.units.blocked(before);
             self.units.became_runnable(unit);
         }
-        self.patience.went(before);
-        self.patience.came(unit);
+        self.patience.task_left(before);
+        self.patience.task_entered(unit);
         // The task moved to another queue, so its wait starts afresh.
         if let Some(wait) = &mut self.tasks[id as usize].waits {
             *wait = self.patience.begin(self.now, unit);

@@ -75,11 +75,14 @@ pub(crate) struct Engine<'a> {
     /// The number of events so far: timers that expired.
     events: u64,
 
+    /// The switch-time scheduler.
     kernel: Switcher,
+    /// A buffer for CPUs that the scheduler asks to choose another task; empty between events.
     kicks: Vec<Kick>,
     cpus: Vec<Cpu>,
-    /// Kernel work and bus traffic slow each other down, and other tasks run now.
-    crowd_changed: bool,
+    /// The set of running tasks has changed, so that the tasks' speeds under contention have to be computed again.
+    running_set_changed: bool,
+    // The models of contention; `None` where the machine file, or the workload, does not need the model.
     contention: Option<contention::Kernel>,
     bus: Option<contention::Bus>,
     caches: Option<contention::Caches>,
@@ -87,16 +90,19 @@ pub(crate) struct Engine<'a> {
     shared: Option<contention::Shared>,
     last_caches: Option<contention::LastCaches>,
     cores: Option<contention::Cores>,
+    /// Buffers: the bus transactions per ms of each running task, and the task's slowdown by the bus.
     rates: Vec<u32>,
     slowdowns: Vec<u64>,
 
     tasks: Vec<Task>,
+    /// Numbers of ended tasks, which new tasks reuse.
     free: Vec<TaskId>,
     instances: Vec<Instance>,
-    /// Copies that have come so far, by job.
+    /// By job: how many copies have been started so far.
     arrived: Vec<u32>,
-    /// The number of jobs that the run waits for.
+    /// How many copies of foreground jobs have not ended. The run ends when there are none left.
     unfinished: u32,
+    /// By group of siblings: the tasks that wait at the group's barrier.
     barriers: BTreeMap<u32, Vec<TaskId>>,
     locks: Vec<Lock>,
 
@@ -107,30 +113,31 @@ pub(crate) struct Engine<'a> {
     drives: Vec<Drive>,
     /// For how long units wait for disks.
     stalls: Stalls,
+    /// By number of a disk request: what the request is for. `free_purposes` has the numbers that are free.
     purposes: Vec<Purpose>,
     free_purposes: Vec<u32>,
-    /// By drive: its completed requests, by the time of their interrupts.
+    /// By drive: its completed requests whose interrupts have not arrived, each with the time of the interrupt.
     interrupts: Vec<BTreeSet<(Time, u32)>>,
-    /// For how late interrupts are.
+    /// Random numbers for the delays of interrupts.
     chance: Chance,
     /// Where the next page goes in each drive's swap area, in sectors from its start.
     swap_at: Vec<u64>,
-    /// Where the next file goes on each drive.
+    /// By drive: the sector at which the next file is allocated.
     file_at: Vec<u64>,
-    /// Tasks that wait until less is dirty.
+    /// Tasks that wait until fewer pages of the cache are dirty.
     throttled: VecDeque<TaskId>,
-    /// Write-behind requests under way.
+    /// The number of write-behind requests in flight.
     flushing: u32,
 
-    /// How many of the timed changes of rights were made.
+    /// How many of the workload's timed changes of rights have been made.
     changed: usize,
     rounds: Rounds,
     windows: Windows,
-    /// Waits of tasks that woke, by job.
+    /// By job: how long its tasks waited for a CPU after waking up.
     wakes: Vec<Waits>,
-    /// The daemon's loop; `None` during its own turn.
+    /// The daemon's loop. `None` while the loop runs: it borrows the engine as its backend.
     steward: Option<Steward>,
-    held: BackendState,
+    backend: BackendState,
     units: Units,
     loans: Loans,
     audit: Audit,
@@ -140,7 +147,7 @@ pub(crate) struct Engine<'a> {
     occupancy: Option<crate::outcome::Occupancy>,
 }
 
-/// What a timer is for.
+/// What is due when a timer expires.
 enum Event {
     Cpu(u32),
     Drive(usize),
@@ -152,7 +159,8 @@ enum Event {
 }
 
 impl<'a> Engine<'a> {
-    /// A machine at time 0, with its jobs' arrivals set.
+    /// Builds a scenario's machine at time 0, with timers for the arrivals of its jobs. An error means that the machine has
+    /// too little memory.
     pub(crate) fn new(
         scenario: &'a Scenario,
         seed: u64,
@@ -183,7 +191,7 @@ impl<'a> Engine<'a> {
             cpus: (0..cpus)
                 .map(|cpu| Cpu::new(cpu, cpus, hardware.kernel.tick_ns, hardware.interrupts.as_ref()))
                 .collect(),
-            crowd_changed: false,
+            running_set_changed: false,
             contention: hardware
                 .contention
                 .as_ref()
@@ -234,7 +242,7 @@ impl<'a> Engine<'a> {
             rounds,
             wakes: vec![Waits::default(); scenario.workload.jobs.len()],
             steward: Some(Steward::new(scenario.contract.clone(), hardware.machine.clone())),
-            held: BackendState::new(scenario),
+            backend: BackendState::new(scenario),
             units: Units::new(scenario),
             loans: Loans::new(scenario),
             audit: Audit::new(units),
@@ -243,12 +251,12 @@ impl<'a> Engine<'a> {
             gates: Gates::default(),
             occupancy: None,
         };
-        engine.set_out();
+        engine.set_first_timers();
         Ok(engine)
     }
 
-    /// Sets the first timers.
-    fn set_out(&mut self) {
+    /// Sets the timers of time 0: arrivals of jobs, the policy, memory, and the first change of rights.
+    fn set_first_timers(&mut self) {
         self.prepare_units();
         for (number, job) in self.scenario.workload.jobs.iter().enumerate() {
             if !job.background {
@@ -261,12 +269,12 @@ impl<'a> Engine<'a> {
         self.await_change();
     }
 
-    /// Runs to the end: of the jobs, or of the horizon.
+    /// Runs until all foreground jobs have ended, or to the horizon.
     pub(crate) fn run(mut self) -> Outcome {
         let horizon = self.scenario.workload.horizon_ns;
-        // If the run waits for no job, it lasts until the horizon.
-        let endless = self.unfinished == 0;
-        while endless || self.unfinished > 0 {
+        // A workload with background jobs alone runs to the horizon.
+        let runs_to_horizon = self.unfinished == 0;
+        while runs_to_horizon || self.unfinished > 0 {
             let Some((at, id)) = self.timers.pop() else { break };
             self.end_windows(at.min(horizon));
             self.note_occupancy(at.min(horizon));
@@ -292,41 +300,43 @@ impl<'a> Engine<'a> {
         self.finish()
     }
 
-    /// Completes an event: kicked CPUs choose tasks, and the speeds of tasks whose neighbours changed are updated.
+    /// Completes an event: sends interrupts to kicked CPUs, updates the speeds of tasks whose neighbours changed, and lets
+    /// Linux reclaim memory in the background.
     fn follow_up(&mut self) {
         if self.kernel.has_kicks() {
             self.deliver_kicks();
         }
-        if self.crowd_changed {
-            self.crowd_changed = false;
+        if self.running_set_changed {
+            self.running_set_changed = false;
             self.set_speeds();
         }
         if self.enforces() == Enforces::Linux {
-            self.take_in_background();
+            self.reclaim_in_background();
         }
     }
 
-    /// What this machine's kernel is like.
+    /// Which kernel the machine's memory and disks behave like.
     fn enforces(&self) -> Enforces {
         self.scenario.hardware.enforces
     }
 
+    /// What a timer is for. Timers are numbered in this order: CPUs, drives, policy, memory, changes of rights, jobs, tasks.
     fn event(&self, id: TimerId) -> Event {
         let (cpus, drives) = (self.cpus.len(), self.drives.len());
         let jobs = self.scenario.workload.jobs.len();
-        let at = id as usize;
-        if at < cpus {
+        let index = id as usize;
+        if index < cpus {
             Event::Cpu(id)
-        } else if at < cpus + drives {
-            Event::Drive(at - cpus)
-        } else if at == cpus + drives {
+        } else if index < cpus + drives {
+            Event::Drive(index - cpus)
+        } else if index == cpus + drives {
             Event::Policy
-        } else if at == cpus + drives + 1 {
+        } else if index == cpus + drives + 1 {
             Event::Memory
-        } else if at == cpus + drives + 2 {
+        } else if index == cpus + drives + 2 {
             Event::Rights
-        } else if at < cpus + drives + 3 + jobs {
-            Event::Job(at - cpus - drives - 3)
+        } else if index < cpus + drives + 3 + jobs {
+            Event::Job(index - cpus - drives - 3)
         } else {
             Event::Task(id - self.task_timer(0))
         }
@@ -361,15 +371,15 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Settles everything in progress, and audits the machine a last time.
+    /// Settles all progress up to now, makes the ledger's last entry, audits the machine a last time, and sums up.
     fn finish(mut self) -> Outcome {
         for cpu in 0..self.cpus.len() {
             self.settle(cpu);
         }
-        self.last_look();
+        self.account_last();
         self.audit_all();
-        self.count_waits_that_go_on();
-        self.count_answers_that_are_late();
+        self.count_waits_in_progress();
+        self.count_missed_deadlines();
         let outcome = self.outcome();
         self.audit_ledger(outcome)
     }

@@ -1,11 +1,12 @@
-//! Which job has which CPU, at intervals: the trace of seed 001, figure 6.
+//! A trace of which job has which CPU, at regular intervals, as in seed 001, figure 6.
 
 use super::Engine;
 use crate::Time;
 use crate::outcome::Occupancy;
 
 impl Engine<'_> {
-    /// Notes the moments before `until`, at which what is there now still was.
+    /// Records the samples that are due before `until`. CPUs have not changed their tasks since the last event, so each sample
+    /// has the present tasks.
     pub(super) fn note_occupancy(&mut self, until: Time) {
         let Some(every_ns) = self.scenario.workload.trace_ns else { return };
         let occupancy = self.occupancy.get_or_insert_with(|| Occupancy {
@@ -19,9 +20,9 @@ impl Engine<'_> {
             moments: Vec::new(),
         });
         while (occupancy.moments.len() as Time).saturating_mul(every_ns) < until {
-            let moment = (0..self.cpus.len()).map(|at| {
-                // A CPU that a task has for itself is taken also while the task waits.
-                let id = self.seating.sits_at(at).or(self.cpus[at].task)?;
+            let moment = (0..self.cpus.len()).map(|cpu| {
+                // A dedicated CPU counts as its task's also while the task waits.
+                let id = self.seating.task_seated_at(cpu).or(self.cpus[cpu].task)?;
                 let instance = self.tasks[id as usize].instance;
                 let known = occupancy.jobs.iter().rposition(|job| *job == instance);
                 Some(known.unwrap_or_else(|| {

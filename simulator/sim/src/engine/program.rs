@@ -23,30 +23,32 @@ pub(super) enum Next {
 
 /// The outcome of one op.
 pub(super) enum Done {
-    /// Done: on to the next op.
+    /// The op is done: the task continues with the next op.
     Next,
-    /// It computes now, and comes back to this op.
+    /// The task computes now, and then continues this op.
     Compute,
-    /// It waits now, and comes back to this op.
+    /// The task waits now, and then continues this op.
     Wait(TaskState),
-    /// Something changed: look at this op again.
+    /// The op's state has changed: perform the op again at once.
     Again,
 }
 
-/// Stages of an op (`Task::stage`): how far a task got in the op that it comes back to. Each op starts in this one.
+// Stages of an op (`Task::stage`): a task that continues an op after computing or waiting knows from the stage where.
+/// The first stage of each op.
 pub(super) const NEW: u32 = 0;
-/// The op has begun. For most ops, coming back in this stage means that it is done.
+/// The op has begun. Most ops are done when the task continues them in this stage.
 pub(super) const BEGUN: u32 = 1;
-/// `Op::Run` only: the task computes the cost of a fork. When it comes back, the child starts.
+/// `Op::Run` only: the task computes the cost of a fork. When the task continues, the child starts.
 const FORKING: u32 = 2;
 
-/// The kernel's part of work that is all the kernel's, in millionths.
+/// The fraction of work done in the kernel, in millionths, of work that is done in the kernel alone.
 const KERNEL: u32 = 1_000_000;
 
 impl Engine<'_> {
-    /// Runs a task's steps until one takes time or blocks.
+    /// Performs a task's ops until one takes time or blocks, or the program ends.
     pub(super) fn advance(&mut self, id: TaskId) -> Next {
         loop {
+            // The computation was interrupted by a page fault: handle it and compute on.
             if self.tasks[id as usize].beyond > 0 {
                 return match self.touch(id) {
                     Done::Wait(state) => self.block(id, state),
@@ -107,7 +109,7 @@ impl Engine<'_> {
             Op::Run { program, times, at_once, beside } => {
                 self.run_children(id, program, times, at_once, beside)
             }
-            Op::Barrier { parties, spin } => self.come_to_barrier(id, parties, spin),
+            Op::Barrier { parties, spin } => self.reach_barrier(id, parties, spin),
             Op::Acquire { lock, read } => self.acquire(id, lock, read),
             Op::Release { lock } => {
                 self.release(id, lock);
@@ -139,12 +141,13 @@ impl Engine<'_> {
             return;
         }
         let job = self.instances[task.instance as usize].job;
-        if self.rounds.ended(self.now, job, &self.scenario.workload) {
+        if self.rounds.count_round(self.now, job, &self.scenario.workload) {
             self.timers.set(self.policy_timer() + 2, self.now);
         }
     }
 
-    /// A task computes. Without work it goes on at once.
+    /// Starts a computation of `work` ns, of which a fraction of `kernel` millionths is done in the kernel, with `bus`
+    /// transactions per ms. The computation ends at once if there is no work.
     pub(super) fn compute(&mut self, id: TaskId, work: Time, kernel: u32, bus: u32) -> Done {
         let task = &mut self.tasks[id as usize];
         task.kernel = kernel;
@@ -154,11 +157,11 @@ impl Engine<'_> {
         if work == 0 {
             return Done::Again;
         }
-        self.stretch(id);
+        self.compute_to_next_fault(id);
         Done::Compute
     }
 
-    /// The kernel computes on a task's behalf: no touches of its working set.
+    /// Starts a computation in the kernel on a task's behalf, which touches no pages of the task's working set.
     pub(super) fn charge(&mut self, id: TaskId, work: Time) -> Done {
         let task = &mut self.tasks[id as usize];
         task.kernel = KERNEL;
@@ -206,7 +209,8 @@ impl Engine<'_> {
         if task.alive > 0 && !beside { Done::Wait(TaskState::Children) } else { Done::Next }
     }
 
-    fn come_to_barrier(&mut self, id: TaskId, parties: u32, spin: bool) -> Done {
+    /// A task reaches a barrier. The last of `parties` siblings releases the others.
+    fn reach_barrier(&mut self, id: TaskId, parties: u32, spin: bool) -> Done {
         let task = &mut self.tasks[id as usize];
         if task.stage == BEGUN {
             return Done::Next;

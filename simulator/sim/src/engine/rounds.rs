@@ -1,39 +1,43 @@
-//! Rounds of jobs: how often each went through the outermost loops of its program, over time; and changes of rights that
-//! wait for that.
+//! Rounds of jobs: how often each job has gone through an outermost loop of its program, sampled over time; and changes of
+//! rights that wait for a number of rounds.
 //!
-//! A round is what work is counted in where a job does the same again and again: a query, an iteration. Processes that a
-//! job runs have rounds of their own, which count for nothing.
+//! A round is the unit of work of a job that repeats itself: a query, or an iteration. Only the job's first process counts:
+//! loops of the processes that it starts are not rounds of the job.
 
 use commonhold_policy::rights::Change;
 
 use crate::Time;
 use crate::outcome::RoundsOutcome;
-use crate::scenario::{Job, Op, Workload};
+use crate::scenario::{AwaitedChange, Job, Op, Workload};
 
-/// The largest number of entries over time.
+/// The largest number of samples in a run.
 const ENTRIES_MAX: Time = 1_000;
-/// The least time between two of them, in ns.
+/// The least time between two samples, in ns.
 const EVERY_MIN_NS: Time = 1_000_000_000;
 
 /// The rounds of all jobs.
 #[derive(Debug)]
 pub(super) struct Rounds {
+    /// The time between two samples.
     pub(super) every_ns: Time,
     jobs: Vec<JobRounds>,
-    /// Changes that are due since a job has come so far.
+    /// Changes whose job has reached the number of rounds, to be made by the next turn of the daemon's loop.
     pub(super) due: Vec<Change>,
 }
 
 #[derive(Debug, Default)]
 struct JobRounds {
+    /// Whether the job's program has an outermost loop, so that rounds are reported.
     loops: bool,
+    /// Rounds so far.
     done: u64,
+    /// The samples: how many rounds had been done at each multiple of `every_ns`.
     by_then: Vec<u64>,
 }
 
 impl JobRounds {
-    /// Enters what was done before `now` at all times up to it.
-    fn enter(&mut self, now: Time, every_ns: Time) {
+    /// Adds the samples up to `now`. No round has ended since the last sample, so they all have the present count.
+    fn add_samples(&mut self, now: Time, every_ns: Time) {
         let entries = usize::try_from(now / every_ns).unwrap_or(0) + 1;
         while self.by_then.len() < entries {
             self.by_then.push(self.done);
@@ -55,19 +59,19 @@ impl Rounds {
         }
     }
 
-    /// A copy of a job has ended a round. Whether a change is due now.
-    pub(super) fn ended(&mut self, now: Time, job: u32, workload: &Workload) -> bool {
+    /// Counts a round that a copy of a job has ended. Returns whether a change of rights waited for it and is due now.
+    pub(super) fn count_round(&mut self, now: Time, job: u32, workload: &Workload) -> bool {
         let rounds = &mut self.jobs[job as usize];
-        rounds.enter(now, self.every_ns);
+        rounds.add_samples(now, self.every_ns);
         rounds.done += 1;
         let done = rounds.done;
-        let awaited = workload.awaited.iter().filter(|it| u32::from(it.job) == job && it.rounds == done);
-        let before = self.due.len();
-        self.due.extend(awaited.map(|it| it.change));
-        self.due.len() > before
+        let is_due = |awaited: &&AwaitedChange| u32::from(awaited.job) == job && awaited.rounds == done;
+        let due_before = self.due.len();
+        self.due.extend(workload.awaited.iter().filter(is_due).map(|awaited| awaited.change));
+        self.due.len() > due_before
     }
 
-    /// What came of it, at the end of the run.
+    /// The rounds of each job that loops, for the outcome of the run.
     pub(super) fn outcome(&self, workload: &Workload) -> Vec<RoundsOutcome> {
         let jobs = workload.jobs.iter().zip(&self.jobs).filter(|(_, rounds)| rounds.loops);
         let outcome = |(job, rounds): (&Job, &JobRounds)| RoundsOutcome {

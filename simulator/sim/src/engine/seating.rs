@@ -22,7 +22,7 @@ use commonhold_policy::plan::{NodePart, Plan, SeatOrder};
 use commonhold_policy::{JobFacts, JobId, Seats, ThreadFacts, ThreadId};
 
 use super::Engine;
-use super::gates::Had;
+use super::gates::GangUse;
 use super::task::TaskState;
 use crate::Time;
 use crate::chance::Chance;
@@ -36,31 +36,34 @@ const COPIED_PER_NS: u64 = 1;
 /// Which CPUs are taken, and by which tasks.
 #[derive(Debug)]
 pub(super) struct Seating {
-    /// What can be ordered of tasks' places.
+    /// Which orders about seats the scheduler can carry out.
     means: Seats,
     /// Whether jobs are gangs.
     gangs: bool,
-    /// By unit: what its jobs are.
+    /// By unit: what counts as a job of the unit; `None` if its tasks are not placed.
     kinds: Vec<Option<JobKind>>,
     /// Whether some program is a job; then only runs of such programs are placed.
     only_programs: bool,
-    /// The number of tasks started so far.
-    came: u64,
+    /// The number of tasks started so far, which is the latest task's serial number.
+    started: u64,
     /// The live tasks that the policy places, by serial number.
     by_serial: BTreeMap<u64, TaskId>,
     /// The task that each CPU is dedicated to.
     taken: Vec<Option<TaskId>>,
     chance: Chance,
-    /// Pages in transit to other nodes.
-    bringing: Vec<Bringing>,
+    /// Copies of pages to other nodes in progress.
+    migrations: Vec<Migration>,
 }
 
-/// Pages of a job that are being copied.
+/// Pages of a job that are being copied to other nodes.
 #[derive(Debug)]
-struct Bringing {
-    there: Time,
+struct Migration {
+    /// When the copy is complete.
+    ends: Time,
     job: JobId,
+    /// The nodes, each with its part of the pages.
     parts: Vec<NodePart>,
+    /// Whether all pages are divided among the nodes, or only the pages that lie elsewhere: see `Memory::migrate`.
     divided: bool,
 }
 
@@ -79,15 +82,15 @@ impl Seating {
             gangs: contract.machine.gangs.by != Gangs::Off,
             kinds,
             only_programs: scenario.workload.programs.iter().any(|program| program.is_job),
-            came: 0,
+            started: 0,
             by_serial: BTreeMap::new(),
             taken: vec![None; scenario.hardware.machine.cpus.len()],
             chance: Chance::of(seed, u64::MAX - 1),
-            bringing: Vec::new(),
+            migrations: Vec::new(),
         }
     }
 
-    /// What can be ordered of tasks' places.
+    /// Which orders about seats the scheduler can carry out.
     pub(super) fn means(&self) -> Seats {
         self.means
     }
@@ -97,12 +100,12 @@ impl Seating {
         self.gangs
     }
 
-    /// Whether each task that is placed has a CPU of its own.
+    /// Whether each placed task has a dedicated CPU.
     pub(super) fn is_fixed(&self) -> bool {
         self.means == Seats::Fixed
     }
 
-    /// Whether a task of a unit is placed, which is of the run of a program that is a job, or of none.
+    /// Whether the policy places a task of this unit. `program` is the program whose run is the task's job, if there is one.
     pub(super) fn places(&self, unit: UnitId, program: Option<u16>) -> bool {
         (self.means != Seats::None || self.gangs)
             && self.kinds[unit.index()].is_some()
@@ -115,14 +118,14 @@ impl Seating {
     }
 
     /// The task that a CPU is dedicated to.
-    pub(super) fn sits_at(&self, cpu: usize) -> Option<TaskId> {
+    pub(super) fn task_seated_at(&self, cpu: usize) -> Option<TaskId> {
         self.taken[cpu]
     }
 
-    /// A new task's serial number.
-    pub(super) fn came(&mut self) -> u64 {
-        self.came += 1;
-        self.came
+    /// Counts a new task. Returns its serial number.
+    pub(super) fn next_serial(&mut self) -> u64 {
+        self.started += 1;
+        self.started
     }
 }
 
@@ -132,7 +135,7 @@ impl Engine<'_> {
         let task = &mut self.tasks[id as usize];
         task.state = TaskState::Seat;
         self.units.blocked(task.runs_for);
-        self.turn_by(self.now);
+        self.advance_turn(self.now);
     }
 
     /// Frees the seat of a task that ends.
@@ -147,7 +150,7 @@ impl Engine<'_> {
         }
         // The free CPU may seat a waiting task, or let a job's scattered tasks come together.
         if self.seating.is_fixed() {
-            self.turn_by(self.now);
+            self.advance_turn(self.now);
         }
     }
 
@@ -162,14 +165,14 @@ impl Engine<'_> {
     }
 
     /// Whether plans may move pages to other nodes.
-    pub(super) fn brings(&self) -> bool {
+    pub(super) fn can_migrate_pages(&self) -> bool {
         self.seating.means == Seats::Cpus && self.remote.is_some()
     }
 
-    /// The jobs as the policy sees them. A task's wishes are reported once.
+    /// The facts about jobs for a snapshot. Resets each task's record of whether it was runnable since the last snapshot.
     pub(super) fn jobs(&mut self) -> Vec<JobFacts> {
         let mut jobs: BTreeMap<JobId, JobFacts> = BTreeMap::new();
-        let (fixed, brings) = (self.seating.is_fixed(), self.brings());
+        let (fixed, can_migrate) = (self.seating.is_fixed(), self.can_migrate_pages());
         let placed: Vec<(u64, TaskId)> =
             self.seating.by_serial.iter().map(|(serial, id)| (*serial, *id)).collect();
         for (serial, id) in placed {
@@ -182,7 +185,7 @@ impl Engine<'_> {
                 name: self.name_of(&self.instances[task.instance as usize]).to_owned(),
                 unit: UnitId(task.unit),
                 threads: Vec::new(),
-                memory: brings.then(Vec::new),
+                memory: can_migrate.then(Vec::new),
                 shared: None,
             });
             let cpu = Some(task.seat.unwrap_or(task.cpu));
@@ -194,6 +197,7 @@ impl Engine<'_> {
                 memory.extend(nodes.zip(pages.map(|pages| pages * self.frame_bytes())));
             }
         }
+        // Sums each job's bytes by node.
         for memory in jobs.values_mut().filter_map(|facts| facts.memory.as_mut()) {
             memory.sort_unstable();
             memory.dedup_by(|later, sum| {
@@ -207,15 +211,15 @@ impl Engine<'_> {
             for (job, facts) in &mut jobs {
                 let threads =
                     facts.threads.iter().filter_map(|facts| self.seating.by_serial.get(&facts.thread.0));
-                let had = threads.map(|id| self.tasks[*id as usize].had);
-                let had = had.fold(Had::default(), Had::and);
-                facts.shared = self.shared_use(*job, had);
+                let live_use = threads.map(|id| self.tasks[*id as usize].gang_use);
+                let live_use = live_use.fold(GangUse::default(), GangUse::plus);
+                facts.shared = self.shared_use(*job, live_use);
             }
         }
         jobs.into_values().collect()
     }
 
-    /// Carries out what a plan orders about jobs.
+    /// Carries out a plan's orders about seats and pages of jobs.
     pub(super) fn order_seats(&mut self, plan: &Plan) {
         match self.seating.means {
             Seats::None => {}
@@ -224,6 +228,7 @@ impl Engine<'_> {
         }
     }
 
+    /// Under the project's scheduler: sets preferences, and starts to copy pages.
     fn order_preferences(&mut self, plan: &Plan) {
         for step in &plan.orders.seats {
             match &step.action {
@@ -233,58 +238,61 @@ impl Engine<'_> {
                     self.kernel.seat(id, cpus.as_ref().and_then(|cpus| cpus.iter().next()));
                 }
                 SeatOrder::Bring { job, nodes, divided, .. } => {
-                    let bytes = self.bytes_apart(*job, nodes);
-                    let there = self.now.saturating_add(bytes / COPIED_PER_NS).max(self.now + 1);
-                    let bringing = Bringing { there, job: *job, parts: nodes.clone(), divided: *divided };
-                    self.seating.bringing.push(bringing);
+                    let bytes = self.bytes_elsewhere(*job, nodes);
+                    let ends = self.now.saturating_add(bytes / COPIED_PER_NS).max(self.now + 1);
+                    let migration = Migration { ends, job: *job, parts: nodes.clone(), divided: *divided };
+                    self.seating.migrations.push(migration);
                 }
             }
         }
     }
 
+    /// The live tasks of a job that the policy places.
     pub(super) fn tasks_of(&self, job: JobId) -> Vec<TaskId> {
         self.seating.by_serial.values().copied().filter(|id| self.placed_job(*id) == job).collect()
     }
 
-    /// By place among the machine's nodes, with their parts.
-    fn places_of(&self, parts: &[NodePart]) -> Vec<(usize, u64)> {
+    /// Converts nodes' numbers to indices into the machine's nodes; each node keeps its part.
+    fn node_indices(&self, parts: &[NodePart]) -> Vec<(usize, u64)> {
         let nodes = &self.scenario.hardware.machine.nodes;
-        let place = |part: &NodePart| Some((nodes.iter().position(|node| node.id == part.node)?, part.part));
-        parts.iter().filter_map(place).collect()
+        let index = |part: &NodePart| Some((nodes.iter().position(|node| node.id == part.node)?, part.part));
+        parts.iter().filter_map(index).collect()
     }
 
-    /// The bytes of a job's memory in other nodes than these.
-    fn bytes_apart(&self, job: JobId, nodes: &[NodePart]) -> u64 {
-        let near = self.places_of(nodes);
-        let apart = |id: TaskId| -> u64 {
-            let lies = self.memory.pages_by_node(self.tasks[id as usize].space).iter().enumerate();
-            lies.filter(|(node, _)| near.iter().all(|(near, _)| near != node)).map(|(_, pages)| pages).sum()
+    /// How many bytes of a job's memory lie outside `nodes`.
+    fn bytes_elsewhere(&self, job: JobId, nodes: &[NodePart]) -> u64 {
+        let targets = self.node_indices(nodes);
+        let is_target = |node: usize| targets.iter().any(|(target, _)| *target == node);
+        let pages_elsewhere = |id: TaskId| -> u64 {
+            let by_node = self.memory.pages_by_node(self.tasks[id as usize].space).iter().enumerate();
+            by_node.filter(|(node, _)| !is_target(*node)).map(|(_, pages)| pages).sum()
         };
-        self.tasks_of(job).into_iter().map(apart).sum::<u64>() * self.frame_bytes()
+        self.tasks_of(job).into_iter().map(pages_elsewhere).sum::<u64>() * self.frame_bytes()
     }
 
-    /// Puts the pages whose copying has ended into their nodes.
-    pub(super) fn take_in_pages(&mut self) {
-        let (there, still): (Vec<_>, Vec<_>) = core::mem::take(&mut self.seating.bringing)
+    /// Moves the pages of completed copies to their nodes, and updates the speeds of running tasks.
+    pub(super) fn complete_migrations(&mut self) {
+        let (complete, in_progress): (Vec<_>, Vec<_>) = core::mem::take(&mut self.seating.migrations)
             .into_iter()
-            .partition(|bringing| bringing.there <= self.now);
-        self.seating.bringing = still;
-        for Bringing { job, parts, divided, .. } in there {
+            .partition(|migration| migration.ends <= self.now);
+        self.seating.migrations = in_progress;
+        for Migration { job, parts, divided, .. } in complete {
             let tasks = self.tasks_of(job);
             let spaces: Vec<SpaceId> = tasks.iter().map(|id| self.tasks[*id as usize].space).collect();
-            self.memory.bring(&spaces, &self.places_of(&parts), divided);
+            self.memory.migrate(&spaces, &self.node_indices(&parts), divided);
         }
-        for at in 0..self.cpus.len() {
-            self.look_at_memory(at);
-            self.arm(super::number(at));
+        for cpu in 0..self.cpus.len() {
+            self.update_remote_slowdown(cpu);
+            self.arm(super::number(cpu));
         }
     }
 
-    /// When the next pages in transit arrive.
-    pub(super) fn pages_come(&self) -> Option<Time> {
-        self.seating.bringing.iter().map(|bringing| bringing.there).min()
+    /// When the next copy of pages completes; `None` if no copy is in progress.
+    pub(super) fn next_migration_end(&self) -> Option<Time> {
+        self.seating.migrations.iter().map(|migration| migration.ends).min()
     }
 
+    /// Under Hurricane: gives each task a free CPU of the pool in its order, or refuses the task if the order has no pool.
     /// Vacates the seats of all tasks that move before it assigns any, since two tasks may swap seats.
     fn order_fixed(&mut self, plan: &Plan) {
         let seats = plan.orders.seats.iter().filter_map(|step| match &step.action {
@@ -296,8 +304,8 @@ impl Engine<'_> {
         let seats: Vec<(TaskId, Option<CpuSet>)> = seats.collect();
         for (id, cpus) in &seats {
             let task = &mut self.tasks[*id as usize];
-            let moves = |cpu: &mut u32| cpus.as_ref().is_some_and(|cpus| !cpus.contains(*cpu));
-            if let Some(cpu) = task.seat.take_if(moves) {
+            let is_outside = |cpu: &mut u32| cpus.as_ref().is_some_and(|cpus| !cpus.contains(*cpu));
+            if let Some(cpu) = task.seat.take_if(is_outside) {
                 self.seating.taken[cpu as usize] = None;
             }
         }
@@ -307,9 +315,10 @@ impl Engine<'_> {
                 None => self.refuse(id),
             }
         }
-        self.crowd_changed |= self.contended();
+        self.running_set_changed |= self.has_contention();
     }
 
+    /// Dedicates a random free CPU of `cpus` to a task that has no seat.
     fn seat(&mut self, id: TaskId, cpus: &CpuSet) {
         if self.tasks[id as usize].seat.is_some() {
             return;
@@ -319,8 +328,8 @@ impl Engine<'_> {
             self.audit.note(self.now, &format!("cpus {cpus} are all taken, and task {id} is to have one"));
             return;
         };
-        let at = usize::try_from(self.seating.chance.below(last + 1)).unwrap_or(0);
-        let cpu = free[at];
+        let drawn = usize::try_from(self.seating.chance.below(last + 1)).unwrap_or(0);
+        let cpu = free[drawn];
         self.seating.taken[cpu as usize] = Some(id);
         self.tasks[id as usize].seat = Some(cpu);
         self.kernel.seat(id, Some(cpu));
@@ -338,31 +347,34 @@ impl Engine<'_> {
         }
     }
 
-    /// The shared data that the task on a CPU accesses: by node, how much of it is there.
-    pub(super) fn sharer(&self, at: usize) -> Option<Sharer> {
-        let (remote, id) = (self.remote.as_ref()?, self.cpus[at].task?);
+    /// How a CPU's task accesses data of its job's other tasks: how often, and with which weight in which node. `None` if the
+    /// CPU is idle or the machine has one node. A task that spins accesses no data.
+    pub(super) fn sharer(&self, index: usize) -> Option<Sharer> {
+        let (remote, id) = (self.remote.as_ref()?, self.cpus[index].task?);
         let task = &self.tasks[id as usize];
         let program = &self.scenario.workload.programs[task.program as usize];
         let shares = if task.spins { 0 } else { program.shares };
         let members = &self.instances[task.instance as usize].members;
-        let data = |member: TaskId| self.tasks[member as usize].data;
+        let data_node = |member: TaskId| self.tasks[member as usize].data;
         let mut targets: Vec<(usize, u64)> = Vec::new();
         if shares > 0 {
             let first = members.first().copied().filter(|first| *first != id);
             let others = members.iter().skip(1).copied().filter(|other| *other != id);
-            let others: Vec<usize> = others.filter_map(data).collect();
-            let whole = 1_000_000;
-            let of_first = match first.and_then(data) {
+            let others: Vec<usize> = others.filter_map(data_node).collect();
+            // A fraction `of_first` of the accesses, in millionths, goes to the first task's data, and the rest evenly to the
+            // others'. Weights are fractions times the number of others.
+            let all_accesses = 1_000_000;
+            let to_first = match first.and_then(data_node) {
                 Some(node) => {
-                    let weight = if others.is_empty() { whole } else { u64::from(program.of_first) };
+                    let weight = if others.is_empty() { all_accesses } else { u64::from(program.of_first) };
                     targets.push((node, weight * others.len().max(1) as u64));
                     weight
                 }
                 None => 0,
             };
-            targets.extend(others.iter().map(|node| (*node, whole - of_first)));
+            targets.extend(others.iter().map(|node| (*node, all_accesses - to_first)));
         }
-        Some(Sharer { node: remote.node(at), shares, targets })
+        Some(Sharer { node: remote.node(index), shares, targets })
     }
 }
 

@@ -1,4 +1,5 @@
-//! The speed of a running task: that of a CPU, less what contention (`crate::contention`) and distant memory cost.
+//! The speed of a running task: the CPU's full speed, divided by the slowdowns by contention (`crate::contention`), by
+//! interrupts and by memory of other nodes.
 
 use commonhold_policy::share::part_of;
 
@@ -10,14 +11,14 @@ use crate::contention::{Holding, Remote, Sharer, Slowdown};
 use crate::memory::{Memory, SpaceId};
 use crate::scenario::{Interrupts, Op, Scenario};
 
-/// In millionths: as fast as alone, with all memory local.
+/// The slowdown factor 1, in millionths: the speed of a task that is alone on the machine, with all memory local.
 pub(super) const ALONE: u64 = 1_000_000;
 
-/// In millionths: stalled all of the time, as a task that only loads.
+/// The fraction of time stalled on memory, in millionths, of work that only loads data.
 const ALWAYS: u32 = 1_000_000;
 
-/// Time per unit of a task's work, in millionths. Its excess over one is divided by cause: the kernel's lock, remote memory,
-/// and, for the rest, stalls.
+/// A slowdown factor: time per unit of a task's work, in millionths. The excess over one is divided by cause: the kernel's
+/// lock, remote memory, and, for the rest, stalls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Slow {
     pub(super) total: u64,
@@ -31,35 +32,35 @@ impl Slow {
     /// Full speed.
     pub(super) const NOT: Slow = Slow { total: ALONE, lock: 0, remote: 0 };
 
-    /// The slowdown of its kernel work by contention in the kernel.
+    /// The slowdown of a task by contention in the kernel.
     pub(super) fn in_kernel(slow: Slowdown) -> Slow {
         Slow { total: slow.total, lock: slow.lock, remote: 0 }
     }
 
-    /// Multiplies by another slowdown, such as the bus's or interrupts' (see `crate::contention`).
-    pub(super) fn beside(self, slowdown: u64) -> Slow {
+    /// Multiplies by another factor, in millionths, whose cost counts as stalls: by the bus, caches, cores or interrupts.
+    pub(super) fn times(self, slowdown: u64) -> Slow {
         if slowdown == ALONE {
             return self;
         }
         Slow { total: part_of(self.total, slowdown, ALONE), ..self }
     }
 
-    /// Replaces the slowdown due to memory of other nodes.
-    pub(super) fn afar(self, slowdown: u64) -> Slow {
+    /// Replaces the factor due to memory of other nodes, in millionths.
+    pub(super) fn with_remote(self, slowdown: u64) -> Slow {
         let near = self.total - self.remote;
         let total = if slowdown == ALONE { near } else { part_of(near, slowdown, ALONE) };
         Slow { total, remote: total - near, ..self }
     }
 
-    /// Divides the time that some work took among its causes.
+    /// Adds to `spent` the time `elapsed` that some work took: the work itself, and the excess by cause.
     pub(super) fn book(self, spent: &mut Spent, elapsed: Time, work: Time) {
         spent.work_ns += work;
         let extra = elapsed - work;
         if extra == 0 {
             return;
         }
-        let part = |part| if part == 0 { 0 } else { part_of(extra, part, self.total - ALONE) };
-        let (lock, remote) = (part(self.lock), part(self.remote));
+        let due_to = |cause| if cause == 0 { 0 } else { part_of(extra, cause, self.total - ALONE) };
+        let (lock, remote) = (due_to(self.lock), due_to(self.remote));
         spent.lock_ns += lock;
         spent.remote_ns += remote;
         spent.stall_ns += extra - lock - remote;
@@ -67,63 +68,65 @@ impl Slow {
 }
 
 impl Engine<'_> {
-    /// Updates the slowdown of the task on a CPU by distant memory. Called when it has just come, or may have got pages.
+    /// Updates the slowdown of a CPU's task by memory of other nodes. Called when the task has just got the CPU, or may have
+    /// got pages.
     #[inline]
-    pub(super) fn look_at_memory(&mut self, at: usize) {
+    pub(super) fn update_remote_slowdown(&mut self, cpu: usize) {
         if self.remote.is_some() {
-            self.look_at_nodes(at);
+            self.compute_remote_slowdown(cpu);
         }
     }
 
-    fn look_at_nodes(&mut self, at: usize) {
-        let (Some(remote), Some(id)) = (&self.remote, self.cpus[at].task) else { return };
-        let (task, node) = (&self.tasks[id as usize], remote.node(at));
-        self.memory.runs_in(task.space, node);
+    fn compute_remote_slowdown(&mut self, index: usize) {
+        let (Some(remote), Some(id)) = (&self.remote, self.cpus[index].task) else { return };
+        let (task, node) = (&self.tasks[id as usize], remote.node(index));
+        self.memory.set_home(task.space, node);
         self.tasks[id as usize].data.get_or_insert(node);
         let task = &self.tasks[id as usize];
         let stalled = self.scenario.workload.programs[task.program as usize].stalled;
-        let cpu = &mut self.cpus[at];
+        let cpu = &mut self.cpus[index];
         cpu.far = remote.slowdown(stalled, node, self.memory.pages_by_node(task.space));
-        cpu.slow = cpu.slow.afar(cpu.far + cpu.shared);
+        cpu.slow = cpu.slow.with_remote(cpu.far + cpu.shared);
     }
 
-    /// Updates the slowdown of each running task by the data that it shares.
-    pub(super) fn look_at_shared(&mut self) {
+    /// Updates the slowdown of each running task by accesses to data that the tasks of its job share.
+    pub(super) fn update_sharing_slowdowns(&mut self) {
         let Some(shared) = &self.shared else { return };
         let running: Vec<(usize, Sharer)> =
-            (0..self.cpus.len()).filter_map(|at| Some((at, self.sharer(at)?))).collect();
-        let (places, sharers): (Vec<usize>, Vec<Sharer>) = running.into_iter().unzip();
-        for (at, slowdown) in places.into_iter().zip(shared.slowdowns(&sharers)) {
-            self.cpus[at].shared = slowdown;
+            (0..self.cpus.len()).filter_map(|cpu| Some((cpu, self.sharer(cpu)?))).collect();
+        let (cpus, sharers): (Vec<usize>, Vec<Sharer>) = running.into_iter().unzip();
+        for (cpu, slowdown) in cpus.into_iter().zip(shared.slowdowns(&sharers)) {
+            self.cpus[cpu].shared = slowdown;
         }
     }
 }
 
 impl Engine<'_> {
-    /// The running tasks, each with its CPU's place among the CPUs.
+    /// The running tasks, each with the index of its CPU.
     fn running(&self) -> impl Iterator<Item = (usize, &Task)> {
-        let on = |(at, cpu): (usize, &Cpu)| Some((at, &self.tasks[cpu.task? as usize]));
-        self.cpus.iter().enumerate().filter_map(on)
+        let task_on = |(index, cpu): (usize, &Cpu)| Some((index, &self.tasks[cpu.task? as usize]));
+        self.cpus.iter().enumerate().filter_map(task_on)
     }
 
-    /// What each running task holds of its last-level cache; empty if the machine has no shared ones. A task that spins does not
-    /// reuse its working set.
+    /// How much of its last-level cache each running task occupies; empty if the machine has no shared caches. A task that
+    /// spins does not reuse its working set.
     pub(super) fn holdings(&self) -> Vec<Holding> {
         let Some(caches) = &self.last_caches else { return Vec::new() };
-        let set = |(at, task): (usize, &Task)| (at, if task.spins { 0 } else { task.working });
-        caches.holdings(&self.running().map(set).collect::<Vec<_>>())
+        let working_set = |(cpu, task): (usize, &Task)| (cpu, if task.spins { 0 } else { task.working });
+        caches.holdings(&self.running().map(working_set).collect::<Vec<_>>())
     }
 
     /// The slowdown of each running task by others on its core; empty if cores are not modelled. A task that spins leaves the
     /// core to others, as the processor's pause instruction does.
-    pub(super) fn on_cores(&self) -> Vec<u64> {
+    pub(super) fn core_slowdowns(&self) -> Vec<u64> {
         let Some(cores) = &self.cores else { return Vec::new() };
-        let appetite = |(at, task): (usize, &Task)| (at, if task.spins { 0 } else { task.core });
+        let appetite = |(cpu, task): (usize, &Task)| (cpu, if task.spins { 0 } else { task.core });
         cores.slowdowns(&self.running().map(appetite).collect::<Vec<_>>())
     }
 }
 
-/// The time for a process to refill a CPU's cache, in ns, if it would take `local_ns` from local memory.
+/// The time for a process to refill a CPU's cache from the nodes that have its pages, in ns. From local memory the refill
+/// would take `local_ns`.
 pub(super) fn refill_from(
     remote: Option<&Remote>,
     memory: &Memory,
@@ -135,24 +138,25 @@ pub(super) fn refill_from(
     stretched(local_ns, remote.slowdown(ALWAYS, remote.node(cpu), memory.pages_by_node(space)))
 }
 
-/// The slowdown of a CPU's tasks by interrupts, in millionths: the time that these take is lost to the task.
-pub(super) fn beside_interrupts(interrupts: &Interrupts, cpu: u32, of: u32) -> u64 {
-    let part = match interrupts.cpu {
-        None => interrupts.part / u64::from(of),
-        Some(one) if one == cpu => interrupts.part,
+/// The slowdown of a CPU's tasks by interrupts, in millionths: the fraction of the CPU that interrupts take is lost to the
+/// tasks. Unless the scenario names one CPU for them, interrupts are spread over all `cpus`.
+pub(super) fn slowdown_by_interrupts(interrupts: &Interrupts, cpu: u32, cpus: u32) -> u64 {
+    let fraction = match interrupts.cpu {
+        None => interrupts.part / u64::from(cpus),
+        Some(only) if only == cpu => interrupts.part,
         Some(_) => 0,
     };
-    part_of(ALONE, ALONE, ALONE - part)
+    part_of(ALONE, ALONE, ALONE - fraction)
 }
 
-/// Time that work takes at a speed, rounded up.
+/// The time that work takes at a slowdown factor in millionths, rounded up.
 pub(super) fn stretched(work: Time, slow: u64) -> Time {
     if slow == ALONE {
         return work;
     }
-    let whole = u128::from(work) * u128::from(slow);
+    let product = u128::from(work) * u128::from(slow);
     // Half of the range of 64 bits is beyond every horizon, and does not overflow when a time is added.
-    Time::try_from(whole.div_ceil(u128::from(ALONE))).unwrap_or(Time::MAX).min(Time::MAX / 2)
+    Time::try_from(product.div_ceil(u128::from(ALONE))).unwrap_or(Time::MAX).min(Time::MAX / 2)
 }
 
 /// Whether any program has a working set in the last-level cache; if none has, caches need no computation.
@@ -165,6 +169,6 @@ pub(super) fn any_has_appetite(scenario: &Scenario) -> bool {
     any_op(scenario, |op| matches!(op, Op::Cpu { core: 1.., .. }))
 }
 
-fn any_op(scenario: &Scenario, is: impl Fn(&Op) -> bool) -> bool {
-    scenario.workload.programs.iter().flat_map(|program| &program.ops).any(is)
+fn any_op(scenario: &Scenario, predicate: impl Fn(&Op) -> bool) -> bool {
+    scenario.workload.programs.iter().flat_map(|program| &program.ops).any(predicate)
 }

@@ -1,19 +1,19 @@
-//! Tasks that wait for ever: processes that wait for each other when a run ends.
+//! Deadlock detection at the end of a run: which tasks can never continue.
 //!
-//! Problem: a run whose processes wait for each other in a circle goes on to its horizon. It looks as if it had only
-//! been too short.
+//! Problem: a run whose processes wait for each other in a cycle lasts to its horizon, and looks as if it had only been too
+//! short.
 //!
-//! Algorithm: a task goes on
+//! Algorithm: a task *can continue*
 //! - if it computes, sleeps, or waits for a disk or for memory;
-//! - if it waits for a lock, and all holders of that lock go on;
-//! - if it waits for children, and one of them goes on;
-//! - if it waits at a barrier, and a sibling that is not there yet goes on, or more siblings are to come.
+//! - if it waits for a lock, and all holders of that lock can continue;
+//! - if it waits for children, and one of them can continue;
+//! - if it waits at a barrier, and a sibling that has not reached the barrier can continue, or has not been started yet.
 //!
-//! A task that no such chain reaches waits for ever.
+//! The set of these tasks is grown until it no longer changes. All other live tasks are stuck.
 //!
-//! Properties: no task is called stuck that another could still wake. A task that waits at a barrier for a sibling
-//! that runs for ever without coming is not called stuck. Cost: a pass over all tasks for each link of the longest
-//! chain of waits.
+//! Properties: a task that another task could still wake is not reported as stuck. Nor is a task that waits at a barrier
+//! for a sibling that runs for ever without reaching the barrier. Cost: a pass over all tasks for each link of the
+//! longest chain of waits.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,14 +25,14 @@ use crate::outcome::Stuck;
 use crate::scenario::Op;
 
 impl Engine<'_> {
-    /// By job, whose processes wait for ever.
+    /// The jobs with stuck tasks: how many, since when, and what they wait for.
     pub(super) fn stuck(&self) -> Vec<Stuck> {
-        let goes_on = self.who_goes_on();
-        let mut found: BTreeMap<u32, Stuck> = BTreeMap::new();
-        let stuck = self.tasks.iter().zip(0..).zip(&goes_on).filter(|(_, goes_on)| !**goes_on);
+        let can_continue = self.find_continuing();
+        let mut by_job: BTreeMap<u32, Stuck> = BTreeMap::new();
+        let stuck = self.tasks.iter().zip(0..).zip(&can_continue).filter(|(_, continues)| !**continues);
         for ((task, id), _) in stuck.filter(|((task, _), _)| task.state != TaskState::Ended) {
             let (number, workload) = (self.job_of(task), &self.scenario.workload);
-            let of_job = found.entry(number).or_insert_with(|| Stuck {
+            let of_job = by_job.entry(number).or_insert_with(|| Stuck {
                 job: workload.jobs[number as usize].name.clone(),
                 since_ns: task.since,
                 for_locks: 0,
@@ -52,45 +52,46 @@ impl Engine<'_> {
                 None => of_job.for_children += 1,
             }
         }
-        found.into_values().collect()
+        by_job.into_values().collect()
     }
 
-    fn who_goes_on(&self) -> Vec<bool> {
-        let waits = |task: &Task| {
+    /// By task: whether it can continue. Ended tasks count as not continuing.
+    fn find_continuing(&self) -> Vec<bool> {
+        let waits_for_tasks = |task: &Task| {
             matches!(
                 self.wait_of(task),
                 TaskState::Lock | TaskState::Barrier | TaskState::Children | TaskState::Ended
             )
         };
-        let mut goes_on: Vec<bool> = self.tasks.iter().map(|task| !waits(task)).collect();
+        let mut continues: Vec<bool> = self.tasks.iter().map(|task| !waits_for_tasks(task)).collect();
         loop {
-            let families = Families::of(self, &goes_on);
-            let woken = |task: &Task, id| match self.wait_of(task) {
+            let families = Families::of(self, &continues);
+            let can_be_woken = |task: &Task, id| match self.wait_of(task) {
                 TaskState::Lock => {
                     let lock = self.lock_waited_for(id).map(|lock| &self.locks[lock as usize]);
-                    // One that has it waits for its line at most.
-                    lock.is_none_or(|lock| lock.holders().all(|holder| goes_on[holder as usize]))
+                    // `None`: the task holds the lock already, and waits for the lock's cache line, which arrives by itself.
+                    lock.is_none_or(|lock| lock.holders().all(|holder| continues[holder as usize]))
                 }
                 TaskState::Children => families.parents.contains(&id),
                 TaskState::Barrier if task.parent == NONE => families.jobs.contains(&self.job_of(task)),
                 TaskState::Barrier => families.parents.contains(&task.parent),
                 _ => false,
             };
-            let all = self.tasks.iter().zip(0..).zip(&goes_on);
-            let found: Vec<TaskId> = all
-                .filter(|((task, id), goes_on)| !**goes_on && woken(task, *id))
+            let all = self.tasks.iter().zip(0..).zip(&continues);
+            let added: Vec<TaskId> = all
+                .filter(|((task, id), continues)| !**continues && can_be_woken(task, *id))
                 .map(|((_, id), _)| id)
                 .collect();
-            if found.is_empty() {
-                return goes_on;
+            if added.is_empty() {
+                return continues;
             }
-            for id in found {
-                goes_on[id as usize] = true;
+            for id in added {
+                continues[id as usize] = true;
             }
         }
     }
 
-    /// What a task waits for; a task that spins waits as well.
+    /// A task's state, with spinning counted as the wait that it is: for a lock or at a barrier.
     fn wait_of(&self, task: &Task) -> TaskState {
         if task.state != TaskState::Runnable || !task.spins {
             return task.state;
@@ -105,18 +106,21 @@ impl Engine<'_> {
     }
 }
 
-/// Where a task goes on, or is still to come: among the children of these, and the copies of these jobs.
+/// The groups of siblings in which some task can continue or has not been started yet.
 struct Families {
+    /// The groups of children, by their parent.
     parents: BTreeSet<TaskId>,
+    /// The groups of copies of one job.
     jobs: BTreeSet<u32>,
 }
 
 impl Families {
-    fn of(engine: &Engine<'_>, goes_on: &[bool]) -> Families {
+    fn of(engine: &Engine<'_>, can_continue: &[bool]) -> Families {
         let all_jobs = engine.scenario.workload.jobs.iter().zip(&engine.arrived).zip(0..);
         let to_come = all_jobs.filter(|((job, arrived), _)| **arrived < job.count).map(|(_, number)| number);
         let mut families = Families { parents: BTreeSet::new(), jobs: to_come.collect() };
-        for ((task, id), _) in engine.tasks.iter().zip(0..).zip(goes_on).filter(|(_, goes_on)| **goes_on) {
+        let tasks = engine.tasks.iter().zip(0..).zip(can_continue);
+        for ((task, id), _) in tasks.filter(|(_, continues)| **continues) {
             if task.parent == NONE {
                 families.jobs.insert(engine.job_of(task));
             } else {

@@ -1,5 +1,5 @@
-//! The seam between the engine and the scheduler that decides at every switch: the project's scheduler in its
-//! simulated kernel, or one of the baselines. All answer the same questions; what [`Kernel`] says of them holds here.
+//! The interface between the engine and the switch-time scheduler: the project's scheduler in its simulated kernel, or one
+//! of the baselines. All have the same methods; [`Kernel`] documents the methods that have no comment here.
 
 use commonhold_dispatch::{Account, Kernel, Kick, NOBODY, Recall, Settings, TaskId, Unit, UnitRules, near};
 
@@ -15,7 +15,7 @@ use crate::scenario::{CallBack, Scenario, Scheduler};
 /// The scheduler that decides which task a CPU runs next, and where a woken task goes.
 #[expect(
     clippy::large_enum_variant,
-    reason = "there is one per simulation, and a box would be a step at every question"
+    reason = "there is one per simulation, and a box would be an indirection at every call"
 )]
 pub(super) enum Switcher {
     /// The project's own.
@@ -29,13 +29,13 @@ pub(super) enum Switcher {
 }
 
 /// Calls the same method of the scheduler in force.
-macro_rules! ask {
-    ($switcher:expr, $one:ident => $question:expr) => {
+macro_rules! delegate {
+    ($switcher:expr, $scheduler:ident => $call:expr) => {
         match $switcher {
-            Switcher::Commonhold($one) => $question,
-            Switcher::IrixDecay($one) => $question,
-            Switcher::Linux24($one) => $question,
-            Switcher::Hurricane($one) => $question,
+            Switcher::Commonhold($scheduler) => $call,
+            Switcher::IrixDecay($scheduler) => $call,
+            Switcher::Linux24($scheduler) => $call,
+            Switcher::Hurricane($scheduler) => $call,
         }
     };
 }
@@ -101,8 +101,8 @@ impl Switcher {
         }
     }
 
-    /// Gives a task a seat at a CPU, or takes it away. Where tasks have CPUs of their own it runs only there; elsewhere it
-    /// prefers it. The baselines other than Hurricane's ignore seats.
+    /// Gives a task a seat at a CPU, or takes the seat away. Under Hurricane the task runs only at its seat; under the project's
+    /// scheduler it prefers the seat. The other baselines ignore seats.
     pub(super) fn seat(&mut self, id: TaskId, cpu: Option<u32>) {
         match (self, cpu) {
             (Switcher::Commonhold(kernel), cpu) => kernel.seat(id, cpu.unwrap_or(NOBODY)),
@@ -112,14 +112,14 @@ impl Switcher {
     }
 
     pub(super) fn wake(&mut self, now: Time, id: TaskId) {
-        ask!(self, one => one.wake(now, id));
+        delegate!(self, scheduler => scheduler.wake(now, id));
     }
 
     pub(super) fn schedule(&mut self, now: Time, cpu: u32, runnable: bool) -> Option<TaskId> {
-        ask!(self, one => one.schedule(now, cpu, runnable))
+        delegate!(self, scheduler => scheduler.schedule(now, cpu, runnable))
     }
 
-    /// A clock tick. Returns whether the CPU's task has to go; never for baselines, which count time exactly.
+    /// A clock tick. Returns whether the CPU's task has to leave; never for baselines, which count time exactly.
     pub(super) fn tick(&mut self, now: Time, cpu: u32) -> bool {
         match self {
             Switcher::Commonhold(kernel) => kernel.tick(now, cpu),
@@ -128,15 +128,15 @@ impl Switcher {
     }
 
     pub(super) fn slice_left(&self, now: Time, cpu: u32) -> Time {
-        ask!(self, one => one.slice_left(now, cpu))
+        delegate!(self, scheduler => scheduler.slice_left(now, cpu))
     }
 
     pub(super) fn kicks(&mut self, take: &mut Vec<Kick>) {
-        ask!(self, one => one.kicks(take));
+        delegate!(self, scheduler => scheduler.kicks(take));
     }
 
     pub(super) fn has_kicks(&self) -> bool {
-        ask!(self, one => one.has_kicks())
+        delegate!(self, scheduler => scheduler.has_kicks())
     }
 
     /// Makes a unit the owner of a CPU. Baselines have no owners.
@@ -162,31 +162,31 @@ impl Switcher {
     }
 
     pub(super) fn runnable(&self) -> u64 {
-        ask!(self, one => one.runnable())
+        delegate!(self, scheduler => scheduler.runnable())
     }
 
     pub(super) fn waiting(&self) -> u64 {
-        ask!(self, one => one.waiting())
+        delegate!(self, scheduler => scheduler.waiting())
     }
 
     pub(super) fn waiting_in(&self, unit: u32) -> u32 {
-        ask!(self, one => one.waiting_in(unit))
+        delegate!(self, scheduler => scheduler.waiting_in(unit))
     }
 
     pub(super) fn uncharged(&self, now: Time) -> Time {
-        ask!(self, one => one.uncharged(now))
+        delegate!(self, scheduler => scheduler.uncharged(now))
     }
 
     pub(super) fn runs(&self, cpu: u32) -> u32 {
-        ask!(self, one => one.runs(cpu))
+        delegate!(self, scheduler => scheduler.runs(cpu))
     }
 
     pub(super) fn unit(&self, unit: u32) -> &Unit {
-        ask!(self, one => one.unit(unit))
+        delegate!(self, scheduler => scheduler.unit(unit))
     }
 
     pub(super) fn account(&self, unit: u32) -> &Account {
-        ask!(self, one => one.account(unit))
+        delegate!(self, scheduler => scheduler.account(unit))
     }
 
     /// The owner of a CPU; [`NOBODY`] under a baseline.
@@ -205,7 +205,7 @@ impl Switcher {
         }
     }
 
-    /// Whether a CPU runs a task out of turn because it had waited for too long. Never under a baseline.
+    /// Whether a CPU runs a task out of order to rescue it from starvation. Never under a baseline.
     pub(super) fn is_rescuing(&self, cpu: u32) -> bool {
         match self {
             Switcher::Commonhold(kernel) => kernel.is_rescuing(cpu),
@@ -213,8 +213,8 @@ impl Switcher {
         }
     }
 
-    /// The longest wait for a CPU under a baseline, in ns, if at most `tasks` tasks lived at once. `None` under the project's own
-    /// scheduler, which has a bound by unit.
+    /// The longest wait for a CPU under a baseline, in ns, if at most `tasks` tasks lived at once. `None` under the project's
+    /// own scheduler, whose bounds differ by unit.
     pub(super) fn patience(&self, switch_ns: Time, tasks: u64) -> Option<Time> {
         match self {
             Switcher::Commonhold(_) => None,

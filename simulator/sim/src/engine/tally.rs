@@ -7,6 +7,7 @@ use crate::Time;
 use crate::outcome::{CommonMemory, DiskOutcome, DiskUse, JobOutcome, LockOutcome, Outcome, UnitOutcome};
 
 impl Engine<'_> {
+    /// The outcome of the run, without the last checks of the ledger.
     pub(super) fn outcome(&self) -> Outcome {
         Outcome {
             seed: self.seed,
@@ -22,7 +23,7 @@ impl Engine<'_> {
                 .scenario
                 .contract
                 .ids()
-                .filter(|id| self.was_there(*id))
+                .filter(|id| self.had_jobs(*id))
                 .map(|id| self.unit(id))
                 .collect(),
             common: self.common(),
@@ -45,12 +46,13 @@ impl Engine<'_> {
         self.scenario.contract.unit(id).path.clone()
     }
 
-    fn was_there(&self, id: UnitId) -> bool {
+    /// Whether a job of the unit has arrived.
+    fn had_jobs(&self, id: UnitId) -> bool {
         let jobs = &self.scenario.workload.jobs;
         jobs.iter().zip(&self.arrived).any(|(job, arrived)| job.unit == id && *arrived > 0)
     }
 
-    /// A run's name: its program's, where each run of that is a job of its own.
+    /// The name of an instance: the program's if each run of the program is a job, else the job's.
     pub(super) fn name_of(&self, instance: &super::Instance) -> &str {
         let workload = &self.scenario.workload;
         match instance.program {
@@ -93,12 +95,13 @@ impl Engine<'_> {
         }
     }
 
+    /// The memory of the two built-in units.
     fn common(&self) -> Vec<CommonMemory> {
-        let part = |id: UnitId| {
+        let memory_of = |id: UnitId| {
             let (frames_mean, frames_max) = self.memory.used_mean_and_max(id);
             CommonMemory { name: self.path(id), frames: self.memory.used(id), frames_mean, frames_max }
         };
-        [UnitId::KERNEL, UnitId::SHARED].map(part).into()
+        [UnitId::KERNEL, UnitId::SHARED].map(memory_of).into()
     }
 
     fn disk(&self, drive: usize) -> DiskOutcome {
@@ -129,12 +132,12 @@ impl Engine<'_> {
     }
 
     fn locks(&self) -> Vec<LockOutcome> {
-        let named = self.scenario.workload.locks.iter().zip(&self.locks);
-        named
-            .map(|(what, lock)| {
+        let locks = self.scenario.workload.locks.iter().zip(&self.locks);
+        locks
+            .map(|(definition, lock)| {
                 let figures = lock.figures(self.now);
                 LockOutcome {
-                    name: what.name.clone(),
+                    name: definition.name.clone(),
                     taken: figures.taken,
                     waits: figures.waits,
                     waited_ns: figures.waited_ns,

@@ -3,7 +3,7 @@
 use commonhold_contract::UnitId;
 use commonhold_dispatch::TaskId;
 
-use super::gates::{Gate, Had};
+use super::gates::{GangUse, Gate};
 use super::patience::Wait;
 use super::program::NEW;
 use super::{Engine, NONE, number};
@@ -13,30 +13,30 @@ use crate::contention::Left;
 use crate::memory::SpaceId;
 use crate::scenario::LOOPS_MAX;
 
-/// What a task does. Most states name what it waits for.
+/// What a task does now. A state other than `Runnable` and `Ended` names what the task waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TaskState {
     /// It runs, or waits for a CPU.
     Runnable,
-    /// Until its timer goes off.
+    /// Waits for its timer to expire.
     Sleeping,
-    /// Until its transfers are done.
+    /// Waits for its disk transfers.
     Transfer,
-    /// Until pages of a file have arrived.
+    /// Waits for pages of a file to be read into the cache.
     File,
-    /// Until its unit has a frame for it.
+    /// Waits for a page frame for its unit.
     Frame,
-    /// Until less of memory is dirty.
+    /// Waits until less of memory is dirty.
     Throttled,
-    /// Until a lock is granted to it.
+    /// Waits for a lock.
     Lock,
-    /// Until the other tasks have reached the barrier.
+    /// Waits for other tasks to reach the barrier.
     Barrier,
-    /// Until a child has ended.
+    /// Waits for a child to end.
     Children,
-    /// Until it has a CPU of its own.
+    /// Waits for a dedicated CPU.
     Seat,
-    /// Until its job, which was stopped, is continued.
+    /// Stopped with its job, until the job is continued.
     Stopped,
     /// It has ended; its number may be reused.
     Ended,
@@ -48,70 +48,71 @@ pub(super) struct Task {
     pub(super) program: u16,
     /// Loop counters by depth.
     pub(super) counters: [u32; LOOPS_MAX],
-    /// Index of the op that it is at.
+    /// Index of the current op.
     pub(super) pc: u32,
-    /// How far it is within the op: [`NEW`], or a later stage that the op defines.
+    /// Progress within the op: [`NEW`], or a later stage that the op defines.
     pub(super) stage: u32,
     pub(super) state: TaskState,
     /// It waits busily, on its CPU.
     pub(super) spins: bool,
     pub(super) instance: u32,
     pub(super) parent: TaskId,
-    /// Children that it still has to start, and those that have not ended.
+    /// The number of children that it still has to start, and of started children that have not ended.
     pub(super) to_start: u32,
     pub(super) alive: u32,
-    /// The work that it still computes, in ns alone on a CPU: until the next page that it touches, and after it.
+    /// The remaining work of the op, in ns alone on a CPU: up to the next touch of a page, and after that touch.
     pub(super) left: Time,
     pub(super) beyond: Time,
-    /// The kernel's part of this work, in millionths; bus transactions per ms.
+    /// The fraction of this work done in the kernel, in millionths; and the work's bus transactions per ms.
     pub(super) kernel: u32,
     pub(super) bus: u32,
-    /// Bytes that it reuses in the last-level cache; the part of a core that it uses, in millionths.
+    /// Bytes that the work reuses in the last-level cache; the fraction of a core's throughput that it uses, in millionths.
     pub(super) working: u64,
     pub(super) core: u32,
     pub(super) space: SpaceId,
-    /// Pages of its working set that it has touched so far.
+    /// Pages of the task's working set that it has touched so far.
     pub(super) touched: u64,
-    /// Of its op: pages that are left, transfers in flight, and the next page.
+    /// Of the current op: the remaining pages, the transfers in flight, and the next page.
     pub(super) pages: u32,
     pub(super) transfers: u32,
     pub(super) from_page: u64,
     /// Pages of a read that may have to be copied into the reader's own cache.
     pub(super) copies: u32,
-    /// Where its next sequential access to a file begins, in bytes.
+    /// By file: where the next sequential access begins, in bytes.
     pub(super) positions: Vec<(u16, u64)>,
     pub(super) chance: Chance,
-    /// When its present wait began.
+    /// When the present wait or stop began.
     pub(super) since: Time,
-    /// It woke, and has had no CPU since.
+    /// It has woken up, and has not had a CPU since.
     pub(super) woke: bool,
     /// When its latest sleep ended, if it has not slept again.
     pub(super) up_since: Option<Time>,
-    /// The unit that it belongs to, and the one that it runs for.
+    /// The unit that it belongs to, and the unit that it runs for (see `locks.rs`).
     pub(super) unit: u32,
     pub(super) runs_for: u32,
     /// The locks with inheritance that it holds, in the order in which it took them.
     pub(super) held: Vec<u16>,
-    /// How many spin locks it holds. While it holds any and computes, it keeps its CPU.
-    pub(super) keeps: u32,
-    /// Its wait for a CPU, if it waits for one.
+    /// How many spin locks it holds. A task that holds one keeps its CPU as long as it computes.
+    pub(super) spin_locks: u32,
+    /// The present wait for a CPU; `None` if the task runs or is blocked.
     pub(super) waits: Option<Wait>,
-    /// The cache of the CPU that it ran on last, as it left it.
+    /// The state of the last CPU's cache when the task left that CPU.
     pub(super) cache: Option<Left>,
-    /// Its number in the order in which tasks came.
+    /// Consecutive number of the task; never reused, unlike the task's index.
     pub(super) serial: u64,
-    /// The CPU that it ran on last; before it ran, its creator's.
+    /// The CPU that the task ran on last; before its first run, its creator's.
     pub(super) cpu: u32,
     /// It was runnable at some time since the last sample.
     pub(super) wanted: bool,
     /// Whether the policy places it.
     pub(super) is_placed: bool,
-    /// Whether its job may run, and what it had used of the resources that gangs share.
+    /// Whether the task's job may run.
     pub(super) gate: Gate,
-    pub(super) had: Had,
+    /// What the task has used so far of the resources that gangs share.
+    pub(super) gang_use: GangUse,
     /// The CPU of its seat.
     pub(super) seat: Option<u32>,
-    /// The node of its data, as its place among the nodes: where it ran first.
+    /// The node where the task ran first, which has its data: an index into the machine's nodes.
     pub(super) data: Option<usize>,
 }
 
@@ -119,15 +120,15 @@ pub(super) struct Task {
 #[derive(Debug, Clone)]
 pub(crate) struct Instance {
     pub(crate) job: u32,
-    /// The program, if each run of it counts as a job.
+    /// The program, if each run of the program counts as a job.
     pub(crate) program: Option<u16>,
-    /// Its tasks, the first one first: a part of the data that they share is in that one's node.
+    /// The live tasks by age. A part of the data that they share is in the first task's node.
     pub(super) members: Vec<TaskId>,
     pub(crate) unit: UnitId,
     pub(super) disk: usize,
     pub(crate) started: Time,
     pub(crate) ended: Option<Time>,
-    /// Its files, by the workload's number; [`NONE`] where it has not opened it.
+    /// By the workload's number of a file: the open file's index, or [`NONE`] if the instance has not opened the file.
     pub(super) files: Vec<u32>,
     /// Where the CPU time of its tasks went, in ns.
     pub(crate) spent: Spent,
@@ -142,11 +143,12 @@ pub struct Spent {
     pub lock_ns: u64,
     /// Waiting for memory that other CPUs had in their caches, or for the bus, or for interrupts to end.
     pub stall_ns: u64,
-    /// Waiting for memory of other nodes for longer than for that of its own; but see `switch_ns`.
+    /// The extra time of accesses to memory of other nodes, compared with local memory. Refills after a switch count as
+    /// `switch_ns`.
     pub remote_ns: u64,
-    /// Waiting on a CPU for other tasks of the job.
+    /// Spinning on a CPU for other tasks of the job.
     pub spin_ns: u64,
-    /// Switches, and cache refills from wherever they come.
+    /// Switches, and cache refills after them, from any node.
     pub switch_ns: u64,
     /// Runnable without a CPU.
     pub waited_ns: u64,
@@ -165,17 +167,17 @@ fn is_nothing(count: &u64) -> bool {
 }
 
 impl Spent {
-    /// Time on CPUs for the work itself, with what hindered it.
+    /// Time on CPUs for the work itself, including the slowdown by contention.
     pub fn computing_ns(&self) -> u64 {
         self.work_ns + self.lock_ns + self.stall_ns + self.remote_ns
     }
 
-    /// All time on CPUs: for the work, waiting there for locks, and switches.
+    /// All time on CPUs: work, spinning and switches.
     pub fn on_cpus_ns(&self) -> u64 {
         self.computing_ns() + self.spin_ns + self.switch_ns
     }
 
-    /// Adds what another task, or job, spent.
+    /// Adds the time of another task or job.
     pub fn add(&mut self, other: &Spent) {
         self.work_ns += other.work_ns;
         self.lock_ns += other.lock_ns;
@@ -191,14 +193,15 @@ impl Spent {
 }
 
 impl Engine<'_> {
+    /// Adds an instance for the next copy of a job. Returns the instance's index.
     pub(super) fn new_instance(&mut self, job: usize) -> u32 {
-        let what = &self.scenario.workload.jobs[job];
+        let definition = &self.scenario.workload.jobs[job];
         self.instances.push(Instance {
             job: number(job),
             program: None,
             members: Vec::new(),
-            unit: what.unit,
-            disk: what.disk as usize,
+            unit: definition.unit,
+            disk: definition.disk as usize,
             started: self.now,
             ended: None,
             files: vec![NONE; self.scenario.workload.files.len()],
@@ -228,12 +231,12 @@ impl Engine<'_> {
         number(self.instances.len() - 1)
     }
 
-    /// Starts a process.
+    /// Starts a process. `parent` is [`NONE`] for the first process of a job.
     pub(super) fn spawn(&mut self, program: u16, instance: u32, parent: TaskId, chance: Chance) {
         let unit = self.instances[instance as usize].unit;
         let is_placed = self.seating.places(unit, self.instances[instance as usize].program);
         let waits_for_seat = is_placed && self.seating.is_fixed();
-        let serial = self.seating.came();
+        let serial = self.seating.next_serial();
         let creator = self.tasks.get(parent as usize).filter(|_| parent != NONE);
         let cpu = creator.map_or(0, |creator| creator.seat.unwrap_or(creator.cpu));
         let task = Task {
@@ -267,7 +270,7 @@ impl Engine<'_> {
             unit: unit.0,
             runs_for: unit.0,
             held: Vec::new(),
-            keeps: 0,
+            spin_locks: 0,
             waits: (!waits_for_seat).then(|| self.patience.begin(self.now, unit.0)),
             cache: None,
             serial,
@@ -275,7 +278,7 @@ impl Engine<'_> {
             wanted: true,
             is_placed,
             gate: Gate::Open,
-            had: Had::default(),
+            gang_use: GangUse::default(),
             seat: None,
             data: None,
         };
@@ -288,11 +291,11 @@ impl Engine<'_> {
         };
         self.instances[instance as usize].members.push(id);
         self.kernel.start(self.now, id, unit.0, Some(parent).filter(|parent| *parent != NONE));
-        self.patience.came(unit.0);
-        if self.units.came(unit.0) {
+        self.patience.task_entered(unit.0);
+        if self.units.add_process(unit.0) {
             // A unit that may not borrow would have no CPU until the next policy step, a quarter of a second later.
-            self.turn_by(self.now);
-            self.memory_is_due();
+            self.advance_turn(self.now);
+            self.sample_memory_next_turn();
         }
         if is_placed {
             self.seating.enter(serial, id);
@@ -305,7 +308,7 @@ impl Engine<'_> {
         self.stop_with_its_job(id);
     }
 
-    /// A task that was blocked can go on.
+    /// Makes a blocked task runnable.
     pub(super) fn wake(&mut self, id: TaskId) {
         self.count_block(id);
         let task = &mut self.tasks[id as usize];
@@ -320,7 +323,7 @@ impl Engine<'_> {
         self.kernel.wake(self.now, id);
     }
 
-    /// Counts for how long a task has been blocked.
+    /// Adds the time for which a task has been blocked to the sums of its instance and unit.
     fn count_block(&mut self, id: TaskId) {
         let task = &self.tasks[id as usize];
         debug_assert!(!matches!(task.state, TaskState::Runnable | TaskState::Ended));
@@ -332,8 +335,8 @@ impl Engine<'_> {
         self.stall_ends(id);
     }
 
-    /// At the end of the run: counts waits in progress, which are otherwise counted when they end.
-    pub(super) fn count_waits_that_go_on(&mut self) {
+    /// At the end of the run: adds the waits in progress. During the run, a wait is added when it ends.
+    pub(super) fn count_waits_in_progress(&mut self) {
         for id in 0..number(self.tasks.len()) {
             let task = &self.tasks[id as usize];
             match task.state {
@@ -349,7 +352,7 @@ impl Engine<'_> {
         }
     }
 
-    /// A task has done its last op.
+    /// Ends a task that has done its last op: frees its memory, seat and number, and wakes a parent that waits for it.
     pub(super) fn end(&mut self, id: TaskId) {
         self.count_answer(id);
         let task = &mut self.tasks[id as usize];
@@ -359,17 +362,17 @@ impl Engine<'_> {
         self.kernel.end(self.now, id, Some(parent).filter(|parent| *parent != NONE));
         self.memory.close_space(space);
         self.feed_starved();
-        self.units.went(unit);
-        self.patience.went(runs_for);
+        self.units.remove_process(unit);
+        self.patience.task_left(runs_for);
         self.leave_gang(id);
         self.leave_seat(id);
         self.free.push(id);
-        let whole = &mut self.instances[instance as usize];
-        let is_first = whole.members.first() == Some(&id);
+        let copy = &mut self.instances[instance as usize];
+        let is_first = copy.members.first() == Some(&id);
         if is_first {
-            whole.ended = Some(self.now);
+            copy.ended = Some(self.now);
         }
-        whole.members.retain(|member| *member != id);
+        copy.members.retain(|member| *member != id);
         if parent == NONE {
             let instance = &self.instances[instance as usize];
             if !self.scenario.workload.jobs[instance.job as usize].background {
@@ -377,14 +380,14 @@ impl Engine<'_> {
             }
             return;
         }
-        let above = &mut self.tasks[parent as usize];
-        above.alive -= 1;
-        if above.state == TaskState::Children {
+        let parent_task = &mut self.tasks[parent as usize];
+        parent_task.alive -= 1;
+        if parent_task.state == TaskState::Children {
             self.wake(parent);
         }
     }
 
-    /// A sleep has ended, or a lock's cache line has arrived.
+    /// A task's timer has expired: its sleep ends, a lock's cache line arrives, or the signal that continues it arrives.
     pub(super) fn task_event(&mut self, id: TaskId) {
         let task = &self.tasks[id as usize];
         match task.state {

@@ -7,18 +7,20 @@ use crate::scenario::Scenario;
 /// Counts by unit.
 #[derive(Debug)]
 pub(crate) struct Units {
-    /// The time for which tasks waited for CPUs, without waits in progress.
+    /// How long tasks waited for CPUs in total, without waits in progress.
     pub(super) waited_ns: Vec<u64>,
     /// Processes by unit, and runnable threads by the unit that they run for.
     pub(super) present: Vec<u32>,
     pub(super) runnable: Vec<u32>,
-    /// Threads that are stopped, and would be runnable otherwise.
+    /// Threads that are stopped with their job, and would be runnable otherwise.
     pub(super) stopped: Vec<u32>,
+    /// The number of plans so far, and the time of the latest.
     pub(super) plans: u64,
-    /// Each unit's entitlement by the latest plan, in millionths of a CPU; and its integral up to that plan, times ns.
-    pub(super) entitled: Vec<u64>,
-    entitled_so_far: Vec<u128>,
     planned_at: Time,
+    /// The entitlement by the latest plan, in millionths of a CPU.
+    pub(super) entitled: Vec<u64>,
+    /// The integral of the entitlement up to the latest plan, in millionths of a CPU times ns.
+    entitled_so_far: Vec<u128>,
 }
 
 impl Units {
@@ -30,9 +32,9 @@ impl Units {
             runnable: vec![0; units],
             stopped: vec![0; units],
             plans: 0,
+            planned_at: 0,
             entitled: vec![0; units],
             entitled_so_far: vec![0; units],
-            planned_at: 0,
         }
     }
 
@@ -52,8 +54,8 @@ impl Units {
         self.entitled_so_far[unit] + u128::from(self.entitled[unit]) * u128::from(now - self.planned_at)
     }
 
-    /// Takes over the entitlements of a new plan.
-    fn take_in(&mut self, entitled: &[u64], now: Time) {
+    /// Sets the entitlements of a new plan, after adding the old ones to their integrals.
+    fn set_entitled(&mut self, entitled: &[u64], now: Time) {
         let elapsed = u128::from(now - self.planned_at);
         for (sum, latest) in self.entitled_so_far.iter_mut().zip(&self.entitled) {
             *sum += u128::from(*latest) * elapsed;
@@ -63,14 +65,14 @@ impl Units {
         self.plans += 1;
     }
 
-    /// Counts a new process. Returns whether its unit had none before.
-    pub(super) fn came(&mut self, unit: u32) -> bool {
+    /// Counts a new process. Returns whether the unit had no process before.
+    pub(super) fn add_process(&mut self, unit: u32) -> bool {
         self.present[unit as usize] += 1;
         self.runnable[unit as usize] += 1;
         self.present[unit as usize] == 1
     }
 
-    pub(super) fn went(&mut self, unit: u32) {
+    pub(super) fn remove_process(&mut self, unit: u32) {
         self.present[unit as usize] -= 1;
     }
 
@@ -85,7 +87,7 @@ impl Units {
     }
 
     /// Counts a stopped task as runnable again.
-    pub(super) fn goes_on(&mut self, unit: u32) {
+    pub(super) fn continued(&mut self, unit: u32) {
         self.runnable[unit as usize] += 1;
         self.stopped[unit as usize] -= 1;
     }
@@ -96,11 +98,13 @@ impl Units {
 }
 
 impl Engine<'_> {
-    /// Takes over the entitlements of a new plan. The bounds on waits for CPUs follow from them.
+    /// Records the entitlements of a new plan, in millionths of a CPU, and updates the bounds on waits for CPUs, which follow
+    /// from a unit's entitlement without its sub-units'.
     pub(super) fn note_entitled(&mut self, entitled: &[u64]) {
-        self.units.take_in(entitled, self.now);
+        self.units.set_entitled(entitled, self.now);
         let contract = &self.scenario.contract;
-        self.patience.looked(self.now, self.kernel.home(0) == commonhold_dispatch::NOBODY);
+        let is_time_shared = self.kernel.home(0) == commonhold_dispatch::NOBODY;
+        self.patience.note_plan(self.now, is_time_shared);
         let mut own = self.units.entitled.clone();
         for id in contract.held() {
             if let Some(parent) = contract.unit(id).parent {
@@ -108,7 +112,7 @@ impl Engine<'_> {
             }
         }
         for id in contract.ids().filter(|id| self.units.present[id.index()] > 0) {
-            self.patience.entitled(id.0, own[id.index()], self.kernel.unit(id.0).weight);
+            self.patience.note_entitlement(id.0, own[id.index()], self.kernel.unit(id.0).weight);
         }
     }
 }

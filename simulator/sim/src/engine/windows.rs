@@ -1,7 +1,8 @@
-//! What units had in each window of time, and how long tasks waited for a CPU that woke: what disciplines are compared by.
+//! The figures by which disciplines are compared: each unit's CPU time and entitlement in each window of time, and how long
+//! tasks that woke up waited for a CPU.
 //!
-//! A window is as long as the time between two entries of rounds. It ends between two events. CPUs are accounted up to its
-//! end first, so no slice is counted in a window that it only ends in.
+//! A window is as long as the time between two samples of rounds. At its end, CPUs are accounted up to that moment, so a
+//! slice that spans two windows is divided between them.
 
 use std::collections::BTreeMap;
 
@@ -17,66 +18,70 @@ use crate::scenario::Workload;
 #[derive(Debug)]
 pub(super) struct Windows {
     every_ns: Time,
+    /// The end of the present window.
     ends: Time,
-    units: Vec<OfUnit>,
+    units: Vec<UnitWindows>,
 }
 
 #[derive(Debug, Clone, Default)]
-struct OfUnit {
+struct UnitWindows {
+    /// CPU time in the present window so far.
     used: Time,
-    /// Millionths of a CPU, times ns, up to the beginning of the window.
+    /// The integral of the entitlement up to the beginning of the window, in millionths of a CPU times ns.
     entitled_before: u128,
+    /// By past window: the CPU time used, and the CPU time entitled to.
     used_ns: Vec<Time>,
     entitled_ns: Vec<Time>,
 }
 
 impl Windows {
     pub(super) fn new(units: usize, every_ns: Time) -> Windows {
-        Windows { every_ns, ends: every_ns, units: vec![OfUnit::default(); units] }
+        Windows { every_ns, ends: every_ns, units: vec![UnitWindows::default(); units] }
     }
 
-    /// A task of a unit had a CPU for so long.
+    /// Adds CPU time of one of a unit's tasks.
     pub(super) fn used(&mut self, unit: u32, span: Time) {
         self.units[unit as usize].used += span;
     }
 }
 
-/// How long waits were. One is counted among those that are as long, but for less than a sixty-fourth.
+/// A histogram of waits. Lengths are rounded down by less than one part in 64.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Waits {
     by_length: BTreeMap<Time, u64>,
     count: u64,
     longest: Time,
-    /// Answers in time, and later.
+    /// How many deadlines were met, and missed.
     met: u64,
     missed: u64,
 }
 
 impl Waits {
-    fn enter(&mut self, span: Time) {
-        let spare = span.checked_ilog2().unwrap_or(0).saturating_sub(6);
-        *self.by_length.entry(span >> spare << spare).or_default() += 1;
+    /// Adds a wait, rounded to its seven highest bits.
+    fn add(&mut self, span: Time) {
+        let dropped_bits = span.checked_ilog2().unwrap_or(0).saturating_sub(6);
+        *self.by_length.entry(span >> dropped_bits << dropped_bits).or_default() += 1;
         self.count += 1;
         self.longest = self.longest.max(span);
     }
 
     /// The quantile at `thousandths`.
-    fn within(&self, thousandths: u64) -> Time {
-        let wanted = (self.count * thousandths).div_ceil(1_000).max(1);
-        let mut so_far = 0;
-        let reaches = |(_, count): &(&Time, &u64)| {
-            so_far += **count;
-            so_far >= wanted
+    fn quantile(&self, thousandths: u64) -> Time {
+        let rank = (self.count * thousandths).div_ceil(1_000).max(1);
+        let mut cumulative = 0;
+        let reaches_rank = |(_, count): &(&Time, &u64)| {
+            cumulative += **count;
+            cumulative >= rank
         };
-        self.by_length.iter().find(reaches).map_or(0, |(span, _)| *span)
+        self.by_length.iter().find(reaches_rank).map_or(0, |(span, _)| *span)
     }
 
     fn outcome(&self, job: &str) -> WakesOutcome {
         WakesOutcome {
             job: job.to_owned(),
             count: self.count,
-            median_ns: self.within(500),
-            p99_ns: self.within(990),
+            median_ns: self.quantile(500),
+            p99_ns: self.quantile(990),
             max_ns: self.longest,
             met: self.met,
             missed: self.missed,
@@ -84,14 +89,14 @@ impl Waits {
     }
 }
 
-/// Jobs whose tasks woke, in the workload's order.
+/// The waits after wake-ups of each job whose tasks woke up, in the workload's order.
 pub(super) fn wakes(workload: &Workload, waits: &[Waits]) -> Vec<WakesOutcome> {
     let jobs = workload.jobs.iter().zip(waits).filter(|(_, waits)| waits.count > 0);
     jobs.map(|(job, waits)| waits.outcome(&job.name)).collect()
 }
 
 impl Engine<'_> {
-    /// Windows that end before something happens, or when it does, end.
+    /// Ends the windows up to the next event's time `at`.
     pub(super) fn end_windows(&mut self, at: Time) {
         while self.windows.ends <= at {
             self.now = self.windows.ends;
@@ -110,13 +115,13 @@ impl Engine<'_> {
         }
     }
 
-    /// What a unit had in each window, and what its own processes were entitled to, without its sub-units.
+    /// By window: the CPU time of a unit's own processes, and what they were entitled to, both without sub-units.
     pub(super) fn windows_of(&self, id: UnitId) -> (Vec<Time>, Vec<Time>) {
         let contract = &self.scenario.contract;
         let mut entitled = self.windows.units[id.index()].entitled_ns.clone();
         for sub in contract.ids().filter(|sub| contract.unit(*sub).parent == Some(id)) {
-            for (own, its) in entitled.iter_mut().zip(&self.windows.units[sub.index()].entitled_ns) {
-                *own = own.saturating_sub(*its);
+            for (own, of_sub) in entitled.iter_mut().zip(&self.windows.units[sub.index()].entitled_ns) {
+                *own = own.saturating_sub(*of_sub);
             }
         }
         (self.windows.units[id.index()].used_ns.clone(), entitled)
@@ -126,7 +131,7 @@ impl Engine<'_> {
         self.windows.every_ns
     }
 
-    /// A task sleeps, or ends: it has answered what it woke for.
+    /// A task sleeps or ends, and so has completed the request that it woke up for: counts its deadline as met or missed.
     pub(super) fn count_answer(&mut self, id: TaskId) {
         let task = &mut self.tasks[id as usize];
         let Some(since) = task.up_since.take() else { return };
@@ -136,8 +141,8 @@ impl Engine<'_> {
         if self.now - since <= deadline_ns { waits.met += 1 } else { waits.missed += 1 }
     }
 
-    /// At the end of the run: counts tasks past their deadline that have not answered as late.
-    pub(super) fn count_answers_that_are_late(&mut self) {
+    /// At the end of the run: counts as missed the deadlines that have passed while the task still works on the request.
+    pub(super) fn count_missed_deadlines(&mut self) {
         for id in 0..super::number(self.tasks.len()) {
             let task = &self.tasks[id as usize];
             let job = self.instances[task.instance as usize].job as usize;
@@ -148,12 +153,12 @@ impl Engine<'_> {
         }
     }
 
-    /// A task that woke has a CPU.
+    /// A task gets a CPU: if it has just woken up, counts how long it waited.
     pub(super) fn count_wake(&mut self, id: TaskId) {
         let task = &mut self.tasks[id as usize];
         if core::mem::take(&mut task.woke) {
             let job = self.instances[task.instance as usize].job;
-            self.wakes[job as usize].enter(self.now - task.since);
+            self.wakes[job as usize].add(self.now - task.since);
         }
     }
 }
@@ -166,11 +171,12 @@ mod tests {
     fn waits_by_hand() {
         let mut waits = Waits::default();
         for span in 1..=100 {
-            waits.enter(span * 1_000);
+            waits.add(span * 1_000);
         }
-        // The 50th and the 99th of a hundred; 50,000 is below 2^16, and counted by 2^9; 99,000 by 2^10.
+        // The 50th and the 99th of a hundred. 50,000 is below 2^16, so it is rounded to a multiple of 2^9; 99,000 to one of
+        // 2^10.
         let WakesOutcome { count, median_ns, p99_ns, max_ns, .. } = waits.outcome("job");
         assert_eq!((count, median_ns, p99_ns, max_ns), (100, 50_000 >> 9 << 9, 99_000 >> 10 << 10, 100_000));
-        assert_eq!(Waits::default().within(500), 0);
+        assert_eq!(Waits::default().quantile(500), 0);
     }
 }

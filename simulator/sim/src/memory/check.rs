@@ -1,11 +1,11 @@
-//! A check of the memory's own books: they are added up again from the facts that they should follow from.
+//! A consistency check of memory: the counts of units are compared with sums over spaces and files.
 
 use commonhold_contract::UnitId;
 
 use super::{Memory, UnitPages};
 
 impl Memory {
-    /// Whether frames are conserved and sums agree; else what is wrong.
+    /// Checks that frames are conserved and sums agree. The error says what is wrong.
     pub fn check(&self) -> Result<(), String> {
         let used: u64 = self.units.iter().map(|unit| unit.used).sum();
         if used + self.free != self.frames {
@@ -25,13 +25,13 @@ impl Memory {
             unit.leaving += owned.leaving;
             unit.writing += owned.writing;
         }
-        let parts = |unit: &UnitPages| (unit.used, unit.leaving, unit.writing, unit.spaces);
-        for (i, (told, found)) in self.units.iter().zip(&units).enumerate() {
-            if parts(told) != parts(found) {
+        let figures = |unit: &UnitPages| (unit.used, unit.leaving, unit.writing, unit.spaces);
+        for (i, (counted, summed)) in self.units.iter().zip(&units).enumerate() {
+            if figures(counted) != figures(summed) {
                 return Err(format!(
                     "unit {i}: used, leaving, writing, spaces are told as {:?} but add up to {:?}",
-                    parts(told),
-                    parts(found)
+                    figures(counted),
+                    figures(summed)
                 ));
             }
         }
@@ -40,12 +40,12 @@ impl Memory {
         self.check_orders()
     }
 
-    /// Processes of a unit that have memory.
+    /// How many processes of a unit have memory.
     pub fn spaces(&self, unit: UnitId) -> u64 {
         self.units[unit.index()].spaces
     }
 
-    /// Pages that are being written, whether they leave or stay: those of the page-outs that were given out.
+    /// How many pages are being written, whether they leave or stay: the sum over all page-outs in flight.
     pub fn being_written(&self) -> u64 {
         self.units.iter().map(|unit| unit.leaving + unit.writing).sum()
     }
@@ -55,7 +55,7 @@ impl Memory {
             if file.cached() > file.pages {
                 return Err(format!("file {i} has {} pages and {} in the cache", file.pages, file.cached()));
             }
-            if !file.gone_fits() {
+            if !file.evictions_are_consistent() {
                 return Err(format!("file {i}: more pages were taken than are missing"));
             }
             if !file.open && file.clean() + file.dirty() > 0 {

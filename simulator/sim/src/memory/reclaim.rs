@@ -1,29 +1,29 @@
-//! Whose pages are taken when a unit is short, and which.
+//! Reclaim: from which unit pages are taken when a unit is short of frames, and which pages.
 //!
-//! Whose, in this order:
-//! 1. A unit that asks for more than it is allowed gives its own.
-//! 2. If it is within its allowance, or has nothing to give, and no frame is free: the unit that owes most (uses most
-//!    beyond its allowance) gives what it owes, to the last page. Then the unit itself gives, if it is within its
+//! The unit, in this order:
+//! 1. If the request exceeds the unit's allowance, pages of the unit itself are taken.
+//! 2. If no frame is free, and the unit is within its allowance or has nothing to give: the largest debtor (the unit that
+//!    exceeds its allowance most) gives up to its debt, even its last pages. Then the unit itself gives, if it is within its
 //!    allowance. Then all units give.
 //!
-//! Where no unit is held to an allowance, all give: this is the global clock of a kernel without isolation. What is on
-//! its way out already is not taken twice.
+//! If no unit is held to an allowance, all units give: this is the global clock of a kernel without isolation. Pages that
+//! are being written already count towards the demand, so they are not taken twice.
 //!
-//! On a machine that enforces as Linux does, [`linux`](super::linux) says whose. Which pages is the same
-//! there, but for one thing: of a space's pages the oldest go, clean or not.
+//! On a machine that enforces as Linux does, [`linux`](super::linux) chooses the unit. The choice of pages is the same
+//! except that a space's oldest pages go first, clean or dirty.
 //!
-//! Which, in this order:
-//! 1. Clean pages of the cache, which are free at once. They are of the file whose pages were not used for longest. A
-//!    file that was used only once counts as [`USED_ONCE`](super::cache::USED_ONCE) times older.
-//! 2. Dirty pages of the cache and anonymous pages together, a cluster at a time. Each file and space gives in
-//!    proportion to its pages times the time since they were used. Its part of the sum adds up as its *due*, and the
-//!    one that owes most gives.
+//! The pages, in this order:
+//! 1. Clean pages of the cache, which are free at once, from the file whose pages were unused for longest. A file that was
+//!    used only once counts as [`USED_ONCE`](super::cache::USED_ONCE) times older.
+//! 2. Dirty pages of the cache and anonymous pages together, a cluster at a time. Each file and space gives in proportion to
+//!    its pages times the time since their use. For each cluster, every file and space is credited with its part (its
+//!    *due*); the one with the largest due gives the cluster.
 //!
 //! No space gives its last [`FLOOR_CLUSTERS`] clusters, except in two cases: no frame is free and its unit uses more
 //! than it is allowed, or nothing else is left in the machine.
 //!
-//! Properties: over many page-outs each gives its part to within a cluster or so. All is integer arithmetic; ties go
-//! to the lower number. Cost: one pass over files and spaces per cluster.
+//! Properties: over many page-outs, each file and space gives its part to within about a cluster. All arithmetic is in
+//! integers; ties go to the lower number. Cost: one pass over files and spaces per cluster.
 //!
 //! Source: seed 000, section 3.2.
 
@@ -39,76 +39,79 @@ use crate::Time;
 /// A debt is paid in pieces of at most this many clusters, so that one refusal does not fill the disk's queue.
 pub(super) const CLUSTERS_AT_ONCE: u64 = 16;
 
-/// What reclaiming came to.
+/// The result of a reclaim.
 #[must_use]
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Reclaimed {
-    /// Frames that are free by it now.
+    /// The number of frames that it freed.
     pub freed: u64,
-    /// What must be written first: give each to [`Memory::written`] when it is.
+    /// Disk writes that must be performed first: hand each to [`Memory::written`] when it ends.
     pub writes: Vec<PageOut>,
-    /// Pages that are needed are being written: now, or since before.
+    /// Whether pages that are needed are being written, since now or since before.
     pub waits: bool,
-    /// There is nothing to give: the next request is granted beyond the allowance.
+    /// Whether the unit had nothing to give, so that its next request is granted beyond the allowance.
     pub forced: bool,
 }
 
-/// What a unit could give up, in pages; what is on its way out already is not in it.
+/// How many pages a unit could give up; pages that are leaving already are excluded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Giveable {
-    /// Whose contents are on a disk: free at once.
+    /// Pages whose contents are on a disk, which are free at once.
     pub clean: u64,
-    /// Of files, that must be written before.
+    /// Dirty pages of files, which must be written first.
     pub dirty: u64,
-    /// Of processes, that must be written to swap before.
+    /// Pages of processes that must be written to swap first.
     pub anonymous: u64,
 }
 
-/// Which unit gives.
+/// The units whose pages may be taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scope {
     One(UnitId),
-    Everybody,
+    All,
 }
 
 impl Scope {
     fn has(self, unit: UnitId) -> bool {
-        self == Scope::Everybody || self == Scope::One(unit)
+        self == Scope::All || self == Scope::One(unit)
     }
 }
 
-/// Which units may give pages that are not clean pages of the cache.
+/// A space, or a unit's dirty pages of a file, from which pages may be taken.
 #[derive(Debug, Clone, Copy)]
 struct Candidate {
     giver: Giver,
+    /// How many pages it can give.
     pages: u64,
+    /// Its pages times the time since their use.
     weight: u128,
+    /// Its accumulated part of what was taken so far, less what it gave, in millionths of a page.
     due: i64,
 }
 
 #[derive(Debug, Clone, Copy)]
 enum Giver {
-    /// By number.
+    /// The space of this index.
     Space(usize),
-    /// By number, and place among the owners.
+    /// The dirty pages of the file of the first index that belong to its owner of the second index.
     File(usize, usize),
 }
 
 impl Memory {
-    /// One step of paging on behalf of `unit`, which was refused `pages` frames, or whose pager wants to free that many.
-    /// Takes `pages` pages, or more if the unit owes more.
+    /// Reclaims on behalf of `unit`, which was refused `pages` frames, or from which the pager wants that many. Takes `pages`
+    /// pages, or more if the unit exceeds its allowance by more.
     pub fn reclaim(&mut self, unit: UnitId, pages: u32) -> Reclaimed {
         if self.linux.is_some() {
             return self.reclaim_as_linux(unit, u64::from(pages));
         }
         let (pages, own) = (u64::from(pages), &mut self.units[unit.index()]);
         let over = (own.used + pages).saturating_sub(own.allowed);
-        // A debtor pays what it owes; that alone does not say that it wants more.
+        // A debtor that pays its debt does not count as short: it does not necessarily want more memory.
         own.short |= own.used <= own.allowed;
         let scarce = self.free < pages;
         let mut out = Reclaimed::default();
-        if !self.holds {
-            self.take_from_everybody(unit, pages, scarce, &mut out);
+        if !self.has_allowances {
+            self.take_from_all_units(unit, pages, scarce, &mut out);
             return out;
         }
         if over > 0 || !scarce {
@@ -127,26 +130,26 @@ impl Memory {
         out
     }
 
-    /// Takes what a unit owes: what only has to be dropped at once, the rest a part after the other, the next when some of
-    /// that is written. No task waits for it, so a unit that has nothing left to give goes on owing.
-    pub fn collect(&mut self, unit: UnitId) -> Reclaimed {
+    /// Collects a unit's debt: drops clean pages of the cache at once, and writes the rest in batches; call again when a write
+    /// ends. No task waits for this, so there is no forced grant: a unit that has nothing left to give remains a debtor.
+    pub fn collect_debt(&mut self, unit: UnitId) -> Reclaimed {
         let (scope, mut out) = (Scope::One(unit), Reclaimed::default());
         let owed = self.owed(unit);
         out.freed += self.drop_clean(scope, owed);
         loop {
             let (owed, freed) = (self.owed(unit), out.freed);
-            let under_way = self.units[unit.index()].leaving;
-            let want = owed.min((CLUSTERS_AT_ONCE * self.cluster).saturating_sub(under_way));
+            let in_flight = self.units[unit.index()].leaving;
+            let want = owed.min((CLUSTERS_AT_ONCE * self.cluster).saturating_sub(in_flight));
             self.page_out(scope, want, true, &mut out.freed, &mut out.writes);
-            // Clean pages of processes are free at once: more can be taken then.
+            // Clean pages of processes are free at once, without a write: then more can be taken now.
             if out.freed == freed || !out.writes.is_empty() {
                 return out;
             }
         }
     }
 
-    /// Whether a unit owes pages and could give some, and yet none of its pages is on its way out.
-    pub fn rests(&self, unit: UnitId) -> bool {
+    /// Whether a unit owes pages and could give some, but none of its pages is being written. For the engine's audit.
+    pub fn is_debtor_idle(&self, unit: UnitId) -> bool {
         let scope = Scope::One(unit);
         self.owed(unit) > 0
             && self.units[unit.index()].leaving == 0
@@ -154,13 +157,13 @@ impl Memory {
                 || !self.candidates(scope, FLOOR_CLUSTERS * self.cluster).is_empty())
     }
 
-    /// What a unit uses beyond its allowance, less what is on its way out.
+    /// A unit's use beyond its allowance, less the pages that are leaving already.
     fn owed(&self, unit: UnitId) -> u64 {
         let own = &self.units[unit.index()];
         own.used.saturating_sub(own.allowed).saturating_sub(own.leaving)
     }
 
-    /// What each unit could give.
+    /// How many pages each unit could give.
     pub fn giveable(&self) -> Vec<Giveable> {
         let mut units = vec![Giveable::default(); self.units.len()];
         for space in &self.spaces {
@@ -176,34 +179,36 @@ impl Memory {
         units
     }
 
-    /// No frame is free and the unit could not help itself, or need not: `within` its allowance.
+    /// Takes pages when no frame is free: from the largest debtor, else from the unit itself if it is `within` its allowance,
+    /// else from all units.
     fn find_frames(&mut self, unit: UnitId, pages: u64, within: bool, out: &mut Reclaimed) {
-        // A unit in debt gives even its last pages, so that others do not lack their own.
-        let found = self.debtor().is_some_and(|(debtor, debt)| {
+        // A debtor gives even its last pages, so that other units get the frames that they are allowed.
+        let debtor_gave = self.debtor().is_some_and(|(debtor, debt)| {
             let (scope, debt) = (Scope::One(debtor), pages.min(debt));
             self.take_in(unit, scope, debt, true, out) || self.take_in(unit, scope, debt, false, out)
         });
-        let found = found || (within && self.take_in(unit, Scope::One(unit), pages, true, out));
+        let found = debtor_gave || (within && self.take_in(unit, Scope::One(unit), pages, true, out));
         if !found {
-            self.take_from_everybody(unit, pages, true, out);
+            self.take_from_all_units(unit, pages, true, out);
         }
     }
 
-    /// `last`: even what is below the floors, if there is nothing else.
-    fn take_from_everybody(&mut self, by: UnitId, pages: u64, last: bool, out: &mut Reclaimed) {
-        if !self.take_in(by, Scope::Everybody, pages, true, out) && last {
-            self.take_in(by, Scope::Everybody, pages, false, out);
+    /// Takes pages from all units on behalf of one. `below_floors`: if nothing else is left, takes the spaces' floors too.
+    fn take_from_all_units(&mut self, by: UnitId, pages: u64, below_floors: bool, out: &mut Reclaimed) {
+        if !self.take_in(by, Scope::All, pages, true, out) && below_floors {
+            self.take_in(by, Scope::All, pages, false, out);
         }
     }
 
-    /// The unit that uses most beyond what it is allowed, and how much that is.
+    /// The unit that exceeds its allowance most, and by how much; `None` if no unit does.
     fn debtor(&self) -> Option<(UnitId, u64)> {
         let debts =
             self.units.iter().zip(0..).map(|(unit, i)| (UnitId(i), unit.used.saturating_sub(unit.allowed)));
         debts.filter(|(_, debt)| *debt > 0).max_by_key(|(unit, debt)| (*debt, Reverse(*unit)))
     }
 
-    /// Takes pages within a scope. Whether something was taken or is on its way.
+    /// Takes `want` pages within a scope, on behalf of `by`; pages that are leaving already count. `floor`: spaces keep their
+    /// floors. Returns whether frames were freed or pages are being written.
     pub(super) fn take_in(
         &mut self,
         by: UnitId,
@@ -216,19 +221,19 @@ impl Memory {
             let units = self.units.iter().zip(0..).filter(|(_, i)| scope.has(UnitId(*i)));
             units.map(|(unit, _)| part(unit)).sum()
         };
-        let (coming, writing) = (sum(|unit| unit.leaving), sum(|unit| unit.writing));
-        let want = want.saturating_sub(coming);
+        let (leaving, writing) = (sum(|unit| unit.leaving), sum(|unit| unit.writing));
+        let want = want.saturating_sub(leaving);
         let freed = self.drop_clean(scope, want);
         let written = self.page_out(scope, want - freed, floor, &mut out.freed, &mut out.writes);
         out.freed += freed;
-        out.waits = coming + writing + written > 0;
-        if scope == Scope::Everybody && self.holds {
+        out.waits = leaving + writing + written > 0;
+        if scope == Scope::All && self.has_allowances {
             self.units[by.index()].counts.seized += out.freed + written;
         }
         out.freed > 0 || out.waits
     }
 
-    /// Drops clean pages of the cache, the oldest first. How many.
+    /// Drops up to `want` clean pages of the cache, the oldest first. Returns how many.
     pub(super) fn drop_clean(&mut self, scope: Scope, want: u64) -> u64 {
         let mut dropped = 0;
         while dropped < want {
@@ -238,9 +243,9 @@ impl Memory {
             let owned = &mut file.owned[owner];
             let (unit, pages) = (owned.unit, owned.clean.min(want - dropped));
             owned.clean -= pages;
-            file.aged_clean(pages, before);
+            file.remove_oldest_clean(pages, before);
             self.evicted += pages;
-            file.went(pages, self.evicted);
+            file.note_evicted(pages, self.evicted);
             self.units[unit.index()].counts.dropped += pages;
             self.uncharge(unit, pages);
             dropped += pages;
@@ -248,7 +253,8 @@ impl Memory {
         dropped
     }
 
-    /// Where the clean page is that was not used for longest: file and place among its owners.
+    /// The clean pages that were unused for longest, as indices of the file and of its owner; of equally old ones, the largest
+    /// group.
     fn oldest_clean(&self, scope: Scope) -> Option<(usize, usize)> {
         let mut best: Option<((Time, u64), (usize, usize))> = None;
         for (i, file) in self.files.iter().enumerate() {
@@ -260,10 +266,11 @@ impl Memory {
                 }
             }
         }
-        best.map(|(_, place)| place)
+        best.map(|(_, indices)| indices)
     }
 
-    /// Takes anonymous pages and dirty pages of the cache, a cluster at a time. How many are being written.
+    /// Takes anonymous pages and dirty pages of the cache, a cluster at a time. Adds pages that are free at once to `freed`.
+    /// Returns how many pages are being written.
     pub(super) fn page_out(
         &mut self,
         scope: Scope,
@@ -290,6 +297,7 @@ impl Memory {
         written
     }
 
+    /// The spaces and files that have pages to give beyond `floor` pages per space.
     fn candidates(&self, scope: Scope, floor: u64) -> Vec<Candidate> {
         let mut candidates = Vec::new();
         for (i, space) in self.spaces.iter().enumerate().filter(|(_, space)| scope.has(space.unit)) {
@@ -313,7 +321,7 @@ impl Memory {
         }
     }
 
-    /// Takes pages from one: how many are free at once, and the write of the others.
+    /// Takes pages from a giver. Returns how many are free at once, and the write of the others.
     fn give(&mut self, giver: Giver, pages: u64) -> (u64, Option<PageOut>) {
         let number = |i: usize| u32::try_from(i).unwrap_or(u32::MAX);
         let (unit, source, freed, leaving) = match giver {
@@ -326,7 +334,7 @@ impl Memory {
             }
             Giver::File(i, j) => {
                 let before = self.files[i].dirty();
-                self.files[i].aged_dirty(pages, before);
+                self.files[i].remove_oldest_dirty(pages, before);
                 let owned = &mut self.files[i].owned[j];
                 owned.dirty -= pages;
                 owned.leaving += pages;
@@ -344,12 +352,13 @@ impl Memory {
 }
 
 fn candidate(giver: Giver, pages: u64, age: Time, due: i64) -> Candidate {
-    // In microseconds, and never nothing: of pages that were all just used, each is as good as any other.
+    // In microseconds, and at least 1: if all pages were used just now, each counts the same.
     let age_us = age / 1_000 + 1;
     Candidate { giver, pages, weight: u128::from(pages) * u128::from(age_us), due }
 }
 
-/// Adds to each due its part of `pages`, and charges the one that owes most with what it can give of them.
+/// Adds to each candidate's due its part of `pages`, by weight. Then chooses the candidate with the largest due, and deducts
+/// what it gives. Returns the giver and the number of pages; `None` if there are no candidates.
 fn most_due(candidates: &mut [Candidate], pages: u64) -> Option<(Giver, u64)> {
     let sum: u128 = candidates.iter().map(|candidate| candidate.weight).sum();
     for candidate in candidates.iter_mut() {
@@ -357,9 +366,9 @@ fn most_due(candidates: &mut [Candidate], pages: u64) -> Option<(Giver, u64)> {
         let part = candidate.weight.saturating_mul(u128::from(pages * MILLIONTH)) / sum;
         candidate.due = candidate.due.saturating_add(i64::try_from(part).unwrap_or(i64::MAX));
     }
-    let first = (0..candidates.len()).max_by_key(|i| (candidates[*i].due, Reverse(*i)))?;
-    let giver = &mut candidates[first];
-    let pages = pages.min(giver.pages);
-    giver.due = giver.due.saturating_sub(i64::try_from(pages * MILLIONTH).unwrap_or(i64::MAX));
-    Some((giver.giver, pages))
+    let largest = (0..candidates.len()).max_by_key(|i| (candidates[*i].due, Reverse(*i)))?;
+    let chosen = &mut candidates[largest];
+    let pages = pages.min(chosen.pages);
+    chosen.due = chosen.due.saturating_sub(i64::try_from(pages * MILLIONTH).unwrap_or(i64::MAX));
+    Some((chosen.giver, pages))
 }

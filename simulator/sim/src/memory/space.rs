@@ -4,37 +4,37 @@ use commonhold_contract::{MILLIONTH, UnitId};
 
 use crate::Time;
 
-/// Part of the pages that come back from swap and are modified before they are paged out again, in millionths. An
-/// assumption: half of what a program comes back to it also writes.
+/// The fraction of pages swapped in that are modified before they are paged out again, in millionths. An assumption: a
+/// program also writes half of the pages that it accesses again.
 pub const MODIFIED: u64 = 500_000;
 
 /// The pages of one process that belong to no file.
 #[derive(Debug, Clone)]
 pub(super) struct Space {
     pub(super) unit: UnitId,
-    /// Its process still exists.
+    /// Whether the process still exists.
     pub(super) open: bool,
-    /// It comes back to each of its pages once in so much of its time.
+    /// The process accesses each of its pages once per this much of its CPU time.
     pub(super) reuse_ns: Time,
-    /// When it was opened, and when it last ran.
+    /// When the space was opened, and when its process last ran.
     pub(super) born: Time,
     pub(super) ran_at: Time,
-    /// Resident, with an up-to-date copy in swap.
+    /// Resident pages with an up-to-date copy in swap.
     pub(super) clean: u64,
-    /// Resident, without one.
+    /// Resident pages without an up-to-date copy.
     pub(super) dirty: u64,
-    /// On their way to swap; their frames are still taken.
+    /// Pages being written to swap, which still occupy frames.
     pub(super) leaving: u64,
-    /// In swap alone.
+    /// Pages in swap alone.
     pub(super) swapped: u64,
-    /// The node that its process runs in, and how many of its frames lie in each: see [`super::nodes`].
+    /// The node in which the process runs, and the number of the space's frames in each node: see [`super::nodes`].
     pub(super) home: usize,
-    pub(super) lies: Vec<u64>,
-    /// Pages that it owes the pager, in millionths; below 0: that it gave in advance.
+    pub(super) by_node: Vec<u64>,
+    /// The space's part of what the pager took so far, less what it gave, in millionths of a page.
     pub(super) due: i64,
-    /// Rest of the division that decides how many of the pages that came back are modified.
+    /// The remainder of the division that decides how many of the pages swapped in are modified.
     modified_rest: u64,
-    /// The same of that which decides how many of the oldest pages are clean.
+    /// The remainder of the division that decides how many of the oldest pages are clean.
     oldest_rest: u64,
 }
 
@@ -51,30 +51,30 @@ impl Space {
             leaving: 0,
             swapped: 0,
             home: 0,
-            lies: Vec::new(),
+            by_node: Vec::new(),
             due: 0,
             modified_rest: 0,
             oldest_rest: 0,
         }
     }
 
-    /// Pages that it can use.
+    /// Pages that the process can use without a fault.
     pub(super) fn resident(&self) -> u64 {
         self.clean + self.dirty
     }
 
-    /// Pages that take up frames.
+    /// Pages that occupy frames.
     pub(super) fn charged(&self) -> u64 {
         self.resident() + self.leaving
     }
 
-    /// Time since a typical page of it was used: while it runs, its reuse time.
+    /// The time since a typical page was used: the reuse time while the process runs, and longer the longer it does not run.
     pub(super) fn age(&self, now: Time) -> Time {
         self.reuse_ns.saturating_add(now.saturating_sub(self.ran_at))
     }
 
-    /// Pages come back from swap.
-    pub(super) fn come_back(&mut self, pages: u64) {
+    /// Pages are swapped in.
+    pub(super) fn swap_in(&mut self, pages: u64) {
         let modified = pages * MODIFIED + self.modified_rest;
         self.modified_rest = modified % MILLIONTH;
         self.dirty += modified / MILLIONTH;
@@ -82,25 +82,27 @@ impl Space {
         self.swapped -= pages;
     }
 
-    /// Gives up to `pages` of its resident pages: those freed at once, and those to be written first. Clean ones go first,
-    /// because they cost nothing.
+    /// Gives up to `pages` resident pages, clean ones first, because they need no write. Returns how many frames are free at
+    /// once, and how many pages must be written first.
     pub(super) fn give(&mut self, pages: u64) -> (u64, u64) {
         self.leave(pages.min(self.clean), pages)
     }
 
-    /// The same as Linux does it: the oldest go first, clean or not. So clean ones are their part of what goes.
+    /// Gives pages like [`Space::give`], but as Linux does: the oldest go first, clean or dirty. So the clean pages among them
+    /// are in proportion.
     pub(super) fn give_oldest(&mut self, pages: u64) -> (u64, u64) {
         let resident = self.resident();
         let pages = pages.min(resident);
-        // Clusters are small: without what was left over of those before, none would have a whole clean page.
-        let part =
+        // The remainder is carried on: a cluster is so small that it might never have a whole clean page otherwise.
+        let clean_part =
             u128::from(pages) * u128::from(MILLIONTH) * u128::from(self.clean) / u128::from(resident.max(1));
-        let freed = u64::try_from(part).unwrap_or(u64::MAX).saturating_add(self.oldest_rest);
+        let freed = u64::try_from(clean_part).unwrap_or(u64::MAX).saturating_add(self.oldest_rest);
         self.oldest_rest = freed % MILLIONTH;
         let no_fewer = pages.saturating_sub(self.dirty);
         self.leave((freed / MILLIONTH).clamp(no_fewer, pages.min(self.clean).max(no_fewer)), pages)
     }
 
+    /// Takes `freed` clean pages, and dirty pages for the rest of `pages`.
     fn leave(&mut self, freed: u64, pages: u64) -> (u64, u64) {
         self.clean -= freed;
         self.swapped += freed;

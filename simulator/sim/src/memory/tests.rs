@@ -75,7 +75,7 @@ fn memory(frames: u64, a: u64, b: u64) -> Memory {
     memory
 }
 
-/// Does at once what disks would do later.
+/// Completes at once the writes that disks would complete later.
 pub(super) fn write_all(memory: &mut Memory, writes: Vec<PageOut>) {
     for write in writes {
         memory.written(write);
@@ -88,7 +88,7 @@ fn write_all_of(memory: &mut Memory, unit: UnitId, pages: u32) {
     write_all(memory, out.writes);
 }
 
-/// Asks for a few pages, reclaiming as often as need be; how often that was. Writes take no time.
+/// Requests a few pages, and reclaims until the request is granted. Returns how often it reclaimed. Writes take no time.
 pub(super) fn insist(
     memory: &mut Memory,
     unit: UnitId,
@@ -137,55 +137,55 @@ fn frames_come_back_at_close() {
     assert_eq!((memory.open_space(B, 0), memory.open_file(1)), (space, file));
 }
 
-/// What is being written when its process ends is free when it is written, and not before.
+/// Pages that are being written when their process ends are free when the write ends, and not before.
 #[test]
 fn pages_come_where_they_are_touched_or_as_near_as_there_is_room() {
     // 400 frames: 200, 100 and 100 by node, less the kernel's 20, 10 and 10.
     let mut memory = memory(400, 400, 400);
     let space = memory.open_space(A, 0);
-    memory.runs_in(space, 1);
+    memory.set_home(space, 1);
     assert_eq!(memory.grow(space, 10), Grant::Granted);
     assert_eq!(memory.pages_by_node(space), [0, 10, 0]);
     // 180 fit into node 0; the next from there is 2, 120 ns away.
-    memory.runs_in(space, 0);
+    memory.set_home(space, 0);
     assert_eq!(memory.grow(space, 190), Grant::Granted);
     assert_eq!(memory.pages_by_node(space), [180, 10, 10]);
     // 80 more fit into node 2, and 0 is full.
-    memory.runs_in(space, 2);
+    memory.set_home(space, 2);
     assert_eq!(memory.grow(space, 100), Grant::Granted);
     assert_eq!(memory.pages_by_node(space), [180, 30, 90]);
     memory.check().unwrap();
 }
 
-/// Two processes, 60 and 30 pages in node 0 and 12 in node 2; a third one's stay.
+/// Two processes with 60 and 30 pages in node 0 and 12 in node 2 move; the pages of a third process stay.
 #[test]
 fn pages_come_to_their_parts() {
     let mut memory = memory(400, 400, 400);
     let spaces = [memory.open_space(A, 0), memory.open_space(A, 0)];
     let other = memory.open_space(B, 0);
     for (space, node, pages) in [(spaces[0], 0, 60), (spaces[1], 0, 30), (spaces[1], 2, 12), (other, 0, 10)] {
-        memory.runs_in(space, node);
+        memory.set_home(space, node);
         assert_eq!(memory.grow(space, pages), Grant::Granted);
     }
     // Those of node 2 come to node 0, which has enough; the job has nothing else elsewhere.
-    memory.bring(&spaces, &[(0, 1)], false);
+    memory.migrate(&spaces, &[(0, 1)], false);
     assert_eq!(memory.pages_by_node(spaces[1]), [42, 0, 0]);
     // 34 and 68 of 102: of each process a third goes.
-    memory.bring(&spaces, &[(1, 1), (0, 2)], true);
+    memory.migrate(&spaces, &[(1, 1), (0, 2)], true);
     assert_eq!(memory.pages_by_node(spaces[0]), [40, 20, 0]);
     assert_eq!(memory.pages_by_node(spaces[1]), [28, 14, 0]);
     assert_eq!(memory.pages_by_node(other), [10, 0, 0]);
     memory.check().unwrap();
     // Node 2 has 90 frames: no more can come.
-    memory.bring(&spaces, &[(2, 1)], true);
+    memory.migrate(&spaces, &[(2, 1)], true);
     let there: u64 = spaces.iter().map(|space| memory.pages_by_node(*space)[2]).sum();
     assert_eq!(there, 90);
     memory.check().unwrap();
 }
 
 proptest! {
-    /// Whatever comes where: no page is lost, none comes to a node that is not named, and a second time nothing moves
-    /// if there was room.
+    /// Random migrations lose no page and move no page to a node that is not named. Repeated, a migration moves nothing if
+    /// there was room the first time.
     #[test]
     fn pages_that_move_are_conserved(
         grown in proptest::collection::vec((0usize..2, 0usize..3, 1u32..60), 1..6),
@@ -194,7 +194,7 @@ proptest! {
         let mut memory = memory(400, 400, 400);
         let spaces = [memory.open_space(A, 0), memory.open_space(A, 0)];
         for (space, node, pages) in grown {
-            memory.runs_in(spaces[space], node);
+            memory.set_home(spaces[space], node);
             let _ = memory.grow(spaces[space], pages);
         }
         let lies = |memory: &Memory| spaces.map(|space| {
@@ -204,7 +204,7 @@ proptest! {
         });
         let before = lies(&memory);
         let parts: Vec<(usize, u64)> = parts.into_iter().enumerate().collect();
-        memory.bring(&spaces, &parts, divided);
+        memory.migrate(&spaces, &parts, divided);
         memory.check().unwrap();
         let after = lies(&memory);
         for (before, after) in before.iter().zip(&after) {
@@ -213,7 +213,7 @@ proptest! {
         }
         // Where a node was full, room may have come by what left it.
         if before.iter().flatten().sum::<u64>() <= 90 {
-            memory.bring(&spaces, &parts, divided);
+            memory.migrate(&spaces, &parts, divided);
             prop_assert_eq!(lies(&memory), after);
         }
     }
@@ -224,7 +224,7 @@ fn pages_are_taken_from_all_nodes_alike() {
     let mut memory = memory(400, 400, 400);
     let space = memory.open_space(A, 0);
     for (node, pages) in [(0, 60), (1, 30), (2, 10)] {
-        memory.runs_in(space, node);
+        memory.set_home(space, node);
         assert_eq!(memory.grow(space, pages), Grant::Granted);
     }
     let out = memory.reclaim(A, 50);
@@ -234,7 +234,7 @@ fn pages_are_taken_from_all_nodes_alike() {
     // 30, 15 and 5, but for the rounding of each cluster of four.
     assert_eq!(memory.pages_by_node(space), [29, 16, 5]);
     // What comes back comes to where the process runs now.
-    memory.runs_in(space, 1);
+    memory.set_home(space, 1);
     assert_eq!(memory.swap_in(space, 8), Grant::Granted);
     assert_eq!(memory.pages_by_node(space), [29, 24, 5]);
 }
@@ -253,8 +253,8 @@ fn pages_in_flight_outlive_their_process() {
     assert_eq!(memory.open_space(A, 0), space);
 }
 
-/// a has used up its 60 frames; b uses 20 of its 140, and so 120 are free. a is refused all the same, and what it then
-/// pages out is its own.
+/// a has used up its 60 frames; b uses 20 of its 140, so 120 are free. a's request is refused all the same, and the pages
+/// that are then paged out are a's own.
 #[test]
 fn a_full_unit_is_refused_while_frames_are_free() {
     let mut memory = memory(240, 60, 140);
@@ -274,7 +274,7 @@ fn a_full_unit_is_refused_while_frames_are_free() {
     assert_eq!((memory.resident(other), memory.used(B)), (20, 20));
 }
 
-/// Clean cache pages go first, though the space was not used for longer; of two files, that which was read only once.
+/// Clean cache pages go first, even if the space was unused for longer; of two files, the one that was read only once.
 #[test]
 fn clean_pages_go_first_and_used_once_before_used_twice() {
     let mut memory = memory(240, 60, 140);
@@ -303,7 +303,7 @@ fn idle_spaces_give_more() {
     let mut memory = memory(240, 200, 0);
     let (running, idle) = (grown(&mut memory, A, 100), grown(&mut memory, A, 100));
     memory.at(90 * MS);
-    memory.ran(running);
+    memory.note_run(running);
     let out = memory.reclaim(A, 40);
     write_all(&mut memory, out.writes);
     assert_eq!((memory.missing(running), memory.missing(idle)), (4, 36));
@@ -315,7 +315,7 @@ fn idle_spaces_give_more() {
 fn smp_takes_from_everybody() {
     let mut memory = memory(256, 256, 256);
     let (a, b) = (grown(&mut memory, A, 100), grown(&mut memory, B, 100));
-    assert!(memory.low() && memory.low_unit(A) && memory.low_unit(B));
+    assert!(memory.is_low() && memory.is_unit_low(A) && memory.is_unit_low(B));
     let out = memory.reclaim(A, 16);
     write_all(&mut memory, out.writes);
     assert_eq!((memory.missing(a), memory.missing(b)), (8, 8));
@@ -328,7 +328,7 @@ fn debtors_pay_first() {
     let mut memory = memory(240, 48, 152);
     let (a, b) = (grown(&mut memory, A, 48), grown(&mut memory, B, 152));
     memory.allow(&[240, 240, 100, 100]);
-    assert!(memory.low_unit(B));
+    assert!(memory.is_unit_low(B));
     assert_eq!(memory.grow(a, 4), Grant::Short);
     let out = memory.reclaim(A, 4);
     write_all(&mut memory, out.writes);
@@ -336,7 +336,7 @@ fn debtors_pay_first() {
     assert_eq!((memory.resident(a), memory.resident(b), memory.counts(A).seized), (52, 148, 0));
 }
 
-/// Swapped pages come back half of them clean: those need no second write.
+/// Half of the pages that are swapped in stay clean, and need no second write.
 #[test]
 fn pages_that_were_not_modified_need_no_second_write() {
     let mut memory = memory(240, 60, 0);
@@ -386,7 +386,8 @@ fn parts_of_pages_add_up() {
     assert_eq!(shared, [1, 1, 2, 3, 4]);
 }
 
-/// Who faults runs: 90 ms after its last fault a page of a space is 100 ms old, and 10 ms, its reuse time, at a new one.
+/// A fault shows that the process runs: 90 ms after its last fault, a space's pages are 100 ms old; at a new fault, 10 ms, its
+/// reuse time.
 #[test]
 fn a_fault_is_a_sign_of_life() {
     let mut memory = memory(240, 100, 0);
@@ -423,7 +424,7 @@ fn write_behind_begins_with_the_oldest() {
     assert_eq!(memory.flush().unwrap().source(), Source::File(second));
 }
 
-/// Nothing but floors: 10 spaces of 8 pages with an allowance of 60. What must be is granted, and counted.
+/// 10 spaces of 8 pages, all floors, with an allowance of 60: a request is granted by force, and counted.
 #[test]
 fn who_has_nothing_to_give_is_forced() {
     let mut memory = memory(240, 100, 100);
@@ -444,7 +445,7 @@ fn floors_give_way_when_nothing_else_is_left() {
     let mut memory = memory(240, 240, 240);
     let spaces: Vec<SpaceId> = (0..25).map(|_| grown(&mut memory, A, 8)).collect();
     memory.at(1_000 * MS);
-    spaces[1..].iter().for_each(|space| memory.ran(*space));
+    spaces[1..].iter().for_each(|space| memory.note_run(*space));
     assert_eq!(insist(&mut memory, A, 4, |memory| memory.grow(spaces[1], 4)), 1);
     assert_eq!((memory.resident(spaces[0]), memory.counts(A).forced), (4, 0));
 }
@@ -476,7 +477,8 @@ fn the_pager_marks_who_is_within_its_allowance() {
     assert_eq!(memory.facts()[2], Facts { present: true, used: 56, short: false, ..Facts::default() });
 }
 
-/// a was forced beyond its allowance of 60 until no frame was free. What b may have it gets from a, not from itself.
+/// a was granted frames beyond its allowance of 60 by force, until no frame was free. b gets its allowance from a, not from
+/// itself.
 #[test]
 fn who_was_forced_gives_its_floor_to_who_is_entitled() {
     let mut memory = memory(240, 60, 140);
@@ -531,15 +533,15 @@ fn of_a_stream_the_first_pages_go_first() {
 fn low_is_near_the_allowance() {
     let mut memory = memory(1_040, 500, 500);
     let space = grown(&mut memory, A, 460);
-    assert!(!memory.low_unit(A), "40 below");
+    assert!(!memory.is_unit_low(A), "40 below");
     assert_eq!(memory.grow(space, 2), Grant::Granted);
-    assert!(memory.low_unit(A) && !memory.low_unit(B) && !memory.low_unit(UnitId::SHARED));
+    assert!(memory.is_unit_low(A) && !memory.is_unit_low(B) && !memory.is_unit_low(UnitId::SHARED));
     grown(&mut memory, B, 496);
-    assert!(memory.low() && !memory.low_unit(UnitId::SHARED), "42 are free");
+    assert!(memory.is_low() && !memory.is_unit_low(UnitId::SHARED), "42 are free");
     assert_eq!(memory.grow(space, 4), Grant::Granted);
-    assert!(memory.low_unit(UnitId::SHARED));
+    assert!(memory.is_unit_low(UnitId::SHARED));
     memory.allow(&[1_040; 4]);
-    assert!(memory.low_unit(UnitId::SHARED) && memory.low_unit(A));
+    assert!(memory.is_unit_low(UnitId::SHARED) && memory.is_unit_low(A));
 }
 
 /// 240 frames: 40 the kernel's, and 8 + 16 are needed besides.
@@ -587,7 +589,7 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// A memory with what was opened in it and is being written.
+/// A memory with its open spaces and files, and the writes in flight.
 struct Trial {
     memory: Memory,
     spaces: Vec<SpaceId>,
@@ -644,8 +646,8 @@ impl Trial {
             }
             Act::Grow(_, pages) => drop(self.memory.grow(space, pages)),
             Act::Back(_, pages) => drop(self.memory.swap_in(space, pages)),
-            Act::Ran(_, node) => self.memory.runs_in(space, node),
-            _ => self.memory.ran(space),
+            Act::Ran(_, node) => self.memory.set_home(space, node),
+            _ => self.memory.note_run(space),
         }
     }
 }
@@ -702,7 +704,7 @@ proptest! {
         prop_assert_eq!(trial.memory.counts(B).seized, 0);
     }
 
-    /// However little a unit is allowed, however crowded the machine: each request is granted after some rounds.
+    /// Progress: each request is granted after some rounds, even with a small allowance on a full machine.
     #[test]
     fn no_request_is_refused_for_ever(
         acts in proptest::collection::vec(act(), 1..100),
@@ -727,7 +729,8 @@ proptest! {
         }
     }
 
-    /// The policy and the memory together: constant demands come to rest, and the one that fits has all it wants.
+    /// The policy and the memory together: under constant demands, allowances settle, and a unit whose demand fits gets all of
+    /// it.
     #[test]
     fn the_policy_and_the_memory_come_to_rest(fits in 10u32..45, wants in 60u32..120, reserve in 0u64..100_000) {
         let mut contract = contract(Scheme::Isolate);
@@ -744,7 +747,9 @@ proptest! {
             }
             let (trigger, rights) = (Trigger::Period, &rights);
             let (contract, now) = (&contract, number * 100 * MS);
-            let input = Input { contract, rights, frames: 140, frame_bytes: 1, units: &units, now, trigger, delay_ns: 0, first: &[] };
+            let input = Input {
+                contract, rights, frames: 140, frame_bytes: 1, units: &units, now, trigger, delay_ns: 0, first: &[],
+            };
             let (next, shares) = step(loans, input);
             loans = next;
             let allowed: Vec<u64> = shares.allowances.iter().map(|allowance| allowance.allowed).collect();

@@ -2,61 +2,63 @@
 //!
 //! Problem: dirty pages of files must reach the disk although no task waits for them.
 //!
-//! Algorithm: there may be more dirty pages than the dirty limit, or the oldest may be older than the dirty age. While
-//! that is so, the file whose dirty pages are oldest is written, a request's worth at a time.
+//! Algorithm: while there are more dirty pages than the dirty limit, or the oldest dirty page is older than the dirty age,
+//! the file whose dirty pages are oldest is written, one disk request at a time.
 //!
-//! Properties: pages being written are charged as before. Each owner's part of the write is returned, for charging the
-//! bandwidth (seed 000, section 3.3: each page of a shared write to its unit).
+//! Properties: pages stay charged to their units while they are written. Each owner's part of a write is returned, for
+//! charging the bandwidth (seed 000, section 3.3: each page of a shared write to its unit).
 //!
-//! Limit: the pages of one write are taken as contiguous in the file.
+//! Limit: the pages of one write count as contiguous in the file.
 
 use commonhold_contract::UnitId;
 use commonhold_policy::share::split;
 
 use super::{FileId, Memory, SpaceId};
 
-/// Where the pages of a page-out are from.
+/// The owner of the pages of a page-out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
-    /// A process's memory: they go to swap.
+    /// A process's memory, which is written to swap.
     Space(SpaceId),
-    /// A file.
+    /// A file, which is written to its place on disk.
     File(FileId),
 }
 
-/// A disk write under way. Cannot be copied: it is given back to [`Memory::written`] once.
+/// A disk write in flight. It cannot be copied, so that it is handed to [`Memory::written`] only once.
 #[must_use]
 #[derive(Debug, PartialEq, Eq)]
 pub struct PageOut {
     source: Source,
-    /// Whether the frames are free afterwards.
+    /// Whether the write frees the frames.
     leaves: bool,
-    /// Whether an order took the pages ([`Memory::take`]).
+    /// Whether an order took the pages ([`Memory::order_reclaim`]).
     ordered: bool,
+    /// The pages, by unit that is charged for them.
     charges: Vec<(UnitId, u64)>,
 }
 
 impl PageOut {
+    /// A write of one unit's pages that frees their frames.
     pub(super) fn leaving(source: Source, unit: UnitId, pages: u64) -> Self {
         PageOut { source, leaves: true, ordered: false, charges: vec![(unit, pages)] }
     }
 
-    /// It writes what an order took.
+    /// Marks a write of pages that an order took.
     pub(super) fn mark_ordered(&mut self) {
         self.ordered = true;
     }
 
-    /// Whether it is written to swap.
+    /// Whether the write goes to swap.
     pub fn is_to_swap(&self) -> bool {
         matches!(self.source, Source::Space(_))
     }
 
-    /// Where the pages are from.
+    /// The owner of the pages.
     pub fn source(&self) -> Source {
         self.source
     }
 
-    /// Whether the frames are free when it is written: on behalf of a unit that is short.
+    /// Whether the write frees its frames, because memory needs them.
     pub fn leaves(&self) -> bool {
         self.leaves
     }
@@ -66,14 +68,14 @@ impl PageOut {
         self.charges.iter().map(|(_, pages)| pages).sum()
     }
 
-    /// Whose pages they are.
+    /// How many pages each unit is charged for.
     pub fn charges(&self) -> &[(UnitId, u64)] {
         &self.charges
     }
 }
 
 impl Memory {
-    /// Pages of files that the disk does not have yet, those being written included.
+    /// The number of pages of files that are not on disk yet, including those being written.
     pub fn dirty_pages(&self) -> u64 {
         self.files.iter().map(|file| file.dirty() + file.in_flight()).sum()
     }
@@ -97,7 +99,7 @@ impl Memory {
         if pages == 0 {
             return None;
         }
-        file.aged_dirty(pages, before);
+        file.remove_oldest_dirty(pages, before);
         let dirty: Vec<u64> = file.owned.iter().map(|owned| owned.dirty).collect();
         let mut charges = Vec::new();
         for (owned, pages) in file.owned.iter_mut().zip(split(pages, &dirty)) {
@@ -111,7 +113,7 @@ impl Memory {
         Some(PageOut { source: Source::File(id), leaves: false, ordered: false, charges })
     }
 
-    /// The disk write is done. Returns how many frames are free by it.
+    /// Completes a disk write. Returns how many frames it freed.
     pub fn written(&mut self, done: PageOut) -> u64 {
         let before = self.free;
         for (unit, pages) in done.charges {
@@ -120,8 +122,8 @@ impl Memory {
             }
             match done.source {
                 Source::Space(id) => self.space_written(id, unit, pages),
-                Source::File(id) if done.leaves => self.left_cache(id, unit, pages),
-                Source::File(id) => self.cleaned(id, unit, pages),
+                Source::File(id) if done.leaves => self.cache_written_and_freed(id, unit, pages),
+                Source::File(id) => self.cache_written(id, unit, pages),
             }
         }
         match done.source {
@@ -131,6 +133,7 @@ impl Memory {
         self.free - before
     }
 
+    /// A process's pages are in swap: frees their frames.
     fn space_written(&mut self, id: SpaceId, unit: UnitId, pages: u64) {
         self.evicted += pages;
         let space = &mut self.spaces[id.0 as usize];
@@ -143,16 +146,18 @@ impl Memory {
         self.uncharge(unit, pages);
     }
 
-    fn left_cache(&mut self, id: FileId, unit: UnitId, pages: u64) {
+    /// A file's pages were written to free their frames.
+    fn cache_written_and_freed(&mut self, id: FileId, unit: UnitId, pages: u64) {
         self.evicted += pages;
         let file = &mut self.files[id.0 as usize];
         file.owned_by(unit).leaving -= pages;
-        file.went(pages, self.evicted);
+        file.note_evicted(pages, self.evicted);
         self.units[unit.index()].leaving -= pages;
         self.uncharge(unit, pages);
     }
 
-    fn cleaned(&mut self, id: FileId, unit: UnitId, pages: u64) {
+    /// A file's pages were written and stay in the cache, clean; if the file was removed meanwhile, frees their frames.
+    fn cache_written(&mut self, id: FileId, unit: UnitId, pages: u64) {
         let file = &mut self.files[id.0 as usize];
         let open = file.open;
         let owned = file.owned_by(unit);

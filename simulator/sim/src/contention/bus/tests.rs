@@ -151,11 +151,11 @@ fn remembered_answers_are_the_same_and_bounded() {
         bus.slowdowns(&rates, &mut out);
         assert_eq!(out, fresh);
         assert_eq!(out.len(), 52);
-        assert_eq!(bus.remembered_rates, bus.remembered.keys().map(Vec::len).sum::<usize>());
-        assert!(bus.remembered_rates <= REMEMBERED_RATES_MAX);
+        assert_eq!(bus.cached_rates, bus.cache.keys().map(Vec::len).sum::<usize>());
+        assert!(bus.cached_rates <= CACHED_RATES_MAX);
     }
     // 2^16 / 51 = 1,285 answers fit, so all were forgotten once.
-    assert!(bus.remembered.len() < 1_999);
+    assert!(bus.cache.len() < 1_999);
 }
 
 #[test]

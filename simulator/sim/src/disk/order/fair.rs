@@ -1,21 +1,21 @@
-//! By head position among the units that pass the fairness criterion.
+//! Scheduling by head position among the units that pass the fairness criterion.
 //!
-//! Algorithm: C-SCAN over the requests of the units that pass (see [`commonhold_policy::disk::fairness`]), and of the
-//! kernel. Where none of those waits, it goes over the requests of the denied units. Where no unit waits, it goes over
-//! delayed writes. After a request the criterion is checked for the unit in whose turn it went. Delayed writes are
-//! charged, when they are done, to the units that own the sectors.
+//! Algorithm: C-SCAN over the requests of the kernel and of the units that pass (see
+//! [`commonhold_policy::disk::fairness`]). If none of these waits, C-SCAN over the requests of the denied units; if no unit
+//! waits, over delayed writes. After a request the criterion is checked for the unit as whose request it was scheduled.
+//! Delayed writes are charged, when they complete, to the units that own the sectors.
 //!
 //! Properties:
 //! - With threshold 0, units alternate.
-//! - With threshold `u64::MAX`, the schedule is that of [`super::position`], request by request. For this, delayed
-//!   writes are then not put last either.
-//! - A denied unit passes at the latest when its count has faded to the threshold, one half-life per factor of two.
-//! - A unit that passes waits at most until each other unit has gone beyond its part by the threshold and a request.
-//!   Where the threshold is more than units transfer in a half-life, it waits as long as by position alone.
+//! - With threshold `u64::MAX`, the schedule equals that of [`super::position`], request by request. For this, delayed
+//!   writes do not come last then.
+//! - A denied unit passes again at the latest when its count has decayed to the threshold, one half-life per factor of two.
+//! - A unit that passes waits at most until each other unit has exceeded its share by the threshold and a request. If the
+//!   threshold is more than units transfer in a half-life, the unit waits as long as by position alone.
 //!
-//! Limits: a unit that holds nearly all shares hardly ever fails, and the others wait for the sweep. Sectors are
+//! Limits: a unit that has nearly all shares is hardly ever denied, and the others wait for the sweep. Sectors are
 //! counted, so a unit with small scattered requests may use most of the disk's time. A light unit's request still
-//! waits for the one in service. Cost: O(units waiting) and O(log n) for each.
+//! waits for the request in service. Cost: O(log n) for each unit with waiting requests.
 //!
 //! Source: seed 000, section 3.3.
 
@@ -26,17 +26,17 @@ use super::{Choice, Order, Transfer};
 use crate::Time;
 use crate::disk::queue::Queue;
 
-/// C-SCAN within the criterion.
+/// The policy's state.
 #[derive(Debug)]
 pub(super) struct Fair {
     criterion: Criterion,
-    /// Whose transfers are under way, one entry each.
+    /// The unit of each transfer in service.
     in_service: Vec<UnitId>,
     defers: bool,
 }
 
 impl Fair {
-    /// With nothing counted and no unit denied.
+    /// The policy with all counts at 0 and no unit denied.
     pub(super) fn new(shares: &[u64], half_life_ns: Time, threshold_sectors: u64) -> Fair {
         Fair {
             criterion: Criterion::new(shares, half_life_ns, threshold_sectors),
@@ -45,7 +45,7 @@ impl Fair {
         }
     }
 
-    /// What the active units used and hold: those with requests queued or in service.
+    /// The sum over the active units, which have requests queued or in service: what they used, and their shares.
     fn active(&self, now: Time, queue: &Queue) -> Total {
         let mut serving = self.in_service.clone();
         serving.sort_unstable();
@@ -77,20 +77,20 @@ impl Order for Fair {
     }
 
     fn began(&mut self, _now: Time, transfer: &Transfer) {
-        self.criterion.meter.begin(transfer.turn_of, transfer.sectors);
-        self.in_service.push(transfer.turn_of);
+        self.criterion.meter.begin(transfer.scheduled_unit, transfer.sectors);
+        self.in_service.push(transfer.scheduled_unit);
     }
 
     fn ended(&mut self, now: Time, transfer: &Transfer, queue: &Queue) {
-        self.criterion.meter.end(transfer.turn_of, transfer.sectors);
+        self.criterion.meter.end(transfer.scheduled_unit, transfer.sectors);
         for (unit, sectors) in transfer.charged {
             self.criterion.meter.charge(now, *unit, *sectors);
         }
         // The unit of the request that ended is still in `in_service`, and so counted among the active.
         let active = self.active(now, queue);
-        self.criterion.check(now, transfer.turn_of, active);
-        if let Some(at) = self.in_service.iter().position(|unit| *unit == transfer.turn_of) {
-            self.in_service.swap_remove(at);
+        self.criterion.check(now, transfer.scheduled_unit, active);
+        if let Some(index) = self.in_service.iter().position(|unit| *unit == transfer.scheduled_unit) {
+            self.in_service.swap_remove(index);
         }
     }
 }

@@ -1,14 +1,14 @@
-//! By bandwidth alone: equal or share-weighted bandwidth for units, whatever the seeks cost.
+//! Scheduling by bandwidth alone: equal or share-weighted bandwidth for units, regardless of seeks.
 //!
-//! Algorithm: the unit whose count of sectors per share is least goes next, with its oldest request. Counts fade (see
-//! [`commonhold_policy::disk::fairness`]). Of units with equal counts, the one that was served least recently goes next.
-//! The kernel goes before them, delayed writes after them, oldest first.
+//! Algorithm: the unit with the smallest count of sectors per share goes next, with its oldest request. Counts decay (see
+//! [`commonhold_policy::disk::fairness`]). Of units with equal counts, the least recently served goes next. The kernel goes
+//! before all units, and delayed writes after them, oldest first.
 //!
-//! Properties: units that always have requests waiting get sectors by share, within a request each. A unit that was
+//! Properties: units that always have waiting requests get sectors by share, to within a request each. A unit that was
 //! idle goes first until its count has caught up. A unit's oldest request waits at most until the unit's own count has
-//! faded, one half-life per factor of two, and once round the other units after that.
+//! decayed, one half-life per factor of two, and then for one request of each other unit.
 //!
-//! Limits: a seek per request, mostly. Cost: O(units waiting), plus O(log n).
+//! Limits: most requests need a seek. Cost: O(units with waiting requests) and O(log n).
 //!
 //! Source: seed 000, section 4.5, the second of three policies ("ignores the disk-head position, and only strives to
 //! provide equal disk bandwidth"). The source does not say how this policy chooses the next unit. Here the counts of
@@ -21,21 +21,22 @@ use super::{Choice, Order, Transfer};
 use crate::Time;
 use crate::disk::queue::Queue;
 
-/// The lightest unit first.
+/// The policy's state.
 #[derive(Debug)]
 pub(super) struct Isolation {
     meter: Meter,
-    /// By unit: the number of its last turn.
+    /// By unit: the number of its last request, counting all units' requests.
     turns: Vec<u64>,
     turn: u64,
 }
 
 impl Isolation {
-    /// With nothing counted.
+    /// The policy with all counts at 0.
     pub(super) fn new(shares: &[u64], half_life_ns: Time) -> Isolation {
         Isolation { meter: Meter::new(shares, half_life_ns), turns: vec![0; shares.len()], turn: 0 }
     }
 
+    /// The unit with the smallest count per share; of equals, the least recently served.
     fn lightest(&self, now: Time, queue: &Queue) -> Option<UnitId> {
         let last_turn = |unit: UnitId| self.turns.get(unit.index()).copied().unwrap_or(0);
         queue.units().filter(|unit| !unit.is_common()).min_by(|a, b| {
@@ -60,7 +61,7 @@ impl Order for Isolation {
     }
 
     fn began(&mut self, _now: Time, transfer: &Transfer) {
-        let unit = transfer.turn_of;
+        let unit = transfer.scheduled_unit;
         self.meter.begin(unit, transfer.sectors);
         if unit.index() >= self.turns.len() {
             self.turns.resize(unit.index() + 1, 0);
@@ -70,7 +71,7 @@ impl Order for Isolation {
     }
 
     fn ended(&mut self, now: Time, transfer: &Transfer, _queue: &Queue) {
-        self.meter.end(transfer.turn_of, transfer.sectors);
+        self.meter.end(transfer.scheduled_unit, transfer.sectors);
         for (unit, sectors) in transfer.charged {
             self.meter.charge(now, *unit, *sectors);
         }

@@ -1,25 +1,25 @@
-//! YFQ: by virtual finish times, in batches that are served by head position.
+//! YFQ: fair queueing by virtual finish times, in batches that are served by head position.
 //!
-//! Problem: each unit is to have its share of the sectors, and a disk that goes from unit to unit seeks for each.
+//! Problem: each unit should get its share of the sectors, but a disk that alternates between units seeks for each request.
 //!
 //! Terms:
-//! - A unit's *head* is the oldest of its requests that wait.
-//! - The *start tag* of a head is the finish tag of the unit's request before it. If the unit was idle, it is virtual time,
-//!   where that is later.
-//! - Its *finish tag* is that plus its sectors, divided by the unit's share.
-//! - *Virtual time* is the least start tag among heads, and among requests that were chosen and are not done. When the disk
-//!   has nothing to do, all tags are forgotten.
+//! - A unit's *head* is the oldest of its waiting requests that were not chosen yet.
+//! - The *start tag* of a head is the finish tag of the unit's request before it, or virtual time if that is later.
+//! - Its *finish tag* is its start tag plus its sectors divided by the unit's share.
+//! - *Virtual time* is the smallest start tag among heads and among chosen requests that have not completed. When the disk
+//!   has nothing to do, all tags are reset.
 //!
-//! Algorithm: a batch takes requests up to its size, each time the head with the least finish tag. They are served in the
-//! order of the sweep. The next batch is chosen when all of them are done. On a disk that serves several
-//! side by side, a batch has at least as many. The kernel's requests go before all, and delayed writes when no unit waits.
+//! Algorithm: a batch is filled up to its size; each time, the head with the smallest finish tag is chosen. The batch is
+//! served in the order of the sweep. The next batch is chosen when all requests of this batch have completed. On a disk that
+//! serves several requests at once, a batch has at least as many. The kernel's requests go first, and delayed writes when no
+//! unit waits.
 //!
-//! Properties: units that always have requests waiting get sectors by share, within a batch and a request. A unit that was idle
-//! has no claim to what it did not use. A request waits for its batch, and for the heads that come before it.
+//! Properties: units that always have waiting requests get sectors by share, to within a batch and a request. A unit that was
+//! idle has no claim to the share that it did not use. A request waits for its batch, and for the heads with smaller tags.
 //!
-//! Limits: a unit that has one request at a time is in each batch once, at most. It may have a larger share than a part of
-//! a batch; it does not get it. The larger the batches, the fewer seeks, and the coarser the shares. Sectors are counted,
-//! not seeks. Cost: O(units waiting) and O(log n) for each request.
+//! Limits: a unit that has one request at a time gets at most one request in each batch, even if its share of a batch is
+//! larger. The larger the batches, the fewer seeks, and the coarser the shares. Sectors are counted, not seeks. Cost:
+//! O(units with waiting requests) and O(log n) for each request.
 //!
 //! Source: seed 004, section 5.4, which takes it from Bruno, Brustoloni, Gabber, Ozden and Silberschatz (1999).
 
@@ -30,17 +30,18 @@ use super::{Choice, Order, Transfer};
 use crate::Time;
 use crate::disk::queue::{Place, Queue};
 
-/// Sectors by share, in 2^-64 of a sector.
+/// Sectors divided by a share, in units of 2^-64.
 type Tag = u128;
 
-/// Tags, and the batch.
+/// The policy's state.
 #[derive(Debug)]
 pub(super) struct Yfq {
+    /// The size of a batch, in requests.
     size: usize,
     units: Vec<Unit>,
-    /// Chosen, not begun.
+    /// The requests of the batch that have not been started.
     batch: Vec<(UnitId, Place)>,
-    /// Units and start tags of what was chosen and is not done.
+    /// The units and start tags of the requests of the batch that have not completed.
     chosen: Vec<(UnitId, Tag)>,
     virtual_time: Tag,
 }
@@ -48,15 +49,16 @@ pub(super) struct Yfq {
 #[derive(Debug, Clone, Copy, Default)]
 struct Unit {
     weight: u64,
-    /// The head's, where the unit waits.
+    /// The start tag of the head, if the unit has one.
     start: Tag,
-    /// The head's; the last chosen request's where the unit does not wait.
+    /// The finish tag of the head; without a head, of the last chosen request.
     finish: Tag,
+    /// Whether the unit has a head.
     waits: bool,
 }
 
 impl Yfq {
-    /// For a disk on which all units are idle, with batches of `size` requests.
+    /// The policy for an idle disk, with batches of `size` requests.
     pub(super) fn new(shares: &[u64], size: usize) -> Yfq {
         let mut yfq = Yfq { size, units: Vec::new(), batch: Vec::new(), chosen: Vec::new(), virtual_time: 0 };
         yfq.set_shares(shares);
@@ -81,8 +83,8 @@ impl Yfq {
         }
     }
 
-    /// The unit's oldest that was not chosen becomes its head.
-    fn tag(&mut self, unit: UnitId, queue: &Queue) {
+    /// Makes the oldest request of a unit that was not chosen its head, and computes the tags.
+    fn update_head(&mut self, unit: UnitId, queue: &Queue) {
         let head = queue.by_age(unit).find(|(place, _)| !self.batch.contains(&(unit, *place)));
         let sectors = head.map(|(_, request)| request.sectors);
         let virtual_time = self.virtual_time;
@@ -94,7 +96,7 @@ impl Yfq {
         }
     }
 
-    /// Chooses a batch among the heads.
+    /// Fills the batch with heads, in the order of their finish tags.
     fn fill(&mut self, queue: &Queue) {
         while self.batch.len() < self.size {
             let heads = queue.units().filter(|unit| !unit.is_common() && self.units[unit.index()].waits);
@@ -106,7 +108,7 @@ impl Yfq {
             self.batch.push((unit, place));
             self.chosen.push((unit, self.units[unit.index()].start));
             self.advance_virtual_time(queue);
-            self.tag(unit, queue);
+            self.update_head(unit, queue);
         }
     }
 }
@@ -123,7 +125,7 @@ impl Order for Yfq {
     fn arrived(&mut self, _now: Time, unit: UnitId, queue: &Queue) {
         if !unit.is_common() && !self.entry(unit).waits {
             self.advance_virtual_time(queue);
-            self.tag(unit, queue);
+            self.update_head(unit, queue);
         }
     }
 
@@ -134,19 +136,19 @@ impl Order for Yfq {
         if self.chosen.is_empty() {
             self.fill(queue);
         }
-        let ahead = |place: &Place| (place.lba < head, *place);
-        let next = (0..self.batch.len()).min_by_key(|at| ahead(&self.batch[*at].1));
-        match next.map(|at| self.batch.swap_remove(at)) {
+        let sweep_order = |place: &Place| (place.lba < head, *place);
+        let next = (0..self.batch.len()).min_by_key(|index| sweep_order(&self.batch[*index].1));
+        match next.map(|index| self.batch.swap_remove(index)) {
             Some((unit, place)) => Choice::Serve(unit, place),
-            // The rest of the batch is in the device.
+            // The whole batch has been started, and some of it has not completed.
             None if !self.chosen.is_empty() => Choice::Nothing,
             None => queue.sweep([UnitId::SHARED].into_iter().filter(|unit| queue.has(*unit)), head).into(),
         }
     }
 
     fn ended(&mut self, _now: Time, transfer: &Transfer, queue: &Queue) {
-        if let Some(at) = self.chosen.iter().position(|(unit, _)| *unit == transfer.turn_of) {
-            self.chosen.swap_remove(at);
+        if let Some(index) = self.chosen.iter().position(|(unit, _)| *unit == transfer.scheduled_unit) {
+            self.chosen.swap_remove(index);
         }
         self.advance_virtual_time(queue);
     }

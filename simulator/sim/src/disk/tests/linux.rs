@@ -452,7 +452,8 @@ proptest! {
     #[test]
     fn whatever_is_ordered_all_is_done_once(
         streams in streams(), model in 0usize..3, tree in 0usize..3, weighs in any::<bool>(),
-        orders in proptest::collection::vec((0u64..1_000, 2u32..6, 0u32..1_200, proptest::option::of(20_000u64..2_000_000)), 0..12),
+        orders in proptest::collection::vec(
+            (0u64..1_000, 2u32..6, 0u32..1_200, proptest::option::of(20_000u64..2_000_000)), 0..12),
     ) {
         let start = || linux([hp(), fixed(), ssd()][model].clone(), &trees()[tree], weighs);
         let outcome = || {
@@ -485,10 +486,11 @@ proptest! {
         prop_assert_eq!(schedule(&outcome()), schedule(&done));
     }
 
-    /// Units that always have requests waiting: by parts, one is never more than a request ahead of another.
+    /// Units that always have waiting requests get disk time by parts: none is ever more than a request ahead of another.
     #[test]
     fn weights_divide_the_disks_time(
-        tree in 0usize..3, weights in proptest::collection::vec(1u32..=1_000, 6), busy in proptest::sample::subsequence(vec![A, B, C, D], 2..=4),
+        tree in 0usize..3, weights in proptest::collection::vec(1u32..=1_000, 6),
+        busy in proptest::sample::subsequence(vec![A, B, C, D], 2..=4),
         sectors in proptest::collection::vec(1u32..129, 6), quick in any::<bool>(),
     ) {
         let mut drive = linux(if quick { ssd() } else { fixed() }, &trees()[tree], true);
@@ -504,7 +506,7 @@ proptest! {
         let streams = std::iter::once(kernel).chain(streams).collect();
         let outcome = run(drive, streams, if quick { 100 * MS } else { 5_000 * MS });
         let had = |unit: UnitId| {
-            let serving = outcome.drive.in_service.values().filter(|entry| entry.turn_of == unit);
+            let serving = outcome.drive.in_service.values().filter(|entry| entry.scheduled_unit == unit);
             let serving: Time = serving.map(|entry| entry.service.total_ns()).sum();
             f64::from(u32::try_from((outcome.drive.figures().unit(unit).served_ns + serving) / 1_000).unwrap())
         };
@@ -516,16 +518,21 @@ proptest! {
                 let ahead = by_part(*one, had(*one)) - by_part(*other, had(*other));
                 // What each had is in whole microseconds.
                 let rounding = by_part(*one, 1.0) + by_part(*other, 1.0);
-                prop_assert!(ahead <= request * 1.001 + rounding, "{one:?} {ahead} us ahead of {other:?}, a request is {request}");
+                prop_assert!(
+                    ahead <= request * 1.001 + rounding,
+                    "{one:?} {ahead} us ahead of {other:?}, a request is {request}"
+                );
             }
         }
     }
 
-    /// At any time, with sub-units: what the rate makes of that time, and a slice's worth.
+    /// With sub-units, within any time since its first request, a gate passes at most its rate times that time, plus one
+    /// slice's allowance.
     #[test]
     fn rates_are_not_exceeded(
         streams in streams(), model in 1usize..3, tree in 0usize..3, weighs in any::<bool>(),
-        rates in proptest::collection::vec((proptest::option::of(10_000u64..1_000_000), proptest::option::of(10_000u64..1_000_000)), 6),
+        rates in proptest::collection::vec(
+            (proptest::option::of(10_000u64..1_000_000), proptest::option::of(10_000u64..1_000_000)), 6),
     ) {
         let parents = trees()[tree].clone();
         let mut drive = linux([hp(), fixed(), ssd()][model].clone(), &parents, weighs);

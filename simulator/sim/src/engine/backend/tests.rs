@@ -43,24 +43,24 @@ fn an_alarm_is_heard_as_soon_as_there() {
     let (scenario, clock) = (scenario("isolate"), AtomicU64::new(0));
     let mut engine = Engine::new(&scenario, 1, &clock).unwrap();
     engine.policy_event();
-    engine.held.watched = vec![A];
+    engine.backend.watched = vec![A];
     let mut alarm = |at: Time, unit: UnitId| {
         engine.now = at;
         engine.alarm(unit);
-        (engine.held.next_turn, engine.held.alarm)
+        (engine.backend.next_turn, engine.backend.alarm)
     };
     let before = alarm(MS, UnitId::SHARED);
     assert!(before.0 > 100 * MS && !before.1, "nobody watches it");
     assert_eq!(alarm(5 * MS, A), (15 * MS, true));
     assert_eq!(alarm(20 * MS, A), (15 * MS, true), "it is as good as there");
     engine.policy_event();
-    engine.held.watched = vec![A];
+    engine.backend.watched = vec![A];
     engine.now = 60 * MS;
     engine.alarm(A);
-    assert_eq!(engine.held.next_turn, 60 * MS);
+    assert_eq!(engine.backend.next_turn, 60 * MS);
 }
 
-/// Linux tells of a bound that is met. It does not tell of a machine that is short.
+/// Linux raises an alarm when a unit meets its bound, but not when the whole machine is short of memory.
 #[test]
 fn an_alarm_is_of_a_bound() {
     let (scenario, clock) = (scenario("isolate"), AtomicU64::new(0));
@@ -68,12 +68,12 @@ fn an_alarm_is_of_a_bound() {
     engine.policy_event();
     engine.now = MS;
     engine.job_event(0);
-    engine.held.watched = vec![A];
+    engine.backend.watched = vec![A];
     let _ = engine.make_room(0, 1);
-    assert!(!engine.held.alarm);
-    engine.memory.bound(A, Some(0));
+    assert!(!engine.backend.alarm);
+    engine.memory.set_bound(A, Some(0));
     let _ = engine.make_room(0, 1);
-    assert!(engine.held.alarm);
+    assert!(engine.backend.alarm);
 }
 
 /// Where memory is not held, a live machine tells of it all the same, for the accounts.

@@ -1,54 +1,54 @@
-//! Effective protection: what is in force of memory.min and memory.low, given what encloses a unit.
+//! Effective protection: how much of a unit's memory.min or memory.low is in force, given the protection of its parents.
 //!
-//! Problem: a unit's sub-units may be promised more than it is promised itself.
+//! Problem: a unit's sub-units may be promised more than the unit itself.
 //!
-//! Terms: each unit is a control group with its sub-units. Where it has any, its own processes are a group beside
-//! them. All top-level units are in one group, whose setting is the sum of theirs, as on the live machine. `shared` memory is
-//! outside. A group *claims* the smaller of its use and its setting.
+//! Terms: each unit is a control group that contains its sub-units. If it has sub-units, its own processes are one more
+//! group beside them. All top-level units are in one group, whose setting is the sum of theirs, as on the live machine.
+//! `shared` memory is outside the tree. A group *claims* the smaller of its use and its setting.
 //!
 //! Algorithm, from the top down:
-//! - What siblings claim is theirs while what encloses them is protected of as much. Else each gets its part of that,
-//!   in proportion to its claim.
-//! - What they leave unclaimed protects those of them that use more than their setting, in proportion to how much
-//!   more. Linux does this where it is mounted with `memory_recursiveprot`, as systemd does.
+//! - If the parent's effective protection covers the claims of its children, each child gets its claim. Otherwise each gets
+//!   a part of the parent's protection in proportion to its claim.
+//! - The parent's protection beyond the claims protects children that use more than their setting, in proportion to that
+//!   excess. Linux does so if the file system is mounted with `memory_recursiveprot`, as systemd does.
 //!
-//! Properties (tested): a group is protected of no more than what encloses it; siblings together of no more, either.
+//! Properties (tested): the effective protection of a group, and the sum over siblings, is at most the parent's.
 //!
 //! Source: Linux 6.12, `mm/page_counter.c` (`effective_protection`); cgroup-v2.rst, "`memory_recursiveprot`".
 
 use commonhold_contract::{Contract, UnitId};
 
-/// Where a unit is.
+/// A unit's place in the tree of control groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
-    /// Not in the tree: a common part.
+    /// Not in the tree: one of the two built-in units.
     Outside,
     /// At the top level.
     Top,
-    /// In the unit of that number, which is a smaller one.
+    /// In the unit of this number, which is smaller than its own.
     In(usize),
 }
 
-/// What is written for a unit, in frames.
+/// The setting of memory.min or memory.low for a unit, in frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Setting {
-    /// With its sub-units.
+    /// For the unit with its sub-units.
     pub(super) whole: u64,
-    /// For the group of its own processes, where it has sub-units.
+    /// For the group of the unit's own processes, if it has sub-units.
     pub(super) own: u64,
 }
 
-/// A group's frames, with what is in it.
+/// A group's frames, including the groups in it.
 #[derive(Debug, Clone, Copy, Default)]
 struct Group {
     used: u64,
-    /// What those directly in it claim.
+    /// The sum of its children's claims.
     claimed: u64,
-    /// What it is protected of.
+    /// Its effective protection.
     protected: u64,
 }
 
-/// Where each unit of a contract is.
+/// The place of each unit of a contract.
 pub(super) fn places(contract: &Contract) -> Vec<Place> {
     let place = |id: UnitId| match contract.unit(id).parent {
         _ if id.is_common() => Place::Outside,
@@ -58,57 +58,62 @@ pub(super) fn places(contract: &Contract) -> Vec<Place> {
     contract.ids().map(place).collect()
 }
 
-/// What each unit's own processes are protected of, which may be more than they use. `used` is without sub-units.
-/// All have one element per unit.
+/// The effective protection of each unit's own processes, which may be more than they use. `used` is without sub-units. All
+/// slices have one element per unit.
 pub(super) fn effective(places: &[Place], used: &[u64], settings: &[Setting]) -> Vec<u64> {
     let (mut top, mut groups) = (Group::default(), vec![Group::default(); places.len()]);
-    let mut encloses = vec![false; places.len()];
-    // A unit stands before its sub-units: going backwards carries sums all the way up.
+    let mut has_sub_units = vec![false; places.len()];
+    // Uses and claims, bottom up: a unit comes before its sub-units, so going backwards sums them up before the parent.
     for (i, place) in places.iter().enumerate().rev() {
         groups[i].used += used[i];
-        if encloses[i] {
+        if has_sub_units[i] {
             groups[i].claimed += used[i].min(settings[i].own);
         }
-        let (all, claim) = (groups[i].used, groups[i].used.min(settings[i].whole));
-        let around = match place {
+        let (used_in_all, claim) = (groups[i].used, groups[i].used.min(settings[i].whole));
+        let parent = match place {
             Place::Outside => continue,
             Place::Top => &mut top,
             Place::In(unit) => {
-                encloses[*unit] = true;
+                has_sub_units[*unit] = true;
                 &mut groups[*unit]
             }
         };
-        around.used += all;
-        around.claimed += claim;
+        parent.used += used_in_all;
+        parent.claimed += claim;
         if *place == Place::Top {
             top.protected += settings[i].whole;
         }
     }
+    // Effective protections, top down.
     let mut own = vec![0; places.len()];
     for (i, place) in places.iter().enumerate() {
-        let around = match place {
+        let parent = match place {
             Place::Outside => continue,
             Place::Top => top,
             Place::In(unit) => groups[*unit],
         };
-        groups[i].protected = part(groups[i].used, settings[i].whole, around);
-        own[i] = if encloses[i] { part(used[i], settings[i].own, groups[i]) } else { groups[i].protected };
+        groups[i].protected = effective_protection(groups[i].used, settings[i].whole, parent);
+        own[i] = match has_sub_units[i] {
+            true => effective_protection(used[i], settings[i].own, groups[i]),
+            false => groups[i].protected,
+        };
     }
     own
 }
 
-/// The effective protection of a group with this use and setting, given that of the group around it.
-fn part(used: u64, setting: u64, around: Group) -> u64 {
+/// The effective protection of a group with this use and setting.
+fn effective_protection(used: u64, setting: u64, parent: Group) -> u64 {
     let claim = used.min(setting);
-    if around.claimed > around.protected {
-        return scaled(claim, around.protected, around.claimed);
+    if parent.claimed > parent.protected {
+        return scaled(claim, parent.protected, parent.claimed);
     }
-    let (unclaimed, beyond) = (around.protected - around.claimed, used - claim);
-    claim + scaled(unclaimed, beyond, around.used.saturating_sub(around.claimed))
+    let (unclaimed, excess) = (parent.protected - parent.claimed, used - claim);
+    claim + scaled(unclaimed, excess, parent.used.saturating_sub(parent.claimed))
 }
 
-/// `whole * part / of`; nothing of nothing.
-fn scaled(whole: u64, part: u64, of: u64) -> u64 {
-    let scaled = (u128::from(whole) * u128::from(part)).checked_div(u128::from(of)).unwrap_or(0);
+/// `amount * numerator / denominator`; 0 if the denominator is 0.
+fn scaled(amount: u64, numerator: u64, denominator: u64) -> u64 {
+    let product = u128::from(amount) * u128::from(numerator);
+    let scaled = product.checked_div(u128::from(denominator)).unwrap_or(0);
     u64::try_from(scaled).unwrap_or(u64::MAX)
 }

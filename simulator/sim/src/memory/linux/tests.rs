@@ -57,12 +57,12 @@ fn watermarks_are_those_of_linux() {
     assert!(Memory::new(&linux(95), &contract()).is_err());
 }
 
-/// a is bounded to 60 frames, and 108 more could be had. What it wants beyond that it has of its own, once that
-/// is written.
+/// a is bounded to 60 frames, and 108 more are available. A request beyond the bound takes a's own pages, once they are
+/// written.
 #[test]
 fn beyond_its_bound_a_unit_takes_its_own_pages() {
     let mut memory = memory(240);
-    memory.bound(A, Some(60 * PAGE + 100));
+    memory.set_bound(A, Some(60 * PAGE + 100));
     let (space, other) = (grown(&mut memory, A, 60), grown(&mut memory, B, 20));
     assert_eq!(memory.grow(space, 4), Grant::Short);
     let out = memory.reclaim(A, 4);
@@ -74,21 +74,21 @@ fn beyond_its_bound_a_unit_takes_its_own_pages() {
     assert_eq!((memory.resident(space), memory.missing(space), memory.resident(other)), (60, 4, 20));
     assert_eq!((told(&memory, A).refused, told(&memory, B).refused), (2, 0));
     // A bound that sinks takes nothing; the next request takes what is beyond.
-    memory.bound(A, Some(40 * PAGE));
+    memory.set_bound(A, Some(40 * PAGE));
     assert_eq!(memory.used(A), 60);
     assert_eq!(insist(&mut memory, A, 4, |memory| memory.grow(space, 4)), 1);
     assert_eq!((memory.used(A), memory.missing(space)), (40, 28));
-    memory.bound(A, None);
+    memory.set_bound(A, None);
     assert_eq!(memory.grow(space, 20), Grant::Granted);
     assert_eq!(memory.counts(A).forced, 0);
 }
 
-/// Ten spaces that are floors, and a bound of 60: there is nothing to give, and each request is let through.
+/// Ten spaces that are floors, and a bound of 60: there is nothing to give, so each request is granted by force.
 #[test]
 fn a_unit_with_nothing_to_give_is_let_through() {
     let mut memory = memory(240);
     let spaces: Vec<SpaceId> = (0..10).map(|_| grown(&mut memory, A, 8)).collect();
-    memory.bound(A, Some(60 * PAGE));
+    memory.set_bound(A, Some(60 * PAGE));
     assert_eq!(insist(&mut memory, A, 4, |memory| memory.grow(spaces[0], 4)), 1);
     assert_eq!((memory.counts(A).forced, memory.used(A), memory.counts(A).ooms), (4, 84, 0));
     // What it has above its floor goes first, the next time.
@@ -103,7 +103,7 @@ fn let_through_its_bound_a_unit_takes_from_all() {
     let mut memory = memory(232);
     let spaces: Vec<SpaceId> = (0..10).map(|_| grown(&mut memory, A, 8)).collect();
     let other = grown(&mut memory, B, 80);
-    memory.bound(A, Some(60 * PAGE));
+    memory.set_bound(A, Some(60 * PAGE));
     insist(&mut memory, A, 4, |memory| memory.grow(spaces[0], 4));
     assert_eq!((memory.used(A), memory.resident(other), memory.free()), (84, 76, 32));
 }
@@ -116,8 +116,8 @@ fn all_give_in_proportion_to_what_is_beyond_their_protection() {
         let mut memory = memory(232);
         let (a, b) = (grown(&mut memory, A, 120), grown(&mut memory, B, 40));
         protect(&mut memory, A, 0, low);
-        assert!(memory.low());
-        let out = memory.background();
+        assert!(memory.is_low());
+        let out = memory.reclaim_in_background();
         write_all(&mut memory, out.writes);
         assert_eq!((memory.missing(a), memory.missing(b)), gives);
     }
@@ -128,23 +128,23 @@ fn all_give_in_proportion_to_what_is_beyond_their_protection() {
 fn the_background_works_from_low_to_high() {
     let mut memory = memory(240);
     let space = grown(&mut memory, A, 156);
-    assert_eq!((memory.free(), memory.low()), (44, false));
+    assert_eq!((memory.free(), memory.is_low()), (44, false));
     assert_eq!(memory.grow(space, 4), Grant::Granted);
-    assert_eq!((memory.background(), memory.low()), (Reclaimed::default(), false));
+    assert_eq!((memory.reclaim_in_background(), memory.is_low()), (Reclaimed::default(), false));
     assert_eq!(memory.grow(space, 4), Grant::Granted);
-    let out = memory.background();
+    let out = memory.reclaim_in_background();
     assert_eq!((memory.free(), pages(&out), out.waits), (36, 12, true));
-    assert_eq!(memory.background(), Reclaimed { waits: true, ..Reclaimed::default() });
+    assert_eq!(memory.reclaim_in_background(), Reclaimed { waits: true, ..Reclaimed::default() });
     write_all(&mut memory, out.writes);
     assert_eq!(memory.free(), 48);
-    assert!(memory.low(), "it has not looked yet");
-    assert_eq!((memory.background(), memory.low()), (Reclaimed::default(), false));
+    assert!(memory.is_low(), "it has not looked yet");
+    assert_eq!((memory.reclaim_in_background(), memory.is_low()), (Reclaimed::default(), false));
     // It was woken, and does not go to sleep because 44 are free again by the time it looks.
     let brief = memory.open_space(B, MS);
     assert_eq!(memory.grow(brief, 8), Grant::Granted);
     assert_eq!(memory.grow(space, 4), Grant::Granted);
     memory.close_space(brief);
-    assert_eq!((memory.free(), pages(&memory.background())), (44, 4));
+    assert_eq!((memory.free(), pages(&memory.reclaim_in_background())), (44, 4));
 }
 
 /// Clean pages are free at once, however many are wanted: 1,000 frames, of which 78 and 93 are the watermarks. a
@@ -157,12 +157,12 @@ fn the_background_drops_all_at_once() {
     protect(&mut memory, B, 0, 324);
     grown(&mut memory, B, 324);
     assert_eq!(memory.free(), 76);
-    let out = memory.background();
+    let out = memory.reclaim_in_background();
     assert_eq!((out.freed, out.writes.len(), memory.free(), memory.used(A)), (17, 0, 93, 583));
 }
 
-/// a is protected of its 120 by memory.low, b of nothing. `shared` takes as much as b has, and not one page of
-/// a's; then what b and it have left in their floors; and a gives only when nothing else is there.
+/// memory.low protects a's 120 frames; b has no protection. `shared` takes all that b has and no page of a's; then the floors
+/// of b and of its own; and a gives only when nothing else is left.
 #[test]
 fn low_is_taken_last() {
     let mut memory = memory(232);
@@ -182,7 +182,7 @@ fn low_is_taken_last() {
     assert_eq!(memory.counts(B).ooms, 0);
 }
 
-/// a's 120 pages of a file are all being written behind. b's 40 are within memory.low, so a request waits for a's.
+/// a's 120 pages of a file are all in write-behind. b's 40 are within memory.low, so a request waits for a's pages.
 #[test]
 fn what_is_clean_soon_is_waited_for_before_low_is_taken() {
     let mut memory = memory(232);
@@ -215,8 +215,8 @@ fn within_min_a_kill_is_counted() {
     assert_eq!((memory.resident(a), memory.resident(b)), (120, 40));
 }
 
-/// More is promised than there is. b is let through eight times, until no frame is free; the ninth time the unit
-/// that uses most gives 36 pages, so that 32 are kept again.
+/// More memory is promised than the machine has. b's requests are granted by force eight times, until no frame is free. The
+/// ninth time, the unit that uses most gives 36 pages, so that the 32 frames of the min watermark are free again.
 #[test]
 fn where_more_is_promised_than_there_is_the_largest_gives() {
     let mut memory = memory(232);
@@ -246,7 +246,7 @@ fn a_sub_unit_is_protected_within_its_encloser() {
     assert_eq!(memory.protected(Keeps::Low)[2..], [16, 0, 83]);
     // In proportion to 24, 17 and 60 beyond: of 16 pages, 3.8, 2.7 and 9.5. In clusters: b 9.5 to 5.5 to 1.5, a, x.
     assert_eq!(memory.free(), 32);
-    let out = memory.background();
+    let out = memory.reclaim_in_background();
     write_all(&mut memory, out.writes);
     assert_eq!([a, x, b].map(|space| memory.missing(space)), [4, 4, 8]);
 }
@@ -277,25 +277,25 @@ fn taking_is_an_act_that_takes_time() {
     let (space, _) = (grown(&mut memory, A, 40), cached(&mut memory, A, 20, false));
     protect(&mut memory, A, 60, 60);
     memory.at(5 * MS);
-    let out = memory.take(A, 30 * PAGE + 1);
+    let out = memory.order_reclaim(A, 30 * PAGE + 1);
     assert_eq!((out.freed, pages(&out), out.writes.len(), out.waits), (20, 10, 3, true));
     assert_eq!((told(&memory, A).taken, told(&memory, A).taking_ns), (20 * PAGE, 20_000));
     memory.at(6 * MS);
     assert_eq!((told(&memory, A).taken, told(&memory, A).taking_ns), (20 * PAGE, 20_000 + MS));
-    assert!(memory.takes(A));
+    assert!(memory.has_reclaim_order(A));
     memory.at(7 * MS);
     write_all(&mut memory, out.writes);
     memory.at(9 * MS);
     assert_eq!((told(&memory, A).taken, told(&memory, A).taking_ns), (30 * PAGE, 20_000 + 2 * MS));
-    assert_eq!((memory.take_on(A), memory.takes(A)), (Reclaimed::default(), false));
+    assert_eq!((memory.continue_reclaim(A), memory.has_reclaim_order(A)), (Reclaimed::default(), false));
     assert_eq!((memory.used(A), memory.missing(space)), (30, 10));
     // What is taken for another reason is not counted.
-    memory.bound(A, Some(30 * PAGE));
+    memory.set_bound(A, Some(30 * PAGE));
     insist(&mut memory, A, 4, |memory| memory.grow(space, 4));
     assert_eq!(told(&memory, A).taken, 30 * PAGE);
     // Of a unit that is beyond its bound no more is taken than brings it there.
-    memory.bound(A, Some(25 * PAGE));
-    let out = memory.take(A, 100 * PAGE);
+    memory.set_bound(A, Some(25 * PAGE));
+    let out = memory.order_reclaim(A, 100 * PAGE);
     assert_eq!((pages(&out), memory.used(A)), (5, 30));
 }
 
@@ -305,27 +305,27 @@ fn taking_is_an_act_that_takes_time() {
 fn taking_goes_on_as_pages_are_written() {
     let mut memory = memory(240);
     let space = grown(&mut memory, A, 100);
-    let out = memory.take(A, 80 * PAGE);
-    assert_eq!((pages(&out), memory.take_on(A).writes.len()), (64, 0));
+    let out = memory.order_reclaim(A, 80 * PAGE);
+    assert_eq!((pages(&out), memory.continue_reclaim(A).writes.len()), (64, 0));
     write_all(&mut memory, out.writes);
-    let out = memory.take_on(A);
+    let out = memory.continue_reclaim(A);
     assert_eq!(pages(&out), 16);
     write_all(&mut memory, out.writes);
-    assert_eq!((memory.resident(space), memory.takes(A)), (20, false));
-    let out = memory.take(A, 100 * PAGE);
+    assert_eq!((memory.resident(space), memory.has_reclaim_order(A)), (20, false));
+    let out = memory.order_reclaim(A, 100 * PAGE);
     assert_eq!(pages(&out), 12, "all but the floor");
-    assert!(memory.take_on(A).waits);
+    assert!(memory.continue_reclaim(A).waits);
     write_all(&mut memory, out.writes);
-    assert!(!memory.takes(A));
+    assert!(!memory.has_reclaim_order(A));
     insist(&mut memory, A, 16, |memory| memory.swap_in(space, 16));
     insist(&mut memory, A, 72, |memory| memory.grow(space, 72));
     // 8 of the 16 are clean, and swap has them already.
     assert_eq!(told(&memory, A).swap_cached, 8 * PAGE);
-    let out = memory.take(A, 80 * PAGE);
+    let out = memory.order_reclaim(A, 80 * PAGE);
     assert_eq!((out.freed, pages(&out)), (6, 64), "the oldest: 6 of 70, as 8 of 88 are clean");
-    memory.bound(A, None);
+    memory.set_bound(A, None);
     write_all(&mut memory, out.writes);
-    assert_eq!((memory.take_on(A), memory.takes(A)), (Reclaimed::default(), false));
+    assert_eq!((memory.continue_reclaim(A), memory.has_reclaim_order(A)), (Reclaimed::default(), false));
 }
 
 /// Of a file of 100, 40 pages came in, and 20 of them were taken. The next 60 are new, and the 20 after that came
@@ -339,11 +339,11 @@ fn what_was_taken_and_comes_back_is_a_refault() {
         told(memory, A).refaulted / PAGE
     };
     assert_eq!(enter(&mut memory, 40), 0);
-    assert_eq!(memory.take(A, 20 * PAGE).freed, 20);
+    assert_eq!(memory.order_reclaim(A, 20 * PAGE).freed, 20);
     assert_eq!((enter(&mut memory, 60), enter(&mut memory, 15), enter(&mut memory, 5)), (0, 15, 20));
     let space = grown(&mut memory, A, 20);
-    assert_eq!(memory.take(A, 100 * PAGE).freed, 100);
-    let out = memory.take(A, 10 * PAGE);
+    assert_eq!(memory.order_reclaim(A, 100 * PAGE).freed, 100);
+    let out = memory.order_reclaim(A, 10 * PAGE);
     write_all(&mut memory, out.writes);
     assert_eq!(memory.swap_in(space, 6), Grant::Granted);
     assert_eq!(told(&memory, A).refaulted, 26 * PAGE);
@@ -356,12 +356,12 @@ fn what_was_taken_and_comes_back_is_a_refault() {
     let other = memory.open_file(1);
     for _ in 0..230 {
         assert_eq!(memory.cache(other, B, 1, false), Grant::Granted);
-        assert_eq!(memory.take(B, PAGE).freed, 1);
+        assert_eq!(memory.order_reclaim(B, PAGE).freed, 1);
     }
-    assert_eq!(memory.evicted - memory.files[0].gone_at, 240);
+    assert_eq!(memory.evicted - memory.files[0].evicted_at, 240);
     assert_eq!(enter(&mut memory, 2), 28);
     assert_eq!(memory.cache(other, B, 1, false), Grant::Granted);
-    assert_eq!(memory.take(B, PAGE).freed, 1);
+    assert_eq!(memory.order_reclaim(B, PAGE).freed, 1);
     assert_eq!(enter(&mut memory, 2), 28);
     assert_eq!(told(&memory, B).refaulted, 230 * PAGE);
 }
@@ -373,7 +373,7 @@ fn what_is_read_anywhere_comes_back_in_proportion() {
     let mut memory = memory(240);
     let file = memory.open_file(100);
     assert_eq!(memory.cache_anywhere(file, A, 40), Grant::Granted);
-    assert_eq!(memory.take(A, 40 * PAGE).freed, 40);
+    assert_eq!(memory.order_reclaim(A, 40 * PAGE).freed, 40);
     assert_eq!(memory.cache_anywhere(file, A, 10), Grant::Granted);
     assert_eq!(told(&memory, A).refaulted, 4 * PAGE);
     assert_eq!(memory.cache_anywhere(file, A, 5), Grant::Granted);
@@ -388,9 +388,9 @@ fn what_is_read_anywhere_comes_back_in_proportion() {
 fn missing_pages_come_back_evenly() {
     let mut memory = memory(240);
     let file = cached(&mut memory, A, 40, false);
-    assert_eq!(memory.take(A, 10 * PAGE).freed, 10);
-    memory.files[0].gone = 0;
-    assert_eq!(memory.take(A, 10 * PAGE).freed, 10);
+    assert_eq!(memory.order_reclaim(A, 10 * PAGE).freed, 10);
+    memory.files[0].evicted = 0;
+    assert_eq!(memory.order_reclaim(A, 10 * PAGE).freed, 10);
     let mut seen = Vec::new();
     for _ in 0..4 {
         assert_eq!(memory.cache(file, A, 5, false), Grant::Granted);
@@ -429,7 +429,7 @@ fn memory_that_was_not_touched_is_cold() {
     assert_eq!(cold(&memory, 9 * S), (0, 0));
     assert_eq!(cold(&memory, 10 * S), (40, 0));
     memory.at(12 * S);
-    memory.ran(space);
+    memory.note_run(space);
     assert_eq!([15, 20, 22].map(|s| cold(&memory, s * S).0), [0, 20, 40]);
     // What came after that is not cold, however rarely its process comes back to it.
     let rare = memory.open_space(A, 100 * S);
@@ -521,7 +521,7 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// A memory with what was opened in it and is being written.
+/// A memory with its open spaces and files, and the writes in flight.
 struct Trial {
     memory: Memory,
     spaces: Vec<(SpaceId, UnitId)>,
@@ -573,13 +573,13 @@ impl Trial {
                 return;
             }
             Act::Wait(ms) => return memory.at(memory.now + ms * MS),
-            Act::Bound(u, frames) => return memory.bound(UnitId(u), frames.map(|frames| frames * PAGE)),
+            Act::Bound(u, frames) => return memory.set_bound(UnitId(u), frames.map(|frames| frames * PAGE)),
             Act::Protect(u, min, low) => {
                 return memory.protect(UnitId(u), min * PAGE, low * PAGE, low * PAGE / 2);
             }
-            Act::Take(u, frames) => (None, Some(memory.take(UnitId(u), frames * PAGE))),
-            Act::TakeOn(u) => (None, Some(memory.take_on(UnitId(u)))),
-            Act::Background => (None, Some(memory.background())),
+            Act::Take(u, frames) => (None, Some(memory.order_reclaim(UnitId(u), frames * PAGE))),
+            Act::TakeOn(u) => (None, Some(memory.continue_reclaim(UnitId(u)))),
+            Act::Background => (None, Some(memory.reclaim_in_background())),
         };
         let short = asked.filter(|(_, _, grant)| *grant == Grant::Short);
         let out = out.or_else(|| short.map(|(unit, n, _)| memory.reclaim(unit, n)));
@@ -610,8 +610,8 @@ proptest! {
         prop_assert_eq!(memory.check(), Ok(()));
         prop_assert_eq!(memory.free(), 160, "nothing but the kernel's 40 of 200 is left");
         for unit in [A, B, X] {
-            let _ = memory.take_on(unit);
-            prop_assert!(!memory.takes(unit));
+            let _ = memory.continue_reclaim(unit);
+            prop_assert!(!memory.has_reclaim_order(unit));
         }
     }
 
@@ -668,8 +668,7 @@ proptest! {
         }
     }
 
-    /// However little a unit is allowed, whatever is protected, however crowded the machine: each request is
-    /// granted after some rounds.
+    /// Progress: each request is granted after some rounds, with any allowances and protections, on a full machine.
     #[test]
     fn no_request_is_refused_for_ever(
         acts in proptest::collection::vec(act(), 1..150),
@@ -681,7 +680,7 @@ proptest! {
             trial.act(act);
         }
         let Trial { mut memory, writes, .. } = trial;
-        memory.bound(A, bound.map(|frames| frames * PAGE));
+        memory.set_bound(A, bound.map(|frames| frames * PAGE));
         let space = memory.open_space(A, MS);
         for write in writes {
             memory.written(write);
@@ -692,7 +691,7 @@ proptest! {
         memory.check().unwrap();
     }
 
-    /// What encloses a unit is protected of as much as the unit, and as all in it together.
+    /// The effective protection of a unit, and the sum over its children, is at most that of the unit around it.
     #[test]
     fn no_unit_is_protected_of_more_than_what_encloses_it(
         used in proptest::collection::vec(0u64..100, 7),
