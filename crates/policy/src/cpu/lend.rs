@@ -4,24 +4,26 @@
 //! when it needs them. Under the `kernel` backend the scheduler lends and calls back at every switch, without this module: see
 //! `loan_of` in dispatch/src/choice.h.
 //!
-//! Terms: a unit *wants* as many CPUs as it has runnable threads, or as many as it used since the previous sample if that is
-//! more. Its *settled* want falls only after demand was lower for [`SETTLE_NS`] (hysteresis), so that a pause between two
-//! commands lends nothing. A unit *keeps* the CPUs that it owns and does not lend. It *holds* these and the CPUs that it
-//! borrows.
+//! Terms: a unit *wants* as many CPUs as it has runnable threads, or as many as it used on average since the
+//! previous sample if that is more. The unit's *settled* want falls only after the unit wanted less for
+//! [`SETTLE_NS`] (hysteresis), so that a pause between two commands lends nothing. A unit *keeps* the CPUs
+//! that it owns and does not lend. It *holds* the CPUs that it keeps and the CPUs that it borrows.
 //!
 //! Algorithm, at each step:
 //! 1. End loans whose CPU changed its owner, and loans beyond what a unit may currently lend or borrow.
-//! 2. For each owner that wants more CPUs than it kept, call back as many lent CPUs as it lacks.
-//! 3. For each borrower that holds more CPUs than it wants, return as many borrowed CPUs as it has too many.
-//! 4. At a rotation, move at most one loan, from the borrower that holds the most relative to its entitlement to a waiting unit
-//!    that holds less.
-//! 5. Lend each idle CPU to a unit that may borrow and wants more than it holds. The lender's siblings come first: tickets of an
-//!    idle unit raise the value of its siblings' tickets. Among equally close units, the one that holds the least relative to
-//!    its entitlement comes first. Past net lending ([`crate::credits`]) counts as if the unit held less: one CPU less for each
-//!    CPU that it lent for one rotation.
+//! 2. If an owner wants more CPUs than it keeps, call back as many of its lent CPUs as it lacks.
+//! 3. If a borrower holds more CPUs than it wants, return the surplus from the CPUs that it borrows.
+//! 4. At a rotation, move at most one loan: from the borrower that holds the most CPUs relative to its
+//!    entitlement to a waiting unit that holds fewer relative to its own.
+//! 5. Lend each idle CPU to a unit that may borrow and wants more CPUs than it holds. The lender's siblings
+//!    come first, since the tickets of an idle unit raise the value of its siblings' tickets. Among equally
+//!    close units, the unit that holds the fewest CPUs relative to its entitlement comes first. A unit that
+//!    has lent more than it borrowed ([`crate::credits`]) counts as holding fewer: one CPU fewer for each CPU
+//!    that it lent for one rotation.
 //!
-//! Example: A is entitled to 2 CPUs and holds 2, B is entitled to 1 and holds 2. An idle CPU goes to A, since 2/2 < 2/1. If A
-//! also has a credit of one CPU for one rotation, it counts as holding 1, and even comes before a unit with 2 of 3 CPUs.
+//! Example: A is entitled to 2 CPUs and holds 2, B is entitled to 1 and holds 2. An idle CPU goes to A, since
+//! 2/2 < 2/1. If A also has a credit of one CPU for one rotation, A counts as holding 1, and comes even
+//! before a unit that is entitled to 3 CPUs and holds 2, since 1/2 < 2/3.
 //!
 //! Properties:
 //! - Only CPUs that no task of the owner waits for are lent. Lender and borrower of each loan are known at every step.
