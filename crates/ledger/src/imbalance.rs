@@ -1,4 +1,4 @@
-//! Sums of the ledger that do not balance.
+//! The report of a sum in the ledger that should be conserved and is not.
 
 use commonhold_contract::UnitId;
 

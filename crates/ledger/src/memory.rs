@@ -2,19 +2,20 @@
 //!
 //! Memory is occupied rather than consumed, so an account has current amounts and their integrals over time.
 //!
-//! A call-back belongs to the lender. It begins at the last sample at which the lender did not want the memory
-//! that it lent. It ends at the sample at which borrowers have returned all memory that was called back up to
-//! its beginning. So reported durations are upper bounds. While a lender grows, every step may call back a
-//! little more memory; each such step is a call-back of its own. Memory that a borrower takes beyond its bound
-//! was never lent and is not called back, but a call-back ends only once the borrower is within its bound.
+//! A call-back belongs to the lender. The recorded duration is an upper bound of the real one. It begins at
+//! the last sample at which the lender did not yet want the lent memory back. It ends at the first sample at
+//! which borrowers have returned all memory that this and earlier call-backs asked for. While a lender grows,
+//! every step may call back a little more memory; each such step is a call-back of its own. Memory that a
+//! borrower takes beyond its bound was never lent and is not called back. But a call-back ends only once the
+//! borrower is within its bound.
 //!
-//! The promise to a lender is the call-back time that the plan stated when the unit last lent. A call-back that
-//! takes longer is late.
+//! The promise to a lender is the call-back time that the plan stated when the unit last lent. A call-back
+//! that takes longer is late.
 //!
-//! Pages are not lent to one unit in particular: idle memory is pooled, and divided among units that are short.
-//! So a called-back loan is recorded for each pair of a lender that called back and a borrower that had to
-//! return memory then. The loan ends when that borrower has returned its part; the lender's call-back ends when
-//! all borrowers have returned theirs.
+//! Pages are not lent to one unit in particular: idle memory is pooled, and divided among units that are
+//! short. So when a lender calls back, one called-back loan is recorded for each borrower that has to return
+//! memory at that time. This loan ends when the borrower has returned its part. The lender's call-back ends
+//! when all borrowers have returned their parts.
 
 use std::collections::{BTreeMap, VecDeque};
 

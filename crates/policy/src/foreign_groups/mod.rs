@@ -1,37 +1,44 @@
 //! Units held in foreign groups: the control groups of other programs that contain the units' processes.
 //!
-//! Problem. A service manager gives each user, session and service a control group, and loses track of processes that are moved
-//! elsewhere. So the processes stay, and their groups are restricted instead. One unit may have several groups: a unit of two
-//! users has both users' slices. An order for the unit must hold for the total of its groups.
+//! Problem. A service manager gives each user, session and service a control group. If a process is moved to
+//! another group, the manager loses track of it. So processes stay in the manager's groups, and these groups
+//! are restricted instead. One unit may have several groups: a unit of two users has both users' slices. An
+//! order for the unit must hold for all its groups together.
 //!
-//! Terms. A *foreign group* of a unit is a control group of another program in which all processes belong to the unit or to
-//! units within it. A unit's *holders* are its foreign groups and its own control group. A holder's *part* is the portion of
-//! the unit's amount (of memory, CPU time or disk rate) that the holder gets.
+//! Terms. A *foreign group* of a unit is a control group that another program made and whose processes all
+//! belong to the unit or to units within it. A unit's *holders* are its foreign groups and its own control
+//! group. A holder's *part* is the portion of the unit's amount (of memory, CPU time or disk rate) that the
+//! holder gets.
 //!
-//! Algorithm, choice of groups ([`find`]): a user's slice; else a unit's slice, which contains the scopes made for the unit's
-//! processes; else the outermost service or scope; else the group itself. If a group has processes of several units, its
-//! children are examined instead. A group that cannot be divided is held for the innermost unit that encloses all these units,
-//! if there is one. A process that a rule of its own (`exec`, `pid`, `command`) assigns to a unit is ignored beside other
-//! processes, since it is moved to a scope in its unit's slice.
+//! Algorithm, choice of groups ([`find`]): for each process, the first of these groups that contains the
+//! process: a user's slice; a unit's slice, which contains the scopes made for the unit's processes; the
+//! outermost service or scope; the process's own group. If the chosen group has processes of several units,
+//! its children are examined instead. A group that cannot be divided is held for the innermost unit that
+//! encloses all these units, if there is such a unit. A process that a rule of its own (`exec`, `pid`,
+//! `command`) assigns to a unit will be moved to a scope in its unit's slice. So it is ignored if the group
+//! has other processes.
 //!
-//! Algorithm, parts ([`spread`]): each holder gets what it uses, and the rest of the unit's amount is divided evenly. If the
-//! holders together use more than the amount, parts are in proportion to use. For memory, a foreign group counts as using at
-//! least a sixteenth of an even part, and so does an own group that is in use. A holder never gets more than its manager's
-//! limit; the other holders get the remainder. So parts follow use, and sum to the unit's amount.
+//! Algorithm, parts ([`spread`]): each holder gets as much as it uses, and the rest of the unit's amount is
+//! divided evenly. If the holders together use more than the unit's amount, parts are in proportion to use.
+//! For memory, a foreign group counts as using at least a sixteenth of an even part, and so does the unit's
+//! own group if it is in use. A holder never gets more than the limit that its manager set; the other holders
+//! get what this limit leaves. So parts follow use, and sum to the unit's amount.
 //!
-//! - Memory: bounds and protection of the unit's own processes, and reclaim.
-//! - CPUs: the unit's CPU set, intersected with the manager's. Weights and caps follow CPU time. The average of the weights is
-//!   the kernel's default, so that processes in no unit keep the share that the kernel would give them beside these groups. A
-//!   scheduler that decides at every switch knows the foreign groups. Under it, CPUs have no parts, and earlier CPU sets and
-//!   caps are lifted.
-//! - Disks: rates, which follow transfers.
+//! Parts are ordered for each resource as follows.
+//! - Memory: bounds, protection of the unit's own processes, and reclaim.
+//! - CPUs: each holder gets the unit's CPU set, intersected with the set of the holder's manager. Weights and
+//!   caps follow the CPU time that holders use. The average of the weights is the kernel's default weight. So
+//!   processes in no unit keep the share that the kernel would give them beside these groups. A scheduler
+//!   that decides at every switch knows the foreign groups. Under such a scheduler, CPUs have no parts, and
+//!   earlier CPU sets and caps are lifted.
+//! - Disks: rates, which follow the holders' transfers.
 //!
-//! Properties (tested): parts sum to at most the unit's amount, and to exactly this amount unless a manager's limit prevents
-//! that. Hysteresis: a part is ordered again only when it changes by more than a sixteenth, or when the old parts exceed the
-//! new amount.
+//! Properties (tested): parts sum to at most the unit's amount, and to exactly this amount unless a manager's
+//! limit prevents that. Hysteresis: a part is ordered again only when it changes by more than a sixteenth, or
+//! when the old parts exceed the new amount.
 //!
-//! Limits: weights are exact only among groups with the same parent. A capped unit with foreign groups inside another unit's
-//! group is capped in each separately.
+//! Limits: weights are exact only among groups with the same parent. If a capped unit has foreign groups
+//! inside another unit's group, each of these groups is capped separately.
 
 mod groups;
 #[cfg(test)]

@@ -10,7 +10,7 @@
 //!   1/[`COMMON_PART`] of the machine's memory.
 //! - A unit is *short* if it is at its bound and under pressure. Signs of pressure are refaults (reads of pages that were
 //!   reclaimed before), memory stalls for more than 1/[`STALL_PART`] of the time, and growth of anonymous memory.
-//! - Cold pages count as unneeded, unless the unit lately had to read back cold pages that it had lent
+//! - Cold pages count as unneeded, unless the unit lately needed pages again that it had lent as cold
 //!   ([`doubt`]).
 //! - How much could be called back in time follows from the kinds of pages that the unit has, and from how fast such
 //!   pages were reclaimed before ([`reclaim_rates`]).
