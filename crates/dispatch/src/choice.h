@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
 /*
- * Chooses the unit whose task a CPU runs next. Units within the CPU's owner are compared by pass. If the owner leaves the CPU
- * idle, the CPU is lent: units that borrow are compared by claim (loan_of). Where this scheduler is not used,
- * policy/src/cpu/lend.rs lends instead.
+ * Chooses the unit whose task a CPU runs next. The owner of the CPU and its sub-units come first; they are
+ * compared by pass. If the owner leaves the CPU idle, the CPU is lent, and the units that may borrow it are
+ * compared by claim (loan_of). On machines where this scheduler does not run, policy/src/cpu/lend.rs lends
+ * CPUs instead.
  */
 #ifndef DISPATCH_CHOICE_H
 #define DISPATCH_CHOICE_H

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
 /*
- * The tree of units. Tracks which units are active, and each unit's pass: its CPU time over its weight, comparable with its
- * siblings'. Compares any two units of the tree by pass, at the level where their ancestors are siblings.
+ * The tree of units. Tracks which units are active, and each unit's pass: the unit's CPU time over its
+ * weight. Passes are comparable among siblings only. To compare any two units of the tree, goes up from both
+ * to ancestors that are siblings, and compares the passes of these.
  */
 #ifndef DISPATCH_TREE_H
 #define DISPATCH_TREE_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
 /*
- * Decisions when a task wakes: its virtual time, the idle CPU that it takes, the loan that it calls back, and the task that it
- * preempts.
+ * The decisions when a task wakes: which virtual time the task gets, which idle CPU it takes, which loan it
+ * calls back, and which task it preempts.
  */
 #ifndef DISPATCH_WAKING_H
 #define DISPATCH_WAKING_H

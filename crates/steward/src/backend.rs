@@ -45,8 +45,7 @@ pub trait Backend {
     /// is not a failure.
     fn apply(&mut self, plan: &Plan) -> Vec<Self::Error>;
 
-    /// The failures of [`Backend::settle_members`] and [`Backend::observe`] since the last call of this
-    /// function, other than the errors that they returned.
+    /// The failures in [`Backend::settle_members`] and [`Backend::observe`] since the last call of this function.
     fn take_problems(&mut self) -> Vec<Self::Error> {
         Vec::new()
     }
