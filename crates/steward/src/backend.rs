@@ -45,7 +45,8 @@ pub trait Backend {
     /// is not a failure.
     fn apply(&mut self, plan: &Plan) -> Vec<Self::Error>;
 
-    /// The failures in [`Backend::settle_members`] and [`Backend::observe`] since the last call of this function.
+    /// Returns the failures in [`Backend::settle_members`] and [`Backend::observe`] since the last call of
+    /// this function.
     fn take_problems(&mut self) -> Vec<Self::Error> {
         Vec::new()
     }
