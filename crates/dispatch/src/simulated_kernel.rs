@@ -492,8 +492,9 @@ impl Kernel {
         answer == 0
     }
 
-    /// Moves a task to another unit. A waiting task is queued there at once. A running task continues: as in the kernel, it is
-    /// stopped in the old unit and started in the new one, so that each unit is charged for the CPU time used in it, and the
+    /// Moves a task to another unit. A waiting task moves to the queue of the new unit at once. A running
+    /// task continues to run, but, as in the kernel, the scheduler sees it stop in the old unit and start in
+    /// the new one. So each unit is charged for the CPU time that the task used while in that unit, and the
     /// scheduler knows the unit of the task on the CPU.
     pub fn move_to_unit(&mut self, now: u64, id: TaskId, unit: u32) {
         if self.tasks[id as usize].own.pays == unit {
@@ -538,8 +539,8 @@ impl Kernel {
         }
     }
 
-    /// The rest of the slice of a CPU's task, in ns; 0 on an idle CPU. `u64::MAX` for a preempted task: it leaves when the
-    /// interrupt arrives, not when its slice expires.
+    /// The remaining slice of the task on a CPU, in ns; 0 on an idle CPU. `u64::MAX` for a preempted task,
+    /// whose turn ends when the interrupt arrives, not when the slice expires.
     #[inline]
     pub fn slice_left(&self, now: u64, cpu: u32) -> u64 {
         let run = &self.runs[cpu as usize];
@@ -549,7 +550,7 @@ impl Kernel {
         run.current.map_or(0, |id| self.tasks[id as usize].scx.slice.saturating_sub(now - run.charged))
     }
 
-    /// Moves the kicks since the previous call to the end of `kicks`, in the order in which they were sent.
+    /// Appends the kicks since the previous call to `kicks`, in the order in which they were sent.
     pub fn kicks(&mut self, kicks: &mut Vec<Kick>) {
         kicks.append(&mut self.kicks);
     }
@@ -566,7 +567,8 @@ impl Kernel {
         self.waiting() + self.runs.iter().map(on_cpu).sum::<u64>()
     }
 
-    /// The sum of the CPU time of running tasks that is not booked in their units' accounts yet, in ns.
+    /// The CPU time that running tasks used and that is not booked in their units' accounts yet: a sum over
+    /// all CPUs, in ns.
     pub fn uncharged(&self, now: u64) -> u64 {
         let running = self.runs.iter().zip(&self.table).filter(|(run, _)| run.current.is_some());
         running.map(|(_, cpu)| now - cpu.booked).sum()
@@ -595,7 +597,7 @@ impl Kernel {
         recalled != 0 || self.masks[lent + cpu as usize / 64] >> (cpu % 64) & 1 == 1
     }
 
-    /// Whether a CPU runs a rescued task, which got a turn since it had waited for too long.
+    /// Whether a CPU runs a rescued task: one that got its turn because it had waited for too long.
     pub fn is_rescuing(&self, cpu: u32) -> bool {
         self.table[cpu as usize].rescue == Rescue::Runs as u32
     }

@@ -1,10 +1,10 @@
 //! Gang scheduling: the choice of the jobs that run together in a quantum, by their use of a shared resource
-//! (the memory bus, caches, or cores).
+//! (the memory bus or the last-level caches).
 //!
 //! Problem. Threads that share a bus may make each other run up to three times slower, though each has a CPU
-//! to itself. The same goes for threads that share a cache, or that share a core as hardware threads. If the
-//! bus is saturated in one quantum and idle in the next, some of its capacity is wasted. Besides, the threads
-//! of a job wait for each other: running only some of them gains nothing.
+//! to itself. The same goes for threads that share a cache. If the bus is saturated in one quantum and idle
+//! in the next, some of its capacity is wasted. Besides, the threads of a job wait for each other: running
+//! only some of them gains nothing.
 //!
 //! Terms: a *gang* is a job whose threads either all run or all wait. A gang needs as many CPUs as its
 //! threads wanted at the same time, at most, in the samples of the last quantum in which it ran. The *shared
@@ -14,9 +14,10 @@
 //! outermost unit or, if units share all CPUs, all gangs.
 //!
 //! Algorithm. At the end of each quantum:
-//! 1. Divide each gang's transfers by its number of threads, which gives its rate ([`rates`]). Estimate its demand, the rate
-//!    that it would have on an idle bus ([`crate::bus::queue`]); there is no such estimate for caches or cores. [`shared`] gives
-//!    the capacity of the shared resource. Gangs that ran move to the end of the list.
+//! 1. Divide each gang's transfers by its number of threads, which gives its rate ([`rates`]). Estimate its
+//!    demand, the rate that it would have on an idle bus ([`crate::bus::queue`]); there is no such estimate
+//!    for caches. [`shared`] gives the capacity of the shared resource. Gangs that ran move to the end of the
+//!    list.
 //! 2. The head runs. While CPUs are free, add gangs that need no more than the free CPUs ([`fit`]): the
 //!    fittest gang by rate, or those gangs that together make the most progress.
 //! 3. Stop all other gangs.
@@ -26,11 +27,11 @@
 //!
 //! Units. Each outermost unit's gangs run on the CPUs that the unit holds. Together they may use as much of
 //! the bus as the unit is entitled to, or as much as other units left over in the last quantum, whichever is
-//! more. Of caches and cores they may use the same fraction as of the CPUs. Where units share CPUs by weight,
-//! CPUs are divided over time: in each quantum a unit earns its fraction of the machine as credit. It saves
-//! credit that it cannot use yet, when a gang needs more CPUs at once than the credit pays for. If a unit's
-//! gangs transferred more than the unit's entitlement to the bus, at the cost of other units, the unit waits
-//! for a quantum (`crate::bus`).
+//! more. Of the caches they may use the same fraction as of the CPUs. Where units share CPUs by weight, CPUs
+//! are divided over time: in each quantum a unit earns its fraction of the machine as credit. It saves credit
+//! that it cannot use yet, when a gang needs more CPUs at once than the credit pays for. If a unit's gangs
+//! transferred more than the unit's entitlement to the bus, at the cost of other units, the unit waits for a
+//! quantum (`crate::bus`).
 //!
 //! Properties. No starvation: the head always runs. When a gang moves to the end of its list, it waits for at most as many of
 //! its unit's quanta as there are gangs before it. No more threads run than there are CPUs, except for one gang with more
