@@ -10,9 +10,8 @@
 //! that is, it minimises the difference between ABBW/proc and BBW/thread. The fitness is computed anew after
 //! each choice. When the bus is overcommitted, ABBW/proc is negative, and the fittest gang is the one that
 //! transfers least. If the shared resource is the caches, bytes held take the place of bytes per second. Ties
-//! go to the gang that waited longest. For example, if 8 GB/s and 4
-//! CPUs remain, ABBW/proc is 2 GB/s: a gang whose threads transfer 1.5 GB/s each is fitter than a gang whose
-//! threads transfer 3 GB/s each.
+//! go to the gang that waited longest. For example, if 8 GB/s and 4 CPUs remain, ABBW/proc is 2 GB/s: a gang
+//! whose threads transfer 1.5 GB/s each is fitter than a gang whose threads transfer 3 GB/s each.
 //!
 //! Algorithm of [`together`]: a full bus slows every thread on it, so the gangs left for the next quantum
 //! matter, too. For example, the head wants half of the bus, gangs A and B want none of it, and gangs C and D

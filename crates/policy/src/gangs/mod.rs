@@ -74,7 +74,8 @@ const LATE_NS: Time = MS;
 /// One CPU for one quantum, in the unit of account of credits.
 const CPU: i64 = 1_000_000;
 
-/// Units save credit, or run into debt, up to all CPUs of the machine for this many quanta.
+/// The most credit that a unit saves, and the most debt that it runs into: all CPUs of the machine for this
+/// many quanta.
 const CREDIT_QUANTA_MAX: i64 = 2;
 
 /// The largest credit or debt of a unit on a machine with this many CPUs.
@@ -106,7 +107,7 @@ impl GangCpus {
 /// The bus entitlement of an outermost unit, in bytes per second.
 type BusEntitlement<'a> = &'a dyn Fn(UnitId) -> u64;
 
-/// Why a unit's gangs must wait even if CPUs are free; `None`: they need not.
+/// The reason for which a unit's gangs must wait even if CPUs are free; `None`: they need not wait.
 type WhyUnitWaits<'a> = &'a dyn Fn(UnitId) -> Option<Reason>;
 
 /// The result of sampling the gangs.
@@ -123,7 +124,7 @@ struct GangSample {
 pub(crate) struct GangQueue {
     /// By ascending job.
     gangs: Vec<Gang>,
-    /// The last place that was given out.
+    /// The number of the last position in a list that was given to a gang; positions only grow.
     last_place: u64,
     /// When the quantum ends; 0 before the first.
     until: Time,
@@ -142,7 +143,7 @@ struct Gang {
     unit: UnitId,
     /// The board on which it competes for CPUs.
     board: Option<UnitId>,
-    /// Its place in the list: the lowest is the head.
+    /// Its position in the list: the gang with the lowest is the head.
     place: u64,
     /// CPUs that it needs.
     cpus: u32,
@@ -322,7 +323,8 @@ fn choose(
         Some(unit) => unit_part(unit).max(whole.saturating_sub(state.used_by_others(board))),
     };
     let mut idle = cpus.saturating_sub(boards.iter().map(|board| board.taken).sum());
-    // In the first round, each board's own CPUs. In the second, where CPUs are time-shared, those that no board could use.
+    // The first round gives each board its own CPUs. Where CPUs are time-shared, a second round gives boards
+    // the CPUs that no board could use in the first.
     for is_second_round in [false, true] {
         let are_time_shared = matches!(gang_cpus, GangCpus::Parts(_));
         if is_second_round && !are_time_shared {
@@ -359,7 +361,7 @@ fn choose(
 }
 
 impl Gang {
-    /// Lets a stopped gang run for good, since gang scheduling of it ends.
+    /// Lets a stopped gang run, and stops it no more, since its job is no longer scheduled as a gang.
     fn release(&self, orders: &mut Vec<Step<GangOrder>>) {
         if !self.open {
             let action = GangOrder::Gate { job: self.job, unit: self.unit, open: true };
@@ -485,7 +487,7 @@ impl GangQueue {
         self.gangs.iter().filter(|gang| gang.runs && gang.awake).map(|gang| gang.job).collect()
     }
 
-    /// The amount of the shared resource that all other boards used in the last quantum.
+    /// The amount of the shared resource that all boards except this one used in the last quantum.
     fn used_by_others(&self, board: Option<UnitId>) -> u64 {
         self.used.iter().filter(|(other, _)| **other != board).map(|(_, used)| used).sum()
     }

@@ -113,7 +113,7 @@ const MILLION: u64 = 1_000_000;
 pub struct Side {
     /// The unit.
     pub unit: UnitId,
-    /// The amount that the unit gives.
+    /// The amount that the unit gives to the other side.
     pub gives: Offer,
     /// The unit's progress without the exchange, in millionths of a CPU.
     pub without: u64,
@@ -542,7 +542,7 @@ impl Negotiator {
         self.judge(trial, now, rights, moves);
     }
 
-    /// Decides after a measurement whether the present level is good, and moves accordingly.
+    /// Decides after a measurement whether the present level is good, and makes the negotiator's next move.
     fn judge(&mut self, mut trial: Trial, now: Time, rights: &mut Rights, moves: &mut Vec<Negotiation>) {
         // The change of each side's progress, from the baseline and from the last good level.
         let signs = |before: &[Sample; 2]| [0, 1].map(|side| before[side].sign(&trial.with[side]));
@@ -556,8 +556,8 @@ impl Negotiator {
         let both_gain = from_baseline == [Sign::More; 2];
         if both_gain && from_good.is_none_or(|signs| signs.contains(&Sign::More)) {
             self.book_progress(&mut trial);
-            // A good trial uses up no allowance, but the CPU time that it risked still counts. The time before
-            // a retrial is found good in retrospect.
+            // A good trial uses up none of the unit's allowance, but the CPU time that it risked still
+            // counts. If a retrial is good, the exchange counts as good also for the time before the retrial.
             for (unit, risk) in trial.pair.units.into_iter().zip(core::mem::take(&mut trial.unsettled)) {
                 self.accounts.entry(unit).or_default().risked_ns += risk.cpu_ns;
             }
@@ -584,8 +584,9 @@ impl Negotiator {
         self.retreat(trial, now, Why::NoGain, rights, moves);
     }
 
-    /// Leaves a level that was not good: for a smaller step above the last good level, or for that level itself;
-    /// in a retrial, for half the level. If there is no such level, undoes the exchange.
+    /// Leaves a level that was not good. The next level is a smaller step above the last good level, or that
+    /// level itself; in a retrial, it is half the present level. If there is no such level, undoes the
+    /// exchange.
     fn retreat(
         &mut self,
         mut trial: Trial,
@@ -853,8 +854,8 @@ impl Negotiator {
 }
 
 impl Trial {
-    /// The level to try after a good level: twice as large, or half-way to a level that was not good; in a
-    /// retrial, one step more. `None` if the step would be too small, or the level too large.
+    /// The level to try after a good level: twice the level or, if a larger level was not good, half-way to
+    /// that one. In a retrial, one step more. `None` if the step would be too small, or the level too large.
     fn next(&self) -> Option<u64> {
         let good = self.good?.level;
         let next = match self.ceiling {
@@ -882,7 +883,8 @@ impl Trial {
     }
 
     /// Whether a side's progress in one window is so far below its baseline that further measuring is
-    /// pointless: below the least that the exchange could leave of the baseline, by more than noise.
+    /// pointless. There is a least progress that the exchange could leave of the baseline; the progress
+    /// measured is below this by more than noise.
     fn is_far_below(&self, side: usize, progress: u64) -> bool {
         let (mean, spread) = (self.without[side].mean(), self.without[side].spread());
         let least_expected = fraction_of(mean, MILLION - self.fractions[side]);

@@ -7,8 +7,7 @@
 //! Parts of equal weight differ by at most 1.
 //!
 //! Limit: as with every quota method, a part may shrink by 1 although its own weight stays and only another
-//! weight grows. At the resolution of a millionth of a CPU that is
-//! harmless.
+//! weight grows. At the resolution of a millionth of a CPU that is harmless.
 
 use alloc::vec;
 use alloc::vec::Vec;
