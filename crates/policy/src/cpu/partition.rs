@@ -119,8 +119,8 @@ pub(crate) fn homes(machine: &Machine, pools: &Pools, claims: &[Claim], before: 
     owners
 }
 
-/// The homes to use after the pools took another form: the present ones, unless a fresh assignment would isolate units better,
-/// which is to spread them over fewer pools, or to have fewer units in a pool.
+/// The home CPUs to use after the pools took another form. They stay as they are, unless a fresh assignment
+/// would isolate units better: if it would spread units over fewer pools, or have fewer units in a pool.
 pub(crate) fn gathered(machine: &Machine, pools: &Pools, claims: &[Claim], present: Owners) -> Owners {
     let fresh = homes(machine, pools, claims, &Owners::new());
     let pool_of = pools.by_cpu();
@@ -145,8 +145,8 @@ struct Need {
     own: Vec<u32>,
 }
 
-/// Meets all needs, the largest first: in the pools that the units already use, and then in other pools. So no unit that comes
-/// into a pool takes CPUs which a unit there needs.
+/// Meets all needs, the largest first: first in the pools that the units already use, and then in other
+/// pools. So a unit that comes into a new pool takes no CPUs that the units already there need.
 fn fill(machine: &Machine, pools: &Pools, needs: &mut [Need], owners: &mut Owners) {
     let mut free = FreeCpus::in_pools(machine, pools, |cpu| !owners.contains_key(&cpu));
     needs.sort_by_key(|need| (Reverse(need.count), need.unit));
@@ -169,8 +169,9 @@ impl Need {
     }
 }
 
-/// Of a unit's CPUs, the at most `count` that it keeps. If it has more, it keeps those in the pools, and within these in the
-/// nodes, where it has the most. CPUs that the machine no longer has are dropped.
+/// The CPUs that a unit keeps: at most `count` of those that it has. If it has more, it keeps the CPUs in the
+/// pools where it has the most, and within a pool those in the nodes where it has the most. CPUs that the
+/// machine no longer has are dropped.
 fn keep(machine: &Machine, pool_of: &BTreeMap<u32, usize>, count: usize, mut cpus: Vec<u32>) -> Vec<u32> {
     cpus.retain(|cpu| machine.cpu(*cpu).is_some());
     if cpus.len() > count {

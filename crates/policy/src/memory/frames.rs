@@ -63,12 +63,12 @@ use crate::tree::{self, Levels, lineage};
 
 pub use super::terms::Term;
 
-/// A unit lends nothing before it was present and not short at this many samples in a row. A unit that has just appeared,
-/// or has just called its frames back, will soon use more.
+/// A unit lends only after it was present and not short at this number of samples in a row. Before that, it
+/// may have just appeared or just called its frames back, and will soon use more.
 pub const CALM_SAMPLES: u32 = 5;
 
-/// The facts of one unit at a sample. The elements for the common parts `kernel` and `shared` hold the frames that these
-/// use.
+/// The facts of one unit at a sample. For the common units `kernel` and `shared`, they are the frames that
+/// these units use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Facts {
     /// Whether the unit has processes of its own, apart from those of its sub-units.
@@ -139,8 +139,8 @@ pub struct LoanBook {
 }
 
 impl LoanBook {
-    /// Forgets the units that the contract no longer has. Otherwise the old allowance would count as a loan of the next unit
-    /// with the same number.
+    /// Forgets the units that the contract no longer has. Otherwise, when a new unit gets the number of one
+    /// that left, the old allowance would count as a loan of the new unit.
     pub(super) fn forget_gone(&mut self, contract: &Contract) {
         for id in &contract.vacant {
             if let Some(allowed) = self.allowed.get_mut(id.index()) {
@@ -227,7 +227,8 @@ pub enum Because {
     NothingIdle,
 }
 
-/// Divides the frames: decides the allowance of every unit from now on. Returns the book for the next step, too.
+/// Divides the frames: decides the allowance of every unit from now on. Also returns the book, to be passed
+/// to the next step.
 #[must_use]
 pub fn step(loans: LoanBook, input: Input<'_>) -> (LoanBook, Shares) {
     let mut division = Division::new(loans, input);
@@ -389,7 +390,7 @@ impl<'a> Division<'a> {
         Shares { allowances, terms: lent.terms, full, spent }
     }
 
-    /// The amount to which a percentage in a unit's table refers.
+    /// The number of frames to which a percentage in the unit's table of the contract refers.
     pub(super) fn parent_value(&self, unit: UnitId) -> u64 {
         let parent = self.input.contract.unit(unit).parent;
         parent.map_or(self.divided, |id| self.entitlement.value(id))
@@ -452,7 +453,8 @@ struct Outcome<'a> {
 fn calm(facts: Facts, previous: u32, trigger: Trigger) -> u32 {
     match trigger {
         _ if facts.short || !facts.present => 0,
-        // The unit still waits for memory that it called back. It may look idle, but will use all of that memory.
+        // The unit still waits for memory that it called back. The memory that it has may look idle, but the
+        // unit will use all of it.
         _ if facts.waits && previous < CALM_SAMPLES => 0,
         Trigger::Period => previous.saturating_add(1),
         Trigger::CallBack => previous,
