@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
 /*
- * Chooses the unit whose task a CPU runs next. Units within the CPU's owner are compared by pass. If the owner leaves the CPU
- * idle, the CPU is lent: units that borrow are compared by claim (loan_of). Where this scheduler is not used,
- * policy/src/cpu/lend.rs lends instead.
+ * Chooses the unit whose task a CPU runs next. The owner of the CPU and its sub-units come first; they are
+ * compared by pass. If the owner leaves the CPU idle, the CPU is lent, and the units that may borrow it are
+ * compared by claim (loan_of). On machines where this scheduler does not run, policy/src/cpu/lend.rs lends
+ * CPUs instead.
  */
 #ifndef DISPATCH_CHOICE_H
 #define DISPATCH_CHOICE_H
@@ -11,9 +12,9 @@
 #define LOAN_SLICES 4 /* bound on how far a borrower may lag: see advance_loan() */
 
 /*
- * A unit's key among borrowers: the smallest is next. Each CPU that runs its tasks counts as one slice: see struct competitor.
- * Its credit, for CPU time that it lent before, is subtracted from the CPU time that it borrowed: a past lender goes first until
- * its credit is spent.
+ * A unit's key among borrowers: the smallest is next. Each CPU that runs its tasks counts as one slice: see
+ * struct competitor. A unit's credit, for CPU time that it lent before, is subtracted from the CPU time that
+ * it borrowed. So a unit that lent before goes first until its credit is spent.
  */
 static u64 loan_of(const struct dispatch_unit *unit)
 {
@@ -21,8 +22,8 @@ static u64 loan_of(const struct dispatch_unit *unit)
 }
 
 /*
- * Whether one outermost unit has a larger claim on a loan than another: it borrowed less for its weight. Ties: more waiting
- * tasks.
+ * Whether one outermost unit has a larger claim on a loan than another: whether it borrowed less for its
+ * weight. Ties go to the unit with more waiting tasks.
  */
 static bool larger_claim(u32 one, u32 other)
 {
@@ -37,9 +38,10 @@ static bool larger_claim(u32 one, u32 other)
 }
 
 /*
- * Advances an outermost unit's loan pass by CPU time used on another unit's CPU. A unit that has not borrowed for long has a
- * bounded advantage: LOAN_SLICES for each CPU that runs its tasks. The bound is not smaller because slices end with ticks and
- * are charged late: the pass of a unit that borrows all the time may lag as far.
+ * Advances an outermost unit's loan pass by CPU time used on another unit's CPU. A unit that has not borrowed
+ * for long has a bounded advantage: LOAN_SLICES for each CPU that runs its tasks. The bound is that large
+ * because slices end with ticks and are charged late: even the pass of a unit that borrows all the time may
+ * lag that far behind.
  */
 static void advance_loan(struct dispatch_unit *top, u64 used)
 {
@@ -86,8 +88,9 @@ struct search {
 };
 
 /*
- * Makes a unit with waiting tasks the best so far, if it precedes that. A task is counted as waiting shortly before it is in the
- * queue, so the queue is checked, too. `alone`: there is no other such unit; then the check is left to the caller.
+ * Makes a unit with waiting tasks the best so far, if it precedes the present best. A task is counted as
+ * waiting shortly before it is in the queue, so the queue is checked, too. `alone`: there is no other such
+ * unit; then the check is left to the caller.
  */
 static void consider(struct search *search, u32 id, const struct tried *tried, bool alone)
 {

@@ -3,61 +3,73 @@
  * The switch-time scheduler. It decides which task a CPU runs next, which CPU a woken task takes, and which loan is
  * called back.
  *
- * Problem. The policy says a few times a second which unit owns which CPU. Whether an owner has work for its CPU
- * changes a thousand times as often. So lending an idle CPU, and calling it back, is decided here, at every wake-up
- * and switch.
+ * Problem. The policy decides a few times a second which unit owns which CPU. But a thousand times as often,
+ * an owner gets work for its CPU or has no more work for it. So lending an idle CPU, and calling it back, is
+ * decided here, at every wake-up and switch.
  *
  * Terms.
  * - Units lie within units. The *outermost* units own CPUs, their *home* CPUs.
- * - A CPU is *lent* while it runs a task of a unit that does not own it. It is *called back* when its owner has a task
- *   that waits.
+ * - A CPU is *lent* while it runs a task of a unit that does not own the CPU. A lent CPU is *called back*
+ *   when a task of its owner waits.
  * - A CPU without an owner is *time-shared*.
- * - A unit's *pass* is the CPU time that it had, among its siblings, over its weight. A unit's own tasks together
- *   compete with its sub-units as if they were one more sub-unit, of weight 100.
+ * - A unit's *pass* is the CPU time that the unit used, divided by its weight. Only the passes of siblings
+ *   are compared. A unit's own tasks together compete with its sub-units as if they were one more sub-unit,
+ *   of weight 100.
  * - A *message* is a wake-up by a task that is about to sleep.
  *
- * Algorithm, order in a queue. Each unit has one queue, ordered by the tasks' virtual time. The task with the least
- * CPU time for its weight (its nice value) is next. This replaces the degrading priorities of seed 000, section 3.1.
+ * Algorithm, order in a queue. Each unit has one queue, ordered by the tasks' virtual time: CPU time over the
+ * task's weight, which follows from its nice value. The task with the least virtual time is next. This
+ * replaces the degrading priorities of seed 000, section 3.1.
  *
  * Algorithm, wake-up. A woken task takes the first available of:
- * - an idle home CPU: its last one if it can, else the nearest;
+ * - an idle home CPU of its unit: if possible the CPU on which the task ran last, else the home CPU nearest
+ *   to that;
  * - an idle CPU that another unit lends;
- * - a place in its unit's queue. One lent home CPU is then called back, its last one if possible, else the nearest:
- *   immediately by an interrupt, or at the next tick.
- * A task woken by an interrupt on its own last CPU, for example by its timer, is dispatched directly to that CPU if it
- * would be next there.
+ * - a position in its unit's queue. One lent home CPU of the unit is then called back: if possible the CPU on
+ *   which the task ran last, else the lent one nearest to that. The call-back comes immediately by an
+ *   interrupt, or at the next tick.
  *
- * Algorithm, preemption. Where no CPU is lent, the woken task preempts the task on its last CPU if that task is ahead
- * of it by more than `preempt_ns`. They are compared by pass if two units compete for the CPU, and by virtual time
- * within a unit. Within a unit, a message preempts no task in the first millisecond of its turn; a tick does so
- * afterwards. Two switches for each message would cost more than the message.
+ * A task may be woken by an interrupt on the CPU on which it ran last, for example by its timer. If it would be
+ * next on that CPU, it is dispatched directly to that CPU instead.
  *
- * Algorithm, choice. A CPU that needs a task considers the units with waiting tasks within its home unit. At every
- * level of the tree, the unit with the smallest pass is next (stride scheduling). Each CPU that runs a unit's tasks
- * counts as one slice still to be charged. An idle unit's share thus goes to its siblings, as in the currencies of seed
- * 004, section 5.2. If no unit there waits and the owner lends, the borrower with the largest claim is next: the one
- * that has used the least lent CPU time for its weight (stride scheduling, too). This memory spans only a few slices.
- * The policy remembers what each unit lent and borrowed over minutes, and passes it on as a credit. Ties go to the
- * borrower with the most waiting tasks. On a time-shared CPU, all units of the machine are compared by pass.
+ * Algorithm, preemption. If the unit has no lent CPU, a woken task may preempt the task that runs on the CPU
+ * on which the woken task ran last. It does so if the running task is ahead by more than `preempt_ns`. Two
+ * tasks of one unit are compared by virtual time, tasks of two units by the units' passes. If a message wakes
+ * a task of the running task's unit, the running task is not preempted in the first millisecond of its turn;
+ * a tick does so afterwards. Otherwise each message would cause two switches, which would cost more than the
+ * message.
+ *
+ * Algorithm, choice. A CPU that needs a task considers the units with waiting tasks within its home unit. At
+ * every level of the tree, the unit with the smallest pass is next (stride scheduling). For each CPU that
+ * runs a unit's tasks, one slice is added to the unit's pass in this comparison, since the time of the
+ * present turn is not charged yet. An idle unit's share thus goes to its siblings, as in the currencies of
+ * seed 004, section 5.2. If no unit there has a waiting task, and the owner lends, the borrower with the
+ * largest claim is next: the borrower that has used the least lent CPU time for its weight (stride
+ * scheduling, too). Claims cover only the last few slices. What each unit lent and borrowed over minutes is
+ * recorded by the policy, which passes it on as a credit. Ties go to the borrower with the most waiting
+ * tasks. On a time-shared CPU, all units of the machine are compared by pass.
  *
  * Algorithm, gangs. The tasks of a gang with a shut gate wait in a queue of their own: see gates.h.
  *
  * Algorithm, seats. Tasks of units with jobs may have seats in pools of CPUs, which they prefer: see seats.h.
  *
  * Properties of isolation.
- * - While an owner's tasks wait, no task of another unit runs on its CPU for longer than a call-back takes.
+ * - While tasks of an owner wait, no task of another unit runs on the owner's CPU for longer than a call-back
+ *   takes.
  * - The CPUs of a unit that does not lend run no other unit's tasks, except visits: turns of tasks that run anywhere,
  *   of tasks that can run nowhere else, and of tasks that have waited for too long.
  * - Work-conserving: no CPU idles while a task that may run there waits. That includes a task that a higher scheduling
  *   class preempted.
  *
- * Properties of sleep. Sleeping earns at most one slice of credit. A waking task's virtual time is at least its
- * unit's, less `slice_ns`. A waking unit's pass is at least that of the siblings that were next, less one slice and
- * less two slices of theirs for each other CPU: these siblings may themselves differ by that amount.
+ * Properties of sleep. Sleeping earns at most one slice of credit. A waking task's virtual time is set to at
+ * least the unit's virtual time less `slice_ns`. A waking unit's pass is set to at least the pass of the
+ * siblings that were chosen lately, less one slice, and less two slices of these siblings for each other CPU:
+ * the passes of these siblings may differ among themselves by that amount.
  *
  * Properties of waiting.
- * - No starvation: a waiting task's virtual time stays, while that of every running task grows. The same holds for its
- *   unit's pass at every level. So after a bounded time it is the smallest.
+ * - No starvation: a waiting task's virtual time does not change, while that of every running task grows. The
+ *   same holds at every level for the passes of waiting and running units. So after a bounded time the
+ *   waiting task's virtual time and its unit's pass are the smallest.
  * - No task waits so long that the kernel's watchdog ends the scheduler. The policy gives no unit less than a
  *   thousandth of its level's time. A unit that holds a part of a CPU waits for its turn for at most 5 s, where turns
  *   of 10 ms are short enough for that. Tasks that still wait too long are rescued: see rescue.h.
@@ -70,9 +82,10 @@
  *   the first of them to poll that queue takes it. Each polls once a second (rescue.h), and an idle one after it has run
  *   something. A task that may run on no other CPU waits until the higher class releases it, unless the kernel reserves
  *   some time for this class (newer kernels do).
- * - The next unit is found by a linear search among waiting units. Others are skipped in blocks of 32.
- * - Weights, and counters that several CPUs write, are atomic. Each account is written by one CPU, except when a CPU
- *   changes its owner: then an interval may be booked twice.
+ * - The next unit is found by a linear search among the units with waiting tasks. Units without waiting tasks
+ *   are skipped in blocks of 32.
+ * - Weights, and counters that several CPUs write, are atomic. Each account is written by one CPU only. An
+ *   exception is the moment when a CPU changes its owner: then an interval of time may be booked twice.
  *
  * The same source is compiled for the kernel (BPF, sched_ext), and natively for the simulator, which plays the kernel.
  * Sources: seed 000, section 3.1 and table 1; seed 004, section 5.2; stride scheduling: Waldspurger and Weihl, 1995.

@@ -2,38 +2,44 @@
 /*
  * Gates: stop all tasks of a gang, and let all of them run again at the same moment.
  *
- * Problem. The policy decides which gangs run for quanta of some 100 ms. Stopping each process by a signal is slow, visible to
- * the process's parent, and outlasts the sender. The scheduler can notify all CPUs at once, and when it ends, the tasks that it
- * held back run.
+ * Problem. The policy decides which gangs run in each quantum of some 100 ms. To stop each process by a
+ * signal would be slow and visible to the process's parent, and the process would stay stopped if the daemon
+ * died. The scheduler can notify all CPUs at once. When the scheduler ends, the tasks that it held back run
+ * again.
  *
- * Terms. A process may belong to a *gang*, which is a number. Each gang has a *gate*, which is open or shut. A task is *parked*
- * while it waits for its gang's gate; there is one queue of parked tasks for all gangs. A task is *inside* while it may hold
- * something that other tasks wait for: within a system call, in an RCU read-side critical section, or woken from
- * uninterruptible sleep. A parked task takes a *breath* when it is put onto a CPU and taken off again before it executes an
- * instruction.
+ * Terms. A process may belong to a *gang*, which is a number. Each gang has a *gate*, which is open or shut.
+ * A task is *parked* while it waits for its gang's gate; there is one queue of parked tasks for all gangs. A
+ * task is *inside* while it may hold something that other tasks wait for: while it is within a system call or
+ * in an RCU read-side critical section, or after it was woken from uninterruptible sleep. A parked task takes
+ * a *breath* when it is put onto a CPU, and taken off the CPU again before it executes an instruction.
  *
  * Algorithm.
- * - A gate is a number in memory. After gates were shut, dispatch_turn() preempts every CPU that runs a task of a shut gang. A
- *   CPU records its task's gang before it reads the gate, and dispatch_turn() reads the CPUs' gangs after the gates were
- *   written. So at least one of the two sees the other's write.
- * - A task of a shut gang is parked when it is enqueued, unless it is inside or exits. A task that is already queued is put onto
- *   a CPU, found there, and parked before it executes. A task that is inside continues, and is checked again at each tick.
+ * - A gate is a number in memory. After gates were shut, dispatch_turn() preempts every CPU that runs a task
+ *   of a shut gang. A CPU records its task's gang before it reads the gate, and dispatch_turn() reads the
+ *   CPUs' gangs after the gates were written. So the CPU sees that the gate is shut, or dispatch_turn() sees
+ *   the task's gang.
+ * - A task of a shut gang is parked when it is enqueued, unless it is inside or exits. If a task of a shut
+ *   gang is already queued, it is put onto a CPU in its turn, recognised there, and parked before it
+ *   executes. A task that is inside continues, and is checked again at each tick.
  * - When gates are opened, the tasks parked behind them move to their units' queues, and CPUs are kicked for them.
- * - A task parked for BREATH_NS takes a breath. Otherwise the kernel would end the scheduler, since a task waits for too long.
+ * - A task parked for BREATH_NS takes a breath. Otherwise the kernel would end the scheduler because a task
+ *   has waited for too long.
  *
  * Properties.
  * - A parked task is not active, keeps no other task waiting, calls no CPU back, and is not late.
  * - A task belongs to its process's gang, and a new process to its parent's, from before its first instruction. A task that
  *   changes its unit leaves its gang.
- * - A task that exits is released: when gates change, and at each later poll by the program that sets them.
+ * - A parked task that is to exit is released when gates change, and at each later poll by the program that
+ *   sets the gates.
  * - Without gangs, the verifier removes this code.
  *
  * Limits.
  * - A task that is inside runs until its system call ends, and up to a tick longer.
  * - A running process that joins a shut gang continues to the end of its slice.
  * - A task preempted within a page fault is not known to be inside.
- * - dispatch_turn() visits all parked tasks. It writes only fields that tolerate delay: a task's state is written under its
- *   own CPU's lock. A task may be counted as waiting until it runs if its affinity changes meanwhile.
+ * - dispatch_turn() visits all parked tasks. It writes only fields for which a delay does no harm; the other
+ *   fields of a task's state are written under the lock of the task's CPU. If a task's affinity changes
+ *   during the visit, the task may be counted as waiting until it runs.
  */
 #ifndef DISPATCH_GATES_H
 #define DISPATCH_GATES_H

@@ -40,11 +40,14 @@ const CALLBACKS_BEFORE_7_1: &str = "commonhold_before_7_1";
 const CALLBACKS_BEFORE_6_14: &str = "commonhold_before_6_14";
 const TABLES: [&str; 3] = [CALLBACKS, CALLBACKS_BEFORE_7_1, CALLBACKS_BEFORE_6_14];
 
-/// The section with the constant: whether units may have disciplines other than stride. If not, the verifier removes that code.
+/// The section with a constant: whether units may have disciplines other than stride. If not, the verifier
+/// removes the code of the other disciplines.
 const DISCIPLINED: &str = ".rodata.disciplined";
-/// The section with the constant: whether tasks may have seats; likewise.
+/// The section with a constant: whether tasks may have seats. If not, the verifier removes the code for
+/// seats.
 const SEATED: &str = ".rodata.seated";
-/// The section with the constant: whether tasks may be in gangs; likewise.
+/// The section with a constant: whether tasks may be in gangs. If not, the verifier removes the code for
+/// gangs.
 const GATED: &str = ".rodata.gated";
 /// The section with the table of gates: which gangs are shut.
 const GATES: &str = ".data.gates";
@@ -59,7 +62,8 @@ fn callbacks_to_try() -> &'static [&'static str] {
     if since_7_1 { &TABLES[..1] } else { &TABLES[1..] }
 }
 
-/// How many of the last lines of libbpf's and the verifier's output an error repeats. The cause comes last.
+/// How many lines of the output of libbpf and the verifier an error repeats: the last ones, since the cause
+/// comes last.
 const LOG_LINES: usize = 40;
 
 /// An error in loading or using the scheduler.
@@ -143,7 +147,7 @@ impl End {
 
 /// The scheduler, loaded into the kernel.
 pub struct Scheduler {
-    // In drop order: first it stops scheduling, then its tables are freed.
+    // Fields are dropped in this order: first the program stops scheduling, then its tables are freed.
     links: Vec<Link>,
     units: Table<Unit>,
     accounts: Table<Account>,
@@ -190,8 +194,9 @@ impl Scheduler {
         Self::load_with(settings, None)
     }
 
-    /// As [`Scheduler::load`], with another timeout of the kernel's watchdog, which ends the scheduler when a task has waited
-    /// for that long. The default, 30 s, is the most that the kernel allows. For tests of that end.
+    /// As [`Scheduler::load`], with another timeout of the kernel's watchdog. The watchdog ends the scheduler
+    /// when a task has waited for the timeout. The default, 30 s, is the longest timeout that the kernel
+    /// allows. Tests use shorter ones to see the watchdog act.
     pub fn load_impatient(settings: &Settings, timeout_ms: u32) -> Result<Self, Error> {
         Self::load_with(settings, Some(timeout_ms))
     }
@@ -252,7 +257,8 @@ impl Scheduler {
         let mut attached = Err((libbpf_rs::Error::from_raw_os_error(libc::EINVAL), String::new()));
         for table in self.callbacks {
             attached = self.attach_callbacks(table)?;
-            // A kernel rejects a table with flags that it does not support as invalid: then the next table is tried.
+            // If a table has flags that the kernel does not support, the kernel rejects it as invalid. Then
+            // the next table is tried.
             if !matches!(&attached, Err((source, _)) if source.kind() == libbpf_rs::ErrorKind::InvalidInput) {
                 break;
             }
@@ -346,8 +352,9 @@ impl Scheduler {
         (0..self.counts.cpus).map(|cpu| self.account(unit, cpu)).collect()
     }
 
-    /// Maps a control group, and its descendants that are not mapped themselves, to a unit. The mapping applies to tasks that
-    /// enter the group later, and at [`Scheduler::attach`] to the tasks in it.
+    /// Maps a control group to a unit, and with it those of its descendants that are not mapped themselves.
+    /// The mapping applies to tasks that enter the group later. When the scheduler is attached
+    /// ([`Scheduler::attach`]), it also applies to the tasks that are in the group then.
     ///
     /// `cgroup` is the inode number of the group's directory.
     pub fn admit(&mut self, cgroup: u64, unit: u32) -> Result<(), Error> {
@@ -362,8 +369,9 @@ impl Scheduler {
         })
     }
 
-    /// Removes a control group from its unit. Its tasks move to the unit of the nearest mapped ancestor once they enter
-    /// another group.
+    /// Removes the mapping of a control group to a unit. From now on, the group belongs to the unit of its
+    /// nearest mapped ancestor, but tasks that are in it change their unit only once they enter another
+    /// group.
     pub fn forget(&mut self, cgroup: u64) -> Result<(), Error> {
         let table = self
             .object
@@ -379,8 +387,8 @@ impl Scheduler {
         }
     }
 
-    /// Replaces the rules for processes that execute a program: they apply before its first instruction. A process in a
-    /// unit's control group stays in that unit, or moves to one within it.
+    /// Replaces the rules for processes that execute a program. The rules apply before the program's first
+    /// instruction. A process in a unit's control group stays in that unit, or moves to a sub-unit of it.
     pub fn set_matches(&mut self, lists: &Lists) {
         self.second_half = !self.second_half;
         for (at, entry) in matches::entries(lists, self.second_half) {
@@ -402,7 +410,7 @@ impl Scheduler {
     /// Sets the pool of each CPU, by number.
     pub fn set_pools(&mut self, pools: &[u32]) {
         for (cpu, pool) in (0..self.counts.cpus as usize).zip(pools) {
-            // SAFETY: an element of the table, and a number that only this writes.
+            // SAFETY: an element of the table, and a number that only this function writes.
             unsafe { (&raw mut (*self.cpus.at(cpu)).pool).write_volatile(*pool) };
         }
     }
@@ -502,8 +510,9 @@ const TIMEOUT_AT: usize = 13 * 8 + 8;
 /// The compiled value of that timeout (`TIMEOUT_MS` in bpf/ops.h).
 const TIMEOUT_MS: u32 = 30_000;
 
-/// Loads the program into the kernel, with tables of the size in `counts`, and only with these tables of callbacks: a kernel
-/// refuses a table with a callback that it does not have.
+/// Loads the program into the kernel, with tables of the sizes in `counts`. Of the program's tables of
+/// callbacks, only those in the argument are loaded, since a kernel refuses a table with a callback that it
+/// does not have.
 fn load(
     counts: Counts,
     timeout_ms: Option<u32>,
@@ -609,7 +618,7 @@ impl<T: Copy> Table<T> {
             return Err(Error::Part(table));
         }
         let (access, fd) = (libc::PROT_READ | libc::PROT_WRITE, map.as_fd().as_raw_fd());
-        // SAFETY: a new mapping, at a place that the kernel chooses.
+        // SAFETY: a new mapping, at an address that the kernel chooses.
         let start =
             unsafe { libc::mmap(ptr::null_mut(), length * size_of::<T>(), access, libc::MAP_SHARED, fd, 0) };
         match NonNull::new(start.cast::<T>()) {
@@ -702,7 +711,7 @@ mod tests {
         for table in TABLES {
             let mut map = object.maps_mut().find(|map| map.name() == table).unwrap();
             set_timeout(&mut map, 2_000).unwrap();
-            // The compiled value is not there any more.
+            // The compiled value has been replaced.
             assert!(set_timeout(&mut map, 2_000).is_err());
         }
     }

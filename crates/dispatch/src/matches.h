@@ -2,23 +2,25 @@
 /*
  * Finds the unit of a process that executes a program, before the program's first instruction.
  *
- * Problem. The policy decides which process belongs to which unit (policy/src/membership.rs). But it sees a new
- * process only at its next poll. Until then the process would be in no unit. A process that exits before that poll
- * would never be in one.
+ * Problem. The policy decides which process belongs to which unit (policy/src/membership.rs). But the policy
+ * sees a new process only at its next poll. Until then the process would be in no unit. A process that exits
+ * before that poll would never be in any unit.
  *
- * Algorithm. The policy's rules come as lists (struct dispatch_match), the most specific first. The decision begins at
- * the unit of the control group that the process is in. For a process in no unit's control group, it begins at the
- * outermost units. So a process in a unit's control group stays in that unit, or moves to one within it.
+ * Algorithm. The policy's rules come as lists (struct dispatch_match), the most specific first. The decision
+ * begins at the unit of the control group that the process is in. For a process in no unit's control group,
+ * it begins at the outermost units. So a process in a unit's control group stays in that unit, or moves to a
+ * sub-unit of it.
  *
  * Properties. For most processes, the result equals the policy's; live/src/apply/kernel/matches.rs tests that at random. The
  * exceptions are processes that a `cgroup:` or `pid:` rule matches, and processes that entered by `exec`, or whose
  * parent did. The same source is compiled for the kernel, and natively for that test.
  *
- * Names. A program has two: that of the executable (mm->exe_file, as in /proc/PID/exe), and that of the executed path
- * (bprm->filename), which differs for a script and for a symbolic link. Arguments are ignored: a process can choose them.
+ * Names. A program has two names: that of the executable file (mm->exe_file, as in /proc/PID/exe), and that
+ * of the executed path (bprm->filename). The two differ for a script and for a symbolic link. Arguments are
+ * ignored: a process can choose them.
  *
- * Limits. Texts are compared as bytes. A file's name is known if it has fewer than DISPATCH_FILE_NAME bytes, that of the path
- * if both fit into DISPATCH_TEXTS.
+ * Limits. Texts are compared as bytes. The name of the executable file is known if it has fewer than
+ * DISPATCH_FILE_NAME bytes. The name of the executed path is known if both names fit into DISPATCH_TEXTS.
  *
  * A file that includes this one defines match_at(number), parent_of(unit), has_group(group), and nought(), which is 0. The
  * verifier does not know that nought() is 0, and discards what it knows about a number when nought() is added. Otherwise

@@ -45,8 +45,8 @@ impl Match {
         if self.test == Test::Command as u32 { Match { test: test as u32, value, ..self } } else { self }
     }
 
-    /// Passed by a process whose parent was in one of the list's units, or within one, because of the parent's program. The
-    /// process gets the same unit of the list.
+    /// Passed by a process if its parent's program put the parent into one of the list's units, or into a
+    /// sub-unit of one. The process gets that unit of the list.
     pub fn inherited() -> Match {
         Match::new(Test::Inherited, 0, NOBODY)
     }
@@ -67,9 +67,9 @@ impl Match {
     }
 }
 
-/// The writes, index and entry in this order, that put new lists in force. They fill one half of the table, and then redirect
-/// the units' starts from the other half. If the lists do not fit, they are all left out: then every process stays in the unit
-/// of its control group.
+/// The writes that put new lists in force, in this order; each is an index and an entry. The writes first
+/// fill the unused half of the table. Then they redirect the start of each unit's list to that half. If the
+/// lists do not fit, all are left out: then every process stays in the unit of its control group.
 pub(crate) fn entries(lists: &Lists, second_half: bool) -> Vec<(usize, Match)> {
     let length: usize = lists.values().map(|list| list.len() + 1).sum();
     let no_lists = Lists::new();
@@ -109,7 +109,7 @@ pub mod decision {
         pub file: &'a str,
         /// The path that was executed; empty if it is not known. A path of more than 190 bytes is treated as unknown.
         pub path: &'a str,
-        /// The parent's unit, if the parent's program determined that.
+        /// The parent's unit, if the parent's program determined that unit.
         pub heir: Option<u32>,
     }
 

@@ -2,10 +2,11 @@
 /*
  * Bounds the wait of every task, whatever the unit's share is and however many tasks divide that share.
  *
- * Problem. In a queue ordered by virtual time, a task waits until all tasks before it have had a turn. One such round takes the
- * number of tasks times the slice, over the unit's share. A contract can make that share a thousandth. A user can start ten
- * thousand tasks. A nice value can make a task wait for seventy rounds. But the kernel's watchdog ends a scheduler as soon as
- * one task has waited for 30 s, and then all units lose their isolation.
+ * Problem. In a queue ordered by virtual time, a task waits until all tasks before it have had a turn. One
+ * such round takes a time of (number of tasks) * slice / (the unit's share). A contract can make that share a
+ * thousandth. A user can start ten thousand tasks. A nice value can make a task wait for seventy rounds. But
+ * the kernel's watchdog ends a scheduler as soon as one task has waited for 30 s, and then all units lose
+ * their isolation.
  *
  * Terms.
  * - A unit is *late* if its tasks wait for more than 5 s, or if its tasks wait and none was dispatched for 5 s.
@@ -15,14 +16,15 @@
  *   other CPUs may run it.
  * - A *rescue* is an extra turn, on any CPU, regardless of its owner.
  *
- * Algorithm. Each unit keeps the longest recent wait of its tasks. Every shorter wait since then reduces it by an
- * eighth. Below a tenth of a second it counts as zero.
+ * Algorithm. Each unit keeps the longest recent wait of its tasks. Every shorter wait since then reduces it
+ * by an eighth. If the result is below a tenth of a second, it counts as zero.
  * - An enqueued task is placed by its unit's clock. That clock advances by at least 1/64 of elapsed time
- *   (`let_clock_go_on`). With up to 64 tasks of nice 0 per CPU, it does so anyhow. No task is placed further ahead of
- *   the clock than 32 slices (`LEAD_MAX`). So nice values order tasks enqueued within 10 s of each other. A task that
- *   has waited for longer precedes all new ones.
- * - From 2 s of waiting on, the unit's slices shrink to an eighth, also for tasks already queued, and each is charged as
- *   a whole slice. A kernel with a tick of 1 ms then fits five turns into one.
+ *   (`let_clock_go_on`). With up to 64 tasks of nice 0 per CPU, it advances that fast without help. No task
+ *   is placed further ahead of the clock than 32 slices (`LEAD_MAX`). So nice values order tasks enqueued
+ *   within 10 s of each other. A task that has waited for longer precedes all new ones.
+ * - Once tasks of a unit have waited for 2 s, the unit's slices shrink to an eighth, also for tasks already
+ *   queued. Each short slice is charged as a whole slice. With a kernel tick of 1 ms, five turns then take as
+ *   long as one before.
  * - From 5 s on, the unit is late, and its tasks are rescued. Rescues are frequent enough for every waiting task of a
  *   late unit to run once in 5 s. They are rare enough to use at most a tenth of the machine. Late units are detected
  *   once a second.

@@ -9,18 +9,22 @@
  *
  * Algorithm. A seat is a soft affinity: a preference between tasks and CPUs, which never leaves a CPU idle.
  * - A waking task looks for an idle CPU by distance from its seat: in its pool first.
- * - A CPU takes, among the first SEAT_LOOKS tasks of a queue, one with its seat here or without a seat, or one that has
- *   waited for PATIENCE_NS. Otherwise its current task continues; a CPU without one takes the first of the queue.
- * - A task that is away at the end of its slice moves to its pool, if a CPU there is idle or runs a task that is apart. That
- *   task is displaced, and gets the CPU that becomes free, or another one. A CPU that falls idle fetches a task that is away
- *   from the CPU's pool.
+ * - A CPU examines the first SEAT_LOOKS tasks of a queue. It takes the first of them that has its seat in the
+ *   CPU's pool, has no seat, or has waited for PATIENCE_NS. If there is no such task, the CPU's current task
+ *   continues. A CPU without a current task then takes the first task of the queue.
+ * - If a task is away at the end of its slice, it moves to the pool of its seat, provided that a CPU there is
+ *   idle or runs a task that is apart. In the second case the task that is apart is displaced: it gets the
+ *   CPU that becomes free, or another one. A CPU that becomes idle fetches a task that has its seat in the
+ *   CPU's pool and is away.
  *
- * Properties. Work-conserving: an idle CPU takes any waiting task, as without seats. After PATIENCE_NS every CPU takes a task
- * in queue order. Each move to a seat increases the number of tasks at their seats by one, so moves end. A task without a
- * seat waits in queue order for every CPU. Where no unit has jobs, the verifier removes this code.
+ * Properties. Work-conserving: an idle CPU takes any waiting task, as without seats. After PATIENCE_NS every
+ * CPU takes a task in queue order. Each move increases the number of tasks in the pools of their seats by
+ * one, so moves end. A task without a seat waits in queue order for every CPU. Where no unit has jobs, the
+ * verifier removes this code.
  *
- * Limits. Order within a unit is kept only among the tasks that fit a CPU. Tasks behind the first SEAT_LOOKS of a queue are
- * not examined. On waking, a pool that is no cache, node or socket is represented by its first CPU.
+ * Limits. The order of a unit's queue is kept only among the tasks that fit a CPU. Tasks behind the first
+ * SEAT_LOOKS of a queue are not examined. When a task wakes, distances to a pool that is no cache, node or
+ * socket are measured from the pool's first CPU.
  */
 #ifndef DISPATCH_SEATS_H
 #define DISPATCH_SEATS_H

@@ -1,18 +1,19 @@
 //! The kernel's part of `sched_ext`, for a simulated machine.
 //!
-//! It does what Linux does around a `sched_ext` scheduler (kernel/sched/ext.c), with the clock as an argument:
-//! - for a task that wakes, it asks the scheduler for a CPU, and has the task queued;
-//! - a CPU that needs a task first takes what is in its local queue, then asks the scheduler to move a task there;
-//! - a task that has used up its slice is enqueued again;
-//! - a task with an affinity is only found by the CPUs in it ([`affinity`]).
+//! This module does what Linux does around a `sched_ext` scheduler (kernel/sched/ext.c). It makes no
+//! scheduling decisions. The caller passes the time to each function.
+//! - When a task wakes, the module asks the scheduler to choose a CPU for the task, and then to queue it.
+//! - When a CPU needs a task, the module takes the first task of the CPU's local queue. If that queue is
+//!   empty, the module asks the scheduler to move a task there.
+//! - When a task has used up its slice, the module asks the scheduler to queue the task again.
+//! - A CPU takes a task from a queue only if the task's affinity includes the CPU ([`affinity`]).
 //!
-//! It makes no scheduling decisions.
+//! Not simulated: other scheduling classes, tasks with migration disabled, core scheduling, and `sched_ext`'s
+//! bypass mode. A slice ends exactly when it is used up, as on a kernel with a high-resolution tick; other
+//! kernels end it at the next tick.
 //!
-//! Not simulated: scheduling classes, migration disabled, core scheduling, bypass mode. A slice ends when it is used
-//! up and not at the next tick, as on a kernel with a high-resolution tick.
-//!
-//! Cost: a wake-up and a switch are O(log n) in the tasks of the queue, and O(units) where an idle CPU searches for a
-//! borrower, as in the scheduler itself.
+//! Cost: a wake-up or a switch is O(log n) for n tasks in the queue. If an idle CPU searches for a unit that
+//! may borrow it, a switch is O(units), as in the scheduler itself.
 
 mod affinity;
 
@@ -61,7 +62,8 @@ unsafe extern "C" {
 }
 
 thread_local! {
-    /// The kernel that is calling the scheduler: its callbacks act on it.
+    /// The simulated kernel that is calling the scheduler. The scheduler's calls back into the kernel act on
+    /// it.
     static CALLER: Cell<*mut Kernel> = const { Cell::new(ptr::null_mut()) };
 }
 
@@ -74,8 +76,9 @@ pub struct Settings {
     pub units: u32,
     /// The slice of a task, in ns.
     pub slice_ns: u64,
-    /// A waking task that finds no idle CPU preempts the task on its last CPU if that one is ahead of it by more CPU time than
-    /// this, in ns; 0: waking tasks never preempt.
+    /// The margin for preemption, in ns. If a waking task finds no idle CPU, it preempts the task on the CPU
+    /// where it ran last, provided that the running task is ahead by more CPU time than the margin. 0: a
+    /// waking task never preempts.
     pub preempt_ns: u64,
     /// The groups of near CPUs: an element per CPU, or empty if distances do not matter.
     pub near: Vec<Near>,
@@ -92,8 +95,8 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Settings for this many CPUs and units and slices of this length. Lent CPUs are called back at once; everything optional
-    /// is off.
+    /// Settings with the given numbers of CPUs and units, and the given slice. Lent CPUs are called back at
+    /// once; everything optional is off.
     pub const fn of(cpus: u32, units: u32, slice_ns: u64) -> Settings {
         Settings {
             cpus,
@@ -109,16 +112,17 @@ impl Settings {
         }
     }
 
-    /// The usual margin for preemption: a running task must be ahead of a waking one by a quarter of a slice. A sleeping task
-    /// gets a credit of one slice. So a task that recently used less than three quarters of a slice preempts one that used a
-    /// whole slice, and two tasks that alternate do not preempt each other all the time.
+    /// The usual margin for preemption: a quarter of a slice. A task that sleeps gets a credit of one slice.
+    /// So a waking task that recently used less than three quarters of a slice preempts a running task that
+    /// used a whole slice. But two tasks that alternate do not preempt each other all the time.
     pub const fn preempt_ns(slice_ns: u64) -> u64 {
         slice_ns / 4
     }
 }
 
-/// The usual slice. Isolation does not depend on it, since call-backs preempt. It is the longest wait for each task ahead in
-/// the same unit: short enough to be unnoticeable at a keyboard, and long enough that refilling a cache (well below a
+/// The usual slice, in ns. Isolation does not depend on the slice, since a call-back preempts. Within a unit,
+/// a task waits for at most one slice per task ahead of it in the queue. 5 ms is short enough to be
+/// unnoticeable at a keyboard, and long enough that refilling a cache after a switch (well below a
 /// millisecond) costs little.
 pub const SLICE_NS: u64 = 5_000_000;
 
@@ -131,19 +135,25 @@ pub struct Kick {
     pub preempt: bool,
 }
 
-/// An entry of a unit's queue: the smallest virtual time first, then first come, first served. As in the kernel, virtual times
-/// are compared by their difference: negative ones are small, not large.
+/// An entry of a unit's queue. Entries are ordered by virtual time, the smallest first; entries of equal
+/// virtual time are in the order of insertion. Virtual times are signed here, so that one just below 0 (in
+/// the scheduler, a large unsigned number) is small, as in the kernel, which compares virtual times by their
+/// difference.
+///
+/// An entry is not removed from the heap when its task leaves the queue. It is then *stale*: its serial
+/// number is not that of the task's [`Position`]. Stale entries are dropped when they come first.
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     vtime: i64,
-    ticket: u64,
+    /// The serial number of the insertion.
+    serial: u64,
     id: TaskId,
 }
 
 impl Entry {
-    /// Virtual time and ticket as one number, which can be compared without a branch.
+    /// Virtual time and serial number as one number, which can be compared without a branch.
     fn key(&self) -> i128 {
-        i128::from(self.vtime) << 64 | i128::from(self.ticket)
+        i128::from(self.vtime) << 64 | i128::from(self.serial)
     }
 }
 
@@ -168,11 +178,12 @@ impl PartialEq for Entry {
 
 impl Eq for Entry {}
 
-/// The position of a task in the queues.
+/// The queue that a task is in, and the task's valid entry there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Place {
-    /// The unique number of the task's valid entry; entries of the task with other numbers are stale. 0: it is in no queue.
-    ticket: u64,
+struct Position {
+    /// The serial number of the task's valid [`Entry`]; its entries with other numbers are stale. 0: the task
+    /// is in no queue.
+    serial: u64,
     /// The index of the queue.
     queue: u32,
 }
@@ -183,9 +194,9 @@ struct Run {
     current: Option<TaskId>,
     /// The time until which the current task's slice was charged.
     charged: u64,
-    /// An interrupt that ends the current task's turn is in flight.
+    /// Whether an interrupt that ends the current task's turn is in flight.
     preempted: bool,
-    /// Tasks that run here next, before the scheduler is asked.
+    /// The CPU's local queue: tasks that run on it next, before the scheduler is asked for another.
     local: VecDeque<TaskId>,
 }
 
@@ -204,15 +215,17 @@ pub struct Kernel {
     #[expect(dead_code, reason = "only the scheduler accesses it, through `world`")]
     waits: Vec<u32>,
     gates: Vec<u32>,
-    /// The remaining tasks of the queue that the scheduler iterates over, in reverse order: the next task is the last.
+    /// While the scheduler iterates over a queue: the tasks that it has not seen yet, in reverse order. The
+    /// next task is the last element.
     iteration: Vec<TaskId>,
     tasks: Vec<Task>,
     /// By task: a bit mask of CPUs in words of 64 bits; `None`: any CPU.
     affinities: Vec<Option<Box<[u64]>>>,
-    places: Vec<Place>,
+    positions: Vec<Position>,
     queues: Vec<BinaryHeap<Entry>>,
     runs: Vec<Run>,
-    tickets: u64,
+    /// The serial number of the last insertion into a queue.
+    last_serial: u64,
     kicks: Vec<Kick>,
     /// The CPU for which the scheduler is being called.
     cpu: u32,
@@ -302,13 +315,13 @@ impl Kernel {
             iteration: Vec::new(),
             tasks: Vec::new(),
             affinities: Vec::new(),
-            places: Vec::new(),
+            positions: Vec::new(),
             queues: vec![BinaryHeap::new(); (units + cpus + 1) as usize],
             runs: vec![
                 Run { current: None, charged: 0, preempted: false, local: VecDeque::new() };
                 cpus as usize
             ],
-            tickets: 0,
+            last_serial: 0,
             kicks: Vec::new(),
             cpu: 0,
         }
@@ -317,15 +330,15 @@ impl Kernel {
     /// Adds a task to a unit, not yet runnable. The caller chooses `id`: the next unused index, or one whose task has ended.
     pub fn start(&mut self, now: u64, id: TaskId, unit: u32) {
         let task = Task::new(id, unit, self.world.rules.cpus);
-        let place = Place { ticket: 0, queue: 0 };
+        let position = Position { serial: 0, queue: 0 };
         if id as usize == self.tasks.len() {
             self.tasks.push(task);
             self.affinities.push(None);
-            self.places.push(place);
+            self.positions.push(position);
         } else {
             self.tasks[id as usize] = task;
             self.affinities[id as usize] = None;
-            self.places[id as usize] = place;
+            self.positions[id as usize] = position;
         }
         self.call(now, 0, |kernel| {
             // SAFETY: `call` has set up the world; the task is in the table and stays there.
@@ -333,18 +346,21 @@ impl Kernel {
         });
     }
 
-    /// Makes a task runnable. The CPUs that must choose again because of that are added to [`Kernel::kicks`].
+    /// Makes a task runnable. If a CPU must therefore choose its task again, adds a [`Kick`] to
+    /// [`Kernel::kicks`].
     pub fn wake(&mut self, now: u64, id: TaskId) {
         self.wake_by(now, id, 0);
     }
 
-    /// As [`Kernel::wake`], woken by a task that is about to sleep, as the kernel assumes of a writer into a pipe.
+    /// As [`Kernel::wake`], for a task that is woken by a task about to sleep. The kernel assumes this of a
+    /// task that writes into a pipe.
     pub fn wake_by_message(&mut self, now: u64, id: TaskId) {
         self.wake_by(now, id, WAKE_SYNC);
     }
 
-    /// As [`Kernel::wake`], woken by an interrupt on the CPU where the task ran last, such as its timer. (The simulator's
-    /// workloads do not specify the waker: there, another CPU always wakes the task.)
+    /// As [`Kernel::wake`], for a task that is woken by an interrupt on the CPU where it ran last, such as
+    /// its timer. (The simulator does not use this: its workloads do not specify what wakes a task, and the
+    /// wake-up counts as one from another CPU.)
     pub fn wake_by_timer(&mut self, now: u64, id: TaskId) {
         self.world.here = self.tasks[id as usize].cpu;
         self.wake_by(now, id, 0);
@@ -364,7 +380,7 @@ impl Kernel {
                     None => dispatch_select_cpu(task, last.cast_signed(), wake_flags).cast_unsigned(),
                 };
                 let chosen = (*kernel).allowed_instead_of(chosen, id);
-                let is_dispatched = (*kernel).is_placed(id);
+                let is_dispatched = (*kernel).is_queued(id);
                 (*task).cpu = chosen;
                 if is_dispatched {
                     // The scheduler inserted it into "the local queue", which on waking is that of the chosen CPU.
@@ -373,7 +389,7 @@ impl Kernel {
                     (*kernel).kick(chosen, false);
                 } else {
                     dispatch_enqueue(task, ENQ_WAKEUP);
-                    (*kernel).settle_local(id, chosen);
+                    (*kernel).move_to_local_of(id, chosen);
                     if (*kernel).is_idle(chosen) {
                         (*kernel).kick(chosen, false);
                     }
@@ -382,8 +398,8 @@ impl Kernel {
         });
     }
 
-    /// Has a CPU choose its next task, and returns it: the current one, another one, or `None`, and the CPU is idle. `runnable`:
-    /// whether the current task could continue.
+    /// Has a CPU choose its next task, and returns that task: the current one or another. `None`: the CPU
+    /// becomes idle. `runnable` says whether the current task could continue.
     pub fn schedule(&mut self, now: u64, cpu: u32, runnable: bool) -> Option<TaskId> {
         self.charge(now, cpu);
         let run = &mut self.runs[cpu as usize];
@@ -400,7 +416,8 @@ impl Kernel {
         if run.preempted
             && let Some(id) = next
         {
-            // The CPU was called back while it chose: the interrupt preempts the chosen task as soon as it runs.
+            // The CPU was called back during the choice: the interrupt preempts the chosen task as soon as it
+            // runs.
             self.tasks[id as usize].scx.slice = 0;
         }
         self.set_idle(cpu, next.is_none());
@@ -475,8 +492,9 @@ impl Kernel {
         answer == 0
     }
 
-    /// Moves a task to another unit. A waiting task is queued there at once. A running task continues: as in the kernel, it is
-    /// stopped in the old unit and started in the new one, so that each unit is charged for the CPU time used in it, and the
+    /// Moves a task to another unit. A waiting task moves to the queue of the new unit at once. A running
+    /// task continues to run, but, as in the kernel, the scheduler sees it stop in the old unit and start in
+    /// the new one. So each unit is charged for the CPU time that the task used while in that unit, and the
     /// scheduler knows the unit of the task on the CPU.
     pub fn move_to_unit(&mut self, now: u64, id: TaskId, unit: u32) {
         if self.tasks[id as usize].own.pays == unit {
@@ -490,7 +508,7 @@ impl Kernel {
                 unsafe { dispatch_stopping((*kernel).task(id), true) };
             });
         }
-        let waits = !runs && self.is_placed(id);
+        let waits = !runs && self.is_queued(id);
         if waits {
             self.take_out(id);
         }
@@ -508,7 +526,7 @@ impl Kernel {
                 // SAFETY: as in `wake`.
                 unsafe {
                     dispatch_enqueue((*kernel).task(id), 0);
-                    (*kernel).settle_local(id, cpu);
+                    (*kernel).move_to_local_of(id, cpu);
                 }
             });
         }
@@ -521,8 +539,8 @@ impl Kernel {
         }
     }
 
-    /// The rest of the slice of a CPU's task, in ns; 0 on an idle CPU. `u64::MAX` for a preempted task: it leaves when the
-    /// interrupt arrives, not when its slice expires.
+    /// The remaining slice of the task on a CPU, in ns; 0 on an idle CPU. `u64::MAX` for a preempted task,
+    /// whose turn ends when the interrupt arrives, not when the slice expires.
     #[inline]
     pub fn slice_left(&self, now: u64, cpu: u32) -> u64 {
         let run = &self.runs[cpu as usize];
@@ -532,7 +550,7 @@ impl Kernel {
         run.current.map_or(0, |id| self.tasks[id as usize].scx.slice.saturating_sub(now - run.charged))
     }
 
-    /// Moves the kicks since the previous call to the end of `kicks`, in the order in which they were sent.
+    /// Appends the kicks since the previous call to `kicks`, in the order in which they were sent.
     pub fn kicks(&mut self, kicks: &mut Vec<Kick>) {
         kicks.append(&mut self.kicks);
     }
@@ -549,7 +567,8 @@ impl Kernel {
         self.waiting() + self.runs.iter().map(on_cpu).sum::<u64>()
     }
 
-    /// The sum of the CPU time of running tasks that is not booked in their units' accounts yet, in ns.
+    /// The CPU time that running tasks used and that is not booked in their units' accounts yet: a sum over
+    /// all CPUs, in ns.
     pub fn uncharged(&self, now: u64) -> u64 {
         let running = self.runs.iter().zip(&self.table).filter(|(run, _)| run.current.is_some());
         running.map(|(_, cpu)| now - cpu.booked).sum()
@@ -578,7 +597,7 @@ impl Kernel {
         recalled != 0 || self.masks[lent + cpu as usize / 64] >> (cpu % 64) & 1 == 1
     }
 
-    /// Whether a CPU runs a rescued task, which got a turn since it had waited for too long.
+    /// Whether a CPU runs a rescued task: one that got its turn because it had waited for too long.
     pub fn is_rescuing(&self, cpu: u32) -> bool {
         self.table[cpu as usize].rescue == Rescue::Runs as u32
     }
@@ -615,9 +634,10 @@ impl Kernel {
         &raw mut self.tasks[id as usize]
     }
 
-    /// Whether a task is in a queue, or was inserted into a local queue during the current call.
-    fn is_placed(&self, id: TaskId) -> bool {
-        self.places[id as usize].ticket != 0
+    /// Whether a task is in a queue of the scheduler, or was inserted into a local queue during the current
+    /// call.
+    fn is_queued(&self, id: TaskId) -> bool {
+        self.positions[id as usize].serial != 0
     }
 
     fn set_idle(&mut self, cpu: u32, idle: bool) {
@@ -700,7 +720,7 @@ impl Kernel {
                 let last = if nothing_local() { ENQ_LAST } else { 0 };
                 dispatch_stopping((*kernel).task(id), true);
                 dispatch_enqueue((*kernel).task(id), last);
-                (*kernel).settle_local(id, cpu);
+                (*kernel).move_to_local_of(id, cpu);
             }
             let next = (&mut (*kernel).runs)[at].local.pop_front()?;
             let task = (*kernel).task(next);
@@ -713,25 +733,26 @@ impl Kernel {
         }
     }
 
-    /// If the scheduler inserted the task into "the local queue", moves it to that of this CPU.
-    fn settle_local(&mut self, id: TaskId, cpu: u32) {
-        if self.places[id as usize] == LOCAL {
+    /// Puts the task into this CPU's local queue if the scheduler inserted it into "the local queue"
+    /// ([`LOCAL`]).
+    fn move_to_local_of(&mut self, id: TaskId, cpu: u32) {
+        if self.positions[id as usize] == LOCAL {
             self.take_out(id);
             self.runs[cpu as usize].local.push_back(id);
-        } else if self.places[id as usize] == LOCAL_FIRST {
+        } else if self.positions[id as usize] == LOCAL_FIRST {
             self.take_out(id);
             self.runs[cpu as usize].local.push_front(id);
             self.kick(cpu, true);
         }
     }
 
-    /// Removes a task from its queue. Its entry stays, stale.
+    /// Removes a task from its queue. The task's entry stays in the heap, but is stale from now on.
     fn take_out(&mut self, id: TaskId) {
-        let place = &mut self.places[id as usize];
-        if place.queue != NO_QUEUE {
-            self.queued[place.queue as usize] -= 1;
+        let position = &mut self.positions[id as usize];
+        if position.queue != NO_QUEUE {
+            self.queued[position.queue as usize] -= 1;
         }
-        *place = Place { ticket: 0, queue: 0 };
+        *position = Position { serial: 0, queue: 0 };
     }
 
     fn insert(&mut self, id: TaskId, queue: u64, slice: u64, vtime: u64, flags: u64) {
@@ -742,19 +763,19 @@ impl Kernel {
             return;
         }
         if queue == DSQ_LOCAL {
-            self.places[id as usize] = if first { LOCAL_FIRST } else { LOCAL };
+            self.positions[id as usize] = if first { LOCAL_FIRST } else { LOCAL };
             return;
         }
-        self.tickets += 1;
-        let queue = self.index_of(queue);
-        self.places[id as usize] = Place { ticket: self.tickets, queue };
-        self.queues[queue as usize].push(Entry { vtime: vtime.cast_signed(), ticket: self.tickets, id });
+        self.last_serial += 1;
+        let (serial, queue) = (self.last_serial, self.index_of(queue));
+        self.positions[id as usize] = Position { serial, queue };
+        self.queues[queue as usize].push(Entry { vtime: vtime.cast_signed(), serial, id });
         self.queued[queue as usize] += 1;
     }
 
     /// Inserts a task directly into the local queue of a CPU, and kicks the CPU.
     fn put_on(&mut self, id: TaskId, cpu: u32, first: bool) {
-        self.places[id as usize] = Place { ticket: 0, queue: 0 };
+        self.positions[id as usize] = Position { serial: 0, queue: 0 };
         let local = &mut self.runs[cpu as usize].local;
         if first {
             local.push_front(id);
@@ -764,8 +785,8 @@ impl Kernel {
         self.kick(cpu, first);
     }
 
-    /// The index of a queue in `queues` and `queued`, by the scheduler's number for it: first the units' queues, then those of
-    /// CPUs, then that of parked tasks.
+    /// Translates the scheduler's number of a queue to the queue's index in `queues` and `queued`: there the
+    /// units' queues come first, then the queues of CPUs, then the queue of parked tasks.
     fn index_of(&self, queue: u64) -> u32 {
         let (queue, units) = (u32::try_from(queue).unwrap_or(NO_QUEUE), self.world.rules.units);
         match queue {
@@ -780,7 +801,8 @@ impl Kernel {
         self.world.rules.units + self.world.rules.cpus
     }
 
-    /// Moves the first task of a queue that may run on the calling CPU to the CPU's local queue. Returns whether there was one.
+    /// Moves a task from a queue to the calling CPU's local queue: the first task in the queue that may run
+    /// on that CPU. Returns whether the queue has such a task.
     fn move_to_local(&mut self, queue: u64) -> bool {
         let heap = self.index_of(queue) as usize;
         if self.queued[heap] == 0 {
@@ -789,17 +811,18 @@ impl Kernel {
         self.move_first(heap, usize::MAX, |_| true)
     }
 
-    /// As [`Kernel::move_to_local`], but only among tasks for which `fits` is true. The search ends after `looks_max` tasks.
+    /// As [`Kernel::move_to_local`], but passes over tasks for which `fits` is false, and gives up after
+    /// `looks_max` tasks.
     fn move_first(&mut self, heap: usize, looks_max: usize, fits: impl Fn(&Task) -> bool) -> bool {
-        let (mut skipped, mut found) = (Vec::new(), None);
+        let (mut skipped, mut first_fitting) = (Vec::new(), None);
         while skipped.len() < looks_max
             && let Some(entry) = self.queues[heap].pop()
         {
-            if self.places[entry.id as usize].ticket != entry.ticket {
+            if self.is_stale(&entry) {
                 continue;
             }
             if self.allows(entry.id, self.cpu) && fits(&self.tasks[entry.id as usize]) {
-                found = Some(entry.id);
+                first_fitting = Some(entry.id);
                 break;
             }
             skipped.push(entry);
@@ -807,7 +830,7 @@ impl Kernel {
         if !skipped.is_empty() {
             self.queues[heap].extend(skipped);
         }
-        let Some(id) = found else { return false };
+        let Some(id) = first_fitting else { return false };
         self.take_out(id);
         self.runs[self.cpu as usize].local.push_back(id);
         true
@@ -817,7 +840,7 @@ impl Kernel {
     fn begin_iteration(&mut self, queue: u64) {
         let heap = self.index_of(queue) as usize;
         let mut entries: Vec<Entry> = self.queues[heap].iter().copied().collect();
-        entries.retain(|entry| self.places[entry.id as usize].ticket == entry.ticket);
+        entries.retain(|entry| !self.is_stale(entry));
         entries.sort_unstable();
         self.iteration = entries.into_iter().map(|entry| entry.id).collect();
     }
@@ -827,11 +850,16 @@ impl Kernel {
         self.iteration.pop()
     }
 
-    /// The first task of a queue, and its virtual time. Drops stale entries before it.
+    /// Whether the entry's task has left the queue since the entry was inserted.
+    fn is_stale(&self, entry: &Entry) -> bool {
+        self.positions[entry.id as usize].serial != entry.serial
+    }
+
+    /// The first task of a queue, and its virtual time. Drops the stale entries before that task's.
     fn first_in(&mut self, queue: u64) -> Option<(TaskId, u64)> {
         let heap = self.index_of(queue) as usize;
         while let Some(entry) = self.queues[heap].peek() {
-            if self.places[entry.id as usize].ticket == entry.ticket {
+            if !self.is_stale(entry) {
                 return Some((entry.id, entry.vtime.cast_unsigned()));
             }
             self.queues[heap].pop();
@@ -861,11 +889,12 @@ fn group_masks(table: &[Cpu], words: usize) -> Vec<u64> {
 /// As in world.h.
 const QUEUE_OF_GATES: u32 = UNITS_MAX + CPUS_MAX;
 const NO_QUEUE: u32 = u32::MAX;
-/// A task inserted into "the local queue". The kernel knows of which CPU once the callback has returned: see
-/// [`Kernel::settle_local`].
-const LOCAL: Place = Place { ticket: u64::MAX, queue: NO_QUEUE };
-/// The same for a task inserted at the head, which preempts the CPU's current task.
-const LOCAL_FIRST: Place = Place { ticket: u64::MAX - 1, queue: NO_QUEUE };
+/// The position of a task that the scheduler inserted into "the local queue" (`SCX_DSQ_LOCAL`). Whose CPU's
+/// local queue is meant is known only when the scheduler's callback has returned: see
+/// [`Kernel::move_to_local_of`].
+const LOCAL: Position = Position { serial: u64::MAX, queue: NO_QUEUE };
+/// As [`LOCAL`], for a task inserted at the head of the queue. Such a task preempts the CPU's current task.
+const LOCAL_FIRST: Position = Position { serial: u64::MAX - 1, queue: NO_QUEUE };
 
 /// The kernel that is calling the scheduler.
 fn caller() -> *mut Kernel {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
 /*
- * The tree of units. Tracks which units are active, and each unit's pass: its CPU time over its weight, comparable with its
- * siblings'. Compares any two units of the tree by pass, at the level where their ancestors are siblings.
+ * The tree of units. Tracks which units are active, and each unit's pass: the unit's CPU time over its
+ * weight. Passes are comparable among siblings only. To compare any two units of the tree, goes up from both
+ * to ancestors that are siblings, and compares the passes of these.
  */
 #ifndef DISPATCH_TREE_H
 #define DISPATCH_TREE_H
@@ -20,10 +21,11 @@ static u64 slice_of(const struct dispatch_unit *unit)
 }
 
 /*
- * A task is active if it runs or waits. A unit is active if one of its own tasks, or a sub-unit, is active. A unit that becomes
- * active has at most one slice of credit: its pass is raised to the clock of its parent (see advance_clock_around()), less one
- * slice. The pass of a unit that used less than its share, for lack of tasks, is raised likewise when another of its tasks
- * wakes or a slice begins. Otherwise that unit would keep all others waiting for as long as it had lacked tasks.
+ * A task is active if it runs or waits. A unit is active if one of its own tasks, or a sub-unit, is active. A
+ * unit that becomes active has at most one slice of credit: its pass is raised to the clock of its parent
+ * (see advance_clock_around()), less one slice. The pass of a unit that used less than its share, for lack of
+ * tasks, is raised likewise when another of its tasks wakes or a slice begins. Otherwise that unit would keep
+ * all others waiting for as long as it had too few tasks.
  *
  * Here and below, a function NAME_within() does the work of one level and returns the parent. The first level is unrolled,
  * since a BPF loop costs more than that work, and most units are outermost.
@@ -125,9 +127,10 @@ static void vacate(struct dispatch_cpu *cpu, struct dispatch_unit *unit)
 }
 
 /*
- * A party that competes at one level of the tree, on the way up: first a unit's own tasks, then the unit, then its ancestors.
- * Each CPU that runs its tasks counts as one slice already, although it is charged later. Otherwise one unit would take every
- * CPU that chooses meanwhile, and then wait for as long.
+ * A party that competes at one level of the tree, on the way up: first a unit's own tasks, then the unit,
+ * then its ancestors. For each CPU that runs the party's tasks, one slice counts as used already, although it
+ * is charged later. Otherwise one unit would get every CPU that chooses a task before the charge, and would
+ * then have to wait for as long.
  */
 struct competitor {
 	u64 pass;

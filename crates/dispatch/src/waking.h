@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
 /*
- * Decisions when a task wakes: its virtual time, the idle CPU that it takes, the loan that it calls back, and the task that it
- * preempts.
+ * The decisions when a task wakes: which virtual time the task gets, which idle CPU it takes, which loan it
+ * calls back, and which task it preempts.
  */
 #ifndef DISPATCH_WAKING_H
 #define DISPATCH_WAKING_H
@@ -45,9 +45,10 @@ static u64 place_of(struct task_struct *p, struct dispatch_task *task, struct di
 }
 
 /*
- * The key with which a task waits in its unit's queue. Under stride, its virtual time, within two bounds. The lower bound is the
- * unit's clock less one slice: sleeping earns at most one slice of credit. The upper bound, LEAD_MAX slices after the clock,
- * keeps a task that had much CPU time for its nice value from waiting too long.
+ * The key with which a task waits in its unit's queue. Under stride, the key is the task's virtual time, kept
+ * within two bounds. The lower bound is the unit's clock less one slice: sleeping earns at most one slice of
+ * credit. The upper bound, LEAD_MAX slices after the clock, keeps a task that had much CPU time for its nice
+ * value from waiting too long.
  */
 static u64 start_of(struct task_struct *p, struct dispatch_task *task, struct dispatch_unit *unit)
 {
@@ -177,9 +178,10 @@ static inline __attribute__((always_inline)) bool is_ahead(const struct dispatch
 }
 
 /*
- * The CPU in whose queue a task waits that cannot wait in its unit's queue: its last CPU, or another allowed one if a higher
- * class has the last. The higher class may keep that CPU indefinitely, while other tasks depend on this one (unbound kernel
- * threads, such as RCU's).
+ * Some tasks cannot wait in their unit's queue, and wait in the queue of one CPU instead. Returns that CPU:
+ * the CPU on which the task ran last or, if a higher class has that CPU, another CPU that the task may use.
+ * The higher class may keep the CPU indefinitely, while other tasks depend on this task (for example, on an
+ * unbound kernel thread such as RCU's).
  */
 static __attribute__((noinline)) u32 where_it_may_wait(struct task_struct *p, u32 last)
 {
@@ -197,8 +199,8 @@ static __attribute__((noinline)) u32 where_it_may_wait(struct task_struct *p, u3
 }
 
 /*
- * Preempts the task on the last CPU of a woken task, if it is far enough ahead: now, or for a message within the unit after
- * UNDISTURBED_NS of its turn.
+ * Preempts the task on the CPU on which a woken task ran last, if the running task is far enough ahead. It is
+ * preempted now or, if a message from its own unit woke the other task, after UNDISTURBED_NS of its turn.
  */
 static void outrank(const struct dispatch_task *task, const struct dispatch_unit *unit, u32 last)
 {
@@ -247,8 +249,9 @@ static bool takes_over(struct task_struct *p, const struct dispatch_task *task, 
  * Dispatches a woken task directly to this CPU, if it ran here last and would be next after an interrupt. That saves the
  * interrupt and the queue. Returns whether it did so.
  *
- * Only to this CPU: while an interrupt to another CPU is in flight, a third one may become free. Never ahead of a kernel thread
- * already dispatched here. If a higher class takes the CPU first, the task is enqueued again.
+ * A task is dispatched directly to this CPU only: while an interrupt to another CPU is in flight, a third CPU
+ * may become free. And never ahead of a kernel thread that is already dispatched here. If a higher class
+ * takes the CPU first, the task is enqueued again.
  *
  * Not inlined, so that a task that wakes elsewhere pays nothing for this path.
  */

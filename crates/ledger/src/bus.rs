@@ -2,9 +2,9 @@
 //!
 //! At the end of each quantum, a plan reports the entitlements and the transfers of outermost units. Transfers
 //! beyond a unit's entitlement are *borrowed*. The units with unused entitlement *lend* these bytes, in
-//! proportion to what each left unused. The plan lists only units with known transfers, so some borrowed bytes
-//! may have no lender. Lent and lenderless bytes together equal borrowed bytes, including those of units that a
-//! reload dropped.
+//! proportion to what each left unused. The plan lists only units with known transfers, so some borrowed
+//! bytes may have no lender. Lent bytes and bytes without a lender together equal borrowed bytes. These sums
+//! include units that a reload removed from the contract.
 
 use std::collections::BTreeMap;
 

@@ -1,9 +1,9 @@
 //! The accounts of disk bandwidth.
 //!
-//! A unit is entitled to its part of the bytes that all units together transferred; while a disk is idle, no
-//! unit is owed anything. Every entry conserves two sums. Entitled bytes, including those of the common units,
-//! sum to the bytes transferred. Therefore lent bytes equal borrowed bytes, including those of units that a
-//! reload dropped.
+//! A unit is entitled to its part of the bytes that all units together transferred. So while a disk is idle,
+//! no unit is owed anything. Each time that transfers are booked, the entitled bytes of all units, including
+//! `shared` and `kernel`, sum to the bytes transferred. Therefore lent bytes equal borrowed bytes. These sums
+//! include units that a reload removed from the contract.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,8 +1,8 @@
 //! The accounts of gangs: in how many quanta each job ran, and in how many it waited.
 //!
-//! Counts are taken from plans. A gang *ran* in a quantum if it was chosen at the quantum's start, or later for
-//! CPUs that fell free. It *waited* if it did not run in the quantum and was stopped at the quantum's end. A
-//! gang that slept neither ran nor waited.
+//! Counts are taken from plans. A gang *ran* in a quantum if it was chosen at the quantum's start, or was
+//! chosen later for CPUs that became free. A gang *waited* if it did not run in the quantum and was stopped
+//! at the quantum's end. A gang that slept neither ran nor waited.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Sums of the ledger that do not balance.
+//! The report of a sum in the ledger that should be conserved and is not.
 
 use commonhold_contract::UnitId;
 
@@ -83,8 +83,8 @@ fn owner_text(owner: Option<UnitId>) -> String {
 }
 
 impl Imbalance {
-    /// The name of the sum that does not balance, without numbers. Lets a caller report a lasting imbalance once,
-    /// although its numbers change.
+    /// The name of the sum that does not balance, without numbers. The numbers of a lasting imbalance change,
+    /// but its name does not, so that a caller can report it once.
     pub fn kind(&self) -> &'static str {
         match self {
             Imbalance::CpuTime { .. } => "CPU time",

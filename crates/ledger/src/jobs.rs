@@ -1,7 +1,7 @@
 //! Jobs: the pools in which their threads have seats, and how often threads really ran there.
 //!
-//! At each snapshot, each thread that wants a CPU is one sample. The thread is *at home* if its CPU is in the
-//! pool of its seat. A thread without a seat is never at home, and is a sample as well.
+//! At each snapshot, each thread that wants a CPU is one sample, whether it has a seat or not. The thread is
+//! *at home* if it has a seat and its CPU is in the pool of that seat.
 
 use std::collections::BTreeMap;
 

@@ -25,7 +25,8 @@ use crate::{Account, Credits, Imbalance, Place, Statement};
 #[derive(Debug, Clone, Default)]
 struct CpuEntry {
     facts: UnitFacts,
-    /// Whether differences to `facts` are meaningful: false before the first sample, and after a reload.
+    /// Whether the next sample may be compared with `facts`: false before the first sample, and after a
+    /// reload.
     has_baseline: bool,
     using_micro_cpus: u64,
     used_ns: u64,
@@ -61,7 +62,8 @@ impl CpuEntry {
         }
     }
 
-    /// Adds the sums of another account, which is closed. The other account's momentary values are dropped.
+    /// Adds the sums of another account, which is being closed. Its current values, which are no sums, are
+    /// dropped.
     fn merge(&mut self, other: CpuEntry) {
         self.used_ns += other.used_ns;
         self.waited_ns += other.waited_ns;
@@ -81,16 +83,18 @@ impl CpuEntry {
 ///
 /// Conserved at every entry:
 /// - used, idle and common CPU time sum to the machine's capacity;
-/// - of loans made by plans, lent time equals borrowed time, including the loans of units that a reload dropped;
+/// - of loans made by plans, lent time equals borrowed time, including the loans of units that a reload
+///   dropped;
 /// - every lent CPU is owned by its lender.
 ///
-/// Loans made at switches are not checked: the scheduler counts them on each CPU while it runs, so the lender's
-/// counter may be sampled a switch later than the borrower's.
+/// Loans made at switches are not checked. The scheduler keeps its counters running while they are sampled,
+/// so the lender's counter may be sampled a switch later than the borrower's, and the two may differ.
 #[derive(Debug, Clone)]
 pub struct Ledger {
     /// Indexed by unit.
     units: Vec<CpuEntry>,
-    /// Loans by plans of units that left the contract. They balance those of units that are still present.
+    /// The loans (made by plans) of units that left the contract. They balance the loans of the units that
+    /// remain.
     closed: Loans,
     /// The owner of each owned CPU.
     owner: BTreeMap<u32, UnitId>,
@@ -112,7 +116,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Opens an empty ledger. The first snapshot is its baseline.
+    /// Opens an empty ledger. The time before the first snapshot is not charged.
     pub fn open(contract: &Contract, machine: &Machine) -> Ledger {
         Ledger {
             units: vec![CpuEntry::default(); contract.units.len()],
@@ -214,8 +218,8 @@ impl Ledger {
         imbalances
     }
 
-    /// Takes each unit's credits from the plan. A plan without a memory decision leaves memory credits
-    /// unchanged.
+    /// Copies each unit's credits from the plan. If the plan has no decision on memory, the credits for
+    /// memory stay unchanged.
     fn copy_credits(&mut self, plan: &Plan) {
         let (cpu, memory, disk) = (&plan.decisions.cpu, &plan.decisions.memory, &plan.decisions.disk);
         let credit = |credits: &[i64], n: usize| credits.get(n).copied().unwrap_or(0);
@@ -228,8 +232,8 @@ impl Ledger {
         }
     }
 
-    /// Adopts another contract after a reload. The accounts of units that left are closed: their CPU time counts
-    /// as common from now on, and their loans stay in the sums.
+    /// Adopts another contract after a reload. The accounts of units that left are closed. From then on, the
+    /// CPU time that they used counts as common, and their loans stay in the sums.
     pub fn adopt(&mut self, contract: &Contract) {
         self.units.resize(self.units.len().max(contract.units.len()), CpuEntry::default());
         for (id, entry) in (0u32..).map(UnitId).zip(&mut self.units) {
@@ -370,7 +374,7 @@ impl Ledger {
         }
     }
 
-    /// The account of a unit, given the unit and its sub-units, in the order of their numbers.
+    /// The account of a unit: sums over `family`, the unit and its sub-units in the order of their numbers.
     fn account(&self, contract: &Contract, unit: UnitId, family: &[UnitId]) -> Account {
         let entries: Vec<&CpuEntry> = family.iter().filter_map(|id| self.units.get(id.index())).collect();
         let sum = |figure: &dyn Fn(&CpuEntry) -> u64| entries.iter().map(|entry| figure(entry)).sum::<u64>();
@@ -437,7 +441,7 @@ fn cpus(machine: &Machine) -> u32 {
     u32::try_from(machine.cpus.len()).unwrap_or(u32::MAX)
 }
 
-/// The CPU time in nanoseconds that `micro_cpus` (millionths of a CPU) amount to over `elapsed`.
+/// The CPU time, in nanoseconds, that `micro_cpus` (millionths of a CPU) provide during `elapsed`.
 fn cpu_time(micro_cpus: u64, elapsed: Time) -> u64 {
     part_of(micro_cpus, elapsed, MILLIONTH)
 }

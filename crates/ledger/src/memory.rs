@@ -2,19 +2,20 @@
 //!
 //! Memory is occupied rather than consumed, so an account has current amounts and their integrals over time.
 //!
-//! A call-back belongs to the lender. It begins at the last sample at which the lender did not want the memory
-//! that it lent. It ends at the sample at which borrowers have returned all memory that was called back up to
-//! its beginning. So reported durations are upper bounds. While a lender grows, every step may call back a
-//! little more memory; each such step is a call-back of its own. Memory that a borrower takes beyond its bound
-//! was never lent and is not called back, but a call-back ends only once the borrower is within its bound.
+//! A call-back belongs to the lender. The recorded duration is an upper bound of the real one. It begins at
+//! the last sample at which the lender did not yet want the lent memory back. It ends at the first sample at
+//! which borrowers have returned all memory that this and earlier call-backs asked for. While a lender grows,
+//! every step may call back a little more memory; each such step is a call-back of its own. Memory that a
+//! borrower takes beyond its bound was never lent and is not called back. But a call-back ends only once the
+//! borrower is within its bound.
 //!
-//! The promise to a lender is the call-back time that the plan stated when the unit last lent. A call-back that
-//! takes longer is late.
+//! The promise to a lender is the call-back time that the plan stated when the unit last lent. A call-back
+//! that takes longer is late.
 //!
-//! Pages are not lent to one unit in particular: idle memory is pooled, and divided among units that are short.
-//! So a called-back loan is recorded for each pair of a lender that called back and a borrower that had to
-//! return memory then. The loan ends when that borrower has returned its part; the lender's call-back ends when
-//! all borrowers have returned theirs.
+//! Pages are not lent to one unit in particular: idle memory is pooled, and divided among units that are
+//! short. So when a lender calls back, one called-back loan is recorded for each borrower that has to return
+//! memory at that time. This loan ends when the borrower has returned its part. The lender's call-back ends
+//! when all borrowers have returned their parts.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -183,8 +184,9 @@ impl MemoryEntry {
         self.returns.push_back(call_back);
     }
 
-    /// The bytes that a new share calls back from the unit: its use within the old allowance and beyond the new
-    /// one. Use beyond the old allowance was never lent. `None` if the new share calls nothing back.
+    /// The bytes that a new share calls back from the unit: the part of its use that exceeds the new
+    /// allowance. Use beyond the old allowance is left out, since it was never lent. `None` if the new share
+    /// calls nothing back.
     fn newly_called(&self, share: &Share) -> Option<u64> {
         let used_by_right = self.facts.used.min(self.share.allowed);
         share.called_back.then(|| used_by_right.saturating_sub(share.allowed))
@@ -198,12 +200,13 @@ pub(crate) struct Memory {
     totals: MemoryTotals,
     opened_at: Option<Time>,
     at: Time,
-    /// The time of the sample before the latest: the last one at which lenders did not yet want the memory that
+    /// The time of the sample before the latest. At that sample, lenders did not yet want the memory that
     /// they call back now. So call-backs begin at this time.
     previous_at: Time,
     /// Call-backs in progress, from all borrowers together.
     calls: Calls,
-    /// The borrowings of units that left since the last decision; that decision still counts them as lent.
+    /// What units borrowed that left since the last decision on memory. That decision still counts it as
+    /// lent.
     gone_borrowed: u64,
 }
 
@@ -219,8 +222,8 @@ struct Calls {
 #[derive(Debug, Clone)]
 struct Call {
     since: Time,
-    /// The call-back is complete once this many bytes have been returned: [`Calls::called`] when it began,
-    /// including its own bytes.
+    /// The call-back is complete once this many bytes have been returned in total: the value of
+    /// [`Calls::called`] at its beginning, with its own bytes included.
     until: u64,
     bytes: u64,
     /// The lenders, by index, each with the call-back time promised to it.
@@ -236,7 +239,8 @@ impl Calls {
         }
     }
 
-    /// Removes and returns the call-backs that are complete while `owed` bytes are still to be returned.
+    /// Removes and returns the call-backs that are complete, if `owed` of the bytes ever called back are not
+    /// returned yet.
     fn take_completed(&mut self, owed: u64) -> Vec<Call> {
         let returned = self.called.saturating_sub(owed);
         let completed = self.in_progress.iter().take_while(|call| call.until <= returned).count();
@@ -245,7 +249,8 @@ impl Calls {
 }
 
 impl Memory {
-    /// Integrates the previous amounts up to the snapshot's time, and enters the snapshot's sample of memory.
+    /// Adds the previous amounts, times the time since the previous sample, to the integrals. Then enters the
+    /// snapshot's sample of memory.
     pub(crate) fn observe(&mut self, snapshot: &Snapshot) {
         let Some(facts) = &snapshot.memory else { return };
         self.units.resize(self.units.len().max(facts.units.len()), MemoryEntry::default());
@@ -365,8 +370,8 @@ impl Memory {
         self.opened_at.map(|_| self.totals)
     }
 
-    /// The account of a unit, given the unit and its sub-units, the unit first. `None` if memory was never
-    /// sampled.
+    /// The account of a unit: sums over `family`, the unit itself first, then its sub-units. `None` if memory
+    /// was never sampled.
     pub(crate) fn account(&self, contract: &Contract, family: &[UnitId]) -> Option<MemoryAccount> {
         let elapsed = u128::from(self.at.saturating_sub(self.opened_at?)).max(1);
         let entries = || family.iter().filter_map(|id| self.units.get(id.index()));

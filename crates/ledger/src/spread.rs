@@ -1,7 +1,7 @@
-//! A log-linear histogram of times, in constant space and for quantiles within an eighth.
+//! A log-linear histogram of times. It takes constant space, and its quantiles are off by an eighth at most.
 //!
-//! Every power of two is divided into eight buckets of equal width, so that a bucket is at most an eighth as wide
-//! as its times are long. Times below 16 have a bucket each.
+//! Each interval from one power of two to the next is divided into eight buckets of equal width. So the width
+//! of a bucket is at most an eighth of the shortest time in it. Each time below 16 has a bucket of its own.
 
 /// Buckets per power of two.
 const BUCKETS_PER_DOUBLING: u64 = 8;

@@ -3,13 +3,14 @@
 //! Problem: the choice of the next borrower should not depend on current wants alone. A unit that lent for a
 //! long time and is short now should come before a unit that only ever borrowed.
 //!
-//! Terms: a unit's *credit* is the amount of one resource that the unit lent, less the amount that it borrowed,
-//! times the duration. A loan counts while it lasts, whether used or not. A credit, positive or negative,
-//! *decays* exponentially with a half-life.
+//! Terms: a unit's *credit* for a resource is the integral over time of the amount that the unit lends, less
+//! the amount that it borrows. A loan counts while it lasts, whether the borrower uses it or not. A credit,
+//! positive or negative, *decays* exponentially with a half-life.
 //!
 //! Algorithm: integrate each unit's loans over time. At the end of each *grain*, a 64th of a half-life on the
-//! backend's clock, multiply all credits by the 64th root of a half. The `shared` unit balances the books: it
-//! absorbs rounding errors, and the other side of loans of which only one side is known. It never borrows.
+//! backend's clock, multiply all credits by the 64th root of a half. The `shared` unit keeps the sum of all
+//! credits at 0: it is charged with rounding errors, and stands in for the lender or borrower of a loan if
+//! that unit is not known. It never borrows.
 //!
 //! Properties (tested):
 //! - Credits sum to 0 at all times.
@@ -18,10 +19,12 @@
 //! - Entitlements do not depend on credits.
 //!
 //! Limits:
-//! - A scheduler that lends at every switch reports used loans only, and learns of credits at the next sample
-//!   (`dispatch/src/choice.h`). So with such a scheduler, an idle CPU that no unit borrows earns nothing.
+//! - A scheduler that lends at every switch reports only loans that are used. So with such a scheduler, an
+//!   idle CPU that no unit borrows earns its owner nothing. The scheduler gets new credits only at the next
+//!   sample (`dispatch/src/choice.h`).
 //! - Credits do not survive a restart of the daemon.
-//! - A gap of more than [`HALF_LIVES_MAX`] half-lives counts as that many.
+//! - If more than [`HALF_LIVES_MAX`] half-lives pass between two samples, credits decay by that many
+//!   half-lives only.
 //!
 //! Source: Vuppalapati and others: Karma, OSDI 2023 (donors earn credits; the pool goes to the users with the
 //! most credits). Decay is our addition: Karma's credits last for ever.

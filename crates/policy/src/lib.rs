@@ -1,21 +1,22 @@
-//! The policy: which unit holds what, what is lent, and why.
+//! The policy decides which unit holds which resources and which of these are lent, and gives the reason of
+//! each decision.
 //!
-//! Pure: no I/O, no clock, no randomness, no floating point; time is an argument. Equal inputs give equal plans, on a live
-//! machine and in the simulator. The entry point is [`step`].
+//! The policy is pure: no I/O, no clock, no randomness, no floating point; time is an argument. Equal inputs
+//! give equal plans, on a live machine and in the simulator. The entry point is [`step`].
 //!
-//! Rooms, each of which uses only those above it:
+//! The rooms (folders) of this crate, each of which uses only the rooms above it:
 //! - `time`;
 //! - `snapshot`: facts and means, from a backend; `plan`: decisions and orders, for a backend;
 //! - `membership`: the unit of each process; `tree`: subtrees of units;
 //! - `rights`: each unit's entitlements; `negotiate`: trial exchanges;
-//! - `credits`: past lending and borrowing;
+//! - `credits`: how much each unit has lent and borrowed in the past;
 //! - `input`: everything that a step reads;
-//! - `cpu`, `memory`, `disk`: one resource each, independent of each other;
-//! - `bus`, `gangs`: the memory bus, and which jobs run together;
+//! - `cpu`, `memory`, `disk`: one resource each; none of these three uses another;
+//! - `bus`: the memory bus; `gangs`: which jobs run together;
 //! - `foreign_groups`: units held in control groups of other programs;
 //! - `step`: combines them.
 //!
-//! `check` replays plans on books of its own.
+//! `check` is the plan checker: it verifies each plan against records of its own.
 #![cfg_attr(not(test), no_std)]
 #![cfg_attr(not(test), deny(clippy::float_arithmetic))]
 

@@ -1,22 +1,23 @@
-//! Which unit a process belongs to, and by which rule.
+//! Finds the unit that a process belongs to, and the rule that put it there.
 //!
 //! Problem: several rules of a contract may match one process.
 //!
-//! Terms: the kinds of rule, from the most *specific* to the least: entered by `exec`, `pid`, `cgroup`,
-//! `command`, `user`, `group`, default.
+//! Terms: the kinds of rule, from the most *specific* to the least specific: started by the command
+//! `commonhold exec`, `pid`, `cgroup`, `command`, `user`, `group`, the default unit.
 //!
 //! Algorithm: among the units of the top level, the most specific match wins. The search repeats among the
 //! winning unit's sub-units, and so on down. So a sub-unit selects among its encloser's members only.
 //!
-//! Tie-breaks: of two `cgroup` rules, the one with the longer path wins. Of two `command` rules, the one with
-//! more literal characters wins, then the one restricted to a user or group. Otherwise the unit that comes
-//! first in the contract wins.
+//! Tie-breaks between matching rules of one kind: of two `cgroup` rules, the rule with the longer path wins.
+//! Of two `command` rules, the rule with more literal characters wins; if these are equally many, the rule
+//! that is restricted to a user or group wins. In all other cases, the unit that comes first in the contract
+//! wins.
 //!
 //! Inheritance: a child of a process matched by `exec`, `pid` or `command` inherits its parent's unit, unless a
 //! rule at least as specific matches the child. For example, a build's compilers belong to the build.
 //!
-//! Properties: total (every process is in exactly one unit), deterministic, and local: a rule inside one unit
-//! never moves a process out of another.
+//! Properties: every process is in exactly one unit. Equal inputs give equal units. A rule of a sub-unit
+//! never moves a process out of another unit than the sub-unit's encloser.
 
 use alloc::string::String;
 use alloc::vec::Vec;

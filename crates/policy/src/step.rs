@@ -1,8 +1,10 @@
-//! One step of the slow path: from a snapshot to a plan.
+//! One step of the slow path: turns a snapshot into a plan. (The fast path is the scheduler that decides at
+//! every switch.)
 //!
-//! The rights are updated first: requested changes, units that came or went, and negotiated exchanges. Each resource is then
-//! divided by these rights: CPUs, the seats of jobs, the memory bus and gangs, memory, disks. The bounds in other programs'
-//! control groups come last, since they follow from the orders of this plan.
+//! A step first updates the rights: it makes requested changes, enters units that came or went, and
+//! negotiates exchanges. By these rights it then divides the resources in this order: CPUs, the seats of
+//! jobs, the memory bus and gangs, memory, disks. The orders for other programs' control groups come last,
+//! since they follow from the other orders of the plan.
 
 use alloc::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The seam between policies and machines: [`Backend`].
+//! The interface between the policy and a machine: the trait [`Backend`].
 
 use std::collections::BTreeSet;
 
@@ -19,14 +19,16 @@ pub trait Backend {
     /// The backend's monotonic clock, in nanoseconds.
     fn now(&self) -> Time;
 
-    /// Finds the processes that came, exited or changed their unit since the last call, and brings them under the orders in
-    /// force: moves, confines and stops them. A process that is forked meanwhile may be found by the next call only.
+    /// Finds the processes that came, exited or changed their unit since the last call. Brings them under the
+    /// orders in force: moves, confines and stops them. A process that is forked during the call may be found
+    /// only by the next call.
     ///
-    /// If a process needs a unit that `each` has not made yet, or a unit made by `each` has ended, the backend changes
-    /// `contract`, adopts the changed contract, and returns true. Some members then belong to other units, so the caller
-    /// calls again. `free` has the vacant unit numbers that a new unit may take.
+    /// If a process needs a unit that `each` has not made yet, or if a unit made by `each` has ended, the
+    /// backend changes `contract`, adopts the changed contract, and returns true. Some members then belong to
+    /// other units, so the caller calls again. `free` has the vacant unit numbers that a new unit may take.
     ///
-    /// An error ends the turn. Processes settled before the error stay settled; the next call finds the others.
+    /// An error ends the turn. Processes brought under the orders before the error stay under them; the next
+    /// call finds the other processes.
     fn settle_members(
         &mut self,
         now: Time,
@@ -34,15 +36,17 @@ pub trait Backend {
         free: &BTreeSet<UnitId>,
     ) -> Result<bool, Self::Error>;
 
-    /// The state of the machine at `now`, the time of the last [`Backend::settle_members`]. Only reads. Facts about the units
-    /// in `watch` are fresh; facts about other units may be up to 100 ms old.
+    /// Reads the state of the machine at `now`, the time of the last [`Backend::settle_members`], and changes
+    /// nothing. Facts about the units in `watch` are fresh; facts about other units may be up to 100 ms old.
     fn observe(&mut self, now: Time, watch: &[UnitId]) -> Result<Snapshot, Self::Error>;
 
-    /// Carries out a plan's orders, in order, and makes no choices. After a failed order, the orders that follow are carried out
-    /// all the same; all failures are returned. A process that has exited is not a failure.
+    /// Carries out a plan's orders in the plan's order, and makes no choices. If an order fails, the
+    /// following orders are still carried out; all failures are returned. That a process has exited meanwhile
+    /// is not a failure.
     fn apply(&mut self, plan: &Plan) -> Vec<Self::Error>;
 
-    /// Failures in settling and observing since the last call.
+    /// Returns the failures in [`Backend::settle_members`] and [`Backend::observe`] since the last call of
+    /// this function.
     fn take_problems(&mut self) -> Vec<Self::Error> {
         Vec::new()
     }

@@ -63,7 +63,8 @@ pub struct Turn<E> {
 /// A failure in a turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wrong<E> {
-    /// The machine refused an order, or a part of the machine could not be observed. All else was done.
+    /// The machine refused an order, or a part of the machine could not be observed. The rest of the turn was
+    /// done.
     Machine(E),
     /// The plan failed the check and was not carried out. Earlier orders stay in force.
     Plan(String),
@@ -82,7 +83,7 @@ impl<E: fmt::Display> fmt::Display for Wrong<E> {
 }
 
 impl Steward {
-    /// A contract on a machine, with no orders in force yet.
+    /// A steward that enforces a contract on a machine. No orders are in force yet.
     pub fn new(contract: Contract, machine: Machine) -> Steward {
         Steward {
             ledger: Ledger::open(&contract, &machine),
@@ -97,8 +98,9 @@ impl Steward {
         }
     }
 
-    /// One turn: settles members, observes, decides, checks, applies and accounts. `look_ns` is the CPU time that a turn takes;
-    /// 0 on a simulated machine. `Err`: settling or observing failed, and no plan was made.
+    /// One turn: assigns processes to units ([`Backend::settle_members`]), observes, accounts, decides,
+    /// checks and applies. `look_ns` is the CPU time that a turn takes; 0 on a simulated machine. `Err`: one
+    /// of the first two stages failed, and no plan was made.
     pub fn turn<B: Backend + ?Sized>(
         &mut self,
         backend: &mut B,
@@ -131,13 +133,14 @@ impl Steward {
         Ok(Turn { snapshot, plan, wrong })
     }
 
-    /// Books a snapshot without making a plan, at the end of a run.
+    /// Charges the time since the previous snapshot to the accounts, without making a plan. A run ends with
+    /// such a call.
     pub fn account(&mut self, snapshot: &Snapshot) -> Vec<Imbalance> {
         self.ledger.observe(&self.machine, snapshot)
     }
 
-    /// Settles members until the contract has every unit that `each` asks for: at most once more for every level of the
-    /// contract. Returns the time of the last pass.
+    /// Calls [`Backend::settle_members`] until the contract has every unit that `each` asks for: at most one
+    /// repetition for every level of the contract. Returns the time of the last call.
     fn settle_members<B: Backend + ?Sized>(&mut self, backend: &mut B) -> Result<Time, B::Error> {
         loop {
             let now = backend.now();
@@ -160,8 +163,9 @@ impl Steward {
         self.changes.retain(|change| change.about().into_iter().all(|(unit, _)| contract.has(unit)));
     }
 
-    /// Queues a change of rights. The next turn whose plan is carried out makes or refuses the change, after the changes queued
-    /// before; `plan.decisions.rights` has the outcome. `policy/rights/change.rs` lists the stages before and after.
+    /// Queues a change of rights, behind the changes queued before. The next turn whose plan is carried out
+    /// makes or refuses the change; `plan.decisions.rights` has the outcome. `policy/rights/change.rs`
+    /// describes the whole path of a change.
     pub fn queue_change(&mut self, change: Change) {
         self.changes.push(change);
     }
@@ -171,8 +175,8 @@ impl Steward {
         self.changes.pop();
     }
 
-    /// The rights as they will be once the queued changes are made. Only tickets are predicted; the set of active units is that
-    /// of the last turn.
+    /// The rights as they will be once the queued changes are made. Only tickets are predicted: the set of
+    /// active units stays that of the last turn.
     pub fn foreseen(&self) -> Rights {
         let mut rights = self.rights();
         for change in &self.changes {
@@ -224,7 +228,8 @@ impl Steward {
         self.divided(resource).total()
     }
 
-    /// The capacity that units divide. Of memory, as the last plan decided; before the first plan, as the contract says.
+    /// The capacity that units divide. For memory it is the amount that the last plan divided; before the
+    /// first plan, the amount that the contract gives.
     fn divided(&self, resource: Resource) -> Capacity {
         match resource {
             Resource::Cpu => capacity(&self.contract, &self.machine, resource),

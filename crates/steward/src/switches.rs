@@ -1,8 +1,9 @@
-//! The parameters of a scheduler that decides at every switch: for each unit and each CPU.
+//! The parameters of a scheduler that decides at every switch: parameters of each unit and of each CPU.
 //!
 //! A plan determines the owner of each CPU, and units' weights and credits. The contract determines the tree
-//! of units, their disciplines, and which units lend and borrow. [`Switches`] merges both. Live and simulated
-//! machines both configure their scheduler from it; each numbers units in its own way.
+//! of units, their disciplines, and which units lend and borrow. [`Switches`] merges plan and contract. Live
+//! and simulated machines both configure their scheduler from [`Switches`]; each numbers units in its own
+//! way.
 
 use std::collections::BTreeMap;
 

@@ -3,8 +3,8 @@
 //! The simulated kernel does what Linux does when an affinity is set (`__set_cpus_allowed_ptr` in kernel/sched/core.c):
 //! - a waiting task is removed from its queue and enqueued again, since it may have to wait in another queue;
 //! - a task on a CPU that it may no longer use is interrupted, and moves to a CPU that it may use;
-//! - a sleeping task will wake on a CPU that it may use. For a task that may use only one CPU, the scheduler's `select_cpu` is
-//!   not called.
+//! - a sleeping task will wake on a CPU that it may use. If it may use only one CPU, that CPU is taken, and
+//!   the scheduler's `select_cpu` is not called.
 
 use commonhold_machine::CpuSet;
 
@@ -12,7 +12,7 @@ use super::{Kernel, dispatch_enqueue, dispatch_stopping};
 use crate::TaskId;
 
 impl Kernel {
-    /// Sets a task's affinity; `None`: any CPU. Has no effect if the machine has none of these CPUs.
+    /// Sets a task's affinity; `None`: any CPU. Has no effect if the machine has no CPU of the affinity.
     pub fn allow(&mut self, now: u64, id: TaskId, cpus: Option<&CpuSet>) {
         let all = self.world.rules.cpus;
         let mut mask = vec![0u64; self.world.words as usize];
@@ -43,7 +43,7 @@ impl Kernel {
                 return;
             }
             self.runs[cpu as usize].local.remove(position);
-        } else if self.is_placed(id) {
+        } else if self.is_queued(id) {
             self.take_out(id);
         } else {
             return;
@@ -66,7 +66,8 @@ impl Kernel {
             .is_none_or(|mask| mask[cpu as usize / 64] >> (cpu % 64) & 1 == 1)
     }
 
-    /// The CPU itself if the task may use it, else the first one that the task may use: in the CPU's node if possible.
+    /// The CPU `cpu` if the task may use it. Else the first CPU that the task may use, in the node of `cpu`
+    /// if there is one there.
     pub(super) fn allowed_instead_of(&self, cpu: u32, id: TaskId) -> u32 {
         if self.allows(id, cpu) {
             return cpu;
@@ -82,7 +83,7 @@ impl Kernel {
             .then(|| self.allowed_instead_of(self.tasks[id as usize].cpu, id))
     }
 
-    /// Enqueues a runnable task, which is in no queue and on no CPU, where it may run.
+    /// Enqueues a runnable task that is in no queue and on no CPU, after moving it to a CPU that it may use.
     ///
     /// # Safety
     /// Within [`Kernel::call`], with its pointer.
@@ -93,7 +94,7 @@ impl Kernel {
             let cpu = (*kernel).allowed_instead_of((*task).cpu, id);
             (*task).cpu = cpu;
             dispatch_enqueue(task, 0);
-            (*kernel).settle_local(id, cpu);
+            (*kernel).move_to_local_of(id, cpu);
         }
     }
 
@@ -117,8 +118,8 @@ impl Kernel {
     /// Whether a task that may run on this CPU waits in a unit's queue. Examines the whole queue.
     pub fn waits_for(&self, cpu: u32, unit: u32) -> bool {
         self.queued[unit as usize] > 0
-            && self.queues[unit as usize].iter().any(|entry| {
-                self.places[entry.id as usize].ticket == entry.ticket && self.allows(entry.id, cpu)
-            })
+            && self.queues[unit as usize]
+                .iter()
+                .any(|entry| !self.is_stale(entry) && self.allows(entry.id, cpu))
     }
 }

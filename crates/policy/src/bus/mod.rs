@@ -1,48 +1,56 @@
-//! The memory bus: accounts of units' transfers, and the choice of the units that yield so that others get their due.
+//! The memory bus: accounts of units' transfers, and the choice of the units that yield so that other units
+//! get their due.
 //!
-//! Problem. Threads that stream slow down other units' threads, though each unit has its own CPUs. No processor divides its bus
-//! by shares: the only means are to stop some threads for a while, or to have the processor throttle their transfers.
+//! Problem. Threads that stream through memory slow down other units' threads, though each unit has its own
+//! CPUs. No processor divides its bus by shares: the only means are to stop some threads for a while, or to
+//! have the processor throttle their transfers.
 //!
 //! Terms, for an outermost unit in a quantum:
-//! - It is *entitled* to a fraction of the bus's capacity.
-//! - Its *due* is the amount that its gangs would have transferred on a private bus with that fraction of the capacity, minus
-//!   [`TOLERATED_PERCENT`], since granting the last percents would leave most of the bus idle. The queueing model computes it
-//!   from the gangs' demands ([`queue`]). A demand that is measured on a full bus is too low if other threads have several
-//!   transactions in flight. So an earlier measurement counts then, with decay ([`FADES`]). The due of a unit without gangs is
-//!   its entitlement if the bus was full, otherwise the amount that it transferred.
-//! - It is *owed* its due minus its transfers, summed over quanta, and at most [`KEPT_QUANTA`] quanta's due either way. If the
-//!   sum is negative, the unit is *ahead*.
-//! - Its *most* is the rate up to which the contract lets it transfer: its entitlement, plus the amount that it may borrow, but
-//!   no more than its limit and than the capacity that other units do not keep for themselves.
+//! - The unit is *entitled* to a fraction of the bus's capacity.
+//! - The unit's *due* is the amount that its gangs would have transferred on a private bus with that fraction
+//!   of the capacity, less [`TOLERATED_PERCENT`] percent: granting the last few percent would leave most of
+//!   the bus idle. The queueing model computes the due from the gangs' demands ([`queue`]). If a gang was
+//!   measured on a full bus while other threads had several transactions in flight, the measured demand is
+//!   too low. In that case an earlier measurement counts, with decay ([`FADES`]). The due of a unit without
+//!   gangs is its entitlement if the bus was full, otherwise the amount that the unit transferred.
+//! - The unit is *owed* its due minus its transfers, summed over quanta. The sum is limited to
+//!   [`KEPT_QUANTA`] quanta's due, also where it is negative. A unit whose sum is negative is *ahead*.
+//! - The unit's *most* is the rate up to which the contract lets the unit transfer. It is the entitlement
+//!   plus the amount that the unit may borrow, but no more than the unit's limit, and no more than the
+//!   capacity that other units do not keep for themselves.
 //!
 //! Algorithm, at each quantum's end:
 //! 1. Enter the transfers and the due of each unit. A unit that waited in that quantum keeps its previous due.
-//! 2. Choose the units that *yield*. If a unit stayed within its entitlement and is owed more than an eighth
-//!    ([`PATIENCE_PART`]) of a quantum's due, units that transferred more than their entitlement when they last ran yield to it.
-//!    The unit furthest ahead yields alone; if a whole quantum's due is owed, all such units do. No unit yields for more than
-//!    [`KEPT_QUANTA`] quanta in a row.
-//! 3. For one quantum in [`PROBE_QUANTA`], units above their entitlement also yield as a *probe*: to a unit within its
-//!    entitlement whose demands were measured only on a full bus, and so may be larger than they seem.
-//! 4. A unit with a most has a token bucket that is refilled at that rate and holds one quantum's tokens. While the balance is
-//!    negative, the unit yields. This applies to every unit with a limit of its own, sub-units included.
-//! 5. If the processor can throttle outermost units, the throttle percentage of a yielding unit is lowered in proportion to the
-//!    rate that it should have, and those of other units are raised by one step. If the processor cannot, or has reached its
-//!    lowest percentage, the yielding unit's gangs wait for the next quantum.
+//! 2. Choose the units that *yield*. Units yield if some unit that stayed within its entitlement is owed more
+//!    than an eighth ([`PATIENCE_PART`]) of a quantum's due. Only units that transferred more than their
+//!    entitlement when they last ran can yield. Of these, the unit furthest ahead yields alone; if a whole
+//!    quantum's due is owed, all of them yield. No unit yields for more than [`KEPT_QUANTA`] quanta in a row.
+//! 3. For one quantum in [`PROBE_QUANTA`], units above their entitlement also yield as a *probe*: to a unit
+//!    within its entitlement whose demands were measured only on a full bus. Such demands may be larger than
+//!    measured.
+//! 4. A unit with a most has a token bucket that is refilled at the rate of the most and holds one quantum's
+//!    tokens. While the balance is negative, the unit yields. This applies to every unit with a limit of its
+//!    own, sub-units included.
+//! 5. Where the processor can throttle outermost units, the throttle percentage of a yielding unit is lowered
+//!    in proportion to the rate that the unit should have, and the percentages of other units are raised by
+//!    one step. Where it cannot, or the percentage is the processor's lowest already, the yielding unit's
+//!    gangs do not run in the next quantum.
 //!
-//! Properties. A unit that transfers no more than its entitlement never waits. No unit waits for others for more than
-//! [`KEPT_QUANTA`] quanta in a row. A unit with a most m that transfers at rate r in a quantum waits for r / m quanta. If no
-//! unit is owed anything, no unit yields, except for a probe: lending is work-conserving, and a call-back comes at the end of a
-//! quantum.
+//! Properties. A unit that transfers no more than its entitlement never waits. No unit waits for other units
+//! for more than [`KEPT_QUANTA`] quanta in a row. A unit with a most m that transfers at rate r in a quantum
+//! waits for r / m quanta. If no unit is owed anything, no unit yields except for a probe. So lending is
+//! work-conserving, and a loan is called back at the end of a quantum.
 //!
-//! Limits. A gang runs as a whole or not at all: while a gang that streams waits, part of the bus may be idle, and its unit gets
-//! that much less than its due. Unmeasured transfers are invisible, and all units share their cost. The processor's count for a
-//! unit includes write-backs, while gangs' own counts do not: a gang's due is compared with its own count, and a most with the
-//! larger count. A unit far beyond its most still runs for whole quanta, so a most is kept on average only. A sub-unit's limit
-//! is enforced by its gangs alone. If the bus's capacity is unknown, [`BUS_OF_A_CPU`] per CPU is assumed; if that is too high,
-//! units are owed too little.
+//! Limits. A gang runs as a whole or not at all. So while a gang that streams waits, part of the bus may be
+//! idle, and the gang's unit gets less than its due by that part. Unmeasured transfers are invisible, and
+//! slow down all units. The processor's count of a unit's transfers includes write-backs, while gangs' own
+//! counts do not. A due is compared with the gangs' own counts, a most with the larger of the two counts. A
+//! unit far beyond its most still runs for whole quanta, so it keeps to its most on average only. A
+//! sub-unit's limit is enforced only on its gangs. If the bus's capacity is unknown, [`BUS_OF_A_CPU`] per CPU
+//! is assumed; if that is too much, units are owed too little.
 //!
-//! Source: the due is seed 000's measure of isolation (as fast as alone on a machine of that size) for the resource of seed
-//! 003. The accounts are ours, similar to lag in fair queueing.
+//! Source: the due applies seed 000's measure of isolation (as fast as alone on a machine of that size) to
+//! the resource of seed 003, the memory bus. The accounts are ours, similar to lag in fair queueing.
 
 pub(crate) mod queue;
 

@@ -1,8 +1,9 @@
 //! A queueing model of the memory bus, in integers. It is solved in three directions: from rates to demands, from demands to
 //! rates, and from demands to rates on a smaller private bus.
 //!
-//! Problem. A full bus limits the rate of each thread, so that a thread's rate says nothing about its demand: four threads that
-//! want most of the bus each, and four that want a third each, all get a quarter.
+//! Problem. A full bus limits the rate of each thread, so that a thread's rate says nothing about its demand.
+//! For example, four threads that each want most of the bus get a quarter each, and so do four threads that
+//! each want a third.
 //!
 //! Terms: the bus serves one transaction in a time s, the unit of time here. A thread computes for a time z, then issues a
 //! transaction and waits until it completes (a closed network). A thread's *rate* is the number of transactions that it

@@ -1,13 +1,15 @@
 //! The plan checker's books of gangs: which jobs run, and since when other jobs are stopped.
 //!
 //! Checked whenever gangs are chosen:
-//! - Running gangs need no more CPUs than exist. A gang is chosen at most once in a quantum.
-//! - A continued gang was chosen, or is no longer a gang. A stopped gang was not chosen.
-//! - The head, the gang that is chosen first, was stopped longest among the gangs of its outermost unit (under `smp`, among all
-//!   gangs). Units that wait for the memory bus do not count. Their gangs are not chosen.
+//! - The gangs that run together need no more CPUs than exist. A gang is chosen at most once in a quantum.
+//! - A gang is continued only if it was chosen, or if it is no gang any more. A gang is stopped only if it
+//!   was not chosen.
+//! - The gang that is chosen first (the head) is the one that was stopped longest among the gangs of its
+//!   outermost unit (under `smp`, among all gangs). Gangs of units that wait for the memory bus are left out,
+//!   and must not be chosen.
 //!
-//! Checked whenever the bus is divided: entitlements sum to at most the capacity of the bus. A unit waits for the bus only if
-//! it has a limit on the bus or transferred more than its entitlement.
+//! Checked whenever the bus is divided: entitlements sum to at most the capacity of the bus. A unit waits for
+//! the bus only if the unit has a limit on the bus or transferred more than its entitlement.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;

@@ -1,9 +1,9 @@
 //! The plan checker's books of memory.
 //!
 //! Checked:
-//! - A unit's allowance is its entitlement, minus what it lends, plus what it borrows. Allowances sum to no more than is
-//!   divided.
-//! - Every loan has a borrower, and a time within which it must be back, as the contract permits. Units lend and borrow only if
+//! - A unit's allowance is its entitlement, minus what it lends, plus what it borrows. Allowances sum to no
+//!   more than the memory that is divided.
+//! - Every loan has a borrower, and a call-back time that the contract permits. Units lend and borrow only if
 //!   they may, and within the contract's limits.
 //! - The bounds in force equal the allowances.
 //! - No unit is guaranteed more than its entitlement, nor (`min`) more than it may use. A unit's `min` covers the sum of its

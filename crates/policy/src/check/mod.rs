@@ -1,7 +1,9 @@
-//! The plan checker: replays a plan's decisions on books of its own, and reports what is wrong with the plan.
+//! The plan checker: replays a plan's decisions on books of its own (its record of what each unit holds), and
+//! reports what is wrong with the plan.
 //!
-//! The checker shares no code with the policy, so that a mistake must be made twice to pass. It runs before every plan is
-//! applied, in the daemon and in tests. A plan that fails is not applied.
+//! The checker shares no code with the policy. So a mistake passes only if the policy and the checker both
+//! have it. Every plan is checked before it is applied, in the daemon and in tests. A plan that fails is not
+//! applied.
 //!
 //! Checked:
 //! - Decisions and orders concern units of the contract.
@@ -10,15 +12,18 @@
 //! - Units lend and borrow only if they may, and no more CPUs than the amount in their contract.
 //! - `quota` lends nothing, and `smp` orders nothing.
 //! - A unit that holds CPUs is confined to exactly those that it owns and borrows.
-//! - A unit is stopped for its transfers only while it has a rate on a disk that exists. A stopped unit is not stopped again,
-//!   and only a stopped unit is continued. Whether the unit has processes is not checked, since plans do not tell.
+//! - A unit is stopped for its disk transfers only while it has a rate limit on a disk that exists. A stopped
+//!   unit is not stopped again, and only a stopped unit is continued. Whether the unit has processes is not
+//!   checked, since a plan does not say so.
 //! - A gate is closed only for a unit that holds no CPU.
 //! - Weights and rates are in the kernel's range. A rate is not above the contract's limit. Under `smp`, no unit has a rate.
-//! - Entitlements of the top level sum to the machine.
-//! - Gangs run on no more CPUs than exist. A chosen gang runs, and a stopped gang was not chosen. The gang that is chosen first
-//!   was stopped longest among the gangs of its outermost unit.
-//! - A pool seats no more threads of jobs than it has CPUs; each of these threads is restricted to CPUs of its pool.
-//! - The parts of a unit's holders sum to at most the unit's amount.
+//! - The entitlements of the top-level units sum to the machine's capacity.
+//! - The gangs that run together need no more CPUs than exist. A chosen gang runs, and a stopped gang was not
+//!   chosen. The gang that is chosen first was stopped longest among the gangs of its outermost unit.
+//! - A pool seats no more threads of jobs than it has CPUs; each of these threads is restricted to CPUs of
+//!   its pool.
+//! - The memory bounds of a unit's holders (the control groups that contain its processes) sum to at most the
+//!   unit's allowance.
 //! - An exchange moves tickets around a ring of units. It begins once, and ends once, unchanged.
 
 use alloc::collections::{BTreeMap, BTreeSet};

@@ -1,7 +1,8 @@
-//! The plan checker's books of parts: the memory bounds of each unit's holders.
+//! The plan checker's books of parts: how each unit's memory is split over its holders, the control groups
+//! that contain its processes.
 //!
-//! Checked: a part concerns a known foreign group of its unit. The memory bounds of a unit's holders sum to at most the unit's
-//! allowance. Rates, weights and CPU sets are in the kernel's range.
+//! Checked: a part is for a known foreign group of its unit. The memory bounds of a unit's holders sum to at
+//! most the unit's allowance. Rates, weights and CPU sets are in the kernel's range.
 
 use alloc::collections::BTreeMap;
 use alloc::format;

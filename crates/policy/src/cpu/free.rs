@@ -7,21 +7,25 @@
 //! node, 4 otherwise. The *nearness* of a free CPU is the number of own CPUs in its core, plus those in its cache, plus those
 //! in its node.
 //!
-//! Algorithm, in one pool: cores nest in caches, and caches in nodes, so the sum of distances to N own CPUs is 4N minus the
-//! nearness. So the closest CPU is the one with the greatest nearness, which is read from three counters: own CPUs by core, by
-//! cache and by node. Free CPUs are listed by pool and node. A CPU's nearness is at most three times the number of own CPUs in
-//! its node, so that nodes with few own CPUs need not be searched once a nearer CPU is known.
+//! Algorithm, in one pool: cores nest in caches, and caches in nodes. So the sum of a free CPU's distances to
+//! N own CPUs is 4N minus its nearness, and the closest free CPU is that with the greatest nearness. The
+//! nearness is the sum of three counters: the own CPUs in the free CPU's core, in its cache and in its node.
+//! Free CPUs are listed by pool and node. A CPU's nearness is at most three times the number of own CPUs in
+//! its node. So once a CPU is known that is nearer than that, the node need not be searched.
 //!
-//! Example: a unit has two CPUs in a node, one of them in the same core as free CPU 1. CPU 1 has nearness 1 + 1 + 2 = 4, and
-//! the sum of its distances is 4 * 2 - 4 = 4: 1 to the CPU in its core, and 3 to the CPU elsewhere in the node.
+//! Example: a unit has two CPUs in a node, one of them in the same core as free CPU 1. The other is in
+//! another cache. CPU 1 has nearness 1 + 1 + 2 = 4, and the sum of its distances is 4 * 2 - 4 = 4: distance 1
+//! to the CPU in its core, and 3 to the other.
 //!
-//! Algorithm, among pools: first the free CPUs in pools that the unit already uses, then one pool after the other, as chosen by
-//! [`PoolFit::choose`].
+//! Algorithm, among pools: the unit first takes free CPUs in the pools that it already uses, then in one pool
+//! after the other, as [`PoolFit::choose`] chooses them.
 //!
-//! Properties: ties go to the lowest CPU number. A need goes unmet only if no CPU is free in any pool. Taking one CPU scans at
-//! most the free CPUs of its pool, and usually those of one node.
+//! Properties: of equally near CPUs, that with the lowest number is taken. A unit gets too few CPUs only if
+//! no CPU is free in any pool. Taking one CPU scans at most the free CPUs of its pool, and usually only the
+//! free CPUs of one node.
 //!
-//! Limit: assigning all CPUs of one very large pool is quadratic (8 million steps for 4,096 CPUs).
+//! Limit: if units take all CPUs of one very large pool, the cost is quadratic in the number of CPUs (8
+//! million steps for 4,096 CPUs).
 //!
 //! Source: seed 000, section 3.1 (which unit owns which CPU), and seed 001, section 6 (pools); the rest is ours.
 

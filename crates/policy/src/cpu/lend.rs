@@ -4,24 +4,26 @@
 //! when it needs them. Under the `kernel` backend the scheduler lends and calls back at every switch, without this module: see
 //! `loan_of` in dispatch/src/choice.h.
 //!
-//! Terms: a unit *wants* as many CPUs as it has runnable threads, or as many as it used since the previous sample if that is
-//! more. Its *settled* want falls only after demand was lower for [`SETTLE_NS`] (hysteresis), so that a pause between two
-//! commands lends nothing. A unit *keeps* the CPUs that it owns and does not lend. It *holds* these and the CPUs that it
-//! borrows.
+//! Terms: a unit *wants* as many CPUs as it has runnable threads, or as many as it used on average since the
+//! previous sample if that is more. The unit's *settled* want falls only after the unit wanted less for
+//! [`SETTLE_NS`] (hysteresis), so that a pause between two commands lends nothing. A unit *keeps* the CPUs
+//! that it owns and does not lend. It *holds* the CPUs that it keeps and the CPUs that it borrows.
 //!
 //! Algorithm, at each step:
 //! 1. End loans whose CPU changed its owner, and loans beyond what a unit may currently lend or borrow.
-//! 2. For each owner that wants more CPUs than it kept, call back as many lent CPUs as it lacks.
-//! 3. For each borrower that holds more CPUs than it wants, return as many borrowed CPUs as it has too many.
-//! 4. At a rotation, move at most one loan, from the borrower that holds the most relative to its entitlement to a waiting unit
-//!    that holds less.
-//! 5. Lend each idle CPU to a unit that may borrow and wants more than it holds. The lender's siblings come first: tickets of an
-//!    idle unit raise the value of its siblings' tickets. Among equally close units, the one that holds the least relative to
-//!    its entitlement comes first. Past net lending ([`crate::credits`]) counts as if the unit held less: one CPU less for each
-//!    CPU that it lent for one rotation.
+//! 2. If an owner wants more CPUs than it keeps, call back as many of its lent CPUs as it lacks.
+//! 3. If a borrower holds more CPUs than it wants, return the surplus from the CPUs that it borrows.
+//! 4. At a rotation, move at most one loan: from the borrower that holds the most CPUs relative to its
+//!    entitlement to a waiting unit that holds fewer relative to its own.
+//! 5. Lend each idle CPU to a unit that may borrow and wants more CPUs than it holds. The lender's siblings
+//!    come first, since the tickets of an idle unit raise the value of its siblings' tickets. Among equally
+//!    close units, the unit that holds the fewest CPUs relative to its entitlement comes first. A unit that
+//!    has lent more than it borrowed ([`crate::credits`]) counts as holding fewer: one CPU fewer for each CPU
+//!    that it lent for one rotation.
 //!
-//! Example: A is entitled to 2 CPUs and holds 2, B is entitled to 1 and holds 2. An idle CPU goes to A, since 2/2 < 2/1. If A
-//! also has a credit of one CPU for one rotation, it counts as holding 1, and even comes before a unit with 2 of 3 CPUs.
+//! Example: A is entitled to 2 CPUs and holds 2, B is entitled to 1 and holds 2. An idle CPU goes to A, since
+//! 2/2 < 2/1. If A also has a credit of one CPU for one rotation, A counts as holding 1, and comes even
+//! before a unit that is entitled to 3 CPUs and holds 2, since 1/2 < 2/3.
 //!
 //! Properties:
 //! - Only CPUs that no task of the owner waits for are lent. Lender and borrower of each loan are known at every step.
@@ -49,7 +51,7 @@ use crate::rights::limits;
 use crate::snapshot::Means;
 use crate::time::{MS, Time};
 
-/// How long demand must stay lower before CPUs are lent: shorter pauses lend nothing.
+/// How long a unit's demand must stay lower before its idle CPUs are lent. So shorter pauses lend nothing.
 pub const SETTLE_NS: Time = 50 * MS;
 
 /// A CPU on loan.
@@ -62,15 +64,17 @@ pub(crate) struct Loan {
 /// How many CPUs a unit wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Want {
-    /// In the latest snapshot.
+    /// The number in the latest snapshot.
     pub(crate) now: u32,
-    /// The number to lend and borrow by. It rises at once, and falls after demand was lower for [`SETTLE_NS`].
+    /// The number by which the unit lends and borrows. It rises with demand at once, and falls only after
+    /// demand was lower for [`SETTLE_NS`].
     pub(crate) settled: u32,
     /// When demand was last as high as `settled`.
     reached_at: Time,
-    /// When the CPUs that the unit kept last met its demand: a call-back's latency counts from here.
+    /// The last time at which the CPUs that the unit keeps sufficed for its demand. The latency of a
+    /// call-back counts from then.
     met_at: Time,
-    /// When demand was last higher than `settled` is now: since then, CPUs are idle.
+    /// The last time at which demand was higher than `settled` is now. Since then, CPUs of the unit are idle.
     higher_until: Time,
 }
 
@@ -139,8 +143,9 @@ pub enum WhyNot {
     LessThanACpu,
 }
 
-/// The amounts of CPUs to lend and borrow that a backend with these means cannot enforce on a machine with `cpus` CPUs, in the
-/// contract's order, `lend` before `borrow`. Empty if the scheme makes no loans, or if the backend enforces nothing about CPUs.
+/// Lists the amounts of CPUs to lend and to borrow that the contract states and that a backend with these
+/// means cannot enforce on a machine with `cpus` CPUs. They are in the contract's order, `lend` before
+/// `borrow`. The list is empty if the scheme makes no loans, or if the backend enforces nothing about CPUs.
 pub fn not_held(contract: &Contract, means: Means, cpus: usize) -> Vec<NotHeld> {
     let holds_cpus = means.cpu_sets || means.weights;
     if contract.machine.scheme != Scheme::Isolate || !holds_cpus {
@@ -217,7 +222,8 @@ impl Counts {
 }
 
 impl Market<'_> {
-    /// Runs one step of the algorithm. `redistributes`: CPUs were reassigned, or a rotation period has passed.
+    /// Runs one step of the algorithm. `redistributes` enables rule 4: it is true if CPUs were reassigned, or
+    /// if a rotation period has passed.
     pub(crate) fn settle(&mut self, redistributes: bool) {
         self.end_orphans();
         self.end_excess();
@@ -244,7 +250,7 @@ impl Market<'_> {
         self.counts.borrowed.add(loan.borrower);
     }
 
-    /// Removes the loan of a CPU, if there is one, and counts it no more.
+    /// Removes the loan of a CPU, if there is one, from the loans and from the counts.
     fn end(&mut self, cpu: u32) {
         if let Some(loan) = self.loans.remove(&cpu) {
             self.counts.lent.sub(loan.lender);
@@ -293,7 +299,8 @@ impl Market<'_> {
         }
     }
 
-    /// Calls back as many lent CPUs as each owner wants beyond what it kept, highest CPU first.
+    /// If an owner wants more CPUs than it keeps, calls back as many of its lent CPUs as it lacks, those with
+    /// the highest numbers first.
     fn call_back(&mut self) {
         let by_lender = self.loans_by(|loan| loan.lender);
         let lenders: Vec<UnitId> = self.claims.keys().copied().collect();
@@ -316,10 +323,11 @@ impl Market<'_> {
         }
     }
 
-    /// Returns as many borrowed CPUs as each borrower holds beyond what it wants, highest CPU first.
+    /// If a borrower holds more CPUs than it wants, returns the surplus from its borrowed CPUs, those with
+    /// the highest numbers first.
     fn return_surplus(&mut self) {
         for (borrower, loans) in self.loans_by(|loan| loan.borrower) {
-            // Computed for one borrower at a time: a CPU that an earlier borrower returned may belong to this one.
+            // Computed anew for each borrower: it may own a CPU that another borrower has just returned.
             let surplus = self.counts.held(borrower).saturating_sub(self.want(borrower).settled as usize);
             for (cpu, loan) in loans.into_iter().take(surplus) {
                 self.end(cpu);
@@ -328,7 +336,8 @@ impl Market<'_> {
         }
     }
 
-    /// The loans grouped by the unit that `unit_of` names: their lender or their borrower. Each group has the highest CPU first.
+    /// The loans grouped by lender or by borrower: `unit_of` chooses one of the two. Within a group, the CPU
+    /// with the highest number comes first.
     fn loans_by(&self, unit_of: impl Fn(&Loan) -> UnitId) -> BTreeMap<UnitId, Vec<(u32, Loan)>> {
         let mut groups: BTreeMap<UnitId, Vec<(u32, Loan)>> = BTreeMap::new();
         for (cpu, loan) in self.loans.iter().rev() {
@@ -337,14 +346,15 @@ impl Market<'_> {
         groups
     }
 
-    /// Lends idle CPUs. One pass suffices: each loan leaves the lender fewer idle CPUs and the borrower less unmet demand, so
-    /// that a CPU that was skipped would be skipped again.
+    /// Lends idle CPUs. One pass over the CPUs suffices: after each loan, the lender has fewer idle CPUs and
+    /// the borrower less unmet demand. So a CPU that was skipped would be skipped in a second pass, too.
     fn lend(&mut self) {
         let mut queues = Queues::of(self.contract, self.waiters());
         if queues.is_empty() {
             return;
         }
-        // Highest CPUs first, so that an owner's lowest CPUs keep its own cache contents longest.
+        // The CPUs with the highest numbers are lent first, so that on the others the owner's cache contents
+        // survive longest.
         for (cpu, lender) in self.owners.iter().rev() {
             if !self.can_lend(*cpu, *lender) {
                 continue;
@@ -376,8 +386,9 @@ impl Market<'_> {
             && self.counts.lent.get(lender) < self.lend_max(lender)
     }
 
-    /// How many CPUs a unit may lend at once. A percentage in the contract applies to the CPUs that the unit owns at the
-    /// moment. It owns a shared CPU for part of the time, so on average the percentage applies to its entitlement.
+    /// How many CPUs a unit may lend at the same time. A percentage in the contract applies to the CPUs that
+    /// the unit owns now, including a shared CPU during the unit's turn. So on average over time the
+    /// percentage applies to the unit's entitlement.
     fn lend_max(&self, unit: UnitId) -> usize {
         if unit.is_common() {
             return usize::MAX;
@@ -386,7 +397,7 @@ impl Market<'_> {
         whole_cpus(self.contract.unit(unit).lend.cpu.most(owned))
     }
 
-    /// How many CPUs a unit may borrow at once.
+    /// How many CPUs a unit may borrow at the same time.
     fn borrow_max(&self, unit: UnitId) -> usize {
         let machine_micro = self.owners.len() as u64 * MILLIONTH;
         match self.contract.unit(unit).borrow.cpu {
@@ -402,7 +413,7 @@ impl Market<'_> {
         self.claims.keys().filter(|unit| self.is_waiting(**unit)).map(|unit| self.waiter(*unit))
     }
 
-    /// A unit's holdings, entitlement and credit, by which the queues order units.
+    /// The number of CPUs that a unit holds, its entitlement and its credit: the queues order units by these.
     fn waiter(&self, unit: UnitId) -> Waiter {
         let claim = self.claims.get(&unit).copied().unwrap_or(0).max(1);
         Waiter { unit, held: self.counts.held(unit), claim, credit: self.credit(unit) }
@@ -425,7 +436,8 @@ impl Market<'_> {
             && self.counts.borrowed.get(unit) < self.borrow_max(unit)
     }
 
-    /// Moves one loan from the borrower that holds the most relative to its entitlement to the waiting unit that holds the least.
+    /// Moves one loan: from the borrower that holds the most CPUs relative to its entitlement to the waiting
+    /// unit that holds the fewest relative to its own.
     fn move_one_loan(&mut self) {
         let Some(poorest) = self.waiters().min() else { return };
         let borrowers: BTreeSet<UnitId> = self.loans.values().map(|loan| loan.borrower).collect();
@@ -433,8 +445,8 @@ impl Market<'_> {
         // Ties go to the lowest unit number.
         let richest = others.max_by(|a, b| a.compare_holdings(b).then(b.unit.cmp(&a.unit)));
         let Some(richest) = richest else { return };
-        // With one CPU more, the poorest may hold no more than the richest does now, both relative to their entitlements.
-        // Otherwise the next rotation would move the loan back, and so on forever.
+        // Relative to their entitlements, the poorest with one CPU more may hold no more than the richest
+        // holds now. Otherwise the next rotation would move the loan back, and so on forever.
         if (Waiter { held: poorest.held + 1, ..poorest }).compare_holdings(&richest).is_gt() {
             return;
         }

@@ -54,16 +54,18 @@ pub(crate) const REST_NS: Time = 250 * MS;
 /// next sample.
 const INTERVAL_PER_SAMPLE_COST: u64 = 50;
 const REST_NS_MAX: Time = 1_000 * MS;
-/// Longest turn when more units compete than there are CPUs. Some units then own no CPU between their turns, and would wait too
-/// long with the 250 ms of seed 000.
+/// The longest turn on a shared CPU if more units compete than there are CPUs. Some units then own no CPU
+/// between their turns. With the turns of 250 ms of seed 000 they would wait too long.
 const TURN_NS_MANY: Time = 100 * MS;
 
-/// The longest that a unit with a fraction of a CPU should wait for its turn: the kernel ejects a `sched_ext` scheduler under
-/// which a task waits for 30 s. Turns are shortened to meet this bound, but not below [`TURN_NS_MIN`].
+/// The longest time that a unit with a fraction of a CPU should wait for its turn. The kernel ejects a
+/// `sched_ext` scheduler as soon as a task has waited for 30 s. Turns are shortened to keep the wait within
+/// this time, but not below [`TURN_NS_MIN`].
 const TURN_WAIT_NS: Time = 5_000 * MS;
 const TURN_NS_MIN: Time = 10 * MS;
-/// Smallest weight of a unit among its siblings. It keeps a task's wait below the kernel's 30 s as well: even with 1,000
-/// competitors, each task's next 5 ms slice comes in time.
+/// The smallest weight of a unit among its siblings. It also keeps each task's wait below the 30 s after
+/// which the kernel ejects a scheduler: even with 1,000 competitors, a task's next slice of 5 ms comes in
+/// time.
 const WEIGHT_MIN: u128 = 10;
 
 /// Smallest cap that the kernel accepts: 1 ms per second.
@@ -140,8 +142,8 @@ pub(crate) fn step(
     (plan, attention(state, now, input))
 }
 
-/// Updates the credits for the time since the previous step: for the loans that plans made, and for those that a scheduler made
-/// at switches.
+/// Updates the units' credits for the time since the previous step. Counted are the loans that plans made,
+/// and the loans that a scheduler made at switches.
 fn charge(state: &mut CpuState, now: Time, input: Input<'_>) {
     let (loans, credits) = (&state.loans, &mut state.credits);
     credits.forget_gone(input.contract);
@@ -180,9 +182,10 @@ fn entitled(entitlement: &Entitlement) -> Vec<u64> {
     values
 }
 
-/// The units that compete for CPUs, with their entitlements. Where weights are available, only top-level units compete, since
-/// weights divide CPUs among their sub-units; otherwise every unit competes, with the entitlement of its own processes. A unit
-/// with processes but no entitlement competes for idle CPUs. CPUs that no unit is entitled to go to `shared`, which lends them.
+/// The units that compete for CPUs, with their entitlements. Where weights are available, only top-level
+/// units compete, since weights divide a unit's CPUs among its sub-units. Otherwise every unit competes, with
+/// the entitlement of its own processes. A unit with processes but without entitlement competes for idle
+/// CPUs. CPUs that no unit is entitled to belong to `shared`, which lends them.
 fn claims(input: Input<'_>, entitlement: &Entitlement, facts: &[UnitFacts]) -> Vec<Claim> {
     let claim = |unit: UnitId| {
         let micro = if input.means.weights { entitlement.value(unit) } else { entitlement.own(unit) };
@@ -305,8 +308,8 @@ fn turn_ns(input: Input<'_>, claims: &[Claim]) -> Time {
     usual.min(smallest.map_or(usual, turn_for_part))
 }
 
-/// Adds the decisions that lead from the owners `before` to the present ones: first the CPUs that units no longer own, then those
-/// that they own now. `reformed`: the pools took another form.
+/// Adds the decisions that change the owners from `before` to the present ones: first those that take CPUs
+/// away from units, then those that give CPUs to units. `reformed` says whether the pools took another form.
 fn report_owners(
     before: &Owners,
     state: &CpuState,
@@ -340,8 +343,8 @@ fn report_owners(
     }
 }
 
-/// Makes, moves and ends loans. Ends all of them if the scheme has no loans, or if a scheduler makes them at switches.
-/// `reassigned`: CPUs were reassigned in this step.
+/// Makes, moves and ends loans. Ends all loans if the scheme has no loans, or if a scheduler makes loans at
+/// switches. `reassigned` says whether CPUs were reassigned in this step.
 fn update_loans(
     state: &mut CpuState,
     now: Time,

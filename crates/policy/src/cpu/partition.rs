@@ -1,29 +1,35 @@
 //! Home CPUs: the assignment of whole CPUs to the units that own them. Fractions of CPUs are served in turns
 //! ([`turns`](super::turns)).
 //!
-//! Terms: a *claim* is a unit's entitlement to CPU, for example 2.5 CPUs. The whole CPUs in it, here 2, are the unit's *home
-//! CPUs*; its *part* is the fraction that remains, here 0.5. A *turn* is the ownership of a shared CPU from one rotation to the
-//! next. The *common unit* is `shared`, which owns the CPUs that no unit is entitled to.
+//! Terms: a unit's *claim* is its entitlement to CPU, for example 2.5 CPUs. The whole CPUs in the claim, here
+//! 2, are the unit's *home CPUs*; the remaining fraction, here 0.5, is the unit's *part*. A *turn* is the
+//! ownership of a shared CPU from one rotation to the next. The *common unit* is `shared`, which owns the
+//! CPUs that no unit is entitled to.
 //!
-//! Algorithm: units are isolated from each other pool by pool, as jobs are.
-//! 1. Each unit keeps as many of its CPUs as it is still entitled to, preferring the pools in which it has the most.
-//! 2. Largest need first, a unit that needs more takes free CPUs in the pools that it already uses.
-//! 3. Largest need first, the remaining needs are met in other pools ([`pool_fit`](super::pool_fit)). A unit that fits into an
-//!    unused pool starts there; if there is no such pool, it shares one with as few units as possible. A unit larger than a
-//!    pool takes whole pools. Within a pool it takes CPUs near each other ([`free`](super::free)).
-//! 4. The common unit takes the CPUs that the units leave, its previous CPUs first: nothing of its own runs there, so it has
-//!    nothing to lose by a move.
+//! Algorithm: units are separated by pools, as jobs are ([`seats`](super::seats)).
+//! 1. Each unit keeps as many of its CPUs as it is still entitled to. CPUs in pools where the unit has most
+//!    of its CPUs are kept first.
+//! 2. A unit that needs more CPUs takes free CPUs in the pools that it already uses. The unit that needs most
+//!    comes first.
+//! 3. A unit that still needs CPUs takes them in other pools ([`pool_fit`](super::pool_fit)), again the unit
+//!    that needs most first. A unit that fits into an unused pool starts there. If no unused pool is large
+//!    enough, the unit shares a pool with as few units as possible. A unit larger than a pool takes whole
+//!    pools. Within a pool, a unit takes CPUs near each other ([`free`](super::free)).
+//! 4. The common unit takes the remaining CPUs, the CPUs that it had before first. It comes last because it
+//!    loses nothing by a move: it has no processes of its own on these CPUs.
 //!
 //! Properties:
 //! - Every CPU has exactly one owner.
 //! - A unit's long-run share differs from its claim by less than one turn per shared CPU.
-//! - While the number of a unit's whole CPUs stays the same, its home does not move; when it shrinks, no CPU that it may keep
-//!   moves. A change of the pools' form is the exception ([`gathered`]).
+//! - While a unit's number of home CPUs stays the same, its home CPUs stay the same. When the number falls,
+//!   the unit only gives up CPUs, and takes no new ones. A change of the pools' form is the exception to both
+//!   ([`gathered`]).
 //! - A unit whose pools are full gets CPUs in other pools.
 //! - A new unit's home spans as few pools as the free CPUs allow.
 //!
-//! Limits: a unit that grew while its pools were full stays spread over other pools, even when its first pools have free CPUs
-//! again. The common unit moves whenever the number of its CPUs changes.
+//! Limits: a unit whose entitlement grew while its pools were full has taken CPUs in other pools. It stays
+//! spread over them, even when its first pools have free CPUs again. The common unit moves whenever the
+//! number of its CPUs changes.
 //!
 //! Source: seed 000, section 3.1; by pool: seed 001, sections 2 and 6.
 
@@ -113,8 +119,8 @@ pub(crate) fn homes(machine: &Machine, pools: &Pools, claims: &[Claim], before: 
     owners
 }
 
-/// The homes to use after the pools took another form: the present ones, unless a fresh assignment would isolate units better,
-/// which is to spread them over fewer pools, or to have fewer units in a pool.
+/// The home CPUs to use after the pools took another form. They stay as they are, unless a fresh assignment
+/// would isolate units better: if it would spread units over fewer pools, or have fewer units in a pool.
 pub(crate) fn gathered(machine: &Machine, pools: &Pools, claims: &[Claim], present: Owners) -> Owners {
     let fresh = homes(machine, pools, claims, &Owners::new());
     let pool_of = pools.by_cpu();
@@ -139,8 +145,8 @@ struct Need {
     own: Vec<u32>,
 }
 
-/// Meets all needs, the largest first: in the pools that the units already use, and then in other pools. So no unit that comes
-/// into a pool takes CPUs which a unit there needs.
+/// Meets all needs, the largest first: first in the pools that the units already use, and then in other
+/// pools. So a unit that comes into a new pool takes no CPUs that the units already there need.
 fn fill(machine: &Machine, pools: &Pools, needs: &mut [Need], owners: &mut Owners) {
     let mut free = FreeCpus::in_pools(machine, pools, |cpu| !owners.contains_key(&cpu));
     needs.sort_by_key(|need| (Reverse(need.count), need.unit));
@@ -163,8 +169,9 @@ impl Need {
     }
 }
 
-/// Of a unit's CPUs, the at most `count` that it keeps. If it has more, it keeps those in the pools, and within these in the
-/// nodes, where it has the most. CPUs that the machine no longer has are dropped.
+/// The CPUs that a unit keeps: at most `count` of those that it has. If it has more, it keeps the CPUs in the
+/// pools where it has the most, and within a pool those in the nodes where it has the most. CPUs that the
+/// machine no longer has are dropped.
 fn keep(machine: &Machine, pool_of: &BTreeMap<u32, usize>, count: usize, mut cpus: Vec<u32>) -> Vec<u32> {
     cpus.retain(|cpu| machine.cpu(*cpu).is_some());
     if cpus.len() > count {

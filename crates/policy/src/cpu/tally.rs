@@ -1,7 +1,7 @@
-//! A counter for each unit: for example of the CPUs that each unit owns, counted in one pass over all CPUs.
+//! One counter per unit: for example, how many CPUs each unit owns, counted in one pass over all CPUs.
 //!
-//! The counters are a dense vector indexed by unit number. It grows when a higher number is counted, since the state may still
-//! name units that have left the contract.
+//! The counters are a dense vector indexed by unit number. The vector grows when a unit with a higher number
+//! is counted: a unit that has left the contract may still occur in the policy's state.
 
 use alloc::vec::Vec;
 

@@ -3,28 +3,31 @@
 //! Problem: a unit that is entitled to a fraction of a CPU gets a whole CPU for part of the time. From turn to turn it should
 //! return to the caches and the node's memory that its threads used before.
 //!
-//! Terms: a CPU is *shared* if it is no unit's home CPU. A unit's *part* is its fraction of a CPU. Its *own pools* are the pools
-//! of its home CPUs that have shared CPUs; if there are no such pools, the pool of its last turn.
+//! Terms: a CPU is *shared* if it is no unit's home CPU. A unit's *part* is the fraction of a CPU to which it
+//! is entitled beyond its home CPUs. A unit's *own pools* are those pools of its home CPUs that also have
+//! shared CPUs. If there is no such pool, the unit's own pool is the pool of its last turn.
 //!
-//! Algorithm, which units get a turn: at each rotation, a unit's credit grows by its part times the elapsed time, and shrinks by
-//! the time for which it owned a shared CPU. The units with the largest sums of credit and part of the coming turn get the
-//! shared CPUs, one each.
+//! Algorithm, which units get a turn: at each rotation, a unit's credit grows by its part times the elapsed
+//! time, and shrinks by the time for which the unit owned a shared CPU. To this credit add what the unit will
+//! earn during the coming turn. The units with the largest sums get the shared CPUs, one each.
 //!
-//! Example: units with parts of 0.7 and 0.3 share one CPU. The first gets turn 1. Then the credits are 0.7 - 1 = -0.3 and 0.3
-//! turns, the sums for turn 2 are -0.3 + 0.7 = 0.4 and 0.3 + 0.3 = 0.6, and the second unit gets turn 2.
+//! Example: units with parts of 0.7 and 0.3 share one CPU. The first unit gets turn 1. After turn 1 the
+//! credits are 0.7 - 1 = -0.3 turns for the first and 0.3 turns for the second. With what they will earn, the
+//! sums for turn 2 are -0.3 + 0.7 = 0.4 and 0.3 + 0.3 = 0.6. So the second unit gets turn 2.
 //!
 //! Algorithm, which CPU a unit gets:
 //! 1. A unit whose turn continues keeps its CPU.
-//! 2. Then, largest credit first, each unit gets the CPU of its last turn, if that CPU is free and in one of the unit's own
-//!    pools; else the nearest free CPU in its own pools.
+//! 2. The other units follow, the largest credit first. Each gets the CPU of its last turn if that CPU is
+//!    free and in one of the unit's own pools; else it gets the nearest free CPU in its own pools.
 //! 3. A unit whose own pools have no free CPU gets the nearest free CPU elsewhere.
 //! 4. A unit without previous turns and home CPUs starts in the pool in which the fewest units per shared CPU have turns.
 //!
-//! Properties: every shared CPU has an owner if enough units hold fractions. A unit's turn leaves its own pools only if all
-//! shared CPUs there went to units by rules 1 and 2. Turns are a deterministic function of the facts.
+//! Properties: every shared CPU has an owner if at least as many units have parts. A unit gets a turn outside
+//! its own pools only if rules 1 and 2 gave all shared CPUs in its own pools to units. Turns are a
+//! deterministic function of the facts.
 //!
-//! Limits: turns follow the actual rotations. A late rotation makes a long turn, for which the credit compensates. A unit in a
-//! crowded pool moves only when no CPU is free there.
+//! Limits: turns change at the actual rotations. A late rotation makes a turn long, which the credits then
+//! compensate. A unit in a crowded pool moves only when no CPU is free there.
 //!
 //! Source: seed 000, section 3.1; that turns stay in pools: seed 001, section 6.
 

@@ -1,20 +1,24 @@
 //! The units that wait for CPUs, in the order in which idle CPUs are lent to them.
 //!
-//! Problem: the closest relatives of the lender come first, which are units in the smallest unit around it; among equally close
-//! units, the one that holds the least relative to its entitlement. Past net lending counts as if the unit held less. One step
-//! may lend thousands of CPUs, so a scan of all waiters for each CPU would be too slow.
+//! Problem: a unit that shares a smaller enclosing unit with the lender comes before one that shares only a
+//! larger one. Among equally close units, the unit that holds the fewest CPUs relative to its entitlement
+//! comes first; a unit that has lent more than it borrowed counts as holding fewer. One step may lend
+//! thousands of CPUs, so a scan of all waiters for each CPU would be too slow.
 //!
 //! Terms: a lender's *circles* are the units that enclose it, innermost first, then the machine. Each circle contains the
 //! previous one.
 //!
-//! Algorithm: one priority queue per circle, ordered by holdings over entitlement, then by unit number. A waiter is queued in
-//! each of its circles, and in the circle that its own unit is for sub-units. A lender tries its circles from the innermost
-//! outwards. While CPUs are lent, a waiter's holdings only grow, so keys are updated lazily: an entry that turns out to be stale
-//! when it reaches the front is queued again with its current key.
+//! Algorithm: one priority queue per circle, ordered by CPUs held over CPUs entitled to, then by unit number.
+//! A waiter is queued in each of its circles. It is also queued in itself, as the innermost circle of its
+//! sub-units. A lender tries its circles from the innermost outwards. During a round of lending, the number
+//! of CPUs that a waiter holds only grows. So keys are updated lazily: if an entry at the front has an
+//! outdated key, it is queued again with the waiter's current key.
 //!
-//! Properties: the order is the same as by linear search. A loan costs one heap operation per circle, O(log waiters) each.
+//! Properties: the order is the same as by linear search. A loan costs one heap operation per circle, O(log
+//! waiters) each.
 //!
-//! Limit: queues are valid for one round of lending. Before the next round, holdings may shrink, which lazy updates would miss.
+//! Limit: queues are valid for one round of lending. Before the next round, a waiter may lose CPUs, which
+//! lazy updates would miss.
 //!
 //! Source: seed 004, section 5.2 (siblings first).
 

@@ -1,27 +1,31 @@
 //! Token buckets for rates that are enforced by stopping units: when a unit is stopped, and for how long.
 //!
-//! Problem: without caps in the kernel, nothing slows down a process that transfers too much. Its transfers can only be
-//! counted afterwards. But its unit can be stopped until its average rate is low enough.
+//! Problem: without caps in the kernel, nothing slows down a process that transfers too much. Its transfers
+//! can only be counted afterwards. But then the process's unit can be stopped until the unit's average rate
+//! is low enough.
 //!
 //! Algorithm: each unit with a cap has a token bucket for reading and one for writing on each disk. Tokens are bytes. They
 //! are added at the cap's rate, up to a burst of [`BURST_NS`] at that rate, and removed for the transfers of the unit and its
-//! sub-units. A unit is stopped when the balance of a bucket is negative, which is a *debt*, and continued once it has no
-//! debt on any disk. A debt on a disk that disappears is forgotten.
+//! sub-units. A negative balance of a bucket is a *debt*. A unit with a debt is stopped, and continued once
+//! it has no debt on any disk. A debt on a disk that disappears is forgotten.
 //!
-//! The clock is that of the facts: tokens are added for the time from one reading of the counters to the next.
+//! Tokens are added for the time from one reading of the disk's counters to the next, not from step to step.
 //!
-//! Example: a unit may read 10 MiB/s, so that a burst is 1 MiB. It reads 5 MiB at once. It is then 4 MiB in debt, and is
-//! stopped for 400 ms.
+//! Example: a unit may read 10 MiB/s, so that a burst is 1 MiB. With a full bucket, the unit reads 5 MiB at
+//! once. It then has a debt of 4 MiB, and is stopped for 400 ms.
 //!
 //! Properties (tested):
-//! - Over any time, a unit transfers at most its rate times that time, a burst, and its transfers between two samples.
-//! - A unit that always transfers as much as it may gets its full rate, however low the rate is and however often the unit
-//!   is sampled.
-//! - A debt is at most [`DEBT_NS`] of the rate; the rest is forgiven. So no unit is stopped for longer.
+//! - In any interval, a unit transfers at most the sum of three amounts: its rate times the length of the
+//!   interval, one burst, and what it transfers between two samples.
+//! - A unit that always transfers as much as it may gets its full rate, however low the rate is and however
+//!   often the unit is sampled.
+//! - A debt is at most the rate times [`DEBT_NS`]; a larger debt is reduced to that. So no unit is stopped
+//!   for longer than [`DEBT_NS`].
 //! - Only a unit with a cap and with processes is stopped. Transfers before the first sample cause no debt, and no tokens
 //!   are added for the time before it.
 //!
-//! Limits: a stopped unit does not compute either. So this way of enforcement serves the contract's limits alone.
+//! Limits: a stopped unit does not compute either. So units are stopped only to enforce the contract's
+//! limits, not for sharing.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;

@@ -1,7 +1,8 @@
 //! The fairness criterion: which unit has used more of a disk's bandwidth than its share.
 //!
-//! Problem: a disk serves requests by head position. A unit that transfers a large contiguous file then keeps the head
-//! to itself. So a disk may prefer nearby requests only while no unit has used much more than its share.
+//! Problem: a disk that serves requests by head position lets a unit that transfers a large contiguous file
+//! keep the head to itself. So a disk may prefer nearby requests only while no unit has used much more than
+//! its share.
 //!
 //! Terms:
 //! - A unit's *count* is the number of sectors that it transferred, halved at every multiple of the half-life. The count
@@ -9,19 +10,21 @@
 //! - A unit is *active* if it has a request queued or in service.
 //! - The *threshold* is the number of sectors by which a unit's count may exceed its part.
 //!
-//! Algorithm: a unit fails if its count exceeds its part of the active units' counts by more than the threshold. Parts
-//! are by share; with equal shares, each part is the average. In integers, for unit i with share s(i) and count c(i), and
-//! the sums S of shares and C of counts over the active units, it fails if c(i) * S > C * s(i) + threshold * S. The
-//! criterion is evaluated for a unit after each of its own requests. A unit that failed is *denied*, and evaluated again
-//! at every decision until it passes.
+//! Algorithm: divide the sum of the active units' counts among these units by share; with equal shares, each
+//! unit's part is the average. A unit fails if its count exceeds its part by more than the threshold. In
+//! integers: let s(i) be the share of unit i and c(i) its count, and let S and C be the sums of the active
+//! units' shares and counts. Unit i fails if c(i) * S > C * s(i) + threshold * S. The criterion is evaluated
+//! for a unit after each of its own requests. A unit that failed is *denied*, and evaluated again at every
+//! decision until it passes.
 //!
-//! Example: two active units with equal shares have counts of 100 and 40. The average is 70. With a threshold of 29 the
-//! first fails, since 100 > 70 + 29; with a threshold of 30 it passes.
+//! Example: two active units with equal shares have counts of 100 and 40. The average is 70. With a threshold
+//! of 29 the first unit fails, since 100 > 70 + 29; with a threshold of 30 it passes.
 //!
 //! Why the average covers active units only: the source says "the average bandwidth usage" and speaks of units "with
-//! active disk requests". An average over all units would include the zeros of idle units, so that the only two users of
-//! a disk would both be above it, and be denied in turn. High counts of past users would let every unit pass. Among
-//! active units, at least one always passes, so the disk never idles.
+//! active disk requests". An average over all units would include the zeros of idle units: if only two units
+//! used a disk, both would be above the average, and both would be denied. High counts of units that used the
+//! disk in the past would let every unit pass. With an average over the active units, at least one of them
+//! always passes, so the disk never idles.
 //!
 //! Properties:
 //! - The parts sum to the counts, so not all active units fail.
@@ -29,10 +32,10 @@
 //! - Counts are halved when they are read, which equals halving on a timer exactly: rounding down twice by half is
 //!   rounding down once by a quarter.
 //!
-//! Unequal shares: the source would let a unit's count decay faster the larger its share s is. With a constant transfer
-//! rate r, the count then settles at a value proportional to r / s. Here a count settles at 2 * r * half-life for any
-//! share, and is divided by s when it is compared. Both order the units by r / s in the steady state. But here the counts
-//! of all units cover the same time.
+//! Unequal shares: in the source, a unit's count decays the faster the larger its share s is. With a constant
+//! transfer rate r, that count converges to a value proportional to r / s. Here the count converges to 2 * r
+//! * half-life for any share, and is divided by s when it is compared. Both methods order the units by r / s
+//! in the steady state. But here the counts of all units cover the same time.
 //!
 //! Limits: at a constant rate, a count just before a halving is up to 2 sectors below twice the transfer per half-life,
 //! because of rounding. The measure is sectors, so no unit is charged for seeks.

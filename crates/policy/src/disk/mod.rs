@@ -1,67 +1,76 @@
-//! How much of a disk each unit may use: from the disk's counters to orders on control groups.
+//! Decides how much of a disk each unit may use: turns the disk's counters into orders on control groups.
 //!
-//! Problem: a unit with more requests in flight gets more of a disk, and others wait behind its requests. Linux lets no
-//! program plug in a disk scheduler. It offers weights, if the device has a scheduler that honours them, and caps (io.max)
-//! everywhere. A fixed cap wastes bandwidth that other units leave unused, so caps follow demand.
+//! Problem: the more requests a unit has in flight, the more of a disk it gets, and the longer other units
+//! wait behind these requests. A program cannot plug a disk scheduler into Linux. Linux offers weights, where
+//! the device has a scheduler that honours them, and caps (io.max) everywhere. A fixed cap would keep a unit
+//! from bandwidth that other units leave unused, so caps follow demand.
 //!
 //! Terms:
-//! - A unit is *active* if it transferred or waited since the last sample. It *waits* if some of its tasks stalled on a
-//!   disk for a quarter of that time.
+//! - A unit is *active* if it transferred or waited since the last sample. It *waits* if some of its tasks
+//!   were stalled on a disk for at least a quarter of the time since the last sample.
 //! - The *crowd* is the units that were active in the last five seconds.
-//! - A disk's *capacity* is the rate at which it can transfer with the present mix of requests, in bytes per second.
-//! - A unit's *part* is its fraction of the capacity, by share among the crowd.
+//! - A disk's *capacity* is the rate at which it can transfer with the present mix of requests, in bytes per
+//!   second.
+//! - A unit's *part* is its fraction of the capacity if the capacity is divided among the crowd by
+//!   entitlement.
 //! - A unit is *ahead* if it transferred more than its part by more than a threshold ([`fairness`]).
-//! - A unit is *throttled* if it may transfer at a certain rate at most; otherwise it is *free*.
-//! - The *queue* is the requests in the device. It is long when requests take longer there than they need ([`queue`]).
+//! - A unit is *throttled* if its rate is limited; otherwise it is *free*.
+//! - The *queue* is the requests in the device. It is *long* when requests take longer in the device than
+//!   they would alone ([`queue`]).
 //!
-//! Why the queue is controlled: a unit with one request at a time is delayed by the requests that are in the device
-//! before its own, and not by the rate of others. Nor does a unit's rate show its demand: a unit that always waits and
-//! transfers little may want no more, or may be kept from its part. So other units may use the bandwidth that a unit
-//! leaves, but only up to the point at which a queue builds up.
+//! Why the queue is controlled: a unit with one request at a time is delayed by the requests that are in the
+//! device before its own, and not by the rate of other units. Nor does a unit's rate show its demand: if a
+//! unit always waits and transfers little, it may want no more, or the other units may keep it from its part.
+//! So other units may use the bandwidth that a unit leaves unused, but only up to the point at which a queue
+//! builds up.
 //!
 //! Algorithm ([`rates`]), for each disk at each sample, where weights are not honoured:
 //! 1. The [`fairness`] criterion counts what units transferred, and finds the units that are ahead.
 //! 2. The estimate of the capacity follows the transfer rate of the disk: it equals that rate while the queue is never
 //!    empty, and is at least that rate otherwise.
-//! 3. A unit that is ahead and transfers at seven eighths of its part is throttled. As soon as one unit is, every other
-//!    unit that transfers that much is throttled, too. A unit is free again when it transfers at less than half of its
-//!    part for a second although it may transfer more, or when it is alone in the crowd.
-//! 4. The rate of *all* units together is controlled.
-//!    - It grows while there is no queue and the throttled units use up their rates: by at least a sixteenth of the
-//!      capacity at each sample, but by as little as a 256th near the rate of the last congestion.
-//!    - With a queue, it is reduced so that the queue drains within 300 ms.
-//!    - The throttled units may transfer what the free units leave of it. A free unit counts with the highest rate that
-//!      it had lately, since a unit that pauses comes back.
-//!    - The throttled units keep at least five eighths of their parts, or seven eighths if no active unit is free, even
-//!      if a queue remains: the isolation of free units goes no further.
-//!    - The throttled units divide this rate by share. What one does not take, the others get. A unit with credit
-//!      ([`crate::credits`]) gets more than its part before others do.
-//! 5. A unit that had the disk to itself has a backlog in the device when another unit comes. It transfers next to
-//!    nothing until its backlog has drained.
+//! 3. A unit that is ahead is throttled if it transfers at seven eighths of its part or more. As soon as one
+//!    unit is throttled, every other unit that transfers at seven eighths of its part is throttled, too. A
+//!    unit becomes free again when it is alone in the crowd, or when for a second it transfers at less than
+//!    half of its part although it may transfer more.
+//! 4. The *total rate*, that of all units together, is controlled.
+//!    - The total rate grows while there is no queue and the throttled units use up their rates: near the
+//!      rate of the last congestion by as little as a 256th of the capacity at each sample, elsewhere by at
+//!      least a sixteenth.
+//!    - While there is a queue, the total rate is reduced so that the queue drains within 300 ms.
+//!    - The throttled units may transfer what the free units leave of the total rate. A free unit counts with
+//!      the highest rate that it had lately, since a unit that pauses comes back.
+//!    - Even if a queue remains, the throttled units keep at least five eighths of their parts, or seven
+//!      eighths if no active unit is free. The isolation of free units goes no further.
+//!    - The throttled units divide their rate by entitlement. What one of them does not take, the others get.
+//!      A unit with credit ([`crate::credits`]) gets more than its part before other units do.
+//! 5. A unit that had the disk to itself has a backlog in the device when another unit comes. The unit with
+//!    the backlog may transfer next to nothing until the backlog has drained.
 //!
-//! Where rates are enforced by stopping a unit, they serve limits alone, and steps 2 to 5 order nothing. [`debt`] decides
-//! when a unit is stopped.
+//! Where a backend enforces rates by stopping units, rates enforce only the contract's limits, and steps 2 to
+//! 5 order nothing. [`debt`] decides when a unit is stopped.
 //!
-//! Where weights are honoured, units get weights by entitlement, corrected by what they actually get ([`weights`]). In
-//! both cases, caps enforce limits, and ceilings for units that may not borrow ([`caps`]).
+//! Where weights are honoured, units get weights by entitlement, corrected by the bandwidth that they
+//! actually get ([`weights`]). With weights or without, caps enforce the contract's limits, and the ceilings
+//! of units that may not borrow ([`caps`]).
 //!
 //! Properties (tested):
 //! - No unit is throttled while the crowd is one unit, or while no unit is ahead.
-//! - A unit that waits is given its part at the sample that finds it waiting.
-//! - A unit within its part is not delayed by more than what others may send at once.
+//! - A unit that waits may transfer its part from the sample on that finds the unit waiting.
+//! - A unit within its part is delayed at most by the requests that other units may send at once.
 //! - Every throttled unit may transfer something.
 //!
 //! Limits:
 //! - The measure is bytes, so no unit is charged for seeks.
-//! - The kernel enforces a cap in slices: at the start of each 100 ms it admits all that may pass in the slice. A device
-//!   without a cache then has a queue, whatever is ordered. So beside a free unit, others are throttled to their parts
-//!   although more would fit.
-//! - Requests that are in the device complete first, so that a call-back takes at least as long.
-//! - Where weights are honoured, they alone divide the bandwidth that units leave unused. Credits are kept, but have no
-//!   effect.
+//! - The kernel enforces a cap in slices of 100 ms: at the start of a slice it admits all that may pass in
+//!   the slice. A device without a cache then has a queue, whatever is ordered. So while a unit is free, the
+//!   other units are throttled to their parts, although the device could serve more.
+//! - Requests that are already in the device complete first. So a call-back takes at least as long as these
+//!   requests.
+//! - Where weights are honoured, they alone divide the bandwidth that units leave unused. Credits are
+//!   counted, but have no effect.
 //! - A unit's own processes share one cap with its sub-units.
-//! - The capacity is learnt from use. So reservations and ceilings on a disk that was never busy begin too low, unless
-//!   the disk was measured.
+//! - The capacity is learnt from use. So on a disk that was never busy, reservations and ceilings begin too
+//!   low, unless the disk was measured.
 //!
 //! Source: seed 000, section 3.3 (counts, threshold, half-life); seed 004, sections 3.3 and 5.4 (hard and soft shares).
 

@@ -11,21 +11,23 @@
 //! - The kernel counts the requests that a device completed and their total time in the device. This gives the mean time of
 //!   a request since the last sample, and, by Little's law, the mean number of requests in flight: total time over elapsed
 //!   time.
-//! - The need is estimated as the shortest mean time seen. The estimate grows by 1/512 at each sample, since later requests
-//!   may need more time. It is at least a quarter of the time that the transfer takes at the device's capacity: delays
-//!   below that harm no unit.
-//! - A queue is *long* when a quarter of a request waits on average, that is, if the time of requests beyond five quarters
-//!   of their need sums to a quarter of the elapsed time. A device that serves many requests in parallel has no long queue
-//!   as long as each takes no more time.
+//! - The need is estimated as the shortest mean time seen. The estimate grows by 1/512 at each sample, since
+//!   later requests may need more time. The estimate is at least a quarter of the time that the transfer
+//!   takes at the device's capacity: delays shorter than that harm no unit.
+//! - A queue is *long* if, on average, at least a quarter of a request is waiting. To compute this, take for
+//!   each request the time in the device beyond five quarters of the need. The queue is long if the sum of
+//!   these times is a quarter of the elapsed time or more. A device may serve many requests in parallel:
+//!   while each takes no longer for that, the queue is not long.
 //!
 //! Example: requests need 4 ms. In 100 ms, 5 requests of 12 ms each complete. Each takes 7 ms more than five quarters of its
 //! need, 35 ms together. This is more than a quarter of 100 ms, so the queue is long.
 //!
-//! Why the number of requests in flight is not the measure: beside a job whose requests come in bursts, a job with one
-//! request at a time may wait although there is hardly one request in the device on average.
+//! Why the number of requests in flight is not the measure: if one job sends its requests in bursts, another
+//! job with one request at a time may wait behind a burst, although the device has hardly one request on
+//! average.
 //!
-//! Limits: the measure is the mean over all requests, so the need of one unit's large requests is also assumed for another
-//! unit's small requests.
+//! Limits: the measure is a mean over all requests of all units. So small requests of one unit are assumed to
+//! need as long as large requests of another.
 
 use super::rates::{averaged, per_second};
 use crate::rights::share::part_of;

@@ -28,15 +28,16 @@ const HALF_LIFE_NS: Time = 500 * MS;
 const SECTOR_BYTES: u64 = 512;
 /// The time constant of the moving averages of rates.
 const AVERAGE_NS: Time = 300 * MS;
-/// A unit stays in the crowd for this time after it used the disk. This is longer than most pauses in which a job computes, so
-/// that others stay throttled and the queue is short when the job comes back.
+/// A unit stays in the crowd for this time after it used the disk. The time is longer than most pauses in
+/// which a job computes. So the other units stay throttled during the pause, and the queue is short when the
+/// job comes back.
 const CROWD_NS: Time = 5_000 * MS;
 /// A throttled unit becomes free after it used less than half of its part for this time.
 const LIGHT_NS: Time = 1_000 * MS;
 /// The time within which the queue in the device is to drain while requests keep coming.
 const DRAIN_NS: Time = 300 * MS;
-/// The longest time for which units that had the disk to themselves are throttled to next to nothing, so that their backlog in
-/// the device drains.
+/// The longest time for which units that had the disk to themselves are throttled to next to nothing. During
+/// this time their backlog in the device drains.
 const CLEAR_NS_MAX: Time = 2_000 * MS;
 
 /// A unit's average rates of reading and writing, in bytes per second.
@@ -77,7 +78,8 @@ pub(super) struct RateControl {
     criterion: Option<Criterion>,
     /// Units that transferred or waited between the last two readings.
     active: BTreeSet<UnitId>,
-    /// Units that waited for a quarter of that time, and those that waited for seven eighths of it.
+    /// Units that waited for at least a quarter of the time between the last two readings, and units that
+    /// waited for at least seven eighths of it.
     waiting: BTreeSet<UnitId>,
     only_waiting: BTreeSet<UnitId>,
     /// When each unit was last active.
@@ -89,7 +91,8 @@ pub(super) struct RateControl {
     ahead: BTreeSet<UnitId>,
     /// The highest rate that each unit may have, by its own limit and those of enclosing units. Other units are unlimited.
     limits: BTreeMap<UnitId, u64>,
-    /// Units with a share that reserve their part, or all of it beyond an amount, with their permission to lend.
+    /// Units with a share that lend nothing of their part (they reserve it), or only up to an amount; with
+    /// their permission to lend.
     reserving: BTreeMap<UnitId, Permission>,
     /// The last sample at which each unit did not wait, or had its part.
     content_at: BTreeMap<UnitId, Time>,
@@ -101,7 +104,7 @@ pub(super) struct RateControl {
     total_allowed: u64,
     /// The rate allowed in total when the queue was last long; 0: never.
     congested_at: u64,
-    /// Until then, throttled units transfer next to nothing, so that their backlog drains.
+    /// The time until which throttled units transfer next to nothing, so that their backlog drains.
     clear_until: Time,
     queue: Queue,
     /// The rate at which the disk can transfer with the present mix of requests, and its highest rate ever.
@@ -198,15 +201,17 @@ impl RateControl {
         self.used_at.retain(|_, at| now.saturating_sub(*at) < CROWD_NS);
         self.follow_capacity();
         self.find_crowd(input);
-        // For a free unit that pauses, bandwidth for its recent peak is kept; not so if it has no processes that could go on.
+        // Bandwidth is kept for a free unit that pauses, as much as its recent peak rate, unless the unit has
+        // no processes that could go on.
         let has_processes = |unit: UnitId| input.snapshot.unit(unit).processes > 0;
         self.recent_peaks.retain(|unit, _| self.crowd.contains(unit) && has_processes(*unit));
         self.evaluate_fairness(now);
     }
 
-    /// Updates the credits by the transfers since the last sample: a unit lent the bytes by which it stayed below its part of all
-    /// bytes transferred, or borrowed those beyond its part. For example, of 100 bytes with equal shares, a unit that
-    /// transferred 20 lent 30 to one that transferred 80.
+    /// Updates the credits by the transfers since the last sample. A unit's part is its share of all bytes
+    /// transferred. A unit that transferred less than its part lent the difference; a unit that transferred
+    /// more borrowed it. For example, two units with equal shares transferred 20 and 80 bytes: the first lent
+    /// 30 to the second.
     fn charge_loans(&mut self, input: Input<'_>, before: &BTreeMap<UnitId, DiskUse>) {
         self.credit_half_life_ns = input.contract.machine.loans_remembered_ns;
         self.credits.charge(self.facts_at, self.credit_half_life_ns, |_| 0);
@@ -231,7 +236,8 @@ impl RateControl {
         self.credits.listed(1)
     }
 
-    /// The rate beyond its part that a unit may have before other units, paid by its credit.
+    /// The rate that a unit may have in addition to its part, before other units get more than theirs. Its
+    /// credit pays for it.
     fn rate_paid_by_credit(&self, unit: UnitId) -> u64 {
         pays_for(self.credits.of(unit).saturating_mul(1_000 * i128::from(MS)), self.credit_half_life_ns)
     }
@@ -269,8 +275,9 @@ impl RateControl {
         };
         self.reserving = input.contract.held().map(permission).filter(may_reserve).collect();
         self.update_crowd();
-        // A unit that lends an amount as large as its part reserves nothing, so that it need not be in the crowd. Without it, the
-        // parts of the others do not shrink, so that they reserve no less.
+        // A unit that may lend an amount as large as its part reserves nothing, so it need not be in the
+        // crowd. While it is not in the crowd, it does not reduce the parts of other units, nor what these
+        // reserve.
         let reserves =
             |unit: UnitId, lend: Permission| !lend.allows() || self.part(unit) > lend.most(self.part(unit));
         let reserving = self.reserving.iter().filter(|(unit, lend)| reserves(**unit, **lend));
@@ -303,7 +310,8 @@ impl RateControl {
         *peak = rate.max(*peak - *peak / 64);
         // If the kernel does not report stalls, a unit that transfers counts as waiting.
         let stalled = used.stalled_ns.map_or(used.bytes() > 0, |ns| ns >= self.elapsed / 4);
-        // The kernel does not say for which disk a task stalled. It was not this one if the unit has not used it for a while.
+        // The kernel does not say for which disk a task stalled. If the unit has not used this disk for a
+        // while, it was another.
         if used.bytes() > 0 || (stalled && rate > 0) {
             self.active.insert(unit);
             self.used_at.insert(unit, now);
@@ -318,9 +326,10 @@ impl RateControl {
         self.content_at.insert(unit, now);
     }
 
-    /// Updates the estimate of the capacity. While the queue in the device is long and never empty, the capacity is the present
-    /// rate of the disk; otherwise it is at least that. If all active units are throttled and use up their rates, a long queue
-    /// proves nothing: throttled units send in bursts, whose requests wait for each other in a device that is otherwise idle.
+    /// Updates the estimate of the capacity. While the queue in the device is long and never empty, the
+    /// capacity equals the present rate of the disk; otherwise it is at least the present rate. Exception: if
+    /// all active units are throttled and use up their rates, a long queue proves nothing. Throttled units
+    /// send in bursts, and the requests of a burst wait for each other in a device that is otherwise idle.
     fn follow_capacity(&mut self) {
         let total = self.total();
         self.peak = self.peak.max(total);
@@ -358,7 +367,7 @@ impl RateControl {
             if rate >= part / 4 * 3 {
                 self.content_at.insert(*unit, now);
             }
-            // A unit that is throttled to less, and would take more, counts as heavy.
+            // A unit that would take more, but is throttled to less than that, counts as heavy.
             if rate >= part / 2 || (self.in_force.contains_key(unit) && self.wants_more(*unit)) {
                 self.heavy_at.insert(*unit, now);
             }
@@ -415,15 +424,16 @@ impl RateControl {
         self.in_force.clone()
     }
 
-    /// Throttles units that are ahead and have seven eighths of their parts, and frees those that use much less than their parts.
-    /// Control of the total begins with the first throttled unit.
+    /// Throttles units that are ahead and transfer at seven eighths of their parts, and frees units that use
+    /// much less than their parts. The total rate is controlled from the first throttled unit on.
     fn choose_throttled_units(&mut self, now: Time) {
         let (facts_at, none_throttled) = (self.facts_at, self.in_force.is_empty());
         let is_light = |unit: &UnitId| {
             self.heavy_at.get(unit).is_none_or(|heavy_at| facts_at.saturating_sub(*heavy_at) >= LIGHT_NS)
         };
         self.in_force.retain(|unit, _| !is_light(unit));
-        // Beside units that reserve their parts, all others are throttled, so that the reserved bandwidth stays unused.
+        // If units reserve their parts, all other units are throttled, so that the reserved bandwidth stays
+        // unused.
         let must_leave_reserved =
             |unit: &UnitId| !self.reserving.is_empty() && !self.reserving.contains_key(unit);
         let has_part = |unit: &UnitId| self.rate(*unit).total() >= self.part(*unit) / 8 * 7;
@@ -467,7 +477,8 @@ impl RateControl {
             if is_free(&unit) { part.saturating_sub(lend.most(part)) } else { 0 }
         };
         let reserved: u64 = self.reserving.iter().map(kept_unused).sum();
-        // A queue delays free units below their parts. If all active units are throttled, it keeps no unit from its part.
+        // A queue delays free units, so that these may transfer less than their parts. If all active units
+        // are throttled, a queue keeps no unit from its part.
         let all_throttled = self.active.iter().all(|unit| self.in_force.contains_key(unit));
         let total_min = (parts / 8 * if all_throttled { 7 } else { 5 }).saturating_add(free_units_rate);
         if self.queue.excess_ns() > 0 && (!all_throttled || self.queue.is_crowded()) {
@@ -487,8 +498,9 @@ impl RateControl {
         self.total_allowed.saturating_sub(free_units_rate).min(unreserved)
     }
 
-    /// Raises the total rate allowed while the units that want more use up their rates. Growth is slow near the last congestion,
-    /// and slower beside free units, which a queue would delay. `free_units_rate` is the expected rate of the free units.
+    /// Raises the total rate while the units that want more use up their rates. It grows slowly near the rate
+    /// of the last congestion, and more slowly while there are free units, which a queue would delay.
+    /// `free_units_rate` is the expected rate of the free units.
     fn grow(&mut self, free_units_rate: u64) {
         let wanting_more: Vec<UnitId> =
             self.in_force.keys().copied().filter(|unit| self.wants_more(*unit)).collect();
@@ -511,7 +523,8 @@ impl RateControl {
             self.total_allowed = self.total_allowed.saturating_add(step);
             return;
         }
-        // The rates are not used up. If the total exceeds the capacity, it would cause congestion as soon as a unit used it.
+        // The rates are not used up. If the total rate exceeded the capacity, there would be congestion as
+        // soon as a unit used its rate up.
         let excess = self.total_allowed.saturating_sub(self.capacity.saturating_add(self.capacity / 64));
         if excess > 0 {
             self.total_allowed -= excess / 8;
@@ -530,8 +543,9 @@ impl RateControl {
         self.waiting.contains(&unit) && self.uses_its_rate(unit)
     }
 
-    /// The rate that a throttled unit could use. It is unknown, and so bounded by the unit's limit only, if the unit wants more
-    /// than its rate. Otherwise it is somewhat more than the unit uses now, and at least its part.
+    /// The rate that a throttled unit could use. If the unit wants more than its present rate, the rate is
+    /// unknown, and only the unit's limit bounds it. Otherwise it is somewhat more than the unit uses now,
+    /// and at least the unit's part.
     fn demand(&self, unit: UnitId) -> u64 {
         let rate = self.rate(unit).total();
         let with_margin = rate.saturating_add(rate / 4).saturating_add(self.capacity / 16);

@@ -4,17 +4,19 @@
 //! own, a cost model may not fit the disk, and requests differ in size.
 //!
 //! Algorithm:
-//! - Siblings get weights in proportion to their entitlements. The entitlements are those that the units would have if all
-//!   units were present, unless that changes how the disk is divided among the units that are present. So a unit that
-//!   comes later finds its weight in place, and the other weights stay. This matters, since a disk's scheduler loses its
-//!   history when weights change.
-//! - Once a second, the bandwidths of siblings that did nothing but wait since the last correction are compared. A unit
-//!   that got less than its part of their sum gets a larger weight, by half of the relative shortfall; a unit that got
-//!   more gets a smaller weight. For example, a unit that is due 40 % but got 20 % needs twice the weight, and gets 1.5
-//!   times the weight.
-//! - A correction lies between a quarter and four times. If a correction reaches its bound while the bandwidth is still off
-//!   by more than an eighth, the correction has failed. After [`FAILURES`] failures in a row, the disk does not honour
-//!   weights. It is then controlled by rates for [`UNHONOURED_NS`], after which weights are tried again.
+//! - Siblings get weights in proportion to the entitlements that they would have if all units were present.
+//!   So a unit that comes later finds its weight in place, and the other weights do not change. This matters,
+//!   since a disk's scheduler loses its history when weights change. Exception: if these entitlements would
+//!   divide the disk otherwise among the units that are present than their present entitlements do, the
+//!   present entitlements count.
+//! - Once a second, the bandwidths of those siblings are compared that did nothing but wait for the disk
+//!   since the last correction. A unit that got less than its part of the sum gets a larger weight, by half
+//!   of the relative shortfall; a unit that got more gets a smaller weight. For example, a unit that is due
+//!   40 % but got 20 % would need twice its weight, and gets 1.5 times its weight.
+//! - A correction multiplies a weight by at least a quarter and at most four. If a correction reaches one of
+//!   these extremes while the bandwidth is still off by more than an eighth, the correction has failed. After
+//!   [`FAILURES`] failures in a row, the disk counts as one that does not honour weights. It is controlled by
+//!   rates for [`UNHONOURED_NS`]; then weights are tried again.
 //!
 //! Limits: a unit that also computes is not corrected, since its bandwidth may be low because it wants no more.
 

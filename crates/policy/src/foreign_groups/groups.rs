@@ -1,8 +1,8 @@
 //! The choice of foreign groups: in which control groups of other programs a unit can be held.
 //!
-//! The module above describes the algorithm. From the processes of all units and their control groups, [`find`] chooses the
-//! foreign groups. [`held_in`] tells which of these holds a process. [`user_of`] attributes a process in a user's slice to that
-//! user.
+//! The enclosing module describes the algorithm. [`find`] chooses the foreign groups, from the processes of
+//! all units and the control groups of these processes. [`held_in`] returns the foreign group in which a
+//! process is held. [`user_of`] returns the user to whom a process is attributed.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::{String, ToString};

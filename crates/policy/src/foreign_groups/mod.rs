@@ -1,37 +1,44 @@
 //! Units held in foreign groups: the control groups of other programs that contain the units' processes.
 //!
-//! Problem. A service manager gives each user, session and service a control group, and loses track of processes that are moved
-//! elsewhere. So the processes stay, and their groups are restricted instead. One unit may have several groups: a unit of two
-//! users has both users' slices. An order for the unit must hold for the total of its groups.
+//! Problem. A service manager gives each user, session and service a control group. If a process is moved to
+//! another group, the manager loses track of it. So processes stay in the manager's groups, and these groups
+//! are restricted instead. One unit may have several groups: a unit of two users has both users' slices. An
+//! order for the unit must hold for all its groups together.
 //!
-//! Terms. A *foreign group* of a unit is a control group of another program in which all processes belong to the unit or to
-//! units within it. A unit's *holders* are its foreign groups and its own control group. A holder's *part* is the portion of
-//! the unit's amount (of memory, CPU time or disk rate) that the holder gets.
+//! Terms. A *foreign group* of a unit is a control group that another program made and whose processes all
+//! belong to the unit or to units within it. A unit's *holders* are its foreign groups and its own control
+//! group. A holder's *part* is the portion of the unit's amount (of memory, CPU time or disk rate) that the
+//! holder gets.
 //!
-//! Algorithm, choice of groups ([`find`]): a user's slice; else a unit's slice, which contains the scopes made for the unit's
-//! processes; else the outermost service or scope; else the group itself. If a group has processes of several units, its
-//! children are examined instead. A group that cannot be divided is held for the innermost unit that encloses all these units,
-//! if there is one. A process that a rule of its own (`exec`, `pid`, `command`) assigns to a unit is ignored beside other
-//! processes, since it is moved to a scope in its unit's slice.
+//! Algorithm, choice of groups ([`find`]): for each process, the first of these groups that contains the
+//! process: a user's slice; a unit's slice, which contains the scopes made for the unit's processes; the
+//! outermost service or scope; the process's own group. If the chosen group has processes of several units,
+//! its children are examined instead. A group that cannot be divided is held for the innermost unit that
+//! encloses all these units, if there is such a unit. A process that a rule of its own (`exec`, `pid`,
+//! `command`) assigns to a unit will be moved to a scope in its unit's slice. So it is ignored if the group
+//! has other processes.
 //!
-//! Algorithm, parts ([`spread`]): each holder gets what it uses, and the rest of the unit's amount is divided evenly. If the
-//! holders together use more than the amount, parts are in proportion to use. For memory, a foreign group counts as using at
-//! least a sixteenth of an even part, and so does an own group that is in use. A holder never gets more than its manager's
-//! limit; the other holders get the remainder. So parts follow use, and sum to the unit's amount.
+//! Algorithm, parts ([`spread`]): each holder gets as much as it uses, and the rest of the unit's amount is
+//! divided evenly. If the holders together use more than the unit's amount, parts are in proportion to use.
+//! For memory, a foreign group counts as using at least a sixteenth of an even part, and so does the unit's
+//! own group if it is in use. A holder never gets more than the limit that its manager set; the other holders
+//! get what this limit leaves. So parts follow use, and sum to the unit's amount.
 //!
-//! - Memory: bounds and protection of the unit's own processes, and reclaim.
-//! - CPUs: the unit's CPU set, intersected with the manager's. Weights and caps follow CPU time. The average of the weights is
-//!   the kernel's default, so that processes in no unit keep the share that the kernel would give them beside these groups. A
-//!   scheduler that decides at every switch knows the foreign groups. Under it, CPUs have no parts, and earlier CPU sets and
-//!   caps are lifted.
-//! - Disks: rates, which follow transfers.
+//! Parts are ordered for each resource as follows.
+//! - Memory: bounds, protection of the unit's own processes, and reclaim.
+//! - CPUs: each holder gets the unit's CPU set, intersected with the set of the holder's manager. Weights and
+//!   caps follow the CPU time that holders use. The average of the weights is the kernel's default weight. So
+//!   processes in no unit keep the share that the kernel would give them beside these groups. A scheduler
+//!   that decides at every switch knows the foreign groups. Under such a scheduler, CPUs have no parts, and
+//!   earlier CPU sets and caps are lifted.
+//! - Disks: rates, which follow the holders' transfers.
 //!
-//! Properties (tested): parts sum to at most the unit's amount, and to exactly this amount unless a manager's limit prevents
-//! that. Hysteresis: a part is ordered again only when it changes by more than a sixteenth, or when the old parts exceed the
-//! new amount.
+//! Properties (tested): parts sum to at most the unit's amount, and to exactly this amount unless a manager's
+//! limit prevents that. Hysteresis: a part is ordered again only when it changes by more than a sixteenth, or
+//! when the old parts exceed the new amount.
 //!
-//! Limits: weights are exact only among groups with the same parent. A capped unit with foreign groups inside another unit's
-//! group is capped in each separately.
+//! Limits: weights are exact only among groups with the same parent. If a capped unit has foreign groups
+//! inside another unit's group, each of these groups is capped separately.
 
 mod groups;
 #[cfg(test)]
@@ -64,8 +71,8 @@ const WEIGHT_MAX: u32 = 10_000;
 /// The kernel's default weight.
 const WEIGHT_DEFAULT: u32 = 100;
 
-/// Divides `total` among holders according to their use, up to each holder's cap. Returns the parts in the order of `uses` and
-/// `caps`. If the caps sum to less than `total`, so do the parts.
+/// Divides `total` among holders according to their use. No holder gets more than its cap. Returns the parts
+/// in the order of `uses` and `caps`. If the caps sum to less than `total`, each part is its cap.
 pub fn spread(total: u64, uses: &[u64], caps: &[u64]) -> Vec<u64> {
     let capped_uses: Vec<u64> = uses.iter().zip(caps).map(|(used, cap)| *used.min(cap)).collect();
     let sum: u64 = capped_uses.iter().fold(0, |sum, used| sum.saturating_add(*used));
@@ -77,8 +84,8 @@ pub fn spread(total: u64, uses: &[u64], caps: &[u64]) -> Vec<u64> {
     capped_uses.iter().zip(additions).map(|(used, addition)| used + addition).collect()
 }
 
-/// [`spread`] for a unit's own group, which comes first, and its foreign groups. An own group without use is probably empty, so
-/// it gets at most 1/[`CHANGE_PART`] of the total.
+/// As [`spread`], for a unit's own group (the first holder) and its foreign groups. If the own group uses
+/// nothing, it is probably empty, and gets at most 1/[`CHANGE_PART`] of the total.
 fn spread_with_own(total: u64, uses: &[u64], caps: &[u64]) -> Vec<u64> {
     let mut caps = caps.to_vec();
     if uses[0] == 0 && uses.len() > 1 {
@@ -87,9 +94,10 @@ fn spread_with_own(total: u64, uses: &[u64], caps: &[u64]) -> Vec<u64> {
     spread(total, uses, &caps)
 }
 
-/// The holders' uses, raised to a minimum, for spreading memory bounds. Without the minimum, a new group could not start, and a
-/// small group could not grow, while others use the unit's whole amount. An own group (the first holder) without use is
-/// probably empty, and stays at 0.
+/// The uses by which memory bounds are spread: the holders' uses, raised to a minimum. Without the minimum, a
+/// new group could not start and a small group could not grow while other groups use the unit's whole amount.
+/// Exception: if the unit's own group (the first holder) uses nothing, it is probably empty, and its use
+/// stays 0.
 fn with_minimum_use(total: u64, uses: &[u64]) -> Vec<u64> {
     let minimum = total / CHANGE_PART / (uses.len() as u64).max(1);
     let raised = |(nth, used): (usize, &u64)| if nth == 0 && *used == 0 { 0 } else { (*used).max(minimum) };
@@ -192,8 +200,8 @@ struct UsageRate {
 
 /// Spreads the orders in force for units, from this plan and earlier ones, over the units' holders.
 ///
-/// A backend first carries out each order for a unit on the unit's own group, as if that were its only holder. So the own group
-/// needs its part again after each such order.
+/// When a backend carries out an order for a unit, it first applies the order to the unit's own group, as if
+/// that were the unit's only holder. So after each such order, the own group's part must be ordered again.
 pub(crate) fn step(state: &mut GroupParts, now: Time, input: Input<'_>, plan: &mut Plan) {
     if !input.means.foreign_groups {
         *state = GroupParts::default();
@@ -393,7 +401,8 @@ impl GroupParts {
         self.units.get(&unit).cloned().unwrap_or_default()
     }
 
-    /// Measures each holder's use per second since its previous sample, if that is at least [`MEASURED_NS`] old.
+    /// Measures each holder's use per second since its previous sample, if that sample is at least
+    /// [`MEASURED_NS`] old.
     fn measure(&mut self, now: Time, held_groups: &HeldGroups<'_>, input: Input<'_>) {
         let mut samples_now: BTreeMap<Holder, Usage> = BTreeMap::new();
         for group in held_groups.groups {
@@ -522,7 +531,7 @@ impl GroupParts {
                     orders.push(Step { action, reason: Reason::FollowsUse });
                 }
             }
-            // The parts of the bound, likewise.
+            // The parts of the bound are ordered again for the same two reasons.
             let bounds = total
                 .allowed
                 .map(|bytes| whole_pages(spread_with_own(bytes, &with_minimum_use(bytes, &uses), &caps)));
@@ -623,7 +632,7 @@ impl GroupParts {
             holders.extend(groups.iter().map(|index| Some(held_groups.groups[*index].id)));
             let uses: Vec<u64> = holders.iter().map(|at| self.cpu_rate((*unit, *at)) / 1_000).collect();
             let parts = spread_with_own(entitled, &uses, &vec![u64::MAX; uses.len()]);
-            // The CPUs of the innermost enclosing unit that has an order about them.
+            // The CPUs that an order gives to the innermost enclosing unit with such an order.
             let unit_cpus = lineage(held_groups.contract, *unit).map(|unit| self.in_force(unit).cpus);
             let cpus = match unit_cpus.into_iter().find(|cpus| *cpus != UnitCpus::AsEncloser) {
                 Some(UnitCpus::Only(cpus)) => Some(cpus),
@@ -762,9 +771,10 @@ impl GroupParts {
 
 /// The weights of foreign groups by index, from their parts of CPU time.
 ///
-/// The weights of siblings are in proportion to their parts, and their average is the kernel's default. So a sibling with the
-/// default weight, such as one of root's sessions, keeps the share that it would have among unweighted groups: 1/(N + 1)
-/// beside N busy ones. Weights that sum to a constant instead would starve such a sibling.
+/// The weights of siblings are in proportion to their parts, and the average of the weights is the kernel's
+/// default. So a sibling that is no foreign group and has the default weight, such as one of root's sessions,
+/// keeps the share that it would have among unweighted groups: 1/(N + 1) beside N busy groups. If the weights
+/// summed to a constant instead, such a sibling could starve.
 fn weights(groups: &[GroupFacts], parts: &BTreeMap<usize, u64>) -> Vec<(usize, u32)> {
     let parent_path = |index: usize| groups[index].path.rsplit_once('/').map_or("", |(parent, _)| parent);
     // For each parent group, the number of its children and the sum of their parts.

@@ -7,18 +7,21 @@
 //! fitness = 1000 / (1 + | ABBW/proc - BBW/thread |)
 //! ```
 //!
-//! that is, minimises the distance between the two. It is computed anew after each choice. When the bus is overcommitted,
-//! ABBW/proc is negative, and the fittest gang is the one that transfers least. For caches, bytes held take the place of bytes
-//! per second; for cores, instructions per second. Ties go to the gang that waited longest. For example, 8 GB/s and 4 CPUs
-//! remain, which is 2 GB/s per CPU: a gang whose threads transfer 1.5 GB/s each is fitter than one with 3 GB/s.
+//! that is, it minimises the difference between ABBW/proc and BBW/thread. The fitness is computed anew after
+//! each choice. When the bus is overcommitted, ABBW/proc is negative, and the fittest gang is the one that
+//! transfers least. If the shared resource is the caches, bytes held take the place of bytes per second. Ties
+//! go to the gang that waited longest. For example, if 8 GB/s and 4 CPUs remain, ABBW/proc is 2 GB/s: a gang
+//! whose threads transfer 1.5 GB/s each is fitter than a gang whose threads transfer 3 GB/s each.
 //!
-//! Algorithm of [`together`]: a full bus slows every thread on it, so the composition of the next quantum matters too. For
-//! example, the head wants half of the bus; two other gangs want nothing and two want half of it. Either pair could run with
-//! the head. With the second pair, the bus is full in this quantum, but no gang suffers from it in the next. So the
-//! longest-waiting gangs that fill the CPUs twice are divided into two halves, for this quantum and the next, such that both
-//! halves together make the most progress, by [`super::queue`]. Up to [`EXHAUSTIVE_MAX`] gangs the search is exhaustive; for
-//! more gangs, it starts with the longest-waiting gangs in this quantum, and exchanges pairs while that helps (local search, at
-//! most [`TRIES_MAX`] tries).
+//! Algorithm of [`together`]: a full bus slows every thread on it, so the gangs left for the next quantum
+//! matter, too. For example, the head wants half of the bus, gangs A and B want none of it, and gangs C and D
+//! want half of it each. A and B could run with the head, or C and D. If C and D run with the head, the bus
+//! is full in this quantum, but in the next no gang suffers from a full bus. So take the longest-waiting
+//! gangs, as many as fill the CPUs twice. Divide them into two halves, for this quantum and the next, such
+//! that both halves together make the most progress, by [`super::queue`]. Up to [`EXHAUSTIVE_MAX`] gangs, the
+//! search is exhaustive. For more gangs, it is a local search: it starts with the longest-waiting gangs in
+//! the half for this quantum, and swaps pairs between the halves while that helps, in at most [`TRIES_MAX`]
+//! tries.
 //!
 //! Properties: both choose only gangs that fit into the remaining CPUs. [`together`] always chooses the head; it ignores gangs
 //! beyond those that fill the CPUs twice. The result depends only on the candidates and their order.

@@ -1,5 +1,6 @@
-//! Measures the use of the shared resource by each gang in the quantum that ended: from the gang's counters to a rate per thread,
-//! and, for the bus, to a demand.
+//! Measures the use of the shared resource by each gang in the quantum that ended: computes a rate per thread
+//! from the gang's counters and, if the shared resource is the bus, estimates the gang's demand from the
+//! rate.
 
 use alloc::vec::Vec;
 

@@ -1,32 +1,37 @@
-//! Gang scheduling: the choice of the jobs that run together in a quantum, by their use of a shared resource (the memory bus,
-//! caches, or cores).
+//! Gang scheduling: the choice of the jobs that run together in a quantum, by their use of a shared resource
+//! (the memory bus or the last-level caches).
 //!
-//! Problem. Threads that share a bus slow each other down, up to three times, though each has a CPU to itself. The same goes
-//! for threads that share a cache, or a core as hardware threads. Saturating the bus in one quantum and leaving it idle in the
-//! next wastes it. And the threads of a job wait for each other: running only some of them gains nothing.
+//! Problem. Threads that share a bus may make each other run up to three times slower, though each has a CPU
+//! to itself. The same goes for threads that share a cache. If the bus is saturated in one quantum and idle
+//! in the next, some of its capacity is wasted. Besides, the threads of a job wait for each other: running
+//! only some of them gains nothing.
 //!
-//! Terms: a *gang* is a job whose threads either all run or all wait. It needs as many CPUs as its threads wanted at once, at
-//! any sample of the last quantum in which it ran. The *shared resource* is the contract's `gangs-share`; the text below takes
-//! the bus as the example. The *list* has the gangs that want CPUs, in the order in which they became waiting; the first gang
-//! is the *head*. Gangs that compete for the same CPUs are on one *board*, which has a list of its own: the gangs of an
-//! outermost unit, or all gangs if units share all CPUs.
+//! Terms: a *gang* is a job whose threads either all run or all wait. A gang needs as many CPUs as its
+//! threads wanted at the same time, at most, in the samples of the last quantum in which it ran. The *shared
+//! resource* is the contract's `gangs-share`; the text below takes the bus as the example. The *list*
+//! contains the gangs that want CPUs; the gang that has waited longest is the first, the *head*. Gangs that
+//! compete for the same CPUs are on one *board*, which has a list of its own. A board has the gangs of one
+//! outermost unit or, if units share all CPUs, all gangs.
 //!
 //! Algorithm. At the end of each quantum:
-//! 1. Divide each gang's transfers by its number of threads, which gives its rate ([`rates`]). Estimate its demand, the rate
-//!    that it would have on an idle bus ([`crate::bus::queue`]); there is no such estimate for caches or cores. [`shared`] gives
-//!    the capacity of the shared resource. Gangs that ran move to the end of the list.
-//! 2. The head runs. While CPUs are free, add gangs that fit into these ([`fit`]): the fittest by rate, or those with the most
-//!    progress.
-//! 3. Stop all others.
+//! 1. Divide each gang's transfers by its number of threads, which gives its rate ([`rates`]). Estimate its
+//!    demand, the rate that it would have on an idle bus ([`crate::bus::queue`]); there is no such estimate
+//!    for caches. [`shared`] gives the capacity of the shared resource. Gangs that ran move to the end of the
+//!    list.
+//! 2. The head runs. While CPUs are free, add gangs that need no more than the free CPUs ([`fit`]): the
+//!    fittest gang by rate, or those gangs that together make the most progress.
+//! 3. Stop all other gangs.
 //!
-//! Within a quantum, a gang that comes or wakes runs at once if enough CPUs are free, else it waits for the next quantum. CPUs
-//! of a gang that ends go to another.
+//! Within a quantum, a gang that comes or wakes runs at once if enough CPUs are free; else it waits for the
+//! next quantum. When a gang ends, its CPUs go to another gang.
 //!
-//! Units. Each outermost unit's gangs run on the CPUs that the unit holds. They may use as much of the bus as the unit is
-//! entitled to, or as other units left over in the last quantum, if that is more; of caches and cores, the same fraction as of
-//! the CPUs. Where units share CPUs by weight, CPUs are divided over time: in each quantum a unit earns its fraction of the
-//! machine as credit, and saves credit that it cannot use because a gang needs more CPUs at once. A unit whose gangs transferred
-//! more than the unit's entitlement to the bus, at the cost of others, waits for a quantum (`crate::bus`).
+//! Units. Each outermost unit's gangs run on the CPUs that the unit holds. Together they may use as much of
+//! the bus as the unit is entitled to, or as much as other units left over in the last quantum, whichever is
+//! more. Of the caches they may use the same fraction as of the CPUs. Where units share CPUs by weight, CPUs
+//! are divided over time: in each quantum a unit earns its fraction of the machine as credit. It saves credit
+//! that it cannot use yet, when a gang needs more CPUs at once than the credit pays for. If a unit's gangs
+//! transferred more than the unit's entitlement to the bus, at the cost of other units, the unit waits for a
+//! quantum (`crate::bus`).
 //!
 //! Properties. No starvation: the head always runs. When a gang moves to the end of its list, it waits for at most as many of
 //! its unit's quanta as there are gangs before it. No more threads run than there are CPUs, except for one gang with more
@@ -69,7 +74,8 @@ const LATE_NS: Time = MS;
 /// One CPU for one quantum, in the unit of account of credits.
 const CPU: i64 = 1_000_000;
 
-/// Units save credit, or run into debt, up to all CPUs of the machine for this many quanta.
+/// The most credit that a unit saves, and the most debt that it runs into: all CPUs of the machine for this
+/// many quanta.
 const CREDIT_QUANTA_MAX: i64 = 2;
 
 /// The largest credit or debt of a unit on a machine with this many CPUs.
@@ -101,7 +107,7 @@ impl GangCpus {
 /// The bus entitlement of an outermost unit, in bytes per second.
 type BusEntitlement<'a> = &'a dyn Fn(UnitId) -> u64;
 
-/// Why a unit's gangs must wait even if CPUs are free; `None`: they need not.
+/// The reason for which a unit's gangs must wait even if CPUs are free; `None`: they need not wait.
 type WhyUnitWaits<'a> = &'a dyn Fn(UnitId) -> Option<Reason>;
 
 /// The result of sampling the gangs.
@@ -118,7 +124,7 @@ struct GangSample {
 pub(crate) struct GangQueue {
     /// By ascending job.
     gangs: Vec<Gang>,
-    /// The last place that was given out.
+    /// The number of the last position in a list that was given to a gang; positions only grow.
     last_place: u64,
     /// When the quantum ends; 0 before the first.
     until: Time,
@@ -137,7 +143,7 @@ struct Gang {
     unit: UnitId,
     /// The board on which it competes for CPUs.
     board: Option<UnitId>,
-    /// Its place in the list: the lowest is the head.
+    /// Its position in the list: the gang with the lowest is the head.
     place: u64,
     /// CPUs that it needs.
     cpus: u32,
@@ -317,7 +323,8 @@ fn choose(
         Some(unit) => unit_part(unit).max(whole.saturating_sub(state.used_by_others(board))),
     };
     let mut idle = cpus.saturating_sub(boards.iter().map(|board| board.taken).sum());
-    // In the first round, each board's own CPUs. In the second, where CPUs are time-shared, those that no board could use.
+    // The first round gives each board its own CPUs. Where CPUs are time-shared, a second round gives boards
+    // the CPUs that no board could use in the first.
     for is_second_round in [false, true] {
         let are_time_shared = matches!(gang_cpus, GangCpus::Parts(_));
         if is_second_round && !are_time_shared {
@@ -354,7 +361,7 @@ fn choose(
 }
 
 impl Gang {
-    /// Lets a stopped gang run for good, since gang scheduling of it ends.
+    /// Lets a stopped gang run, and stops it no more, since its job is no longer scheduled as a gang.
     fn release(&self, orders: &mut Vec<Step<GangOrder>>) {
         if !self.open {
             let action = GangOrder::Gate { job: self.job, unit: self.unit, open: true };
@@ -480,7 +487,7 @@ impl GangQueue {
         self.gangs.iter().filter(|gang| gang.runs && gang.awake).map(|gang| gang.job).collect()
     }
 
-    /// The amount of the shared resource that all other boards used in the last quantum.
+    /// The amount of the shared resource that all boards except this one used in the last quantum.
     fn used_by_others(&self, board: Option<UnitId>) -> u64 {
         self.used.iter().filter(|(other, _)| **other != board).map(|(_, used)| used).sum()
     }

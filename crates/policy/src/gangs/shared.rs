@@ -1,14 +1,16 @@
-//! The shared resource: its capacity, and the needs of gangs that a full cache hides.
+//! The capacity of the shared resource, and an estimate of what gangs need of a full cache, which cannot be
+//! measured.
 //!
 //! Terms: the *whole* is the capacity of the shared resource: bytes per second of the memory bus, or bytes of all last-level
 //! caches.
 //!
-//! Algorithm: threads that share a full cache together hold exactly its size, whatever they need. By these
-//! measurements they would be a perfect fit, and stay together forever. So in a quantum in which caches were full
-//! ([`FULL_PERCENT`]), a gang counts with the amount that it last held without pressure, that is, while the caches were not
-//! full. It counts with the maximum instead in three cases: it was never measured without pressure; it was not in the last
-//! [`HIDDEN_QUANTA`] quanta in which it ran; or it holds more now. A gang with the maximum is chosen to run beside gangs that
-//! hold least, and so gets measured.
+//! Algorithm: threads that share a full cache together hold exactly the size of the cache, whatever they
+//! need. By these measurements they would be a perfect fit, and run together forever. So after a quantum in
+//! which caches were full ([`FULL_PERCENT`]), a gang counts with the amount that it last held *without
+//! pressure*, that is, while the caches were not full. The gang counts with the largest possible amount
+//! instead in three cases: it was never measured without pressure; it was not measured so in the last
+//! [`HIDDEN_QUANTA`] quanta in which it ran; or it holds more now. A gang that counts with the largest
+//! possible amount is chosen to run beside gangs that hold least, and so gets measured.
 //!
 //! Properties: no measurement exceeds the whole divided by the gang's threads.
 //!

@@ -1,15 +1,17 @@
 //! When a loan of memory is called back, and how the call-back is enforced.
 //!
-//! The decision: a unit that is short lends nothing. So at the next sample, its lent memory no longer belongs to the excess,
-//! and loans exceed the excess. The borrowers whose loans are above their targets then give back the difference at once, in
-//! proportion to how far above they are. Loans shrink likewise if a limit sinks. [`facts`](super::facts) determines which unit is
-//! short, [`idleness`](super::idleness) computes the excess, and [`frames`](super::frames) defines the terms.
+//! The decision: a unit that is short lends nothing. So when a lender becomes short, its memory no longer
+//! counts in the excess at the next sample, and the loans exceed the excess. The difference is called back at
+//! once from the borrowers whose loans are above their targets, in proportion to how far they are above. The
+//! same happens if a limit is lowered. [`facts`](super::facts) determines which unit is short,
+//! [`idleness`](super::idleness) computes the excess, and [`frames`](super::frames) defines the terms.
 //!
-//! The enforcement: a borrower's bound sinks with its allowance. But a kernel may leave pages beyond the lowered bound as
-//! long as the unit allocates nothing. A unit *owes* the memory that it uses beyond its allowance, if its loan sank, it
-//! lends cold memory, or it may not borrow. A backend that can reclaim by order is ordered to reclaim this memory.
-//! The order is repeated after [`RECLAIM_NS`] while the unit owes, but only after [`FRUITLESS_NS`] if nothing was reclaimed
-//! meanwhile and no lender waits. A call-back lasts until the borrower is within its allowance.
+//! The enforcement: a borrower's bound sinks with its allowance. But a kernel may leave a unit's pages beyond
+//! the lowered bound while the unit allocates nothing. A unit that uses more than its allowance *owes* the
+//! surplus in three cases: if its loan was reduced, if it lends cold memory, or if it may not borrow. If the
+//! backend can reclaim by order, it is ordered to reclaim the owed memory. While the unit owes, the order is
+//! repeated after [`RECLAIM_NS`], but only after [`FRUITLESS_NS`] if nothing was reclaimed meanwhile and no
+//! lender waits. A call-back lasts until the borrower is within its allowance.
 
 use alloc::vec::Vec;
 

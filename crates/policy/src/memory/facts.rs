@@ -5,16 +5,18 @@
 //! none of these.
 //!
 //! Algorithm, at each sample:
-//! - The memory to divide is the machine's, less what the kernel and the processes outside all units use. Both amounts
-//!   count as unchanged until they change by more than 1/[`COMMON_PART`] of the machine.
+//! - The memory to divide is the machine's memory, less what the kernel uses and what the processes outside
+//!   all units use. Each of these two amounts counts as unchanged until it has changed by more than
+//!   1/[`COMMON_PART`] of the machine's memory.
 //! - A unit is *short* if it is at its bound and under pressure. Signs of pressure are refaults (reads of pages that were
 //!   reclaimed before), memory stalls for more than 1/[`STALL_PART`] of the time, and growth of anonymous memory.
-//! - Cold pages count as unneeded, unless lending them lately turned out to be wrong ([`doubt`]).
+//! - Cold pages count as unneeded, unless the unit lately needed pages again that it had lent as cold
+//!   ([`doubt`]).
 //! - How much could be called back in time follows from the kinds of pages that the unit has, and from how fast such
 //!   pages were reclaimed before ([`reclaim_rates`]).
-//! - Small changes are damped, so that a few pages more or less change no order.
+//! - Small changes are ignored, so that a few pages more or less change no order.
 //!
-//! A machine that hands out frames itself knows all these facts ([`exact`]).
+//! The simulated machine hands out frames itself, and reports all these facts directly ([`exact`]).
 
 use alloc::vec;
 use alloc::vec::Vec;

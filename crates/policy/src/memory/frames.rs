@@ -1,43 +1,48 @@
-//! How many page frames each unit may use: the division of memory, as a pure function.
+//! The division of memory as a pure function: how many page frames each unit may use.
 //!
-//! Problem: frames that a unit leaves idle should serve another unit that is short of memory, and be available again when
-//! their owner wants them. A frame that is called back may first have to be written to a disk, so ending a loan of memory
-//! costs more than ending a loan of a CPU.
+//! Problem: frames that a unit leaves idle should serve another unit that is short of memory, and be
+//! available again when the owner wants them. Before a frame is called back, its content may have to be
+//! written to a disk. So ending a loan of memory costs more than ending a loan of a CPU.
 //!
 //! Terms:
-//! - A unit's *entitlement* is what its tickets are worth of the frames that neither `kernel` nor `shared` uses.
-//! - A unit's *allowance* is what it may use: entitlement - lent + borrowed.
+//! - The frames to divide are those that neither `kernel` nor `shared` uses. A unit's *entitlement* is the
+//!   number of these frames that its reservation and tickets are worth.
+//! - A unit's *allowance* is the number of frames that it may use: entitlement - lent + borrowed.
 //! - A unit is *short* if one of its requests was refused, or frames were reclaimed from it, since the last sample.
-//! - A unit is *calm* after [`CALM_SAMPLES`] samples in a row at which it was present and not short. A unit that waits for
-//!   memory that other units owe does not become calm.
-//! - *Cold* frames are in use but were not touched for long, on machines that can tell.
-//! - The *reserve threshold* is the number of idle frames that all lenders together keep.
-//! - The *excess* is what may be lent: idle frames of calm units, and frames to which no unit may be entitled, less
-//!   the reserve threshold.
+//! - A unit is *calm* after [`CALM_SAMPLES`] samples in a row at which it was present and not short. A unit
+//!   that waits for memory that other units owe to it does not become calm.
+//! - *Cold* frames are in use but were not touched for long. Not every machine can tell which frames are
+//!   cold.
+//! - The *reserve threshold* is the number of idle frames that all lenders together do not lend.
+//! - The *excess* is the number of frames that may be lent: the idle frames of calm units, plus the frames to
+//!   which limits let no unit be entitled, less the reserve threshold.
 //!
 //! Algorithm, under `isolate`, at each sample:
 //! 1. Find how many frames each unit leaves idle, and for how long they have been idle ([`idleness`](super::idleness)).
 //! 2. Give each borrower a target, and move its loan towards the target ([`lend`](super::lend)). Lend no more than could
 //!    be called back in time ([`terms`](super::terms)).
-//! 3. If loans then exceed the excess or a limit, call back the difference at once ([`call_back`](super::call_back)).
-//! 4. Choose the lenders: unused frames before cold frames, and of either, those that were idle longest first.
+//! 3. If loans then exceed the excess or a limit, call back the difference at once
+//!    ([`call_back`](super::call_back)).
+//! 4. Choose the lenders: unused frames are lent before cold frames. Among the unused frames, and among the
+//!    cold ones, the frames that were idle longest are lent first.
 //!
-//! Under `smp`, every unit is allowed everything. Under `quota`, it is allowed its entitlement.
+//! Under `smp`, every unit is allowed all frames. Under `quota`, every unit is allowed its entitlement.
 //!
 //! Properties:
 //! - Allowances of the units sum to no more than what `kernel` and `shared` leave.
 //! - A unit that is short is allowed at least its entitlement from the next sample on. Any other unit is allowed at
 //!   least the part of its entitlement that it uses and that is not cold, and at least the used part of its reservation.
-//! - A unit that may not borrow is never allowed more than its entitlement. Limits hold, also those of enclosing units.
+//! - A unit that may not borrow is never allowed more than its entitlement. No allowance exceeds the limit of
+//!   the unit or of a unit around it.
 //! - No unit lends or borrows more than the amount that its contract names, in whole frames. A percentage that limits
 //!   lending refers to the unit's own entitlement. A percentage that limits borrowing refers to the entitlement of the
 //!   unit's parent or, for an outermost unit, to all divided memory.
-//! - With constant demands the allowances come to rest. The excess does not depend on what borrowers do with their
-//!   loans, so a loan is no reason to end itself.
+//! - With constant demands the allowances become constant. The excess does not depend on what borrowers do
+//!   with their loans, so using a loan never causes the loan to end.
 //!
 //! Limits:
-//! - A unit whose allowance sank exceeds the new allowance until its frames are paged out. Meanwhile the lender uses the
-//!   reserve.
+//! - When an allowance is reduced, the unit uses more than it may until its frames are paged out. Meanwhile
+//!   the lender gets frames from the reserve.
 //! - A unit's siblings have no prior claim to its idle frames.
 //! - An absent unit's frames (its page cache) stay as a loan until another unit is short.
 //!
@@ -58,12 +63,12 @@ use crate::tree::{self, Levels, lineage};
 
 pub use super::terms::Term;
 
-/// A unit lends nothing before it was present and not short at this many samples in a row. A unit that has just appeared,
-/// or has just called its frames back, will soon use more.
+/// A unit lends only after it was present and not short at this number of samples in a row. Before that, it
+/// may have just appeared or just called its frames back, and will soon use more.
 pub const CALM_SAMPLES: u32 = 5;
 
-/// The facts of one unit at a sample. The elements for the common parts `kernel` and `shared` hold the frames that these
-/// use.
+/// The facts of one unit at a sample. For the common units `kernel` and `shared`, they are the frames that
+/// these units use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Facts {
     /// Whether the unit has processes of its own, apart from those of its sub-units.
@@ -134,8 +139,8 @@ pub struct LoanBook {
 }
 
 impl LoanBook {
-    /// Forgets the units that the contract no longer has. Otherwise the old allowance would count as a loan of the next unit
-    /// with the same number.
+    /// Forgets the units that the contract no longer has. Otherwise, when a new unit gets the number of one
+    /// that left, the old allowance would count as a loan of the new unit.
     pub(super) fn forget_gone(&mut self, contract: &Contract) {
         for id in &contract.vacant {
             if let Some(allowed) = self.allowed.get_mut(id.index()) {
@@ -222,7 +227,8 @@ pub enum Because {
     NothingIdle,
 }
 
-/// Divides the frames: decides the allowance of every unit from now on. Returns the book for the next step, too.
+/// Divides the frames: decides the allowance of every unit from now on. Also returns the book, to be passed
+/// to the next step.
 #[must_use]
 pub fn step(loans: LoanBook, input: Input<'_>) -> (LoanBook, Shares) {
     let mut division = Division::new(loans, input);
@@ -384,7 +390,7 @@ impl<'a> Division<'a> {
         Shares { allowances, terms: lent.terms, full, spent }
     }
 
-    /// The amount to which a percentage in a unit's table refers.
+    /// The number of frames to which a percentage in the unit's table of the contract refers.
     pub(super) fn parent_value(&self, unit: UnitId) -> u64 {
         let parent = self.input.contract.unit(unit).parent;
         parent.map_or(self.divided, |id| self.entitlement.value(id))
@@ -447,7 +453,8 @@ struct Outcome<'a> {
 fn calm(facts: Facts, previous: u32, trigger: Trigger) -> u32 {
     match trigger {
         _ if facts.short || !facts.present => 0,
-        // The unit still waits for memory that it called back. It may look idle, but will use all of that memory.
+        // The unit still waits for memory that it called back. The memory that it has may look idle, but the
+        // unit will use all of it.
         _ if facts.waits && previous < CALM_SAMPLES => 0,
         Trigger::Period => previous.saturating_add(1),
         Trigger::CallBack => previous,

@@ -1,20 +1,23 @@
-//! How much memory a unit leaves idle, and for how long it has been idle.
+//! Finds how much memory a unit leaves idle, and for how long it has been idle.
 //!
-//! Problem: an owner may be held up in proportion to the time for which it left memory idle. A unit that needs 100 MiB
-//! every second and 1 GiB once a day leaves most of the 1 GiB idle for hours, but 100 MiB never for even a second. So every
-//! piece of a unit's memory has its own idle time.
+//! Problem: the longer an owner left memory idle, the longer it may have to wait when it wants that memory
+//! back. A unit that needs 100 MiB every second and 1 GiB once a day leaves most of the 1 GiB idle for hours,
+//! but never leaves the 100 MiB idle for a second. So every piece of a unit's memory has an idle time of its
+//! own.
 //!
-//! Idle frames are the part of a calm unit's entitlement that the unit does not use, or that is cold and not reserved, if
-//! the unit may lend. A special rule holds for a unit that exceeds its entitlement by no more than its cold frames. While
-//! other units are short or borrow, such a unit counts as using exactly its entitlement, with the remaining cold frames
-//! inside. So the unit gives up its frames beyond the entitlement before it lends cold frames.
+//! Idle frames: only a calm unit that may lend has any. They are the frames of its entitlement that the unit
+//! does not use, or that are cold and not reserved. A special rule holds for a unit that exceeds its
+//! entitlement by no more than the number of its cold frames. While other units are short or borrow, such a
+//! unit counts as using exactly its entitlement: the frames beyond it are taken to be cold frames, and the
+//! other cold frames remain inside. So the unit gives up its frames beyond the entitlement before it lends
+//! cold frames.
 //!
-//! Idle time: a unit's need in an interval is the maximum over the samples in that interval. Only the *peaks* are kept:
-//! samples after which the unit never needed as much again. Between one peak and the next the unit needed less, so the
-//! difference between the two peaks has been idle since the earlier one.
+//! Idle time: a unit's need in an interval is the maximum over the samples in that interval. Only the *peaks*
+//! are kept: samples after which the unit never needed as much again. After a peak, the unit needed at most
+//! as much as at the next peak. So the difference between the two peaks has been idle since the earlier one.
 //!
-//! Example: a unit of 100 frames needed 80 until 10 s, 30 until 40 s, and 10 since. At 60 s, 20 of its frames have
-//! been idle since the first sample, 50 for 50 s, and 20 for 20 s.
+//! Example: a unit is entitled to 100 frames. It needed 80 frames until 10 s, 30 until 40 s, and 10 since. At
+//! 60 s, 20 of its frames have been idle since the first sample, 50 frames for 50 s, and 20 frames for 20 s.
 //!
 //! Properties (tested):
 //! - No piece counts as idle for longer than the unit did without it.

@@ -1,13 +1,14 @@
 //! Which unit borrows how much of the idle memory.
 //!
 //! Algorithm:
-//! - Each borrower has a *target*. The excess is divided down the tree of units, among those that may borrow. Units that
-//!   lent before have credits: the frames that these pay for come *first*, divided in proportion to the credits. The rest
-//!   of the excess is divided by tickets.
-//! - No unit gets more than its limit, its permission to borrow, or what could be called back from it in time. A unit
-//!   that is not short gets no more than it uses now.
-//! - A loan grows towards its target by at most 1/[`GROWTH_PART`] of the divided frames a period. A borrower that does
-//!   not use its loan gives it back at the same pace.
+//! - Each borrower has a *target*: the loan that it should have. To find the targets, the excess is divided
+//!   down the tree of units, among the units that may borrow. First, units that lent in the past get frames
+//!   in proportion to their credits, as many as the credits pay for. The rest of the excess is divided by
+//!   tickets.
+//! - A target is bounded by the unit's limit, by the amount that the unit may borrow, and by the amount that
+//!   could be called back from it in time. A unit that is not short gets no more than it uses now.
+//! - A loan grows towards its target by at most 1/[`GROWTH_PART`] of the divided frames per period. A
+//!   borrower that does not use its loan gives it back at the same pace.
 
 use alloc::vec;
 use alloc::vec::Vec;

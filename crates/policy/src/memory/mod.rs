@@ -8,9 +8,10 @@
 //!    - [`lend`] decides which unit borrows how much idle memory: no more than could be called back in time ([`terms`]);
 //!    - [`call_back`] shrinks loans at once when their owners are short.
 //! 3. [`orders`] gives bounds and guarantees, as differences to those in force.
-//! 4. [`oom_order`] has the kernel kill units beyond their entitlement first, while memory is tight.
-//! 5. [`call_back`] orders reclaim from units that use more than they are allowed. If no lender waits for memory, a
-//!    [`trial`] may measure how fast memory comes back.
+//! 4. [`oom_order`] makes the kernel kill processes of units beyond their entitlement first, while memory is
+//!    tight.
+//! 5. [`call_back`] orders reclaim from units that use more than they may. If no lender waits for memory, a
+//!    [`trial`] may measure how fast memory comes back from a borrower.
 //! 6. [`sampling`] decides when to sample next.
 //!
 //! [`reclaim_rates`] learns how fast each kind of page is reclaimed. [`reclaim_curve`] derives from these rates how much
@@ -20,9 +21,11 @@
 //! - Allowances of the units sum to no more than the machine has.
 //! - A unit without processes has no bound, so that a process that joins it finds room.
 //! - No bound is below a guarantee. The used part of a reservation is never lent, even if it is cold.
-//! - Without an observation nothing is ordered, and earlier orders stay in force. At rest there are no orders.
+//! - Without an observation nothing is ordered, and earlier orders stay in force. While nothing changes,
+//!   nothing is ordered.
 //!
-//! Limits: memory that a unit's processes used before they joined it is charged to the processes outside all units.
+//! Limits: memory that a process used before it joined its unit is charged to the processes outside all
+//! units.
 //!
 //! Source: seed 000, section 3.2; seed 004, sections 4 and 5.3.
 

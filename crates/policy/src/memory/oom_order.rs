@@ -5,27 +5,31 @@
 //! unit is within its entitlement.
 //!
 //! Terms:
-//! - A unit *holds* the memory that it uses, except its file pages. A kernel reclaims file pages, clean and dirty, before
-//!   it kills.
-//! - *Left* is the machine's memory less what units and common parts hold, plus what still fits into swap.
-//! - Memory becomes *short* when less than the contract's reserve is left, and stays so until 1.5 times the reserve is left
-//!   (hysteresis).
-//! - Memory is *tight* by the same rule, with an eighth of the machine subtracted from what is left. Free pages up to this
-//!   amount may lie on the lists of idle CPUs, and a kernel kills before it takes those pages. Besides, a unit may fill the
-//!   memory between two samples, so the kernel must know the order beforehand.
+//! - A unit *holds* the memory that it uses, except its file pages: a kernel reclaims file pages, clean and
+//!   dirty, before it kills a process.
+//! - The memory that is *left* is the machine's, less what the units, the kernel and `shared` hold, plus what
+//!   still fits into swap.
+//! - Memory becomes *short* when less than the contract's reserve is left, and stays short until 1.5 times
+//!   the reserve is left (hysteresis).
+//! - Memory is *tight* by the same rule, with an eighth of the machine's memory subtracted from what is left.
+//!   So memory is tight earlier than it is short, for two reasons. Free pages up to this amount may lie on
+//!   the lists of idle CPUs, and a kernel kills before it takes those pages. And a unit may fill the memory
+//!   between two samples, so the kernel must know the order beforehand.
 //!
 //! Algorithm:
-//! - A unit is *beyond* if it holds more than its entitlement, and so does every enclosing unit, sub-units included.
+//! - A unit is *beyond* if it and every unit around it hold more than their entitlements; what a unit holds
+//!   includes its sub-units.
 //! - While memory is tight, a unit is *exposed* (killed first) if it is beyond, or was beyond during the last
 //!   [`LINGER_NS`]. While memory is short, exposed units beyond their allowances are also reported.
-//! - Processes outside all units may grow and so lower a unit's entitlement, which is not the unit's fault. So a unit is
-//!   compared with its entitlement to the amount of memory that was divided when the unit last held no more than its
-//!   entitlement. At a unit's first sample, all memory that the kernel does not use counts as that amount.
+//! - Processes outside all units may grow. They then leave less memory to divide, and a unit's entitlement
+//!   falls without its own doing. So the entitlement that counts here is computed from the amount of memory
+//!   that was divided when the unit last held no more than its entitlement. At a unit's first sample, that
+//!   amount is all memory that the kernel does not use.
 //!
 //! Properties (tested):
 //! - No unit is exposed while memory is not tight.
 //! - A unit that was within its entitlement for [`LINGER_NS`] is not exposed, and neither is any unit inside it.
-//! - A sample with the same facts orders nothing again.
+//! - A sample with the same facts as the one before orders nothing.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;

@@ -1,11 +1,13 @@
-//! Turns the units' allowances into orders for the backend, as differences to the orders in force.
+//! Turns the units' allowances into orders for the backend. Only orders that differ from those in force are
+//! given.
 //!
 //! A unit's *bound* is its allowance. A unit's *guarantees* are amounts of memory that no other unit's demand may take from
 //! the unit: `min` is the reservation less its lent part, and `low` is the entitlement.
 //!
 //! Properties (tested):
 //! - A unit without processes has no bound, so that a process that joins it finds room.
-//! - No bound is below a guarantee, at no step of a plan, for units without sub-units.
+//! - For a unit without sub-units, the bound is never below a guarantee, not even between two orders of one
+//!   plan.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;

@@ -1,7 +1,8 @@
-//! A curve that tells how much memory could be called back from a unit within a given time.
+//! A curve: how much memory could be called back from a unit, as a function of the time for it.
 //!
-//! Pages are reclaimed fastest first: clean file pages, then dirty file pages and anonymous pages, the faster of the two
-//! before the slower. So the curve has one straight part per kind of page, each less steep than the part before it.
+//! The kinds of pages are reclaimed in the order of their rates, the fastest first: clean file pages, then
+//! dirty file pages or anonymous pages, whichever are faster, then the other kind. So the curve has one
+//! straight segment per kind of page, and each segment is less steep than the one before.
 
 use crate::time::{MS, Time};
 

@@ -7,27 +7,31 @@
 //! Algorithm:
 //! - There is one rate for pages that only have to be dropped, one for pages that are written to files, and one for each
 //!   swap area. A measurement of swapping counts for the area that the kernel fills next.
-//! - Each rate begins as a slow machine's, so that first loans are small. The first measurement replaces this assumption.
-//!   Each later measurement enters a moving average with weight 1/4 if it is faster. If it is slower, its weight is 1/2 when
-//!   it lasted a second or more, and proportionally less when it was shorter.
-//! - Only time in which reclaim was at work counts. So a lender that grows slowly does not make the rates look slow.
-//! - A unit that exceeds its bound by much is also slowed by the bound, and reclaims its own pages. So there are two
-//!   measures, of which the faster counts. One is the amount reclaimed by order, over the time of that reclaim. The other
-//!   is how much the unit shrank from when it began to owe until it owed nothing, up to the amount that was reclaimed or
-//!   swapped. The second is taken only at the end of the debt, since the fastest pages go first.
-//! - A measurement counts for the kind of page that was plentiful when the measurement began. That is pages to drop or,
-//!   without enough of these, the more plentiful of dirty and anonymous pages. The memory at the end does not tell: a unit
-//!   that reads files soon has new clean pages. The kernel takes the oldest anonymous pages, so the fraction of them that
-//!   was already in swap only had to be dropped. Dropping is never slower than swapping out.
-//! - The simulator knows which pages were written, and reports that ([`ReclaimRates::learn_written`]). It drops pages in no
-//!   time ([`ReclaimRates::free_to_drop`]).
+//! - Each rate begins with that of a slow machine, so that the first loans are small. The first measurement
+//!   replaces this assumption. Each later measurement enters a moving average. A measurement faster than the
+//!   average has weight 1/4. A slower measurement has weight 1/2 if it took a second or more, and
+//!   proportionally less if it took less time.
+//! - Only the time in which pages were being reclaimed counts. So a lender that grows slowly does not make
+//!   the rates look slow.
+//! - A unit that exceeds its bound by much is also slowed by the bound, and reclaims its own pages. So there
+//!   are two measures, and the faster one counts. The first is the amount reclaimed by order, over the time
+//!   of that reclaim. The second is how much the unit shrank from when it began to owe until it owed nothing,
+//!   but at most the amount that was reclaimed or swapped. The second is taken only when the unit owes
+//!   nothing any more, since the pages that are reclaimed first are those that are reclaimed fastest.
+//! - A measurement counts for the kind of page that was plentiful when the measurement began: pages that only
+//!   have to be dropped or, without enough of these, dirty or anonymous pages, whichever were more. The pages
+//!   at the end of a measurement do not show which kind was reclaimed, since a unit that reads files soon has
+//!   new clean pages. The kernel takes the oldest anonymous pages; the fraction of these that was already in
+//!   swap only had to be dropped. Dropping is never slower than swapping out.
+//! - The simulated kernel knows which pages it wrote, and reports them ([`ReclaimRates::learn_written`]). It
+//!   drops pages in no time ([`ReclaimRates::free_to_drop`]).
 //!
 //! Limits:
 //! - When a loan is made, the kinds of pages that the borrower will have are unknown. They are assumed to be the kinds that
 //!   the borrower has now.
 //! - Without swap, a unit's anonymous pages permit no loan.
-//! - Borrowers from which memory is called back at once are assumed to share the time ([`terms`](super::terms)), even if
-//!   their pages could be reclaimed in parallel.
+//! - If memory is called back from several borrowers at the same time, they are assumed to give it back one
+//!   after another ([`terms`](super::terms)), even if their pages could be reclaimed in parallel.
 
 use alloc::collections::BTreeMap;
 

@@ -1,10 +1,12 @@
-//! When memory is sampled next, and which units should raise an alarm before that when they meet their bounds.
+//! Decides when memory is sampled next, and for which units the backend should raise an alarm earlier if the
+//! unit reaches its bound.
 //!
 //! - Loans grow once a *period*. A sample between two periods, taken because a unit is short, only calls loans back.
 //! - While a unit lends, samples come often enough to call back within the promised time.
 //! - While a unit owes memory to a lender, samples come every [`DEBT_SAMPLE_NS`].
-//! - While the machine rests, samples come every [`REST_PERIODS`] periods. It rests while no unit that is present
-//!   borrows or is near its bound, provided that a unit that meets its bound raises an alarm.
+//! - While the machine rests, samples come every [`REST_PERIODS`] periods. The machine rests while no present
+//!   unit borrows or is near its bound, provided that the backend can raise an alarm when a unit reaches its
+//!   bound.
 
 use alloc::vec::Vec;
 

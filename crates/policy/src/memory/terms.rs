@@ -1,8 +1,8 @@
-//! How much can be lent so that every loan could be called back in time.
+//! Computes how much can be lent so that every loan could be called back in time.
 //!
-//! Problem: how long an owner may be held up depends on how long it left its memory idle ([`Promise`]). So units lend
-//! on different terms, and a single unit may lend on several. If all owners call back at once, each must have its
-//! memory within the time that was promised to it.
+//! Problem: how long an owner may wait for its memory depends on how long it left that memory idle
+//! ([`Promise`]). So loans have different call-back times, even loans of one unit. If all owners call back at
+//! the same time, each must get its memory within the time that was promised to it.
 //!
 //! Terms:
 //! - A *class* is all idle memory with the same call-back time. Times are rounded down to an eighth of an octave, so
@@ -11,14 +11,16 @@
 //!   gave anything back.
 //!
 //! Algorithm:
-//! - Loans are made from the classes with the longest times first. So the idle memory that is not lent belongs to the
-//!   classes with the shortest times.
-//! - When all owners call back, the memory with the earliest deadline is reclaimed first. So loans *fit* if the following
-//!   holds for each class: all frames that are lent with this or a shorter time can be reclaimed within this time. All
-//!   borrowers give back the same fraction of their loans, one after another.
-//! - Loans that do not fit are cut, each by the same fraction of its amount above its floor.
-//! - Lenders are then chosen: first unused frames, since nothing has to be reclaimed to lend them, then cold frames. Of
-//!   either kind, frames that were idle longest are lent first, while loans fit.
+//! - Memory of the classes with the longest times is lent first. So the idle memory that is not lent belongs
+//!   to the classes with the shortest times.
+//! - When all owners call back, the memory with the earliest deadline is reclaimed first. So loans *fit* if
+//!   the following holds for each class, whose time is t: all frames that are lent with a time of at most t
+//!   can be reclaimed within t. It is assumed that all borrowers give back the same fraction of their loans,
+//!   one after another.
+//! - If loans do not fit, each is cut by the same fraction of its amount above its floor.
+//! - Then the lenders are chosen. Unused frames are lent first, since nothing has to be reclaimed to lend
+//!   them, then cold frames. Among the unused frames, and among the cold ones, those that were idle longest
+//!   are lent first, while loans fit.
 //!
 //! Source: the condition for deadlines on one resource (Liu and Layland, 1973): the work due by each deadline fits into the
 //! time until that deadline.

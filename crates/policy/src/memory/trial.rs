@@ -1,11 +1,12 @@
 //! Trials: a borrower's loan shrinks a little for a moment, to measure how fast memory comes back.
 //!
-//! Loans are limited by the rate at which they could be called back, and this rate must be measured before larger loans
-//! rely on it. So a borrower whose loan has reached this limit is put *on trial*: its loan is a little smaller for at most
-//! [`TRIAL_NS_MAX`]. As in a call-back, the lower bound slows the borrower meanwhile, so that its own paging does not keep
-//! the device busy. If the loan is no larger than the bytes to try, it stays, and the bytes are reclaimed by order instead.
-//! [`ReclaimRates::bytes_to_try`](super::reclaim_rates::ReclaimRates::bytes_to_try) limits how often trials happen, and how
-//! many bytes they reclaim.
+//! The rate at which memory could be called back limits how much is lent, and this rate must be measured
+//! before larger loans rely on it. So when a loan has reached that limit, the borrower is put *on trial*: its
+//! loan is a little smaller for at most [`TRIAL_NS_MAX`]. As in a call-back, the borrower's bound sinks with
+//! the loan. This slows the borrower, so that its own paging does not keep the device busy. If the loan is no
+//! larger than the bytes to try, the loan stays, and the bytes are reclaimed by order instead.
+//! [`ReclaimRates::bytes_to_try`](super::reclaim_rates::ReclaimRates::bytes_to_try) limits how often trials
+//! happen, and how many bytes they reclaim.
 
 use super::thresholds::SLACK_PART;
 use super::{MemoryState, Sample, UnitRecord};

@@ -1,4 +1,5 @@
-//! Samples of progress over several windows, and a significance test for their difference.
+//! Measurements of progress over several windows, and a significance test for the difference of two
+//! measurements.
 
 /// The direction in which a later sample differs from an earlier one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

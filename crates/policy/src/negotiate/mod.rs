@@ -1,52 +1,56 @@
 //! The negotiator: proposes exchanges on behalf of units, tries and measures them, and keeps or undoes them.
 //!
-//! Problem: the worth of a ticket to a unit depends on the load of that unit and of all others. So a unit
-//! cannot name a ratio beforehand (seed 004, section 5.6). Instead, the negotiator tries an exchange for a
-//! while, and measures both sides.
+//! Problem: what a ticket is worth to a unit depends on the load of this unit and of all others. So a unit
+//! cannot say beforehand how many tickets of one resource it would give for one of another (seed 004, section
+//! 5.6). Instead, the negotiator tries an exchange for a while, and measures the progress of both units.
 //!
 //! Terms:
 //! - A *window* is [`WINDOW_NS`] long. All measurements are of whole windows.
-//! - A unit's *progress* is the rate at which its tasks, and those of its sub-units, use CPU time, in millionths
-//!   of a CPU. In that time, they wait for nothing. Every backend reports it.
-//! - A *want* of a resource is the fraction of a window in which the unit's tasks waited for it: runnable
-//!   without a CPU, stalled for a disk, or stalled for memory. Disk stalls while refaulting count as memory
-//!   as well.
-//! - A unit's *baseline* is its progress without the exchange, in the windows just before.
-//! - A *level* is the amount exchanged. Each side gives this many thousandths of a resource's tickets; the base
-//!   is the smaller one of both sides' holdings of that resource.
+//! - A unit's *progress* is the rate at which its tasks, and those of its sub-units, use CPU time, in
+//!   millionths of a CPU. A task that uses CPU time waits for nothing; and every backend reports CPU time.
+//! - A unit's *want* of a resource is the fraction of a window in which its tasks waited for the resource:
+//!   runnable without a CPU, stalled for a disk, or stalled for memory. A disk stall during a refault counts
+//!   for the disk and for memory.
+//! - A unit's *baseline* is its progress without the exchange, measured in the windows just before the
+//!   exchange.
+//! - The *level* of an exchange says how much is exchanged, in thousandths. For each of the two resources,
+//!   the basis is the smaller of the two units' numbers of tickets.
 //! - *Noise* is the larger of 0.5 % of the baseline and three standard errors of the difference. Two
-//!   measurements differ if their difference exceeds it.
+//!   measurements count as different if their difference exceeds the noise.
 //!
 //! Algorithm: one *trial* at a time.
 //! 1. Find two siblings that negotiate and have opposite wants: one waits more for resource X than for Y, the
-//!    other more for Y than for X. Choose the pair whose wants differ most. Each side gives the resource for
+//!    other more for Y than for X. Choose the pair whose wants differ most. Each unit gives the resource for
 //!    which it waits less.
-//! 2. The first level is a tenth. Skip [`SETTLE`] windows, then measure [`MEASURE`] to [`MEASURE_MAX`] windows.
-//! 3. If both sides' progress grew, the level is good, and twice the amount is tried. If a side lost progress,
-//!    the exchange is undone. If there is no significant difference, larger levels are tried, up to
-//!    [`BLIND_MAX`].
-//! 4. A larger level is good if neither side has less progress than at the previous level, and one has more.
-//!    If not, the previous level is restored, and the next step is half as large. The exchange is *kept* once
-//!    steps fall below a tenth.
-//! 5. A kept exchange is watched. If a side's progress falls below its baseline, the exchange ends. From time
-//!    to time, and when other units come or go, the exchange is suspended, a new baseline is measured, and the
-//!    exchange is tried again. The interval between retrials doubles, up to [`CHECK_MAX_NS`].
-//! 6. A pair whose trial failed backs off exponentially, up to [`REST_MAX_NS`].
+//! 2. The first level is a tenth. Skip [`SETTLE`] windows, then measure [`MEASURE`] to [`MEASURE_MAX`]
+//!    windows.
+//! 3. If both units' progress grew, the level is good, and twice the level is tried. If a unit lost progress,
+//!    the exchange is undone. If neither unit's progress changed significantly, larger levels are tried, up
+//!    to [`BLIND_MAX`].
+//! 4. A larger level is good if one of the units makes more progress than at the previous level, and the
+//!    other no less. If not, the previous level is restored, and the next step is half as large. Once the
+//!    steps fall below a tenth, the exchange is *kept*.
+//! 5. A kept exchange is watched. If a unit's progress falls below its baseline, the exchange ends. From time
+//!    to time, and when other units come or go, the exchange is suspended, a new baseline is measured, and
+//!    the exchange is tried again. The interval between two such checks doubles, up to [`CHECK_MAX_NS`].
+//! 6. After a failed trial, the pair is not tried again for some time. With each further failure that time
+//!    grows exponentially, up to [`REST_MAX_NS`].
 //!
-//! Risk of a trial: a unit that gives away a fraction of a resource loses at most that fraction of its
-//! progress, provided that progress is concave in the unit's holdings. And it cannot lose more progress than
-//! the machine has CPUs beyond its present progress. The smaller bound, times the duration, is what a trial
-//! *risks* of a unit. A kept exchange risks it since the last time that the exchange was found good. Once a
-//! unit's undone trials have risked more than [`ALLOWANCE_NS`] plus 1 % of elapsed time, the negotiator makes
-//! no more trials with the unit.
+//! Risk of a trial: there are two bounds on the progress that a unit can lose. If progress is concave in the
+//! unit's holdings, a unit that gives away a fraction of a resource loses at most that fraction of its
+//! progress. And a unit's loss, compared with what it could have reached, is at most the number of CPUs of
+//! the machine less its present progress. The smaller bound, times the duration, is what a trial *risks* of a
+//! unit. A kept exchange risks it from the last time that the exchange was found good. Once a unit's undone
+//! trials have risked more than [`ALLOWANCE_NS`] plus 1 % of elapsed time, the negotiator makes no more
+//! trials with the unit.
 //!
-//! Properties (tested): tickets are conserved. A kept exchange benefits both sides. No unit falls behind its
-//! progress without exchanges by more than was risked.
+//! Properties (tested): tickets are conserved. A kept exchange benefits both units. No unit falls behind the
+//! progress that it would make without exchanges by more than was risked.
 //!
-//! Limits: a unit takes part in one negotiated exchange at a time. A loss that begins after a check and ends
-//! before the next, while the unit stays above its old baseline, goes unnoticed. Wasted CPU time (spinning,
-//! page faults) counts as progress. A unit's progress without the exchange is known as of the last check only.
-//! The memory bus is not controlled, and so not exchanged.
+//! Limits: a unit takes part in one negotiated exchange at a time. A loss goes unnoticed if it begins after a
+//! check and ends before the next one, while the unit stays above its old baseline. Wasted CPU time
+//! (spinning, page faults) counts as progress. A unit's progress without the exchange is known only from the
+//! last check. The memory bus is not controlled, and so its tickets are not exchanged.
 //!
 //! Cost: O(n log n) for n units once a window; nothing if no unit negotiates.
 //!
@@ -109,7 +113,7 @@ const MILLION: u64 = 1_000_000;
 pub struct Side {
     /// The unit.
     pub unit: UnitId,
-    /// The amount that the unit gives.
+    /// The amount that the unit gives to the other side.
     pub gives: Offer,
     /// The unit's progress without the exchange, in millionths of a CPU.
     pub without: u64,
@@ -538,7 +542,7 @@ impl Negotiator {
         self.judge(trial, now, rights, moves);
     }
 
-    /// Decides after a measurement whether the present level is good, and moves accordingly.
+    /// Decides after a measurement whether the present level is good, and makes the negotiator's next move.
     fn judge(&mut self, mut trial: Trial, now: Time, rights: &mut Rights, moves: &mut Vec<Negotiation>) {
         // The change of each side's progress, from the baseline and from the last good level.
         let signs = |before: &[Sample; 2]| [0, 1].map(|side| before[side].sign(&trial.with[side]));
@@ -552,8 +556,8 @@ impl Negotiator {
         let both_gain = from_baseline == [Sign::More; 2];
         if both_gain && from_good.is_none_or(|signs| signs.contains(&Sign::More)) {
             self.book_progress(&mut trial);
-            // A good trial uses up no allowance, but the CPU time that it risked still counts. The time before
-            // a retrial is found good in retrospect.
+            // A good trial uses up none of the unit's allowance, but the CPU time that it risked still
+            // counts. If a retrial is good, the exchange counts as good also for the time before the retrial.
             for (unit, risk) in trial.pair.units.into_iter().zip(core::mem::take(&mut trial.unsettled)) {
                 self.accounts.entry(unit).or_default().risked_ns += risk.cpu_ns;
             }
@@ -580,8 +584,9 @@ impl Negotiator {
         self.retreat(trial, now, Why::NoGain, rights, moves);
     }
 
-    /// Leaves a level that was not good: for a smaller step above the last good level, or for that level itself;
-    /// in a retrial, for half the level. If there is no such level, undoes the exchange.
+    /// Leaves a level that was not good. The next level is a smaller step above the last good level, or that
+    /// level itself; in a retrial, it is half the present level. If there is no such level, undoes the
+    /// exchange.
     fn retreat(
         &mut self,
         mut trial: Trial,
@@ -849,8 +854,8 @@ impl Negotiator {
 }
 
 impl Trial {
-    /// The level to try after a good level: twice as large, or half-way to a level that was not good; in a
-    /// retrial, one step more. `None` if the step would be too small, or the level too large.
+    /// The level to try after a good level: twice the level or, if a larger level was not good, half-way to
+    /// that one. In a retrial, one step more. `None` if the step would be too small, or the level too large.
     fn next(&self) -> Option<u64> {
         let good = self.good?.level;
         let next = match self.ceiling {
@@ -878,7 +883,8 @@ impl Trial {
     }
 
     /// Whether a side's progress in one window is so far below its baseline that further measuring is
-    /// pointless: below the least that the exchange could leave of the baseline, by more than noise.
+    /// pointless. There is a least progress that the exchange could leave of the baseline; the progress
+    /// measured is below this by more than noise.
     fn is_far_below(&self, side: usize, progress: u64) -> bool {
         let (mean, spread) = (self.without[side].mean(), self.without[side].spread());
         let least_expected = fraction_of(mean, MILLION - self.fractions[side]);

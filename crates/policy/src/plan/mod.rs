@@ -1,9 +1,11 @@
-//! The plan: decisions about each resource, and the orders for a backend, each step with its reason.
+//! The plan: decisions about each resource, and orders for a backend. Each decision and each order states its
+//! reason.
 //!
 //! *Decisions* say which unit holds which resources. The ledger and the plan checker read them; a backend may ignore them.
 //! *Orders* follow from the decisions. A backend carries them out in the plan's order, without choices of its own.
 //!
-//! Orders are differences: an order stays in force until another order on the same unit replaces it.
+//! Orders are differences: a plan has only orders that change something. An order stays in force until
+//! another order of the same kind on the same unit replaces it.
 
 mod bus;
 mod cpu;

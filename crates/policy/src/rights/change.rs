@@ -29,7 +29,8 @@ use super::trade::{OFFERS_MAX, OFFERS_OF_UNIT_MAX};
 use super::{Bid, Resumed, TICKETS_MAX};
 use crate::time::Time;
 
-/// A change of rights. Soft tickets are of one resource, in the currency of the unit's encloser.
+/// A change of rights. Unless a variant says otherwise, the tickets that it changes are soft tickets of one
+/// resource, in the currency of the unit's encloser.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Change {
@@ -80,8 +81,8 @@ pub enum Change {
         /// How many.
         tickets: u64,
     },
-    /// Two siblings give each other tickets, usually of different resources, atomically (seed 004, section
-    /// 5.5).
+    /// Two siblings give each other tickets, usually of different resources, atomically and for good (seed
+    /// 004, section 5.5). The temporary exchanges come from [`Change::Offer`].
     Exchange {
         /// One of the two units.
         one: UnitId,
@@ -92,19 +93,21 @@ pub enum Change {
         /// The amount that `other` gives in return.
         gets: Offer,
     },
-    /// Set how many tickets a unit holds of a currency other than its encloser's, beside its own tickets: 0
-    /// to [`TICKETS_MAX`] for each resource named, atomically. The currency issues them, which devalues its
-    /// other tickets; units outside it, the holder excepted, are unaffected. If `of` is the unit's encloser,
-    /// this equals [`Change::Several`] with [`How::Set`].
+    /// Set how many tickets of a foreign currency (not its encloser's) a unit holds beside its own tickets: 0
+    /// to [`TICKETS_MAX`] for each resource named, atomically. The tickets are newly issued, which devalues
+    /// the currency's other tickets. No unit outside the currency is affected, except the holder. If `of` is
+    /// the unit's encloser, the change equals [`Change::Several`] with [`How::Set`].
     Fund {
         /// The unit.
         unit: UnitId,
         /// The unit that issues the tickets; `None`: the base currency.
         of: Option<UnitId>,
-        /// The number held by this kind of change from now on; exchanges may add to it.
+        /// The number that the unit holds by changes of this kind from now on. Tickets borrowed in exchanges
+        /// come on top.
         tickets: PerResource<Option<u64>>,
     },
-    /// A unit offers an exchange. It is served as soon as offers of other units match ([`super::Trade`]).
+    /// A unit offers an exchange. The offer is served as soon as offers of other units match
+    /// ([`super::Trade`]).
     Offer {
         /// The offer.
         bid: Bid,
@@ -161,8 +164,9 @@ pub enum How {
     TakeBack,
 }
 
-/// An amount of a resource that is offered or wanted. In text and in JSON, `disk:300` means 300 soft tickets;
-/// `memory:2GiB`, `cpu:25%` and `cpu:1.5cpus` are parts of a reservation.
+/// An amount of a resource that a unit gives or wants: one side of an offer of an exchange ([`Bid`]). In text
+/// and in JSON, `disk:300` means 300 soft tickets; `memory:2GiB`, `cpu:25%` and `cpu:1.5cpus` are parts of a
+/// reservation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Offer {
@@ -177,7 +181,8 @@ pub struct Offer {
 pub enum Stake {
     /// A number of soft tickets, in the currency of the unit's encloser.
     Tickets(u64),
-    /// A part of a hard reservation: in the resource's own measure, or as a fraction of the encloser's value.
+    /// A part of a hard reservation, stated in the resource's own measure or as a fraction of the encloser's
+    /// value.
     Hard(Amount),
 }
 
@@ -264,7 +269,7 @@ impl From<Offer> for String {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Refused {
-    /// The contract has no such unit, or it holds no tickets (`kernel` and `shared`).
+    /// The contract has no such unit, or the unit holds no tickets (`kernel` and `shared`).
     #[error("unit {} holds no tickets", .unit.0)]
     Unknown {
         /// The unit.

@@ -58,8 +58,8 @@ impl Capacity {
     }
 }
 
-/// The capacity of a machine's resource that units divide. For memory, that is all but the reserve, which
-/// keeps call-backs quick.
+/// The capacity of a machine's resource that units divide. For memory, that is all memory except the reserve,
+/// which keeps call-backs quick.
 pub fn capacity(contract: &Contract, machine: &Machine, resource: Resource) -> Capacity {
     let known_or_parts = |bytes: Option<u64>| bytes.map_or(Capacity::Parts, Capacity::Known);
     match resource {
@@ -165,7 +165,7 @@ pub enum Ask {
 /// The demands of a contract that the machine cannot meet while every unit is active; empty if it can meet
 /// all.
 pub fn conflicts(contract: &Contract, machine: &Machine) -> Vec<Conflict> {
-    // A unit has least while all units are active.
+    // A unit's entitlement is smallest while all units are active.
     let guaranteed = entitle_all(contract, machine, &vec![true; contract.units.len()]);
     let hard = |resource: &Resource| hard_conflicts(contract, machine, *resource, &guaranteed[*resource]);
     let mut conflicts: Vec<Conflict> = Resource::ALL.iter().flat_map(hard).collect();
@@ -177,8 +177,9 @@ pub fn conflicts(contract: &Contract, machine: &Machine) -> Vec<Conflict> {
     conflicts
 }
 
-/// The levels whose reservations of a resource sum to more than the level is guaranteed. Each conflict points
-/// at the largest reservation of its level. `guaranteed` has each unit's value while all units are active.
+/// The conflicts of one resource: levels whose reservations sum to more than the level is guaranteed. Each
+/// conflict points at the largest reservation of its level. `guaranteed` has each unit's value while all
+/// units are active.
 fn hard_conflicts(
     contract: &Contract,
     machine: &Machine,

@@ -1,24 +1,26 @@
 //! Reserved memory that is in use, which no exchange may give away.
 //!
-//! Example: 2 GiB are reserved for `ana`, who uses 1.6 GiB that cannot be dropped at once. She may give away
-//! 0.4 GiB. If she gave more, her guarantee would sink below her use, and others would be promised memory that
-//! is not free.
+//! Example: `ana` has 2 GiB reserved, and uses 1.6 GiB that cannot be dropped at once. She may give away 0.4
+//! GiB. If she gave more, her reservation would sink below her use, and another unit would be promised memory
+//! that is not free.
 //!
 //! Terms: memory is *in use* if it is charged to a unit or to the unit's sub-units, and cannot be dropped at
-//! once. Clean page cache can be dropped, if the machine reports it separately. Use counts against the unit's
-//! reservation first, and only beyond that against the value of its tickets.
+//! once. Clean page cache can be dropped; it counts as in use only where the machine does not report it
+//! separately. A unit's use counts against its reservation first, and only the excess counts against the
+//! value of its tickets.
 //!
 //! Algorithm: a unit may lend a part of its reservation if the remaining reservation covers its use. This is
 //! checked when an offer is made, and again when the offer is served; if use has grown meanwhile, the offer
-//! waits. When an offer is served, the units around the lender are checked likewise, except that memory that
-//! moves between two units inside such a unit does not count.
+//! waits. When an offer is served, every unit around the lender is checked likewise; for such a unit, only
+//! memory that leaves it counts, not memory that moves between two of its sub-units.
 //!
-//! Properties (tested): no exchange takes the reservation of a unit, or of one around it, below the memory in
-//! use that counts against that reservation.
+//! Properties (tested): no exchange reduces the reservation of a unit, or of a unit around it, below the
+//! memory in use that counts against that reservation.
 //!
-//! Limits: use is as of the last sample of memory, and unknown before the first sample. Ending an exchange
-//! checks nothing, since the loan was temporary. A percentage reserved in a sub-unit follows the value of the
-//! sub-unit's encloser, whatever the encloser exchanges.
+//! Limits: use is as of the last sample of memory, and unknown before the first sample; while it is unknown,
+//! nothing is refused. The end of an exchange is not checked, since its loans were temporary. If a sub-unit
+//! reserves a percentage of its encloser's value, an exchange by the encloser changes the sub-unit's
+//! reservation, and this is not checked.
 
 use alloc::vec::Vec;
 
@@ -46,7 +48,8 @@ impl InUse {
         InUse { divided, used: tree::sums(contract, own) }
     }
 
-    /// Clears the use of units that left the contract: their numbers may be reassigned.
+    /// Sets the use of every unit that left the contract to 0, since the unit's number may be given to a new
+    /// unit.
     #[must_use]
     pub fn without_gone(mut self, contract: &Contract) -> InUse {
         for id in &contract.vacant {
@@ -96,8 +99,8 @@ impl Rights {
         self.check_covers_use(unit, self.in_bytes(offer, currency))
     }
 
-    /// Refuses if these legs together would take reserved memory in use from a lender or from a unit around a
-    /// lender.
+    /// Refuses if the legs of an exchange, taken together, would take reserved memory that is in use from a
+    /// lender or from a unit around a lender.
     pub(super) fn check_can_move(&self, legs: &[Leg]) -> Result<(), Refused> {
         let memory_legs: Vec<&Leg> = legs.iter().filter(|leg| is_reserved_memory(leg.what)).collect();
         for unit in memory_legs.iter().flat_map(|leg| self.lineage(Some(leg.from))) {
@@ -112,8 +115,9 @@ impl Rights {
         Ok(())
     }
 
-    /// An offered part of a memory reservation, in bytes. A percentage is of the present worth of `currency`; it
-    /// counts as 0 before the first sample of memory. 0 for tickets.
+    /// Converts an offered part of a memory reservation to bytes; 0 for tickets. A percentage is of the
+    /// present worth of `currency`. Before the first sample of memory that worth is unknown, and a percentage
+    /// counts as 0 bytes.
     fn in_bytes(&self, offer: Offer, currency: Option<UnitId>) -> u64 {
         match offer.stake {
             Stake::Hard(Amount::Absolute(bytes)) => bytes,

@@ -1,7 +1,8 @@
 //! Nested limits: the most that a unit may have.
 //!
-//! A limit in percent refers to the limit of the nearest unit around it that has one; without such a unit, to
-//! the whole machine's amount. No unit may exceed the limit of a unit around it.
+//! A limit in percent is a percentage of another limit: that of the nearest enclosing unit that has a limit.
+//! Without such a unit, it is a percentage of the whole machine's amount. No unit may exceed the limit of a
+//! unit around it.
 //!
 //! In all functions, `whole` is the machine's amount of the resource, in the measure of absolute limits; 0 if
 //! unknown.
@@ -33,7 +34,7 @@ pub(crate) fn percentage_base(
 }
 
 /// The most that a unit may borrow. A percentage refers to the same amount as a limit in percent does. `None`
-/// if the contract sets no amount, or the amount is a percentage of an unknown one.
+/// if the contract sets no amount to borrow, or if it is a percentage of an unknown amount.
 pub(crate) fn borrows(contract: &Contract, resource: Resource, unit: UnitId, whole: u64) -> Option<u64> {
     match contract.unit(unit).borrow[resource].amount()? {
         Amount::Absolute(amount) => Some(amount),

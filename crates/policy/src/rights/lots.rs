@@ -1,11 +1,11 @@
 //! Lots: tickets of a foreign currency, or a borrowed reservation, that a unit holds beside its own tickets.
 //!
-//! Example: `ana` is in `lab`, `bo` in `works`. `ana` lends 30 of her tickets of `lab` to `bo`. These remain
-//! tickets of `lab`, held by `bo` as a lot. So `bo` has its part of `works`, and a part of `lab` as well. The
-//! value of every other unit in `lab` and `works` is unchanged.
+//! Example: unit `ana` is in `lab`, unit `bo` in `works`. `ana` lends 30 of its tickets in the currency of
+//! `lab` to `bo`, which holds them as a lot. So `bo` has a part of `works` by its own tickets, and a part of
+//! `lab` by the lot. The value of every other unit in `lab` and `works` is unchanged.
 //!
-//! A lent part of a reservation is always a lot. Soft tickets lent to a sibling are not a lot: they are of the
-//! sibling's own currency, and count with the sibling's other tickets.
+//! A lent part of a reservation is always a lot. Soft tickets lent to a sibling are not a lot: lender and
+//! borrower have the same currency, so the tickets count with the borrower's other tickets.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;

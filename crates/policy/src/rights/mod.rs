@@ -1,60 +1,67 @@
-//! The tree of rights, updated incrementally: the active units, the tickets of each unit, and the value of these
-//! tickets.
+//! The tree of rights: which units are active, how many tickets each unit has, and what these tickets are
+//! worth. The tree is updated incrementally.
 //!
 //! Problem: the arrival or exit of a process, or a transfer of tickets, must not cost a recomputation of the
 //! whole tree. The cost should be proportional to the tree's depth, and grow slowly with the number of
 //! siblings.
 //!
 //! Terms:
-//! - A unit is *present* if it has processes of its own, and *active*, for a resource, if it or one of its
-//!   sub-units is present.
-//! - A unit's *value* is what the unit and its sub-units hold. Its *own part* is what its own processes hold,
-//!   beside its sub-units.
-//! - Each unit is a *currency*: its tickets divide its *worth*, and have no meaning outside the unit. Worth
-//!   equals value, unless a sub-unit holds tickets of another currency, or a unit outside holds tickets of
-//!   this unit's currency ([`lots`]).
+//! - A unit is *present* for a resource if the unit has processes of its own, and *active* if the unit or one
+//!   of its sub-units is present.
+//! - A unit's *value* is the amount of the resource that the unit and its sub-units hold. The unit's *own
+//!   part* is what its own processes hold of this amount; the sub-units hold the rest.
+//! - Each unit is a *currency*: a unit issues tickets to its sub-units, and these tickets divide the unit's
+//!   *worth*. They have no meaning outside the unit. A unit's worth equals its value, except where tickets
+//!   are held across units ([`lots`]): if a sub-unit holds tickets of another currency, or a unit outside
+//!   holds tickets of this unit's currency.
 //!
-//! Algorithm, for each level of the tree, dividing the value V among the active units there:
-//! 1. Each unit gets its reservation, capped at its limit. A percentage is of V. If the reservations exceed
-//!    V, all are scaled down in proportion.
-//! 2. The rest is divided by soft tickets. No unit exceeds its limit.
+//! Algorithm: at each level of the tree, divide the value V of the enclosing unit (at the top level: the
+//! capacity) among the active units of the level.
+//! 1. Each unit gets its reservation, but no more than its limit. A reservation in percent is a percentage of
+//!    V. If the reservations together exceed V, all are scaled down in proportion.
+//! 2. What the reservations leave of V is divided in proportion to soft tickets. No unit gets more than its
+//!    limit.
 //!
-//! A unit's own processes (the processes in no sub-unit) count as one more sub-unit with [`DEFAULT_TICKETS`] and no
-//! reservation. If limits keep the units of a level from taking all of V, the remainder stays with the
+//! A unit's own processes (the processes in no sub-unit) count as one more sub-unit with [`DEFAULT_TICKETS`]
+//! and no reservation. If limits keep the units of a level from taking all of V, the remainder stays with the
 //! enclosing unit; at the top level the remainder is *unheld*. Under `quota`, every unit without sub-units
-//! counts as present, since a fixed quota waits for its owner. An absolute amount is ignored if the capacity
-//! is unknown ([`Capacity::Parts`]).
+//! counts as present, since its quota stays unused until its owner comes. A reservation or limit that is an
+//! absolute amount is ignored if the capacity is unknown ([`Capacity::Parts`]).
 //!
-//! A unit that holds lots has a part at its own level and one at the level of each lot's currency; its worth
-//! is the sum of these parts. So currencies must not form a cycle: a change that would close one is refused.
+//! A *lot* is a number of tickets of another currency that a unit holds beside its own tickets, or a
+//! reservation that it borrows. Such a unit takes part in several divisions: that of its own level, and that
+//! of each lot's currency. Its worth is the sum of its parts. So currencies must not form a cycle: a change
+//! that would close a cycle is refused.
 //!
 //! Values are not stored. Each level keeps sums over its active units (see `worth`), and a unit's value is
 //! computed level by level, from the root down to the unit.
 //!
 //! Properties (tested):
-//! - *Exact*: the own parts and the unheld part sum to the capacity. Rounding at a level changes a part by
-//!   less than 1.
+//! - *Exact*: the own parts of all units and the unheld part sum to the capacity. Rounding at a level changes
+//!   a unit's part by less than 1.
 //! - *No history*: values equal those of a full recomputation, whatever changes came before.
-//! - *Local*: what happens inside a unit changes no value outside it, as long as the unit's activity does not
-//!   change.
-//! - *Monotone*: more tickets are never worth less. A unit that becomes active makes no active unit richer,
-//!   whatever the limits and reservations. Because of rounding, both statements hold within 1 for siblings;
-//!   deeper in the tree, within 1 more for each level and each percentage.
-//! - *Transfers* between two active siblings without limits change no other value at their level by more than
-//!   1 (rounding), and nothing outside that level. Two cases differ: a limited unit may give away tickets that
-//!   its limit made worthless, and an inactive unit may give tickets to an active one. Such tickets become
-//!   effective, so other units have less than before, but never less than if all units were active and none
-//!   limited (seed 004, section 5.5).
+//! - *Local*: a change inside a unit changes no value outside the unit, as long as the unit stays active or
+//!   stays inactive.
+//! - *Monotone*: more tickets are never worth less than fewer. When a unit becomes active, no unit that was
+//!   active before gets a larger value, whatever the limits and reservations are. Because of rounding,
+//!   siblings may miss these two rules by 1; deeper in the tree, each level and each percentage adds 1.
+//! - *Transfers*: if two active siblings without limits transfer tickets, no other value at their level
+//!   changes by more than 1 (rounding), and no value outside that level changes. Two transfers do more: a
+//!   unit at its limit may give away tickets that its limit made worthless, and an inactive unit may give
+//!   tickets to an active one. These tickets become effective, so other units have less than before. But no
+//!   unit has less than it would have if all units were active and without limits (seed 004, section 5.5).
 //!
 //! Costs, for a tree of depth D and levels of S siblings with C distinct pairs of reservation and limit:
-//! - a change: O(D log S), and with lots O(log S) more for each lot of a unit whose activity changes;
-//! - one value: O(D C log S), times a few rounds if units reach their limits (bounded in `worth`); with lots,
-//!   O(C log S) for each level on every path to the unit;
+//! - a change: O(D log S). If it makes units active or inactive, each lot of these units adds O(log S);
+//! - one value: O(D C log S), times a few rounds if units reach their limits (`worth` bounds the rounds).
+//!   With lots, O(C log S) for each level on every path from the root to the unit, where a path may go
+//!   through a lot's currency;
 //! - all values together: one step per unit, and O(C log S) per level;
 //! - [`Rights::adopt`]: O(N log N) for N units.
 //!
-//! Limits: tickets are transferred between siblings only. The contract's limits apply to a unit's part at its
-//! own level, not to its lots; the rooms that enforce limits cap both together.
+//! Limits: tickets are transferred between siblings only. Here the contract's limit applies to a unit's part
+//! at its own level, not to the unit's lots. The rooms that enforce limits cap the part and the lots
+//! together.
 //!
 //! Source: seed 004, sections 5.2 to 5.5 (currencies, hard and soft tickets, inactive tickets, exchanges);
 //! seed 000, section 2.1 (only units with active processes need be allocated resources).
@@ -106,7 +113,7 @@ struct Unit {
     borrowed: PerResource<u64>,
     /// The part of the unit's reservation that it lends in exchanges, in the measure used by the contract.
     hard_lent: PerResource<u64>,
-    /// Set by [`Rights::set_present_for`].
+    /// Whether the unit has processes of its own, as [`Rights::set_present_for`] reported last.
     present: PerResource<bool>,
     active: PerResource<bool>,
     /// The unit's reservation and limit by the contract.
@@ -116,19 +123,21 @@ struct Unit {
 }
 
 impl Unit {
-    /// Whether the unit's own processes count as a holder beside its sub-units.
+    /// Whether the unit's own processes take part in the division of the unit's worth, beside its sub-units.
     fn is_present(&self, resource: Resource, is_quota: bool) -> bool {
         self.present[resource] || is_quota && !self.has_sub_units
     }
 
-    /// The tickets by which the unit gets its part: own plus borrowed, less lent. A reload may give the unit
-    /// fewer tickets than it lends; then 1, until its exchanges are undone.
+    /// The tickets by which the unit gets its part at its level: its own plus the borrowed, less the lent
+    /// tickets. If a reload gives the unit fewer tickets than it lends, the result is 1 until the unit's
+    /// exchanges are undone.
     fn effective_tickets(&self, resource: Resource) -> u64 {
         let (total, lent) = (self.tickets[resource] + self.borrowed[resource], self.lent[resource]);
         if lent == 0 { total } else { total.saturating_sub(lent).max(1) }
     }
 
-    /// The unit's class and entry in the level of its encloser.
+    /// The unit's entry in the level of its encloser, and the class of units with equal reservation and limit
+    /// in which the entry is.
     fn entry(&self, unit: UnitId, resource: Resource) -> (Terms, Entry) {
         let entry = Entry { id: unit.0.into(), tickets: self.effective_tickets(resource) };
         (self.terms[resource].less(self.hard_lent[resource]), entry)
@@ -150,14 +159,14 @@ pub struct Rights {
     /// The part of `lots` that stems from [`Change::Fund`].
     funded: Lots,
     market: Market,
-    /// Memory in use; `None` until an offer depends on it.
+    /// Memory in use by each unit; `None` until an offer of reserved memory needs it.
     in_use: Option<InUse>,
-    /// Outcomes of offers since the last [`Rights::settle`].
+    /// Events of the market since the last [`Rights::settle`], which returns them.
     traded: Vec<Trade>,
 }
 
-/// Compares the facts that determine values. The trees are left out: their shape depends on the order of
-/// insertion.
+/// Compares the facts that determine values. The forest is left out, since the shape of a tree depends on the
+/// order of insertions.
 impl PartialEq for Rights {
     fn eq(&self, other: &Rights) -> bool {
         let capacities = |rights: &Rights| Resource::ALL.map(|resource| rights.capacity(resource));
@@ -180,15 +189,15 @@ impl Rights {
 
     /// Carries the rights over to another contract, after a reload. Units are identified by their numbers.
     ///
-    /// - A unit in both contracts keeps its presence.
-    /// - Such a unit keeps its present tickets of a resource if the contract's number for that resource is
-    ///   unchanged; otherwise the contract's new number holds.
-    /// - A sub-unit that `each` made of a control group has tickets derived from settings of the group's
-    ///   manager, which knows nothing of changes made here. If its tickets were changed, they stay; otherwise
-    ///   they follow the manager.
+    /// - A unit that is in both contracts stays present or absent.
+    /// - If the two contracts give such a unit the same number of tickets of a resource, the unit keeps the
+    ///   number that it has now, changes included. Otherwise it gets the number of the new contract.
+    /// - Exception: `each` can make a sub-unit of another manager's control group. The tickets of such a
+    ///   sub-unit derive from the manager's settings. Once its tickets were changed here, they stay, whatever
+    ///   the manager sets; until then they follow the manager.
     /// - A unit that moved to another encloser has the tickets that the contract gives it.
     /// - Tickets transferred to a unit that left the contract are lost.
-    /// - Exchanges continue if all their units keep their enclosers; [`Rights::settle`] undoes the others.
+    /// - An exchange continues if all its units keep their enclosers; otherwise [`Rights::settle`] undoes it.
     pub fn adopt(&mut self, contract: &Contract) {
         let (mut market, traded) = (core::mem::take(&mut self.market), core::mem::take(&mut self.traded));
         let (lots, funded) = (core::mem::take(&mut self.lots), core::mem::take(&mut self.funded));
@@ -252,15 +261,15 @@ impl Rights {
         }
     }
 
-    /// As [`Rights::adopt`], unless the rights match the contract already.
+    /// Adopts the contract ([`Rights::adopt`]), unless the rights match it already.
     pub fn follow(&mut self, contract: &Contract) {
         if !self.are_of(contract) {
             self.adopt(contract);
         }
     }
 
-    /// Whether the rights match the contract: the units, and their enclosers, tickets by contract, reservations
-    /// and limits, and the scheme.
+    /// Whether the rights match the contract: the same scheme and the same units, each with the same
+    /// encloser, contract tickets, reservation and limit. Changes of tickets made since do not matter.
     pub(crate) fn are_of(&self, contract: &Contract) -> bool {
         let matches = |id: UnitId| {
             let by_contract = contract.unit(id);
@@ -300,8 +309,9 @@ impl Rights {
         }
     }
 
-    /// Recomputes whether a unit is active. If that changed, enters or removes the unit and its lots, and
-    /// recomputes the activity of the unit's encloser and of the issuers of its lots, and so on.
+    /// Recomputes whether a unit is active. If the unit became active or inactive, inserts it and its lots
+    /// into their levels, or removes them, and then does the same for the unit's encloser and for the issuers
+    /// of its lots.
     fn refresh_activity(&mut self, unit: UnitId, resource: Resource) {
         let (is_quota, mut next, mut issuers) = (self.is_quota, Some(unit), Vec::new());
         while let Some(id) = next.take().or_else(|| issuers.pop()) {
@@ -327,8 +337,8 @@ impl Rights {
         }
     }
 
-    /// Inserts an active entry into a level (`is_active`), or removes it. Classes get a tree with their first
-    /// entry, and lose it with their last.
+    /// Inserts an entry into the level of a currency if `is_active`, else removes the entry. The first entry
+    /// of a class creates the class's tree, and the removal of its last entry removes the tree.
     fn update_entry(
         &mut self,
         currency: Option<UnitId>,
@@ -354,7 +364,7 @@ impl Rights {
         }
     }
 
-    /// Sets whether a unit has processes of its own, for every resource. Initially `false` for every unit.
+    /// Sets, for every resource, whether a unit has processes of its own. Initially no unit has.
     pub fn set_present(&mut self, unit: UnitId, present: bool) -> Result<(), Refused> {
         Resource::ALL.iter().try_for_each(|resource| self.set_present_for(unit, *resource, present))
     }
@@ -370,8 +380,8 @@ impl Rights {
         self.unit(unit).is_ok_and(|unit| unit.present[resource] == present)
     }
 
-    /// Sets whether a unit's own part counts for one resource: a unit without processes may still be using a
-    /// disk.
+    /// Sets for one resource whether a unit counts as having processes of its own. The resources may differ:
+    /// a unit whose processes have ended may still be using a disk.
     pub fn set_present_for(
         &mut self,
         unit: UnitId,
@@ -399,18 +409,19 @@ impl Rights {
         self.unit(unit).map_or((0, 0), |unit| (unit.lent[resource], unit.borrowed[resource]))
     }
 
-    /// Open offers by number, the oldest first.
+    /// The open offers of exchanges, by number, the oldest first. The type of an offer is [`Bid`]; an
+    /// [`Offer`] is one of the two amounts in it.
     pub fn offers(&self) -> &BTreeMap<u64, Bid> {
         self.market.offers()
     }
 
-    /// Exchanges in force, by number.
+    /// The exchanges in force ([`Deal`]), by number.
     pub fn deals(&self) -> &BTreeMap<u64, Deal> {
         self.market.deals()
     }
 
-    /// Ends expired and invalid exchanges, and serves the offers that can be served. Returns all events of the
-    /// market since the last call.
+    /// Ends the exchanges that have expired or become invalid, and concludes exchanges of open offers that
+    /// match. Returns all events of the market since the last call.
     pub fn settle(&mut self, now: Time) -> Vec<Trade> {
         let mut market = core::mem::take(&mut self.market);
         let events = market.settle(now, self);
@@ -429,8 +440,9 @@ impl Rights {
         self.market.next()
     }
 
-    /// The effective tickets of an encloser's currency (`None`: the base currency): those of the active units
-    /// directly in it, of active holders of lots, and of its own processes.
+    /// The number of effective tickets in an encloser's currency (`None`: the base currency). Counted are the
+    /// tickets of active units directly in the encloser, of lots that active units hold, and of the
+    /// encloser's own processes.
     pub fn issued(&self, encloser: Option<UnitId>, resource: Resource) -> u64 {
         let classes = &self.level(encloser).classes[resource];
         let units: u64 = classes.values().map(|tree| self.forest.total(*tree).tickets).sum();
@@ -449,9 +461,14 @@ impl Rights {
     /// Makes a change. Only `policy::step` calls this function; all others queue their changes (see the head of
     /// the module `change`).
     ///
-    /// Refused, with no effect: unknown units; counts that are not 1 to [`TICKETS_MAX`], or not more than the
-    /// unit lent; transfers to the unit itself, or to one that is not a sibling; cycles of currencies; invalid
-    /// offers. See [`Refused`].
+    /// A change is refused, without effect, if one of these holds:
+    /// - a unit is unknown;
+    /// - a unit would have no tickets, more than [`TICKETS_MAX`], or no more than it lends;
+    /// - the tickets would go from a unit to itself, or to a unit that is not a sibling;
+    /// - currencies would form a cycle;
+    /// - an offer is invalid.
+    ///
+    /// [`Refused`] has the reasons.
     pub fn apply(&mut self, change: Change) -> Result<(), Refused> {
         match change {
             Change::Offer { bid } => self.change_market(|market, rights| market.offer(rights, bid)),
@@ -481,10 +498,11 @@ impl Rights {
         Ok(())
     }
 
-    /// Concludes an exchange of two matching offers, without regard to other open offers. Returns the
+    /// Puts an exchange of two new offers into force, without regard to the open offers. Returns the
     /// exchange's number; [`Rights::settle`] reports the event.
     ///
-    /// Refused, with no effect: as for an offer, and if the two offers do not match.
+    /// The exchange is refused, without effect, if [`Market::offer`] refuses one of the two offers, if the
+    /// offers do not match, or if a unit would have too many tickets.
     pub(crate) fn conclude(&mut self, now: Time, bids: [Bid; 2]) -> Result<u64, Refused> {
         let mut market = core::mem::take(&mut self.market);
         let event = market.conclude(self, now, bids);
@@ -508,8 +526,9 @@ impl Rights {
         self.store_tickets(unit, resource, new_tickets)
     }
 
-    /// As [`Change::Several`]. Checks all resources before it changes any. This is sound, since a change of one
-    /// resource does not affect whether a change of another is valid.
+    /// As [`Change::Several`]. Checks the changes of all resources before it makes any. Checking ahead is
+    /// sound, since changing the tickets of one resource does not affect whether a change of another resource
+    /// is valid.
     fn change_several(
         &mut self,
         unit: UnitId,
@@ -557,7 +576,8 @@ impl Rights {
         self.store_tickets(to, resource, tickets_to)
     }
 
-    /// As [`Change::Exchange`].
+    /// As [`Change::Exchange`]: a permanent swap of tickets, unlike the exchanges that come from open offers
+    /// ([`Rights::deals`]). Refused if either amount is a part of a reservation.
     pub fn exchange(&mut self, one: UnitId, other: UnitId, gives: Offer, gets: Offer) -> Result<(), Refused> {
         let (Stake::Tickets(gives_tickets), Stake::Tickets(gets_tickets)) = (gives.stake, gets.stake) else {
             return Err(Refused::NoExchange { unit: one });
@@ -598,7 +618,7 @@ impl Rights {
         }
         for (resource, tickets) in requested() {
             let lot = Lot { holder: unit, currency, kind: Kind::Soft };
-            // The lot may also contain tickets from exchanges, which stay.
+            // The lot may also contain tickets borrowed in exchanges; these are kept.
             let (funded, total) = (self.funded.quantity(resource, lot), self.lots.quantity(resource, lot));
             self.funded.set(resource, lot, tickets);
             self.set_lot(resource, lot, total.saturating_sub(funded).saturating_add(tickets));
@@ -607,8 +627,8 @@ impl Rights {
         Ok(())
     }
 
-    /// Holdings from [`Change::Fund`]: the holder, the currency (`None`: the base currency), and the number
-    /// of tickets.
+    /// The tickets that units hold by [`Change::Fund`]: for each lot the holder, the currency (`None`: the
+    /// base currency), and the number of tickets.
     pub fn funded(&self, resource: Resource) -> impl Iterator<Item = (UnitId, Option<UnitId>, u64)> + '_ {
         self.funded.all(resource).map(|(lot, tickets)| (lot.holder, lot.currency, tickets))
     }
@@ -622,13 +642,14 @@ impl Rights {
         })
     }
 
-    /// Whether currencies would form a cycle if each of these holders also held a lot of the given currency.
+    /// Whether currencies would form a cycle if lots were added. Each element of `added` is the holder of a
+    /// new lot and the lot's currency.
     fn would_form_cycle(&self, resource: Resource, added: &[(UnitId, Option<UnitId>)]) -> bool {
         self.lots.would_form_cycle(resource, added, |unit| self.unit(unit).ok().and_then(|unit| unit.parent))
     }
 
-    /// Sets the amount in a lot. If the holder is active, updates the lot's entry in its currency's level, and
-    /// whether the issuer is active.
+    /// Sets the amount in a lot. If the holder is active, also updates the lot's entry in the level of its
+    /// currency, and recomputes whether the issuer is active.
     fn set_lot(&mut self, resource: Resource, lot: Lot, quantity: u64) {
         let before = self.lots.quantity(resource, lot);
         self.lots.set(resource, lot, quantity);
@@ -646,7 +667,8 @@ impl Rights {
         }
     }
 
-    /// A unit's number of tickets after the number is set to `tickets`, or why that is refused.
+    /// Checks whether a unit's number of tickets may be set to `tickets`. Returns the new number, or why it
+    /// is refused.
     fn tickets_if_set(&self, unit: UnitId, resource: Resource, tickets: u64) -> Result<u64, Refused> {
         let has = self.unit(unit)?.tickets[resource];
         match tickets.checked_sub(has) {
@@ -655,15 +677,16 @@ impl Rights {
         }
     }
 
-    /// A unit's number of tickets after it gets `more`. Refused if the unit, including borrowed tickets, would
-    /// exceed [`TICKETS_MAX`].
+    /// A unit's number of tickets after the unit gets `more`. Refused if its own and borrowed tickets
+    /// together would exceed [`TICKETS_MAX`].
     fn tickets_if_issued(&self, unit: UnitId, resource: Resource, more: u64) -> Result<u64, Refused> {
         let (borrowed, has) = (self.unit(unit)?.borrowed[resource], self.tickets(unit, resource));
         let total = has.checked_add(more).filter(|total| total.saturating_add(borrowed) <= TICKETS_MAX);
         total.ok_or(Refused::TooMany { unit, resource, has, more })
     }
 
-    /// A unit's number of tickets after it loses `fewer`. Refused unless the unit keeps more than it lends.
+    /// A unit's number of tickets after the unit loses `fewer`. Refused unless the unit keeps more tickets
+    /// than it lends.
     fn tickets_if_revoked(&self, unit: UnitId, resource: Resource, fewer: u64) -> Result<u64, Refused> {
         let (lent, has) = (self.unit(unit)?.lent[resource], self.tickets(unit, resource));
         match has.checked_sub(fewer) {
@@ -696,14 +719,15 @@ impl Rights {
         if from == to { Err(Refused::Itself { unit: from }) } else { Ok(()) }
     }
 
-    /// Refuses unless a unit owns the offered amount, and can do without it.
+    /// Refuses unless a unit owns the offered amount and does not lend it already. If the amount is of
+    /// reserved memory, also refuses if the unit uses that memory.
     fn check_can_lend(&self, unit: UnitId, offer: Offer) -> Result<(), Refused> {
         self.check_owns(unit, offer)?;
         self.check_can_spare(unit, offer)
     }
 
-    /// Refuses unless a unit owns the offered amount and does not lend it already. A unit must own one ticket
-    /// more than it offers, since it may not lend its last one.
+    /// Refuses unless a unit owns the offered amount and does not lend it already. Of tickets the unit must
+    /// own one more than it offers and lends, since it may not lend its last ticket.
     fn check_owns(&self, unit: UnitId, offer: Offer) -> Result<(), Refused> {
         let resource = offer.resource;
         match offer.stake {
@@ -725,9 +749,10 @@ impl Rights {
         }
     }
 
-    /// An amount that a unit offers, converted to the measure in which the unit lends: tickets, or the kind of
-    /// amount in which the contract states its reservation. `None` if the unit has no reservation, or the
-    /// amount cannot be converted.
+    /// Converts an amount that a unit offers to the measure in which the unit lends. For tickets that is
+    /// their number. For a part of a reservation it is the kind of amount (absolute, or a fraction) in which
+    /// the contract states the unit's reservation. `None` if the unit has no reservation, or the amount
+    /// cannot be converted.
     fn in_own_measure(&self, unit: UnitId, offer: Offer, round_up: bool) -> Option<u64> {
         let known = self.unit(unit).ok()?;
         match offer.stake {
@@ -750,10 +775,11 @@ impl Rights {
         Some((kind, self.unit(unit).ok()?.parent))
     }
 
-    /// Converts an amount between currencies and kinds at current values. Tickets are rounded to the nearest
-    /// number, since the value of a ticket is itself rounded; reservations up or down (`round_up`). `None` if
-    /// the two measures are not comparable now: only one of them is tickets, a currency has no value, or an
-    /// absolute amount meets an unknown capacity.
+    /// Converts an amount between currencies and kinds at current values. A number of tickets is rounded to
+    /// the nearest number, since the value of a ticket is itself rounded. A part of a reservation is rounded
+    /// up if `round_up`, else down. `None` if the two measures are not comparable now: if only one of them is
+    /// tickets, if a currency has no value, or if an absolute amount would have to be compared while the
+    /// capacity is unknown.
     fn convert(
         &self,
         resource: Resource,
@@ -796,15 +822,17 @@ impl Rights {
         }
     }
 
-    /// Whether a currency's tickets have no value by which to compare them: no holder is active, or
-    /// reservations and limits leave nothing for tickets.
+    /// Whether a currency's tickets are worth nothing now, so that they cannot be compared with other
+    /// tickets. So it is if no holder of such tickets is active, or if reservations and limits leave nothing
+    /// for tickets.
     fn is_worth_nothing(&self, resource: Resource, currency: Option<UnitId>) -> bool {
         let values = self.to(resource);
         values.division(currency, values.currency(currency)).per_ticket().is_none_or(|(value, _)| value == 0)
     }
 
-    /// Whether a unit lends more than it may, since a reload reduced its tickets or its reservation: all its
-    /// tickets or more, or more than its reservation. `offer` says which of the two to check.
+    /// Whether a unit lends more than it may, since a reload reduced its tickets or its reservation. If
+    /// `offer` is of tickets: whether the unit lends at least all its tickets. Else: whether it lends more
+    /// than its reservation.
     fn has_overlent(&self, unit: UnitId, offer: Offer) -> bool {
         let (resource, Ok(unit)) = (offer.resource, self.unit(unit)) else { return false };
         match offer.stake {
@@ -817,7 +845,7 @@ impl Rights {
         }
     }
 
-    /// Whether the borrower of a leg would stay within [`TICKETS_MAX`].
+    /// Whether the borrower of a leg, with the borrowed tickets, would have at most [`TICKETS_MAX`].
     fn has_room(&self, leg: &Leg) -> bool {
         let resource = leg.what.resource;
         match leg.what.stake {
@@ -842,7 +870,8 @@ impl Rights {
         self.move_leg(leg, u64::saturating_sub);
     }
 
-    /// Applies `change` with the leg's quantity to the lender's and the borrower's counts.
+    /// Updates what the lender of a leg lends and what its borrower borrows: `change` computes each new
+    /// amount from the old amount and the leg's quantity.
     fn move_leg(&mut self, leg: &Leg, change: impl Fn(u64, u64) -> u64) {
         let (resource, quantity) = (leg.what.resource, leg.quantity());
         self.change_unit(leg.from, resource, |unit| {
@@ -884,7 +913,7 @@ impl Rights {
         }
     }
 
-    /// Sets the capacity of a resource, as when CPUs come or go or memory is added.
+    /// Sets the capacity of a resource. It changes when CPUs come or go, or memory is added.
     pub fn set_capacity(&mut self, resource: Resource, capacity: Capacity) {
         self.capacity[resource] = Some(capacity);
     }
@@ -894,12 +923,13 @@ impl Rights {
         self.capacity[resource].unwrap_or(Capacity::Parts)
     }
 
-    /// The rights to a resource at its capacity.
+    /// The rights to a resource, as amounts that sum to the resource's capacity.
     pub fn to(&self, resource: Resource) -> Values<'_> {
         self.to_part(resource, self.capacity(resource))
     }
 
-    /// The rights to a resource at another capacity, such as that of one of several disks.
+    /// The rights to a part of a resource, such as one of several disks: as [`Rights::to`], with another
+    /// capacity.
     pub fn to_part(&self, resource: Resource, capacity: Capacity) -> Values<'_> {
         Values { rights: self, resource, capacity }
     }
@@ -925,7 +955,7 @@ impl Rights {
     }
 }
 
-/// The values of the rights to one resource at a given capacity, in that capacity's measure.
+/// The values of the rights to one resource at a given capacity, in the measure of that capacity.
 #[derive(Debug, Clone, Copy)]
 pub struct Values<'a> {
     rights: &'a Rights,
@@ -944,8 +974,8 @@ impl<'a> Values<'a> {
 
     /// The amount that a unit and its sub-units hold; 0 for an inactive or unknown unit.
     ///
-    /// This is the unit's worth, plus the lots of its sub-units in currencies outside the unit, less the lots
-    /// of units outside in currencies inside it.
+    /// Computed from the unit's worth: add the lots that its sub-units hold of currencies outside the unit,
+    /// and subtract the lots that units outside hold of currencies inside it (its own or a sub-unit's).
     pub fn value(self, unit: UnitId) -> u64 {
         let (rights, resource) = (self.rights, self.resource);
         let mut value = self.worth(unit);
@@ -962,7 +992,7 @@ impl<'a> Values<'a> {
         value
     }
 
-    /// The reserved part of [`Values::value`], as in [`Values::all`].
+    /// The part of [`Values::value`] that is reserved, the same number as in [`Values::all`].
     pub fn hard(self, unit: UnitId) -> u64 {
         let (rights, resource) = (self.rights, self.resource);
         let Ok(known) = rights.unit(unit) else { return 0 };
@@ -996,7 +1026,8 @@ impl<'a> Values<'a> {
         self.worth_memoised(unit, &mut BTreeMap::new())
     }
 
-    /// As [`Values::worth`], memoised in `memo`. Without lots no unit is visited twice, so nothing is stored.
+    /// As [`Values::worth`], with results stored in `memo`. Without lots no unit is visited twice, so no
+    /// result is stored.
     fn worth_memoised(self, id: UnitId, memo: &mut BTreeMap<UnitId, u64>) -> u64 {
         let (rights, resource) = (self.rights, self.resource);
         let Ok(unit) = rights.unit(id) else { return 0 };
@@ -1021,7 +1052,7 @@ impl<'a> Values<'a> {
         worth
     }
 
-    /// The part of its currency's worth that a lot is worth. `memo` is as in [`Values::worth_memoised`].
+    /// What a lot is worth: a part of the worth of its currency. `memo` is as in [`Values::worth_memoised`].
     fn lot_part(self, lot: Lot, quantity: u64, memo: &mut BTreeMap<UnitId, u64>) -> Part {
         let currency_worth = match lot.currency {
             Some(issuer) => self.worth_memoised(issuer, memo),
@@ -1031,8 +1062,8 @@ impl<'a> Values<'a> {
         self.division(lot.currency, currency_worth).part(terms, entry)
     }
 
-    /// The amount that a unit's own processes hold, including what its sub-units may not take because of their
-    /// limits; 0 for an inactive or unknown unit.
+    /// The amount that a unit's own processes hold. It includes what the sub-units may not take because of
+    /// their limits. 0 for an inactive or unknown unit.
     pub fn own(self, unit: UnitId) -> u64 {
         match self.rights.is_active(unit, self.resource) {
             true => self.division(Some(unit), self.worth(unit)).own(),
@@ -1051,8 +1082,9 @@ impl<'a> Values<'a> {
         let n = rights.units.len();
         let top = self.division(None, self.capacity.total());
         let mut all = Entitlement { value: vec![0; n], own: vec![0; n], hard: vec![0; n], unheld: top.own() };
-        // A unit's worth can be divided once all its parts are known: one for its own tickets, and one for
-        // each of its lots. This map has the number of parts still missing, of units that hold lots.
+        // A unit's worth can be divided once all its parts are known: one part for its own tickets, and one
+        // for each of its lots. For each unit that holds lots, this map has the number of parts not known
+        // yet.
         let mut missing: BTreeMap<UnitId, usize> = BTreeMap::new();
         for (lot, _) in rights.lots.all(resource) {
             *missing.entry(lot.holder).or_insert(1) += 1;
@@ -1083,8 +1115,9 @@ impl<'a> Values<'a> {
                 }
             });
         }
-        // So far a lot counts in the value of its holder and of its currency. Add it to the values of the
-        // units around the holder, and subtract it from the issuer and the units around the issuer.
+        // So far a lot counts in the values of its holder, of its issuer, and of the units around the issuer.
+        // Add it to the values of the units around the holder, and subtract it from the issuer and from the
+        // units around the issuer.
         for (lot, part) in &lots {
             for unit in rights.lineage(rights.unit(lot.holder).ok().and_then(|unit| unit.parent)) {
                 all.value[unit.index()] += part.total;

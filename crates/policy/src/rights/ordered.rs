@@ -1,4 +1,5 @@
-//! Order-statistic trees of units: how many units precede a given one, and with how many tickets.
+//! Order-statistic trees of units: for a given unit, how many units precede it, and how many tickets these
+//! have together.
 //!
 //! Problem: the value of a unit's tickets depends on its siblings' tickets. Summing the siblings' tickets for
 //! each change would take time linear in the number of siblings.
@@ -6,14 +7,14 @@
 //! Terms: a *tree* has its units ordered by number, or by tickets and then number. A *forest* stores the
 //! nodes of many trees, so that inserting a unit rarely allocates.
 //!
-//! Algorithm: weight-balanced binary search trees. Each node stores the sums over its subtree. If one side
-//! weighs more than three times the other, the node is rotated: once, or twice if the heavy side's inner half
-//! weighs at least twice its outer half.
+//! Algorithm: weight-balanced binary search trees. Each node stores the sums over its subtree. If one side of
+//! a node weighs more than three times as much as the other, the node is rotated: twice if the heavy side's
+//! inner half weighs at least twice as much as its outer half, else once.
 //!
 //! Properties (tested): every operation takes time logarithmic in the units of the tree. Sums equal those of
 //! a sorted list.
 //!
-//! Source: Y. Hirai, K. Yamamoto: Balancing weight-balanced trees (2011), from which the factors 3 and 2 are.
+//! Source, also of the factors 3 and 2: Y. Hirai, K. Yamamoto: Balancing weight-balanced trees (2011).
 
 use alloc::vec;
 use alloc::vec::Vec;

@@ -1,7 +1,7 @@
 //! Dividing an integer by weights so that the parts sum exactly.
 //!
-//! Algorithm: largest remainder (Hamilton). Each part is first rounded down. The units left over go, one each,
-//! to the parts with the largest remainders; ties go to the earlier part.
+//! Algorithm: largest remainder (Hamilton). Each part is first rounded down. What then remains of the total
+//! goes, 1 each, to the parts with the largest remainders; ties go to the earlier part.
 //!
 //! Properties: the parts sum to the total if any weight is positive. Each part is within 1 of its exact value.
 //! Parts of equal weight differ by at most 1.
@@ -33,8 +33,8 @@ pub fn split(total: u64, weights: &[u64]) -> Vec<u64> {
     parts
 }
 
-/// As [`split`], but no part exceeds its cap: the excess goes to the other parts. Also returns the amount left
-/// over if all parts are at their caps.
+/// As [`split`], but no part exceeds its cap: the excess goes to the other parts. Also returns the amount
+/// that remains if all parts are at their caps.
 pub fn split_capped(total: u64, weights: &[u64], caps: &[u64]) -> (Vec<u64>, u64) {
     let mut parts = vec![0; weights.len()];
     let mut uncapped: Vec<usize> = (0..weights.len()).filter(|i| weights[*i] > 0).collect();

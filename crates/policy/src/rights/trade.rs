@@ -1,41 +1,44 @@
-//! Exchanges: offers of tickets of one resource for tickets of another, and their outcomes.
+//! Exchanges: units offer tickets of one resource for tickets of another, and offers that match are served.
 //!
 //! Example: `a` computes and hardly reads, `b` reads and hardly computes. `a` offers 300 disk tickets for 200
-//! CPU tickets, `b` offers 200 CPU tickets for 300 disk tickets. Both are served at the same time, and all
-//! other rights are unchanged.
+//! CPU tickets, `b` offers 200 CPU tickets for 300 disk tickets. Both offers are served at the same time, and
+//! all rights of other units are unchanged.
 //!
 //! Terms:
-//! - An *offer* ([`Bid`]) names what a unit gives, what the unit wants in return, for how long, and optionally
-//!   with which partner. Both amounts are of soft tickets, or parts of a reservation.
-//! - A *deal* is an exchange in force. Each of its *legs* moves tickets or a reservation from one unit to
-//!   another.
-//! - A leg *lends*: ownership does not change. A unit holds what it owns, less what it lends, plus what it
-//!   borrows.
+//! - An *offer* (type [`Bid`]) states what a unit gives, what the unit wants in return, for how long, and
+//!   optionally with which partner. Each of the two amounts (type [`Offer`]) is a number of soft tickets or a
+//!   part of a reservation.
+//! - A *deal* (type [`Deal`]) is an exchange in force. Each of its *legs* moves tickets or a part of a
+//!   reservation from one unit to another.
+//! - A leg is a *loan*: the lender still owns what it lends. A unit holds what it owns, less what it lends,
+//!   plus what it borrows.
 //!
-//! Algorithm: serve the oldest offer that can be served. An offer is served by a ring of two to [`RING_MAX`]
-//! offers, each of which gives what the next offer wants: the same resource, both soft or both reserved, and
-//! worth at least as much. Prefer the shortest ring; ties go to the ring with the oldest offers. Each unit
-//! gives an amount worth just what the next unit wants, so no unit gives more than it offered. Within one
-//! encloser tickets are compared by number. Otherwise they are compared by their current value, and the
-//! borrower holds them as a [lot](super::lots) of the lender's currency.
+//! Algorithm: serve the oldest offer that can be served. Offers are served in rings of two to [`RING_MAX`]
+//! offers. In a ring, each offer gives what the next offer wants: an amount of the same resource, tickets for
+//! tickets or reservation for reservation, and worth at least as much. The shortest ring is preferred, and
+//! among rings of equal length the one with the oldest offers. Each unit gives only as much as the next unit
+//! wants, so a unit may give less than it offered. If two units have the same encloser, their tickets are
+//! compared by number. Otherwise the tickets are compared by their current value, and the borrower holds them
+//! as a [lot](super::lots) of the lender's currency.
 //!
-//! An offer without a minimum is served in full. An offer with a minimum may be served in part, in the same
-//! ratio. The largest part is a fixed point, found from above: each unit starts with all that it wants. Then,
-//! around the ring, each unit's amount is reduced to what the unit before gives for its own, until no amount
-//! changes.
+//! An offer without a minimum is served in full or not at all. An offer with a minimum may be served in part:
+//! the unit gets less, and gives less in the same ratio. The largest amounts with which a ring can be served
+//! are a fixed point, approached from above. At first each unit gets all that it wants. Then, around the ring
+//! again and again, the amount that a unit gets is reduced to what the unit before it gives for its own
+//! amount, until no amount changes.
 //!
-//! A deal ends when the shortest duration of its offers has passed, or when one of its units ends it, leaves
-//! the contract, moves to another encloser, or is given less by the contract than it lends. Ending a deal
-//! reverses every leg.
+//! A deal ends when the shortest duration of its offers has passed, or when one of its units ends the deal,
+//! leaves the contract, moves to another encloser, or is given less by the contract than the unit lends.
+//! Ending a deal reverses every leg.
 //!
 //! Properties (tested): tickets and reservations are conserved in any history. Ending a deal reverses it
 //! exactly. Every unit keeps at least one ticket. A unit cannot lend what it borrows. Currencies form no
 //! cycle.
 //!
-//! Limits: the unserved rest of a partly served offer is dropped.
+//! Limits: when an offer is served in part, its remainder is dropped.
 //!
-//! Cost: O(n^2) for n offers of which no two match, whenever an offer, a deal, tickets or the set of active
-//! units changed; nothing otherwise.
+//! Cost: after a change of offers, deals, tickets or the set of active units, O(n^2) for n offers if no two
+//! match. Without such a change, nothing is computed.
 //!
 //! Source: seed 004, sections 5.5 and 5.6 (exchanges, `exch_offer()`, base values).
 
@@ -59,8 +62,8 @@ pub const RING_MAX: usize = 4;
 pub(super) const OFFERS_MAX: usize = 1_000;
 /// The most open offers of one unit, so that no unit crowds out the others.
 pub(super) const OFFERS_OF_UNIT_MAX: usize = 50;
-/// The part of [`OFFERS_MAX`] kept for units without an open offer. Otherwise twenty units could take all
-/// places.
+/// How many of the [`OFFERS_MAX`] offers only units without an open offer may make. Without this reserve,
+/// twenty units could use up the maximum.
 const OFFERS_FOR_NEWCOMERS: usize = 100;
 
 /// An offer of an exchange.
@@ -74,9 +77,10 @@ pub struct Bid {
     pub wants: Offer,
     /// The only unit that may be the partner; `None`: any.
     pub with: Option<UnitId>,
-    /// Duration of the exchange in nanoseconds; `None`: until one side ends it.
+    /// Duration of the exchange in nanoseconds; `None`: until one of the units ends it.
     pub for_ns: Option<Time>,
-    /// The least that the unit accepts of what it wants, giving proportionally less; `None`: all of it.
+    /// The least that the unit accepts of the wanted amount; it then gives proportionally less. `None`: the
+    /// unit accepts only the full amount.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_least: Option<Offer>,
     /// Whether the offer ends with the program that makes it, so that a later daemon does not restore it.
@@ -276,10 +280,10 @@ impl Market {
         self.deals.values().filter_map(|deal| deal.until).min()
     }
 
-    /// Concludes an exchange of two matching offers, without regard to other open offers.
+    /// Puts an exchange of two new offers into force, without regard to the open offers.
     ///
-    /// Refused, with no effect: as for an offer; if the two offers do not match; if a unit would have too many
-    /// tickets.
+    /// The exchange is refused, without effect, if [`Market::offer`] refuses one of the two offers, if the
+    /// offers do not match, or if a unit would have too many tickets.
     pub(super) fn conclude(
         &mut self,
         rights: &mut Rights,
@@ -311,11 +315,13 @@ impl Market {
     ///
     /// Refused if one of these holds:
     /// - a unit is unknown, or the unit offers to itself;
-    /// - the offer gives nothing, more than the unit has, all of the unit's tickets, or reserved memory in use;
+    /// - the offer gives nothing, more than the unit has, all of the unit's tickets, or reserved memory in
+    ///   use;
     /// - the offer gives and wants the same resource, or its minimum is invalid ([`Refused::NoExchange`]);
     /// - an exchange with the named partner would close a cycle of currencies;
-    /// - [`OFFERS_MAX`] offers are open, or [`OFFERS_OF_UNIT_MAX`] of this unit, or the remaining places are
-    ///   kept for units without an open offer.
+    /// - [`OFFERS_OF_UNIT_MAX`] offers of this unit are open;
+    /// - [`OFFERS_MAX`] offers of all units are open. The last [`OFFERS_FOR_NEWCOMERS`] of these are only for
+    ///   units without an open offer.
     pub(super) fn offer(&mut self, rights: &Rights, bid: Bid) -> Result<Trade, Refused> {
         let Bid { by, gives, wants, with, at_least, .. } = bid;
         rights.check_can_lend(by, gives)?;
@@ -359,8 +365,9 @@ impl Market {
 
     /// Restores an offer or an exchange of an earlier daemon under its former number.
     ///
-    /// Refused, with no effect, if the number is taken, or if a unit is unknown, moved to another encloser, or
-    /// no longer has what it lends.
+    /// Refused, without effect, if the number is taken or a unit is unknown. An exchange is also refused if a
+    /// unit moved to another encloser, no longer owns what it lends, would have too many tickets, or would
+    /// close a cycle of currencies.
     pub(super) fn resume(
         &mut self,
         rights: &mut Rights,
@@ -385,7 +392,7 @@ impl Market {
                     if (rights.unit(leg.from)?.parent, rights.unit(leg.to)?.parent) != (leg.of, leg.into) {
                         return Err(Refused::Enclosers { from: leg.from, to: leg.to });
                     }
-                    // The amount was lent before, so memory in use is not checked.
+                    // Unlike for a new exchange, memory in use is not checked: the amount was lent before.
                     rights.check_owns(leg.from, leg.what)?;
                     if !rights.has_room(leg) {
                         let (unit, resource) = (leg.to, leg.what.resource);
@@ -421,7 +428,7 @@ impl Market {
         self.undo(rights, number, Ending::Ended).ok_or(Refused::NoOffer { number })
     }
 
-    /// Ends a deal, and returns every loan of its legs. `None` if no deal has the number.
+    /// Ends a deal: every lender gets back what it lent. Returns the event; `None` if no deal has the number.
     pub(super) fn undo(&mut self, rights: &mut Rights, number: u64, why: Ending) -> Option<Trade> {
         let deal = self.deals.remove(&number)?;
         self.is_dirty = true;
@@ -431,15 +438,15 @@ impl Market {
         Some(Trade::Undone { deal: number, why, what: deal })
     }
 
-    /// Ends expired and invalid deals, drops the offers that name a unit that left the contract, and serves
-    /// offers until no more can be served.
+    /// Ends the deals that have expired or become invalid, drops every offer that names a unit that left the
+    /// contract, and serves offers until no more can be served.
     pub(super) fn settle(&mut self, now: Time, rights: &mut Rights) -> Vec<Trade> {
         let mut events = Vec::new();
         if self.is_settled(now) {
             return events;
         }
         let numbers: Vec<u64> = self.deals.keys().copied().collect();
-        // The newest first: if a unit lends too much, its older exchanges continue.
+        // The newest deal first: if a unit lends too much, its newer deals end, and its older deals continue.
         for number in numbers.into_iter().rev() {
             let deal = &self.deals[&number];
             // Every unit of a deal is the lender of a leg, so the borrowers need no check.
@@ -471,8 +478,8 @@ impl Market {
         events
     }
 
-    /// The ring to serve next, as the numbers of its offers, and its legs; `None` if there is no ring. Each
-    /// offer gives what the next offer wants, and the last gives what the first wants.
+    /// The ring to serve next: the numbers of its offers, and its legs. `None` if no ring can be served. Each
+    /// offer gives what the next offer wants, and the last offer gives what the first wants.
     fn next_ring(&self, rights: &Rights) -> Option<(Vec<u64>, Vec<Leg>)> {
         let candidates: Vec<(u64, Bid)> = self
             .offers
@@ -489,7 +496,7 @@ impl Market {
         })
     }
 
-    /// Puts a ring into force as a deal, and removes its offers.
+    /// Puts a ring of offers into force as a deal, and removes these offers from the open ones.
     fn serve(&mut self, now: Time, rights: &mut Rights, ring: Vec<u64>, legs: Vec<Leg>) -> Trade {
         let served: Vec<Bid> = ring.iter().filter_map(|number| self.offers.remove(number)).collect();
         let shortest = served.iter().filter_map(|bid| bid.for_ns).min();
@@ -553,14 +560,14 @@ fn obstacle(legs: &[Leg], rights: &Rights) -> Option<Refused> {
     }
 }
 
-/// The largest legs of a ring such that no unit gives more than its ratio allows for what it gets. `None` if a
-/// unit would get less than its minimum, or amounts cannot be converted.
+/// The largest legs of a ring such that each unit, for what it gets, gives at most what the ratio of its
+/// offer allows. `None` if a unit would get less than its minimum, or if amounts cannot be converted.
 fn balanced_legs(ring: &[Bid], rights: &Rights) -> Option<Vec<Leg>> {
     let n = ring.len();
     // The amount that each unit gets, in the measure in which it wants the amount.
     let mut gets: Vec<u64> = ring.iter().map(|bid| kind_and_quantity(bid.wants).1).collect();
-    // Each round but the last reduces an amount. Rounding can make that slow, so the number of rounds is
-    // bounded; a ring that needs more rounds is not served.
+    // Each round but the last reduces an amount. Because of rounding this may take many rounds, so their
+    // number is bounded: a ring that needs more rounds is not served.
     for round in 0.. {
         let mut has_changed = false;
         for giver in 0..n {
@@ -595,8 +602,9 @@ fn balanced_legs(ring: &[Bid], rights: &Rights) -> Option<Vec<Leg>> {
     (0..n).map(leg).collect()
 }
 
-/// The kind of amount and the currency in which the maker of an offer lends: that of its reservation, whichever
-/// way the offer states the amount. `None` if the unit has no reservation.
+/// The kind of amount and the currency in which the maker of an offer lends. A part of a reservation is lent
+/// in the kind (absolute, or a fraction) of the unit's reservation, even if the offer states the other kind.
+/// `None` if the unit has no reservation.
 fn lent_kind_and_currency(bid: &Bid, rights: &Rights) -> Option<(Kind, Option<UnitId>)> {
     let unit = rights.unit(bid.by).ok()?;
     let kind = match bid.gives.stake {
@@ -611,8 +619,8 @@ fn minimum_wanted(bid: &Bid) -> u64 {
     kind_and_quantity(bid.at_least.unwrap_or(bid.wants)).1
 }
 
-/// The most that the maker of an offer gives when it gets `gets`, at the offer's ratio. In the measure in which
-/// the maker lends.
+/// The most that the maker of an offer gives for an amount `gets`, at the offer's ratio. The result is in the
+/// measure in which the maker lends.
 fn most_given(bid: &Bid, gets: u64, rights: &Rights) -> Option<u64> {
     let offered = rights.in_own_measure(bid.by, bid.gives, false)?;
     let part = u128::from(offered) * u128::from(gets) / u128::from(kind_and_quantity(bid.wants).1.max(1));
@@ -635,8 +643,8 @@ fn affords(giver: &Bid, quantity: u64, taker: &Bid, rights: &Rights) -> Option<u
     rights.convert(taker.wants.resource, quantity, from, to, false)
 }
 
-/// Whether `giver` gives what `taker` wants, at least `taker`'s minimum. An offer restricted to a partner has
-/// that partner on both sides of the ring, so it fits into pairs only.
+/// Whether `giver` gives what `taker` wants, and at least `taker`'s minimum. An offer restricted to a partner
+/// must have that partner before and after it in the ring, so the ring can only be a pair.
 fn fits(giver: &Bid, taker: &Bid, rights: &Rights) -> bool {
     let admits = |bid: &Bid, partner: UnitId| bid.with.is_none_or(|only| only == partner);
     let is_soft = |offer: Offer| matches!(offer.stake, Stake::Tickets(_));

@@ -1,28 +1,29 @@
 //! Dividing the worth of a unit, or of the machine, among the units directly in it.
 //!
-//! Problem: a change affects the values of a few units only, while a level may have thousands of units. And
-//! values must not depend on how the present state was reached.
+//! Problem: a level may have thousands of units, while often only the values of a few units are needed, so a
+//! value must not cost a visit to all units. And values must not depend on how the present state was reached.
 //!
 //! Terms: siblings of one *class* have the same reservation and the same limit. A unit's *room* is the amount
-//! that it may have beyond its reservation. A unit is *full* if its part by tickets would exceed its room.
-//! `rest` is the amount that remains after all reservations, `left` the amount that then remains after the
-//! rooms of full units, and `open` the number of tickets of all units that are not full.
+//! that the unit may have beyond its reservation: limit minus reservation. A unit is *full* if its part by
+//! tickets would exceed its room. `rest` is the value less all reservations. `left` is `rest` less the rooms
+//! of all full units. `open` is the number of tickets of all units that are not full.
 //!
 //! Algorithm:
 //! 1. Sum the reservations by class. If they exceed the value, scale them down in proportion, and stop.
-//! 2. Start with no unit full. Units that are full at a price of `left` per `open` get their room: subtract
-//!    their rooms from `left` and their tickets from `open`. Repeat until no further unit is full. Within a
-//!    class, the full units are those with the most tickets; a tree in the order of tickets sums them.
-//! 3. The other units share `left` by their tickets. Rounding is by prefix sums: a unit gets the rounded-down
-//!    sum of all parts up to and including its own, less the rounded-down sum of the parts before. Units are
-//!    ordered by class, then as in the class's tree; the encloser's own processes come last.
+//! 2. Start with no unit full. The price of a ticket is `left` / `open`. Units whose tickets are worth more
+//!    than their room at this price are full, and get their room: subtract their rooms from `left` and their
+//!    tickets from `open`. Repeat until no further unit is full. Within a class, the full units are those
+//!    with the most tickets; a tree in the order of tickets sums them.
+//! 3. The other units divide `left` in proportion to their tickets. Rounding is by prefix sums: a unit gets
+//!    the rounded-down sum of all parts up to and including its own, less the rounded-down sum of the parts
+//!    before its own. Units are ordered by class, then as in the class's tree; the encloser's own processes
+//!    come last.
 //!
-//! Properties (tested): parts sum to the value exactly. Each is within 1 of its exact value. No unit exceeds
-//! its limit.
+//! Properties (tested): parts sum to the value exactly. Each part is within 1 of its exact value. No unit
+//! exceeds its limit.
 //!
 //! Cost: one value takes one tree lookup per class and per round of step 2. Step 2 is Newton's method on a
-//! concave function, from below: the product of the amount still to be divided and the open tickets falls to
-//! a quarter or less each round.
+//! concave function, from below: each round reduces the product of `left` and `open` to a quarter or less.
 
 use alloc::collections::BTreeMap;
 
@@ -89,8 +90,8 @@ impl Terms {
         Terms { hard, ..self }
     }
 
-    /// Whether the class's tree is ordered by tickets. Those of classes with a limit are, so that their full
-    /// units come last.
+    /// Whether the class's tree is ordered by tickets. The trees of classes with a limit are, so that full
+    /// units come last in them.
     pub(super) fn by_tickets(self) -> bool {
         self.limit.is_some()
     }
@@ -104,7 +105,8 @@ impl Terms {
     }
 }
 
-/// The active holders of tickets of one currency: units directly in the issuing unit, and holders of lots.
+/// The active holders of tickets of one currency: the units directly in the issuing unit, and units that hold
+/// lots of it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Level {
     /// The number of active holders.
@@ -156,8 +158,8 @@ impl<'a> Division<'a> {
             division.hard += u128::from(hard) * u128::from(sums.units);
             division.open += sums.tickets;
         }
-        // Top-level reservations fit a machine that the contract fits. Reservations inside a unit may exceed
-        // the unit's worth, while that is below what the unit is guaranteed.
+        // If the contract fits the machine, the top-level reservations do. But the reservations inside a unit
+        // may exceed the unit's worth while the unit has less than it is guaranteed.
         division.left = match u64::try_from(division.hard) {
             Ok(hard) => value.saturating_sub(hard),
             Err(_) => 0,
@@ -263,7 +265,7 @@ impl<'a> Division<'a> {
         prefix.open += all.less(self.full(class)).tickets;
     }
 
-    /// The part of the unit that follows the prefix, and adds that unit to the prefix sums.
+    /// Returns the part of the unit that follows the prefix, and adds that unit to the prefix sums.
     fn next_part(&self, prefix: &mut Prefix, terms: Terms, unit: Entry) -> Part {
         let (hard, room) = terms.hard_and_room(self.value, self.capacity);
         if self.is_overcommitted() {

@@ -56,7 +56,7 @@ pub struct SharedUse {
     /// Time of the sample, on the backend's clock; older than the snapshot if the program reports it itself.
     pub at: Time,
     /// The sum over the job's threads since some moment before the job was first observed: bytes transferred
-    /// over the memory bus, bytes held in the last-level caches times seconds, or instructions. Monotonic.
+    /// over the memory bus, or bytes held in the last-level caches times seconds. Monotonic.
     pub amount: u64,
 }
 

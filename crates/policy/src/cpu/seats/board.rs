@@ -1,19 +1,21 @@
 //! The occupied seats of pools, and the choice of a pool for a thread.
 //!
-//! Terms: a *board* is the account of the pools' seats for one unit with CPUs of its own, or for all units together if they share
-//! CPUs. A pool's *room* is the number of its CPUs that these units may use. A *seat* is one of these CPUs, occupied by one
-//! thread. A *district* is a pool of neighbouring pools.
+//! Terms: a *board* is the account of the pools' seats for one unit with CPUs of its own, or for all units
+//! together if they share CPUs. A pool's *room* is the number of its CPUs that the board's units may use: the
+//! pool has as many *seats*, each for one thread. A *district* is a pool of neighbouring pools.
 //!
-//! Algorithm, a job's first thread ([`Placement`]): among the pools with a free seat, first fit; best fit (fewest free seats);
-//! worst fit (most free seats); fewest jobs; or nearest. With several districts, the same rule first chooses the district and
+//! Algorithm, a job's first thread: the contract's [`Placement`] names the rule by which to choose among the
+//! pools with a free seat. The rules are first fit, best fit (fewest free seats), worst fit (most free
+//! seats), fewest jobs, and nearest. With several districts, the same rule first chooses the district and
 //! then the pool in it. Ties go to the first.
 //!
-//! Algorithm, further threads: of the pools that the job already uses and that have a free seat, the one with the fewest seated
-//! threads. If these are full, the rule for a first thread applies, but the districts that the job already uses come before
-//! others.
+//! Algorithm, a job's further threads: among the pools that the job already uses and that have a free seat,
+//! choose the pool with the fewest seated threads. If all pools that the job uses are full, the rule for a
+//! first thread applies, but the districts that the job already uses come before others.
 //!
-//! Properties: a pool is chosen if and only if one has a free seat that the thread may use. No pool ever has more occupied
-//! seats than room. A choice scans the districts and the pools of one district; if affinity rules those out, all pools.
+//! Properties: if any pool has a free seat that the thread may use, a pool is chosen. No pool ever has more
+//! occupied seats than room. A choice scans the districts and the pools of one district. If the thread's
+//! affinity excludes all of these pools, the choice scans all pools.
 //!
 //! Source: seed 001, sections 6.1 and 6.2.
 

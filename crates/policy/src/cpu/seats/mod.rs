@@ -1,35 +1,44 @@
 //! Placement of jobs: the pool in which each thread runs.
 //!
-//! Problem. Threads of a job share memory, and should run near each other; other jobs should run elsewhere. A job's final
-//! number of threads is unknown: they come one at a time.
+//! Problem. The threads of a job share memory. They should run near each other, and apart from the threads of
+//! other jobs. A job's final number of threads is unknown when a thread is placed, since threads come one at
+//! a time.
 //!
 //! Terms: a *seat* is room for one thread in a pool, and a *board* keeps account of the seats ([`board`]). A thread is *awake*
-//! while it wants a CPU and for [`REST_NS`] afterwards. A job's *cohesion* is the sum over all pools of the squared number of
-//! its threads there: 4 threads in one pool have 16, and 3 in one pool and 1 in another have 9 + 1 = 10.
+//! while it wants a CPU and for [`REST_NS`] afterwards. A job's *cohesion* is a sum over all pools: in each
+//! pool, the number of the job's threads there, squared. A job with 4 threads in one pool has cohesion 16;
+//! with 3 threads in one pool and 1 in another, it has 9 + 1 = 10.
 //!
 //! Algorithm:
-//! 0. If the pools took another form, a seat moves to the pool that contains the first remaining CPU of the old pool.
+//! 0. If the pools took another form, a seat moves to the pool that now has the first CPU of the seat's old
+//!    pool (the first that still exists).
 //! 1. Threads that ended, fell asleep, or sit where their unit has no CPU any more give up their seats.
 //! 2. Awake threads without a seat are placed within their affinity, job by job in the order of arrival, by the contract's
-//!    placement ([`board::Board::choose`]). Under worst fit, a job's first thread that already runs stays in its present pool
-//!    if three quarters of the pool's seats are free: its pages are there, and others hardly disturb it. If no pool has a free
-//!    seat, the thread runs anywhere in its unit.
-//! 3. Repartitioning, if the contract has it. A thread apart from most of its job moves to the job's main pool: onto a free
-//!    seat, or in exchange with a thread of another job there. It moves if the total cohesion of both jobs grows, and the gain
-//!    exceeds the cost. The gain is the CPU time that the job is expected to save: a tenth ([`GAIN_PART`]) of its CPU time since
-//!    its last move, times the growth of its cohesion relative to the most that is possible, n² for n threads. This assumes
-//!    that a job will run for as long as it has run. The cost is [`MOVE_NS`] for each moved thread.
-//! 4. A job's pages follow its threads, if that pays by the same measure ([`pages`]).
+//!    placement ([`board::Board::choose`]). Exception under worst fit: if a job's first thread already runs,
+//!    it stays in its present pool if three quarters of the pool's seats are free. Its pages are there, and
+//!    few other threads disturb it. If no pool has a free seat, a thread runs anywhere in its unit.
+//! 3. Repartitioning, if the contract asks for it. The job's main pool is the pool where most of its threads
+//!    are. A thread of the job in another pool moves to the main pool: to a free seat, or it swaps seats with
+//!    a thread of another job there. A thread moves if the total cohesion of the jobs concerned grows, and if
+//!    the gain exceeds the cost. The gain is the CPU time that the job is expected to save. It is a tenth
+//!    ([`GAIN_PART`]) of the job's CPU time since its last move, times the growth of its cohesion over the
+//!    largest possible cohesion (n² for n threads). This assumes that a job will run for as long as it has
+//!    run. The cost is [`MOVE_NS`] for each moved thread.
+//! 4. A job's pages move to the nodes of its threads, if the gain exceeds the cost by the same measure
+//!    ([`pages`]).
 //!
-//! Properties: no pool has more seated threads than CPUs that their unit may use. A thread lacks a seat only while every seat
-//! that it may use is occupied. Without repartitioning, an awake thread never moves while its unit keeps its CPUs. Each move
-//! increases total cohesion, so repartitioning terminates. Seats are a deterministic function of the facts.
+//! Properties: no pool has more seated threads than CPUs that the threads' unit may use. A thread lacks a
+//! seat only while every seat that it may use is occupied. Without repartitioning, an awake thread keeps its
+//! seat as long as its unit keeps its CPUs. Each move increases total cohesion, so repartitioning terminates.
+//! Seats are a deterministic function of the facts.
 //!
-//! Limits: threads pinned to the same CPU of a pool occupy one seat each. A job that sleeps for longer than [`REST_NS`] may
-//! find its pool occupied. The kernel chooses the CPU within a pool. The gain is assumed to be the same for all programs.
+//! Limits: threads pinned to the same CPU of a pool occupy one seat each. A job that sleeps for longer than
+//! [`REST_NS`] may find its old pool occupied. The kernel, not this module, chooses the CPU within a pool.
+//! The gain is assumed to be the same for all programs.
 //!
-//! Source: seed 001, section 6; repartitioning is left open there (sections 2 and 6). The expected remaining run time of a
-//! process: M. Harchol-Balter and A. Downey, Exploiting Process Lifetime Distributions for Dynamic Load Balancing, 1997.
+//! Source: seed 001, section 6, which leaves repartitioning open (sections 2 and 6). That a process is
+//! expected to run for as long as it has run: M. Harchol-Balter and A. Downey, Exploiting Process Lifetime
+//! Distributions for Dynamic Load Balancing, 1997.
 
 pub(crate) mod board;
 mod pages;

@@ -3,23 +3,28 @@
 //! Problem: the kernel places a page on first touch, in the node of the thread that touches it. So the pages of a job's first
 //! process are all in one node, and pages of threads that moved to another node stay behind.
 //!
-//! Terms: a job's *parent* is its earliest thread with a seat. A job's *due* in a node is the amount of its pages that should be
-//! there. Pages beyond their node's due are *misplaced*.
+//! Terms: a job's *parent* is its earliest thread with a seat. A job's *due* in a node is the number of its
+//! pages that should be in the node. If a node has more pages of the job than the due, the excess pages are
+//! *misplaced*.
 //!
 //! Algorithm:
-//! 1. A job in one pool: its pages may be in any node of that pool. Pages in other nodes are misplaced, and are to be divided
-//!    among the pool's nodes by the number of the pool's CPUs in each.
-//! 2. A job in several pools: its pages are interleaved over the nodes of all these pools, in proportion to its threads with a
-//!    seat there. All its threads then have the same mean latency, and no single node's memory serves them all. For example, 3
-//!    threads in node 0 and 1 in node 1 make 3/4 of all pages due in node 0, and 1/4 in node 1.
-//! 3. Pages move if more than one in [`MISPLACED_PART`] is misplaced and that pays by the measure of [`super`], at most once in
-//!    [`MOVE_PAUSE_NS`]. The parent's nodes come first: they are filled first, and get the rounding remainder.
+//! 1. If a job's seats are all in one pool, its pages may be in any node of that pool. Pages in other nodes
+//!    are misplaced. They are divided among the pool's nodes in proportion to the number of the pool's CPUs
+//!    in each node.
+//! 2. If a job has seats in several pools, its pages are interleaved over the nodes of all these pools, in
+//!    proportion to the number of its seated threads in each node. All threads of the job then have the same
+//!    mean latency, and no single node's memory serves them all. For example, with 3 threads in node 0 and 1
+//!    in node 1, 3/4 of all pages are due in node 0, and 1/4 in node 1.
+//! 3. A job's pages move if more than one page in [`MISPLACED_PART`] is misplaced and if the gain exceeds the
+//!    cost by the measure of [`super`], at most once in [`MOVE_PAUSE_NS`]. The nodes of the parent are filled
+//!    first, and get the rounding remainder.
 //!
-//! Properties: nothing is ordered for a job without misplaced pages. Dues sum to all pages of the job.
+//! Properties: nothing is ordered for a job without misplaced pages. A job's dues sum to the number of its
+//! pages.
 //!
-//! Limits: a node's spare bandwidth is unknown, both live and in simulation; the number of seated threads stands in for it. In a
-//! job of several processes, even a process whose threads are all in one pool has its pages interleaved over all the job's
-//! pools.
+//! Limits: a node's spare bandwidth is unknown, both live and in simulation; the number of seated threads is
+//! used in its stead. A job's pages are divided as a whole: even a process whose threads are all in one pool
+//! has its pages interleaved over all pools of its job.
 //!
 //! Source: D. Gureya and others, Bandwidth-Aware Page Placement in NUMA, IPDPS 2020 (interleaving in proportion, over the nodes
 //! of all workers). Seed 001, sections 5 and 6.1: children mostly need their parent's memory.

@@ -1,20 +1,23 @@
 //! Why an open offer is not served: the first reason that applies.
 //!
-//! Example: `ana` gives 30 disk tickets for 20 CPU tickets. If no unit gives CPU tickets, that is the reason,
-//! whatever else is offered. If one gives 15, the reason is that these are too few.
+//! Example: `ana` offers 30 disk tickets for 20 CPU tickets. If no other unit offers CPU tickets, that is the
+//! reason, whatever else is offered. If the only offer of CPU tickets is of 15, the reason is that 15 are too
+//! few.
 //!
-//! Algorithm: in a ring, an offer stands between a *giver*, an offer that gives what this offer wants, and a
-//! *taker*, an offer that wants what this offer gives. The reason is the first of these that holds:
-//! 1. The offer's own unit no longer has what the offer gives, or uses it.
-//! 2. There is no giver, or no giver with which this offer may be matched: one of the two is restricted to
-//!    another partner, or the giver waits itself, for reason 1.
-//! 3. The amounts of the giver and of this offer are not comparable now, or the giver's amount is worth less.
-//! 4. As 2 and 3, for takers.
-//! 5. Some offer is both giver and taker. But at the ratio of one of the two offers, the other gets less than
-//!    its minimum, or the transfer is not possible.
+//! Algorithm: in a ring, an offer stands between a *giver* and a *taker*. A giver is an offer that gives what
+//! this offer wants; a taker is an offer that wants what this offer gives. The reason is the first of these
+//! that holds:
+//! 1. The offer's own unit no longer has the amount that the offer gives, or uses it.
+//! 2. There is no giver, or this offer may be matched with none of the givers: this offer or the giver is
+//!    restricted to another partner, or the giver's own unit no longer has the amount that the giver gives.
+//! 3. The giver's amount and the wanted amount are not comparable now, or the giver's amount is worth less.
+//! 4. The same as 2 or 3 holds for takers.
+//! 5. Some offer is both giver and taker. But at the ratio of this offer or of that offer, the other one gets
+//!    less than its minimum; or the transfer is not possible.
 //! 6. No ring connects a taker to a giver.
 //!
-//! Cost: O(n) for n offers, so O(n^2) for explaining all, as for finding a ring.
+//! Cost: O(n) to explain one of n offers. Explaining all of them costs O(n^2), as much as the search for a
+//! ring.
 
 use alloc::vec::Vec;
 
