@@ -7,7 +7,7 @@ use commonhold_contract::{Contract, UnitId};
 use commonhold_dispatch::Account;
 use commonhold_policy::Time;
 
-use crate::apply::kernel::Switched;
+use crate::apply::kernel::UnitCounters;
 use crate::observe::arena::NotJoined;
 use crate::observe::process::ProcessKey;
 use crate::observe::roster::{Roster, Seen};
@@ -60,11 +60,11 @@ pub trait LiveBackend: Backend<Error = LiveError> {
 
     /// The counters of our `sched_ext` scheduler for a unit since the backend began, without the unit's sub-units; `None` on
     /// backends without such a scheduler.
-    fn switched(&self, _: UnitId) -> Option<Switched> {
+    fn unit_counters(&self, _: UnitId) -> Option<UnitCounters> {
         None
     }
 
-    /// The accounts that [`LiveBackend::switched`] sums, indexed by CPU number.
+    /// The accounts that [`LiveBackend::unit_counters`] sums, indexed by CPU number.
     fn accounts(&self, _: UnitId) -> Vec<Account> {
         Vec::new()
     }

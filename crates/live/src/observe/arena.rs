@@ -3,11 +3,12 @@
 //! Problem: only a program's own counters know what it transfers, so its report cannot be verified. The program may lie, write
 //! garbage, write nothing, or end in the middle of a write.
 //!
-//! Algorithm: a process that joins gets a page. Each poll reads the pages of all processes of jobs, and adds the growth of a
-//! page's byte count to the sum of the process's job. The growth is capped by a token bucket: the CPU time that the process
-//! uses fills it at [`BYTES_PER_NS`], and accepted bytes empty it. It holds what a CPU could transfer in eight report intervals,
-//! and at least in [`SILENT_CPU_NS`]. A job's sum is as old as its processes' oldest report. While a job is stopped, its
-//! processes transfer and report nothing, so their reports do not age.
+//! Algorithm: a process that joins gets a page. Each poll reads the pages of all processes of jobs, and adds
+//! the growth of a page's byte count to the sum of the process's job. The growth is capped by a token bucket:
+//! the CPU time that the process uses fills it at [`BYTES_PER_NS`], and accepted bytes empty it. The bucket
+//! holds what a CPU could transfer in eight report intervals, and at least in [`SILENT_CPU_NS`]. A job's sum
+//! is as old as its processes' oldest report. While a job is stopped, its processes transfer and report
+//! nothing, so their reports do not age.
 //!
 //! A process that reports that it cannot measure itself adds nothing to a sum, and is treated like a process that did not join
 //! ([`Arena::has`]). If its report counted as zero bytes, it would look like the least demanding process of all.

@@ -3,9 +3,10 @@
 //! Problem: a contract says what makes processes of a unit one job. The kernel knows processes, sessions and control groups; a
 //! *tree* is this project's own concept.
 //!
-//! Algorithm, trees: a process belongs to its parent's job. If the parent leads a session, as a shell does, or is in another
-//! unit or in none, the process starts a new job. A process stays in its job when its parent ends. If the parent's pid is the
-//! process's own session, the parent also counts as leader: the parent may have been read a moment before it became one.
+//! Algorithm, trees: a process belongs to its parent's job. If the parent leads a session, as a shell does,
+//! or is in another unit or in none, the process starts a new job. A process stays in its job when its parent
+//! ends. If the parent's pid is the process's own session, the parent also counts as leading a session: the
+//! parent may have been read a moment before it became one.
 //!
 //! Algorithm, sampling: if the roster found no runnable thread in a process, all its threads are assumed to sleep and are not
 //! read. In other processes, each thread's state, CPU time and last CPU are read. A thread wants a CPU if it is runnable, or ran

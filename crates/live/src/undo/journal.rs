@@ -27,7 +27,7 @@ use crate::LiveError;
 use crate::host::io_priority::IoPriority;
 use crate::host::{self, File, trust};
 use crate::observe::process::{ProcFs, ProcessKey, is_alive};
-use crate::systemd::{Former, Instance, Property, Value};
+use crate::systemd::{Instance, Property, PropertyState, Value};
 use crate::undo::lifeline::Beats;
 
 /// A change to undo, or the end of one.
@@ -167,7 +167,7 @@ pub enum Entry {
         /// The systemd unit.
         unit: String,
         /// The property, and its present value and drop-in.
-        former: Former,
+        former: PropertyState,
     },
     /// A value that the daemon gives to a property. A value that was never given was set by an administrator.
     PropertyGiven {
@@ -824,7 +824,7 @@ mod tests {
         let property = Property::CPUWeight;
         let before = |weight: u64| {
             let file = "/run/systemd/system.control/a.slice.d/50-CPUWeight.conf".into();
-            let former = Former { property, value: Value::Number(weight), file, content: None };
+            let former = PropertyState { property, value: Value::Number(weight), file, content: None };
             Entry::Property { instance: instance(), unit: unit(), former }
         };
         let given = |weight: u64| {

@@ -1,16 +1,18 @@
 //! Measures the capacity of the memory bus.
 //!
-//! Algorithm: a thread pinned to each CPU has three arrays in its node. In each pass, all threads start together and compute
-//! `a = b + s * c` for all elements. A pass lasts from the first start to the last end. The result is the rate of the best pass.
-//! It is measured first for one CPU, then for all CPUs together.
+//! Algorithm: one thread is pinned to each CPU, and has three arrays in the memory of that CPU's node. In
+//! each pass, all threads start together and compute `a = b + s * c` for all elements. A pass lasts from the
+//! first start to the last end. The result is the rate of the best pass. This is done first for one CPU, then
+//! for all CPUs together.
 //!
-//! Properties: only memory of this process is touched. Each element counts as 24 bytes: the bytes that caches fetch, for two
-//! arrays to read and one to write. So the result is comparable to cache misses times the line size. Most processors also write
-//! the third array's lines back; neither number includes these transfers.
+//! Properties: only memory of this process is touched. Each element counts as 24 bytes: the bytes that caches
+//! fetch, for two arrays to read and one to write. So the result is comparable to cache misses times the line
+//! size. Most processors also write the third array's lines back; neither the result nor a count of cache
+//! misses includes these transfers.
 //!
-//! Limits: transfers of other programs are missing from the result, unless these programs pause for a pass. Transfers that a
-//! busy host takes from a virtual machine are missing, too. On a machine with several nodes, the result is the sum of all
-//! nodes' capacities; programs that use remote memory get less.
+//! Limits: transfers of other programs are missing from the result, unless these programs pause while a pass
+//! runs. Transfers that a busy host takes from a virtual machine are missing, too. On a machine with several
+//! nodes, the result is the sum of all nodes' capacities; programs that use remote memory get less.
 //!
 //! Source: J. `McCalpin`, Memory Bandwidth and Machine Balance in Current High Performance Computers, 1995 (STREAM's triad,
 //! with arrays of four times the last-level cache).

@@ -153,8 +153,8 @@ impl CgroupBackend {
         self.groups.dir(unit).and_then(|dir| order(&mut self.disks, dir).err()).into_iter().collect()
     }
 
-    /// An error for an order on a unit without a cgroup, or for a missing controller: ignoring it would leave the contract
-    /// unenforced without notice.
+    /// Fails if the unit has no cgroup, or the order's controller is missing. To ignore such an order would
+    /// leave the contract unenforced without notice.
     fn can_order(&self, unit: UnitId, controller: Option<&str>) -> Result<(), LiveError> {
         if self.groups.leaf(unit).is_none() {
             return Err(LiveError::Unavailable {

@@ -1,16 +1,18 @@
 //! Claims a subtree of cgroups: `BASE/commonhold`.
 //!
-//! Problem: only one daemon may use the subtree, since two daemons that write the same files would undo each other's work without
-//! noticing. Also, BASE may not allow its child cgroups to have controllers yet.
+//! Problem: only one daemon may use the subtree, since two daemons that write the same files would undo each
+//! other's work without noticing. Also, BASE's child cgroups may still be without controllers.
 //!
 //! Algorithm: the extended attribute [`MARK`] of the subtree's directory names its owner by PID and start time.
 //! - If the owner still runs, the claim is refused.
 //! - If the owner has exited, the directory is removed.
 //! - A directory without a mark is removed if it holds no processes; otherwise the claim is refused.
 //!
-//! Then the controllers are enabled, from the top down. In the hierarchy's root that is always possible. Elsewhere, no process
-//! may be in BASE itself. In a delegated cgroup, the daemon and the process that started it are in BASE, so they first move to
-//! the leaf [`ASIDE`]. The caretaker must be started before: then it is moved as well, and knows how to undo the moves.
+//! Then the controllers are enabled, from the top down. If BASE is the hierarchy's root, the kernel always
+//! allows that. Otherwise, the kernel allows it only while no process is in BASE itself. In a delegated
+//! cgroup, the daemon and the process that started it are in BASE, so they first move to the leaf [`ASIDE`].
+//! The caretaker must be started before that: then the caretaker is moved as well, and knows how to undo the
+//! moves.
 //!
 //! Properties: every change is in the journal before it is made.
 //!

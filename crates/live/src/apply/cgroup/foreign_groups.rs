@@ -3,9 +3,10 @@
 //! The roster finds these groups ([`Roster::places`](crate::observe::roster::Roster::places)), and the plan has the orders for
 //! them ([`PartOrder`]). This module reads and writes their files.
 //!
-//! Manager's values: the content of a file before our first write is the manager's setting. Our writes must stay within it, so
-//! the policy sees it as [`GroupBounds`]. It is recorded in the journal, and restored when no unit is held in the group any more.
-//! A group's memory protection is added to that of its ancestors, too (`around`).
+//! Manager's values: the content of a file before our first write is the manager's setting. Our writes must
+//! stay within it, so the policy sees it as [`GroupBounds`]. It is recorded in the journal, and restored when
+//! no unit is held in the group any more. A group's memory protection is also added to the protection of each
+//! of its ancestors (`around`).
 //!
 //! Groups of systemd: systemd gets our values as properties ([`systemd`](super::systemd)), and enables the controllers. In groups
 //! of other managers, we enable missing controllers in the ancestors.
@@ -90,9 +91,10 @@ struct ForeignGroup {
     systemd_unit: Option<String>,
     /// Ordered rates by disk.
     rates: BTreeMap<String, Rates>,
-    /// cpu.stat, and its count in microseconds when the unit began to be held in the group.
+    /// The file cpu.stat, and the CPU time in it, in microseconds, when the unit began to be held in the
+    /// group.
     usage: Option<(Gauge, u64)>,
-    /// CPU time used since then, at the last reading.
+    /// CPU time used in the group since the unit began to be held there, at the last reading.
     used_ns: u64,
     /// The bounds that the group's manager has set.
     manager_bounds: GroupBounds,

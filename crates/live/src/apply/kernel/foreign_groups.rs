@@ -1,8 +1,8 @@
 //! The scheduler's view of units that are held in foreign control groups.
 //!
-//! The scheduler maps these groups to units, so that a process that enters such a group is in the unit at once. Two kinds of
-//! processes are sent to the scheduler thread by thread: processes that were in a group before the scheduler knew the group, and
-//! processes in groups that several units share.
+//! The scheduler maps these groups to units, so that a process that enters such a group is in the unit at
+//! once. For two kinds of processes, the scheduler is sent the unit of each thread: processes that were in a
+//! group before the scheduler knew the group, and processes in groups that several units share.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;

@@ -1,8 +1,9 @@
 //! Gangs in the scheduler's tables: the processes of each gang, and which gangs are shut.
 //!
-//! Algorithm: each job has a number in the scheduler's table while the job has processes. A process is sent to the scheduler when
-//! it is first seen in its job, when it has left the job, and again when the job is shut. A process's children inherit its gang
-//! (`gates.h`), so a child of a shut gang does not run until the next turn finds it.
+//! Algorithm: each job has a number in the scheduler's table while the job has processes. A process is sent
+//! to the scheduler when it is first seen in its job, when it has left the job, and again when the job is
+//! shut. A process's children inherit its gang (`gates.h`), so a child of a shut gang does not run until the
+//! daemon's next iteration finds the child.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -6,7 +6,7 @@ use commonhold_contract::PoolForm;
 use commonhold_dispatch::{Account, Lists, NOBODY, Recall, SLICE_NS, Settings, UnitRules, near};
 use commonhold_policy::pools;
 
-use super::switched::Switched;
+use super::switched::UnitCounters;
 use crate::LiveError;
 #[cfg(not(feature = "kernel"))]
 use crate::observe::capability::NOT_BUILT_IN;
@@ -51,9 +51,9 @@ pub(super) trait Scheduler {
     fn clear(&mut self, unit: u32);
 
     /// A unit's counters since the load, as of the last switch of each CPU.
-    fn switched(&self, unit: u32) -> Switched;
+    fn unit_counters(&self, unit: u32) -> UnitCounters;
 
-    /// The accounts by CPU that [`Scheduler::switched`] sums.
+    /// The accounts by CPU that [`Scheduler::unit_counters`] sums.
     fn accounts(&self, unit: u32) -> Vec<Account>;
 
     /// How the scheduler ended; `None` while it schedules.
@@ -147,7 +147,7 @@ mod in_kernel {
     use commonhold_dispatch::in_kernel::{self, End};
     use commonhold_dispatch::{Account, Lists, Settings, UnitRules};
 
-    use super::{Ended, Features, Scheduler, Switched, settings};
+    use super::{Ended, Features, Scheduler, UnitCounters, settings};
     use crate::LiveError;
 
     pub(super) fn load(units: u32, features: Features) -> Result<Box<dyn Scheduler>, LiveError> {
@@ -214,10 +214,10 @@ mod in_kernel {
             self.clear(unit);
         }
 
-        fn switched(&self, unit: u32) -> Switched {
+        fn unit_counters(&self, unit: u32) -> UnitCounters {
             let counted = self.unit(unit);
             let (call_backs, deadlines) = (counted.call_backs(), counted.deadlines.had);
-            Switched { account: self.account_of(unit), call_backs, deadlines }
+            UnitCounters { account: self.account_of(unit), call_backs, deadlines }
         }
 
         fn accounts(&self, unit: u32) -> Vec<Account> {

@@ -1,7 +1,8 @@
 //! Loads the scheduler, reloads it after failures, and keeps its tables up to date.
 //!
-//! Terms: the scheduler is *attached* while the kernel runs it. While the scheduler is *detached*, control groups enforce the
-//! contract, by the orders that the policy makes for their means. A unit's *slot* is its number in the scheduler's tables.
+//! Terms: the scheduler is *attached* while the kernel runs it. While the scheduler is *detached*, control
+//! groups enforce the contract, and the policy gives the orders that control groups can carry out. A unit's
+//! *slot* is its number in the scheduler's tables.
 //!
 //! Algorithm: the supervisor has a copy of the scheduler's tables: the units' slots, cgroups, weights, lending and borrowing, and
 //! the owners of CPUs. A newly loaded scheduler gets the whole copy: parents before their sub-units, cgroups before the scheduler
@@ -26,7 +27,7 @@ use super::gangs::{Gangs, Member, fits};
 use super::loaded::{Features, Loader, Scheduler};
 use super::matches::{Levels, in_slots};
 use super::slots::{Slot, Slots};
-use super::switched::{PastCounts, Switched};
+use super::switched::{PastCounts, UnitCounters};
 use crate::LiveError;
 use crate::observe::jobs::has_gangs;
 
@@ -174,16 +175,16 @@ impl Supervisor {
     }
 
     /// A unit's counters since the backend began.
-    pub(super) fn switched(&self, unit: UnitId) -> Switched {
-        let Some(slot) = self.slot(unit) else { return Switched::default() };
+    pub(super) fn unit_counters(&self, unit: UnitId) -> UnitCounters {
+        let Some(slot) = self.slot(unit) else { return UnitCounters::default() };
         let present = match &self.attachment {
-            Attachment::Attached(scheduler) => Some(scheduler.switched(slot)),
+            Attachment::Attached(scheduler) => Some(scheduler.unit_counters(slot)),
             Attachment::Detached(_) => None,
         };
         self.past_counts.with(slot, present.as_ref())
     }
 
-    /// The accounts by CPU that [`Supervisor::switched`] sums.
+    /// The accounts by CPU that [`Supervisor::unit_counters`] sums.
     pub(super) fn accounts(&self, unit: UnitId) -> Vec<Account> {
         let Some(slot) = self.slot(unit) else { return Vec::new() };
         let present = match &self.attachment {
@@ -525,7 +526,7 @@ impl Supervisor {
         let since = self.outage().map_or(self.now, |outage| outage.since);
         if let Attachment::Attached(scheduler) = &self.attachment {
             for slot in self.cgroups.keys().filter(|slot| **slot < self.room) {
-                self.past_counts.keep(*slot, &scheduler.switched(*slot), &scheduler.accounts(*slot));
+                self.past_counts.keep(*slot, &scheduler.unit_counters(*slot), &scheduler.accounts(*slot));
             }
         }
         // This drops an attached scheduler, which detaches it.

@@ -1,8 +1,8 @@
 //! Followers: processes that stop themselves because a descendant was stopped.
 //!
-//! Problem: su, runuser, sudo and script wait for their child with WUNTRACED. When it stops, they send themselves SIGSTOP, as a
-//! job of an interactive shell should; sudo stops its whole process group. Nothing continues them when the child continues:
-//! they would stay stopped for ever.
+//! Problem: su, runuser, sudo and script wait for their child with WUNTRACED. When the child stops, such a
+//! program sends itself SIGSTOP, as a job of an interactive shell should; sudo stops its whole process group.
+//! Nothing continues the program when its child is continued, so it would stay stopped for ever.
 //!
 //! Algorithm: before a process is stopped, its running ancestors are recorded in the journal as followers. When the last stopped
 //! descendant of a follower is to be continued, the follower is examined. If SIGSTOP has stopped the follower meanwhile, it is

@@ -1,14 +1,14 @@
 //! Disks without control groups: measures units' use, and records which units are stopped for it.
 //!
-//! Problem: without control groups, the kernel does not limit a process's disk rate. But it counts the process's transfers
-//! (/proc/PID/io), and the process can be stopped. The policy decides when to stop a unit, as its debt requires
-//! (`policy::disk::debt`).
+//! Problem: without control groups, the kernel does not limit a process's disk rate. But it counts the
+//! process's transfers (/proc/PID/io), and the process can be stopped. The policy decides when to stop a
+//! unit, by the unit's debt (`policy::disk::debt`).
 //!
 //! Algorithm: the transfers of each unit's processes are summed every [`FRESH_NS`], and at every scan while a unit has a rate.
 //! All disks count as one, because the kernel does not count a process's transfers by disk.
 //!
-//! Cost: a process's count grows only while the process runs. So its file is read only if its CPU clock has moved since the last
-//! reading. A scan while nothing runs reads no file.
+//! Cost: a process's count grows only while the process runs. So the file with the count is read only if the
+//! process's CPU clock has moved since the last reading. A scan while no process runs reads no such file.
 //!
 //! Properties: transfers of ended children are counted once, although the kernel adds them to the parent's count as well when
 //! the parent waits for the child.

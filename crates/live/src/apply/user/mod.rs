@@ -7,20 +7,23 @@
 //! are stopped and continued as a whole. New processes and threads inherit their creator's mask, so a fork storm stays
 //! confined. A process that joins a unit in another way is confined when it is found.
 //!
-//! Properties: a thread runs on the CPUs that both the order and its owner allow, or on the order's if the two contradict each
-//! other. When an order ends, it runs where its owner last allowed. Every change is in the journal before it is made. A process
-//! that its user stopped is never continued. No process outside the units is touched, except for parents of members that
-//! stopped themselves in response to a gate, which are continued.
+//! Properties: a thread runs on the CPUs that both the order and its owner allow, or on the order's if the
+//! two contradict each other. When an order ends, the thread runs where its owner last allowed. Every change
+//! is in the journal before it is made. A process that its user stopped is never continued. No process
+//! outside the units is touched, except for parents of members that stopped themselves in response to a gate,
+//! which are continued.
 //!
-//! Cost at rest: a scan reads /proc/loadavg, to see that no process was born and none ended. It reads the machine's counts of
-//! idle time and memory, and members' CPU clocks, by one system call each; the longer a member has slept, the less often. A
-//! member whose clock has not moved did nothing. None of its files is read, except for one member in fifty, at most five, in
-//! turn ([`memory`]). Once a second, the roster lists /proc, and the masks of members are compared.
-//! crates/commonhold/tests/rest.rs counts it.
+//! Cost at rest: a scan reads /proc/loadavg, to see that no process was born and none ended. It reads the
+//! machine's counts of idle time and memory, and members' CPU clocks, by one system call each; the longer a
+//! member has slept, the less often. A member whose clock has not moved has not run, so its files are not
+//! read. The exceptions are one such member in fifty, at most five at each scan, in turn ([`memory`]). Once a
+//! second, the roster lists /proc, and the masks of members are compared. crates/commonhold/tests/rest.rs
+//! counts it.
 //!
-//! Limits: signals are visible. A shell that is no member, but whose job is one, reports the job as stopped. A parent that
-//! stops itself with its child (su, sudo, script) is continued with it. A stop by the user while the unit is stopped is lost
-//! when it continues. Members of root or another user need root.
+//! Limits: signals are visible. A shell that is no member, but whose job is one, reports the job as stopped.
+//! A parent that stops itself with its child (su, sudo, script) is continued with it. If a user stops a
+//! process while its unit is stopped, that stop is lost when the unit continues. Members of root or another
+//! user need root.
 
 mod disk;
 mod gate;

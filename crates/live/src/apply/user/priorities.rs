@@ -7,9 +7,10 @@
 //! thread of every member gets its unit's level, and its children inherit the level. A thread that joins in another way is found
 //! when its process is first seen, or once a second.
 //!
-//! Properties: a thread has the weaker of its unit's level and its owner's choice, its *original*. When the order or the daemon
-//! ends, the thread gets the original back. Every change is in the journal before it is made. No thread is put into the idle
-//! class, since the smallest share is a promise, too.
+//! Properties: a thread has the weaker of its unit's level and the priority that its owner chose, the
+//! thread's *original*. When the order or the daemon ends, the thread gets the original back. Every change is
+//! in the journal before it is made. No thread is put into the idle class, since the smallest share is a
+//! promise, too.
 //!
 //! Limits: there are eight levels, so no unit's weight is below an eighth of the largest. A priority belongs to a thread, so a
 //! unit with more requesting processes gets more. Deferred writes are made by kernel threads, at the priority of these threads.

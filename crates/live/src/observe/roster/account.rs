@@ -1,8 +1,10 @@
 //! CPU accounts of units: time used, time waited, and threads that want a CPU.
 //!
-//! Each scan reads the CPU clock of every process that may have run, and charges the growth to the process's unit. Only for a
-//! process that ran are its files read: the state and waiting times of its threads, and the CPU time of its ended children.
-//! That time was charged before if a scan saw the child alive, so it is charged only where it exceeds what was charged.
+//! Each scan reads the CPU clock of every process that may have run, and charges the growth to the process's
+//! unit. Only for a process that ran are its files read: the state and waiting times of its threads, and the
+//! CPU time of its ended children. If a scan saw a child alive, the time that the child had used until then
+//! is charged already. So only the CPU time of ended children that exceeds the time already charged for them
+//! is charged now.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! The users and control groups that get a sub-unit by `each`, and the sub-units that end because their group is empty.
+//! The users and control groups that get a sub-unit by `each`, and the sub-units that end because their
+//! control group is empty.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

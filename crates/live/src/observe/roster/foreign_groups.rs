@@ -109,7 +109,7 @@ impl Roster {
         self.foreign_groups = ForeignGroups { unit_by_group, inhabited };
         let all: Vec<u32> = self.known.keys().copied().collect();
         for pid in all {
-            self.regroup(pid, true, changes);
+            self.update_stays(pid, true, changes);
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Places processes in order of descent, and carries placements over to a new contract.
+//! Assigns each process to a unit (its *placement*), parents before children, and carries placements over to
+//! a new contract.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,13 +10,14 @@ use crate::observe::process::ProcessKey;
 
 use super::{Changes, Decisive, Known, MARKER, Moved, Roster, marker, placement_of, stays_of};
 
-/// Stands for the unit of a process whose unit the contract no longer has, until the process is placed again.
+/// The unit of a process whose former unit is not in the new contract, until the process is placed again.
 const NOWHERE: UnitId = UnitId(u32::MAX);
 
 impl Roster {
-    /// Switches to a new contract, under which every process is then placed again. Units that stay keep their accounts, and
-    /// processes keep inherited placements whose rule the new contract still has. Unit ids in `unreported`, which has changes
-    /// found under the previous contract, are updated.
+    /// Switches to a new contract, and marks every process to be placed again under it. Units that are in
+    /// both contracts keep their accounts. A process keeps an inherited placement if the rule of that
+    /// placement is in the new contract, too. `unreported` has changes that were found under the previous
+    /// contract; its unit ids are converted to the new contract's.
     pub(super) fn adopt(&mut self, contract: &Contract, unreported: &mut Changes) {
         let new_id = |unit: UnitId| contract.has(unit).then_some(unit);
         for (_, from) in &mut unreported.left {
@@ -130,12 +132,14 @@ impl Roster {
             }
         }
         self.known.entry(pid).and_modify(|known| known.member.placement = placement);
-        self.regroup(pid, previous.unit == placement.unit, changes);
+        self.update_stays(pid, previous.unit == placement.unit, changes);
         placement != previous
     }
 
-    /// Updates whether a process may be moved out of its control group. `same_unit`: its unit has not changed.
-    pub(super) fn regroup(&mut self, pid: u32, same_unit: bool, changes: &mut Changes) {
+    /// Updates the reason why a process stays in its control group ([`Stays`]), if there is one. If the
+    /// process may now be moved, or no longer may, reports that in `changes`, unless the process has changed
+    /// its unit (`same_unit` is false), which is reported anyway.
+    pub(super) fn update_stays(&mut self, pid: u32, same_unit: bool, changes: &mut Changes) {
         let Some(known) = self.known.get(&pid) else { return };
         let (stays, previous) = (stays_of(self, known), known.member.stays);
         if stays == Some(Stays::Mixed) {
@@ -175,7 +179,7 @@ fn note_move(changes: &mut Changes, key: ProcessKey, from: Option<UnitId>, to: U
     changes.moved.retain(|moved| moved.from != Some(moved.to));
 }
 
-/// The unit, unless the contract no longer has it.
+/// The unit; `None` for [`NOWHERE`], which the contract does not have.
 pub(super) fn unit_if_there(unit: UnitId) -> Option<UnitId> {
     (unit != NOWHERE).then_some(unit)
 }

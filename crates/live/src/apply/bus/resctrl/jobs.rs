@@ -7,8 +7,9 @@
 //! Properties: a job's occupancy, in byte-seconds, never decreases. The memory traffic of the job still counts for its unit: see
 //! [`super::Bus`]. A group is in the journal before it is made, and is removed with its job. Each error is reported once.
 //!
-//! Limits: units and jobs share the processor's groups; jobs that start when no group is left are not measured. A reused group
-//! may start with cache lines of its former owner. Each read interrupts a CPU.
+//! Limits: units and jobs share the processor's groups; jobs that start when no group is left are not
+//! measured. A reused group may start with cache lines of the job that had the group before. Each read
+//! interrupts a CPU.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ use std::path::{Path, PathBuf};
 use commonhold_contract::{Contract, GangsShare, UnitId};
 use commonhold_policy::{JobFacts, JobId, SharedUse, Time};
 
-use super::{Bus, OURS, STRAY_NS, make_group, move_threads, outermost};
+use super::{Bus, CHECK_NS, OURS, make_group, move_threads, outermost};
 use crate::LiveError;
 use crate::host;
 use crate::observe::bus::resctrl::{group_count, occupancy};
@@ -153,7 +154,7 @@ impl Bus {
                 Err(error) => problems.push(error),
             }
         }
-        if now >= self.jobs.checked_at.saturating_add(STRAY_NS) {
+        if now >= self.jobs.checked_at.saturating_add(CHECK_NS) {
             self.jobs.checked_at = now;
             self.jobs.forget_missing();
         }

@@ -14,8 +14,8 @@ fn rates(all: &[(&str, u64)]) -> Value {
     Value::Devices(all.iter().map(|(disk, rate)| ((*disk).to_owned(), *rate)).collect())
 }
 
-fn former(property: Property, value: Value) -> Former {
-    Former { property, value, file: "/run/x.conf".into(), content: None }
+fn former(property: Property, value: Value) -> PropertyState {
+    PropertyState { property, value, file: "/run/x.conf".into(), content: None }
 }
 
 /// Finds the given value, and then another one.
@@ -27,7 +27,7 @@ fn an_administrators_value_becomes_the_former_value() {
     let mut state = UnitProperties::default();
     let mut hear = |state: &mut UnitProperties, value: u64| {
         let (list, mut problems) = (vec![former(property, Value::Number(value))], Vec::new());
-        assert!(!state.hear(&Instance::system(), "a.slice", list, &mut journal, &mut problems));
+        assert!(!state.compare(&Instance::system(), "a.slice", list, &mut journal, &mut problems));
         assert!(problems.is_empty(), "{problems:?}");
     };
     hear(&mut state, UNSET);
@@ -306,7 +306,7 @@ fn a_list_to_which_an_administrator_added_is_in_the_journal() {
     scene.systemd.set(A, reads, rates(&[("/dev/sdb", 7)]));
     let list = Manager::new(scene.systemd.instance()).former(A, &PROPERTIES).unwrap();
     let state = scene.properties.units.get_mut(A).unwrap();
-    state.hear(&scene.properties.instance, A, list, &mut scene.journal, &mut Vec::new());
+    state.compare(&scene.properties.instance, A, list, &mut scene.journal, &mut Vec::new());
     let entries = Journal::read(scene.journal.path()).unwrap();
     let undone = crate::undo::undo(&entries, std::path::Path::new("/proc"));
     assert!(undone.problems.is_empty(), "{undone:?}");

@@ -112,14 +112,14 @@ impl Scheduler for Loaded {
         self.0.borrow_mut().switches.remove(&unit);
     }
 
-    fn switched(&self, unit: u32) -> Switched {
+    fn unit_counters(&self, unit: u32) -> UnitCounters {
         let switches = self.0.borrow().switches.get(&unit).copied().unwrap_or(0);
-        Switched { account: Account { switches, ..Account::default() }, ..Switched::default() }
+        UnitCounters { account: Account { switches, ..Account::default() }, ..UnitCounters::default() }
     }
 
     /// All on CPU 1.
     fn accounts(&self, unit: u32) -> Vec<Account> {
-        vec![Account::default(), self.switched(unit).account]
+        vec![Account::default(), self.unit_counters(unit).account]
     }
 
     fn ended(&self) -> Option<Ended> {
@@ -428,13 +428,13 @@ fn counters_stay_with_their_unit() {
     w.begin().unwrap();
     let (a, b) = (w.unit("a"), w.unit("b"));
     w.kernel.borrow_mut().switches = BTreeMap::from([(2, 100), (3, 7)]);
-    assert_eq!([a, b].map(|unit| w.supervisor().switched(unit).account.switches), [100, 7]);
+    assert_eq!([a, b].map(|unit| w.supervisor().unit_counters(unit).account.switches), [100, 7]);
     w.end(false);
     w.supervisor().poll(SECOND);
-    assert_eq!(w.supervisor().switched(a).account.switches, 100, "while it rests");
+    assert_eq!(w.supervisor().unit_counters(a).account.switches, 100, "while it rests");
     w.supervisor().poll(2 * SECOND);
     w.kernel.borrow_mut().switches = BTreeMap::from([(2, 20)]);
-    assert_eq!([a, b].map(|unit| w.supervisor().switched(unit).account.switches), [120, 7]);
+    assert_eq!([a, b].map(|unit| w.supervisor().unit_counters(unit).account.switches), [120, 7]);
     assert_eq!([a, b].map(|unit| w.supervisor().accounts(unit)[1].switches), [120, 7]);
     w.have(&["b"]);
     w.follow();
@@ -444,7 +444,7 @@ fn counters_stay_with_their_unit() {
     w.follow();
     let c = w.unit("c");
     assert!(w.calls().contains("admit c 2"));
-    assert_eq!(w.supervisor().switched(c).account.switches, 0);
+    assert_eq!(w.supervisor().unit_counters(c).account.switches, 0);
     assert_eq!(w.supervisor().accounts(c), [Account::default(); 2]);
 }
 
