@@ -62,7 +62,7 @@ impl Problems {
         self.unread.push(err);
     }
 
-    /// Adds an error unless one of this kind was already added for the process.
+    /// Adds an error for a process, unless an error of the same kind was already added for that process.
     pub(super) fn once(&mut self, key: ProcessKey, kind: &'static str, err: impl FnOnce() -> LiveError) {
         if self.reported.insert((key, kind)) {
             self.unread.push(err());
@@ -96,18 +96,19 @@ pub(super) struct Confinement {
     leaves_seats: bool,
     /// Threads whose seats changed and are yet to be reported to the scheduler, each with the first CPU of its seat.
     changed_seats: Vec<(u32, Option<u32>)>,
-    /// By process and thread.
+    /// The threads that are under an order, by process and thread.
     confined: BTreeMap<ProcessKey, BTreeMap<u32, ConfinedThread>>,
     /// Every mask given so far, with the last original that it replaced. A new thread may inherit such a mask, which tells it
     /// from a mask that the thread's owner chose.
     given: BTreeMap<CpuSet, CpuSet>,
     /// Processes that the kernel does not let us change.
     refused: BTreeSet<ProcessKey>,
-    /// Processes to try again, since a change failed, could not be recorded, or their threads could not be examined.
+    /// Processes to confine again, because their threads could not be examined, or because a change could not
+    /// be recorded or failed.
     waiting: BTreeSet<ProcessKey>,
     /// The CPU clock of each process when it was last confined: it has run since if its clock differs.
     clocks: BTreeMap<ProcessKey, u64>,
-    /// Sleepers under the mask of an earlier order.
+    /// Sleepers whose threads still have the mask of an earlier order.
     lagging: BTreeSet<ProcessKey>,
     caught_up_at: Time,
     allowance: Allowance,

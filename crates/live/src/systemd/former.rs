@@ -54,8 +54,8 @@ pub struct PropertyState {
 pub struct PropertyChange {
     /// The property's state before the first change.
     pub former: PropertyState,
-    /// The values that the daemon gave the property, oldest first. The last is in force, or the last but one if the last call
-    /// failed.
+    /// The values that the daemon gave the property, oldest first. The last value is in force; if the last
+    /// call failed, the one before it is.
     pub given: Vec<Value>,
 }
 
@@ -66,7 +66,8 @@ pub struct Reverted {
     pub properties: u32,
     /// The properties whose former value was set by a call to systemd, which has thus written the kernel's files.
     pub set: Vec<Property>,
-    /// The properties that another program set meanwhile, with the value that stays.
+    /// The properties that another program has set meanwhile and that are left alone, each with its present
+    /// value.
     pub left: Vec<(Property, Value)>,
     /// Whether systemd must reload its files ([`Manager::reload`]) to complete the revert.
     pub reload: bool,
@@ -164,8 +165,8 @@ impl Manager {
         }
     }
 
-    /// Sets a property, whose value is `current`, to its former value. Returns whether systemd accepted the value; if not, the
-    /// value takes effect when systemd reloads its files.
+    /// Sets a property, whose value is `current`, to its former value. Returns whether systemd accepted the
+    /// former value; if not, it takes effect when systemd reloads its files.
     fn restore(
         &mut self,
         unit: &str,
@@ -214,8 +215,9 @@ impl PropertyChange {
         (others.len() < all.len()).then_some(Value::Devices(others))
     }
 
-    /// Restores the drop-in's former content, or removes the file if it did not exist. Leaves a file alone whose value is neither
-    /// the former one nor one that the daemon gave, since an administrator wrote it. Returns whether anything was changed.
+    /// Restores the drop-in's former content, or removes the file if it did not exist. A file whose value is
+    /// neither the former one nor one that the daemon gave was written by an administrator, and is left
+    /// alone. Returns whether anything was changed.
     pub(crate) fn restore_file(&self) -> Result<bool, Error> {
         let PropertyState { property, value, file, content: former } = &self.former;
         let Some(current) = content(file)? else { return Ok(false) };

@@ -211,8 +211,8 @@ impl Manager {
         self.ask_idempotently(call, until, &mut false)
     }
 
-    /// Makes a call, and repeats it over a new connection if the old one ended before the reply. A call may thus be made twice,
-    /// so it must be idempotent. `repeated` is set if it was repeated.
+    /// Makes a call, and repeats it over a new connection if the old one ended before the reply. A call may
+    /// thus be made twice, so it must be idempotent. `repeated` is set to true if the call was repeated.
     pub(super) fn ask_idempotently(
         &mut self,
         call: &Call,

@@ -125,7 +125,7 @@ pub struct Queue {
     asked: u64,
     /// The number of answers that the loop has collected.
     answered: u64,
-    /// The error with which systemd stopped answering, if it still does not answer.
+    /// The error of the call at which systemd stopped answering; `None` while systemd answers.
     silence: Option<String>,
 }
 
@@ -185,7 +185,8 @@ impl Queue {
         all
     }
 
-    /// The error with which systemd stopped answering; `None` while it answers. Updated by [`Queue::done`].
+    /// The error of the call at which systemd stopped answering; `None` while systemd answers. Updated by
+    /// [`Queue::done`].
     pub fn silence(&self) -> Option<&str> {
         self.silence.as_deref()
     }
@@ -258,8 +259,8 @@ fn call(manager: &mut Manager, request: Request) -> Result<Answer, Error> {
     })
 }
 
-/// Sets the properties that still have the value that the caller last saw, so that a value set by an administrator in between
-/// is not overwritten. Returns the properties that were not set.
+/// Sets those properties that still have the value which the caller last saw. A value that an administrator
+/// has set since then is not overwritten. Returns the properties that were not set.
 fn set_unchanged(manager: &mut Manager, unit: &str, changes: Vec<Change>) -> Result<Vec<Property>, Error> {
     let properties: Vec<Property> = changes.iter().map(|change| change.property).collect();
     let current_values = manager.show(unit, &properties)?;

@@ -33,7 +33,7 @@ use crate::undo::lifeline::Beats;
 /// A change to undo, or the end of one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Entry {
-    /// A thread's own affinity is about to be replaced.
+    /// The affinity that a thread's owner chose is about to be replaced.
     Affinity {
         /// The thread's process.
         process: ProcessKey,
@@ -47,7 +47,7 @@ pub enum Entry {
         /// The mask.
         cpus: CpuSet,
     },
-    /// A thread's own I/O priority is about to be replaced.
+    /// The I/O priority that a thread's owner chose is about to be replaced.
     Priority {
         /// The thread's process.
         process: ProcessKey,
@@ -61,7 +61,7 @@ pub enum Entry {
         /// The priority.
         priority: IoPriority,
     },
-    /// A process's own `oom_score_adj` is about to be replaced.
+    /// The `oom_score_adj` that a process's owner chose is about to be replaced.
     OomScore {
         /// The process.
         process: ProcessKey,
@@ -94,8 +94,8 @@ pub enum Entry {
         /// The process.
         process: ProcessKey,
     },
-    /// A descendant of this running process is about to be stopped. When it learns of the stop, the process may stop itself, as
-    /// su, sudo and script do. It must then be continued.
+    /// A descendant of this running process is about to be stopped. When this process learns of the stop, it
+    /// may stop itself, as su, sudo and script do, and must then be continued.
     MayFollow {
         /// The process.
         process: ProcessKey,
@@ -145,7 +145,8 @@ pub enum Entry {
         /// The file's present content, to write back.
         original: String,
     },
-    /// The file is managed by another program again, or gone. Cancels its [`Entry::Knob`] and [`Entry::Line`] entries.
+    /// The file is gone, or belongs to another program again and needs no restoring. Cancels its
+    /// [`Entry::Knob`] and [`Entry::Line`] entries.
     KnobReleased {
         /// The file.
         path: PathBuf,
@@ -194,10 +195,10 @@ pub enum Entry {
 /// The journal's file name in the daemon's directory.
 pub const FILE_NAME: &str = "journal";
 
-/// A larger journal is compacted: rewritten without superseded entries.
+/// A journal larger than this is compacted: it is rewritten without superseded entries.
 const COMPACT_BYTES: u64 = 1 << 20;
 
-/// The largest journal that is written or read: some two million entries, of which the latest of each thread matters.
+/// The largest journal that is written or read: some two million entries.
 const BYTES_MAX: u64 = 256 << 20;
 
 /// How long a new daemon waits for the caretaker of a dead daemon to finish undoing: a fixed time, plus a time for each KiB of

@@ -48,14 +48,15 @@ const SWEEPS_MAX: usize = 100;
 pub(super) struct Tree {
     /// `BASE/commonhold`.
     pub(super) top: PathBuf,
-    /// A cgroup outside the subtree that may hold processes. Processes go there if the cgroup they came from was removed.
+    /// A cgroup outside the subtree into which processes may be moved: those that leave the subtree after
+    /// their original cgroup was removed.
     pub(super) outside: PathBuf,
     /// The [`CONTROLLERS`] that are enabled in the subtree.
     pub(super) controllers: Vec<&'static str>,
 }
 
 impl Tree {
-    /// Claims the subtree. Returns the subtree, and the errors that leave it usable.
+    /// Claims the subtree. Returns the subtree, and errors in spite of which the subtree can be used.
     pub(super) fn claim(
         place: &CgroupBase,
         procfs: &mut ProcFs,
@@ -184,8 +185,9 @@ fn try_to_remove(dir: &Path, outside: &Path) -> Result<(), LiveError> {
     host::remove_dir(dir).map_err(|source| failed(dir, "remove this cgroup".to_owned(), source))
 }
 
-/// Removes the subtree of a daemon that died and whose journal is not known. So the origins of the processes in the subtree are
-/// unknown; the returned notices say to which cgroups the processes were moved.
+/// Removes the subtree of a daemon that died and whose journal this daemon does not have. So the origins of
+/// the processes in the subtree are unknown; the returned notices say to which cgroups the processes were
+/// moved.
 fn clear_away(top: &Path, outside: &Path, procfs: &mut ProcFs) -> Result<Vec<LiveError>, LiveError> {
     let (way_back, mut elsewhere) = (WayBack { last: outside, ours: top }, Elsewhere::default());
     let mut groups = vec![top.to_owned()];

@@ -232,8 +232,8 @@ impl ForeignGroups {
         problems
     }
 
-    /// Follows the set of groups in which units are held: `places` has the unit of each control group. Adds errors to `problems`.
-    /// Returns whether the set changed.
+    /// Adopts the present set of groups in which units are held: `places` has the unit of each control group.
+    /// Adds errors to `problems`. Returns whether the set changed.
     pub(super) fn follow(
         &mut self,
         contract: &Contract,
@@ -302,8 +302,9 @@ impl ForeignGroups {
         !before.iter().copied().eq(self.groups.iter().map(|group| group.id))
     }
 
-    /// Restarts the record of a group in which another unit is held now, as after a reload, or that systemd made again. CPU
-    /// weight and memory bound stay until the next plan, which always orders them. Orders that a plan may omit are lifted.
+    /// Restarts the record of a group, because another unit is held in the group now (after a reload), or
+    /// because systemd has made the group again. CPU weight and memory bound stay in force until the next
+    /// plan, which always has orders for both. Orders that a plan may omit are lifted.
     fn restart(
         &mut self,
         index: usize,
@@ -374,14 +375,15 @@ impl ForeignGroups {
         problems
     }
 
-    /// CPU time of a unit in its present and former foreign groups, in nanoseconds. Reads cpu.stat.
+    /// CPU time that a unit has used in all foreign groups in which it is or was held, in nanoseconds. Reads
+    /// cpu.stat.
     pub(super) fn used_ns(&mut self, unit: UnitId, path: &str) -> u64 {
         let carried = self.carried.get(path).copied().unwrap_or(0);
         let groups = self.groups.iter_mut().filter(|group| group.unit == unit);
         carried + groups.map(ForeignGroup::read_used).sum::<u64>()
     }
 
-    /// The groups: id, unit and directory.
+    /// The groups in which units are held, each with its unit and its directory.
     pub(super) fn all(&self) -> impl Iterator<Item = (GroupId, UnitId, &Path)> {
         self.groups.iter().map(|group| (group.id, group.unit, group.dir.as_path()))
     }
@@ -391,7 +393,8 @@ impl ForeignGroups {
         &self.mount
     }
 
-    /// The number of CPUs that managers other than systemd have set, for units that `each` made from a control group.
+    /// The number of CPUs that a manager other than systemd has set in a group, for each unit that `each`
+    /// made from such a group.
     pub(super) fn given_cpus(&self, contract: &Contract) -> Vec<(UnitId, u32)> {
         let given_to_unit = |group: &ForeignGroup| {
             let is_units_own = contract.group_of(group.unit) == Some(group.cgroup.as_str());
@@ -410,7 +413,7 @@ impl ForeignGroups {
         self.groups.iter().find(|group| group.manager_bounds.cap).map(|group| group.cgroup.as_str())
     }
 
-    /// Whether we wrote this CPU cap of a group.
+    /// Whether `cap` is the CPU cap that we wrote last in this group.
     pub(super) fn has_capped(&self, dir: &Path, cap: &str) -> bool {
         self.groups.iter().any(|group| group.dir == dir && group.cap.as_deref() == Some(cap))
     }
@@ -604,7 +607,7 @@ impl ForeignGroups {
         if group.was_removed() { Vec::new() } else { problems }
     }
 
-    /// Has a property sent to systemd, if systemd owns the group.
+    /// Makes a value of a property wanted, so that it is sent to systemd, if systemd owns the group.
     fn set_property(&mut self, index: usize, property: Property, value: Value) {
         if let (Some(properties), Some(unit)) = (&mut self.properties, &self.groups[index].systemd_unit) {
             properties.want(unit, property, value);
@@ -646,9 +649,9 @@ impl ForeignGroups {
         Ok(())
     }
 
-    /// Whether a manager other than systemd has just changed the bound on a value that is about to be written. Then the write is
-    /// omitted, and the policy orders a value within the new bound at its next step. The manager's values are read only if the
-    /// file's content is not ours.
+    /// Whether a manager other than systemd has just changed its value of a file that is about to be written.
+    /// Then the caller does not write the file, and the policy's next plan orders a value within the
+    /// manager's new one. The manager's values are read only if the file's content is not ours.
     fn manager_changed_bound(
         &mut self,
         index: usize,
@@ -672,8 +675,9 @@ impl ForeignGroups {
         })
     }
 
-    /// Records the manager's value of a file before our first write. Returns whether the file exists. In a group of systemd, a
-    /// file may not exist yet, because systemd has to enable the controller; systemd will then write the property itself.
+    /// Records the manager's value of a file before our first write. Returns whether the file exists. In a
+    /// group of systemd, a file may not exist yet, because systemd has still to enable the controller.
+    /// systemd then writes our value itself, from the property.
     fn record_manager_value(
         &mut self,
         index: usize,
@@ -736,7 +740,7 @@ impl ForeignGroups {
         problems
     }
 
-    /// Protects a group's memory, and its ancestors' memory accordingly.
+    /// Protects a group's memory, and adds that protection to the protection of its ancestors.
     fn protect(&mut self, index: usize, min: u64, low: u64, journal: &mut Journal) -> Result<(), LiveError> {
         let group = &mut self.groups[index];
         (group.protection, group.unsent_since) = ((min, low), Some(self.now));
@@ -884,7 +888,8 @@ impl ForeignGroup {
         self.used_ns = 0;
     }
 
-    /// Whether the files have the values last sent to systemd instead of those in force, as after a `daemon-reload`.
+    /// Whether systemd has written the files, as it does after a `daemon-reload`: the memory files have the
+    /// values that were last sent to systemd instead of those ordered since, or our CPU cap is gone.
     fn has_sent_values(&self) -> bool {
         let shows = |file: &str, text: &str| self.content(file).is_some_and(|content| content == text);
         let has_sent_high = self.sent_high != self.high && shows(HIGH, &bound_text(self.sent_high));
@@ -993,7 +998,8 @@ impl ForeignGroup {
         read(&self.dir.join(CAP)).is_ok_and(|content| !content.starts_with("max") && !is_ours(&content))
     }
 
-    /// Reads the CPU time used since the count began, in nanoseconds. It never decreases.
+    /// Reads the CPU time that was used since the unit began to be held in the group, in nanoseconds. The
+    /// result never decreases.
     fn read_used(&mut self) -> u64 {
         if let Some((gauge, start_us)) = &self.usage
             && let Ok(total_us) = gauge.value("usage_usec")

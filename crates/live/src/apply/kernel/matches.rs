@@ -21,10 +21,11 @@ use commonhold_contract::{Contract, UnitId};
 use commonhold_dispatch::{COMMON, Lists, Match};
 use commonhold_policy::membership::{Names, Selector, Test, selectors};
 
-/// The tests that choose among a unit's direct sub-units, by unit; `None` for the outermost units.
+/// For each unit, the tests that choose one of its direct sub-units for a process. The key `None` has the
+/// tests that choose one of the outermost units.
 pub(super) type Levels = BTreeMap<Option<UnitId>, Vec<Selector>>;
 
-/// A contract's tests, by the unit among whose sub-units they choose.
+/// A contract's tests.
 pub(super) fn levels(contract: &Contract, names: &impl Names) -> Levels {
     let levels = contract.held().map(Some).chain([None]);
     levels

@@ -85,11 +85,13 @@ pub struct KernelBackend {
     // In drop order: the scheduler is detached first.
     supervisor: Supervisor,
     cgroup: CgroupBackend,
-    /// The number of loads when seats were last sent.
+    /// How many times the scheduler had been loaded when seats were last sent: a newly loaded one has no
+    /// seats.
     seated: u64,
     foreign: ForeignGroups,
     caps: Caps,
-    /// The version of resolved names ([`SystemNames::changes`](crate::observe::names::SystemNames)) in the scheduler's rules.
+    /// The version of the resolved user and group names
+    /// ([`SystemNames::changes`](crate::observe::names::SystemNames)) in the scheduler's rules.
     named: u64,
 }
 
@@ -102,8 +104,8 @@ impl KernelBackend {
         Ok(backend)
     }
 
-    /// The same, but if the kernel does not accept the scheduler, control groups enforce the contract and loading is retried
-    /// with back-off.
+    /// Does the same as [`KernelBackend::new`], except that it does not fail if the kernel refuses the
+    /// scheduler: control groups enforce the contract meanwhile, and loading is retried with back-off.
     pub fn patient(cgroup: CgroupBackend, contract: &Contract) -> KernelBackend {
         let mut backend = KernelBackend::detached(cgroup, contract);
         backend.supervisor.start_patiently();
@@ -121,7 +123,8 @@ impl KernelBackend {
 
     /// Settles members. Returns what was seen of units with `each`, for which the contract may need sub-units.
     ///
-    /// First checks whether the scheduler is still attached, because the next plan is made for the means of this moment.
+    /// First checks whether the scheduler is still attached, because the next plan is made for the means that
+    /// the backend has at this moment.
     fn settle(&mut self, now: Time) -> Result<Seen, LiveError> {
         self.supervisor.poll(now);
         let cgroup = &self.cgroup;

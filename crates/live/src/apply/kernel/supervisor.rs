@@ -35,7 +35,7 @@ use crate::observe::jobs::has_gangs;
 const ROOM: u32 = 2;
 /// The smallest number of units for which the scheduler is loaded with tables.
 const UNITS_MIN: u32 = 64;
-/// The rules of a free slot.
+/// The rules in the scheduler's table for a slot that no unit has.
 const EMPTY: UnitRules = UnitRules::USUAL;
 
 /// The cgroup of a unit.
@@ -105,7 +105,7 @@ pub(super) struct Supervisor {
     foreign: BTreeMap<u64, u32>,
     /// Membership rules for processes that execute a program, by slot.
     matches: Lists,
-    /// Counters of schedulers that were detached.
+    /// The units' counters in the schedulers before the present one.
     past_counts: PastCounts,
     contract: Contract,
     /// The path of a control group with another program's CPU cap, which our scheduler cannot enforce; `None`: there is no such
@@ -174,7 +174,7 @@ impl Supervisor {
         }
     }
 
-    /// A unit's counters since the backend began.
+    /// A unit's counters in all schedulers since the backend began.
     pub(super) fn unit_counters(&self, unit: UnitId) -> UnitCounters {
         let Some(slot) = self.slot(unit) else { return UnitCounters::default() };
         let present = match &self.attachment {
@@ -184,7 +184,7 @@ impl Supervisor {
         self.past_counts.with(slot, present.as_ref())
     }
 
-    /// The accounts by CPU that [`Supervisor::unit_counters`] sums.
+    /// A unit's account on each CPU, indexed by CPU number; [`Supervisor::unit_counters`] has the sums.
     pub(super) fn accounts(&self, unit: UnitId) -> Vec<Account> {
         let Some(slot) = self.slot(unit) else { return Vec::new() };
         let present = match &self.attachment {
@@ -215,7 +215,8 @@ impl Supervisor {
         }
     }
 
-    /// [`Supervisor::set_capped`], before the start.
+    /// Records before the start that another program has set a CPU cap, as [`Supervisor::set_capped`] does
+    /// later.
     pub(super) fn note_capped(&mut self, capped: Option<&str>) {
         self.capped = capped.map(str::to_owned);
     }
@@ -234,8 +235,8 @@ impl Supervisor {
         }
     }
 
-    /// Follows another contract, with its units' cgroups and membership rules. Must be called before a process is moved into a
-    /// new cgroup.
+    /// Adopts another contract, with its units' cgroups and membership rules. Call this before a process is
+    /// moved into a new cgroup.
     pub(super) fn follow(&mut self, contract: &Contract, cgroups: &[UnitCgroup], levels: Levels) {
         self.release_slots();
         let (former_entries, former_owners) = (self.entries(), self.owners());
@@ -284,7 +285,8 @@ impl Supervisor {
         &self.contract
     }
 
-    /// Follows changed membership rules of the same contract, because a user or group name in it was resolved.
+    /// Adopts changed membership rules of the same contract, because a user or group name in the contract was
+    /// resolved.
     pub(super) fn follow_rules(&mut self, levels: Levels) {
         let lists = self.lists(levels);
         if lists == self.matches {
@@ -318,7 +320,7 @@ impl Supervisor {
         self.loads
     }
 
-    /// Follows the foreign control groups in which units are held: the inode and the unit of each.
+    /// Adopts the present foreign control groups in which units are held, each with its inode and its unit.
     pub(super) fn follow_foreign_groups(&mut self, cgroups: impl Iterator<Item = (u64, UnitId)>) {
         let foreign: BTreeMap<u64, u32> =
             cgroups.filter_map(|(group, unit)| Some((group, self.slot(unit)?))).collect();
@@ -376,8 +378,9 @@ impl Supervisor {
         });
     }
 
-    /// Whether the contract has disciplines and the scheduler was loaded without that feature, or a unit in the tables has
-    /// another discipline than in the `former` entries.
+    /// Whether the scheduler must be loaded again because of disciplines: the contract has disciplines and
+    /// the scheduler was loaded without that feature, or a unit has another discipline now than in the
+    /// `former` entries.
     fn has_other_disciplines(&self, former: &BTreeMap<u32, SlotEntry>) -> bool {
         let is_changed = |(slot, entry): (&u32, &SlotEntry)| {
             former.get(slot).is_some_and(|former| former.rules.discipline != entry.rules.discipline)
@@ -454,7 +457,8 @@ impl Supervisor {
         cannot_hold(&self.contract, cpus).or_else(|| self.capped.as_ref().map(capped))
     }
 
-    /// Loads a scheduler, fills its tables and attaches it. If this fails, nothing has changed.
+    /// Loads a scheduler, fills its tables and attaches it. After a failure, the supervisor is as it was
+    /// before the call.
     fn attach(&mut self) -> Result<(), LiveError> {
         let room = (self.slots.count() * ROOM).clamp(UNITS_MIN, UNITS_MAX);
         let features = Features {
@@ -570,7 +574,8 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Frees the slots of units whose cgroups were removed. Has the attached scheduler forget these cgroups first.
+    /// Frees the slots of units whose cgroups were removed, after the attached scheduler was made to forget
+    /// these cgroups.
     fn release_slots(&mut self) {
         for Slot { number, cgroup, .. } in self.slots.without_cgroup() {
             let is_forgotten = match &mut self.attachment {

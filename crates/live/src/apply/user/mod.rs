@@ -60,7 +60,7 @@ use priorities::Priorities;
 /// How often the masks of sleeping members are compared with the given ones, in nanoseconds.
 const SECOND: Time = 1_000_000_000;
 
-/// The means that it always has. Memory needs [`UserBackend::with_memory`].
+/// The means that this backend always has. The means for memory are added by [`UserBackend::with_memory`].
 pub const MEANS: Means = Means { cpu_sets: true, gates: true, disk: disk::MEANS, ..Means::NONE };
 
 /// The means for memory if the kernel pages out for us ([`paging_out`](crate::observe::capability::paging_out)).
@@ -123,7 +123,7 @@ impl UserBackend {
         }
     }
 
-    /// Also enforces memory, for users that may have the kernel page out.
+    /// Makes the backend enforce memory, too. The user must be allowed to have the kernel page out.
     pub fn with_memory(mut self) -> Result<Self, LiveError> {
         self.memory = Some(Memory::new(self.contract.units.len())?);
         Ok(self)
@@ -134,20 +134,21 @@ impl UserBackend {
         self.roster.enter(&self.contract, key, unit)
     }
 
-    /// The number of threads on CPUs that their owner did not allow, because their unit holds none of those it allowed.
+    /// The number of threads on CPUs that their owner did not allow, because their unit holds none of the
+    /// CPUs that the owner allowed.
     pub fn overridden(&self) -> usize {
         self.confinement.overridden()
     }
 
-    /// Ends the backend: scans a last time, so that the journal is complete, and returns it for
-    /// [`Caretaker::finish`](crate::undo::caretaker::Caretaker::finish), which undoes it.
+    /// Ends the backend: scans a last time, so that the journal is complete, and returns the journal for
+    /// [`Caretaker::finish`](crate::undo::caretaker::Caretaker::finish), which undoes the changes in it.
     pub fn close(mut self) -> Journal {
         // If the scan fails, the caretaker finds the descendants by itself.
         let _ = self.scan();
         self.journal
     }
 
-    /// Whether the unit, or an encloser of it, is stopped.
+    /// Whether the unit, or a unit around it, is stopped.
     fn is_closed(&self, unit: UnitId) -> bool {
         lineage(&self.contract, unit).any(|unit| {
             self.disks.is_stopped(unit) || self.orders.get(unit.index()).is_some_and(|order| order.closed)
@@ -192,8 +193,8 @@ impl UserBackend {
         });
     }
 
-    /// Finds new, ended and moved processes, and applies the orders in force to them. Returns whether there were new or moved
-    /// ones.
+    /// Finds new, ended and moved processes, and applies the orders in force to the new and moved ones.
+    /// Returns whether there were any of these.
     fn scan(&mut self) -> Result<bool, LiveError> {
         let how = if self.rescan { Scan::Full } else { Scan::Quick };
         let changes = self.roster.refresh(&self.contract, self.now, how)?;
@@ -212,7 +213,8 @@ impl UserBackend {
         Ok(!arrived.is_empty())
     }
 
-    /// Assigns members to units. Returns what was found in units with `each`, for which the contract may need sub-units.
+    /// Assigns processes to units. Returns the users and control groups seen in units with `each`, for which
+    /// the contract may need sub-units.
     pub fn settle(&mut self, now: Time) -> Result<Seen, LiveError> {
         // If the clock jumped back, every sample would seem recent until the clock had caught up.
         self.now = now.max(self.now);
@@ -262,7 +264,8 @@ impl UserBackend {
         }
     }
 
-    /// An error, and not ignored: the policy knows the means, so a plan with such an order was made for another backend.
+    /// The error for an order that this backend cannot carry out. The order is not ignored: the policy knows
+    /// the means, so the plan was made for another backend.
     fn cannot(&self, what: &str, unit: UnitId) -> LiveError {
         let path = self.contract.units.get(unit.index()).map_or("?", |unit| unit.path.as_str());
         LiveError::Unavailable {
@@ -289,7 +292,8 @@ impl UserBackend {
         self.contract.held().filter(|unit| !self.is_closed(*unit)).collect()
     }
 
-    /// A stopped unit's demand cannot be observed: records it for those that were open and are closed now.
+    /// Records the demand of the units in `open_before` that are closed now, because the demand of a stopped
+    /// unit cannot be observed.
     fn remember(&mut self, open_before: &[UnitId]) -> Result<(), LiveError> {
         let units: Vec<UnitId> = open_before.iter().copied().filter(|unit| self.is_closed(*unit)).collect();
         if !units.is_empty() {
@@ -399,7 +403,8 @@ impl Backend for UserBackend {
         Ok(follow_each(self, &seen, contract, free))
     }
 
-    /// The machine's idle time may be up to 100 ms old, like the facts about units that are not watched.
+    /// The machine's idle time in the result may be up to 100 ms old, and so may the facts about units that
+    /// are not watched.
     fn observe(&mut self, _: Time, watch: &[UnitId]) -> Result<Snapshot, LiveError> {
         self.disks.observe(self.now, &self.contract, &mut self.roster)?;
         self.roster.account(self.now, &Seats::watched(&self.contract, watch))?;

@@ -69,9 +69,10 @@ impl Roster {
         known.facts.cgroup = self.origins.origin_of_new(cgroup, parents_origin);
     }
 
-    /// Restores what a process inherited from a parent that ended before the first scan. Such a process was reparented, so its
-    /// present parent shows nothing. Its session's leader is taken as its ancestor if a rule named the leader; else the unit
-    /// counts that its environment names.
+    /// Restores the placement that a process inherited from a parent that ended before the first scan. The
+    /// kernel has given such a process another parent, from which nothing can be learnt. If a rule names the
+    /// leader of the process's session, the leader is taken as an ancestor. Otherwise, the unit in the
+    /// process's environment counts.
     fn find_lost_parent(&mut self, known: &mut Known) {
         let (pid, session) = (known.member.key.pid, known.member.session);
         let parent = self.known.get(&known.member.parent);
@@ -89,8 +90,9 @@ impl Roster {
         }
     }
 
-    /// The path of the unit that a process's environment names ([`MARKER`]), if its user entered that unit by `exec`. If any user
-    /// did, a process whose real and effective user are root is trusted, too, since root may enter every unit.
+    /// The path of the unit that a process's environment names ([`MARKER`]), if the process's user is known
+    /// to have entered that unit by `exec`. A process whose real and effective user are root is trusted if
+    /// any user has entered that unit, since root may enter every unit.
     fn marked_unit(&mut self, pid: u32, uid: u32) -> Option<String> {
         if self.grants.is_empty() {
             return None;
@@ -164,7 +166,8 @@ fn note_regrouping(changes: &mut Changes, key: ProcessKey, unit: UnitId) {
     changes.regrouped.push((key, unit));
 }
 
-/// Records a move between units. If the process already joined or moved since the last report, both are merged into one event.
+/// Records a move between units. If the process already joined or moved since the last report, the two events
+/// are merged into one.
 fn note_move(changes: &mut Changes, key: ProcessKey, from: Option<UnitId>, to: UnitId) {
     if let Some(regrouped) = changes.regrouped.iter_mut().find(|(regrouped, _)| *regrouped == key) {
         regrouped.1 = to;

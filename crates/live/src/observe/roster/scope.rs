@@ -36,9 +36,9 @@ pub(super) struct Scopes {
 pub struct Due {
     /// The process.
     pub key: ProcessKey,
-    /// Its unit.
+    /// The process's unit.
     pub unit: UnitId,
-    /// Whether it is entering by `exec`, and waits for its scope before it executes its program.
+    /// Whether the process is entering by `exec`, and waits for its scope before it executes its program.
     pub enters: bool,
 }
 
@@ -127,7 +127,7 @@ impl Roster {
         self.scopes.are_made && !known.is_refused && !known.is_moved && !known.ended
     }
 
-    /// Whether a process is in a mixed group, and systemd is to make a scope for it.
+    /// Whether a process is in a mixed group and needs a scope, and a scope may be made for it.
     fn needs_scope(&self, known: &Known) -> bool {
         known.member.stays == Some(Stays::Mixed)
             && self.is_in_place()
