@@ -1,4 +1,5 @@
-//! What the daemon needs of a live backend beyond the seam: members that enter by `exec`, reloads, accounts and shutdown.
+//! The interface of a live backend to the daemon. It extends [`Backend`], which simulated backends have as
+//! well, by members that enter by `exec`, reloads, accounts and shutdown.
 
 use std::collections::BTreeSet;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -82,9 +83,9 @@ pub trait LiveBackend: Backend<Error = LiveError> {
     fn into_journal(self: Box<Self>) -> Journal;
 }
 
-/// Adapts the contract to `each`, as the last stage of [`Backend::settle_members`] on a live machine: adds sub-units for users
-/// and control groups that appeared, and removes sub-units whose control groups have ended. Returns whether the contract
-/// changed. Newcomers may reuse the vacant places `free`.
+/// Adapts the contract to `each`, as the last stage of [`Backend::settle_members`] on a live machine: adds
+/// sub-units for users and control groups that appeared, and removes sub-units whose control groups have
+/// ended. Returns whether the contract changed. Newcomers may reuse the unit ids in `free`.
 pub(crate) fn follow_each(
     backend: &mut impl LiveBackend,
     seen: &Seen,

@@ -199,7 +199,8 @@ impl Confinement {
         let confined = self.confined.get(&key).and_then(|threads| threads.get(&tid));
         let wish = match confined {
             Some(thread) => thread.original.clone(),
-            // A mask that we gave to some thread may have been inherited from it: then the mask is not the owner's wish.
+            // A new thread may have inherited a mask that we gave to another thread. Such a mask is not the
+            // owner's wish.
             None => affinity::get(tid)
                 .ok()
                 .filter(|mask| !self.given.contains_key(mask) && within != Some(mask))?,
@@ -398,8 +399,9 @@ impl Confining<'_> {
         if let Some(parent) = self.roster.member(member.parent) {
             return self.confinement.main_thread(parent.key).map(|thread| thread.original.clone());
         }
-        // The parent is no member. Presumably the thread's real parent was one, and has ended. A process that leads a session is
-        // different: it may be a service, whose parent is the service manager.
+        // The parent is no member. Presumably, the process's first parent was a member, and has ended. That
+        // is not presumed of a process that leads a session: it may be a service, whose parent is the service
+        // manager.
         let leads_session = member.session == key.pid;
         let in_session = self.roster.members().find(|other| {
             other.session == member.session && self.confinement.confined.contains_key(&other.key)

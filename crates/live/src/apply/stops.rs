@@ -205,7 +205,8 @@ impl Stopping<'_> {
         unstopped: &mut Unstopped,
     ) -> Result<(), LiveError> {
         let stat = self.roster.procfs().stat(key.pid)?.filter(|stat| stat.key == key);
-        // A follower stopped itself because of a descendant. Its own gate is closed now, so it must also stay stopped for that.
+        // A follower stopped itself because of a descendant. Its own gate is closed now, so it counts as
+        // stopped by us, too.
         let is_follower = self.stops.followers.contains_key(&key) && !self.stops.is_ours(key);
         if is_follower && stat.as_ref().is_some_and(Stat::is_stopped_by_sigstop) {
             unstopped.stopped_themselves.push(key);

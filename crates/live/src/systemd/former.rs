@@ -110,7 +110,8 @@ impl Manager {
             let former_value = change.former.value.clone().sorted();
             let others_value = change.set_by_others(current);
             let is_former = *current == former_value;
-            // A list of devices is the daemon's, too, if it has the former entries once the daemon's are removed.
+            // A list of devices also counts as the daemon's value if only the former entries are left when
+            // the daemon's entries are removed.
             let is_given = change.given.iter().any(|given| given.clone().sorted() == *current)
                 || others_value.as_ref() == Some(&former_value);
             if !is_former && !is_given {

@@ -225,8 +225,9 @@ impl Manager {
                 answered => return answered,
             };
             let was_by_bus = self.connection.take().is_some_and(|connection| connection.is_by_bus());
-            // In a container, systemd may never connect to the bus, so the private socket is tried next. A systemd that only
-            // re-executes itself reconnects to the bus at once, so after a failure there the bus is tried again.
+            // In a container, systemd may never connect to the bus, so the private socket is tried next. A
+            // systemd that only re-executes itself reconnects to the bus at once. So after a failure at the
+            // private socket, the bus is tried again.
             self.prefers_private_socket = was_by_bus;
             let is_final = match &error {
                 Error::Unreachable { .. } => true,

@@ -100,7 +100,8 @@ impl Tree {
                 }
             }
             if !failed.is_empty() && last_success.elapsed() > PATIENCE {
-                // EBUSY: an original group takes no process while controllers are enabled for its children. `insist` helps.
+                // EBUSY: an original group takes no process while controllers are enabled for its children.
+                // With `insist`, the process goes into a leaf of that group.
                 let is_busy = failed.iter().any(|(_, err)| err.raw_os_error() == Some(libc::EBUSY));
                 if work.insist || !is_busy {
                     work.undone.problems.extend(failed.iter().map(|(entry, err)| problem_of(entry, err)));

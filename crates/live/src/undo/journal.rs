@@ -382,7 +382,7 @@ pub(crate) fn take_over(path: &Path) -> Result<Option<(Vec<Entry>, Taken)>, Live
     Ok(Some((entries, Taken { _file: file, path: path.to_owned() })))
 }
 
-/// A journal that this process undoes, and whose lock it holds meanwhile.
+/// A journal that this process is undoing. This process holds the journal's lock until the value is dropped.
 pub(crate) struct Taken {
     _file: File,
     path: PathBuf,
@@ -395,7 +395,7 @@ impl Taken {
     }
 }
 
-/// How long to wait for another process to undo a journal of this size.
+/// How long to wait for another process to undo a journal of this size, in bytes.
 fn take_over_after(bytes: u64) -> Duration {
     let kib = u32::try_from(bytes >> 10).unwrap_or(u32::MAX);
     TAKE_OVER_PER_KIB.saturating_mul(kib).saturating_add(TAKE_OVER).min(TAKE_OVER_MAX)
@@ -449,7 +449,8 @@ fn failed(path: &Path, what: &str, source: io::Error) -> LiveError {
     LiveError::File { path: path.to_owned(), what: what.to_owned(), source, remedy: remedy.to_owned() }
 }
 
-/// The first word of a line, which in a file with one line per device names the device; empty if the line is.
+/// The first word of a line; empty if the line is empty. In a file with one line per device, that word names
+/// the device.
 pub(crate) fn first_word(line: &str) -> &str {
     line.split_whitespace().next().unwrap_or_default()
 }
@@ -458,8 +459,9 @@ pub(crate) fn first_word(line: &str) -> &str {
 ///
 /// - Of the affinities and priorities of a thread, and of the scores and origins of a process, the latest entry counts: the
 ///   owner may have changed the value in between.
-/// - Of the entries about a file, a device's line or an autogroup, the first counts: later ones found the daemon's own value.
-///   After a release of the file, the next entry counts as the first.
+/// - Of the entries about a file, a device's line or an autogroup, the first counts: when later ones were
+///   written, the value was the daemon's own. After a release of the file, the next entry counts as the
+///   first.
 /// - Of a property that is still changed, the first former state and the last two given values count.
 /// - Of entries of equal content, one counts. Cancelled entries do not count, nor do entries of processes that are not `alive`.
 pub(crate) fn compacted(entries: &[Entry], mut alive: impl FnMut(ProcessKey) -> bool) -> Vec<Entry> {

@@ -24,9 +24,9 @@ pub(super) const REST: u8 = b'r';
 /// The minimum interval between two heartbeats (a rate limit).
 const BEAT_NS: Time = 250_000_000;
 
-/// How long the caretaker waits for a heartbeat. Iterations of the daemon's loop are at most a second apart, where a scan takes
-/// long; even with [`BEAT_NS`] on top, the heartbeat is in time. Processes that a stalled daemon has stopped run again within
-/// two seconds.
+/// How long the caretaker waits for a heartbeat. Even if scans take long, iterations of the daemon's loop are
+/// at most a second apart, so that heartbeats are at most a second plus [`BEAT_NS`] apart. Processes that a
+/// stalled daemon has stopped run again within two seconds.
 pub(super) const PATIENCE_NS: Time = 1_500_000_000;
 
 /// After a gap of this length between two iterations, the caretaker may have continued the stopped processes.
@@ -36,7 +36,8 @@ const GAP_NS: Time = 1_000_000_000;
 #[derive(Debug)]
 pub(super) struct Lifeline(Arc<Mutex<Line>>);
 
-/// A handle with which code that stops processes sends heartbeats. It does not keep the pipe open: that would delay undoing.
+/// A handle for sending heartbeats, for the code that stops processes. A handle does not keep the pipe open,
+/// since that would delay undoing.
 #[derive(Debug, Clone, Default)]
 pub struct Beats(Weak<Mutex<Line>>);
 
@@ -63,7 +64,8 @@ impl Lifeline {
         Beats(Arc::downgrade(&self.0))
     }
 
-    /// Switches to the pipe of another caretaker. Existing [`Beats`] send there from now on.
+    /// Switches to the pipe of another caretaker. Existing [`Beats`] send heartbeats to that caretaker from
+    /// now on.
     pub(super) fn move_to(&self, other: Lifeline) {
         if let Ok(line) = Arc::try_unwrap(other.0) {
             let mut next = line.into_inner().unwrap_or_else(PoisonError::into_inner);

@@ -70,11 +70,11 @@ pub struct Undone {
     /// Autogroups whose nice value was restored.
     #[serde(default)]
     pub autogroups: u32,
-    /// What was not restored although nothing failed: a setting that another program changed meanwhile, a process whose control
-    /// group has been removed.
+    /// Notices of changes that were not undone although nothing failed: a setting that another program has
+    /// changed meanwhile, a process whose original control group has been removed.
     #[serde(default)]
     pub notices: Vec<String>,
-    /// What could not be undone: object, reason and remedy.
+    /// Changes that could not be undone, each with object, reason and remedy.
     pub problems: Vec<String>,
 }
 

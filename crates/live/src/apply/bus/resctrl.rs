@@ -356,8 +356,8 @@ impl Bus {
         }
     }
 
-    /// Removes processes from `placed` that are not in their unit's group any more. Without a control group, a process in its
-    /// job's group is outside of its unit's group, and in the right place.
+    /// Removes processes from `placed` that are not in their unit's group any more. Without a control group,
+    /// a process in its job's group is in the group that it should be in, and not in its unit's group.
     fn forget_missing(&mut self) {
         for (unit, group) in &self.groups {
             let Ok(tasks) = host::read_to_string(&group.dir.join("tasks")) else { continue };

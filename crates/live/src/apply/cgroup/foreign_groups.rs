@@ -1,7 +1,8 @@
 //! Units held in foreign groups: control groups of other managers, where the units' processes already are.
 //!
-//! The roster finds these groups ([`Roster::places`](crate::observe::roster::Roster::places)), and the plan has the orders for
-//! them ([`PartOrder`]). This module reads and writes their files.
+//! The roster finds these groups
+//! ([`Roster::foreign_groups`](crate::observe::roster::Roster::foreign_groups)), and the plan has the orders
+//! for them ([`PartOrder`]). This module reads and writes their files.
 //!
 //! Manager's values: the content of a file before our first write is the manager's setting. Our writes must
 //! stay within it, so the policy sees it as [`GroupBounds`]. It is recorded in the journal, and restored when

@@ -337,8 +337,9 @@ impl Groups {
                 Ok(in_kernel) => in_kernel,
                 Err(error) => {
                     problems.push(error);
-                    // The write may be in force, or in part. A set that cannot be read counts as the empty set, which is never
-                    // ordered: so the next order writes it again.
+                    // The write may be in force as a whole or in part. A set that cannot be read counts as
+                    // the empty set. Since no order is for the empty set, the next order differs and is
+                    // written.
                     let text = read(&dir.join("cpuset.cpus"));
                     text.map_or(Some(CpuSet::new()), |text| text.parse().ok().filter(|_| !text.is_empty()))
                 }

@@ -122,8 +122,8 @@ pub struct CgroupBackend {
 }
 
 impl CgroupBackend {
-    /// Claims a subtree below `place.base` and makes a cgroup for every unit of the contract. Processes are moved by the
-    /// first [`Backend::settle_members`].
+    /// Claims a subtree below the cgroup `place.base`, and makes a cgroup for every unit of the contract.
+    /// Processes are moved by the first [`Backend::settle_members`].
     ///
     /// The caretaker must already be running: in a delegated cgroup it is moved aside together with the daemon. Fails if the
     /// subtree belongs to a running daemon or to another program. Lesser failures go to [`CgroupBackend::take_problems`].
@@ -519,7 +519,7 @@ mod tests {
         put(&dir.path().join("proc"), "make");
         assert!(observes_memory(4));
         assert!(!observes_memory(5), "it was there before");
-        // A turn shortly before the due time already observes memory.
+        // An iteration shortly before the due time already observes memory.
         assert!(!observes_memory(1_000_000_000 - EARLY_NS - 1));
         assert!(observes_memory(1_000_000_000 - EARLY_NS));
     }

@@ -131,7 +131,8 @@ impl Scopes {
             let mut by_unit: BTreeMap<_, Vec<Due>> = BTreeMap::new();
             for due in others {
                 match self.tries.contains_key(&due.key) {
-                    // A process whose first request failed is requested alone, so that another's exit cannot fail it again.
+                    // A process whose first request failed gets a request of its own, so that this request
+                    // cannot fail because another process exits.
                     true => batches.push(vec![due]),
                     false => by_unit.entry(due.unit).or_default().push(due),
                 }

@@ -309,7 +309,8 @@ impl Properties {
                 (asked, Err(error)) => {
                     match asked {
                         Asked::Set(changes) => self.handle_failed_set(&unit, changes, error.is_silence()),
-                        // If a unit is held there again, values that cannot be reverted stay.
+                        // If a unit is held in the group again, values that systemd did not revert stay in
+                        // force.
                         Asked::Revert(_) if !error.is_silence() => {
                             state.is_leaving &= state.wanted.is_empty();
                         }
@@ -400,7 +401,8 @@ impl Properties {
     fn handle_failed_set(&mut self, unit: &str, changes: Vec<Change>, is_silence: bool) {
         let Some(state) = self.units.get_mut(unit) else { return };
         if is_silence {
-            // If the unit is leaving, wanted values are those of a unit that is held there anew.
+            // If the systemd unit is leaving, its wanted values are for a unit of the contract that is held
+            // in its group again.
             if !state.is_leaving {
                 for change in changes {
                     state.wanted.entry(change.property).or_insert(change.to);

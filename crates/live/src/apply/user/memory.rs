@@ -217,7 +217,8 @@ impl Memory {
             MemoryOrder::Reclaim { unit: id, bytes, .. } => {
                 let taken = self.pageout.taken(id).bytes;
                 let unit = self.units.get_mut(id.index());
-                // A unit beyond its bound is brought to the bound anyway, and is not reduced further.
+                // A unit beyond its bound is brought down to its bound anyway. An order to reclaim takes no
+                // more from it than that.
                 if let Some(unit) = unit.filter(|unit| unit.bound.is_none_or(|bound| unit.used <= bound)) {
                     unit.reclaim_to = taken.saturating_add(bytes);
                 }

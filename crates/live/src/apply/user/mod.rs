@@ -428,7 +428,8 @@ impl Backend for UserBackend {
         if let Some(memory) = &mut self.memory {
             memory.attend(&self.contract, plan.decisions.memory.as_ref());
         }
-        // Earlier orders to confine spared sleepers. Those that the accounts now show to have run are confined.
+        // Earlier orders spared sleepers, which still have older masks. The sleepers that have run since, as
+        // the accounts show now, are confined.
         let now = self.now;
         self.confining(|confining| confining.catch_up(now));
         let Orders { cpu, seats, gangs, bus, memory, disk, parts } = &plan.orders;

@@ -20,9 +20,9 @@ use super::source::{Buffer, Source};
 use crate::LiveError;
 use crate::observe::knob::read;
 
-/// The least amount in compressed swap from which a compression ratio is calculated.
+/// The smallest amount of swapped memory from which a compression ratio is calculated, in bytes.
 const ENOUGH: u64 = 4 << 20;
-/// The ratio assumed for less, in thousandths.
+/// The compression ratio that is assumed for smaller amounts, in thousandths.
 const ASSUMED_PERMILLE: u64 = 500;
 
 const SWAPS: &str = "/proc/swaps";

@@ -281,7 +281,7 @@ impl Roster {
 /// Charges the CPU time that a process used since the last scan. Returns whether it ran.
 fn charge(known: &mut Known, account: &mut Account, pass: Pass) -> bool {
     let Some(cpu_ns) = known.clocks.read(known.member.key.pid, pass) else {
-        // It ended, and its parent has waited for it: it wants no CPU.
+        // The process has ended, and its parent has waited for it: the process wants no CPU.
         known.clocks.runnable = 0;
         return false;
     };

@@ -458,7 +458,8 @@ impl Memory {
         if let (Some(around), Some(bound)) = (&self.around, bound) {
             // Within the container, all memory that the units cannot use counts as shared.
             let room = around.room(&charged_to_units, &mut self.buffer)?.unwrap_or(bound);
-            // A shortage of the whole machine also limits the container.
+            // The units can have no more than the whole machine has left for them, even if the container has
+            // more room.
             let available = facts.total.saturating_sub(kernel + shared).min(room);
             (facts.total, facts.kernel, facts.shared) = (bound, 0, bound - available.min(bound));
         }
