@@ -77,7 +77,7 @@ pub trait LiveBackend: Backend<Error = LiveError> {
     }
 
     /// Drains [`LiveBackend::alarm`], which is level-triggered.
-    fn hear(&mut self) {}
+    fn drain_alarm(&mut self) {}
 
     /// Ends the backend. The caretaker undoes what the journal has.
     fn into_journal(self: Box<Self>) -> Journal;

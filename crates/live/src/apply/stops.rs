@@ -107,7 +107,7 @@ impl Stops {
 
     /// Makes the next scan examine every process that we stopped, even if the process's CPU clock has not
     /// moved, because another process may have continued it.
-    pub(super) fn doubt(&mut self) {
+    pub(super) fn recheck_all(&mut self) {
         for (_, clock) in self.ours.values_mut() {
             *clock = None;
         }

@@ -49,7 +49,7 @@ fn stopped_or_problem(
 /// `continued` has the processes that were continued. A parent among these processes counts as a follower:
 /// before it was itself stopped, it may have seen that its child was stopped, and it reacts once it runs.
 /// `continued` must not contain processes that a living daemon may stop again.
-pub(super) fn settle(
+pub(super) fn continue_late_followers(
     entries: &[Entry],
     continued: &BTreeSet<ProcessKey>,
     procfs: &mut ProcFs,

@@ -95,7 +95,7 @@ impl Beats {
     /// Sends a heartbeat if one is due. Call this in each iteration of the daemon's loop; `stops` says whether any process is
     /// stopped. Returns whether the previous iteration was so long ago that the caretaker may have continued the stopped
     /// processes, so that the daemon must stop them again.
-    pub(crate) fn turn(&self, stops: bool) -> bool {
+    pub(crate) fn beat(&self, stops: bool) -> bool {
         let Some(line) = self.0.upgrade() else { return false };
         let mut line = locked(&line);
         let now = clock::now();
@@ -146,15 +146,15 @@ mod tests {
     fn heartbeats_are_sent_only_while_processes_are_stopped() {
         let (theirs, lifeline) = pipe();
         let beats = lifeline.beats();
-        assert!(!beats.turn(false) && received(&theirs).is_empty());
+        assert!(!beats.beat(false) && received(&theirs).is_empty());
         beats.watch();
         beats.watch();
-        assert!(!beats.turn(true));
+        assert!(!beats.beat(true));
         assert_eq!(received(&theirs), [WATCH], "a heartbeat so soon after the first is left out");
         locked(&lifeline.0).written_at -= BEAT_NS;
-        beats.turn(true);
-        beats.turn(false);
-        beats.turn(false);
+        beats.beat(true);
+        beats.beat(false);
+        beats.beat(false);
         assert_eq!(received(&theirs), [WATCH, REST]);
     }
 
@@ -162,9 +162,9 @@ mod tests {
     fn a_turn_after_a_gap_is_reported() {
         let (_theirs, lifeline) = pipe();
         let beats = lifeline.beats();
-        assert!(!beats.turn(true));
+        assert!(!beats.beat(true));
         locked(&lifeline.0).iterated_at -= GAP_NS;
-        assert!(beats.turn(true) && !beats.turn(true));
+        assert!(beats.beat(true) && !beats.beat(true));
     }
 
     #[test]
@@ -174,10 +174,10 @@ mod tests {
         beats.watch();
         let (next, other) = pipe();
         lifeline.move_to(other);
-        beats.turn(true);
+        beats.beat(true);
         assert_eq!(received(&next), [WATCH]);
         drop(lifeline);
         assert_eq!(rustix::io::read(&next, &mut [0; 1]), Ok(0), "the end is seen while there are handles");
-        assert!(!beats.turn(true));
+        assert!(!beats.beat(true));
     }
 }

@@ -115,7 +115,7 @@ impl CgroupBackend {
         }
         // The last memory plan has no bound for a unit that was empty.
         if let Some(memory) = self.memory.as_mut().filter(|_| any_arrived) {
-            memory.wake();
+            memory.make_due();
         }
         self.facts.clone_from(&facts);
         facts

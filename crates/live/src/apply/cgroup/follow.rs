@@ -65,7 +65,7 @@ impl CgroupBackend {
             let name = self.name(process);
             let stays = self.roster.member(process.pid).is_some_and(|member| member.stays.is_some());
             if let Some(to) = self.groups.leaf(unit).filter(|_| !stays) {
-                self.groups.came(unit);
+                self.groups.note_arrival(unit);
                 // If the cgroup could not be made yet, `find_displaced` moves the process once the cgroup is
                 // made.
                 if self.groups.is_made(unit) {

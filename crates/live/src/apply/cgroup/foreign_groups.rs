@@ -183,7 +183,7 @@ impl ForeignGroups {
         self.now = now;
         let mut problems = Vec::new();
         let mut rewritten = BTreeSet::new();
-        // Managers' new values, and files that a `daemon-reload` has rewritten.
+        // Find values that managers have set, and groups whose files a `daemon-reload` has rewritten.
         if now >= self.polled_at.saturating_add(POLL_NS) {
             self.polled_at = now;
             for group in &mut self.groups {
@@ -201,7 +201,7 @@ impl ForeignGroups {
                 }
             }
         }
-        // CPUs and weights that systemd has overwritten.
+        // Find groups in which systemd has overwritten CPUs or weights.
         if now >= self.overwritten_polled_at.saturating_add(OVERWRITTEN_POLL_NS) {
             self.overwritten_polled_at = now;
             if let Some(properties) = &mut self.properties {
@@ -222,7 +222,7 @@ impl ForeignGroups {
         for unit in &rewritten {
             problems.extend(self.rewrite(unit, pager.as_deref_mut()));
         }
-        // The bounds that administrators have set in systemd.
+        // Take over the bounds that administrators have set in systemd.
         let Some(properties) = &self.properties else { return problems };
         for group in &mut self.groups {
             if let Some(set) = group.systemd_unit.as_ref().and_then(|unit| properties.set_by_others(unit)) {
@@ -233,12 +233,12 @@ impl ForeignGroups {
         problems
     }
 
-    /// Adopts the present set of groups in which units are held: `places` has the unit of each control group.
-    /// Adds errors to `problems`. Returns whether the set changed.
+    /// Adopts the present set of groups in which units are held: `unit_by_group` has the unit of each group,
+    /// by the group's path. Adds errors to `problems`. Returns whether the set changed.
     pub(super) fn follow(
         &mut self,
         contract: &Contract,
-        places: &BTreeMap<String, UnitId>,
+        unit_by_group: &BTreeMap<String, UnitId>,
         disks: &mut Disks,
         journal: &mut Journal,
         problems: &mut Vec<LiveError>,
@@ -246,7 +246,8 @@ impl ForeignGroups {
         let before: Vec<GroupId> = self.groups.iter().map(|group| group.id).collect();
         // If a manager other than systemd made a group again, the group has the manager's values, and is a new group to us.
         let stays = |group: &ForeignGroup| {
-            places.contains_key(&group.cgroup) && (group.systemd_unit.is_some() || !group.was_removed())
+            unit_by_group.contains_key(&group.cgroup)
+                && (group.systemd_unit.is_some() || !group.was_removed())
         };
         let (staying, leaving): (Vec<ForeignGroup>, Vec<ForeignGroup>) =
             std::mem::take(&mut self.groups).into_iter().partition(stays);
@@ -256,12 +257,12 @@ impl ForeignGroups {
         for group in leaving {
             *self.carried.entry(group.path.clone()).or_default() += group.used_ns;
             if let (Some(properties), Some(unit)) = (&mut self.properties, &group.systemd_unit) {
-                properties.leave(unit);
+                properties.end_holding(unit);
             }
             problems.extend(self.restore(group, journal));
         }
         for index in 0..self.groups.len() {
-            let unit = places[&self.groups[index].cgroup];
+            let unit = unit_by_group[&self.groups[index].cgroup];
             let group = &mut self.groups[index];
             group.unit = unit;
             let is_made_anew = group.was_removed() && host::is_dir(&group.dir);
@@ -282,7 +283,7 @@ impl ForeignGroups {
         }
         let known: BTreeSet<&str> = self.groups.iter().map(|group| group.cgroup.as_str()).collect();
         let new: Vec<(&String, &UnitId)> =
-            places.iter().filter(|(cgroup, _)| !known.contains(cgroup.as_str())).collect();
+            unit_by_group.iter().filter(|(cgroup, _)| !known.contains(cgroup.as_str())).collect();
         for (cgroup, unit) in new {
             let dir = self.mount.join(cgroup.trim_start_matches('/'));
             if !host::is_dir(&dir) {
@@ -295,7 +296,7 @@ impl ForeignGroups {
                 group.systemd_unit = None;
             }
             match (&mut self.properties, &group.systemd_unit) {
-                (Some(properties), Some(unit)) => properties.come(unit),
+                (Some(properties), Some(unit)) => properties.begin_holding(unit),
                 _ => problems.extend(self.enable(&group.dir, journal)),
             }
             self.groups.push(group);
@@ -506,7 +507,7 @@ impl ForeignGroups {
     ) -> Result<(), LiveError> {
         let text = bound_text(bytes);
         let exists = self.record_manager_value(index, HIGH, journal)?;
-        if exists && self.manager_changed_bound(index, HIGH, journal)? {
+        if exists && self.manager_changed_value(index, HIGH, journal)? {
             return Ok(());
         }
         let group = &mut self.groups[index];
@@ -518,8 +519,8 @@ impl ForeignGroups {
             return Ok(());
         }
         if bytes > self.groups[index].sent_high {
-            let managers = self.groups[index].manager_bounds.memory.unwrap_or(UNSET);
-            self.send_high(index, managers);
+            let manager_bound = self.groups[index].manager_bounds.memory.unwrap_or(UNSET);
+            self.send_high(index, manager_bound);
         }
         let group = &mut self.groups[index];
         match pager {
@@ -534,7 +535,7 @@ impl ForeignGroups {
             }
             pager => {
                 if let Some(pager) = pager {
-                    pager.raised(&group.dir, &text);
+                    pager.note_raised(&group.dir, &text);
                 }
                 self.put(index, HIGH, &text, journal)
             }
@@ -625,7 +626,7 @@ impl ForeignGroups {
         journal: &mut Journal,
     ) -> Result<(), LiveError> {
         if !self.record_manager_value(index, file, journal)?
-            || self.manager_changed_bound(index, file, journal)?
+            || self.manager_changed_value(index, file, journal)?
         {
             return Ok(());
         }
@@ -653,7 +654,7 @@ impl ForeignGroups {
     /// Whether a manager other than systemd has just changed its value of a file that is about to be written.
     /// Then the caller does not write the file, and the policy's next plan orders a value within the
     /// manager's new one. The manager's values are read only if the file's content is not ours.
-    fn manager_changed_bound(
+    fn manager_changed_value(
         &mut self,
         index: usize,
         file: &'static str,
@@ -699,7 +700,7 @@ impl ForeignGroups {
     }
 
     /// Restores the manager's values in a group in which no unit is held any more, and ends the group's journal entries. Values
-    /// that systemd got as properties are restored by [`Properties::leave`].
+    /// that systemd got as properties are restored by [`Properties::end_holding`].
     fn restore(&mut self, mut group: ForeignGroup, journal: &mut Journal) -> Vec<LiveError> {
         let files: Vec<&str> = group.originals.keys().copied().collect();
         let is_systemds = group.systemd_unit.is_some();

@@ -148,7 +148,7 @@ impl Groups {
             let mut group = former.remove(&home.unit).unwrap_or_else(|| Group::new(home.clone()));
             // A unit that left and came back needs its directory again.
             self.stuck.retain(|dir| *dir != home.dir);
-            problems.extend(self.finish(&mut group, home, journal).err());
+            problems.extend(self.try_to_adapt(&mut group, home, journal).err());
             self.list.push(group);
         }
         // Reversed, since the path of a sub-unit sorts behind that of its parent.
@@ -164,7 +164,7 @@ impl Groups {
             let Some(home) = self.list[i].unfinished.clone() else { continue };
             let mut group = std::mem::replace(&mut self.list[i], Group::new(home.clone()));
             // The error was reported the first time.
-            made |= self.finish(&mut group, home, journal).is_ok();
+            made |= self.try_to_adapt(&mut group, home, journal).is_ok();
             self.list[i] = group;
         }
         if made {
@@ -175,7 +175,7 @@ impl Groups {
     }
 
     /// Adapts a unit's cgroups to the layout `home`. If this fails, notes that it has to be retried.
-    fn finish(&self, group: &mut Group, home: Home, journal: &mut Journal) -> Result<(), LiveError> {
+    fn try_to_adapt(&self, group: &mut Group, home: Home, journal: &mut Journal) -> Result<(), LiveError> {
         let result = self.adapt(group, home.clone(), journal);
         group.unfinished = result.is_err().then_some(home);
         result
@@ -282,7 +282,7 @@ impl Groups {
 
     /// Notes that a process joined a unit. If the unit is stopped, the process cannot show that it is runnable, so the unit is
     /// assumed to have at least one runnable thread.
-    pub(super) fn came(&mut self, unit: UnitId) {
+    pub(super) fn note_arrival(&mut self, unit: UnitId) {
         if let Some(i) = self.at(unit).filter(|i| self.list[*i].stopped) {
             self.list[i].runnable = self.list[i].runnable.max(1);
         }

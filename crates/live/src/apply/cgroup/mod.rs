@@ -241,8 +241,8 @@ impl CgroupBackend {
         // Never backwards: facts would look fresh until the clock caught up.
         let now = now.max(self.now);
         self.now = now;
-        if self.journal.beats().turn(!self.stops.is_empty() || self.groups.any_stopped()) {
-            self.stops.doubt();
+        if self.journal.beats().beat(!self.stops.is_empty() || self.groups.any_stopped()) {
+            self.stops.recheck_all();
             self.problems.extend(self.groups.freeze_anew(now));
         }
         let changes = self.roster.refresh(&self.contract, now, self.scan)?;
@@ -356,9 +356,9 @@ impl LiveBackend for CgroupBackend {
         self.memory.as_ref()?.alarm()
     }
 
-    fn hear(&mut self) {
+    fn drain_alarm(&mut self) {
         if let Some(memory) = &mut self.memory {
-            memory.hear();
+            memory.drain_alarm();
         }
     }
 

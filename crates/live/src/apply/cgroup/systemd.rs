@@ -180,7 +180,7 @@ impl Properties {
 
     /// Notes that a unit is held in a systemd unit's group from now on, so that systemd must enable the
     /// controllers there.
-    pub(super) fn come(&mut self, unit: &str) {
+    pub(super) fn begin_holding(&mut self, unit: &str) {
         let state = self.units.entry(unit.to_owned()).or_default();
         state.holds_unit = true;
         state.want_accounting();
@@ -188,7 +188,7 @@ impl Properties {
 
     /// Notes that no unit is held in a systemd unit's group any more, so that its properties are to be
     /// reverted.
-    pub(super) fn leave(&mut self, unit: &str) {
+    pub(super) fn end_holding(&mut self, unit: &str) {
         if let Some(state) = self.units.get_mut(unit) {
             (state.is_leaving, state.holds_unit) = (true, false);
             state.wanted.clear();

@@ -130,7 +130,7 @@ impl KernelBackend {
         let cgroup = &self.cgroup;
         let capped = self.caps.look(now, cgroup.capped_group(), |dir, cap| cgroup.has_capped(dir, cap));
         self.supervisor.set_capped(capped);
-        self.cgroup.leave_gangs(self.supervisor.gates(&self.cgroup.members_of_jobs()));
+        self.cgroup.leave_gangs(self.supervisor.can_gate(&self.cgroup.members_of_jobs()));
         let seen = self.cgroup.settle(now)?;
         self.follow_names();
         self.foreign.update(&mut self.supervisor, &mut self.cgroup);
@@ -197,8 +197,8 @@ impl LiveBackend for KernelBackend {
         self.cgroup.alarm()
     }
 
-    fn hear(&mut self) {
-        self.cgroup.hear();
+    fn drain_alarm(&mut self) {
+        self.cgroup.drain_alarm();
     }
 
     fn into_journal(self: Box<Self>) -> Journal {

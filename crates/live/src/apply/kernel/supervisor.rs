@@ -159,7 +159,8 @@ impl Supervisor {
         Ok(())
     }
 
-    /// [`Supervisor::start`], but a failure to load is reported and retried, as a later failure is.
+    /// Does the same as [`Supervisor::start`], except that a failure to load is reported and retried, as
+    /// later failures are.
     pub(super) fn start_patiently(&mut self) {
         if let Err(error) = self.start() {
             self.fail(&error.to_string());
@@ -181,7 +182,7 @@ impl Supervisor {
             Attachment::Attached(scheduler) => Some(scheduler.unit_counters(slot)),
             Attachment::Detached(_) => None,
         };
-        self.past_counts.with(slot, present.as_ref())
+        self.past_counts.sum_with(slot, present.as_ref())
     }
 
     /// A unit's account on each CPU, indexed by CPU number; [`Supervisor::unit_counters`] has the sums.
@@ -191,7 +192,7 @@ impl Supervisor {
             Attachment::Attached(scheduler) => scheduler.accounts(slot),
             Attachment::Detached(_) => Vec::new(),
         };
-        self.past_counts.cpus_with(slot, &present)
+        self.past_counts.sums_by_cpu_with(slot, &present)
     }
 
     /// Takes the errors since the last call.
@@ -221,7 +222,8 @@ impl Supervisor {
         self.capped = capped.map(str::to_owned);
     }
 
-    /// Detaches the scheduler while another program has set a CPU cap in a control group: `capped` is the group's path.
+    /// Detaches the scheduler if another program has set a CPU cap in a control group (`capped` is the
+    /// group's path), and loads it again if there is no such cap any more (`capped` is `None`).
     pub(super) fn set_capped(&mut self, capped: Option<&str>) {
         if self.capped.as_deref() == capped {
             return;
@@ -252,7 +254,8 @@ impl Supervisor {
             (Some(why), _) => self.stand_down(why),
             (None, Some(Retry::OnChange)) => self.reload(),
             (None, Some(_)) => {}
-            // The attached scheduler has too small tables, or lacks a feature.
+            // The tables of the attached scheduler are too small, or it was loaded without a feature that the
+            // contract needs.
             (None, None)
                 if self.slots.count() > self.room
                     || self.has_other_disciplines(&former_entries)
@@ -357,14 +360,14 @@ impl Supervisor {
     }
 
     /// Whether the scheduler stops these gangs when they are shut: it is attached, and its table of gangs has room for them.
-    pub(super) fn gates(&self, members: &[Member]) -> bool {
+    pub(super) fn can_gate(&self, members: &[Member]) -> bool {
         self.features.gangs && self.outage().is_none() && fits(members)
     }
 
     /// Tells the scheduler the members of gangs, and which gangs are shut. If the scheduler does not stop these gangs
-    /// ([`Supervisor::gates`]), opens all of them, because signals stop them instead.
+    /// ([`Supervisor::can_gate`]), opens all of them, because signals stop them instead.
     pub(super) fn gate(&mut self, members: &[Member]) {
-        let update = if self.gates(members) {
+        let update = if self.can_gate(members) {
             self.gangs.follow(members)
         } else if self.features.gangs && self.gangs.any_shut() {
             self.gangs.follow(&[])
@@ -530,7 +533,7 @@ impl Supervisor {
         let since = self.outage().map_or(self.now, |outage| outage.since);
         if let Attachment::Attached(scheduler) = &self.attachment {
             for slot in self.cgroups.keys().filter(|slot| **slot < self.room) {
-                self.past_counts.keep(*slot, &scheduler.unit_counters(*slot), &scheduler.accounts(*slot));
+                self.past_counts.add(*slot, &scheduler.unit_counters(*slot), &scheduler.accounts(*slot));
             }
         }
         // This drops an attached scheduler, which detaches it.
@@ -591,7 +594,7 @@ impl Supervisor {
                 Attachment::Detached(_) => true,
             };
             if is_forgotten {
-                self.past_counts.drop(number);
+                self.past_counts.forget(number);
                 self.slots.give_back(number);
             }
         }

@@ -54,20 +54,20 @@ pub(super) struct PastCounts(BTreeMap<u32, PastUnitCounters>);
 impl PastCounts {
     /// Adds a unit's counters in a scheduler that is being detached: `counted` in total, and `cpus` by CPU
     /// number.
-    pub(super) fn keep(&mut self, slot: u32, counted: &UnitCounters, cpus: &[Account]) {
+    pub(super) fn add(&mut self, slot: u32, counted: &UnitCounters, cpus: &[Account]) {
         let past = self.0.entry(slot).or_default();
         past.total.add(counted);
         add_each(&mut past.cpus, cpus);
     }
 
     /// Forgets the counters of a slot, which another unit may take from now on.
-    pub(super) fn drop(&mut self, slot: u32) {
+    pub(super) fn forget(&mut self, slot: u32) {
         self.0.remove(&slot);
     }
 
     /// A unit's counters in all schedulers so far. `present`: the unit's counters in the present scheduler,
     /// if one is attached.
-    pub(super) fn with(&self, slot: u32, present: Option<&UnitCounters>) -> UnitCounters {
+    pub(super) fn sum_with(&self, slot: u32, present: Option<&UnitCounters>) -> UnitCounters {
         let mut sum = self.0.get(&slot).map(|past| past.total).unwrap_or_default();
         if let Some(present) = present {
             sum.add(present);
@@ -77,7 +77,7 @@ impl PastCounts {
 
     /// A unit's account in all schedulers so far, by CPU number. `present`: the unit's account in the present
     /// scheduler.
-    pub(super) fn cpus_with(&self, slot: u32, present: &[Account]) -> Vec<Account> {
+    pub(super) fn sums_by_cpu_with(&self, slot: u32, present: &[Account]) -> Vec<Account> {
         let mut cpus = self.0.get(&slot).map(|past| past.cpus.clone()).unwrap_or_default();
         add_each(&mut cpus, present);
         cpus

@@ -34,9 +34,9 @@ impl Gates {
 
     /// Sends the caretaker a heartbeat. After a gap in the heartbeats, the next scan examines every stopped
     /// process, because the caretaker may have continued it.
-    pub(super) fn turn(&mut self, journal: &Journal) {
-        if journal.beats().turn(!self.stops.is_empty()) {
-            self.stops.doubt();
+    pub(super) fn beat(&mut self, journal: &Journal) {
+        if journal.beats().beat(!self.stops.is_empty()) {
+            self.stops.recheck_all();
         }
     }
 

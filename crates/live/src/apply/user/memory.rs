@@ -231,7 +231,7 @@ impl Memory {
     /// Records when the policy needs the next facts, and starts to page out the excess that the last scan
     /// found. This is done now, under the bounds in force at that scan, because at the next iteration the
     /// scan's results would be outdated: which pages are cold, and which process holds them.
-    pub(super) fn attend(&mut self, contract: &Contract, plan: Option<&MemoryPlan>) {
+    pub(super) fn follow_plan(&mut self, contract: &Contract, plan: Option<&MemoryPlan>) {
         if let Some(plan) = plan {
             self.due = plan.next;
         }

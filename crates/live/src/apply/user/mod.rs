@@ -218,7 +218,7 @@ impl UserBackend {
     pub fn settle(&mut self, now: Time) -> Result<Seen, LiveError> {
         // If the clock jumped back, every sample would seem recent until the clock had caught up.
         self.now = now.max(self.now);
-        self.gates.turn(&self.journal);
+        self.gates.beat(&self.journal);
         self.scan()?;
         self.enforce_gates()?;
         if self.now >= self.compared_at.saturating_add(SECOND) {
@@ -426,7 +426,7 @@ impl Backend for UserBackend {
     fn apply(&mut self, plan: &Plan) -> Vec<LiveError> {
         let mut failed = Vec::new();
         if let Some(memory) = &mut self.memory {
-            memory.attend(&self.contract, plan.decisions.memory.as_ref());
+            memory.follow_plan(&self.contract, plan.decisions.memory.as_ref());
         }
         // Earlier orders spared sleepers, which still have older masks. The sleepers that have run since, as
         // the accounts show now, are confined.

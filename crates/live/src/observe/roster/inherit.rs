@@ -30,7 +30,7 @@ impl Roster {
             known.member.placement.unit = new_id(known.member.placement.unit).unwrap_or(NOWHERE);
             let orphaned = known.orphaned.take();
             known.orphaned =
-                orphaned.and_then(|placement| carry(placement, &self.contract, contract, &new_id));
+                orphaned.and_then(|placement| carry_placement(placement, &self.contract, contract, &new_id));
         }
         self.carry_accounts(contract);
         self.stale = self.known.keys().copied().collect();
@@ -43,8 +43,8 @@ impl Roster {
         while let Some(pid) = new.keys().next().copied() {
             for pid in line_of_descent(pid, |pid| new.get(&pid).map(|known| known.member.parent)) {
                 let Some(mut known) = new.remove(&pid) else { continue };
-                self.find_origin(&mut known);
-                self.find_lost_parent(&mut known);
+                self.set_origin(&mut known);
+                self.restore_lost_placement(&mut known);
                 known.member.placement = placement_of(self, &known);
                 known.member.stays = stays_of(self, &known);
                 if known.member.stays == Some(Stays::Mixed) {
@@ -60,7 +60,7 @@ impl Roster {
 
     /// Replaces the control group of a new process by the group in which `cgroup` rules see it: a process that started in a group
     /// into which the backend had moved its parent counts as being in the group that the parent came from.
-    fn find_origin(&self, known: &mut Known) {
+    fn set_origin(&self, known: &mut Known) {
         let parent = self.known.get(&known.member.parent);
         let cgroup = std::mem::take(&mut known.facts.cgroup);
         known.is_moved = self.origins.is_own(&cgroup);
@@ -73,7 +73,7 @@ impl Roster {
     /// kernel has given such a process another parent, from which nothing can be learnt. If a rule names the
     /// leader of the process's session, the leader is taken as an ancestor. Otherwise, the unit in the
     /// process's environment counts.
-    fn find_lost_parent(&mut self, known: &mut Known) {
+    fn restore_lost_placement(&mut self, known: &mut Known) {
         let (pid, session) = (known.member.key.pid, known.member.session);
         let parent = self.known.get(&known.member.parent);
         let is_named_by = |rule| matches!(rule, Rule::Exec | Rule::Pid | Rule::Command);
@@ -205,7 +205,7 @@ fn line_of_descent(pid: u32, parent_of: impl Fn(u32) -> Option<u32>) -> Vec<u32>
 }
 
 /// Converts an inherited placement to a new contract; `None` if the new contract lacks its unit, or the rule that placed it.
-fn carry(
+fn carry_placement(
     placement: Placement,
     old: &Contract,
     new: &Contract,

@@ -343,14 +343,14 @@ impl Memory {
     }
 
     /// Drains the alarm's descriptor, and makes memory facts due at the daemon's next iteration.
-    pub(crate) fn hear(&mut self) {
+    pub(crate) fn drain_alarm(&mut self) {
         if let Some(alarms) = &mut self.alarms {
             alarms.drain();
         }
     }
 
     /// Makes facts due at the daemon's next iteration, because the last plan has no bound for some unit.
-    pub(crate) fn wake(&mut self) {
+    pub(crate) fn make_due(&mut self) {
         self.due = 0;
     }
 
@@ -599,7 +599,7 @@ impl Memory {
     }
 
     /// Takes two things from a plan: when the next facts are due, and which units' alarms to watch.
-    pub(crate) fn attend(&mut self, plan: Option<&MemoryPlan>) {
+    pub(crate) fn follow_plan(&mut self, plan: Option<&MemoryPlan>) {
         let Some(plan) = plan else { return };
         self.due = plan.next;
         let Some(alarms) = &mut self.alarms else { return };

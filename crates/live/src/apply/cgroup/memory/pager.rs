@@ -138,7 +138,7 @@ impl Pager {
 
     /// Notes that the bound has grown to `text`, which the caller is about to write. A running thread may
     /// still write an earlier bound, so it is made to write this bound after that.
-    pub(in crate::apply::cgroup) fn raised(&mut self, dir: &Path, text: &str) {
+    pub(in crate::apply::cgroup) fn note_raised(&mut self, dir: &Path, text: &str) {
         if let Some(worker) = self.workers.get(dir) {
             let mut target = worker.lock();
             text.clone_into(&mut target.bound);

@@ -371,13 +371,13 @@ fn gangs_reload_with_gangs() {
     w.begin().unwrap();
     w.calls();
     w.supervisor().gate(&[of(9, 1, true)]);
-    assert!(w.calls().is_empty() && !w.supervisor().gates(&[]), "this one features of none");
+    assert!(w.calls().is_empty() && !w.supervisor().can_gate(&[]), "this one features of none");
     let a = w.unit("a");
     w.contract.units[a.index()].job = Some(commonhold_contract::JobKind::Tree);
     w.contract.machine.gangs.by = commonhold_contract::Gangs::LatestQuantum;
     w.follow();
     assert!(w.calls().starts_with("load 64 with seats with gangs, "));
-    assert!(w.supervisor().gates(&[]));
+    assert!(w.supervisor().can_gate(&[]));
     w.supervisor().gate(&[of(9, 1, true), of(8, 2, false)]);
     assert_eq!(w.calls(), "join 8 Some(1), join 9 Some(0), gate [(0, true)]");
     w.supervisor().gate(&[of(9, 1, true), of(8, 2, false)]);
