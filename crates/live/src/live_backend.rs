@@ -41,7 +41,7 @@ pub trait LiveBackend: Backend<Error = LiveError> {
     /// ([`Contract::adopt`] keeps their identities) remain in force. The next [`Backend::settle_members`] moves processes.
     fn set_contract(&mut self, contract: &Contract);
 
-    /// Failures that persist. The daemon reports each when it begins and when it ends.
+    /// Failures that persist. The daemon reports each of them when it begins and when it ends.
     fn standing(&self) -> Vec<&LiveError> {
         Vec::new()
     }
@@ -52,20 +52,20 @@ pub trait LiveBackend: Backend<Error = LiveError> {
     /// The mutable roster, to record a process that enters a unit by `exec`.
     fn roster_mut(&mut self) -> &mut Roster;
 
-    /// Gives a user's process an arena page in which it reports its memory bus transfers. Returns the page's descriptor and
-    /// the reporting period in nanoseconds; `None` if the contract has no gangs.
+    /// Gives a user's process an arena page in which the process reports its memory bus transfers. Returns
+    /// the page's descriptor and the reporting period in nanoseconds; `None` if the contract has no gangs.
     fn join(&mut self, key: ProcessKey, user: u32) -> Option<Result<(OwnedFd, u64), NotJoined>>;
 
     /// The backend that enforces the contract now.
     fn active(&self) -> ActiveBackend;
 
-    /// The counters of our `sched_ext` scheduler for a unit since the backend began, without the unit's sub-units; `None` on
-    /// backends without such a scheduler.
+    /// The counters of a unit, without its sub-units, in all `sched_ext` schedulers of ours since the backend
+    /// began; `None` for a backend without such a scheduler.
     fn unit_counters(&self, _: UnitId) -> Option<UnitCounters> {
         None
     }
 
-    /// The accounts that [`LiveBackend::unit_counters`] sums, indexed by CPU number.
+    /// A unit's account on each CPU, indexed by CPU number; [`LiveBackend::unit_counters`] has the sums.
     fn accounts(&self, _: UnitId) -> Vec<Account> {
         Vec::new()
     }

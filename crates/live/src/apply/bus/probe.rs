@@ -64,9 +64,9 @@ pub struct Target {
 /// The number of elements of an array.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Sizes {
-    /// In the measurement with one CPU.
+    /// Of each array in the measurement with one CPU.
     one_cpu: usize,
-    /// Per CPU, in the measurement with all CPUs.
+    /// Of each array of each CPU, in the measurement with all CPUs.
     per_cpu: usize,
 }
 
@@ -92,7 +92,8 @@ impl Target {
         Ok(Target { identity: Identity::read(&tree, &machine), machine, sizes })
     }
 
-    /// Measures for the time `each` with one CPU, then with all CPUs. Calls `done` [`STEPS`] times in each measurement.
+    /// Measures with one CPU for the time `each`, then with all CPUs for the same time. Calls `done`
+    /// [`STEPS`] times in each measurement.
     pub fn measure(&self, each: Duration, done: &dyn Fn()) -> Result<Measured, LiveError> {
         let cpus: Vec<u32> = self.machine.cpus.iter().map(|cpu| cpu.id).collect();
         let failed = |source: io::Error| LiveError::Process {
@@ -123,7 +124,8 @@ impl Target {
 }
 
 impl Sizes {
-    /// Sizes that exceed the caches, so that they measure memory, within `free` bytes of free memory.
+    /// The sizes of the arrays on this machine. They exceed the caches, so that memory is measured, and fit
+    /// in `free` bytes of free memory.
     fn for_machine(tree: &Tree, machine: &Machine, free: u64) -> Result<Sizes, LiveError> {
         let mut caches: BTreeMap<u32, u64> = BTreeMap::new();
         for cpu in &machine.cpus {
@@ -155,7 +157,8 @@ impl Sizes {
     }
 }
 
-/// The rate at which these CPUs together transfer in the best pass, in bytes/s. Begins passes for the time `length`.
+/// The rate at which these CPUs together transfer in the best pass, in bytes/s. Passes are begun until the
+/// time `length` has elapsed.
 fn best_rate(cpus: &[u32], elements: usize, length: Duration, done: &dyn Fn()) -> io::Result<u64> {
     // `ready` includes the calling thread, which starts its clock when all arrays exist.
     let (ready, pass_barrier) = (Barrier::new(cpus.len() + 1), Barrier::new(cpus.len()));

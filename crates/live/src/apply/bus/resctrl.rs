@@ -55,7 +55,8 @@ pub(crate) struct Bus {
     groups: BTreeMap<UnitId, Group>,
     /// The processes that were moved to a unit's group, and to our knowledge are still there.
     placed: BTreeMap<ProcessKey, UnitId>,
-    /// Processes that could not be moved to a group. This was reported, and is not tried again.
+    /// Processes that could not be moved to a group. Each failure was reported, and the move is not tried
+    /// again.
     refused: BTreeSet<ProcessKey>,
     /// The groups of jobs.
     jobs: JobGroups,
@@ -175,7 +176,7 @@ impl Bus {
         }
     }
 
-    /// Follows another contract: removes the groups of units that need none any more.
+    /// Adopts another contract: removes the groups of units that need no group any more.
     pub(crate) fn follow_contract(&mut self, contract: &Contract) {
         let keeps = |unit: &UnitId| is_wanted(contract) && outermost(contract, *unit) == Some(*unit);
         let unneeded: Vec<UnitId> = self.groups.keys().filter(|unit| !keeps(unit)).copied().collect();
@@ -258,7 +259,8 @@ impl Bus {
         result
     }
 
-    /// Makes the monitoring groups of outermost units that have none, perhaps because another program removed theirs.
+    /// Makes a monitoring group for each outermost unit that has none, perhaps because another program
+    /// removed it.
     fn make_missing_groups(
         &mut self,
         contract: &Contract,
@@ -300,8 +302,9 @@ impl Bus {
         }
     }
 
-    /// Moves processes to their units' groups, and processes that left all units to the default group. If `checks`, first reads
-    /// which processes are in the groups, because another program may have moved some.
+    /// Moves processes to their units' groups, and processes that left all units to the default group. If
+    /// `checks`, first reads which processes are in the groups, because another program may have moved
+    /// processes out.
     fn place_all(
         &mut self,
         contract: &Contract,

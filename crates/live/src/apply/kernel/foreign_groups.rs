@@ -67,8 +67,9 @@ impl ForeignGroups {
         (self.groups, self.processes) = (groups, processes);
     }
 
-    /// The processes whose control groups do not identify their units to the scheduler, each with its unit. A process that was
-    /// sent before is among them, since what was sent for its threads overrides the group.
+    /// The processes whose control groups do not identify their units to the scheduler, each with its unit. A
+    /// process whose threads were sent before is among them, since the unit that was sent for a thread
+    /// overrides the unit of the thread's group.
     fn processes(&self, cgroup: &CgroupBackend, groups: &Groups) -> BTreeMap<ProcessKey, UnitId> {
         let roster = cgroup.roster();
         let is_new = |group: &str| self.groups.get(group) != groups.get(group);
