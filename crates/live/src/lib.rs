@@ -1,6 +1,6 @@
 //! The live machine: observes it, and applies plans to it. Applying makes no choices.
 //!
-//! A module is called by the folder it is in: `commonhold_live::undo::journal` is `undo/journal.rs`.
+//! A module's path is the path of its file: `commonhold_live::undo::journal` is `undo/journal.rs`.
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests make what the code is to find"))]
 
 pub mod apply;

@@ -1,4 +1,5 @@
-//! What the daemon needs of a live backend beyond the seam: members that enter by `exec`, reloads, accounts and shutdown.
+//! The interface of a live backend to the daemon. It extends [`Backend`], which simulated backends have as
+//! well, by members that enter by `exec`, reloads, accounts and shutdown.
 
 use std::collections::BTreeSet;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -7,7 +8,7 @@ use commonhold_contract::{Contract, UnitId};
 use commonhold_dispatch::Account;
 use commonhold_policy::Time;
 
-use crate::apply::kernel::Switched;
+use crate::apply::kernel::UnitCounters;
 use crate::observe::arena::NotJoined;
 use crate::observe::process::ProcessKey;
 use crate::observe::roster::{Roster, Seen};
@@ -40,7 +41,7 @@ pub trait LiveBackend: Backend<Error = LiveError> {
     /// ([`Contract::adopt`] keeps their identities) remain in force. The next [`Backend::settle_members`] moves processes.
     fn set_contract(&mut self, contract: &Contract);
 
-    /// Failures that persist. The daemon reports each when it begins and when it ends.
+    /// Failures that persist. The daemon reports each of them when it begins and when it ends.
     fn standing(&self) -> Vec<&LiveError> {
         Vec::new()
     }
@@ -51,20 +52,20 @@ pub trait LiveBackend: Backend<Error = LiveError> {
     /// The mutable roster, to record a process that enters a unit by `exec`.
     fn roster_mut(&mut self) -> &mut Roster;
 
-    /// Gives a user's process an arena page in which it reports its memory bus transfers. Returns the page's descriptor and
-    /// the reporting period in nanoseconds; `None` if the contract has no gangs.
+    /// Gives a user's process an arena page in which the process reports its memory bus transfers. Returns
+    /// the page's descriptor and the reporting period in nanoseconds; `None` if the contract has no gangs.
     fn join(&mut self, key: ProcessKey, user: u32) -> Option<Result<(OwnedFd, u64), NotJoined>>;
 
     /// The backend that enforces the contract now.
     fn active(&self) -> ActiveBackend;
 
-    /// The counters of our `sched_ext` scheduler for a unit since the backend began, without the unit's sub-units; `None` on
-    /// backends without such a scheduler.
-    fn switched(&self, _: UnitId) -> Option<Switched> {
+    /// The counters of a unit, without its sub-units, in all `sched_ext` schedulers of ours since the backend
+    /// began; `None` for a backend without such a scheduler.
+    fn unit_counters(&self, _: UnitId) -> Option<UnitCounters> {
         None
     }
 
-    /// The accounts that [`LiveBackend::switched`] sums, indexed by CPU number.
+    /// A unit's account on each CPU, indexed by CPU number; [`LiveBackend::unit_counters`] has the sums.
     fn accounts(&self, _: UnitId) -> Vec<Account> {
         Vec::new()
     }
@@ -76,15 +77,15 @@ pub trait LiveBackend: Backend<Error = LiveError> {
     }
 
     /// Drains [`LiveBackend::alarm`], which is level-triggered.
-    fn hear(&mut self) {}
+    fn drain_alarm(&mut self) {}
 
     /// Ends the backend. The caretaker undoes what the journal has.
     fn into_journal(self: Box<Self>) -> Journal;
 }
 
-/// Adapts the contract to `each`, as the last stage of [`Backend::settle_members`] on a live machine: adds sub-units for users
-/// and control groups that appeared, and removes sub-units whose control groups have ended. Returns whether the contract
-/// changed. Newcomers may reuse the vacant places `free`.
+/// Adapts the contract to `each`, as the last stage of [`Backend::settle_members`] on a live machine: adds
+/// sub-units for users and control groups that appeared, and removes sub-units whose control groups have
+/// ended. Returns whether the contract changed. Newcomers may reuse the unit ids in `free`.
 pub(crate) fn follow_each(
     backend: &mut impl LiveBackend,
     seen: &Seen,

@@ -344,7 +344,7 @@ impl Daemon<'_> {
                     LISTENER => connection_is_pending = true,
                     CARETAKER => self.replace_caretaker()?,
                     ALARM => {
-                        self.session.backend().hear();
+                        self.session.backend().drain_alarm();
                         self.next = self.next.min(self.stepped_at + ALARM_NS);
                     }
                     client => self.mark_ready(client - CLIENTS),

@@ -10,7 +10,7 @@ use commonhold_client::Why;
 use commonhold_client::arena::PAGE_BYTES;
 use commonhold_client::wire::{Call, Explanation, Joined, Refusal, Reply};
 use commonhold_contract::{UnitId, position};
-use commonhold_live::apply::kernel::{Account, CallBacks, Cause, Had, Switched};
+use commonhold_live::apply::kernel::{Account, CallBacks, Cause, Had, UnitCounters};
 use commonhold_live::host::clock;
 use commonhold_live::observe::arena::NotJoined;
 use commonhold_live::observe::process::ThreadState;
@@ -137,8 +137,8 @@ fn switches(session: &mut Session, by_cpu: bool) -> Vec<UnitSwitches> {
     let units: Vec<(UnitId, String, bool)> = units.map(described).collect();
     let backend = session.backend();
     let counters = |(id, unit, has_deadlines): (UnitId, String, bool)| {
-        let Switched { account, call_backs, deadlines: Had { met, missed, violated } } =
-            backend.switched(id)?;
+        let UnitCounters { account, call_backs, deadlines: Had { met, missed, violated } } =
+            backend.unit_counters(id)?;
         Some(UnitSwitches {
             unit,
             times: times(&account),

@@ -1,9 +1,10 @@
 //! Limits how much CPU time a unit's sleepers may use out of turn.
 //!
-//! To save work, a process that has slept for long is neither stopped nor confined when its unit's CPUs change, and its CPU
-//! clock is read rarely. So when such a sleeper wakes, it can run unnoticed for a while. When the use is noticed, the CPU time is
-//! taken from the unit's token bucket. While the bucket is overdrawn, the unit's sleepers are treated like all other processes.
-//! So a user whose many processes sleep and wake by turns gains no more CPU time than the bucket's fill rate.
+//! To save work, a process that has slept for long is neither stopped nor confined when its unit's CPUs
+//! change, and its CPU clock is read rarely. So when such a sleeper wakes, it can run unnoticed for a while.
+//! When the use is noticed, the CPU time is taken from the unit's token bucket. While the bucket is
+//! overdrawn, the unit's sleepers are treated like all other processes. So a user with many processes that
+//! sleep and wake alternately gains CPU time no faster than the bucket fills.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +15,7 @@ use commonhold_policy::{MS, Time};
 pub(super) const RATE: u64 = 100;
 /// The bucket's size, in nanoseconds.
 const BURST_NS: i64 = 20_000_000;
-/// The largest debt. It limits for how long a bucket stays overdrawn to less than a minute.
+/// The largest debt, in nanoseconds, so that no bucket stays overdrawn for as long as a minute.
 const DEBT_NS: i64 = -400_000_000;
 
 /// The buckets of all units.

@@ -1,16 +1,18 @@
 //! Measures a disk's cost model, with a temporary file on a file system of that disk.
 //!
-//! Algorithm: the file has no name, so that nothing of it remains however the program ends. First, writing to the file allocates
-//! it. Then direct requests of each kind are kept in flight, for the same time: large and small, sequential and random, reading
-//! and writing. Rates are averages until the last request has completed.
+//! Algorithm: the file has no name, so that nothing of it remains however the program ends. First, writing to
+//! the file allocates it. Then requests of one kind after another are kept in flight, each kind for the same
+//! time. All are direct; the kinds differ in size, in order (sequential or random), and in direction. Rates
+//! are averages until the last request has completed.
 //!
-//! Properties: nothing but that file is written to. A disk that weights hold at the moment is refused. The measurement fails if
-//! other programs use the disk just before or meanwhile. The data is pseudo-random, so that no layer can compress or deduplicate
-//! it.
+//! Properties: nothing but that file is written to. A disk on which weights are in force is refused. The
+//! measurement fails if other programs use the disk just before it or during it. The data is pseudo-random,
+//! so that no layer can compress or deduplicate it.
 //!
-//! Limits: the disk is measured through this file system and the layers between them. The file is mostly contiguous, so a disk
-//! with heads seeks less than under other loads. A drive's write cache makes writes seem faster until the cache is full. A drive
-//! that takes more than 64 requests at once may have a higher capacity.
+//! Limits: the disk is measured through the file system of that file, and through the layers between the file
+//! system and the disk. The file is mostly contiguous, so a disk with heads seeks less than under other
+//! loads. A drive's write cache makes writes seem faster until the cache is full. A drive that takes more
+//! than 64 requests at once may have a higher capacity.
 //!
 //! Source: the same quantities as the kernel's `tools/cgroup/iocost_coef_gen.py`.
 
@@ -62,7 +64,8 @@ const fn pass(writes: bool, random: bool, bytes: usize, depth: usize) -> Pass {
     Pass { writes, random, bytes, depth }
 }
 
-/// The first pass allocates the file. Then come large, sequential and random requests, first reading, then writing.
+/// The first pass allocates the file. Three passes read and three passes write, with large, sequential and
+/// random requests.
 const PASSES: [Pass; 7] = [
     pass(true, false, LARGE, 8),
     pass(false, false, LARGE, 8),
@@ -98,7 +101,8 @@ pub struct Measured {
 impl Target {
     /// The disk that a folder's file system is on.
     ///
-    /// Errors: the folder has no disk, or several; weights hold the disk at the moment; this user may not store the result.
+    /// Errors: the folder has no disk, or several; weights are in force on the disk; this user may not store
+    /// the result.
     pub fn below(folder: &Path) -> Result<Target, LiveError> {
         let tree = Tree::new(Path::new("/"));
         let disk = disk_below(&tree, folder)?;
@@ -237,8 +241,8 @@ impl Target {
     }
 }
 
-/// Fails for a disk that weights hold (by BFQ or io.cost), and for an array with a drive that io.cost holds: both would distort
-/// the measurement.
+/// Fails for a disk on which weights are in force (by BFQ or io.cost), and for an array with a drive on which
+/// io.cost is enabled: both would distort the measurement.
 fn refuse_if_held(tree: &Tree, mount: &Path, disk: &str) -> Result<(), LiveError> {
     let refused = |name: &str, remedy: String| LiveError::Unavailable {
         what: format!("disk {name} is held by weights now, which would distort the measurement"),
@@ -275,7 +279,7 @@ struct PassResult {
     bytes: u64,
     requests: u64,
     elapsed: Duration,
-    /// The 95th percentile of the latency.
+    /// The 95th percentile of the requests' latencies.
     latency_us: u64,
 }
 

@@ -62,7 +62,7 @@ impl Problems {
         self.unread.push(err);
     }
 
-    /// Adds an error unless one of this kind was already added for the process.
+    /// Adds an error for a process, unless an error of the same kind was already added for that process.
     pub(super) fn once(&mut self, key: ProcessKey, kind: &'static str, err: impl FnOnce() -> LiveError) {
         if self.reported.insert((key, kind)) {
             self.unread.push(err());
@@ -96,18 +96,19 @@ pub(super) struct Confinement {
     leaves_seats: bool,
     /// Threads whose seats changed and are yet to be reported to the scheduler, each with the first CPU of its seat.
     changed_seats: Vec<(u32, Option<u32>)>,
-    /// By process and thread.
+    /// The threads that are under an order, by process and thread.
     confined: BTreeMap<ProcessKey, BTreeMap<u32, ConfinedThread>>,
     /// Every mask given so far, with the last original that it replaced. A new thread may inherit such a mask, which tells it
     /// from a mask that the thread's owner chose.
     given: BTreeMap<CpuSet, CpuSet>,
     /// Processes that the kernel does not let us change.
     refused: BTreeSet<ProcessKey>,
-    /// Processes to try again, since a change failed, could not be recorded, or their threads could not be examined.
+    /// Processes to confine again, because their threads could not be examined, or because a change could not
+    /// be recorded or failed.
     waiting: BTreeSet<ProcessKey>,
     /// The CPU clock of each process when it was last confined: it has run since if its clock differs.
     clocks: BTreeMap<ProcessKey, u64>,
-    /// Sleepers under the mask of an earlier order.
+    /// Sleepers whose threads still have the mask of an earlier order.
     lagging: BTreeSet<ProcessKey>,
     caught_up_at: Time,
     allowance: Allowance,
@@ -198,7 +199,8 @@ impl Confinement {
         let confined = self.confined.get(&key).and_then(|threads| threads.get(&tid));
         let wish = match confined {
             Some(thread) => thread.original.clone(),
-            // A mask that we gave to some thread may have been inherited from it: then the mask is not the owner's wish.
+            // A new thread may have inherited a mask that we gave to another thread. Such a mask is not the
+            // owner's wish.
             None => affinity::get(tid)
                 .ok()
                 .filter(|mask| !self.given.contains_key(mask) && within != Some(mask))?,
@@ -397,8 +399,9 @@ impl Confining<'_> {
         if let Some(parent) = self.roster.member(member.parent) {
             return self.confinement.main_thread(parent.key).map(|thread| thread.original.clone());
         }
-        // The parent is no member. Presumably the thread's real parent was one, and has ended. A process that leads a session is
-        // different: it may be a service, whose parent is the service manager.
+        // The parent is no member. Presumably, the process's first parent was a member, and has ended. That
+        // is not presumed of a process that leads a session: it may be a service, whose parent is the service
+        // manager.
         let leads_session = member.session == key.pid;
         let in_session = self.roster.members().find(|other| {
             other.session == member.session && self.confinement.confined.contains_key(&other.key)

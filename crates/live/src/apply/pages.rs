@@ -34,8 +34,8 @@ use crate::observe::topology;
 /// The number of pages that are examined and moved together: as many as a huge page has.
 const BLOCK_PAGES: u64 = 512;
 
-/// Bounds the blocks that are examined in one mapping, which may be sparse: `SPARSE` times the blocks that its pages would fill,
-/// but at least `BLOCKS_MIN`.
+/// A mapping may be sparse, so the number of blocks that are examined in one mapping is bounded: `SPARSE`
+/// times the number of blocks that its pages would fill, but at least `BLOCKS_MIN`.
 const SPARSE: u64 = 16;
 const BLOCKS_MIN: u64 = 512;
 
@@ -46,8 +46,8 @@ pub(super) struct Moving {
 }
 
 impl Moving {
-    /// Begins to move pages of these processes. If `divided`, moves as many pages as give each of these nodes its part;
-    /// otherwise, moves every page that is in none of these nodes.
+    /// Begins to move pages of these processes. If `divided`, moves pages so that each of these nodes has its
+    /// part; otherwise, moves every page that is in none of these nodes.
     pub(super) fn begin(
         processes: Vec<ProcessKey>,
         nodes: &[NodePart],

@@ -30,7 +30,8 @@ pub(super) struct Seats {
     moving: BTreeMap<JobId, pages::Moving>,
 }
 
-/// A backend's means, extended by the means for jobs that every live backend has, if the contract has jobs.
+/// The means of a backend. If the contract has jobs, the means for jobs are added, which every live backend
+/// has.
 pub fn means_for_jobs(contract: &Contract, means: Means) -> Means {
     match contract.units.iter().any(|unit| unit.job.is_some()) {
         true => Means { seats: SeatMeans::Cpus, gangs: true, brings: capability::moves_pages(), ..means },
@@ -73,7 +74,8 @@ impl Seats {
         if self.jobs.any_shut() { self.jobs.catch_up(contract, roster) } else { Ok(()) }
     }
 
-    /// Shuts and opens gangs as ordered. Nothing is stopped here: [`Seats::is_shut`] then says which processes to stop.
+    /// Marks gangs as shut or open, as ordered. No process is stopped here: the backend stops the processes
+    /// for which [`Seats::is_shut`] is true.
     pub(super) fn gate(&mut self, orders: &[Step<GangOrder>], now: Time, roster: &Roster) {
         for order in orders {
             let GangOrder::Gate { job, unit, open } = order.action;
@@ -96,7 +98,8 @@ impl Seats {
         if self.left_to_scheduler { BTreeSet::new() } else { self.jobs.shut_units(contract) }
     }
 
-    /// Leaves gangs to a scheduler (`true`), or takes them back.
+    /// If `leave` is true, a scheduler runs the gangs from now on; otherwise the backend stops and continues
+    /// them.
     pub(super) fn leave_gangs(&mut self, leave: bool) {
         self.left_to_scheduler = leave;
     }

@@ -51,7 +51,7 @@ pub(super) struct Stops {
     sleepers: Sleepers,
     /// Remaining waits for the most recently stopped processes ([`SETTLE_ROUNDS`]).
     settle_rounds: usize,
-    /// Whether the set of stopped processes has changed since the followers were judged.
+    /// Whether the set of stopped processes has changed since the followers were last examined.
     changed: bool,
 }
 
@@ -105,9 +105,9 @@ impl Stops {
         }
     }
 
-    /// Has the next scan examine every process that we stopped, even if its CPU clock has not moved, because another process may
-    /// have continued it.
-    pub(super) fn doubt(&mut self) {
+    /// Makes the next scan examine every process that we stopped, even if the process's CPU clock has not
+    /// moved, because another process may have continued it.
+    pub(super) fn recheck_all(&mut self) {
         for (_, clock) in self.ours.values_mut() {
             *clock = None;
         }
@@ -123,7 +123,8 @@ impl Stops {
         clock.is_some() && self.ours.get(&key.pid) == Some(&(key, clock))
     }
 
-    /// Records the CPU clock of a process of ours that was seen stopped; `None` if it was not.
+    /// Records the CPU clock of a process that we stopped, as read when the process was seen stopped; `None`
+    /// if it was not seen stopped.
     fn note_clock(&mut self, key: ProcessKey, clock: Option<u64>) {
         if self.is_ours(key) {
             self.ours.insert(key.pid, (key, clock));
@@ -204,7 +205,8 @@ impl Stopping<'_> {
         unstopped: &mut Unstopped,
     ) -> Result<(), LiveError> {
         let stat = self.roster.procfs().stat(key.pid)?.filter(|stat| stat.key == key);
-        // A follower stopped itself because of a descendant. Its own gate is closed now, so it must also stay stopped for that.
+        // A follower stopped itself because of a descendant. Its own gate is closed now, so it counts as
+        // stopped by us, too.
         let is_follower = self.stops.followers.contains_key(&key) && !self.stops.is_ours(key);
         if is_follower && stat.as_ref().is_some_and(Stat::is_stopped_by_sigstop) {
             unstopped.stopped_themselves.push(key);
@@ -245,7 +247,8 @@ impl Stopping<'_> {
         Ok(())
     }
 
-    /// Continues the processes that we stopped and that are behind no closed gate any more, and then their followers.
+    /// Continues the processes that we stopped and that are behind no closed gate any more. Then continues
+    /// the followers that had stopped themselves because of these processes.
     fn continue_released(&mut self) -> Result<(), LiveError> {
         let is_released =
             |key: &ProcessKey| self.roster.member(key.pid).is_none_or(|member| !(self.closed)(member));
@@ -284,7 +287,7 @@ impl Stopping<'_> {
         record(self.journal, &entries)
     }
 
-    /// Records the opening of the gates of sleepers.
+    /// Records, for each sleeper whose gate has opened, that it is no longer behind a closed gate.
     fn release_sleepers(&mut self) {
         let is_released =
             |key: &ProcessKey| self.roster.member(key.pid).is_none_or(|member| !(self.closed)(member));

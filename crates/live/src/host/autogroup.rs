@@ -1,9 +1,10 @@
 //! Autogroups: groups of the processes of a session, among which the kernel divides CPU time.
 //!
-//! Each call of `setsid(2)` makes an autogroup with nice value 0, to which the process's children belong, too. If autogroups are
-//! enabled (`kernel.sched_autogroup_enabled`), the kernel divides CPU time among autogroups by their nice values, and a process's
-//! own nice value counts only against others in its autogroup. This concerns tasks in the root control group of the cpu
-//! controller. In other control groups, `cpu.weight` counts instead.
+//! Each call of `setsid(2)` makes an autogroup with nice value 0, to which the process's children belong,
+//! too. If autogroups are enabled (`kernel.sched_autogroup_enabled`), the kernel divides CPU time among
+//! autogroups by their nice values, and a process's own nice value counts only against others in its
+//! autogroup. Autogroups matter only for tasks in the root control group of the cpu controller. In other
+//! control groups, `cpu.weight` counts instead.
 //!
 //! An autogroup's number is never reused. So the number identifies the autogroup even after the session's leader has ended.
 //!

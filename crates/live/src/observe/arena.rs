@@ -3,11 +3,12 @@
 //! Problem: only a program's own counters know what it transfers, so its report cannot be verified. The program may lie, write
 //! garbage, write nothing, or end in the middle of a write.
 //!
-//! Algorithm: a process that joins gets a page. Each poll reads the pages of all processes of jobs, and adds the growth of a
-//! page's byte count to the sum of the process's job. The growth is capped by a token bucket: the CPU time that the process
-//! uses fills it at [`BYTES_PER_NS`], and accepted bytes empty it. It holds what a CPU could transfer in eight report intervals,
-//! and at least in [`SILENT_CPU_NS`]. A job's sum is as old as its processes' oldest report. While a job is stopped, its
-//! processes transfer and report nothing, so their reports do not age.
+//! Algorithm: a process that joins gets a page. Each poll reads the pages of all processes of jobs, and adds
+//! the growth of a page's byte count to the sum of the process's job. The growth is capped by a token bucket:
+//! the CPU time that the process uses fills it at [`BYTES_PER_NS`], and accepted bytes empty it. The bucket
+//! holds what a CPU could transfer in eight report intervals, and at least in [`SILENT_CPU_NS`]. A job's sum
+//! is as old as its processes' oldest report. While a job is stopped, its processes transfer and report
+//! nothing, so their reports do not age.
 //!
 //! A process that reports that it cannot measure itself adds nothing to a sum, and is treated like a process that did not join
 //! ([`Arena::has`]). If its report counted as zero bytes, it would look like the least demanding process of all.
@@ -30,9 +31,10 @@ use crate::LiveError;
 use crate::host::arena::Shared;
 use crate::host::clock;
 
-/// The most pages at one time.
+/// The largest number of pages at one time.
 pub const PAGES_MAX: usize = 4096;
-/// The most pages of one ordinary user's processes, so that no user can take all pages.
+/// The largest number of pages that the processes of one ordinary user may have, so that no user can take all
+/// pages.
 pub const PAGES_OF_USER_MAX: usize = 1024;
 
 /// The most that a CPU can transfer: a line of 64 bytes every half nanosecond, several times what any core achieves.
@@ -64,23 +66,26 @@ struct Member {
     page: Shared,
     pid: u32,
     user: u32,
-    /// The time and byte count of its last report. Before the first: the time when it joined, and 0.
+    /// The time and byte count of the process's last report. Before its first report, these are the time when
+    /// it joined, and 0.
     at: Time,
     bytes: u64,
     has_reported: bool,
-    /// Its CPU clock at its last report of a measurement, or when it joined.
+    /// The process's CPU clock at its last report of a measurement, or when it joined.
     cpu_ns: u64,
-    /// Bytes that its earlier CPU time allowed and that it did not report.
+    /// Bytes that the process's CPU time so far would have allowed and that it has not reported.
     credit: u64,
-    /// For how long it was stopped since its last report, up to `paused_until`.
+    /// For how long the process was stopped between its last report and `paused_until`.
     paused: Time,
     /// The time of the last poll, up to which `paused` is summed.
     paused_until: Time,
     is_silent: bool,
-    /// Its CPU clock when it first reported that it cannot measure itself; `None` if it has measured since. CPU time before that
-    /// still counts in `cpu_ns`: a program may report all transfers since its start once it measures.
+    /// The process's CPU clock when it first reported that it cannot measure itself; `None` if it has
+    /// reported a measurement since. CPU time before that still counts in `cpu_ns`: a program may report all
+    /// transfers since its start once it measures.
     unmeasured_since: Option<u64>,
-    /// It has used so much CPU time since `unmeasured_since` that it is unlikely to measure at all.
+    /// Whether the process has used so much CPU time since `unmeasured_since` that it is unlikely to measure
+    /// at all.
     is_unmeasured_for_long: bool,
 }
 
@@ -108,7 +113,8 @@ impl Arena {
         self.join_within(key, user, every_ns, procfs, (PAGES_MAX, PAGES_OF_USER_MAX))
     }
 
-    /// [`Arena::join`] with the most pages in total, and for each user.
+    /// Does the work of [`Arena::join`]. The limits on the number of pages, in total and for each user, are
+    /// parameters.
     fn join_within(
         &mut self,
         key: ProcessKey,

@@ -1,7 +1,7 @@
 //! CPU quotas that others have set in control groups: systemd's `CPUQuota=`, `docker run --cpus`, a pod's limits.
 //!
-//! The kernel enforces quotas only with its own scheduler, and not while a `sched_ext` scheduler is attached. So the `kernel`
-//! backend must know whether any is set.
+//! The kernel enforces quotas only with its own scheduler, and not while a `sched_ext` scheduler is attached.
+//! So the `kernel` backend must know whether any quota is set.
 
 use std::path::{Path, PathBuf};
 

@@ -3,9 +3,10 @@
 //! Problem: a contract says what makes processes of a unit one job. The kernel knows processes, sessions and control groups; a
 //! *tree* is this project's own concept.
 //!
-//! Algorithm, trees: a process belongs to its parent's job. If the parent leads a session, as a shell does, or is in another
-//! unit or in none, the process starts a new job. A process stays in its job when its parent ends. If the parent's pid is the
-//! process's own session, the parent also counts as leader: the parent may have been read a moment before it became one.
+//! Algorithm, trees: a process belongs to its parent's job. If the parent leads a session, as a shell does,
+//! or is in another unit or in none, the process starts a new job. A process stays in its job when its parent
+//! ends. If the parent's pid is the process's own session, the parent also counts as leading a session: the
+//! parent may have been read a moment before it became one.
 //!
 //! Algorithm, sampling: if the roster found no runnable thread in a process, all its threads are assumed to sleep and are not
 //! read. In other processes, each thread's state, CPU time and last CPU are read. A thread wants a CPU if it is runnable, or ran
@@ -45,7 +46,7 @@ const WRITER_TICKS: u64 = 1;
 /// Returns the CPUs to which the owner of a thread, given by unit, process and thread id, has bound it; `None`: all, or unknown.
 pub(crate) type Tied<'a> = &'a dyn Fn(UnitId, ProcessKey, u32) -> Option<CpuSet>;
 
-/// What the processes of a job have in common: processes of a unit with equal bonds are one job.
+/// The *bond* of a process: processes of a unit with equal bonds are one job.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Bond {
     Unit,
@@ -71,7 +72,7 @@ struct Thread {
     id: ThreadId,
     /// CPU time in clock ticks.
     ticks: u64,
-    /// The CPU on which it ran last.
+    /// The CPU on which the thread ran last.
     cpu: Option<u32>,
     wants: bool,
     tied: Option<CpuSet>,
@@ -82,7 +83,7 @@ struct Thread {
 struct Shut {
     since: Time,
     unit: UnitId,
-    /// Threads that wanted a CPU when it was stopped.
+    /// The number of the job's threads that wanted a CPU when the job was stopped.
     runnable: u32,
 }
 
@@ -112,7 +113,8 @@ pub(crate) struct Jobs {
     last_job: u32,
     last_thread: u64,
     by_thread: BTreeMap<ThreadId, (ProcessKey, u32)>,
-    /// Threads that left their job in this sample. The backend removes its CPU binding from those that still exist.
+    /// Threads that left their job in this sample. From those of them that still exist, the backend removes
+    /// the CPU binding that it gave them.
     retired: BTreeMap<ThreadId, (ProcessKey, u32)>,
     /// When each job's memory by node was last read.
     memory_at: BTreeMap<JobId, Time>,
@@ -128,8 +130,8 @@ pub(crate) struct Jobs {
 }
 
 impl Jobs {
-    /// Assigns processes to jobs, and forgets the threads that left their jobs, which [`Jobs::thread`] still returned for the
-    /// last plan.
+    /// Assigns processes to jobs. Forgets the threads that left their jobs in the last sample, which
+    /// [`Jobs::thread`] still returned while the last plan was carried out.
     pub(crate) fn settle(&mut self, contract: &Contract, roster: &mut Roster) -> Result<(), LiveError> {
         if !has_jobs(contract) {
             let retired = std::mem::take(&mut self.by_thread);
@@ -168,7 +170,8 @@ impl Jobs {
         self.follow(&members, roster)
     }
 
-    /// Shuts or opens a job. The caller stops and continues processes by [`Jobs::is_shut`].
+    /// Marks a job as shut or open. The caller then stops the processes for which [`Jobs::is_shut`] is true,
+    /// and continues others.
     pub(crate) fn gate(&mut self, job: JobId, unit: UnitId, open: bool, now: Time, roster: &Roster) {
         if open {
             self.shut.remove(&job);
@@ -183,7 +186,7 @@ impl Jobs {
         self.known.get(&key).is_some_and(|known| self.shut.contains_key(&known.job))
     }
 
-    /// The units that as a whole are one job, and whose job is shut.
+    /// The units that are one job as a whole, if that job is shut.
     pub(crate) fn shut_units(&self, contract: &Contract) -> BTreeSet<UnitId> {
         let is_one_job =
             |unit: &UnitId| contract.has(*unit) && contract.unit(*unit).job == Some(JobKind::Unit);
@@ -205,8 +208,8 @@ impl Jobs {
         self.known.values().map(|known| (known.job, known.unit))
     }
 
-    /// Corrects the units' numbers of runnable threads for shut jobs: each counts as many as when it was shut, since its threads
-    /// would want CPUs if they were not stopped.
+    /// Adds the threads of shut jobs to the units' numbers of runnable threads. A shut job counts as many
+    /// threads as were runnable when it was shut, since they would want CPUs if they were not stopped.
     pub(crate) fn count_shut(&self, roster: &Roster, units: &mut [UnitFacts]) {
         if self.shut.is_empty() {
             return;
@@ -240,7 +243,8 @@ impl Jobs {
         std::mem::take(&mut self.complaints)
     }
 
-    /// The process and the kernel's id of a thread, also if it left its job in the last sample; `None` if it is unknown.
+    /// The process and the kernel's id of a thread; `None` if the thread is unknown. A thread that left its
+    /// job in the last sample is still known.
     pub(crate) fn thread(&self, thread: ThreadId) -> Option<(ProcessKey, u32)> {
         self.by_thread.get(&thread).or_else(|| self.retired.get(&thread)).copied()
     }
@@ -329,7 +333,8 @@ impl Jobs {
         known.threads.retain(|tid, thread| {
             let stays = tids.binary_search(tid).is_ok();
             if !stays {
-                // The kernel may soon give its id to another thread, which must not get its seat.
+                // The kernel may soon give the ended thread's id to another thread, which must not get the
+                // ended thread's seat.
                 retired.extend(by_thread.remove(&thread.id).map(|identity| (thread.id, identity)));
             }
             stays
@@ -425,8 +430,8 @@ impl Jobs {
         }
     }
 
-    /// Complains, once for all processes, that a process that joined cannot measure itself, and that the daemon cannot count for
-    /// it either.
+    /// Adds a complaint, at most once for all processes: a process that joined cannot measure itself, and the
+    /// daemon cannot count its transfers either.
     fn complain_of_unmeasured(&mut self) {
         if self.complained_of_unmeasured {
             return;
@@ -438,7 +443,8 @@ impl Jobs {
         self.complaints.push((no_process, "measure what processes transfer", unmeasured(pid)));
     }
 
-    /// Reads the memory by node of one job: of those due, the one read least recently. Does nothing on a machine with one node.
+    /// Reads the memory by node of one job: of the jobs that are due, the one that was read least recently.
+    /// Does nothing on a machine with one node.
     fn sample_memory(
         &mut self,
         now: Time,
@@ -483,8 +489,8 @@ fn unmeasured(pid: u32) -> LiveError {
     }
 }
 
-/// A job's use of the shared resource: the sum of the use that some of its processes report and of the use that is counted for
-/// its other processes, as old as the older of both. `None` if neither is known.
+/// A job's use of the shared resource: the use that some of its processes report, plus the use that is
+/// counted for its other processes. The sum is as old as the older of both. `None` if neither is known.
 fn sum_of_uses(reported: Option<&SharedUse>, counted: Option<&SharedUse>) -> Option<SharedUse> {
     let sum = |reported: &SharedUse, counted: &SharedUse| SharedUse {
         at: reported.at.min(counted.at),

@@ -16,8 +16,9 @@ pub(crate) fn read(path: &Path) -> io::Result<String> {
     Ok(host::read_to_string(path)?.trim().to_owned())
 }
 
-/// The processes directly in a cgroup. Processes of other pid namespaces, which the kernel shows as 0, are left out: the kernel
-/// takes a written 0 for the writer. A last line without a newline is left out, too: a truncated pid would be another process's.
+/// The processes directly in a cgroup. Processes of other pid namespaces, which the kernel shows as 0, are
+/// left out: the kernel takes a written 0 for the writer. A last line without a newline is left out, too: the
+/// pid in it may be truncated, and then names another process.
 pub(crate) fn processes(dir: &Path) -> io::Result<Vec<u32>> {
     let text = host::read_to_string(&dir.join("cgroup.procs"))?;
     let lines = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));

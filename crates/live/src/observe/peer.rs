@@ -15,8 +15,8 @@ pub struct Peer {
     pub gids: Vec<u32>,
     /// Its pid; 0 if it is not visible in this program's pid namespace.
     pub pid: u32,
-    /// The process that connected. `None` if it has exited, or belongs to another user by now: then no process with this pid may
-    /// be acted on.
+    /// The process that connected. `None` if it has exited, or belongs to another user by now. If so, nothing
+    /// may be done to a process with this pid.
     pub key: Option<ProcessKey>,
     /// The user that created its user namespace; `None` if it is in this program's user namespace.
     pub namespace_owner: Option<u32>,

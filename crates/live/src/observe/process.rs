@@ -23,7 +23,7 @@ use crate::{LiveError, MORE_FILES};
 pub use usage::SchedStat;
 pub(crate) use usage::{Resident, Transferred};
 
-/// Identifies a process, as distinct from any later process with the same pid.
+/// Identifies a process, and distinguishes it from any later process with the same pid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub struct ProcessKey {
     /// Its pid.
@@ -81,8 +81,8 @@ pub struct Stat {
     pub major_faults: u64,
     /// CPU time of the ended children that it waited for, and of their descendants, in nanoseconds with a resolution of 10 ms.
     pub children_ns: u64,
-    /// The signal that stopped it, while it is stopped. 0 if unknown: its parent has waited for the stop, it is another user's
-    /// process, or Linux is older than 5.17.
+    /// The signal that stopped the process, while the process is stopped. 0 if unknown: the parent has waited
+    /// for the stop, the process is another user's, or Linux is older than 5.17.
     pub stop_signal: i32,
 }
 
@@ -106,7 +106,8 @@ pub struct Program {
     pub called: String,
 }
 
-/// An entry of /proc: a process, and its directory's inode number, which a later process with the same pid does not share.
+/// An entry of /proc: a process, and the inode number of its directory, which distinguishes the process from
+/// a later one with the same pid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Listed {
     /// The process.
@@ -207,8 +208,9 @@ impl ProcFs {
         Ok(self.read(&format!("{pid}/autogroup"))?.and_then(Autogroup::parse))
     }
 
-    /// Whether a process is a systemd service manager, or the helper that closes the manager's session. A process can give itself
-    /// any name, so it must also execute the same file as process 1.
+    /// Whether a process is a systemd service manager, or the helper that closes the manager's session. Since
+    /// a process can give itself any name, the name counts only if the process executes the same file as
+    /// process 1.
     pub fn is_service_manager(&mut self, pid: u32, comm: &str) -> bool {
         let program = |pid: u32| self.dir.id(&format!("{pid}/exe"));
         matches!(comm, "systemd" | "(sd-pam)")
@@ -312,8 +314,9 @@ impl ProcFs {
 
 /// Pins a process that was identified earlier; `None` if it has ended, even if another process has its pid now.
 ///
-/// The pidfd is opened first and the start time read afterwards. If the pid was reused before, the start time differs. If it is
-/// reused later, the pidfd still refers to the right process.
+/// The pidfd is opened first, and the start time is read afterwards. If the pid was reused before the pidfd
+/// was opened, the start time differs. If the pid is reused later, the pidfd still refers to the right
+/// process.
 pub fn pin(procfs: &mut ProcFs, key: ProcessKey) -> Result<Option<Pinned>, LiveError> {
     match Pinned::of(key.pid) {
         Ok(pinned) => Ok(is_alive(procfs, key)?.then_some(pinned)),
@@ -344,8 +347,8 @@ impl Pins {
 
 /// Identifies the process of a pidfd that came from elsewhere, such as a socket's `SO_PEERPIDFD`; `None` if it has ended.
 ///
-/// The start time is read by pid, and afterwards the pidfd's process is checked to be still running. So it had the pid while the
-/// start time was read, and the key belongs to it.
+/// The start time is read by pid. Afterwards, the process of the pidfd is checked to be still running. So
+/// this process had the pid while the start time was read, and the key belongs to this process.
 pub fn identify(procfs: &mut ProcFs, pidfd: OwnedFd) -> Result<Option<(Pinned, ProcessKey)>, LiveError> {
     let pinned = match Pinned::from_pidfd(pidfd) {
         Ok(pinned) => pinned,

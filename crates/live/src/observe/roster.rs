@@ -86,7 +86,7 @@ pub enum Scan {
 pub struct Member {
     /// The process.
     pub key: ProcessKey,
-    /// Its unit, and the rule that put it there.
+    /// The process's unit, and the rule that put the process into that unit.
     pub placement: Placement,
     /// Its effective user.
     pub uid: u32,
@@ -96,7 +96,8 @@ pub struct Member {
     pub parent: u32,
     /// The kernel's name of its program.
     pub comm: String,
-    /// Why it may not be moved out of its control group; `None` if it may be moved, or if this backend moves no members.
+    /// Why the process may not be moved out of its control group; `None` if the process may be moved, or if
+    /// this backend moves no members.
     pub stays: Option<Stays>,
 }
 
@@ -107,7 +108,7 @@ pub struct Moved {
     pub key: ProcessKey,
     /// Its previous unit; `None` if the contract no longer has that unit.
     pub from: Option<UnitId>,
-    /// Its unit now.
+    /// The process's present unit.
     pub to: UnitId,
 }
 
@@ -121,7 +122,8 @@ pub struct Changes {
     pub left: Vec<(ProcessKey, Option<UnitId>)>,
     /// Processes that changed their unit.
     pub moved: Vec<Moved>,
-    /// Processes that stay in their unit, and whose permission to be moved into its control group changed.
+    /// Processes that stay in their unit, and that may now be moved into the unit's control group, or no
+    /// longer may.
     pub regrouped: Vec<(ProcessKey, UnitId)>,
     /// Users, control groups and CPU limits that the scan found in units with `each`.
     pub seen: Seen,
@@ -133,7 +135,8 @@ impl Changes {
         *self == Changes::default()
     }
 
-    /// Records that a process ended. If even its start was not reported yet, neither is reported.
+    /// Records that a process ended. If the start of the process was not reported yet, neither its start nor
+    /// its end is reported.
     fn note_end(&mut self, key: ProcessKey, unit: Option<UnitId>) {
         self.moved.retain(|moved| moved.key != key);
         self.regrouped.retain(|(regrouped, _)| *regrouped != key);
@@ -145,7 +148,8 @@ impl Changes {
     }
 }
 
-/// Which facts about a process can change its unit under a contract. Only these facts are read periodically.
+/// The kinds of facts that can change a process's unit under a contract. Only these facts are read
+/// periodically.
 #[derive(Debug, Clone, Copy, Default)]
 struct Decisive {
     identity: bool,
@@ -158,7 +162,8 @@ struct Decisive {
 struct Moving {
     /// The control group delegated to this program, if any, as /proc shows its path.
     delegated: Option<String>,
-    /// Whether units are held in the control groups where their processes are, so that only processes named by a rule move.
+    /// Whether units are held in the control groups where their processes are, so that only processes that a
+    /// rule names are moved.
     in_place: bool,
 }
 
@@ -194,16 +199,18 @@ pub struct Roster {
     foreign_groups: foreign_groups::ForeignGroups,
     /// Where cgroup v2 is mounted, if units are held there.
     mount: Option<PathBuf>,
-    /// Sub-units whose control group is empty, and since when.
+    /// Sub-units whose control groups are empty, each with the time since when.
     empty_since: BTreeMap<UnitId, Time>,
     scopes: scope::Scopes,
     /// Processes that share a control group with processes of other units, and may need a scope.
     in_mixed_groups: BTreeSet<u32>,
     known: BTreeMap<u32, Known>,
-    /// Processes that entered by `exec`, with user and unit. The unit is kept by path, since ids change with the contract.
+    /// Processes that entered by `exec`, each with its user and the path of its unit. Unit ids would change
+    /// with the contract.
     entered: BTreeMap<ProcessKey, (u32, String)>,
     keeper: Option<Box<dyn KeepsEntered>>,
-    /// Users that entered a unit by `exec`, under this daemon or a previous one: their processes' [`MARKER`] is trusted.
+    /// Each user who entered a unit by `exec`, under this daemon or a previous one, with the unit's path. The
+    /// [`MARKER`] of such a user's processes is trusted.
     grants: BTreeSet<(u32, String)>,
     accounts: Vec<account::Account>,
     /// The thread count and last pid in /proc/loadavg before the last listing; `None` forces the next scan to list again.
@@ -237,23 +244,24 @@ pub struct Roster {
 struct Known {
     member: Member,
     facts: ProcessFacts,
-    /// The placement that its parent had when the parent ended, which the process still inherits.
+    /// The last placement of the process's parent, if the parent has ended. The process still inherits that
+    /// placement.
     orphaned: Option<Placement>,
     /// The inode of its folder in /proc.
     inode: u64,
-    /// It is in a control group of this program.
+    /// The process is in a control group of this program.
     is_moved: bool,
-    /// Its control group, if that is a scope that systemd made for processes of units.
+    /// The process's control group, if that is a scope that systemd made for processes of units.
     scope: Option<String>,
-    /// It gets no scope, since systemd refused to make one.
+    /// The process gets no scope, since systemd refused to make one.
     is_refused: bool,
-    /// systemd has been asked to move it into a scope.
+    /// systemd has been asked to move the process into a scope.
     is_leaving: bool,
-    /// When a scan first saw it.
+    /// When a scan first saw the process.
     seen_at: Time,
-    /// Its CPU clock when its facts were read.
+    /// The process's CPU clock when its facts were read.
     facts_cpu_ns: Option<u64>,
-    /// It has ended, and its parent has not waited for it.
+    /// The process has ended, and its parent has not waited for it.
     ended: bool,
     clocks: account::Clocks,
 }
@@ -418,8 +426,8 @@ impl Roster {
         Ok(())
     }
 
-    /// Records that a process entered a unit by `exec`; the next scan places it there. Its user is read from the kernel. False if
-    /// the process has ended.
+    /// Records that a process entered a unit by `exec`; the next scan places the process in that unit. The
+    /// process's user is read from the kernel. Returns false if the process has ended.
     ///
     /// # Errors
     /// The process could not be recorded for the next daemon, or its files could not be read. It has then not entered.
@@ -437,12 +445,13 @@ impl Roster {
         Ok(true)
     }
 
-    /// Every process in a unit of the last scan's contract, the common parts included, by pid.
+    /// Every process in a unit of the last scan's contract, the built-in units included, in the order of
+    /// pids.
     pub fn members(&self) -> impl Iterator<Item = &Member> {
         self.known.values().filter(|known| !known.ended).map(|known| &known.member)
     }
 
-    /// The processes directly in a unit, by pid.
+    /// The processes in a unit, without those of sub-units, in the order of pids.
     pub fn members_of(&self, unit: UnitId) -> impl Iterator<Item = &Member> {
         self.members().filter(move |member| member.placement.unit == unit)
     }
@@ -485,7 +494,8 @@ impl Roster {
         self.known.get_mut(&pid)?.clocks.read(pid, pass)
     }
 
-    /// Finds processes that started or ended. Without `always`, /proc is listed only if /proc/loadavg shows that any did.
+    /// Finds processes that started or ended. Unless `always` is true, /proc is listed only if /proc/loadavg
+    /// shows that a process started or ended.
     fn list(
         &mut self,
         now: Time,
@@ -597,8 +607,8 @@ impl Roster {
         }))
     }
 
-    /// Reads the facts of a process from /proc; `None` if it ended meanwhile. Facts that cannot change its unit are taken from
-    /// `earlier` instead of being read; without `earlier`, all are read.
+    /// Reads the facts of a process from /proc; `None` if it ended meanwhile. Facts that cannot change the
+    /// process's unit are copied from `earlier`; if `earlier` is `None`, all facts are read.
     fn read_facts(
         &mut self,
         stat: &Stat,
@@ -656,8 +666,9 @@ impl Roster {
         }
     }
 
-    /// Reads again the facts of processes that may have changed: of young processes, and with `all_are_due` of every process
-    /// that ran. With `is_contract_new`, sleeping processes are read, too, with all their facts.
+    /// Reads again the facts of processes that may have changed. These are the young processes; if
+    /// `all_are_due`, also every process that ran. If `is_contract_new`, all facts of all processes are read,
+    /// of sleeping ones, too.
     fn read_again(
         &mut self,
         now: Time,
@@ -698,7 +709,8 @@ impl Roster {
         Ok(())
     }
 
-    /// Reads one process's facts again: the facts that can change its unit, or with `all_facts` all.
+    /// Reads one process's facts again: all facts if `all_facts`, otherwise those that can change the
+    /// process's unit.
     fn read_one_again(&mut self, pid: u32, all_facts: bool, changes: &mut Changes) -> Result<(), LiveError> {
         let cpu_ns = self.clock(pid);
         let stat = self.procfs.stat(pid)?;
@@ -741,12 +753,14 @@ impl Roster {
 }
 
 impl Known {
-    /// The scope that it is in, else the control group in which `cgroup` rules see it.
+    /// The scope in which the process is, if any; otherwise the control group in which `cgroup` rules see the
+    /// process.
     fn group(&self) -> &str {
         self.scope.as_deref().unwrap_or(&self.facts.cgroup)
     }
 
-    /// Records that its parent ended, and keeps the parent's last placement, which it inherited, if that is known.
+    /// Records that the process's parent ended, and keeps the parent's last placement, if known, since the
+    /// process inherits it.
     fn orphan(&mut self, parents_placement: Option<Placement>) {
         self.member.parent = 0;
         if parents_placement.is_some() {
@@ -772,7 +786,8 @@ fn stays_of(roster: &Roster, known: &Known) -> Option<Stays> {
     stays(&known.facts, &known.member.placement, delegated.as_deref())
 }
 
-/// Has the policy place a process, given its parent's placement. User and groups are of the user for whom the process counts.
+/// The unit and the rule that the policy chooses for a process, which may inherit its parent's placement. The
+/// user and the groups are those of the user for whom the process counts.
 fn placement_of(roster: &Roster, known: &Known) -> Placement {
     let parent = roster.known.get(&known.member.parent).map(|parent| parent.member.placement);
     let entered = roster.entered.get(&known.member.key).and_then(|(_, path)| roster.contract.find(path));

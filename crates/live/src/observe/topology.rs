@@ -45,8 +45,9 @@ use crate::host::affinity;
 const CPUS: &str = "/sys/devices/system/cpu";
 const NODES: &str = "/sys/devices/system/node";
 
-/// How often affinity and file are read before a difference between both is believed. A CPU that goes offline or comes online
-/// between the two reads causes a difference that the next attempt no longer sees.
+/// The number of times that the affinity and the file are read before a difference between the two is
+/// believed. A CPU that goes offline or comes online between the two reads causes a difference that the next
+/// attempt no longer sees.
 const TRIES: u32 = 3;
 
 /// The machine as the calling thread may use it. `root` is `/`, or a folder that imitates it.
@@ -109,7 +110,7 @@ impl Usable {
     }
 }
 
-/// Reads affinity and file, again if they differ, up to [`TRIES`] times.
+/// Reads the affinity and the file. While the two differ, reads them again, up to [`TRIES`] times.
 fn usable(tree: &Tree, affinity: impl Fn() -> Result<CpuSet, LiveError>) -> Result<Usable, LiveError> {
     let sample = || affinity().and_then(|affinity| Ok(Usable { affinity, listed: online_in(tree)? }));
     let mut usable = sample()?;
@@ -174,7 +175,7 @@ fn mark_kinds(tree: &Tree, cpus: &mut [Cpu]) {
     }
 }
 
-/// The machine's nodes, and by node number their CPUs.
+/// The machine's nodes, and the CPUs of each node by the node's number.
 struct NodeFacts {
     nodes: Vec<Node>,
     cpus: Vec<(u32, CpuSet)>,

@@ -18,7 +18,7 @@ const SYSTEMD: &str = "org.freedesktop.systemd1";
 #[derive(Debug)]
 pub(super) struct Connection {
     stream: Stream,
-    /// Whether the socket is a bus's, not systemd's private one.
+    /// Whether the socket is that of a bus. If not, it is systemd's private socket.
     by_bus: bool,
     /// The serial number of the last call.
     serial: u32,
@@ -27,7 +27,8 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Connects to the socket at `path`, a bus's (`by_bus`) or systemd's private one, and authenticates. `until` is the deadline.
+    /// Connects to the socket at `path`, and authenticates, before the deadline `until`. `by_bus`: the socket
+    /// is that of a bus, and not systemd's private one.
     pub(super) fn open(path: &Path, by_bus: bool, until: Instant) -> Result<Connection, Error> {
         let stream = Stream::connect(path, until).map_err(|source| {
             let remedy = match source.kind() {

@@ -1,4 +1,5 @@
-//! A property's state before it was set, and reverting it.
+//! Records the state of a systemd unit's property before the daemon sets the property, and reverts the
+//! property.
 //!
 //! Problem: systemd keeps a run-time value in a file, `/run/systemd/system.control/UNIT.d/50-PROPERTY.conf`. Its interface
 //! cannot remove a single such file: `systemctl revert` also removes everything that an administrator has set.
@@ -6,9 +7,10 @@
 //! Algorithm: before a property is set, its value and its file are recorded. To revert the property,
 //! 1. the former value is set, which takes effect at once;
 //! 2. the file, into which systemd has written that value, gets its former content, or is removed;
-//! 3. systemd reloads its files, once, after everything is reverted ([`Reverted::reload`]). Without a reload, systemd would still
-//!    refer to a removed file. And it distinguishes an unset property from one that is set to the default: an unset `MemoryMin`
-//!    follows the slice around it, and a `MemoryMin` of 0 does not.
+//! 3. systemd reloads its files, once, after everything is reverted ([`Reverted::reload`]). Without a reload,
+//!    systemd would still refer to a removed file. And systemd distinguishes an unset property from one that
+//!    is set to the default: an unset `MemoryMin` follows the slice around it, and a `MemoryMin` of 0 does
+//!    not.
 //!
 //! systemd merges lists of devices. If an administrator sets the rate of one disk, the daemon's rates of other disks stay in
 //! the list, and in the file that systemd writes for the administrator. So the daemon's rates are removed from the list and
@@ -33,9 +35,10 @@ const REVERTED_WITHIN: Duration = Duration::from_secs(2);
 /// The general weight on disks (`IOWeight`) if it is unset.
 const DEFAULT_WEIGHT: u64 = 100;
 
-/// A property's state before it is set.
+/// The state of a property at one moment: usually, just before the daemon sets the property for the first
+/// time.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Former {
+pub struct PropertyState {
     /// The property.
     pub property: Property,
     /// The property's value.
@@ -50,9 +53,9 @@ pub struct Former {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PropertyChange {
     /// The property's state before the first change.
-    pub former: Former,
-    /// The values that the daemon gave the property, oldest first. The last is in force, or the last but one if the last call
-    /// failed.
+    pub former: PropertyState,
+    /// The values that the daemon gave the property, oldest first. The last value is in force; if the last
+    /// call failed, the one before it is.
     pub given: Vec<Value>,
 }
 
@@ -63,22 +66,23 @@ pub struct Reverted {
     pub properties: u32,
     /// The properties whose former value was set by a call to systemd, which has thus written the kernel's files.
     pub set: Vec<Property>,
-    /// The properties that another program set meanwhile, with the value that stays.
+    /// The properties that another program has set meanwhile and that are left alone, each with its present
+    /// value.
     pub left: Vec<(Property, Value)>,
     /// Whether systemd must reload its files ([`Manager::reload`]) to complete the revert.
     pub reload: bool,
 }
 
 impl Manager {
-    /// The present state of properties, to record before they are set. Properties that this version of systemd does not know are
-    /// left out.
-    pub fn former(&mut self, unit: &str, properties: &[Property]) -> Result<Vec<Former>, Error> {
+    /// The present state of properties, which callers record before they set the properties. Properties that
+    /// this version of systemd does not know are left out.
+    pub fn former(&mut self, unit: &str, properties: &[Property]) -> Result<Vec<PropertyState>, Error> {
         let state = self.state(unit)?;
         let folder = self.instance().drop_ins(state.is_transient).join(format!("{}.d", state.id));
         let record = |(property, value): (Property, Value)| {
             let file = folder.join(format!("50-{property}.conf"));
             let content = content(&file)?;
-            Ok(Former { property, value, file, content })
+            Ok(PropertyState { property, value, file, content })
         };
         self.show(unit, properties)?.into_iter().map(record).collect()
     }
@@ -106,7 +110,8 @@ impl Manager {
             let former_value = change.former.value.clone().sorted();
             let others_value = change.set_by_others(current);
             let is_former = *current == former_value;
-            // A list of devices is the daemon's, too, if it has the former entries once the daemon's are removed.
+            // A list of devices also counts as the daemon's value if only the former entries are left when
+            // the daemon's entries are removed.
             let is_given = change.given.iter().any(|given| given.clone().sorted() == *current)
                 || others_value.as_ref() == Some(&former_value);
             if !is_former && !is_given {
@@ -116,7 +121,7 @@ impl Manager {
                 reverted.reload |= file_changed;
                 if let Some(others_value) = others_value {
                     let former = change.former.clone();
-                    let target = Former { value: others_value.clone(), ..former.clone() };
+                    let target = PropertyState { value: others_value.clone(), ..former.clone() };
                     self.restore(unit, &target, current, until)?;
                     // The call above has written the file once more: restore it again, if it was the daemon's.
                     if file_changed {
@@ -161,12 +166,12 @@ impl Manager {
         }
     }
 
-    /// Sets a property, whose value is `current`, to its former value. Returns whether systemd accepted the value; if not, the
-    /// value takes effect when systemd reloads its files.
+    /// Sets a property, whose value is `current`, to its former value. Returns whether systemd accepted the
+    /// former value; if not, it takes effect when systemd reloads its files.
     fn restore(
         &mut self,
         unit: &str,
-        former: &Former,
+        former: &PropertyState,
         current: &Value,
         until: Instant,
     ) -> Result<bool, Error> {
@@ -189,12 +194,13 @@ impl Manager {
     }
 }
 
-impl Former {
-    /// This state of a list of devices, with only the entries `others`, in its value and in its file's content.
-    pub(crate) fn restricted_to(self, others: Value) -> Former {
+impl PropertyState {
+    /// For a property that is a list of devices: this state without our entries, in the value and in the
+    /// file's content. `others` is the list of the remaining entries.
+    pub(crate) fn restricted_to(self, others: Value) -> PropertyState {
         let gone = self.value.beyond(&others);
         let content = self.content.map(|content| self.property.without(&content, &gone));
-        Former { value: others, content, ..self }
+        PropertyState { value: others, content, ..self }
     }
 }
 
@@ -210,10 +216,11 @@ impl PropertyChange {
         (others.len() < all.len()).then_some(Value::Devices(others))
     }
 
-    /// Restores the drop-in's former content, or removes the file if it did not exist. Leaves a file alone whose value is neither
-    /// the former one nor one that the daemon gave, since an administrator wrote it. Returns whether anything was changed.
+    /// Restores the drop-in's former content, or removes the file if it did not exist. A file whose value is
+    /// neither the former one nor one that the daemon gave was written by an administrator, and is left
+    /// alone. Returns whether anything was changed.
     pub(crate) fn restore_file(&self) -> Result<bool, Error> {
-        let Former { property, value, file, content: former } = &self.former;
+        let PropertyState { property, value, file, content: former } = &self.former;
         let Some(current) = content(file)? else { return Ok(false) };
         if former.as_ref() == Some(&current) {
             return Ok(false);
@@ -269,7 +276,7 @@ mod tests {
         let properties: Vec<Property> = all.iter().map(|(property, _)| *property).collect();
         let former = manager.former(unit, &properties).unwrap();
         manager.set_runtime(unit, all).unwrap();
-        let given = |former: &Former| {
+        let given = |former: &PropertyState| {
             all.iter().filter(|set| set.0 == former.property).map(|set| set.1.clone()).collect()
         };
         former.into_iter().map(|former| PropertyChange { given: given(&former), former }).collect()

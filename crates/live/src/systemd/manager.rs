@@ -211,8 +211,8 @@ impl Manager {
         self.ask_idempotently(call, until, &mut false)
     }
 
-    /// Makes a call, and repeats it over a new connection if the old one ended before the reply. A call may thus be made twice,
-    /// so it must be idempotent. `repeated` is set if it was repeated.
+    /// Makes a call, and repeats it over a new connection if the old one ended before the reply. A call may
+    /// thus be made twice, so it must be idempotent. `repeated` is set to true if the call was repeated.
     pub(super) fn ask_idempotently(
         &mut self,
         call: &Call,
@@ -225,8 +225,9 @@ impl Manager {
                 answered => return answered,
             };
             let was_by_bus = self.connection.take().is_some_and(|connection| connection.is_by_bus());
-            // In a container, systemd may never connect to the bus, so the private socket is tried next. A systemd that only
-            // re-executes itself reconnects to the bus at once, so after a failure there the bus is tried again.
+            // In a container, systemd may never connect to the bus, so the private socket is tried next. A
+            // systemd that only re-executes itself reconnects to the bus at once. So after a failure at the
+            // private socket, the bus is tried again.
             self.prefers_private_socket = was_by_bus;
             let is_final = match &error {
                 Error::Unreachable { .. } => true,

@@ -34,7 +34,7 @@ use std::path::{Path, PathBuf};
 use crate::LiveError;
 use crate::host;
 
-pub use former::{Former, PropertyChange, Reverted};
+pub use former::{PropertyChange, PropertyState, Reverted};
 pub use manager::{Manager, UnitState};
 pub use names::{GroupOwner, group_of_slice, slice_for, unit_of};
 pub use property::{Property, UNSET, Value};

@@ -110,9 +110,9 @@ impl Property {
         }
     }
 
-    /// The value that a drop-in's content, `file`, gives this property; `None` if it does not set the property, or the value is
-    /// malformed. As systemd reads files: a list of devices grows with each line, an empty line clears the list, and of other
-    /// values the last counts.
+    /// The value that a drop-in's content, `file`, gives this property; `None` if it does not set the
+    /// property, or the value is malformed. The file is read as systemd reads it: each line adds to a list of
+    /// devices, and an empty line clears the list; of other values, the last one counts.
     pub(super) fn parse_file(self, file: &str) -> Option<Value> {
         let prefix = format!("{}=", self.name());
         let mut texts: Option<Vec<&str>> = None;
@@ -202,7 +202,8 @@ pub enum Value {
     Flag(bool),
     /// CPUs.
     Cpus(CpuSet),
-    /// A weight, or bytes/s, or requests/s for each listed device (`/dev/sda`). The property is unset for other devices.
+    /// For each listed device (`/dev/sda`): a weight, bytes/s, or requests/s. The property is unset for other
+    /// devices.
     Devices(Vec<(String, u64)>),
 }
 

@@ -18,7 +18,9 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::manager::ANSWERS_WITHIN;
-use super::{Error, Former, Instance, Manager, Property, PropertyChange, Reverted, Scope, UnitState, Value};
+use super::{
+    Error, Instance, Manager, Property, PropertyChange, PropertyState, Reverted, Scope, UnitState, Value,
+};
 use crate::LiveError;
 
 /// The back-off after the first call without an answer.
@@ -39,7 +41,7 @@ pub enum Request {
         unit: String,
     },
     /// Get the present state of properties, to record in the journal before they are set.
-    Former {
+    Properties {
         /// The systemd unit.
         unit: String,
         /// The properties.
@@ -87,7 +89,7 @@ pub enum Answer {
     /// The state of the systemd unit.
     State(UnitState),
     /// The present state of the properties.
-    Former(Vec<Former>),
+    Properties(Vec<PropertyState>),
     /// The properties were set, except for these, which another program changed.
     Set(Vec<Property>),
     /// The outcome of reverting.
@@ -123,7 +125,7 @@ pub struct Queue {
     asked: u64,
     /// The number of answers that the loop has collected.
     answered: u64,
-    /// The error with which systemd stopped answering, if it still does not answer.
+    /// The error of the call at which systemd stopped answering; `None` while systemd answers.
     silence: Option<String>,
 }
 
@@ -183,7 +185,8 @@ impl Queue {
         all
     }
 
-    /// The error with which systemd stopped answering; `None` while it answers. Updated by [`Queue::done`].
+    /// The error of the call at which systemd stopped answering; `None` while systemd answers. Updated by
+    /// [`Queue::done`].
     pub fn silence(&self) -> Option<&str> {
         self.silence.as_deref()
     }
@@ -244,7 +247,7 @@ fn serve(
 fn call(manager: &mut Manager, request: Request) -> Result<Answer, Error> {
     Ok(match request {
         Request::State { unit } => Answer::State(manager.state(&unit)?),
-        Request::Former { unit, properties } => Answer::Former(manager.former(&unit, &properties)?),
+        Request::Properties { unit, properties } => Answer::Properties(manager.former(&unit, &properties)?),
         Request::Set { unit, changes } => Answer::Set(set_unchanged(manager, &unit, changes)?),
         Request::Revert { unit, changes } => Answer::Reverted(manager.revert(&unit, &changes)?),
         Request::Reload => Answer::Reloaded(manager.reload()?),
@@ -256,8 +259,8 @@ fn call(manager: &mut Manager, request: Request) -> Result<Answer, Error> {
     })
 }
 
-/// Sets the properties that still have the value that the caller last saw, so that a value set by an administrator in between
-/// is not overwritten. Returns the properties that were not set.
+/// Sets those properties that still have the value which the caller last saw. A value that an administrator
+/// has set since then is not overwritten. Returns the properties that were not set.
 fn set_unchanged(manager: &mut Manager, unit: &str, changes: Vec<Change>) -> Result<Vec<Property>, Error> {
     let properties: Vec<Property> = changes.iter().map(|change| change.property).collect();
     let current_values = manager.show(unit, &properties)?;
@@ -302,12 +305,13 @@ mod tests {
         let systemd = FakeSystemd::new(true);
         systemd.unit("a.slice", false, &[]);
         let mut queue = Queue::start(systemd.instance()).unwrap();
-        let former = Request::Former { unit: "a.slice".to_owned(), properties: vec![Property::CPUWeight] };
+        let former =
+            Request::Properties { unit: "a.slice".to_owned(), properties: vec![Property::CPUWeight] };
         let numbers =
             [queue.ask(former), queue.ask(set(10_001)), queue.ask(set(7)), queue.ask(Request::Reload)];
         let all = answered(&mut queue, 4);
         assert_eq!(all.iter().map(|done| done.number).collect::<Vec<_>>(), numbers);
-        assert!(matches!(&all[0].answer, Ok(Answer::Former(all)) if all.len() == 1));
+        assert!(matches!(&all[0].answer, Ok(Answer::Properties(all)) if all.len() == 1));
         assert!(matches!(all[1].answer, Err(Error::Unsuitable { .. })));
         assert!(matches!(&all[2].answer, Ok(Answer::Set(left)) if left.is_empty()));
         assert!(matches!(all[3].answer, Ok(Answer::Reloaded(true))));

@@ -30,7 +30,7 @@ pub struct Scope {
 }
 
 impl Manager {
-    /// Starts a scope, and waits until it is active, with its processes in it.
+    /// Starts a scope, and waits until the scope is active and has its processes.
     pub fn start_scope(&mut self, scope: &Scope) -> Result<(), Error> {
         let until = Instant::now() + ANSWERS_WITHIN;
         let name = scope.name.as_str();

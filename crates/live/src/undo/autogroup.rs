@@ -24,7 +24,8 @@ pub(super) fn restore(entries: &[Entry], procfs: &mut ProcFs, undone: &mut Undon
     }
 }
 
-/// Restores the `original` nice value of one autogroup. `given` is the autogroup as the daemon set it.
+/// Restores the `original` nice value of one autogroup. `given` is the autogroup with the nice value that the
+/// daemon set.
 fn restore_one(
     given: Autogroup,
     original: i32,

@@ -33,9 +33,9 @@ use crate::undo::{Undone, undo_with_progress};
 /// The line that the caretaker prints when it is ready.
 const READY: &str = "ready";
 
-/// How long the daemon waits for a caretaker to start, or for a sign of progress. Undoing usually takes less than a second; the
-/// rest allows for a machine that is short of everything. A thousand control groups take longer, so the limit restarts with
-/// each sign of progress.
+/// How long the daemon waits for a caretaker to start, or for a sign of progress. Undoing usually takes less
+/// than a second; the additional time is for a machine on which CPU time, memory and disks are all scarce. A
+/// thousand control groups take longer, so the limit restarts with each sign of progress.
 const PATIENCE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 
 /// The interval at which the caretaker reports progress.
@@ -63,7 +63,7 @@ impl Default for Launch {
 #[derive(Debug)]
 pub struct Caretaker {
     child: Child,
-    /// Dropping it makes the caretaker begin to undo.
+    /// The daemon's end of the pipe. When it is dropped, the caretaker begins to undo.
     lifeline: Option<Lifeline>,
     report: BufReader<ChildStdout>,
     alive: Pinned,
@@ -117,7 +117,8 @@ impl Caretaker {
         caretaker.await_ready()
     }
 
-    /// Waits for the line [`READY`]; kills the caretaker if it prints something else, or nothing in time.
+    /// Waits for the line [`READY`]. If the caretaker prints another line, or no line in time, kills the
+    /// caretaker.
     fn await_ready(mut self) -> io::Result<Caretaker> {
         if !self.await_readable()? {
             self.kill();
@@ -272,7 +273,8 @@ fn withdraw() {
     let _ = host::write("/proc/self/oom_score_adj".as_ref(), "-900");
 }
 
-/// Returns when the daemon has ended. If its heartbeats fail to come meanwhile, continues the processes that it stopped.
+/// Returns when the daemon has ended. If the daemon's heartbeats stop before that, continues the processes
+/// that the daemon stopped.
 fn await_daemons_end(pipe: &OwnedFd, journal: &Path) {
     close_others(pipe.as_raw_fd());
     let mut watch = Watch::over(std::os::unix::process::parent_id());
@@ -339,8 +341,8 @@ fn adopt_nice_value() {
     }
 }
 
-/// Closes inherited descriptors except for `pipe` and the standard three: one that the daemon did not mark close-on-exec would
-/// keep a lock or a pipe open.
+/// Closes inherited descriptors except for `pipe` and the standard three. A descriptor that the daemon did
+/// not mark close-on-exec would keep a lock or a pipe open.
 fn close_others(pipe: i32) {
     let Ok(open) = host::list("/proc/self/fd".as_ref()) else { return };
     let numbers = open.iter().filter_map(|entry| entry.name().parse::<i32>().ok());

@@ -26,7 +26,8 @@ use crate::observe::roster::{Entered, KeepsEntered};
 pub const FILE_NAME: &str = "entered";
 /// The beginning of the first line; the boot's ID follows.
 const HEADER: &str = "commonhold-entered 1 ";
-/// Room for a line per process of the largest kernel configuration. A longer file was not written by a daemon.
+/// The largest file that is read, in bytes: it has room for a line for each process of the largest kernel
+/// configuration. A longer file was not written by a daemon.
 const BYTES_MAX: u64 = 256 << 20;
 /// The file is rewritten when it has more than twice as many lines as there are living entered processes, plus this number.
 const SLACK: usize = 64;
@@ -59,7 +60,7 @@ impl EnteredFile {
         Ok((file, kept))
     }
 
-    /// Reads the file; empty if there is none, or it is of another boot.
+    /// Reads the file. The result is empty if there is no file, or if the file is from another boot.
     fn read(&self) -> Result<Vec<Entered>, LiveError> {
         let mut options = OpenOptions::new();
         // Opening a FIFO would wait for a writer.

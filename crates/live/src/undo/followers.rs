@@ -43,12 +43,13 @@ fn stopped_or_problem(
     })
 }
 
-/// Continues followers that stop themselves after their child was continued.
+/// Watches followers for a while, and continues those that stop themselves although their child was
+/// continued.
 ///
-/// `continued` has the processes that were continued. A parent among them counts as a follower: it may have seen its child's
-/// stop before it was itself stopped, and reacts once it runs. `continued` must not contain processes that a living daemon may
-/// stop again.
-pub(super) fn settle(
+/// `continued` has the processes that were continued. A parent among these processes counts as a follower:
+/// before it was itself stopped, it may have seen that its child was stopped, and it reacts once it runs.
+/// `continued` must not contain processes that a living daemon may stop again.
+pub(super) fn continue_late_followers(
     entries: &[Entry],
     continued: &BTreeSet<ProcessKey>,
     procfs: &mut ProcFs,

@@ -23,7 +23,8 @@ use crate::observe::process::{ProcFs, ProcessKey, is_alive};
 use crate::undo::journal::{Entry, compacted, first_word};
 use crate::undo::way_back::{Elsewhere, Sent, WayBack, enter, origin_of, residents, send_out_of_scope};
 
-/// How long failures are retried after the last success. Counting from there allows for any amount of work.
+/// How long failures are retried after the last success. The time is counted from the last success, so that
+/// undoing may take as long as it makes progress.
 const PATIENCE: Duration = Duration::from_millis(700);
 
 /// The pause between two attempts.
@@ -65,7 +66,8 @@ struct Work<'a> {
     procfs: &'a mut ProcFs,
     undone: &'a mut Undone,
     elsewhere: Elsewhere,
-    /// Whether a process whose original group still refuses it goes into a leaf of that group. Set after [`PATIENCE`].
+    /// Whether a process that its original group refuses goes into a leaf of that group. Set when nothing has
+    /// succeeded for [`PATIENCE`].
     insist: bool,
 }
 
@@ -98,7 +100,8 @@ impl Tree {
                 }
             }
             if !failed.is_empty() && last_success.elapsed() > PATIENCE {
-                // EBUSY: an original group takes no process while controllers are enabled for its children. `insist` helps.
+                // EBUSY: an original group takes no process while controllers are enabled for its children.
+                // With `insist`, the process goes into a leaf of that group.
                 let is_busy = failed.iter().any(|(_, err)| err.raw_os_error() == Some(libc::EBUSY));
                 if work.insist || !is_busy {
                     work.undone.problems.extend(failed.iter().map(|(entry, err)| problem_of(entry, err)));
@@ -134,8 +137,9 @@ impl Tree {
         Tree { entries, created, origins }
     }
 
-    /// Undoes one entry. A process is only moved if it is in `processes_inside`, those in our groups when the round began.
-    /// Processes that were born in our groups since then have no entry: [`Tree::remove`] moves them.
+    /// Undoes one entry. `processes_inside` has the processes that were in our groups when the round began;
+    /// other processes are not moved here. Processes that were born in our groups since then have no entry:
+    /// [`Tree::remove`] moves them.
     fn undo_one(
         &self,
         entry: &Entry,
@@ -170,7 +174,8 @@ impl Tree {
         self.created.iter().flat_map(|group| processes(group).unwrap_or_default()).collect()
     }
 
-    /// Sends each process in a scope, and in groups below the scope, back to its original group, if that exists.
+    /// Sends each process that is in a scope, or in a group below the scope, back to its original group, if
+    /// that group exists.
     fn leave_scope(&self, scope: &Path, work: &mut Work<'_>) -> io::Result<()> {
         for child in children(scope) {
             self.leave_scope(&child, work)?;
@@ -192,8 +197,8 @@ impl Tree {
         Ok(())
     }
 
-    /// Removes a group of ours. First removes all groups below it, including those that others made, and moves its processes
-    /// out.
+    /// Removes a group of ours, after removing all groups below it, including those that others made, and
+    /// moving the group's processes out.
     fn remove(&self, group: &Path, work: &mut Work<'_>) -> io::Result<()> {
         if !host::is_there(group)? {
             return Ok(());
@@ -228,7 +233,8 @@ impl Tree {
         }
     }
 
-    /// Sends a process back to its original group, or the next best one. False if the process has ended.
+    /// Sends a process back to its original group, or to the next best group ([`way_back`](super::way_back)).
+    /// False if the process has ended.
     fn send(&self, key: ProcessKey, origin: Option<&Path>, work: &mut Work<'_>) -> io::Result<bool> {
         let (Some(ours), Some(last)) = (self.created.first(), self.enclosing_group()) else {
             return Err(io::Error::new(
@@ -339,7 +345,8 @@ const DEFAULTS: [(&str, &[(&str, &str)]); 4] = [
     ),
 ];
 
-/// Whether a group enables a controller for its children, or has a file of it that is not at its default.
+/// Whether a group uses a controller: it enables the controller for its children, or one of the controller's
+/// files in the group is not at its default.
 fn uses(group: &Path, controller: &str) -> bool {
     let read = |file: &str| host::read_to_string(&group.join(file)).ok();
     let enabled = read("cgroup.subtree_control").unwrap_or_default();
@@ -381,9 +388,10 @@ fn is_gone(err: &io::Error) -> bool {
     err.kind() == io::ErrorKind::NotFound || matches!(err.raw_os_error(), Some(libc::ENODEV | libc::ENXIO))
 }
 
-/// Restores the line of one device in a file with a line per device. Leaves the line alone if it is already restored, if the
-/// file or device is gone, or if it differs from `given`, the line that the daemon wrote: another program then changed it. The
-/// kernel may show more words than were written, so a line counts as restored if it has all words of `original`.
+/// Restores the line of one device in a file with a line per device. Leaves the line alone if it is already
+/// restored, if the file or the device is gone, or if another program has changed the line, so that it
+/// differs from `given`, the line that the daemon wrote. The kernel may show more words than were written, so
+/// a line counts as restored if it has all words of `original`.
 fn write_line_back(path: &Path, original: &str, given: &str, undone: &mut Undone) -> io::Result<()> {
     let current = match host::read_to_string(path) {
         Ok(current) => current,

@@ -22,8 +22,8 @@ use crate::observe::process::{Listed, Pins, ProcFs, ProcessKey, Stat};
 use crate::observe::roster::MARKER;
 use crate::undo::journal::Entry;
 
-/// The maximum number of passes. More than any fork storm needs: each pass at least halves the time in which a fork can be
-/// missed.
+/// The maximum number of passes. No fork storm needs as many, because each pass at least halves the time in
+/// which a fork can be missed.
 const PASSES_MAX: usize = 50;
 
 /// A property of a thread that its children inherit.
@@ -175,15 +175,17 @@ impl<V: Ord + Clone> Record<V> {
         record
     }
 
-    /// The original of a thread of a recorded process. A thread without one was created later, and gets the main thread's, or
-    /// if that is unknown any thread's. `None` if the process is not recorded.
+    /// The original value of a thread of a recorded process. A thread without a recorded original was created
+    /// later, and gets that of the main thread, or, if the main thread has none, that of any thread. `None`
+    /// if the process is not recorded.
     fn original(&self, process: ProcessKey, tid: u32) -> Option<&V> {
         let threads = self.originals.get(&process)?;
         threads.get(&tid).or_else(|| threads.get(&process.pid)).or_else(|| threads.values().next())
     }
 }
 
-/// Restores one property of all threads that have a value of the daemon's. Calls `progress` after each pass that restored some.
+/// Restores one property of all threads that have a value which the daemon gave. Calls `progress` after each
+/// pass that restored a thread.
 pub(super) fn restore<I: Inherited>(
     entries: &[Entry],
     procfs: &mut ProcFs,
@@ -214,7 +216,7 @@ pub(super) fn restore<I: Inherited>(
     }));
 }
 
-/// Threads that could not be restored: the original, and the error.
+/// The threads that could not be restored, each with its original value and the error.
 type Refused<V> = BTreeMap<u32, (V, io::Error)>;
 
 /// One pass over all processes. Returns how many threads it restored.
@@ -315,8 +317,8 @@ fn recorded_relative<V>(
     recorded_with_same_marker(record, procfs, stats, stat.key.pid).ok()?
 }
 
-/// A recorded process of the same user with the same marker in its environment. Of the same user, because another user could
-/// have forged the marker.
+/// A recorded process of the same user with the same marker in its environment. A process of another user is
+/// not taken, because that user could have forged the marker.
 fn recorded_with_same_marker<V>(
     record: &Record<V>,
     procfs: &mut ProcFs,

@@ -27,13 +27,13 @@ use crate::LiveError;
 use crate::host::io_priority::IoPriority;
 use crate::host::{self, File, trust};
 use crate::observe::process::{ProcFs, ProcessKey, is_alive};
-use crate::systemd::{Former, Instance, Property, Value};
+use crate::systemd::{Instance, Property, PropertyState, Value};
 use crate::undo::lifeline::Beats;
 
 /// A change to undo, or the end of one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Entry {
-    /// A thread's own affinity is about to be replaced.
+    /// The affinity that a thread's owner chose is about to be replaced.
     Affinity {
         /// The thread's process.
         process: ProcessKey,
@@ -47,7 +47,7 @@ pub enum Entry {
         /// The mask.
         cpus: CpuSet,
     },
-    /// A thread's own I/O priority is about to be replaced.
+    /// The I/O priority that a thread's owner chose is about to be replaced.
     Priority {
         /// The thread's process.
         process: ProcessKey,
@@ -61,7 +61,7 @@ pub enum Entry {
         /// The priority.
         priority: IoPriority,
     },
-    /// A process's own `oom_score_adj` is about to be replaced.
+    /// The `oom_score_adj` that a process's owner chose is about to be replaced.
     OomScore {
         /// The process.
         process: ProcessKey,
@@ -94,8 +94,8 @@ pub enum Entry {
         /// The process.
         process: ProcessKey,
     },
-    /// A descendant of this running process is about to be stopped. When it learns of the stop, the process may stop itself, as
-    /// su, sudo and script do. It must then be continued.
+    /// A descendant of this running process is about to be stopped. When this process learns of the stop, it
+    /// may stop itself, as su, sudo and script do, and must then be continued.
     MayFollow {
         /// The process.
         process: ProcessKey,
@@ -145,7 +145,8 @@ pub enum Entry {
         /// The file's present content, to write back.
         original: String,
     },
-    /// The file is managed by another program again, or gone. Cancels its [`Entry::Knob`] and [`Entry::Line`] entries.
+    /// The file is gone, or belongs to another program again and needs no restoring. Cancels its
+    /// [`Entry::Knob`] and [`Entry::Line`] entries.
     KnobReleased {
         /// The file.
         path: PathBuf,
@@ -167,7 +168,7 @@ pub enum Entry {
         /// The systemd unit.
         unit: String,
         /// The property, and its present value and drop-in.
-        former: Former,
+        former: PropertyState,
     },
     /// A value that the daemon gives to a property. A value that was never given was set by an administrator.
     PropertyGiven {
@@ -194,10 +195,10 @@ pub enum Entry {
 /// The journal's file name in the daemon's directory.
 pub const FILE_NAME: &str = "journal";
 
-/// A larger journal is compacted: rewritten without superseded entries.
+/// A journal larger than this is compacted: it is rewritten without superseded entries.
 const COMPACT_BYTES: u64 = 1 << 20;
 
-/// The largest journal that is written or read: some two million entries, of which the latest of each thread matters.
+/// The largest journal that is written or read: some two million entries.
 const BYTES_MAX: u64 = 256 << 20;
 
 /// How long a new daemon waits for the caretaker of a dead daemon to finish undoing: a fixed time, plus a time for each KiB of
@@ -381,7 +382,7 @@ pub(crate) fn take_over(path: &Path) -> Result<Option<(Vec<Entry>, Taken)>, Live
     Ok(Some((entries, Taken { _file: file, path: path.to_owned() })))
 }
 
-/// A journal that this process undoes, and whose lock it holds meanwhile.
+/// A journal that this process is undoing. This process holds the journal's lock until the value is dropped.
 pub(crate) struct Taken {
     _file: File,
     path: PathBuf,
@@ -394,7 +395,7 @@ impl Taken {
     }
 }
 
-/// How long to wait for another process to undo a journal of this size.
+/// How long to wait for another process to undo a journal of this size, in bytes.
 fn take_over_after(bytes: u64) -> Duration {
     let kib = u32::try_from(bytes >> 10).unwrap_or(u32::MAX);
     TAKE_OVER_PER_KIB.saturating_mul(kib).saturating_add(TAKE_OVER).min(TAKE_OVER_MAX)
@@ -448,7 +449,8 @@ fn failed(path: &Path, what: &str, source: io::Error) -> LiveError {
     LiveError::File { path: path.to_owned(), what: what.to_owned(), source, remedy: remedy.to_owned() }
 }
 
-/// The first word of a line, which in a file with one line per device names the device; empty if the line is.
+/// The first word of a line; empty if the line is empty. In a file with one line per device, that word names
+/// the device.
 pub(crate) fn first_word(line: &str) -> &str {
     line.split_whitespace().next().unwrap_or_default()
 }
@@ -457,8 +459,9 @@ pub(crate) fn first_word(line: &str) -> &str {
 ///
 /// - Of the affinities and priorities of a thread, and of the scores and origins of a process, the latest entry counts: the
 ///   owner may have changed the value in between.
-/// - Of the entries about a file, a device's line or an autogroup, the first counts: later ones found the daemon's own value.
-///   After a release of the file, the next entry counts as the first.
+/// - Of the entries about a file, a device's line or an autogroup, the first counts: when later ones were
+///   written, the value was the daemon's own. After a release of the file, the next entry counts as the
+///   first.
 /// - Of a property that is still changed, the first former state and the last two given values count.
 /// - Of entries of equal content, one counts. Cancelled entries do not count, nor do entries of processes that are not `alive`.
 pub(crate) fn compacted(entries: &[Entry], mut alive: impl FnMut(ProcessKey) -> bool) -> Vec<Entry> {
@@ -824,7 +827,7 @@ mod tests {
         let property = Property::CPUWeight;
         let before = |weight: u64| {
             let file = "/run/systemd/system.control/a.slice.d/50-CPUWeight.conf".into();
-            let former = Former { property, value: Value::Number(weight), file, content: None };
+            let former = PropertyState { property, value: Value::Number(weight), file, content: None };
             Entry::Property { instance: instance(), unit: unit(), former }
         };
         let given = |weight: u64| {

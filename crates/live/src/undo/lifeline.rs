@@ -24,9 +24,9 @@ pub(super) const REST: u8 = b'r';
 /// The minimum interval between two heartbeats (a rate limit).
 const BEAT_NS: Time = 250_000_000;
 
-/// How long the caretaker waits for a heartbeat. Iterations of the daemon's loop are at most a second apart, where a scan takes
-/// long; even with [`BEAT_NS`] on top, the heartbeat is in time. Processes that a stalled daemon has stopped run again within
-/// two seconds.
+/// How long the caretaker waits for a heartbeat. Even if scans take long, iterations of the daemon's loop are
+/// at most a second apart, so that heartbeats are at most a second plus [`BEAT_NS`] apart. Processes that a
+/// stalled daemon has stopped run again within two seconds.
 pub(super) const PATIENCE_NS: Time = 1_500_000_000;
 
 /// After a gap of this length between two iterations, the caretaker may have continued the stopped processes.
@@ -36,7 +36,8 @@ const GAP_NS: Time = 1_000_000_000;
 #[derive(Debug)]
 pub(super) struct Lifeline(Arc<Mutex<Line>>);
 
-/// A handle with which code that stops processes sends heartbeats. It does not keep the pipe open: that would delay undoing.
+/// A handle for sending heartbeats, for the code that stops processes. A handle does not keep the pipe open,
+/// since that would delay undoing.
 #[derive(Debug, Clone, Default)]
 pub struct Beats(Weak<Mutex<Line>>);
 
@@ -63,7 +64,8 @@ impl Lifeline {
         Beats(Arc::downgrade(&self.0))
     }
 
-    /// Switches to the pipe of another caretaker. Existing [`Beats`] send there from now on.
+    /// Switches to the pipe of another caretaker. Existing [`Beats`] send heartbeats to that caretaker from
+    /// now on.
     pub(super) fn move_to(&self, other: Lifeline) {
         if let Ok(line) = Arc::try_unwrap(other.0) {
             let mut next = line.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -93,7 +95,7 @@ impl Beats {
     /// Sends a heartbeat if one is due. Call this in each iteration of the daemon's loop; `stops` says whether any process is
     /// stopped. Returns whether the previous iteration was so long ago that the caretaker may have continued the stopped
     /// processes, so that the daemon must stop them again.
-    pub(crate) fn turn(&self, stops: bool) -> bool {
+    pub(crate) fn beat(&self, stops: bool) -> bool {
         let Some(line) = self.0.upgrade() else { return false };
         let mut line = locked(&line);
         let now = clock::now();
@@ -144,15 +146,15 @@ mod tests {
     fn heartbeats_are_sent_only_while_processes_are_stopped() {
         let (theirs, lifeline) = pipe();
         let beats = lifeline.beats();
-        assert!(!beats.turn(false) && received(&theirs).is_empty());
+        assert!(!beats.beat(false) && received(&theirs).is_empty());
         beats.watch();
         beats.watch();
-        assert!(!beats.turn(true));
+        assert!(!beats.beat(true));
         assert_eq!(received(&theirs), [WATCH], "a heartbeat so soon after the first is left out");
         locked(&lifeline.0).written_at -= BEAT_NS;
-        beats.turn(true);
-        beats.turn(false);
-        beats.turn(false);
+        beats.beat(true);
+        beats.beat(false);
+        beats.beat(false);
         assert_eq!(received(&theirs), [WATCH, REST]);
     }
 
@@ -160,9 +162,9 @@ mod tests {
     fn a_turn_after_a_gap_is_reported() {
         let (_theirs, lifeline) = pipe();
         let beats = lifeline.beats();
-        assert!(!beats.turn(true));
+        assert!(!beats.beat(true));
         locked(&lifeline.0).iterated_at -= GAP_NS;
-        assert!(beats.turn(true) && !beats.turn(true));
+        assert!(beats.beat(true) && !beats.beat(true));
     }
 
     #[test]
@@ -172,10 +174,10 @@ mod tests {
         beats.watch();
         let (next, other) = pipe();
         lifeline.move_to(other);
-        beats.turn(true);
+        beats.beat(true);
         assert_eq!(received(&next), [WATCH]);
         drop(lifeline);
         assert_eq!(rustix::io::read(&next, &mut [0; 1]), Ok(0), "the end is seen while there are handles");
-        assert!(!beats.turn(true));
+        assert!(!beats.beat(true));
     }
 }

@@ -70,11 +70,11 @@ pub struct Undone {
     /// Autogroups whose nice value was restored.
     #[serde(default)]
     pub autogroups: u32,
-    /// What was not restored although nothing failed: a setting that another program changed meanwhile, a process whose control
-    /// group has been removed.
+    /// Notices of changes that were not undone although nothing failed: a setting that another program has
+    /// changed meanwhile, a process whose original control group has been removed.
     #[serde(default)]
     pub notices: Vec<String>,
-    /// What could not be undone: object, reason and remedy.
+    /// Changes that could not be undone, each with object, reason and remedy.
     pub problems: Vec<String>,
 }
 
@@ -149,7 +149,7 @@ pub(crate) fn undo_with_progress(entries: &[Entry], proc: &Path, progress: &mut 
     autogroup::restore(entries, &mut procfs, &mut undone);
     // The slow stages last: a silent systemd is asked again, and followers may still stop themselves.
     properties.finish(&mut undone, progress);
-    followers::settle(entries, &stopped_processes(entries), &mut procfs, &mut undone);
+    followers::continue_late_followers(entries, &stopped_processes(entries), &mut procfs, &mut undone);
     undone
 }
 
@@ -163,7 +163,7 @@ fn continue_all(entries: &[Entry], proc: &Path, report: &mut dyn FnMut(&Undone))
             groups::thaw(entries, &mut undone);
             report(&undone);
             let mut undone_later = Undone::default();
-            followers::settle(entries, &BTreeSet::new(), &mut procfs, &mut undone_later);
+            followers::continue_late_followers(entries, &BTreeSet::new(), &mut procfs, &mut undone_later);
             report(&undone_later);
         }
         Err(err) => {

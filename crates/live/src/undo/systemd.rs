@@ -14,8 +14,8 @@ use crate::systemd::{Error, Instance, Manager, Property, PropertyChange, Value};
 use crate::undo::journal::Entry;
 
 impl Entry {
-    /// The entries to record before properties of a systemd unit are set: for each property its former state, and the values
-    /// given.
+    /// The entries to record before properties of a systemd unit are set: for each property, its former state
+    /// and the values that the daemon gives it.
     pub fn of_properties(instance: &Instance, unit: &str, changes: &[PropertyChange]) -> Vec<Entry> {
         let mut entries = Vec::new();
         for PropertyChange { former, given } in changes {
@@ -52,8 +52,9 @@ type AllChanges = BTreeMap<Instance, BTreeMap<String, BTreeMap<Property, Propert
 /// The state of reverting.
 #[derive(Default)]
 pub(super) struct Restored {
-    /// The properties, by systemd unit, whose value in systemd is final: systemd reverted the property, or another program set
-    /// it meanwhile. systemd writes the kernel's file.
+    /// The properties whose value in systemd is final, each with its systemd unit: systemd has reverted the
+    /// property, or another program has set it meanwhile. For such a property, systemd writes the kernel's
+    /// file.
     settled: BTreeSet<(String, Property)>,
     /// Instances that must reload their files.
     to_reload: Vec<Manager>,
@@ -89,8 +90,9 @@ impl Restored {
         unit.is_some_and(|unit| self.settled.contains(&(unit.to_owned(), property)))
     }
 
-    /// Asks unresponsive instances again, with exponential back-off, and then has systemd reload its files where that completes
-    /// a revert. Both take long, so call this when no process is stopped or confined any longer.
+    /// Asks unresponsive instances again, with exponential back-off, and then makes systemd reload its files
+    /// if reverts are incomplete without that. Both take long, so call this when no process is stopped or
+    /// confined any longer.
     pub(super) fn finish(mut self, undone: &mut Undone, progress: &mut dyn FnMut()) {
         for pause in PAUSES {
             if self.silent.is_empty() {
@@ -116,7 +118,7 @@ impl Restored {
     }
 }
 
-/// Has each systemd instance revert the properties that the journal lists. Call [`Restored::finish`] later.
+/// Makes each systemd instance revert the properties that the journal lists. Call [`Restored::finish`] later.
 pub(super) fn restore(entries: &[Entry], undone: &mut Undone, progress: &mut dyn FnMut()) -> Restored {
     let mut restored = Restored::default();
     // Properties that were reverted, or set by an administrator, while the daemon ran.
@@ -141,7 +143,7 @@ fn changes(entries: &[Entry]) -> AllChanges {
         match entry {
             Entry::Property { instance, unit, former } => {
                 let unit = all.entry(instance.clone()).or_default().entry(unit.clone()).or_default();
-                // The first entry counts: later ones found the daemon's own value.
+                // The first entry counts: when later ones were written, the value was the daemon's own.
                 let unchanged = || PropertyChange { former: former.clone(), given: Vec::new() };
                 unit.entry(former.property).or_insert_with(unchanged);
             }
@@ -165,8 +167,9 @@ fn changes(entries: &[Entry]) -> AllChanges {
 /// The changes of one systemd instance, by systemd unit.
 type Units = Vec<(String, Vec<PropertyChange>)>;
 
-/// Has one systemd instance revert properties. `reload` says whether an earlier attempt already requires a reload of its files.
-/// After the first call without an answer, the remaining units are left for [`Restored::finish`], as is the reload.
+/// Makes one systemd instance revert properties. `reload`: an earlier attempt already requires that the
+/// instance reload its files. After the first call without an answer, the remaining units and the reload are
+/// left to [`Restored::finish`].
 fn restore_all(
     (mut manager, mut reload): (Manager, bool),
     units: Units,

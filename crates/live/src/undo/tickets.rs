@@ -36,7 +36,7 @@ pub const FILE_NAME: &str = "tickets.json";
 /// The version of the format. Version 1, which had tickets only, is read as well; other versions are refused.
 const VERSION: u32 = 2;
 
-/// The size above which a file is not read. Enough for 100,000 units with tickets of every resource.
+/// The largest file that is read, in bytes: it has room for 100,000 units with tickets of every resource.
 const BYTES_MAX: u64 = 64 << 20;
 
 /// A unit's tickets of a resource that differ from the contract's.
@@ -54,7 +54,7 @@ pub struct KeptTickets {
     pub tickets: u64,
 }
 
-/// Tickets that a unit holds of a currency other than its encloser's.
+/// Tickets that a unit holds of another currency than that of the unit around it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct KeptFunds {
     /// The unit's path.

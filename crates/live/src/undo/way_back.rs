@@ -34,7 +34,7 @@ use crate::observe::process::{ProcFs, ProcessKey, is_alive};
 /// The name of the leaf for processes in a group that takes no processes itself.
 pub(crate) const LEAF: &str = "commonhold.left";
 
-/// The number of processes that a notice names; it counts the rest.
+/// The largest number of processes that a notice names. Of further processes, it gives only the number.
 const NAMED_MAX: usize = 8;
 
 /// Where a process went.
@@ -124,8 +124,9 @@ pub(crate) fn send_out_of_scope(
     }
 }
 
-/// The original group of a process; `known` has those of the processes that the daemon moved. A process born since then has the
-/// original group of its nearest known ancestor, or else of its session's leader. `None` if it has neither.
+/// The original group of a process. `known` has the original groups of the processes that the daemon moved. A
+/// process that is not in `known` was born later; its original group is that of its nearest known ancestor,
+/// or else of its session's leader. `None` if neither is known.
 pub(crate) fn origin_of(
     procfs: &mut ProcFs,
     pid: u32,
@@ -142,8 +143,9 @@ pub(crate) fn origin_of(
         }
         next = (stat.parent > 1).then(|| procfs.stat(stat.parent).ok().flatten()).flatten();
     }
-    // A session's number is its leader's, and is not reused while the session lasts. Of known processes with this number, the
-    // leader is the youngest that is no younger than the process.
+    // A session's number is the number of its leader, and is not reused while the session lasts. So of the
+    // known processes with this number, the leader is the youngest one that is not younger than the process
+    // itself.
     let leaders = ProcessKey { pid: session, start: 0 }..=ProcessKey { pid: session, start };
     known.range(leaders).next_back().map(|(_, origin)| origin.clone())
 }
@@ -177,9 +179,9 @@ fn is_group(dir: &Path) -> bool {
 
 /// Moves a process into a group. False if the process has ended.
 ///
-/// The kernel's file takes a bare process number, so the start time is read before the write and again after it. If the number
-/// was reused before the write, nothing is written. If it was reused in between, the newborn process goes to its parent's group,
-/// where it would have been born.
+/// The kernel's file takes a bare process number, so the start time is read before the write and again after
+/// it. If the number was reused before the first reading, nothing is written. If it was reused between the
+/// two readings, the newborn process goes to its parent's group, where it would have been born.
 pub(crate) fn enter(procfs: &mut ProcFs, key: ProcessKey, group: &Path) -> io::Result<bool> {
     let mut is_alive_now = || is_alive(procfs, key).map_err(io::Error::other);
     if !is_alive_now()? {
@@ -255,7 +257,7 @@ pub(crate) fn refusal(group: &Path) -> &'static str {
     if is_group(group) { "takes no processes any more" } else { "is gone" }
 }
 
-/// Processes that did not go back to their original group, by original group and present group.
+/// The processes that did not go back to their original groups, by original group and present group.
 #[derive(Debug, Default)]
 pub(crate) struct Elsewhere(BTreeMap<(Option<PathBuf>, PathBuf), Vec<String>>);
 

@@ -1,16 +1,18 @@
 //! Measures the capacity of the memory bus.
 //!
-//! Algorithm: a thread pinned to each CPU has three arrays in its node. In each pass, all threads start together and compute
-//! `a = b + s * c` for all elements. A pass lasts from the first start to the last end. The result is the rate of the best pass.
-//! It is measured first for one CPU, then for all CPUs together.
+//! Algorithm: one thread is pinned to each CPU, and has three arrays in the memory of that CPU's node. In
+//! each pass, all threads start together and compute `a = b + s * c` for all elements. A pass lasts from the
+//! first start to the last end. The result is the rate of the best pass. This is done first for one CPU, then
+//! for all CPUs together.
 //!
-//! Properties: only memory of this process is touched. Each element counts as 24 bytes: the bytes that caches fetch, for two
-//! arrays to read and one to write. So the result is comparable to cache misses times the line size. Most processors also write
-//! the third array's lines back; neither number includes these transfers.
+//! Properties: only memory of this process is touched. Each element counts as 24 bytes: the bytes that caches
+//! fetch, for two arrays to read and one to write. So the result is comparable to cache misses times the line
+//! size. Most processors also write the third array's lines back; neither the result nor a count of cache
+//! misses includes these transfers.
 //!
-//! Limits: transfers of other programs are missing from the result, unless these programs pause for a pass. Transfers that a
-//! busy host takes from a virtual machine are missing, too. On a machine with several nodes, the result is the sum of all
-//! nodes' capacities; programs that use remote memory get less.
+//! Limits: transfers of other programs are missing from the result, unless these programs pause while a pass
+//! runs. Transfers that a busy host takes from a virtual machine are missing, too. On a machine with several
+//! nodes, the result is the sum of all nodes' capacities; programs that use remote memory get less.
 //!
 //! Source: J. `McCalpin`, Memory Bandwidth and Machine Balance in Current High Performance Computers, 1995 (STREAM's triad,
 //! with arrays of four times the last-level cache).
@@ -62,9 +64,9 @@ pub struct Target {
 /// The number of elements of an array.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Sizes {
-    /// In the measurement with one CPU.
+    /// Of each array in the measurement with one CPU.
     one_cpu: usize,
-    /// Per CPU, in the measurement with all CPUs.
+    /// Of each array of each CPU, in the measurement with all CPUs.
     per_cpu: usize,
 }
 
@@ -90,7 +92,8 @@ impl Target {
         Ok(Target { identity: Identity::read(&tree, &machine), machine, sizes })
     }
 
-    /// Measures for the time `each` with one CPU, then with all CPUs. Calls `done` [`STEPS`] times in each measurement.
+    /// Measures with one CPU for the time `each`, then with all CPUs for the same time. Calls `done`
+    /// [`STEPS`] times in each measurement.
     pub fn measure(&self, each: Duration, done: &dyn Fn()) -> Result<Measured, LiveError> {
         let cpus: Vec<u32> = self.machine.cpus.iter().map(|cpu| cpu.id).collect();
         let failed = |source: io::Error| LiveError::Process {
@@ -121,7 +124,8 @@ impl Target {
 }
 
 impl Sizes {
-    /// Sizes that exceed the caches, so that they measure memory, within `free` bytes of free memory.
+    /// The sizes of the arrays on this machine. They exceed the caches, so that memory is measured, and fit
+    /// in `free` bytes of free memory.
     fn for_machine(tree: &Tree, machine: &Machine, free: u64) -> Result<Sizes, LiveError> {
         let mut caches: BTreeMap<u32, u64> = BTreeMap::new();
         for cpu in &machine.cpus {
@@ -153,7 +157,8 @@ impl Sizes {
     }
 }
 
-/// The rate at which these CPUs together transfer in the best pass, in bytes/s. Begins passes for the time `length`.
+/// The rate at which these CPUs together transfer in the best pass, in bytes/s. Passes are begun until the
+/// time `length` has elapsed.
 fn best_rate(cpus: &[u32], elements: usize, length: Duration, done: &dyn Fn()) -> io::Result<u64> {
     // `ready` includes the calling thread, which starts its clock when all arrays exist.
     let (ready, pass_barrier) = (Barrier::new(cpus.len() + 1), Barrier::new(cpus.len()));

@@ -2,13 +2,14 @@
 //!
 //! Terms: a *monitoring group* only counts; a *control group* of `resctrl` (no cgroup) counts and throttles.
 //!
-//! Algorithm: each outermost unit has a monitoring group. The threads of the processes of the unit and its sub-units are moved
-//! there when the processes appear; their children are born there. When a unit is throttled for the first time, a control group
-//! replaces its monitoring group. If gangs are chosen by their cache occupancy, each job has a monitoring group as well
-//! ([`jobs`]).
+//! Algorithm: each outermost unit has a monitoring group. When a process of the unit or of a sub-unit
+//! appears, its threads are moved into that group. The children of these threads are born in the group. When
+//! a unit is throttled for the first time, a control group replaces its monitoring group. If gangs are chosen
+//! by their cache occupancy, each job has a monitoring group as well ([`jobs`]).
 //!
-//! Properties: a process in another program's group stays there. Every group is in the journal before it is made. The kernel
-//! moves the tasks of a removed group to the default group, so nothing else must be undone. Counts never decrease.
+//! Properties: a process in another program's `resctrl` group stays in that group. Every group is in the
+//! journal before it is made. The kernel moves the tasks of a removed group to the default group, so nothing
+//! else must be undone. Counts never decrease.
 //!
 //! Limits: a processor has a limited number of groups (`num_rmids`); units without a group are not measured. Sub-units are not
 //! measured separately. A thread that is born while its process is being moved may stay behind until the next second.
@@ -40,7 +41,7 @@ use jobs::JobGroups;
 /// The prefix of our groups' names.
 const OURS: &str = "commonhold-";
 /// How often groups are checked for missing processes, in nanoseconds.
-const STRAY_NS: Time = 1_000_000_000;
+const CHECK_NS: Time = 1_000_000_000;
 /// The shortest interval between reads of the counts, in nanoseconds. Each read interrupts a CPU.
 const READ_NS: Time = 10_000_000;
 /// How many times a process's threads are listed while they are moved, because the process may start new threads.
@@ -54,7 +55,8 @@ pub(crate) struct Bus {
     groups: BTreeMap<UnitId, Group>,
     /// The processes that were moved to a unit's group, and to our knowledge are still there.
     placed: BTreeMap<ProcessKey, UnitId>,
-    /// Processes that could not be moved to a group. This was reported, and is not tried again.
+    /// Processes that could not be moved to a group. Each failure was reported, and the move is not tried
+    /// again.
     refused: BTreeSet<ProcessKey>,
     /// The groups of jobs.
     jobs: JobGroups,
@@ -149,7 +151,7 @@ impl Bus {
         if self.filesystem.is_none() {
             return problems;
         }
-        let checks = now >= self.checked_at.saturating_add(STRAY_NS) || self.checked_at == 0;
+        let checks = now >= self.checked_at.saturating_add(CHECK_NS) || self.checked_at == 0;
         if checks || members_changed {
             self.make_missing_groups(contract, journal, &mut problems);
             self.place_all(contract, roster, checks, &mut problems);
@@ -174,7 +176,7 @@ impl Bus {
         }
     }
 
-    /// Follows another contract: removes the groups of units that need none any more.
+    /// Adopts another contract: removes the groups of units that need no group any more.
     pub(crate) fn follow_contract(&mut self, contract: &Contract) {
         let keeps = |unit: &UnitId| is_wanted(contract) && outermost(contract, *unit) == Some(*unit);
         let unneeded: Vec<UnitId> = self.groups.keys().filter(|unit| !keeps(unit)).copied().collect();
@@ -257,7 +259,8 @@ impl Bus {
         result
     }
 
-    /// Makes the monitoring groups of outermost units that have none, perhaps because another program removed theirs.
+    /// Makes a monitoring group for each outermost unit that has none, perhaps because another program
+    /// removed it.
     fn make_missing_groups(
         &mut self,
         contract: &Contract,
@@ -299,8 +302,9 @@ impl Bus {
         }
     }
 
-    /// Moves processes to their units' groups, and processes that left all units to the default group. If `checks`, first reads
-    /// which processes are in the groups, because another program may have moved some.
+    /// Moves processes to their units' groups, and processes that left all units to the default group. If
+    /// `checks`, first reads which processes are in the groups, because another program may have moved
+    /// processes out.
     fn place_all(
         &mut self,
         contract: &Contract,
@@ -355,8 +359,8 @@ impl Bus {
         }
     }
 
-    /// Removes processes from `placed` that are not in their unit's group any more. Without a control group, a process in its
-    /// job's group is outside of its unit's group, and in the right place.
+    /// Removes processes from `placed` that are not in their unit's group any more. Without a control group,
+    /// a process in its job's group is in the group that it should be in, and not in its unit's group.
     fn forget_missing(&mut self) {
         for (unit, group) in &self.groups {
             let Ok(tasks) = host::read_to_string(&group.dir.join("tasks")) else { continue };

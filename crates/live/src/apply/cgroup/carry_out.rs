@@ -50,7 +50,7 @@ impl CgroupBackend {
             problems.extend(self.exposure.follow(&mut self.roster, &mut self.journal));
         }
         if let Some(memory) = &mut self.memory {
-            memory.attend(plan.decisions.memory.as_ref());
+            memory.follow_plan(plan.decisions.memory.as_ref());
         }
         self.without_ended_groups(problems)
     }
@@ -86,7 +86,7 @@ impl CgroupBackend {
             // For the scheduler of the backend above.
             CpuOrder::Credit { .. } => return Vec::new(),
         };
-        if let Err(error) = self.can_order(unit, controller) {
+        if let Err(error) = self.ensure_enforceable(unit, controller) {
             return vec![error];
         }
         match order {
@@ -115,7 +115,7 @@ impl CgroupBackend {
     /// Carries out an order for memory.
     fn order_memory(&mut self, order: &MemoryOrder) -> Vec<LiveError> {
         let unit = order.unit();
-        if let Err(error) = self.can_order(unit, Some("memory")) {
+        if let Err(error) = self.ensure_enforceable(unit, Some("memory")) {
             return vec![error];
         }
         if let MemoryOrder::Expose { exposed, .. } = order {
@@ -129,7 +129,7 @@ impl CgroupBackend {
     /// Carries out an order for a disk.
     fn order_disk(&mut self, order: &DiskOrder) -> Vec<LiveError> {
         let unit = order.unit();
-        if let Err(error) = self.can_order(unit, Some("io")) {
+        if let Err(error) = self.ensure_enforceable(unit, Some("io")) {
             return vec![error];
         }
         match order {
@@ -153,9 +153,9 @@ impl CgroupBackend {
         self.groups.dir(unit).and_then(|dir| order(&mut self.disks, dir).err()).into_iter().collect()
     }
 
-    /// An error for an order on a unit without a cgroup, or for a missing controller: ignoring it would leave the contract
-    /// unenforced without notice.
-    fn can_order(&self, unit: UnitId, controller: Option<&str>) -> Result<(), LiveError> {
+    /// Fails if the unit has no cgroup, or the order's controller is missing. To ignore such an order would
+    /// leave the contract unenforced without notice.
+    fn ensure_enforceable(&self, unit: UnitId, controller: Option<&str>) -> Result<(), LiveError> {
         if self.groups.leaf(unit).is_none() {
             return Err(LiveError::Unavailable {
                 what: format!(

@@ -1,16 +1,18 @@
 //! Claims a subtree of cgroups: `BASE/commonhold`.
 //!
-//! Problem: only one daemon may use the subtree, since two daemons that write the same files would undo each other's work without
-//! noticing. Also, BASE may not allow its child cgroups to have controllers yet.
+//! Problem: only one daemon may use the subtree, since two daemons that write the same files would undo each
+//! other's work without noticing. Also, BASE's child cgroups may still be without controllers.
 //!
 //! Algorithm: the extended attribute [`MARK`] of the subtree's directory names its owner by PID and start time.
 //! - If the owner still runs, the claim is refused.
 //! - If the owner has exited, the directory is removed.
 //! - A directory without a mark is removed if it holds no processes; otherwise the claim is refused.
 //!
-//! Then the controllers are enabled, from the top down. In the hierarchy's root that is always possible. Elsewhere, no process
-//! may be in BASE itself. In a delegated cgroup, the daemon and the process that started it are in BASE, so they first move to
-//! the leaf [`ASIDE`]. The caretaker must be started before: then it is moved as well, and knows how to undo the moves.
+//! Then the controllers are enabled, from the top down. If BASE is the hierarchy's root, the kernel always
+//! allows that. Otherwise, the kernel allows it only while no process is in BASE itself. In a delegated
+//! cgroup, the daemon and the process that started it are in BASE, so they first move to the leaf [`ASIDE`].
+//! The caretaker must be started before that: then the caretaker is moved as well, and knows how to undo the
+//! moves.
 //!
 //! Properties: every change is in the journal before it is made.
 //!
@@ -46,14 +48,15 @@ const SWEEPS_MAX: usize = 100;
 pub(super) struct Tree {
     /// `BASE/commonhold`.
     pub(super) top: PathBuf,
-    /// A cgroup outside the subtree that may hold processes. Processes go there if the cgroup they came from was removed.
+    /// A cgroup outside the subtree into which processes may be moved: those that leave the subtree after
+    /// their original cgroup was removed.
     pub(super) outside: PathBuf,
     /// The [`CONTROLLERS`] that are enabled in the subtree.
     pub(super) controllers: Vec<&'static str>,
 }
 
 impl Tree {
-    /// Claims the subtree. Returns the subtree, and the errors that leave it usable.
+    /// Claims the subtree. Returns the subtree, and errors in spite of which the subtree can be used.
     pub(super) fn claim(
         place: &CgroupBase,
         procfs: &mut ProcFs,
@@ -182,8 +185,9 @@ fn try_to_remove(dir: &Path, outside: &Path) -> Result<(), LiveError> {
     host::remove_dir(dir).map_err(|source| failed(dir, "remove this cgroup".to_owned(), source))
 }
 
-/// Removes the subtree of a daemon that died and whose journal is not known. So the origins of the processes in the subtree are
-/// unknown; the returned notices say to which cgroups the processes were moved.
+/// Removes the subtree of a daemon that died and whose journal this daemon does not have. So the origins of
+/// the processes in the subtree are unknown; the returned notices say to which cgroups the processes were
+/// moved.
 fn clear_away(top: &Path, outside: &Path, procfs: &mut ProcFs) -> Result<Vec<LiveError>, LiveError> {
     let (way_back, mut elsewhere) = (WayBack { last: outside, ours: top }, Elsewhere::default());
     let mut groups = vec![top.to_owned()];

@@ -182,8 +182,9 @@ impl Disks {
         self.devices.iter().filter(is_new).map(|new| new.name.clone()).collect()
     }
 
-    /// Carries out an order on a device: calls `write` with the path of the cgroup's `file` and the device's number. If the
-    /// device was removed meanwhile, a failure is no error. `sets_limit`: the order sets a limit, and does not remove one.
+    /// Carries out an order on a device: calls `write` with the path of the cgroup's `file` and the device's
+    /// number. A failure of `write` is no error if the device was removed meanwhile. `sets_limit`: the order
+    /// sets a limit; if false, it removes one.
     fn order(
         &mut self,
         dir: &Path,

@@ -27,7 +27,8 @@ use crate::observe::process::ProcessKey;
 use crate::observe::roster::{Member, Roster};
 use crate::undo::journal::{Entry, Journal, record};
 
-/// The number of samples in which a unit is still searched after it was exposed.
+/// The number of samples, after a unit was exposed, in which the unit is still searched for children that
+/// inherited a raised value.
 const SAMPLES_AFTER: u8 = 3;
 
 /// The `oom_score_adj` of a process of an exposed unit.
@@ -47,7 +48,7 @@ pub(super) struct Exposure {
     searched: BTreeMap<UnitId, u8>,
     /// The processes whose values are raised, or remain to be restored.
     adjusted: BTreeMap<ProcessKey, AdjustedScore>,
-    /// Raised values that are in the journal as given by us.
+    /// Raised values that the journal lists as values that we gave.
     given: BTreeSet<i16>,
     /// Processes for which the kernel denies the write.
     refused: BTreeSet<ProcessKey>,
@@ -68,7 +69,7 @@ impl Exposure {
         }
     }
 
-    /// Follows another contract: forgets the units that it does not have.
+    /// Forgets the units that are not in the new contract.
     pub(super) fn follow_contract(&mut self, contract: &Contract) {
         self.exposed.retain(|unit| contract.has(*unit));
         self.searched.retain(|unit, _| contract.has(*unit));
@@ -162,8 +163,8 @@ impl Exposure {
         if self.is_exposed(roster, key) { adjusted.given } else { adjusted.original }
     }
 
-    /// The original and raised values of a process that has `value` now; `None` if nothing must be written for the process. Adds
-    /// the journal entries that undo the write to `entries`.
+    /// The original and the raised value of a process whose `oom_score_adj` is `value` now; `None` if nothing
+    /// must be written for the process. Adds the journal entries that undo the write to `entries`.
     fn examine(
         &self,
         roster: &Roster,

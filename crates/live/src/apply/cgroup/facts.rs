@@ -11,7 +11,8 @@ use crate::apply::confine::lineage;
 use crate::apply::seats::Seats;
 
 impl CgroupBackend {
-    /// [`Backend::observe`], for a scheduler above that counts the CPU time of units.
+    /// [`Backend::observe`]. If the backend around this one has a scheduler that counts the CPU time of
+    /// units, `counted` returns that count.
     pub(crate) fn observe_counted(
         &mut self,
         watch: &[UnitId],
@@ -75,7 +76,8 @@ impl CgroupBackend {
         })
     }
 
-    /// Memory facts, including what units' processes had charged elsewhere before they were moved in.
+    /// Memory facts. A unit's memory includes the memory that its processes had when they were moved in,
+    /// which stays charged to their origins.
     fn memory_facts(&mut self, now: Time) -> Option<MemoryFacts> {
         let units = self.contract.units.len();
         let mut facts = self.memory.as_mut()?.observe(now, units)?;
@@ -113,7 +115,7 @@ impl CgroupBackend {
         }
         // The last memory plan has no bound for a unit that was empty.
         if let Some(memory) = self.memory.as_mut().filter(|_| any_arrived) {
-            memory.wake();
+            memory.make_due();
         }
         self.facts.clone_from(&facts);
         facts

@@ -1,4 +1,5 @@
-//! Follows the roster: moves processes that arrived, changed their unit or strayed into the control group of their unit.
+//! Follows the roster: moves a process into the control group of its unit if the process has just arrived,
+//! has changed its unit, or was moved away by another program.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -57,29 +58,30 @@ impl CgroupBackend {
         let joined = changes.joined.iter().copied();
         let moved = changes.moved.iter().map(|moved| (moved.key, moved.to));
         let regrouped = changes.regrouped.iter().copied();
-        let (mut arrivals, mut astray) = (Vec::new(), Vec::new());
+        let (mut arrivals, mut in_wrong_scope) = (Vec::new(), Vec::new());
         for (process, unit) in
             joined.chain(moved).chain(regrouped).filter(|(_, unit)| *unit != UnitId::KERNEL)
         {
             let name = self.name(process);
             let stays = self.roster.member(process.pid).is_some_and(|member| member.stays.is_some());
             if let Some(to) = self.groups.leaf(unit).filter(|_| !stays) {
-                self.groups.came(unit);
-                // Members of a cgroup that could not be made yet are found as strays once it is.
+                self.groups.note_arrival(unit);
+                // If the cgroup could not be made yet, `find_displaced` moves the process once the cgroup is
+                // made.
                 if self.groups.is_made(unit) {
                     arrivals.push(Arrival { process, name, to });
                 }
-            } else if self.roster.is_astray(process.pid) {
+            } else if self.roster.is_in_wrong_scope(process.pid) {
                 self.problems.extend(self.members.send_out_of_scope(process, &name));
-                astray.push(process.pid);
+                in_wrong_scope.push(process.pid);
             } else {
                 self.problems.extend(self.members.send_home(process, &name, self.groups.tree()));
             }
         }
         self.problems.extend(self.members.bring(&arrivals, self.groups.tree(), &mut self.journal));
-        if !astray.is_empty() {
+        if !in_wrong_scope.is_empty() {
             // The roster rereads sleepers only on request.
-            match self.roster.look_for_scopes(&astray) {
+            match self.roster.look_for_scopes(&in_wrong_scope) {
                 Ok(changes) => self.follow(&changes),
                 Err(error) => self.problems.push(error),
             }
@@ -87,37 +89,37 @@ impl CgroupBackend {
     }
 
     /// Moves back members that another program moved away, unless they may not be moved from where they are now.
-    pub(super) fn find_strays(&mut self) -> Result<(), LiveError> {
+    pub(super) fn find_displaced(&mut self) -> Result<(), LiveError> {
         let mut by_unit: BTreeMap<UnitId, Vec<(ProcessKey, String)>> = BTreeMap::new();
         let held = |member: &&Member| !member.placement.unit.is_common() && member.stays.is_none();
         for member in self.roster.members().filter(held) {
             by_unit.entry(member.placement.unit).or_default().push((member.key, member.comm.clone()));
         }
-        let mut strayed = Vec::new();
+        let mut displaced = Vec::new();
         for (unit, members) in by_unit {
             let Some(leaf) = self.groups.leaf(unit).filter(|_| self.groups.is_made(unit)) else { continue };
             match claim::processes(&leaf) {
                 Ok(pids) => {
                     let present: BTreeSet<u32> = pids.into_iter().collect();
                     let away = members.into_iter().filter(|(process, _)| !present.contains(&process.pid));
-                    strayed.extend(away.map(|(process, name)| Arrival { process, name, to: leaf.clone() }));
+                    displaced.extend(away.map(|(process, name)| Arrival { process, name, to: leaf.clone() }));
                 }
                 Err(error) => self.problems.push(error),
             }
         }
-        if strayed.is_empty() {
+        if displaced.is_empty() {
             return Ok(());
         }
         // The roster rereads sleepers only on request.
-        let pids: Vec<u32> = strayed.iter().map(|arrival| arrival.process.pid).collect();
+        let pids: Vec<u32> = displaced.iter().map(|arrival| arrival.process.pid).collect();
         let changes = self.roster.look_again(&pids)?;
         self.follow(&changes);
-        strayed.retain(|arrival| {
+        displaced.retain(|arrival| {
             self.roster
                 .member(arrival.process.pid)
                 .is_some_and(|member| held(&member) && member.key == arrival.process)
         });
-        self.problems.extend(self.members.bring_back(&strayed, self.groups.tree(), &mut self.journal));
+        self.problems.extend(self.members.bring_back(&displaced, self.groups.tree(), &mut self.journal));
         Ok(())
     }
 

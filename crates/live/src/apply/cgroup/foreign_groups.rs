@@ -1,11 +1,13 @@
 //! Units held in foreign groups: control groups of other managers, where the units' processes already are.
 //!
-//! The roster finds these groups ([`Roster::places`](crate::observe::roster::Roster::places)), and the plan has the orders for
-//! them ([`PartOrder`]). This module reads and writes their files.
+//! The roster finds these groups
+//! ([`Roster::foreign_groups`](crate::observe::roster::Roster::foreign_groups)), and the plan has the orders
+//! for them ([`PartOrder`]). This module reads and writes their files.
 //!
-//! Manager's values: the content of a file before our first write is the manager's setting. Our writes must stay within it, so
-//! the policy sees it as [`GroupBounds`]. It is recorded in the journal, and restored when no unit is held in the group any more.
-//! A group's memory protection is added to that of its ancestors, too (`around`).
+//! Manager's values: the content of a file before our first write is the manager's setting. Our writes must
+//! stay within it, so the policy sees it as [`GroupBounds`]. It is recorded in the journal, and restored when
+//! no unit is held in the group any more. A group's memory protection is also added to the protection of each
+//! of its ancestors (`around`).
 //!
 //! Groups of systemd: systemd gets our values as properties ([`systemd`](super::systemd)), and enables the controllers. In groups
 //! of other managers, we enable missing controllers in the ancestors.
@@ -90,9 +92,10 @@ struct ForeignGroup {
     systemd_unit: Option<String>,
     /// Ordered rates by disk.
     rates: BTreeMap<String, Rates>,
-    /// cpu.stat, and its count in microseconds when the unit began to be held in the group.
+    /// The file cpu.stat, and the CPU time in it, in microseconds, when the unit began to be held in the
+    /// group.
     usage: Option<(Gauge, u64)>,
-    /// CPU time used since then, at the last reading.
+    /// CPU time used in the group since the unit began to be held there, at the last reading.
     used_ns: u64,
     /// The bounds that the group's manager has set.
     manager_bounds: GroupBounds,
@@ -180,7 +183,7 @@ impl ForeignGroups {
         self.now = now;
         let mut problems = Vec::new();
         let mut rewritten = BTreeSet::new();
-        // Managers' new values, and files that a `daemon-reload` has rewritten.
+        // Find values that managers have set, and groups whose files a `daemon-reload` has rewritten.
         if now >= self.polled_at.saturating_add(POLL_NS) {
             self.polled_at = now;
             for group in &mut self.groups {
@@ -198,7 +201,7 @@ impl ForeignGroups {
                 }
             }
         }
-        // CPUs and weights that systemd has overwritten.
+        // Find groups in which systemd has overwritten CPUs or weights.
         if now >= self.overwritten_polled_at.saturating_add(OVERWRITTEN_POLL_NS) {
             self.overwritten_polled_at = now;
             if let Some(properties) = &mut self.properties {
@@ -219,7 +222,7 @@ impl ForeignGroups {
         for unit in &rewritten {
             problems.extend(self.rewrite(unit, pager.as_deref_mut()));
         }
-        // The bounds that administrators have set in systemd.
+        // Take over the bounds that administrators have set in systemd.
         let Some(properties) = &self.properties else { return problems };
         for group in &mut self.groups {
             if let Some(set) = group.systemd_unit.as_ref().and_then(|unit| properties.set_by_others(unit)) {
@@ -230,12 +233,12 @@ impl ForeignGroups {
         problems
     }
 
-    /// Follows the set of groups in which units are held: `places` has the unit of each control group. Adds errors to `problems`.
-    /// Returns whether the set changed.
+    /// Adopts the present set of groups in which units are held: `unit_by_group` has the unit of each group,
+    /// by the group's path. Adds errors to `problems`. Returns whether the set changed.
     pub(super) fn follow(
         &mut self,
         contract: &Contract,
-        places: &BTreeMap<String, UnitId>,
+        unit_by_group: &BTreeMap<String, UnitId>,
         disks: &mut Disks,
         journal: &mut Journal,
         problems: &mut Vec<LiveError>,
@@ -243,7 +246,8 @@ impl ForeignGroups {
         let before: Vec<GroupId> = self.groups.iter().map(|group| group.id).collect();
         // If a manager other than systemd made a group again, the group has the manager's values, and is a new group to us.
         let stays = |group: &ForeignGroup| {
-            places.contains_key(&group.cgroup) && (group.systemd_unit.is_some() || !group.was_removed())
+            unit_by_group.contains_key(&group.cgroup)
+                && (group.systemd_unit.is_some() || !group.was_removed())
         };
         let (staying, leaving): (Vec<ForeignGroup>, Vec<ForeignGroup>) =
             std::mem::take(&mut self.groups).into_iter().partition(stays);
@@ -253,12 +257,12 @@ impl ForeignGroups {
         for group in leaving {
             *self.carried.entry(group.path.clone()).or_default() += group.used_ns;
             if let (Some(properties), Some(unit)) = (&mut self.properties, &group.systemd_unit) {
-                properties.leave(unit);
+                properties.end_holding(unit);
             }
             problems.extend(self.restore(group, journal));
         }
         for index in 0..self.groups.len() {
-            let unit = places[&self.groups[index].cgroup];
+            let unit = unit_by_group[&self.groups[index].cgroup];
             let group = &mut self.groups[index];
             group.unit = unit;
             let is_made_anew = group.was_removed() && host::is_dir(&group.dir);
@@ -279,7 +283,7 @@ impl ForeignGroups {
         }
         let known: BTreeSet<&str> = self.groups.iter().map(|group| group.cgroup.as_str()).collect();
         let new: Vec<(&String, &UnitId)> =
-            places.iter().filter(|(cgroup, _)| !known.contains(cgroup.as_str())).collect();
+            unit_by_group.iter().filter(|(cgroup, _)| !known.contains(cgroup.as_str())).collect();
         for (cgroup, unit) in new {
             let dir = self.mount.join(cgroup.trim_start_matches('/'));
             if !host::is_dir(&dir) {
@@ -292,7 +296,7 @@ impl ForeignGroups {
                 group.systemd_unit = None;
             }
             match (&mut self.properties, &group.systemd_unit) {
-                (Some(properties), Some(unit)) => properties.come(unit),
+                (Some(properties), Some(unit)) => properties.begin_holding(unit),
                 _ => problems.extend(self.enable(&group.dir, journal)),
             }
             self.groups.push(group);
@@ -300,8 +304,9 @@ impl ForeignGroups {
         !before.iter().copied().eq(self.groups.iter().map(|group| group.id))
     }
 
-    /// Restarts the record of a group in which another unit is held now, as after a reload, or that systemd made again. CPU
-    /// weight and memory bound stay until the next plan, which always orders them. Orders that a plan may omit are lifted.
+    /// Restarts the record of a group, because another unit is held in the group now (after a reload), or
+    /// because systemd has made the group again. CPU weight and memory bound stay in force until the next
+    /// plan, which always has orders for both. Orders that a plan may omit are lifted.
     fn restart(
         &mut self,
         index: usize,
@@ -372,14 +377,15 @@ impl ForeignGroups {
         problems
     }
 
-    /// CPU time of a unit in its present and former foreign groups, in nanoseconds. Reads cpu.stat.
+    /// CPU time that a unit has used in all foreign groups in which it is or was held, in nanoseconds. Reads
+    /// cpu.stat.
     pub(super) fn used_ns(&mut self, unit: UnitId, path: &str) -> u64 {
         let carried = self.carried.get(path).copied().unwrap_or(0);
         let groups = self.groups.iter_mut().filter(|group| group.unit == unit);
         carried + groups.map(ForeignGroup::read_used).sum::<u64>()
     }
 
-    /// The groups: id, unit and directory.
+    /// The groups in which units are held, each with its unit and its directory.
     pub(super) fn all(&self) -> impl Iterator<Item = (GroupId, UnitId, &Path)> {
         self.groups.iter().map(|group| (group.id, group.unit, group.dir.as_path()))
     }
@@ -389,7 +395,8 @@ impl ForeignGroups {
         &self.mount
     }
 
-    /// The number of CPUs that managers other than systemd have set, for units that `each` made from a control group.
+    /// The number of CPUs that a manager other than systemd has set in a group, for each unit that `each`
+    /// made from such a group.
     pub(super) fn given_cpus(&self, contract: &Contract) -> Vec<(UnitId, u32)> {
         let given_to_unit = |group: &ForeignGroup| {
             let is_units_own = contract.group_of(group.unit) == Some(group.cgroup.as_str());
@@ -408,7 +415,7 @@ impl ForeignGroups {
         self.groups.iter().find(|group| group.manager_bounds.cap).map(|group| group.cgroup.as_str())
     }
 
-    /// Whether we wrote this CPU cap of a group.
+    /// Whether `cap` is the CPU cap that we wrote last in this group.
     pub(super) fn has_capped(&self, dir: &Path, cap: &str) -> bool {
         self.groups.iter().any(|group| group.dir == dir && group.cap.as_deref() == Some(cap))
     }
@@ -500,7 +507,7 @@ impl ForeignGroups {
     ) -> Result<(), LiveError> {
         let text = bound_text(bytes);
         let exists = self.record_manager_value(index, HIGH, journal)?;
-        if exists && self.manager_changed_bound(index, HIGH, journal)? {
+        if exists && self.manager_changed_value(index, HIGH, journal)? {
             return Ok(());
         }
         let group = &mut self.groups[index];
@@ -512,8 +519,8 @@ impl ForeignGroups {
             return Ok(());
         }
         if bytes > self.groups[index].sent_high {
-            let managers = self.groups[index].manager_bounds.memory.unwrap_or(UNSET);
-            self.send_high(index, managers);
+            let manager_bound = self.groups[index].manager_bounds.memory.unwrap_or(UNSET);
+            self.send_high(index, manager_bound);
         }
         let group = &mut self.groups[index];
         match pager {
@@ -528,7 +535,7 @@ impl ForeignGroups {
             }
             pager => {
                 if let Some(pager) = pager {
-                    pager.raised(&group.dir, &text);
+                    pager.note_raised(&group.dir, &text);
                 }
                 self.put(index, HIGH, &text, journal)
             }
@@ -602,7 +609,7 @@ impl ForeignGroups {
         if group.was_removed() { Vec::new() } else { problems }
     }
 
-    /// Has a property sent to systemd, if systemd owns the group.
+    /// Makes a value of a property wanted, so that it is sent to systemd, if systemd owns the group.
     fn set_property(&mut self, index: usize, property: Property, value: Value) {
         if let (Some(properties), Some(unit)) = (&mut self.properties, &self.groups[index].systemd_unit) {
             properties.want(unit, property, value);
@@ -619,7 +626,7 @@ impl ForeignGroups {
         journal: &mut Journal,
     ) -> Result<(), LiveError> {
         if !self.record_manager_value(index, file, journal)?
-            || self.manager_changed_bound(index, file, journal)?
+            || self.manager_changed_value(index, file, journal)?
         {
             return Ok(());
         }
@@ -644,10 +651,10 @@ impl ForeignGroups {
         Ok(())
     }
 
-    /// Whether a manager other than systemd has just changed the bound on a value that is about to be written. Then the write is
-    /// omitted, and the policy orders a value within the new bound at its next step. The manager's values are read only if the
-    /// file's content is not ours.
-    fn manager_changed_bound(
+    /// Whether a manager other than systemd has just changed its value of a file that is about to be written.
+    /// Then the caller does not write the file, and the policy's next plan orders a value within the
+    /// manager's new one. The manager's values are read only if the file's content is not ours.
+    fn manager_changed_value(
         &mut self,
         index: usize,
         file: &'static str,
@@ -670,8 +677,9 @@ impl ForeignGroups {
         })
     }
 
-    /// Records the manager's value of a file before our first write. Returns whether the file exists. In a group of systemd, a
-    /// file may not exist yet, because systemd has to enable the controller; systemd will then write the property itself.
+    /// Records the manager's value of a file before our first write. Returns whether the file exists. In a
+    /// group of systemd, a file may not exist yet, because systemd has still to enable the controller.
+    /// systemd then writes our value itself, from the property.
     fn record_manager_value(
         &mut self,
         index: usize,
@@ -692,7 +700,7 @@ impl ForeignGroups {
     }
 
     /// Restores the manager's values in a group in which no unit is held any more, and ends the group's journal entries. Values
-    /// that systemd got as properties are restored by [`Properties::leave`].
+    /// that systemd got as properties are restored by [`Properties::end_holding`].
     fn restore(&mut self, mut group: ForeignGroup, journal: &mut Journal) -> Vec<LiveError> {
         let files: Vec<&str> = group.originals.keys().copied().collect();
         let is_systemds = group.systemd_unit.is_some();
@@ -734,7 +742,7 @@ impl ForeignGroups {
         problems
     }
 
-    /// Protects a group's memory, and its ancestors' memory accordingly.
+    /// Protects a group's memory, and adds that protection to the protection of its ancestors.
     fn protect(&mut self, index: usize, min: u64, low: u64, journal: &mut Journal) -> Result<(), LiveError> {
         let group = &mut self.groups[index];
         (group.protection, group.unsent_since) = ((min, low), Some(self.now));
@@ -882,7 +890,8 @@ impl ForeignGroup {
         self.used_ns = 0;
     }
 
-    /// Whether the files have the values last sent to systemd instead of those in force, as after a `daemon-reload`.
+    /// Whether systemd has written the files, as it does after a `daemon-reload`: the memory files have the
+    /// values that were last sent to systemd instead of those ordered since, or our CPU cap is gone.
     fn has_sent_values(&self) -> bool {
         let shows = |file: &str, text: &str| self.content(file).is_some_and(|content| content == text);
         let has_sent_high = self.sent_high != self.high && shows(HIGH, &bound_text(self.sent_high));
@@ -991,7 +1000,8 @@ impl ForeignGroup {
         read(&self.dir.join(CAP)).is_ok_and(|content| !content.starts_with("max") && !is_ours(&content))
     }
 
-    /// Reads the CPU time used since the count began, in nanoseconds. It never decreases.
+    /// Reads the CPU time that was used since the unit began to be held in the group, in nanoseconds. The
+    /// result never decreases.
     fn read_used(&mut self) -> u64 {
         if let Some((gauge, start_us)) = &self.usage
             && let Ok(total_us) = gauge.value("usage_usec")

@@ -42,9 +42,10 @@ enum AllowedCpus {
 #[derive(Debug)]
 struct Group {
     home: Home,
-    /// The order about CPUs; `None` if there never was an order: then the enclosing unit's order applies.
+    /// The last order about CPUs. `None` if there was none so far; then the enclosing unit's order applies.
     confined: Option<AllowedCpus>,
-    /// The order about the gate; `None` as for `confined`.
+    /// The last order about the gate. `None` if there was none so far; then the enclosing unit's order
+    /// applies.
     open: Option<bool>,
     /// Whether the unit's own processes are a gang that is shut.
     shut: bool,
@@ -70,7 +71,7 @@ struct Group {
     usage: Option<Gauge>,
     /// The CPU time of the unit's own processes that `usage` does not count, because they were in another cgroup.
     carried_ns: u64,
-    /// The layout to make, if it could not be made, or only in part.
+    /// The layout that is still to be made, because an attempt failed as a whole or in part.
     unfinished: Option<Home>,
     /// Whether the directory exists. To make it again would lose its settings.
     dir_made: bool,
@@ -133,8 +134,9 @@ impl Groups {
         &self.tree
     }
 
-    /// Follows the contract: makes cgroups for new units. The cgroups of units that have left the contract stay until
-    /// [`Groups::remove_leaving`]. Units are identified by path. Orders on units that stay remain in force.
+    /// Adopts a new contract: makes cgroups for new units. The cgroups of units that have left the contract
+    /// stay until [`Groups::remove_leaving`]. A unit is the same in both contracts if it has the same path;
+    /// orders on such units remain in force.
     pub(super) fn follow(&mut self, contract: &Contract, journal: &mut Journal, now: Time) -> Vec<LiveError> {
         let (homes, index) = homes(contract, &self.tree.top);
         let former = std::mem::take(&mut self.list);
@@ -146,7 +148,7 @@ impl Groups {
             let mut group = former.remove(&home.unit).unwrap_or_else(|| Group::new(home.clone()));
             // A unit that left and came back needs its directory again.
             self.stuck.retain(|dir| *dir != home.dir);
-            problems.extend(self.finish(&mut group, home, journal).err());
+            problems.extend(self.try_to_adapt(&mut group, home, journal).err());
             self.list.push(group);
         }
         // Reversed, since the path of a sub-unit sorts behind that of its parent.
@@ -162,7 +164,7 @@ impl Groups {
             let Some(home) = self.list[i].unfinished.clone() else { continue };
             let mut group = std::mem::replace(&mut self.list[i], Group::new(home.clone()));
             // The error was reported the first time.
-            made |= self.finish(&mut group, home, journal).is_ok();
+            made |= self.try_to_adapt(&mut group, home, journal).is_ok();
             self.list[i] = group;
         }
         if made {
@@ -173,7 +175,7 @@ impl Groups {
     }
 
     /// Adapts a unit's cgroups to the layout `home`. If this fails, notes that it has to be retried.
-    fn finish(&self, group: &mut Group, home: Home, journal: &mut Journal) -> Result<(), LiveError> {
+    fn try_to_adapt(&self, group: &mut Group, home: Home, journal: &mut Journal) -> Result<(), LiveError> {
         let result = self.adapt(group, home.clone(), journal);
         group.unfinished = result.is_err().then_some(home);
         result
@@ -280,13 +282,14 @@ impl Groups {
 
     /// Notes that a process joined a unit. If the unit is stopped, the process cannot show that it is runnable, so the unit is
     /// assumed to have at least one runnable thread.
-    pub(super) fn came(&mut self, unit: UnitId) {
+    pub(super) fn note_arrival(&mut self, unit: UnitId) {
         if let Some(i) = self.at(unit).filter(|i| self.list[*i].stopped) {
             self.list[i].runnable = self.list[i].runnable.max(1);
         }
     }
 
-    /// Removes the cgroups of units that have left the contract. Calls `send_home` to move each process out that is still in one.
+    /// Removes the cgroups of units that have left the contract. Calls `send_home` for each process that is
+    /// still in such a cgroup, to move the process out.
     pub(super) fn remove_leaving(
         &mut self,
         mut send_home: impl FnMut(u32, &Tree) -> Option<LiveError>,
@@ -334,8 +337,9 @@ impl Groups {
                 Ok(in_kernel) => in_kernel,
                 Err(error) => {
                     problems.push(error);
-                    // The write may be in force, or in part. A set that cannot be read counts as the empty set, which is never
-                    // ordered: so the next order writes it again.
+                    // The write may be in force as a whole or in part. A set that cannot be read counts as
+                    // the empty set. Since no order is for the empty set, the next order differs and is
+                    // written.
                     let text = read(&dir.join("cpuset.cpus"));
                     text.map_or(Some(CpuSet::new()), |text| text.parse().ok().filter(|_| !text.is_empty()))
                 }
@@ -418,7 +422,8 @@ impl Groups {
         self.apply_gates(0, now)
     }
 
-    /// Stops exactly these units for their gangs: the own processes of each are a gang that is shut.
+    /// Stops the own processes of exactly these units, because they are a gang that is shut. Other units that
+    /// were stopped for that reason continue.
     pub(super) fn shut(&mut self, units: &BTreeSet<UnitId>, now: Time) -> Vec<LiveError> {
         let shut: BTreeSet<usize> = units.iter().filter_map(|unit| self.at(*unit)).collect();
         let mut changed = false;
@@ -429,8 +434,8 @@ impl Groups {
         if changed { self.apply_gates(0, now) } else { Vec::new() }
     }
 
-    /// Freezes and thaws the units from position `first` on, as ordered. Sub-units are behind their parents in the list, so an
-    /// order on one unit concerns only units from its position on.
+    /// Freezes and thaws the units from position `first` on, as ordered. Sub-units come after their parents
+    /// in the list, so an order on a unit concerns only that unit and later ones.
     fn apply_gates(&mut self, first: usize, now: Time) -> Vec<LiveError> {
         let mut problems = Vec::new();
         for i in first..self.list.len() {
@@ -479,7 +484,7 @@ impl Groups {
         problems
     }
 
-    /// Applies the orders in force to cgroups that lack them, because they were made later.
+    /// Applies the orders in force to cgroups that were made after the orders were given.
     fn apply_orders(&mut self, now: Time) -> Vec<LiveError> {
         let roots: Vec<usize> =
             (0..self.list.len()).filter(|i| self.list[*i].home.parent.is_none()).collect();

@@ -8,10 +8,11 @@
 //! and the caretaker restores them.
 //!
 //! `QoS` parameters:
-//! - `max`: requests are issued at no more than 90 % of the modelled rate, so that they queue in the kernel, which
-//!   schedules them by unit, and not in the disk, which does not.
-//! - `rlat`, `wlat`: the latency targets are the latencies that the disk had at full load while it was measured. If more than
-//!   5 % of the requests exceed the target, the rate sinks, down to 25 % (`min`).
+//! - `max`: requests are issued at no more than 90 % of the modelled rate, so that they queue in the kernel,
+//!   which schedules them by unit. A queue in the disk would ignore units.
+//! - `rlat`, `wlat`: the latency targets are the latencies that the disk had at full load while it was
+//!   measured. If more than 5 % of the requests exceed the target, the rate sinks, down to 25 % of the
+//!   modelled rate (`min`).
 //! - A latency target is at most 250 ms, the kernel's own for a rotating disk. The kernel's period is twice the target, and
 //!   a unit's weight takes effect one period after the unit begins to use the disk (measured: `docs/disk.md`).
 //! - A latency target is at least 5 ms, the kernel's own for a fast SSD. An SSD whose requests took 100 us while it was measured

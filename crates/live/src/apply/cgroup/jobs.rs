@@ -1,6 +1,7 @@
 //! Jobs: threads are confined to their seats, and the processes of closed gangs are stopped.
 //!
-//! Under the `kernel` backend the scheduler does both while it is attached: seats are its preferences, and it parks gangs.
+//! While the scheduler of the `kernel` backend is attached, the scheduler does both: it treats seats as
+//! preferences, and it does not run the threads of closed gangs.
 
 use commonhold_policy::plan::SeatOrder;
 use commonhold_policy::{JobId, Step};
@@ -13,7 +14,8 @@ use crate::observe::process::ProcessKey;
 use crate::observe::roster::{Member, Scan};
 
 impl CgroupBackend {
-    /// Runs `act` with what confining threads to their seats needs, and collects its problems.
+    /// Runs `act` with the parts of the backend that confine threads to their seats, and collects the
+    /// problems.
     pub(super) fn confining(&mut self, act: impl FnOnce(&mut Confining<'_>)) {
         let (contract, confined) = (&self.contract, &self.confined);
         let within = |unit| lineage(contract, unit).find_map(|unit| confined.get(&unit).cloned());
@@ -37,7 +39,8 @@ impl CgroupBackend {
         }
     }
 
-    /// Switches between seats as scheduler preferences (`leave`) and seats as affinities.
+    /// Leaves seats to the scheduler, which treats them as preferences (`leave` is true), or enforces seats
+    /// by affinities (`leave` is false).
     pub(crate) fn leave_seats(&mut self, leave: bool) {
         if self.confinement.leave_seats(leave) {
             let seated = self.confinement.seated();
@@ -50,22 +53,25 @@ impl CgroupBackend {
         self.confinement.all_seats()
     }
 
-    /// Seats that changed since the last call, while they were scheduler preferences.
+    /// The threads whose seats have changed since the last call while seats were left to the scheduler, each
+    /// with the first CPU of its seat.
     pub(crate) fn changed_seats(&mut self) -> Vec<(u32, Option<u32>)> {
         self.confinement.changed_seats()
     }
 
-    /// Switches between gangs parked by the scheduler (`leave`) and gangs stopped here.
+    /// Leaves gangs to the scheduler, which does not run shut gangs (`leave` is true), or stops shut gangs
+    /// here (`leave` is false).
     pub(crate) fn leave_gangs(&mut self, leave: bool) {
         self.seats.leave_gangs(leave);
     }
 
-    /// The processes of all jobs, and whether the job is shut.
+    /// The processes of all jobs, each with its job and whether that job is shut.
     pub(crate) fn members_of_jobs(&self) -> Vec<(ProcessKey, JobId, bool)> {
         self.seats.members().collect()
     }
 
-    /// Stops the gangs that are shut, then continues those that are open, so that a gang gets its CPUs before it runs.
+    /// Stops the gangs that are shut, and only then continues the gangs that are open, so that the CPUs of an
+    /// open gang are free when it begins to run.
     ///
     /// A unit whose own processes are one job is frozen in its cgroup; signals stop all other gangs, and those processes of
     /// such a unit that may not be moved into its cgroup.
@@ -93,7 +99,8 @@ impl CgroupBackend {
         Ok(())
     }
 
-    /// Runs `act` with what stopping and continuing gangs by signals needs, and collects its problems.
+    /// Runs `act` with the parts of the backend that stop and continue gangs by signals, and collects the
+    /// problems.
     fn stopping<T>(&mut self, act: impl FnOnce(&mut Stopping<'_>) -> T) -> T {
         let (seats, frozen) = (&self.seats, &self.frozen_gangs);
         let is_frozen = |member: &Member| member.stays.is_none() && frozen.contains(&member.placement.unit);

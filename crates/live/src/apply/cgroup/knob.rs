@@ -57,7 +57,7 @@ fn put_any_cpu(dir: &Path) -> Result<Option<CpuSet>, LiveError> {
     Ok(written.parse().ok().filter(|_| !written.is_empty()))
 }
 
-/// Fails unless a file's content is the expected value.
+/// Returns an error with this remedy unless a file's content is the expected value.
 fn expect(path: &Path, value: &str, remedy: &str) -> Result<(), LiveError> {
     let read = read(path).map_err(|source| failed(path, "read it back".to_owned(), source))?;
     if read == value {

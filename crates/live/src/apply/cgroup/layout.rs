@@ -23,8 +23,8 @@ pub(super) struct Home {
     pub(super) inner: bool,
 }
 
-/// The homes of all units, parents first; and for each unit's number, the index of its home. The built-in units have no home,
-/// since their processes are not moved.
+/// The homes of all units, parents first; and a second list with the index of each unit's home, by the unit's
+/// number. The built-in units have no home, since their processes are not moved.
 pub(super) fn homes(contract: &Contract, top: &Path) -> (Vec<Home>, Vec<Option<usize>>) {
     let mut homes: Vec<Home> = Vec::new();
     let mut index: Vec<Option<usize>> = vec![None; contract.units.len()];

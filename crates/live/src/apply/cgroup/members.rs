@@ -1,13 +1,15 @@
 //! Moves processes into the cgroups of their units, and back at the end.
 //!
-//! Children inherit their parent's cgroup, so a process is moved once, and its children need no move. The cgroup from which a
-//! process was moved is its *origin*, to which it is moved back when it leaves its unit. A process that another program moves
-//! away is a *stray*; it is moved back to its unit [`RETURNS_MAX`] times. Then it is left where it is and reported, because two
+//! Children inherit their parent's cgroup, so a process is moved once, and its children need no move. The
+//! cgroup from which a process was moved is its *origin*, to which it is moved back when it leaves its unit.
+//! A process that another program has moved out of its unit's cgroup is *displaced*. It is moved back
+//! [`RETURNS_MAX`] times. If it is displaced once more, it is left where it is and reported, because two
 //! daemons that fight over a process cost more than either gains.
 //!
-//! Before Linux 6.2, a cgroup's CPU set overwrites the affinity that a thread chose, and the next cgroup gives the thread all
-//! CPUs of its own set. So on such kernels, the affinity of every thread that chose one is recorded in the journal, and restored
-//! after the move back. Later kernels keep the chosen affinity ("sched: Always preserve the user requested cpumask").
+//! Before Linux 6.2, a cgroup's CPU set overwrites the affinity that a thread chose, and a move to another
+//! cgroup gives the thread all CPUs of that cgroup's set. So on such kernels, the affinity of every thread
+//! that chose one is recorded in the journal, and restored after the move back. Later kernels keep the chosen
+//! affinity ("sched: Always preserve the user requested cpumask").
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -72,7 +74,7 @@ pub(super) struct Members {
 struct Refused {
     /// The number of attempts so far.
     tries: u32,
-    /// The number of stray checks to skip before the next attempt.
+    /// The number of checks for displaced processes to skip before the next attempt.
     wait: u32,
 }
 
@@ -167,7 +169,8 @@ impl Members {
         }
     }
 
-    /// Moves a process to its unit's cgroup. Returns an error once per process; the next stray checks retry.
+    /// Moves a process to its unit's cgroup. Returns an error once per process. The move is retried by later
+    /// checks for displaced processes ([`Members::bring_back`]).
     fn move_one(&mut self, arrival: &Arrival) -> Option<LiveError> {
         let source = match way_back::enter(&mut self.procfs, arrival.process, &arrival.to) {
             // The process has ended.
@@ -182,7 +185,7 @@ impl Members {
         };
         self.origins.remove(&arrival.process);
         let refused = self.refused.entry(arrival.process).or_default();
-        // Exponential back-off, counted in stray checks.
+        // Exponential back-off, counted in checks for displaced processes.
         refused.wait = (1 << refused.tries.min(WAIT_DOUBLED_MAX)) - 1;
         refused.tries += 1;
         let to = format!("to {}", arrival.to.display());
@@ -191,17 +194,17 @@ impl Members {
             .then(|| could_not_move(arrival.process, &arrival.name, &to, source))
     }
 
-    /// Moves strays back to their units' cgroups, except processes that strayed too often, and processes whose last move was
-    /// refused a short while ago.
+    /// Moves displaced processes back to their units' cgroups. Two kinds are left alone: processes that were
+    /// displaced too often, and processes whose last move was refused a short while ago.
     pub(super) fn bring_back(
         &mut self,
-        strayed: &[Arrival],
+        displaced: &[Arrival],
         tree: &Tree,
         journal: &mut Journal,
     ) -> Vec<LiveError> {
         let mut problems = Vec::new();
         let mut to_move = Vec::new();
-        for arrival in strayed {
+        for arrival in displaced {
             if self.given_up.contains(&arrival.process) {
                 continue;
             }
@@ -240,8 +243,9 @@ impl Members {
         problems
     }
 
-    /// Moves a process that belongs to no unit with a cgroup any more back to its origin, or that of its parent. If that is not
-    /// possible, moves the process to the next best cgroup, and reports that. A process outside our subtree is left alone.
+    /// Moves a process back to its origin, or to its parent's, because its unit has no cgroup or the process
+    /// must not be in it. If that is not possible, moves the process to the next best cgroup, and reports
+    /// that. A process outside our subtree is left alone.
     pub(super) fn send_home(&mut self, process: ProcessKey, name: &str, tree: &Tree) -> Option<LiveError> {
         let current = self.current_cgroup(process)?;
         if !current.starts_with(&tree.top) {

@@ -3,24 +3,25 @@
 //! Problem: keep each unit to its CPUs, weight and cap, whatever its processes do, and have the kernel account exactly
 //! for the CPU time that they use.
 //!
-//! Algorithm: the daemon's own subtree (`claim`) has one cgroup per unit (`layout`, `groups`). Processes are moved in when
-//! the roster finds them; their children inherit the cgroup (`members`). Orders become writes to cpuset.cpus, cpu.weight,
-//! cpu.max and cgroup.freeze (`order`, `knob`). Each write is read back, and a value that is not in force is an error.
-//! A gang is only a part of a unit and has no cgroup, so signals stop its processes ([`stops`](super::stops)). Where systemd
-//! or another manager owns the cgroups, units are held in theirs (`foreign_groups`).
+//! Algorithm: the daemon's own subtree (`claim`) has one cgroup per unit (`layout`, `groups`). Processes are
+//! moved in when the roster finds them; their children inherit the cgroup (`members`). Orders become writes
+//! to cpuset.cpus, cpu.weight, cpu.max and cgroup.freeze (`order`, `knob`). Each write is read back, and a
+//! value that is not in force is an error. A gang is only a part of a unit and has no cgroup, so signals stop
+//! its processes ([`stops`](super::stops)). Where systemd or another manager owns the cgroups, units are held
+//! in that manager's cgroups (`foreign_groups`).
 //!
-//! Facts: CPU time is cpu.stat of the unit's cgroup, which includes exited processes (`usage`). Runnable threads and
-//! the time they waited come from the roster, which sums /proc/PID/task/TID/schedstat as for the `user` backend:
-//! cpu.pressure has the time in which *any* thread waited, a different measure. A stopped unit counts the threads that
-//! were runnable when it was stopped.
+//! Facts: CPU time is read from cpu.stat of the unit's cgroup, which includes exited processes (`usage`).
+//! Runnable threads and the time they waited come from the roster, which sums /proc/PID/task/TID/schedstat as
+//! for the `user` backend. They do not come from cpu.pressure, which has a different measure: the time in
+//! which *any* thread waited. A stopped unit counts the threads that were runnable when it was stopped.
 //!
 //! Properties:
 //! - Every change is in the journal before it is made, so that the caretaker can undo it.
 //! - Processes of the built-in units are never moved.
 //! - A failure on one unit or process does not affect the others.
 //!
-//! Limits: inside a delegated cgroup, only processes already below it can be moved; each other process is reported once.
-//! A cap below 0.1 % of a CPU is rounded up to 0.1 %.
+//! Limits: inside a delegated cgroup, only processes that are already below that cgroup can be moved; every
+//! other process is reported once. A cap below 0.1 % of a CPU is rounded up to 0.1 %.
 
 mod carry_out;
 mod claim;
@@ -74,7 +75,7 @@ use scopes::Scopes;
 use usage::Usage;
 
 /// How often to check whether another program moved members away, in nanoseconds.
-const STRAY_NS: Time = 1_000_000_000;
+const DISPLACED_CHECK_NS: Time = 1_000_000_000;
 
 /// The CPU time of a unit's own processes by the scheduler's count; `None` if no scheduler counts it.
 type Counted<'a> = &'a dyn Fn(UnitId) -> Option<Time>;
@@ -94,12 +95,13 @@ pub struct CgroupBackend {
     disks: Disks,
     facts: Vec<UnitFacts>,
     usage: Vec<Usage>,
-    /// Empty units whose CPU time was read since their last process exited: it no longer changes.
+    /// Units without processes whose CPU time was read after their last process had exited, so that the CPU
+    /// time no longer changes.
     usage_is_final: Vec<bool>,
     seen: Seen,
     scan: Scan,
     now: Time,
-    strays_searched_at: Time,
+    displaced_checked_at: Time,
     problems: Vec<LiveError>,
     seats: Seats,
     stops: Stops,
@@ -114,13 +116,14 @@ pub struct CgroupBackend {
     foreign: ForeignGroups,
     /// `None` where systemd does not make scopes for us.
     scopes: Option<Scopes>,
-    /// How often a process changed its control group, or a foreign group its unit.
+    /// How many times a process changed its control group, or a foreign group was assigned to another unit,
+    /// so far.
     changed: u64,
 }
 
 impl CgroupBackend {
-    /// Claims a subtree below `place.base` and makes a cgroup for every unit of the contract. Processes are moved by the
-    /// first [`Backend::settle_members`].
+    /// Claims a subtree below the cgroup `place.base`, and makes a cgroup for every unit of the contract.
+    /// Processes are moved by the first [`Backend::settle_members`].
     ///
     /// The caretaker must already be running: in a delegated cgroup it is moved aside together with the daemon. Fails if the
     /// subtree belongs to a running daemon or to another program. Lesser failures go to [`CgroupBackend::take_problems`].
@@ -175,7 +178,7 @@ impl CgroupBackend {
             seen: Seen::default(),
             scan: Scan::Full,
             now: 0,
-            strays_searched_at: 0,
+            displaced_checked_at: 0,
             problems,
             bus: Bus::default(),
             foreign: ForeignGroups::new(&place.mount),
@@ -200,7 +203,8 @@ impl CgroupBackend {
         groups::FILES_PER_UNIT + memory
     }
 
-    /// Moves processes that share a control group with other units' processes into scopes that systemd makes.
+    /// Sets through which systemd scopes are made for processes that share a control group with other units'
+    /// processes; `None`: no scopes are made.
     fn make_scopes(&mut self, scopes: Option<Scopes>) {
         if scopes.is_some() {
             self.roster.makes_scopes();
@@ -213,7 +217,7 @@ impl CgroupBackend {
         self.bus.open(Path::new("/"), &self.contract, &mut self.journal, &mut self.problems);
     }
 
-    /// Updates the unit cgroups that memory is read from.
+    /// Tells the memory part in which cgroups the units are now.
     fn follow_memory(&mut self) {
         let Some(memory) = &mut self.memory else { return };
         let place = |unit: UnitId| self.groups.charged(unit, self.contract.unit(unit).parent);
@@ -231,13 +235,14 @@ impl CgroupBackend {
         on
     }
 
-    /// Settles members. Returns what was seen of units with `each`, for which the contract may need sub-units.
+    /// Scans processes, and moves members into their units' control groups. Returns the users and control
+    /// groups seen in units with `each`, for which the contract may need sub-units.
     pub fn settle(&mut self, now: Time) -> Result<Seen, LiveError> {
         // Never backwards: facts would look fresh until the clock caught up.
         let now = now.max(self.now);
         self.now = now;
-        if self.journal.beats().turn(!self.stops.is_empty() || self.groups.any_stopped()) {
-            self.stops.doubt();
+        if self.journal.beats().beat(!self.stops.is_empty() || self.groups.any_stopped()) {
+            self.stops.recheck_all();
             self.problems.extend(self.groups.freeze_anew(now));
         }
         let changes = self.roster.refresh(&self.contract, now, self.scan)?;
@@ -252,14 +257,14 @@ impl CgroupBackend {
         self.seen.extend(changes.seen);
         self.remove_leaving();
         self.enforce_gangs()?;
-        if now >= self.strays_searched_at.saturating_add(STRAY_NS) {
-            self.strays_searched_at = now;
+        if now >= self.displaced_checked_at.saturating_add(DISPLACED_CHECK_NS) {
+            self.displaced_checked_at = now;
             self.problems.extend(self.members.send_stranded(self.groups.tree()));
             self.groups.remove_stuck();
             if self.groups.complete(&mut self.journal, now) {
                 self.follow_memory();
             }
-            self.find_strays()?;
+            self.find_displaced()?;
             self.confining(compare_masks);
         }
         self.problems.extend(self.groups.find_unstopped(now));
@@ -279,7 +284,7 @@ impl CgroupBackend {
         self.journal
     }
 
-    /// The foreign control groups that units are held in: the unit and the directory of each.
+    /// The foreign control groups in which units are held, each with its unit and its directory.
     pub(crate) fn foreign_groups(&self) -> impl Iterator<Item = (UnitId, &Path)> {
         self.foreign.all().map(|(_, unit, dir)| (unit, dir))
     }
@@ -304,7 +309,8 @@ impl CgroupBackend {
         self.contract.held().filter_map(|unit| Some((unit, self.groups.dir(unit)?)))
     }
 
-    /// A counter of changes in which process is in which control group.
+    /// A counter that grows whenever a process changes its control group, or a foreign group is assigned to
+    /// another unit.
     pub(crate) fn changed(&self) -> u64 {
         self.changed
     }
@@ -350,9 +356,9 @@ impl LiveBackend for CgroupBackend {
         self.memory.as_ref()?.alarm()
     }
 
-    fn hear(&mut self) {
+    fn drain_alarm(&mut self) {
         if let Some(memory) = &mut self.memory {
-            memory.hear();
+            memory.drain_alarm();
         }
     }
 
@@ -513,7 +519,7 @@ mod tests {
         put(&dir.path().join("proc"), "make");
         assert!(observes_memory(4));
         assert!(!observes_memory(5), "it was there before");
-        // A turn shortly before the due time already observes memory.
+        // An iteration shortly before the due time already observes memory.
         assert!(!observes_memory(1_000_000_000 - EARLY_NS - 1));
         assert!(observes_memory(1_000_000_000 - EARLY_NS));
     }

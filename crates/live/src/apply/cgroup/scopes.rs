@@ -4,10 +4,11 @@
 //! its unit, the process must leave that group. But if it were moved without systemd, it would be in a group that systemd does
 //! not know.
 //!
-//! Algorithm: the roster has the processes that are due ([`Roster::due_for_scopes`]). systemd is asked for a scope in the unit's
-//! slice: one for each process that entered by `exec`; for the other due processes of a unit one together, at most twice a
-//! second. The scope and each process's origin are recorded in the journal before. If systemd refuses twice, or does not answer,
-//! the processes are moved into the unit's own control group instead.
+//! Algorithm: the roster has the processes that are due ([`Roster::due_for_scopes`]). systemd is asked for a
+//! scope in the unit's slice. Each process that entered by `exec` gets a scope of its own. The other due
+//! processes of a unit get one scope together, and systemd is asked for such scopes at most twice a second.
+//! The scope and each process's origin are recorded in the journal before the request. If systemd refuses
+//! twice, or does not answer, the processes are moved into the unit's own control group instead.
 //!
 //! Properties: except during a call to systemd, a process is in no scope of another unit. systemd removes empty scopes, which
 //! are then removed from the journal, too.
@@ -41,7 +42,8 @@ const POLL_NS: Time = 1_000 * MS;
 /// request is for one process alone.
 const TRIES_MAX: u8 = 2;
 
-/// The maximum number of requests in flight to systemd. Beyond that, processes get no scope, so that they need not wait.
+/// The maximum number of requests in flight to systemd. Further processes get no scope, so that they need not
+/// wait.
 const WAITING_MAX: u64 = 32;
 
 /// A request in flight for a scope.
@@ -55,7 +57,8 @@ struct PendingRequest {
 /// The outcome of a poll.
 #[derive(Debug, Default)]
 pub(super) struct ScopeReplies {
-    /// PIDs for which systemd has answered, so that their control groups must be read. Most are in their scopes now.
+    /// The PIDs of processes for which systemd has answered. Most of these processes are in their scopes now,
+    /// so their control groups must be read again.
     pub(super) arrived: Vec<u32>,
     /// Processes that get no scope: the caller moves them into the unit's own control group.
     pub(super) refused: Vec<ProcessKey>,
@@ -128,7 +131,8 @@ impl Scopes {
             let mut by_unit: BTreeMap<_, Vec<Due>> = BTreeMap::new();
             for due in others {
                 match self.tries.contains_key(&due.key) {
-                    // A process whose first request failed is requested alone, so that another's exit cannot fail it again.
+                    // A process whose first request failed gets a request of its own, so that this request
+                    // cannot fail because another process exits.
                     true => batches.push(vec![due]),
                     false => by_unit.entry(due.unit).or_default().push(due),
                 }
@@ -235,8 +239,9 @@ impl Scopes {
         }
     }
 
-    /// Moves processes out of scopes that systemd put there by mistake: systemd looks up the PIDs of a request later, and a PID
-    /// may have been reused by then. Such a process is moved to its parent's control group.
+    /// Moves processes out of scopes into which systemd put them by mistake: systemd looks up the PIDs of a
+    /// request later, and a PID may have been reused by then. Such a process is moved to its parent's control
+    /// group.
     fn move_out_reused_pids(&mut self, procfs: &mut ProcFs, replies: &mut ScopeReplies) {
         for (key, cgroup) in std::mem::take(&mut self.unchecked) {
             if let Err(source) = way_back::take_back(procfs, key, &cgroup) {
@@ -245,7 +250,8 @@ impl Scopes {
         }
     }
 
-    /// The error that processes get no scope; `None` if this kind of error was reported before.
+    /// An error which says that processes of a unit get no scope; `None` if this kind of error was reported
+    /// before.
     fn no_scope(&mut self, unit: &str, why: &str, kind: String) -> Option<LiveError> {
         self.reported.insert(kind).then(|| LiveError::Unavailable {
             what: format!("systemd makes no scope for processes of unit {unit}: {why}"),

@@ -6,10 +6,11 @@
 //! Terms: a value is *wanted* until it was sent to systemd, and *given* from then on. The *former* value is the one to restore.
 //! A contract's unit is *held* in the group of a systemd unit.
 //!
-//! Algorithm: [`foreign_groups`](super::foreign_groups) writes the kernel's file at once, and here the value becomes wanted. At
-//! most twice a second for each systemd unit, the daemon reads the unit's properties, and then sets those with wanted values.
-//! CPUs and weights change with every loan, and each change makes systemd signal all D-Bus listeners; so these are sent only when
-//! they were stable for a second, or after five seconds. Former and given values are recorded in the journal before.
+//! Algorithm: [`foreign_groups`](super::foreign_groups) writes the kernel's file at once, and here the value
+//! becomes wanted. At most twice a second for each systemd unit, the daemon reads the unit's properties, and
+//! then sets those with wanted values. CPUs and weights change with every loan, and each change makes systemd
+//! signal all D-Bus listeners; so these are sent only when they were stable for a second, or after five
+//! seconds. Former and given values are recorded in the journal before systemd is asked to set them.
 //!
 //! Administrators: a value that is neither the former nor a given one was set by an administrator, and becomes the former value.
 //! This is checked every five seconds. An administrator's value is a fact for the policy ([`GroupBounds`]), which orders within
@@ -28,8 +29,9 @@
 //! Rewriting: systemd rewrites all files of a group when one of its properties is set, and the files of all groups after a
 //! `daemon-reload`. [`Properties::take_rewritten`] returns these groups.
 //!
-//! The `cpu` controller: our scheduler does not see groups without it. systemd keeps it enabled for a weight, but not for
-//! accounting, which the kernel does without the controller. So a systemd unit without a weight gets the default weight.
+//! The `cpu` controller: our scheduler does not see groups without it. systemd keeps the controller enabled
+//! for a systemd unit with a weight, but not for one with accounting alone, since the kernel accounts CPU
+//! time without the controller. So a systemd unit without a weight gets the default weight.
 //!
 //! Limits:
 //! - While systemd does not answer, orders are in force in the kernel's files, until systemd rewrites them.
@@ -44,7 +46,7 @@ use commonhold_policy::{GroupBounds, MS, Time};
 
 use crate::LiveError;
 use crate::systemd::{
-    Answer, Change, Done, Former, Instance, Property, PropertyChange, Queue, Request, Reverted, Value,
+    Answer, Change, Done, Instance, Property, PropertyChange, PropertyState, Queue, Request, Reverted, Value,
 };
 use crate::undo::journal::{Entry, Journal, record};
 
@@ -61,7 +63,7 @@ const PROPERTIES: [Property; 9] = [
     Property::MemoryMin,
 ];
 
-/// The properties for rates. Either all rates are an administrator's, or all are ours.
+/// The properties for rates. If an administrator has set any rate of a systemd unit, we set none there.
 const RATES: [Property; 2] = [Property::IOReadBandwidthMax, Property::IOWriteBandwidthMax];
 
 /// The properties that enable controllers.
@@ -82,7 +84,8 @@ const REST_NS: Time = 1_000 * MS;
 /// How often to check for an administrator's values.
 const POLL_NS: Time = 5_000 * MS;
 
-/// How long systemd must answer before its silence counts as ended. Every systemd unit is polled in that time.
+/// How long systemd must answer before its silence counts as ended. In that time, every systemd unit is
+/// polled at least once.
 const ANSWERS_NS: Time = 2 * POLL_NS;
 
 /// The number of given values that are remembered per property: either of the last two may be in force.
@@ -92,7 +95,7 @@ const GIVEN_MAX: usize = 2;
 #[derive(Debug)]
 enum Asked {
     /// To read the properties.
-    Former,
+    Properties,
     /// To make these changes.
     Set(Vec<Change>),
     /// To revert these properties.
@@ -105,7 +108,7 @@ enum Asked {
 #[derive(Debug, Default)]
 struct UnitProperties {
     /// The values to restore; empty until systemd has answered.
-    former: BTreeMap<Property, Former>,
+    former: BTreeMap<Property, PropertyState>,
     /// Whether systemd has answered.
     is_known: bool,
     /// The values to send.
@@ -118,9 +121,11 @@ struct UnitProperties {
     is_busy: bool,
     /// When a request was last sent; `None`: send one at once.
     asked_at: Option<Time>,
-    /// Whether a unit of the contract is held there, so that the controllers are needed.
+    /// Whether a unit of the contract is held in the group of this systemd unit, so that the controllers are
+    /// needed.
     holds_unit: bool,
-    /// Whether all given values are to be reverted. Wanted values are newer, and are sent after that.
+    /// Whether all given values are to be reverted. Wanted values arrived after that decision, and are sent
+    /// after the revert.
     is_leaving: bool,
 }
 
@@ -131,7 +136,7 @@ pub(super) struct Properties {
     queue: Queue,
     units: BTreeMap<String, UnitProperties>,
     asked: BTreeMap<u64, (String, Asked)>,
-    /// Units whose files systemd has rewritten since the last call of [`Properties::take_rewritten`].
+    /// Systemd units whose files systemd has rewritten since the last call of [`Properties::take_rewritten`].
     rewritten: BTreeSet<String>,
     /// Errors that were reported.
     reported: BTreeSet<String>,
@@ -173,15 +178,17 @@ impl Properties {
         })
     }
 
-    /// Notes that a unit is held in a systemd unit's group from now on, and has the controllers enabled.
-    pub(super) fn come(&mut self, unit: &str) {
+    /// Notes that a unit is held in a systemd unit's group from now on, so that systemd must enable the
+    /// controllers there.
+    pub(super) fn begin_holding(&mut self, unit: &str) {
         let state = self.units.entry(unit.to_owned()).or_default();
         state.holds_unit = true;
         state.want_accounting();
     }
 
-    /// Notes that no unit is held in a systemd unit's group any more, and has the properties reverted.
-    pub(super) fn leave(&mut self, unit: &str) {
+    /// Notes that no unit is held in a systemd unit's group any more, so that its properties are to be
+    /// reverted.
+    pub(super) fn end_holding(&mut self, unit: &str) {
         if let Some(state) = self.units.get_mut(unit) {
             (state.is_leaving, state.holds_unit) = (true, false);
             state.wanted.clear();
@@ -196,7 +203,8 @@ impl Properties {
         }
     }
 
-    /// Has a systemd unit's wanted values sent without waiting for them to be stable, because its files were overwritten.
+    /// Makes a systemd unit's wanted values due at once, even if they are not stable yet, because its files
+    /// were overwritten.
     pub(super) fn hasten(&mut self, unit: &str) {
         if let Some(state) = self.units.get_mut(unit) {
             state.wanted_at = 0;
@@ -208,7 +216,7 @@ impl Properties {
         std::mem::take(&mut self.rewritten)
     }
 
-    /// Whether a newer value than the one that systemd has is still to be sent.
+    /// Whether a value of this property is wanted, and so is still to be sent to systemd.
     pub(super) fn wants(&self, unit: &str, property: Property) -> bool {
         self.units.get(unit).is_some_and(|state| state.wanted.contains_key(&property))
     }
@@ -261,9 +269,10 @@ impl Properties {
             let Some(state) = self.units.get_mut(&unit) else { continue };
             state.is_busy = false;
             match (asked, answer) {
-                (Asked::Former, Ok(Answer::Former(list))) => {
-                    let present = list.iter().map(|former| (former.property, former.value.clone())).collect();
-                    let has_changed_file = state.hear(&self.instance, &unit, list, journal, &mut problems);
+                (Asked::Properties, Ok(Answer::Properties(states))) => {
+                    let present = states.iter().map(|state| (state.property, state.value.clone())).collect();
+                    let has_changed_file =
+                        state.compare(&self.instance, &unit, states, journal, &mut problems);
                     self.needs_reload |= has_changed_file;
                     problems.extend(self.send_wanted(&unit, &present, journal).err());
                 }
@@ -300,11 +309,12 @@ impl Properties {
                 (asked, Err(error)) => {
                     match asked {
                         Asked::Set(changes) => self.handle_failed_set(&unit, changes, error.is_silence()),
-                        // If a unit is held there again, values that cannot be reverted stay.
+                        // If a unit is held in the group again, values that systemd did not revert stay in
+                        // force.
                         Asked::Revert(_) if !error.is_silence() => {
                             state.is_leaving &= state.wanted.is_empty();
                         }
-                        Asked::Revert(_) | Asked::Former | Asked::Reload => {}
+                        Asked::Revert(_) | Asked::Properties | Asked::Reload => {}
                     }
                     if !error.is_silence() && self.reported.insert(format!("{unit} {error}")) {
                         problems.push(error.into());
@@ -358,7 +368,7 @@ impl Properties {
                 let properties = changes.iter().map(|change| change.former.property).collect();
                 reverts.push((unit.clone(), properties, changes));
             } else if !state.is_known || state.is_due(now) || since.is_none_or(|since| since >= POLL_NS) {
-                let request = Request::Former { unit: unit.clone(), properties: PROPERTIES.to_vec() };
+                let request = Request::Properties { unit: unit.clone(), properties: PROPERTIES.to_vec() };
                 reads.push((unit.clone(), request));
             } else {
                 continue;
@@ -373,7 +383,7 @@ impl Properties {
         }
         for (unit, request) in reads {
             let number = self.queue.ask(request);
-            self.asked.insert(number, (unit, Asked::Former));
+            self.asked.insert(number, (unit, Asked::Properties));
         }
         for (unit, properties, changes) in reverts {
             self.revert(unit, properties, changes);
@@ -391,7 +401,8 @@ impl Properties {
     fn handle_failed_set(&mut self, unit: &str, changes: Vec<Change>, is_silence: bool) {
         let Some(state) = self.units.get_mut(unit) else { return };
         if is_silence {
-            // If the unit is leaving, wanted values are those of a unit that is held there anew.
+            // If the systemd unit is leaving, its wanted values are for a unit of the contract that is held
+            // in its group again.
             if !state.is_leaving {
                 for change in changes {
                     state.wanted.entry(change.property).or_insert(change.to);
@@ -418,8 +429,8 @@ impl Properties {
         self.asked.insert(number, (unit.to_owned(), Asked::Set(changes)));
     }
 
-    /// Asks systemd to set the wanted values of a systemd unit that differ from its present values. Former and given values are
-    /// recorded in the journal before.
+    /// Asks systemd to set those wanted values of a systemd unit that differ from the present values, after
+    /// recording former and given values in the journal.
     fn send_wanted(
         &mut self,
         unit: &str,
@@ -467,8 +478,8 @@ impl Properties {
         Ok(())
     }
 
-    /// Forgets a systemd unit whose `reverted` properties were reverted. If a unit is still held there, or again, the record
-    /// starts afresh.
+    /// Forgets a systemd unit whose `reverted` properties were reverted. If a unit of the contract is held in
+    /// its group, still or again, a new record is started.
     fn forget(&mut self, unit: &str, reverted: &[Property], journal: &mut Journal) -> Result<(), LiveError> {
         let entries = reverted.iter().map(|property| Entry::PropertyReverted {
             instance: self.instance.clone(),
@@ -485,13 +496,14 @@ impl Properties {
 }
 
 impl UnitProperties {
-    /// Makes accounting wanted, which enables the controllers.
+    /// Makes systemd's accounting properties wanted, because they make systemd enable the controllers.
     fn want_accounting(&mut self) {
         self.wanted.extend(ACCOUNTING.map(|accounting| (accounting, Value::Flag(true))));
     }
 
-    /// The record after a revert. If the systemd unit went away while a unit was held there, all given values are wanted again.
-    /// They are given when the systemd unit comes back with its former values; other values are an administrator's.
+    /// The record with which to go on after a revert. If the systemd unit went away while a unit was held in
+    /// its group, all given values are wanted again. When the systemd unit comes back, these values are sent,
+    /// except for a property whose value is not the former one: an administrator has set it.
     fn restarted(self) -> UnitProperties {
         let UnitProperties { mut former, mut wanted, given, asked_at, holds_unit, is_leaving, .. } = self;
         if is_leaving {
@@ -519,7 +531,7 @@ impl UnitProperties {
         !self.wanted.is_empty() && (is_stable || !self.wanted.keys().all(must_be_stable))
     }
 
-    /// The changes that we made and that are to be reverted at the end.
+    /// All changes that we made to properties of this systemd unit, which are to be reverted at the end.
     fn changes(&self) -> Vec<PropertyChange> {
         self.given.keys().filter_map(|property| self.change_of(*property)).collect()
     }
@@ -530,34 +542,36 @@ impl UnitProperties {
         Some(PropertyChange { former: self.former.get(&property)?.clone(), given })
     }
 
-    /// Compares the present values of properties, `list`, with former and given values: finds lost values and administrators'
-    /// values. Adds errors to `problems`. Returns whether a property file was removed or written.
-    fn hear(
+    /// Compares the present `states` of properties with former and given values. Values that were lost become
+    /// wanted again; values that an administrator has set become former values. Adds errors to `problems`.
+    /// Returns whether a property file was removed or written.
+    fn compare(
         &mut self,
         instance: &Instance,
         unit: &str,
-        list: Vec<Former>,
+        states: Vec<PropertyState>,
         journal: &mut Journal,
         problems: &mut Vec<LiveError>,
     ) -> bool {
         self.is_known = true;
         let mut has_changed_file = false;
-        for mut present in list {
+        for mut present in states {
             let property = present.property;
             let Some(change) = self.change_of(property) else {
                 let is_new = self.former.get(&property).is_some_and(|former| former.value != present.value);
                 if is_new {
-                    // An administrator has set it. The wanted value was ordered without this knowledge.
+                    // An administrator has set the property. The wanted value was ordered before the policy
+                    // knew this.
                     self.wanted.remove(&property);
                 }
                 self.former.insert(property, present);
                 continue;
             };
-            let others = change.set_by_others(&present.value);
+            let others_value = change.set_by_others(&present.value);
             let former = &change.former.value;
             let is_known_value = change.given.contains(&present.value)
                 || *former == present.value
-                || others.as_ref() == Some(former);
+                || others_value.as_ref() == Some(former);
             if is_known_value {
                 let last = change.given.last();
                 if let Some(lost) = last.filter(|last| **last != present.value && !self.is_leaving) {
@@ -565,34 +579,36 @@ impl UnitProperties {
                 }
                 continue;
             }
-            // An administrator has set it. If that value is in another file, our file still exists.
+            // An administrator has set the property. If the administrator's value is in another file, our
+            // file still exists.
             match change.restore_file() {
                 Ok(true) => (present.content, has_changed_file) = (change.former.content, true),
                 Ok(false) => {}
                 Err(error) => problems.push(error.into()),
             }
-            problems.extend(self.yield_property(instance, unit, present, others, journal).err());
+            problems.extend(self.yield_property(instance, unit, present, others_value, journal).err());
         }
         self.remove_rates_beside_others();
         self.keep_cpu();
         has_changed_file
     }
 
-    /// Yields a property to an administrator: our given values are not in force any more, and are not to be reverted. A list to
-    /// which the administrator appended is different: our entries are still in force, and are to be reverted to the entries of
-    /// `others`.
+    /// Yields a property to an administrator who has set it: our values are no longer in force, so nothing is
+    /// to be reverted. The exception is a list to which the administrator appended: our entries are still in
+    /// force. `others_value` is then the list without our entries, to which the property is to be reverted;
+    /// otherwise it is `None`.
     fn yield_property(
         &mut self,
         instance: &Instance,
         unit: &str,
-        present: Former,
-        others: Option<Value>,
+        present: PropertyState,
+        others_value: Option<Value>,
         journal: &mut Journal,
     ) -> Result<(), LiveError> {
         let (property, in_force) = (present.property, present.value.clone());
         let (instance, unit) = (instance.clone(), unit.to_owned());
         let reverted = Entry::PropertyReverted { instance: instance.clone(), unit: unit.clone(), property };
-        let (former, given) = match others {
+        let (former, given) = match others_value {
             Some(others) => (present.restricted_to(others), Some(in_force)),
             None => (present, None),
         };
@@ -610,14 +626,14 @@ impl UnitProperties {
         Ok(())
     }
 
-    /// Whether others have set rates, so that the policy orders none.
+    /// Whether an administrator has set rates; the policy then orders none.
     fn others_have_rates(&self) -> bool {
         let is_set =
             |rates: &Property| self.former.get(rates).is_some_and(|former| former.value != rates.nothing());
         RATES.iter().any(is_set)
     }
 
-    /// Has our rates removed where others have set some.
+    /// If an administrator has set rates, makes the former rates wanted, so that ours are removed.
     fn remove_rates_beside_others(&mut self) {
         if self.is_leaving || !self.others_have_rates() {
             return;
@@ -631,7 +647,8 @@ impl UnitProperties {
         }
     }
 
-    /// Has systemd keep the `cpu` controller enabled, by the default weight, unless an administrator's weight does so.
+    /// Makes the default weight wanted, so that systemd keeps the `cpu` controller enabled, unless an
+    /// administrator has set a weight.
     fn keep_cpu(&mut self) {
         let weight = Property::CPUWeight;
         let is_unset = self.former.get(&weight).is_some_and(|former| former.value == weight.nothing());

@@ -1,16 +1,18 @@
 //! Decides when to load a scheduler again that the kernel ended or refused.
 //!
-//! Problem: the cause of a failure (a task that waited too long, a bug) may recur at once, and every load and end disturbs
-//! all tasks of the machine. But a failure once a month should not leave the machine without the scheduler.
+//! Problem: the cause of a failure (a task that waited too long, a bug) may recur at once, and every loading
+//! and every end of a scheduler disturbs all tasks of the machine. But a failure once a month should not
+//! leave the machine without the scheduler.
 //!
-//! Algorithm: back-off with the pauses [`PAUSES_NS`]; after one more failure, the scheduler is given up. If the scheduler runs
-//! for [`QUIET_NS`] without a failure, the back-off is reset.
+//! Algorithm: each consecutive failure is followed by the next of the pauses [`PAUSES_NS`]. The first failure
+//! after the last pause is final: the scheduler is given up. If the scheduler runs for [`QUIET_NS`] without a
+//! failure, the pauses begin again with the first.
 
 use commonhold_policy::Time;
 
 const SECOND: Time = 1_000_000_000;
 
-/// The pause after each consecutive failure. After one more failure the scheduler is given up.
+/// The pause after each consecutive failure. The failure after the last pause is final.
 const PAUSES_NS: [Time; 4] = [SECOND, 4 * SECOND, 16 * SECOND, 60 * SECOND];
 
 /// The time without a failure after which earlier failures do not count any more.

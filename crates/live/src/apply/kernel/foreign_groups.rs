@@ -1,8 +1,8 @@
 //! The scheduler's view of units that are held in foreign control groups.
 //!
-//! The scheduler maps these groups to units, so that a process that enters such a group is in the unit at once. Two kinds of
-//! processes are sent to the scheduler thread by thread: processes that were in a group before the scheduler knew the group, and
-//! processes in groups that several units share.
+//! The scheduler maps these groups to units, so that a process that enters such a group is in the unit at
+//! once. For two kinds of processes, the scheduler is sent the unit of each thread: processes that were in a
+//! group before the scheduler knew the group, and processes in groups that several units share.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
@@ -67,8 +67,9 @@ impl ForeignGroups {
         (self.groups, self.processes) = (groups, processes);
     }
 
-    /// The processes whose control groups do not identify their units to the scheduler, each with its unit. A process that was
-    /// sent before is among them, since what was sent for its threads overrides the group.
+    /// The processes whose control groups do not identify their units to the scheduler, each with its unit. A
+    /// process whose threads were sent before is among them, since the unit that was sent for a thread
+    /// overrides the unit of the thread's group.
     fn processes(&self, cgroup: &CgroupBackend, groups: &Groups) -> BTreeMap<ProcessKey, UnitId> {
         let roster = cgroup.roster();
         let is_new = |group: &str| self.groups.get(group) != groups.get(group);

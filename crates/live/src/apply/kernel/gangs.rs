@@ -1,8 +1,9 @@
 //! Gangs in the scheduler's tables: the processes of each gang, and which gangs are shut.
 //!
-//! Algorithm: each job has a number in the scheduler's table while the job has processes. A process is sent to the scheduler when
-//! it is first seen in its job, when it has left the job, and again when the job is shut. A process's children inherit its gang
-//! (`gates.h`), so a child of a shut gang does not run until the next turn finds it.
+//! Algorithm: each job has a number in the scheduler's table while the job has processes. A process is sent
+//! to the scheduler when it is first seen in its job, when it has left the job, and again when the job is
+//! shut. A process's children inherit its gang (`gates.h`), so a child of a shut gang does not run until the
+//! daemon's next iteration finds the child.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,7 +25,7 @@ pub(super) struct Gangs {
     shut: BTreeSet<u32>,
 }
 
-/// An update of the scheduler's tables. The joins must be sent first.
+/// An update of the scheduler's tables. `joins` must be sent before `gates`.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct GangUpdate {
     /// Processes, each with its new gang; `None` if the process left its gang.
@@ -34,8 +35,8 @@ pub(super) struct GangUpdate {
 }
 
 impl Gangs {
-    /// Follows the processes of jobs, and returns the update for the scheduler. If the scheduler's table has no room for all
-    /// jobs, some are left out; check [`fits`] before.
+    /// Adopts the present processes of jobs, and returns the update for the scheduler. Call this only if
+    /// [`fits`] is true: if the scheduler's table has no room for all jobs, some jobs are left out.
     pub(super) fn follow(&mut self, members: &[Member]) -> GangUpdate {
         let jobs: BTreeMap<JobId, bool> = members.iter().map(|(_, job, shut)| (*job, *shut)).collect();
         let mut update = GangUpdate::default();

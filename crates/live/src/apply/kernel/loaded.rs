@@ -6,7 +6,7 @@ use commonhold_contract::PoolForm;
 use commonhold_dispatch::{Account, Lists, NOBODY, Recall, SLICE_NS, Settings, UnitRules, near};
 use commonhold_policy::pools;
 
-use super::switched::Switched;
+use super::switched::UnitCounters;
 use crate::LiveError;
 #[cfg(not(feature = "kernel"))]
 use crate::observe::capability::NOT_BUILT_IN;
@@ -14,10 +14,11 @@ use crate::observe::topology;
 
 /// A loaded scheduler. Errors say which update the kernel refused.
 pub(super) trait Scheduler {
-    /// Sets a unit's rules. Its parent must have been set before.
+    /// Sets a unit's rules. The rules of the unit's parent must have been set before.
     fn set_unit(&mut self, unit: u32, rules: UnitRules) -> Result<(), LiveError>;
 
-    /// Maps a cgroup to a unit, for tasks that enter it and, at [`Scheduler::attach`], for those in it.
+    /// Maps a cgroup to a unit. This holds for tasks that enter the cgroup from now on, and, at
+    /// [`Scheduler::attach`], for the tasks in it.
     fn admit(&mut self, cgroup: u64, unit: u32) -> Result<(), LiveError>;
 
     /// Removes a cgroup from the map.
@@ -41,7 +42,7 @@ pub(super) trait Scheduler {
     /// Sets the unit of a thread whose cgroup does not identify its unit. Requires [`Scheduler::attach`].
     fn put(&mut self, thread: u32, unit: u32) -> Result<(), LiveError>;
 
-    /// Sets the gang of a process; `None` removes it from its gang. Requires [`Scheduler::attach`].
+    /// Sets the gang of a process; `None` removes the process from its gang. Requires [`Scheduler::attach`].
     fn join(&mut self, process: u32, gang: Option<u32>) -> Result<(), LiveError>;
 
     /// Shuts (true) or opens gangs, and services tasks parked at gates. Also called without changes while a gang is shut.
@@ -50,10 +51,10 @@ pub(super) trait Scheduler {
     /// Resets the counters of a slot that another unit will take.
     fn clear(&mut self, unit: u32);
 
-    /// A unit's counters since the load, as of the last switch of each CPU.
-    fn switched(&self, unit: u32) -> Switched;
+    /// A unit's counters since the scheduler was loaded, as of the last context switch on each CPU.
+    fn unit_counters(&self, unit: u32) -> UnitCounters;
 
-    /// The accounts by CPU that [`Scheduler::switched`] sums.
+    /// A unit's account on each CPU, indexed by CPU number; [`Scheduler::unit_counters`] has the sums.
     fn accounts(&self, unit: u32) -> Vec<Account>;
 
     /// How the scheduler ended; `None` while it schedules.
@@ -147,7 +148,7 @@ mod in_kernel {
     use commonhold_dispatch::in_kernel::{self, End};
     use commonhold_dispatch::{Account, Lists, Settings, UnitRules};
 
-    use super::{Ended, Features, Scheduler, Switched, settings};
+    use super::{Ended, Features, Scheduler, UnitCounters, settings};
     use crate::LiveError;
 
     pub(super) fn load(units: u32, features: Features) -> Result<Box<dyn Scheduler>, LiveError> {
@@ -214,10 +215,10 @@ mod in_kernel {
             self.clear(unit);
         }
 
-        fn switched(&self, unit: u32) -> Switched {
+        fn unit_counters(&self, unit: u32) -> UnitCounters {
             let counted = self.unit(unit);
             let (call_backs, deadlines) = (counted.call_backs(), counted.deadlines.had);
-            Switched { account: self.account_of(unit), call_backs, deadlines }
+            UnitCounters { account: self.account_of(unit), call_backs, deadlines }
         }
 
         fn accounts(&self, unit: u32) -> Vec<Account> {

@@ -1,14 +1,16 @@
-//! The contract's membership rules in the scheduler's format. By these rules, the scheduler puts a process that executes a
-//! program into its unit before the program's first instruction, even if the process is too short-lived for the daemon.
+//! The contract's membership rules in the scheduler's format. When a process executes a program, the
+//! scheduler applies these rules, and puts the process into its unit before the program's first instruction.
+//! So even a process that ends before the daemon could see it runs in its unit.
 //!
 //! The rules are the policy's ([`selectors`]), in the same order. The scheduler matches the user, the groups, the program's
 //! names, and whether a `command:` rule put the parent into a unit. The scheduler also knows the process's control group: a
 //! process that was moved into a unit's cgroup stays in that unit or a sub-unit.
 //!
-//! Limits: the scheduler cannot decide some cases, which the daemon's next turn decides:
+//! Limits: the scheduler cannot decide some cases. The daemon decides them in its next iteration:
 //! - `pid:` and `cgroup:` rules;
 //! - a change of user or groups without an exec;
-//! - a process that executes a program of another unit, and so leaves the unit to which it was moved;
+//! - a process that executes a program which a rule assigns to another unit, so that the process leaves the
+//!   unit to which it was moved;
 //! - the first process of a user who has no sub-unit yet, under `each = "user"`.
 //!
 //! Property (tested at random): in all other cases the decision equals [`place`](commonhold_policy::membership::place)'s.
@@ -19,10 +21,11 @@ use commonhold_contract::{Contract, UnitId};
 use commonhold_dispatch::{COMMON, Lists, Match};
 use commonhold_policy::membership::{Names, Selector, Test, selectors};
 
-/// The tests that choose among a unit's direct sub-units, by unit; `None` for the outermost units.
+/// For each unit, the tests that choose one of its direct sub-units for a process. The key `None` has the
+/// tests that choose one of the outermost units.
 pub(super) type Levels = BTreeMap<Option<UnitId>, Vec<Selector>>;
 
-/// A contract's tests, by the unit among whose sub-units they choose.
+/// A contract's tests.
 pub(super) fn levels(contract: &Contract, names: &impl Names) -> Levels {
     let levels = contract.held().map(Some).chain([None]);
     levels

@@ -1,26 +1,29 @@
 //! The `kernel` backend: units as control groups, scheduled by the project's own scheduler in the kernel
 //! (`sched_ext`).
 //!
-//! Problem: the daemon samples a few times a second which units have work, but whether a CPU's owner has work for it
-//! changes a thousand times as often. So the policy decides which unit owns which CPU, and the scheduler lends an idle CPU
-//! and calls it back at the switch itself.
+//! Problem: the daemon samples a few times a second which units have work, but whether a CPU's owner has work
+//! for that CPU changes a thousand times as often. So the policy decides which unit owns which CPU; the
+//! scheduler lends an idle CPU, and calls it back, at a context switch.
 //!
-//! Algorithm: the `cgroup` backend inside does everything that cgroups do: membership, accounting, and cpu.weight, which
-//! enforces the contract when the scheduler is detached. Owners and weights also go to the scheduler ([`supervisor`]). It
-//! identifies a unit by its slot ([`slots`]), and the unit's tasks by their cgroup. It also has the contract's membership
-//! rules ([`matches`]), so a process that executes a program is in its unit at once, before the next turn moves it into the
-//! unit's cgroup. While the scheduler is detached, this is the `cgroup` backend, with its means and orders.
+//! Algorithm: the `cgroup` backend inside does everything that cgroups do: membership, accounting, and
+//! cpu.weight, which enforces the contract when the scheduler is detached. Owners and weights also go to the
+//! scheduler ([`supervisor`]). The scheduler identifies a unit by its slot ([`slots`]), and the unit's tasks
+//! by their cgroup. It also has the contract's membership rules ([`matches`]), so a process that executes a
+//! program is in its unit at once, before the daemon's next iteration moves the process into the unit's
+//! cgroup. While the scheduler is detached, this backend works as the `cgroup` backend does, with the same
+//! means and orders.
 //!
-//! While the scheduler is attached, threads' seats are its preferences and no affinity changes. While it is detached, they
-//! are affinities, as under the `cgroup` backend.
+//! While the scheduler is attached, it treats threads' seats as preferences, and no affinity changes. While
+//! it is detached, seats are enforced by affinities, as under the `cgroup` backend.
 //!
-//! Properties: however the daemon ends, the kernel then closes the scheduler's link, and its own scheduler takes over. No
-//! task is lost. A scheduler that the kernel ended is loaded again, with back-off and a limit ([`backoff`]).
+//! Properties: however the daemon ends, the kernel then closes the scheduler's link, and the kernel's own
+//! scheduler takes over. No task is lost. A scheduler that the kernel ended is loaded again, with back-off
+//! and a limit ([`backoff`]).
 //!
-//! Limits: the scheduler has no caps. Contracts that need them use the `cgroup` backend ([`cannot_hold`]). While another
-//! program has set a CPU cap in a control group ([`caps`](crate::observe::caps)), the scheduler is detached, so that the
-//! cap is honoured. Real-time and deadline tasks run before all others, on CPUs of any unit; units' accounts include them
-//! by their cgroups only.
+//! Limits: the scheduler has no caps. Contracts that need them use the `cgroup` backend ([`cannot_hold`]).
+//! While another program has set a CPU cap in a control group ([`caps`](crate::observe::caps)), the scheduler
+//! is detached, so that the cap is honoured. Real-time and deadline tasks run before all others, on CPUs of
+//! any unit; units' accounts include the CPU time of such tasks only as their cgroups count it.
 
 mod backoff;
 mod foreign_groups;
@@ -56,7 +59,7 @@ use supervisor::{Outage, Supervisor, UnitCgroup};
 pub use crate::observe::capability::BUILT_IN;
 pub use commonhold_dispatch::{Account, CallBacks, Cause, Had};
 pub use loaded::settings;
-pub use switched::Switched;
+pub use switched::UnitCounters;
 
 /// The means of this backend while its scheduler is attached.
 pub const MEANS: Means =
@@ -82,11 +85,13 @@ pub struct KernelBackend {
     // In drop order: the scheduler is detached first.
     supervisor: Supervisor,
     cgroup: CgroupBackend,
-    /// The number of loads when seats were last sent.
+    /// How many times the scheduler had been loaded when seats were last sent: a newly loaded one has no
+    /// seats.
     seated: u64,
     foreign: ForeignGroups,
     caps: Caps,
-    /// The version of resolved names ([`SystemNames::changes`](crate::observe::names::SystemNames)) in the scheduler's rules.
+    /// The version of the resolved user and group names
+    /// ([`SystemNames::changes`](crate::observe::names::SystemNames)) in the scheduler's rules.
     named: u64,
 }
 
@@ -99,8 +104,8 @@ impl KernelBackend {
         Ok(backend)
     }
 
-    /// The same, but if the kernel does not accept the scheduler, control groups enforce the contract and loading is retried
-    /// with back-off.
+    /// Does the same as [`KernelBackend::new`], except that it does not fail if the kernel refuses the
+    /// scheduler: control groups enforce the contract meanwhile, and loading is retried with back-off.
     pub fn patient(cgroup: CgroupBackend, contract: &Contract) -> KernelBackend {
         let mut backend = KernelBackend::detached(cgroup, contract);
         backend.supervisor.start_patiently();
@@ -118,13 +123,14 @@ impl KernelBackend {
 
     /// Settles members. Returns what was seen of units with `each`, for which the contract may need sub-units.
     ///
-    /// First checks whether the scheduler is still attached, because the next plan is made for the means of this moment.
+    /// First checks whether the scheduler is still attached, because the next plan is made for the means that
+    /// the backend has at this moment.
     fn settle(&mut self, now: Time) -> Result<Seen, LiveError> {
         self.supervisor.poll(now);
         let cgroup = &self.cgroup;
         let capped = self.caps.look(now, cgroup.capped_group(), |dir, cap| cgroup.has_capped(dir, cap));
         self.supervisor.set_capped(capped);
-        self.cgroup.leave_gangs(self.supervisor.gates(&self.cgroup.members_of_jobs()));
+        self.cgroup.leave_gangs(self.supervisor.can_gate(&self.cgroup.members_of_jobs()));
         let seen = self.cgroup.settle(now)?;
         self.follow_names();
         self.foreign.update(&mut self.supervisor, &mut self.cgroup);
@@ -179,8 +185,8 @@ impl LiveBackend for KernelBackend {
         }
     }
 
-    fn switched(&self, unit: UnitId) -> Option<Switched> {
-        Some(self.supervisor.switched(unit))
+    fn unit_counters(&self, unit: UnitId) -> Option<UnitCounters> {
+        Some(self.supervisor.unit_counters(unit))
     }
 
     fn accounts(&self, unit: UnitId) -> Vec<Account> {
@@ -191,8 +197,8 @@ impl LiveBackend for KernelBackend {
         self.cgroup.alarm()
     }
 
-    fn hear(&mut self) {
-        self.cgroup.hear();
+    fn drain_alarm(&mut self) {
+        self.cgroup.drain_alarm();
     }
 
     fn into_journal(self: Box<Self>) -> Journal {
@@ -245,10 +251,10 @@ impl Backend for KernelBackend {
 
     fn observe(&mut self, _: Time, watch: &[UnitId]) -> Result<Snapshot, LiveError> {
         let (supervisor, rules) = (&self.supervisor, self.supervisor.outage().is_none());
-        let counted = |unit| rules.then(|| supervisor.switched(unit).account.used_ns());
+        let counted = |unit| rules.then(|| supervisor.unit_counters(unit).account.used_ns());
         let mut snapshot = self.cgroup.observe_counted(watch, &counted)?;
         for (unit, facts) in (0..).map(UnitId).zip(&mut snapshot.units) {
-            facts.loans = supervisor.switched(unit).loans();
+            facts.loans = supervisor.unit_counters(unit).loans();
         }
         Ok(snapshot)
     }

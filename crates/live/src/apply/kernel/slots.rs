@@ -51,8 +51,8 @@ impl Slots {
         slot
     }
 
-    /// Removes the units for which `stays` is false, and returns the numbers of their slots. These slots stay reserved until
-    /// [`Slots::give_back`].
+    /// Removes the units for whose paths `stays` is false, and returns the numbers of their slots. These
+    /// slots stay reserved until [`Slots::give_back`].
     pub(super) fn retain(&mut self, stays: impl Fn(&str) -> bool) -> Vec<u32> {
         let (staying, leaving) =
             std::mem::take(&mut self.held).into_iter().partition(|(unit, _)| stays(unit));

@@ -1,7 +1,8 @@
 //! Loads the scheduler, reloads it after failures, and keeps its tables up to date.
 //!
-//! Terms: the scheduler is *attached* while the kernel runs it. While the scheduler is *detached*, control groups enforce the
-//! contract, by the orders that the policy makes for their means. A unit's *slot* is its number in the scheduler's tables.
+//! Terms: the scheduler is *attached* while the kernel runs it. While the scheduler is *detached*, control
+//! groups enforce the contract, and the policy gives the orders that control groups can carry out. A unit's
+//! *slot* is its number in the scheduler's tables.
 //!
 //! Algorithm: the supervisor has a copy of the scheduler's tables: the units' slots, cgroups, weights, lending and borrowing, and
 //! the owners of CPUs. A newly loaded scheduler gets the whole copy: parents before their sub-units, cgroups before the scheduler
@@ -26,7 +27,7 @@ use super::gangs::{Gangs, Member, fits};
 use super::loaded::{Features, Loader, Scheduler};
 use super::matches::{Levels, in_slots};
 use super::slots::{Slot, Slots};
-use super::switched::{PastCounts, Switched};
+use super::switched::{PastCounts, UnitCounters};
 use crate::LiveError;
 use crate::observe::jobs::has_gangs;
 
@@ -34,7 +35,7 @@ use crate::observe::jobs::has_gangs;
 const ROOM: u32 = 2;
 /// The smallest number of units for which the scheduler is loaded with tables.
 const UNITS_MIN: u32 = 64;
-/// The rules of a free slot.
+/// The rules in the scheduler's table for a slot that no unit has.
 const EMPTY: UnitRules = UnitRules::USUAL;
 
 /// The cgroup of a unit.
@@ -104,7 +105,7 @@ pub(super) struct Supervisor {
     foreign: BTreeMap<u64, u32>,
     /// Membership rules for processes that execute a program, by slot.
     matches: Lists,
-    /// Counters of schedulers that were detached.
+    /// The units' counters in the schedulers before the present one.
     past_counts: PastCounts,
     contract: Contract,
     /// The path of a control group with another program's CPU cap, which our scheduler cannot enforce; `None`: there is no such
@@ -158,7 +159,8 @@ impl Supervisor {
         Ok(())
     }
 
-    /// [`Supervisor::start`], but a failure to load is reported and retried, as a later failure is.
+    /// Does the same as [`Supervisor::start`], except that a failure to load is reported and retried, as
+    /// later failures are.
     pub(super) fn start_patiently(&mut self) {
         if let Err(error) = self.start() {
             self.fail(&error.to_string());
@@ -173,24 +175,24 @@ impl Supervisor {
         }
     }
 
-    /// A unit's counters since the backend began.
-    pub(super) fn switched(&self, unit: UnitId) -> Switched {
-        let Some(slot) = self.slot(unit) else { return Switched::default() };
+    /// A unit's counters in all schedulers since the backend began.
+    pub(super) fn unit_counters(&self, unit: UnitId) -> UnitCounters {
+        let Some(slot) = self.slot(unit) else { return UnitCounters::default() };
         let present = match &self.attachment {
-            Attachment::Attached(scheduler) => Some(scheduler.switched(slot)),
+            Attachment::Attached(scheduler) => Some(scheduler.unit_counters(slot)),
             Attachment::Detached(_) => None,
         };
-        self.past_counts.with(slot, present.as_ref())
+        self.past_counts.sum_with(slot, present.as_ref())
     }
 
-    /// The accounts by CPU that [`Supervisor::switched`] sums.
+    /// A unit's account on each CPU, indexed by CPU number; [`Supervisor::unit_counters`] has the sums.
     pub(super) fn accounts(&self, unit: UnitId) -> Vec<Account> {
         let Some(slot) = self.slot(unit) else { return Vec::new() };
         let present = match &self.attachment {
             Attachment::Attached(scheduler) => scheduler.accounts(slot),
             Attachment::Detached(_) => Vec::new(),
         };
-        self.past_counts.cpus_with(slot, &present)
+        self.past_counts.sums_by_cpu_with(slot, &present)
     }
 
     /// Takes the errors since the last call.
@@ -214,12 +216,14 @@ impl Supervisor {
         }
     }
 
-    /// [`Supervisor::set_capped`], before the start.
+    /// Records before the start that another program has set a CPU cap, as [`Supervisor::set_capped`] does
+    /// later.
     pub(super) fn note_capped(&mut self, capped: Option<&str>) {
         self.capped = capped.map(str::to_owned);
     }
 
-    /// Detaches the scheduler while another program has set a CPU cap in a control group: `capped` is the group's path.
+    /// Detaches the scheduler if another program has set a CPU cap in a control group (`capped` is the
+    /// group's path), and loads it again if there is no such cap any more (`capped` is `None`).
     pub(super) fn set_capped(&mut self, capped: Option<&str>) {
         if self.capped.as_deref() == capped {
             return;
@@ -233,8 +237,8 @@ impl Supervisor {
         }
     }
 
-    /// Follows another contract, with its units' cgroups and membership rules. Must be called before a process is moved into a
-    /// new cgroup.
+    /// Adopts another contract, with its units' cgroups and membership rules. Call this before a process is
+    /// moved into a new cgroup.
     pub(super) fn follow(&mut self, contract: &Contract, cgroups: &[UnitCgroup], levels: Levels) {
         self.release_slots();
         let (former_entries, former_owners) = (self.entries(), self.owners());
@@ -250,7 +254,8 @@ impl Supervisor {
             (Some(why), _) => self.stand_down(why),
             (None, Some(Retry::OnChange)) => self.reload(),
             (None, Some(_)) => {}
-            // The attached scheduler has too small tables, or lacks a feature.
+            // The tables of the attached scheduler are too small, or it was loaded without a feature that the
+            // contract needs.
             (None, None)
                 if self.slots.count() > self.room
                     || self.has_other_disciplines(&former_entries)
@@ -283,7 +288,8 @@ impl Supervisor {
         &self.contract
     }
 
-    /// Follows changed membership rules of the same contract, because a user or group name in it was resolved.
+    /// Adopts changed membership rules of the same contract, because a user or group name in the contract was
+    /// resolved.
     pub(super) fn follow_rules(&mut self, levels: Levels) {
         let lists = self.lists(levels);
         if lists == self.matches {
@@ -317,7 +323,7 @@ impl Supervisor {
         self.loads
     }
 
-    /// Follows the foreign control groups in which units are held: the inode and the unit of each.
+    /// Adopts the present foreign control groups in which units are held, each with its inode and its unit.
     pub(super) fn follow_foreign_groups(&mut self, cgroups: impl Iterator<Item = (u64, UnitId)>) {
         let foreign: BTreeMap<u64, u32> =
             cgroups.filter_map(|(group, unit)| Some((group, self.slot(unit)?))).collect();
@@ -354,14 +360,14 @@ impl Supervisor {
     }
 
     /// Whether the scheduler stops these gangs when they are shut: it is attached, and its table of gangs has room for them.
-    pub(super) fn gates(&self, members: &[Member]) -> bool {
+    pub(super) fn can_gate(&self, members: &[Member]) -> bool {
         self.features.gangs && self.outage().is_none() && fits(members)
     }
 
     /// Tells the scheduler the members of gangs, and which gangs are shut. If the scheduler does not stop these gangs
-    /// ([`Supervisor::gates`]), opens all of them, because signals stop them instead.
+    /// ([`Supervisor::can_gate`]), opens all of them, because signals stop them instead.
     pub(super) fn gate(&mut self, members: &[Member]) {
-        let update = if self.gates(members) {
+        let update = if self.can_gate(members) {
             self.gangs.follow(members)
         } else if self.features.gangs && self.gangs.any_shut() {
             self.gangs.follow(&[])
@@ -375,8 +381,9 @@ impl Supervisor {
         });
     }
 
-    /// Whether the contract has disciplines and the scheduler was loaded without that feature, or a unit in the tables has
-    /// another discipline than in the `former` entries.
+    /// Whether the scheduler must be loaded again because of disciplines: the contract has disciplines and
+    /// the scheduler was loaded without that feature, or a unit has another discipline now than in the
+    /// `former` entries.
     fn has_other_disciplines(&self, former: &BTreeMap<u32, SlotEntry>) -> bool {
         let is_changed = |(slot, entry): (&u32, &SlotEntry)| {
             former.get(slot).is_some_and(|former| former.rules.discipline != entry.rules.discipline)
@@ -453,7 +460,8 @@ impl Supervisor {
         cannot_hold(&self.contract, cpus).or_else(|| self.capped.as_ref().map(capped))
     }
 
-    /// Loads a scheduler, fills its tables and attaches it. If this fails, nothing has changed.
+    /// Loads a scheduler, fills its tables and attaches it. After a failure, the supervisor is as it was
+    /// before the call.
     fn attach(&mut self) -> Result<(), LiveError> {
         let room = (self.slots.count() * ROOM).clamp(UNITS_MIN, UNITS_MAX);
         let features = Features {
@@ -525,7 +533,7 @@ impl Supervisor {
         let since = self.outage().map_or(self.now, |outage| outage.since);
         if let Attachment::Attached(scheduler) = &self.attachment {
             for slot in self.cgroups.keys().filter(|slot| **slot < self.room) {
-                self.past_counts.keep(*slot, &scheduler.switched(*slot), &scheduler.accounts(*slot));
+                self.past_counts.add(*slot, &scheduler.unit_counters(*slot), &scheduler.accounts(*slot));
             }
         }
         // This drops an attached scheduler, which detaches it.
@@ -569,7 +577,8 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Frees the slots of units whose cgroups were removed. Has the attached scheduler forget these cgroups first.
+    /// Frees the slots of units whose cgroups were removed, after the attached scheduler was made to forget
+    /// these cgroups.
     fn release_slots(&mut self) {
         for Slot { number, cgroup, .. } in self.slots.without_cgroup() {
             let is_forgotten = match &mut self.attachment {
@@ -585,7 +594,7 @@ impl Supervisor {
                 Attachment::Detached(_) => true,
             };
             if is_forgotten {
-                self.past_counts.drop(number);
+                self.past_counts.forget(number);
                 self.slots.give_back(number);
             }
         }

@@ -1,6 +1,7 @@
-//! Each unit's counters, summed over all loads of the scheduler.
+//! Sums each unit's counters over all schedulers that the daemon has loaded.
 //!
-//! Properties: counters never decrease when the scheduler is reloaded, and start at zero when a slot gets another unit.
+//! Problem: each time a scheduler is loaded, its counters start at zero. The ledger needs counters that only
+//! grow.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +10,7 @@ use commonhold_policy::SwitchLoans;
 
 /// A unit's counters in the scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Switched {
+pub struct UnitCounters {
     /// CPU time, waits and moves.
     pub account: Account,
     /// CPUs that were called back.
@@ -18,10 +19,10 @@ pub struct Switched {
     pub deadlines: Had,
 }
 
-impl Switched {
-    /// The part for the ledger.
+impl UnitCounters {
+    /// The counters of loans, in the ledger's format.
     pub(super) fn loans(&self) -> SwitchLoans {
-        let Switched { account: Account { lent_ns, borrowed_ns, .. }, call_backs, .. } = *self;
+        let UnitCounters { account: Account { lent_ns, borrowed_ns, .. }, call_backs, .. } = *self;
         SwitchLoans {
             lent_ns,
             borrowed_ns,
@@ -31,40 +32,42 @@ impl Switched {
         }
     }
 
-    fn add(&mut self, other: &Switched) {
+    fn add(&mut self, other: &UnitCounters) {
         self.account += other.account;
         self.call_backs += other.call_backs;
         self.deadlines += other.deadlines;
     }
 }
 
-/// A unit's counters under former schedulers.
+/// A unit's counters, summed over the schedulers before the present one.
 #[derive(Debug, Default)]
-struct UnitCounts {
-    total: Switched,
-    /// The accounts by CPU number.
+struct PastUnitCounters {
+    total: UnitCounters,
+    /// The part of the account that was counted on each CPU, indexed by CPU number.
     cpus: Vec<Account>,
 }
 
-/// Counters of former schedulers, by slot.
+/// Each unit's counters, summed over the schedulers before the present one, by the unit's slot.
 #[derive(Debug, Default)]
-pub(super) struct PastCounts(BTreeMap<u32, UnitCounts>);
+pub(super) struct PastCounts(BTreeMap<u32, PastUnitCounters>);
 
 impl PastCounts {
-    /// Adds the counters of a scheduler that is being detached, in total and by CPU.
-    pub(super) fn keep(&mut self, slot: u32, counted: &Switched, cpus: &[Account]) {
+    /// Adds a unit's counters in a scheduler that is being detached: `counted` in total, and `cpus` by CPU
+    /// number.
+    pub(super) fn add(&mut self, slot: u32, counted: &UnitCounters, cpus: &[Account]) {
         let past = self.0.entry(slot).or_default();
         past.total.add(counted);
         add_each(&mut past.cpus, cpus);
     }
 
     /// Forgets the counters of a slot, which another unit may take from now on.
-    pub(super) fn drop(&mut self, slot: u32) {
+    pub(super) fn forget(&mut self, slot: u32) {
         self.0.remove(&slot);
     }
 
-    /// The counters of a slot's unit under former schedulers and under the present one.
-    pub(super) fn with(&self, slot: u32, present: Option<&Switched>) -> Switched {
+    /// A unit's counters in all schedulers so far. `present`: the unit's counters in the present scheduler,
+    /// if one is attached.
+    pub(super) fn sum_with(&self, slot: u32, present: Option<&UnitCounters>) -> UnitCounters {
         let mut sum = self.0.get(&slot).map(|past| past.total).unwrap_or_default();
         if let Some(present) = present {
             sum.add(present);
@@ -72,8 +75,9 @@ impl PastCounts {
         sum
     }
 
-    /// The accounts of a slot's unit by CPU, under former schedulers and under the present one.
-    pub(super) fn cpus_with(&self, slot: u32, present: &[Account]) -> Vec<Account> {
+    /// A unit's account in all schedulers so far, by CPU number. `present`: the unit's account in the present
+    /// scheduler.
+    pub(super) fn sums_by_cpu_with(&self, slot: u32, present: &[Account]) -> Vec<Account> {
         let mut cpus = self.0.get(&slot).map(|past| past.cpus.clone()).unwrap_or_default();
         add_each(&mut cpus, present);
         cpus

@@ -5,9 +5,10 @@
 //! Terms: a node is *due* its part of the job's pages. A node with more pages has an *excess*; a node with fewer has a *lack*. A
 //! *block* is a set of pages of one node that move together.
 //!
-//! Algorithm: of the pages of a node with an excess, the same fraction moves at any point of the examination: excess / pages. A
-//! block moves if the node has then given at most half a block more than this fraction of its examined pages. The block moves
-//! to the node that has received the smallest fraction of its lack; ties go to the node that is listed first.
+//! Algorithm: the pages of a node with an excess are examined block by block. At any point, the same fraction
+//! of the pages examined so far has moved: excess / pages. A block moves if the node has then given at most
+//! half a block more than this fraction of its examined pages. The block moves to the node that has received
+//! the smallest fraction of its lack; ties go to the node that is listed first.
 //!
 //! Properties: if all blocks of a node are examined, the node gives its excess to within half a block. At any time, all nodes
 //! with a lack have received the same fraction of it, to within a block. So neighbouring pages are spread over all these nodes.

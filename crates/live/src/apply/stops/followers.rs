@@ -1,8 +1,8 @@
 //! Followers: processes that stop themselves because a descendant was stopped.
 //!
-//! Problem: su, runuser, sudo and script wait for their child with WUNTRACED. When it stops, they send themselves SIGSTOP, as a
-//! job of an interactive shell should; sudo stops its whole process group. Nothing continues them when the child continues:
-//! they would stay stopped for ever.
+//! Problem: su, runuser, sudo and script wait for their child with WUNTRACED. When the child stops, such a
+//! program sends itself SIGSTOP, as a job of an interactive shell should; sudo stops its whole process group.
+//! Nothing continues the program when its child is continued, so it would stay stopped for ever.
 //!
 //! Algorithm: before a process is stopped, its running ancestors are recorded in the journal as followers. When the last stopped
 //! descendant of a follower is to be continued, the follower is examined. If SIGSTOP has stopped the follower meanwhile, it is
@@ -46,7 +46,7 @@ pub(super) struct Follower {
     settles_since: Option<Time>,
 }
 
-/// What to do with the followers when gates open.
+/// The processes to continue, and the followers to forget, when gates open.
 #[derive(Default)]
 pub(super) struct Verdict {
     /// Processes to continue, children before their parents.
@@ -93,8 +93,9 @@ impl Stopping<'_> {
         released.iter().filter(|key| ancestors.contains(key)).map(|key| (*key, follower)).collect()
     }
 
-    /// Judges the followers that will have no stopped descendant once the processes in `released` are continued. Call this before
-    /// they are continued: a continue erases the number of the signal that stopped a process.
+    /// Decides about the followers that will have no stopped descendant once the processes in `released` are
+    /// continued. Call this before these are continued: a continue erases the number of the signal that
+    /// stopped a process.
     pub(super) fn judge_followers(&mut self, released: &BTreeSet<ProcessKey>) -> Result<Verdict, LiveError> {
         let mut verdict = Verdict::default();
         let any_settling = self.stops.followers.values().any(|follower| follower.settles_since.is_some());
@@ -158,7 +159,8 @@ impl Stopping<'_> {
         Ok(())
     }
 
-    /// The processes that stopped at the same time as a follower, itself included, without the processes that we stopped.
+    /// The follower, and the processes of its process group that stopped at the same time, without the
+    /// processes that we stopped.
     fn stopped_with(&mut self, stat: &Stat) -> Result<Vec<ProcessKey>, LiveError> {
         let session = self.roster.members().filter(|member| member.session == stat.session);
         let session: Vec<u32> = session.map(|member| member.key.pid).collect();

@@ -3,9 +3,10 @@
 //! Problem: units take turns ten times a second. To stop and continue a unit's thousand idle processes each time costs more than
 //! half a CPU, and changes nothing: a sleeping process uses no CPU.
 //!
-//! Algorithm: when a gate closes for the first time, all processes behind it are stopped. When the gate opens, each process's
-//! CPU clock is recorded. When the gate closes again, a process that has run for less than [`IDLE_NS`] since, and is asleep, is
-//! left asleep. The clock of such a sleeper is watched: if it moves, the sleeper has woken, and is stopped like all others.
+//! Algorithm: when a gate closes for the first time, all processes behind it are stopped. When the gate
+//! opens, each process's CPU clock is recorded. When the gate closes again, a process that has run for less
+//! than [`IDLE_NS`] since then, and is asleep, is left alone. The clock of such a sleeper is watched: if it
+//! moves, the sleeper has woken, and is stopped like all others.
 //!
 //! CPU time that sleepers use before they are noticed is taken from their unit's allowance
 //! ([`allowance`](super::super::allowance)). While the allowance is overdrawn, all processes of the unit are stopped.

@@ -1,14 +1,14 @@
 //! Disks without control groups: measures units' use, and records which units are stopped for it.
 //!
-//! Problem: without control groups, the kernel does not limit a process's disk rate. But it counts the process's transfers
-//! (/proc/PID/io), and the process can be stopped. The policy decides when to stop a unit, as its debt requires
-//! (`policy::disk::debt`).
+//! Problem: without control groups, the kernel does not limit a process's disk rate. But it counts the
+//! process's transfers (/proc/PID/io), and the process can be stopped. The policy decides when to stop a
+//! unit, by the unit's debt (`policy::disk::debt`).
 //!
 //! Algorithm: the transfers of each unit's processes are summed every [`FRESH_NS`], and at every scan while a unit has a rate.
 //! All disks count as one, because the kernel does not count a process's transfers by disk.
 //!
-//! Cost: a process's count grows only while the process runs. So its file is read only if its CPU clock has moved since the last
-//! reading. A scan while nothing runs reads no file.
+//! Cost: a process's count grows only while the process runs. So the file with the count is read only if the
+//! process's CPU clock has moved since the last reading. A scan while no process runs reads no such file.
 //!
 //! Properties: transfers of ended children are counted once, although the kernel adds them to the parent's count as well when
 //! the parent waits for the child.
@@ -39,7 +39,8 @@ const FRESH_NS: Time = 80 * MS;
 const DEVICES_NS: Time = 5_000 * MS;
 /// Scans take at most one `REST_TIMES`th of a CPU.
 const REST_TIMES: u64 = 100;
-/// The same while a unit has a rate. Scans may then cost more, because stops are only as exact as scans are frequent.
+/// While a unit has a rate, scans take at most one `REST_TIMES_CAPPED`th of a CPU. That is more, because a
+/// unit's rate is enforced only as exactly as scans are frequent.
 const REST_TIMES_CAPPED: u64 = 20;
 
 /// Units' disk use, and their rates.
@@ -67,8 +68,8 @@ pub(super) struct Disks {
 struct Counted {
     parent: u32,
     last: Transferred,
-    /// Transfers of ended children. They were counted already, and the process's own count will include them when it has waited
-    /// for the children.
+    /// Transfers of ended children, which were counted while the children lived. The process's own count will
+    /// include them again when the process has waited for the children.
     owed: Transferred,
 }
 
@@ -91,7 +92,7 @@ impl Counted {
 }
 
 impl Disks {
-    /// Follows another contract: forgets the use and the rate of units that it does not have.
+    /// Adopts another contract: forgets the use and the rates of units that are not in it.
     pub(super) fn follow(&mut self, contract: &Contract) {
         self.used.resize(contract.units.len(), Transferred::default());
         for unit in &contract.vacant {
@@ -221,8 +222,9 @@ impl Disks {
         Ok(())
     }
 
-    /// Forgets processes that are no members any more. The count of such a process is owed to its parent: it was counted, and
-    /// the parent's own count will include it when the parent has waited for the process.
+    /// Forgets processes that are no members any more. Adds the count of such a process to its parent's
+    /// `owed`, since that count is already in the unit's sum, and the parent's own count will include it when
+    /// the parent has waited for the process.
     fn forget_ended(&mut self, members: &BTreeMap<ProcessKey, (usize, u32)>) {
         let ended: Vec<ProcessKey> =
             self.processes.keys().rev().filter(|key| !members.contains_key(key)).copied().collect();
@@ -236,7 +238,8 @@ impl Disks {
         }
     }
 
-    /// The facts for the policy, which sees all disks as one; empty before the first scan, and without disks.
+    /// The facts for the policy, which sees all disks as one disk; empty before the first scan, and on a
+    /// machine without disks.
     pub(super) fn facts(&self) -> Vec<DiskFacts> {
         let (Some(at), Some(name)) = (self.at, self.name()) else { return Vec::new() };
         let model = match self.devices.as_slice() {

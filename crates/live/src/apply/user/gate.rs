@@ -16,7 +16,8 @@ use crate::undo::journal::{Entry, Journal};
 #[derive(Debug, Default)]
 pub(super) struct Gates {
     stops: Stops,
-    /// The number of threads of each closed unit that were runnable when its gate closed: the unit's demand meanwhile.
+    /// For each closed unit, the number of its threads that were runnable when its gate closed. That number
+    /// counts as the unit's demand while the gate is closed.
     runnable: BTreeMap<UnitId, u32>,
 }
 
@@ -31,11 +32,11 @@ impl Gates {
         self.runnable.insert(unit, runnable);
     }
 
-    /// Sends the caretaker a heartbeat. After a gap in the heartbeats, also has the stopped processes examined, because the
-    /// caretaker may have continued them meanwhile.
-    pub(super) fn turn(&mut self, journal: &Journal) {
-        if journal.beats().turn(!self.stops.is_empty()) {
-            self.stops.doubt();
+    /// Sends the caretaker a heartbeat. After a gap in the heartbeats, the next scan examines every stopped
+    /// process, because the caretaker may have continued it.
+    pub(super) fn beat(&mut self, journal: &Journal) {
+        if journal.beats().beat(!self.stops.is_empty()) {
+            self.stops.recheck_all();
         }
     }
 
@@ -44,7 +45,7 @@ impl Gates {
         self.runnable.get(&unit).copied().unwrap_or(0)
     }
 
-    /// Follows another contract.
+    /// Adopts another contract: forgets the units that are not in it.
     pub(super) fn follow(&mut self, contract: &Contract) {
         self.runnable.retain(|unit, _| contract.has(*unit));
     }

@@ -48,7 +48,8 @@ use crate::observe::roster::Roster;
 
 /// A smaller excess is ignored, because searching for pages to take costs more.
 const SLACK_BYTES: u64 = 1 << 20;
-/// The number of scans in which each sleeping process is read once, unless [`TURN_MAX`] delays that.
+/// Within this number of scans, the files of each sleeping process are read once, unless [`TURN_MAX`] delays
+/// that.
 const TURNS: usize = 50;
 /// The largest number of processes that are read in turn at one scan.
 const TURN_MAX: usize = 5;
@@ -90,10 +91,10 @@ pub(super) struct Memory {
     problems: Vec<Problem>,
 }
 
-/// What a scan found, for the page-out of the excess in the same turn.
+/// The results of a scan, by which the excess is paged out in the same iteration of the daemon.
 #[derive(Debug)]
 struct Scanned {
-    /// By unit, what had been taken from it when the scan began.
+    /// The total that had been taken from each unit when the scan began.
     taken: Vec<Taken>,
     holders: Vec<Vec<Holder>>,
     swap_free: u64,
@@ -159,18 +160,19 @@ struct Unit {
     used: u64,
     /// The total that was taken from the unit until the last scan.
     taken: u64,
-    /// By an order to reclaim: pages are taken until the total taken from the unit reaches this value, whatever its bound.
+    /// Set by an order to reclaim: pages are taken, even within the bound, until the total taken from the
+    /// unit reaches this value.
     reclaim_to: u64,
     /// The number of scans at which the unit exceeded its bound.
     refused: u64,
-    /// Bytes of major faults, but at most `taken`.
+    /// Bytes that the unit's major faults brought back, but at most `taken`.
     refaulted: u64,
     /// Whether it was reported that the unit cannot be brought within its bound.
     reported: bool,
 }
 
 impl Memory {
-    /// For a contract with this number of units. Error: the machine's own memory cannot be read.
+    /// The memory of `units` units without bounds. Fails if the memory of the machine cannot be read.
     pub(super) fn new(units: usize) -> Result<Memory, LiveError> {
         Ok(Memory {
             machine: Machine::open("/proc".as_ref())?,
@@ -194,7 +196,7 @@ impl Memory {
         if self.pageout.is_refused() { MemoryMeans::NONE } else { MEANS }
     }
 
-    /// Follows another contract: forgets the bounds of units that it does not have.
+    /// Adopts another contract: forgets the bounds of units that are not in it.
     pub(super) fn follow(&mut self, contract: &Contract) {
         self.units.resize(contract.units.len(), Unit::default());
         for unit in &contract.vacant {
@@ -215,7 +217,8 @@ impl Memory {
             MemoryOrder::Reclaim { unit: id, bytes, .. } => {
                 let taken = self.pageout.taken(id).bytes;
                 let unit = self.units.get_mut(id.index());
-                // A unit beyond its bound is brought to the bound anyway, and is not reduced further.
+                // A unit beyond its bound is brought down to its bound anyway. An order to reclaim takes no
+                // more from it than that.
                 if let Some(unit) = unit.filter(|unit| unit.bound.is_none_or(|bound| unit.used <= bound)) {
                     unit.reclaim_to = taken.saturating_add(bytes);
                 }
@@ -225,9 +228,10 @@ impl Memory {
         self.due = 0;
     }
 
-    /// Records when the policy needs the next facts, and has the excess that the last scan found paged out. The bounds are
-    /// those in force at the scan: which pages are cold, and which process holds them, is outdated by the next turn.
-    pub(super) fn attend(&mut self, contract: &Contract, plan: Option<&MemoryPlan>) {
+    /// Records when the policy needs the next facts, and starts to page out the excess that the last scan
+    /// found. This is done now, under the bounds in force at that scan, because at the next iteration the
+    /// scan's results would be outdated: which pages are cold, and which process holds them.
+    pub(super) fn follow_plan(&mut self, contract: &Contract, plan: Option<&MemoryPlan>) {
         if let Some(plan) = plan {
             self.due = plan.next;
         }
@@ -264,8 +268,8 @@ impl Memory {
         Ok(Some(facts))
     }
 
-    /// The holders of memory of each unit, and each unit's bytes of major faults since the last scan. If the scan fails, the
-    /// earlier numbers are kept, so that the next scan reports all faults since.
+    /// For each unit, the processes that hold its memory, and the bytes of its major faults since the last
+    /// scan. If the scan fails, the earlier numbers are kept, so that the next scan reports all faults since.
     fn holders(
         &mut self,
         contract: &Contract,
@@ -281,7 +285,7 @@ impl Memory {
         result
     }
 
-    /// As [`Memory::holders`]. `before` has the numbers of the last scan.
+    /// Does the work of [`Memory::holders`]. `before` has the numbers of the last scan.
     fn scan(
         &mut self,
         contract: &Contract,
@@ -331,7 +335,8 @@ impl Memory {
         Ok((holders, faulted))
     }
 
-    /// The range of process numbers whose turn it is to be read: round robin. `members` is sorted by process number.
+    /// The range of process numbers that are read at this scan although the processes sleep: round robin.
+    /// `members` is sorted by process number.
     fn next_turn(&mut self, members: &[(ProcessKey, usize)]) -> RangeInclusive<u32> {
         let count = members.len().div_ceil(TURNS).min(TURN_MAX);
         let range_after = |turn: u32| {
@@ -360,7 +365,8 @@ impl Memory {
         holders
     }
 
-    /// Whether pages must be taken from a unit with these holders, and the unit is not stuck.
+    /// Whether pages must be taken from a unit whose memory these processes hold, and the last pass took at
+    /// least half of its target.
     fn is_taking_due(&self, id: UnitId, holders: &[Holder], taken: &[Taken]) -> bool {
         let (Some(unit), Some(taken)) = (self.units.get(id.index()), taken.get(id.index())) else {
             return false;
@@ -411,7 +417,7 @@ impl Memory {
         })
     }
 
-    /// Has the excess of units paged out, and reports units that cannot be brought within their bounds.
+    /// Sets the units' targets for paging out, and reports units that cannot be brought within their bounds.
     fn set_targets(&mut self, contract: &Contract, scanned: &Scanned) {
         for id in contract.held() {
             let index = id.index();

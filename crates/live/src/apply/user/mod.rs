@@ -7,20 +7,23 @@
 //! are stopped and continued as a whole. New processes and threads inherit their creator's mask, so a fork storm stays
 //! confined. A process that joins a unit in another way is confined when it is found.
 //!
-//! Properties: a thread runs on the CPUs that both the order and its owner allow, or on the order's if the two contradict each
-//! other. When an order ends, it runs where its owner last allowed. Every change is in the journal before it is made. A process
-//! that its user stopped is never continued. No process outside the units is touched, except for parents of members that
-//! stopped themselves in response to a gate, which are continued.
+//! Properties: a thread runs on the CPUs that both the order and its owner allow, or on the order's if the
+//! two contradict each other. When an order ends, the thread runs where its owner last allowed. Every change
+//! is in the journal before it is made. A process that its user stopped is never continued. No process
+//! outside the units is touched, except for parents of members that stopped themselves in response to a gate,
+//! which are continued.
 //!
-//! Cost at rest: a scan reads /proc/loadavg, to see that no process was born and none ended. It reads the machine's counts of
-//! idle time and memory, and members' CPU clocks, by one system call each; the longer a member has slept, the less often. A
-//! member whose clock has not moved did nothing. None of its files is read, except for one member in fifty, at most five, in
-//! turn ([`memory`]). Once a second, the roster lists /proc, and the masks of members are compared.
-//! crates/commonhold/tests/rest.rs counts it.
+//! Cost at rest: a scan reads /proc/loadavg, to see that no process was born and none ended. It reads the
+//! machine's counts of idle time and memory, and members' CPU clocks, by one system call each; the longer a
+//! member has slept, the less often. A member whose clock has not moved has not run, so its files are not
+//! read. The exceptions are one such member in fifty, at most five at each scan, in turn ([`memory`]). Once a
+//! second, the roster lists /proc, and the masks of members are compared. crates/commonhold/tests/rest.rs
+//! counts it.
 //!
-//! Limits: signals are visible. A shell that is no member, but whose job is one, reports the job as stopped. A parent that
-//! stops itself with its child (su, sudo, script) is continued with it. A stop by the user while the unit is stopped is lost
-//! when it continues. Members of root or another user need root.
+//! Limits: signals are visible. A shell that is no member, but whose job is one, reports the job as stopped.
+//! A parent that stops itself with its child (su, sudo, script) is continued with it. If a user stops a
+//! process while its unit is stopped, that stop is lost when the unit continues. Members of root or another
+//! user need root.
 
 mod disk;
 mod gate;
@@ -57,7 +60,7 @@ use priorities::Priorities;
 /// How often the masks of sleeping members are compared with the given ones, in nanoseconds.
 const SECOND: Time = 1_000_000_000;
 
-/// The means that it always has. Memory needs [`UserBackend::with_memory`].
+/// The means that this backend always has. The means for memory are added by [`UserBackend::with_memory`].
 pub const MEANS: Means = Means { cpu_sets: true, gates: true, disk: disk::MEANS, ..Means::NONE };
 
 /// The means for memory if the kernel pages out for us ([`paging_out`](crate::observe::capability::paging_out)).
@@ -120,7 +123,7 @@ impl UserBackend {
         }
     }
 
-    /// Also enforces memory, for users that may have the kernel page out.
+    /// Makes the backend enforce memory, too. The user must be allowed to have the kernel page out.
     pub fn with_memory(mut self) -> Result<Self, LiveError> {
         self.memory = Some(Memory::new(self.contract.units.len())?);
         Ok(self)
@@ -131,20 +134,21 @@ impl UserBackend {
         self.roster.enter(&self.contract, key, unit)
     }
 
-    /// The number of threads on CPUs that their owner did not allow, because their unit holds none of those it allowed.
+    /// The number of threads on CPUs that their owner did not allow, because their unit holds none of the
+    /// CPUs that the owner allowed.
     pub fn overridden(&self) -> usize {
         self.confinement.overridden()
     }
 
-    /// Ends the backend: scans a last time, so that the journal is complete, and returns it for
-    /// [`Caretaker::finish`](crate::undo::caretaker::Caretaker::finish), which undoes it.
+    /// Ends the backend: scans a last time, so that the journal is complete, and returns the journal for
+    /// [`Caretaker::finish`](crate::undo::caretaker::Caretaker::finish), which undoes the changes in it.
     pub fn close(mut self) -> Journal {
         // If the scan fails, the caretaker finds the descendants by itself.
         let _ = self.scan();
         self.journal
     }
 
-    /// Whether the unit, or an encloser of it, is stopped.
+    /// Whether the unit, or a unit around it, is stopped.
     fn is_closed(&self, unit: UnitId) -> bool {
         lineage(&self.contract, unit).any(|unit| {
             self.disks.is_stopped(unit) || self.orders.get(unit.index()).is_some_and(|order| order.closed)
@@ -189,8 +193,8 @@ impl UserBackend {
         });
     }
 
-    /// Finds new, ended and moved processes, and applies the orders in force to them. Returns whether there were new or moved
-    /// ones.
+    /// Finds new, ended and moved processes, and applies the orders in force to the new and moved ones.
+    /// Returns whether there were any of these.
     fn scan(&mut self) -> Result<bool, LiveError> {
         let how = if self.rescan { Scan::Full } else { Scan::Quick };
         let changes = self.roster.refresh(&self.contract, self.now, how)?;
@@ -209,11 +213,12 @@ impl UserBackend {
         Ok(!arrived.is_empty())
     }
 
-    /// Assigns members to units. Returns what was found in units with `each`, for which the contract may need sub-units.
+    /// Assigns processes to units. Returns the users and control groups seen in units with `each`, for which
+    /// the contract may need sub-units.
     pub fn settle(&mut self, now: Time) -> Result<Seen, LiveError> {
         // If the clock jumped back, every sample would seem recent until the clock had caught up.
         self.now = now.max(self.now);
-        self.gates.turn(&self.journal);
+        self.gates.beat(&self.journal);
         self.scan()?;
         self.enforce_gates()?;
         if self.now >= self.compared_at.saturating_add(SECOND) {
@@ -259,7 +264,8 @@ impl UserBackend {
         }
     }
 
-    /// An error, and not ignored: the policy knows the means, so a plan with such an order was made for another backend.
+    /// The error for an order that this backend cannot carry out. The order is not ignored: the policy knows
+    /// the means, so the plan was made for another backend.
     fn cannot(&self, what: &str, unit: UnitId) -> LiveError {
         let path = self.contract.units.get(unit.index()).map_or("?", |unit| unit.path.as_str());
         LiveError::Unavailable {
@@ -286,7 +292,8 @@ impl UserBackend {
         self.contract.held().filter(|unit| !self.is_closed(*unit)).collect()
     }
 
-    /// A stopped unit's demand cannot be observed: records it for those that were open and are closed now.
+    /// Records the demand of the units in `open_before` that are closed now, because the demand of a stopped
+    /// unit cannot be observed.
     fn remember(&mut self, open_before: &[UnitId]) -> Result<(), LiveError> {
         let units: Vec<UnitId> = open_before.iter().copied().filter(|unit| self.is_closed(*unit)).collect();
         if !units.is_empty() {
@@ -396,7 +403,8 @@ impl Backend for UserBackend {
         Ok(follow_each(self, &seen, contract, free))
     }
 
-    /// The machine's idle time may be up to 100 ms old, like the facts about units that are not watched.
+    /// The machine's idle time in the result may be up to 100 ms old, and so may the facts about units that
+    /// are not watched.
     fn observe(&mut self, _: Time, watch: &[UnitId]) -> Result<Snapshot, LiveError> {
         self.disks.observe(self.now, &self.contract, &mut self.roster)?;
         self.roster.account(self.now, &Seats::watched(&self.contract, watch))?;
@@ -418,9 +426,10 @@ impl Backend for UserBackend {
     fn apply(&mut self, plan: &Plan) -> Vec<LiveError> {
         let mut failed = Vec::new();
         if let Some(memory) = &mut self.memory {
-            memory.attend(&self.contract, plan.decisions.memory.as_ref());
+            memory.follow_plan(&self.contract, plan.decisions.memory.as_ref());
         }
-        // Earlier orders to confine spared sleepers. Those that the accounts now show to have run are confined.
+        // Earlier orders spared sleepers, which still have older masks. The sleepers that have run since, as
+        // the accounts show now, are confined.
         let now = self.now;
         self.confining(|confining| confining.catch_up(now));
         let Orders { cpu, seats, gangs, bus, memory, disk, parts } = &plan.orders;

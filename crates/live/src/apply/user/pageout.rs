@@ -84,7 +84,7 @@ struct State {
     working: bool,
     /// Whether swap has room for anonymous pages.
     swap: bool,
-    /// Whether the kernel has refused to page out at all: then nothing is retried.
+    /// Whether the kernel has refused to page out at all. If so, no further request is made.
     refused: bool,
     problems: Vec<Problem>,
 }
@@ -103,8 +103,9 @@ impl Shared {
 }
 
 impl Pageout {
-    /// Replaces a unit's target, and starts the thread if necessary. `bytes` was measured when [`Pageout::taken`] had the value
-    /// `taken_before`: what was taken since is subtracted. `swap`: whether swap has room for anonymous pages.
+    /// Replaces a unit's target, and starts the thread if necessary. `bytes` was measured when
+    /// [`Pageout::taken`] had the value `taken_before`; pages taken since then are subtracted from it.
+    /// `swap`: whether swap has room for anonymous pages.
     pub(super) fn set_target(
         &self,
         unit: UnitId,
@@ -155,7 +156,7 @@ impl Pageout {
         self.0.lock().refused
     }
 
-    /// Follows another contract: drops all targets, until the next scan sets new ones.
+    /// Adopts another contract: drops all targets. The next scan sets new ones.
     pub(super) fn follow(&self, contract: &Contract) {
         let mut state = self.0.lock();
         state.targets.retain(|unit, _| contract.has(*unit));
@@ -175,7 +176,8 @@ impl Drop for Pageout {
 }
 
 impl Target {
-    /// Whether a pass can begin: there is at least a page to take, and the unit is not left alone.
+    /// Whether a pass can begin: there is at least a page to take, and no pause after a fruitless pass is in
+    /// force.
     fn is_due(&self) -> bool {
         self.bytes >= page_bytes() && self.rest_until.is_none_or(|until| Instant::now() >= until)
     }
@@ -309,8 +311,8 @@ impl Pass<'_> {
         }
     }
 
-    /// Has the kernel page out some runs of pages, and counts the pages that were paged out. A run is its first page, counted
-    /// from the address `base`, and its number of pages.
+    /// Asks the kernel to page out some runs of pages, and counts the pages that were paged out. A run is its
+    /// first page, counted from the address `base`, and its number of pages.
     fn take_piece(&self, subject: &Subject, base: u64, runs: &[(usize, usize)]) -> Outcome {
         let page_bytes = page_bytes();
         let ranges: Vec<(u64, u64)> = runs

@@ -7,9 +7,10 @@
 //! thread of every member gets its unit's level, and its children inherit the level. A thread that joins in another way is found
 //! when its process is first seen, or once a second.
 //!
-//! Properties: a thread has the weaker of its unit's level and its owner's choice, its *original*. When the order or the daemon
-//! ends, the thread gets the original back. Every change is in the journal before it is made. No thread is put into the idle
-//! class, since the smallest share is a promise, too.
+//! Properties: a thread has the weaker of its unit's level and the priority that its owner chose, the
+//! thread's *original*. When the order or the daemon ends, the thread gets the original back. Every change is
+//! in the journal before it is made. No thread is put into the idle class, since the smallest share is a
+//! promise, too.
 //!
 //! Limits: there are eight levels, so no unit's weight is below an eighth of the largest. A priority belongs to a thread, so a
 //! unit with more requesting processes gets more. Deferred writes are made by kernel threads, at the priority of these threads.
@@ -45,7 +46,7 @@ pub(super) struct Priorities {
     /// The levels of all units, which follow from the weights.
     levels: BTreeMap<UnitId, IoPriority>,
     prioritized: BTreeMap<ProcessKey, BTreeMap<u32, PrioritizedThread>>,
-    /// Priorities that are in the journal as given by us.
+    /// Priorities that the journal lists as given by us.
     given: BTreeSet<IoPriority>,
     /// Processes that the kernel does not let us change.
     refused: BTreeSet<ProcessKey>,
@@ -58,7 +59,7 @@ impl Priorities {
         self.refused.remove(&key);
     }
 
-    /// Follows another contract: forgets the weights of units that it does not have.
+    /// Adopts another contract: forgets the weights of units that are not in it.
     pub(super) fn follow(&mut self, contract: &Contract) {
         self.weights.retain(|unit, _| contract.has(*unit));
     }
@@ -188,8 +189,9 @@ impl UserBackend {
         (known != Some(&change) || present != given).then_some(change)
     }
 
-    /// The original of a new thread that inherited its priority: that of a thread of its process, or else of its parent's, to
-    /// which we gave this priority. `None` if there is no such thread.
+    /// The original priority of a new thread that inherited `present`, a priority that we gave. It is the
+    /// original of a thread of the same process, or else of the parent process, to which we gave `present`.
+    /// `None` if there is no such thread.
     fn inherited_original(&self, key: ProcessKey, present: IoPriority) -> Option<IoPriority> {
         let parent = || self.roster.member(self.roster.member(key.pid)?.parent);
         let prioritized = &self.priorities.prioritized;

@@ -23,8 +23,8 @@ pub struct Capacity {
     pub all_bytes_per_s: u64,
     /// The number of CPUs that were measured.
     pub cpus: u32,
-    /// The percentage of the CPUs' time that other programs used meanwhile. The larger it is, the more the true bandwidth may
-    /// exceed the measured one.
+    /// The percentage of the CPUs' time that other programs used during the measurement. The larger this
+    /// percentage, the more the true bandwidth may exceed the measured one.
     pub others_percent: u64,
 }
 

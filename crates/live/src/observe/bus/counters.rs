@@ -63,8 +63,9 @@ impl Counters {
         Counters { event, limit, line_bytes: None, processes, sums, has_complained: false }
     }
 
-    /// Reads the counters of these processes, opening counters for processes that are new, and returns the sums of their jobs.
-    /// If more counters are needed than the limit allows, that is added to `problems` once.
+    /// Reads the counters of these processes, opening counters for processes that are new, and returns the
+    /// sums of their jobs. If more counters are needed than the limit allows, adds a problem to `problems`,
+    /// once.
     pub(crate) fn sample(
         &mut self,
         now: Time,
@@ -152,7 +153,7 @@ fn is_permanent(errno: Option<i32>) -> bool {
     matches!(errno, Some(libc::ENOENT | libc::ENOSYS | libc::EOPNOTSUPP | libc::EINVAL | libc::ENODEV))
 }
 
-/// The problem that processes are not counted since the limit is reached.
+/// The problem to report when processes are not counted because the limit is reached.
 fn too_many(pid: u32, limit: usize) -> LiveError {
     LiveError::Unavailable {
         what: format!(

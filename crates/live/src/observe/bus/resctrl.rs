@@ -1,8 +1,9 @@
 //! The kernel's file system `resctrl`: transfers of groups of tasks, as processors count and throttle them.
 //!
-//! Terms: a *monitoring group* of tasks has its own counters; a *control group* (not a cgroup) also has its own *schemata*, which
-//! sets the group's resources. A *domain* is a last-level cache; each domain has a separate counter. A bandwidth percentage is
-//! relative to the maximum of one CPU, so two threads with 10 % have twice as much as one.
+//! Terms: a *monitoring group* of tasks has its own counters; a *control group* (not a cgroup) also has its
+//! own *schemata*, which sets the group's resources. A *domain* is a last-level cache; each domain has a
+//! separate counter. A bandwidth percentage is relative to the maximum of one CPU, so two threads of a group
+//! with 10 % may together transfer twice as much as one thread.
 //!
 //! Limits: on AMD processors, and with the mount option `mba_MBps`, a schemata has rates instead of percentages. Groups with
 //! rates are not throttled.

@@ -1,8 +1,8 @@
 //! How this machine measures use of the memory bus, and whether it can throttle units there.
 //!
-//! The number of transferred bytes has four sources, with one row each, the best first. By units: the processor counts the
-//! transfers of resource groups. By jobs: the processor counts the cache misses of their threads. By programs: they report their
-//! transfers. Without any of these, a rate is assumed.
+//! The number of transferred bytes comes from one of four sources. Each source has a row; the best comes
+//! first. The processor counts the transfers of each unit's resource group, or the cache misses of each job's
+//! threads. Programs report their own transfers. Without any of these, a rate is assumed.
 
 use std::io;
 

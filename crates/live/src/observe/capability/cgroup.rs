@@ -224,7 +224,7 @@ fn make_writable(context: &Context, mount: &Path) -> String {
     }
 }
 
-/// The remedy that has the ancestors of our base pass a controller on.
+/// The remedy that makes the ancestors of our base enable a controller for their children.
 fn pass_on(context: &Context, base: &Base, controller: &str) -> String {
     if context.systemd
         && base.dir.components().any(|part| part.as_os_str().as_encoded_bytes().starts_with(b"user@"))

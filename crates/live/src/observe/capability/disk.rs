@@ -1,4 +1,5 @@
-//! How each disk can be held, and which transfers cannot be: unattributed write-back, and file systems of other machines.
+//! How each disk can be held, and which transfers cannot be held: write-back that is attributed to no unit,
+//! and transfers to file systems of other machines.
 
 use std::collections::BTreeSet;
 use std::path::Path;

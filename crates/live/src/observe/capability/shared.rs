@@ -1,4 +1,4 @@
-//! How this machine measures use of caches, for gangs that are chosen by it.
+//! How this machine measures the use of caches, for gangs that are chosen by their use of caches.
 
 use commonhold_machine::Machine;
 use commonhold_machine::capability::{Area, Row, State};

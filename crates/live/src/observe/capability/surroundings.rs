@@ -61,7 +61,7 @@ pub(super) fn user_backend(context: &Context) -> Row {
     Row::partly(area, name, format!("{means}; our own user's processes only")).remedy(GIVE_CAPABILITIES)
 }
 
-/// Whether our privileges let the `user` backend hold other users' processes.
+/// Whether, with our privileges, the `user` backend can hold other users' processes.
 pub(super) fn holds_other_users(context: &Context) -> bool {
     context.status.has(Capability::SysNice) && context.status.has(Capability::Kill)
 }
@@ -84,8 +84,8 @@ pub(super) fn surroundings(context: &Context) -> Vec<Row> {
     first.chain(rest).collect()
 }
 
-/// The row that says whether we see other users' processes though /proc is mounted with `hidepid` (see `proc(5)`); `None` if it
-/// is mounted without.
+/// The row that says whether we see other users' processes although /proc is mounted with `hidepid` (see
+/// `proc(5)`); `None` if /proc is mounted without that option.
 ///
 /// `ptraceable` hides processes that we may not trace, whatever our groups are. The other modes exempt the group that `gid=`
 /// names, by default root's.

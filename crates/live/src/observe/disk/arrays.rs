@@ -22,8 +22,8 @@ use crate::observe::files::Tree;
 
 const WITH_PARITY: [&str; 3] = ["raid4", "raid5", "raid6"];
 
-/// The most sectors that firmware, kernel and boot loader transfer through a partition by probing it. More means that the
-/// partition is used.
+/// The largest number of sectors that firmware, kernel and boot loader transfer through a partition by
+/// probing it. If more were transferred, the partition is in use.
 const UNUSED_SECTORS: u64 = (16 << 20) / 512;
 
 /// Deeper than any stack of devices; guards against cycles in a broken tree.
@@ -49,7 +49,8 @@ pub(crate) fn serves_arrays_only(tree: &Tree, disk: &str) -> bool {
     serves_arrays_only_above(tree, disk, 0)
 }
 
-/// As [`serves_arrays_only`], for a disk, or a device stacked on it at a height of `depth` devices.
+/// Does the work of [`serves_arrays_only`] for a disk, or for a device that is stacked on the disk, above
+/// `depth` other devices.
 fn serves_arrays_only_above(tree: &Tree, name: &str, depth: u32) -> bool {
     let folder = format!("/sys/block/{name}");
     let are_arrays = |holders: &[String]| {

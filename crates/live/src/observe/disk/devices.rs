@@ -31,15 +31,17 @@ pub(crate) struct Device {
     pub(crate) folder: Option<u64>,
     /// The level of an array.
     pub(crate) level: Option<String>,
-    /// The mechanism by which it honours weights now, if any.
+    /// The mechanism by which the disk honours weights now, if any.
     pub(crate) weigher: Option<Weigher>,
-    /// The schedulers available for it, as in queue/scheduler: the active one is in brackets.
+    /// The schedulers available for the disk, as queue/scheduler shows them: the active one is in brackets.
     pub(crate) schedulers: String,
-    /// Devices of device mapper and md stacked on it or on one of its partitions, at any depth.
+    /// Devices of device mapper and md that are stacked on the disk or on one of its partitions, at any
+    /// depth.
     pub(crate) layers: BTreeSet<String>,
     /// Its measured cost model, if any.
     pub(crate) model: Option<CostModel>,
-    /// Whether it has a request queue to schedule. The common device of a multipath drive's paths has none.
+    /// Whether the disk has a request queue to schedule. The common device of a multipath drive's paths has
+    /// none.
     pub(crate) queues: bool,
 }
 

@@ -18,7 +18,8 @@ use crate::LiveError;
 /// disk below it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NotADisk {
-    /// It is stacked on other devices of this machine: device mapper, md, bcache, drbd, anything with `slaves`.
+    /// The device is stacked on other devices of this machine: device mapper, md, bcache, drbd, anything with
+    /// `slaves`.
     Layer,
     /// A ZFS volume. No kernel file shows its devices, and its requests come from ZFS's own threads.
     Zvol,
@@ -30,7 +31,7 @@ pub(crate) enum NotADisk {
     Virtual,
     /// A removable medium or raw flash, which contracts do not cover.
     Medium,
-    /// Its data is on another machine.
+    /// The device's data is on another machine.
     Remote,
 }
 

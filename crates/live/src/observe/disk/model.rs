@@ -13,7 +13,7 @@ use crate::observe::files::{Tree, plain};
 /// The folder with the models.
 pub const FOLDER: &str = "/var/lib/commonhold/disks";
 
-/// A disk's performance in one direction, with no other load.
+/// A disk's performance in one direction (reading or writing), with no other load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Way {
     /// Bytes per second, in large requests.

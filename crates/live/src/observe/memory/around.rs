@@ -31,8 +31,8 @@ impl Around {
         Ok(Around(groups))
     }
 
-    /// The most that our units may be charged in total, in bytes; `units` is their present charge. `None`: none of these groups
-    /// is bounded.
+    /// The largest total that our units may be charged, in bytes; `None` if none of these groups is bounded.
+    /// `units` is the present charge of our units.
     pub(crate) fn room(&self, units: &Charged, buffer: &mut Buffer) -> Result<Option<u64>, LiveError> {
         let mut least_room = None;
         for (dir, group) in &self.0 {

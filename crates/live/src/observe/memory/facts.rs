@@ -21,8 +21,8 @@ pub(crate) struct Packing {
     pub(super) pool: u64,
     /// A hash of the name of the swap area that the kernel fills next; 0 if there is none.
     pub(crate) next: u64,
-    /// Of each byte that is swapped out next, the thousandths that stay in memory because the area compresses in memory; 0 for an
-    /// area on a drive.
+    /// The part of the memory swapped out next, in thousandths, that remains occupied because the swap area
+    /// compresses in memory; 0 for an area on a drive.
     pub(crate) permille: u64,
 }
 
@@ -52,11 +52,11 @@ pub(crate) struct Group {
 /// The charge of a control group with its descendants, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Charged {
-    /// All memory charged to it, plus `packed`.
+    /// All memory charged to the group, plus `packed`.
     pub(crate) current: u64,
-    /// The memory that its pages on zram take: see [`super::swap`].
+    /// The memory that the group's pages on zram take: see [`super::swap`].
     pub(crate) packed: u64,
-    /// Its pages in swap, at full size.
+    /// The group's pages in swap, at full size.
     pub(crate) swapped: u64,
     pub(crate) anonymous: u64,
     /// The part of `anonymous` that is in swap as well, except for pages that are being written to swap.
@@ -119,7 +119,7 @@ impl Charged {
         }
     }
 
-    /// Adds the memory of its pages on zram, which the kernel charges to no group.
+    /// Adds the memory that the group's pages on zram take, which the kernel charges to no group.
     pub(crate) fn packed(self, packing: &Packing) -> Charged {
         let packed = packing.of(self.swapped);
         Charged { current: self.current.saturating_add(packed), packed, ..self }

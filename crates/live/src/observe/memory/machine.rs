@@ -29,7 +29,8 @@ use crate::host::clock;
 
 /// After a read of /proc/zoneinfo, the next one waits for this many times its duration.
 const REST_TIMES: Time = 100;
-/// Pages on the lists are available up to this many times the free memory that exceeds the kept amount; the rest is stuck.
+/// Of the pages on the lists, only this many times the free memory that exceeds the kept amount is available;
+/// the other pages are stuck.
 const FREE_TIMES: u64 = 4;
 /// The time within which the stuck part of the lists follows their state.
 const SETTLE_NS: Time = 5_000_000_000;
@@ -112,7 +113,8 @@ impl Machine {
         let stuck = on_lists
             .saturating_sub(kept_on_lists)
             .saturating_sub(FREE_TIMES.saturating_mul(free.saturating_sub(kept)));
-        // Exponential smoothing: change `self.stuck` by the fraction of the difference that the elapsed time is of SETTLE_NS.
+        // Exponential smoothing: move `self.stuck` towards the present value by the fraction `elapsed time /
+        // SETTLE_NS` of the difference.
         let elapsed = u128::from(now.saturating_sub(self.updated_at).min(SETTLE_NS));
         let fraction_of =
             |bytes: u64| u64::try_from(u128::from(bytes) * elapsed / u128::from(SETTLE_NS)).unwrap_or(bytes);
@@ -142,11 +144,11 @@ impl Zones {
     }
 }
 
-/// The machine's memory, in bytes.
+/// The memory of the machine, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct MachineMemory {
     pub(crate) total: u64,
-    /// Including pages on per-CPU lists.
+    /// Free memory, including pages on per-CPU lists.
     pub(crate) free: u64,
     /// The part of `free` that no unit can get, since the kernel keeps it, including pages stuck on per-CPU lists.
     pub(crate) kept_free: u64,
@@ -161,13 +163,15 @@ pub(crate) struct MachineMemory {
 }
 
 impl MachineMemory {
-    /// The memory that no unit can have: first the kernel's, then that of processes in no unit. `units` is the charge of all
-    /// units. `MemAvailable` would be similar, but it drops by hundreds of megabytes while the kernel temporarily keeps more
-    /// memory free (`watermark_boost_factor`), and entitlements would drop with it.
+    /// The memory that no unit can have, as two numbers: the kernel's, and that of processes in no unit.
+    /// `units` is the charge of all units. `MemAvailable` would be similar, but it drops by hundreds of
+    /// megabytes while the kernel temporarily keeps more memory free (`watermark_boost_factor`), and
+    /// entitlements would drop with it.
     pub(crate) fn common(&self, units: &Charged) -> (u64, u64) {
         let of_others = self.total.saturating_sub(self.free).saturating_sub(units.current);
         let cached_by_others = self.cached.saturating_sub(units.cached);
-        // Others need some of their cache; how much is the rule of the kernel's MemAvailable.
+        // Processes in no unit need some of their cached pages. That part is estimated by the rule by which
+        // the kernel computes MemAvailable.
         let needed = of_others.saturating_sub(cached_by_others) + self.kept_free.min(cached_by_others / 2);
         let kernel = self.kernel.saturating_sub(units.kernel).min(needed);
         (kernel + self.kept_free, needed - kernel)

@@ -15,7 +15,7 @@ const UNPAGEABLE_FLAGS: [&str; 4] = ["lo", "pf", "io", "ht"];
 /// One mapping of a process. Sizes in bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Mapping {
-    /// Its first address, and the address behind its last byte.
+    /// The mapping's first address, and the address behind its last byte.
     pub(crate) start: u64,
     pub(crate) end: u64,
     resident: u64,
@@ -28,7 +28,7 @@ pub(crate) struct Mapping {
 }
 
 impl Mapping {
-    /// The most that can be paged out of it, in bytes. `swap`: whether there is free swap.
+    /// The largest amount that can be paged out of the mapping, in bytes. `swap`: whether there is free swap.
     pub(crate) fn takeable(&self, swap: bool) -> u64 {
         let in_files = self.private.saturating_sub(self.anonymous);
         match (self.is_unpageable, swap) {

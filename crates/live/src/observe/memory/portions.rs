@@ -40,12 +40,13 @@ pub(crate) struct Holder {
 
 /// The shortest pause between two rounds.
 const PAUSE_MIN: Duration = Duration::from_secs(2);
-/// For how long the measurement of a sleeping process is valid: usually, and if the set of processes has changed since.
+/// For how long the measurement of a sleeping process is valid. The first time is the usual one; the second
+/// counts if the set of processes has changed since the measurement.
 const VALID_USUALLY: Duration = Duration::from_secs(60);
 const VALID_AFTER_CHANGE: Duration = Duration::from_secs(10);
 /// The thread takes at most 1/50 of a CPU.
 const REST_TIMES: u32 = 50;
-/// The most processes measured in a unit.
+/// The largest number of processes that are measured in a unit.
 const PROCESSES_MAX: usize = 32;
 /// Smaller processes are not measured.
 const BYTES_MIN: u64 = 1 << 20;
@@ -111,8 +112,8 @@ impl Targets {
     }
 }
 
-/// The result for one process, with its CPU clock before the measurement, and the time of the measurement. Without a portion, the
-/// process's memory counts in full.
+/// The result for one process, with its CPU clock before the measurement, and the time of the measurement. If
+/// the measurement yielded no portion, the process's memory counts in full.
 #[derive(Debug, Clone, Copy)]
 struct Measurement {
     portion: Option<Portion>,
@@ -169,7 +170,8 @@ impl Drop for Portions {
     }
 }
 
-/// The processes of a unit that are worth measuring. None if a unit has only one, which shares no pages within its unit.
+/// The processes of a unit that are worth measuring. The result is empty if the unit has only one process,
+/// which shares no pages within its unit.
 fn worth_measuring(unit: &[Holder]) -> Vec<(ProcessKey, Option<u64>)> {
     if unit.len() < 2 {
         return Vec::new();

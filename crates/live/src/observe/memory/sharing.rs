@@ -31,7 +31,7 @@ use crate::observe::knob::read;
 
 /// The shortest pause between two rounds.
 const PAUSE_MIN: Duration = Duration::from_secs(10);
-/// The most processes sampled in a unit, and pages sampled in a process.
+/// The largest numbers of processes that are sampled in a unit, and of pages that are sampled in a process.
 const PROCESSES_MAX: usize = 16;
 const SAMPLES: u64 = 256;
 
@@ -47,7 +47,7 @@ pub(crate) struct Sharing(Arc<Shared>);
 struct Shared {
     /// The control groups that directly contain units' processes.
     leaves: Mutex<Vec<PathBuf>>,
-    /// By such a control group: its charge for others, in bytes.
+    /// For each of these control groups, its charge for others, in bytes.
     charges: Mutex<BTreeMap<PathBuf, u64>>,
     has_ended: AtomicBool,
 }

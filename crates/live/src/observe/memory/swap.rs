@@ -3,9 +3,10 @@
 //! Problem: a page that goes to zram or zswap is compressed and kept in memory. The kernel charges zram's memory to no group.
 //! So a unit could exceed its part of the machine by swapping out. And swapping out a page frees less than its size.
 //!
-//! Algorithm: a unit's *packed* memory is its part of zram's memory, in proportion to its part of all swapped memory
-//! (memory.swap.current). The next page swapped out is expected to compress as well as the pages already swapped out, or to half
-//! its size while these are less than [`ENOUGH`]. The kernel fills swap areas in the order of their priority, the highest first.
+//! Algorithm: a unit's *packed* memory is its part of zram's memory, in proportion to its part of all swapped
+//! memory (memory.swap.current). The next page swapped out is expected to compress as well as the pages
+//! already swapped out, but to half its size while less than [`ENOUGH`] is swapped out. The kernel fills swap
+//! areas in the order of their priority, the highest first.
 //!
 //! Limits: the kernel does not show which area has a unit's pages, nor how well they compress. All units are assumed to be alike.
 //! zswap charges its memory to the unit itself, so only the compression of the next page is needed from it.
@@ -19,9 +20,9 @@ use super::source::{Buffer, Source};
 use crate::LiveError;
 use crate::observe::knob::read;
 
-/// The least amount in compressed swap from which a compression ratio is calculated.
+/// The smallest amount of swapped memory from which a compression ratio is calculated, in bytes.
 const ENOUGH: u64 = 4 << 20;
-/// The ratio assumed for less, in thousandths.
+/// The compression ratio that is assumed for smaller amounts, in thousandths.
 const ASSUMED_PERMILLE: u64 = 500;
 
 const SWAPS: &str = "/proc/swaps";

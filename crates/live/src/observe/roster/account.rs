@@ -1,8 +1,10 @@
 //! CPU accounts of units: time used, time waited, and threads that want a CPU.
 //!
-//! Each scan reads the CPU clock of every process that may have run, and charges the growth to the process's unit. Only for a
-//! process that ran are its files read: the state and waiting times of its threads, and the CPU time of its ended children.
-//! That time was charged before if a scan saw the child alive, so it is charged only where it exceeds what was charged.
+//! Each scan reads the CPU clock of every process that may have run, and charges the growth to the process's
+//! unit. Only for a process that ran are its files read: the state and waiting times of its threads, and the
+//! CPU time of its ended children. If a scan saw a child alive, the time that the child had used until then
+//! is charged already. So only the CPU time of ended children that exceeds the time already charged for them
+//! is charged now.
 
 use std::collections::BTreeMap;
 
@@ -22,8 +24,9 @@ const UNWATCHED_AGE_MAX: Time = 100 * MS;
 /// have most of a machine's processes.
 const SHARED_AGE_MAX: Time = 1_000 * MS;
 
-/// A CPU clock that has stood still for `t` is read again after `t / STILL_DIVISOR`: a process that just ran is read in every
-/// scan, and a process that has slept for long is read rarely.
+/// A CPU clock that has stood still for the time `t` is read again after `t / STILL_DIVISOR`. So the clock of
+/// a process that just ran is read in every scan, and that of a process that has slept for long is read
+/// rarely.
 const STILL_DIVISOR: Time = 8;
 
 /// The longest pause between two readings of a clock that stands still: the age that facts of unwatched units may have, or
@@ -32,16 +35,18 @@ const STILL_DIVISOR: Time = 8;
 const PAUSE_MAX: Time = UNWATCHED_AGE_MAX;
 const PAUSE_PER_PROCESS: Time = MS / 5;
 
-/// For clocks of a watched unit's processes, the longest pause is this times the number of its processes: with up to 160
-/// processes, every scan reads all clocks.
+/// For the clocks of a watched unit's processes, the longest pause is this time for each process of the unit.
+/// So in a unit with up to 160 processes, every scan reads all clocks.
 const PAUSE_PER_WATCHED: Time = MS / 20;
 
-/// The most threads of one process whose state a scan reads. If there are more, it takes an even sample and extrapolates, so
-/// that a program of a thousand threads does not cost its unit's neighbours a CPU.
+/// The largest number of threads of one process whose state a scan reads. Of more threads, the scan reads an
+/// even sample and extrapolates, so that a program of a thousand threads does not cost its unit's neighbours
+/// a CPU.
 const THREADS_SAMPLED_MAX: usize = 64;
 
-/// The number of scans for which a process that wanted a CPU is assumed to want one still, provided that its clock advances. So
-/// the files of a process that computes without pause are read in every fourth scan; once it stops running, at once.
+/// A process that wanted a CPU is assumed to want one for this number of further scans, while its clock
+/// advances. So the files of a process that computes without pause are read only in every fourth scan. When
+/// its clock stops, they are read at once.
 const TRUSTED_SCANS: u8 = 3;
 
 /// One unit's sums since the roster was created.
@@ -86,22 +91,23 @@ impl Pass {
 /// The counters of a process at the last scan.
 #[derive(Debug, Default)]
 pub(super) struct Clocks {
-    /// The number of the scan that last read its CPU clock, and the value.
+    /// The number of the scan that last read the process's CPU clock, and the clock's value.
     last_read: (u64, Option<u64>),
     read_at: Time,
     /// When the clock was last seen to advance.
     still_since: Time,
-    /// The value of its CPU clock up to which its unit was charged; `None` if the clock cannot be read.
+    /// The value of the process's CPU clock up to which its unit was charged; `None` if the clock cannot be
+    /// read.
     cpu_ns: Option<u64>,
-    /// The CPU time of ended children that it waited for, as the kernel sums it up; `None` before the first reading of a process
-    /// older than the roster.
+    /// The CPU time of ended children for which the process has waited, as the kernel sums it up; `None`
+    /// before the first reading, if the process is older than the roster.
     children_ns: Option<u64>,
     /// The CPU time of ended children that was charged while they lived, and that the kernel has yet to add to `children_ns`,
     /// when this process waits for them.
     expected_ns: u64,
     /// Threads that wanted a CPU.
     runnable: u32,
-    /// Scans since its state was read.
+    /// The number of scans since the states of the process's threads were last read.
     trusted_scans: u8,
     /// Time that each thread spent runnable without a CPU, in nanoseconds, sorted by thread. `None` before the first reading.
     waits: Option<Vec<(u32, u64)>>,
@@ -109,7 +115,8 @@ pub(super) struct Clocks {
 }
 
 impl Clocks {
-    /// The counters of a process whose CPU time up to `cpu_ns` is not charged; `Some(0)` if it is younger than the roster.
+    /// The counters of a new process, whose CPU time before `cpu_ns` will not be charged. `cpu_ns` is 0 if
+    /// the process is younger than the roster.
     pub(super) fn new(cpu_ns: Option<u64>) -> Self {
         let is_young = cpu_ns == Some(0);
         let (children_ns, waits) = (is_young.then_some(0), is_young.then(Vec::new));
@@ -132,14 +139,16 @@ impl Clocks {
         self.last_read.1
     }
 
-    /// The CPU time of this process and its descendants that was already charged. The kernel adds it to the parent's time of
-    /// children when the parent waits for this process, along with the time since the last scan, which was not charged.
+    /// The CPU time of this process and its descendants that was already charged. When the parent waits for
+    /// this process, the kernel adds this time to the parent's time of ended children, and also the time
+    /// since the last scan, which was not charged.
     pub(super) fn already_charged_ns(&self) -> u64 {
         self.cpu_ns.unwrap_or(0) + self.children_ns.unwrap_or(0) + self.expected_ns
     }
 
-    /// Records that a child ended, so that its [`already_charged_ns`](Clocks::already_charged_ns) is not charged again when the
-    /// kernel adds it to the children's time. Before that time was first read, none of it is charged anyway.
+    /// Records that a child ended, so that its [`already_charged_ns`](Clocks::already_charged_ns) is not
+    /// charged again when the kernel adds it to the time of ended children. Nothing is recorded before the
+    /// first reading of that time, since the growth before that reading is never charged.
     pub(super) fn expect_from_child(&mut self, charged_ns: u64) {
         if self.children_ns.is_some() {
             self.expected_ns += charged_ns;
@@ -157,8 +166,9 @@ impl Clocks {
 }
 
 impl Roster {
-    /// Updates the accounts of the units in `watch`. Accounts of other units are updated if they are 100 ms old (`shared`, unless
-    /// it is the default unit: a second; `kernel`: never). A process that has slept since costs at most one system call.
+    /// Updates the accounts of the units in `watch`. Accounts of other units are updated if they are 100 ms
+    /// old (`shared`, unless it is the default unit: a second; `kernel`: never). A process that has slept
+    /// since its last update costs at most one system call.
     pub fn account(&mut self, now: Time, watch: &[UnitId]) -> Result<(), LiveError> {
         self.now = now;
         // Clocks are read once per scan. A second call in one scan must read them anew, so it counts as another scan.
@@ -205,7 +215,7 @@ impl Roster {
         Pass { scan: self.scan, at: self.now, pause_max }
     }
 
-    /// By watched unit, the longest time for which a clock of its processes may go unread.
+    /// For each watched unit, the longest time for which a clock of the unit's processes may go unread.
     fn pauses_of_watched(&self, watch: &[UnitId]) -> BTreeMap<UnitId, Time> {
         let mut pauses: BTreeMap<UnitId, Time> = watch.iter().map(|unit| (*unit, 0)).collect();
         for known in self.known.values().take(if watch.is_empty() { 0 } else { usize::MAX }) {
@@ -248,7 +258,8 @@ impl Roster {
         self.known.get(&pid)?.clocks.cpu_ns
     }
 
-    /// Charges the CPU time that a process used until now to its unit. Called before the process changes its unit or group.
+    /// Charges the CPU time that a process used until now to its present unit. Call this before the process
+    /// changes its unit or its control group.
     pub(super) fn charge_until_now(&mut self, pid: u32) {
         let pass = self.this_pass().without_pause();
         if let Some(known) = self.known.get_mut(&pid)
@@ -270,7 +281,7 @@ impl Roster {
 /// Charges the CPU time that a process used since the last scan. Returns whether it ran.
 fn charge(known: &mut Known, account: &mut Account, pass: Pass) -> bool {
     let Some(cpu_ns) = known.clocks.read(known.member.key.pid, pass) else {
-        // It ended, and its parent has waited for it: it wants no CPU.
+        // The process has ended, and its parent has waited for it: the process wants no CPU.
         known.clocks.runnable = 0;
         return false;
     };
@@ -341,8 +352,9 @@ fn count_runnable(procfs: &mut ProcFs, pid: u32, threads: &[u32]) -> Result<u32,
     Ok(u32::try_from(estimate).unwrap_or(u32::MAX))
 }
 
-/// Time that the threads waited for a CPU since the last reading, whose values `waits` has; 0 at the first reading of a process
-/// older than the roster. Replaces `waits` by the present values.
+/// The time for which the threads waited for a CPU since the last reading. `waits` has the values of the last
+/// reading, and is replaced by the present ones. The result is 0 at the first reading of a process that is
+/// older than the roster.
 fn waited_since(
     procfs: &mut ProcFs,
     pid: u32,

@@ -1,4 +1,5 @@
-//! The users and control groups that get a sub-unit by `each`, and the sub-units that end because their group is empty.
+//! The users and control groups that get a sub-unit by `each`, and the sub-units that end because their
+//! control group is empty.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -11,13 +12,15 @@ use commonhold_policy::membership::Placement;
 use super::{Known, Roster, SECOND};
 use crate::observe::knob::read;
 
-/// How long a control group is empty before its sub-unit ends. Its manager may be between two steps of a job.
+/// How long a control group must be empty before its sub-unit ends. The group may be empty for a moment
+/// between two steps of a job.
 const EMPTY_NS: Time = 10 * SECOND;
 
 /// What a scan saw of units with `each`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Seen {
-    /// Users or control groups directly in such a unit. Give each a sub-unit, and scan again.
+    /// Users or control groups without a sub-unit, directly in a unit with `each`. The caller gives a
+    /// sub-unit to each, and scans again.
     pub newcomers: Vec<Newcomer>,
     /// Sub-units whose control groups have been empty for ten seconds.
     pub gone: Vec<UnitId>,

@@ -19,8 +19,9 @@ pub struct Entered {
 
 /// Stores a record of the processes that entered units, for the next daemon.
 pub trait KeepsEntered: std::fmt::Debug {
-    /// Stores `new`, before it is placed in its unit. `others` are processes that entered before and have not ended; a keeper
-    /// may rewrite its record from both.
+    /// Stores the process `new`. This is called before the process is placed in its unit. `others` are the
+    /// processes that entered earlier and have not ended; a keeper may rewrite its record from `new` and
+    /// `others`.
     fn keep(&mut self, new: &Entered, others: &[Entered]) -> Result<(), LiveError>;
 }
 
@@ -30,8 +31,9 @@ impl Roster {
         self.keeper = Some(keeper);
     }
 
-    /// Takes over processes that entered under an earlier daemon, leaving out those that have ended; the next scan places them.
-    /// Permission is not checked again. Returns a message for each process whose unit the contract no longer has.
+    /// Takes over the processes that entered under an earlier daemon and have not ended. The next scan places
+    /// them. Permission is not checked again. Returns a message for each process whose unit the contract no
+    /// longer has.
     pub fn restore_entered(
         &mut self,
         contract: &Contract,

@@ -29,7 +29,8 @@ pub(super) fn inhabited(known: &Known) -> Inhabited {
     Inhabited { group: known.group().to_owned(), unit: known.member.placement.unit, named }
 }
 
-/// Whether a process counts when groups are assigned to units. Kernel threads and processes that were moved away do not.
+/// Whether a process counts when groups are assigned to units. Kernel threads do not count, nor do processes
+/// that this program has moved out of their groups.
 fn is_counted(known: &Known) -> bool {
     !known.ended && !known.facts.kernel_thread && !known.is_moved && known.group().len() > 1
 }
@@ -40,8 +41,8 @@ pub(super) fn is_kept_by_manager(known: &Known) -> bool {
 }
 
 impl Roster {
-    /// Declares that control groups below this mount hold members: in the groups where the members are if systemd manages the
-    /// machine, else in groups of units.
+    /// Declares that control groups below this mount hold members. If systemd manages the machine, members
+    /// are held in the groups where they are; otherwise, in the groups of their units.
     pub fn held_at(&mut self, base: &CgroupBase) {
         self.mount = Some(base.mount.clone());
         match base.delegated_path() {
@@ -84,7 +85,8 @@ impl Roster {
         Some((group, *self.foreign_groups.unit_by_group.get(group)?))
     }
 
-    /// Has the policy assign groups to units again if processes may have changed groups; with `always`, without that check.
+    /// Assigns groups to units again, by the policy, if `always` is true or a process of a unit has appeared
+    /// in a group that had no process of that unit.
     pub(super) fn assign_foreign_groups(&mut self, always: bool, changes: &mut Changes) {
         if !self.is_in_place() {
             return;
@@ -109,7 +111,7 @@ impl Roster {
         self.foreign_groups = ForeignGroups { unit_by_group, inhabited };
         let all: Vec<u32> = self.known.keys().copied().collect();
         for pid in all {
-            self.regroup(pid, true, changes);
+            self.update_stays(pid, true, changes);
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Places processes in order of descent, and carries placements over to a new contract.
+//! Assigns each process to a unit (its *placement*), parents before children, and carries placements over to
+//! a new contract.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,13 +10,14 @@ use crate::observe::process::ProcessKey;
 
 use super::{Changes, Decisive, Known, MARKER, Moved, Roster, marker, placement_of, stays_of};
 
-/// Stands for the unit of a process whose unit the contract no longer has, until the process is placed again.
+/// The unit of a process whose former unit is not in the new contract, until the process is placed again.
 const NOWHERE: UnitId = UnitId(u32::MAX);
 
 impl Roster {
-    /// Switches to a new contract, under which every process is then placed again. Units that stay keep their accounts, and
-    /// processes keep inherited placements whose rule the new contract still has. Unit ids in `unreported`, which has changes
-    /// found under the previous contract, are updated.
+    /// Switches to a new contract, and marks every process to be placed again under it. Units that are in
+    /// both contracts keep their accounts. A process keeps an inherited placement if the rule of that
+    /// placement is in the new contract, too. `unreported` has changes that were found under the previous
+    /// contract; its unit ids are converted to the new contract's.
     pub(super) fn adopt(&mut self, contract: &Contract, unreported: &mut Changes) {
         let new_id = |unit: UnitId| contract.has(unit).then_some(unit);
         for (_, from) in &mut unreported.left {
@@ -28,7 +30,7 @@ impl Roster {
             known.member.placement.unit = new_id(known.member.placement.unit).unwrap_or(NOWHERE);
             let orphaned = known.orphaned.take();
             known.orphaned =
-                orphaned.and_then(|placement| carry(placement, &self.contract, contract, &new_id));
+                orphaned.and_then(|placement| carry_placement(placement, &self.contract, contract, &new_id));
         }
         self.carry_accounts(contract);
         self.stale = self.known.keys().copied().collect();
@@ -41,8 +43,8 @@ impl Roster {
         while let Some(pid) = new.keys().next().copied() {
             for pid in line_of_descent(pid, |pid| new.get(&pid).map(|known| known.member.parent)) {
                 let Some(mut known) = new.remove(&pid) else { continue };
-                self.find_origin(&mut known);
-                self.find_lost_parent(&mut known);
+                self.set_origin(&mut known);
+                self.restore_lost_placement(&mut known);
                 known.member.placement = placement_of(self, &known);
                 known.member.stays = stays_of(self, &known);
                 if known.member.stays == Some(Stays::Mixed) {
@@ -58,7 +60,7 @@ impl Roster {
 
     /// Replaces the control group of a new process by the group in which `cgroup` rules see it: a process that started in a group
     /// into which the backend had moved its parent counts as being in the group that the parent came from.
-    fn find_origin(&self, known: &mut Known) {
+    fn set_origin(&self, known: &mut Known) {
         let parent = self.known.get(&known.member.parent);
         let cgroup = std::mem::take(&mut known.facts.cgroup);
         known.is_moved = self.origins.is_own(&cgroup);
@@ -67,10 +69,11 @@ impl Roster {
         known.facts.cgroup = self.origins.origin_of_new(cgroup, parents_origin);
     }
 
-    /// Restores what a process inherited from a parent that ended before the first scan. Such a process was reparented, so its
-    /// present parent shows nothing. Its session's leader is taken as its ancestor if a rule named the leader; else the unit
-    /// counts that its environment names.
-    fn find_lost_parent(&mut self, known: &mut Known) {
+    /// Restores the placement that a process inherited from a parent that ended before the first scan. The
+    /// kernel has given such a process another parent, from which nothing can be learnt. If a rule names the
+    /// leader of the process's session, the leader is taken as an ancestor. Otherwise, the unit in the
+    /// process's environment counts.
+    fn restore_lost_placement(&mut self, known: &mut Known) {
         let (pid, session) = (known.member.key.pid, known.member.session);
         let parent = self.known.get(&known.member.parent);
         let is_named_by = |rule| matches!(rule, Rule::Exec | Rule::Pid | Rule::Command);
@@ -87,8 +90,9 @@ impl Roster {
         }
     }
 
-    /// The path of the unit that a process's environment names ([`MARKER`]), if its user entered that unit by `exec`. If any user
-    /// did, a process whose real and effective user are root is trusted, too, since root may enter every unit.
+    /// The path of the unit that a process's environment names ([`MARKER`]), if the process's user is known
+    /// to have entered that unit by `exec`. A process whose real and effective user are root is trusted if
+    /// any user has entered that unit, since root may enter every unit.
     fn marked_unit(&mut self, pid: u32, uid: u32) -> Option<String> {
         if self.grants.is_empty() {
             return None;
@@ -130,12 +134,14 @@ impl Roster {
             }
         }
         self.known.entry(pid).and_modify(|known| known.member.placement = placement);
-        self.regroup(pid, previous.unit == placement.unit, changes);
+        self.update_stays(pid, previous.unit == placement.unit, changes);
         placement != previous
     }
 
-    /// Updates whether a process may be moved out of its control group. `same_unit`: its unit has not changed.
-    pub(super) fn regroup(&mut self, pid: u32, same_unit: bool, changes: &mut Changes) {
+    /// Updates the reason why a process stays in its control group ([`Stays`]), if there is one. If the
+    /// process may now be moved, or no longer may, reports that in `changes`, unless the process has changed
+    /// its unit (`same_unit` is false), which is reported anyway.
+    pub(super) fn update_stays(&mut self, pid: u32, same_unit: bool, changes: &mut Changes) {
         let Some(known) = self.known.get(&pid) else { return };
         let (stays, previous) = (stays_of(self, known), known.member.stays);
         if stays == Some(Stays::Mixed) {
@@ -160,7 +166,8 @@ fn note_regrouping(changes: &mut Changes, key: ProcessKey, unit: UnitId) {
     changes.regrouped.push((key, unit));
 }
 
-/// Records a move between units. If the process already joined or moved since the last report, both are merged into one event.
+/// Records a move between units. If the process already joined or moved since the last report, the two events
+/// are merged into one.
 fn note_move(changes: &mut Changes, key: ProcessKey, from: Option<UnitId>, to: UnitId) {
     if let Some(regrouped) = changes.regrouped.iter_mut().find(|(regrouped, _)| *regrouped == key) {
         regrouped.1 = to;
@@ -175,7 +182,7 @@ fn note_move(changes: &mut Changes, key: ProcessKey, from: Option<UnitId>, to: U
     changes.moved.retain(|moved| moved.from != Some(moved.to));
 }
 
-/// The unit, unless the contract no longer has it.
+/// The unit; `None` for [`NOWHERE`], which the contract does not have.
 pub(super) fn unit_if_there(unit: UnitId) -> Option<UnitId> {
     (unit != NOWHERE).then_some(unit)
 }
@@ -198,7 +205,7 @@ fn line_of_descent(pid: u32, parent_of: impl Fn(u32) -> Option<u32>) -> Vec<u32>
 }
 
 /// Converts an inherited placement to a new contract; `None` if the new contract lacks its unit, or the rule that placed it.
-fn carry(
+fn carry_placement(
     placement: Placement,
     old: &Contract,
     new: &Contract,

@@ -9,13 +9,15 @@
 
 use std::collections::BTreeMap;
 
-/// The subtree and the scopes to see through, and the origins of the processes in them.
+/// The groups into which processes are moved by this program (the subtree) or by systemd on its request
+/// (scopes). Rules *see through* these groups: they see a process in its origin instead.
 #[derive(Debug, Default)]
 pub(super) struct Origins {
     subtree: Option<String>,
     /// The slice of all scopes, if scopes are made.
     scopes: Option<&'static str>,
-    /// By control group in the subtree or a scope: the origin of the process read last in that group.
+    /// For each control group in the subtree or a scope, the origin of the process that was read last in that
+    /// group.
     last_origins: BTreeMap<String, String>,
 }
 
@@ -45,8 +47,8 @@ impl Origins {
         self.is_own(cgroup) || self.is_scope(cgroup)
     }
 
-    /// The group in which rules see a known process: `current`, in which it is now, unless this program or systemd moved it
-    /// there; then its previous origin.
+    /// The group in which rules see a known process. That is `current`, the group in which the process is
+    /// now; but if rules see through that group, it is the process's previous origin.
     pub(super) fn origin_of(&mut self, current: String, previous: &str) -> String {
         if !self.is_seen_through(&current) {
             return current;
@@ -55,8 +57,9 @@ impl Origins {
         previous.to_owned()
     }
 
-    /// The group in which rules see a new process that is now in `current`. `parents` is its parent's origin, if known. Empty
-    /// if no origin is known.
+    /// The group in which rules see a new process that is now in the group `current`. `parents` is the origin
+    /// of the process's parent, if known. The result is empty if rules see through `current` and no origin is
+    /// known.
     pub(super) fn origin_of_new(&self, current: String, parents: Option<&str>) -> String {
         if !self.is_seen_through(&current) {
             return current;

@@ -1,9 +1,10 @@
 //! The processes that get a systemd scope, where units are held in place.
 //!
-//! A process that entered by `exec`, or that a `pid:` or `command:` rule names, may be in a control group with processes of
-//! other units. Such a mixed group cannot hold any of them. So systemd is asked to make a scope for the process, in its unit's
-//! slice. A process that entered by `exec` is due at once. Any other process is due a second after it was first seen, since
-//! many live for less.
+//! A process that entered by `exec`, or that a `pid:` or `command:` rule names, may be in a control group
+//! with processes of other units. Such a mixed group cannot hold any of them. So systemd is asked to make a
+//! scope for the process, in its unit's slice. The request for a process that entered by `exec` is due at
+//! once. The request for any other process is due a second after the process was first seen, since many
+//! processes live for less than a second.
 
 use std::collections::BTreeSet;
 
@@ -35,9 +36,9 @@ pub(super) struct Scopes {
 pub struct Due {
     /// The process.
     pub key: ProcessKey,
-    /// Its unit.
+    /// The process's unit.
     pub unit: UnitId,
-    /// Whether it is entering by `exec`, and waits for its scope before it executes its program.
+    /// Whether the process is entering by `exec`, and waits for its scope before it executes its program.
     pub enters: bool,
 }
 
@@ -98,14 +99,14 @@ impl Roster {
         for key in keys {
             if let Some(known) = self.known.get_mut(&key.pid).filter(|known| known.member.key == *key) {
                 known.is_refused = true;
-                self.regroup(key.pid, true, &mut changes);
+                self.update_stays(key.pid, true, &mut changes);
             }
         }
         changes
     }
 
-    /// Whether a process is in the scope of a unit that it has left, and gets no other scope.
-    pub fn is_astray(&self, pid: u32) -> bool {
+    /// Whether a process is in the scope of a unit that it has left, and no scope will be made for it.
+    pub fn is_in_wrong_scope(&self, pid: u32) -> bool {
         let known = self.known.get(&pid).filter(|known| !known.ended);
         known.is_some_and(|known| self.is_in_others_scope(known) && !self.needs_scope(known))
     }
@@ -126,7 +127,7 @@ impl Roster {
         self.scopes.are_made && !known.is_refused && !known.is_moved && !known.ended
     }
 
-    /// Whether a process is in a mixed group, and systemd is to make a scope for it.
+    /// Whether a process is in a mixed group and needs a scope, and a scope may be made for it.
     fn needs_scope(&self, known: &Known) -> bool {
         known.member.stays == Some(Stays::Mixed)
             && self.is_in_place()

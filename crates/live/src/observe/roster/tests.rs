@@ -661,7 +661,7 @@ fn a_named_process_in_a_mixed_group_is_due_for_a_scope() {
     fake.contract = reduced;
     fake.look(Scan::Full);
     assert_eq!(fake.roster.member(BASE + 2).unwrap().placement.unit, ana);
-    assert_eq!([2, 3, 4].map(|pid| fake.roster.is_astray(BASE + pid)), [true, false, true]);
+    assert_eq!([2, 3, 4].map(|pid| fake.roster.is_in_wrong_scope(BASE + pid)), [true, false, true]);
     assert_eq!(stays(&fake, &[2, 4]), [mixed, mixed]);
     assert_eq!(due(&mut fake, super::SECOND), [], "they go back");
     for pid in [2, 4] {

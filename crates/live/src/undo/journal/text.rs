@@ -14,7 +14,7 @@ use commonhold_machine::CpuSet;
 use super::Entry;
 use crate::host::io_priority::IoPriority;
 use crate::observe::process::ProcessKey;
-use crate::systemd::{Former, Instance, Property, Value};
+use crate::systemd::{Instance, Property, PropertyState, Value};
 
 /// The first line, with the version of the format.
 pub(super) const HEADER: &[u8] = b"commonhold journal 1\n";
@@ -63,7 +63,7 @@ pub(super) fn write(lines: &mut Vec<u8>, entry: &Entry) {
             put(lines, b'L', &[path.as_os_str().as_bytes(), original.as_bytes(), given.as_bytes()]);
         }
         Entry::Property { instance, unit, former } => {
-            let Former { property, value, file, content } = former;
+            let PropertyState { property, value, file, content } = former;
             let content = content.as_ref().map_or("-".to_owned(), |content| format!("={content}"));
             let (value, file) = (value.text(*property), file.as_os_str().as_bytes());
             put_property(
@@ -231,7 +231,7 @@ fn parse_line(line: &[u8]) -> Option<Entry> {
                 None => return None,
                 Some(content) => Some(content.to_owned()),
             };
-            Entry::Property { instance, unit, former: Former { property, value, file, content } }
+            Entry::Property { instance, unit, former: PropertyState { property, value, file, content } }
         }
         b"V" => {
             let (instance, unit, property) = parse_property(&mut field)?;
@@ -329,7 +329,7 @@ mod tests {
                 |(instance, unit, (property, value), file, content)| Entry::Property {
                     instance,
                     unit,
-                    former: Former { property, value, file, content }
+                    former: PropertyState { property, value, file, content }
                 }
             ),
             (instance(), any::<String>(), some_property()).prop_map(|(instance, unit, (property, value))| {

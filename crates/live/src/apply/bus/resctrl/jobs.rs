@@ -7,8 +7,9 @@
 //! Properties: a job's occupancy, in byte-seconds, never decreases. The memory traffic of the job still counts for its unit: see
 //! [`super::Bus`]. A group is in the journal before it is made, and is removed with its job. Each error is reported once.
 //!
-//! Limits: units and jobs share the processor's groups; jobs that start when no group is left are not measured. A reused group
-//! may start with cache lines of its former owner. Each read interrupts a CPU.
+//! Limits: units and jobs share the processor's groups; jobs that start when no group is left are not
+//! measured. A reused group may start with cache lines of the job that had the group before. Each read
+//! interrupts a CPU.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ use std::path::{Path, PathBuf};
 use commonhold_contract::{Contract, GangsShare, UnitId};
 use commonhold_policy::{JobFacts, JobId, SharedUse, Time};
 
-use super::{Bus, OURS, STRAY_NS, make_group, move_threads, outermost};
+use super::{Bus, CHECK_NS, OURS, make_group, move_threads, outermost};
 use crate::LiveError;
 use crate::host;
 use crate::observe::bus::resctrl::{group_count, occupancy};
@@ -31,7 +32,8 @@ pub(super) struct JobGroups {
     groups: BTreeMap<JobId, JobGroup>,
     /// The processes that were moved to a job's group, and to our knowledge are still there.
     placed: BTreeMap<ProcessKey, JobId>,
-    /// Processes that could not be moved to a group. This was reported, and is not tried again.
+    /// Processes that could not be moved to a group. Each failure was reported, and the move is not tried
+    /// again.
     refused: BTreeSet<ProcessKey>,
     /// Whether all groups of the processor are in use.
     is_full: bool,
@@ -53,7 +55,8 @@ struct JobGroup {
 }
 
 impl JobGroup {
-    /// Adds the occupancy since the last reading, which is assumed to have been the present one all the time.
+    /// Reads the occupancy, and adds it times the time since the last reading: the occupancy is assumed not
+    /// to have changed in that time.
     fn read(&mut self, now: Time) {
         let elapsed_ns = self.read_at.replace(now).map_or(0, |at| now.saturating_sub(at));
         if let Some(bytes) = occupancy(&self.dir) {
@@ -75,7 +78,8 @@ impl JobGroups {
         self.placed.contains_key(&key)
     }
 
-    /// Removes the groups for which `stays`, called with job, unit and directory, is false. Returns their directories.
+    /// Removes the groups for which `stays` returns false, and returns their directories. `stays` is called
+    /// with each group's job, unit and directory.
     pub(super) fn remove_unless(&mut self, stays: impl Fn(JobId, UnitId, &Path) -> bool) -> Vec<PathBuf> {
         let mut removed = Vec::new();
         self.groups.retain(|job, group| {
@@ -104,8 +108,9 @@ impl JobGroups {
 }
 
 impl Bus {
-    /// If gangs are chosen by cache occupancy, makes a group for each job, and moves the job's processes there; else removes such
-    /// groups. `unit_of` has the unit of each job, `members` the job of each process. Returns the errors.
+    /// If gangs are chosen by cache occupancy, makes a group for each job, and moves the job's processes into
+    /// that group. Otherwise, removes such groups. `unit_of` has the unit of each job, `members` the job of
+    /// each process. Returns the errors.
     pub(crate) fn settle_jobs(
         &mut self,
         now: Time,
@@ -153,7 +158,7 @@ impl Bus {
                 Err(error) => problems.push(error),
             }
         }
-        if now >= self.jobs.checked_at.saturating_add(STRAY_NS) {
+        if now >= self.jobs.checked_at.saturating_add(CHECK_NS) {
             self.jobs.checked_at = now;
             self.jobs.forget_missing();
         }
@@ -199,8 +204,9 @@ impl Bus {
         }
     }
 
-    /// Removes the groups of jobs for which `stays`, called with job, unit and directory, is false. Their tasks fall back to the
-    /// enclosing group, which may not be the unit's group; so the processes are moved to their unit's group again.
+    /// Removes the groups of jobs for which `stays` returns false, called with job, unit and directory. The
+    /// tasks of a removed group fall back to the enclosing group. That may not be the unit's group, so the
+    /// processes are then moved to their unit's group again.
     pub(super) fn remove_job_groups(&mut self, stays: impl Fn(JobId, UnitId, &Path) -> bool) {
         let placed_before: Vec<ProcessKey> = self.jobs.placed.keys().copied().collect();
         for dir in self.jobs.remove_unless(stays) {

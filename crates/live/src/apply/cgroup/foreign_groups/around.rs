@@ -83,7 +83,7 @@ impl ForeignGroups {
             if let (Some(properties), Some(unit)) =
                 (&mut self.properties, systemd_unit_of(&self.mount, &group))
             {
-                properties.leave(&unit);
+                properties.end_holding(&unit);
             }
             let files = MEMORY_FILES.map(|file| group.join(file));
             self.recorded.retain(|path| !files.contains(path));

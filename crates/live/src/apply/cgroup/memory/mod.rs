@@ -168,7 +168,8 @@ impl Files {
         })
     }
 
-    /// Reads the counters. Those of refaulted and reclaimed pages are taken from `charged`.
+    /// Reads the counters, except for the counters of refaulted and reclaimed pages, which are copied from
+    /// `charged`.
     fn counts(&self, charged: &Charged, buffer: &mut Buffer) -> Result<Counts, LiveError> {
         let events = self.events.read(buffer)?;
         let count = |key| value_of(events, key).unwrap_or(0);
@@ -226,7 +227,8 @@ impl Memory {
         if self.failed < FAILED_MAX { MemoryMeans { alarms, ..self.means } } else { MemoryMeans::NONE }
     }
 
-    /// Follows the units' cgroups: forgets cgroups that were removed, and moves bounds to new leaves.
+    /// Adopts the present cgroups of the units: forgets cgroups that were removed, and moves bounds to new
+    /// leaves.
     pub(crate) fn follow(&mut self, units: Vec<UnitDirs>, journal: &mut Journal) {
         let mut former: BTreeMap<PathBuf, Unit> =
             std::mem::take(&mut self.units).into_values().map(|unit| (unit.dirs.dir.clone(), unit)).collect();
@@ -340,15 +342,15 @@ impl Memory {
         self.alarms.as_ref().map(Alarms::fd)
     }
 
-    /// Drains the alarm's descriptor, and makes memory facts due at the next turn.
-    pub(crate) fn hear(&mut self) {
+    /// Drains the alarm's descriptor, and makes memory facts due at the daemon's next iteration.
+    pub(crate) fn drain_alarm(&mut self) {
         if let Some(alarms) = &mut self.alarms {
             alarms.drain();
         }
     }
 
-    /// Makes facts due at the next turn, because there is a unit for which the last plan has no bound.
-    pub(crate) fn wake(&mut self) {
+    /// Makes facts due at the daemon's next iteration, because the last plan has no bound for some unit.
+    pub(crate) fn make_due(&mut self) {
         self.due = 0;
     }
 
@@ -430,8 +432,9 @@ impl Memory {
         Ok(all)
     }
 
-    /// The facts about the memory to divide: its amount, and the memory used outside of the units. `bound` is the limit of the
-    /// container, if any; `charged_to_units` the memory that all units together are charged. The units' facts are still missing.
+    /// The facts about the memory to divide: its amount, and the memory used outside of the units. `bound` is
+    /// the limit of the container, if any. `charged_to_units` is the memory that all units together are
+    /// charged. The result has no facts of single units yet.
     fn divide(
         &mut self,
         machine: MachineMemory,
@@ -455,7 +458,8 @@ impl Memory {
         if let (Some(around), Some(bound)) = (&self.around, bound) {
             // Within the container, all memory that the units cannot use counts as shared.
             let room = around.room(&charged_to_units, &mut self.buffer)?.unwrap_or(bound);
-            // A shortage of the whole machine also limits the container.
+            // The units can have no more than the whole machine has left for them, even if the container has
+            // more room.
             let available = facts.total.saturating_sub(kernel + shared).min(room);
             (facts.total, facts.kernel, facts.shared) = (bound, 0, bound - available.min(bound));
         }
@@ -594,8 +598,8 @@ impl Memory {
         Ok(())
     }
 
-    /// Reads from a plan when the next facts are due, and which units' alarms to watch.
-    pub(crate) fn attend(&mut self, plan: Option<&MemoryPlan>) {
+    /// Takes two things from a plan: when the next facts are due, and which units' alarms to watch.
+    pub(crate) fn follow_plan(&mut self, plan: Option<&MemoryPlan>) {
         let Some(plan) = plan else { return };
         self.due = plan.next;
         let Some(alarms) = &mut self.alarms else { return };

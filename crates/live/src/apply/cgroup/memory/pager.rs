@@ -3,11 +3,12 @@
 //! Problem: a write that lowers memory.high, or a write to memory.reclaim, returns only after the kernel has reclaimed memory.
 //! That takes as long as the devices to which pages are written, and the daemon must be able to call back CPUs meanwhile.
 //!
-//! Algorithm: a thread per control group makes the slow writes, and exits when it has nothing to do. Each control group has one
-//! *target*, a bound and an amount to reclaim. A new order replaces the target, so there is no queue. If a bound grows, the
-//! caller writes it at once. Both the bytes reclaimed and the time spent are counted, so that the policy knows the reclaim rate.
-//! Pages on their way to swap are free only when they are written, so the kernel may report a failure although it reclaimed some
-//! pages; then the number of bytes comes from memory.stat (`pgsteal`).
+//! Algorithm: a thread per control group makes the slow writes, and exits when it has nothing to do. Each
+//! control group has one *target*, a bound and an amount to reclaim. A new order replaces the target, so
+//! there is no queue. If a bound grows, the caller writes it at once. Both the bytes reclaimed and the time
+//! spent are counted, so that the policy knows the reclaim rate. A page on its way to swap is free only when
+//! it has been written. So the kernel may report a failure although it has reclaimed some pages. After a
+//! failure, the number of bytes reclaimed is taken from memory.stat (`pgsteal`).
 //!
 //! Properties: the last bound written is the last bound ordered, whatever write was in flight. Reclaim proceeds in steps, so that
 //! a new target takes effect soon, and stops at the bound. The threads end with the daemon.
@@ -31,7 +32,7 @@ const FILES_ALONE: &str = "swappiness=0";
 /// The number of fruitless steps in a row after which a target is given up.
 const FRUITLESS_MAX: u32 = 3;
 
-/// If the write of a bound returns sooner than this, the kernel has reclaimed nothing in it.
+/// If the write of a bound returns sooner than this, the kernel reclaimed nothing during the write.
 const TAKING_MIN: Duration = Duration::from_millis(1);
 
 /// The worker threads, by control group.
@@ -46,7 +47,7 @@ struct Worker {
     target: Mutex<Target>,
 }
 
-/// What the thread of one control group has to do, and what it did.
+/// The target of one control group's thread, and what the thread has reclaimed.
 #[derive(Debug, Default)]
 struct Target {
     /// The bound ordered last, as text.
@@ -102,8 +103,8 @@ impl Worker {
 }
 
 impl Pager {
-    /// Sets a control group's bound. If it `is_lowered`, its thread writes the bound; otherwise the bound is written before this
-    /// returns.
+    /// Sets a control group's bound. If the bound `is_lowered`, the group's thread writes it later; otherwise
+    /// it is written before this function returns.
     pub(super) fn bound(&mut self, dir: &Path, text: &str, is_lowered: bool) -> Result<(), LiveError> {
         let worker = self.worker(dir);
         let working = {
@@ -135,8 +136,9 @@ impl Pager {
         self.start(dir);
     }
 
-    /// Notes that the caller is about to write a bound that has grown.
-    pub(in crate::apply::cgroup) fn raised(&mut self, dir: &Path, text: &str) {
+    /// Notes that the bound has grown to `text`, which the caller is about to write. A running thread may
+    /// still write an earlier bound, so it is made to write this bound after that.
+    pub(in crate::apply::cgroup) fn note_raised(&mut self, dir: &Path, text: &str) {
         if let Some(worker) = self.workers.get(dir) {
             let mut target = worker.lock();
             text.clone_into(&mut target.bound);
@@ -145,8 +147,8 @@ impl Pager {
         }
     }
 
-    /// Sets how many bytes to reclaim from a control group, instead of what remains of an earlier order. If `files` is set, only
-    /// file pages are reclaimed, where the kernel supports that.
+    /// Sets how many bytes to reclaim from a control group. This replaces what remains of an earlier order.
+    /// If `files` is set, only file pages are reclaimed, where the kernel supports that.
     pub(in crate::apply::cgroup) fn reclaim(&mut self, dir: &Path, bytes: u64, files: bool) {
         {
             let worker = self.worker(dir);
@@ -250,7 +252,8 @@ fn total_reclaimed(dir: &Path) -> Option<u64> {
     Some(value_of(&text, "pgsteal")?.saturating_mul(page_bytes()))
 }
 
-/// Writes a bound, and checks it. Counts the memory that the kernel reclaims in the write, which is deducted from the target.
+/// Writes a bound, and checks it. The memory that the kernel reclaims during the write is counted, and
+/// deducted from the target.
 fn set_bound(worker: &Worker, dir: &Path, text: &str) -> Result<(), LiveError> {
     let (before, begun) = (used(dir), Instant::now());
     write_bound(&dir.join("memory.high"), text)?;
@@ -304,7 +307,7 @@ fn reclaim_step(
     Ok(())
 }
 
-/// Writes a bound with `O_NONBLOCK`, with which Linux 6.16 and later do not reclaim in the write.
+/// Writes a bound. With `O_NONBLOCK`, Linux 6.16 and later do not reclaim during the write.
 fn write_bound(file: &Path, text: &str) -> Result<(), LiveError> {
     let written = write_without_waiting(file, text);
     written.map_err(|source| failed(file, format!("write `{text}`"), source))

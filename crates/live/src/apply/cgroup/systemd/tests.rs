@@ -14,8 +14,8 @@ fn rates(all: &[(&str, u64)]) -> Value {
     Value::Devices(all.iter().map(|(disk, rate)| ((*disk).to_owned(), *rate)).collect())
 }
 
-fn former(property: Property, value: Value) -> Former {
-    Former { property, value, file: "/run/x.conf".into(), content: None }
+fn former(property: Property, value: Value) -> PropertyState {
+    PropertyState { property, value, file: "/run/x.conf".into(), content: None }
 }
 
 /// Finds the given value, and then another one.
@@ -27,7 +27,7 @@ fn an_administrators_value_becomes_the_former_value() {
     let mut state = UnitProperties::default();
     let mut hear = |state: &mut UnitProperties, value: u64| {
         let (list, mut problems) = (vec![former(property, Value::Number(value))], Vec::new());
-        assert!(!state.hear(&Instance::system(), "a.slice", list, &mut journal, &mut problems));
+        assert!(!state.compare(&Instance::system(), "a.slice", list, &mut journal, &mut problems));
         assert!(problems.is_empty(), "{problems:?}");
     };
     hear(&mut state, UNSET);
@@ -64,7 +64,7 @@ impl Scene {
         let (journal, _) = Journal::create(dir.path()).unwrap();
         let properties = Properties::of(systemd.instance()).unwrap();
         let mut scene = Scene { systemd, _dir: dir, journal, properties, now: 0 };
-        scene.properties.come(A);
+        scene.properties.begin_holding(A);
         scene
     }
 
@@ -136,17 +136,17 @@ fn systemd_gets_our_values_and_then_its_former_ones() {
     assert_eq!(scene.value(Property::MemoryHigh), Value::Number(100));
 
     // Held again before systemd has answered.
-    scene.properties.leave(A);
+    scene.properties.end_holding(A);
     scene.now += POLL_NS;
     scene.properties.poll(scene.now, &mut scene.journal);
-    scene.properties.come(A);
+    scene.properties.begin_holding(A);
     scene.settle();
     assert_eq!(
         (scene.value(Property::MemoryHigh), scene.value(Property::IOAccounting)),
         (Value::Number(150), Value::Flag(true))
     );
 
-    scene.properties.leave(A);
+    scene.properties.end_holding(A);
     scene.settle();
     assert_eq!(scene.value(Property::MemoryHigh), Value::Number(150));
     assert_eq!(scene.value(Property::AllowedCPUs), cpus("0-5"));
@@ -286,7 +286,7 @@ fn our_rates_are_removed_when_an_administrator_adds_one() {
         scene.settle();
         assert_eq!((scene.value(reads), scene.value(writes)), (theirs.clone(), rates(&[])), "{lasts}");
 
-        scene.properties.leave(A);
+        scene.properties.end_holding(A);
         scene.settle();
         assert_eq!(scene.value(reads), theirs, "{lasts}");
         let file: &[&str] = if lasts { &[] } else { &["user-1001.slice.d", "50-IOReadBandwidthMax.conf"] };
@@ -306,7 +306,7 @@ fn a_list_to_which_an_administrator_added_is_in_the_journal() {
     scene.systemd.set(A, reads, rates(&[("/dev/sdb", 7)]));
     let list = Manager::new(scene.systemd.instance()).former(A, &PROPERTIES).unwrap();
     let state = scene.properties.units.get_mut(A).unwrap();
-    state.hear(&scene.properties.instance, A, list, &mut scene.journal, &mut Vec::new());
+    state.compare(&scene.properties.instance, A, list, &mut scene.journal, &mut Vec::new());
     let entries = Journal::read(scene.journal.path()).unwrap();
     let undone = crate::undo::undo(&entries, std::path::Path::new("/proc"));
     assert!(undone.problems.is_empty(), "{undone:?}");
@@ -328,7 +328,7 @@ fn our_file_is_removed_if_an_administrator_wrote_another() {
     scene.want(property, Value::Number(300));
     scene.settle();
     assert_eq!((scene.value(property), ours.exists()), (Value::Number(300), true));
-    scene.properties.leave(A);
+    scene.properties.end_holding(A);
     scene.settle();
     assert_eq!(scene.value(property), Value::Number(500));
     assert_eq!(scene.systemd.files(), [""; 0]);
@@ -355,7 +355,7 @@ fn a_refused_reload_is_reported_once_and_requested_again() {
     for _ in 0..2 {
         scene.systemd.fail("Reload", Fault::Refuse("org.freedesktop.DBus.Error.LimitsExceeded"));
     }
-    scene.properties.leave(A);
+    scene.properties.end_holding(A);
     let reported = scene.poll(5, POLL_NS);
     assert_eq!((reported.len(), scene.reloads()), (1, 3), "{reported:?}");
 }
@@ -365,7 +365,7 @@ fn a_revert_reports_that_files_were_rewritten() {
     let mut scene = Scene::known();
     scene.want(Property::MemoryHigh, Value::Number(200));
     scene.settle();
-    scene.properties.leave(A);
+    scene.properties.end_holding(A);
     scene.properties.take_rewritten();
     scene.poll(1, 2 * POLL_NS);
     assert!(scene.properties.units.is_empty());
@@ -378,12 +378,12 @@ fn values_wanted_after_a_unit_left_are_sent() {
     let mut scene = Scene::known();
     scene.want(Property::MemoryMin, Value::Number(100));
     scene.settle();
-    scene.properties.leave(A);
+    scene.properties.end_holding(A);
     scene.want(Property::MemoryMin, Value::Number(300));
     scene.settle();
     assert_eq!(scene.value(Property::MemoryMin), Value::Number(300));
     assert_eq!(scene.value(Property::IOAccounting), Value::Flag(false), "it is no place");
-    scene.properties.leave(A);
+    scene.properties.end_holding(A);
     scene.settle();
     assert_eq!((scene.value(Property::MemoryMin), scene.systemd.files()), (Value::Number(0), vec![]));
 }
@@ -393,7 +393,7 @@ fn values_wanted_after_a_unit_left_are_sent() {
 fn values_wanted_before_a_unit_left_are_not_sent() {
     let mut scene = Scene::known();
     scene.want(Property::MemoryHigh, Value::Number(200));
-    scene.properties.leave(A);
+    scene.properties.end_holding(A);
     let change =
         Change { property: Property::MemoryHigh, from: Value::Number(UNSET), to: Value::Number(200) };
     scene.properties.handle_failed_set(A, vec![change], true);
@@ -424,7 +424,7 @@ fn a_unit_that_comes_back_gets_its_given_values_again() {
         assert_eq!(scene.value(Property::MemoryMin), Value::Number(100));
         assert_eq!(scene.value(Property::IOAccounting), Value::Flag(true));
         assert_eq!(scene.value(Property::CPUWeight), WEIGHT_DEFAULT);
-        scene.properties.leave(A);
+        scene.properties.end_holding(A);
         scene.settle();
         assert_eq!(scene.value(Property::MemoryMin), Value::Number(0));
         assert_eq!(scene.value(Property::MemoryHigh), then);
@@ -443,8 +443,8 @@ fn a_new_unit_of_the_same_name_starts_afresh() {
     scene.systemd.stage().units.remove(A);
     scene.systemd.unit(A, false, &[(property, Value::Number(300)), (Property::AllowedCPUs, cpus("0-5"))]);
 
-    scene.properties.leave(A);
-    scene.properties.come(A);
+    scene.properties.end_holding(A);
+    scene.properties.begin_holding(A);
     scene.want(property, Value::Number(100));
     let reported = scene.poll(4, 2 * POLL_NS);
     assert_eq!(
@@ -455,7 +455,7 @@ fn a_new_unit_of_the_same_name_starts_afresh() {
     assert_eq!(scene.value(Property::AllowedCPUs), cpus("0-5"), "the policy has not ordered any");
     assert_eq!(scene.value(Property::IOAccounting), Value::Flag(true));
 
-    scene.properties.leave(A);
+    scene.properties.end_holding(A);
     scene.settle();
     assert_eq!(
         (scene.value(property), scene.value(Property::AllowedCPUs)),
@@ -470,13 +470,13 @@ fn values_that_cannot_be_reverted_stay_if_the_unit_is_held_again() {
     let mut scene = Scene::known();
     scene.want(Property::MemoryHigh, Value::Number(200));
     scene.settle();
-    scene.properties.leave(A);
-    scene.properties.come(A);
+    scene.properties.end_holding(A);
+    scene.properties.begin_holding(A);
     scene.want(Property::MemoryHigh, Value::Number(100));
     scene.systemd.fail("SetUnitProperties", Fault::Refuse("org.freedesktop.DBus.Error.AccessDenied"));
     let reported = scene.poll(2, 2 * POLL_NS);
     assert_eq!((reported.len(), scene.value(Property::MemoryHigh)), (1, Value::Number(100)), "{reported:?}");
-    scene.properties.leave(A);
+    scene.properties.end_holding(A);
     scene.settle();
     assert_eq!(scene.value(Property::MemoryHigh), Value::Number(UNSET));
 }

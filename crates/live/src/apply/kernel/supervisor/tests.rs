@@ -112,14 +112,14 @@ impl Scheduler for Loaded {
         self.0.borrow_mut().switches.remove(&unit);
     }
 
-    fn switched(&self, unit: u32) -> Switched {
+    fn unit_counters(&self, unit: u32) -> UnitCounters {
         let switches = self.0.borrow().switches.get(&unit).copied().unwrap_or(0);
-        Switched { account: Account { switches, ..Account::default() }, ..Switched::default() }
+        UnitCounters { account: Account { switches, ..Account::default() }, ..UnitCounters::default() }
     }
 
     /// All on CPU 1.
     fn accounts(&self, unit: u32) -> Vec<Account> {
-        vec![Account::default(), self.switched(unit).account]
+        vec![Account::default(), self.unit_counters(unit).account]
     }
 
     fn ended(&self) -> Option<Ended> {
@@ -371,13 +371,13 @@ fn gangs_reload_with_gangs() {
     w.begin().unwrap();
     w.calls();
     w.supervisor().gate(&[of(9, 1, true)]);
-    assert!(w.calls().is_empty() && !w.supervisor().gates(&[]), "this one features of none");
+    assert!(w.calls().is_empty() && !w.supervisor().can_gate(&[]), "this one features of none");
     let a = w.unit("a");
     w.contract.units[a.index()].job = Some(commonhold_contract::JobKind::Tree);
     w.contract.machine.gangs.by = commonhold_contract::Gangs::LatestQuantum;
     w.follow();
     assert!(w.calls().starts_with("load 64 with seats with gangs, "));
-    assert!(w.supervisor().gates(&[]));
+    assert!(w.supervisor().can_gate(&[]));
     w.supervisor().gate(&[of(9, 1, true), of(8, 2, false)]);
     assert_eq!(w.calls(), "join 8 Some(1), join 9 Some(0), gate [(0, true)]");
     w.supervisor().gate(&[of(9, 1, true), of(8, 2, false)]);
@@ -428,13 +428,13 @@ fn counters_stay_with_their_unit() {
     w.begin().unwrap();
     let (a, b) = (w.unit("a"), w.unit("b"));
     w.kernel.borrow_mut().switches = BTreeMap::from([(2, 100), (3, 7)]);
-    assert_eq!([a, b].map(|unit| w.supervisor().switched(unit).account.switches), [100, 7]);
+    assert_eq!([a, b].map(|unit| w.supervisor().unit_counters(unit).account.switches), [100, 7]);
     w.end(false);
     w.supervisor().poll(SECOND);
-    assert_eq!(w.supervisor().switched(a).account.switches, 100, "while it rests");
+    assert_eq!(w.supervisor().unit_counters(a).account.switches, 100, "while it rests");
     w.supervisor().poll(2 * SECOND);
     w.kernel.borrow_mut().switches = BTreeMap::from([(2, 20)]);
-    assert_eq!([a, b].map(|unit| w.supervisor().switched(unit).account.switches), [120, 7]);
+    assert_eq!([a, b].map(|unit| w.supervisor().unit_counters(unit).account.switches), [120, 7]);
     assert_eq!([a, b].map(|unit| w.supervisor().accounts(unit)[1].switches), [120, 7]);
     w.have(&["b"]);
     w.follow();
@@ -444,7 +444,7 @@ fn counters_stay_with_their_unit() {
     w.follow();
     let c = w.unit("c");
     assert!(w.calls().contains("admit c 2"));
-    assert_eq!(w.supervisor().switched(c).account.switches, 0);
+    assert_eq!(w.supervisor().unit_counters(c).account.switches, 0);
     assert_eq!(w.supervisor().accounts(c), [Account::default(); 2]);
 }
 
