@@ -17,14 +17,14 @@ const HEADS: [&str; 9] = [
     "waited",
 ];
 
-/// One row per outermost unit with known transfers; `None` if no unit has any.
+/// A table with one row for each outermost unit whose transfers are known; `None` if there is no such unit.
 pub fn table(statement: &Statement, style: Style) -> Option<Table> {
     let mut table = Table::new(&HEADS);
     let mut any = false;
     for account in &statement.accounts {
         let Some(bus) = &account.bus else { continue };
         table.row(Paint::Plain, cells(account, bus).into());
-        for line in now(bus).iter().flat_map(|remark| wrap(remark, style.width, "  ", "    ")) {
+        for line in restrictions(bus).iter().flat_map(|remark| wrap(remark, style.width, "  ", "    ")) {
             table.line(Paint::Faint, line);
         }
         any = true;
@@ -32,8 +32,8 @@ pub fn table(statement: &Statement, style: Style) -> Option<Table> {
     any.then_some(table)
 }
 
-/// What holds it back now.
-fn now(bus: &BusAccount) -> Vec<String> {
+/// The restrictions that are in force on a unit's transfers now, in words.
+fn restrictions(bus: &BusAccount) -> Vec<String> {
     let most = bus.most_bytes_per_s.map(|most| format!("may transfer {} at most", rate(most)));
     let waits = bus.waits.then(|| {
         let until = "waits until others have what they are owed";
@@ -45,7 +45,7 @@ fn now(bus: &BusAccount) -> Vec<String> {
     most.into_iter().chain(waits).collect()
 }
 
-/// Bytes that may be below 0.
+/// A signed number of bytes in words. What a unit is owed is negative if the unit had more than its share.
 fn signed(bytes_owed: i64) -> String {
     let sign = if bytes_owed < 0 { "-" } else { "" };
     sign.to_owned() + &bytes(bytes_owed.unsigned_abs())
@@ -54,7 +54,7 @@ fn signed(bytes_owed: i64) -> String {
 fn cells(account: &Account, bus: &BusAccount) -> [String; 9] {
     let called_back = match bus.called_back {
         0 => "0".to_owned(),
-        // It is not over before all is back.
+        // No call-back has ended yet, so there is no time to show.
         count if bus.call_back_max_ns == 0 => count.to_string(),
         count => format!("{count} ({})", duration(bus.call_back_p99_ns)),
     };

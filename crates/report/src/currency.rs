@@ -1,8 +1,9 @@
-//! A unit as a currency: what funds it, what it issued, what each of these is worth now, its exchanges, and the limits that
-//! currencies impose.
+//! `commonhold tickets UNIT`: shows a unit as a currency. The report has the tickets that fund the unit, the tickets that the
+//! unit has issued, the present worth of both, the unit's exchanges, and the limits that currencies impose.
 //!
-//! Limits (seed 004, section 2): *upper*, a unit never holds more than its currency is worth, whatever the others in it give
-//! up; *lower*, fewer tickets for one unit in a currency move its share to the others in it, and no unit outside gains.
+//! There are two limits (seed 004, section 2). *Upper*: a unit never holds more than the currency that funds it is worth,
+//! however many tickets the other units in that currency give up. *Lower*: if a unit has fewer tickets of a currency, its share
+//! goes to the other units in that currency, and no unit outside gains.
 
 use commonhold_contract::{PerResource, Resource};
 use commonhold_ledger::Exchange;
@@ -14,34 +15,34 @@ use crate::table::{Paint, Style, Table, clean, wrap};
 use crate::tickets::{Beside, Lot, Tickets, cell, worth};
 use crate::words::Much;
 
-/// A unit as a currency.
+/// A unit as a currency. *The unit* below is this unit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Currency {
     /// The unit's path.
     pub unit: String,
-    /// The currency that funds it, by its unit's path; `None`: the base currency of the machine.
+    /// The path of the unit whose currency funds this one; `None` for the machine's own currency.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encloser: Option<String>,
-    /// Who may change the tickets of the units in it, in words.
+    /// The users who may change the tickets of the sub-units, in words.
     pub governors: String,
-    /// Its own tickets of each resource.
+    /// The unit's own tickets of each resource.
     pub funding: Vec<Tickets>,
-    /// All tickets that count in the currency that funds it: of the units there that have processes.
+    /// The number of tickets that count in the funding currency: those of units that have processes.
     pub issued_around: PerResource<u64>,
-    /// What the currency that funds it is worth, in the measures of [`Tickets::entitled`].
+    /// The worth of the funding currency, in the measures of [`Tickets::entitled`].
     pub worth_around: PerResource<u64>,
-    /// The tickets of each unit directly in it, of each resource.
+    /// The tickets of each direct sub-unit, for each resource.
     pub issued: Vec<Tickets>,
-    /// Tickets of its own processes that are in none of these, and what they are worth.
+    /// The tickets of the unit's own processes, which are in no sub-unit.
     pub own: PerResource<u64>,
-    /// What these are worth.
+    /// The worth of the tickets in `own`.
     pub own_worth: PerResource<u64>,
-    /// What it holds of other currencies, and what others hold of its own, that are not in it.
+    /// The lots that the unit holds of foreign currencies, and those that units outside hold of its currency.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lots: Vec<Lot>,
-    /// Exchanges in force that it is in.
+    /// The exchanges in force in which the unit takes part.
     pub exchanges: Vec<Exchange>,
-    /// Of the resources that nothing holds: why.
+    /// The resources that are not held, with the reasons.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_held: Vec<Holding>,
 }
@@ -55,13 +56,13 @@ impl Currency {
         self.funding.iter().any(|row| row.active).then_some(held)
     }
 
-    /// The currency that funds it, by its unit, or `the machine`.
+    /// The name of the funding currency: its unit's path, or `the machine`.
     fn around(&self) -> String {
         self.encloser.as_deref().map_or_else(|| "the machine".to_owned(), clean)
     }
 }
 
-/// For a terminal.
+/// The report for a terminal.
 pub fn text(currency: &Currency, style: Style) -> String {
     let mut text = funding(currency, style);
     text.push('\n');
@@ -77,7 +78,7 @@ pub fn text(currency: &Currency, style: Style) -> String {
     text
 }
 
-/// As JSON.
+/// The report as JSON.
 pub fn json(currency: &Currency) -> String {
     crate::json("commonhold.currency", currency)
 }
@@ -125,7 +126,7 @@ fn issued(currency: &Currency, style: Style) -> String {
     )
 }
 
-/// A line for each exchange: what the unit lends, and what it got.
+/// A line for each exchange: what the unit lends, and what it borrows.
 fn exchanges(currency: &Currency) -> Vec<String> {
     let line = |exchange: &Exchange| {
         let legs = exchange.lent.iter().filter_map(|leg| {
@@ -146,7 +147,7 @@ fn exchanges(currency: &Currency) -> Vec<String> {
     currency.exchanges.iter().map(line).collect()
 }
 
-/// What currencies do not allow, and the way out.
+/// The limits that currencies impose on the unit, in words, with the ways around them.
 fn limits(currency: &Currency) -> Vec<String> {
     let unit = clean(&currency.unit);
     let around = currency.around();
@@ -178,7 +179,7 @@ fn limits(currency: &Currency) -> Vec<String> {
     lines
 }
 
-/// `4 CPUs, 8.0 GiB, 50% of each disk, 50% of the bus`.
+/// The worth of each resource in words: `4 CPUs, 8.0 GiB, 50% of each disk, 50% of the bus`.
 fn amounts(worths: PerResource<u64>, is_nothing: bool) -> String {
     if is_nothing {
         return "nothing while it has no processes".to_owned();

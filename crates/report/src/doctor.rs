@@ -1,6 +1,7 @@
-//! `doctor`: this machine's capabilities for holding a contract, with the reason and the remedy for each *no*.
+//! The report of `doctor`: what this machine can do to hold a contract. For everything that it cannot do, the report gives the
+//! reason and a remedy.
 //!
-//! Paths and commands are never cut, since readers copy them: a long one runs over the edge.
+//! Paths and commands are never cut, since readers copy them. A long one exceeds the terminal's width.
 
 use std::collections::BTreeMap;
 
@@ -10,16 +11,16 @@ use unicode_width::UnicodeWidthStr;
 
 use crate::table::{Paint, Style, clean};
 
-/// The column of states, with the gap after it: `partly` is the longest.
+/// The width of the column of states, the gap after it included. The longest state is `partly`.
 const STATE_COLUMNS: usize = 8;
 
 /// The indent of everything below a heading.
 const INDENT: usize = 2;
 
-/// Reasons get at least this many columns, however narrow the terminal.
+/// The least width of the column of reasons, however narrow the terminal is.
 const REASON_COLUMNS_MIN: usize = 30;
 
-/// A remedy of up to this width is repeated: a reference to it would be no shorter.
+/// A remedy of at most this width is printed in full each time, since a reference to the first time would be no shorter.
 const REMEDY_COLUMNS_REPEATED: usize = 30;
 
 /// The findings as text: the machine, what holds each resource, and every finding by area.
@@ -50,7 +51,7 @@ pub fn text(findings: &Findings, style: Style) -> String {
     lines.join("\n") + "\n"
 }
 
-/// The same as JSON, under the schema `commonhold.doctor`: `machine`, `enforcers` and `rows`.
+/// The findings as JSON, under the schema `commonhold.doctor`: `machine`, `enforcers` and `rows`.
 pub fn json(findings: &Findings) -> String {
     crate::json("commonhold.doctor", findings)
 }
@@ -67,7 +68,7 @@ const fn heading(area: Area) -> &'static str {
     }
 }
 
-/// Per resource, what holds it.
+/// A line for each resource: the enforcer that holds it, or why there is none.
 fn enforcers(enforcers: &[Enforcer], style: Style) -> Vec<String> {
     if enforcers.is_empty() {
         return Vec::new();
@@ -101,8 +102,8 @@ fn row(row: &Row, names: usize, style: Style) -> Vec<String> {
     beside(&head, INDENT + STATE_COLUMNS + names + 2, &row.reason, style)
 }
 
-/// A finding's remedy; a long one that was shown before is not shown again, but where it stands is. `shown` maps the remedies
-/// shown so far to the names of their findings.
+/// The lines of a finding's remedy. If a long remedy was printed before, the line only refers to the finding where it is.
+/// `shown` maps each remedy printed so far to the name of that finding.
 fn remedy<'a>(row: &'a Row, shown: &mut BTreeMap<&'a str, &'a str>, style: Style) -> Vec<String> {
     let Some(remedy) = row.remedy.as_deref() else { return Vec::new() };
     let head = format!("{:1$}-> ", "", INDENT + STATE_COLUMNS);
@@ -117,7 +118,7 @@ fn remedy<'a>(row: &'a Row, shown: &mut BTreeMap<&'a str, &'a str>, style: Style
     }
 }
 
-/// A text beside a head that ends at a column; its further lines start there too.
+/// Lines that begin with `head` and go on with `text` from the column `column`. Further lines begin at that column, too.
 fn beside(head: &str, column: usize, text: &str, style: Style) -> Vec<String> {
     let width = style.width.saturating_sub(column).max(REASON_COLUMNS_MIN);
     let mut lines = flow(&clean(text), width, column);
@@ -127,7 +128,7 @@ fn beside(head: &str, column: usize, text: &str, style: Style) -> Vec<String> {
     lines.iter().map(|line| line.trim_end().to_owned()).collect()
 }
 
-/// The words of a text in lines of that width, indented. A word that is longer than a line stands on one, uncut.
+/// The words of a text in indented lines of at most `width` columns. A longer word has a line of its own, and is not cut.
 fn flow(text: &str, width: usize, indent: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {
@@ -146,7 +147,7 @@ fn widest<'a>(texts: impl Iterator<Item = &'a str>) -> usize {
     texts.map(|text| clean(text).width()).max().unwrap_or(0)
 }
 
-/// How many findings there are of each state.
+/// The number of findings in each state, in words.
 fn tally(findings: &Findings) -> String {
     let count = |state| findings.rows.iter().filter(|row| row.state == state).count();
     let (yes, partly, no) = (count(State::Yes), count(State::Partly), count(State::No));

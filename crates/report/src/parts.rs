@@ -1,4 +1,4 @@
-//! Parts of units in words: what holds in each control group that has their processes.
+//! Orders for one control group of a unit that has several, in words.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use commonhold_contract::measure::{Bytes, CpuCount, Speed};
 use commonhold_policy::GroupId;
 use commonhold_policy::plan::PartOrder;
 
-/// Where a part holds.
+/// The control group that an order is for: a place, or the unit's own group.
 struct At(Option<GroupId>);
 
 impl fmt::Display for At {
@@ -18,7 +18,7 @@ impl fmt::Display for At {
     }
 }
 
-/// Writes what is ordered of a unit that is called so.
+/// Writes an order for one of the control groups of the unit named `unit`.
 pub(crate) fn write(f: &mut fmt::Formatter<'_>, order: &PartOrder, unit: &str) -> fmt::Result {
     let at = At(order.at());
     write!(f, "{unit}, {at}: ")?;

@@ -18,7 +18,7 @@ use crate::present::{self, Present, PresentJson};
 use crate::table::{Paint, Style, clean, wrap};
 use crate::words::{Action, path, steps, words};
 
-/// The steps per unit, each with its number in the plan's order and its reason.
+/// The plan as text: for each unit its steps, each with its number in the plan's order and its reason.
 pub fn text(contract: &Contract, plan: &Plan, style: Style) -> String {
     let all = steps(plan);
     if all.is_empty() {
@@ -54,7 +54,7 @@ pub fn text(contract: &Contract, plan: &Plan, style: Style) -> String {
     text + "\n" + &look(contract, plan, style)
 }
 
-/// `, entitled to 1.5 CPUs`, where the plan says so.
+/// The end of a unit's heading, `, entitled to 1.5 CPUs`; empty if the plan does not have the unit's entitlement.
 fn worth(plan: &Plan, unit: UnitId) -> String {
     plan.decisions
         .cpu
@@ -63,7 +63,7 @@ fn worth(plan: &Plan, unit: UnitId) -> String {
         .map_or_else(String::new, |micro| format!(", entitled to {}", CpuCount(*micro)))
 }
 
-/// When it polls again, and which units.
+/// A sentence that says when the daemon observes the machine next, and which units' demand it samples until then.
 fn look(contract: &Contract, plan: &Plan, style: Style) -> String {
     let mut text = match plan.next.checked_sub(plan.at) {
         Some(after) if after > 0 => format!("Looks again within {}", duration(after)),
@@ -233,13 +233,14 @@ enum ActionJson<'a> {
     },
 }
 
-/// A reason as the policy serialises it, but with paths of units, and the unit of measurement of a rate in its name.
+/// A reason in JSON. It is written as the policy serialises it, except that units are given by path, and that the name of a
+/// rate contains its unit of measure.
 struct ReasonJson<'a> {
     contract: &'a Contract,
     reason: Reason,
 }
 
-/// The reasons that are not serialised as the policy has them.
+/// The reasons that are written in another form than the policy serialises them in.
 #[derive(Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 enum Adapted<'a> {
@@ -260,7 +261,7 @@ enum Adapted<'a> {
     },
 }
 
-/// What was left of the shared resource for each CPU.
+/// The unused amount of the shared resource for each CPU that was left when a gang was chosen.
 #[derive(Serialize)]
 #[serde(rename_all = "snake_case")]
 enum LeftJson {
@@ -289,9 +290,9 @@ impl Serialize for ReasonJson<'_> {
     }
 }
 
-/// The plan as JSON, in its own order. Times are in nanoseconds on the backend's clock; each action and reason comes as
-/// fields and as a sentence. `entitled` has `shared`, with the unowned rest, and not the kernel's threads, which are
-/// entitled to nothing and restricted by nothing.
+/// The plan as JSON, with the steps in the plan's order. Times are in nanoseconds on the backend's clock. Each action and each
+/// reason is given as fields and as a sentence. `entitled` includes `shared`, which owns what no unit holds. It does not include
+/// `kernel`, which is entitled to nothing and never restricted.
 pub fn json(contract: &Contract, plan: &Plan, about: About<'_>) -> String {
     let content = PlanJson {
         holdings: about.holdings,
@@ -315,18 +316,18 @@ pub fn json(contract: &Contract, plan: &Plan, about: About<'_>) -> String {
     crate::json("commonhold.plan", content)
 }
 
-/// Information beside a plan.
+/// Information that is printed with a plan.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct About<'a> {
-    /// The processes by unit.
+    /// The present processes of each unit.
     pub present: &'a [Present],
-    /// What would hold each resource.
+    /// How each resource would be held.
     pub holdings: &'a [Holding],
-    /// The disks that io.cost would be switched on for.
+    /// The disks for which io.cost would be switched on.
     pub io_cost: &'a [String],
-    /// What is to be known beside, in sentences.
+    /// Further notes, in sentences.
     pub notes: &'a [&'a str],
-    /// What is to be said of the contract all the same, as a contract in error has it.
+    /// The contract's warnings, in the format in which the errors of an invalid contract are given.
     pub warnings: &'a [serde_json::Value],
 }
 

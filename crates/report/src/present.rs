@@ -1,4 +1,4 @@
-//! The current processes of each unit, for `run --dry-run`, and those that are never in a unit.
+//! The present processes of each unit, for `run --dry-run`, with a note on processes that are never in a unit.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::places::set;
 use crate::table::{Paint, Style, clean, wrap};
 use crate::words::path;
 
-/// The processes in no unit, whatever a contract's rules match.
+/// The processes that are in no unit even if a contract's rules match them.
 pub const EXEMPT: &str = "kernel threads, process 1 and Commonhold itself";
 
 /// How units are held on a machine with systemd.
@@ -22,24 +22,24 @@ pub const IN_PLACE: &str = "systemd runs here. Units are held in the control gro
     units is a member of its unit; its CPU time is held by the `kernel` backend, and nothing else of it. While any group has a \
     `CPUQuota=`, the scheduler of the `kernel` backend rests, and control groups hold CPU.";
 
-/// The processes in a unit, or in none.
+/// A summary of the processes in a unit, or of those in no unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Present {
-    /// The unit; [`UnitId::SHARED`] for those that match none.
+    /// The unit; [`UnitId::SHARED`] for processes that no rule matches.
     pub unit: UnitId,
-    /// How many processes each user has there.
+    /// The users with processes in the unit, and the number of processes of each.
     pub users: Vec<(String, usize)>,
-    /// The same by the kernel's name of their program.
+    /// The programs in the unit, by the kernel's name (`comm`), and the number of processes of each.
     pub programs: Vec<(String, usize)>,
-    /// Processes among them that cannot be held, since they are other users'.
+    /// The number of the unit's processes that cannot be held, since they belong to other users than the caller.
     pub beyond_us: usize,
-    /// Processes among them that would be moved into the unit's control group; `None` if processes are not moved.
+    /// The number of the unit's processes that would be moved into its control group; `None` if processes are not moved.
     pub moved: Option<usize>,
-    /// Processes among them for which systemd would create a scope; `None` if scopes are not used.
+    /// The number of the unit's processes for which systemd would create a scope; `None` if scopes are not used.
     pub scoped: Option<usize>,
-    /// Processes among them that would stay in the control groups that they are in, by the reason.
+    /// The reasons for which processes of the unit would stay in their present control group, with the number of each.
     pub staying: Vec<(Stays, usize)>,
-    /// The control groups of other programs that the unit would be held in, and what these programs have set there.
+    /// The places in which the unit would be held, with the settings that the other programs made there.
     pub places: Vec<(String, GroupBounds)>,
 }
 
@@ -48,7 +48,8 @@ impl Present {
         self.users.iter().map(|(_, count)| count).sum()
     }
 
-    /// `11 would be moved into the unit's control group; 1 stays (kept by a user's service manager)`
+    /// Which processes would be moved: `11 would be moved into the unit's control group; 1 stays (kept by a user's service
+    /// manager)`.
     fn moves(&self) -> Option<String> {
         let (count, what) = match (self.moved, self.scoped) {
             (_, Some(scoped)) => (scoped, "would get a scope of systemd's"),
@@ -66,7 +67,7 @@ impl Present {
         Some(format!("{count} {what}{}", staying.collect::<String>()))
     }
 
-    /// `3 processes of ana 2, root 1: make, sh`
+    /// The processes in words: `3 processes of ana 2, root 1: make, sh`.
     fn words(&self) -> String {
         let users = match self.users.as_slice() {
             [] => return "no process now".to_owned(),
@@ -85,10 +86,10 @@ fn processes(n: usize) -> String {
     if n == 1 { "1 process".to_owned() } else { format!("{n} processes") }
 }
 
-/// Users and programs of a unit that are named.
+/// The most users, and the most programs, of a unit that are named.
 const NAMED_MAX: usize = 8;
 
-/// The most frequent, and how many others there are.
+/// Names the most frequent items, and gives the number of the others.
 fn most(all: &[(String, usize)], word: impl Fn(&(String, usize)) -> String) -> String {
     let mut sorted: Vec<&(String, usize)> = all.iter().collect();
     sorted.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
@@ -99,7 +100,7 @@ fn most(all: &[(String, usize)], word: impl Fn(&(String, usize)) -> String) -> S
     }
 }
 
-/// The processes in each unit now, units without any included; and those that are not held.
+/// A line for each unit with its present processes, also for units without processes; and notes on processes that are not held.
 pub fn text(contract: &Contract, present: &[Present], style: Style) -> String {
     let mut text = style.paint(Paint::Strong, "Processes that would be held now") + "\n";
     let rest = " ".repeat(4);
@@ -149,7 +150,7 @@ pub(crate) struct PresentJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     scoped: Option<usize>,
     staying: BTreeMap<&'static str, usize>,
-    /// By the control group, what its manager has set there.
+    /// The settings of each control group's manager, by the group's path.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     places: BTreeMap<&'a str, &'a GroupBounds>,
 }
@@ -163,7 +164,7 @@ const fn key(why: Stays) -> &'static str {
     }
 }
 
-/// The same for a JSON document.
+/// The present processes for a JSON document.
 pub(crate) fn json<'a>(contract: &'a Contract, present: &'a [Present]) -> Vec<PresentJson<'a>> {
     let counts = |counts: &'a [(String, usize)]| counts.iter().map(|(name, n)| (name.as_str(), *n)).collect();
     let unit = |present: &'a Present| PresentJson {

@@ -1,4 +1,4 @@
-//! The ledger's statement: a table for `status`, a live table that is redrawn in place, and JSON.
+//! The ledger's statement in three forms: a table for `status`, a table that is redrawn in place, and JSON.
 
 use commonhold_contract::MILLIONTH;
 use commonhold_ledger::{Account, Credits, Statement};
@@ -13,12 +13,13 @@ use crate::switches::UnitSwitches;
 use crate::table::{Paint, Style, Table, clean, depth, fit, indented, pad, wrap};
 use crate::tickets::{Expected, Lot, Tickets};
 
-/// What the columns of [`cells`] hold.
+/// The headings of the columns that [`cells`] fills.
 pub(crate) const HEADS: [&str; 9] =
     ["unit", "entitled", "using", "used %", "lent", "borrowed", "called\nback", "longest", "waited"];
 
-/// The account in the order of [`HEADS`]: what it is entitled to and uses now in CPUs, what it used in percent of its
-/// entitlement since the ledger was opened, the rest as CPU time.
+/// A unit's account as cells in the order of [`HEADS`]. Entitlement and present use are numbers of CPUs. `used %` is the CPU time
+/// used since the ledger was opened, in percent of the entitlement. The other figures are CPU time, except the count of
+/// call-backs.
 pub(crate) fn cells(account: &Account) -> [String; 9] {
     [
         clean(leaf(&account.unit)),
@@ -33,17 +34,18 @@ pub(crate) fn cells(account: &Account) -> [String; 9] {
     ]
 }
 
-/// To hundredths of a CPU: more would only flicker.
+/// Rounds to hundredths of a CPU. Further digits would only flicker in a table that is redrawn.
 fn rounded(micro: u64) -> u64 {
     micro.saturating_add(5_000) / 10_000 * 10_000
 }
 
-/// A unit's name among its siblings.
+/// The last part of a unit's path.
 fn leaf(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// The statement for a terminal: one row per unit, indented by nesting, and where everything went.
+/// The statement for a terminal: a row for each unit, indented by nesting, and below the table what the machine's CPU time was
+/// used for.
 pub fn text(statement: &Statement, style: Style) -> String {
     let mut text = style.paint(Paint::Strong, &headline(statement)) + "\n\n";
     if statement.accounts.is_empty() {
@@ -72,7 +74,7 @@ pub fn text(statement: &Statement, style: Style) -> String {
         text.push('\n');
         text += &exchanges.render(style);
     }
-    // Also without an exchange: a unit that negotiates is named before its first trial.
+    // Even without any exchange this text may be there: it names units that negotiate before their first trial.
     if let Some(trials) = exchanges::trials(&statement.exchanges, &statement.negotiated, style) {
         if statement.exchanges.is_empty() {
             text.push('\n');
@@ -103,7 +105,7 @@ fn add_account(table: &mut Table, account: &Account, style: Style) {
     }
 }
 
-/// The number of a unit's processes outside of its control group.
+/// A remark on the unit's processes that are outside of its control group; `None` if there are none.
 fn outside(account: &Account) -> Option<String> {
     let Account { processes, outside, .. } = account;
     (*outside > 0).then(|| {
@@ -131,7 +133,7 @@ fn credits(account: &Account) -> Option<String> {
     (!sides.is_empty()).then(|| format!("remembered: {}", sides.join(", ")))
 }
 
-/// The units on which a unit waited, the longest first.
+/// The units because of which a unit waited, in words, the longest wait first.
 pub(crate) fn waits(account: &Account) -> Option<String> {
     let mut waits: Vec<(&str, u64)> = account
         .waited_on_ns
@@ -145,7 +147,7 @@ pub(crate) fn waits(account: &Account) -> Option<String> {
     (!waits.is_empty()).then(|| format!("waited for CPUs of its own, lent to {}", waits.join(", ")))
 }
 
-/// Where the capacity went: `used 10.0 s (50 %) + common ... = capacity 20.0 s`.
+/// What the machine's CPU time was used for, as a sum: `used 10.0 s (50 %) + common ... = capacity 20.0 s`.
 pub(crate) fn totals(statement: &Statement) -> String {
     let used = used_ns(statement);
     let share = |ns| match percent_text(ns, statement.capacity_ns).as_str() {
@@ -153,7 +155,7 @@ pub(crate) fn totals(statement: &Statement) -> String {
         percent => format!("{} ({percent} %)", duration(ns)),
     };
     let sum = u128::from(used) + u128::from(statement.common_ns) + u128::from(statement.idle_ns);
-    // The ledger asserts that they are equal; a statement from another source must not be made to look balanced.
+    // The ledger checks that the two are equal. In a statement from another source they may differ, and that must show.
     let sign = if sum == u128::from(statement.capacity_ns) { "=" } else { "≠" };
     format!(
         "used {} + common {} + idle {} {sign} capacity {}",
@@ -164,7 +166,7 @@ pub(crate) fn totals(statement: &Statement) -> String {
     )
 }
 
-/// What all units used. Sub-units are part of their enclosers' figures.
+/// The CPU time that all units used. Only outermost units are added up, since their figures include their sub-units.
 fn used_ns(statement: &Statement) -> u64 {
     statement
         .accounts
@@ -174,43 +176,43 @@ fn used_ns(statement: &Statement) -> u64 {
         .fold(0, u64::saturating_add)
 }
 
-/// The state of a daemon, beside its statement.
+/// The state of a daemon, which is reported with its statement.
 #[derive(Debug, Clone, Copy, serde::Serialize)]
 pub struct Holder<'a> {
-    /// Where the contract in force came from.
+    /// The file from which the contract in force was read.
     pub contract: &'a str,
-    /// What holds CPU: `kernel`, `cgroup` or `user`.
+    /// The active backend: `kernel`, `cgroup` or `user`.
     pub backend: &'a str,
-    /// The backend that it replaces as a fallback.
+    /// The preferred backend, if the active one is a fallback.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instead: Option<Instead<'a>>,
-    /// What holds each resource, or why nothing does.
+    /// The holding of each resource.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     pub holdings: &'a [Holding],
-    /// What the scheduler in the kernel counted; empty where it is not the project's own.
+    /// The counters of the project's scheduler in the kernel; empty if another scheduler is in use.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     pub switches: &'a [UnitSwitches],
-    /// Tickets that are not those of the contract.
+    /// Tickets whose number differs from the contract's.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     pub tickets: &'a [Tickets],
-    /// Tickets that units will have.
+    /// Tickets that units will have later.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     pub expected_tickets: &'a [Expected],
-    /// What units hold of currencies beside what these issue in their own names.
+    /// The lots of units: tickets of foreign currencies, and borrowed reservations.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     pub lots: &'a [Lot],
-    /// Failures so far, the latest last.
+    /// The problems so far, the latest last.
     pub problems: &'a [String],
 }
 
-/// A backend that is to hold CPU and does not.
+/// A preferred backend that does not hold the contract at present.
 #[derive(Debug, Clone, Copy, serde::Serialize)]
 pub struct Instead<'a> {
-    /// Its name.
+    /// The preferred backend's name.
     pub of: &'a str,
-    /// How long it has not held, in nanoseconds.
+    /// How long a fallback has been active in its place, in nanoseconds.
     pub for_ns: u64,
-    /// Why.
+    /// Why it is not active.
     pub why: &'a str,
 }
 
@@ -239,7 +241,7 @@ pub fn holder(holder: Holder<'_>) -> String {
     text
 }
 
-/// The statement as JSON, with the ledger's own fields, after those of the daemon that made it.
+/// The statement as JSON: first the fields of the daemon's state, then the ledger's own fields.
 pub fn json(holder: Holder<'_>, statement: &Statement) -> String {
     #[derive(serde::Serialize)]
     struct StatusJson<'a> {
@@ -251,11 +253,11 @@ pub fn json(holder: Holder<'_>, statement: &Statement) -> String {
     crate::json("commonhold.status", StatusJson { holder, statement })
 }
 
-/// Lines of [`live`] that are not units: headline, headings, totals.
+/// The number of lines of [`live`] that are no unit's: the headline, the headings and the totals.
 const LIVE_LINES: usize = 3;
 
 /// The statement in exactly `height` lines (at least 4) of at most `style.width` columns, for redrawing in place. Each
-/// unit has a bar: `█` what it uses of its entitlement, `░` what it does not use, `▒` what it uses beyond.
+/// unit has a bar: `█` is the used part of its entitlement, `░` the unused part, and `▒` its use beyond the entitlement.
 pub fn live(statement: &Statement, style: Style, height: usize) -> String {
     let room = height.max(LIVE_LINES + 1) - LIVE_LINES;
     let names = (style.width / 4).clamp(8, 24);
@@ -284,13 +286,13 @@ pub fn live(statement: &Statement, style: Style, height: usize) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Over the bars.
+/// The heading of the bars.
 const LIVE_LEGEND: &str = "█ own ░ idle ▒ beyond";
 
-/// Columns that the figures of [`live_line`] take.
+/// The width of the figures in a [`live_line`], in columns.
 const LIVE_FIGURES: usize = 7 + 9 + 10 + 10;
 
-/// And what is transferred over the memory bus, where that is known.
+/// The further width if the unit's transfers over the memory bus are known.
 const LIVE_BUS: usize = 12;
 
 const LIVE_HEADS: [&str; 4] = ["using", "entitled", "lent", "waited"];
@@ -325,7 +327,7 @@ fn live_account(
     live_line(&name, names, &bar, columns, figures, bus)
 }
 
-/// A bar of `columns` for the whole machine.
+/// A unit's bar. The machine's capacity, `whole`, would take `columns` columns.
 fn bar(using: u64, entitled: u64, whole: u64, columns: usize) -> String {
     let cell = |amount: u64| {
         let cells = (u128::from(amount.min(whole)) * columns as u128 * 2 + u128::from(whole))

@@ -1,48 +1,48 @@
-//! Charts as SVG, written by hand: the same data give the same bytes.
+//! Charts as SVG. The SVG is written without a library, so that the same data always give the same bytes.
 //!
-//! Colours come from classes that the page's style sheet knows in a light and a dark scheme. No fact is shown by
-//! colour alone: bars carry their figures, and what a unit uses beyond its entitlement is hatched.
+//! Elements have classes, for which the page's style sheet has the colours of a light and a dark scheme. No fact is shown by
+//! colour alone: each bar has its figure beside it, and a unit's use beyond its entitlement is hatched.
 
 use crate::table::{escape, fit};
 
-/// Width of every chart, in its own units (pixels at full size).
+/// The width of every chart, in SVG units, which are pixels at full size.
 pub const WIDTH: f64 = 720.0;
 
-/// A bar chart's content.
+/// The content of a bar chart.
 #[derive(Debug)]
 pub struct BarChart<'a> {
-    /// Unique in the page: names the title and the description.
+    /// An identifier that is unique in the page. The elements for title and description are named after it.
     pub id: &'a str,
-    /// Read out as the picture's name.
+    /// The title, which screen readers read out as the picture's name.
     pub title: &'a str,
-    /// All of it in a sentence, for readers that cannot see it.
+    /// The content of the chart in a sentence, for people who cannot see it.
     pub description: &'a str,
-    /// From the top down.
+    /// The bars, from top to bottom.
     pub bars: Vec<ChartBar<'a>>,
-    /// Where the dashed line of the promise stands, and its label.
+    /// The value at which the dashed line of the promise is drawn, and the line's label.
     pub bound: (f64, String),
-    /// The meaning of 100 on the axis.
+    /// The label of the axis, which says what 100 means.
     pub unit: &'a str,
 }
 
 /// One bar.
 #[derive(Debug)]
 pub struct ChartBar<'a> {
-    /// Ten columns at most; the rest is cut.
+    /// The label; it is cut after ten columns.
     pub label: &'a str,
-    /// Class of its colour.
+    /// The class that determines the bar's colour.
     pub class: &'a str,
-    /// `None`: not measured.
+    /// The value, as a ratio; `None` if it was not measured.
     pub value: Option<f64>,
-    /// Lowest and highest of several measurements, shown as a whisker.
+    /// The lowest and the highest of several measurements, shown as a whisker.
     pub range: Option<(f64, f64)>,
-    /// What stands before it, in a column of its own: at the bar's end the line of the promise would cross it.
+    /// The figure, which stands in a column before the bar. After the bar, the line of the promise could cross it.
     pub figure: String,
 }
 
-/// Where the bars begin: right of their labels and figures, which a narrow screen shows first.
+/// The x at which the bars begin. Labels and figures are left of it, so that a narrow screen shows them first.
 const BARS_LEFT: f64 = 190.0;
-/// Left for half of the last mark's value.
+/// The margin at the right, for half of the last mark's number.
 const BARS_RIGHT: f64 = 14.0;
 const BAR_PITCH: f64 = 34.0;
 const BAR_HEIGHT: f64 = 20.0;
@@ -63,7 +63,7 @@ pub fn bars(chart: &BarChart) -> String {
     let at = x(chart.bound.0);
     svg += &format!("<line class='bound' x1='{at:.1}' y1='{BARS_TOP:.1}' x2='{at:.1}' y2='{bottom:.1}'/>\n");
     let label = escape(&chart.bound.1);
-    // Towards the middle: it would be cut at the picture's edge.
+    // The label extends towards the middle, since it would otherwise be cut at the picture's edge.
     let anchor = if at > f64::midpoint(BARS_LEFT, WIDTH) { "end" } else { "start" };
     svg += &format!("<text class='small' x='{at:.1}' y='15' text-anchor='{anchor}'>{label}</text>\n");
     svg += &format!(
@@ -100,31 +100,31 @@ fn add_bar(svg: &mut String, bar: &ChartBar, top: f64, x: impl Fn(f64) -> f64) {
     }
 }
 
-/// What several units use over time: one panel per unit, on one axis of time.
+/// The CPU use of several units over time: one panel for each unit, and one time axis for all panels.
 #[derive(Debug)]
 pub struct TimeChart<'a> {
-    /// Unique in the page.
+    /// An identifier that is unique in the page.
     pub id: &'a str,
-    /// Read out as the picture's name.
+    /// The title, which screen readers read out as the picture's name.
     pub title: &'a str,
-    /// All of it in a sentence, for readers that cannot see it.
+    /// The content of the chart in a sentence, for people who cannot see it.
     pub description: &'a str,
-    /// The end of the axis of time, in seconds.
+    /// The end of the time axis, in seconds.
     pub until_s: f64,
-    /// The top of every panel, in CPUs.
+    /// The number of CPUs at the top of every panel.
     pub cpus: f64,
-    /// From the top down.
+    /// The panels, from top to bottom.
     pub panels: Vec<Panel<'a>>,
 }
 
-/// One unit's use.
+/// The CPU use of one unit.
 #[derive(Debug)]
 pub struct Panel<'a> {
     /// The unit's path.
     pub unit: &'a str,
-    /// CPUs, where they are known.
+    /// The unit's entitlement in CPUs, if it is known.
     pub entitled: Option<f64>,
-    /// Seconds and CPUs used since the sample before, ascending.
+    /// For each sample, in order of time: the time in seconds, and the mean number of CPUs used since the previous sample.
     pub samples: Vec<(f64, f64)>,
 }
 
@@ -134,7 +134,8 @@ const PANEL_HEIGHT: f64 = 54.0;
 const PANEL_PITCH: f64 = 74.0;
 const PANELS_TOP: f64 = 12.0;
 
-/// Step lines: filled up to the entitlement, hatched beyond it, the entitlement as a dashed line.
+/// The chart of CPU use over time. Use is drawn as a step line, filled up to the entitlement and hatched beyond it. A dashed line
+/// shows the entitlement.
 pub fn steps(chart: &TimeChart) -> String {
     #[allow(clippy::cast_precision_loss)]
     let bottom = PANELS_TOP + PANEL_PITCH * chart.panels.len() as f64;
@@ -156,8 +157,8 @@ fn time_x(at_s: f64, until_s: f64) -> f64 {
     PANEL_LEFT + part * (WIDTH - PANEL_LEFT - PANEL_RIGHT)
 }
 
-/// The samples in steps that are wide enough to be seen, so that a long run does not make a large page: what falls into one
-/// step counts with its mean over time.
+/// Merges samples that are too close to be told apart, so that a long run does not make a large page. Merged samples are replaced
+/// by their mean over time.
 fn thinned(samples: &[(f64, f64)], until_s: f64) -> Vec<(f64, f64)> {
     let step_s = until_s / (WIDTH - PANEL_LEFT - PANEL_RIGHT);
     let (mut thinned, mut begun_s, mut before_s, mut cpu_s) = (Vec::new(), 0.0, 0.0, 0.0);
@@ -211,8 +212,8 @@ fn add_panel(svg: &mut String, chart: &TimeChart, panel: &Panel, top: f64) {
     }
 }
 
-/// A path of rectangles, one per sample, from the sample before to its own time; neighbours of one height are joined, so
-/// that a long run at one level is one rectangle.
+/// An SVG path of rectangles, one for each sample. A rectangle extends from the previous sample's time to the sample's own time.
+/// Neighbours of equal height are joined into one rectangle. `from_to` returns the lower and the upper edge for a number of CPUs.
 fn area(samples: &[(f64, f64)], until_s: f64, from_to: impl Fn(f64) -> (f64, f64)) -> String {
     let mut path = String::new();
     let mut left = time_x(0.0, until_s);
@@ -242,7 +243,7 @@ fn close(path: &mut String, rectangle: Option<(f64, f64, String)>) {
     }
 }
 
-/// Steps between the marks of an axis: the first that leaves at most eight marks is taken.
+/// The possible distances between marks on a time axis, in seconds. The first one that gives at most eight marks is used.
 const MARKS_S: [f64; 16] = [
     0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 120.0, 300.0, 600.0, 1_800.0, 3_600.0, 21_600.0, 86_400.0,
 ];
@@ -253,27 +254,27 @@ fn add_time_axis(svg: &mut String, until_s: f64, top: f64) {
     add_axis(svg, &axis, top);
 }
 
-/// An axis from zero, left to right.
+/// A horizontal axis that begins with zero at its left end.
 #[derive(Debug)]
 pub struct Axis<'a> {
-    /// Its left end, in the chart's units.
+    /// The x of its left end.
     pub left: f64,
-    /// Its right end.
+    /// The x of its right end.
     pub right: f64,
     /// The value at its right end.
     pub until: f64,
-    /// From one mark to the next; see [`step_for`].
+    /// The distance between two marks, as a value; see [`step_for`].
     pub step: f64,
-    /// What is counted.
+    /// The name of the values' unit of measure.
     pub unit: &'a str,
 }
 
-/// Height of an axis, below where it stands.
+/// The height that an axis takes, including its marks and labels.
 pub const AXIS_HEIGHT: f64 = 36.0;
 
-/// A step of 1, 2 or 5 times a power of ten that leaves at most eight marks.
+/// The smallest distance between marks that gives at most eight of them, and that is 1, 2 or 5 times a power of ten.
 pub fn step_for(until: f64) -> f64 {
-    // By multiplication alone, which every platform rounds alike.
+    // Only multiplication is used, since every platform rounds it alike.
     let mut power = 1e-9;
     while until / (power * 10.0) > 8.0 {
         power *= 10.0;
@@ -281,7 +282,7 @@ pub fn step_for(until: f64) -> f64 {
     [1.0, 2.0, 5.0, 10.0].into_iter().map(|by| by * power).find(|step| until / step <= 8.0).unwrap_or(until)
 }
 
-/// Marks with their values, and the unit below them at the right end.
+/// Draws an axis at the height `top`: marks with their values, and below the right end the unit of measure.
 pub fn add_axis(svg: &mut String, axis: &Axis, top: f64) {
     let Axis { left, right, until, step, unit } = axis;
     *svg += &format!(
@@ -294,7 +295,7 @@ pub fn add_axis(svg: &mut String, axis: &Axis, top: f64) {
     while *step > 0.0 && f64::from(mark) * step <= until * (1.0 + 1e-9) {
         let at = f64::from(mark) * step;
         let x = left + at / until * (right - left);
-        // Rounded before it is written: 3 × 0.1 is not 0.3.
+        // The value is rounded first, since 3 × 0.1 is not exactly 0.3.
         let label = (at * 1e6).round() / 1e6;
         *svg +=
             &format!("<line class='axis' x1='{x:.1}' y1='{top:.1}' x2='{x:.1}' y2='{:.1}'/>\n", top + 5.0);
@@ -306,7 +307,7 @@ pub fn add_axis(svg: &mut String, axis: &Axis, top: f64) {
     }
 }
 
-/// The beginning of a chart.
+/// The beginning of an SVG picture, with its title and its description.
 pub fn open(id: &str, title: &str, description: &str, height: f64) -> String {
     let (id, title, description) = (escape(id), escape(title), escape(description));
     format!(

@@ -1,22 +1,22 @@
-//! Tables for terminals. Columns are aligned, names are cut to the width that is left, and colour is used only where
-//! it is wanted.
+//! Tables for terminals and HTML pages, and helpers for text of limited width. In a table, columns are aligned, and names are cut
+//! so that the other columns fit. Colour is optional.
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// What the reader's terminal can show.
+/// The properties of the terminal that text is laid out for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Style {
-    /// Whether escape sequences for colour and weight may be written. Nothing is said by colour alone.
+    /// Whether escape sequences for colour and bold text may be written. No information depends on colour alone.
     pub colour: bool,
-    /// Columns of the terminal. Names are cut so that lines fit; below 60 columns they may not fit all the same.
+    /// The terminal's width in columns. Names are cut so that lines fit. Below 60 columns, lines may still be too long.
     pub width: usize,
 }
 
 impl Style {
-    /// No colour, 80 columns: for files, pipes and tests.
+    /// The style for files, pipes and tests: no colour, 80 columns.
     pub const PLAIN: Style = Style { colour: false, width: 80 };
 
-    /// The text with escape sequences for `paint`, if there is colour.
+    /// The text with the escape sequences of `paint`; unchanged if the style has no colour.
     pub fn paint(self, paint: Paint, text: &str) -> String {
         match (self.colour && !text.is_empty(), paint) {
             (false, _) | (true, Paint::Plain) => text.to_owned(),
@@ -37,25 +37,25 @@ impl Default for Style {
 /// How a piece of text stands out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Paint {
-    /// As it is.
+    /// Not at all.
     Plain,
-    /// Bold: headings.
+    /// Bold, for headings.
     Strong,
-    /// Dim: secondary figures.
+    /// Dim, for secondary figures.
     Faint,
-    /// Green.
+    /// Green, for good results.
     Good,
-    /// Bold red.
+    /// Bold red, for bad results.
     Bad,
 }
 
-/// The narrowest that the column of names becomes.
+/// The least width of the column of names.
 const NAME_COLUMNS_MIN: usize = 8;
 
-/// A table whose first column holds names, to the left, and all others figures, to the right.
+/// A table. Its first column has names, aligned to the left; all other columns have figures, aligned to the right.
 #[derive(Debug)]
 pub struct Table {
-    /// Headings; those in two lines have a newline.
+    /// The headings. A heading of two lines contains a newline.
     heads: Vec<&'static str>,
     rows: Vec<Row>,
 }
@@ -73,7 +73,7 @@ impl Table {
         Table { heads: heads.to_vec(), rows: Vec::new() }
     }
 
-    /// Adds a row: as many cells as there are headings.
+    /// Adds a row. It must have as many cells as there are headings.
     pub fn row(&mut self, paint: Paint, cells: Vec<String>) {
         debug_assert_eq!(cells.len(), self.heads.len());
         self.rows.push(Row::Cells(paint, cells));
@@ -84,7 +84,7 @@ impl Table {
         self.rows.push(Row::Line(paint, text));
     }
 
-    /// The same as a table of a page.
+    /// The table as HTML.
     pub fn html(&self) -> String {
         let cells = |tag: &str, cells: &[String]| -> String {
             cells.iter().map(|cell| format!("<{tag}>{}</{tag}>", escape(cell.trim()))).collect()
@@ -110,13 +110,13 @@ impl Table {
         out + "</tbody>\n</table></div>\n"
     }
 
-    /// The lines, each with a newline.
+    /// The table as lines of text, each with a newline.
     pub fn render(&self, style: Style) -> String {
         let (widths, gap) = self.widths(style.width);
         let mut text = String::new();
         let deep = self.heads.iter().map(|head| head.lines().count()).max().unwrap_or(0);
         for line in 0..deep {
-            // Short headings stand on the last line, next to the figures.
+            // A heading of one line is written on the last line of the headings, next to the figures.
             let heads = self.heads.iter().map(|head| {
                 let from = deep - head.lines().count();
                 line.checked_sub(from).and_then(|line| head.lines().nth(line)).unwrap_or("").to_owned()
@@ -134,8 +134,8 @@ impl Table {
         text
     }
 
-    /// The same in as many blocks as it takes for columns to fit side by side, each with the first column; an empty line
-    /// between blocks. Blocks have about as many columns each.
+    /// The table as text, split into blocks one below the other if the columns do not fit side by side. Each block repeats the first
+    /// column. There are as few blocks as possible, of about equally many columns, with an empty line between them.
     pub fn render_in_blocks(&self, style: Style) -> String {
         let (widths, gap) = self.widths(usize::MAX);
         let Some((name, figures)) = widths.split_first() else { return String::new() };
@@ -152,7 +152,7 @@ impl Table {
             .join("\n")
     }
 
-    /// The first column and these.
+    /// A table with the first column and the given columns of this table.
     fn only(&self, columns: &[usize]) -> Table {
         let of = |cells: &[String]| {
             let cell = |column: &usize| cells.get(*column).cloned();
@@ -169,7 +169,8 @@ impl Table {
         }
     }
 
-    /// The columns' widths, and the gap between them: two spaces, or one where names would have to be cut.
+    /// The widths of the columns, and the width of the gap between them for a table of `total` columns. The gap is two spaces, or
+    /// one space if names would have to be cut otherwise.
     fn widths(&self, total: usize) -> (Vec<usize>, usize) {
         let mut widths: Vec<usize> = self
             .heads
@@ -196,7 +197,7 @@ impl Table {
     }
 }
 
-/// The head of a row, as far indented as in a terminal.
+/// The first cell of a row as HTML, indented as in a terminal.
 fn html_name(name: &str) -> String {
     let text = escape(name.trim());
     match name.len() - name.trim_start().len() {
@@ -219,14 +220,14 @@ fn align(cells: &[String], widths: &[usize], gap: usize) -> String {
     line
 }
 
-/// The text in exactly `columns` columns: cut with an ellipsis, or filled with spaces.
+/// The text in exactly `columns` columns. A longer text is cut and ends with an ellipsis; a shorter one is filled with spaces.
 pub fn pad(text: &str, columns: usize) -> String {
     let mut text = fit(text, columns);
     text += &" ".repeat(columns.saturating_sub(text.width()));
     text
 }
 
-/// The text in at most `columns` columns: where it is longer, its end gives way to an ellipsis.
+/// The text in at most `columns` columns. A longer text is cut and ends with an ellipsis.
 pub fn fit(text: &str, columns: usize) -> String {
     if text.width() <= columns {
         return text.to_owned();
@@ -246,18 +247,18 @@ pub fn fit(text: &str, columns: usize) -> String {
     kept
 }
 
-/// Whether a character could move the cursor, hide or reorder what follows.
+/// Whether a character could move the cursor, or could hide or reorder the text after it.
 pub fn is_foul(c: char) -> bool {
     c.is_control() || matches!(c, '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}')
 }
 
-/// The text without such characters: names come from other people's programs.
+/// The text without the characters for which [`is_foul`] is true. Names need this, since other users' programs choose them.
 pub fn clean(text: &str) -> String {
     text.chars().map(|c| if is_foul(c) { '\u{FFFD}' } else { c }).collect()
 }
 
-/// The words of `text` in lines of at most `columns`: the first begins with `first`, the others with `rest`. A word that
-/// is longer than a line is cut.
+/// Breaks `text` between words into lines of at most `columns` columns. The first line begins with `first`, the others begin with
+/// `rest`. A word that is longer than a line is cut.
 pub fn wrap(text: &str, columns: usize, first: &str, rest: &str) -> Vec<String> {
     let mut lines = Vec::new();
     let mut line = first.to_owned();
@@ -293,12 +294,12 @@ pub fn escape(text: &str) -> String {
     escaped
 }
 
-/// How deep a unit is nested; 0 at the top level.
+/// The number of units around a unit; 0 at the top level.
 pub(crate) fn depth(path: &str) -> usize {
     path.matches('/').count()
 }
 
-/// A unit's name without its enclosing units', indented by two spaces for each of these: the first cell of a unit's row.
+/// The first cell of a unit's row: the last part of its path, indented by two spaces for each enclosing unit.
 pub(crate) fn indented(path: &str) -> String {
     "  ".repeat(depth(path)) + &clean(path.rsplit('/').next().unwrap_or(path))
 }

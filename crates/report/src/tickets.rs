@@ -1,5 +1,5 @@
-//! Units' tickets, and what was changed of them while the contract was in force: tables for `tickets`, lines for
-//! `status`, and JSON.
+//! The tickets of units, with the changes made while the contract is in force: tables for `tickets`, lines for `status`, and
+//! JSON.
 
 use std::fmt::Write as _;
 
@@ -20,21 +20,21 @@ pub struct Tickets {
     pub unit: String,
     /// Of what.
     pub resource: Resource,
-    /// What the contract gives it.
+    /// The number of tickets that the contract gives the unit.
     pub contract: u64,
-    /// Its tickets now: its own, less those lent in exchanges, plus those borrowed.
+    /// The unit's present tickets: its own, less those lent in exchanges, plus those borrowed.
     pub tickets: u64,
-    /// Its own tickets that it lends in exchanges.
+    /// The number of its own tickets that the unit lends in exchanges.
     #[serde(default, skip_serializing_if = "is_none")]
     pub lent: u64,
-    /// Tickets of others that it has by exchanges.
+    /// The number of other units' tickets that it borrows in exchanges.
     #[serde(default, skip_serializing_if = "is_none")]
     pub got: u64,
-    /// What the unit is entitled to by them and by its reservation, sub-units included, while all units that have
-    /// processes want the resource. In millionths of a CPU, bytes of memory, or millionths of each disk or of the memory
-    /// bus. 0 for a unit without processes, unless the scheme keeps its part for it.
+    /// The unit's entitlement by its present tickets and its reservation, with that of its sub-units: the amount that it gets while
+    /// every unit with processes wants the resource. It is in millionths of a CPU, bytes of memory, or millionths of each disk or
+    /// of the memory bus. It is 0 for a unit without processes, unless the scheme reserves the unit's share.
     pub entitled: u64,
-    /// Whether they count now: the unit, or one in it, has processes, or the scheme reserves its share.
+    /// Whether the tickets count now: the unit or a sub-unit has processes, or the scheme reserves the unit's share.
     pub active: bool,
 }
 
@@ -43,44 +43,44 @@ fn is_none(tickets: &u64) -> bool {
     *tickets == 0
 }
 
-/// Tickets that a unit will have, and has not yet.
+/// Tickets that a unit does not have yet, but will have later.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Expected {
     /// The unit's path.
     pub unit: String,
     /// Of what.
     pub resource: Resource,
-    /// How many.
+    /// The number of tickets.
     pub tickets: u64,
-    /// When: what follows `n tickets`.
+    /// When the unit will have them: the words after `n tickets`.
     pub when: String,
 }
 
 impl Expected {
-    /// On one line.
+    /// The expected tickets as one line.
     pub fn line(&self) -> String {
         let Expected { unit, resource, tickets, when } = self;
         format!("{}: {} {when}", clean(unit), number(*tickets, *resource))
     }
 }
 
-/// `1 cpu ticket`, `7 disk tickets`.
+/// A number of tickets in words: `1 cpu ticket`, `7 disk tickets`.
 fn number(tickets: u64, resource: Resource) -> String {
     format!("{tickets} {resource} {}", if tickets == 1 { "ticket" } else { "tickets" })
 }
 
 impl Tickets {
-    /// Whether they are not those of the contract.
+    /// Whether the present number differs from the contract's.
     pub fn is_changed(&self) -> bool {
         self.tickets != self.contract
     }
 
-    /// What they are worth now, sub-units included.
+    /// The present worth of the tickets in words, that of sub-units included; `-` if the tickets do not count now.
     pub(crate) fn worth(&self) -> String {
         if self.active { worth(self.resource, self.entitled) } else { NOTHING.to_owned() }
     }
 
-    /// On one line: `a: 150 cpu tickets instead of 100; entitled to 2.4 CPUs`.
+    /// The change as one line: `a: 150 cpu tickets instead of 100; entitled to 2.4 CPUs`.
     pub fn line(&self) -> String {
         let Tickets { unit, resource, contract, tickets, lent, got, entitled, active } = self;
         let mut instead = if self.is_changed() { format!(" instead of {contract}") } else { String::new() };
@@ -111,7 +111,7 @@ pub(crate) fn worth(resource: Resource, amount: u64) -> String {
     }
 }
 
-/// The number of a unit's tickets, and what the contract gives it, where that is another.
+/// A unit's number of tickets as a cell; if the contract's number differs, that number follows.
 pub(crate) fn cell(row: &Tickets) -> String {
     match row.is_changed() {
         true => format!("{} ({})", row.tickets, row.contract),
@@ -119,42 +119,43 @@ pub(crate) fn cell(row: &Tickets) -> String {
     }
 }
 
-/// What a unit holds of a currency that does not issue it in the unit's own name.
+/// A lot: tickets of a foreign currency, or a borrowed reservation, that a unit holds beside its own tickets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lot {
     /// The path of the unit that holds it.
     pub unit: String,
-    /// The currency, by its unit's path; nothing: the machine's own.
+    /// The path of the unit whose currency the lot is of; `None` for the machine's own currency.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub of: Option<String>,
-    /// What it is: `cpu:30`, `memory:2GiB`.
+    /// The amount: `cpu:30`, `memory:2GiB`.
     pub what: Offer,
 }
 
 impl Lot {
-    /// A line on it.
+    /// The lot as one line.
     pub fn line(&self) -> String {
         let of = self.of.as_deref().map_or_else(|| "the machine".to_owned(), clean);
         format!("{} holds {} of {of} beside its own", clean(&self.unit), Much(self.what))
     }
 }
 
-/// Notes beside tickets.
+/// Information that is shown with tickets, mostly as notes.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Beside<'a> {
-    /// Tickets that units will have.
+    /// Tickets that units will have later.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     pub expected: &'a [Expected],
-    /// What units hold of currencies beside what these issue in their own names.
+    /// The lots of units.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     pub lots: &'a [Lot],
-    /// Of the resources that nothing holds: why. Their tickets are kept, and nothing follows from them.
+    /// The resources that are not held, with the reasons. Their tickets are recorded, but have no effect.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     pub not_held: &'a [Holding],
 }
 
 impl Beside<'_> {
-    /// A line for what is expected, for each lot, and for each of these resources that nothing holds.
+    /// Lines about expected tickets, about lots, and about resources that are not held. `of` says which of these resources the
+    /// report is about.
     pub(crate) fn lines(&self, of: impl Fn(&str) -> bool) -> Vec<String> {
         let not_held = self.not_held.iter().filter(|holding| of(&holding.resource));
         let not_held = not_held.map(|it| format!("{} tickets have no effect now: {}", it.resource, it.how));
@@ -174,8 +175,8 @@ pub fn outcome(tickets: &[Tickets], beside: Beside<'_>) -> String {
     lines.map(|line| line + "\n").collect()
 }
 
-/// For a terminal: a row per unit, with the currency of its tickets and a column per resource; a second table with their worth
-/// now; a line for each number that was changed, and notes.
+/// Tickets for a terminal. A first table has a row for each unit, with the currency of its tickets and their number for each
+/// resource. A second table has their present worth. Then come a line for each changed number, and notes.
 pub fn text(tickets: &[Tickets], beside: Beside<'_>, style: Style) -> String {
     if tickets.is_empty() {
         return "No unit holds tickets: all is shared.\n".to_owned();
@@ -208,7 +209,7 @@ pub fn text(tickets: &[Tickets], beside: Beside<'_>, style: Style) -> String {
     text
 }
 
-/// As JSON.
+/// Tickets as JSON.
 pub fn json(tickets: &[Tickets], beside: Beside<'_>) -> String {
     #[derive(Serialize)]
     struct All<'a> {

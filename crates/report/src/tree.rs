@@ -1,4 +1,4 @@
-//! The tree of units with what each is entitled to on a machine, for `check`.
+//! The tree of units with each unit's entitlement on a machine, for `check`.
 
 use commonhold_contract::{
     Amount, Contract, Each, JobKind, MILLIONTH, MachineRules, PerResource, Permission, PoolForm, Resource,
@@ -14,12 +14,12 @@ use crate::holdings::Holding;
 use crate::present::EXEMPT;
 use crate::table::{Paint, Style, Table, clean, fit, wrap};
 
-/// One resource of the machine: how much there is to divide, and how the policy divides it.
+/// The division of one resource among the units of a contract.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Division {
-    /// What there is to divide, and its measure.
+    /// The amount that is divided, and its unit of measure.
     pub capacity: Capacity,
-    /// What each unit is entitled to of it.
+    /// Each unit's entitlement.
     pub entitlement: Entitlement,
 }
 
@@ -40,7 +40,7 @@ impl Division {
     }
 }
 
-/// The columns in which the branches of the tree may grow; deeper ones are cut on the left.
+/// The greatest width of the lines that show nesting. Deeper nesting is cut on the left.
 const BRANCH_COLUMNS_MAX: usize = 20;
 
 /// The machine in a few words: `8 CPUs, 4 nodes, 16 GiB memory, 1 disk`.
@@ -59,7 +59,7 @@ pub fn summary(machine: &Machine) -> String {
     parts.join(", ")
 }
 
-/// The tree for a terminal, with what `divisions` entitles each unit to. The common parts, which hold no tickets, are not
+/// The tree for a terminal, with each unit's entitlement under `divisions`. The built-in units, which hold no tickets, are not
 /// listed.
 pub fn text(
     contract: &Contract,
@@ -81,7 +81,8 @@ pub fn text(
     let mut table = Table::new(&["unit", "tickets", "cpu", "memory", "disk", "bus"]);
     let whole = Resource::ALL.map(|resource| amount(resource, divisions[resource].whole()));
     table.row(Paint::Faint, row("(to divide)".to_owned(), String::new(), whole));
-    // Depth first, by an explicit stack: contracts made in code may nest deeper than a thread's stack.
+    // The tree is traversed depth first with an explicit stack, since a contract made in code may be nested too deeply for
+    // recursion.
     let mut stack: Vec<(UnitId, Branch)> = tree.branches(None, &Branch::default());
     while let Some((unit, branch)) = stack.pop() {
         tree.add_unit(&mut table, unit, &branch, style);
@@ -94,14 +95,14 @@ pub fn text(
     head + &table.render(style) + "\n" + &footer(contract, units, style)
 }
 
-/// Whether a contract says anything of jobs or pools.
+/// Whether a contract has any rule about jobs or pools.
 fn says_jobs(contract: &Contract) -> bool {
     let (now, usual) = (&contract.machine, MachineRules::default());
     contract.held().any(|id| contract.unit(id).job.is_some())
         || (now.pools, now.placement, now.repartition) != (usual.pools, usual.placement, usual.repartition)
 }
 
-/// The machine's pools as this contract has them, why, and which rule places jobs in them.
+/// A line about pools: the machine's pools under the contract, the reason for them, and the rule that places jobs in them.
 fn pools(contract: &Contract, machine: &Machine) -> String {
     let rules = &contract.machine;
     let pools = commonhold_policy::pools(machine, rules.pools);
@@ -139,18 +140,18 @@ fn footer(contract: &Contract, units: usize, style: Style) -> String {
     wrap(&text, style.width, "", "").join("\n") + "\n"
 }
 
-/// The lines that lead to a unit from the left: before its name, and before what is below it.
+/// The box-drawing lines of the tree at a unit: the text before the unit's name, and the text before its notes and sub-units.
 #[derive(Default, Clone)]
 struct Branch {
     name: String,
     below: String,
 }
 
-/// The contract with what the report looks up again and again.
+/// A contract with an index of its sub-units, which the report looks up often.
 struct Tree<'a> {
     contract: &'a Contract,
     divisions: &'a PerResource<Division>,
-    /// By index of the unit; at the end, the top level.
+    /// Each unit's sub-units, by the unit's index. The last element has the units at the top level.
     children: Vec<Vec<UnitId>>,
 }
 
@@ -164,8 +165,8 @@ impl<'a> Tree<'a> {
         Tree { contract, divisions, children }
     }
 
-    /// An amount that the contract asks for in the unit's table, in the measure of the division: a part is a part of
-    /// what the encloser is entitled to. Absolute amounts stay as they are where the whole is not known.
+    /// Converts an amount in the unit's table of the contract to the division's unit of measure. A percentage is of the enclosing
+    /// unit's entitlement. An absolute amount is returned unchanged.
     fn asked(&self, unit: UnitId, resource: Resource, asked: Amount) -> Amount {
         match asked {
             Amount::Part(_) => self.divisions[resource].amount(asked.of(self.around(unit, resource))),
@@ -173,7 +174,8 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// What an amount of the contract is worth in the measure of the division, and 0 where that cannot be told.
+    /// An amount of the contract in the division's unit of measure. 0 if there is no amount, or if an absolute amount cannot be
+    /// converted since the machine's capacity is not known.
     fn worth(&self, unit: UnitId, resource: Resource, asked: Option<Amount>) -> u64 {
         match (self.divisions[resource].capacity, asked) {
             (Capacity::Parts, Some(Amount::Absolute(_))) | (_, None) => 0,
@@ -181,16 +183,16 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// What is divided at the level of a unit.
+    /// The amount that is divided among a unit and its siblings.
     fn around(&self, unit: UnitId, resource: Resource) -> u64 {
         let division = &self.divisions[resource];
         let parent = self.contract.unit(unit).parent;
         parent.map_or(division.capacity.total(), |parent| division.entitlement.value(parent))
     }
 
-    /// How a reservation and tickets make up what a unit is entitled to, in words:
-    /// `cpu: 25% reserved + 50% of the other 75% by tickets = 62.5% of the machine`. Nothing for a unit whose reservation
-    /// is all that it has, at the top level: its row says that.
+    /// The unit's entitlement as the sum of its reservation and the worth of its tickets, in words:
+    /// `cpu: 25% reserved + 50% of the other 75% by tickets = 62.5% of the machine`. `None` for a unit at the top level that has
+    /// only a reservation, since its row already shows the reservation.
     fn sum(&self, id: UnitId, resource: Resource) -> Option<String> {
         let unit = self.contract.unit(id);
         let asked = unit.hard[resource]?;
@@ -233,7 +235,7 @@ impl<'a> Tree<'a> {
         ))
     }
 
-    /// Values that belong to no unit of their own, as cells: nothing where there is nothing.
+    /// Cells for amounts that are no unit's, such as a unit's own part. An amount of 0 gives an empty cell.
     fn own_part(&self, values: [u64; 4]) -> [String; 4] {
         let cell = |(resource, value): (Resource, u64)| match value {
             0 => String::new(),
@@ -243,7 +245,7 @@ impl<'a> Tree<'a> {
         [(); 4].map(|()| pairs.next().map_or_else(String::new, cell))
     }
 
-    /// The units directly below `parent`, the last first, as a stack wants them.
+    /// The units directly in `parent`, in reverse order, since the caller takes them from the end of a stack.
     fn branches(&self, parent: Option<UnitId>, branch: &Branch) -> Vec<(UnitId, Branch)> {
         let children = &self.children[parent.map_or(self.contract.units.len(), UnitId::index)];
         let deeper = |unit: UnitId| match (parent, children.last() == Some(&unit)) {
@@ -292,14 +294,14 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// `n` of `whole` in millionths, rounded.
+/// The ratio of `n` to `whole` in millionths, rounded; 0 if `whole` is 0.
 fn millionths(n: u64, whole: u64) -> u64 {
     let exact =
         (u128::from(n) * u128::from(MILLIONTH) + u128::from(whole) / 2).checked_div(u128::from(whole));
     exact.and_then(|part| u64::try_from(part).ok()).unwrap_or(0)
 }
 
-/// What percentages at the top level are of.
+/// The whole of which percentages at the top level are parts, in words.
 fn whole_of(resource: Resource) -> &'static str {
     match resource {
         Resource::Cpu => "the machine",
@@ -313,7 +315,7 @@ fn row(name: String, tickets: String, figures: [String; 4]) -> Vec<String> {
     [name, tickets].into_iter().chain(figures).collect()
 }
 
-/// The branches of a deep tree, cut on the left to the available room.
+/// The lines before the name of a deeply nested unit, cut on the left to the available width.
 fn cut_left(branch: &str) -> String {
     let columns = branch.chars().count();
     if columns <= BRANCH_COLUMNS_MAX {
@@ -323,7 +325,7 @@ fn cut_left(branch: &str) -> String {
     format!("…{kept}")
 }
 
-/// What a unit says beyond figures.
+/// Notes on a unit's rules that the columns do not show.
 fn notes(unit: &Unit) -> Vec<String> {
     let mut notes = Vec::new();
     if !unit.members.is_empty() {
@@ -352,7 +354,7 @@ fn notes(unit: &Unit) -> Vec<String> {
     notes
 }
 
-/// What a unit does not lend or borrow, or only so much of: `lends no cpu, memory at most 2 GiB`.
+/// The resources that a unit may not lend (or borrow), or only up to an amount: `lends no cpu, memory at most 2 GiB`.
 fn loans(verb: &str, allowed: PerResource<Permission>) -> Option<String> {
     if Resource::ALL.iter().all(|resource| !allowed[*resource].allows()) {
         return Some(format!("{verb} nothing"));
@@ -378,20 +380,20 @@ struct TreeJson<'a, W> {
     capacity: PerResource<Amount>,
     unheld: PerResource<Amount>,
     units: Vec<UnitJson<'a>>,
-    /// What would hold each resource on the machine at hand.
+    /// How `run` would hold each resource on this machine.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     holdings: &'a [Holding],
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     notes: &'a [&'a str],
-    /// What is to be said of the contract all the same, as a contract in error has it.
+    /// The contract's warnings, in the format in which the errors of an invalid contract are given.
     warnings: &'a W,
 }
 
-/// The machine's pools as the contract has them.
+/// The machine's pools under the contract.
 #[derive(Serialize)]
 struct PoolsJson {
     summary: String,
-    /// Of each its CPUs: `0-7`.
+    /// The CPUs of each pool: `0-7`.
     cpus: Vec<String>,
 }
 
@@ -401,13 +403,13 @@ struct UnitJson<'a> {
     parent: Option<&'a str>,
     tickets: Tickets,
     each: Option<Each>,
-    /// Which of its processes form one job.
+    /// The rule by which the unit's processes form jobs.
     job: Option<&'static str>,
     members: Vec<String>,
     resources: PerResource<ResourceJson>,
 }
 
-/// One number where all resources have the same.
+/// The tickets of a unit: a single number if it is the same for all resources.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Tickets {
@@ -420,14 +422,14 @@ struct ResourceJson {
     entitled: Amount,
     hard: Option<Amount>,
     limit: Option<Amount>,
-    /// `true`, `false`, or the most, as the contract says it.
+    /// `true`, `false`, or the largest amount, as the contract states it.
     lend: Permission,
     borrow: Permission,
 }
 
-/// The tree as JSON: units in the contract's order. Amounts are `{"absolute": n}` in the resource's measure, or
-/// `{"part": n}` in millionths of the machine's whole where its capacity is not known; those of `lend` and `borrow` are as the contract says them. `holdings` says of each resource what
-/// would hold it, where that is known.
+/// The tree as JSON, with the units in the contract's order. An amount is `{"absolute": n}` in the resource's unit of measure. If
+/// the machine's capacity is not known, it is `{"part": n}` in millionths of that capacity. Amounts of `lend` and `borrow` are as
+/// the contract states them. `holdings` are the holdings on this machine; empty for another machine.
 pub fn json(
     contract: &Contract,
     machine: &Machine,

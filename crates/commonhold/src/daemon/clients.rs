@@ -128,8 +128,8 @@ fn cannot(path: &Path, what: &str, e: &io::Error) -> Failure {
 }
 
 impl Clients {
-    /// Removes the socket of an earlier daemon; the caller holds the directory's lock. Fails if no socket can be opened at this
-    /// path: that should be found before the machine is changed.
+    /// Removes the socket of an earlier daemon. The caller must hold the lock of the directory. Fails if no socket can be opened
+    /// at this path, so that the daemon finds this out before it changes the machine.
     pub(super) fn remove_old_socket(path: &Path) -> Result<(), Failure> {
         match std::fs::remove_file(path) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => {
