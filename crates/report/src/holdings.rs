@@ -10,7 +10,7 @@ use crate::table::{Style, wrap};
 /// How a resource is held, or why it is not.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holding {
-    /// The resource: `cpu`, `memory`, `disk` or `bus`; also `jobs` or gangs, which have a line, too.
+    /// The resource: `cpu`, `memory`, `disk` or `bus`; or `jobs` or `gangs`, which are listed with them.
     pub resource: String,
     /// Whether the resource is held. *Partly*: with a restriction, which `how` states.
     pub held: State,

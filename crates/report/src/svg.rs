@@ -157,7 +157,7 @@ fn time_x(at_s: f64, until_s: f64) -> f64 {
     PANEL_LEFT + part * (WIDTH - PANEL_LEFT - PANEL_RIGHT)
 }
 
-/// Merges samples that are too close to be told apart, so that a long run does not make a large page. Merged samples are replaced
+/// Merges samples that are too close to be distinguished, so that a long run does not make a large page. Merged samples are replaced
 /// by their mean over time.
 fn thinned(samples: &[(f64, f64)], until_s: f64) -> Vec<(f64, f64)> {
     let step_s = until_s / (WIDTH - PANEL_LEFT - PANEL_RIGHT);
