@@ -4,12 +4,14 @@
 //! The daemon makes the page, and sends a descriptor of it with the answer to [`Call::Join`](crate::wire::Call::Join).
 //! `clients/c/commonhold_gang.h` declares the layout for C; a test compares it with this one.
 //!
-//! A *sequence lock* protects the numbers that the process writes: [`Page::sequence`] is odd while the process writes them. So the
-//! daemon never blocks, and never takes a half-written report for a whole one, even if the process ends while it writes.
+//! A *sequence lock* protects the numbers that the process writes: [`Page::sequence`] is odd while the
+//! process writes them. So the daemon never blocks, and never takes a half-written report for a whole one,
+//! even if the process ends while it writes.
 //!
-//! A process that neither has hardware counters nor counts its transfers itself sets [`Page::unmeasured`]. Its 0 bytes then mean
-//! that its transfers are unknown, and not that it leaves the bus alone. Processes of an older version leave this field 0, and
-//! daemons of an older version do not read it. So the field needed no new version of the layout.
+//! A process that neither has hardware counters nor counts its transfers itself sets [`Page::unmeasured`].
+//! Its 0 bytes then mean that its transfers are unknown, and not that it leaves the bus alone. Processes of
+//! an older version leave this field 0, and daemons of an older version do not read it. So the field needed
+//! no new version of the layout.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -36,13 +38,15 @@ pub struct Page {
     /// When the daemon last polled the page, by `CLOCK_MONOTONIC`; the daemon writes it.
     pub looked_at_ns: AtomicU64,
     unused: [u64; 5],
-    /// The sequence lock: odd while the process writes the fields below. The process writes it, and all fields below.
+    /// The sequence lock: odd while the process writes the fields below. The process writes it, and all
+    /// fields below.
     pub sequence: AtomicU64,
     /// When `bytes` was read, by `CLOCK_MONOTONIC`.
     pub at_ns: AtomicU64,
     /// Bytes transferred since the process joined.
     pub bytes: AtomicU64,
-    /// The number of the thread that writes the page, which does none of the process's work; 0 if it is unknown.
+    /// The number of the thread that writes the page, which does none of the process's work; 0 if it is
+    /// unknown.
     pub writer: AtomicU64,
     /// If this is not 0, the process's transfers are unknown, and `bytes` does not measure them.
     pub unmeasured: AtomicU64,
@@ -52,7 +56,8 @@ pub struct Page {
 /// A report of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Told {
-    /// When `bytes` was read, by `CLOCK_MONOTONIC`. 0 means that the process has reported nothing yet, [`LEFT`] that it has left.
+    /// When `bytes` was read, by `CLOCK_MONOTONIC`. 0 means that the process has reported nothing yet,
+    /// [`LEFT`] that it has left.
     pub at_ns: u64,
     /// Bytes transferred since the process joined.
     pub bytes: u64,
@@ -61,7 +66,8 @@ pub struct Told {
 }
 
 impl Page {
-    /// The process's latest report; `None` while the process writes a report, or if it ended while it wrote one.
+    /// The process's latest report; `None` while the process writes a report, or if it ended while it wrote
+    /// one.
     pub fn told(&self) -> Option<Told> {
         for _ in 0..TRIES {
             let before = self.sequence.load(Ordering::Acquire);

@@ -32,7 +32,8 @@ pub struct Offer {
     pub gives: String,
     /// The tickets that the unit wants in exchange, such as `cpu:200`.
     pub wants: String,
-    /// The least amount of `wants` that the unit accepts, for a proportional part of `gives`; `None`: all of `wants`.
+    /// The least amount of `wants` that the unit accepts, for a proportional part of `gives`; `None`: all of
+    /// `wants`.
     pub at_least: Option<String>,
     /// The path of the only unit that may serve the offer; `None`: any unit may.
     pub with: Option<String>,
@@ -74,7 +75,8 @@ impl Offer {
         Offer { time: Some(time), ..self }
     }
 
-    /// Makes the offer, and the exchange that serves it, end when the client disconnects, in whatever way the program ends.
+    /// Makes the offer, and the exchange that serves it, end when the client disconnects, in whatever way the
+    /// program ends.
     #[must_use]
     pub fn while_connected(self) -> Offer {
         Offer { while_connected: true, ..self }
@@ -144,9 +146,10 @@ impl Client {
         Ok(Made { number, exchange: changed.exchange })
     }
 
-    /// Waits until an offer is served or withdrawn, or until an exchange has ended, for at most `at_most` (`None`: no limit). If
-    /// this time expires first, the returned state is [`State::Stands`] for an open offer, or [`State::InForce`] for an exchange.
-    /// With [`Duration::ZERO`], returns the present state at once.
+    /// Waits until an offer is served or withdrawn, or until an exchange has ended, for at most `at_most`
+    /// (`None`: no limit). If this time expires first, the returned state is [`State::Stands`] for an open
+    /// offer, or [`State::InForce`] for an exchange. With [`Duration::ZERO`], returns the present state at
+    /// once.
     pub fn wait(&mut self, number: u64, at_most: Option<Duration>) -> Result<Awaited, Error> {
         let call = Call::Await { number, at_most_ns: at_most.map(ns) };
         // The daemon answers when `at_most` has expired, so the socket's timeout must be longer than that.
@@ -154,8 +157,8 @@ impl Client {
         self.call_within(&call, timeout)
     }
 
-    /// Waits until an offer is served, for at most `at_most` (`None`: no limit). Returns the number of the exchange that serves the
-    /// offer, or `None` if this time expires first.
+    /// Waits until an offer is served, for at most `at_most` (`None`: no limit). Returns the number of the
+    /// exchange that serves the offer, or `None` if this time expires first.
     pub fn wait_until_served(&mut self, offer: u64, at_most: Option<Duration>) -> Result<Option<u64>, Error> {
         let awaited = self.wait(offer, at_most)?;
         match (awaited.state, awaited.exchange) {
@@ -207,7 +210,8 @@ impl Client {
             Ok(Some(bytes)) => bytes,
             Ok(None) => return Err(Error::HungUp),
             Err(e) => {
-                // The connection is closed, since an answer that comes late would be taken for the answer to the next request.
+                // The connection is closed, since an answer that comes late would be taken for the answer to
+                // the next request.
                 let _ = self.stream.shutdown(std::net::Shutdown::Both);
                 return Err(match e.kind() {
                     std::io::ErrorKind::BrokenPipe | std::io::ErrorKind::ConnectionReset => Error::HungUp,

@@ -16,8 +16,9 @@ pub enum Error {
     },
     /// No daemon could be reached, or the daemon did not answer in time.
     Io(io::Error),
-    /// The daemon closed the connection: the daemon exited, or it needed the connection for other clients. Offers made with
-    /// [`Offer::while_connected`](crate::Offer::while_connected) have ended, and the exchanges that served them.
+    /// The daemon closed the connection: the daemon exited, or it needed the connection for other clients.
+    /// Offers made with [`Offer::while_connected`](crate::Offer::while_connected) have ended, and the
+    /// exchanges that served them.
     HungUp,
     /// The answer does not have the format of this version.
     NotUnderstood(String),

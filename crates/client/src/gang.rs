@@ -1,4 +1,5 @@
-//! Lets a program take part in gang scheduling, by reporting its memory-bus transfers to the daemon (docs/gangs.md).
+//! Lets a program take part in gang scheduling, by reporting its memory-bus transfers to the daemon
+//! (docs/gangs.md).
 //!
 //! ```no_run
 //! use commonhold_client::gang::Gang;
@@ -19,9 +20,10 @@
 //!
 //! A forked process has not joined: its copy of a [`Gang`] has no effect, and it may join for itself.
 //!
-//! This module does not use hardware counters. Until a program calls [`Gang::transferred`], its transfers are unknown, and the
-//! daemon treats it like a program that did not join. A program that cannot count its transfers can instead be started with the
-//! library `clients/c/gang_shim.c` in `LD_PRELOAD`, which uses hardware counters.
+//! This module does not use hardware counters. Until a program calls [`Gang::transferred`], its transfers are
+//! unknown, and the daemon treats it like a program that did not join. A program that cannot count its
+//! transfers can instead be started with the library `clients/c/gang_shim.c` in `LD_PRELOAD`, which uses
+//! hardware counters.
 
 use std::io::{self, IoSliceMut, Read};
 use std::mem::MaybeUninit;
@@ -45,17 +47,19 @@ use crate::{Client, Error};
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// If the daemon has not polled the page for this time, it is assumed to have ended. A daemon polls several times a second.
+/// If the daemon has not polled the page for this time, it is assumed to have ended. A daemon polls several
+/// times a second.
 const GONE_NS: u64 = 10 * SECOND_NS;
 
-/// The shortest and the longest interval between writes. An interval that the daemon requests is clamped to these bounds.
+/// The shortest and the longest interval between writes. An interval that the daemon requests is clamped to
+/// these bounds.
 const EVERY_NS: (u64, u64) = (SECOND_NS / 1_000, SECOND_NS);
 
 const LENGTH: usize = 4096;
 const _: () = assert!(LENGTH as u64 == PAGE_BYTES && size_of::<Page>() <= LENGTH);
 
-/// The process that has joined, by its number; 0 if none has. A process may have only one page. In a forked process, which has not
-/// joined, this is still the parent's number.
+/// The process that has joined, by its number; 0 if none has. A process may have only one page. In a forked
+/// process, which has not joined, this is still the parent's number.
 static JOINED: AtomicU32 = AtomicU32::new(0);
 
 /// The process's membership, which ends when the value is dropped. All threads may use it.
@@ -211,8 +215,9 @@ impl Shared {
         }
     }
 
-    /// Joins another daemon, if one is running, since the previous one no longer polls. Bytes that were reported to the previous
-    /// daemon are not reported again. The state is unlocked meanwhile, since the new daemon may take seconds to answer.
+    /// Joins another daemon, if one is running, since the previous one no longer polls. Bytes that were
+    /// reported to the previous daemon are not reported again. The state is unlocked meanwhile, since the new
+    /// daemon may take seconds to answer.
     fn join_again<'a>(
         &'a self,
         state: MutexGuard<'a, Membership>,

@@ -114,7 +114,8 @@ pub struct Lent {
     pub to: String,
     /// The tickets lent, such as `disk:300`.
     pub what: String,
-    /// The path of the unit whose currency issues the tickets; only given if the borrower is in another currency.
+    /// The path of the unit whose currency issues the tickets; only given if the borrower is in another
+    /// currency.
     #[serde(default)]
     pub of: Option<String>,
 }

@@ -18,7 +18,8 @@ pub enum Call {
     /// All accounts.
     #[serde(rename = "io.commonhold.Status")]
     Status {
-        /// Whether to include the per-CPU accounts of the scheduler in the kernel, which are large with many CPUs and units.
+        /// Whether to include the per-CPU accounts of the scheduler in the kernel, which are large with many
+        /// CPUs and units.
         #[serde(default)]
         by_cpu: bool,
     },
@@ -49,11 +50,13 @@ pub enum Call {
     /// Open offers, and exchanges of tickets.
     #[serde(rename = "io.commonhold.Offers")]
     Offers {},
-    /// A change of tickets. The daemon answers after the turn of its control loop that made or refused the change.
+    /// A change of tickets. The daemon answers after the turn of its control loop that made or refused the
+    /// change.
     #[serde(rename = "io.commonhold.Change")]
     Change(Asked),
-    /// Joins the calling process to the gangs, so that it can report its memory-bus transfers. The answer is a [`Joined`]. A file
-    /// descriptor for the process's page, an [`arena::Page`](crate::arena::Page), comes with it.
+    /// Joins the calling process to the gangs, so that it can report its memory-bus transfers. The answer is
+    /// a [`Joined`]. A file descriptor for the process's page, an [`arena::Page`](crate::arena::Page), comes
+    /// with it.
     #[serde(rename = "io.commonhold.Join")]
     Join {},
     /// The outcome of an offer or an exchange. The daemon answers when the offer is served or withdrawn, when the exchange ends,
@@ -101,8 +104,8 @@ pub enum Asked {
     },
     /// Changes a unit's tickets of several resources, atomically.
     Several { unit: String, how: How, tickets: Numbers },
-    /// Sets how many tickets of a foreign currency a unit has besides its own tickets. The currency is that of the unit `of`; with
-    /// `None`, the machine's own.
+    /// Sets how many tickets of a foreign currency a unit has besides its own tickets. The currency is that
+    /// of the unit `of`; with `None`, the machine's own.
     Fund {
         unit: String,
         #[serde(default, skip_serializing_if = "Option::is_none")]

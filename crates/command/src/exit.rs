@@ -42,7 +42,8 @@ pub enum Exit {
 }
 
 impl Exit {
-    /// One variant for each exit code. [`Exit::CannotCreate`] is left out, since it shares the code of [`Exit::InUse`].
+    /// One variant for each exit code. [`Exit::CannotCreate`] is left out, since it shares the code of
+    /// [`Exit::InUse`].
     pub const ALL: [Exit; 14] = [
         Exit::Ok,
         Exit::Invalid,
@@ -148,8 +149,8 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// A failure with a message. The message may quote users, daemons or files, so its control characters are escaped
-    /// ([`output::shown`]).
+    /// A failure with a message. The message may quote users, daemons or files, so its control characters are
+    /// escaped ([`output::shown`]).
     pub fn new(exit: Exit, message: impl fmt::Display) -> Failure {
         Failure { exit, message: output::shown(&message.to_string()), is_rendered: false }
     }
@@ -183,8 +184,8 @@ impl From<commonhold_live::LiveError> for Failure {
             {
                 Exit::NotAllowed
             }
-            // An error without an errno does not come from the kernel, but from the function that read the file: the file
-            // is of the wrong kind.
+            // An error without an errno does not come from the kernel, but from the function that read the
+            // file: the file is of the wrong kind.
             File { source, .. }
                 if source.raw_os_error().is_none()
                     && matches!(source.kind(), InvalidInput | InvalidData | FileTooLarge) =>

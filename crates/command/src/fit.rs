@@ -1,4 +1,5 @@
-//! Checks whether a machine can give what a contract promises: reservations, limits, home CPUs, pools and deadlines.
+//! Checks whether a machine can give what a contract promises: reservations, limits, home CPUs, pools and
+//! deadlines.
 
 use commonhold_contract::measure::CpuCount;
 use commonhold_contract::{
@@ -30,7 +31,8 @@ pub(crate) fn diagnose(contract: &Contract, machine: &Machine) -> Vec<Diagnostic
     found
 }
 
-/// A warning if the contract configures pools, but they make one pool of the whole machine, which is seldom intended.
+/// A warning if the contract configures pools, but they make one pool of the whole machine, which is seldom
+/// intended.
 fn one_pool(contract: &Contract, machine: &Machine) -> Option<Diagnostic> {
     let form = contract.machine.pools;
     let asked = match form {
@@ -124,8 +126,8 @@ impl<'a> Whole<'a> {
         self.unit(id).parent.map_or(self.capacity.total(), |parent| self.entitled.value(parent))
     }
 
-    /// A warning for a unit that holds nothing of the resource when all units are active: the reservations of others, or the
-    /// reserve, take all of it.
+    /// A warning for a unit that holds nothing of the resource when all units are active: the reservations of
+    /// others, or the reserve, take all of it.
     fn left_with_nothing(&self, id: UnitId) -> Option<Diagnostic> {
         let unit = self.unit(id);
         // If the parent unit holds nothing either, only the parent is reported.
@@ -156,8 +158,9 @@ impl<'a> Whole<'a> {
         Some(Diagnostic::warning("nothing-left", unit.span.clone(), message).label(then).help(help))
     }
 
-    /// An error for a reservation above the unit's limit, if one of the two is a fraction and the other an absolute amount.
-    /// Two fractions, or two absolute amounts, are compared when the contract is parsed, without a machine.
+    /// An error for a reservation above the unit's limit, if one of the two is a fraction and the other an
+    /// absolute amount. Two fractions, or two absolute amounts, are compared when the contract is parsed,
+    /// without a machine.
     fn hard_above_limit(&self, id: UnitId) -> Option<Diagnostic> {
         let unit = self.unit(id);
         let (hard, limit) = (unit.hard[self.resource]?, unit.limit[self.resource]?);
@@ -180,9 +183,10 @@ impl<'a> Whole<'a> {
         Some(diagnostic.help("raise the limit, or lower the reservation"))
     }
 
-    /// Admission control of the discipline `dwcs`. Returns an error if the unit's CPUs cannot serve the sub-units' deadlines
-    /// even when each sub-unit misses as many as it permits. Returns a warning if misses are necessary and the sub-units
-    /// differ in period or budget: then no order by deadlines keeps every sub-unit within its misses.
+    /// Admission control of the discipline `dwcs`. Returns an error if the unit's CPUs cannot serve the
+    /// sub-units' deadlines even when each sub-unit misses as many as it permits. Returns a warning if misses
+    /// are necessary and the sub-units differ in period or budget: then no order by deadlines keeps every
+    /// sub-unit within its misses.
     fn deadlines_exceed(&self, id: UnitId) -> Option<Diagnostic> {
         let unit = self.unit(id);
         if self.resource != Resource::Cpu || unit.discipline != Discipline::Dwcs {
@@ -246,7 +250,8 @@ impl<'a> Whole<'a> {
         Some(diagnostic.help("lower the limit, or leave it out"))
     }
 
-    /// A warning for a disk reservation in bytes per second if no disk was measured: the reservation is ignored.
+    /// A warning for a disk reservation in bytes per second if no disk was measured: the reservation is
+    /// ignored.
     fn not_weighed(&self, id: UnitId) -> Option<Diagnostic> {
         let unit = self.unit(id);
         let in_bytes = matches!(unit.hard[self.resource], Some(Amount::Absolute(_)));

@@ -7,12 +7,14 @@ use clap::{Command as Definition, Parser, ValueEnum};
 
 use crate::output;
 
-/// Parses this program's command line. Exits with status 2 if the usage is wrong, with 0 after --help or --version.
+/// Parses this program's command line. Exits with status 2 if the usage is wrong, with 0 after --help or
+/// --version.
 ///
 /// `mistake` recognises a common mistake in the arguments; its explanation replaces clap's message.
 pub fn parse<C: Parser>(mistake: impl Fn(&[String]) -> Option<String>) -> C {
     C::try_parse().unwrap_or_else(|error| {
-        // clap's message quotes arguments unescaped. So the arguments are escaped and parsed again, for a safe message.
+        // clap's message quotes arguments unescaped. So the arguments are escaped and parsed again, for a
+        // safe message.
         let args: Vec<String> =
             std::env::args_os().map(|arg| output::shown(&arg.to_string_lossy())).collect();
         match mistake(&args) {
@@ -46,9 +48,9 @@ impl From<SchemeChoice> for commonhold_contract::Scheme {
     }
 }
 
-/// Joins the lines of each paragraph in the help of all commands, so that clap wraps the paragraph to the terminal's width.
-/// Without this, help in verbatim doc comments would keep the line breaks of the source. Indented lines are tables, and
-/// are not joined.
+/// Joins the lines of each paragraph in the help of all commands, so that clap wraps the paragraph to the
+/// terminal's width. Without this, help in verbatim doc comments would keep the line breaks of the source.
+/// Indented lines are tables, and are not joined.
 pub fn in_paragraphs(command: Definition) -> Definition {
     let command = command.mut_subcommands(in_paragraphs);
     let Some(about) = command.get_long_about().map(ToString::to_string) else { return command };

@@ -29,8 +29,8 @@ pub(crate) fn diagnose(contract: &Contract, names: &SystemNames) -> Vec<Diagnost
 /// The most warnings of `command:` rules that any user can match.
 const OPEN_COMMANDS_MAX: usize = 5;
 
-/// Warns of `command:` rules that the processes of any user can match: it suffices that the program's file has that name.
-/// Only root is warned, since another user's daemon holds only that user's processes.
+/// Warns of `command:` rules that the processes of any user can match: it suffices that the program's file
+/// has that name. Only root is warned, since another user's daemon holds only that user's processes.
 fn open_commands(contract: &Contract) -> Vec<Diagnostic> {
     // A process can be in a sub-unit only if it is in the parent: by a rule, by `exec`, or by default.
     let is_closed = |id: &UnitId| {
@@ -56,8 +56,9 @@ fn members(contract: &Contract) -> impl Iterator<Item = &Member> {
     contract.units.iter().flat_map(|unit| &unit.members)
 }
 
-/// Reports users and groups that are unknown on this machine or cannot be looked up. These are no reason to refuse the
-/// contract: the name may become known later, with a new account or once a directory server answers.
+/// Reports users and groups that are unknown on this machine or cannot be looked up. These are no reason to
+/// refuse the contract: the name may become known later, with a new account or once a directory server
+/// answers.
 pub(crate) fn unknown_names(contract: &Contract, names: &SystemNames) -> Vec<Diagnostic> {
     let mut similar = Similar::default();
     let owners = contract.units.iter().flat_map(|unit| &unit.owner).map(|owner| (owner, "owns the unit"));
@@ -112,7 +113,8 @@ fn unknown_name(member: &Member, is: &str, names: &SystemNames, similar: &mut Si
     }
 }
 
-/// A warning for a rule with a number if a user or group has that number as its name. The rule means the number.
+/// A warning for a rule with a number if a user or group has that number as its name. The rule means the
+/// number.
 fn name_of_digits(member: &Member, book: Book, number: u32, names: &SystemNames) -> Option<Diagnostic> {
     let other = names.number(book, &number.to_string()).ok().flatten().filter(|other| *other != number)?;
     let message =
@@ -122,8 +124,8 @@ fn name_of_digits(member: &Member, book: Book, number: u32, names: &SystemNames)
     Some(Diagnostic::warning("name-of-digits", member.span.clone(), message).label(label).help(help))
 }
 
-/// The names in this machine's own user and group files, to suggest corrections. They are read once, at the first unknown
-/// name.
+/// The names in this machine's own user and group files, to suggest corrections. They are read once, at the
+/// first unknown name.
 #[derive(Default)]
 struct Similar {
     users: Option<Vec<String>>,
@@ -141,8 +143,8 @@ impl Similar {
     }
 }
 
-/// A warning if /proc hides other users' processes, so that rules match only this user's. It is reported once, at the first
-/// rule.
+/// A warning if /proc hides other users' processes, so that rules match only this user's. It is reported
+/// once, at the first rule.
 fn hidden_processes(contract: &Contract, hidden: Option<Row>) -> Option<Diagnostic> {
     let (hidden, first) = (hidden?, members(contract).next()?);
     let message = format!("other users' processes are not seen: {}", hidden.reason);
@@ -151,8 +153,8 @@ fn hidden_processes(contract: &Contract, hidden: Option<Row>) -> Option<Diagnost
     Some(diagnostic.label(label).help(hidden.remedy.unwrap_or_default()))
 }
 
-/// Warns of rules that name a control group that does not exist. The group may appear later, when its service starts, or
-/// its name may be mistyped.
+/// Warns of rules that name a control group that does not exist. The group may appear later, when its service
+/// starts, or its name may be mistyped.
 fn absent_cgroups(contract: &Contract) -> Vec<Diagnostic> {
     let path = |member: &Member| match &member.kind {
         MemberKind::Cgroup(path) => Some(path.clone()),
@@ -192,10 +194,12 @@ fn absent_process(member: &Member) -> Option<Diagnostic> {
     Some(diagnostic.label("the next process with this number would be a member").help(help))
 }
 
-/// The most units without members that are warned of one by one: a generated contract may have a hundred thousand.
+/// The most units without members that are warned of one by one: a generated contract may have a hundred
+/// thousand.
 const WITHOUT_MEMBERS_MAX: usize = 5;
 
-/// Warns of units without a list of members, which was usually forgotten. An empty list, `members = []`, shows intention.
+/// Warns of units without a list of members, which was usually forgotten. An empty list, `members = []`,
+/// shows intention.
 fn without_members(contract: &Contract) -> Vec<Diagnostic> {
     // `each` without a user or a group has its own warning.
     let forgotten = |id: &UnitId| {
@@ -225,8 +229,8 @@ fn without_members(contract: &Contract) -> Vec<Diagnostic> {
     units.iter().take(WITHOUT_MEMBERS_MAX).enumerate().map(warning).collect()
 }
 
-/// Warns of a rule that also matches processes of the system. Such processes are then held, too, and even stopped where
-/// units take turns.
+/// Warns of a rule that also matches processes of the system. Such processes are then held, too, and even
+/// stopped where units take turns.
 fn takes_roots(contract: &Contract, names: &SystemNames, id: UnitId, member: &Member) -> Option<Diagnostic> {
     let is_root = match &member.kind {
         MemberKind::User(Principal::Id(id)) | MemberKind::Group(Principal::Id(id)) => *id == 0,

@@ -21,7 +21,8 @@ const RECORDING_BYTES_MAX: u64 = 4 << 30;
 
 const A_TOML_FILE: &str = "the path of a TOML file";
 
-/// The remedy if the file describes a machine of a simulator's scenario. Such a file has keys that only the simulator reads.
+/// The remedy if the file describes a machine of a simulator's scenario. Such a file has keys that only the
+/// simulator reads.
 const SCENARIO_MACHINE: &str = "; a scenario's machine: pass its `shape` instead, as in `--machine 'nodes:4 cpus:2'`, or \
      check the whole scenario with `commonhold sim FOLDER`";
 
@@ -41,7 +42,8 @@ pub struct Loaded {
     pub warnings: String,
 }
 
-/// Reads a contract and checks it for a machine. With `names`, the machine is this one, and users and groups are looked up.
+/// Reads a contract and checks it for a machine. With `names`, the machine is this one, and users and groups
+/// are looked up.
 pub fn contract(path: &Path, machine: &Machine, names: Option<&SystemNames>) -> Result<Loaded, Failure> {
     let text = read(path)?;
     check_text(&text, &path.display().to_string(), machine, names)
@@ -75,8 +77,8 @@ pub fn diagnose(
         diagnostics.extend(names.map(|names| here::diagnose(contract, names)).unwrap_or_default());
     }
     if let Some(draft) = &parsed.draft {
-        // Errors about amounts are reported only if the amounts were read without error. Otherwise they would be
-        // consequences of the errors above.
+        // Errors about amounts are reported only if the amounts were read without error. Otherwise they would
+        // be consequences of the errors above.
         let amounts_stand = diagnostics.iter().all(|d| !d.is_error() || ABOUT_MEMBERS.contains(&d.code));
         let fitting = if amounts_stand { fit::diagnose(draft, &divided(draft, machine)) } else { Vec::new() };
         diagnostics.extend(fitting.into_iter().filter(Diagnostic::is_error));
@@ -87,13 +89,14 @@ pub fn diagnose(
     (parsed.contract.filter(|_| !wrong), diagnostics)
 }
 
-/// The part of a machine that a contract divides: without isolated CPUs, unless the contract has `isolated = true`.
+/// The part of a machine that a contract divides: without isolated CPUs, unless the contract has
+/// `isolated = true`.
 pub fn divided(contract: &Contract, machine: &Machine) -> Machine {
     machine.divided(contract.machine.isolated)
 }
 
-/// Prints notes on CPUs that the contract does not divide, and on CPUs of unequal capacity. `is_here` means that `machine` is
-/// this one, which may have isolated CPUs that this process may not use.
+/// Prints notes on CPUs that the contract does not divide, and on CPUs of unequal capacity. `is_here` means
+/// that `machine` is this one, which may have isolated CPUs that this process may not use.
 pub fn tell_of_cpus(contract: &Contract, machine: &Machine, is_here: bool) {
     for note in cpu_notes(contract, machine, is_here) {
         output::warn(&format!("note: {note}"));
@@ -117,7 +120,8 @@ fn cpu_notes(contract: &Contract, machine: &Machine, is_here: bool) -> Vec<Strin
     isolated.into_iter().chain(divided.unequal_capacity()).collect()
 }
 
-/// Checks a contract as [`diagnose`] does; returns the diagnostics for a JSON document, each with its line and column.
+/// Checks a contract as [`diagnose`] does; returns the diagnostics for a JSON document, each with its line
+/// and column.
 pub fn diagnose_placed(
     text: &str,
     machine: &Machine,
@@ -142,8 +146,8 @@ pub fn refuse_in_json(placed: &[serde_json::Value]) -> Result<Exit, Failure> {
     Ok(Exit::Invalid)
 }
 
-/// Prints a failure as the document of [`refuse_in_json`]. The failure has no position in the contract's text, so line and
-/// column are 1.
+/// Prints a failure as the document of [`refuse_in_json`]. The failure has no position in the contract's
+/// text, so line and column are 1.
 pub fn fail_in_json(failure: &Failure) -> Result<Exit, Failure> {
     let code = match failure.exit {
         Exit::NoInput | Exit::NotAllowed => "unreadable",
@@ -171,7 +175,8 @@ pub fn doubt(path: &Path) -> Option<String> {
     Some(format!("warning: {}: `run` as root refuses this contract: {why}; {TRUSTED}", path.display()))
 }
 
-/// Reads a text file that the user named. In errors, `what` names the file, and `wanted` describes what the user should give.
+/// Reads a text file that the user named. In errors, `what` names the file, and `wanted` describes what the
+/// user should give.
 pub fn text_of(path: &Path, what: &str, wanted: &str) -> Result<String, Failure> {
     text(path, what, wanted, trust::read_input(path, TEXT_BYTES_MAX))
 }

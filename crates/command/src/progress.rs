@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// The width of the bar in characters.
 const WIDTH: usize = 30;
 
-/// A progress bar for a known number of steps. Any thread may count a step. The bar is wiped when the value is dropped.
+/// A progress bar for a known number of steps. Any thread may count a step. The bar is wiped when the value
+/// is dropped.
 pub struct Progress {
     what: &'static str,
     steps: usize,
@@ -15,8 +16,8 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Draws an empty bar for `steps` steps. For a single step there is no bar. `what` names the steps in the plural, as
-    /// `runs` in `12 of 30 runs`.
+    /// Draws an empty bar for `steps` steps. For a single step there is no bar. `what` names the steps in the
+    /// plural, as `runs` in `12 of 30 runs`.
     pub fn new(what: &'static str, steps: usize) -> Progress {
         let is_shown = steps > 1 && io::stderr().is_terminal();
         let progress = Progress { what, steps, done: AtomicUsize::new(0), is_shown };

@@ -16,7 +16,8 @@ const ENDING: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 pub struct Came {
     /// The signal's number.
     pub signal: i32,
-    /// Whether the kernel sent it, as for a terminal key. The whole foreground process group then has the signal, too.
+    /// Whether the kernel sent it, as for a terminal key. The whole foreground process group then has the
+    /// signal, too.
     pub by_kernel: bool,
 }
 
@@ -27,10 +28,11 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Blocks the signals for this thread, and opens a signalfd for them. Child processes inherit the mask unless they are
-    /// started by [`commonhold_live::host::child::command`].
+    /// Blocks the signals for this thread, and opens a signalfd for them. Child processes inherit the mask
+    /// unless they are started by [`commonhold_live::host::child::command`].
     pub fn open(signals: &[i32]) -> io::Result<Signals> {
-        // SAFETY: the system calls use a set that lives on this stack, and only this function owns the new descriptor.
+        // SAFETY: the system calls use a set that lives on this stack, and only this function owns the new
+        // descriptor.
         unsafe {
             let mut set = std::mem::zeroed();
             libc::sigemptyset(&raw mut set);
@@ -93,7 +95,8 @@ fn is_ignored(signal: i32) -> bool {
 
 /// Ends this process by a signal that it blocked, so that its parent sees the signal in the wait status.
 pub fn end_by(signal: i32) -> ! {
-    // SAFETY: the system calls use a set that lives on this stack, and the default action runs no code of this process.
+    // SAFETY: the system calls use a set that lives on this stack, and the default action runs no code of
+    // this process.
     unsafe {
         let mut set = std::mem::zeroed();
         libc::sigemptyset(&raw mut set);

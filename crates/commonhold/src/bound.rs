@@ -1,11 +1,12 @@
 //! `commonhold offer ... -- PROGRAM`: runs a program, with an offer that lasts as long as the program.
 //!
-//! This process keeps its connection to the daemon open and waits for the program's end. Then it ends as well, and the
-//! daemon takes the offer back, or ends the exchange that served the offer.
+//! This process keeps its connection to the daemon open and waits for the program's end. Then it ends as
+//! well, and the daemon takes the offer back, or ends the exchange that served the offer.
 //!
-//! Signals that another process sends to this one are forwarded to the program. Signals that the kernel sends for a key
-//! of the terminal, such as Ctrl-C, are not forwarded: the kernel sends them to the program, too. If this process is
-//! killed, the program gets SIGTERM, since it would otherwise go on without the exchange that it relies on.
+//! Signals that another process sends to this one are forwarded to the program. Signals that the kernel sends
+//! for a key of the terminal, such as Ctrl-C, are not forwarded: the kernel sends them to the program, too.
+//! If this process is killed, the program gets SIGTERM, since it would otherwise go on without the exchange
+//! that it relies on.
 
 use std::ffi::OsString;
 use std::io;
@@ -31,7 +32,8 @@ const SIGNAL_EXIT_OFFSET: i32 = 128;
 pub(crate) fn run(program: &OsString, arguments: &[OsString]) -> Result<i32, Failure> {
     let failed =
         |what: &str, e: &dyn std::fmt::Display| Failure::new(Exit::System, format!("cannot {what}: {e}"));
-    // From here on these signals are blocked. One that arrives before the program runs is forwarded later by `wait`.
+    // From here on these signals are blocked. One that arrives before the program runs is forwarded later by
+    // `wait`.
     let signals = Signals::open(&FORWARDED).map_err(|e| failed("wait for signals", &e))?;
     let mut child = start(program, arguments).map_err(|e| {
         let exit = if e.kind() == io::ErrorKind::NotFound { Exit::NotFound } else { Exit::CannotRun };

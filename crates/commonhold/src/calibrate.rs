@@ -1,4 +1,5 @@
-//! `commonhold calibrate`: measures the speed of a disk or of the memory bus, and stores the result for `check` and `run`.
+//! `commonhold calibrate`: measures the speed of a disk or of the memory bus, and stores the result for
+//! `check` and `run`.
 
 use std::path::Path;
 use std::time::Duration;

@@ -45,7 +45,8 @@ pub(crate) fn main(args: &Check) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// The holdings and notes that `run` would report on this machine. Both are empty if `check` is for another machine.
+/// The holdings and notes that `run` would report on this machine. Both are empty if `check` is for another
+/// machine.
 fn outlook(
     args: &Check,
     contract: &Contract,
@@ -81,8 +82,8 @@ fn divide(contract: &Contract, machine: &Machine) -> PerResource<Division> {
     for parent in contract.held().filter_map(|id| contract.unit(id).parent) {
         encloses[parent.index()] = true;
     }
-    // A unit with sub-units may have processes of its own, too, if its rules match processes that match no sub-unit. Such
-    // processes compete with the sub-units.
+    // A unit with sub-units may have processes of its own, too, if its rules match processes that match no
+    // sub-unit. Such processes compete with the sub-units.
     let present: Vec<bool> = contract
         .ids()
         .map(|id| {

@@ -63,8 +63,8 @@ fn call_failure(e: &Error) -> Failure {
 
 pub(crate) fn exec(args: &Exec) -> Result<Exit, Failure> {
     let stream = place::connect(&args.place)?;
-    // The marker contains the daemon's process ID, so that a later daemon does not accept the marker. The kernel says which
-    // process that is.
+    // The marker contains the daemon's process ID, so that a later daemon does not accept the marker. The
+    // kernel says which process that is.
     let daemon_pid =
         rustix::net::sockopt::socket_peercred(&stream).map_or(0, |peer| peer.pid.as_raw_nonzero().get());
     let mut client = Client::from(stream);
@@ -79,8 +79,8 @@ pub(crate) fn exec(args: &Exec) -> Result<Exit, Failure> {
     drop(client);
     let (program, arguments) =
         args.command.split_first().ok_or_else(|| Failure::new(Exit::Usage, "no command"))?;
-    // By this environment variable the daemon recognises the program's descendants, even those whose parents ended before
-    // the daemon sampled them.
+    // By this environment variable the daemon recognises the program's descendants, even those whose parents
+    // ended before the daemon sampled them.
     let error = commonhold_live::host::child::command(program)
         .args(arguments)
         .env(MARKER, marker(daemon_pid.unsigned_abs(), &args.unit))
@@ -306,7 +306,8 @@ pub(crate) fn cancel(args: &Cancel) -> Result<Exit, Failure> {
     })
 }
 
-/// The outcome of a cancellation in words. If an open offer was taken back, no tickets have moved, and none are listed.
+/// The outcome of a cancellation in words. If an open offer was taken back, no tickets have moved, and none
+/// are listed.
 fn cancelled_text(number: u64, reply: &TicketsReply) -> String {
     let beside = tickets::Beside { expected: &[], lots: &reply.lots, not_held: &reply.not_held };
     match reply.tickets.is_empty() {
@@ -315,10 +316,11 @@ fn cancelled_text(number: u64, reply: &TicketsReply) -> String {
     }
 }
 
-/// Cancels all offers and exchanges of a unit. The offers are cancelled first. Otherwise the end of an exchange could return
-/// tickets with which an open offer is served at once.
+/// Cancels all offers and exchanges of a unit. The offers are cancelled first. Otherwise the end of an
+/// exchange could return tickets with which an open offer is served at once.
 fn cancel_all(client: &mut Client, unit: &str, json: bool) -> Result<Exit, Failure> {
-    // This call only finds out whether the unit exists. Without it, a mistyped name would silently cancel nothing.
+    // This call only finds out whether the unit exists. Without it, a mistyped name would silently cancel
+    // nothing.
     let _: serde_json::Value = call(client, &Call::Currency { unit: unit.to_owned() })?;
     let reply: OffersReply = call(client, &Call::Offers {})?;
     let offers = reply.offers.iter().filter(|offer| offer.unit == unit).map(|offer| offer.number);

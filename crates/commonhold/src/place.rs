@@ -1,4 +1,5 @@
-//! The daemon's directory, with its socket, lock and journal: how a daemon makes the directory, and how a client finds it.
+//! The daemon's directory, with its socket, lock and journal: how a daemon makes the directory, and how a
+//! client finds it.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -13,7 +14,8 @@ use crate::cli::Place;
 use crate::exit::{Exit, Failure};
 use crate::output;
 
-/// The directory of root's daemon. Clients of other users try the directory of the user's own daemon before it.
+/// The directory of root's daemon. Clients of other users try the directory of the user's own daemon before
+/// it.
 const SYSTEM: &str = "/run/commonhold";
 
 /// The socket in a daemon's directory.
@@ -31,14 +33,14 @@ fn default_directory() -> PathBuf {
         return PathBuf::from(SYSTEM);
     }
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
-    // Outside a systemd session the variable is unset, and the directory is in /tmp. Another user could have made it there,
-    // so its owner is checked before use.
+    // Outside a systemd session the variable is unset, and the directory is in /tmp. Another user could have
+    // made it there, so its owner is checked before use.
     runtime
         .map_or_else(|| PathBuf::from(format!("/tmp/commonhold-{}", uid())), |path| path.join("commonhold"))
 }
 
-/// Makes the daemon's directory, if it does not exist; returns its absolute path. Fails if another user owns the directory,
-/// or could write to it or replace it.
+/// Makes the daemon's directory, if it does not exist; returns its absolute path. Fails if another user owns
+/// the directory, or could write to it or replace it.
 pub(crate) fn make(place: &Place) -> Result<PathBuf, Failure> {
     let directory = place.directory.clone().unwrap_or_else(default_directory);
     // Root's daemon serves every user; an ordinary user's daemon serves that user.
@@ -66,7 +68,8 @@ pub(crate) fn make(place: &Place) -> Result<PathBuf, Failure> {
     fs::canonicalize(&directory).map_err(|e| problem(e.to_string()))
 }
 
-/// Connects to the daemon in the directory that the command line names. Without one, tries this user's daemon, then root's.
+/// Connects to the daemon in the directory that the command line names. Without one, tries this user's
+/// daemon, then root's.
 pub(crate) fn connect(place: &Place) -> Result<UnixStream, Failure> {
     let places = match &place.directory {
         Some(directory) => vec![directory.clone()],
@@ -82,7 +85,8 @@ pub(crate) fn connect(place: &Place) -> Result<UnixStream, Failure> {
             Ok(stream) => return Ok(stream),
             Err(e) => tried.push(format!("{}: {e}", socket(&directory).display())),
         }
-        // A journal without a daemon shows that the daemon and its caretaker were killed before they undid the changes.
+        // A journal without a daemon shows that the daemon and its caretaker were killed before they undid
+        // the changes.
         if directory.join(FILE_NAME).exists() {
             with_journal.push(directory);
         }

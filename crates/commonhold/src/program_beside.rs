@@ -1,4 +1,5 @@
-//! Commands that separate programs implement: `commonhold NAME ARGS` runs `commonhold-NAME NAME ARGS`, as cargo does.
+//! Commands that separate programs implement: `commonhold NAME ARGS` runs `commonhold-NAME NAME ARGS`, as
+//! cargo does.
 //!
 //! The separate program must be in the directory of this program. PATH is not searched, since a command that root runs must
 //! not depend on PATH.
@@ -21,8 +22,8 @@ const LISTED: [(&str, &str); 4] = [
     ("generate", "commonhold-generate"),
 ];
 
-/// If the command line names an external command, executes its program in place of this one, and does not return. Returns
-/// `Ok` if the command is built in or unknown.
+/// If the command line names an external command, executes its program in place of this one, and does not
+/// return. Returns `Ok` if the command is built in or unknown.
 ///
 /// # Errors
 ///

@@ -96,7 +96,8 @@ pub(crate) struct StatusReply {
 pub(crate) struct PaceReply {
     /// Turns since the daemon started.
     pub(crate) turns: u64,
-    /// The longest time between the starts of two consecutive turns; the time after the first turn is not counted.
+    /// The longest time between the starts of two consecutive turns; the time after the first turn is not
+    /// counted.
     pub(crate) longest_gap_ns: u64,
     /// CPU time that the daemon has used.
     pub(crate) cpu_ns: u64,
@@ -129,8 +130,8 @@ pub(crate) struct EnterReply {
     pub(crate) outside: Option<String>,
 }
 
-/// The reply to `Tickets` and to `Change`. The reply to `Tickets` lists the tickets of every unit and resource, the reply to
-/// `Change` only the tickets that the change affected.
+/// The reply to `Tickets` and to `Change`. The reply to `Tickets` lists the tickets of every unit and
+/// resource, the reply to `Change` only the tickets that the change affected.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct TicketsReply {
     /// In reply to an offer: its number.

@@ -5,8 +5,9 @@
 
 use std::ops::Range;
 
-/// A range of bytes in the contract's text. Values keep their spans after parsing, for problems that are found only later: that the
-/// machine is too small, or that a user is unknown. Units that the program created have an empty span.
+/// A range of bytes in the contract's text. Values keep their spans after parsing, for problems that are
+/// found only later: that the machine is too small, or that a user is unknown. Units that the program created
+/// have an empty span.
 pub type Span = Range<usize>;
 
 /// The severity of a diagnostic.
@@ -88,8 +89,8 @@ pub struct Problem {
     pub help: String,
 }
 
-/// The line and the column of a byte offset, both counted from 1. Columns count characters. An offset past the end counts as the
-/// end.
+/// The line and the column of a byte offset, both counted from 1. Columns count characters. An offset past
+/// the end counts as the end.
 pub fn position(text: &str, offset: usize) -> (usize, usize) {
     let before = &text[..floor(text, offset)];
     let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
@@ -97,8 +98,8 @@ pub fn position(text: &str, offset: usize) -> (usize, usize) {
     (lines + 1, before[line_start..].chars().count() + 1)
 }
 
-/// Clamps a span to a text and to character boundaries. The text may have changed since the span was determined, and a slice outside
-/// of the text would panic.
+/// Clamps a span to a text and to character boundaries. The text may have changed since the span was
+/// determined, and a slice outside of the text would panic.
 pub(crate) fn clamp(text: &str, span: &Span) -> Range<usize> {
     let start = floor(text, span.start);
     let end = floor(text, span.end.max(start));

@@ -1,9 +1,10 @@
-//! Reads documents, which are TOML texts with a fixed set of keys. All mistakes in a text are reported at once.
+//! Reads documents, which are TOML texts with a fixed set of keys. All mistakes in a text are reported at
+//! once.
 //!
-//! A *language* is a set of tables with keys, such as the contract's or a scenario's. Each language lists its keys in
-//! [`Table`]s. It converts the values in a text into its own types with the methods of [`Document`], which report an error and
-//! continue. [`read()`] converts a text into a value of the language. It recovers from syntax errors, and withholds errors that may
-//! only be consequences of syntax errors.
+//! A *language* is a set of tables with keys, such as the contract's or a scenario's. Each language lists its
+//! keys in [`Table`]s. It converts the values in a text into its own types with the methods of [`Document`],
+//! which report an error and continue. [`read()`] converts a text into a value of the language. It recovers
+//! from syntax errors, and withholds errors that may only be consequences of syntax errors.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -57,7 +58,8 @@ impl<K> Table<K> {
     }
 }
 
-/// Makes a key from its name, kind, default, example and description. Lists of keys are written as rows of such calls.
+/// Makes a key from its name, kind, default, example and description. Lists of keys are written as rows of
+/// such calls.
 pub const fn key<K>(
     name: &'static str,
     kind: K,
@@ -90,11 +92,12 @@ pub struct Named<'a> {
     pub value: &'a Spanned<DeValue<'a>>,
 }
 
-/// Reads a text. `convert` converts the text's tree into a value, and reports errors to the document. The value is valid if no
-/// diagnostic is an error. Diagnostics are in the order of the text; there are at most 200.
+/// Reads a text. `convert` converts the text's tree into a value, and reports errors to the document. The
+/// value is valid if no diagnostic is an error. Diagnostics are in the order of the text; there are at most
+/// 200.
 ///
-/// `missing` has the codes of errors that say that something is missing. After a syntax error such errors are withheld, since the
-/// missing part may be in the unreadable text.
+/// `missing` has the codes of errors that say that something is missing. After a syntax error such errors are
+/// withheld, since the missing part may be in the unreadable text.
 pub fn read<T>(
     text: &str,
     missing: &[&str],
@@ -109,7 +112,8 @@ pub fn read<T>(
     finish(&readable, syntax::read(&readable), errors, missing, convert)
 }
 
-/// The stages of [`read()`] after the syntax. `errors` are the syntax errors in the parts that were blanked out.
+/// The stages of [`read()`] after the syntax. `errors` are the syntax errors in the parts that were blanked
+/// out.
 fn finish<T>(
     text: &str,
     syntax: Syntax,
@@ -128,8 +132,8 @@ fn finish<T>(
     (value, diagnostics)
 }
 
-/// Removes the diagnostics that may only be consequences of the syntax `errors`: those on an unreadable line, those about something
-/// missing, and all warnings. Without a syntax error, nothing is removed.
+/// Removes the diagnostics that may only be consequences of the syntax `errors`: those on an unreadable line,
+/// those about something missing, and all warnings. Without a syntax error, nothing is removed.
 fn without_consequences(
     text: &str,
     errors: &[Diagnostic],
@@ -198,14 +202,15 @@ impl<'t> Document<'t> {
         clamp(self.text, &value.span())
     }
 
-    /// The entries of a table in the text, in no particular order. `table` lists the known keys; `tree` is the table in the text.
-    /// Unknown keys are reported and left out.
+    /// The entries of a table in the text, in no particular order. `table` lists the known keys; `tree` is
+    /// the table in the text. Unknown keys are reported and left out.
     pub fn entries<'a, K>(&mut self, table: &'static Table<K>, tree: &'a DeTable<'a>) -> Vec<Entry<'a, K>> {
         self.entries_or(table, tree, |_, _| None)
     }
 
-    /// Returns the entries as [`Document::entries`] does, but with special remedies for unknown keys. `hint` returns the remedy for
-    /// a key's name and value. If it returns `None`, the remedy is a list of the table's keys.
+    /// Returns the entries as [`Document::entries`] does, but with special remedies for unknown keys. `hint`
+    /// returns the remedy for a key's name and value. If it returns `None`, the remedy is a list of the
+    /// table's keys.
     pub fn entries_or<'a, K>(
         &mut self,
         table: &'static Table<K>,
@@ -259,8 +264,8 @@ impl<'t> Document<'t> {
         self.report(diagnostic.label(format!("this is {found}")).help(help));
     }
 
-    /// The remedy for a value of the wrong type, if the right value can be guessed: the value without quotes, in a list, or as a
-    /// table.
+    /// The remedy for a value of the wrong type, if the right value can be guessed: the value without quotes,
+    /// in a list, or as a table.
     fn rewritten<K>(&self, entry: &Entry<K>, wanted: &str) -> Option<String> {
         let name = entry.key.name;
         let source = &self.text[self.span(entry.value)];
@@ -281,8 +286,8 @@ impl<'t> Document<'t> {
             .then(|| format!("write {name} = [{source}]"))
     }
 
-    /// The span in the text of `part`, a part of a string's content. If the string is written with escapes, its content differs
-    /// from the text, and the span is that of the whole string.
+    /// The span in the text of `part`, a part of a string's content. If the string is written with escapes,
+    /// its content differs from the text, and the span is that of the whole string.
     fn span_within(&self, value: &Spanned<DeValue>, content: &str, part: &Span) -> Span {
         let whole = self.span(value);
         match self.text[whole.clone()].find(content) {
@@ -316,8 +321,8 @@ impl<'t> Document<'t> {
         span
     }
 
-    /// The value as a table. If the value has another type, reports an error and returns `None`. The methods below do the same for
-    /// other types, and also if the value is out of range.
+    /// The value as a table. If the value has another type, reports an error and returns `None`. The methods
+    /// below do the same for other types, and also if the value is out of range.
     pub fn table<'a, K>(&mut self, entry: &Entry<'a, K>) -> Option<&'a DeTable<'a>> {
         let table = entry.value.get_ref().as_table();
         if table.is_none() {
@@ -399,8 +404,8 @@ impl<'t> Document<'t> {
         self.quantity(entry, wanted, "a percentage", quantity::part, quantity::part_text, range)
     }
 
-    /// A quantity in a string, which `parse` reads. For diagnostics, `wanted` describes the type, `noun` names the quantity, and
-    /// `show` formats the ends of the range.
+    /// A quantity in a string, which `parse` reads. For diagnostics, `wanted` describes the type, `noun`
+    /// names the quantity, and `show` formats the ends of the range.
     fn quantity<K>(
         &mut self,
         entry: &Entry<K>,

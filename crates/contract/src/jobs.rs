@@ -1,5 +1,5 @@
-//! A contract's rules for jobs, pools and gangs: which threads form a job, in which pool a job is placed, and which jobs run at the
-//! same time.
+//! A contract's rules for jobs, pools and gangs: which threads form a job, in which pool a job is placed, and
+//! which jobs run at the same time.
 
 use std::fmt;
 
@@ -47,8 +47,8 @@ impl PoolForm {
     }
 }
 
-/// The rule that chooses the pool in which a job starts. The same rule chooses a further pool when the job's pools are full (seed
-/// 001, section 6.2).
+/// The rule that chooses the pool in which a job starts. The same rule chooses a further pool when the job's
+/// pools are full (seed 001, section 6.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Placement {
@@ -93,19 +93,22 @@ impl fmt::Display for Placement {
     }
 }
 
-/// Whether jobs are *gangs*, and which gangs run together in a quantum. In a quantum, either all threads of a gang run or none (seed
-/// 003, section 4).
+/// Whether jobs are *gangs*, and which gangs run together in a quantum. In a quantum, either all threads of a
+/// gang run or none (seed 003, section 4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Gangs {
     /// Jobs are not gangs.
     #[default]
     Off,
-    /// Jobs run together whose bandwidths fit the bus. A job's bandwidth is that of the latest quantum in which it ran.
+    /// Jobs run together whose bandwidths fit the bus. A job's bandwidth is that of the latest quantum in
+    /// which it ran.
     LatestQuantum,
-    /// Jobs run together whose bandwidths fit the bus. A job's bandwidth is its average over the latest quanta in which it ran.
+    /// Jobs run together whose bandwidths fit the bus. A job's bandwidth is its average over the latest
+    /// quanta in which it ran.
     QuantaWindow,
-    /// Those jobs run together that make the most progress, as estimated from the bandwidth that each would use without contention.
+    /// Those jobs run together that make the most progress, as estimated from the bandwidth that each would
+    /// use without contention.
     Demand,
 }
 
@@ -171,8 +174,8 @@ pub struct GangRules {
     pub quantum_ns: u64,
     /// The number of quanta in the average of [`Gangs::QuantaWindow`], 1 to [`GANG_WINDOW_MAX`] (seed 003, section 4: 5).
     pub window: u32,
-    /// How much of the shared resource each thread of a job is assumed to use before the job was measured. A percentage is of the
-    /// resource's capacity divided by the number of CPUs. The seed gives no value.
+    /// How much of the shared resource each thread of a job is assumed to use before the job was measured. A
+    /// percentage is of the resource's capacity divided by the number of CPUs. The seed gives no value.
     pub first_rate: Amount,
 }
 
@@ -188,7 +191,8 @@ impl Default for GangRules {
     }
 }
 
-/// The rule that says which processes of a unit form one job. The threads of a job are placed near each other.
+/// The rule that says which processes of a unit form one job. The threads of a job are placed near each
+/// other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JobKind {
     /// All of the unit's own processes.

@@ -1,8 +1,8 @@
-//! Reads an entry of `members`, such as `user:ana`, `group:physics`, `cgroup:/lab`, `command:simulate*` or `pid:4711`, and the value
-//! of `owner`.
+//! Reads an entry of `members`, such as `user:ana`, `group:physics`, `cgroup:/lab`, `command:simulate*` or
+//! `pid:4711`, and the value of `owner`.
 //!
-//! If an entry cannot be read, the remedy is a guess at its meaning. For example, it may have another tool's word for a kind of
-//! member.
+//! If an entry cannot be read, the remedy is a guess at its meaning. For example, it may have another tool's
+//! word for a kind of member.
 
 use std::ops::Range;
 
@@ -227,8 +227,8 @@ fn principal(value: &str, at: Range<usize>) -> Result<Principal, Problem> {
     }
 }
 
-/// Reads a pattern for programs, which may be followed by `@user:NAME` or `@group:NAME`. The text is split at the last such suffix,
-/// since a program's name may itself contain an `@`, as in `agetty@tty1`.
+/// Reads a pattern for programs, which may be followed by `@user:NAME` or `@group:NAME`. The text is split at
+/// the last such suffix, since a program's name may itself contain an `@`, as in `agetty@tty1`.
 fn command_rule(value: &str, at: Range<usize>) -> Result<MemberKind, Problem> {
     let signs = ["@user:", "@group:"].iter();
     let last_sign = signs.filter_map(|sign| Some((value.rfind(sign)?, *sign))).max();
@@ -257,8 +257,8 @@ fn command(value: &str, at: Range<usize>) -> Result<String, Problem> {
     problem(at, message, &help)
 }
 
-/// A pattern without arguments: the words before the first one that looks like an argument. A blank alone does not end the
-/// program's name, since names such as `tmux: server` contain blanks.
+/// A pattern without arguments: the words before the first one that looks like an argument. A blank alone
+/// does not end the program's name, since names such as `tmux: server` contain blanks.
 fn without_arguments(pattern: &str) -> &str {
     let mut end = 0;
     for word in pattern.split(' ') {
@@ -295,7 +295,8 @@ fn pid(value: &str, at: Range<usize>) -> Result<u32, Problem> {
     }
 }
 
-/// The part of a remedy that says which control-group path counts if a process has several, as under cgroup v1.
+/// The part of a remedy that says which control-group path counts if a process has several, as under cgroup
+/// v1.
 const HIERARCHY: &str = "the path is that of cgroup v2 (the line `0::` of /proc/PID/cgroup), or of systemd's own v1 hierarchy \
                          (`name=systemd`)";
 
@@ -322,8 +323,8 @@ const HIERARCHIES: [&str; 16] = [
     "pids",
 ];
 
-/// If `path` is the path of a cgroup's folder below [`MOUNT`], returns the v1 hierarchy that the cgroup belongs to, if any, and the
-/// path of the cgroup itself. Otherwise returns `None`.
+/// If `path` is the path of a cgroup's folder below [`MOUNT`], returns the v1 hierarchy that the cgroup
+/// belongs to, if any, and the path of the cgroup itself. Otherwise returns `None`.
 fn below_mount(path: &str) -> Option<(Option<&str>, String)> {
     let below = path.strip_prefix(MOUNT).filter(|below| below.is_empty() || below.starts_with('/'))?;
     let first = below.get(1..).unwrap_or_default().split('/').next().unwrap_or_default();

@@ -50,8 +50,8 @@ impl fmt::Display for Scheme {
     }
 }
 
-/// The order in which a unit's own tasks and its sub-units run, under a scheduler of the project that decides at every switch. The
-/// variants say which task or sub-unit runs next.
+/// The order in which a unit's own tasks and its sub-units run, under a scheduler of the project that decides
+/// at every switch. The variants say which task or sub-unit runs next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Discipline {
     /// The one with the least CPU time for its weight.
@@ -69,8 +69,8 @@ pub enum Discipline {
     Rr,
     /// Round robin, with long turns.
     Batch,
-    /// One that has CPU time left of its allowance, round robin; those that have used up their allowance come after all others.
-    /// Allowances are handed out at intervals, in proportion to weights.
+    /// One that has CPU time left of its allowance, round robin; those that have used up their allowance come
+    /// after all others. Allowances are handed out at intervals, in proportion to weights.
     JobCurrency,
     /// The sub-units take turns, each on all CPUs at once.
     Gang,
@@ -78,8 +78,8 @@ pub enum Discipline {
     Dwcs,
     /// The task with the least CPU time, in any sub-unit: no isolation within the unit.
     Smp,
-    /// The sub-unit of the highest class. A sub-unit's own discipline determines its class; from the highest, the classes are real
-    /// time, time share, entitlement and batch.
+    /// The sub-unit of the highest class. A sub-unit's own discipline determines its class; from the highest,
+    /// the classes are real time, time share, entitlement and batch.
     Classes,
 }
 
@@ -138,13 +138,15 @@ impl fmt::Display for Discipline {
     }
 }
 
-/// How the promised call-back time of a memory loan grows: the longer the owner left the memory idle, the longer the time. A value of
-/// `None` is inherited from the enclosing unit, or from `[machine]`.
+/// How the promised call-back time of a memory loan grows: the longer the owner left the memory idle, the
+/// longer the time. A value of `None` is inherited from the enclosing unit, or from `[machine]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Growth {
-    /// The fraction of the idle time that the promised time may take, in millionths. If it is 0, the promised time does not grow.
+    /// The fraction of the idle time that the promised time may take, in millionths. If it is 0, the promised
+    /// time does not grow.
     pub idle: Option<u64>,
-    /// The longest promised time, in nanoseconds. If it is less than `call-back-memory`, the promised time does not grow.
+    /// The longest promised time, in nanoseconds. If it is less than `call-back-memory`, the promised time
+    /// does not grow.
     pub most_ns: Option<u64>,
 }
 
@@ -163,7 +165,8 @@ impl Growth {
     }
 }
 
-/// The promised call-back time of memory that a unit lends. It depends on how long the memory was idle ([`Contract::promise`]).
+/// The promised call-back time of memory that a unit lends. It depends on how long the memory was idle
+/// ([`Contract::promise`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Promise {
     /// The time for memory that was idle for only a moment, in nanoseconds.
@@ -194,14 +197,15 @@ pub struct MachineRules {
     pub reserve: Amount,
     /// The interval at which a fractionally held CPU changes its owner, in nanoseconds (seed 000, section 3.1: 250 ms).
     pub rotation_ns: u64,
-    /// The longest time that an owner may wait for a CPU that it lent, in nanoseconds (seed 000, section 3.1: 10 ms).
+    /// The longest time that an owner may wait for a CPU that it lent, in nanoseconds (seed 000, section 3.1:
+    /// 10 ms).
     pub call_back_ns: u64,
     /// The longest that calling back a loan of memory may take, in nanoseconds: 1 s. The seeds name no time.
     pub call_back_memory_ns: u64,
     /// How `call_back_memory_ns` grows while the owner leaves the memory idle, unless a unit overrides it.
     pub call_back_memory_grows: Growth,
-    /// The half-life of credits from loans, by which the next borrower is chosen, in nanoseconds: 10 min. If it is 0, there are no
-    /// credits, as in the seeds.
+    /// The half-life of credits from loans, by which the next borrower is chosen, in nanoseconds: 10 min. If
+    /// it is 0, there are no credits, as in the seeds.
     pub loans_remembered_ns: u64,
     /// How CPUs are grouped into pools.
     pub pools: PoolForm,
@@ -235,8 +239,8 @@ impl Default for MachineRules {
     }
 }
 
-/// The number by which a unit is identified: its index in [`Contract::units`]. A unit keeps its number as long as it exists, also when
-/// the contract is reloaded ([`Contract::adopt`]).
+/// The number by which a unit is identified: its index in [`Contract::units`]. A unit keeps its number as
+/// long as it exists, also when the contract is reloaded ([`Contract::adopt`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(transparent)]
 pub struct UnitId(pub u32);
@@ -304,10 +308,11 @@ pub enum MemberKind {
     User(Principal),
     /// `command:GLOB`: processes whose program's base name matches (`*` and `?`), and their descendants.
     Command(String),
-    /// `command:GLOB@user:NAME`, `command:GLOB@group:NAME`: processes that match both `command:GLOB` and the user or group.
+    /// `command:GLOB@user:NAME`, `command:GLOB@group:NAME`: processes that match both `command:GLOB` and the
+    /// user or group.
     CommandOf(String, Whose),
-    /// `cgroup:/PATH`: processes in that control group or below it; the path is as in /proc/PID/cgroup. If several rules match, the
-    /// longest path wins.
+    /// `cgroup:/PATH`: processes in that control group or below it; the path is as in /proc/PID/cgroup. If
+    /// several rules match, the longest path wins.
     Cgroup(String),
     /// `pid:NUMBER`: that process, and its descendants.
     Pid(u32),
@@ -341,8 +346,8 @@ pub struct Member {
 pub enum Each {
     /// One sub-unit per user.
     User,
-    /// One sub-unit for each child of a control group that a `cgroup:` rule of the unit names. Another program created these
-    /// children.
+    /// One sub-unit for each child of a control group that a `cgroup:` rule of the unit names. Another
+    /// program created these children.
     Cgroup,
 }
 
@@ -359,7 +364,8 @@ impl Each {
     }
 }
 
-/// How the tickets of a sub-unit that `each` creates for a control group are determined from the settings of the group's manager.
+/// How the tickets of a sub-unit that `each` creates for a control group are determined from the settings of
+/// the group's manager.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Weighed {
@@ -386,7 +392,8 @@ impl Weighed {
     }
 }
 
-/// The settings that the manager of a control group made for it, as Slurm does for a job's group. Empty for a user's sub-unit.
+/// The settings that the manager of a control group made for it, as Slurm does for a job's group. Empty for a
+/// user's sub-unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Given {
     /// The number of CPUs, if the manager set it.
@@ -396,8 +403,8 @@ pub struct Given {
 }
 
 impl Given {
-    /// The number of tickets of the group's sub-unit, for every resource. It is at least 1. If the manager did not make the setting,
-    /// it is the default number.
+    /// The number of tickets of the group's sub-unit, for every resource. It is at least 1. If the manager
+    /// did not make the setting, it is the default number.
     pub(crate) fn tickets(self, by: Weighed) -> u64 {
         let tickets = match by {
             Weighed::Equally => None,
@@ -428,16 +435,18 @@ pub struct Unit {
     pub path: String,
     /// The enclosing unit, whose currency funds this unit; `None` at the top level.
     pub parent: Option<UnitId>,
-    /// The rules that select the unit's members. Those of a sub-unit select among the members of the enclosing unit.
+    /// The rules that select the unit's members. Those of a sub-unit select among the members of the
+    /// enclosing unit.
     pub members: Vec<Member>,
-    /// The user or group that may change the tickets of the sub-units, and give or offer the unit's own tickets.
+    /// The user or group that may change the tickets of the sub-units, and give or offer the unit's own
+    /// tickets.
     pub owner: Option<Member>,
     /// Whether each user among the members, or each control group, gets a sub-unit of its own.
     pub each: Option<Each>,
     /// With `each = "cgroup"`: how its sub-units' tickets are determined.
     pub each_by: Weighed,
-    /// For a sub-unit that `each` created for a control group: the settings of the group's manager. The weight is the one that the
-    /// group had when it appeared; the number of CPUs is kept up to date.
+    /// For a sub-unit that `each` created for a control group: the settings of the group's manager. The
+    /// weight is the one that the group had when it appeared; the number of CPUs is kept up to date.
     pub given: Given,
     /// The unit's share of each resource relative to its siblings, at least 1.
     pub tickets: PerResource<u64>,
@@ -498,7 +507,8 @@ impl Unit {
     }
 }
 
-/// A whole contract. Its values are consistent with each other. Whether they fit a machine is checked elsewhere, by the policy crate.
+/// A whole contract. Its values are consistent with each other. Whether they fit a machine is checked
+/// elsewhere, by the policy crate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Contract {
     /// Rules for the machine as a whole.
@@ -539,8 +549,8 @@ impl Contract {
         self.present().find(|id| self.unit(*id).path == path)
     }
 
-    /// All indices in `units`, also those of the built-in units and of removed units. Lists with one element per unit have these
-    /// indices.
+    /// All indices in `units`, also those of the built-in units and of removed units. Lists with one element
+    /// per unit have these indices.
     pub fn ids(&self) -> impl DoubleEndedIterator<Item = UnitId> + use<> {
         (0..u32::try_from(self.units.len()).unwrap_or(u32::MAX)).map(UnitId)
     }
@@ -577,13 +587,15 @@ impl Contract {
         has_rules
     }
 
-    /// Every unit that holds tickets, which are all but the built-in ones; parents come before their children.
+    /// Every unit that holds tickets, which are all but the built-in ones; parents come before their
+    /// children.
     pub fn held(&self) -> impl DoubleEndedIterator<Item = UnitId> + '_ {
         self.present().filter(|id| !id.is_common())
     }
 
-    /// Every unit that holds tickets, in the order in which reports list them. This is the order of the text, in which each unit is
-    /// followed by its sub-units. A sub-unit that was added later comes after its unit's other sub-units.
+    /// Every unit that holds tickets, in the order in which reports list them. This is the order of the text,
+    /// in which each unit is followed by its sub-units. A sub-unit that was added later comes after its
+    /// unit's other sub-units.
     pub fn listed(&self) -> Vec<UnitId> {
         let order = if self.order.is_empty() { self.held().collect() } else { self.order.clone() };
         // The sub-units are in reverse order, since they are taken from the end of a stack.
@@ -600,8 +612,8 @@ impl Contract {
         listed
     }
 
-    /// The promised call-back time of memory that the unit lends. The unit's own rules have precedence over those of the units around
-    /// it, and these over those of `[machine]`.
+    /// The promised call-back time of memory that the unit lends. The unit's own rules have precedence over
+    /// those of the units around it, and these over those of `[machine]`.
     pub fn promise(&self, id: UnitId) -> Promise {
         let mut growth = Growth::default();
         let mut level = Some(id);
@@ -617,7 +629,8 @@ impl Contract {
         }
     }
 
-    /// The units directly in `parent`, or at the top level (`None`), by ascending number. The built-in units are left out.
+    /// The units directly in `parent`, or at the top level (`None`), by ascending number. The built-in units
+    /// are left out.
     pub fn children(&self, parent: Option<UnitId>) -> impl Iterator<Item = UnitId> + '_ {
         self.held().filter(move |id| self.unit(*id).parent == parent)
     }
@@ -627,8 +640,8 @@ impl Contract {
         self.add_at(UnitId(u32::try_from(self.units.len()).unwrap_or(u32::MAX)), parent, name)
     }
 
-    /// Adds a unit with default values in `parent`. It gets the number of a removed unit if `free` has such a number above the
-    /// parent's. Otherwise it gets a new number.
+    /// Adds a unit with default values in `parent`. It gets the number of a removed unit if `free` has such a
+    /// number above the parent's. Otherwise it gets a new number.
     pub(crate) fn add_reusing(&mut self, parent: UnitId, name: &str, free: &BTreeSet<UnitId>) -> UnitId {
         match free.range(parent..).find(|id| self.vacant.contains(id)).copied() {
             Some(id) => self.add_at(id, Some(parent), name),
@@ -654,7 +667,8 @@ impl Contract {
     /// Removes a unit without sub-units. Its number becomes vacant. The vacant entry keeps the unit's parent.
     pub(crate) fn remove(&mut self, id: UnitId) {
         if self.order.is_empty() {
-            // From now on, the order of numbers may differ from the order in which units were added, so the latter is stored.
+            // From now on, the order of numbers may differ from the order in which units were added, so the
+            // latter is stored.
             self.order = self.listed();
         }
         self.order.retain(|unit| *unit != id);
@@ -663,9 +677,9 @@ impl Contract {
         self.vacant.insert(id);
     }
 
-    /// Renumbers the units of this contract, which replaces `before`. A unit that is in both contracts, by its path, gets the number
-    /// that it has in `before`. The numbers of units that are only in `before` become vacant. With `reuse`, new units may get numbers
-    /// that were vacant in `before`.
+    /// Renumbers the units of this contract, which replaces `before`. A unit that is in both contracts, by
+    /// its path, gets the number that it has in `before`. The numbers of units that are only in `before`
+    /// become vacant. With `reuse`, new units may get numbers that were vacant in `before`.
     ///
     /// Parents still come before their children.
     pub fn adopt(&mut self, before: &Contract, reuse: bool) {

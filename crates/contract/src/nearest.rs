@@ -1,7 +1,8 @@
 //! The known word nearest to a mistyped word, for remedies such as "did you mean `tickets`?".
 
-/// The known word with the smallest edit distance to `typed`. Of several such words, returns the first. Returns `None` if the distance
-/// is too large for a typing error: more than one, and more than a third of the letters of `typed`. Case is ignored.
+/// The known word with the smallest edit distance to `typed`. Of several such words, returns the first.
+/// Returns `None` if the distance is too large for a typing error: more than one, and more than a third of
+/// the letters of `typed`. Case is ignored.
 pub fn nearest<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let typed: Vec<char> = typed.to_lowercase().chars().collect();
     let edits_max = (typed.len() / 3).max(1);

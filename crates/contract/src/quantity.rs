@@ -1,7 +1,8 @@
 //! Quantities: `1.5`, `25%`, `8GiB`, `100MB/s`, `250ms`.
 //!
-//! Quantities are exact, without floating point. Fractions of the smallest unit (a byte, a nanosecond) are rounded down.
-//! An ambiguous quantity is rejected, with a message that has both readings: `8G` may be 8 * 1000^3 or 8 * 1024^3 bytes.
+//! Quantities are exact, without floating point. Fractions of the smallest unit (a byte, a nanosecond) are
+//! rounded down. An ambiguous quantity is rejected, with a message that has both readings: `8G` may be 8 *
+//! 1000^3 or 8 * 1024^3 bytes.
 
 use std::fmt::Write;
 
@@ -14,8 +15,8 @@ const DECIMALS_MAX: usize = 6;
 /// The most decimals of a percentage: 0.0001 % is one millionth.
 const PERCENT_DECIMALS_MAX: usize = 4;
 
-/// The units of bytes: first decimal units, then the byte, then binary units. If a unit has several spellings, [`amount_text`] writes
-/// the last one.
+/// The units of bytes: first decimal units, then the byte, then binary units. If a unit has several
+/// spellings, [`amount_text`] writes the last one.
 const BYTES: [(&str, u64); 12] = [
     ("KB", 1_000),
     ("kB", 1_000),
@@ -238,7 +239,8 @@ fn percentage(parsed: &Parsed) -> Result<u64, Problem> {
     }
 }
 
-/// The number times `scale`, rounded down. `scale` is the value of the quantity's unit in the smallest unit, such as bytes.
+/// The number times `scale`, rounded down. `scale` is the value of the quantity's unit in the smallest unit,
+/// such as bytes.
 fn scaled(parsed: &Parsed, scale: u64) -> Result<u64, Problem> {
     let amount =
         parsed.millionths.checked_mul(u128::from(scale)).map(|product| product / u128::from(MILLIONTH));
@@ -294,8 +296,8 @@ fn bytes_unit(unit: &str) -> Option<u64> {
     BYTES.iter().find(|(name, _)| *name == unit).map(|(_, scale)| *scale)
 }
 
-/// The problem with a unit that is no unit of bytes: a single letter, as in `8G`, is ambiguous, and `8gib` is in the wrong case.
-/// `suffix` is `/s` for a rate; `noun` names the quantity in messages.
+/// The problem with a unit that is no unit of bytes: a single letter, as in `8G`, is ambiguous, and `8gib` is
+/// in the wrong case. `suffix` is `/s` for a rate; `noun` names the quantity in messages.
 fn bytes_problem(parsed: &Parsed, unit: &str, suffix: &str, noun: &str) -> Problem {
     let letter = unit.chars().next().map(|c| c.to_ascii_uppercase());
     let power = letter.and_then(|letter| "KMGTP".find(letter)).map(|index| index + 1);

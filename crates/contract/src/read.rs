@@ -1,7 +1,8 @@
-//! The second stage of parsing: converts the tree of spanned values into a contract, key by key. All errors are reported at once.
+//! The second stage of parsing: converts the tree of spanned values into a contract, key by key. All errors
+//! are reported at once.
 //!
-//! An invalid value is reported and replaced by its default, so that values that depend on it can be checked, too. The third stage
-//! ([`crate::check`]) checks whether units are consistent with each other.
+//! An invalid value is reported and replaced by its default, so that values that depend on it can be checked,
+//! too. The third stage ([`crate::check`]) checks whether units are consistent with each other.
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -45,7 +46,8 @@ pub(crate) fn read(document: &mut Document<'_>, tree: &DeTable<'_>) -> Contract 
 struct Reader<'d, 't> {
     document: &'d mut Document<'t>,
     contract: Contract,
-    /// The path in `machine.default`, with its span. It is stored here, since the unit can be looked up only after all are read.
+    /// The path in `machine.default`, with its span. It is stored here, since the unit can be looked up only
+    /// after all are read.
     default: Option<(String, Span)>,
     /// The spans of the keys about gangs.
     gang_spans: GangSpans,
@@ -262,7 +264,8 @@ impl Reader<'_, '_> {
     fn amount_or(&mut self, entry: &Entry, resource: Resource, wanted: &str) -> Option<Amount> {
         let text = match entry.value.get_ref() {
             DeValue::String(text) => text.to_string(),
-            // An amount of CPUs has no unit of measure. For other resources, the missing unit is reported when the quantity is read.
+            // An amount of CPUs has no unit of measure. For other resources, the missing unit is reported
+            // when the quantity is read.
             DeValue::Integer(number) => {
                 integer(number).map_or(number.to_string(), |number| number.to_string())
             }
@@ -426,8 +429,8 @@ impl Reader<'_, '_> {
         }
     }
 
-    /// Improves the remedy if the problem is a control character that an unintended escape made. For example, in double quotes
-    /// `"user:CORP\tom"` contains a tab.
+    /// Improves the remedy if the problem is a control character that an unintended escape made. For example,
+    /// in double quotes `"user:CORP\tom"` contains a tab.
     fn with_escape_remedy(&self, span: &Span, problem: Problem) -> Problem {
         let source = &self.document.text()[span.clone()];
         match syntax::in_single_quotes(source) {
@@ -491,8 +494,8 @@ impl Reader<'_, '_> {
         Some(Deadline { period_ns, budget_ns, misses: as_u32(misses)?, of: as_u32(of)? })
     }
 
-    /// Reads tickets: one number for all resources, or a table with a number for each. For a resource whose number is missing or
-    /// invalid, the value in `tickets` is returned.
+    /// Reads tickets: one number for all resources, or a table with a number for each. For a resource whose
+    /// number is missing or invalid, the value in `tickets` is returned.
     fn tickets(&mut self, entry: &Entry, mut tickets: PerResource<u64>) -> PerResource<u64> {
         let Kind::Counts(keys) = entry.key.kind else { return tickets };
         match entry.value.get_ref() {

@@ -1,14 +1,15 @@
 //! Recovers from syntax errors: finds the statements of a text that do not parse, and blanks them out.
 //!
-//! Problem: the TOML parser continues after an error. But it takes the headers and keys after an unclosed array for elements of the
-//! array, and reports each of them as another error.
+//! Problem: the TOML parser continues after an error. But it takes the headers and keys after an unclosed
+//! array for elements of the array, and reports each of them as another error.
 //!
 //! Algorithm: a text with syntax errors is read again, statement by statement. A statement is a header, or a key with its
 //! value, extended over several lines until it parses. A statement that does not parse by itself is reported once, and
 //! blanked out with spaces, so that the spans of all other statements stay valid. The keys below a blanked header are blanked
 //! out, too, since they do not belong to the table before it.
 //!
-//! Limits: if a line inside a broken multi-line value looks like a key, it is taken for the beginning of a new statement.
+//! Limits: if a line inside a broken multi-line value looks like a key, it is taken for the beginning of a
+//! new statement.
 
 use toml::de::{DeTable, Error};
 
@@ -72,7 +73,8 @@ fn statement(text: &str, lines: &[Span], first: usize) -> (usize, Option<(Span, 
     if DeTable::parse(text_to(first)).is_ok() {
         return (first + 1, None);
     }
-    // The value may extend over several lines, so lines are added until the statement parses, at most up to the next header.
+    // The value may extend over several lines, so lines are added until the statement parses, at most up to
+    // the next header.
     let line = |number: usize| &text[lines[number].clone()];
     let mut bound = first + 1;
     let mut tries = 0;
@@ -92,7 +94,8 @@ fn statement(text: &str, lines: &[Span], first: usize) -> (usize, Option<(Span, 
     let (_, errors) = DeTable::parse_recoverable(statement);
     let start = lines[first].start;
     let position = |error: &Error| error.span().map_or(0, |span| span.start);
-    // Of two errors at the same position, an unclosed bracket is a consequence of the other error, such as an unclosed string.
+    // Of two errors at the same position, an unclosed bracket is a consequence of the other error, such as an
+    // unclosed string.
     let rank = |error: &&Error| (position(error), error.message().starts_with("unclosed"));
     let error = errors.iter().min_by_key(rank).map(|error| {
         let span = error.span().unwrap_or(0..0);
@@ -101,8 +104,8 @@ fn statement(text: &str, lines: &[Span], first: usize) -> (usize, Option<(Span, 
     (after, error)
 }
 
-/// Whether a line is a header, such as `[unit.physics]  # the group`. A line inside an array may begin with a bracket, too, but it
-/// has commas, or does not parse as a header.
+/// Whether a line is a header, such as `[unit.physics]  # the group`. A line inside an array may begin with a
+/// bracket, too, but it has commas, or does not parse as a header.
 fn is_header(line: &str) -> bool {
     let line = line.trim_start();
     line.starts_with('[') && line.contains(']') && !line.contains(',') && DeTable::parse(line).is_ok()

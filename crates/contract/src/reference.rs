@@ -1,6 +1,7 @@
 //! The reference of the contract's language, for people: every key, and every kind of member.
 //!
-//! The reference is generated from the parser's table of keys, as Markdown for `docs/contract-reference.md`, and as a man page.
+//! The reference is generated from the parser's table of keys, as Markdown for `docs/contract-reference.md`,
+//! and as a man page.
 
 use std::fmt::Write;
 

@@ -103,10 +103,11 @@ impl<T> IndexMut<Resource> for PerResource<T> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Amount {
-    /// A percentage, in millionths, at most [`MILLIONTH`]. A reservation in percent is a part of the enclosing unit's entitlement; at
-    /// the top level, of the machine.
+    /// A percentage, in millionths, at most [`MILLIONTH`]. A reservation in percent is a part of the
+    /// enclosing unit's entitlement; at the top level, of the machine.
     Part(u64),
-    /// An absolute amount, in millionths of a CPU, in bytes of memory, or in bytes per second of a disk or of the bus.
+    /// An absolute amount, in millionths of a CPU, in bytes of memory, or in bytes per second of a disk or of
+    /// the bus.
     Absolute(u64),
 }
 
@@ -131,8 +132,9 @@ pub enum Permission {
     /// The unit may lend (or borrow) any amount.
     #[default]
     Yes,
-    /// The unit may lend (or borrow) up to this amount. A percentage to lend is of the unit's entitlement. A percentage to borrow is
-    /// of the same amount as a percentage in `limit`. Callers of [`Permission::most`] pass the amount of which a percentage is.
+    /// The unit may lend (or borrow) up to this amount. A percentage to lend is of the unit's entitlement. A
+    /// percentage to borrow is of the same amount as a percentage in `limit`. Callers of [`Permission::most`]
+    /// pass the amount of which a percentage is.
     AtMost(Amount),
 }
 
@@ -142,8 +144,8 @@ impl Permission {
         !matches!(self, Permission::No | Permission::AtMost(Amount::Part(0) | Amount::Absolute(0)))
     }
 
-    /// The most that may be lent or borrowed, in the resource's unit of measure, rounded down; [`u64::MAX`] if there is no such limit.
-    /// A percentage is taken of `whole`.
+    /// The most that may be lent or borrowed, in the resource's unit of measure, rounded down; [`u64::MAX`]
+    /// if there is no such limit. A percentage is taken of `whole`.
     pub fn most(self, whole: u64) -> u64 {
         match self {
             Permission::No => 0,

@@ -1,8 +1,10 @@
-//! The first stage of parsing: converts TOML text into a tree of spanned values. All syntax errors are reported at once.
+//! The first stage of parsing: converts TOML text into a tree of spanned values. All syntax errors are
+//! reported at once.
 //!
-//! The TOML parser continues after an error, but its messages speak of TOML's grammar. This module adds remedies, which say what
-//! the author of the text probably meant. For a repeated key or header it also reports the first occurrence. Errors that are only
-//! consequences of others are avoided here and in [`recover`](crate::recover).
+//! The TOML parser continues after an error, but its messages speak of TOML's grammar. This module adds
+//! remedies, which say what the author of the text probably meant. For a repeated key or header it also
+//! reports the first occurrence. Errors that are only consequences of others are avoided here and in
+//! [`recover`](crate::recover).
 
 use std::ops::Range;
 
@@ -20,7 +22,8 @@ const ERRORS_MAX: usize = 100;
 /// The TOML parser's message for a repeated key or header.
 const DUPLICATE: &str = "duplicate key";
 
-/// The most repeated headers whose first occurrence is looked up, since each lookup parses the text before the header again.
+/// The most repeated headers whose first occurrence is looked up, since each lookup parses the text before
+/// the header again.
 const LOOKUPS_MAX: usize = 20;
 
 /// The result of reading a text: a tree and errors.
@@ -29,8 +32,8 @@ pub(crate) struct Syntax<'t> {
     pub(crate) tree: DeTable<'t>,
     /// The errors in the rest of the text.
     pub(crate) errors: Vec<Diagnostic>,
-    /// Whether a part of the text could not be read, so that [`recover`] may find more errors. A repeated key or header does not count
-    /// as such.
+    /// Whether a part of the text could not be read, so that [`recover`] may find more errors. A repeated key
+    /// or header does not count as such.
     pub(crate) broken: bool,
 }
 
@@ -67,8 +70,8 @@ pub(crate) fn read(text: &str) -> Syntax<'_> {
     Syntax { tree, errors, broken }
 }
 
-/// Whether a repeated key is below a repeated header. Such a key repeats a key below the header's first occurrence, so its error is a
-/// consequence of the repeated header.
+/// Whether a repeated key is below a repeated header. Such a key repeats a key below the header's first
+/// occurrence, so its error is a consequence of the repeated header.
 fn is_below(header: Option<&(Span, &DeTable<'_>)>, repeated_headers: &[Span]) -> bool {
     header.is_some_and(|(at, _)| repeated_headers.iter().any(|line| line.contains(&at.start)))
 }
@@ -187,8 +190,9 @@ fn is_header(text: &str, span: &Span) -> bool {
     text[line(text, span.start).start..span.start].trim_start().starts_with('[')
 }
 
-/// The diagnostic for a repeated header, such as a second `[unit.a]`. With `lookup`, it also names the first occurrence. The parser
-/// does not report that one, so it is found by parsing the text before the header again.
+/// The diagnostic for a repeated header, such as a second `[unit.a]`. With `lookup`, it also names the first
+/// occurrence. The parser does not report that one, so it is found by parsing the text before the header
+/// again.
 fn repeated_header(text: &str, span: &Span, lookup: bool) -> Diagnostic {
     let line = line(text, span.start);
     let name = &text[span.clone()];

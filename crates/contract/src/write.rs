@@ -195,7 +195,8 @@ fn permission(resource: Resource, permission: Permission) -> Option<String> {
     }
 }
 
-/// A name as a key of TOML. It is put in quotes if necessary, for example if it has a dot, which would make two keys of it.
+/// A name as a key of TOML. It is put in quotes if necessary, for example if it has a dot, which would make
+/// two keys of it.
 fn key(name: &str) -> String {
     let is_bare =
         !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');

@@ -1,4 +1,5 @@
-//! The findings of `doctor`: whether the machine, its kernel and this process's privileges suffice to hold a contract.
+//! The findings of `doctor`: whether the machine, its kernel and this process's privileges suffice to hold a
+//! contract.
 //!
 //! This module has only types. The live crate finds out the values, and the report crate shows them.
 

@@ -1,5 +1,5 @@
-//! Sets of CPUs, and the kernel's list format `0-3,8`. A set can have any size, since the kernel's masks can be larger than the
-//! 1,024 CPUs of libc's `cpu_set_t`.
+//! Sets of CPUs, and the kernel's list format `0-3,8`. A set can have any size, since the kernel's masks can
+//! be larger than the 1,024 CPUs of libc's `cpu_set_t`.
 
 use std::fmt::{self, Write as _};
 use std::str::FromStr;
@@ -7,7 +7,8 @@ use std::str::FromStr;
 /// A set of CPU numbers.
 #[derive(Clone, PartialEq, Eq, Default, Hash, PartialOrd, Ord)]
 pub struct CpuSet {
-    /// CPU `n` is bit `n % 64` of word `n / 64`. There are no zero words at the end, so that equal sets compare equal.
+    /// CPU `n` is bit `n % 64` of word `n / 64`. There are no zero words at the end, so that equal sets
+    /// compare equal.
     words: Vec<u64>,
 }
 
@@ -138,8 +139,8 @@ impl fmt::Debug for CpuSet {
 #[error("`{0}` is not a list of CPUs: write numbers and ranges such as `0-3,8`, below {MAX_CPUS}")]
 pub struct CpuListError(String);
 
-/// CPU numbers must be below this number, which is more than any kernel supports. Otherwise a typing error could allocate
-/// gigabytes of bits.
+/// CPU numbers must be below this number, which is more than any kernel supports. Otherwise a typing error
+/// could allocate gigabytes of bits.
 pub(crate) const MAX_CPUS: u32 = 65_536;
 
 impl FromStr for CpuSet {

@@ -1,8 +1,8 @@
 //! Machine files: the format of fixtures and of `--machine FILE`.
 //!
-//! The format is TOML, and its keys are the fields of [`Machine`]. A person may have written the file, so the content is checked.
-//! There must be CPUs and memory, numbers must be unique, and every CPU must have a node. The levels must nest: cores in caches,
-//! caches in nodes, and nodes in sockets.
+//! The format is TOML, and its keys are the fields of [`Machine`]. A person may have written the file, so the
+//! content is checked. There must be CPUs and memory, numbers must be unique, and every CPU must have a node.
+//! The levels must nest: cores in caches, caches in nodes, and nodes in sockets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -100,7 +100,8 @@ struct Raw {
 }
 
 impl Raw {
-    /// Converts the checked content to a machine. Sorts CPUs, nodes and caches by number, and fills in sockets that are left out.
+    /// Converts the checked content to a machine. Sorts CPUs, nodes and caches by number, and fills in
+    /// sockets that are left out.
     fn into_machine(self) -> Machine {
         let mut cpus: Vec<Cpu> = self.cpus.into_inner().into_iter().map(Spanned::into_inner).collect();
         let mut nodes: Vec<Node> = self.nodes.into_inner().into_iter().map(Spanned::into_inner).collect();
@@ -160,7 +161,8 @@ fn check(raw: &Raw) -> Result<(), Wrong> {
     raw.bus_bytes_per_s.as_ref().map_or(Ok(()), |bus| check_rate(bus.span(), *bus.get_ref()))
 }
 
-/// Checks that the numbers of nodes are unique, and that the machine has memory. A single node may have none, as in Linux.
+/// Checks that the numbers of nodes are unique, and that the machine has memory. A single node may have none,
+/// as in Linux.
 fn check_nodes(raw: &Raw) -> Result<(), Wrong> {
     let (mut seen, mut total) = (BTreeSet::new(), 0u64);
     for node in raw.nodes.get_ref() {
@@ -216,8 +218,8 @@ fn check_cpus(raw: &Raw) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// Checks that cores nest in caches, caches in nodes, and nodes in sockets. Placement relies on this, since it widens its search
-/// from one level to the next.
+/// Checks that cores nest in caches, caches in nodes, and nodes in sockets. Placement relies on this, since
+/// it widens its search from one level to the next.
 fn check_nesting(raw: &Raw) -> Result<(), Wrong> {
     let (mut nodes, mut caches, mut cores) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
     for cpu in raw.cpus.get_ref() {
@@ -244,7 +246,8 @@ fn check_nesting(raw: &Raw) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// Checks that the numbers of caches are unique, that each cache belongs to a CPU, and that sizes are positive.
+/// Checks that the numbers of caches are unique, that each cache belongs to a CPU, and that sizes are
+/// positive.
 fn check_caches(raw: &Raw) -> Result<(), Wrong> {
     let used: BTreeSet<u32> = raw.cpus.get_ref().iter().map(|cpu| cpu.get_ref().cache).collect();
     let (mut seen, mut total) = (BTreeSet::new(), 0u64);

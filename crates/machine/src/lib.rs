@@ -109,8 +109,9 @@ impl Machine {
         self.cpus.iter().filter(|cpu| cpu.isolated).map(|cpu| cpu.id).collect()
     }
 
-    /// The part of the machine that a contract divides. Isolated CPUs are left out, since they are meant for processes that were
-    /// put there on purpose. They are included if `isolated` is set, or if there are no other usable CPUs.
+    /// The part of the machine that a contract divides. Isolated CPUs are left out, since they are meant for
+    /// processes that were put there on purpose. They are included if `isolated` is set, or if there are no
+    /// other usable CPUs.
     #[must_use]
     pub fn divided(&self, isolated: bool) -> Machine {
         let mut machine = self.clone();
@@ -169,8 +170,8 @@ impl Machine {
         self.distinct(|cpu| cpu.core)
     }
 
-    /// The distance between two CPUs: 0 for a CPU and itself, 1 if the CPUs share a core, 2 if they share only a cache, 3 if only a
-    /// node, and 4 otherwise.
+    /// The distance between two CPUs: 0 for a CPU and itself, 1 if the CPUs share a core, 2 if they share
+    /// only a cache, 3 if only a node, and 4 otherwise.
     pub fn distance(&self, a: u32, b: u32) -> u32 {
         if a == b {
             return 0;

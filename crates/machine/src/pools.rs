@@ -1,28 +1,30 @@
 //! Pools: groups of CPUs that placement treats as equivalent.
 //!
-//! Problem: on a machine with many nodes, the threads of a job should run near each other, and different jobs should run
-//! apart. A search through all CPUs for each thread does not scale. So CPUs are grouped into pools, and placement chooses a pool
-//! for each thread.
+//! Problem: on a machine with many nodes, the threads of a job should run near each other, and different jobs
+//! should run apart. A search through all CPUs for each thread does not scale. So CPUs are grouped into
+//! pools, and placement chooses a pool for each thread.
 //!
 //! Terms:
 //! - A *pool* is a set of CPUs. Every CPU is in exactly one pool.
 //! - A *district* is a set of pools that are near each other: a pool of pools.
 //! - A *level* of a machine divides its CPUs into parts: by last-level cache, by node, by socket. Levels nest.
 //!
-//! Algorithm for pools: each part of one level is a pool. The contract may choose the level. By default it is the coarsest level
-//! whose parts have at most [`POOL_MAX`] CPUs each or, if there is no such level, the finest level. For experiments, pools may
-//! have a given size instead: then the CPUs, in the order of nodes, caches and cores, are cut into pools of that size.
+//! Algorithm for pools: each part of one level is a pool. The contract may choose the level. By default it is
+//! the coarsest level whose parts have at most [`POOL_MAX`] CPUs each or, if there is no such level, the
+//! finest level. For experiments, pools may have a given size instead: then the CPUs, in the order of nodes,
+//! caches and cores, are cut into pools of that size.
 //!
-//! Algorithm for districts: up to [`DISTRICT_MAX`] pools form a single district. If there are more pools, the pools in each part
-//! of a coarser level form a district, where the level is the finest one that has several pools in a part. If there is no such
-//! level, consecutive pools form districts.
+//! Algorithm for districts: up to [`DISTRICT_MAX`] pools form a single district. If there are more pools, the
+//! pools in each part of a coarser level form a district, where the level is the finest one that has several
+//! pools in a part. If there is no such level, consecutive pools form districts.
 //!
-//! Properties: every CPU is in one pool, and every pool is in one district. No pool and no district is empty. All CPUs of a pool
-//! are in the same part of each coarser level, unless pools have a given size. The same machine always gives the same pools.
+//! Properties: every CPU is in one pool, and every pool is in one district. No pool and no district is empty.
+//! All CPUs of a pool are in the same part of each coarser level, unless pools have a given size. The same
+//! machine always gives the same pools.
 //!
-//! Source: seed 001, section 2 (pools match the clusters of the architecture; pools of pools from 100 CPUs on) and section
-//! 5.1 (pool sizes that do not match). The two limits below are this project's own. The largest cluster that the seed names, a
-//! KSR1's RING:0, has 32 CPUs.
+//! Source: seed 001, section 2 (pools match the clusters of the architecture; pools of pools from 100 CPUs
+//! on) and section 5.1 (pool sizes that do not match). The two limits below are this project's own. The
+//! largest cluster that the seed names, a KSR1's RING:0, has 32 CPUs.
 
 use std::collections::BTreeMap;
 
@@ -191,10 +193,12 @@ const LEVELS: [Level; 4] = [Level::Cache, Level::Node, Level::Socket, Level::Mac
 fn auto_level(machine: &Machine) -> Level {
     let order = topological_order(machine);
     let is_small = |level: &Level| parts(&order, *level).iter().all(|part| part.len() <= POOL_MAX);
-    // Levels with a single part are not considered. So even on a small machine, the pools are its clusters and not the machine.
+    // Levels with a single part are not considered. So even on a small machine, the pools are its clusters
+    // and not the machine.
     let clusters = LEVELS.into_iter().rev().filter(|level| parts(&order, *level).len() > 1);
     let level = clusters.clone().find(is_small).or(clusters.clone().next_back()).unwrap_or(Level::Machine);
-    // If the nodes are the same sets of CPUs as the parts, as when each socket is one node, the level is called node.
+    // If the nodes are the same sets of CPUs as the parts, as when each socket is one node, the level is
+    // called node.
     let nodes = parts(&order, Level::Node).len();
     if nodes > 1 && parts(&order, level).len() == nodes { Level::Node } else { level }
 }
@@ -211,8 +215,8 @@ fn parts<'a>(order: &[&'a Cpu], level: Level) -> Vec<Vec<&'a Cpu>> {
     order.chunk_by(|one, next| part_of(one, level) == part_of(next, level)).map(<[&Cpu]>::to_vec).collect()
 }
 
-/// The districts, as ranges of pools. A district has the pools in one part of a coarser level. If no level suits, a district has
-/// about as many consecutive pools as the square root of the number of all pools.
+/// The districts, as ranges of pools. A district has the pools in one part of a coarser level. If no level
+/// suits, a district has about as many consecutive pools as the square root of the number of all pools.
 fn districts(pools: &[Vec<&Cpu>], level: Level) -> Vec<std::ops::Range<usize>> {
     if pools.len() <= DISTRICT_MAX {
         return std::iter::once(0..pools.len()).collect();

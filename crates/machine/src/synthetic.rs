@@ -1,5 +1,5 @@
-//! Synthetic machines: a line of text such as `nodes:4 cpus:2 memory:512MiB` describes a machine that is not at hand, for `check`
-//! and for simulations.
+//! Synthetic machines: a line of text such as `nodes:4 cpus:2 memory:512MiB` describes a machine that is not
+//! at hand, for `check` and for simulations.
 //!
 //! | word | meaning | default |
 //! | --- | --- | --- |
@@ -61,8 +61,8 @@ impl Machine {
     }
 }
 
-/// The numbers that describe a synthetic machine, as in the table above. It is checked that `threads` divides `cpus`, that
-/// `caches` divides `cpus / threads`, and that `sockets` divides `nodes`.
+/// The numbers that describe a synthetic machine, as in the table above. It is checked that `threads` divides
+/// `cpus`, that `caches` divides `cpus / threads`, and that `sockets` divides `nodes`.
 struct Shape {
     nodes: u32,
     cpus: u32,
@@ -130,7 +130,8 @@ impl Shape {
     }
 }
 
-/// The divisors of a number as text: `1, 2 or 4`. If there are many, the text has only the smallest ones and the number itself.
+/// The divisors of a number as text: `1, 2 or 4`. If there are many, the text has only the smallest ones and
+/// the number itself.
 fn divisors(number: u32) -> String {
     const SHOWN: usize = 8;
     let divisors: Vec<u32> = (1..=number).filter(|divisor| number.is_multiple_of(*divisor)).collect();

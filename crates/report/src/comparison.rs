@@ -1,11 +1,12 @@
-//! The report of `commonhold demo`: the response times of a light unit's job and of a heavy unit's job under each scheme.
+//! The report of `commonhold demo`: the response times of a light unit's job and of a heavy unit's job under
+//! each scheme.
 //!
-//! The model is figure 2 of seed 000 (section 1.1). That figure shows how the response time of an unchanging job grows with
-//! the load that others put on the machine, relative to the same job alone. In the demo, the load is always one heavy unit,
-//! and the scheme varies.
+//! The model is figure 2 of seed 000 (section 1.1). That figure shows how the response time of an unchanging
+//! job grows with the load that others put on the machine, relative to the same job alone. In the demo, the
+//! load is always one heavy unit, and the scheme varies.
 //!
-//! Each job has a *reference*, the run that its times are divided by: the light job's is the run alone on the machine, the
-//! heavy job's is the run under `smp`.
+//! Each job has a *reference*, the run that its times are divided by: the light job's is the run alone on the
+//! machine, the heavy job's is the run under `smp`.
 
 use commonhold_contract::Scheme;
 use commonhold_ledger::Statement;
@@ -41,7 +42,8 @@ pub struct Run {
     pub scheme: Option<Scheme>,
     /// The response time of the light unit's job in each repeat, in seconds.
     pub light_s: Vec<f64>,
-    /// The response time of the heavy unit's job, in seconds: the mean of all repeats; `None` if the job did not run.
+    /// The response time of the heavy unit's job, in seconds: the mean of all repeats; `None` if the job did
+    /// not run.
     pub heavy_s: Option<f64>,
     /// The ledger at the end of the run; `None` if no accounts were kept.
     pub statement: Option<Statement>,
@@ -106,7 +108,8 @@ impl Job {
         }
     }
 
-    /// The name of the run that the job's times are divided by. The heavy job never runs alone, so its reference is `smp`.
+    /// The name of the run that the job's times are divided by. The heavy job never runs alone, so its
+    /// reference is `smp`.
     pub(crate) fn reference(self) -> &'static str {
         match self {
             Job::Light => "alone",
@@ -213,8 +216,8 @@ fn reference_phrase(reference: &str) -> String {
     if reference == "alone" { reference.to_owned() } else { format!("under {reference}") }
 }
 
-/// The two promises that the demo tests, both of scheme `isolate`. The light job is hardly slower than alone (isolation),
-/// and the heavy job is hardly slower than under `smp` (sharing).
+/// The two promises that the demo tests, both of scheme `isolate`. The light job is hardly slower than alone
+/// (isolation), and the heavy job is hardly slower than under `smp` (sharing).
 pub fn verdicts(comparison: &Comparison) -> Vec<Verdict> {
     [Job::Light, Job::Heavy]
         .map(|job| {
@@ -228,8 +231,8 @@ pub fn verdicts(comparison: &Comparison) -> Vec<Verdict> {
         .into()
 }
 
-/// Sentences on what the other schemes cost: the light job's slowdown under `smp`, and the heavy job's under `quota`. A
-/// sentence is left out if its ratio was not measured.
+/// Sentences on what the other schemes cost: the light job's slowdown under `smp`, and the heavy job's under
+/// `quota`. A sentence is left out if its ratio was not measured.
 pub(crate) fn lessons(comparison: &Comparison) -> Vec<String> {
     let ratio = |job, scheme: Scheme| {
         bars(comparison, job).iter().find(|bar| bar.scheme == scheme.name()).and_then(|bar| bar.ratio)

@@ -1,9 +1,10 @@
-//! `commonhold tickets UNIT`: shows a unit as a currency. The report has the tickets that fund the unit, the tickets that the
-//! unit has issued, the present worth of both, the unit's exchanges, and the limits that currencies impose.
+//! `commonhold tickets UNIT`: shows a unit as a currency. The report has the tickets that fund the unit, the
+//! tickets that the unit has issued, the present worth of both, the unit's exchanges, and the limits that
+//! currencies impose.
 //!
-//! There are two limits (seed 004, section 2). *Upper*: a unit never holds more than the currency that funds it is worth,
-//! however many tickets the other units in that currency give up. *Lower*: if a unit has fewer tickets of a currency, its share
-//! goes to the other units in that currency, and no unit outside gains.
+//! There are two limits (seed 004, section 2). *Upper*: a unit never holds more than the currency that funds
+//! it is worth, however many tickets the other units in that currency give up. *Lower*: if a unit has fewer
+//! tickets of a currency, its share goes to the other units in that currency, and no unit outside gains.
 
 use commonhold_contract::{PerResource, Resource};
 use commonhold_ledger::Exchange;

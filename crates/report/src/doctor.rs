@@ -1,5 +1,5 @@
-//! The report of `doctor`: what this machine can do to hold a contract. For everything that it cannot do, the report gives the
-//! reason and a remedy.
+//! The report of `doctor`: what this machine can do to hold a contract. For everything that it cannot do, the
+//! report gives the reason and a remedy.
 //!
 //! Paths and commands are never cut, since readers copy them. A long one exceeds the terminal's width.
 
@@ -20,7 +20,8 @@ const INDENT: usize = 2;
 /// The least width of the column of reasons, however narrow the terminal is.
 const REASON_COLUMNS_MIN: usize = 30;
 
-/// A remedy of at most this width is printed in full each time, since a reference to the first time would be no shorter.
+/// A remedy of at most this width is printed in full each time, since a reference to the first time would be
+/// no shorter.
 const REMEDY_COLUMNS_REPEATED: usize = 30;
 
 /// The findings as text: the machine, what holds each resource, and every finding by area.
@@ -102,8 +103,8 @@ fn row(row: &Row, names: usize, style: Style) -> Vec<String> {
     beside(&head, INDENT + STATE_COLUMNS + names + 2, &row.reason, style)
 }
 
-/// The lines of a finding's remedy. If a long remedy was printed before, the line only refers to the finding where it is.
-/// `shown` maps each remedy printed so far to the name of that finding.
+/// The lines of a finding's remedy. If a long remedy was printed before, the line only refers to the finding
+/// where it is. `shown` maps each remedy printed so far to the name of that finding.
 fn remedy<'a>(row: &'a Row, shown: &mut BTreeMap<&'a str, &'a str>, style: Style) -> Vec<String> {
     let Some(remedy) = row.remedy.as_deref() else { return Vec::new() };
     let head = format!("{:1$}-> ", "", INDENT + STATE_COLUMNS);
@@ -118,7 +119,8 @@ fn remedy<'a>(row: &'a Row, shown: &mut BTreeMap<&'a str, &'a str>, style: Style
     }
 }
 
-/// Lines that begin with `head` and go on with `text` from the column `column`. Further lines begin at that column, too.
+/// Lines that begin with `head` and go on with `text` from the column `column`. Further lines begin at that
+/// column, too.
 fn beside(head: &str, column: usize, text: &str, style: Style) -> Vec<String> {
     let width = style.width.saturating_sub(column).max(REASON_COLUMNS_MIN);
     let mut lines = flow(&clean(text), width, column);
@@ -128,7 +130,8 @@ fn beside(head: &str, column: usize, text: &str, style: Style) -> Vec<String> {
     lines.iter().map(|line| line.trim_end().to_owned()).collect()
 }
 
-/// The words of a text in indented lines of at most `width` columns. A longer word has a line of its own, and is not cut.
+/// The words of a text in indented lines of at most `width` columns. A longer word has a line of its own, and
+/// is not cut.
 fn flow(text: &str, width: usize, indent: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {

@@ -1,5 +1,5 @@
-//! Reports of offers and exchanges: what is offered, what each unit lends in each exchange and for how long, and what the
-//! negotiator's trials showed.
+//! Reports of offers and exchanges: what is offered, what each unit lends in each exchange and for how long,
+//! and what the negotiator's trials showed.
 
 use commonhold_contract::amount_text;
 use commonhold_ledger::{Cause, Done, Exchange, Negotiated, Side, Trial};
@@ -111,8 +111,8 @@ impl When {
     }
 }
 
-/// The result of making an offer, as JSON: the offer's number, the number of the exchange if one served the offer at once, and
-/// the tickets of the units in that exchange.
+/// The result of making an offer, as JSON: the offer's number, the number of the exchange if one served the
+/// offer at once, and the tickets of the units in that exchange.
 pub fn offered(offer: Option<u64>, exchange: Option<u64>, tickets: &[Tickets]) -> String {
     #[derive(Serialize)]
     struct All<'a> {
@@ -170,8 +170,9 @@ pub fn table(exchanges: &[Exchange], when: When) -> Option<Table> {
 /// The most units without a trial that are named; the number of further units is given instead.
 const UNTRIED_NAMED: usize = 8;
 
-/// The negotiator's results: the outcome of each trial, what trials have cost and exchanges have brought to each unit, and the
-/// units that negotiate without a trial so far. `None` if there was no trial and no unit negotiates.
+/// The negotiator's results: the outcome of each trial, what trials have cost and exchanges have brought to
+/// each unit, and the units that negotiate without a trial so far. `None` if there was no trial and no unit
+/// negotiates.
 pub fn trials(exchanges: &[Exchange], negotiated: &[Negotiated], style: Style) -> Option<String> {
     let trials = exchanges.iter().filter_map(|exchange| Some((exchange.number, exchange.trial.as_ref()?)));
     let found =
@@ -192,7 +193,8 @@ pub fn trials(exchanges: &[Exchange], negotiated: &[Negotiated], style: Style) -
     (!lines.is_empty()).then(|| lines.join("\n") + "\n")
 }
 
-/// Whether a unit had a trial. An older daemon does not count trials; then a cost or gain above 0 shows that there was one.
+/// Whether a unit had a trial. An older daemon does not count trials; then a cost or gain above 0 shows that
+/// there was one.
 fn is_tried(came: &Negotiated) -> bool {
     [came.trials, came.risked_ns, came.lost_ns, came.gained_ns].iter().any(|figure| *figure > 0)
 }
@@ -206,7 +208,8 @@ fn without_trial(units: &[&Negotiated]) -> Option<String> {
     (!named.is_empty()).then(|| format!("units that negotiate: {}; no trial yet", named.join(", ")))
 }
 
-/// The outcome of a trial in words: `kept; a 0.612 CPUs instead of 0.490 (more), b 0.100 instead of 0.100 (the same)`.
+/// The outcome of a trial in words:
+/// `kept; a 0.612 CPUs instead of 0.490 (more), b 0.100 instead of 0.100 (the same)`.
 fn found(trial: &Trial) -> String {
     let done = match trial.done {
         Done::Tried => "being measured",

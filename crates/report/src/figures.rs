@@ -14,7 +14,8 @@ const DAY: u64 = 24 * HOUR;
 
 /// A time in the largest unit that leaves three or four digits: `0 s`, `8.1 ms`, `12.3 s`, `16.7 min`.
 pub fn duration(ns: u64) -> String {
-    // Each limit is half a tenth below a round number, since a larger time would be rounded up to `1000.0 ms`.
+    // Each limit is half a tenth below a round number, since a larger time would be rounded up to
+    // `1000.0 ms`.
     match ns {
         0 => "0 s".to_owned(),
         1..50_000 => "<0.1 ms".to_owned(),
@@ -32,8 +33,8 @@ fn tenths(value: u64, unit: u64) -> String {
     format!("{}.{}", tenths / 10, tenths % 10)
 }
 
-/// A measured time in seconds, as [`duration`] writes it. Times of a few seconds have three digits, so that they can be
-/// compared.
+/// A measured time in seconds, as [`duration`] writes it. Times of a few seconds have three digits, so that
+/// they can be compared.
 pub fn seconds(s: f64) -> String {
     if (0.999_95..9.995).contains(&s) {
         format!("{s:.2} s")

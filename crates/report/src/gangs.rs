@@ -1,5 +1,5 @@
-//! The gangs of a statement: which jobs run now, which jobs wait and for how many quanta, and how much of the shared resource
-//! each job is estimated to use.
+//! The gangs of a statement: which jobs run now, which jobs wait and for how many quanta, and how much of the
+//! shared resource each job is estimated to use.
 
 use commonhold_ledger::{Account, Gang, GangState, Job, Known, Statement};
 use commonhold_policy::plan::SharedRate;

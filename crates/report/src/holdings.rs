@@ -1,5 +1,5 @@
-//! The mechanism that holds each resource, or the reason why the resource is not held: a line for `check`, `run`,
-//! `run --dry-run` and `status`, and JSON.
+//! The mechanism that holds each resource, or the reason why the resource is not held: a line for `check`,
+//! `run`, `run --dry-run` and `status`, and JSON.
 
 use commonhold_contract::Resource;
 use commonhold_machine::capability::State;
@@ -14,7 +14,8 @@ pub struct Holding {
     pub resource: String,
     /// Whether the resource is held. *Partly*: with a restriction, which `how` states.
     pub held: State,
-    /// A sentence that begins with `held` or `not held`. It gives the means and any restriction, or the reason and the remedy.
+    /// A sentence that begins with `held` or `not held`. It gives the means and any restriction, or the
+    /// reason and the remedy.
     pub how: String,
 }
 

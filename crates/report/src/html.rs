@@ -1,5 +1,5 @@
-//! The comparison as an HTML page that loads nothing: style and charts are inline, and there are no scripts. The page has a
-//! light and a dark colour scheme, and can be printed.
+//! The comparison as an HTML page that loads nothing: style and charts are inline, and there are no scripts.
+//! The page has a light and a dark colour scheme, and can be printed.
 
 use commonhold_ledger::{Account, Statement};
 
@@ -192,14 +192,15 @@ fn times(run: &Run) -> impl Iterator<Item = &Sample> {
     run.samples.iter().filter(|sample| sample.at_s.is_finite())
 }
 
-/// The number of CPUs that the unit used in a sample; 0 if the value is negative or not finite, which no bar can show.
+/// The number of CPUs that the unit used in a sample; 0 if the value is negative or not finite, which no bar
+/// can show.
 fn using(sample: &Sample, unit: &str) -> f64 {
     let cpus = sample.using.iter().find(|(name, _)| name == unit).map_or(0.0, |(_, cpus)| *cpus);
     if cpus.is_finite() { cpus.max(0.0) } else { 0.0 }
 }
 
-/// All units of a run: in the order in which the samples first name them if the chart has room for all, else by descending CPU
-/// use.
+/// All units of a run: in the order in which the samples first name them if the chart has room for all, else
+/// by descending CPU use.
 fn busiest(run: &Run) -> Vec<&str> {
     let mut sums: Vec<(&str, f64)> = Vec::new();
     let mut places = std::collections::BTreeMap::new();

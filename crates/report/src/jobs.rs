@@ -1,11 +1,13 @@
-//! The jobs of a statement: the pools in which their threads have seats, and the nodes on which their memory is.
+//! The jobs of a statement: the pools in which their threads have seats, and the nodes on which their memory
+//! is.
 
 use commonhold_ledger::{Job, Statement};
 
 use crate::figures::{bytes, percent_text};
 use crate::table::{Paint, Style, Table, clean, wrap};
 
-/// A table with a row for each job. Empty if there are no jobs, or if the jobs are gangs that are not placed in pools.
+/// A table with a row for each job. Empty if there are no jobs, or if the jobs are gangs that are not placed
+/// in pools.
 pub(crate) fn table(statement: &Statement, style: Style) -> String {
     let is_placed =
         |job: &Job| job.gang.is_none() || !job.pools.is_empty() || !job.memory.is_empty() || job.moved > 0;

@@ -1,7 +1,8 @@
 //! Reports of contracts, decisions and accounts, as text, JSON and HTML.
 //!
-//! Every function here is pure: it opens no file, asks no kernel and reads no clock, so the same data give the same bytes on
-//! any machine. Text is laid out for terminals. Its width is 80 columns unless the [`Style`] has another.
+//! Every function here is pure: it opens no file, asks no kernel and reads no clock, so the same data give
+//! the same bytes on any machine. Text is laid out for terminals. Its width is 80 columns unless the
+//! [`Style`] has another.
 // Text is put together from pieces all over this crate; `write!` to a `String` would return results that mean nothing.
 #![allow(clippy::format_push_string, clippy::format_collect)]
 
@@ -33,8 +34,8 @@ pub mod words;
 
 pub use table::{Style, is_foul};
 
-/// The version of the JSON documents' format. It rises when a field is removed or changes its meaning, but not when a field is
-/// added.
+/// The version of the JSON documents' format. It rises when a field is removed or changes its meaning, but
+/// not when a field is added.
 pub const JSON_VERSION: u32 = 1;
 
 /// A JSON document with its schema.

@@ -6,8 +6,8 @@ use commonhold_policy::plan::NoMore;
 use crate::figures::{bytes, duration};
 use crate::table::{Paint, Style, Table, clean, depth, indented, wrap};
 
-/// A table of the memory that each unit holds, uses and lends; empty if memory is not held. (JSON also has cold memory, and
-/// averages over time.)
+/// A table of the memory that each unit holds, uses and lends; empty if memory is not held. (JSON also has
+/// cold memory, and averages over time.)
 pub fn text(statement: &Statement, style: Style) -> String {
     let Some(totals) = statement.memory else { return String::new() };
     let mut table = Table::new(&[
@@ -85,7 +85,8 @@ fn remarks(memory: &MemoryAccount) -> Vec<String> {
     remarks
 }
 
-/// How long it took until the unit had lent memory back: for each borrower, the most frequent first, and then for all loans.
+/// How long it took until the unit had lent memory back: for each borrower, the most frequent first, and then
+/// for all loans.
 fn call_backs(memory: &MemoryAccount) -> Vec<String> {
     let words = |what: String, p50_ns, p99_ns| {
         let (half, most) = (duration(p50_ns), duration(p99_ns));
@@ -114,7 +115,8 @@ fn no_more(why: NoMore) -> String {
     format!("is short of memory, and {why}")
 }
 
-/// How many call-backs exceeded the promised time, and the latest call-back's duration beside the promised one.
+/// How many call-backs exceeded the promised time, and the latest call-back's duration beside the promised
+/// one.
 fn promises(memory: &MemoryAccount) -> Option<String> {
     let last = memory.last_call_backs.last()?;
     let [took, promised] = [last.took_ns, last.promised_ns].map(duration);

@@ -1,4 +1,5 @@
-//! Places: control groups of other programs in which units are held. A table for `status`, and words for `run --dry-run`.
+//! Places: control groups of other programs in which units are held. A table for `status`, and words for
+//! `run --dry-run`.
 
 use commonhold_ledger::Statement;
 use commonhold_policy::GroupBounds;
@@ -27,8 +28,8 @@ pub(crate) fn table(statement: &Statement, style: Style) -> String {
     format!("\n{}", table.render(style))
 }
 
-/// The settings of another program in a control group, in words: `at most 300 MiB, CPUs 0-3, a cap on CPU time`. Empty if the
-/// program has set nothing.
+/// The settings of another program in a control group, in words:
+/// `at most 300 MiB, CPUs 0-3, a cap on CPU time`. Empty if the program has set nothing.
 pub(crate) fn set(bounds: &GroupBounds) -> String {
     let memory = bounds.memory.map(|most| format!("at most {}", bytes(most)));
     let cpus = bounds.cpus.as_ref().map(|cpus| format!("CPUs {cpus}"));

@@ -54,7 +54,8 @@ pub fn text(contract: &Contract, plan: &Plan, style: Style) -> String {
     text + "\n" + &look(contract, plan, style)
 }
 
-/// The end of a unit's heading, `, entitled to 1.5 CPUs`; empty if the plan does not have the unit's entitlement.
+/// The end of a unit's heading, `, entitled to 1.5 CPUs`; empty if the plan does not have the unit's
+/// entitlement.
 fn worth(plan: &Plan, unit: UnitId) -> String {
     plan.decisions
         .cpu
@@ -63,7 +64,8 @@ fn worth(plan: &Plan, unit: UnitId) -> String {
         .map_or_else(String::new, |micro| format!(", entitled to {}", CpuCount(*micro)))
 }
 
-/// A sentence that says when the daemon observes the machine next, and which units' demand it samples until then.
+/// A sentence that says when the daemon observes the machine next, and which units' demand it samples until
+/// then.
 fn look(contract: &Contract, plan: &Plan, style: Style) -> String {
     let mut text = match plan.next.checked_sub(plan.at) {
         Some(after) if after > 0 => format!("Looks again within {}", duration(after)),
@@ -233,8 +235,8 @@ enum ActionJson<'a> {
     },
 }
 
-/// A reason in JSON. It is written as the policy serialises it, except that units are given by path, and that the name of a
-/// rate contains its unit of measure.
+/// A reason in JSON. It is written as the policy serialises it, except that units are given by path, and that
+/// the name of a rate contains its unit of measure.
 struct ReasonJson<'a> {
     contract: &'a Contract,
     reason: Reason,
@@ -290,9 +292,9 @@ impl Serialize for ReasonJson<'_> {
     }
 }
 
-/// The plan as JSON, with the steps in the plan's order. Times are in nanoseconds on the backend's clock. Each action and each
-/// reason is given as fields and as a sentence. `entitled` includes `shared`, which owns what no unit holds. It does not include
-/// `kernel`, which is entitled to nothing and never restricted.
+/// The plan as JSON, with the steps in the plan's order. Times are in nanoseconds on the backend's clock.
+/// Each action and each reason is given as fields and as a sentence. `entitled` includes `shared`, which owns
+/// what no unit holds. It does not include `kernel`, which is entitled to nothing and never restricted.
 pub fn json(contract: &Contract, plan: &Plan, about: About<'_>) -> String {
     let content = PlanJson {
         holdings: about.holdings,

@@ -1,4 +1,5 @@
-//! The present processes of each unit, for `run --dry-run`, with a note on processes that are never in a unit.
+//! The present processes of each unit, for `run --dry-run`, with a note on processes that are never in a
+//! unit.
 
 use std::collections::BTreeMap;
 
@@ -31,13 +32,17 @@ pub struct Present {
     pub users: Vec<(String, usize)>,
     /// The programs in the unit, by the kernel's name (`comm`), and the number of processes of each.
     pub programs: Vec<(String, usize)>,
-    /// The number of the unit's processes that cannot be held, since they belong to other users than the caller.
+    /// The number of the unit's processes that cannot be held, since they belong to other users than the
+    /// caller.
     pub beyond_us: usize,
-    /// The number of the unit's processes that would be moved into its control group; `None` if processes are not moved.
+    /// The number of the unit's processes that would be moved into its control group; `None` if processes are
+    /// not moved.
     pub moved: Option<usize>,
-    /// The number of the unit's processes for which systemd would create a scope; `None` if scopes are not used.
+    /// The number of the unit's processes for which systemd would create a scope; `None` if scopes are not
+    /// used.
     pub scoped: Option<usize>,
-    /// The reasons for which processes of the unit would stay in their present control group, with the number of each.
+    /// The reasons for which processes of the unit would stay in their present control group, with the number
+    /// of each.
     pub staying: Vec<(Stays, usize)>,
     /// The places in which the unit would be held, with the settings that the other programs made there.
     pub places: Vec<(String, GroupBounds)>,
@@ -48,8 +53,8 @@ impl Present {
         self.users.iter().map(|(_, count)| count).sum()
     }
 
-    /// Which processes would be moved: `11 would be moved into the unit's control group; 1 stays (kept by a user's service
-    /// manager)`.
+    /// Which processes would be moved:
+    /// `11 would be moved into the unit's control group; 1 stays (kept by a user's service manager)`.
     fn moves(&self) -> Option<String> {
         let (count, what) = match (self.moved, self.scoped) {
             (_, Some(scoped)) => (scoped, "would get a scope of systemd's"),
@@ -100,7 +105,8 @@ fn most(all: &[(String, usize)], word: impl Fn(&(String, usize)) -> String) -> S
     }
 }
 
-/// A line for each unit with its present processes, also for units without processes; and notes on processes that are not held.
+/// A line for each unit with its present processes, also for units without processes; and notes on processes
+/// that are not held.
 pub fn text(contract: &Contract, present: &[Present], style: Style) -> String {
     let mut text = style.paint(Paint::Strong, "Processes that would be held now") + "\n";
     let rest = " ".repeat(4);

@@ -17,9 +17,9 @@ use crate::tickets::{Expected, Lot, Tickets};
 pub(crate) const HEADS: [&str; 9] =
     ["unit", "entitled", "using", "used %", "lent", "borrowed", "called\nback", "longest", "waited"];
 
-/// A unit's account as cells in the order of [`HEADS`]. Entitlement and present use are numbers of CPUs. `used %` is the CPU time
-/// used since the ledger was opened, in percent of the entitlement. The other figures are CPU time, except the count of
-/// call-backs.
+/// A unit's account as cells in the order of [`HEADS`]. Entitlement and present use are numbers of CPUs.
+/// `used %` is the CPU time used since the ledger was opened, in percent of the entitlement. The other
+/// figures are CPU time, except the count of call-backs.
 pub(crate) fn cells(account: &Account) -> [String; 9] {
     [
         clean(leaf(&account.unit)),
@@ -44,8 +44,8 @@ fn leaf(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// The statement for a terminal: a row for each unit, indented by nesting, and below the table what the machine's CPU time was
-/// used for.
+/// The statement for a terminal: a row for each unit, indented by nesting, and below the table what the
+/// machine's CPU time was used for.
 pub fn text(statement: &Statement, style: Style) -> String {
     let mut text = style.paint(Paint::Strong, &headline(statement)) + "\n\n";
     if statement.accounts.is_empty() {
@@ -74,7 +74,8 @@ pub fn text(statement: &Statement, style: Style) -> String {
         text.push('\n');
         text += &exchanges.render(style);
     }
-    // Even without any exchange this text may be there: it names units that negotiate before their first trial.
+    // Even without any exchange this text may be there: it names units that negotiate before their first
+    // trial.
     if let Some(trials) = exchanges::trials(&statement.exchanges, &statement.negotiated, style) {
         if statement.exchanges.is_empty() {
             text.push('\n');
@@ -155,7 +156,8 @@ pub(crate) fn totals(statement: &Statement) -> String {
         percent => format!("{} ({percent} %)", duration(ns)),
     };
     let sum = u128::from(used) + u128::from(statement.common_ns) + u128::from(statement.idle_ns);
-    // The ledger checks that the two are equal. In a statement from another source they may differ, and that must show.
+    // The ledger checks that the two are equal. In a statement from another source they may differ, and that
+    // must show.
     let sign = if sum == u128::from(statement.capacity_ns) { "=" } else { "≠" };
     format!(
         "used {} + common {} + idle {} {sign} capacity {}",
@@ -166,7 +168,8 @@ pub(crate) fn totals(statement: &Statement) -> String {
     )
 }
 
-/// The CPU time that all units used. Only outermost units are added up, since their figures include their sub-units.
+/// The CPU time that all units used. Only outermost units are added up, since their figures include their
+/// sub-units.
 fn used_ns(statement: &Statement) -> u64 {
     statement
         .accounts
@@ -256,8 +259,9 @@ pub fn json(holder: Holder<'_>, statement: &Statement) -> String {
 /// The number of lines of [`live`] that are no unit's: the headline, the headings and the totals.
 const LIVE_LINES: usize = 3;
 
-/// The statement in exactly `height` lines (at least 4) of at most `style.width` columns, for redrawing in place. Each
-/// unit has a bar: `█` is the used part of its entitlement, `░` the unused part, and `▒` its use beyond the entitlement.
+/// The statement in exactly `height` lines (at least 4) of at most `style.width` columns, for redrawing in
+/// place. Each unit has a bar: `█` is the used part of its entitlement, `░` the unused part, and `▒` its use
+/// beyond the entitlement.
 pub fn live(statement: &Statement, style: Style, height: usize) -> String {
     let room = height.max(LIVE_LINES + 1) - LIVE_LINES;
     let names = (style.width / 4).clamp(8, 24);

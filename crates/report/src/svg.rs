@@ -1,7 +1,8 @@
 //! Charts as SVG. The SVG is written without a library, so that the same data always give the same bytes.
 //!
-//! Elements have classes, for which the page's style sheet has the colours of a light and a dark scheme. No fact is shown by
-//! colour alone: each bar has its figure beside it, and a unit's use beyond its entitlement is hatched.
+//! Elements have classes, for which the page's style sheet has the colours of a light and a dark scheme. No
+//! fact is shown by colour alone: each bar has its figure beside it, and a unit's use beyond its entitlement
+//! is hatched.
 
 use crate::table::{escape, fit};
 
@@ -36,11 +37,13 @@ pub struct ChartBar<'a> {
     pub value: Option<f64>,
     /// The lowest and the highest of several measurements, shown as a whisker.
     pub range: Option<(f64, f64)>,
-    /// The figure, which stands in a column before the bar. After the bar, the line of the promise could cross it.
+    /// The figure, which stands in a column before the bar. After the bar, the line of the promise could
+    /// cross it.
     pub figure: String,
 }
 
-/// The x at which the bars begin. Labels and figures are left of it, so that a narrow screen shows them first.
+/// The x at which the bars begin. Labels and figures are left of it, so that a narrow screen shows them
+/// first.
 const BARS_LEFT: f64 = 190.0;
 /// The margin at the right, for half of the last mark's number.
 const BARS_RIGHT: f64 = 14.0;
@@ -124,7 +127,8 @@ pub struct Panel<'a> {
     pub unit: &'a str,
     /// The unit's entitlement in CPUs, if it is known.
     pub entitled: Option<f64>,
-    /// For each sample, in order of time: the time in seconds, and the mean number of CPUs used since the previous sample.
+    /// For each sample, in order of time: the time in seconds, and the mean number of CPUs used since the
+    /// previous sample.
     pub samples: Vec<(f64, f64)>,
 }
 
@@ -134,8 +138,8 @@ const PANEL_HEIGHT: f64 = 54.0;
 const PANEL_PITCH: f64 = 74.0;
 const PANELS_TOP: f64 = 12.0;
 
-/// The chart of CPU use over time. Use is drawn as a step line, filled up to the entitlement and hatched beyond it. A dashed line
-/// shows the entitlement.
+/// The chart of CPU use over time. Use is drawn as a step line, filled up to the entitlement and hatched
+/// beyond it. A dashed line shows the entitlement.
 pub fn steps(chart: &TimeChart) -> String {
     #[allow(clippy::cast_precision_loss)]
     let bottom = PANELS_TOP + PANEL_PITCH * chart.panels.len() as f64;
@@ -157,8 +161,8 @@ fn time_x(at_s: f64, until_s: f64) -> f64 {
     PANEL_LEFT + part * (WIDTH - PANEL_LEFT - PANEL_RIGHT)
 }
 
-/// Merges samples that are too close to be distinguished, so that a long run does not make a large page. Merged samples are replaced
-/// by their mean over time.
+/// Merges samples that are too close to be distinguished, so that a long run does not make a large page.
+/// Merged samples are replaced by their mean over time.
 fn thinned(samples: &[(f64, f64)], until_s: f64) -> Vec<(f64, f64)> {
     let step_s = until_s / (WIDTH - PANEL_LEFT - PANEL_RIGHT);
     let (mut thinned, mut begun_s, mut before_s, mut cpu_s) = (Vec::new(), 0.0, 0.0, 0.0);
@@ -212,8 +216,9 @@ fn add_panel(svg: &mut String, chart: &TimeChart, panel: &Panel, top: f64) {
     }
 }
 
-/// An SVG path of rectangles, one for each sample. A rectangle extends from the previous sample's time to the sample's own time.
-/// Neighbours of equal height are joined into one rectangle. `from_to` returns the lower and the upper edge for a number of CPUs.
+/// An SVG path of rectangles, one for each sample. A rectangle extends from the previous sample's time to the
+/// sample's own time. Neighbours of equal height are joined into one rectangle. `from_to` returns the lower
+/// and the upper edge for a number of CPUs.
 fn area(samples: &[(f64, f64)], until_s: f64, from_to: impl Fn(f64) -> (f64, f64)) -> String {
     let mut path = String::new();
     let mut left = time_x(0.0, until_s);
@@ -243,7 +248,8 @@ fn close(path: &mut String, rectangle: Option<(f64, f64, String)>) {
     }
 }
 
-/// The possible distances between marks on a time axis, in seconds. The first one that gives at most eight marks is used.
+/// The possible distances between marks on a time axis, in seconds. The first one that gives at most eight
+/// marks is used.
 const MARKS_S: [f64; 16] = [
     0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 120.0, 300.0, 600.0, 1_800.0, 3_600.0, 21_600.0, 86_400.0,
 ];
@@ -272,7 +278,8 @@ pub struct Axis<'a> {
 /// The height that an axis takes, including its marks and labels.
 pub const AXIS_HEIGHT: f64 = 36.0;
 
-/// The smallest distance between marks that gives at most eight of them, and that is 1, 2 or 5 times a power of ten.
+/// The smallest distance between marks that gives at most eight of them, and that is 1, 2 or 5 times a power
+/// of ten.
 pub fn step_for(until: f64) -> f64 {
     // Only multiplication is used, since every platform rounds it alike.
     let mut power = 1e-9;

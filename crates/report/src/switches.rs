@@ -1,4 +1,5 @@
-//! The counters that the project's scheduler in the kernel keeps for each unit: tables for `status`, and JSON.
+//! The counters that the project's scheduler in the kernel keeps for each unit: tables for `status`, and
+//! JSON.
 
 use serde::{Deserialize, Serialize};
 
@@ -27,7 +28,8 @@ pub struct UnitSwitches {
     pub moved_node: u64,
     /// Migrations to another node.
     pub moved_far: u64,
-    /// Strays: waits of a task on a CPU of another unit, since the task's affinity allows no CPU of its own unit.
+    /// Strays: waits of a task on a CPU of another unit, since the task's affinity allows no CPU of its own
+    /// unit.
     pub strays: u64,
     /// The number of dispatches.
     pub switches: u64,
@@ -36,8 +38,8 @@ pub struct UnitSwitches {
     /// The counts of the unit's deadlines, if it has any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadlines: Option<Deadlines>,
-    /// A histogram of call-backs by latency: the time from the call to the dispatch of the owner's first task. Classes without any
-    /// call-back are left out.
+    /// A histogram of call-backs by latency: the time from the call to the dispatch of the owner's first
+    /// task. Classes without any call-back are left out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub call_backs: Vec<Latency>,
     /// The times by CPU, if requested; CPUs where all are 0 are left out.
@@ -96,13 +98,13 @@ pub struct Times {
     pub waited_own_ns: u64,
     /// Time that tasks waited for a lent CPU that was called back.
     pub waited_loan_ns: u64,
-    /// Time that tasks waited while a real-time or deadline task occupied the CPU on which they waited, or the CPU on which they
-    /// were dispatched in the end.
+    /// Time that tasks waited while a real-time or deadline task occupied the CPU on which they waited, or
+    /// the CPU on which they were dispatched in the end.
     pub waited_higher_ns: u64,
 }
 
-/// The counters as three tables: CPU time received and given; waits and call-backs; and migrations. If units have deadlines, a
-/// fourth table has their counts.
+/// The counters as three tables: CPU time received and given; waits and call-backs; and migrations. If units
+/// have deadlines, a fourth table has their counts.
 pub fn text(units: &[UnitSwitches], style: Style) -> String {
     let mut had = Table::new(&["unit", "at home", "borrowed", "visiting", "shared", "lent", "visited"]);
     let mut waited = Table::new(&[

@@ -1,14 +1,16 @@
-//! Tables for terminals and HTML pages, and helpers for text of limited width. In a table, columns are aligned, and names are cut
-//! so that the other columns fit. Colour is optional.
+//! Tables for terminals and HTML pages, and helpers for text of limited width. In a table, columns are
+//! aligned, and names are cut so that the other columns fit. Colour is optional.
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// The properties of the terminal that text is laid out for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Style {
-    /// Whether escape sequences for colour and bold text may be written. No information depends on colour alone.
+    /// Whether escape sequences for colour and bold text may be written. No information depends on colour
+    /// alone.
     pub colour: bool,
-    /// The terminal's width in columns. Names are cut so that lines fit. Below 60 columns, lines may still be too long.
+    /// The terminal's width in columns. Names are cut so that lines fit. Below 60 columns, lines may still be
+    /// too long.
     pub width: usize,
 }
 
@@ -52,7 +54,8 @@ pub enum Paint {
 /// The least width of the column of names.
 const NAME_COLUMNS_MIN: usize = 8;
 
-/// A table. Its first column has names, aligned to the left; all other columns have figures, aligned to the right.
+/// A table. Its first column has names, aligned to the left; all other columns have figures, aligned to the
+/// right.
 #[derive(Debug)]
 pub struct Table {
     /// The headings. A heading of two lines contains a newline.
@@ -134,8 +137,9 @@ impl Table {
         text
     }
 
-    /// The table as text, split into blocks one below the other if the columns do not fit side by side. Each block repeats the first
-    /// column. There are as few blocks as possible, of about equally many columns, with an empty line between them.
+    /// The table as text, split into blocks one below the other if the columns do not fit side by side. Each
+    /// block repeats the first column. There are as few blocks as possible, of about equally many columns,
+    /// with an empty line between them.
     pub fn render_in_blocks(&self, style: Style) -> String {
         let (widths, gap) = self.widths(usize::MAX);
         let Some((name, figures)) = widths.split_first() else { return String::new() };
@@ -169,8 +173,8 @@ impl Table {
         }
     }
 
-    /// The widths of the columns, and the width of the gap between them for a table of `total` columns. The gap is two spaces, or
-    /// one space if names would have to be cut otherwise.
+    /// The widths of the columns, and the width of the gap between them for a table of `total` columns. The
+    /// gap is two spaces, or one space if names would have to be cut otherwise.
     fn widths(&self, total: usize) -> (Vec<usize>, usize) {
         let mut widths: Vec<usize> = self
             .heads
@@ -220,7 +224,8 @@ fn align(cells: &[String], widths: &[usize], gap: usize) -> String {
     line
 }
 
-/// The text in exactly `columns` columns. A longer text is cut and ends with an ellipsis; a shorter one is filled with spaces.
+/// The text in exactly `columns` columns. A longer text is cut and ends with an ellipsis; a shorter one is
+/// filled with spaces.
 pub fn pad(text: &str, columns: usize) -> String {
     let mut text = fit(text, columns);
     text += &" ".repeat(columns.saturating_sub(text.width()));
@@ -252,13 +257,14 @@ pub fn is_foul(c: char) -> bool {
     c.is_control() || matches!(c, '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}')
 }
 
-/// The text without the characters for which [`is_foul`] is true. Names need this, since other users' programs choose them.
+/// The text without the characters for which [`is_foul`] is true. Names need this, since other users'
+/// programs choose them.
 pub fn clean(text: &str) -> String {
     text.chars().map(|c| if is_foul(c) { '\u{FFFD}' } else { c }).collect()
 }
 
-/// Breaks `text` between words into lines of at most `columns` columns. The first line begins with `first`, the others begin with
-/// `rest`. A word that is longer than a line is cut.
+/// Breaks `text` between words into lines of at most `columns` columns. The first line begins with `first`,
+/// the others begin with `rest`. A word that is longer than a line is cut.
 pub fn wrap(text: &str, columns: usize, first: &str, rest: &str) -> Vec<String> {
     let mut lines = Vec::new();
     let mut line = first.to_owned();

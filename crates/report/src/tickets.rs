@@ -1,5 +1,5 @@
-//! The tickets of units, with the changes made while the contract is in force: tables for `tickets`, lines for `status`, and
-//! JSON.
+//! The tickets of units, with the changes made while the contract is in force: tables for `tickets`, lines
+//! for `status`, and JSON.
 
 use std::fmt::Write as _;
 
@@ -30,11 +30,13 @@ pub struct Tickets {
     /// The number of other units' tickets that it borrows in exchanges.
     #[serde(default, skip_serializing_if = "is_none")]
     pub got: u64,
-    /// The unit's entitlement by its present tickets and its reservation, with that of its sub-units: the amount that it gets while
-    /// every unit with processes wants the resource. It is in millionths of a CPU, bytes of memory, or millionths of each disk or
-    /// of the memory bus. It is 0 for a unit without processes, unless the scheme reserves the unit's share.
+    /// The unit's entitlement by its present tickets and its reservation, with that of its sub-units: the
+    /// amount that it gets while every unit with processes wants the resource. It is in millionths of a CPU,
+    /// bytes of memory, or millionths of each disk or of the memory bus. It is 0 for a unit without
+    /// processes, unless the scheme reserves the unit's share.
     pub entitled: u64,
-    /// Whether the tickets count now: the unit or a sub-unit has processes, or the scheme reserves the unit's share.
+    /// Whether the tickets count now: the unit or a sub-unit has processes, or the scheme reserves the unit's
+    /// share.
     pub active: bool,
 }
 
@@ -75,7 +77,8 @@ impl Tickets {
         self.tickets != self.contract
     }
 
-    /// The present worth of the tickets in words, that of sub-units included; `-` if the tickets do not count now.
+    /// The present worth of the tickets in words, that of sub-units included; `-` if the tickets do not count
+    /// now.
     pub(crate) fn worth(&self) -> String {
         if self.active { worth(self.resource, self.entitled) } else { NOTHING.to_owned() }
     }
@@ -154,8 +157,8 @@ pub struct Beside<'a> {
 }
 
 impl Beside<'_> {
-    /// Lines about expected tickets, about lots, and about resources that are not held. `of` says which of these resources the
-    /// report is about.
+    /// Lines about expected tickets, about lots, and about resources that are not held. `of` says which of
+    /// these resources the report is about.
     pub(crate) fn lines(&self, of: impl Fn(&str) -> bool) -> Vec<String> {
         let not_held = self.not_held.iter().filter(|holding| of(&holding.resource));
         let not_held = not_held.map(|it| format!("{} tickets have no effect now: {}", it.resource, it.how));
@@ -175,8 +178,9 @@ pub fn outcome(tickets: &[Tickets], beside: Beside<'_>) -> String {
     lines.map(|line| line + "\n").collect()
 }
 
-/// Tickets for a terminal. A first table has a row for each unit, with the currency of its tickets and their number for each
-/// resource. A second table has their present worth. Then come a line for each changed number, and notes.
+/// Tickets for a terminal. A first table has a row for each unit, with the currency of its tickets and their
+/// number for each resource. A second table has their present worth. Then come a line for each changed
+/// number, and notes.
 pub fn text(tickets: &[Tickets], beside: Beside<'_>, style: Style) -> String {
     if tickets.is_empty() {
         return "No unit holds tickets: all is shared.\n".to_owned();

@@ -59,8 +59,8 @@ pub fn summary(machine: &Machine) -> String {
     parts.join(", ")
 }
 
-/// The tree for a terminal, with each unit's entitlement under `divisions`. The built-in units, which hold no tickets, are not
-/// listed.
+/// The tree for a terminal, with each unit's entitlement under `divisions`. The built-in units, which hold no
+/// tickets, are not listed.
 pub fn text(
     contract: &Contract,
     machine: &Machine,
@@ -81,8 +81,8 @@ pub fn text(
     let mut table = Table::new(&["unit", "tickets", "cpu", "memory", "disk", "bus"]);
     let whole = Resource::ALL.map(|resource| amount(resource, divisions[resource].whole()));
     table.row(Paint::Faint, row("(to divide)".to_owned(), String::new(), whole));
-    // The tree is traversed depth first with an explicit stack, since a contract made in code may be nested too deeply for
-    // recursion.
+    // The tree is traversed depth first with an explicit stack, since a contract made in code may be nested
+    // too deeply for recursion.
     let mut stack: Vec<(UnitId, Branch)> = tree.branches(None, &Branch::default());
     while let Some((unit, branch)) = stack.pop() {
         tree.add_unit(&mut table, unit, &branch, style);
@@ -102,7 +102,8 @@ fn says_jobs(contract: &Contract) -> bool {
         || (now.pools, now.placement, now.repartition) != (usual.pools, usual.placement, usual.repartition)
 }
 
-/// A line about pools: the machine's pools under the contract, the reason for them, and the rule that places jobs in them.
+/// A line about pools: the machine's pools under the contract, the reason for them, and the rule that places
+/// jobs in them.
 fn pools(contract: &Contract, machine: &Machine) -> String {
     let rules = &contract.machine;
     let pools = commonhold_policy::pools(machine, rules.pools);
@@ -140,7 +141,8 @@ fn footer(contract: &Contract, units: usize, style: Style) -> String {
     wrap(&text, style.width, "", "").join("\n") + "\n"
 }
 
-/// The box-drawing lines of the tree at a unit: the text before the unit's name, and the text before its notes and sub-units.
+/// The box-drawing lines of the tree at a unit: the text before the unit's name, and the text before its
+/// notes and sub-units.
 #[derive(Default, Clone)]
 struct Branch {
     name: String,
@@ -165,8 +167,8 @@ impl<'a> Tree<'a> {
         Tree { contract, divisions, children }
     }
 
-    /// Converts an amount in the unit's table of the contract to the division's unit of measure. A percentage is of the enclosing
-    /// unit's entitlement. An absolute amount is returned unchanged.
+    /// Converts an amount in the unit's table of the contract to the division's unit of measure. A percentage
+    /// is of the enclosing unit's entitlement. An absolute amount is returned unchanged.
     fn asked(&self, unit: UnitId, resource: Resource, asked: Amount) -> Amount {
         match asked {
             Amount::Part(_) => self.divisions[resource].amount(asked.of(self.around(unit, resource))),
@@ -174,8 +176,8 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// An amount of the contract in the division's unit of measure. 0 if there is no amount, or if an absolute amount cannot be
-    /// converted since the machine's capacity is not known.
+    /// An amount of the contract in the division's unit of measure. 0 if there is no amount, or if an
+    /// absolute amount cannot be converted since the machine's capacity is not known.
     fn worth(&self, unit: UnitId, resource: Resource, asked: Option<Amount>) -> u64 {
         match (self.divisions[resource].capacity, asked) {
             (Capacity::Parts, Some(Amount::Absolute(_))) | (_, None) => 0,
@@ -191,8 +193,8 @@ impl<'a> Tree<'a> {
     }
 
     /// The unit's entitlement as the sum of its reservation and the worth of its tickets, in words:
-    /// `cpu: 25% reserved + 50% of the other 75% by tickets = 62.5% of the machine`. `None` for a unit at the top level that has
-    /// only a reservation, since its row already shows the reservation.
+    /// `cpu: 25% reserved + 50% of the other 75% by tickets = 62.5% of the machine`. `None` for a unit at the
+    /// top level that has only a reservation, since its row already shows the reservation.
     fn sum(&self, id: UnitId, resource: Resource) -> Option<String> {
         let unit = self.contract.unit(id);
         let asked = unit.hard[resource]?;
@@ -354,7 +356,8 @@ fn notes(unit: &Unit) -> Vec<String> {
     notes
 }
 
-/// The resources that a unit may not lend (or borrow), or only up to an amount: `lends no cpu, memory at most 2 GiB`.
+/// The resources that a unit may not lend (or borrow), or only up to an amount:
+/// `lends no cpu, memory at most 2 GiB`.
 fn loans(verb: &str, allowed: PerResource<Permission>) -> Option<String> {
     if Resource::ALL.iter().all(|resource| !allowed[*resource].allows()) {
         return Some(format!("{verb} nothing"));
@@ -427,9 +430,10 @@ struct ResourceJson {
     borrow: Permission,
 }
 
-/// The tree as JSON, with the units in the contract's order. An amount is `{"absolute": n}` in the resource's unit of measure. If
-/// the machine's capacity is not known, it is `{"part": n}` in millionths of that capacity. Amounts of `lend` and `borrow` are as
-/// the contract states them. `holdings` are the holdings on this machine; empty for another machine.
+/// The tree as JSON, with the units in the contract's order. An amount is `{"absolute": n}` in the resource's
+/// unit of measure. If the machine's capacity is not known, it is `{"part": n}` in millionths of that
+/// capacity. Amounts of `lend` and `borrow` are as the contract states them. `holdings` are the holdings on
+/// this machine; empty for another machine.
 pub fn json(
     contract: &Contract,
     machine: &Machine,

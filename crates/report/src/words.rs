@@ -38,7 +38,8 @@ pub enum Action<'a> {
     Part(&'a PartOrder),
 }
 
-/// The steps of a plan with their reasons: first the decisions, then the orders. Reports number the steps in this order.
+/// The steps of a plan with their reasons: first the decisions, then the orders. Reports number the steps in
+/// this order.
 pub fn steps(plan: &Plan) -> Vec<(Action<'_>, Reason)> {
     let decisions = plan.decisions.cpu.steps.iter().map(|step| (Action::Decision(&step.action), step.reason));
     let cpus = plan.orders.cpu.iter().map(|step| (Action::Cpu(&step.action), step.reason));
@@ -76,7 +77,8 @@ pub fn words(contract: &Contract, action: Action<'_>, reason: Reason) -> (String
     (Described(action, contract).to_string(), Because(reason, contract).to_string())
 }
 
-/// The reason why a gang runs or waits, in words. Unlike other reasons it names no unit, so it needs no contract.
+/// The reason why a gang runs or waits, in words. Unlike other reasons it names no unit, so it needs no
+/// contract.
 pub(crate) fn because(reason: Reason) -> String {
     Because(reason, &Contract::default()).to_string()
 }

@@ -1,4 +1,5 @@
-//! A cache of answers to clients. It has the answers that are the same for every client until the control loop's next turn.
+//! A cache of answers to clients. It has the answers that are the same for every client until the control
+//! loop's next turn.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -6,8 +7,8 @@ use std::rc::Rc;
 use commonhold_client::wire::Call;
 use commonhold_policy::Time;
 
-/// The longest time for which an answer is reused. It is short, since some answers contain counters of the kernel, which
-/// change between turns, too.
+/// The longest time for which an answer is reused. It is short, since some answers contain counters of the
+/// kernel, which change between turns, too.
 const AGE_MAX_NS: Time = 100_000_000;
 /// The most answers kept at one time.
 const KEPT_MAX: usize = 32;

@@ -1,8 +1,8 @@
-//! Writes the rights in force as a contract, for `commonhold tickets --as-contract`. The contract has the tickets as they were
-//! changed. Its comments list the rights that no contract can express.
+//! Writes the rights in force as a contract, for `commonhold tickets --as-contract`. The contract has the
+//! tickets as they were changed. Its comments list the rights that no contract can express.
 //!
-//! Property (tested): under the written contract, units have the rights that they will have here once all exchanges have
-//! ended.
+//! Property (tested): under the written contract, units have the rights that they will have here once all
+//! exchanges have ended.
 
 use commonhold_contract::{Contract, PerResource, Resource, UnitId, write};
 use commonhold_policy::rights::Rights;
@@ -54,8 +54,8 @@ pub(super) fn answer(session: &Session, about: &About) -> Answered {
     reply(&ContractReply { contract: write(&in_force(session.contract(), &rights), &above) })
 }
 
-/// The contract with each unit's present tickets in place of the contract's numbers. Tickets lent in an exchange count for the
-/// unit that lends them.
+/// The contract with each unit's present tickets in place of the contract's numbers. Tickets lent in an
+/// exchange count for the unit that lends them.
 fn in_force(contract: &Contract, rights: &Rights) -> Contract {
     let mut in_force = contract.clone();
     for id in contract.held() {
@@ -68,8 +68,8 @@ fn in_force(contract: &Contract, rights: &Rights) -> Contract {
     in_force
 }
 
-/// Comments about tickets that a contract cannot state: changed tickets of units that `each` made, since a contract cannot
-/// name these units, and tickets that a unit will have later.
+/// Comments about tickets that a contract cannot state: changed tickets of units that `each` made, since a
+/// contract cannot name these units, and tickets that a unit will have later.
 fn inexpressible(contract: &Contract, rights: &Rights, expected: &[Expected]) -> Vec<String> {
     let is_made_by_each =
         |id: &UnitId| contract.unit(*id).parent.is_some_and(|parent| contract.unit(parent).each.is_some());

@@ -1,5 +1,5 @@
-//! Chooses the backend that will hold a contract: the one that `--backend` names, or else the best one that works on this
-//! machine.
+//! Chooses the backend that will hold a contract: the one that `--backend` names, or else the best one that
+//! works on this machine.
 
 use std::path::Path;
 use std::thread;
@@ -51,8 +51,8 @@ impl Choice {
 /// How long to wait until the kernel has unloaded a scheduler. Even a slow machine needs less.
 const UNLOAD_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// Chooses the backend for a contract. Also returns the reason for the choice, for the user. Fails if the requested backend
-/// cannot work on this machine or cannot hold the contract.
+/// Chooses the backend for a contract. Also returns the reason for the choice, for the user. Fails if the
+/// requested backend cannot work on this machine or cannot hold the contract.
 pub(super) fn choose(
     choice: BackendChoice,
     contract: &Contract,
@@ -78,8 +78,9 @@ pub(super) fn choose(
     Ok((chosen, "as asked".to_owned()))
 }
 
-/// Waits until the kernel has unloaded the scheduler of a daemon that was killed, which takes a while. Meanwhile no other
-/// scheduler can be loaded, so a daemon that starts at once would find the kernel backend unavailable.
+/// Waits until the kernel has unloaded the scheduler of a daemon that was killed, which takes a while.
+/// Meanwhile no other scheduler can be loaded, so a daemon that starts at once would find the kernel backend
+/// unavailable.
 fn wait_for_scheduler_unload() {
     let begin = Instant::now();
     while capability::scheduler_is_leaving(Path::new("/")) && begin.elapsed() < UNLOAD_TIME_MAX {
@@ -87,7 +88,8 @@ fn wait_for_scheduler_unload() {
     }
 }
 
-/// Checks that a requested backend can work here; returns the control group below which it makes those of the units.
+/// Checks that a requested backend can work here; returns the control group below which it makes those of the
+/// units.
 fn requested(backend: &str, base: Result<CgroupBase, Row>) -> Result<CgroupBase, Failure> {
     base.map_err(|row| {
         let remedy = row.remedy.map(|remedy| format!("; {remedy}")).unwrap_or_default();
@@ -95,8 +97,8 @@ fn requested(backend: &str, base: Result<CgroupBase, Row>) -> Result<CgroupBase,
     })
 }
 
-/// The best backend that works here and can hold the contract, with the reason why each better backend was passed over.
-/// `cannot_hold` is the reason why the kernel backend cannot hold the contract, if so.
+/// The best backend that works here and can hold the contract, with the reason why each better backend was
+/// passed over. `cannot_hold` is the reason why the kernel backend cannot hold the contract, if so.
 fn best(capabilities: Capabilities, cannot_hold: Option<String>) -> (Choice, String) {
     match (capabilities.kernel, cannot_hold, capabilities.cgroup) {
         (Ok(base), None, _) => (Choice::Kernel(base), "the best this machine offers".to_owned()),
@@ -109,8 +111,8 @@ fn best(capabilities: Capabilities, cannot_hold: Option<String>) -> (Choice, Str
     }
 }
 
-/// The words that follow `held` in CPU's [`Holding`](commonhold_report::holdings::Holding): the backend, and the reason for
-/// choosing it.
+/// The words that follow `held` in CPU's [`Holding`](commonhold_report::holdings::Holding): the backend, and
+/// the reason for choosing it.
 pub(super) fn by_backend(backend: &str, why: &str) -> String {
     format!("by the {backend} backend ({why})")
 }

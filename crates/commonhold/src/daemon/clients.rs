@@ -1,9 +1,11 @@
-//! The daemon's side of the socket: the connected clients, their requests, and the answers that are not sent yet.
+//! The daemon's side of the socket: the connected clients, their requests, and the answers that are not sent
+//! yet.
 //!
-//! Nothing here blocks, and each call does a bounded amount of work for one client: it reads at most [`REQUEST_BYTES_MAX`],
-//! takes one request, or sends at most [`SEND_BYTES_MAX`]. [`FairQueue`](super::fair_queue::FairQueue) decides which client
-//! comes next. A client that sends too long a request is disconnected. Back-pressure: while a client leaves an answer unread,
-//! the daemon reads no further request of that client.
+//! Nothing here blocks, and each call does a bounded amount of work for one client: it reads at most
+//! [`REQUEST_BYTES_MAX`], takes one request, or sends at most [`SEND_BYTES_MAX`].
+//! [`FairQueue`](super::fair_queue::FairQueue) decides which client comes next. A client that sends too long
+//! a request is disconnected. Back-pressure: while a client leaves an answer unread, the daemon reads no
+//! further request of that client.
 //!
 //! No client locks others out. At most [`CLIENTS_MAX`] clients are connected. A *kept* client holds an offer or waits for an
 //! outcome, which may last as long as its program; at most [`KEPT_MAX`] clients are kept. When all connections are in use, a
@@ -29,7 +31,8 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 use super::fair_queue::Party;
 use crate::exit::{Exit, Failure};
 
-/// The most clients at one time. The limit on open files provides for this number (`OTHER_FILES` in `descriptors`).
+/// The most clients at one time. The limit on open files provides for this number (`OTHER_FILES` in
+/// `descriptors`).
 pub(super) const CLIENTS_MAX: usize = 256;
 /// The most clients of one ordinary user, so that no user locks the others out.
 const CLIENTS_OF_USER_MAX: usize = 64;
@@ -39,15 +42,16 @@ const KEPT_MAX: usize = 192;
 const KEPT_OF_USER_MAX: usize = 48;
 /// The longest request, in bytes: a unit's path and a few fields.
 const REQUEST_BYTES_MAX: usize = 64 << 10;
-/// The most bytes that one call sends to a client. A socket buffers fewer bytes than this, so only a client that reads while
-/// the daemon sends can reach the limit. Such a client gets the rest when it is next served.
+/// The most bytes that one call sends to a client. A socket buffers fewer bytes than this, so only a client
+/// that reads while the daemon sends can reach the limit. Such a client gets the rest when it is next served.
 const SEND_BYTES_MAX: usize = 512 << 10;
-/// The listen backlog: the most connections that wait to be accepted. They are accepted first come, first served, so a longer
-/// backlog would let one user's connections delay those of all others. When the backlog is full, connect(2) blocks.
+/// The listen backlog: the most connections that wait to be accepted. They are accepted first come, first
+/// served, so a longer backlog would let one user's connections delay those of all others. When the backlog
+/// is full, connect(2) blocks.
 const BACKLOG: i32 = 256;
 
-/// A caller's credentials at the time of connect(2), as the kernel reports them (`SO_PEERCRED`). If the caller changes its user
-/// or executes another program later, these credentials stay the same.
+/// A caller's credentials at the time of connect(2), as the kernel reports them (`SO_PEERCRED`). If the
+/// caller changes its user or executes another program later, these credentials stay the same.
 #[derive(Debug)]
 pub(super) struct Caller {
     pub(super) uid: u32,
@@ -81,7 +85,8 @@ fn party_of(uid: u32) -> Party {
 /// The outcome of accepting a connection.
 pub(super) enum Arrival {
     Accepted(u64),
-    /// The connection was closed at once, since this party connected too often, or may not have another connection.
+    /// The connection was closed at once, since this party connected too often, or may not have another
+    /// connection.
     TurnedAway(Party),
     /// No connection is pending.
     None,
@@ -128,8 +133,8 @@ fn cannot(path: &Path, what: &str, e: &io::Error) -> Failure {
 }
 
 impl Clients {
-    /// Removes the socket of an earlier daemon. The caller must hold the lock of the directory. Fails if no socket can be opened
-    /// at this path, so that the daemon finds this out before it changes the machine.
+    /// Removes the socket of an earlier daemon. The caller must hold the lock of the directory. Fails if no
+    /// socket can be opened at this path, so that the daemon finds this out before it changes the machine.
     pub(super) fn remove_old_socket(path: &Path) -> Result<(), Failure> {
         match std::fs::remove_file(path) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => {
@@ -164,8 +169,8 @@ impl Clients {
         self.listener.as_fd()
     }
 
-    /// Accepts one connection. `kept` returns the kept clients. If `may_connect` denies the caller's party another connection,
-    /// the connection is closed before anything else about the caller is looked up.
+    /// Accepts one connection. `kept` returns the kept clients. If `may_connect` denies the caller's party
+    /// another connection, the connection is closed before anything else about the caller is looked up.
     pub(super) fn accept(
         &mut self,
         procfs: &mut ProcFs,
@@ -201,9 +206,9 @@ impl Clients {
         Arrival::Accepted(self.next)
     }
 
-    /// Makes room for one more client of a party; returns whether there is room. If necessary, closes a connection of a client
-    /// that is not kept. If the party has reached its own limit, this is the party's least recently used client; otherwise it
-    /// is that of the party with the most clients.
+    /// Makes room for one more client of a party; returns whether there is room. If necessary, closes a
+    /// connection of a client that is not kept. If the party has reached its own limit, this is the party's
+    /// least recently used client; otherwise it is that of the party with the most clients.
     fn make_room(&mut self, party: Party, kept: impl FnOnce() -> BTreeSet<u64>) -> bool {
         let mut counts: BTreeMap<Party, usize> = BTreeMap::new();
         for client in self.connected.values() {
@@ -264,8 +269,8 @@ impl Clients {
         }
     }
 
-    /// Takes the next complete request of a client. Returns `None` if there is no such request, or while the answer to the
-    /// previous one is not known or not completely sent.
+    /// Takes the next complete request of a client. Returns `None` if there is no such request, or while the
+    /// answer to the previous one is not known or not completely sent.
     pub(super) fn next_request(&mut self, id: u64) -> Option<(Rc<Caller>, Vec<u8>)> {
         let client = self.connected.get_mut(&id)?;
         let end = client.request_end()?;
@@ -288,7 +293,8 @@ impl Clients {
         }
     }
 
-    /// Queues an answer, whose last byte is a NUL, with a file descriptor to pass along. Sends as much as the socket takes.
+    /// Queues an answer, whose last byte is a NUL, with a file descriptor to pass along. Sends as much as the
+    /// socket takes.
     pub(super) fn answer(&mut self, id: u64, message: Rc<[u8]>, passed: Option<OwnedFd>) {
         if let Some(client) = self.connected.get_mut(&id) {
             client.waits = false;
@@ -386,8 +392,8 @@ impl Client {
         Ok(sendmsg(&self.stream, &[IoSlice::new(rest)], &mut ancillary, SendFlags::NOSIGNAL)?)
     }
 
-    /// Whether the client can be dropped: it has shut down its writing side, and either every request is answered or the client
-    /// hung up while it waited for an answer.
+    /// Whether the client can be dropped: it has shut down its writing side, and either every request is
+    /// answered or the client hung up while it waited for an answer.
     fn is_done(&self) -> bool {
         let still_waits = self.waits && !self.has_hung_up();
         self.ended && !self.has_output() && !still_waits && (self.waits || self.request_end().is_none())
@@ -403,7 +409,8 @@ impl Client {
 
 impl Drop for Clients {
     fn drop(&mut self) {
-        // A failure does no harm: on a socket without a daemon, connect(2) fails, and the next daemon replaces the socket.
+        // A failure does no harm: on a socket without a daemon, connect(2) fails, and the next daemon
+        // replaces the socket.
         let _ = std::fs::remove_file(&self.path);
     }
 }

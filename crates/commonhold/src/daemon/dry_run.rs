@@ -1,5 +1,5 @@
-//! `run --dry-run`: prints the plan that `run` would carry out at this moment, with reasons, and the processes that the plan
-//! affects. It changes nothing.
+//! `run --dry-run`: prints the plan that `run` would carry out at this moment, with reasons, and the
+//! processes that the plan affects. It changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -78,8 +78,9 @@ pub(super) fn main(args: &Run) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// Samples all processes twice, since their CPU use is the difference of two samples. Returns the roster, which has the
-/// processes by unit, and the time of the second sample. Adds to the contract the sub-units that `each` makes.
+/// Samples all processes twice, since their CPU use is the difference of two samples. Returns the roster,
+/// which has the processes by unit, and the time of the second sample. Adds to the contract the sub-units
+/// that `each` makes.
 fn sample(contract: &mut Contract, choice: &Choice) -> Result<(Roster, u64), Failure> {
     let mut roster = Roster::new(Path::new("/proc"), &[])?;
     if let Some(base) = choice.cgroup_base() {
@@ -118,8 +119,8 @@ fn present_processes(contract: &Contract, roster: &Roster, choice: &Choice) -> V
         }
         let name = |uid: u32| roster.names().user_name(uid).unwrap_or_else(|| uid.to_string());
         let users = users.into_iter().map(|(uid, count)| (name(uid), count)).collect();
-        // Processes are moved only if units have control groups. If systemd manages these groups, the processes are moved into
-        // systemd scopes.
+        // Processes are moved only if units have control groups. If systemd manages these groups, the
+        // processes are moved into systemd scopes.
         let moved = (choice.cgroup_base().is_some() && !unit.is_common()).then_some(moved);
         let (moved, scoped) = if roster.is_in_place() { (None, moved) } else { (moved, None) };
         let (programs, staying) = (programs.into_iter().collect(), staying.into_iter().collect());

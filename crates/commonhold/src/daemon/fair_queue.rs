@@ -1,23 +1,25 @@
 //! The order in which clients are served: round robin over users, then over each user's connections, within token buckets.
 //!
-//! **Problem.** One thread runs the control loop and also answers clients. Any local user may connect, so a hostile program can
-//! send requests at any rate. If requests were served first come, first served, that program could stop the control loop.
+//! **Problem.** One thread runs the control loop and also answers clients. Any local user may connect, so a
+//! hostile program can send requests at any rate. If requests were served first come, first served, that
+//! program could stop the control loop.
 //!
-//! **Algorithm.** A client is *ready* when it has something for the daemon to do. [`FairQueue::next`] returns one client of the
-//! least recently served user. The daemon does one request's worth of work for this client, and then charges the CPU time used
-//! ([`FairQueue::charge`]). Token buckets bound that time, in nanoseconds of CPU time per second: one bucket for each user
-//! ([`PER_USER`]), and a joint bucket for all users ([`ALL_USERS`]). A user whose bucket is empty waits until the bucket fills
-//! again. Every cost of a request is charged alike, whether it comes from parsing junk, from a forced turn of the control loop
-//! or from writing a state file. So no kind of request needs a limit of its own.
+//! **Algorithm.** A client is *ready* when it has something for the daemon to do. [`FairQueue::next`] returns
+//! one client of the least recently served user. The daemon does one request's worth of work for this client,
+//! and then charges the CPU time used ([`FairQueue::charge`]). Token buckets bound that time, in nanoseconds
+//! of CPU time per second: one bucket for each user ([`PER_USER`]), and a joint bucket for all users
+//! ([`ALL_USERS`]). A user whose bucket is empty waits until the bucket fills again. Every cost of a request
+//! is charged alike, whether it comes from parsing junk, from a forced turn of the control loop or from
+//! writing a state file. So no kind of request needs a limit of its own.
 //!
-//! **Properties.** Before a user's request is served, at most one request of every other user is. Requests take at most
-//! [`ALL_USERS`] of a CPU on average. The cost of connecting is charged to the user's own bucket, not to the joint bucket. So a
-//! user who opens any number of connections cannot empty the joint bucket, for which other users would have to wait.
-//! Root and the daemon's own user have no bucket: they may stop the daemon anyway, and an administrator must reach the daemon
-//! during an attack.
+//! **Properties.** Before a user's request is served, at most one request of every other user is. Requests
+//! take at most [`ALL_USERS`] of a CPU on average. The cost of connecting is charged to the user's own
+//! bucket, not to the joint bucket. So a user who opens any number of connections cannot empty the joint
+//! bucket, for which other users would have to wait. Root and the daemon's own user have no bucket: they may
+//! stop the daemon anyway, and an administrator must reach the daemon during an attack.
 //!
-//! **Limits.** A request that has begun is not interrupted, so a user may overdraw the bucket by the cost of one request. The
-//! resulting debt counts up to [`DEBT_MAX_NS`].
+//! **Limits.** A request that has begun is not interrupted, so a user may overdraw the bucket by the cost of
+//! one request. The resulting debt counts up to [`DEBT_MAX_NS`].
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -45,8 +47,8 @@ struct Rate {
 
 /// A user's budget: 10 % of a CPU on average. The burst allows a shell script some dozens of requests at once.
 const PER_USER: Rate = Rate { per_mille: 100, burst_ns: 50_000_000 };
-/// The joint budget of all users but root. One user's requests, including the debt that they may leave, cost less than this, so
-/// one user alone cannot exhaust it.
+/// The joint budget of all users but root. One user's requests, including the debt that they may leave, cost
+/// less than this, so one user alone cannot exhaust it.
 const ALL_USERS: Rate = Rate { per_mille: 200, burst_ns: 150_000_000 };
 /// The largest debt of a bucket, so that one expensive request locks its user out for half a second at most.
 const DEBT_MAX_NS: i64 = 50_000_000;
@@ -89,15 +91,16 @@ impl Bucket {
         u64::try_from(before_ns.saturating_sub(level_ns)).unwrap_or(0)
     }
 
-    /// The earliest time at which the bucket's owner may be served: as soon as the bucket no longer counts as empty.
+    /// The earliest time at which the bucket's owner may be served: as soon as the bucket no longer counts as
+    /// empty.
     fn usable_at(self, rate: Rate, now: Time) -> Time {
         let least_ns = if self.is_empty { RESUME_NS } else { 1 };
         let missing_ns = least_ns - self.level_ns(rate, now);
         if missing_ns <= 0 {
             return now;
         }
-        // The wait is rounded up. If it were rounded down, the bucket would still be empty when the loop wakes up, and the loop
-        // would spin.
+        // The wait is rounded up. If it were rounded down, the bucket would still be empty when the loop
+        // wakes up, and the loop would spin.
         let wait_ns = missing_ns.saturating_mul(1_000) / rate.per_mille + 1;
         now.saturating_add(u64::try_from(wait_ns).unwrap_or(0))
     }
@@ -140,8 +143,8 @@ impl FairQueue {
         }
     }
 
-    /// Removes a client whose connection closed. Without this, a party with an empty bucket that connects again and again would
-    /// leave one entry in the queue for every past connection.
+    /// Removes a client whose connection closed. Without this, a party with an empty bucket that connects
+    /// again and again would leave one entry in the queue for every past connection.
     pub(super) fn forget(&mut self, party: Party, client: u64) {
         let Some(account) = self.accounts.get_mut(&party) else { return };
         account.ready.retain(|ready| *ready != client);
@@ -167,9 +170,10 @@ impl FairQueue {
         self.order.iter().map(|party| self.may_be_served_at(*party, now)).min()
     }
 
-    /// Whether to accept another connection of a party. A party whose bucket is empty may still connect, and then waits. The
-    /// party is turned away once its debt exceeds half of [`DEBT_MAX_NS`], which shows that it went on connecting. While the
-    /// joint bucket has such a debt, only parties whose own bucket is more than half full may connect.
+    /// Whether to accept another connection of a party. A party whose bucket is empty may still connect, and
+    /// then waits. The party is turned away once its debt exceeds half of [`DEBT_MAX_NS`], which shows that
+    /// it went on connecting. While the joint bucket has such a debt, only parties whose own bucket is more
+    /// than half full may connect.
     pub(super) fn may_connect(&self, party: Party, now: Time) -> bool {
         if party == Party::Privileged {
             return true;
@@ -183,9 +187,10 @@ impl FairQueue {
         own_ns > least_ns
     }
 
-    /// Charges a party for the CPU time that the loop spent on the party's requests, up to the party's largest debt. The joint
-    /// bucket is charged the same amount as the party's own. If it were charged the full time, a party that reaches its largest
-    /// debt again and again could drain twice its own budget from the joint bucket, which is the whole joint budget.
+    /// Charges a party for the CPU time that the loop spent on the party's requests, up to the party's
+    /// largest debt. The joint bucket is charged the same amount as the party's own. If it were charged the
+    /// full time, a party that reaches its largest debt again and again could drain twice its own budget from
+    /// the joint bucket, which is the whole joint budget.
     pub(super) fn charge(&mut self, party: Party, ns: u64, now: Time) {
         if party == Party::Privileged {
             return;
@@ -202,7 +207,8 @@ impl FairQueue {
         }
     }
 
-    /// The earliest time at which a party may be served: as soon as neither the party's own bucket nor the joint one is empty.
+    /// The earliest time at which a party may be served: as soon as neither the party's own bucket nor the
+    /// joint one is empty.
     fn may_be_served_at(&self, party: Party, now: Time) -> Time {
         if party == Party::Privileged {
             return now;

@@ -1,11 +1,13 @@
-//! Records which clients hold offers and exchanges, so that these end with the client, and which clients wait for the outcome of
-//! an offer or exchange.
+//! Records which clients hold offers and exchanges, so that these end with the client, and which clients wait
+//! for the outcome of an offer or exchange.
 //!
-//! A client may *hold* its offer, and the exchange that serves the offer. When the client's connection closes, the next turn
-//! takes back the offer or ends the exchange. A client may also wait for the outcome of any offer or exchange. Such a client is
-//! answered when the outcome is known. Until then, its other requests are not served.
+//! A client may *hold* its offer, and the exchange that serves the offer. When the client's connection
+//! closes, the next turn takes back the offer or ends the exchange. A client may also wait for the outcome of
+//! any offer or exchange. Such a client is answered when the outcome is known. Until then, its other requests
+//! are not served.
 //!
-//! A client that holds an offer or exchange, or waits, is called *kept*: its connection is never closed to make room for others.
+//! A client that holds an offer or exchange, or waits, is called *kept*: its connection is never closed to
+//! make room for others.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -56,7 +58,8 @@ pub(super) struct HeldOffers {
 }
 
 impl HeldOffers {
-    /// Records a queued offer, which a later turn will make or refuse. If `client` is given, that client holds the offer.
+    /// Records a queued offer, which a later turn will make or refuse. If `client` is given, that client
+    /// holds the offer.
     pub(super) fn add(&mut self, bid: Bid, client: Option<u64>) {
         self.undecided.push_back((bid, client.map_or(Holder::Nobody, Holder::Client)));
     }
@@ -102,8 +105,8 @@ impl HeldOffers {
             .collect()
     }
 
-    /// Updates holders and outcomes after a turn. `decided` are the changes that the turn made or refused, `traded` what happened
-    /// to offers and exchanges.
+    /// Updates holders and outcomes after a turn. `decided` are the changes that the turn made or refused,
+    /// `traded` what happened to offers and exchanges.
     pub(super) fn record_turn(&mut self, decided: &[RightsChange], traded: &[Trade]) {
         let mut offered = traded.iter().filter_map(|trade| match trade {
             Trade::Offered { offer, bid } => Some((*offer, bid)),
@@ -164,8 +167,8 @@ impl HeldOffers {
         self.outcomes.iter().rev().find(|(other, _)| *other == number).map(|(_, outcome)| *outcome)
     }
 
-    /// Registers a client that waits for the outcome of an offer or exchange. If the wait times out, the answer is `state`, its
-    /// present state.
+    /// Registers a client that waits for the outcome of an offer or exchange. If the wait times out, the
+    /// answer is `state`, its present state.
     pub(super) fn wait(&mut self, client: u64, number: u64, until: Option<Time>, state: Awaited) {
         self.waits.insert(client, Wait { number, until, answer: state, is_outcome_known: false });
     }

@@ -1,7 +1,8 @@
 //! `commonhold run`: the daemon's event loop, which waits for a timer, signals and clients.
 //!
-//! A *turn* in this folder is one iteration of the control loop: observe, decide, apply and account. Turns are made when the timer
-//! expires, and when a client's request needs one. Between turns the loop answers clients.
+//! A *turn* in this folder is one iteration of the control loop: observe, decide, apply and account. Turns
+//! are made when the timer expires, and when a client's request needs one. Between turns the loop answers
+//! clients.
 
 mod answers;
 mod as_contract;
@@ -135,8 +136,9 @@ impl Waits {
         self.add_with(fd, source, epoll::EventFlags::IN)
     }
 
-    /// Adds a client. Its event is one-shot: once it has occurred, it is disabled until [`Waits::rearm_client`] is called.
-    /// Otherwise a client that has sent something but may not be served yet would wake the loop again and again.
+    /// Adds a client. Its event is one-shot: once it has occurred, it is disabled until
+    /// [`Waits::rearm_client`] is called. Otherwise a client that has sent something but may not be served
+    /// yet would wake the loop again and again.
     fn add_client(&self, fd: BorrowedFd<'_>, source: u64) -> Result<(), Failure> {
         self.add_with(fd, source, epoll::EventFlags::IN | epoll::EventFlags::ONESHOT)
     }
@@ -146,9 +148,9 @@ impl Waits {
             .map_err(|e| system_failure("wait for a file", e))
     }
 
-    /// Enables a client's event again. With `has_output`, the loop wakes up when the client can be written to. Without it, the
-    /// loop wakes up when the client sends something. With `ended`, the client has shut down its writing side, and the loop
-    /// wakes up when the client hangs up.
+    /// Enables a client's event again. With `has_output`, the loop wakes up when the client can be written
+    /// to. Without it, the loop wakes up when the client sends something. With `ended`, the client has shut
+    /// down its writing side, and the loop wakes up when the client hangs up.
     fn rearm_client(&self, fd: BorrowedFd<'_>, source: u64, has_output: bool, ended: bool) {
         let flags = match (has_output, ended) {
             (true, _) => epoll::EventFlags::OUT,
@@ -205,8 +207,8 @@ struct Hotplug {
     reported: bool,
 }
 
-/// The clients whose connections must stay open: those that hold an offer or exchange, those that wait for an outcome, and those
-/// whose process is entering a unit.
+/// The clients whose connections must stay open: those that hold an offer or exchange, those that wait for an
+/// outcome, and those whose process is entering a unit.
 fn kept(held: &HeldOffers, entering: &[(u64, ProcessKey, Answer)]) -> BTreeSet<u64> {
     held.kept().into_iter().chain(entering.iter().map(|(id, ..)| *id)).collect()
 }
@@ -226,8 +228,8 @@ enum OutageStage {
 }
 
 impl Outage {
-    /// Records a failed turn. The daemon gives up after a certain time, not after a number of turns. Otherwise clients, which
-    /// can force turns, could make it give up sooner.
+    /// Records a failed turn. The daemon gives up after a certain time, not after a number of turns.
+    /// Otherwise clients, which can force turns, could make it give up sooner.
     fn failed(&mut self, now: Time) -> OutageStage {
         match self.0 {
             None => {
@@ -248,8 +250,8 @@ struct Deferred {
 }
 
 enum AfterTurn {
-    /// The client's process enters a unit. It is answered only after the turn, so that the orders about the unit apply to the
-    /// process before it continues.
+    /// The client's process enters a unit. It is answered only after the turn, so that the orders about the
+    /// unit apply to the process before it continues.
     Entered(Option<ProcessKey>, Answer),
     /// The client asks for the unit of a process that started after the last sample.
     Find(Rc<Caller>, Call),
@@ -268,7 +270,8 @@ struct Daemon<'a> {
     /// Clients to answer after the next turn.
     deferred: Vec<Deferred>,
     held: HeldOffers,
-    /// Clients whose process enters a unit and that wait for its systemd scope; each with the process and the answer.
+    /// Clients whose process enters a unit and that wait for its systemd scope; each with the process and the
+    /// answer.
     entering: Vec<(u64, ProcessKey, Answer)>,
     signals: Signals,
     /// The service manager that started the daemon, if any.
@@ -374,8 +377,8 @@ impl Daemon<'_> {
         }
     }
 
-    /// Serves clients for at most [`SERVING_NS`], and only until a turn is due. It always serves one client, so that clients do
-    /// not starve when turns take all the time.
+    /// Serves clients for at most [`SERVING_NS`], and only until a turn is due. It always serves one client,
+    /// so that clients do not starve when turns take all the time.
     fn serve_clients(&mut self) -> Result<(), Failure> {
         let mut now = clock::now();
         let until = self.next.min(now.saturating_add(SERVING_NS));
@@ -391,7 +394,8 @@ impl Daemon<'_> {
         Ok(())
     }
 
-    /// Makes one turn for all deferred clients, and answers these clients. Their users share the cost of the turn equally.
+    /// Makes one turn for all deferred clients, and answers these clients. Their users share the cost of the
+    /// turn equally.
     fn answer_deferred(&mut self) -> Result<(), Failure> {
         let deferred = std::mem::take(&mut self.deferred);
         if deferred.is_empty() {
@@ -422,8 +426,8 @@ impl Daemon<'_> {
         Ok(())
     }
 
-    /// Forgets clients whose connections closed. If such a client held an offer or exchange, the next turn is due at once, to
-    /// take it back.
+    /// Forgets clients whose connections closed. If such a client held an offer or exchange, the next turn is
+    /// due at once, to take it back.
     fn forget_closed(&mut self) {
         let closed = self.clients.take_closed();
         if closed.is_empty() {
@@ -439,8 +443,8 @@ impl Daemon<'_> {
         }
     }
 
-    /// Queues the withdrawal of offers and exchanges whose clients are disconnected. A withdrawal that cannot be persisted is
-    /// retried after a later turn.
+    /// Queues the withdrawal of offers and exchanges whose clients are disconnected. A withdrawal that cannot
+    /// be persisted is retried after a later turn.
     fn take_back_orphans(&mut self) {
         let orphans = self.held.orphans();
         if orphans.is_empty() {
@@ -476,12 +480,13 @@ impl Daemon<'_> {
         self.mark_ready(id);
     }
 
-    /// Moves the daemon to the next CPU, round robin. The daemon takes its CPU time from the unit that owns the CPU, and while
-    /// every CPU is busy, the kernel leaves the daemon where it is. Moving it spreads this cost evenly over the units.
+    /// Moves the daemon to the next CPU, round robin. The daemon takes its CPU time from the unit that owns
+    /// the CPU, and while every CPU is busy, the kernel leaves the daemon where it is. Moving it spreads this
+    /// cost evenly over the units.
     ///
-    /// The affinity is restricted to the next CPU, and widened again at once. Otherwise the daemon would never wake up if a
-    /// real-time task monopolised that CPU. Moves are rate limited by [`MOVES_NS`], since a move blocks until the kernel has
-    /// preempted the task on the next CPU.
+    /// The affinity is restricted to the next CPU, and widened again at once. Otherwise the daemon would
+    /// never wake up if a real-time task monopolised that CPU. Moves are rate limited by [`MOVES_NS`], since
+    /// a move blocks until the kernel has preempted the task on the next CPU.
     fn move_to_next_cpu(&mut self) {
         if self.stepped_at < self.moved_at.saturating_add(MOVES_NS) {
             return;
@@ -496,7 +501,8 @@ impl Daemon<'_> {
         }
     }
 
-    /// Makes one turn. A failed turn is retried. After [`OUTAGE_MAX_NS`] without a successful turn, the daemon gives up.
+    /// Makes one turn. A failed turn is retried. After [`OUTAGE_MAX_NS`] without a successful turn, the
+    /// daemon gives up.
     fn step(&mut self) -> Result<(), Failure> {
         self.poll_hotplug();
         self.take_back_orphans();
@@ -552,7 +558,8 @@ impl Daemon<'_> {
         }
     }
 
-    /// Reports the active backend if it changed: a fallback replaced the preferred backend, or the preferred one is back.
+    /// Reports the active backend if it changed: a fallback replaced the preferred backend, or the preferred
+    /// one is back.
     fn report_backend_change(&mut self) {
         let ActiveBackend { name, fallback_from } = self.session.backend().active();
         if name == self.active_backend {
@@ -731,7 +738,8 @@ impl Daemon<'_> {
         self.clients.wait(client);
     }
 
-    /// An answer that is the same for all clients until the next turn. It is taken from the cache, or computed and cached.
+    /// An answer that is the same for all clients until the next turn. It is taken from the cache, or
+    /// computed and cached.
     fn shared_answer(&mut self, caller: &Caller, call: &Call, key: String) -> Answer {
         if let Some(message) = self.answers.get(&key, clock::now()) {
             return Answer { message, passed: None, error: None };
@@ -757,8 +765,9 @@ impl Daemon<'_> {
         Ok(Answer::of(tickets::outcome(&mut self.session, asked)))
     }
 
-    /// Queues a change, and writes it to disk. The loop waits for the disk meanwhile. So the caller is charged for this wait
-    /// besides the CPU time; otherwise a user could cheaply keep the loop waiting for a slow disk.
+    /// Queues a change, and writes it to disk. The loop waits for the disk meanwhile. So the caller is
+    /// charged for this wait besides the CPU time; otherwise a user could cheaply keep the loop waiting for a
+    /// slow disk.
     fn queue_change(&mut self, caller: &Caller, asked: &Asked) -> Result<Change, Refusal> {
         let (begun, cpu_begun) = (clock::now(), clock::thread_cpu_ns());
         let queued = tickets::queue(&mut self.session, caller, asked);
@@ -768,8 +777,9 @@ impl Daemon<'_> {
         queued
     }
 
-    /// Answers a request for the outcome of an offer or exchange. If the outcome is not known yet, the client has to wait, for
-    /// at most `at_most_ns`, and the result is `None`. With an `at_most_ns` of 0, the answer is the present state.
+    /// Answers a request for the outcome of an offer or exchange. If the outcome is not known yet, the client
+    /// has to wait, for at most `at_most_ns`, and the result is `None`. With an `at_most_ns` of 0, the answer
+    /// is the present state.
     fn await_outcome(
         &mut self,
         id: u64,
@@ -798,8 +808,8 @@ impl Daemon<'_> {
         }
     }
 
-    /// Checks the limits on kept clients. With `becomes_kept`, the client is about to hold an offer or to wait; it is refused if
-    /// a limit is reached.
+    /// Checks the limits on kept clients. With `becomes_kept`, the client is about to hold an offer or to
+    /// wait; it is refused if a limit is reached.
     fn may_be_kept(&self, id: u64, becomes_kept: bool) -> Result<(), Refusal> {
         if !becomes_kept || self.clients.may_be_kept(id, &kept(&self.held, &self.entering)) {
             return Ok(());
@@ -809,7 +819,8 @@ impl Daemon<'_> {
         Err(requests::refuse(&Why::TooManyClients, message.to_owned()))
     }
 
-    /// Does a bounded amount of work for a client: sends pending output, reads, and answers at most one request.
+    /// Does a bounded amount of work for a client: sends pending output, reads, and answers at most one
+    /// request.
     fn serve_client(&mut self, id: u64) -> Result<(), Failure> {
         self.clients.flush(id);
         self.clients.read(id);

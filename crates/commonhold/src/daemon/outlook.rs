@@ -1,5 +1,5 @@
-//! Finds out how `run` would hold a contract on this machine: the backend, its means, and the holding of each resource. `check`
-//! and `--dry-run` show this. Nothing is changed on the machine.
+//! Finds out how `run` would hold a contract on this machine: the backend, its means, and the holding of each
+//! resource. `check` and `--dry-run` show this. Nothing is changed on the machine.
 
 use std::path::Path;
 
@@ -45,7 +45,8 @@ impl Outlook {
         Ok(Outlook { choice, why, means, holdings })
     }
 
-    /// Further notes for the user. The only one at present says that units would be held in systemd's control groups.
+    /// Further notes for the user. The only one at present says that units would be held in systemd's control
+    /// groups.
     pub(crate) fn notes(&self) -> Vec<&'static str> {
         in_place(&self.choice).then_some(IN_PLACE).into_iter().collect()
     }

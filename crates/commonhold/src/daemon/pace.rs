@@ -17,7 +17,8 @@ pub(super) struct Pace {
 impl Pace {
     /// Records the start of a turn.
     pub(super) fn turn(&mut self, now: Time) {
-        // The first turn takes long, since every process is new. So the time from the first turn to the second is not counted.
+        // The first turn takes long, since every process is new. So the time from the first turn to the
+        // second is not counted.
         if self.turns > 1 {
             self.longest_gap_ns = self.longest_gap_ns.max(now.saturating_sub(self.last));
         }

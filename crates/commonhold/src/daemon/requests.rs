@@ -1,7 +1,8 @@
 //! Parses the requests of clients, checks permissions, and answers.
 //!
-//! [`read`] parses a request, and [`answer`] computes the answer. Requests that change rights are handled by the module
-//! [`tickets`]. A request that fails is answered by a [`Refusal`]: its name is a [`Why`], and its text is for the user.
+//! [`read`] parses a request, and [`answer`] computes the answer. Requests that change rights are handled by
+//! the module [`tickets`]. A request that fails is answered by a [`Refusal`]: its name is a [`Why`], and its
+//! text is for the user.
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -64,9 +65,10 @@ pub(super) fn read(request: &[u8]) -> Result<Call, Refusal> {
     serde_json::from_slice(request).map_err(|e| malformed(request, &e))
 }
 
-/// Whether another turn is needed to find the unit of a process, since the process started after the last sample (taken at
-/// `sampled_at`). A process that is older than the sample and still unknown, such as process 1 or a thread, is in no unit. No
-/// turn is made for such a process. Otherwise a client could force turns at will by asking for process 1.
+/// Whether another turn is needed to find the unit of a process, since the process started after the last
+/// sample (taken at `sampled_at`). A process that is older than the sample and still unknown, such as process
+/// 1 or a thread, is in no unit. No turn is made for such a process. Otherwise a client could force turns at
+/// will by asking for process 1.
 pub(super) fn needs_new_sample(session: &mut Session, pid: u32, sampled_at: Time) -> bool {
     let roster = session.backend().roster_mut();
     roster.member(pid).is_none()
@@ -98,7 +100,8 @@ pub(super) fn answer(session: &mut Session, about: &About, caller: &Caller, call
         Call::Offers {} => tickets::offers(session),
         // The daemon has queued the change ([`tickets::queue`]) and made a turn before this call.
         Call::Change(asked) => tickets::outcome(session, asked),
-        // This answers with the present state. A client that has to wait for the outcome is answered by the daemon later.
+        // This answers with the present state. A client that has to wait for the outcome is answered by the
+        // daemon later.
         Call::Await { number, .. } => tickets::present_state(session, *number)
             .and_then(|state| reply(&AwaitReply { number: *number, state })),
     };
@@ -107,7 +110,8 @@ pub(super) fn answer(session: &mut Session, about: &About, caller: &Caller, call
 
 fn status(session: &mut Session, about: &About, by_cpu: bool) -> Answered {
     let active = session.backend().active();
-    // Status lists the units that negotiate. Without this warning they would seem to wait for their first trial.
+    // Status lists the units that negotiate. Without this warning they would seem to wait for their first
+    // trial.
     let no_trade = start::no_trade(session.contract(), active.name).map(str::to_owned);
     let instead = active.fallback_from.map(|other| Instead {
         of: other.name.to_owned(),
@@ -260,8 +264,8 @@ fn explain(session: &Session, about: &About, placement: Placement) -> String {
     if placement.inherited { format!("inherited from its parent, which {rule}") } else { rule }
 }
 
-/// Looks up a unit by its path. Built-in units are refused, with a message that they cannot be `done`: a participle such as
-/// `entered`.
+/// Looks up a unit by its path. Built-in units are refused, with a message that they cannot be `done`: a
+/// participle such as `entered`.
 pub(super) fn unit_of(session: &Session, path: &str, done: &str) -> Result<UnitId, Refusal> {
     let unit = session.contract().find(path);
     if unit.is_some_and(UnitId::is_common) {
@@ -326,16 +330,17 @@ fn join(session: &mut Session, caller: &Caller) -> Result<(Joined, OwnedFd), Ref
     }
 }
 
-/// The caller's login name, or the user number if there is no name. A caller in a user namespace gets its number without a
-/// lookup. A user can have thousands of numbers there that have no name, and each lookup may wait for a directory service.
+/// The caller's login name, or the user number if there is no name. A caller in a user namespace gets its
+/// number without a lookup. A user can have thousands of numbers there that have no name, and each lookup may
+/// wait for a directory service.
 pub(super) fn name_of(backend: &mut dyn LiveBackend, caller: &Caller) -> String {
     let name = is_charged_as_itself(caller).then(|| backend.roster().names().user_name(caller.uid)).flatten();
     name.unwrap_or_else(|| caller.uid.to_string())
 }
 
-/// The user whose limit of pages a page counts against. For a caller in a user namespace, this is the user who created the
-/// namespace. Otherwise one user could have the full number of pages under each of thousands of user numbers, and leave no pages
-/// to others.
+/// The user whose limit of pages a page counts against. For a caller in a user namespace, this is the user
+/// who created the namespace. Otherwise one user could have the full number of pages under each of thousands
+/// of user numbers, and leave no pages to others.
 fn charged_user(caller: &Caller) -> u32 {
     match caller.party {
         Party::User(user) => user,

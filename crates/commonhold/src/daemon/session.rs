@@ -1,7 +1,8 @@
 //! A session holds one contract on this machine: it drives the steward and the live backend, turn by turn.
 //!
-//! The session also persists changed rights, so that a later daemon can restore them, and it collects problems for the user. A
-//! *lasting* problem is reported when it begins and again when it ends. Any other problem is reported once.
+//! The session also persists changed rights, so that a later daemon can restore them, and it collects
+//! problems for the user. A *lasting* problem is reported when it begins and again when it ends. Any other
+//! problem is reported once.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -24,8 +25,8 @@ const KEEP_AGAIN_NS: Time = 1_000_000_000;
 /// The most problems kept for `status`.
 const PROBLEMS_KEPT: usize = 20;
 
-/// The most problems that are remembered as reported. There must be a limit, since problems contain process names, from which
-/// users can make any number of distinct texts.
+/// The most problems that are remembered as reported. There must be a limit, since problems contain process
+/// names, from which users can make any number of distinct texts.
 const REPORTED_MAX: usize = 1_024;
 
 /// A contract, its backend, and its state.
@@ -50,7 +51,8 @@ pub(super) struct Session {
     standing: Vec<String>,
     /// The ledger's imbalances at the last turn, by kind.
     imbalances: BTreeMap<&'static str, String>,
-    /// A moving average of a turn's CPU time. It does not include the first turn, which takes long because every process is new.
+    /// A moving average of a turn's CPU time. It does not include the first turn, which takes long because
+    /// every process is new.
     step_ns: Option<u64>,
     /// Unreported news about lookups of users and groups.
     news: Vec<String>,
@@ -96,8 +98,8 @@ impl Session {
         }
     }
 
-    /// Makes one turn: observes, decides, applies and accounts. Measures the turn's CPU time, from which the steward determines
-    /// how often to make turns.
+    /// Makes one turn: observes, decides, applies and accounts. Measures the turn's CPU time, from which the
+    /// steward determines how often to make turns.
     pub(super) fn step(&mut self) -> Result<Stepped, LiveError> {
         let begun = clock::thread_cpu_ns();
         let stepped = self.unmeasured_step();
@@ -132,7 +134,8 @@ impl Session {
         Ok(Stepped { next: plan.next, plan, new_problems, ended })
     }
 
-    /// Persists the rights that a carried-out plan changed, and queues the persisted changes that waited for units that exist now.
+    /// Persists the rights that a carried-out plan changed, and queues the persisted changes that waited for
+    /// units that exist now.
     fn persist_decided(&mut self, plan: &Plan) {
         self.decided.clone_from(&plan.decisions.rights);
         self.traded.clone_from(&plan.decisions.trade);
@@ -274,7 +277,8 @@ impl Session {
         self.steward.whole(resource)
     }
 
-    /// Replaces the contract. A sub-unit that `each` made for a user stays if the new contract would make one for that user, too.
+    /// Replaces the contract. A sub-unit that `each` made for a user stays if the new contract would make one
+    /// for that user, too.
     pub(super) fn reload(&mut self, contract: Contract, machine: Machine) {
         self.steward.reload(contract, machine);
         self.backend.set_contract(self.steward.contract());
@@ -355,7 +359,8 @@ impl Session {
             Some(_) => {}
             None => ended.extend(self.persist_problem_reported.take()),
         }
-        // An imbalance is reported only when it begins. The numbers in its text change at every turn, so later texts differ.
+        // An imbalance is reported only when it begins. The numbers in its text change at every turn, so
+        // later texts differ.
         let began = imbalances.iter().filter(|(kind, _)| !self.imbalances.contains_key(*kind));
         new.extend(began.map(|(_, text)| text.clone()));
         self.imbalances = imbalances;
@@ -379,8 +384,8 @@ impl Session {
     }
 }
 
-/// Remembers a problem as reported; returns whether it was not reported before. When [`REPORTED_MAX`] problems are remembered,
-/// all are forgotten, so that a problem that occurs again is then reported again.
+/// Remembers a problem as reported; returns whether it was not reported before. When [`REPORTED_MAX`]
+/// problems are remembered, all are forgotten, so that a problem that occurs again is then reported again.
 fn is_first_report(reported: &mut BTreeSet<String>, problem: &str) -> bool {
     if reported.contains(problem) {
         return false;
@@ -391,8 +396,8 @@ fn is_first_report(reported: &mut BTreeSet<String>, problem: &str) -> bool {
     reported.insert(problem.to_owned())
 }
 
-/// A problem's text as one line without control characters. The text may contain names of other users' processes, whose escape
-/// codes must not reach a terminal.
+/// A problem's text as one line without control characters. The text may contain names of other users'
+/// processes, whose escape codes must not reach a terminal.
 fn printable(problem: &str) -> String {
     problem.replace('\n', "; ").replace(char::is_control, "\u{fffd}")
 }

@@ -1,6 +1,6 @@
-//! Starts a daemon: reads the contract and the machine, chooses a backend, and starts the caretaker and the socket. Whatever can
-//! fail is done as early as possible. The machine is changed only when the journal is open and the caretaker runs, so that every
-//! change is undone at the end.
+//! Starts a daemon: reads the contract and the machine, chooses a backend, and starts the caretaker and the
+//! socket. Whatever can fail is done as early as possible. The machine is changed only when the journal is
+//! open and the caretaker runs, so that every change is undone at the end.
 
 use std::path::Path;
 
@@ -43,8 +43,8 @@ use crate::load::{self, Loaded};
 use crate::signals::Signals;
 use crate::{output, place};
 
-/// The nice value of the daemon and its caretaker. It gives them precedence over ordinary processes, but not over the kernel's own
-/// threads.
+/// The nice value of the daemon and its caretaker. It gives them precedence over ordinary processes, but not
+/// over the kernel's own threads.
 const NICE: i32 = -15;
 
 /// Reads the contract for this machine, with the command line's scheme; also returns its text.
@@ -79,8 +79,8 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
     let (loaded, contract_text) = load_with_scheme(args, &machine, &SystemNames::new())?;
     output::complain_of(&loaded.warnings);
     load::tell_of_cpus(&loaded.contract, &machine, true);
-    // The set to which backends and the daemon widen a restricted affinity. It includes isolated CPUs, since a process that chose
-    // no CPUs may use these, too.
+    // The set to which backends and the daemon widen a restricted affinity. It includes isolated CPUs, since
+    // a process that chose no CPUs may use these, too.
     let usable = machine.cpu_set();
     let machine = load::divided(&loaded.contract, &machine);
     let (choice, why) = backend_choice::choose(args.backend, &loaded.contract, &machine)?;
@@ -184,8 +184,8 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
     })
 }
 
-/// Restores the membership of processes that entered a unit under an earlier daemon. From now on the roster persists the
-/// processes that enter units.
+/// Restores the membership of processes that entered a unit under an earlier daemon. From now on the roster
+/// persists the processes that enter units.
 fn restore_entered(directory: &Path, session: &mut Session) -> Result<(), Failure> {
     let (file, entered) = EnteredFile::open(directory)?;
     let contract = session.contract().clone();
@@ -205,7 +205,8 @@ fn restore_entered(directory: &Path, session: &mut Session) -> Result<(), Failur
     Ok(())
 }
 
-/// Has the backend switch on io.cost for the disks that were measured, unless the contract or the command line excludes that.
+/// Has the backend switch on io.cost for the disks that were measured, unless the contract or the command
+/// line excludes that.
 fn with_io_cost(mut cgroup: CgroupBackend, contract: &Contract, args: &Run) -> CgroupBackend {
     if switches_io_cost(contract, args) {
         say_io_cost(&cgroup.switch_on_io_cost(), "is");
@@ -213,7 +214,8 @@ fn with_io_cost(mut cgroup: CgroupBackend, contract: &Contract, args: &Run) -> C
     cgroup
 }
 
-/// Whether to switch on the kernel's I/O cost model: yes, except under `smp`, which restricts no unit, or with `--no-io-cost`.
+/// Whether to switch on the kernel's I/O cost model: yes, except under `smp`, which restricts no unit, or
+/// with `--no-io-cost`.
 pub(super) fn switches_io_cost(contract: &Contract, args: &Run) -> bool {
     !args.no_io_cost && contract.machine.scheme != Scheme::Smp
 }
@@ -225,8 +227,8 @@ pub(super) fn say_io_cost(disks: &[String], is: &str) {
     }
 }
 
-/// Makes the `kernel` backend. With `--backend auto`, control groups hold the contract as a fallback whenever the kernel refuses
-/// the scheduler. With `--backend kernel`, a refusal is an error.
+/// Makes the `kernel` backend. With `--backend auto`, control groups hold the contract as a fallback whenever
+/// the kernel refuses the scheduler. With `--backend kernel`, a refusal is an error.
 fn kernel_backend(
     cgroup: CgroupBackend,
     contract: &Contract,
@@ -278,8 +280,8 @@ fn announce(args: &Run, contract: &Contract, machine: &Machine) {
     ));
 }
 
-/// A warning if units of the contract negotiate, but the backend has no control groups. Without them, the time that a unit waits
-/// for disks is unknown, so the benefit of an exchange cannot be measured.
+/// A warning if units of the contract negotiate, but the backend has no control groups. Without them, the
+/// time that a unit waits for disks is unknown, so the benefit of an exchange cannot be measured.
 pub(super) fn no_trade(contract: &Contract, backend: &str) -> Option<&'static str> {
     let negotiates =
         contract.machine.scheme != Scheme::Smp && contract.held().any(|id| contract.unit(id).negotiate);
@@ -289,8 +291,8 @@ pub(super) fn no_trade(contract: &Contract, backend: &str) -> Option<&'static st
     )
 }
 
-/// Warns, under the `user` backend, if a unit is entitled to a fraction of a CPU. This backend holds such a share by stopping and
-/// continuing processes with signals, which users can notice.
+/// Warns, under the `user` backend, if a unit is entitled to a fraction of a CPU. This backend holds such a
+/// share by stopping and continuing processes with signals, which users can notice.
 fn warn_of_turns(contract: &Contract, machine: &Machine, backend: &str) {
     if backend != "user" || contract.machine.scheme == Scheme::Smp {
         return;

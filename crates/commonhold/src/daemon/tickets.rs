@@ -1,22 +1,24 @@
 //! Handles clients' requests to change rights, and to show tickets, offers and exchanges.
 //!
-//! A change has three stages here. [`queue`] resolves the names of units, checks that the caller may make the change, and persists
-//! and queues it. The next turn of the control loop makes or refuses it. Then [`outcome`] answers the client. The stages within
-//! the turn are listed in `policy/rights/change.rs`.
+//! A change has three stages here. [`queue`] resolves the names of units, checks that the caller may make the
+//! change, and persists and queues it. The next turn of the control loop makes or refuses it. Then
+//! [`outcome`] answers the client. The stages within the turn are listed in `policy/rights/change.rs`.
 //!
-//! The rules of authority. Every unit is a currency: its tickets divide the unit's worth among the units directly in it.
+//! The rules of authority. Every unit is a currency: its tickets divide the unit's worth among the units
+//! directly in it.
 //!
-//! - Root and the daemon's own user may change everything. The tickets of outermost units are of the machine's own currency, which
-//!   belongs to root. So other users can only give or offer such tickets.
-//! - A user who *governs* a unit may change the tickets of the units directly in it, in any way. If a unit has an *owner*, only
-//!   the owner governs it. The owner is the `owner` that the contract names for the unit, or else for the nearest enclosing unit.
-//!   If a sub-unit names an owner of its own, the outer owner decides how much the sub-unit is worth, but not how it is divided.
+//! - Root and the daemon's own user may change everything. The tickets of outermost units are of the
+//!   machine's own currency, which belongs to root. So other users can only give or offer such tickets.
+//! - A user who *governs* a unit may change the tickets of the units directly in it, in any way. If a unit
+//!   has an *owner*, only the owner governs it. The owner is the `owner` that the contract names for the
+//!   unit, or else for the nearest enclosing unit. If a sub-unit names an owner of its own, the outer owner
+//!   decides how much the sub-unit is worth, but not how it is divided.
 //! - A unit without any owner is governed by the users who may enter both this unit and every unit directly in it. Membership
 //!   of the unit alone does not suffice, since other users' sub-units may be in it. If `each` makes the sub-units, only root
 //!   and the daemon's user govern the unit: otherwise the first user could decide for users who come later.
-//! - The `owner` that the contract names for a unit may give the unit's tickets to a sibling, or offer them. If the contract names
-//!   none for this unit, the unit's members may do so, even if the unit inherits an owner. The users who govern the enclosing unit
-//!   may always do so.
+//! - The `owner` that the contract names for a unit may give the unit's tickets to a sibling, or offer them.
+//!   If the contract names none for this unit, the unit's members may do so, even if the unit inherits an
+//!   owner. The users who govern the enclosing unit may always do so.
 
 use commonhold_client::Why;
 use commonhold_client::wire::{Asked, Refusal};
@@ -90,7 +92,8 @@ pub(super) fn currency(session: &mut Session, path: &str) -> Answered {
     reply(&Currency { not_held: holdings::of_those_not_held(session), ..currency })
 }
 
-/// The lots that concern the selected units: those that such a unit holds, and those of such a unit's currency.
+/// The lots that concern the selected units: those that such a unit holds, and those of such a unit's
+/// currency.
 pub(super) fn lots(contract: &Contract, rights: &Rights, is_selected: impl Fn(UnitId) -> bool) -> Vec<Lot> {
     let path = |unit: UnitId| contract.unit(unit).path.clone();
     let all = Resource::ALL.into_iter().flat_map(|resource| rights.lots(resource));
@@ -166,7 +169,8 @@ pub(super) fn present_state(session: &Session, number: u64) -> Result<Awaited, R
     Err(refuse(&Why::NoSuchOffer, words::refused(session.contract(), Refused::NoOffer { number })))
 }
 
-/// Answers a queued change after the turn that decided about it: with the affected tickets, or with a refusal.
+/// Answers a queued change after the turn that decided about it: with the affected tickets, or with a
+/// refusal.
 pub(super) fn outcome(session: &mut Session, asked: &Asked) -> Answered {
     let change = resolve(session, asked)?;
     let Some(decided) = session.decided().iter().rev().find(|decided| decided.change == change) else {

@@ -1,7 +1,8 @@
 //! `commonhold demo`: measures the benefit of isolation and sharing on this machine, with real processes.
 //!
-//! The demo reproduces seed 000's figure 2 on this machine. A light unit's job runs alone. Then it runs beside a heavy
-//! unit's job, once under each scheme and each time with a new daemon. The report compares the response times.
+//! The demo reproduces seed 000's figure 2 on this machine. A light unit's job runs alone. Then it runs
+//! beside a heavy unit's job, once under each scheme and each time with a new daemon. The report compares the
+//! response times.
 
 mod session;
 mod work;
@@ -27,8 +28,8 @@ pub(crate) use work::task;
 /// The default contract.
 const CONTRACT: &str = include_str!("../../../../examples/two-groups.toml");
 
-/// How many times as many pieces the heavy unit's job has as the light unit's job. The heavy job must run longer than the
-/// light one under every scheme.
+/// How many times as many pieces the heavy unit's job has as the light unit's job. The heavy job must run
+/// longer than the light one under every scheme.
 const HEAVY_FACTOR: u32 = 5;
 
 /// The interval at which the live table is drawn and a sample is taken.
@@ -48,8 +49,8 @@ pub(crate) fn main(args: &Demo) -> Result<Exit, Failure> {
     }
 }
 
-/// Sleeps for `time`. Fails if a signal arrives, so that the callers end all processes in order; then `main` ends this program
-/// by that signal.
+/// Sleeps for `time`. Fails if a signal arrives, so that the callers end all processes in order; then `main`
+/// ends this program by that signal.
 fn pause(signals: &Signals, time: Duration) -> Result<(), Failure> {
     match signals.came_within(time) {
         true => Err(Failure::new(Exit::Interrupted, "interrupted")),
@@ -141,8 +142,8 @@ struct Plan {
 }
 
 impl Plan {
-    /// Scales the work to the machine, such that the light unit's job takes `seconds` when it runs alone. The light unit
-    /// keeps half of the CPUs busy, which is its share. The heavy unit runs two processes per CPU.
+    /// Scales the work to the machine, such that the light unit's job takes `seconds` when it runs alone. The
+    /// light unit keeps half of the CPUs busy, which is its share. The heavy unit runs two processes per CPU.
     fn make(machine: &Machine, seconds: u32, directory: &Path, signals: &Signals) -> Result<Plan, Failure> {
         let cpus = u32::try_from(machine.cpus.len()).unwrap_or(u32::MAX);
         let kind = work::Kind::choose();
@@ -161,8 +162,8 @@ impl Plan {
     }
 }
 
-/// Runs the jobs of one row to completion, and adds their response times to the row. The first repeat also adds samples of
-/// CPU use.
+/// Runs the jobs of one row to completion, and adds their response times to the row. The first repeat also
+/// adds samples of CPU use.
 fn measure(
     session: &mut Session,
     plan: &Plan,
@@ -214,7 +215,8 @@ fn measure(
         }
     }
     let mut statement = session.status()?;
-    // At the end no unit is active. So the row shows the entitlements that were in force while the light job ran.
+    // At the end no unit is active. So the row shows the entitlements that were in force while the light job
+    // ran.
     for account in &mut statement.accounts {
         account.entitled_micro_cpus =
             entitled.get(&account.unit).copied().unwrap_or(account.entitled_micro_cpus);
@@ -229,7 +231,8 @@ fn to_cpus(micro: u64) -> f64 {
     micro as f64 / 1e6
 }
 
-/// The output while jobs run: on a terminal, a table that is redrawn in place; elsewhere, one line when a row's jobs end.
+/// The output while jobs run: on a terminal, a table that is redrawn in place; elsewhere, one line when a
+/// row's jobs end.
 struct Screen {
     live: bool,
     quiet: bool,

@@ -1,5 +1,5 @@
-//! A daemon with its jobs, from start to end. When a [`Session`] or a [`Job`] is dropped, its processes are ended, so that no
-//! process is left running after an error.
+//! A daemon with its jobs, from start to end. When a [`Session`] or a [`Job`] is dropped, its processes are
+//! ended, so that no process is left running after an error.
 
 use std::fs::File;
 use std::io::Read;
@@ -73,7 +73,8 @@ pub(super) struct Session {
 /// A command that runs this program with other arguments.
 fn own_program(arguments: &[&str]) -> Command {
     let mut command = command("/proc/self/exe");
-    // The new process gets its own process group, so that Ctrl-C reaches only the demo, which then ends the others in order.
+    // The new process gets its own process group, so that Ctrl-C reaches only the demo, which then ends the
+    // others in order.
     command.args(arguments).process_group(0).stdin(Stdio::null());
     // The new process gets SIGTERM when the demo dies. Otherwise its daemon would go on holding the contract.
     ends_with_this(&mut command, Signal::TERM);
@@ -85,8 +86,8 @@ fn cannot(what: &str, e: &std::io::Error) -> Failure {
 }
 
 impl Session {
-    /// Starts a daemon with a contract, and waits until it answers. Without a scheme, the daemon runs under `smp`, which only
-    /// accounts.
+    /// Starts a daemon with a contract, and waits until it answers. Without a scheme, the daemon runs under
+    /// `smp`, which only accounts.
     pub(super) fn open(
         contract: &Path,
         scheme: Option<Scheme>,

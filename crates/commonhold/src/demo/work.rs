@@ -24,7 +24,8 @@ pub(super) enum Kind {
 
 /// The interval at which a timed piece is polled for its end.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
-/// The number of functions in the C source of a piece. The source takes about 0.2 s to compile on a present machine.
+/// The number of functions in the C source of a piece. The source takes about 0.2 s to compile on a present
+/// machine.
 const FUNCTIONS: u32 = 120;
 /// The number of rounds in a hashing piece.
 const ROUNDS: u64 = 60_000_000;
@@ -132,8 +133,8 @@ fn source() -> String {
     text
 }
 
-/// The hidden command `demo-task KIND AMOUNT COUNT`. With the kind `compile` or `hash` it runs a job: AMOUNT pieces, at most
-/// COUNT at a time. With the kind `rounds` it runs one hashing piece of AMOUNT rounds.
+/// The hidden command `demo-task KIND AMOUNT COUNT`. With the kind `compile` or `hash` it runs a job: AMOUNT
+/// pieces, at most COUNT at a time. With the kind `rounds` it runs one hashing piece of AMOUNT rounds.
 pub(crate) fn task(args: &DemoTask) -> Result<Exit, Failure> {
     let kind = match args.kind.as_str() {
         "compile" => Kind::Compile,
@@ -168,8 +169,8 @@ fn make(kind: Kind, pieces: u32, at_a_time: u32) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Blocks until at least one child has ended, and removes every ended child from `running`. Fails if one of these children
-/// failed.
+/// Blocks until at least one child has ended, and removes every ended child from `running`. Fails if one of
+/// these children failed.
 fn wait_any(running: &mut Vec<Child>) -> Result<(), Failure> {
     use rustix::process::{WaitId, WaitIdOptions, waitid};
     // NOWAIT reports that a child has ended, but leaves the child to be reaped by `try_wait` below.
