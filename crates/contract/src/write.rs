@@ -105,7 +105,8 @@ fn machine(text: &mut String, contract: &Contract) {
 fn unit(text: &mut String, unit: &Unit) {
     let names: Vec<String> = unit.path.split('/').map(|name| format!("unit.{}", key(name))).collect();
     let _ = writeln!(text, "\n[{}]", names.join("."));
-    // An empty list is deliberate; for a missing list, `check` warns that it may have been forgotten.
+    // An empty list is written only if the contract had one. A missing list must stay missing, since `check`
+    // warns of it.
     if !unit.members.is_empty() || unit.places.members.is_some() {
         let members: Vec<String> =
             unit.members.iter().map(|member| quoted(&member.kind.to_string())).collect();

@@ -118,11 +118,11 @@ pub struct DiskGrowth {
     pub name: String,
     /// The mount points of its file systems.
     pub mounts: Vec<String>,
-    /// Utilisation at the smallest and the largest size.
+    /// The disk's utilisation at the smallest and at the largest size.
     pub busy: (f64, f64),
-    /// The mean time of a request in seconds, likewise.
+    /// The mean time of a request in seconds, at the smallest and at the largest size.
     pub request_s: (f64, f64),
-    /// Requests per piece of work, likewise.
+    /// Requests per piece of work, at the smallest and at the largest size.
     pub requests: (f64, f64),
 }
 

@@ -95,7 +95,7 @@ pub(super) enum Arrival {
 struct Client {
     stream: UnixStream,
     caller: Rc<Caller>,
-    /// The bytes read from the client, from the first request on that is not dropped yet.
+    /// The bytes that were read from the client and are still kept.
     input: Vec<u8>,
     /// The number of bytes at the start of `input` that belong to requests already taken.
     taken: usize,
@@ -208,7 +208,8 @@ impl Clients {
 
     /// Makes room for one more client of a party; returns whether there is room. If necessary, closes a
     /// connection of a client that is not kept. If the party has reached its own limit, this is the party's
-    /// least recently used client; otherwise it is that of the party with the most clients.
+    /// least recently used client. Otherwise it is the least recently used client of the party with the
+    /// most clients.
     fn make_room(&mut self, party: Party, kept: impl FnOnce() -> BTreeSet<u64>) -> bool {
         let mut counts: BTreeMap<Party, usize> = BTreeMap::new();
         for client in self.connected.values() {

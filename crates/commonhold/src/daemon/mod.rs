@@ -250,8 +250,8 @@ struct Deferred {
 }
 
 enum AfterTurn {
-    /// The client's process enters a unit. It is answered only after the turn, so that the orders about the
-    /// unit apply to the process before it continues.
+    /// The client's process enters a unit. The client is answered only after the turn, so that the orders
+    /// about the unit apply to the process before it continues.
     Entered(Option<ProcessKey>, Answer),
     /// The client asks for the unit of a process that started after the last sample.
     Find(Rc<Caller>, Call),
