@@ -5,8 +5,8 @@
 //! job grows with the load that others put on the machine, relative to the same job alone. In the demo, the
 //! load is always one heavy unit, and the scheme varies.
 //!
-//! Each job has a *reference*, the run that its times are divided by: the light job's is the run alone on the
-//! machine, the heavy job's is the run under `smp`.
+//! Each job has a *reference*: the run by whose time its other times are divided. The light job's reference
+//! is its run alone on the machine. The heavy job's reference is its run under `smp`.
 
 use commonhold_contract::Scheme;
 use commonhold_ledger::Statement;

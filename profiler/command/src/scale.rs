@@ -400,8 +400,9 @@ enum Made {
 }
 
 impl Runs<'_> {
-    /// Makes all runs. Each round has a run of every size, in alternately ascending and descending order, so that external load
-    /// affects all sizes alike. `None`: interrupted.
+    /// Makes all runs; returns `None` if the study was interrupted. Each round has a run of every size. The
+    /// order of sizes alternates between ascending and descending, so that external load affects all sizes
+    /// alike.
     fn measure(&mut self) -> Result<Option<Vec<Size>>, Failure> {
         let plan = self.plan;
         let size = |(n, cpus, step): &(u32, CpuSet, Option<&'static str>)| Size {

@@ -200,8 +200,8 @@ impl Class {
         self.lock.waits.iter().any(|(known, _)| Some(known) == site)
     }
 
-    /// Whether both may be the same class: they have the same kind and name, or without a name, one has the other's main call
-    /// site.
+    /// Whether both may be the same class: they must have the same kind, and the same name or none. Without a
+    /// name, one of the two must have the other's main call site among its own.
     fn matches(&self, other: &Class) -> bool {
         self.lock.kind == other.lock.kind
             && self.lock.name == other.lock.name
