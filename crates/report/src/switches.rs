@@ -28,8 +28,8 @@ pub struct UnitSwitches {
     pub moved_node: u64,
     /// Migrations to another node.
     pub moved_far: u64,
-    /// Strays: waits of a task on a CPU of another unit, since the task's affinity allows no CPU of its own
-    /// unit.
+    /// How often a stray waited: a task that queues on another unit's CPU, since its affinity allows no CPU
+    /// of its own unit.
     pub strays: u64,
     /// The number of dispatches.
     pub switches: u64,

@@ -1,4 +1,5 @@
-//! The order in which clients are served: round robin over users, then over each user's connections, within token buckets.
+//! Determines the order in which clients are served: round robin over users, and for each user round robin
+//! over the user's connections. Token buckets limit the CPU time for each user, and for all users together.
 //!
 //! **Problem.** One thread runs the control loop and also answers clients. Any local user may connect, so a
 //! hostile program can send requests at any rate. If requests were served first come, first served, that
@@ -47,8 +48,8 @@ struct Rate {
 
 /// A user's budget: 10 % of a CPU on average. The burst allows a shell script some dozens of requests at once.
 const PER_USER: Rate = Rate { per_mille: 100, burst_ns: 50_000_000 };
-/// The joint budget of all users but root. One user's requests, including the debt that they may leave, cost
-/// less than this, so one user alone cannot exhaust it.
+/// The joint budget of all users but root: its rate is twice that of one user's budget, and its burst exceeds
+/// one user's burst and largest debt together. So one user alone cannot exhaust it.
 const ALL_USERS: Rate = Rate { per_mille: 200, burst_ns: 150_000_000 };
 /// The largest debt of a bucket, so that one expensive request locks its user out for half a second at most.
 const DEBT_MAX_NS: i64 = 50_000_000;
