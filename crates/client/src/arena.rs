@@ -4,28 +4,30 @@
 //! The daemon makes the page, and sends a descriptor of it with the answer to [`Call::Join`](crate::wire::Call::Join).
 //! `clients/c/commonhold_gang.h` declares the layout for C; a test compares it with this one.
 //!
-//! A *sequence lock* protects the numbers that the process writes: [`Page::sequence`] is odd while they are written. The daemon
-//! never blocks and never reads a torn value, even if the process writes nonsense or ends in the middle.
+//! A *sequence lock* protects the numbers that the process writes: [`Page::sequence`] is odd while the
+//! process writes them. So the daemon never blocks, and never takes a half-written report for a whole one,
+//! even if the process ends while it writes.
 //!
-//! A process that has no hardware counters, and counts nothing itself, sets [`Page::unmeasured`]: its transfers are unknown, and
-//! its 0 bytes do not mean that it leaves the bus alone. An older process leaves that field 0, and an older daemon does not read
-//! the field, so the layout keeps its version.
+//! A process that neither has hardware counters nor counts its transfers itself sets [`Page::unmeasured`].
+//! Its 0 bytes then mean that its transfers are unknown, and not that it leaves the bus alone. Processes of
+//! an older version leave this field 0, and daemons of an older version do not read it. So the field needed
+//! no new version of the layout.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// [`Page::version`] in a page of this layout.
 pub const VERSION: u64 = 1;
 
-/// [`Told::at_ns`] of a process that left.
+/// The value of [`Told::at_ns`] for a process that has left.
 pub const LEFT: u64 = u64::MAX;
 
 /// The length of the page, in bytes.
 pub const PAGE_BYTES: u64 = 4096;
 
-/// The number of attempts of a reader before it assumes that the writer is stuck or dead.
+/// The number of attempts after which a reader assumes that the writer is stuck or dead.
 const TRIES: usize = 64;
 
-/// The page. All zeros are an empty page.
+/// The page. A page of zeros is valid, and empty.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct Page {
@@ -36,15 +38,17 @@ pub struct Page {
     /// When the daemon last polled the page, by `CLOCK_MONOTONIC`; the daemon writes it.
     pub looked_at_ns: AtomicU64,
     unused: [u64; 5],
-    /// The sequence lock, odd while the numbers below are written. The process writes it, and the numbers below.
+    /// The sequence lock: odd while the process writes the fields below. The process writes it, and all
+    /// fields below.
     pub sequence: AtomicU64,
     /// When `bytes` was read, by `CLOCK_MONOTONIC`.
     pub at_ns: AtomicU64,
     /// Bytes transferred since the process joined.
     pub bytes: AtomicU64,
-    /// The thread that writes, which is excluded from the process's work. 0: unknown.
+    /// The number of the thread that writes the page, which does none of the process's work; 0 if it is
+    /// unknown.
     pub writer: AtomicU64,
-    /// Not 0: `bytes` does not measure the process's transfers, which are unknown.
+    /// If this is not 0, the process's transfers are unknown, and `bytes` does not measure them.
     pub unmeasured: AtomicU64,
     unused_too: [u64; 3],
 }
@@ -52,7 +56,8 @@ pub struct Page {
 /// A report of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Told {
-    /// When `bytes` was read, by `CLOCK_MONOTONIC`; 0: the process has reported nothing yet; [`LEFT`]: it has left.
+    /// When `bytes` was read, by `CLOCK_MONOTONIC`. 0 means that the process has reported nothing yet,
+    /// [`LEFT`] that it has left.
     pub at_ns: u64,
     /// Bytes transferred since the process joined.
     pub bytes: u64,
@@ -61,7 +66,8 @@ pub struct Told {
 }
 
 impl Page {
-    /// The process's latest report; `None` while the process writes, or if it ended in the middle of writing.
+    /// The process's latest report; `None` while the process writes a report, or if it ended while it wrote
+    /// one.
     pub fn told(&self) -> Option<Told> {
         for _ in 0..TRIES {
             let before = self.sequence.load(Ordering::Acquire);

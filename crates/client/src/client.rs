@@ -14,7 +14,7 @@ use crate::gang::WithFile;
 use crate::reply::{Awaited, Changed, Made, Offers, State, Tickets};
 use crate::wire::{Asked, Call, Refusal, Reply, Resource, receive, send};
 
-/// Timeout of a request: a daemon answers within milliseconds, unless it is stopped or stuck.
+/// The timeout of a request. A daemon answers within milliseconds, unless it is stopped or stuck.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A connection to the daemon. Offers that were made with [`Offer::while_connected`] end with the connection.
@@ -32,18 +32,19 @@ pub struct Offer {
     pub gives: String,
     /// The tickets that the unit wants in exchange, such as `cpu:200`.
     pub wants: String,
-    /// The minimum that the unit accepts of `wants`, for a proportional part of `gives`; `None`: all.
+    /// The least amount of `wants` that the unit accepts, for a proportional part of `gives`; `None`: all of
+    /// `wants`.
     pub at_least: Option<String>,
-    /// The only unit that may serve the offer; `None`: any.
+    /// The path of the only unit that may serve the offer; `None`: any unit may.
     pub with: Option<String>,
-    /// The longest duration of an exchange; `None`: until a call ends the exchange.
+    /// The longest duration of the exchange; `None`: it lasts until a call ends it.
     pub time: Option<Duration>,
-    /// Whether the offer, and the exchange that serves it, end with the client.
+    /// Whether the offer, and the exchange that serves it, end when the client disconnects.
     pub while_connected: bool,
 }
 
 impl Offer {
-    /// An offer to all units, which stands until it is withdrawn.
+    /// An offer to all units. It stays open until it is served or withdrawn.
     pub fn new(unit: &str, gives: &str, wants: &str) -> Offer {
         Offer {
             unit: unit.to_owned(),
@@ -56,7 +57,7 @@ impl Offer {
         }
     }
 
-    /// Allows that only a part is exchanged: at least `amount` of `wants`.
+    /// Accepts less than all of `wants`, but at least `amount`.
     #[must_use]
     pub fn at_least(self, amount: &str) -> Offer {
         Offer { at_least: Some(amount.to_owned()), ..self }
@@ -74,7 +75,8 @@ impl Offer {
         Offer { time: Some(time), ..self }
     }
 
-    /// Ends the offer and its exchange when the client disconnects, however the program ends.
+    /// Makes the offer, and the exchange that serves it, end when the client disconnects, in whatever way the
+    /// program ends.
     #[must_use]
     pub fn while_connected(self) -> Offer {
         Offer { while_connected: true, ..self }
@@ -92,7 +94,7 @@ fn ns(time: Duration) -> u64 {
 }
 
 impl Client {
-    /// Connects to the daemon's socket: `/run/commonhold/socket` for root's.
+    /// Connects to a daemon's socket. The socket of root's daemon is `/run/commonhold/socket`.
     pub fn connect(socket: impl AsRef<Path>) -> Result<Client, Error> {
         Ok(Client::from(UnixStream::connect(socket)?))
     }
@@ -144,18 +146,19 @@ impl Client {
         Ok(Made { number, exchange: changed.exchange })
     }
 
-    /// Waits until an offer is served or withdrawn, or an exchange has ended, but no longer than `at_most` (`None`: no limit).
-    /// If that time expires, the state returned is still [`State::Stands`] or [`State::InForce`]. With [`Duration::ZERO`],
-    /// returns at once.
+    /// Waits until an offer is served or withdrawn, or until an exchange has ended, for at most `at_most`
+    /// (`None`: no limit). If this time expires first, the returned state is [`State::Stands`] for an open
+    /// offer, or [`State::InForce`] for an exchange. With [`Duration::ZERO`], returns the present state at
+    /// once.
     pub fn wait(&mut self, number: u64, at_most: Option<Duration>) -> Result<Awaited, Error> {
         let call = Call::Await { number, at_most_ns: at_most.map(ns) };
-        // The daemon answers when `at_most` has expired, so the socket's timeout is longer.
+        // The daemon answers when `at_most` has expired, so the socket's timeout must be longer than that.
         let timeout = at_most.map(|time| time.saturating_add(PATIENCE));
         self.call_within(&call, timeout)
     }
 
-    /// Waits until an offer is served, but no longer than `at_most` (`None`: no limit). Returns the exchange that serves the
-    /// offer, or `None` if that time expires.
+    /// Waits until an offer is served, for at most `at_most` (`None`: no limit). Returns the number of the
+    /// exchange that serves the offer, or `None` if this time expires first.
     pub fn wait_until_served(&mut self, offer: u64, at_most: Option<Duration>) -> Result<Option<u64>, Error> {
         let awaited = self.wait(offer, at_most)?;
         match (awaited.state, awaited.exchange) {
@@ -207,7 +210,8 @@ impl Client {
             Ok(Some(bytes)) => bytes,
             Ok(None) => return Err(Error::HungUp),
             Err(e) => {
-                // A late answer would be taken for the answer to the next request.
+                // The connection is closed, since an answer that comes late would be taken for the answer to
+                // the next request.
                 let _ = self.stream.shutdown(std::net::Shutdown::Both);
                 return Err(match e.kind() {
                     std::io::ErrorKind::BrokenPipe | std::io::ErrorKind::ConnectionReset => Error::HungUp,

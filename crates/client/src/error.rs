@@ -16,8 +16,9 @@ pub enum Error {
     },
     /// No daemon could be reached, or the daemon did not answer in time.
     Io(io::Error),
-    /// The daemon closed the connection: it exited, or evicted the client for others. All offers and exchanges held by this
-    /// client have ended.
+    /// The daemon closed the connection: the daemon exited, or it needed the connection for other clients.
+    /// Offers made with [`Offer::while_connected`](crate::Offer::while_connected) have ended, and the
+    /// exchanges that served them.
     HungUp,
     /// The answer does not have the format of this version.
     NotUnderstood(String),
@@ -39,11 +40,11 @@ pub enum Why {
     TooFewTickets,
     /// A unit would exceed the maximum number of tickets.
     TooManyTickets,
-    /// The units have different enclosers.
+    /// The units are not in the same enclosing unit.
     NotSiblings,
     /// A unit cannot give to itself.
     SameUnit,
-    /// A unit lends so large a part of its tickets in exchanges that the rest does not suffice.
+    /// A unit lends tickets in exchanges, and the tickets that it does not lend are too few for the request.
     TicketsLent,
     /// An offer gives and wants tickets of different resources.
     NoExchange,
@@ -51,7 +52,7 @@ pub enum Why {
     NotReserved,
     /// A unit would give away reserved memory that it uses.
     MemoryInUse,
-    /// A currency would be funded, directly or through others, by tickets of its own.
+    /// A currency would be funded by its own tickets, directly or through other currencies.
     Loop,
     /// The limit of open offers is reached.
     TooManyOffers,
@@ -69,7 +70,7 @@ pub enum Why {
     InvalidParameter,
     /// The daemon has no such method.
     MethodNotFound,
-    /// An error of a later daemon, by its name.
+    /// The name of an error that this version does not know, from a daemon of a later version.
     Other(String),
 }
 

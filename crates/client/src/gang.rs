@@ -1,4 +1,5 @@
-//! Takes part in gang scheduling: a program reports its memory-bus transfers to the daemon (docs/gangs.md).
+//! Lets a program take part in gang scheduling, by reporting its memory-bus transfers to the daemon
+//! (docs/gangs.md).
 //!
 //! ```no_run
 //! use commonhold_client::gang::Gang;
@@ -17,10 +18,12 @@
 //! The *writer thread* of this module writes the sum of reported bytes, twice per quantum, into a [`Page`] that the daemon reads.
 //! If the daemon exits and another daemon is running, the writer thread joins that daemon.
 //!
-//! A forked process has not joined: its copy of a [`Gang`] has no effect, and it may join for itself. Hardware counters are
-//! not used. Until a program calls [`Gang::transferred`], its transfers are unknown, and the daemon treats it like a program that
-//! did not join. A program that cannot count its transfers can be started with `LD_PRELOAD` instead (`clients/c/gang_shim.c`),
-//! which uses hardware counters.
+//! A forked process has not joined: its copy of a [`Gang`] has no effect, and it may join for itself.
+//!
+//! This module does not use hardware counters. Until a program calls [`Gang::transferred`], its transfers are
+//! unknown, and the daemon treats it like a program that did not join. A program that cannot count its
+//! transfers can instead be started with the library `clients/c/gang_shim.c` in `LD_PRELOAD`, which uses
+//! hardware counters.
 
 use std::io::{self, IoSliceMut, Read};
 use std::mem::MaybeUninit;
@@ -44,17 +47,19 @@ use crate::{Client, Error};
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// The time without a poll of the page after which the daemon is taken to have ended. A daemon polls several times a second.
+/// If the daemon has not polled the page for this time, it is assumed to have ended. A daemon polls several
+/// times a second.
 const GONE_NS: u64 = 10 * SECOND_NS;
 
-/// The bounds to which an interval between writes that the daemon requests is clamped.
+/// The shortest and the longest interval between writes. An interval that the daemon requests is clamped to
+/// these bounds.
 const EVERY_NS: (u64, u64) = (SECOND_NS / 1_000, SECOND_NS);
 
 const LENGTH: usize = 4096;
 const _: () = assert!(LENGTH as u64 == PAGE_BYTES && size_of::<Page>() <= LENGTH);
 
-/// The number of the process that has joined, since a process may have one page only; 0: no process. After a fork, the number
-/// differs from the child's own.
+/// The process that has joined, by its number; 0 if none has. A process may have only one page. In a forked
+/// process, which has not joined, this is still the parent's number.
 static JOINED: AtomicU32 = AtomicU32::new(0);
 
 /// The process's membership, which ends when the value is dropped. All threads may use it.
@@ -70,7 +75,7 @@ struct Shared {
     socket: PathBuf,
     /// Bytes reported since the process joined.
     told: AtomicU64,
-    /// Whether anything was reported, if only zero bytes.
+    /// Whether the program has reported anything. A report of zero bytes counts.
     has_told: AtomicBool,
     state: Mutex<Membership>,
     wake: Condvar,
@@ -79,7 +84,7 @@ struct Shared {
 #[derive(Debug)]
 struct Membership {
     page: Mapped,
-    /// The part of [`Shared::told`] that was reported to an earlier daemon, in an earlier page.
+    /// The part of [`Shared::told`] that was written to the page of an earlier daemon.
     before: u64,
     /// The bytes in the page.
     written: u64,
@@ -210,8 +215,9 @@ impl Shared {
         }
     }
 
-    /// Joins another daemon, if one is running, because the previous one no longer polls. Bytes reported to the previous daemon
-    /// are not reported again. Unlocks the state meanwhile, because the new daemon's answer may take seconds.
+    /// Joins another daemon, if one is running, since the previous one no longer polls. Bytes that were
+    /// reported to the previous daemon are not reported again. The state is unlocked meanwhile, since the new
+    /// daemon may take seconds to answer.
     fn join_again<'a>(
         &'a self,
         state: MutexGuard<'a, Membership>,

@@ -1,5 +1,6 @@
-//! A client of the daemon `commonhold run`: reads tickets, offers some for others, and waits until an offer is served. The
-//! module [`gang`] reports the program's memory-bus transfers.
+//! A client library for the daemon `commonhold run`. A program can read units' tickets, offer tickets in
+//! exchange for others, and wait until an offer is served. With the module [`gang`] it can report its
+//! memory-bus transfers.
 //!
 //! ```no_run
 //! use commonhold_client::{Client, Offer};
@@ -16,8 +17,9 @@
 //! # }
 //! ```
 //!
-//! A client is one connection, with synchronous requests: several threads use a client each. The wire format is varlink's: a
-//! JSON object and a NUL, over a UNIX socket. The module [`wire`] defines it, for client and daemon.
+//! A [`Client`] is one connection, and its requests are synchronous, so each thread should have its own
+//! client. The wire format is that of varlink: JSON objects, each followed by a NUL, over a UNIX socket. The
+//! module [`wire`] defines the messages for client and daemon.
 //!
 //! The daemon authenticates a client by the socket's peer credentials: the user of the process when it connected.
 

@@ -18,7 +18,7 @@ pub struct Tickets {
     /// The part of the unit's own tickets that it lends in exchanges.
     #[serde(default)]
     pub lent: u64,
-    /// The tickets that the unit borrows in exchanges.
+    /// The number of tickets that the unit borrows in exchanges.
     #[serde(default)]
     pub got: u64,
     /// The worth of the unit's tickets: millionths of a CPU, bytes of memory, or millionths of each disk or of the bus.
@@ -94,7 +94,7 @@ pub struct Exchange {
     pub lent: Vec<Lent>,
     /// When the exchange began.
     pub began_ns: u64,
-    /// The exchange's deadline, when it ends by itself unless it ended before; `None`: no deadline.
+    /// The time at which the exchange ends at the latest; `None`: no such time is set.
     #[serde(default)]
     pub until_ns: Option<u64>,
     /// When the exchange ended; `None`: it is in force.
@@ -114,7 +114,8 @@ pub struct Lent {
     pub to: String,
     /// The tickets lent, such as `disk:300`.
     pub what: String,
-    /// The path of the unit whose currency the tickets are of, if the borrower is in another currency.
+    /// The path of the unit whose currency issues the tickets; only given if the borrower is in another
+    /// currency.
     #[serde(default)]
     pub of: Option<String>,
 }
@@ -138,7 +139,7 @@ pub struct Awaited {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
-    /// The offer waits to be served.
+    /// The offer is open: it is not served yet.
     Stands,
     /// An exchange served the offer.
     Served,

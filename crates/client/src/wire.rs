@@ -18,7 +18,8 @@ pub enum Call {
     /// All accounts.
     #[serde(rename = "io.commonhold.Status")]
     Status {
-        /// Includes the per-CPU accounts of the scheduler in the kernel: large with many CPUs and units.
+        /// Whether to include the per-CPU accounts of the scheduler in the kernel, which are large with many
+        /// CPUs and units.
         #[serde(default)]
         by_cpu: bool,
     },
@@ -49,11 +50,13 @@ pub enum Call {
     /// Open offers, and exchanges of tickets.
     #[serde(rename = "io.commonhold.Offers")]
     Offers {},
-    /// A change of tickets. The daemon answers after the step of the steward that applied or refused the change.
+    /// A change of tickets. The daemon answers after the turn of its control loop that made or refused the
+    /// change.
     #[serde(rename = "io.commonhold.Change")]
     Change(Asked),
-    /// The calling process joins, to report its memory-bus transfers. The answer is a [`Joined`], with a descriptor of the
-    /// process's page, an [`arena::Page`](crate::arena::Page).
+    /// Joins the calling process to the gangs, so that it can report its memory-bus transfers. The answer is
+    /// a [`Joined`]. A file descriptor for the process's page, an [`arena::Page`](crate::arena::Page), comes
+    /// with it.
     #[serde(rename = "io.commonhold.Join")]
     Join {},
     /// The outcome of an offer or an exchange. The daemon answers when the offer is served or withdrawn, when the exchange ends,
@@ -62,13 +65,13 @@ pub enum Call {
     Await {
         /// The number of the offer or exchange.
         number: u64,
-        /// The time limit of the answer, in ns; 0: answer at once; `None`: no limit.
+        /// The time after which the daemon answers in any case, in ns. 0: at once. `None`: there is no limit.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         at_most_ns: Option<u64>,
     },
 }
 
-/// A change of rights; units are paths, and exchanged amounts are written `disk:300`.
+/// A change of rights. Units are given by path, and amounts in exchanges as `disk:300`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 #[expect(missing_docs, reason = "docs/protocol.md says what the fields are")]
@@ -83,7 +86,7 @@ pub enum Asked {
     Transfer { from: String, to: String, resource: Resource, tickets: u64 },
     /// Two siblings transfer tickets to each other, atomically.
     Exchange { one: String, other: String, gives: String, gets: String },
-    /// A unit offers tickets for those of others.
+    /// A unit offers tickets in exchange for other units' tickets.
     Offer {
         unit: String,
         gives: String,
@@ -101,7 +104,8 @@ pub enum Asked {
     },
     /// Changes a unit's tickets of several resources, atomically.
     Several { unit: String, how: How, tickets: Numbers },
-    /// Sets how many tickets a unit has of the currency of the unit `of`, besides its own tickets. `None`: the base currency.
+    /// Sets how many tickets of a foreign currency a unit has besides its own tickets. The currency is that
+    /// of the unit `of`; with `None`, the machine's own.
     Fund {
         unit: String,
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -186,14 +190,14 @@ pub struct Joined {
     pub every_ns: u64,
 }
 
-/// A successful answer.
+/// The answer to a request that succeeded.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Reply<T> {
     /// The result.
     pub parameters: T,
 }
 
-/// An error answer.
+/// The answer to a request that failed.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Refusal {
     /// The error's name: [`Why::name`](crate::Why::name).
@@ -203,7 +207,7 @@ pub struct Refusal {
     pub parameters: Explanation,
 }
 
-/// The parameters of an error answer.
+/// The parameters of a [`Refusal`].
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Explanation {
     /// The reason and the remedy, for people.
@@ -219,7 +223,7 @@ pub fn send(mut stream: impl Write, message: &impl Serialize) -> io::Result<()> 
 }
 
 /// Waits for a message, and returns it without its NUL; `None` if the other side closed the connection before the message was
-/// complete. Each side sends its next message only after the other's answer, so nothing follows the NUL.
+/// complete. Nothing follows the NUL, since each side sends its next message only after the other side's.
 pub fn receive(mut stream: impl Read) -> io::Result<Option<Vec<u8>>> {
     let mut bytes = Vec::new();
     let mut chunk = [0; 4096];

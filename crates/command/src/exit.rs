@@ -1,4 +1,4 @@
-//! Exit codes, and the mapping of failures to them and to messages.
+//! The program's exit codes, and [`Failure`]: an error message together with the exit code that it leads to.
 
 use std::fmt;
 use std::io;
@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use crate::output;
 
-/// Every exit code of the program. Those from 64 to 78 have the meaning of BSD's sysexits.
+/// Every exit code of the program. The codes from 64 to 78 mean what they mean in BSD's sysexits.h.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
     /// Success.
@@ -42,7 +42,8 @@ pub enum Exit {
 }
 
 impl Exit {
-    /// One variant for each code.
+    /// One variant for each exit code. [`Exit::CannotCreate`] is left out, since it shares the code of
+    /// [`Exit::InUse`].
     pub const ALL: [Exit; 14] = [
         Exit::Ok,
         Exit::Invalid,
@@ -125,7 +126,7 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// Converts a program's result to its exit code, after writing a failure to standard error.
+/// Returns the exit code for a program's result. A failure is first printed to standard error.
 pub fn leave(result: Result<Exit, Failure>) -> ExitCode {
     match result {
         Ok(exit) => exit.into(),
@@ -141,14 +142,15 @@ pub fn leave(result: Result<Exit, Failure>) -> ExitCode {
 pub struct Failure {
     /// The code to exit with.
     pub exit: Exit,
-    /// Free of control characters, except newlines and the colours of diagnostics.
+    /// The message. It has no control characters except newlines, tabs and the colours of diagnostics.
     message: String,
-    /// Whether the message is rendered diagnostics, which have their own headings.
+    /// Whether the message consists of rendered diagnostics. These begin with `error:` themselves.
     is_rendered: bool,
 }
 
 impl Failure {
-    /// A failure with a message that may quote users, daemons or files: control characters are escaped, see [`output::shown`].
+    /// A failure with a message. The message may quote users, daemons or files, so its control characters are
+    /// escaped ([`output::shown`]).
     pub fn new(exit: Exit, message: impl fmt::Display) -> Failure {
         Failure { exit, message: output::shown(&message.to_string()), is_rendered: false }
     }
@@ -158,7 +160,7 @@ impl Failure {
         Failure { exit, message: diagnostics.trim_end().to_owned(), is_rendered: true }
     }
 
-    /// The message without a heading.
+    /// The message without the heading `error:`.
     pub fn message(&self) -> &str {
         &self.message
     }
@@ -182,7 +184,8 @@ impl From<commonhold_live::LiveError> for Failure {
             {
                 Exit::NotAllowed
             }
-            // Without an errno, the refusal is the reader's own: the file is of the wrong kind.
+            // An error without an errno does not come from the kernel, but from the function that read the
+            // file: the file is of the wrong kind.
             File { source, .. }
                 if source.raw_os_error().is_none()
                     && matches!(source.kind(), InvalidInput | InvalidData | FileTooLarge) =>

@@ -1,4 +1,5 @@
-//! Checks of a contract against a machine.
+//! Checks whether a machine can give what a contract promises: reservations, limits, home CPUs, pools and
+//! deadlines.
 
 use commonhold_contract::measure::CpuCount;
 use commonhold_contract::{
@@ -10,7 +11,7 @@ use commonhold_policy::entitlement::{
     Ask, Capacity, Conflict, Entitlement, capacity, conflicts, entitle_all,
 };
 
-/// All diagnostics of a contract's amounts on a machine.
+/// Compares a contract's amounts with a machine; returns an error or a warning for each that does not fit.
 pub(crate) fn diagnose(contract: &Contract, machine: &Machine) -> Vec<Diagnostic> {
     let mut found: Vec<Diagnostic> =
         conflicts(contract, machine).iter().map(|conflict| explain(contract, machine, conflict)).collect();
@@ -30,12 +31,13 @@ pub(crate) fn diagnose(contract: &Contract, machine: &Machine) -> Vec<Diagnostic
     found
 }
 
-/// A warning if the configured pools are as large as the machine, which is seldom intended.
+/// A warning if the contract configures pools, but they make one pool of the whole machine, which is seldom
+/// intended.
 fn one_pool(contract: &Contract, machine: &Machine) -> Option<Diagnostic> {
     let form = contract.machine.pools;
     let configured = match form {
         PoolForm::Auto | PoolForm::Machine => return None,
-        // A size equal to the number of CPUs is intended: the reference run of an experiment with smaller pools.
+        // A pool size equal to the number of CPUs is intended: experiments compare smaller pools with it.
         PoolForm::Size(cpus) if cpus as usize == machine.cpus.len() => return None,
         PoolForm::Size(cpus) => cpus.to_string(),
         form => format!("\"{}\"", form.word().unwrap_or_default()),
@@ -124,12 +126,13 @@ impl<'a> Division<'a> {
         self.unit(id).parent.map_or(self.capacity.total(), |parent| self.entitled.value(parent))
     }
 
-    /// A warning for a unit to which the reservations of others, or the reserve, leave nothing when all are active.
+    /// A warning for a unit that holds nothing of the resource when all units are active: the reservations of
+    /// others, or the reserve, take all of it.
     fn left_with_nothing(&self, id: UnitId) -> Option<Diagnostic> {
         let unit = self.unit(id);
-        // If the encloser has nothing either, only that is reported.
-        let encloser_has_some = unit.parent.is_none_or(|parent| self.entitled.value(parent) > 0);
-        // The bus is divided by gangs, or by a processor that can throttle.
+        // If the parent unit holds nothing either, only the parent is reported.
+        let encloser_has = unit.parent.is_none_or(|parent| self.entitled.value(parent) > 0);
+        // Units divide the bus only if gangs are chosen by it, or if the processor can throttle transfers.
         let gangs = self.contract.machine.gangs;
         let are_of_bus = gangs.by != Gangs::Off && gangs.share == GangsShare::Bus;
         let is_undivided = self.resource == Resource::Bus && !are_of_bus;
@@ -155,7 +158,8 @@ impl<'a> Division<'a> {
         Some(Diagnostic::warning("nothing-left", unit.span.clone(), message).label(consequence).help(help))
     }
 
-    /// An error for a reservation above the unit's limit, if one is a fraction and the other absolute: other cases are found
+    /// An error for a reservation above the unit's limit, if one of the two is a fraction and the other an
+    /// absolute amount. Two fractions, or two absolute amounts, are compared when the contract is parsed,
     /// without a machine.
     fn hard_above_limit(&self, id: UnitId) -> Option<Diagnostic> {
         let unit = self.unit(id);
@@ -182,9 +186,10 @@ impl<'a> Division<'a> {
         Some(diagnostic.help("raise the limit, or lower the reservation"))
     }
 
-    /// Admission control of the discipline `dwcs`. An error if the sub-units' deadlines do not fit into the unit's CPUs even
-    /// with all permitted misses. A warning if they fit only with misses while periods or budgets differ: then no order of
-    /// deadlines keeps all windows.
+    /// Admission control of the discipline `dwcs`. Returns an error if the unit's CPUs cannot serve the
+    /// sub-units' deadlines even when each sub-unit misses as many as it permits. Returns a warning if misses
+    /// are necessary and the sub-units differ in period or budget: then no order by deadlines keeps every
+    /// sub-unit within its misses.
     fn deadlines_exceed(&self, id: UnitId) -> Option<Diagnostic> {
         let unit = self.unit(id);
         if self.resource != Resource::Cpu || unit.discipline != Discipline::Dwcs {
@@ -249,7 +254,8 @@ impl<'a> Division<'a> {
         Some(diagnostic.help("lower the limit, or leave it out"))
     }
 
-    /// A warning for a reservation in bytes per second without a measured disk: it is ignored.
+    /// A warning for a disk reservation in bytes per second if no disk was measured: the reservation is
+    /// ignored.
     fn not_weighed(&self, id: UnitId) -> Option<Diagnostic> {
         let unit = self.unit(id);
         let in_bytes = matches!(unit.hard[self.resource], Some(Amount::Absolute(_)));

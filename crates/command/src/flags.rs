@@ -7,12 +7,14 @@ use clap::{Command as Definition, Parser, ValueEnum};
 
 use crate::output;
 
-/// Parses this program's command line, or exits: with status 2 on wrong usage, 0 after --help and --version.
+/// Parses this program's command line. Exits with status 2 if the usage is wrong, with 0 after --help or
+/// --version.
 ///
 /// `mistake` recognises a common mistake in the arguments; its explanation replaces clap's message.
 pub fn parse<C: Parser>(mistake: impl Fn(&[String]) -> Option<String>) -> C {
     C::try_parse().unwrap_or_else(|error| {
-        // clap quotes arguments as they are: parse again with control characters escaped.
+        // clap's message quotes arguments unescaped. So the arguments are escaped and parsed again, for a
+        // safe message.
         let args: Vec<String> =
             std::env::args_os().map(|arg| output::shown(&arg.to_string_lossy())).collect();
         match mistake(&args) {
@@ -25,7 +27,7 @@ pub fn parse<C: Parser>(mistake: impl Fn(&[String]) -> Option<String>) -> C {
     })
 }
 
-/// `--scheme`.
+/// The values of `--scheme`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum SchemeChoice {
     /// No isolation
@@ -46,8 +48,9 @@ impl From<SchemeChoice> for commonhold_contract::Scheme {
     }
 }
 
-/// Joins each paragraph of the command's description into one line, which clap wraps to the terminal's width; verbatim comments
-/// keep the source's line breaks. Indented lines are tables, and stay as they are.
+/// Joins the lines of each paragraph in the help of all commands, so that clap wraps the paragraph to the
+/// terminal's width. Without this, help in verbatim doc comments would keep the line breaks of the source.
+/// Indented lines are tables, and are not joined.
 pub fn in_paragraphs(command: Definition) -> Definition {
     let command = command.mut_subcommands(in_paragraphs);
     let Some(about) = command.get_long_about().map(ToString::to_string) else { return command };
@@ -65,7 +68,7 @@ pub fn in_paragraphs(command: Definition) -> Definition {
     command.long_about(lines.join("\n"))
 }
 
-/// `30s`, `500ms`, `2min`, `1h`.
+/// Parses a time such as `30s`, `500ms`, `2min` or `1h`.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);

@@ -29,8 +29,8 @@ pub(crate) fn diagnose(contract: &Contract, names: &SystemNames) -> Vec<Diagnost
 /// The most warnings of `command:` rules that any user can match.
 const OPEN_COMMANDS_MAX: usize = 5;
 
-/// Warnings of `command:` rules that any user can match, by naming a file accordingly. Only for root: another user's daemon
-/// holds only that user's processes.
+/// Warns of `command:` rules that the processes of any user can match: it suffices that the program's file
+/// has that name. Only root is warned, since another user's daemon holds only that user's processes.
 fn open_commands(contract: &Contract) -> Vec<Diagnostic> {
     // A process can be in a sub-unit only if it is in the parent: by a rule, by `exec`, or by default.
     let is_closed = |id: &UnitId| {
@@ -57,8 +57,9 @@ fn members(contract: &Contract) -> impl Iterator<Item = &Member> {
     contract.units.iter().flat_map(|unit| &unit.members)
 }
 
-/// Users and groups that are unknown on this machine, or cannot be looked up. An account or a directory server may add them
-/// later; the rest of the contract is held meanwhile.
+/// Reports users and groups that are unknown on this machine or cannot be looked up. These are no reason to
+/// refuse the contract: the name may become known later, with a new account or once a directory server
+/// answers.
 pub(crate) fn unknown_names(contract: &Contract, names: &SystemNames) -> Vec<Diagnostic> {
     let mut similar = Similar::default();
     let owners = contract.units.iter().flat_map(|unit| &unit.owner).map(|owner| (owner, "owns the unit"));
@@ -122,7 +123,8 @@ fn unknown_name(
     }
 }
 
-/// A warning for a number that is also a user's or group's name: the rule means the number.
+/// A warning for a rule with a number if a user or group has that number as its name. The rule means the
+/// number.
 fn name_of_digits(member: &Member, book: Book, number: u32, names: &SystemNames) -> Option<Diagnostic> {
     let other = names.number(book, &number.to_string()).ok().flatten().filter(|other| *other != number)?;
     let message =
@@ -132,7 +134,8 @@ fn name_of_digits(member: &Member, book: Book, number: u32, names: &SystemNames)
     Some(Diagnostic::warning("name-of-digits", member.span.clone(), message).label(label).help(help))
 }
 
-/// The names in this machine's own files, read once if a name is unknown.
+/// The names in this machine's own user and group files, to suggest corrections. They are read once, at the
+/// first unknown name.
 #[derive(Default)]
 struct Similar {
     users: Option<Vec<String>>,
@@ -150,7 +153,8 @@ impl Similar {
     }
 }
 
-/// If /proc hides processes, rules match only this user's. Reported once, at the first rule.
+/// A warning if /proc hides other users' processes, so that rules match only this user's. It is reported
+/// once, at the first rule.
 fn hidden_processes(contract: &Contract, hidden: Option<Row>) -> Option<Diagnostic> {
     let (hidden, first) = (hidden?, members(contract).next()?);
     let message = format!("other users' processes are not seen: {}", hidden.reason);
@@ -159,7 +163,8 @@ fn hidden_processes(contract: &Contract, hidden: Option<Row>) -> Option<Diagnost
     Some(diagnostic.label(label).help(hidden.remedy.unwrap_or_default()))
 }
 
-/// Warnings of members by cgroups that do not exist. Such a cgroup may appear later, with its service, or its path is mistyped.
+/// Warns of rules that name a control group that does not exist. The group may appear later, when its service
+/// starts, or its name may be mistyped.
 fn absent_cgroups(contract: &Contract) -> Vec<Diagnostic> {
     let path = |member: &Member| match &member.kind {
         MemberKind::Cgroup(path) => Some(path.clone()),
@@ -199,10 +204,12 @@ fn absent_process(member: &Member) -> Option<Diagnostic> {
     Some(diagnostic.label("the next process with this number would be a member").help(help))
 }
 
-/// The most warnings of units without members: a generated contract may have a hundred thousand.
+/// The most units without members that are warned of one by one: a generated contract may have a hundred
+/// thousand.
 const WITHOUT_MEMBERS_MAX: usize = 5;
 
-/// Units without members, usually because their lists were forgotten. An explicit empty list marks this as intended.
+/// Warns of units without a list of members, which was usually forgotten. An empty list, `members = []`,
+/// shows intention.
 fn without_members(contract: &Contract) -> Vec<Diagnostic> {
     // `each` without a user or a group has its own warning.
     let forgotten = |id: &UnitId| {
@@ -232,8 +239,8 @@ fn without_members(contract: &Contract) -> Vec<Diagnostic> {
     units.iter().take(WITHOUT_MEMBERS_MAX).enumerate().map(warning).collect()
 }
 
-/// A warning of a rule that also matches system processes. These are then held with the unit, and stopped where units take
-/// turns.
+/// Warns of a rule that also matches processes of the system. Such processes are then held, too, and even
+/// stopped where units take turns.
 fn takes_roots(contract: &Contract, names: &SystemNames, id: UnitId, member: &Member) -> Option<Diagnostic> {
     let is_root = match &member.kind {
         MemberKind::User(Principal::Id(id)) | MemberKind::Group(Principal::Id(id)) => *id == 0,

@@ -21,7 +21,8 @@ const RECORDING_BYTES_MAX: u64 = 4 << 30;
 
 const A_TOML_FILE: &str = "the path of a TOML file";
 
-/// The remedy for a machine file of the simulator, whose disks and caches have keys that only the simulator reads.
+/// The remedy if the file describes a machine of a simulator's scenario. Such a file has keys that only the
+/// simulator reads.
 const SCENARIO_MACHINE: &str = "; a scenario's machine: pass its `shape` instead, as in `--machine 'nodes:4 cpus:2'`, or \
      check the whole scenario with `commonhold sim FOLDER`";
 
@@ -29,7 +30,7 @@ const SCENARIO_MACHINE: &str = "; a scenario's machine: pass its `shape` instead
 const TRUSTED: &str = "root's contract, and each directory on the way to it, must belong to root, and neither group nor \
      others may write to them (`chown root:root`, `chmod go-w`), as in /etc/commonhold";
 
-/// Codes of errors that do not affect a contract's amounts.
+/// The codes of errors about members, which leave a contract's amounts valid.
 const ABOUT_MEMBERS: [&str; 3] = ["bad-member", "conflicting-members", "unknown-unit"];
 
 /// A contract that is valid on a machine, with its warnings.
@@ -41,13 +42,14 @@ pub struct Loaded {
     pub warnings: String,
 }
 
-/// Reads a contract and checks it for a machine. `names` is given for this machine, to look up users and groups.
+/// Reads a contract and checks it for a machine. With `names`, the machine is this one, and users and groups
+/// are looked up.
 pub fn contract(path: &Path, machine: &Machine, names: Option<&SystemNames>) -> Result<Loaded, Failure> {
     let text = read(path)?;
     check_text(&text, &path.display().to_string(), machine, names)
 }
 
-/// As [`contract`], for a text.
+/// Checks a contract's text as [`contract`] does; `file` is its name in messages.
 pub fn check_text(
     text: &str,
     file: &str,
@@ -75,7 +77,8 @@ pub fn diagnose(
         diagnostics.extend(names.map(|names| here::diagnose(contract, names)).unwrap_or_default());
     }
     if let Some(draft) = &parsed.draft {
-        // If no error affects amounts, errors about them are not follow-ups of others.
+        // Errors about amounts are reported only if the amounts were read without error. Otherwise they would
+        // be consequences of the errors above.
         let amounts_stand = diagnostics.iter().all(|d| !d.is_error() || ABOUT_MEMBERS.contains(&d.code));
         let fitting = if amounts_stand { fit::diagnose(draft, &divided(draft, machine)) } else { Vec::new() };
         diagnostics.extend(fitting.into_iter().filter(Diagnostic::is_error));
@@ -86,13 +89,14 @@ pub fn diagnose(
     (parsed.contract.filter(|_| !has_error), diagnostics)
 }
 
-/// The part of a machine that a contract divides: without isolated CPUs, unless the contract includes them.
+/// The part of a machine that a contract divides: without isolated CPUs, unless the contract has
+/// `isolated = true`.
 pub fn divided(contract: &Contract, machine: &Machine) -> Machine {
     machine.divided(contract.machine.isolated)
 }
 
-/// Prints notes on CPUs that a contract does not divide, or of unequal capacity. `is_here`: this machine, which may have
-/// isolated CPUs that this process may not use.
+/// Prints notes on CPUs that the contract does not divide, and on CPUs of unequal capacity. `is_here` means
+/// that `machine` is this one, which may have isolated CPUs that this process may not use.
 pub fn tell_of_cpus(contract: &Contract, machine: &Machine, is_here: bool) {
     for note in cpu_notes(contract, machine, is_here) {
         output::warn(&format!("note: {note}"));
@@ -116,7 +120,8 @@ fn cpu_notes(contract: &Contract, machine: &Machine, is_here: bool) -> Vec<Strin
     isolated.into_iter().chain(divided.unequal_capacity()).collect()
 }
 
-/// As [`diagnose`], for JSON documents: each diagnostic with its line and column.
+/// Checks a contract as [`diagnose`] does; returns the diagnostics for a JSON document, each with its line
+/// and column.
 pub fn diagnose_placed(
     text: &str,
     machine: &Machine,
@@ -130,7 +135,7 @@ pub fn diagnose_placed(
     (contract, diagnostics.iter().map(place).collect())
 }
 
-/// Prints a contract's diagnostics as a JSON document, instead of the requested one.
+/// Prints a contract's diagnostics as a JSON document, in place of the document that the user requested.
 pub fn refuse_in_json(placed: &[serde_json::Value]) -> Result<Exit, Failure> {
     let document = serde_json::json!({
         "schema": "commonhold.diagnostics",
@@ -141,13 +146,13 @@ pub fn refuse_in_json(placed: &[serde_json::Value]) -> Result<Exit, Failure> {
     Ok(Exit::Invalid)
 }
 
-/// As [`refuse_in_json`], for a failure that is not in the contract's text.
+/// Prints a failure as the document of [`refuse_in_json`]. The failure has no position in the contract's
+/// text, so line and column are 1.
 pub fn fail_in_json(failure: &Failure) -> Result<Exit, Failure> {
     let code = match failure.exit {
         Exit::NoInput | Exit::NotAllowed => "unreadable",
         _ => "failed",
     };
-    // Without a position in the file.
     let diagnostic = Diagnostic::error(code, 0..0, failure.message());
     refuse_in_json(&[serde_json::json!({ "line": 1, "column": 1, "diagnostic": diagnostic })])?;
     Ok(failure.exit)
@@ -158,19 +163,20 @@ pub fn read(path: &Path) -> Result<String, Failure> {
     text_of(path, "contract", A_TOML_FILE)
 }
 
-/// Reads a contract to put in force. Root refuses one that others may change.
+/// Reads a contract that will be put in force. A process of root refuses a file that other users may change.
 pub fn read_trusted(path: &Path) -> Result<String, Failure> {
     text(path, "contract", A_TOML_FILE, trust::read_trusted(path, TEXT_BYTES_MAX))
 }
 
 /// A warning with the reason if `run` as root would refuse a contract because others may change it.
 pub fn doubt(path: &Path) -> Option<String> {
-    // If the file cannot be examined, reading the file reports the error.
+    // If the file cannot be examined, there is no warning: reading the file will report the error.
     let why = trust::who_else_may_change(path).ok()??;
     Some(format!("warning: {}: `run` as root refuses this contract: {why}; {TRUSTED}", path.display()))
 }
 
-/// Reads a file that the user named. In errors, `what` names the file's role and `wanted` describes the expected file.
+/// Reads a text file that the user named. In errors, `what` names the file, and `wanted` describes what the
+/// user should give.
 pub fn text_of(path: &Path, what: &str, wanted: &str) -> Result<String, Failure> {
     text(path, what, wanted, trust::read_input(path, TEXT_BYTES_MAX))
 }
@@ -186,7 +192,7 @@ fn text(path: &Path, what: &str, wanted: &str, read: io::Result<Vec<u8>>) -> Res
         Failure::new(exit, format!("{}: cannot read the {what}: {why}; {remedy}", path.display()))
     };
     let bytes = read.map_err(|e| match e.kind() {
-        // The kernel's own refusal has an errno.
+        // Without an errno, the refusal comes from `read_trusted`: others may change the file.
         io::ErrorKind::PermissionDenied if e.raw_os_error().is_none() => {
             cannot(Exit::NotAllowed, e.to_string(), TRUSTED)
         }
@@ -201,24 +207,24 @@ fn text(path: &Path, what: &str, wanted: &str, read: io::Result<Vec<u8>>) -> Res
     })
 }
 
-/// Detects this machine. Warns if its files list other CPUs than those that this process may use.
+/// Detects this machine, and warns as [`warn_of_renumbering`] does.
 pub fn machine_here() -> Result<Machine, Failure> {
     let machine = topology::read(Path::new("/"))?;
     warn_of_renumbering();
     Ok(machine)
 }
 
-/// Warns if the machine's files list other CPUs than those that this process may use.
+/// Warns if the kernel's files list other CPUs than those that this process may use, as in some containers.
 pub fn warn_of_renumbering() {
     if let Some(renumbered) = topology::renumbered(Path::new("/")) {
         output::warn(&format!("warning: {renumbered}"));
     }
 }
 
-/// This machine, a machine file, or a machine described in words.
+/// The machine that `--machine` describes, by a file or in words; without the flag, this machine.
 pub fn machine(given: Option<&str>) -> Result<Machine, Failure> {
     let Some(given) = given else { return machine_here() };
-    // `nodes:4` could be a file name too; an existing file wins.
+    // A description such as `nodes:4` could also be a file name. If there is such a file, the file is read.
     let path = Path::new(given);
     if path.exists() || !given.contains(':') {
         let wanted = "a machine file, or words such as `nodes:4 cpus:2 memory:512MiB`";

@@ -14,14 +14,16 @@ pub fn is_terminal() -> bool {
     io::stdout().is_terminal()
 }
 
-/// The style of text: colours on a terminal unless `NO_COLOR` is set, and the terminal's width.
+/// The style of printed text: with colours on a terminal unless `NO_COLOR` is set; as wide as the terminal,
+/// else 80 columns.
 pub fn style() -> Style {
     let terminal = is_terminal();
     let colour = terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     Style { colour, width: size().map_or(80, |(columns, _)| columns) }
 }
 
-/// Columns and rows of the terminal, if there is one.
+/// Columns and rows of the terminal; `None` if standard output is no terminal, or one of less than 20
+/// columns.
 pub fn size() -> Option<(usize, usize)> {
     let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
     (size.ws_col >= 20).then_some((usize::from(size.ws_col), usize::from(size.ws_row)))
@@ -39,19 +41,22 @@ pub fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// An HTML page, written when the work is done. Its path is checked before: the work may take minutes.
+/// The path of an HTML page that a command writes at its end. The path is checked at the start, since the
+/// work in between may take minutes.
 #[derive(Debug)]
 pub struct Page(PathBuf);
 
 impl Page {
-    /// Checks that a page can be written to this path. An existing file is not changed, and no new one is left.
+    /// Checks that a page can be written to this path. An existing file is not changed. If there is no file,
+    /// the check creates one and removes it again.
     pub fn at(path: &Path) -> Result<Page, Failure> {
         let page = Page(path.to_owned());
-        try_to_write(path).map_err(|e| page.cannot(&e))?;
+        check_writable(path).map_err(|e| page.cannot(&e))?;
         Ok(page)
     }
 
-    /// Prints the result, then writes the page, so that the result is seen even if that fails.
+    /// Prints the result, then writes the page, if there is one. In this order the user sees the result even
+    /// if the page cannot be written.
     pub fn after(page: Option<Page>, result: &str, html: impl FnOnce() -> String) -> Result<(), Failure> {
         print(result)?;
         page.map_or(Ok(()), |page| page.write(&html()))
@@ -69,15 +74,17 @@ impl Page {
     }
 }
 
-/// Checks that a file can be written at this path, and leaves no new file.
-fn try_to_write(path: &Path) -> io::Result<()> {
+/// Fails if no file can be written at `path`. Writes nothing: an existing file is not even opened, and a new
+/// file is created only to be removed.
+fn check_writable(path: &Path) -> io::Result<()> {
     match fs::metadata(path) {
         Ok(facts) if facts.is_dir() => Err(io::Error::from_raw_os_error(libc::EISDIR)),
-        // Not opened: opening a pipe would block until it has a reader, and closing it would signal end of file.
+        // The file is not opened, since it may be a named pipe. Opening a pipe blocks until there is a
+        // reader, and closing it would signal end of file to that reader.
         Ok(_) => Ok(access(path, Access::WRITE_OK)?),
         Err(e) if e.kind() == io::ErrorKind::NotFound => match File::create_new(path) {
             Ok(_) => fs::remove_file(path),
-            // A dangling symbolic link.
+            // A dangling symbolic link: writing through it will create the file that it names.
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
             Err(e) => Err(e),
         },
@@ -85,14 +92,15 @@ fn try_to_write(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Prints a line for a program that must survive failures of its output: on a full disk, or after the terminal is gone, only
-/// the line is lost.
+/// Prints a line to standard output, and ignores a failure. If the disk is full or the terminal is gone, only
+/// the line is lost, and the program goes on.
 pub fn say(line: &str) {
     let _ = writeln!(io::stdout(), "{line}");
 }
 
-/// Escapes control characters and those that reorder text, as `\u{1b}`. They come from arguments, files and the daemon, and
-/// could move the cursor or hide text. Newlines and tabs stay, since some messages have several lines.
+/// Escapes control characters, and characters that reorder text, in the form `\u{1b}`. Text from arguments,
+/// files and the daemon may contain them, and they could move the cursor or hide text. Newlines and tabs are
+/// not escaped, since some messages have several lines.
 pub fn shown(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
@@ -104,17 +112,18 @@ pub fn shown(text: &str) -> String {
     shown
 }
 
-/// Prints a line to standard error that may quote a user, a file or the daemon: it is escaped.
+/// Prints a line to standard error, escaped by [`shown`], since it may quote a user, a file or the daemon.
 pub fn warn(line: &str) {
     complain(&shown(line));
 }
 
-/// As [`say`], to standard error, unescaped: foreign text must have passed [`shown`].
+/// Prints a line to standard error without escaping it, and ignores a failure. The caller must have escaped
+/// text of others by [`shown`].
 pub fn complain(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-/// As [`complain`], for text with its own newlines, or empty text.
+/// Prints text to standard error as [`complain`] does, but adds no newline. The text may be empty.
 pub fn complain_of(text: &str) {
     let _ = write!(io::stderr(), "{text}");
 }

@@ -3,10 +3,11 @@
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Cells of the bar.
+/// The width of the bar in characters.
 const WIDTH: usize = 30;
 
-/// The progress of a known number of steps, from any thread. The bar is wiped when this is dropped.
+/// A progress bar for a known number of steps. Any thread may count a step. The bar is wiped when the value
+/// is dropped.
 pub struct Progress {
     what: &'static str,
     steps: usize,
@@ -15,7 +16,8 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Draws an empty bar for `steps` steps, but no bar for a single step. `what` names the steps: `12 of 30 runs`.
+    /// Draws an empty bar for `steps` steps. For a single step there is no bar. `what` names the steps in the
+    /// plural, as `runs` in `12 of 30 runs`.
     pub fn new(what: &'static str, steps: usize) -> Progress {
         let is_shown = steps > 1 && io::stderr().is_terminal();
         let progress = Progress { what, steps, done: AtomicUsize::new(0), is_shown };
@@ -43,7 +45,7 @@ impl Drop for Progress {
     }
 }
 
-/// Draws a bar for `done` of `whole` over the previous one, followed by `text`.
+/// Draws a bar for `done` of `whole` steps, followed by `text`, over the previous bar.
 pub fn draw(done: u64, whole: u64, text: &str) {
     let _ = write!(io::stderr(), "\r{} {text}\x1b[K", bar(done, whole));
 }

@@ -1,4 +1,4 @@
-//! Signals through a signalfd: the requested signals are blocked, and read as events.
+//! Signals as events: the requested signals are blocked, and read from a signalfd.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -8,15 +8,16 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::exit::{Exit, Failure};
 
-/// The signals that end a program: terminal keys, requests, and hang-up.
+/// The signals that end a program: Ctrl-C, a request to terminate, and hang-up of the terminal.
 const ENDING: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
 /// A received signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Came {
-    /// Its number.
+    /// The signal's number.
     pub signal: i32,
-    /// Sent by the kernel, as for a terminal key: to the whole foreground process group.
+    /// Whether the kernel sent it, as for a terminal key. The whole foreground process group then has the
+    /// signal, too.
     pub by_kernel: bool,
 }
 
@@ -27,10 +28,11 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Blocks the signals for this process, and opens the file. Child processes would inherit the mask: see
-    /// [`commonhold_live::host::child::command`].
+    /// Blocks the signals for this thread, and opens a signalfd for them. Child processes inherit the mask
+    /// unless they are started by [`commonhold_live::host::child::command`].
     pub fn open(signals: &[i32]) -> io::Result<Signals> {
-        // SAFETY: plain system calls on sets that live on this stack; the descriptor is owned by this function alone.
+        // SAFETY: the system calls use a set that lives on this stack, and only this function owns the new
+        // descriptor.
         unsafe {
             let mut set = std::mem::zeroed();
             libc::sigemptyset(&raw mut set);
@@ -48,14 +50,14 @@ impl Signals {
         }
     }
 
-    /// Opens the signals that end a program, except those that the caller ignored, as `nohup` does.
+    /// Opens the signals that end a program. A signal that is ignored, as under `nohup`, stays ignored.
     pub fn of_an_end() -> Result<Signals, Failure> {
         let heeded: Vec<i32> = ENDING.into_iter().filter(|signal| !is_ignored(*signal)).collect();
         Signals::open(&heeded)
             .map_err(|e| Failure::new(Exit::System, format!("cannot wait for signals: {e}")))
     }
 
-    /// Waits for a signal, at most `time`; returns whether one is pending, without consuming it.
+    /// Waits for a signal for at most `time`; returns whether one is pending. The signal stays pending.
     pub fn came_within(&self, time: Duration) -> bool {
         let time = Timespec::try_from(time).ok();
         let mut files = [PollFd::from_borrowed_fd(self.as_fd(), PollFlags::IN)];
@@ -67,7 +69,7 @@ impl Signals {
         // SAFETY: the kernel fills the whole structure or nothing.
         let mut info: libc::signalfd_siginfo = unsafe { std::mem::zeroed() };
         let size = size_of_val(&info);
-        // SAFETY: the buffer is that structure, and the length is its size.
+        // SAFETY: the buffer is `info`, and the length is the size of `info`.
         let n = unsafe { libc::read(self.file.as_raw_fd(), (&raw mut info).cast(), size) };
         if usize::try_from(n) != Ok(size) {
             return None;
@@ -84,7 +86,7 @@ impl AsFd for Signals {
 }
 
 fn is_ignored(signal: i32) -> bool {
-    // SAFETY: the kernel fills the structure or refuses; nothing is changed.
+    // SAFETY: without a new action, sigaction(2) only fills the structure, or fails.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         libc::sigaction(signal, std::ptr::null(), &raw mut action) == 0
@@ -94,7 +96,8 @@ fn is_ignored(signal: i32) -> bool {
 
 /// Ends this process by a signal that it blocked, so that its parent sees the signal in the wait status.
 pub fn end_by(signal: i32) -> ! {
-    // SAFETY: plain system calls on a set that lives on this stack; the default action runs no code.
+    // SAFETY: the system calls use a set that lives on this stack, and the default action runs no code of
+    // this process.
     unsafe {
         let mut set = std::mem::zeroed();
         libc::sigemptyset(&raw mut set);

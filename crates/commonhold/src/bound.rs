@@ -1,9 +1,12 @@
-//! Runs a program to which an offer is bound: `commonhold offer ... -- PROGRAM`.
+//! `commonhold offer ... -- PROGRAM`: runs a program, with an offer that lasts as long as the program.
 //!
-//! This process keeps the connection to the daemon open, and waits. When the program ends, this process ends, and the daemon
-//! takes the offer back. Signals from other processes are forwarded to the program. Signals that the kernel sends for the
-//! terminal (Ctrl-C) reach the program directly. If this process is killed, the program gets SIGTERM: the program would
-//! otherwise go on without the exchange that it relies on.
+//! This process keeps its connection to the daemon open and waits for the program's end. Then it ends as
+//! well, and the daemon takes the offer back, or ends the exchange that served the offer.
+//!
+//! Signals that another process sends to this one are forwarded to the program. Signals that the kernel sends
+//! for a key of the terminal, such as Ctrl-C, are not forwarded: the kernel sends them to the program, too.
+//! If this process is killed, the program gets SIGTERM, since it would otherwise go on without the exchange
+//! that it relies on.
 
 use std::ffi::OsString;
 use std::io;
@@ -22,14 +25,15 @@ use crate::signals::Signals;
 const FORWARDED: [i32; 7] =
     [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGALRM, libc::SIGTERM, libc::SIGUSR1, libc::SIGUSR2];
 
-/// A shell's exit code for a program terminated by a signal is the signal's number plus this.
+/// The exit code for a program that a signal terminated is this plus the signal's number, as in a shell.
 const SIGNAL_EXIT_OFFSET: i32 = 128;
 
 /// Runs a program to its end; returns its exit code, or 128 plus the number of the signal that terminated it.
 pub(crate) fn run(program: &OsString, arguments: &[OsString]) -> Result<i32, Failure> {
     let failed =
         |what: &str, e: &dyn std::fmt::Display| Failure::new(Exit::System, format!("cannot {what}: {e}"));
-    // From here on signals stay pending until the program runs.
+    // From here on these signals are blocked. One that arrives before the program runs is forwarded later by
+    // `wait`.
     let signals = Signals::open(&FORWARDED).map_err(|e| failed("wait for signals", &e))?;
     let mut child = start(program, arguments).map_err(|e| {
         let exit = if e.kind() == io::ErrorKind::NotFound { Exit::NotFound } else { Exit::CannotRun };
@@ -46,7 +50,7 @@ fn start(program: &OsString, arguments: &[OsString]) -> io::Result<Child> {
     command.spawn()
 }
 
-/// Waits for the program's end, and forwards signals meanwhile.
+/// Forwards signals to the program until it ends; returns its exit status.
 fn wait(child: &mut Child, signals: &Signals) -> io::Result<ExitStatus> {
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     let program = pidfd_open(pid.ok_or(io::ErrorKind::NotFound)?, PidfdFlags::empty())?;

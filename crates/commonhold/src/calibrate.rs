@@ -1,4 +1,5 @@
-//! `commonhold calibrate`: measures a disk, or the memory bus, and keeps the result for `check` and `run`.
+//! `commonhold calibrate`: measures the speed of a disk or of the memory bus, and stores the result for
+//! `check` and `run`.
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,11 +15,11 @@ use crate::progress::Progress;
 use crate::{load, output};
 
 pub(crate) fn main(args: &Calibrate) -> Result<Exit, Failure> {
-    // Without --bus, the command line requires a folder.
+    // The command line requires either a folder or --bus.
     args.folder.as_deref().map_or_else(|| bus(args), |folder| disk(folder, args))
 }
 
-/// Measures the disk of a folder.
+/// Measures the disk that a folder's file system is on.
 fn disk(folder: &Path, args: &Calibrate) -> Result<Exit, Failure> {
     if folder.exists() && !folder.is_dir() {
         let what = "it is not a folder; give a folder on a file system of the disk";
@@ -70,7 +71,7 @@ fn bus(args: &Calibrate) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// The printable results of a measurement.
+/// The results of a disk measurement, in the form that reports print. `kept` is the file that stores them.
 fn shown<'a>(target: &'a Target, measured: &Measured, kept: &'a Path) -> cost_model::Shown<'a> {
     let shown_way = |way: commonhold_live::observe::disk::model::Way| cost_model::Way {
         bytes_per_s: way.bytes_per_s,

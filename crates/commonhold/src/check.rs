@@ -45,7 +45,8 @@ pub(crate) fn main(args: &Check) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// The holdings and notes that `run` would report here; empty for another machine.
+/// The holdings and notes that `run` would report on this machine. Both are empty if `check` is for another
+/// machine.
 fn outlook(
     args: &Check,
     contract: &Contract,
@@ -59,7 +60,7 @@ fn outlook(
     Ok((outlook.holdings, notes))
 }
 
-/// Prints the tree, or the contract's errors, as JSON.
+/// Prints the tree of units as JSON or, if the contract has errors, the errors.
 fn json(args: &Check, machine: &Machine, names: Option<&SystemNames>) -> Result<Exit, Failure> {
     match load::diagnose_placed(&load::read(&args.contract)?, machine, names) {
         (Some(contract), warnings) => {
@@ -76,13 +77,13 @@ fn json(args: &Check, machine: &Machine, names: Option<&SystemNames>) -> Result<
 
 /// Every unit's entitlement when all units are active.
 fn divide(contract: &Contract, machine: &Machine) -> PerResource<Division> {
-    // Units without sub-units are active by their own processes.
+    // A unit without sub-units is active only if it has processes of its own.
     let mut encloses = vec![false; contract.units.len()];
     for parent in contract.held().filter_map(|id| contract.unit(id).parent) {
         encloses[parent.index()] = true;
     }
-    // An encloser may have processes of its own, which compete with its sub-units: its rules may admit processes that no
-    // sub-unit takes.
+    // A unit with sub-units may have processes of its own, too, if its rules match processes that match no
+    // sub-unit. Such processes compete with the sub-units.
     let present: Vec<bool> = contract
         .ids()
         .map(|id| {

@@ -63,7 +63,8 @@ fn call_failure(e: &Error) -> Failure {
 
 pub(crate) fn exec(args: &Exec) -> Result<Exit, Failure> {
     let stream = place::connect(&args.place)?;
-    // The daemon's process ID, from the kernel. The marker contains it, so that a later daemon does not accept the marker.
+    // The marker contains the daemon's process ID, so that a later daemon does not accept the marker. The
+    // kernel says which process that is.
     let daemon_pid =
         rustix::net::sockopt::socket_peercred(&stream).map_or(0, |peer| peer.pid.as_raw_nonzero().get());
     let mut client = Client::from(stream);
@@ -78,7 +79,8 @@ pub(crate) fn exec(args: &Exec) -> Result<Exit, Failure> {
     drop(client);
     let (program, arguments) =
         args.command.split_first().ok_or_else(|| Failure::new(Exit::Usage, "no command"))?;
-    // By this variable the daemon recognises descendants of the program, even if it never saw their parents.
+    // By this environment variable the daemon recognises the program's descendants, even those whose parents
+    // ended before the daemon sampled them.
     let error = commonhold_live::host::child::command(program)
         .args(arguments)
         .env(MARKER, marker(daemon_pid.unsigned_abs(), &args.unit))
@@ -186,7 +188,7 @@ pub(crate) fn tickets(args: &Tickets) -> Result<Exit, Failure> {
 pub(crate) fn fund(args: &Fund) -> Result<Exit, Failure> {
     let (unit, numbers) = (&args.unit, &args.tickets);
     let parent = unit.rsplit_once('/').map_or("/", |(parent, _)| parent);
-    // Without `--from`, or with the unit's own currency, the unit's own tickets are set.
+    // Without `--from`, or if `--from` names the parent unit, the unit's own tickets are set.
     let Some(from) = args.from.as_deref().filter(|from| parent != *from) else {
         return change_several(unit, How::Set, numbers, &args.common);
     };
@@ -203,7 +205,7 @@ pub(crate) fn revoke(args: &Revoke) -> Result<Exit, Failure> {
     change_several(&args.unit, How::TakeBack, &args.tickets, &args.common)
 }
 
-/// Changes a unit's tickets of several resources atomically.
+/// Changes a unit's tickets of several resources: all of them or none.
 fn change_several(unit: &str, how: How, numbers: &[Number], common: &Common) -> Result<Exit, Failure> {
     if let Some(Number { resource, .. }) = numbers.iter().find(|number| number.tickets == 0) {
         let message =
@@ -214,7 +216,7 @@ fn change_several(unit: &str, how: How, numbers: &[Number], common: &Common) -> 
     change(Asked::Several { unit: unit.to_owned(), how: how_to_wire(how), tickets }, common)
 }
 
-/// The numbers by resource; an error if a resource is named twice.
+/// Sorts the numbers of the command line by resource. Fails if a resource is named twice.
 fn by_resource(numbers: &[Number]) -> Result<PerResource<Option<u64>>, Failure> {
     let mut tickets: PerResource<Option<u64>> = PerResource::default();
     for Number { resource, tickets: number } in numbers {
@@ -304,7 +306,8 @@ pub(crate) fn cancel(args: &Cancel) -> Result<Exit, Failure> {
     })
 }
 
-/// The outcome of a cancellation: no tickets are named if an open offer was taken back.
+/// The outcome of a cancellation in words. If an open offer was taken back, no tickets have moved, and none
+/// are listed.
 fn cancelled_text(number: u64, reply: &TicketsReply) -> String {
     let beside = tickets::Beside { expected: &[], lots: &reply.lots, not_held: &reply.not_held };
     match reply.tickets.is_empty() {
@@ -313,10 +316,11 @@ fn cancelled_text(number: u64, reply: &TicketsReply) -> String {
     }
 }
 
-/// Cancels all offers and exchanges of a unit. Offers come first, since an open offer could be served as soon as an exchange
-/// ends.
+/// Cancels all offers and exchanges of a unit. The offers are cancelled first. Otherwise the end of an
+/// exchange could return tickets with which an open offer is served at once.
 fn cancel_all(client: &mut Client, unit: &str, json: bool) -> Result<Exit, Failure> {
-    // This call fails for an unknown unit. Without it, a typing error would silently cancel nothing.
+    // This call only finds out whether the unit exists. Without it, a mistyped name would silently cancel
+    // nothing.
     let _: serde_json::Value = call(client, &Call::Currency { unit: unit.to_owned() })?;
     let reply: OffersReply = call(client, &Call::Offers {})?;
     let offers = reply.offers.iter().filter(|offer| offer.unit == unit).map(|offer| offer.number);
@@ -327,7 +331,7 @@ fn cancel_all(client: &mut Client, unit: &str, json: bool) -> Result<Exit, Failu
     let (mut text, mut cancelled) = (String::new(), Vec::new());
     for number in offers.chain(exchanges.map(|exchange| exchange.number)) {
         let cancel = Call::Change(Asked::Cancel { number });
-        // The offer or exchange may have ended since the list was made.
+        // A refusal is no failure if the offer or exchange has ended since it was listed.
         let has_ended =
             |e: &Error| matches!(e, Error::Refused { why: Why::NoSuchOffer | Why::NoExchange, .. });
         let reply: TicketsReply = match client.call(&cancel) {

@@ -1,4 +1,5 @@
-//! `commonhold doctor`: what this machine can enforce, or the machine itself as a machine file.
+//! `commonhold doctor`: shows what this machine can enforce or, with `--machine`, prints this machine as a
+//! machine file.
 
 use std::path::Path;
 

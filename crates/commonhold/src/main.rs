@@ -1,4 +1,5 @@
-//! The program's entry: parses flags, dispatches to commands, maps errors to exit codes.
+//! The entry point of `commonhold`: parses the command line, runs the command, and converts its result to an
+//! exit code.
 
 mod bound;
 mod calibrate;
@@ -47,7 +48,8 @@ fn run(command: &Command) -> Result<Exit, Failure> {
     }
 }
 
-/// Reports a failure as JSON if the command line has `--json`.
+/// With `--json`, prints a failure as a JSON document and returns its exit code; otherwise returns `result`
+/// unchanged.
 fn json_on_failure(json: bool, result: Result<Exit, Failure>) -> Result<Exit, Failure> {
     match result {
         Err(failure) if json => load::fail_in_json(&failure),

@@ -1,4 +1,5 @@
-//! The directory where a daemon and its clients meet: socket, lock and journal.
+//! The daemon's directory, with its socket, lock and journal: how a daemon makes the directory, and how a
+//! client finds it.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -13,7 +14,8 @@ use crate::cli::Place;
 use crate::exit::{Exit, Failure};
 use crate::output;
 
-/// The directory of root's daemon. Every user's clients try it after the user's own.
+/// The directory of root's daemon. Clients of other users try the directory of the user's own daemon before
+/// it.
 const SYSTEM: &str = "/run/commonhold";
 
 /// The socket in a daemon's directory.
@@ -31,13 +33,14 @@ fn default_directory() -> PathBuf {
         return PathBuf::from(SYSTEM);
     }
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
-    // Outside a systemd session the variable is unset. The owner of the fallback in /tmp is checked before use.
+    // Outside a systemd session the variable is unset, and the directory is in /tmp. Another user could have
+    // made it there, so its owner is checked before use.
     runtime
         .map_or_else(|| PathBuf::from(format!("/tmp/commonhold-{}", uid())), |path| path.join("commonhold"))
 }
 
-/// Makes the daemon's directory; returns its absolute path. An existing directory could be another user's trap, so its owner
-/// and its permissions are checked.
+/// Makes the daemon's directory, if it does not exist; returns its absolute path. Fails if another user owns
+/// the directory, or could write to it or replace it.
 pub(crate) fn make(place: &Place) -> Result<PathBuf, Failure> {
     let directory = place.directory.clone().unwrap_or_else(default_directory);
     // Root's daemon serves every user; an ordinary user's daemon serves that user.
@@ -57,15 +60,16 @@ pub(crate) fn make(place: &Place) -> Result<PathBuf, Failure> {
     if facts.mode() & 0o022 != 0 {
         return Err(problem("others may write there".to_owned()));
     }
-    // A user who may rename a parent directory could replace it.
+    // A user who may rename a directory on the path could put another directory in its place.
     if let Some(why) = trust::who_else_may_replace(&directory).map_err(|e| problem(e.to_string()))? {
         return Err(problem(why));
     }
-    // Absolute, because the caretaker leaves the daemon's working directory.
+    // The path must be absolute, since the caretaker has another working directory than the daemon.
     fs::canonicalize(&directory).map_err(|e| problem(e.to_string()))
 }
 
-/// Connects to the daemon in the given directory, else to the user's own, else to root's.
+/// Connects to the daemon in the directory that the command line names. Without one, tries this user's
+/// daemon, then root's.
 pub(crate) fn connect(place: &Place) -> Result<UnixStream, Failure> {
     let places = match &place.directory {
         Some(directory) => vec![directory.clone()],
@@ -81,7 +85,8 @@ pub(crate) fn connect(place: &Place) -> Result<UnixStream, Failure> {
             Ok(stream) => return Ok(stream),
             Err(e) => tried.push(format!("{}: {e}", socket(&directory).display())),
         }
-        // A journal without a daemon: the daemon and its caretaker were killed, and have undone nothing.
+        // A journal without a daemon shows that the daemon and its caretaker were killed before they undid
+        // the changes.
         if directory.join(FILE_NAME).exists() {
             with_journal.push(directory);
         }
@@ -116,7 +121,7 @@ pub(crate) fn warn_of_others(directory: &Path) {
     }
 }
 
-/// Whether a user other than this one and root owns the directory: any user can make a directory in /tmp, as a trap.
+/// Whether the directory belongs to neither this user nor root. Such a directory in /tmp could be a trap.
 fn is_of_another_user(directory: &Path) -> bool {
     fs::symlink_metadata(directory).is_ok_and(|facts| facts.uid() != 0 && facts.uid() != uid())
 }

@@ -1,4 +1,5 @@
-//! Commands implemented by separate programs: `commonhold NAME ARGS` runs `commonhold-NAME NAME ARGS`, as cargo does.
+//! Commands that separate programs implement: `commonhold NAME ARGS` runs `commonhold-NAME NAME ARGS`, as
+//! cargo does.
 //!
 //! The separate program must be in the directory of this program. PATH is not searched, since a command that root runs must
 //! not depend on PATH.
@@ -13,7 +14,7 @@ use commonhold_live::host::child::command;
 use crate::cli::Cli;
 use crate::exit::{Exit, Failure};
 
-/// External commands that --help lists, each with its program.
+/// The external commands that --help lists, each with the name of its program.
 const LISTED: [(&str, &str); 4] = [
     ("sim", "commonhold-sim"),
     ("claims", "commonhold-sim"),
@@ -21,8 +22,8 @@ const LISTED: [(&str, &str); 4] = [
     ("generate", "commonhold-generate"),
 ];
 
-/// Replaces this process by the program of the external command that the command line names. Returns `Ok` if the command is
-/// built in or unknown.
+/// If the command line names an external command, executes its program in place of this one, and does not
+/// return. Returns `Ok` if the command is built in or unknown.
 ///
 /// # Errors
 ///
@@ -61,7 +62,7 @@ fn external_command(arguments: &[OsString]) -> Option<(&str, Vec<OsString>)> {
     Some((name, rest.iter().cloned().chain(help).collect()))
 }
 
-/// Whether a text can be the suffix of a program's name, rather than a path or an option.
+/// Whether a text can be NAME in `commonhold-NAME`: it is neither a path nor an option.
 fn is_name(text: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     !text.is_empty() && !text.starts_with('-') && text.bytes().all(is_plain)

@@ -42,7 +42,7 @@ pub(crate) fn numbers_of_wire(numbers: wire::Numbers) -> PerResource<Option<u64>
     PerResource { cpu, memory, disk, bus }
 }
 
-/// Converts the meaning of numbers for messages.
+/// Converts the kind of a change (see [`How`]) for messages.
 pub(crate) fn how_to_wire(how: How) -> wire::How {
     match how {
         How::Set => wire::How::Set,
@@ -51,7 +51,7 @@ pub(crate) fn how_to_wire(how: How) -> wire::How {
     }
 }
 
-/// Converts the meaning of numbers from messages.
+/// Converts the kind of a change from messages.
 pub(crate) fn how_of_wire(how: wire::How) -> How {
     match how {
         wire::How::Set => How::Set,
@@ -64,7 +64,7 @@ pub(crate) fn how_of_wire(how: wire::How) -> How {
 pub(crate) struct StatusReply {
     /// The active backend.
     pub(crate) backend: String,
-    /// The preferred backend, if `backend` is a fallback for it.
+    /// The preferred backend, if `backend` is a fallback that is active in its place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) instead: Option<Instead>,
     pub(crate) contract: String,
@@ -78,7 +78,7 @@ pub(crate) struct StatusReply {
     /// The kernel scheduler's counters; empty without the project's own scheduler.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) switches: Vec<UnitSwitches>,
-    /// Tickets that differ from the contract's, and those of units with exchanges.
+    /// The tickets of units whose number differs from the contract's, or who take part in an exchange.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) tickets: Vec<Tickets>,
     /// Tickets that units will have once a queued or waiting change takes effect.
@@ -96,7 +96,8 @@ pub(crate) struct StatusReply {
 pub(crate) struct PaceReply {
     /// Turns since the daemon started.
     pub(crate) turns: u64,
-    /// The longest time between the starts of two turns, not counting the first.
+    /// The longest time between the starts of two consecutive turns; the time after the first turn is not
+    /// counted.
     pub(crate) longest_gap_ns: u64,
     /// CPU time that the daemon has used.
     pub(crate) cpu_ns: u64,
@@ -129,7 +130,8 @@ pub(crate) struct EnterReply {
     pub(crate) outside: Option<String>,
 }
 
-/// The reply to `Tickets`, with the tickets of every unit and resource, and to `Change`, with those that the change affected.
+/// The reply to `Tickets` and to `Change`. The reply to `Tickets` lists the tickets of every unit and
+/// resource, the reply to `Change` only the tickets that the change affected.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct TicketsReply {
     /// In reply to an offer: its number.
@@ -160,7 +162,7 @@ pub(crate) struct ContractReply {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct OffersReply {
     pub(crate) offers: Vec<Standing>,
-    /// Exchanges in force, and the last ones that ended.
+    /// The exchanges in force, and the hundred that ended last.
     pub(crate) exchanges: Vec<Exchange>,
     /// The results of negotiation by unit.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -181,9 +183,9 @@ pub(crate) struct AwaitReply {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(tag = "state", rename_all = "kebab-case")]
 pub(crate) enum Awaited {
-    /// The offer waits to be served.
+    /// The offer is open: no exchange has served it yet.
     Stands,
-    /// An exchange served it.
+    /// An exchange served the offer.
     Served { exchange: u64 },
     /// The offer was taken back, or the contract no longer has its unit.
     Withdrawn,

@@ -1,5 +1,5 @@
-//! The third stage: checks whether the values of a contract are consistent with each other. Whether they fit a machine is
-//! decided by the policy crate.
+//! The third stage of parsing: checks whether the values of a contract are consistent with each other.
+//! Whether they fit a machine is checked elsewhere, by the policy crate.
 //!
 //! Each check returns diagnostics, with the spans of all values that contradict each other.
 
@@ -11,7 +11,7 @@ use crate::model::{Contract, Discipline, Each, MemberKind, Unit, UnitId};
 use crate::nearest::nearest;
 use crate::resource::{Amount, MILLIONTH, Resource};
 
-/// A unit that was read, with the spans that [`Unit`] does not have.
+/// The spans of a unit's keys that are not in [`Unit`], but that this stage needs.
 pub(crate) struct ReadUnit {
     pub(crate) id: UnitId,
     /// The span of `each`.
@@ -28,7 +28,7 @@ pub(crate) struct GangSpans {
     pub(crate) first_rate: Option<Span>,
 }
 
-/// The most related spans of one diagnostic; more would bury it.
+/// The most related spans that one diagnostic shows; more would hide the problem.
 const RELATED_MAX: usize = 4;
 
 /// Checks a single unit.
@@ -54,8 +54,9 @@ fn zero_limit(unit: &Unit, resource: Resource) -> Option<Diagnostic> {
     Some(Diagnostic::error("zero-limit", span, message).help("write more than zero, or leave the limit out"))
 }
 
-/// The smallest useful limit, in the resource's measure, and the reason for a remedy. For CPUs, it is the smallest cap that the
-/// kernel enforces (1 ms per second); for memory, enough for a shell and a small program; for disks, one block per second.
+/// The smallest useful limit of a resource, in its unit of measure, and the reason for it, which a remedy
+/// quotes. For CPUs, the limit is the smallest cap that the kernel enforces (1 ms per second). For memory, a
+/// shell and a small program need it. For disks, it is one block per second.
 fn useful_limit_min(resource: Resource) -> (u64, &'static str) {
     match resource {
         Resource::Cpu => (MILLIONTH / 1_000, "the kernel holds no less than 0.001 CPUs"),
@@ -66,7 +67,8 @@ fn useful_limit_min(resource: Resource) -> (u64, &'static str) {
     }
 }
 
-/// A limit that is too small to be useful. Usually its unit is mistyped: `1B` for `1GB`.
+/// Reports a limit that is too small to be useful. Usually its unit of measure is mistyped, as in `1B` for
+/// `1GB`.
 fn tiny_limit(unit: &Unit, resource: Resource) -> Option<Diagnostic> {
     let (limit_min, why) = useful_limit_min(resource);
     let Amount::Absolute(limit @ 1..) = unit.limit[resource]? else { return None };
@@ -80,8 +82,8 @@ fn tiny_limit(unit: &Unit, resource: Resource) -> Option<Diagnostic> {
     Some(Diagnostic::warning("tiny-limit", unit.places.limit[resource].clone()?, message).help(help))
 }
 
-/// A reservation above the unit's own limit. A percentage and an absolute amount can only be compared on a machine, so such pairs
-/// pass here.
+/// Reports a reservation above the unit's own limit. A percentage and an absolute amount are not compared
+/// here, since that requires a machine.
 fn hard_above_limit(unit: &Unit, resource: Resource) -> Option<Diagnostic> {
     let is_above = match (unit.hard[resource]?, unit.limit[resource]?) {
         (Amount::Part(hard), Amount::Part(limit)) | (Amount::Absolute(hard), Amount::Absolute(limit)) => {
@@ -113,7 +115,8 @@ fn repeated_members(unit: &Unit) -> Vec<Diagnostic> {
     diagnostics
 }
 
-/// A unit with `each` whose members name no users, or no control groups, that could get sub-units.
+/// Reports a unit with `each` that can never have a sub-unit, since its members name no users or, for
+/// `each = "cgroup"`, no control groups.
 fn each_without_members(unit: &Unit, read_unit: &ReadUnit) -> Option<Diagnostic> {
     let (gets_sub_unit, whom, help): (fn(&MemberKind) -> bool, _, _) = match unit.each? {
         Each::User => (
@@ -134,7 +137,8 @@ fn each_without_members(unit: &Unit, read_unit: &ReadUnit) -> Option<Diagnostic>
     Some(Diagnostic::warning("each-of-nobody", read_unit.each.clone()?, message).help(help))
 }
 
-/// `each-by` without `each = "cgroup"`: unlike control groups, users have no weights or CPUs.
+/// Reports `each-by` without `each = "cgroup"`. It would have no effect, since users have no weights or CPUs
+/// as control groups have.
 fn each_by_without_groups(unit: &Unit, read_unit: &ReadUnit) -> Option<Diagnostic> {
     let at = read_unit.each_by.clone()?;
     if unit.each == Some(Each::Cgroup) {
@@ -178,7 +182,7 @@ pub(crate) fn siblings(
     diagnostics
 }
 
-/// A unit's deadline, if the discipline of the enclosing unit does not serve deadlines.
+/// Reports a unit's deadline if the discipline of the enclosing unit does not serve deadlines.
 fn deadline_without_discipline(
     contract: &Contract,
     parent: Option<&ReadUnit>,
@@ -198,8 +202,8 @@ fn deadline_without_discipline(
     Some(Diagnostic::warning("deadline", unit.span.clone(), message).help(help))
 }
 
-/// Rules for gangs that apply to the memory bus only, if gangs are chosen by another resource: `gangs = "demand"`, and a
-/// `first-rate` in bytes per second.
+/// Reports rules for gangs that only make sense for the memory bus, if gangs are chosen by another resource.
+/// These rules are `gangs = "demand"`, and a `first-rate` in bytes per second.
 pub(crate) fn gangs(rules: GangRules, spans: &GangSpans) -> Vec<Diagnostic> {
     let mut diagnostics = Vec::new();
     let other_share = spans.share.clone().filter(|_| rules.share != GangsShare::Bus);
@@ -221,7 +225,8 @@ pub(crate) fn gangs(rules: GangRules, spans: &GangSpans) -> Vec<Diagnostic> {
     diagnostics
 }
 
-/// Members that two siblings list: neither unit is more specific, so the contract does not say to which the processes belong.
+/// Reports a member that two siblings list. Neither unit is more specific than the other, so the contract
+/// does not say to which of them the processes belong.
 fn conflicts(contract: &Contract, units: &[ReadUnit]) -> Vec<Diagnostic> {
     let mut first_places: BTreeMap<&MemberKind, (UnitId, &Span)> = BTreeMap::new();
     let mut diagnostics = Vec::new();
@@ -243,7 +248,8 @@ fn conflicts(contract: &Contract, units: &[ReadUnit]) -> Vec<Diagnostic> {
     diagnostics
 }
 
-/// Siblings' reservations in percent whose sum is above 100 %. The diagnostic is at the last of these.
+/// Reports reservations of siblings, in percent, whose sum exceeds 100 %. The diagnostic is at the last
+/// reservation.
 fn parts_above_whole(
     contract: &Contract,
     parent: Option<&ReadUnit>,
@@ -277,9 +283,10 @@ fn parts_above_whole(
     Some(diagnostic.label(format!("of `{}`", contract.unit(last.id).path)))
 }
 
-/// Sub-units that together reserve more than the enclosing unit reserves, in absolute amounts. Their reservations must come
-/// from its reservation, since the rest of its entitlement is by tickets, and shrinks as other units become active. (If the
-/// enclosing unit has no reservation, this is checked on a machine, by the worth of its tickets.)
+/// Reports sub-units that together reserve more than the enclosing unit does, in absolute amounts. Only the
+/// enclosing unit's reservation can back theirs: the rest of its entitlement is by tickets, and shrinks when
+/// other units become active. If the enclosing unit has no reservation, nothing is reported here. The
+/// sub-units' reservations are then compared, on a machine, with the worth of its tickets.
 fn hard_above_encloser(
     contract: &Contract,
     parent: &ReadUnit,
@@ -313,7 +320,7 @@ fn hard_above_encloser(
     )))
 }
 
-/// Looks up the unit of `machine.default`.
+/// Looks up the unit that `machine.default` names.
 pub(crate) fn default_unit(contract: &Contract, path: &str, span: &Span) -> Result<UnitId, Box<Diagnostic>> {
     if path == contract.unit(UnitId::KERNEL).path {
         let message = "processes cannot fall into the built-in unit `kernel`";

@@ -1,34 +1,35 @@
-//! Diagnostics of a contract as values: the problem, its span, and the remedy.
+//! Diagnostics of a contract: each is a value with the problem, its position in the text, and the remedy.
 //!
 //! The module that finds a problem also words it: `syntax` and `document` (TOML, unknown keys), `read`, `quantity` and `member`
 //! (values), `check` (consistency). `render` lays out the text.
 
 use std::ops::Range;
 
-/// A byte range of the contract's text. Values keep their spans for diagnostics that are only possible later, such as that the
-/// machine is too small, or a user unknown there. Units that the program created have an empty span.
+/// A range of bytes in the contract's text. Values keep their spans after parsing, for problems that are
+/// found only later: that the machine is too small, or that a user is unknown. Units that the program created
+/// have an empty span.
 pub type Span = Range<usize>;
 
-/// The severity.
+/// The severity of a diagnostic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
     /// The contract is not usable.
     Error,
-    /// The contract is usable, but probably not what was meant.
+    /// The contract is usable, but its author probably meant something else.
     Warning,
 }
 
 /// One problem of a contract. Spans are byte ranges of the contract's text, on character boundaries.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Diagnostic {
-    /// Its severity.
+    /// The severity.
     pub level: Level,
-    /// The kind of problem, independent of the wording: `unknown-key`.
+    /// The kind of problem, such as `unknown-key`. It stays the same if the wording changes.
     pub code: &'static str,
     /// The offending text.
     pub span: Span,
-    /// The problem, with the name of the object and the value.
+    /// The problem, in words that name the unit or key and the value.
     pub message: String,
     /// The label beside the offending text; may be empty.
     pub label: String,
@@ -77,18 +78,19 @@ impl Diagnostic {
     }
 }
 
-/// A problem with the text of one value; the span is relative to that text.
+/// A problem with the text of one value. The span is relative to the beginning of that text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// The offending part.
+    /// The offending part of the text.
     pub span: Span,
-    /// What is wrong with it.
+    /// What is wrong with that part.
     pub message: String,
     /// The remedy.
     pub help: String,
 }
 
-/// Line and column, both from 1, of a byte offset; columns count characters. An offset past the end counts as the end.
+/// The line and the column of a byte offset, both counted from 1. Columns count characters. An offset past
+/// the end counts as the end.
 pub fn position(text: &str, offset: usize) -> (usize, usize) {
     let before = &text[..floor(text, offset)];
     let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
@@ -96,8 +98,8 @@ pub fn position(text: &str, offset: usize) -> (usize, usize) {
     (lines + 1, before[line_start..].chars().count() + 1)
 }
 
-/// Clamps the span to the text and to character boundaries. A diagnostic may be shown with a text that has changed since, and a
-/// slice outside of that text would panic.
+/// Clamps a span to a text and to character boundaries. The text may have changed since the span was
+/// determined, and a slice outside of the text would panic.
 pub(crate) fn clamp(text: &str, span: &Span) -> Range<usize> {
     let start = floor(text, span.start);
     let end = floor(text, span.end.max(start));

@@ -1,9 +1,10 @@
-//! A document: TOML text of known keys, read into values, with every mistake reported at once.
+//! Reads documents, which are TOML texts with a fixed set of keys. All mistakes in a text are reported at
+//! once.
 //!
-//! A *language* is a set of tables with keys, such as the contract's or a scenario's. Each language lists its keys in
-//! [`Table`]s. It converts the values in a text into its own types by the methods of [`Document`], which report errors and
-//! continue. [`read()`] goes from text to value. It recovers from syntax errors, and withholds errors that may only be
-//! consequences of these.
+//! A *language* is a set of tables with keys, such as the contract's or a scenario's. Each language lists its
+//! keys in [`Table`]s. It converts the values in a text into its own types with the methods of [`Document`],
+//! which report an error and continue. [`read()`] converts a text into a value of the language. It recovers
+//! from syntax errors, and withholds errors that may only be consequences of syntax errors.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -16,32 +17,32 @@ use crate::nearest::nearest;
 use crate::quantity;
 use crate::syntax::{self, SHORT_BYTES, Syntax, switch_word};
 
-/// The most diagnostics of one text: more would only hide the first.
+/// The most diagnostics that are reported for one text; more would only hide the first ones.
 pub(crate) const DIAGNOSTICS_MAX: usize = 200;
 
-/// A key. `K` describes its values, in the language's terms.
+/// A key of a language. The type `K` describes the values of a key in the language's terms.
 #[derive(Debug)]
 pub struct Key<K: 'static> {
-    /// Its name in the text.
+    /// The key's name in the text.
     pub name: &'static str,
-    /// The type of its value.
+    /// The type of the key's value.
     pub kind: K,
     /// The default value, in TOML; empty if the key has no default.
     pub default: &'static str,
     /// A value other than the default, in TOML. For a table, it sets one of the table's keys.
     pub example: &'static str,
-    /// Its description, for editors and people.
+    /// The key's description, for editors and people.
     pub doc: &'static str,
 }
 
 /// The keys of a table.
 #[derive(Debug)]
 pub struct Table<K: 'static> {
-    /// Its name in diagnostics.
+    /// The table's name in diagnostics.
     pub title: &'static str,
-    /// Its name in a schema and a reference.
+    /// The table's name in the schema and the reference.
     pub definition: &'static str,
-    /// Its keys, in reading order.
+    /// The table's keys, in reading order.
     pub keys: &'static [Key<K>],
 }
 
@@ -51,13 +52,14 @@ impl<K> Table<K> {
         self.keys.iter().find(|key| key.name == name)
     }
 
-    /// The names of its keys.
+    /// The names of the table's keys.
     pub fn names(&self) -> impl Iterator<Item = &'static str> + use<K> {
         self.keys.iter().map(|key| key.name)
     }
 }
 
-/// One row of a table of keys: name, kind, default, example, doc.
+/// Makes a key from its name, kind, default, example and description. Lists of keys are written as rows of
+/// such calls.
 pub const fn key<K>(
     name: &'static str,
     kind: K,
@@ -75,11 +77,11 @@ pub struct Entry<'a, K: 'static> {
     pub key: &'static Key<K>,
     /// The span of the key.
     pub at: Span,
-    /// Its value.
+    /// The key's value.
     pub value: &'a Spanned<DeValue<'a>>,
 }
 
-/// An entry of a table whose keys are names that the text chooses.
+/// An entry of a table whose keys are no fixed words but names that the text chooses, such as those of units.
 #[derive(Debug)]
 pub struct Named<'a> {
     /// The name.
@@ -90,11 +92,12 @@ pub struct Named<'a> {
     pub value: &'a Spanned<DeValue<'a>>,
 }
 
-/// Reads a text: `convert` converts its tree into a value, and reports errors to the document. The value is valid if no
-/// diagnostic is an error. Diagnostics are in the order of the text, at most 200 of them.
+/// Reads a text. `convert` converts the text's tree into a value, and reports errors to the document. The
+/// value is valid if no diagnostic is an error. Diagnostics are in the order of the text; there are at most
+/// 200.
 ///
-/// `missing` has the codes of errors that report something missing. After a syntax error these are withheld, since the missing
-/// part may be in the unreadable text.
+/// `missing` has the codes of errors that say that something is missing. After a syntax error such errors are
+/// withheld, since the missing part may be in the unreadable text.
 pub fn read<T>(
     text: &str,
     missing: &[&str],
@@ -109,7 +112,8 @@ pub fn read<T>(
     finish(&readable, syntax::read(&readable), errors, missing, convert)
 }
 
-/// The stages after syntax. `errors` are the syntax errors of the parts that were blanked out.
+/// The stages of [`read()`] after the syntax. `errors` are the syntax errors in the parts that were blanked
+/// out.
 fn finish<T>(
     text: &str,
     syntax: Syntax,
@@ -128,8 +132,8 @@ fn finish<T>(
     (value, diagnostics)
 }
 
-/// The diagnostics of a text, without those that may only be consequences of the syntax `errors`: diagnostics on an unreadable
-/// line, about something missing, and warnings. All diagnostics stay if there is no syntax error.
+/// Removes the diagnostics that may only be consequences of the syntax `errors`: those on an unreadable line,
+/// those about something missing, and all warnings. Without a syntax error, nothing is removed.
 fn without_consequences(
     text: &str,
     errors: &[Diagnostic],
@@ -147,7 +151,7 @@ fn without_consequences(
     diagnostics.into_iter().take(DIAGNOSTICS_MAX).filter(is_independent).collect()
 }
 
-/// Cuts diagnostics down to [`DIAGNOSTICS_MAX`]. The last of these then says how many more there are.
+/// Limits diagnostics to [`DIAGNOSTICS_MAX`]. If some are cut off, the last diagnostic gives their number.
 fn shorten(diagnostics: &mut Vec<Diagnostic>) {
     if diagnostics.len() <= DIAGNOSTICS_MAX {
         return;
@@ -198,14 +202,15 @@ impl<'t> Document<'t> {
         clamp(self.text, &value.span())
     }
 
-    /// The entries of a table in the text, in no particular order. Unknown keys are reported and omitted. `table` has the known
-    /// keys, `tree` the entries of the text.
+    /// The entries of a table in the text, in no particular order. `table` lists the known keys; `tree` is
+    /// the table in the text. Unknown keys are reported and left out.
     pub fn entries<'a, K>(&mut self, table: &'static Table<K>, tree: &'a DeTable<'a>) -> Vec<Entry<'a, K>> {
         self.entries_or(table, tree, |_, _| None)
     }
 
-    /// [`Document::entries`], with remedies for unknown keys: `hint` returns the remedy by the key's name and value, or `None`
-    /// for the general one, a list of the table's keys.
+    /// Returns the entries as [`Document::entries`] does, but with special remedies for unknown keys. `hint`
+    /// returns the remedy for a key's name and value. If it returns `None`, the remedy is a list of the
+    /// table's keys.
     pub fn entries_or<'a, K>(
         &mut self,
         table: &'static Table<K>,
@@ -237,7 +242,7 @@ impl<'t> Document<'t> {
         self.report(Diagnostic::error("unknown-key", at, message).label("unknown key").help(help));
     }
 
-    /// The entries of a table of names, in the order of the text.
+    /// The entries of a table whose keys are names, in the order of the text.
     pub fn named<'a>(&self, table: &'a DeTable<'a>) -> Vec<Named<'a>> {
         let mut named: Vec<_> = table
             .iter()
@@ -259,7 +264,8 @@ impl<'t> Document<'t> {
         self.report(diagnostic.label(format!("this is {found}")).help(help));
     }
 
-    /// The remedy for a value of the wrong type, if it is easy to rewrite: without quotes, in a list, or as a table.
+    /// The remedy for a value of the wrong type, if the right value can be guessed: the value without quotes,
+    /// in a list, or as a table.
     fn rewritten<K>(&self, entry: &Entry<K>, wanted: &str) -> Option<String> {
         let name = entry.key.name;
         let source = &self.text[self.span(entry.value)];
@@ -280,8 +286,8 @@ impl<'t> Document<'t> {
             .then(|| format!("write {name} = [{source}]"))
     }
 
-    /// The span in the text of a part of a string's content. If the string is written with escapes, content and text differ,
-    /// and the span is that of the whole string.
+    /// The span in the text of `part`, a part of a string's content. If the string is written with escapes,
+    /// its content differs from the text, and the span is that of the whole string.
     fn span_within(&self, value: &Spanned<DeValue>, content: &str, part: &Span) -> Span {
         let whole = self.span(value);
         match self.text[whole.clone()].find(content) {
@@ -299,7 +305,7 @@ impl<'t> Document<'t> {
         self.report(Diagnostic::error(code, span, problem.message).help(problem.help));
     }
 
-    /// Checks that a text has the version `version`. Returns the span of the version in the text.
+    /// Checks that a text's `version` key has the value `version`. Returns the span of that value.
     pub fn version<K>(&mut self, entry: &Entry<K>, version: u64) -> Span {
         let span = self.span(entry.value);
         match entry.value.get_ref() {
@@ -315,8 +321,8 @@ impl<'t> Document<'t> {
         span
     }
 
-    /// The value as a table. Like the methods below for other types, it reports an error and returns `None` if the value has
-    /// another type, or is out of range.
+    /// The value as a table. If the value has another type, reports an error and returns `None`. The methods
+    /// below do the same for other types, and also if the value is out of range.
     pub fn table<'a, K>(&mut self, entry: &Entry<'a, K>) -> Option<&'a DeTable<'a>> {
         let table = entry.value.get_ref().as_table();
         if table.is_none() {
@@ -398,8 +404,8 @@ impl<'t> Document<'t> {
         self.quantity(entry, wanted, "a percentage", quantity::part, quantity::part_text, range)
     }
 
-    /// A quantity in a string, read by `parse`. In diagnostics, `wanted` describes the type, `noun` names the quantity, and
-    /// `show` formats the bounds of the range.
+    /// A quantity in a string, which `parse` reads. For diagnostics, `wanted` describes the type, `noun`
+    /// names the quantity, and `show` formats the ends of the range.
     fn quantity<K>(
         &mut self,
         entry: &Entry<K>,

@@ -1,5 +1,7 @@
-//! Sub-units that `each` creates: one for each user among a unit's members, or for each control group below a group that the unit
-//! names. A sub-unit is created when its user or control group appears. That of a control group is removed after the group.
+//! Sub-units that `each` creates. A unit with `each` gets a sub-unit for each user among its members, or for
+//! each control group below a group that the unit names. The sub-unit is created when the user or the control
+//! group appears. A control group's sub-unit is removed after the group has disappeared; a user's sub-unit
+//! stays.
 
 use std::collections::BTreeSet;
 
@@ -34,8 +36,8 @@ impl Newcomer {
 }
 
 impl Contract {
-    /// Creates the sub-units that newcomers lack; returns whether any was created. `free` has the vacant places that may be
-    /// reused.
+    /// Creates a sub-unit for each newcomer that has none; returns whether any was created. `free` are the
+    /// numbers of removed units that new units may have.
     pub fn welcome(&mut self, newcomers: &[Newcomer], free: &BTreeSet<UnitId>) -> bool {
         let mut any_created = false;
         for newcomer in newcomers {
@@ -44,8 +46,9 @@ impl Contract {
         any_created
     }
 
-    /// Sets the CPUs of control groups with sub-units. Under `each-by = "cpus"`, the tickets of these follow. Returns whether any
-    /// changed. A manager may set a group's CPUs after its first process has started.
+    /// Under `each-by = "cpus"`, updates the number of CPUs of control groups that have sub-units, and with
+    /// it the sub-units' tickets. Returns whether anything changed. (A manager may set a group's CPUs after
+    /// the group's first process has started.)
     pub fn give_cpus(&mut self, group_cpus: &[(UnitId, u32)]) -> bool {
         let mut any_changed = false;
         for (unit, cpus) in group_cpus {
@@ -62,7 +65,8 @@ impl Contract {
         any_changed
     }
 
-    /// Removes those of the units that `each` created for control groups; returns whether any was removed.
+    /// Removes each of the given units that `each` created for a control group; returns whether any unit was
+    /// removed.
     pub fn dismiss(&mut self, units: &[UnitId]) -> bool {
         let mut any_removed = false;
         for unit in units {
@@ -132,8 +136,8 @@ impl Contract {
         true
     }
 
-    /// The name, or the name with a number if a sub-unit has it already: names of groups may be equal after invalid characters
-    /// were replaced.
+    /// `name`, or `name` with a number if a sub-unit has that name already. Two groups may get the same name
+    /// when invalid characters are replaced.
     fn free_name(&self, unit: UnitId, name: &str) -> String {
         let is_free = |name: &str| self.find(&format!("{}/{name}", self.unit(unit).path)).is_none();
         if is_free(name) {
@@ -150,8 +154,9 @@ impl Contract {
 /// A valid unit name for a user or a control group. If a user's name has characters that a unit's name may not have, the user's
 /// number replaces it. In a group's name, such characters are replaced by `_`.
 ///
-/// A user's name of only digits is replaced too. It may equal another user's number, and then the order of the users' first
-/// appearance would decide which sub-unit gets which path, and with it the tickets kept for that path.
+/// A user's name that consists of digits is replaced by the user's number, too, since it may equal another
+/// user's number. Otherwise the path of a sub-unit, and with it the tickets that were persisted for that
+/// path, would go to the user who appears first.
 fn valid_name(whose: &MemberKind, name: &str) -> String {
     if let MemberKind::User(Principal::Id(uid)) = whose
         && (check_name(name).is_err() || name.bytes().all(|b| b.is_ascii_digit()))

@@ -1,8 +1,8 @@
-//! Remedies for unknown keys, by a guess at their meaning: another tool's word for a known key, or a known key in the wrong
-//! table.
+//! Remedies for unknown keys. The meaning of the key is guessed: it may be another tool's word for a known
+//! key, or a known key in the wrong table.
 //!
-//! A guess may be wrong, so it only appears in the remedy. An unknown key that is probably a misspelling of a known key gets no
-//! guess; the known key is suggested instead.
+//! A guess may be wrong, so it only changes the remedy. No meaning is guessed if the unknown key is probably
+//! a misspelling of a known key: then the known key is suggested.
 
 use toml::de::DeValue;
 

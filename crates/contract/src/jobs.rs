@@ -1,5 +1,5 @@
-//! A contract's rules for jobs, pools and gangs: which tasks belong together, where they are placed, and which of them run at
-//! the same time.
+//! A contract's rules for jobs, pools and gangs: which threads form a job, in which pool a job is placed, and
+//! which jobs run at the same time.
 
 use std::fmt;
 
@@ -11,10 +11,10 @@ pub const GANG_WINDOW_MAX: u32 = 1_000;
 /// The largest size of pools, in CPUs.
 pub const POOL_CPUS_MAX: u32 = 65_536;
 
-/// How the machine's CPUs are grouped into pools, in which units have home CPUs and jobs are placed.
+/// The rule that groups the machine's CPUs into pools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PoolForm {
-    /// At a level that suits the machine.
+    /// Pools at the level that suits the machine.
     #[default]
     Auto,
     /// A pool for each last-level cache.
@@ -34,7 +34,7 @@ impl PoolForm {
     pub const NAMED: [PoolForm; 5] =
         [PoolForm::Auto, PoolForm::Cache, PoolForm::Node, PoolForm::Socket, PoolForm::Machine];
 
-    /// Its name in a contract; `None` for a size, which is a number there.
+    /// The form's name in a contract; `None` for a size, which is written as a number.
     pub const fn word(self) -> Option<&'static str> {
         match self {
             PoolForm::Auto => Some("auto"),
@@ -47,7 +47,8 @@ impl PoolForm {
     }
 }
 
-/// The rule for the pool in which a job starts, and to which it expands when its pools are full (seed 001, section 6.2).
+/// The rule that chooses the pool in which a job starts. The same rule chooses a further pool when the job's
+/// pools are full (seed 001, section 6.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Placement {
@@ -92,19 +93,22 @@ impl fmt::Display for Placement {
     }
 }
 
-/// Whether jobs are *gangs*, and which gangs run together in a quantum. Of a gang, all threads run in a quantum, or no thread
-/// (seed 003, section 4).
+/// Whether jobs are *gangs*, and which gangs run together in a quantum. In a quantum, either all threads of a
+/// gang run or none (seed 003, section 4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Gangs {
     /// Jobs are not gangs.
     #[default]
     Off,
-    /// Jobs whose bandwidths fit together, by the bandwidth of each in the latest quantum in which it ran.
+    /// Jobs run together whose bandwidths fit the bus. A job's bandwidth is that of the latest quantum in
+    /// which it ran.
     LatestQuantum,
-    /// Jobs whose bandwidths fit together, by the average bandwidth of each over the latest quanta in which it ran.
+    /// Jobs run together whose bandwidths fit the bus. A job's bandwidth is its average over the latest
+    /// quanta in which it ran.
     QuantaWindow,
-    /// The jobs that make the most progress together, by the bandwidth that each would use without contention.
+    /// Those jobs run together that make the most progress, as estimated from the bandwidth that each would
+    /// use without contention.
     Demand,
 }
 
@@ -133,10 +137,10 @@ impl fmt::Display for Gangs {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum GangsShare {
-    /// The memory bus: by bandwidth.
+    /// The memory bus, of which a job uses bandwidth.
     #[default]
     Bus,
-    /// The last-level caches: by occupancy.
+    /// The last-level caches, of which a job occupies a part.
     Cache,
 }
 
@@ -166,12 +170,12 @@ pub struct GangRules {
     pub by: Gangs,
     /// The shared resource by which gangs are chosen.
     pub share: GangsShare,
-    /// The interval between choices, in nanoseconds (seed 003, section 5: 200 ms).
+    /// The quantum: the time for which gangs are chosen, in nanoseconds (seed 003, section 5: 200 ms).
     pub quantum_ns: u64,
     /// The number of quanta in the average of [`Gangs::QuantaWindow`], 1 to [`GANG_WINDOW_MAX`] (seed 003, section 4: 5).
     pub window: u32,
-    /// The assumed use of the shared resource by each thread of a job that was not measured yet. A percentage is of the
-    /// capacity per CPU. The seed gives no value.
+    /// How much of the shared resource each thread of a job is assumed to use before the job was measured. A
+    /// percentage is of the resource's capacity divided by the number of CPUs. The seed gives no value.
     pub first_rate: Amount,
 }
 
@@ -187,7 +191,8 @@ impl Default for GangRules {
     }
 }
 
-/// Which processes of a unit form one job: threads that belong together, and run near each other.
+/// The rule that says which processes of a unit form one job. The threads of a job are placed near each
+/// other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JobKind {
     /// All of the unit's own processes.

@@ -1,5 +1,6 @@
-//! The one table of a contract's keys. The parser refuses any other key. The schema for editors, the tables of
-//! `docs/contract-reference.md` and remedies are generated from this table, so its texts are for users.
+//! The table of all keys that a contract may have. The parser refuses any other key. The schema for editors,
+//! the tables of `docs/contract-reference.md` and many remedies are generated from this table, so its texts
+//! are written for users.
 
 use crate::document::{self, key};
 use crate::jobs::{GANG_WINDOW_MAX, POOL_CPUS_MAX};
@@ -8,7 +9,8 @@ use crate::resource::{DEFAULT_TICKETS, Resource};
 /// The version of the contract's language that this program reads.
 pub(crate) const VERSION: u64 = 1;
 
-/// The most units that a contract may declare, so that a text from a runaway generator gives an error and does not fill memory.
+/// The most units that a contract may declare. The text of a runaway generator then gives an error, and does
+/// not fill the memory.
 pub(crate) const UNITS_MAX: usize = 100_000;
 
 /// The most levels of nested units.
@@ -489,5 +491,5 @@ pub(crate) static LEND: Table = Table { title: "`lend`", definition: "permission
 /// A unit's `borrow`.
 pub(crate) static BORROW: Table = Table { title: "`borrow`", definition: "permissions", keys: &PERMISSIONS };
 
-// The tables above write this number as text.
+// The tables above have this number as text, which must be changed with it.
 const _: () = assert!(DEFAULT_TICKETS == 100);

@@ -1,20 +1,21 @@
 //! The contract: what each unit of a shared machine is promised.
 //!
-//! Text goes in; checked values or diagnostics come out. This crate opens no files, asks no kernel and reads no clock.
-//! Whether a contract fits a machine is decided by the policy crate, and whether its users exist by the programs that
-//! read contracts.
+//! This crate converts a contract's text to checked values, or to diagnostics. It opens no files, asks no
+//! kernel and reads no clock. The policy crate decides whether a contract fits a machine. The programs that
+//! read contracts check whether its users exist.
 //!
-//! Entry points: [`parse()`] turns TOML into a [`Contract`], or into all of its [`Diagnostic`]s at once. [`render()`]
-//! shows diagnostics to people. [`write()`] serialises a contract. [`schema()`] describes the language to editors, and
-//! [`reference()`] to people.
+//! Entry points: [`parse()`] converts TOML to a [`Contract`], and reports all [`Diagnostic`]s at once.
+//! [`render()`] shows diagnostics to people. [`write()`] serialises a contract. [`schema()`] describes the
+//! language to editors, and [`reference()`] to people.
 //!
-//! Code map, in the order of the flow:
-//! - `syntax`, with `recover`: text to a tree of spanned values;
-//! - `read`, with `quantity`, `member` and `name`: the tree to values, key by key;
-//! - `check`: whether the values are consistent with each other.
+//! The stages of parsing, in order:
+//! - `syntax`, with `recover`, converts text to a tree of spanned values;
+//! - `read`, with `quantity`, `member` and `name`, converts the tree to values, key by key;
+//! - `check` checks whether the values are consistent with each other.
 //!
-//! `model` has the values, with `resource` (amounts) and `jobs` (pools and gangs). `keys` is the one table of a contract's
-//! keys. [`document`] is the part of the parser that other TOML languages of the project share.
+//! `model` has the types of the values, with `resource` (amounts) and `jobs` (pools and gangs). `keys` is the
+//! table of all keys of a contract. [`document`] is the part of the parser that other TOML languages of the
+//! project share.
 
 mod check;
 mod diagnostic;

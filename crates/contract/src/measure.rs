@@ -1,5 +1,5 @@
-//! Amounts as people read them, rounded to a few digits. Texts that contracts can contain, and that are read again, are in
-//! [`quantity`](crate::quantity).
+//! Amounts as text for people, rounded to a few digits. (Exact texts, which a contract can contain, are in
+//! [`quantity`](crate::quantity).)
 
 use std::fmt;
 
@@ -16,7 +16,8 @@ impl fmt::Display for Percent {
     }
 }
 
-/// A rate, in bytes per second, in a few digits: `12.5 MB/s`. `None` is unlimited, and shown as `any amount`.
+/// A rate in bytes per second, shown in a few digits: `12.5 MB/s`. `None` means unlimited, and is shown as
+/// `any amount`.
 pub struct Speed(pub Option<u64>);
 
 impl fmt::Display for Speed {
@@ -56,7 +57,8 @@ impl fmt::Display for CpuCount {
     }
 }
 
-/// Bytes in the largest binary unit that gives at least 1, with up to one decimal: `512 KiB`, `1.5 GiB`, `2 GiB`.
+/// Bytes in the largest binary unit of which there is at least 1, with at most one decimal: `512 KiB`,
+/// `1.5 GiB`, `2 GiB`.
 pub struct Bytes(pub u64);
 
 impl fmt::Display for Bytes {

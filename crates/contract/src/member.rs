@@ -1,6 +1,8 @@
-//! One entry of `members`, and the `owner`: `user:ana`, `group:physics`, `cgroup:/lab`, `command:simulate*`, `pid:4711`.
+//! Reads an entry of `members`, such as `user:ana`, `group:physics`, `cgroup:/lab`, `command:simulate*` or
+//! `pid:4711`, and the value of `owner`.
 //!
-//! An entry that cannot be read gets a remedy by a guess at its meaning, such as another tool's word for a kind of member.
+//! If an entry cannot be read, the remedy is a guess at its meaning. For example, it may have another tool's
+//! word for a kind of member.
 
 use std::ops::Range;
 
@@ -14,9 +16,9 @@ use crate::nearest::nearest;
 pub struct MemberForm {
     /// The word before the colon.
     pub kind: &'static str,
-    /// The forms that an entry may have, with placeholders in capitals.
+    /// The forms of an entry of this kind, with placeholders in capitals.
     pub forms: &'static [&'static str],
-    /// Which processes match, as a relative clause in words.
+    /// Which processes match, as a relative clause.
     pub who: &'static str,
 }
 
@@ -56,16 +58,16 @@ pub const MEMBER_RULES: [&str; 2] = [
      `[machine] default` names. Without such a name, it is in `shared`, which is not restricted.",
 ];
 
-/// The words before the colon.
+/// The kinds of members: the words before the colon.
 pub(crate) const KINDS: [&str; 5] = {
     let [a, b, c, d, e] = MEMBER_FORMS;
     [a.kind, b.kind, c.kind, d.kind, e.kind]
 };
 
-/// A part of the message for a member with a control character.
+/// The part of a message that says that a member has a control character.
 pub(crate) const CONTROL: &str = "holds a control character";
 
-/// Synonyms of kinds of members, each group with the kind.
+/// Other words for kinds of members, in groups, each with the kind that it means.
 const KIND_SYNONYMS: [(&[&str], &str); 5] = [
     (&["grp", "gid", "groups", "gr", "unixgroup"], "group"),
     (&["uid", "login", "users", "username", "account", "u"], "user"),
@@ -214,7 +216,7 @@ fn principal(value: &str, at: Range<usize>) -> Result<Principal, Problem> {
     if !value.bytes().all(|byte| byte.is_ascii_digit()) {
         return Ok(Principal::Name(value.to_owned()));
     }
-    // The largest number is -1 to the kernel, which means "no user" or "no group".
+    // The largest number is excluded: to the kernel it is -1, which means "no user" or "no group".
     match value.parse() {
         Ok(id) if id != u32::MAX => Ok(Principal::Id(id)),
         _ => problem(
@@ -225,8 +227,8 @@ fn principal(value: &str, at: Range<usize>) -> Result<Principal, Problem> {
     }
 }
 
-/// Reads a pattern for programs, which may be followed by `@user:` or `@group:` and a name. The last of these counts, since a
-/// program's name may contain an `@`, as in `agetty@tty1`.
+/// Reads a pattern for programs, which may be followed by `@user:NAME` or `@group:NAME`. The text is split at
+/// the last such suffix, since a program's name may itself contain an `@`, as in `agetty@tty1`.
 fn command_rule(value: &str, at: Range<usize>) -> Result<MemberKind, Problem> {
     let signs = ["@user:", "@group:"].iter();
     let last_sign = signs.filter_map(|sign| Some((value.rfind(sign)?, *sign))).max();
@@ -242,7 +244,7 @@ fn command_rule(value: &str, at: Range<usize>) -> Result<MemberKind, Problem> {
     Ok(MemberKind::CommandOf(command(glob, glob_span)?, whose(principal)))
 }
 
-/// Checks a pattern for programs, which may be no path: programs are matched by their base names.
+/// Checks a pattern for programs. A path is refused, since programs are matched by their base names.
 fn command(value: &str, at: Range<usize>) -> Result<String, Problem> {
     let program = without_arguments(value);
     let Some((_, base)) = program.rsplit_once('/') else {
@@ -255,7 +257,8 @@ fn command(value: &str, at: Range<usize>) -> Result<String, Problem> {
     problem(at, message, &help)
 }
 
-/// A pattern up to the first word that looks like an argument. Program names may contain blanks, such as `tmux: server`.
+/// A pattern without arguments: the words before the first one that looks like an argument. A blank alone
+/// does not end the program's name, since names such as `tmux: server` contain blanks.
 fn without_arguments(pattern: &str) -> &str {
     let mut end = 0;
     for word in pattern.split(' ') {
@@ -292,7 +295,8 @@ fn pid(value: &str, at: Range<usize>) -> Result<u32, Problem> {
     }
 }
 
-/// For remedies: which path of a process counts if it has several, as under cgroup v1.
+/// The part of a remedy that says which control-group path counts if a process has several, as under cgroup
+/// v1.
 const HIERARCHY: &str = "the path is that of cgroup v2 (the line `0::` of /proc/PID/cgroup), or of systemd's own v1 hierarchy \
                          (`name=systemd`)";
 
@@ -319,8 +323,8 @@ const HIERARCHIES: [&str; 16] = [
     "pids",
 ];
 
-/// If a path is the file system path of a cgroup, below [`MOUNT`]: the v1 hierarchy to which it belongs, and the cgroup's own
-/// path.
+/// If `path` is the path of a cgroup's folder below [`MOUNT`], returns the v1 hierarchy that the cgroup
+/// belongs to, if any, and the path of the cgroup itself. Otherwise returns `None`.
 fn below_mount(path: &str) -> Option<(Option<&str>, String)> {
     let below = path.strip_prefix(MOUNT).filter(|below| below.is_empty() || below.starts_with('/'))?;
     let first = below.get(1..).unwrap_or_default().split('/').next().unwrap_or_default();

@@ -50,8 +50,8 @@ impl fmt::Display for Scheme {
     }
 }
 
-/// The order in which a unit's own tasks and sub-units run, where a scheduler of the project decides at every switch. Each
-/// variant says which of these runs next.
+/// The order in which a unit's own tasks and its sub-units run, under a scheduler of the project that decides
+/// at every switch. The variants say which task or sub-unit runs next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Discipline {
     /// The one with the least CPU time for its weight.
@@ -69,8 +69,8 @@ pub enum Discipline {
     Rr,
     /// Round robin, with long turns.
     Batch,
-    /// One that has used less than its allowance, in turn, before those that have used theirs up. Allowances of CPU time are
-    /// handed out at intervals, by weight.
+    /// One that has CPU time left of its allowance, round robin; those that have used up their allowance come
+    /// after all others. Allowances are handed out at intervals, in proportion to weights.
     JobCurrency,
     /// The sub-units take turns, each on all CPUs at once.
     Gang,
@@ -78,16 +78,17 @@ pub enum Discipline {
     Dwcs,
     /// The task with the least CPU time, in any sub-unit: no isolation within the unit.
     Smp,
-    /// The sub-unit of the highest class, which its own discipline determines: real time, time share, entitlement, batch.
+    /// The sub-unit of the highest class. A sub-unit's own discipline determines its class; from the highest,
+    /// the classes are real time, time share, entitlement and batch.
     Classes,
 }
 
-/// A promise of CPU time: a budget before the end of each period, except in a few periods.
+/// A promise of CPU time: a unit gets its budget before the end of each period, except in a few periods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Deadline {
     /// The time from one deadline to the next: at least 1 ms, and at most 4 s.
     pub period_ns: u32,
-    /// CPU time in each period, no more than the period.
+    /// The CPU time that the unit gets in each period, at most the length of the period.
     pub budget_ns: u32,
     /// How many deadlines may be missed in a window; fewer than `of`.
     pub misses: u32,
@@ -137,13 +138,15 @@ impl fmt::Display for Discipline {
     }
 }
 
-/// How the promised time to return a memory loan grows with the time for which its owner left the memory idle. A value of
-/// `None` is inherited from the enclosing unit, or from `[machine]`.
+/// How the promised call-back time of a memory loan grows: the longer the owner left the memory idle, the
+/// longer the time. A value of `None` is inherited from the enclosing unit, or from `[machine]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Growth {
-    /// The fraction of the idle time, in millionths. 0: it does not grow.
+    /// The fraction of the idle time that the promised time may take, in millionths. If it is 0, the promised
+    /// time does not grow.
     pub idle: Option<u64>,
-    /// The upper bound, in nanoseconds. Less than `call-back-memory`: it does not grow.
+    /// The longest promised time, in nanoseconds. If it is less than `call-back-memory`, the promised time
+    /// does not grow.
     pub most_ns: Option<u64>,
 }
 
@@ -156,20 +159,21 @@ impl Growth {
         }
     }
 
-    /// These values, with those of `inherited` where there is none.
+    /// These values; each missing value is taken from `inherited`.
     fn or(self, inherited: Growth) -> Growth {
         Growth { idle: self.idle.or(inherited.idle), most_ns: self.most_ns.or(inherited.most_ns) }
     }
 }
 
-/// The promised time to return memory that a unit lends, by how long the memory was idle ([`Contract::promise`]).
+/// The promised call-back time of memory that a unit lends. It depends on how long the memory was idle
+/// ([`Contract::promise`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Promise {
     /// The time for memory that was idle for only a moment, in nanoseconds.
     pub first_ns: u64,
-    /// Its growth: a fraction of the idle time, in millionths.
+    /// The fraction of the idle time to which the promised time grows, in millionths.
     pub idle: u64,
-    /// The upper bound, but not below `first_ns`, in nanoseconds.
+    /// The longest promised time, in nanoseconds; at least `first_ns`.
     pub most_ns: u64,
 }
 
@@ -193,24 +197,25 @@ pub struct MachineRules {
     pub reserve: Amount,
     /// The interval at which a fractionally held CPU changes its owner, in nanoseconds (seed 000, section 3.1: 250 ms).
     pub rotation_ns: u64,
-    /// The longest a lender may wait for a CPU it lent, in nanoseconds (seed 000, section 3.1: 10 ms).
+    /// The longest time that an owner may wait for a CPU that it lent, in nanoseconds (seed 000, section 3.1:
+    /// 10 ms).
     pub call_back_ns: u64,
     /// The longest that calling back a loan of memory may take, in nanoseconds: 1 s. The seeds name no time.
     pub call_back_memory_ns: u64,
     /// How `call_back_memory_ns` grows while the owner leaves the memory idle, unless a unit overrides it.
     pub call_back_memory_grows: Growth,
-    /// The half-life of the record of CPU time lent and borrowed, by which the next borrower is chosen, in nanoseconds: 10 min.
-    /// 0: no record is kept, as in the seeds.
+    /// The half-life of credits from loans, by which the next borrower is chosen, in nanoseconds: 10 min. If
+    /// it is 0, there are no credits, as in the seeds.
     pub loans_remembered_ns: u64,
     /// How CPUs are grouped into pools.
     pub pools: PoolForm,
     /// Whether CPUs that the kernel isolates (such as by `isolcpus`) are divided among units, too.
     pub isolated: bool,
-    /// Which pool a job starts in.
+    /// The rule that chooses the pool in which a job starts.
     pub placement: Placement,
     /// Whether scattered threads of a job are brought together when there is room.
     pub repartition: bool,
-    /// Which jobs run together.
+    /// Which jobs run together, as gangs.
     pub gangs: GangRules,
 }
 
@@ -234,8 +239,8 @@ impl Default for MachineRules {
     }
 }
 
-/// A unit's identity, which is its index in [`Contract::units`]. It lasts as long as the unit: a reload keeps it
-/// ([`Contract::adopt`]).
+/// The number by which a unit is identified: its index in [`Contract::units`]. A unit keeps its number as
+/// long as it exists, also when the contract is reloaded ([`Contract::adopt`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(transparent)]
 pub struct UnitId(pub u32);
@@ -251,7 +256,7 @@ impl UnitId {
         self.0 as usize
     }
 
-    /// Whether this is one of the built-in common parts, which hold no tickets.
+    /// Whether this is a built-in unit, `kernel` or `shared`. These hold no tickets.
     pub fn is_common(self) -> bool {
         self == UnitId::KERNEL || self == UnitId::SHARED
     }
@@ -262,7 +267,7 @@ impl UnitId {
 pub enum Principal {
     /// By number: `user:1000`.
     Id(u32),
-    /// By name, to be looked up on the machine at hand: `user:ana`.
+    /// By name: `user:ana`. The name is looked up on the machine that runs the contract.
     Name(String),
 }
 
@@ -297,15 +302,17 @@ impl fmt::Display for Whose {
 /// match wins.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MemberKind {
-    /// `group:NAME`: processes whose primary or supplementary groups include it.
+    /// `group:NAME`: processes that have this group as primary or supplementary group.
     Group(Principal),
-    /// `user:NAME`: processes whose effective user it is.
+    /// `user:NAME`: processes with this effective user.
     User(Principal),
     /// `command:GLOB`: processes whose program's base name matches (`*` and `?`), and their descendants.
     Command(String),
-    /// `command:GLOB@user:NAME`, `command:GLOB@group:NAME`: as for `command:GLOB`, if the process matches the user or group, too.
+    /// `command:GLOB@user:NAME`, `command:GLOB@group:NAME`: processes that match both `command:GLOB` and the
+    /// user or group.
     CommandOf(String, Whose),
-    /// `cgroup:/PATH`: processes in that control group or below, as /proc/PID/cgroup shows it. Longest path wins.
+    /// `cgroup:/PATH`: processes in that control group or below it; the path is as in /proc/PID/cgroup. If
+    /// several rules match, the longest path wins.
     Cgroup(String),
     /// `pid:NUMBER`: that process, and its descendants.
     Pid(u32),
@@ -339,7 +346,8 @@ pub struct Member {
 pub enum Each {
     /// One sub-unit per user.
     User,
-    /// One sub-unit per child of a control group named by a `cgroup:` rule of the unit: another program created it.
+    /// One sub-unit for each child of a control group that a `cgroup:` rule of the unit names. Another
+    /// program created these children.
     Cgroup,
 }
 
@@ -356,16 +364,17 @@ impl Each {
     }
 }
 
-/// How the tickets of a sub-unit that `each` creates for a control group follow from the settings of the group's manager.
+/// How the tickets of a sub-unit that `each` creates for a control group are determined from the settings of
+/// the group's manager.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Weighed {
     /// All sub-units have the same number.
     #[default]
     Equally,
-    /// In proportion to the group's CPUs.
+    /// The number is in proportion to the group's CPUs.
     Cpus,
-    /// The group's `cpu.weight`.
+    /// The number is the group's `cpu.weight`.
     Weight,
 }
 
@@ -383,7 +392,8 @@ impl Weighed {
     }
 }
 
-/// The settings that a control group's manager made for the group, such as Slurm for a job; empty for a user.
+/// The settings that the manager of a control group made for it, as Slurm does for a job's group. Empty for a
+/// user's sub-unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Given {
     /// The number of CPUs, if the manager set it.
@@ -393,8 +403,8 @@ pub struct Given {
 }
 
 impl Given {
-    /// The tickets of the group's sub-unit, for each resource: at least 1, and the default number if the manager did not make the
-    /// setting.
+    /// The number of tickets of the group's sub-unit, for every resource. It is at least 1. If the manager
+    /// did not make the setting, it is the default number.
     pub(crate) fn tickets(self, by: Weighed) -> u64 {
         let tickets = match by {
             Weighed::Equally => None,
@@ -405,7 +415,7 @@ impl Given {
     }
 }
 
-/// Spans of a unit's values that can only be checked on a machine.
+/// The spans of those values of a unit that can only be checked on a machine.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Places {
     /// The list of members, even if empty; `None` if the unit has no such key.
@@ -419,46 +429,48 @@ pub struct Places {
 /// A unit: its members, its rights, and what it lends and borrows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unit {
-    /// Its name among its siblings.
+    /// The unit's name, which differs from those of its siblings.
     pub name: String,
-    /// Its path in reports and commands: `physics/night-batch`.
+    /// The unit's path in reports and commands: `physics/night-batch`.
     pub path: String,
-    /// The unit whose currency funds it; `None` at the top level.
+    /// The enclosing unit, whose currency funds this unit; `None` at the top level.
     pub parent: Option<UnitId>,
-    /// Its members. In a sub-unit, these select among the members of the enclosing unit.
+    /// The rules that select the unit's members. Those of a sub-unit select among the members of the
+    /// enclosing unit.
     pub members: Vec<Member>,
-    /// The user or group that may change the tickets of its sub-units, and transfer its own: see the policy's membership.
+    /// The user or group that may change the tickets of the sub-units, and give or offer the unit's own
+    /// tickets.
     pub owner: Option<Member>,
-    /// Whether each of its users, or of its control groups, gets a sub-unit.
+    /// Whether each user among the members, or each control group, gets a sub-unit of its own.
     pub each: Option<Each>,
     /// With `each = "cgroup"`: how its sub-units' tickets are determined.
     pub each_by: Weighed,
-    /// If it is a sub-unit that `each` created for a control group: the settings of the group's manager. The weight is that of
-    /// the time when the group appeared; the CPUs are current.
+    /// For a sub-unit that `each` created for a control group: the settings of the group's manager. The
+    /// weight is the one that the group had when it appeared; the number of CPUs is kept up to date.
     pub given: Given,
-    /// Its share of each resource relative to its siblings. At least 1.
+    /// The unit's share of each resource relative to its siblings, at least 1.
     pub tickets: PerResource<u64>,
-    /// Absolute reservations.
+    /// The unit's reservations.
     pub hard: PerResource<Option<Amount>>,
-    /// Limits that it never exceeds, even if resources are idle.
+    /// The limits that the unit never exceeds, even if resources are idle.
     pub limit: PerResource<Option<Amount>>,
-    /// Whether, and how much of, its idle resources may be lent.
+    /// Whether the unit's idle resources may be lent, and how much of them.
     pub lend: PerResource<Permission>,
-    /// Whether, and how much, it may borrow.
+    /// Whether the unit may borrow resources, and how much of them.
     pub borrow: PerResource<Permission>,
-    /// Whether the negotiator proposes and tries exchanges of its tickets.
+    /// Whether the negotiator proposes and tries exchanges of the unit's tickets.
     pub negotiate: bool,
-    /// How the promised time to return memory that it lends grows.
+    /// How the promised call-back time of memory that the unit lends grows.
     pub call_back_memory_grows: Growth,
-    /// Which of its own tasks and its sub-units runs next.
+    /// The order in which the unit's own tasks and its sub-units run.
     pub discipline: Discipline,
-    /// Its deadline, which has an effect if the discipline of the enclosing unit is `dwcs`.
+    /// The unit's deadline. It has an effect only if the discipline of the enclosing unit is `dwcs`.
     pub deadline: Option<Deadline>,
-    /// Which of its processes form one job; `None`: its threads are not placed in pools.
+    /// The rule by which the unit's processes form jobs; `None` if its threads are not placed in pools.
     pub job: Option<JobKind>,
-    /// The span of its name.
+    /// The span of the unit's name.
     pub span: Span,
-    /// The spans of some of its values.
+    /// The spans of some of the unit's values.
     pub places: Places,
 }
 
@@ -489,13 +501,14 @@ impl Unit {
         }
     }
 
-    /// The span of its reservation of a resource; of its name, if it has no such reservation.
+    /// The span of the unit's reservation of a resource; if there is none, the span of the unit's name.
     pub fn hard_span(&self, resource: Resource) -> Span {
         self.places.hard[resource].clone().unwrap_or_else(|| self.span.clone())
     }
 }
 
-/// A whole contract, checked by itself; the policy crate decides whether it fits a machine.
+/// A whole contract. Its values are consistent with each other. Whether they fit a machine is checked
+/// elsewhere, by the policy crate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Contract {
     /// Rules for the machine as a whole.
@@ -508,7 +521,7 @@ pub struct Contract {
     pub default_unit: UnitId,
     /// The indices in `units` of removed units, which later units may reuse.
     pub vacant: BTreeSet<UnitId>,
-    /// The units that hold tickets, in the order of the text; empty if that is the order in `units`.
+    /// The units that hold tickets, in the order of the text; empty if `units` has them in this order.
     order: Vec<UnitId>,
 }
 
@@ -536,8 +549,8 @@ impl Contract {
         self.present().find(|id| self.unit(*id).path == path)
     }
 
-    /// All indices in `units`, those of the common parts and of removed units included: the index range of lists with one
-    /// element per unit.
+    /// All indices in `units`, also those of the built-in units and of removed units. Lists with one element
+    /// per unit have these indices.
     pub fn ids(&self) -> impl DoubleEndedIterator<Item = UnitId> + use<> {
         (0..u32::try_from(self.units.len()).unwrap_or(u32::MAX)).map(UnitId)
     }
@@ -547,12 +560,12 @@ impl Contract {
         id.index() < self.units.len() && !self.vacant.contains(&id)
     }
 
-    /// Every unit, the common parts included; parents before their children.
+    /// Every unit that exists, the built-in ones included; parents come before their children.
     pub fn present(&self) -> impl DoubleEndedIterator<Item = UnitId> + '_ {
         self.ids().filter(|id| self.has(*id))
     }
 
-    /// Makes all units negotiate, whatever the contract sets.
+    /// Makes all units negotiate, in place of what the contract sets.
     pub fn negotiate(&mut self) {
         for unit in self.units.iter_mut().skip(UnitId::SHARED.index() + 1) {
             unit.negotiate = true;
@@ -574,16 +587,18 @@ impl Contract {
         has_rules
     }
 
-    /// Every unit that holds tickets: all but the common parts; parents before their children.
+    /// Every unit that holds tickets, which are all but the built-in ones; parents come before their
+    /// children.
     pub fn held(&self) -> impl DoubleEndedIterator<Item = UnitId> + '_ {
         self.present().filter(|id| !id.is_common())
     }
 
-    /// Every unit that holds tickets, in the order of reports, which is that of the text: each unit is followed by its
-    /// sub-units. A sub-unit that was added later follows the other sub-units of its unit.
+    /// Every unit that holds tickets, in the order in which reports list them. This is the order of the text,
+    /// in which each unit is followed by its sub-units. A sub-unit that was added later comes after its
+    /// unit's other sub-units.
     pub fn listed(&self) -> Vec<UnitId> {
         let order = if self.order.is_empty() { self.held().collect() } else { self.order.clone() };
-        // Sub-units in reverse, since they are taken from the end of a stack.
+        // The sub-units are in reverse order, since they are taken from the end of a stack.
         let mut sub_units: BTreeMap<Option<UnitId>, Vec<UnitId>> = BTreeMap::new();
         for unit in order.into_iter().rev() {
             sub_units.entry(self.unit(unit).parent).or_default().push(unit);
@@ -597,8 +612,8 @@ impl Contract {
         listed
     }
 
-    /// The promised time to return memory that the unit lends. The unit's own rules come first, then those of the units around
-    /// it, then those of `[machine]`.
+    /// The promised call-back time of memory that the unit lends. The unit's own rules have precedence over
+    /// those of the units around it, and these over those of `[machine]`.
     pub fn promise(&self, id: UnitId) -> Promise {
         let mut growth = Growth::default();
         let mut level = Some(id);
@@ -614,7 +629,8 @@ impl Contract {
         }
     }
 
-    /// The units directly in `parent`, or at the top level (`None`), by ascending number. The common parts are left out.
+    /// The units directly in `parent`, or at the top level (`None`), by ascending number. The built-in units
+    /// are left out.
     pub fn children(&self, parent: Option<UnitId>) -> impl Iterator<Item = UnitId> + '_ {
         self.held().filter(move |id| self.unit(*id).parent == parent)
     }
@@ -624,8 +640,8 @@ impl Contract {
         self.add_at(UnitId(u32::try_from(self.units.len()).unwrap_or(u32::MAX)), parent, name)
     }
 
-    /// Adds a unit with default values in `parent`. It gets the number of a removed unit, if there is one that is in `free` and
-    /// above the parent's number, and a new number otherwise.
+    /// Adds a unit with default values in `parent`. It gets the number of a removed unit if `free` has such a
+    /// number above the parent's. Otherwise it gets a new number.
     pub(crate) fn add_reusing(&mut self, parent: UnitId, name: &str, free: &BTreeSet<UnitId>) -> UnitId {
         match free.range(parent..).find(|id| self.vacant.contains(id)).copied() {
             Some(id) => self.add_at(id, Some(parent), name),
@@ -651,7 +667,8 @@ impl Contract {
     /// Removes a unit without sub-units. Its number becomes vacant. The vacant entry keeps the unit's parent.
     pub(crate) fn remove(&mut self, id: UnitId) {
         if self.order.is_empty() {
-            // From now on the order of numbers may differ from that in which units were added.
+            // From now on, the order of numbers may differ from the order in which units were added, so the
+            // latter is stored.
             self.order = self.listed();
         }
         self.order.retain(|unit| *unit != id);
@@ -660,10 +677,11 @@ impl Contract {
         self.vacant.insert(id);
     }
 
-    /// Renumbers the units: a unit gets the number of the unit with the same path in `before`, which this contract replaces. The
-    /// numbers of units that are only in `before` become vacant. `reuse`: new units may get numbers that were vacant in `before`.
+    /// Renumbers the units of this contract, which replaces `before`. A unit that is in both contracts, by
+    /// its path, gets the number that it has in `before`. The numbers of units that are only in `before`
+    /// become vacant. With `reuse`, new units may get numbers that were vacant in `before`.
     ///
-    /// Parents stay before their children.
+    /// Parents still come before their children.
     pub fn adopt(&mut self, before: &Contract, reuse: bool) {
         let known: BTreeMap<&str, UnitId> =
             before.present().map(|id| (before.unit(id).path.as_str(), id)).collect();
@@ -673,7 +691,7 @@ impl Contract {
         for id in self.present() {
             let unit = self.unit(id);
             let new_id = known.get(unit.path.as_str()).copied().unwrap_or_else(|| {
-                // A number above that of the parent, which has its new number already.
+                // The number must be above that of the parent, which was renumbered before.
                 let parent = unit.parent.and_then(|parent| new_ids.get(&parent)).copied();
                 let from = parent.unwrap_or(UnitId::SHARED);
                 free.range(from..).next().copied().unwrap_or_else(|| {

@@ -1,4 +1,5 @@
-//! The rule for names of units. A name becomes a folder of the cgroup file system, and part of paths in commands.
+//! The rules for names of units. A unit's name becomes the name of a folder in the cgroup file system, and a
+//! part of paths in commands.
 
 /// The longest name of a unit, in characters.
 pub(crate) const NAME_CHARS_MAX: usize = 64;
@@ -6,8 +7,9 @@ pub(crate) const NAME_CHARS_MAX: usize = 64;
 /// Names that units may not take: the built-in units, and the leaf cgroup of a unit that has sub-units.
 const RESERVED_NAMES: [&str; 3] = ["kernel", "shared", "own"];
 
-/// Prefixes, up to the first dot, of the kernel's own files in a cgroup's folder. A unit whose name begins with one could collide
-/// with such a file (Documentation/admin-guide/cgroup-v2.rst, "Avoid Name Collisions").
+/// The prefixes, up to the first dot, of the kernel's own files in a cgroup's folder. A unit whose name
+/// begins with such a prefix could collide with a file of the kernel
+/// (Documentation/admin-guide/cgroup-v2.rst, "Avoid Name Collisions").
 const KERNEL_PREFIXES: [&str; 11] =
     ["cgroup", "cpu", "cpuset", "memory", "io", "irq", "pids", "rdma", "hugetlb", "misc", "dmem"];
 

@@ -1,14 +1,15 @@
 //! The known word nearest to a mistyped word, for remedies such as "did you mean `tickets`?".
 
-/// The known word with the smallest edit distance to `typed`; `None` if that distance is too large for a typing error, which is
-/// more than a third of the letters of `typed` and more than one. Case is ignored. Ties go to the first word.
+/// The known word with the smallest edit distance to `typed`. Of several such words, returns the first.
+/// Returns `None` if the distance is too large for a typing error: more than one, and more than a third of
+/// the letters of `typed`. Case is ignored.
 pub fn nearest<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let typed: Vec<char> = typed.to_lowercase().chars().collect();
     let edits_max = (typed.len() / 3).max(1);
     let mut best: Option<(usize, &str)> = None;
     for word in known {
         let letters: Vec<char> = word.to_lowercase().chars().collect();
-        // The difference in length is a lower bound of the edits, and far cheaper.
+        // The difference in length is a lower bound of the edit distance, and is far cheaper to compute.
         if letters.len().abs_diff(typed.len()) > edits_max {
             continue;
         }

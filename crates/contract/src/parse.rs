@@ -1,4 +1,5 @@
-//! All stages from text to contract: [`document`] reads the syntax, [`read`] the values, and `check` compares them.
+//! Runs all stages from text to contract: [`document`] reads the syntax, [`read`] reads the values, and
+//! `check` compares the values.
 
 use crate::diagnostic::Diagnostic;
 use crate::model::Contract;
@@ -9,10 +10,11 @@ use crate::{document, read};
 pub struct Parsed {
     /// The contract, if no diagnostic is an error.
     pub contract: Option<Contract>,
-    /// After an error, the readable part of the contract, with defaults for invalid values. With it, callers can also report
-    /// problems with the machine in the same run.
+    /// After an error: the readable part of the contract, with defaults in place of invalid values. Callers
+    /// use it to report, in the same run, which of its amounts do not fit the machine.
     pub draft: Option<Contract>,
-    /// All errors and warnings, in the order of the text; at most 200, the last of which counts the rest.
+    /// The errors and warnings, in the order of the text. There are at most 200; if there were more, the last
+    /// one gives their number.
     pub diagnostics: Vec<Diagnostic>,
 }
 

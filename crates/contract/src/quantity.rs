@@ -1,7 +1,8 @@
 //! Quantities: `1.5`, `25%`, `8GiB`, `100MB/s`, `250ms`.
 //!
-//! Quantities are exact, without floating point. Fractions of the smallest unit (a byte, a nanosecond) are rounded down.
-//! An ambiguous quantity is rejected with both readings: `8G` may be 8 * 1000^3 or 8 * 1024^3 bytes.
+//! Quantities are exact, without floating point. Fractions of the smallest unit (a byte, a nanosecond) are
+//! rounded down. An ambiguous quantity is rejected, with a message that has both readings: `8G` may be 8 *
+//! 1000^3 or 8 * 1024^3 bytes.
 
 use std::fmt::Write;
 
@@ -11,10 +12,11 @@ use crate::resource::{Amount, MILLIONTH, Resource};
 /// The most decimals of a number: amounts are stored in millionths.
 const DECIMALS_MAX: usize = 6;
 
-/// Decimals of a percentage: 0.0001 % is one millionth.
+/// The most decimals of a percentage: 0.0001 % is one millionth.
 const PERCENT_DECIMALS_MAX: usize = 4;
 
-/// Units of bytes: decimal, the byte, binary. Among spellings of one unit, [`amount_text`] writes the last.
+/// The units of bytes: first decimal units, then the byte, then binary units. If a unit has several
+/// spellings, [`amount_text`] writes the last one.
 const BYTES: [(&str, u64); 12] = [
     ("KB", 1_000),
     ("kB", 1_000),
@@ -46,7 +48,7 @@ struct Parsed<'t> {
     millionths: u128,
     /// How many decimals the number has.
     decimals: usize,
-    /// Whether the quantity may also be a percentage, as amounts of a resource may; remedies then mention this.
+    /// Whether a percentage is allowed, too, as for amounts of a resource. If so, remedies mention it.
     or_part: bool,
     /// The span of the number.
     number: Span,
@@ -139,11 +141,11 @@ pub fn part_text(millionths: u64) -> String {
 pub fn bytes_text(bytes: u64) -> String {
     let binary = largest_exact(bytes, &BYTES[6..]);
     let decimal = largest_exact(bytes, &BYTES[..7]);
-    // The shorter is probably what the contract said: 100MB, not 97656.25KiB.
+    // The shorter text is probably the one that the contract had: 100MB, not 97656.25KiB.
     if decimal.len() < binary.len() { decimal } else { binary }
 }
 
-/// The amount as a whole number of the largest unit that divides it.
+/// The amount in the largest unit of which it is a whole number.
 fn largest_exact(amount: u64, units: &[(&str, u64)]) -> String {
     let divides = |scale: &u64| amount != 0 && amount.is_multiple_of(*scale);
     let largest = units.iter().filter(|(_, scale)| divides(scale)).max_by_key(|(_, scale)| *scale);
@@ -237,7 +239,8 @@ fn percentage(parsed: &Parsed) -> Result<u64, Problem> {
     }
 }
 
-/// The number times `scale`, which is the value of one unit in the smallest unit (such as bytes); rounded down.
+/// The number times `scale`, rounded down. `scale` is the value of the quantity's unit in the smallest unit,
+/// such as bytes.
 fn scaled(parsed: &Parsed, scale: u64) -> Result<u64, Problem> {
     let amount =
         parsed.millionths.checked_mul(u128::from(scale)).map(|product| product / u128::from(MILLIONTH));
@@ -293,8 +296,8 @@ fn bytes_unit(unit: &str) -> Option<u64> {
     BYTES.iter().find(|(name, _)| *name == unit).map(|(_, scale)| *scale)
 }
 
-/// The problem with a unit that is not a unit of bytes. A single letter, as in `8G`, is ambiguous; a wrong case, as in `8gib`, is
-/// a slip. `suffix` is `/s` for a rate, `noun` names the quantity in messages.
+/// The problem with a unit that is no unit of bytes: a single letter, as in `8G`, is ambiguous, and `8gib` is
+/// in the wrong case. `suffix` is `/s` for a rate; `noun` names the quantity in messages.
 fn bytes_problem(parsed: &Parsed, unit: &str, suffix: &str, noun: &str) -> Problem {
     let letter = unit.chars().next().map(|c| c.to_ascii_uppercase());
     let power = letter.and_then(|letter| "KMGTP".find(letter)).map(|index| index + 1);

@@ -1,7 +1,8 @@
-//! The second stage: the tree of spanned values into a contract, key by key, with every error at once.
+//! The second stage of parsing: converts the tree of spanned values into a contract, key by key. All errors
+//! are reported at once.
 //!
-//! An invalid value is reported and replaced by its default, so that dependent values can be checked too. Whether units are
-//! consistent with each other is checked by the third stage ([`crate::check`]).
+//! An invalid value is reported and replaced by its default, so that values that depend on it can be checked,
+//! too. The third stage ([`crate::check`]) checks whether units are consistent with each other.
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -24,7 +25,7 @@ use crate::quantity;
 use crate::resource::{Amount, MILLIONTH, PerResource, Permission, Resource};
 use crate::syntax;
 
-/// The number of built-in units, which come before the contract's own.
+/// The number of built-in units, whose numbers come before those of the contract's units.
 const COMMON_PARTS: usize = UnitId::SHARED.0 as usize + 1;
 
 type Entry<'a> = document::Entry<'a, Kind>;
@@ -45,7 +46,8 @@ pub(crate) fn read(document: &mut Document<'_>, tree: &DeTable<'_>) -> Contract 
 struct Reader<'d, 't> {
     document: &'d mut Document<'t>,
     contract: Contract,
-    /// The path in `machine.default`, with its span: it can be looked up only after all units are read.
+    /// The path in `machine.default`, with its span. It is stored here, since the unit can be looked up only
+    /// after all are read.
     default: Option<(String, Span)>,
     /// The spans of the keys about gangs.
     gang_spans: GangSpans,
@@ -262,7 +264,8 @@ impl Reader<'_, '_> {
     fn amount_or(&mut self, entry: &Entry, resource: Resource, wanted: &str) -> Option<Amount> {
         let text = match entry.value.get_ref() {
             DeValue::String(text) => text.to_string(),
-            // Only CPUs have no unit. For other resources, reading the quantity reports the missing unit.
+            // An amount of CPUs has no unit of measure. For other resources, the missing unit is reported
+            // when the quantity is read.
             DeValue::Integer(number) => {
                 integer(number).map_or(number.to_string(), |number| number.to_string())
             }
@@ -426,8 +429,8 @@ impl Reader<'_, '_> {
         }
     }
 
-    /// The problem with a better remedy, if it is a control character that an unintended escape made: in double quotes,
-    /// `"user:CORP\tom"` has a tab.
+    /// Improves the remedy if the problem is a control character that an unintended escape made. For example,
+    /// in double quotes `"user:CORP\tom"` contains a tab.
     fn with_escape_remedy(&self, span: &Span, problem: Problem) -> Problem {
         let source = &self.document.text()[span.clone()];
         match syntax::in_single_quotes(source) {
@@ -476,7 +479,7 @@ impl Reader<'_, '_> {
             let help = "write `deadline = { period = \"20ms\", budget = \"4ms\" }`";
             return refuse("missing-key", format!("the deadline has no `{lacks}`"), help);
         };
-        // If one of them is invalid, that was reported.
+        // If one of the two is `None`, its problem was reported.
         let (period, budget) = (period?, budget?);
         if budget > period {
             let help = "a unit has one CPU at a time for its deadline: lower the budget";
@@ -491,8 +494,8 @@ impl Reader<'_, '_> {
         Some(Deadline { period_ns, budget_ns, misses: as_u32(misses)?, of: as_u32(of)? })
     }
 
-    /// Tickets: one number for all resources, or a table with a number for each. Where the number is missing or invalid, the
-    /// value in `tickets` stays.
+    /// Reads tickets: one number for all resources, or a table with a number for each. For a resource whose
+    /// number is missing or invalid, the value in `tickets` is returned.
     fn tickets(&mut self, entry: &Entry, mut tickets: PerResource<u64>) -> PerResource<u64> {
         let Kind::Counts(keys) = entry.key.kind else { return tickets };
         match entry.value.get_ref() {
@@ -513,7 +516,7 @@ impl Reader<'_, '_> {
         tickets
     }
 
-    /// The amounts of `hard` or `limit`, and their spans.
+    /// Reads the amounts of `hard` or `limit`, and their spans.
     fn amounts(&mut self, entry: &Entry) -> (PerResource<Option<Amount>>, PerResource<Option<Span>>) {
         let (mut amounts, mut spans) = (PerResource::default(), PerResource::default());
         let Kind::Table(keys) = entry.key.kind else { return (amounts, spans) };

@@ -1,26 +1,27 @@
-//! Recovery from syntax errors: finds the statements of a text that do not parse, and blanks these out.
+//! Recovers from syntax errors: finds the statements of a text that do not parse, and blanks them out.
 //!
-//! Problem: the TOML parser continues after an error. But an unclosed array swallows the headers and keys after it, and each
-//! of these is then another error.
+//! Problem: the TOML parser continues after an error. But it takes the headers and keys after an unclosed
+//! array for elements of the array, and reports each of them as another error.
 //!
 //! Algorithm: a text with syntax errors is read again, statement by statement. A statement is a header, or a key with its
 //! value, extended over several lines until it parses. A statement that does not parse by itself is reported once, and
 //! blanked out with spaces, so that the spans of all other statements stay valid. The keys below a blanked header are blanked
 //! out, too, since they do not belong to the table before it.
 //!
-//! Limits: a line inside a broken multi-line value that looks like a key begins a new statement.
+//! Limits: if a line inside a broken multi-line value looks like a key, it is taken for the beginning of a
+//! new statement.
 
 use toml::de::{DeTable, Error};
 
 use crate::diagnostic::Span;
 
-/// The most broken statements that are reported; the text after these is blanked out.
+/// The most broken statements that are reported. After this number, the rest of the text is blanked out.
 const BROKEN_MAX: usize = 50;
 
 /// The most attempts to find the end of a multi-line value: each attempt parses the statement again.
 const ENDS_MAX: usize = 16;
 
-/// A text without its broken statements, of the same length, and the first error of each.
+/// A text in which broken statements are replaced by spaces, and the first error of each broken statement.
 pub(crate) struct Recovered {
     pub(crate) text: String,
     pub(crate) errors: Vec<(Span, String)>,
@@ -42,7 +43,7 @@ pub(crate) fn recover(text: &str) -> Recovered {
         next = after;
         if let Some(error) = error {
             errors.push(error);
-            // The keys below a broken header belong to no table.
+            // The keys below a broken header are blanked out, too, since they belong to no table.
             if text[lines[first].clone()].trim_start().starts_with('[') {
                 next = (after..lines.len())
                     .find(|line| is_header(&text[lines[*line].clone()]))
@@ -72,7 +73,8 @@ fn statement(text: &str, lines: &[Span], first: usize) -> (usize, Option<(Span, 
     if DeTable::parse(text_to(first)).is_ok() {
         return (first + 1, None);
     }
-    // A value over several lines: extend the statement until it parses, at most to the next header.
+    // The value may extend over several lines, so lines are added until the statement parses, at most up to
+    // the next header.
     let line = |number: usize| &text[lines[number].clone()];
     let mut bound = first + 1;
     let mut tries = 0;
@@ -85,14 +87,15 @@ fn statement(text: &str, lines: &[Span], first: usize) -> (usize, Option<(Span, 
         }
         bound += 1;
     }
-    // It does not parse: it ends before the next line that looks like a statement.
+    // The statement does not parse. It is taken to end before the next line that looks like a statement.
     let after = (first + 1..bound).find(|number| begins_statement(line(*number))).unwrap_or(bound);
-    // Without empty lines at the end, so that a missing bracket is reported where the value ends.
+    // Empty lines at the end are left out, so that a missing bracket is reported where the value ends.
     let statement = text_to(after - 1).trim_end();
     let (_, errors) = DeTable::parse_recoverable(statement);
     let start = lines[first].start;
     let position = |error: &Error| error.span().map_or(0, |span| span.start);
-    // Of two errors in one place, a missing bracket is a consequence of the other, such as an unclosed string.
+    // Of two errors at the same position, an unclosed bracket is a consequence of the other error, such as an
+    // unclosed string.
     let rank = |error: &&Error| (position(error), error.message().starts_with("unclosed"));
     let error = errors.iter().min_by_key(rank).map(|error| {
         let span = error.span().unwrap_or(0..0);
@@ -101,8 +104,8 @@ fn statement(text: &str, lines: &[Span], first: usize) -> (usize, Option<(Span, 
     (after, error)
 }
 
-/// Whether a line is a header, such as `[unit.physics]  # the group`. A line of an array that begins with a bracket is not: it
-/// has commas, or does not parse.
+/// Whether a line is a header, such as `[unit.physics]  # the group`. A line inside an array may begin with a
+/// bracket, too, but it has commas, or does not parse as a header.
 fn is_header(line: &str) -> bool {
     let line = line.trim_start();
     line.starts_with('[') && line.contains(']') && !line.contains(',') && DeTable::parse(line).is_ok()

@@ -1,7 +1,7 @@
-//! The reference of the contract's language for people: every key and every kind of member.
+//! The reference of the contract's language, for people: every key, and every kind of member.
 //!
-//! The reference is generated from the parser's table of keys. As Markdown it is `docs/contract-reference.md`; the program also
-//! generates a man page from it.
+//! The reference is generated from the parser's table of keys, as Markdown for `docs/contract-reference.md`,
+//! and as a man page.
 
 use std::fmt::Write;
 
@@ -15,22 +15,22 @@ use crate::resource::Resource;
 pub struct ReferenceTable {
     /// The heading, which says where the table stands in a contract.
     pub heading: &'static str,
-    /// Its keys, in reading order.
+    /// The table's keys, in reading order.
     pub keys: Vec<ReferenceKey>,
 }
 
 /// A key of a contract.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReferenceKey {
-    /// Its name in the contract.
+    /// The key's name in the contract.
     pub name: &'static str,
     /// An example: a line of a contract with the key.
     pub example: String,
-    /// The values that it may have.
+    /// The values that the key may have, in words.
     pub values: String,
     /// The default value, in TOML; empty if the key has no default.
     pub default: &'static str,
-    /// Its meaning.
+    /// The key's meaning.
     pub doc: &'static str,
 }
 

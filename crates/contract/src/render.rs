@@ -4,8 +4,9 @@ use annotate_snippets::{AnnotationKind, Group, Renderer, Snippet, normalize_untr
 
 use crate::diagnostic::{Diagnostic, Level, Span, clamp};
 
-/// Shows diagnostics with the lines that they point at, as compilers do. `file_name` precedes line and column.
-/// With `color`, terminal escape codes highlight the important parts. The same input gives the same bytes on any machine.
+/// Shows diagnostics with the lines of text that they are about, as compilers do. `file_name` is written
+/// before line and column. With `color`, terminal escape codes highlight the important parts. The same input
+/// gives the same bytes on any machine.
 pub fn render(diagnostics: &[Diagnostic], text: &str, file_name: &str, color: bool) -> String {
     let renderer = if color { Renderer::styled() } else { Renderer::plain() };
     let mut out = String::new();
@@ -30,8 +31,8 @@ fn group<'a>(diagnostic: &'a Diagnostic, text: &'a str, file_name: &'a str) -> G
     group
 }
 
-/// Replaces control characters: diagnostics quote the contract, and the renderer does not escape all texts. Escape codes in a
-/// key's name must not reach the terminal.
+/// Replaces control characters. Diagnostics quote the contract, and the renderer does not escape every text.
+/// Without this, escape codes in a key's name would reach the terminal.
 fn plain(text: &str) -> String {
     normalize_untrusted_str(text)
 }

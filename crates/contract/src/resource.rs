@@ -103,15 +103,16 @@ impl<T> IndexMut<Resource> for PerResource<T> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Amount {
-    /// A percentage, in millionths. At most [`MILLIONTH`]. For a reservation, it is of the enclosing unit's entitlement, or of
-    /// the machine at the top level.
+    /// A percentage, in millionths, at most [`MILLIONTH`]. A reservation in percent is a part of the
+    /// enclosing unit's entitlement; at the top level, of the machine.
     Part(u64),
-    /// CPU: millionths of a CPU. Memory: bytes. Disk and bus: bytes per second.
+    /// An absolute amount, in millionths of a CPU, in bytes of memory, or in bytes per second of a disk or of
+    /// the bus.
     Absolute(u64),
 }
 
 impl Amount {
-    /// The amount in the resource's measure, where a percentage is of `whole`. Rounds down.
+    /// The amount in the resource's unit of measure, rounded down. A percentage is taken of `whole`.
     pub fn of(self, whole: u64) -> u64 {
         match self {
             Amount::Part(millionths) => {
@@ -126,24 +127,25 @@ impl Amount {
 /// Whether a unit may lend or borrow a resource, and how much at any time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Permission {
-    /// It may not.
+    /// The unit may not lend (or borrow) the resource.
     No,
-    /// It may, without a bound.
+    /// The unit may lend (or borrow) any amount.
     #[default]
     Yes,
-    /// It may, up to this amount. A percentage to lend is of the unit's entitlement; a percentage to borrow is of the same
-    /// amount as that of a limit. The caller of [`Permission::most`] supplies this amount.
+    /// The unit may lend (or borrow) up to this amount. A percentage to lend is of the unit's entitlement. A
+    /// percentage to borrow is of the same amount as a percentage in `limit`. Callers of [`Permission::most`]
+    /// pass the amount of which a percentage is.
     AtMost(Amount),
 }
 
 impl Permission {
-    /// Whether anything may be lent or borrowed. An amount of zero counts as a no.
+    /// Whether anything may be lent or borrowed. With an amount of zero, nothing may.
     pub fn allows(self) -> bool {
         !matches!(self, Permission::No | Permission::AtMost(Amount::Part(0) | Amount::Absolute(0)))
     }
 
-    /// The most that may be lent or borrowed, in the resource's measure, where a percentage is of `whole`. Rounds down.
-    /// [`u64::MAX`] if the contract sets no amount.
+    /// The most that may be lent or borrowed, in the resource's unit of measure, rounded down; [`u64::MAX`]
+    /// if there is no such limit. A percentage is taken of `whole`.
     pub fn most(self, whole: u64) -> u64 {
         match self {
             Permission::No => 0,

@@ -1,8 +1,10 @@
-//! The first stage: TOML text into a tree of spanned values, with every syntax error at once.
+//! The first stage of parsing: converts TOML text into a tree of spanned values. All syntax errors are
+//! reported at once.
 //!
-//! The TOML parser continues after an error, but its messages speak of TOML's grammar. This module adds remedies, which say what
-//! the author of the text probably meant, and reports where a repeated key or header stands for the first time. Errors that are
-//! only consequences of others are avoided here and in [`recover`](crate::recover).
+//! The TOML parser continues after an error, but its messages speak of TOML's grammar. This module adds
+//! remedies, which say what the author of the text probably meant. For a repeated key or header it also
+//! reports the first occurrence. Errors that are only consequences of others are avoided here and in
+//! [`recover`](crate::recover).
 
 use std::ops::Range;
 
@@ -20,17 +22,18 @@ const ERRORS_MAX: usize = 100;
 /// The TOML parser's message for a repeated key or header.
 const DUPLICATE: &str = "duplicate key";
 
-/// The most repeated headers whose first place is looked up: each lookup parses the text before the header again.
+/// The most repeated headers whose first occurrence is looked up, since each lookup parses the text before
+/// the header again.
 const LOOKUPS_MAX: usize = 20;
 
 /// The result of reading a text: a tree and errors.
 pub(crate) struct Syntax<'t> {
-    /// The values of the readable part.
+    /// The values in the readable part of the text.
     pub(crate) tree: DeTable<'t>,
     /// The errors in the rest of the text.
     pub(crate) errors: Vec<Diagnostic>,
-    /// Whether a part of the text could not be read; a repeated key or header does not count. [`recover`] may then find more
-    /// errors.
+    /// Whether a part of the text could not be read, so that [`recover`] may find more errors. A repeated key
+    /// or header does not count as such.
     pub(crate) broken: bool,
 }
 
@@ -67,8 +70,8 @@ pub(crate) fn read(text: &str) -> Syntax<'_> {
     Syntax { tree, errors, broken }
 }
 
-/// Whether a repeated key is below a repeated header. It then repeats a key of the first table with that header, which is a
-/// consequence of the repeated header.
+/// Whether a repeated key is below a repeated header. Such a key repeats a key below the header's first
+/// occurrence, so its error is a consequence of the repeated header.
 fn is_below(header: Option<&(Span, &DeTable<'_>)>, repeated_headers: &[Span]) -> bool {
     header.is_some_and(|(at, _)| repeated_headers.iter().any(|line| line.contains(&at.start)))
 }
@@ -77,7 +80,7 @@ fn is_below(header: Option<&(Span, &DeTable<'_>)>, repeated_headers: &[Span]) ->
 fn syntax_error(text: &str, span: Span, message: &str) -> Diagnostic {
     let help = remedy(text, &span, message);
     let part = &text[span.clone()];
-    // The parser takes `no` for a mistyped `nan`, and `isolate` for `inf`.
+    // The parser takes a bare `no` for a mistyped `nan`, and a bare `isolate` for a mistyped `inf`.
     let is_word =
         is_mistaken_word(message) && part.len() <= SHORT_BYTES && part.chars().all(char::is_alphabetic);
     let message = if is_word { format!("`{part}` is no value: text is quoted") } else { message.to_owned() };
@@ -187,8 +190,9 @@ fn is_header(text: &str, span: &Span) -> bool {
     text[line(text, span.start).start..span.start].trim_start().starts_with('[')
 }
 
-/// The diagnostic for a repeated header, such as a second `[unit.a]`. With `lookup` it names the first place too. The parser does
-/// not report that place, so the text before the header is parsed again.
+/// The diagnostic for a repeated header, such as a second `[unit.a]`. With `lookup`, it also names the first
+/// occurrence. The parser does not report that one, so it is found by parsing the text before the header
+/// again.
 fn repeated_header(text: &str, span: &Span, lookup: bool) -> Diagnostic {
     let line = line(text, span.start);
     let name = &text[span.clone()];

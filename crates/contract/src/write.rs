@@ -17,7 +17,7 @@ use crate::resource::{Amount, DEFAULT_TICKETS, PerResource, Permission, Resource
 pub fn write(contract: &Contract, above: &[String]) -> String {
     let mut text = String::new();
     for line in above.iter().flat_map(|comment| comment.lines()) {
-        // TOML allows no control characters in comments.
+        // Control characters are replaced, since TOML does not allow them in comments.
         let line: String = line.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
         let _ = writeln!(text, "# {line}");
     }
@@ -105,7 +105,8 @@ fn machine(text: &mut String, contract: &Contract) {
 fn unit(text: &mut String, unit: &Unit) {
     let names: Vec<String> = unit.path.split('/').map(|name| format!("unit.{}", key(name))).collect();
     let _ = writeln!(text, "\n[{}]", names.join("."));
-    // An empty list is deliberate; for a missing list, `check` warns that it may have been forgotten.
+    // An empty list is written only if the contract had one. A missing list must stay missing, since `check`
+    // warns of it.
     if !unit.members.is_empty() || unit.places.members.is_some() {
         let members: Vec<String> =
             unit.members.iter().map(|member| quoted(&member.kind.to_string())).collect();
@@ -186,7 +187,7 @@ fn amount(resource: Resource, amount: Amount) -> String {
     quoted(&amount_text(resource, amount))
 }
 
-/// A permission as TOML; `None` for the default, which is a yes.
+/// A permission as TOML; `None` for the default, which is `true`.
 fn permission(resource: Resource, permission: Permission) -> Option<String> {
     match permission {
         Permission::Yes => None,
@@ -195,7 +196,8 @@ fn permission(resource: Resource, permission: Permission) -> Option<String> {
     }
 }
 
-/// A name as a key of TOML: in quotes if it has characters such as a dot, which would otherwise make two keys of it.
+/// A name as a key of TOML. It is put in quotes if necessary, for example if it has a dot, which would make
+/// two keys of it.
 fn key(name: &str) -> String {
     let is_bare =
         !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');

@@ -1,6 +1,7 @@
-//! Whether a machine, its kernel and our privileges suffice to hold a contract: the rows of `doctor`.
+//! The findings of `doctor`: whether the machine, its kernel and this process's privileges suffice to hold a
+//! contract.
 //!
-//! This file has types only. The live crate fills them, and the report crate shows them.
+//! This module has only types. The live crate finds out the values, and the report crate shows them.
 
 use std::fmt;
 
@@ -73,7 +74,7 @@ impl fmt::Display for State {
     }
 }
 
-/// One finding. Every name is phrased so that `yes` is the good answer.
+/// One finding. Its name is phrased such that the state `yes` is good for holding a contract.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Row {
     /// The subject.
@@ -116,18 +117,18 @@ impl Row {
 pub struct Enforcer {
     /// The resource: one of [`Area::Cpu`], [`Area::Memory`], [`Area::Disk`], [`Area::Bus`].
     pub resource: Area,
-    /// Its enforcer, as in `run --backend`; `None` if nothing holds this resource.
+    /// The enforcer's name, as in `run --backend`; `None` if the resource has no enforcer.
     pub name: Option<String>,
-    /// Why this enforcer, or why the resource has no enforcer.
+    /// Why this enforcer was chosen, or why the resource has none.
     pub why: String,
 }
 
 /// All results of `doctor`.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Findings {
-    /// The machine; `None` if its facts cannot be read, which a row then reports.
+    /// The machine; `None` if its facts cannot be read. A row then says why.
     pub machine: Option<Machine>,
-    /// Per resource, the enforcer that `run` would choose.
+    /// For each resource, the enforcer that `run` would choose.
     pub enforcers: Vec<Enforcer>,
     /// All findings; within an area, in the order of display.
     pub rows: Vec<Row>,

@@ -1,5 +1,5 @@
-//! Sets of CPUs of any size, and the kernel's list format `0-3,8`. A fixed size such as libc's 1,024 would not do: the
-//! kernel's masks can be larger.
+//! Sets of CPUs, and the kernel's list format `0-3,8`. A set can have any size, since the kernel's masks can
+//! be larger than the 1,024 CPUs of libc's `cpu_set_t`.
 
 use std::fmt::{self, Write as _};
 use std::str::FromStr;
@@ -7,7 +7,8 @@ use std::str::FromStr;
 /// A set of CPU numbers.
 #[derive(Clone, PartialEq, Eq, Default, Hash, PartialOrd, Ord)]
 pub struct CpuSet {
-    /// Bit `n % 64` of word `n / 64`; no trailing zero words, so that equal sets compare equal.
+    /// CPU `n` is bit `n % 64` of word `n / 64`. There are no zero words at the end, so that equal sets
+    /// compare equal.
     words: Vec<u64>,
 }
 
@@ -77,7 +78,7 @@ impl CpuSet {
         CpuSet::from_words(self.words.iter().enumerate().map(|(i, word)| word & not_in_other(i)).collect())
     }
 
-    /// The bits, 64 CPUs a word, lowest first: the form of the kernel's affinity calls.
+    /// The set as bits, 64 CPUs in each word, the lowest first. The kernel's affinity calls use this form.
     pub fn as_words(&self) -> &[u64] {
         &self.words
     }
@@ -138,8 +139,8 @@ impl fmt::Debug for CpuSet {
 #[error("`{0}` is not a list of CPUs: write numbers and ranges such as `0-3,8`, below {MAX_CPUS}")]
 pub struct CpuListError(String);
 
-/// CPU numbers are below this bound, which is more than any kernel supports. It keeps a typing error from allocating
-/// gigabytes of bits.
+/// CPU numbers must be below this number, which is more than any kernel supports. Otherwise a typing error
+/// could allocate gigabytes of bits.
 pub(crate) const MAX_CPUS: u32 = 65_536;
 
 impl FromStr for CpuSet {

@@ -1,8 +1,8 @@
-//! Machines as files: the format of fixtures and of `--machine FILE`.
+//! Machine files: the format of fixtures and of `--machine FILE`.
 //!
-//! The format is TOML, and its keys are the fields of [`Machine`]. A person may have written the file, so the content is
-//! checked: numbers are unique, every CPU has a node, cores nest in caches, caches in nodes and nodes in sockets, and
-//! there are CPUs and memory at all.
+//! The format is TOML, and its keys are the fields of [`Machine`]. A person may have written the file, so the
+//! content is checked. There must be CPUs and memory, numbers must be unique, and every CPU must have a node.
+//! The levels must nest: cores in caches, caches in nodes, and nodes in sockets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -24,7 +24,7 @@ pub struct MachineFileError {
     pub column: usize,
     /// The problem.
     pub what: String,
-    /// The remedy, as `; do this`; empty if `what` includes it.
+    /// The remedy, which begins with `; `; empty if `what` includes it.
     pub remedy: String,
 }
 
@@ -100,7 +100,8 @@ struct Raw {
 }
 
 impl Raw {
-    /// The machine: sorts CPUs, nodes and caches by number, and fills in sockets.
+    /// Converts the checked content to a machine. Sorts CPUs, nodes and caches by number, and fills in
+    /// sockets that are left out.
     fn into_machine(self) -> Machine {
         let mut cpus: Vec<Cpu> = self.cpus.into_inner().into_iter().map(Spanned::into_inner).collect();
         let mut nodes: Vec<Node> = self.nodes.into_inner().into_iter().map(Spanned::into_inner).collect();
@@ -122,12 +123,12 @@ impl Raw {
     }
 }
 
-/// Stands for a socket that a file does not name, until the machine is complete.
+/// The value of a CPU's socket if the file leaves it out. `into_machine` replaces it.
 pub(crate) const fn socket_unset() -> u32 {
     u32::MAX
 }
 
-/// The capacity of a CPU for which a file has no capacity.
+/// The capacity of a CPU if the file leaves it out.
 pub(crate) const fn full_capacity() -> u32 {
     CAPACITY_MAX
 }
@@ -160,7 +161,8 @@ fn check(raw: &Raw) -> Result<(), Wrong> {
     raw.bus_bytes_per_s.as_ref().map_or(Ok(()), |bus| check_rate(bus.span(), *bus.get_ref()))
 }
 
-/// Numbers are unique, and the machine has memory. Nodes without memory are allowed, since Linux has them.
+/// Checks that the numbers of nodes are unique, and that the machine has memory. A single node may have none,
+/// as in Linux.
 fn check_nodes(raw: &Raw) -> Result<(), Wrong> {
     let (mut seen, mut total) = (BTreeSet::new(), 0u64);
     for node in raw.nodes.get_ref() {
@@ -181,7 +183,7 @@ fn check_nodes(raw: &Raw) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// There are CPUs, with unique numbers, valid capacities and known nodes.
+/// Checks that there are CPUs, and that they have unique numbers, valid capacities and known nodes.
 fn check_cpus(raw: &Raw) -> Result<(), Wrong> {
     if raw.cpus.get_ref().is_empty() {
         return wrong(
@@ -216,8 +218,8 @@ fn check_cpus(raw: &Raw) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// Cores nest in caches, caches in nodes and nodes in sockets. Placement relies on it, since it widens its search from
-/// one level to the next.
+/// Checks that cores nest in caches, caches in nodes, and nodes in sockets. Placement relies on this, since
+/// it widens its search from one level to the next.
 fn check_nesting(raw: &Raw) -> Result<(), Wrong> {
     let (mut nodes, mut caches, mut cores) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
     for cpu in raw.cpus.get_ref() {
@@ -244,7 +246,8 @@ fn check_nesting(raw: &Raw) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// Numbers are unique, every listed cache belongs to a CPU, and sizes are positive.
+/// Checks that the numbers of caches are unique, that each cache belongs to a CPU, and that sizes are
+/// positive.
 fn check_caches(raw: &Raw) -> Result<(), Wrong> {
     let used: BTreeSet<u32> = raw.cpus.get_ref().iter().map(|cpu| cpu.get_ref().cache).collect();
     let (mut seen, mut total) = (BTreeSet::new(), 0u64);
@@ -270,7 +273,7 @@ fn check_caches(raw: &Raw) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// Names are unique and not empty, and sizes and rates are valid.
+/// Checks that the names of disks are unique and not empty, and that sizes and rates are valid.
 fn check_disks(raw: &Raw) -> Result<(), Wrong> {
     let mut seen = BTreeSet::new();
     for disk in &raw.disks {

@@ -1,4 +1,4 @@
-//! The machine: the hardware facts on which policies decide.
+//! The machine: the hardware facts on which the policies base their decisions.
 //!
 //! The facts come from one of three sources:
 //! - Linux, read by the live crate;
@@ -51,7 +51,7 @@ pub const CAPACITY_MAX: u32 = 1024;
 pub struct Cache {
     /// The cache's number, as in [`Cpu::cache`].
     pub id: u32,
-    /// Its size in bytes.
+    /// The cache's size in bytes.
     pub bytes: u64,
 }
 
@@ -59,9 +59,9 @@ pub struct Cache {
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Node {
-    /// The kernel's number for it.
+    /// The kernel's number of the node.
     pub id: u32,
-    /// Its memory, in bytes.
+    /// The node's memory, in bytes.
     pub memory_bytes: u64,
 }
 
@@ -69,15 +69,15 @@ pub struct Node {
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Disk {
-    /// The kernel's name for it: `sda`.
+    /// The kernel's name of the disk: `sda`.
     pub name: String,
     /// Its size in bytes.
     pub bytes: u64,
-    /// Its bandwidth, in bytes per second, if known.
+    /// The disk's bandwidth, in bytes per second; `None` if unknown.
     pub bytes_per_s: Option<u64>,
 }
 
-/// A machine's facts. Only CPUs that may be used are listed.
+/// The facts about a machine. Only the CPUs that this process may use are listed.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Machine {
     /// Usable logical CPUs, by ascending number. Never empty.
@@ -109,8 +109,9 @@ impl Machine {
         self.cpus.iter().filter(|cpu| cpu.isolated).map(|cpu| cpu.id).collect()
     }
 
-    /// The machine that a contract divides. Isolated CPUs are left out, since a process confined to them was put there on
-    /// purpose. They are included if `isolated` is set, or if no other CPUs are usable.
+    /// The part of the machine that a contract divides. Isolated CPUs are left out, since they are meant for
+    /// processes that were put there on purpose. They are included if `isolated` is set, or if there are no
+    /// other usable CPUs.
     #[must_use]
     pub fn divided(&self, isolated: bool) -> Machine {
         let mut machine = self.clone();
@@ -169,8 +170,8 @@ impl Machine {
         self.distinct(|cpu| cpu.core)
     }
 
-    /// The distance between two CPUs, by the closest thing that they share: 0 the CPU itself, 1 the core, 2 the cache, 3 the
-    /// node, 4 nothing of these.
+    /// The distance between two CPUs: 0 for a CPU and itself, 1 if the CPUs share a core, 2 if they share
+    /// only a cache, 3 if only a node, and 4 otherwise.
     pub fn distance(&self, a: u32, b: u32) -> u32 {
         if a == b {
             return 0;

@@ -1,36 +1,39 @@
-//! Pools: groups of CPUs that placement treats as one.
+//! Pools: groups of CPUs that placement treats as equivalent.
 //!
-//! Problem: on a machine with many nodes, the threads of a job should run near each other, and different jobs should run
-//! apart. Looking at every CPU for each thread does not scale. So CPUs are grouped into pools, and placement chooses a
-//! pool.
+//! Problem: on a machine with many nodes, the threads of a job should run near each other, and different jobs
+//! should run apart. A search through all CPUs for each thread does not scale. So CPUs are grouped into
+//! pools, and placement chooses a pool for each thread.
 //!
 //! Terms:
 //! - A *pool* is a set of CPUs. Every CPU is in exactly one pool.
 //! - A *district* is a set of pools that are near each other: a pool of pools.
 //! - A *level* of a machine divides its CPUs into parts: by last-level cache, by node, by socket. Levels nest.
 //!
-//! Algorithm for pools: pools are the parts of one level, which the contract may choose. The default is the coarsest level
-//! with no part of more than [`POOL_MAX`] CPUs; if every level has a larger part, the finest level. For experiments, pools
-//! may have a given size instead: CPUs in the order of nodes, caches and cores are cut into runs of that size.
+//! Algorithm for pools: each part of one level is a pool. The contract may choose the level. By default it is
+//! the coarsest level whose parts have at most [`POOL_MAX`] CPUs each or, if there is no such level, the
+//! finest level. For experiments, pools may have a given size instead: then the CPUs, in the order of nodes,
+//! caches and cores, are cut into pools of that size.
 //!
-//! Algorithm for districts: up to [`DISTRICT_MAX`] pools form one district. With more pools, districts are the parts of
-//! the next coarser level that has several pools in a part; without such a level, pools are cut into runs.
+//! Algorithm for districts: up to [`DISTRICT_MAX`] pools form a single district. If there are more pools, the
+//! pools in each part of a coarser level form a district, where the level is the finest one that has several
+//! pools in a part. If there is no such level, consecutive pools form districts.
 //!
-//! Properties: every CPU is in one pool, and every pool in one district. No pool and no district is empty. No pool crosses
-//! a part of a coarser level, except for pools of a given size. The same machine gives the same pools.
+//! Properties: every CPU is in one pool, and every pool is in one district. No pool and no district is empty.
+//! All CPUs of a pool are in the same part of each coarser level, unless pools have a given size. The same
+//! machine always gives the same pools.
 //!
-//! Source: seed 001, section 2 (pools match the clusters of the architecture; pools of pools from 100 CPUs on) and section
-//! 5.1 (pool sizes that do not match). The bounds are ours: the largest cluster that the seed names has 32 CPUs (a KSR1's
-//! RING:0).
+//! Source: seed 001, section 2 (pools match the clusters of the architecture; pools of pools from 100 CPUs
+//! on) and section 5.1 (pool sizes that do not match). The two limits below are this project's own. The
+//! largest cluster that the seed names, a KSR1's RING:0, has 32 CPUs.
 
 use std::collections::BTreeMap;
 
 use crate::{Cpu, Machine};
 
-/// The largest part, in CPUs, of a level that is fine enough for pools.
+/// A level is fine enough for pools if no part of it has more CPUs than this.
 pub const POOL_MAX: usize = 32;
 
-/// The most pools that are searched linearly; with more, a district is chosen first.
+/// The most pools among which placement searches directly. If there are more, it chooses a district first.
 pub const DISTRICT_MAX: usize = 16;
 
 /// How pools are formed.
@@ -45,13 +48,13 @@ pub enum Form {
     Node,
     /// A pool for each socket.
     Socket,
-    /// One pool for the machine: as if there were no pools.
+    /// One pool for the whole machine, as if there were no pools.
     One,
     /// Pools of this many CPUs, at least 1; the last pool has the remainder.
     Size(u32),
 }
 
-/// The level whose parts are a machine's pools, in ascending order of size.
+/// A level of a machine; the variants are in ascending order of the size of their parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Level {
     /// Last-level caches.
@@ -133,7 +136,7 @@ impl Pools {
             Level::Socket => "sockets",
             Level::Machine | Level::Size(_) => "CPUs",
         };
-        // The next coarser level with fewer parts; it was rejected since its parts are too large.
+        // The next coarser level with fewer parts was rejected, since its parts are too large.
         let chosen_parts = parts(&order, level).len();
         let coarser = LEVELS.into_iter().filter(|coarser| *coarser > level && has_several_parts(coarser));
         let rejected = coarser
@@ -190,10 +193,12 @@ const LEVELS: [Level; 4] = [Level::Cache, Level::Node, Level::Socket, Level::Mac
 fn auto_level(machine: &Machine) -> Level {
     let order = topological_order(machine);
     let is_small = |level: &Level| parts(&order, *level).iter().all(|part| part.len() <= POOL_MAX);
-    // Even on a small machine, pools are its clusters, not the machine: levels with one part do not count.
+    // Levels with a single part are not considered. So even on a small machine, the pools are its clusters
+    // and not the machine.
     let clusters = LEVELS.into_iter().rev().filter(|level| parts(&order, *level).len() > 1);
     let level = clusters.clone().find(is_small).or(clusters.clone().next_back()).unwrap_or(Level::Machine);
-    // If nodes are the same parts, as where each socket is one node, call the pools nodes.
+    // If the nodes are the same sets of CPUs as the parts, as when each socket is one node, the level is
+    // called node.
     let nodes = parts(&order, Level::Node).len();
     if nodes > 1 && parts(&order, level).len() == nodes { Level::Node } else { level }
 }
@@ -210,8 +215,8 @@ fn parts<'a>(order: &[&'a Cpu], level: Level) -> Vec<Vec<&'a Cpu>> {
     order.chunk_by(|one, next| part_of(one, level) == part_of(next, level)).map(<[&Cpu]>::to_vec).collect()
 }
 
-/// The districts, as ranges of pools: the pools within each part of a coarser level; if no level suits, runs of about
-/// the square root of the number of pools.
+/// The districts, as ranges of pools. A district has the pools in one part of a coarser level. If no level
+/// suits, a district has about as many consecutive pools as the square root of the number of all pools.
 fn districts(pools: &[Vec<&Cpu>], level: Level) -> Vec<std::ops::Range<usize>> {
     if pools.len() <= DISTRICT_MAX {
         return std::iter::once(0..pools.len()).collect();

@@ -1,8 +1,8 @@
 //! Amounts of bytes as people write them: `512MiB`, `100MB/s`. Amounts are exact integers; an ambiguous amount is
 //! refused.
 
-/// The largest amount of bytes, or of bytes per second, that a machine may have in any place or in total: 1 EiB. So
-/// every sum of amounts fits 64 bits, and TOML's integers.
+/// The largest amount of bytes, or of bytes per second, that a description of a machine may state, singly or
+/// in total: 1 EiB. With this limit every sum of amounts fits into 64 bits, and into TOML's integers.
 pub(crate) const BYTES_MAX: u64 = 1 << 60;
 
 /// The units of amounts, each with its number of bytes.
@@ -23,7 +23,7 @@ const UNITS: [(&str, u64); 11] = [
 /// Why a text is not a valid amount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Wrong {
-    /// The problem, about the text as "it".
+    /// The problem, in words that call the text `it`.
     pub(crate) what: String,
     /// What to write instead.
     pub(crate) remedy: String,
@@ -79,7 +79,7 @@ fn wrong(what: &str, remedy: &str) -> Wrong {
     Wrong { what: what.to_owned(), remedy: remedy.to_owned() }
 }
 
-/// Bytes for people, three digits, rounded down: `23.5 GiB`.
+/// Bytes for people, in three digits and rounded down: `23.5 GiB`.
 pub(crate) fn show_bytes(bytes: u64) -> String {
     // The first six units are powers of 1024, in ascending order.
     let (name, unit_bytes) =

@@ -1,5 +1,5 @@
-//! Machines from a line of text, for checks and simulations of machines that are not at hand:
-//! `nodes:4 cpus:2 memory:512MiB`.
+//! Synthetic machines: a line of text such as `nodes:4 cpus:2 memory:512MiB` describes a machine that is not
+//! at hand, for `check` and for simulations.
 //!
 //! | word | meaning | default |
 //! | --- | --- | --- |
@@ -24,7 +24,7 @@ use crate::{CAPACITY_MAX, Cache, Cpu, Disk, MAX_CPUS, Machine, Node};
 /// The size of each synthetic disk: a round figure on which nothing depends.
 const DISK_BYTES: u64 = 1 << 40;
 
-/// More disks than any machine has; keeps a typing error from filling the memory.
+/// The most disks. No machine has as many; without a limit, a typing error could fill the memory.
 const DISKS_MAX: u32 = 4096;
 
 /// A malformed text of a synthetic machine: the word, its position, the problem and the remedy.
@@ -61,8 +61,8 @@ impl Machine {
     }
 }
 
-/// The numbers of a synthetic machine: `nodes`, and all others as in the table above. Checked: `threads` divides `cpus`,
-/// `caches` divides `cpus / threads`, and `sockets` divides `nodes`.
+/// The numbers that describe a synthetic machine, as in the table above. It is checked that `threads` divides
+/// `cpus`, that `caches` divides `cpus / threads`, and that `sockets` divides `nodes`.
 struct Shape {
     nodes: u32,
     cpus: u32,
@@ -130,7 +130,8 @@ impl Shape {
     }
 }
 
-/// The divisors of a number, as text: `1, 2 or 4`. If there are many, only the smallest ones, and the number itself.
+/// The divisors of a number as text: `1, 2 or 4`. If there are many, the text has only the smallest ones and
+/// the number itself.
 fn divisors(number: u32) -> String {
     const SHOWN: usize = 8;
     let divisors: Vec<u32> = (1..=number).filter(|divisor| number.is_multiple_of(*divisor)).collect();
@@ -157,7 +158,7 @@ impl Word<'_> {
     }
 }
 
-/// The text's words, each key at most once.
+/// The words of the text. Each key occurs at most once.
 struct Words<'a>(Vec<Word<'a>>);
 
 impl<'a> Words<'a> {
@@ -228,7 +229,7 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// `count` caches of the given size; empty if the text gives no size.
+    /// `count` caches of the size that the text gives; empty if it gives no size.
     fn caches(&self, count: u32) -> Result<Vec<Cache>, SyntheticError> {
         match self.amount("cache", quantity::bytes)? {
             None => Ok(Vec::new()),

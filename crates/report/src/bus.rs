@@ -17,7 +17,7 @@ const HEADS: [&str; 9] = [
     "waited",
 ];
 
-/// One row per outermost unit with known transfers; `None` if no unit has any.
+/// A table with one row for each outermost unit whose transfers are known; `None` if there is no such unit.
 pub fn table(statement: &Statement, style: Style) -> Option<Table> {
     let mut table = Table::new(&HEADS);
     let mut has_rows = false;
@@ -32,9 +32,9 @@ pub fn table(statement: &Statement, style: Style) -> Option<Table> {
     has_rows.then_some(table)
 }
 
-/// Sentences on what restricts a unit's transfers now: a rate, and a wait for units that are owed transfers.
+/// The restrictions that are in force on a unit's transfers now, in words.
 fn restrictions(bus: &BusAccount) -> Vec<String> {
-    let limit = bus.most_bytes_per_s.map(|limit| format!("may transfer {} at most", rate(limit)));
+    let most = bus.most_bytes_per_s.map(|most| format!("may transfer {} at most", rate(most)));
     let waits = bus.waits.then(|| {
         let until = "waits until others have what they are owed";
         match bus.most_bytes_per_s {
@@ -45,7 +45,7 @@ fn restrictions(bus: &BusAccount) -> Vec<String> {
     limit.into_iter().chain(waits).collect()
 }
 
-/// An amount of bytes that may be negative, with its sign.
+/// A signed number of bytes in words. What a unit is owed is negative if the unit had more than its share.
 fn signed(bytes_owed: i64) -> String {
     let sign = if bytes_owed < 0 { "-" } else { "" };
     sign.to_owned() + &bytes(bytes_owed.unsigned_abs())
@@ -54,7 +54,7 @@ fn signed(bytes_owed: i64) -> String {
 fn cells(account: &Account, bus: &BusAccount) -> [String; 9] {
     let called_back = match bus.called_back {
         0 => "0".to_owned(),
-        // No call-back has been completed yet, so there is no latency.
+        // No call-back has ended yet, so there is no time to show.
         count if bus.call_back_max_ns == 0 => count.to_string(),
         count => format!("{count} ({})", duration(bus.call_back_p99_ns)),
     };

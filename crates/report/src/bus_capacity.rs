@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::figures::{bytes, count, rate};
 use crate::table::{Paint, Style, Table, clean};
 
-/// The share of CPU time of other processes, in percent, above which the result is probably too low.
+/// If other processes had more than this percentage of the CPU time, the result is probably too low.
 const OTHERS_PERCENT: u64 = 5;
 
 /// A measurement of the memory bus, and the file that stores it.
@@ -23,17 +23,17 @@ pub struct Shown<'a> {
     pub nodes: u32,
     /// The size of the arrays used in the measurement.
     pub arrays_bytes: u64,
-    /// The bandwidth with one CPU.
+    /// The bandwidth that one CPU reaches alone.
     pub one_bytes_per_s: u64,
-    /// The bandwidth with all CPUs.
+    /// The bandwidth that all CPUs reach together.
     pub all_bytes_per_s: u64,
-    /// The share of CPU time that other processes had during the measurement.
+    /// The percentage of CPU time that other processes had during the measurement.
     pub others_percent: u64,
-    /// The file that stores the measurement.
+    /// The file that stores the result.
     pub kept: &'a Path,
 }
 
-/// The measurement as text for a terminal.
+/// The result as text for people.
 pub fn text(shown: &Shown<'_>, style: Style) -> String {
     let mut table = Table::new(&["", "fetched", "for each"]);
     let mut row = |name: String, total: u64, by: u32| {
@@ -67,7 +67,7 @@ pub fn text(shown: &Shown<'_>, style: Style) -> String {
     text
 }
 
-/// The measurement as JSON.
+/// The result as JSON.
 pub fn json(shown: &Shown<'_>) -> String {
     crate::json("commonhold.calibrate-bus", shown)
 }

@@ -1,8 +1,12 @@
-//! The demo's end result: the time of a light unit's job and of a heavy unit's job under each scheme.
+//! The report of `commonhold demo`: the response times of a light unit's job and of a heavy unit's job under
+//! each scheme.
 //!
-//! The comparison is that of seed 000's figure 2 (section 1.1). That figure shows the response time of a job with constant
-//! needs, while the load of other jobs on the machine rises. Times are relative to the job alone. In the demo, the load is one
-//! heavy unit, and the scheme varies.
+//! The model is figure 2 of seed 000 (section 1.1). That figure shows how the response time of an unchanging
+//! job grows with the load that others put on the machine, relative to the same job alone. In the demo, the
+//! load is always one heavy unit, and the scheme varies.
+//!
+//! Each job has a *reference*: the run by whose time its other times are divided. The light job's reference
+//! is its run alone on the machine. The heavy job's reference is its run under `smp`.
 
 use commonhold_contract::Scheme;
 use commonhold_ledger::Statement;
@@ -11,47 +15,48 @@ use serde::Serialize;
 use crate::figures::{NOTHING, seconds};
 use crate::table::{Paint, Style, clean, fit, pad, wrap};
 
-/// The promised bound: the largest ratio of a response time to its reference.
+/// The promise: a job takes at most this times as long as in its reference.
 pub const BOUND: f64 = 1.10;
 
-/// The comparison: the machine, the two jobs, and their runs.
+/// The runs to compare, and the circumstances in which they were made.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Comparison {
     /// The machine in a few words: `2 CPUs, 1 node`.
     pub machine: String,
-    /// The backend that held the contract: `user`, `cgroup`.
+    /// The backend that held the contract, such as `user` or `cgroup`.
     pub backend: String,
     /// The light unit's job, in words.
     pub light: String,
     /// The heavy unit's job, in words.
     pub heavy: String,
-    /// The commands that repeat the comparison, one per line of a shell.
+    /// The shell commands that repeat the comparison, one per line.
     pub commands: Vec<String>,
-    /// One per scheme, in the order of the report.
+    /// The run alone, and one run under each scheme, in the order of the report.
     pub rows: Vec<Run>,
 }
 
-/// The jobs under one scheme.
+/// The measurements of both jobs under one scheme, or of the light job alone.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Run {
-    /// The scheme; `None`: the light unit's job alone on the machine, without a contract in force.
+    /// The scheme; `None` if the light unit's job ran alone on the machine, with no resource held.
     pub scheme: Option<Scheme>,
-    /// Response times of the light unit's job, in seconds, one per repeat.
+    /// The response time of the light unit's job in each repeat, in seconds.
     pub light_s: Vec<f64>,
-    /// Response time of the heavy unit's job, in seconds, if it was measured.
+    /// The response time of the heavy unit's job, in seconds: the mean of all repeats; `None` if the job did
+    /// not run.
     pub heavy_s: Option<f64>,
-    /// The ledger's statement at the end of the run, if a contract was in force.
+    /// The ledger at the end of the run; `None` if no accounts were kept.
     pub statement: Option<Statement>,
-    /// Samples of each unit's use, in order of time.
+    /// The CPU use of each unit over time, in order of time.
     pub samples: Vec<Sample>,
 }
 
-/// Each unit's use since the sample before.
+/// The CPU use of each unit since the previous sample.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Sample {
     /// Seconds since the run began.
     pub at_s: f64,
-    /// Each unit with the CPUs that it used.
+    /// Each unit's name, and the mean number of CPUs that it used.
     pub using: Vec<(String, f64)>,
 }
 
@@ -61,7 +66,7 @@ impl Run {
         self.scheme.map_or("alone", Scheme::name)
     }
 
-    /// The median of the light job's response times, in seconds, without impossible values.
+    /// The median of the light job's response times, in seconds, without implausible ones (see `is_time`).
     pub fn light_median_s(&self) -> Option<f64> {
         let sorted = self.light_sorted_s();
         let middle = sorted.len() / 2;
@@ -79,18 +84,18 @@ impl Run {
     }
 }
 
-/// Whether a job can have taken this time: between a nanosecond and thirty years.
+/// Whether `s` seconds are a plausible response time: from a nanosecond to some thirty years.
 fn is_time(s: f64) -> bool {
     (1e-9..1e9).contains(&s)
 }
 
-/// One of the two compared jobs.
+/// One of the two jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Job {
-    /// The job that needs little: isolation protects this job.
+    /// The light unit's job, which needs little. It gains from isolation.
     Light,
-    /// The job that takes all it can get: sharing benefits this job.
+    /// The heavy unit's job, which uses all CPUs that it can get. It gains from sharing.
     Heavy,
 }
 
@@ -103,7 +108,8 @@ impl Job {
         }
     }
 
-    /// The reference for the job's response time: `alone` for the light job, `smp` for the heavy job, which never runs alone.
+    /// The name of the run that the job's times are divided by. The heavy job never runs alone, so its
+    /// reference is `smp`.
     pub(crate) fn reference(self) -> &'static str {
         match self {
             Job::Light => "alone",
@@ -112,36 +118,36 @@ impl Job {
     }
 }
 
-/// The result of one job under one scheme.
+/// The response time of one job in one run, as a bar of the plot.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Bar {
     pub(crate) scheme: &'static str,
-    /// The median response time.
+    /// The response time in seconds; for the light job, the median of the repeats.
     pub(crate) time_s: Option<f64>,
-    /// Shortest and longest of the repeats, in seconds, if there are several.
+    /// The light job's shortest and longest response time, in seconds; `None` if there is only one repeat.
     pub(crate) range_s: Option<(f64, f64)>,
-    /// The ratio of the response time to the reference.
+    /// The response time divided by the reference's.
     pub(crate) ratio: Option<f64>,
 }
 
 impl Bar {
-    /// The ratio in per cent, rounded: the reference is 100.
+    /// The ratio in percent of the reference, rounded.
     pub(crate) fn index(&self) -> String {
         self.ratio.map_or_else(|| NOTHING.to_owned(), |ratio| format!("{:.0}", ratio * 100.0))
     }
 
-    /// `12.3 s`.
+    /// The response time in words: `12.3 s`.
     pub(crate) fn time(&self) -> String {
         self.time_s.map_or_else(|| NOTHING.to_owned(), seconds)
     }
 
-    /// `12.1 s to 12.9 s`, or nothing.
+    /// The range of the repeats in words, `12.1 s to 12.9 s`; empty if there is only one repeat.
     pub(crate) fn range(&self) -> String {
         self.range_s.map_or_else(String::new, |(low, high)| format!("{} to {}", seconds(low), seconds(high)))
     }
 }
 
-/// A job's result under each scheme under which it ran.
+/// The bars of a job: one for each run in which the job took part.
 pub(crate) fn bars(comparison: &Comparison, job: Job) -> Vec<Bar> {
     let time = |run: &Run| match job {
         Job::Light => run.light_median_s(),
@@ -159,23 +165,23 @@ pub(crate) fn bars(comparison: &Comparison, job: Job) -> Vec<Bar> {
     comparison.rows.iter().filter(ran).map(bar).collect()
 }
 
-/// A promise about a job's response time, and the measured ratio.
+/// A promise, that a job's time is at most `bound` times its reference, and the measured ratio.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Verdict {
-    /// The job.
+    /// The job whose response time is limited.
     pub job: Job,
-    /// The scheme under which the job ran.
+    /// The scheme under which the promise holds.
     pub scheme: Scheme,
     /// The reference: `alone` or `smp`.
     pub against: &'static str,
-    /// The promised bound of the ratio.
+    /// The largest ratio that keeps the promise.
     pub bound: f64,
-    /// The measured ratio of the response time to the reference; `None` if one of the two was not measured.
+    /// The job's time divided by the reference's time; `None` if one of the two times is missing.
     pub ratio: Option<f64>,
 }
 
 impl Verdict {
-    /// Whether the promise was kept; `None` if the ratio was not measured.
+    /// Whether the promise was kept; `None` if it was not measured.
     pub fn kept(&self) -> Option<bool> {
         self.ratio.map(|ratio| ratio <= self.bound)
     }
@@ -195,7 +201,7 @@ impl Verdict {
         format!(
             "the {} job under {scheme} takes at most {bound:.2} times what it takes {}",
             job.name(),
-            circumstance(against)
+            reference_phrase(against)
         )
     }
 
@@ -205,12 +211,13 @@ impl Verdict {
     }
 }
 
-/// `alone`, or `under smp`.
-fn circumstance(reference: &str) -> String {
+/// The end of a sentence about a reference: `alone`, or `under smp`.
+fn reference_phrase(reference: &str) -> String {
     if reference == "alone" { reference.to_owned() } else { format!("under {reference}") }
 }
 
-/// The two promises that the demo shows, with what was measured: isolation for the light job, sharing for the heavy one.
+/// The two promises that the demo tests, both of scheme `isolate`. The light job is hardly slower than alone
+/// (isolation), and the heavy job is hardly slower than under `smp` (sharing).
 pub fn verdicts(comparison: &Comparison) -> Vec<Verdict> {
     [Job::Light, Job::Heavy]
         .map(|job| {
@@ -224,7 +231,8 @@ pub fn verdicts(comparison: &Comparison) -> Vec<Verdict> {
         .into()
 }
 
-/// A conclusion from the figures, if the figures support one.
+/// Sentences on what the other schemes cost: the light job's slowdown under `smp`, and the heavy job's under
+/// `quota`. A sentence is left out if its ratio was not measured.
 pub(crate) fn lessons(comparison: &Comparison) -> Vec<String> {
     let ratio = |job, scheme: Scheme| {
         bars(comparison, job).iter().find(|bar| bar.scheme == scheme.name()).and_then(|bar| bar.ratio)
@@ -242,7 +250,7 @@ pub(crate) fn lessons(comparison: &Comparison) -> Vec<String> {
     lessons
 }
 
-/// Columns of the longest text bar.
+/// The width of the longest bar in text, in columns.
 const BAR_COLUMNS_MAX: usize = 44;
 
 /// The comparison for a terminal.
@@ -259,7 +267,7 @@ pub fn text(comparison: &Comparison, style: Style) -> String {
     for job in [Job::Light, Job::Heavy] {
         lines.push(String::new());
         let title =
-            format!("Response time of the {} job, {} = 100", job.name(), circumstance(job.reference()));
+            format!("Response time of the {} job, {} = 100", job.name(), reference_phrase(job.reference()));
         lines.push(style.paint(Paint::Strong, &title));
         lines.extend(text_bars(&bars(comparison, job), style.width));
     }

@@ -10,11 +10,11 @@ use crate::table::{Paint, Style, Table, clean};
 /// The performance of a disk in one direction.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Way {
-    /// Bytes per second, in large requests.
+    /// The bandwidth of large requests, in bytes per second.
     pub bytes_per_s: u64,
-    /// Requests of 4 KiB per second, in order.
+    /// The rate of sequential requests of 4 KiB, in requests per second.
     pub sequential_per_s: u64,
-    /// Requests of 4 KiB per second, at random places.
+    /// The rate of requests of 4 KiB at random offsets, in requests per second.
     pub random_per_s: u64,
     /// The 95th percentile of the latency of random requests, in microseconds.
     pub latency_us: u64,
@@ -25,23 +25,23 @@ pub struct Way {
 pub struct Shown<'a> {
     /// The kernel's name for the disk.
     pub disk: &'a str,
-    /// Its model; empty if the kernel does not report it.
+    /// The disk's model; empty if the kernel does not report it.
     pub model: &'a str,
-    /// Its serial number; empty if it is unknown.
+    /// The disk's serial number; empty if it is unknown.
     pub serial: &'a str,
-    /// Its size.
+    /// The disk's size.
     pub bytes: u64,
     /// The size of the file used in the measurement.
     pub file_bytes: u64,
-    /// The performance of reads.
+    /// The performance of reading.
     pub read: Way,
-    /// The performance of writes.
+    /// The performance of writing.
     pub written: Way,
-    /// The file that stores the measurement.
+    /// The file that stores the result.
     pub kept: &'a Path,
 }
 
-/// The measurement as text for a terminal.
+/// The result as text for people.
 pub fn text(shown: &Shown<'_>, style: Style) -> String {
     let mut table = Table::new(&["", "read", "written"]);
     let mut row = |name: &str, cell: &dyn Fn(Way) -> String| {
@@ -62,7 +62,7 @@ pub fn text(shown: &Shown<'_>, style: Style) -> String {
     )
 }
 
-/// The measurement as JSON.
+/// The result as JSON.
 pub fn json(shown: &Shown<'_>) -> String {
     crate::json("commonhold.calibrate", shown)
 }

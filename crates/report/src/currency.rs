@@ -1,9 +1,10 @@
-//! A unit as a currency: the tickets that fund the unit, the tickets that it issued, their worth now, the unit's exchanges, and
-//! the limits that currencies impose.
+//! `commonhold tickets UNIT`: shows a unit as a currency. The report has the tickets that fund the unit, the
+//! tickets that the unit has issued, the present worth of both, the unit's exchanges, and the limits that
+//! currencies impose.
 //!
-//! Limits (seed 004, section 2). *Upper*: a unit never holds more than the currency that funds it is worth, even if the other
-//! units in that currency give up all. *Lower*: if a unit in a currency gets fewer tickets, its share goes to the other units in
-//! that currency, and no unit outside gains.
+//! There are two limits (seed 004, section 2). *Upper*: a unit never holds more than the currency that funds
+//! it is worth, however many tickets the other units in that currency give up. *Lower*: if a unit has fewer
+//! tickets of a currency, its share goes to the other units in that currency, and no unit outside gains.
 
 use commonhold_contract::{PerResource, Resource};
 use commonhold_ledger::Exchange;
@@ -15,34 +16,34 @@ use crate::table::{Paint, Style, Table, clean, wrap};
 use crate::tickets::{Beside, Lot, Tickets, cell, worth};
 use crate::words::Much;
 
-/// A unit as a currency.
+/// A unit as a currency. *The unit* below is this unit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Currency {
     /// The unit's path.
     pub unit: String,
-    /// The currency that funds it, by its unit's path; `None`: the base currency of the machine.
+    /// The path of the unit whose currency funds this one; `None` for the machine's own currency.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encloser: Option<String>,
-    /// The users and groups that may change the tickets of the unit's sub-units, in words.
+    /// The users who may change the tickets of the sub-units, in words.
     pub governors: String,
     /// The unit's own tickets of each resource.
     pub funding: Vec<Tickets>,
-    /// The sum of active tickets in the currency that funds the unit: tickets of units that have processes.
+    /// The number of tickets that count in the funding currency: those of units that have processes.
     pub issued_around: PerResource<u64>,
-    /// The worth of the currency that funds the unit, in the measures of [`Tickets::entitled`].
+    /// The worth of the funding currency, in the measures of [`Tickets::entitled`].
     pub worth_around: PerResource<u64>,
-    /// The tickets of each direct sub-unit, of each resource.
+    /// The tickets of each direct sub-unit, for each resource.
     pub issued: Vec<Tickets>,
     /// The tickets of the unit's own processes, which are in no sub-unit.
     pub own: PerResource<u64>,
-    /// The worth of `own`.
+    /// The worth of the tickets in `own`.
     pub own_worth: PerResource<u64>,
-    /// Lots of other currencies that the unit holds, and lots of its currency that units outside hold.
+    /// The lots that the unit holds of foreign currencies, and those that units outside hold of its currency.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lots: Vec<Lot>,
     /// The exchanges in force in which the unit takes part.
     pub exchanges: Vec<Exchange>,
-    /// The resources that nothing holds, with the reason.
+    /// The resources that are not held, with the reasons.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_held: Vec<Holding>,
 }
@@ -57,13 +58,13 @@ impl Currency {
         self.funding.iter().any(|row| row.active).then_some(held)
     }
 
-    /// The name of the currency that funds the unit: a unit's path, or `the machine`.
+    /// The name of the funding currency: its unit's path, or `the machine`.
     fn around(&self) -> String {
         self.encloser.as_deref().map_or_else(|| "the machine".to_owned(), clean)
     }
 }
 
-/// The currency as text for a terminal.
+/// The report for a terminal.
 pub fn text(currency: &Currency, style: Style) -> String {
     let mut text = funding(currency, style);
     text.push('\n');
@@ -79,7 +80,7 @@ pub fn text(currency: &Currency, style: Style) -> String {
     text
 }
 
-/// The currency as JSON.
+/// The report as JSON.
 pub fn json(currency: &Currency) -> String {
     crate::json("commonhold.currency", currency)
 }
@@ -127,7 +128,7 @@ fn issued(currency: &Currency, style: Style) -> String {
     )
 }
 
-/// A line for each exchange: what the unit lends and what it borrows.
+/// A line for each exchange: what the unit lends, and what it borrows.
 fn exchanges(currency: &Currency) -> Vec<String> {
     let line = |exchange: &Exchange| {
         let legs = exchange.lent.iter().filter_map(|leg| {
@@ -148,7 +149,7 @@ fn exchanges(currency: &Currency) -> Vec<String> {
     currency.exchanges.iter().map(line).collect()
 }
 
-/// Sentences on the upper and the lower limit, and on how exchanges get around the limits.
+/// The limits that currencies impose on the unit, in words, with the ways around them.
 fn limits(currency: &Currency) -> Vec<String> {
     let unit = clean(&currency.unit);
     let around = currency.around();
@@ -180,7 +181,7 @@ fn limits(currency: &Currency) -> Vec<String> {
     lines
 }
 
-/// `4 CPUs, 8.0 GiB, 50% of each disk, 50% of the bus`.
+/// The worth of each resource in words: `4 CPUs, 8.0 GiB, 50% of each disk, 50% of the bus`.
 fn amounts(worths: PerResource<u64>, is_nothing: bool) -> String {
     if is_nothing {
         return "nothing while it has no processes".to_owned();

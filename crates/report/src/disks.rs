@@ -18,7 +18,7 @@ const HEADS: [&str; 10] = [
     "waited",
 ];
 
-/// A table with one row per unit; empty if no disk is held.
+/// A table with one row for each unit that has an account of disks; empty if no disk is held.
 pub(crate) fn table(statement: &Statement, style: Style) -> String {
     let accounts = statement.accounts.iter().filter_map(|account| Some((account, account.disk.as_ref()?)));
     let mut table = Table::new(&HEADS);

@@ -1,6 +1,7 @@
-//! `doctor`: this machine's capabilities for holding a contract, with the reason and the remedy for each *no*.
+//! The report of `doctor`: what this machine can do to hold a contract. For everything that it cannot do, the
+//! report gives the reason and a remedy.
 //!
-//! Paths and commands are never cut, since readers copy them: a long path may exceed the terminal's width.
+//! Paths and commands are never cut, since readers copy them. A long one exceeds the terminal's width.
 
 use std::collections::BTreeMap;
 
@@ -10,16 +11,17 @@ use unicode_width::UnicodeWidthStr;
 
 use crate::table::{Paint, Style, clean};
 
-/// Width of the column of states with the gap after the column: `partly` is the longest state.
+/// The width of the column of states, the gap after it included. The longest state is `partly`.
 const STATE_COLUMNS: usize = 8;
 
 /// The indent of everything below a heading.
 const INDENT: usize = 2;
 
-/// The least width of the column of reasons, also on a narrow terminal.
+/// The least width of the column of reasons, however narrow the terminal is.
 const REASON_COLUMNS_MIN: usize = 30;
 
-/// A remedy of up to this width is repeated in full: a reference to the first place would be no shorter.
+/// A remedy of at most this width is printed in full each time, since a reference to the first time would be
+/// no shorter.
 const REMEDY_COLUMNS_REPEATED: usize = 30;
 
 /// The findings as text: the machine, what holds each resource, and every finding by area.
@@ -67,7 +69,7 @@ const fn heading(area: Area) -> &'static str {
     }
 }
 
-/// The lines on the enforcer of each resource.
+/// A line for each resource: the enforcer that holds it, or why there is none.
 fn enforcers(enforcers: &[Enforcer], style: Style) -> Vec<String> {
     if enforcers.is_empty() {
         return Vec::new();
@@ -101,8 +103,8 @@ fn row(row: &Row, names: usize, style: Style) -> Vec<String> {
     beside(&head, INDENT + STATE_COLUMNS + names + 2, &row.reason, style)
 }
 
-/// The lines of a finding's remedy. A long remedy that was shown before is replaced by the name of the finding that shows it.
-/// `shown` maps the remedies shown so far to the names of their findings.
+/// The lines of a finding's remedy. If a long remedy was printed before, the line only refers to the finding
+/// where it is. `shown` maps each remedy printed so far to the name of that finding.
 fn remedy<'a>(row: &'a Row, shown: &mut BTreeMap<&'a str, &'a str>, style: Style) -> Vec<String> {
     let Some(remedy) = row.remedy.as_deref() else { return Vec::new() };
     let head = format!("{:1$}-> ", "", INDENT + STATE_COLUMNS);
@@ -117,7 +119,8 @@ fn remedy<'a>(row: &'a Row, shown: &mut BTreeMap<&'a str, &'a str>, style: Style
     }
 }
 
-/// The lines of a text to the right of a head. `column` is the width of the head, and the indent of the further lines.
+/// Lines that begin with `head` and go on with `text` from the column `column`. Further lines begin at that
+/// column, too.
 fn beside(head: &str, column: usize, text: &str, style: Style) -> Vec<String> {
     let width = style.width.saturating_sub(column).max(REASON_COLUMNS_MIN);
     let mut lines = flow(&clean(text), width, column);
@@ -127,7 +130,8 @@ fn beside(head: &str, column: usize, text: &str, style: Style) -> Vec<String> {
     lines.iter().map(|line| line.trim_end().to_owned()).collect()
 }
 
-/// A text wrapped into indented lines of at most `width` columns. A longer word gets a line of its own, uncut.
+/// The words of a text in indented lines of at most `width` columns. A longer word has a line of its own, and
+/// is not cut.
 fn flow(text: &str, width: usize, indent: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {
@@ -146,7 +150,7 @@ fn widest<'a>(texts: impl Iterator<Item = &'a str>) -> usize {
     texts.map(|text| clean(text).width()).max().unwrap_or(0)
 }
 
-/// The last line: the number of findings of each state.
+/// The number of findings in each state, in words.
 fn tally(findings: &Findings) -> String {
     let count = |state| findings.rows.iter().filter(|row| row.state == state).count();
     let (yes, partly, no) = (count(State::Yes), count(State::Partly), count(State::No));

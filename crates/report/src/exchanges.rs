@@ -1,5 +1,5 @@
-//! Tables of open offers and of exchanges of tickets: what each unit lends to which unit, since when, and until when; and the
-//! results of the negotiator's trials.
+//! Reports of offers and exchanges: what is offered, what each unit lends in each exchange and for how long,
+//! and what the negotiator's trials showed.
 
 use commonhold_contract::amount_text;
 use commonhold_ledger::{Cause, Done, Exchange, Negotiated, Side, Trial};
@@ -13,29 +13,29 @@ use crate::tickets::Tickets;
 /// An open offer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Standing {
-    /// Its number, for withdrawing it.
+    /// The offer's number, by which it can be withdrawn.
     pub number: u64,
-    /// The path of the unit that makes it.
+    /// The path of the unit that makes the offer.
     pub unit: String,
-    /// What it gives.
+    /// What the unit gives.
     pub gives: Offer,
-    /// What it wants in return.
+    /// What the unit wants in return.
     pub wants: Offer,
-    /// The path of the only unit that may serve it.
+    /// The path of the only unit that may serve the offer; `None`: any unit may.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub with: Option<String>,
-    /// The least that it accepts of `wants`, for a proportional part of `gives`.
+    /// The least amount of `wants` that the unit accepts, for a proportional part of `gives`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_least: Option<Offer>,
     /// The longest duration of an exchange, in ns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub for_ns: Option<u64>,
-    /// Why it is not served: its unit lacks something, or no other offer matches.
+    /// Why the offer is not served: its unit lacks something, or no other offer matches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits: Option<String>,
 }
 
-/// Open offers, and exchanges, for a terminal; the accounts have been open for `elapsed_ns`.
+/// Open offers and exchanges for a terminal. `elapsed_ns` is the time since the accounts were opened.
 pub fn text(
     offers: &[Standing],
     exchanges: &[Exchange],
@@ -74,7 +74,7 @@ pub fn text(
     tables.join("\n")
 }
 
-/// Offers, exchanges and the negotiator's results as JSON.
+/// Open offers and exchanges as JSON.
 pub fn json(
     offers: &[Standing],
     exchanges: &[Exchange],
@@ -92,12 +92,12 @@ pub fn json(
     crate::json("commonhold.offers", All { offers, exchanges, negotiated, elapsed_ns })
 }
 
-/// The format of times.
+/// How a point in time is shown.
 #[derive(Debug, Clone, Copy)]
 pub enum When {
-    /// Absolute: since the accounts were opened.
+    /// As the time since the accounts were opened.
     At,
-    /// Relative to now, which is this long after the opening of the accounts.
+    /// Relative to now, as in `3 s ago`. The value is now, in ns since the accounts were opened.
     Ago(u64),
 }
 
@@ -111,7 +111,8 @@ impl When {
     }
 }
 
-/// The result of an offer, as JSON: its number, that of the exchange that served it at once, and the tickets of the units in it.
+/// The result of making an offer, as JSON: the offer's number, the number of the exchange if one served the
+/// offer at once, and the tickets of the units in that exchange.
 pub fn offered(offer: Option<u64>, exchange: Option<u64>, tickets: &[Tickets]) -> String {
     #[derive(Serialize)]
     struct All<'a> {
@@ -122,7 +123,7 @@ pub fn offered(offer: Option<u64>, exchange: Option<u64>, tickets: &[Tickets]) -
     crate::json("commonhold.offer", All { offer, exchange, tickets })
 }
 
-/// `30 disk`, or `2GiB memory` for a reservation.
+/// An amount of tickets, `30 disk`, or of a reservation, `2GiB memory`.
 pub(crate) fn much(offer: Offer) -> String {
     let Offer { resource, stake } = offer;
     match stake {
@@ -131,13 +132,13 @@ pub(crate) fn much(offer: Offer) -> String {
     }
 }
 
-/// What an offer wants, with the least that it accepts if that is less.
+/// What an offer wants. If the unit accepts less, the least amount follows.
 fn wanted(offer: &Standing) -> String {
     let least = offer.at_least.map_or_else(String::new, |least| format!(", {} at least", much(least)));
     much(offer.wants) + &least
 }
 
-/// A row for each unit of each exchange; `None` without exchanges.
+/// A table with a row for each loan of each exchange; `None` without exchanges.
 pub fn table(exchanges: &[Exchange], when: When) -> Option<Table> {
     if exchanges.is_empty() {
         return None;
@@ -150,7 +151,6 @@ pub fn table(exchanges: &[Exchange], when: When) -> Option<Table> {
         };
         let paint = if exchange.ended_ns.is_some() { Paint::Faint } else { Paint::Plain };
         for (index, lent) in exchange.lent.iter().enumerate() {
-            // The cells of the whole exchange stand in its first row only.
             let once = |text: String| if index == 0 { text } else { String::new() };
             let cells = vec![
                 once(exchange.number.to_string()),
@@ -167,11 +167,12 @@ pub fn table(exchanges: &[Exchange], when: When) -> Option<Table> {
     Some(table)
 }
 
-/// The most units without a trial that are named; further ones are counted.
+/// The most units without a trial that are named; the number of further units is given instead.
 const UNTRIED_NAMED: usize = 8;
 
-/// Lines on the negotiator's results: the outcome of each trial, the gains and losses of each unit, and the units that have
-/// had no trial yet. `None` if there was no trial and no unit negotiates.
+/// The negotiator's results: the outcome of each trial, what trials have cost and exchanges have brought to
+/// each unit, and the units that negotiate without a trial so far. `None` if there was no trial and no unit
+/// negotiates.
 pub fn trials(exchanges: &[Exchange], negotiated: &[Negotiated], style: Style) -> Option<String> {
     let trials = exchanges.iter().filter_map(|exchange| Some((exchange.number, exchange.trial.as_ref()?)));
     let found =
@@ -192,12 +193,13 @@ pub fn trials(exchanges: &[Exchange], negotiated: &[Negotiated], style: Style) -
     (!lines.is_empty()).then(|| lines.join("\n") + "\n")
 }
 
-/// Whether the unit has had a trial. An older daemon does not count trials; then gains and losses show that there was one.
-fn is_tried(unit: &Negotiated) -> bool {
-    [unit.trials, unit.risked_ns, unit.lost_ns, unit.gained_ns].iter().any(|figure| *figure > 0)
+/// Whether a unit had a trial. An older daemon does not count trials; then a cost or gain above 0 shows that
+/// there was one.
+fn is_tried(came: &Negotiated) -> bool {
+    [came.trials, came.risked_ns, came.lost_ns, came.gained_ns].iter().any(|figure| *figure > 0)
 }
 
-/// `units that negotiate: a, b; no trial yet`.
+/// A line about units without a trial: `units that negotiate: a, b; no trial yet`.
 fn without_trial(units: &[&Negotiated]) -> Option<String> {
     let mut named: Vec<String> = units.iter().take(UNTRIED_NAMED).map(|it| clean(&it.unit)).collect();
     if units.len() > UNTRIED_NAMED {
@@ -206,6 +208,7 @@ fn without_trial(units: &[&Negotiated]) -> Option<String> {
     (!named.is_empty()).then(|| format!("units that negotiate: {}; no trial yet", named.join(", ")))
 }
 
+/// The outcome of a trial in words:
 /// `kept; a 0.612 CPUs instead of 0.490 (more), b 0.100 instead of 0.100 (the same)`.
 fn found(trial: &Trial) -> String {
     let done = match trial.done {

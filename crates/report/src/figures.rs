@@ -14,7 +14,8 @@ const DAY: u64 = 24 * HOUR;
 
 /// A time in the largest unit that leaves three or four digits: `0 s`, `8.1 ms`, `12.3 s`, `16.7 min`.
 pub fn duration(ns: u64) -> String {
-    // Each limit lies half a tenth below the round number, so that nothing is shown as `1000.0 ms`.
+    // Each limit is half a tenth below a round number, since a larger time would be rounded up to
+    // `1000.0 ms`.
     match ns {
         0 => "0 s".to_owned(),
         1..50_000 => "<0.1 ms".to_owned(),
@@ -32,8 +33,8 @@ fn tenths(value: u64, unit: u64) -> String {
     format!("{}.{}", tenths / 10, tenths % 10)
 }
 
-/// A measured time in seconds, as [`duration`] writes it, but with three digits for a few seconds, since readers compare such
-/// times.
+/// A measured time in seconds, as [`duration`] writes it. Times of a few seconds have three digits, so that
+/// they can be compared.
 pub fn seconds(s: f64) -> String {
     if (0.999_95..9.995).contains(&s) {
         format!("{s:.2} s")
@@ -46,13 +47,13 @@ pub fn seconds(s: f64) -> String {
     }
 }
 
-/// Millionths of a CPU: `1.5`.
+/// Millionths of a CPU as a number of CPUs: `1.5`.
 pub fn cpus(micro: u64) -> String {
-    // `Cpus` rounds by adding half a thousandth, for which the largest numbers have no room.
+    // `Cpus` adds half a thousandth in order to round, which would overflow with the largest numbers.
     Cpus(micro.min(u64::MAX - 1_000)).to_string()
 }
 
-/// A number with its noun in singular or plural: `1 CPU`, `2 CPUs`.
+/// A number with its noun: `1 CPU`, `2 CPUs`. `one` is the singular.
 pub fn count(n: usize, one: &str) -> String {
     if n == 1 { format!("1 {one}") } else { format!("{n} {one}s") }
 }
@@ -61,7 +62,7 @@ pub fn count(n: usize, one: &str) -> String {
 pub fn bytes(n: u64) -> String {
     const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let mut power = 0;
-    // The limit of a unit is where one decimal would round up to 1024.0.
+    // A unit is used up to the number that one decimal would round up to 1024.0.
     while power + 1 < UNITS.len() && u128::from(n) * 20 >= (1024 * 20 - 1) * (1 << (10 * power)) {
         power += 1;
     }
@@ -69,16 +70,16 @@ pub fn bytes(n: u64) -> String {
     format!("{} {}", number.strip_suffix(".0").unwrap_or(&number), UNITS[power])
 }
 
-/// Bytes per second: `100 MB/s`, in powers of ten, as disks and contracts are sized.
+/// A rate in bytes per second, with decimal units, as disks and contracts have them: `100 MB/s`.
 pub fn rate(n: u64) -> String {
     thousands(n) + "B/s"
 }
 
-/// A number with the prefix of a power of a thousand, to be followed by a unit: `2.1 G`, `12 `.
+/// A number with a decimal prefix, to which the caller adds a unit: `2.1 G`, `12 `.
 pub fn thousands(n: u64) -> String {
     const POWERS: [&str; 7] = ["", "k", "M", "G", "T", "P", "E"];
     let (mut power, mut unit) = (0, 1);
-    // The limit of a power is where one decimal would round up to 1000.0.
+    // A prefix is used up to the number that one decimal would round up to 1000.0.
     while power + 1 < POWERS.len() && u128::from(n) * 20 >= (1000 * 20 - 1) * u128::from(unit) {
         power += 1;
         unit *= 1_000;
@@ -93,7 +94,7 @@ pub fn part(millionths: u64) -> String {
     format!("{}%", number.strip_suffix(".0").unwrap_or(&number))
 }
 
-/// An amount of a resource, in the measure of that resource.
+/// An amount of a resource with its unit of measure, such as `1.5 CPUs`; a part as a percentage.
 pub fn amount(resource: Resource, amount: Amount) -> String {
     match (resource, amount) {
         (_, Amount::Part(millionths)) => part(millionths),
@@ -110,7 +111,7 @@ pub fn percent(n: u64, whole: u64) -> Option<u64> {
     Some(u64::try_from(percent).unwrap_or(u64::MAX))
 }
 
-/// [`percent`] as text, without the sign.
+/// `n` as a percentage of `whole`, in words, without `%`.
 pub fn percent_text(n: u64, whole: u64) -> String {
     percent(n, whole).map_or_else(|| NOTHING.to_owned(), |percent| percent.to_string())
 }

@@ -1,5 +1,5 @@
-//! Gangs in a statement: which jobs run now, which wait and for how many quanta, and the estimated use of the shared
-//! resource by each.
+//! The gangs of a statement: which jobs run now, which jobs wait and for how many quanta, and how much of the
+//! shared resource each job is estimated to use.
 
 use commonhold_ledger::{Account, Gang, GangState, Job, Known, Statement};
 use commonhold_policy::plan::SharedRate;
@@ -23,7 +23,7 @@ pub(crate) fn now(statement: &Statement) -> Option<String> {
     ))
 }
 
-/// A row for each unit that has, or had, gangs; empty if no unit did.
+/// A table with a row for each unit that has, or had, gangs; `None` if no unit had any.
 pub fn units(statement: &Statement) -> Option<Table> {
     let mut table = Table::new(&["gangs", "running", "waiting", "quanta\nrun", "waited", "longest"]);
     let mut any = false;
@@ -38,13 +38,13 @@ pub fn units(statement: &Statement) -> Option<Table> {
     any.then_some(table)
 }
 
-/// The tables of gangs for `status`, with an empty line before each.
+/// The tables that `status` shows, each after an empty line.
 pub(crate) fn text(statement: &Statement, style: Style) -> String {
     let tables = units(statement).into_iter().chain(jobs(statement, style));
     tables.map(|table| "\n".to_owned() + &table.render(style)).collect()
 }
 
-/// A row for each job that is a gang, followed by a line with the reason why the job runs.
+/// A table with a row for each job that is a gang. Below it stands the reason why the job runs or waits.
 fn jobs(statement: &Statement, style: Style) -> Option<Table> {
     let rates = || statement.jobs.iter().filter_map(|job| job.gang.as_ref()?.rate);
     let does = match rates().next() {

@@ -1,5 +1,5 @@
-//! The mechanism that holds each resource, or the reason why nothing holds it: lines for `check`, `run`, `run --dry-run` and
-//! `status`, and JSON.
+//! The mechanism that holds each resource, or the reason why the resource is not held: a line for `check`,
+//! `run`, `run --dry-run` and `status`, and JSON.
 
 use commonhold_contract::Resource;
 use commonhold_machine::capability::State;
@@ -7,29 +7,30 @@ use serde::{Deserialize, Serialize};
 
 use crate::table::{Style, wrap};
 
-/// How one resource is held.
+/// How a resource is held, or why it is not.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holding {
-    /// `cpu`, `memory`, `disk` or `bus`.
+    /// The resource: `cpu`, `memory`, `disk` or `bus`; or `jobs` or `gangs`, which are listed with them.
     pub resource: String,
-    /// Whether the resource is held; *partly* if with a restriction, which `how` states.
+    /// Whether the resource is held. *Partly*: with a restriction, which `how` states.
     pub held: State,
-    /// A sentence that begins with `held` or `not held`: the mechanism and its restriction, or the reason and the remedy.
+    /// A sentence that begins with `held` or `not held`. It gives the means and any restriction, or the
+    /// reason and the remedy.
     pub how: String,
 }
 
 impl Holding {
-    /// A resource that is held. The text follows the word `held`.
+    /// A resource that is held; `by` is the text after `held`.
     pub fn held(resource: Resource, by: &str) -> Holding {
         Holding { resource: resource.name().to_owned(), held: State::Yes, how: format!("held {by}") }
     }
 
-    /// A resource that is held with a restriction. The text follows the word `held`.
+    /// A resource that is held with a restriction; `by` is the text after `held`.
     pub fn partly(resource: Resource, by: &str) -> Holding {
         Holding { held: State::Partly, ..Holding::held(resource, by) }
     }
 
-    /// A resource that is not held. The text follows the words `not held`.
+    /// A resource that is not held; `why` is the text after `not held`.
     pub fn not_held(resource: Resource, why: &str) -> Holding {
         Holding { resource: resource.name().to_owned(), held: State::No, how: format!("not held{why}") }
     }
@@ -39,7 +40,7 @@ impl Holding {
         format!("{:<8}{}", self.resource, self.how)
     }
 
-    /// A note for a reader of this resource's figures; `None` if the resource is held without restriction.
+    /// A warning for users of the resource; `None` if it is held without any restriction.
     pub fn warning(&self) -> Option<String> {
         (self.held != State::Yes).then(|| format!("warning: {} is {}", self.resource, self.how))
     }
@@ -50,7 +51,7 @@ pub fn notes(notes: &[&str], style: Style) -> String {
     notes.iter().map(|note| format!("\n{}\n", wrap(note, style.width, "", "").join("\n"))).collect()
 }
 
-/// The lines of all resources.
+/// A line for each holding.
 pub fn text(holdings: &[Holding]) -> String {
     holdings.iter().map(|holding| holding.line() + "\n").collect()
 }

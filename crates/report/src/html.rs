@@ -1,5 +1,5 @@
-//! The comparison as one page of HTML. Everything is inline; there are no scripts. The page has light and dark
-//! colours, and prints.
+//! The comparison as an HTML page that loads nothing: style and charts are inline, and there are no scripts.
+//! The page has a light and a dark colour scheme, and can be printed.
 
 use commonhold_ledger::{Account, Statement};
 
@@ -9,19 +9,19 @@ use crate::status::{HEADS, cells, totals, waits};
 use crate::svg::{self, BarChart, ChartBar, Panel, TimeChart};
 use crate::table::{depth, escape};
 
-/// The most units that a chart over time shows: further panels would fill pages.
+/// The most units that a chart over time shows, since each takes a panel.
 const PANELS_MAX: usize = 8;
 
-/// The most rows of a ledger's table; `status --json` has all rows.
+/// The most rows of a table of accounts.
 const ROWS_MAX: usize = 100;
 
-/// The beginning of a page, up to its heading. `more_style` has style rules for elements that only this page has.
+/// The beginning of a page, up to its heading. `more_style` is style that only this page needs.
 pub fn open(title: &str, more_style: &str) -> String {
     let title = escape(title);
     let head = "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
                 <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n";
     let style = include_str!("page.css");
-    // The tab's title is "Commonhold: " and the heading, which then begins with a small letter.
+    // In the browser's title, the page's title follows the program's name, so it begins with a small letter.
     let (first, rest) = title.split_at(title.chars().next().map_or(0, char::len_utf8));
     format!(
         "{head}<title>Commonhold: {}{rest}</title>\n<style>\n{style}{more_style}</style>\n</head>\n\
@@ -33,7 +33,7 @@ pub fn open(title: &str, more_style: &str) -> String {
 /// The end of a page.
 pub const CLOSE: &str = "</main>\n</body>\n</html>\n";
 
-/// A comparison as one HTML page that loads nothing else: no network, no scripts.
+/// A comparison as an HTML page that loads nothing from the network and has no scripts.
 pub fn page(comparison: &Comparison) -> String {
     let mut page = open("A light job beside a heavy one", "");
     page += &facts(comparison);
@@ -125,13 +125,13 @@ fn response(comparison: &Comparison, job: Job) -> String {
 }
 
 fn chart_bar(bar: &Bar) -> ChartBar<'_> {
-    // The whisker's ends as ratios to the reference, like the bar.
+    // The ends of the whisker are relative to the reference, as the bar itself is.
     let range = bar.range_s.zip(bar.time_s).zip(bar.ratio);
     let range = range.map(|(((low, high), time), ratio)| (low / time * ratio, high / time * ratio));
     ChartBar { label: bar.scheme, class: bar.scheme, value: bar.ratio, range, figure: figure(bar) }
 }
 
-/// `103 (10.3 s)`.
+/// The text beside a bar: the time in percent of the reference, and in seconds, `103 (10.3 s)`.
 fn figure(bar: &Bar) -> String {
     match (bar.time_s, bar.ratio) {
         (None, _) => "not measured".to_owned(),
@@ -148,7 +148,7 @@ fn over_time(comparison: &Comparison) -> String {
     let mut section = String::from("<h2>CPU use over time</h2>\n");
     section += "<p class=\"soft\">Seconds from left to right; CPUs from bottom to top. The dashed line is what the unit is \
                 entitled to; hatched is what it uses beyond it.</p>\n";
-    // One axis for all runs, so that a longer run looks longer.
+    // All charts have the same time axis, so that a longer run looks longer.
     let until_s = runs.iter().flat_map(|run| times(run)).map(|sample| sample.at_s).fold(0.0, f64::max);
     for run in runs {
         section += &run_over_time(comparison, run, until_s);
@@ -188,18 +188,20 @@ fn entitled(account: &Account) -> f64 {
     micro / 1e6
 }
 
-/// The samples whose time is possible.
+/// The samples whose time is a finite number.
 fn times(run: &Run) -> impl Iterator<Item = &Sample> {
     run.samples.iter().filter(|sample| sample.at_s.is_finite())
 }
 
-/// The CPUs that the unit used in a sample; 0 for values that no bar can show.
+/// The number of CPUs that the unit used in a sample; 0 if the value is negative or not finite, which no bar
+/// can show.
 fn using(sample: &Sample, unit: &str) -> f64 {
     let cpus = sample.using.iter().find(|(name, _)| name == unit).map_or(0.0, |(_, cpus)| *cpus);
     if cpus.is_finite() { cpus.max(0.0) } else { 0.0 }
 }
 
-/// The units to show: all, in the order of the first sample that names each; or, if there are too many, those that used most.
+/// All units of a run: in the order in which the samples first name them if the chart has room for all, else
+/// by descending CPU use.
 fn busiest(run: &Run) -> Vec<&str> {
     let mut sums: Vec<(&str, f64)> = Vec::new();
     let mut indices = std::collections::BTreeMap::new();

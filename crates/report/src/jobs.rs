@@ -1,11 +1,13 @@
-//! Jobs in a statement: the pools in which their threads have seats, and the nodes that have their memory.
+//! The jobs of a statement: the pools in which their threads have seats, and the nodes on which their memory
+//! is.
 
 use commonhold_ledger::{Job, Statement};
 
 use crate::figures::{bytes, percent_text};
 use crate::table::{Paint, Style, Table, clean, wrap};
 
-/// A row for each job; empty without jobs, or if jobs are gangs that are not placed in pools.
+/// A table with a row for each job. Empty if there are no jobs, or if the jobs are gangs that are not placed
+/// in pools.
 pub(crate) fn table(statement: &Statement, style: Style) -> String {
     let is_placed =
         |job: &Job| job.gang.is_none() || !job.pools.is_empty() || !job.memory.is_empty() || job.moved > 0;
@@ -41,7 +43,7 @@ pub(crate) fn table(statement: &Statement, style: Style) -> String {
     format!("\n{}{}", table.render(style), legend(statement, style))
 }
 
-/// The meaning of `-` in columns that use it.
+/// A line that explains `-`, for the columns that have it.
 fn legend(statement: &Statement, style: Style) -> String {
     let some = |is_empty: fn(&Job) -> bool| statement.jobs.iter().any(is_empty);
     let columns = [

@@ -1,7 +1,8 @@
-//! Reports: contracts, decisions and accounts, as text, JSON and HTML.
+//! Reports of contracts, decisions and accounts, as text, JSON and HTML.
 //!
-//! Pure: data in, text out. Nothing here opens a file, asks a kernel or reads a clock, so the same data give the same
-//! bytes on any machine. Text is for terminals, 80 columns wide unless the [`Style`] says otherwise.
+//! Every function here is pure: it opens no file, asks no kernel and reads no clock, so the same data give
+//! the same bytes on any machine. Text is laid out for terminals. Its width is 80 columns unless the
+//! [`Style`] has another.
 // Text is put together from pieces all over this crate; `write!` to a `String` would return results that mean nothing.
 #![allow(clippy::format_push_string, clippy::format_collect)]
 
@@ -33,14 +34,14 @@ pub mod words;
 
 pub use table::{Style, is_foul};
 
-/// The version of the JSON documents' shape. It rises when a field changes its meaning or goes away, not when one is
-/// added.
+/// The version of the JSON documents' format. It rises when a field is removed or changes its meaning, but
+/// not when a field is added.
 pub const JSON_VERSION: u32 = 1;
 
 /// A JSON document with its schema.
 #[derive(serde::Serialize)]
 struct Document<'a, T> {
-    /// `commonhold.status`, `commonhold.plan` and so on.
+    /// The name of the format, such as `commonhold.status` or `commonhold.plan`.
     schema: &'a str,
     version: u32,
     #[serde(flatten)]

@@ -6,8 +6,8 @@ use commonhold_policy::plan::NoMore;
 use crate::figures::{bytes, duration};
 use crate::table::{Paint, Style, Table, clean, depth, indented, wrap};
 
-/// The memory that each unit holds, uses and lends; empty if memory is not held. JSON has more: cold memory, and averages over
-/// time.
+/// A table of the memory that each unit holds, uses and lends; empty if memory is not held. (JSON also has
+/// cold memory, and averages over time.)
 pub fn text(statement: &Statement, style: Style) -> String {
     let Some(totals) = statement.memory else { return String::new() };
     let mut table = Table::new(&[
@@ -49,10 +49,10 @@ fn cells(name: String, memory: &MemoryAccount) -> Vec<String> {
     [name].into_iter().chain(sizes.map(bytes)).chain(counts).chain(times).collect()
 }
 
-/// The least memory used by several units that is shown: a few pages of shared libraries are not of interest.
+/// Amounts of memory below this get no remark: a few pages of shared libraries are not worth one.
 const SAID_MIN: u64 = 1 << 20;
 
-/// Notes on the figures.
+/// Remarks on a unit's memory that the columns do not show, each a part of a sentence.
 fn remarks(memory: &MemoryAccount) -> Vec<String> {
     let mut remarks = Vec::new();
     if let Some(within) = memory.within_ns {
@@ -85,7 +85,8 @@ fn remarks(memory: &MemoryAccount) -> Vec<String> {
     remarks
 }
 
-/// Lines on call-back times: one for each borrower, the most frequent first, and one for all borrowers together.
+/// How long it took until the unit had lent memory back: for each borrower, the most frequent first, and then
+/// for all loans.
 fn call_backs(memory: &MemoryAccount) -> Vec<String> {
     let words = |what: String, p50_ns, p99_ns| {
         let (half, most) = (duration(p50_ns), duration(p99_ns));
@@ -103,7 +104,7 @@ fn call_backs(memory: &MemoryAccount) -> Vec<String> {
     of_each.chain(of_all).collect()
 }
 
-/// The reason why a unit that is short is lent no more memory, as a sentence without its subject.
+/// Why the unit, which is short of memory, gets no more by loans.
 fn no_more(why: NoMore) -> String {
     let why = match why {
         NoMore::InTime => "is lent no more: that could not be called back from it in time",
@@ -114,7 +115,8 @@ fn no_more(why: NoMore) -> String {
     format!("is short of memory, and {why}")
 }
 
-/// A sentence on how many call-backs missed the promised time, with the time of the latest one; `None` without call-backs.
+/// How many call-backs exceeded the promised time, and the latest call-back's duration beside the promised
+/// one.
 fn promises(memory: &MemoryAccount) -> Option<String> {
     let last = memory.last_call_backs.last()?;
     let [took, promised] = [last.took_ns, last.promised_ns].map(duration);
@@ -125,7 +127,7 @@ fn promises(memory: &MemoryAccount) -> Option<String> {
     Some(format!("{late}; the last took {took}, of {promised} that were promised"))
 }
 
-/// The use of the machine's memory as a sum: `memory 2.0 GiB = kernel ... + in no unit ... + divided ...`.
+/// The machine's memory as a sum of its uses: `memory 2.0 GiB = kernel ... + in no unit ... + divided ...`.
 fn sums(totals: MemoryTotals) -> String {
     format!(
         "memory {} = kernel {} + in no unit {} + divided among units {}",

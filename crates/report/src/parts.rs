@@ -1,5 +1,4 @@
-//! Orders for a single control group of a unit, in words. A unit whose processes are in several control groups gets an order
-//! for each group.
+//! Orders for one control group of a unit that has several, in words.
 
 use std::fmt;
 
@@ -7,8 +6,8 @@ use commonhold_contract::measure::{Bytes, CpuCount, Speed};
 use commonhold_policy::GroupId;
 use commonhold_policy::plan::PartOrder;
 
-/// The control group that an order is for: a foreign group by its place number, or the unit's own group.
-struct Place(Option<GroupId>);
+/// The control group that an order is for: a place, or the unit's own group.
+struct At(Option<GroupId>);
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -19,7 +18,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// Writes an order for one control group of a unit; `unit` is the unit's name.
+/// Writes an order for one of the control groups of the unit named `unit`.
 pub(crate) fn write(f: &mut fmt::Formatter<'_>, order: &PartOrder, unit: &str) -> fmt::Result {
     let place = Place(order.at());
     write!(f, "{unit}, {place}: ")?;

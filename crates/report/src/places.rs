@@ -1,4 +1,5 @@
-//! The control groups of other programs in which units are held: a table for `status`, and words for `run --dry-run`.
+//! Places: control groups of other programs in which units are held. A table for `status`, and words for
+//! `run --dry-run`.
 
 use commonhold_ledger::Statement;
 use commonhold_policy::GroupBounds;
@@ -6,7 +7,7 @@ use commonhold_policy::GroupBounds;
 use crate::figures::bytes;
 use crate::table::{Paint, Style, Table, clean, wrap};
 
-/// One row for each place, by unit; empty if units only have groups of their own.
+/// A table with one row for each place, sorted by unit; empty if all units have control groups of their own.
 pub(crate) fn table(statement: &Statement, style: Style) -> String {
     if statement.places.is_empty() {
         return String::new();
@@ -27,8 +28,8 @@ pub(crate) fn table(statement: &Statement, style: Style) -> String {
     format!("\n{}", table.render(style))
 }
 
-/// The settings that another program made in a control group, in words: `at most 300 MiB, CPUs 0-3, a cap on CPU time`. Empty
-/// without settings.
+/// The settings of another program in a control group, in words:
+/// `at most 300 MiB, CPUs 0-3, a cap on CPU time`. Empty if the program has set nothing.
 pub(crate) fn set(bounds: &GroupBounds) -> String {
     let memory = bounds.memory.map(|limit| format!("at most {}", bytes(limit)));
     let cpus = bounds.cpus.as_ref().map(|cpus| format!("CPUs {cpus}"));

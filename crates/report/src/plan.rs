@@ -18,7 +18,7 @@ use crate::present::{self, Present, PresentJson};
 use crate::table::{Paint, Style, clean, wrap};
 use crate::words::{Action, path, steps, words};
 
-/// The steps per unit, each with its number in the plan's order and its reason.
+/// The plan as text: for each unit its steps, each with its number in the plan's order and its reason.
 pub fn text(contract: &Contract, plan: &Plan, style: Style) -> String {
     let all = steps(plan);
     if all.is_empty() {
@@ -54,7 +54,8 @@ pub fn text(contract: &Contract, plan: &Plan, style: Style) -> String {
     text + "\n" + &look(contract, plan, style)
 }
 
-/// `, entitled to 1.5 CPUs`; empty if the plan has no entitlements.
+/// The end of a unit's heading, `, entitled to 1.5 CPUs`; empty if the plan does not have the unit's
+/// entitlement.
 fn worth(plan: &Plan, unit: UnitId) -> String {
     plan.decisions
         .cpu
@@ -63,7 +64,8 @@ fn worth(plan: &Plan, unit: UnitId) -> String {
         .map_or_else(String::new, |micro| format!(", entitled to {}", CpuCount(*micro)))
 }
 
-/// A sentence on the plan's next poll: the time, and the units that it polls.
+/// A sentence that says when the daemon observes the machine next, and which units' demand it samples until
+/// then.
 fn look(contract: &Contract, plan: &Plan, style: Style) -> String {
     let mut text = match plan.next.checked_sub(plan.at) {
         Some(after) if after > 0 => format!("Looks again within {}", duration(after)),
@@ -233,13 +235,14 @@ enum ActionJson<'a> {
     },
 }
 
-/// A reason as the policy serialises it, except that units are paths, and that the names of rates have their unit of measurement.
+/// A reason in JSON. It is written as the policy serialises it, except that units are given by path, and that
+/// the name of a rate contains its unit of measure.
 struct ReasonJson<'a> {
     contract: &'a Contract,
     reason: Reason,
 }
 
-/// The reasons whose form differs from the policy's.
+/// The reasons that are written in another form than the policy serialises them in.
 #[derive(Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 enum Adapted<'a> {
@@ -260,7 +263,7 @@ enum Adapted<'a> {
     },
 }
 
-/// The rest of the shared resource for each CPU.
+/// The unused amount of the shared resource for each CPU that was left when a gang was chosen.
 #[derive(Serialize)]
 #[serde(rename_all = "snake_case")]
 enum LeftJson {
@@ -289,9 +292,9 @@ impl Serialize for ReasonJson<'_> {
     }
 }
 
-/// The plan as JSON, in the plan's order. Times are in nanoseconds on the backend's clock; each action and reason comes as
-/// fields and as a sentence. `entitled` has the unit `shared`, with the unowned rest, but not `kernel`, which is entitled to
-/// nothing and restricted by nothing.
+/// The plan as JSON, with the steps in the plan's order. Times are in nanoseconds on the backend's clock.
+/// Each action and each reason is given as fields and as a sentence. `entitled` includes `shared`, which owns
+/// what no unit holds. It does not include `kernel`, which is entitled to nothing and never restricted.
 pub fn json(contract: &Contract, plan: &Plan, about: About<'_>) -> String {
     let content = PlanJson {
         holdings: about.holdings,
@@ -315,18 +318,18 @@ pub fn json(contract: &Contract, plan: &Plan, about: About<'_>) -> String {
     crate::json("commonhold.plan", content)
 }
 
-/// Information that a report shows beside a plan.
+/// Information that is printed with a plan.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct About<'a> {
-    /// The current processes by unit.
+    /// The present processes of each unit.
     pub present: &'a [Present],
-    /// The mechanism that would hold each resource.
+    /// How each resource would be held.
     pub holdings: &'a [Holding],
     /// The disks for which io.cost would be switched on.
     pub io_cost: &'a [String],
-    /// Notes, in sentences.
+    /// Further notes, in sentences.
     pub notes: &'a [&'a str],
-    /// The contract's warnings, in the form of diagnostics as JSON.
+    /// The contract's warnings, in the format in which the errors of an invalid contract are given.
     pub warnings: &'a [serde_json::Value],
 }
 

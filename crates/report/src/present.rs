@@ -1,4 +1,5 @@
-//! The current processes of each unit, for `run --dry-run`: how many there are, and where they would be held.
+//! The present processes of each unit, for `run --dry-run`, with a note on processes that are never in a
+//! unit.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +13,7 @@ use crate::places::set;
 use crate::table::{Paint, Style, clean, wrap};
 use crate::words::path;
 
-/// The processes that are never in a unit, even if a rule of the contract matches them.
+/// The processes that are in no unit even if a contract's rules match them.
 pub const EXEMPT: &str = "kernel threads, process 1 and Commonhold itself";
 
 /// The explanation of how units are held on a machine with systemd.
@@ -22,24 +23,28 @@ pub const IN_PLACE: &str = "systemd runs here. Units are held in the control gro
     processes of several units is a member of its unit; its CPU time is held by the `kernel` backend, and nothing else of it. \
     While any group has a `CPUQuota=`, the scheduler of the `kernel` backend rests, and control groups hold CPU.";
 
-/// The current processes of a unit.
+/// A summary of the processes in a unit, or of those in no unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Present {
     /// The unit; [`UnitId::SHARED`] for processes that no rule matches.
     pub unit: UnitId,
-    /// The number of processes by user.
+    /// The users with processes in the unit, and the number of processes of each.
     pub users: Vec<(String, usize)>,
-    /// The number of processes by the program's name in the kernel.
+    /// The programs in the unit, by the kernel's name (`comm`), and the number of processes of each.
     pub programs: Vec<(String, usize)>,
-    /// The number of processes that cannot be held, since they belong to other users.
+    /// The number of the unit's processes that cannot be held, since they belong to other users than the
+    /// caller.
     pub beyond_us: usize,
-    /// The number of processes that would be moved into the unit's control group; `None` if processes are not moved.
+    /// The number of the unit's processes that would be moved into its control group; `None` if processes are
+    /// not moved.
     pub moved: Option<usize>,
-    /// The number of processes for which systemd would create a scope; `None` if scopes are not used.
+    /// The number of the unit's processes for which systemd would create a scope; `None` if scopes are not
+    /// used.
     pub scoped: Option<usize>,
-    /// The number of processes that would stay in their control groups, by the reason.
+    /// The reasons for which processes of the unit would stay in their present control group, with the number
+    /// of each.
     pub staying: Vec<(Stays, usize)>,
-    /// The control groups of other programs in which the unit would be held, with the settings of these programs.
+    /// The places in which the unit would be held, with the settings that the other programs made there.
     pub places: Vec<(String, GroupBounds)>,
 }
 
@@ -48,7 +53,8 @@ impl Present {
         self.users.iter().map(|(_, count)| count).sum()
     }
 
-    /// `11 would be moved into the unit's control group; 1 stays (kept by a user's service manager)`
+    /// Which processes would be moved:
+    /// `11 would be moved into the unit's control group; 1 stays (kept by a user's service manager)`.
     fn moves(&self) -> Option<String> {
         let (count, what) = match (self.moved, self.scoped) {
             (_, Some(scoped)) => (scoped, "would get a scope of systemd's"),
@@ -66,7 +72,7 @@ impl Present {
         Some(format!("{count} {what}{}", staying.collect::<String>()))
     }
 
-    /// `3 processes of ana 2, root 1: make, sh`
+    /// The processes in words: `3 processes of ana 2, root 1: make, sh`.
     fn words(&self) -> String {
         let users = match self.users.as_slice() {
             [] => return "no process now".to_owned(),
@@ -85,11 +91,11 @@ fn processes(n: usize) -> String {
     if n == 1 { "1 process".to_owned() } else { format!("{n} processes") }
 }
 
-/// The most users or programs of a unit that are named.
+/// The most users, and the most programs, of a unit that are named.
 const NAMED_MAX: usize = 8;
 
-/// The most frequent names, and the number of the others.
-fn most_frequent(all: &[(String, usize)], word: impl Fn(&(String, usize)) -> String) -> String {
+/// Names the most frequent items, and gives the number of the others.
+fn most(all: &[(String, usize)], word: impl Fn(&(String, usize)) -> String) -> String {
     let mut sorted: Vec<&(String, usize)> = all.iter().collect();
     sorted.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
     let named: Vec<String> = sorted.iter().take(NAMED_MAX).map(|one| word(one)).collect();
@@ -99,7 +105,8 @@ fn most_frequent(all: &[(String, usize)], word: impl Fn(&(String, usize)) -> Str
     }
 }
 
-/// The current processes of each unit, also of units without processes; then the processes that are not held.
+/// A line for each unit with its present processes, also for units without processes; and notes on processes
+/// that are not held.
 pub fn text(contract: &Contract, present: &[Present], style: Style) -> String {
     let mut text = style.paint(Paint::Strong, "Processes that would be held now") + "\n";
     let rest = " ".repeat(4);
@@ -149,7 +156,7 @@ pub(crate) struct PresentJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     scoped: Option<usize>,
     staying: BTreeMap<&'static str, usize>,
-    /// The settings that a control group's manager made there, by control group.
+    /// The settings of each control group's manager, by the group's path.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     places: BTreeMap<&'a str, &'a GroupBounds>,
 }
@@ -163,7 +170,7 @@ const fn key(why: Stays) -> &'static str {
     }
 }
 
-/// The processes by unit, for a JSON document.
+/// The present processes for a JSON document.
 pub(crate) fn json<'a>(contract: &'a Contract, present: &'a [Present]) -> Vec<PresentJson<'a>> {
     let counts = |counts: &'a [(String, usize)]| counts.iter().map(|(name, n)| (name.as_str(), *n)).collect();
     let unit = |present: &'a Present| PresentJson {

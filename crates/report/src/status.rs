@@ -1,4 +1,4 @@
-//! The ledger's statement: a table for `status`, a live table that is redrawn in place, and JSON.
+//! The ledger's statement in three forms: a table for `status`, a table that is redrawn in place, and JSON.
 
 use commonhold_contract::MILLIONTH;
 use commonhold_ledger::{Account, Credits, Statement};
@@ -13,12 +13,13 @@ use crate::switches::UnitSwitches;
 use crate::table::{Paint, Style, Table, clean, depth, fit, indented, pad, wrap};
 use crate::tickets::{Expected, Lot, Tickets};
 
-/// The headings of the columns of [`cells`].
+/// The headings of the columns that [`cells`] fills.
 pub(crate) const HEADS: [&str; 9] =
     ["unit", "entitled", "using", "used %", "lent", "borrowed", "called\nback", "longest", "waited"];
 
-/// A unit's account in the order of [`HEADS`]: entitlement and current use in CPUs, use since the ledger was opened in percent
-/// of the entitlement, the rest as CPU time.
+/// A unit's account as cells in the order of [`HEADS`]. Entitlement and present use are numbers of CPUs.
+/// `used %` is the CPU time used since the ledger was opened, in percent of the entitlement. The other
+/// figures are CPU time, except the count of call-backs.
 pub(crate) fn cells(account: &Account) -> [String; 9] {
     [
         clean(leaf(&account.unit)),
@@ -33,17 +34,18 @@ pub(crate) fn cells(account: &Account) -> [String; 9] {
     ]
 }
 
-/// Rounds to hundredths of a CPU: further digits would only flicker.
+/// Rounds to hundredths of a CPU. Further digits would only flicker in a table that is redrawn.
 fn rounded(micro: u64) -> u64 {
     micro.saturating_add(5_000) / 10_000 * 10_000
 }
 
-/// A unit's name among its siblings.
+/// The last part of a unit's path.
 fn leaf(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// The statement for a terminal: one row per unit, indented by nesting, and the sum of all uses.
+/// The statement for a terminal: a row for each unit, indented by nesting, and below the table what the
+/// machine's CPU time was used for.
 pub fn text(statement: &Statement, style: Style) -> String {
     let mut text = style.paint(Paint::Strong, &headline(statement)) + "\n\n";
     if statement.accounts.is_empty() {
@@ -72,7 +74,8 @@ pub fn text(statement: &Statement, style: Style) -> String {
         text.push('\n');
         text += &exchanges.render(style);
     }
-    // Also without exchanges, so that units that negotiate are named before their first trial.
+    // Even without any exchange this text may be there: it names units that negotiate before their first
+    // trial.
     if let Some(trials) = exchanges::trials(&statement.exchanges, &statement.negotiated, style) {
         if statement.exchanges.is_empty() {
             text.push('\n');
@@ -103,7 +106,7 @@ fn add_account(table: &mut Table, account: &Account, style: Style) {
     }
 }
 
-/// A note on the number of a unit's processes outside its control group.
+/// A remark on the unit's processes that are outside of its control group; `None` if there are none.
 fn outside(account: &Account) -> Option<String> {
     let Account { processes, outside, .. } = account;
     (*outside > 0).then(|| {
@@ -131,7 +134,7 @@ fn credits(account: &Account) -> Option<String> {
     (!sides.is_empty()).then(|| format!("remembered: {}", sides.join(", ")))
 }
 
-/// The units on which a unit waited, the longest first.
+/// The units because of which a unit waited, in words, the longest wait first.
 pub(crate) fn waits(account: &Account) -> Option<String> {
     let mut waits: Vec<(&str, u64)> = account
         .waited_on_ns
@@ -145,7 +148,7 @@ pub(crate) fn waits(account: &Account) -> Option<String> {
     (!waits.is_empty()).then(|| format!("waited for CPUs of its own, lent to {}", waits.join(", ")))
 }
 
-/// The uses of the capacity as a sum: `used 10.0 s (50 %) + common ... = capacity 20.0 s`.
+/// What the machine's CPU time was used for, as a sum: `used 10.0 s (50 %) + common ... = capacity 20.0 s`.
 pub(crate) fn totals(statement: &Statement) -> String {
     let used = used_ns(statement);
     let share = |ns| match percent_text(ns, statement.capacity_ns).as_str() {
@@ -153,7 +156,8 @@ pub(crate) fn totals(statement: &Statement) -> String {
         percent => format!("{} ({percent} %)", duration(ns)),
     };
     let sum = u128::from(used) + u128::from(statement.common_ns) + u128::from(statement.idle_ns);
-    // The ledger asserts that both sides are equal. A statement from another source may not balance, and must not look balanced.
+    // The ledger checks that the two are equal. In a statement from another source they may differ, and that
+    // must show.
     let sign = if sum == u128::from(statement.capacity_ns) { "=" } else { "≠" };
     format!(
         "used {} + common {} + idle {} {sign} capacity {}",
@@ -164,7 +168,8 @@ pub(crate) fn totals(statement: &Statement) -> String {
     )
 }
 
-/// The CPU time that all units used: the sum over top-level units, whose figures include their sub-units.
+/// The CPU time that all units used. Only outermost units are added up, since their figures include their
+/// sub-units.
 fn used_ns(statement: &Statement) -> u64 {
     statement
         .accounts
@@ -174,20 +179,20 @@ fn used_ns(statement: &Statement) -> u64 {
         .fold(0, u64::saturating_add)
 }
 
-/// The state of a daemon, which `status` shows beside the ledger's statement.
+/// The state of a daemon, which is reported with its statement.
 #[derive(Debug, Clone, Copy, serde::Serialize)]
 pub struct Holder<'a> {
-    /// The source of the contract in force, such as a file.
+    /// The file from which the contract in force was read.
     pub contract: &'a str,
-    /// The backend that holds CPU: `kernel`, `cgroup` or `user`.
+    /// The active backend: `kernel`, `cgroup` or `user`.
     pub backend: &'a str,
-    /// The backend that `backend` replaces as a fallback.
+    /// The preferred backend, if the active one is a fallback.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instead: Option<Instead<'a>>,
-    /// The mechanism that holds each resource, or the reason why nothing holds it.
+    /// The holding of each resource.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     pub holdings: &'a [Holding],
-    /// The counters of the scheduler in the kernel; empty if that is not the project's own.
+    /// The counters of the project's scheduler in the kernel; empty if another scheduler is in use.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     pub switches: &'a [UnitSwitches],
     /// Tickets whose number differs from the contract's.
@@ -196,21 +201,21 @@ pub struct Holder<'a> {
     /// Tickets that units will have later.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     pub expected_tickets: &'a [Expected],
-    /// Lots: tickets and reservations that units hold beside their own.
+    /// The lots of units: tickets of foreign currencies, and borrowed reservations.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     pub lots: &'a [Lot],
-    /// Failures so far, the latest last.
+    /// The problems so far, the latest last.
     pub problems: &'a [String],
 }
 
-/// A backend that should hold CPU, but has been replaced by a fallback.
+/// A preferred backend that does not hold the contract at present.
 #[derive(Debug, Clone, Copy, serde::Serialize)]
 pub struct Instead<'a> {
-    /// The backend's name.
+    /// The preferred backend's name.
     pub of: &'a str,
-    /// The time since the backend stopped holding CPU, in nanoseconds.
+    /// How long a fallback has been active in its place, in nanoseconds.
     pub for_ns: u64,
-    /// The reason, in words.
+    /// Why it is not active.
     pub why: &'a str,
 }
 
@@ -239,7 +244,7 @@ pub fn holder(holder: Holder<'_>) -> String {
     text
 }
 
-/// The statement as JSON: the fields of the daemon's state, then those of the ledger's statement.
+/// The statement as JSON: first the fields of the daemon's state, then the ledger's own fields.
 pub fn json(holder: Holder<'_>, statement: &Statement) -> String {
     #[derive(serde::Serialize)]
     struct StatusJson<'a> {
@@ -251,11 +256,12 @@ pub fn json(holder: Holder<'_>, statement: &Statement) -> String {
     crate::json("commonhold.status", StatusJson { holder, statement })
 }
 
-/// Lines of [`live`] that are not units: headline, headings, totals.
+/// The number of lines of [`live`] that are no unit's: the headline, the headings and the totals.
 const LIVE_LINES: usize = 3;
 
-/// The statement in exactly `height` lines (at least 4) of at most `style.width` columns, for redrawing in place. Each
-/// unit has a bar: `█` is the used part of its entitlement, `░` the unused part, `▒` its use beyond the entitlement.
+/// The statement in exactly `height` lines (at least 4) of at most `style.width` columns, for redrawing in
+/// place. Each unit has a bar: `█` is the used part of its entitlement, `░` the unused part, and `▒` its use
+/// beyond the entitlement.
 pub fn live(statement: &Statement, style: Style, height: usize) -> String {
     let room = height.max(LIVE_LINES + 1) - LIVE_LINES;
     let names = (style.width / 4).clamp(8, 24);
@@ -284,13 +290,13 @@ pub fn live(statement: &Statement, style: Style, height: usize) -> String {
     lines.join("\n") + "\n"
 }
 
-/// The headings above the bars.
+/// The heading of the bars.
 const LIVE_LEGEND: &str = "█ own ░ idle ▒ beyond";
 
-/// Width of the figures of [`live_line`], in columns.
+/// The width of the figures in a [`live_line`], in columns.
 const LIVE_FIGURES: usize = 7 + 9 + 10 + 10;
 
-/// Width of the additional figure of bus transfers, which is shown if transfers are known.
+/// The further width if the unit's transfers over the memory bus are known.
 const LIVE_BUS: usize = 12;
 
 const LIVE_HEADS: [&str; 4] = ["using", "entitled", "lent", "waited"];
@@ -325,7 +331,7 @@ fn live_account(
     live_line(&name, names, &bar, columns, figures, bus)
 }
 
-/// A unit's bar; `columns` is the width that stands for the whole machine.
+/// A unit's bar. The machine's capacity, `whole`, would take `columns` columns.
 fn bar(using: u64, entitled: u64, whole: u64, columns: usize) -> String {
     let cell = |amount: u64| {
         let cells = (u128::from(amount.min(whole)) * columns as u128 * 2 + u128::from(whole))

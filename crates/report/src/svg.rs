@@ -1,48 +1,51 @@
-//! Charts as SVG, written by hand: the same data give the same bytes.
+//! Charts as SVG. The SVG is written without a library, so that the same data always give the same bytes.
 //!
-//! Colours come from classes for which the page's style sheet has a light and a dark scheme. No fact is shown by colour
-//! alone: bars carry their figures, and a unit's use beyond its entitlement is hatched.
+//! Elements have classes, for which the page's style sheet has the colours of a light and a dark scheme. No
+//! fact is shown by colour alone: each bar has its figure beside it, and a unit's use beyond its entitlement
+//! is hatched.
 
 use crate::table::{escape, fit};
 
-/// Width of every chart, in its own units (pixels at full size).
+/// The width of every chart, in SVG units, which are pixels at full size.
 pub const WIDTH: f64 = 720.0;
 
-/// A bar chart's content.
+/// The content of a bar chart.
 #[derive(Debug)]
 pub struct BarChart<'a> {
-    /// Unique in the page: names the title and the description.
+    /// An identifier that is unique in the page. The elements for title and description are named after it.
     pub id: &'a str,
-    /// The picture's name, for screen readers.
+    /// The title, which screen readers read out as the picture's name.
     pub title: &'a str,
-    /// The chart's content in a sentence, for screen readers.
+    /// The content of the chart in a sentence, for people who cannot see it.
     pub description: &'a str,
-    /// The bars, from the top down.
+    /// The bars, from top to bottom.
     pub bars: Vec<ChartBar<'a>>,
-    /// The value at which the dashed line stands, usually a promised bound, and the line's label.
+    /// The value at which the dashed line of the promise is drawn, and the line's label.
     pub bound: (f64, String),
-    /// The meaning of 100 on the axis.
+    /// The label of the axis, which says what 100 means.
     pub unit: &'a str,
 }
 
 /// One bar.
 #[derive(Debug)]
 pub struct ChartBar<'a> {
-    /// The bar's name, cut to ten columns.
+    /// The label; it is cut after ten columns.
     pub label: &'a str,
-    /// The class that gives the bar's colour.
+    /// The class that determines the bar's colour.
     pub class: &'a str,
-    /// The bar's length; `None`: not measured.
+    /// The value, as a ratio; `None` if it was not measured.
     pub value: Option<f64>,
     /// The lowest and the highest of several measurements, shown as a whisker.
     pub range: Option<(f64, f64)>,
-    /// The figure to the left of the bar. At the bar's end, the dashed line would cross the figure.
+    /// The figure, which stands in a column before the bar. After the bar, the line of the promise could
+    /// cross it.
     pub figure: String,
 }
 
-/// Left end of the bars: right of their labels and figures, which a narrow screen shows first.
+/// The x at which the bars begin. Labels and figures are left of it, so that a narrow screen shows them
+/// first.
 const BARS_LEFT: f64 = 190.0;
-/// Margin at the right, for half of the last mark's value.
+/// The margin at the right, for half of the last mark's number.
 const BARS_RIGHT: f64 = 14.0;
 const BAR_PITCH: f64 = 34.0;
 const BAR_HEIGHT: f64 = 20.0;
@@ -63,7 +66,7 @@ pub fn bars(chart: &BarChart) -> String {
     let at = x(chart.bound.0);
     svg += &format!("<line class='bound' x1='{at:.1}' y1='{BARS_TOP:.1}' x2='{at:.1}' y2='{bottom:.1}'/>\n");
     let label = escape(&chart.bound.1);
-    // The label grows towards the middle, so that the picture's edge does not cut it.
+    // The label extends towards the middle, since it would otherwise be cut at the picture's edge.
     let anchor = if at > f64::midpoint(BARS_LEFT, WIDTH) { "end" } else { "start" };
     svg += &format!("<text class='small' x='{at:.1}' y='15' text-anchor='{anchor}'>{label}</text>\n");
     svg += &format!(
@@ -101,31 +104,32 @@ fn add_bar(svg: &mut String, bar: &ChartBar, top: f64, x: impl Fn(f64) -> f64) {
     }
 }
 
-/// The CPU use of several units over time: one panel per unit, on one axis of time.
+/// The CPU use of several units over time: one panel for each unit, and one time axis for all panels.
 #[derive(Debug)]
 pub struct TimeChart<'a> {
-    /// Unique in the page.
+    /// An identifier that is unique in the page.
     pub id: &'a str,
-    /// The picture's name, for screen readers.
+    /// The title, which screen readers read out as the picture's name.
     pub title: &'a str,
-    /// The chart's content in a sentence, for screen readers.
+    /// The content of the chart in a sentence, for people who cannot see it.
     pub description: &'a str,
-    /// The end of the axis of time, in seconds.
+    /// The end of the time axis, in seconds.
     pub until_s: f64,
-    /// The top of every panel, in CPUs.
+    /// The number of CPUs at the top of every panel.
     pub cpus: f64,
-    /// The panels, from the top down.
+    /// The panels, from top to bottom.
     pub panels: Vec<Panel<'a>>,
 }
 
-/// One unit's use.
+/// The CPU use of one unit.
 #[derive(Debug)]
 pub struct Panel<'a> {
     /// The unit's path.
     pub unit: &'a str,
-    /// The unit's entitlement in CPUs, if known.
+    /// The unit's entitlement in CPUs, if it is known.
     pub entitled: Option<f64>,
-    /// Samples in order of time: the time in seconds, and the CPUs used since the sample before.
+    /// For each sample, in order of time: the time in seconds, and the mean number of CPUs used since the
+    /// previous sample.
     pub samples: Vec<(f64, f64)>,
 }
 
@@ -135,7 +139,8 @@ const PANEL_HEIGHT: f64 = 54.0;
 const PANEL_PITCH: f64 = 74.0;
 const PANELS_TOP: f64 = 12.0;
 
-/// Step lines: filled up to the entitlement, hatched beyond it, the entitlement as a dashed line.
+/// The chart of CPU use over time. Use is drawn as a step line, filled up to the entitlement and hatched
+/// beyond it. A dashed line shows the entitlement.
 pub fn steps(chart: &TimeChart) -> String {
     #[allow(clippy::cast_precision_loss)]
     let bottom = PANELS_TOP + PANEL_PITCH * chart.panels.len() as f64;
@@ -158,11 +163,11 @@ fn time_x(at_s: f64, until_s: f64) -> f64 {
     PANEL_LEFT + part * (WIDTH - PANEL_LEFT - PANEL_RIGHT)
 }
 
-/// Merges samples into steps of at least one pixel, so that a long run does not make a large page. A step has the mean over
-/// time of its samples.
-fn downsampled(samples: &[(f64, f64)], until_s: f64) -> Vec<(f64, f64)> {
-    let pixel_s = until_s / (WIDTH - PANEL_LEFT - PANEL_RIGHT);
-    let (mut steps, mut step_start_s, mut before_s, mut cpu_s) = (Vec::new(), 0.0, 0.0, 0.0);
+/// Merges samples that are too close to be distinguished, so that a long run does not make a large page.
+/// Merged samples are replaced by their mean over time.
+fn thinned(samples: &[(f64, f64)], until_s: f64) -> Vec<(f64, f64)> {
+    let step_s = until_s / (WIDTH - PANEL_LEFT - PANEL_RIGHT);
+    let (mut thinned, mut begun_s, mut before_s, mut cpu_s) = (Vec::new(), 0.0, 0.0, 0.0);
     for (i, (at_s, cpus)) in samples.iter().enumerate() {
         cpu_s += cpus * (at_s - before_s).max(0.0);
         before_s = *at_s;
@@ -213,8 +218,9 @@ fn add_panel(svg: &mut String, chart: &TimeChart, panel: &Panel, top: f64) {
     }
 }
 
-/// An SVG path with a rectangle per sample, from the time of the sample before to the sample's own time. `from_to` gives the
-/// lower and the upper edge for a number of CPUs. Neighbours with the same edges become one rectangle.
+/// An SVG path of rectangles, one for each sample. A rectangle extends from the previous sample's time to the
+/// sample's own time. Neighbours of equal height are joined into one rectangle. `from_to` returns the lower
+/// and the upper edge for a number of CPUs.
 fn area(samples: &[(f64, f64)], until_s: f64, from_to: impl Fn(f64) -> (f64, f64)) -> String {
     let mut path = String::new();
     let mut left = time_x(0.0, until_s);
@@ -245,7 +251,8 @@ fn close(path: &mut String, rectangle: Option<(f64, f64, String)>) {
     }
 }
 
-/// The possible steps between the marks of an axis of time. The first step that makes at most eight marks is taken.
+/// The possible distances between marks on a time axis, in seconds. The first one that gives at most eight
+/// marks is used.
 const MARKS_S: [f64; 16] = [
     0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 120.0, 300.0, 600.0, 1_800.0, 3_600.0, 21_600.0, 86_400.0,
 ];
@@ -256,27 +263,28 @@ fn add_time_axis(svg: &mut String, until_s: f64, top: f64) {
     add_axis(svg, &axis, top);
 }
 
-/// An axis from zero, left to right.
+/// A horizontal axis that begins with zero at its left end.
 #[derive(Debug)]
 pub struct Axis<'a> {
-    /// Its left end, in the chart's units.
+    /// The x of its left end.
     pub left: f64,
-    /// Its right end.
+    /// The x of its right end.
     pub right: f64,
     /// The value at its right end.
     pub until: f64,
-    /// The distance between two marks; see [`step_for`].
+    /// The distance between two marks, as a value; see [`step_for`].
     pub step: f64,
-    /// The unit of measurement.
+    /// The name of the values' unit of measure.
     pub unit: &'a str,
 }
 
-/// Height of an axis with its labels, below its line.
+/// The height that an axis takes, including its marks and labels.
 pub const AXIS_HEIGHT: f64 = 36.0;
 
-/// A step of 1, 2 or 5 times a power of ten that leaves at most eight marks.
+/// The smallest distance between marks that gives at most eight of them, and that is 1, 2 or 5 times a power
+/// of ten.
 pub fn step_for(until: f64) -> f64 {
-    // Only multiplication: every platform rounds it in the same way.
+    // Only multiplication is used, since every platform rounds it alike.
     let mut power = 1e-9;
     while until / (power * 10.0) > 8.0 {
         power *= 10.0;
@@ -284,7 +292,7 @@ pub fn step_for(until: f64) -> f64 {
     [1.0, 2.0, 5.0, 10.0].into_iter().map(|by| by * power).find(|step| until / step <= 8.0).unwrap_or(until)
 }
 
-/// Adds an axis: its line, marks with their values, and the unit of measurement below the right end.
+/// Draws an axis at the height `top`: marks with their values, and below the right end the unit of measure.
 pub fn add_axis(svg: &mut String, axis: &Axis, top: f64) {
     let Axis { left, right, until, step, unit } = axis;
     *svg += &format!(
@@ -297,7 +305,7 @@ pub fn add_axis(svg: &mut String, axis: &Axis, top: f64) {
     while *step > 0.0 && f64::from(mark) * step <= until * (1.0 + 1e-9) {
         let at = f64::from(mark) * step;
         let x = left + at / until * (right - left);
-        // The label is rounded, since 3 × 0.1 is not exactly 0.3.
+        // The value is rounded first, since 3 × 0.1 is not exactly 0.3.
         let label = (at * 1e6).round() / 1e6;
         *svg +=
             &format!("<line class='axis' x1='{x:.1}' y1='{top:.1}' x2='{x:.1}' y2='{:.1}'/>\n", top + 5.0);
@@ -309,7 +317,7 @@ pub fn add_axis(svg: &mut String, axis: &Axis, top: f64) {
     }
 }
 
-/// The beginning of a chart.
+/// The beginning of an SVG picture, with its title and its description.
 pub fn open(id: &str, title: &str, description: &str, height: f64) -> String {
     let (id, title, description) = (escape(id), escape(title), escape(description));
     format!(

@@ -1,4 +1,5 @@
-//! Each unit's counters of the scheduler in the kernel: tables for `status`, and JSON.
+//! The counters that the project's scheduler in the kernel keeps for each unit: tables for `status`, and
+//! JSON.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,16 +11,16 @@ use crate::table::{Paint, Style, Table, clean};
 pub struct UnitSwitches {
     /// The unit's path.
     pub unit: String,
-    /// CPU time and waits, summed over all CPUs.
+    /// The times on all CPUs together.
     #[serde(flatten)]
     pub times: Times,
-    /// The number of call-backs of CPUs.
+    /// The number of CPUs that the unit called back.
     pub called_back: u64,
-    /// Median latency of call-backs; `None` without call-backs.
+    /// The median latency of call-backs; `None` without call-backs.
     pub call_back_p50_ns: Option<u64>,
-    /// 99th percentile of the latency of call-backs.
+    /// The 99th percentile of the latency of call-backs.
     pub call_back_p99_ns: Option<u64>,
-    /// Maximum latency of call-backs.
+    /// The maximal latency of call-backs.
     pub call_back_max_ns: Option<u64>,
     /// Migrations within a last-level cache.
     pub moved_cache: u64,
@@ -27,16 +28,18 @@ pub struct UnitSwitches {
     pub moved_node: u64,
     /// Migrations to another node.
     pub moved_far: u64,
-    /// Waits on a CPU of another unit, since the task's affinity allows none of its own unit's.
+    /// How often a stray waited: a task that queues on another unit's CPU, since its affinity allows no CPU
+    /// of its own unit.
     pub strays: u64,
     /// The number of dispatches.
     pub switches: u64,
-    /// Rescues: dispatches out of turn, after waits of more than 5 s.
+    /// Rescues: dispatches that pass over other tasks, since the task had waited for more than 5 s.
     pub rescues: u64,
-    /// Counts of deadlines, if the unit has deadlines.
+    /// The counts of the unit's deadlines, if it has any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadlines: Option<Deadlines>,
-    /// A histogram of call-backs by latency, from the call to the first task of the owner; empty classes are left out.
+    /// A histogram of call-backs by latency: the time from the call to the dispatch of the owner's first
+    /// task. Classes without any call-back are left out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub call_backs: Vec<Latency>,
     /// The times by CPU, if requested; CPUs where all are 0 are left out.
@@ -47,11 +50,11 @@ pub struct UnitSwitches {
 /// Counts of a unit's deadlines.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Deadlines {
-    /// Deadlines that were met.
+    /// Deadlines met.
     pub met: u64,
-    /// Deadlines that were missed.
+    /// Deadlines missed.
     pub missed: u64,
-    /// Deadlines that were missed although the window allowed no further miss.
+    /// Deadlines missed although no further miss was allowed in the window.
     pub violated: u64,
 }
 
@@ -71,7 +74,7 @@ pub struct Latency {
 pub struct CpuSwitches {
     /// The CPU's number.
     pub cpu: u32,
-    /// CPU time and waits on this CPU.
+    /// The times on that CPU.
     #[serde(flatten)]
     pub times: Times,
 }
@@ -79,27 +82,29 @@ pub struct CpuSwitches {
 /// A unit's CPU time by the owner of the CPU, and its waits by cause, in nanoseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Times {
-    /// CPU time of its tasks on CPUs that its outermost unit owned.
+    /// CPU time of the unit's tasks on CPUs that its outermost enclosing unit owned.
     pub home_ns: u64,
-    /// CPU time of its tasks on CPUs that others owned, and lent.
+    /// CPU time of the unit's tasks on CPUs that other units owned and lent.
     pub borrowed_ns: u64,
-    /// CPU time of its tasks on CPUs that others owned, as visits: they run anywhere, or could run nowhere else.
+    /// CPU time of the unit's tasks as visits on CPUs that other units owned and did not lend.
     pub visiting_ns: u64,
-    /// CPU time of its tasks on CPUs without an owner.
+    /// CPU time of the unit's tasks on CPUs without an owner.
     pub shared_ns: u64,
-    /// CPU time of others' tasks on CPUs that it owned, and lent.
+    /// CPU time of other units' tasks on CPUs that this unit owned and lent.
     pub lent_ns: u64,
-    /// CPU time of others' tasks on CPUs that it owned, as visits.
+    /// CPU time of other units' tasks as visits on CPUs that this unit owned.
     pub visited_ns: u64,
-    /// Waits behind tasks of the same unit or, on CPUs without an owner, behind any.
+    /// Time that tasks waited behind tasks of the same unit or, on CPUs without an owner, behind any task.
     pub waited_own_ns: u64,
-    /// Waits for a lent CPU that was called back.
+    /// Time that tasks waited for a lent CPU that was called back.
     pub waited_loan_ns: u64,
-    /// Waits while real-time and deadline tasks had their CPU, or the one where they were then dispatched.
+    /// Time that tasks waited while a real-time or deadline task occupied the CPU on which they waited, or
+    /// the CPU on which they were dispatched in the end.
     pub waited_higher_ns: u64,
 }
 
-/// Three tables: CPU time received and given; waits and call-backs; and migrations. A fourth if units have deadlines.
+/// The counters as three tables: CPU time received and given; waits and call-backs; and migrations. If units
+/// have deadlines, a fourth table has their counts.
 pub fn text(units: &[UnitSwitches], style: Style) -> String {
     let mut had = Table::new(&["unit", "at home", "borrowed", "visiting", "shared", "lent", "visited"]);
     let mut waited = Table::new(&[

@@ -1,22 +1,24 @@
-//! Tables for terminals. Columns are aligned, names are cut so that lines fit, and colour is used only if the [`Style`] allows
-//! it.
+//! Tables for terminals and HTML pages, and helpers for text of limited width. In a table, columns are
+//! aligned, and names are cut so that the other columns fit. Colour is optional.
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// The capabilities of the reader's terminal.
+/// The properties of the terminal that text is laid out for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Style {
-    /// Whether escape sequences for colour and weight may be written. No fact is shown by colour alone.
+    /// Whether escape sequences for colour and bold text may be written. No information depends on colour
+    /// alone.
     pub colour: bool,
-    /// Width of the terminal in columns. Names are cut so that lines fit; below 60 columns, lines may still be too long.
+    /// The terminal's width in columns. Names are cut so that lines fit. Below 60 columns, lines may still be
+    /// too long.
     pub width: usize,
 }
 
 impl Style {
-    /// No colour, 80 columns: for files, pipes and tests.
+    /// The style for files, pipes and tests: no colour, 80 columns.
     pub const PLAIN: Style = Style { colour: false, width: 80 };
 
-    /// The text with escape sequences for `paint`, if there is colour.
+    /// The text with the escape sequences of `paint`; unchanged if the style has no colour.
     pub fn paint(self, paint: Paint, text: &str) -> String {
         match (self.colour && !text.is_empty(), paint) {
             (false, _) | (true, Paint::Plain) => text.to_owned(),
@@ -37,25 +39,26 @@ impl Default for Style {
 /// The emphasis of a piece of text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Paint {
-    /// No emphasis.
+    /// Not at all.
     Plain,
-    /// Bold: headings.
+    /// Bold, for headings.
     Strong,
-    /// Dim: secondary figures.
+    /// Dim, for secondary figures.
     Faint,
-    /// Green.
+    /// Green, for good results.
     Good,
-    /// Bold red.
+    /// Bold red, for bad results.
     Bad,
 }
 
 /// The least width of the column of names.
 const NAME_COLUMNS_MIN: usize = 8;
 
-/// A table. The first column has names, aligned to the left; all other columns have figures, aligned to the right.
+/// A table. Its first column has names, aligned to the left; all other columns have figures, aligned to the
+/// right.
 #[derive(Debug)]
 pub struct Table {
-    /// Headings; those in two lines have a newline.
+    /// The headings. A heading of two lines contains a newline.
     heads: Vec<&'static str>,
     rows: Vec<Row>,
 }
@@ -73,7 +76,7 @@ impl Table {
         Table { heads: heads.to_vec(), rows: Vec::new() }
     }
 
-    /// Adds a row: as many cells as there are headings.
+    /// Adds a row. It must have as many cells as there are headings.
     pub fn row(&mut self, paint: Paint, cells: Vec<String>) {
         debug_assert_eq!(cells.len(), self.heads.len());
         self.rows.push(Row::Cells(paint, cells));
@@ -110,13 +113,13 @@ impl Table {
         out + "</tbody>\n</table></div>\n"
     }
 
-    /// The table as text: lines, each with a newline.
+    /// The table as lines of text, each with a newline.
     pub fn render(&self, style: Style) -> String {
         let (widths, gap) = self.widths(style.width);
         let mut text = String::new();
         let deep = self.heads.iter().map(|head| head.lines().count()).max().unwrap_or(0);
         for line in 0..deep {
-            // Short headings stand on the last line, next to the figures.
+            // A heading of one line is written on the last line of the headings, next to the figures.
             let heads = self.heads.iter().map(|head| {
                 let from = deep - head.lines().count();
                 line.checked_sub(from).and_then(|line| head.lines().nth(line)).unwrap_or("").to_owned()
@@ -134,8 +137,9 @@ impl Table {
         text
     }
 
-    /// The table as text, split into blocks so that the columns of each block fit side by side. Each block repeats the first
-    /// column, and has about the same number of columns. An empty line separates blocks.
+    /// The table as text, split into blocks one below the other if the columns do not fit side by side. Each
+    /// block repeats the first column. There are as few blocks as possible, of about equally many columns,
+    /// with an empty line between them.
     pub fn render_in_blocks(&self, style: Style) -> String {
         let (widths, gap) = self.widths(usize::MAX);
         let Some((name, figures)) = widths.split_first() else { return String::new() };
@@ -152,7 +156,7 @@ impl Table {
             .join("\n")
     }
 
-    /// The table with the first column and these columns only.
+    /// A table with the first column and the given columns of this table.
     fn only(&self, columns: &[usize]) -> Table {
         let of = |cells: &[String]| {
             let cell = |column: &usize| cells.get(*column).cloned();
@@ -169,7 +173,8 @@ impl Table {
         }
     }
 
-    /// The widths of the columns, and the gap between columns: two spaces, or one if names would be cut otherwise.
+    /// The widths of the columns, and the width of the gap between them for a table of `total` columns. The
+    /// gap is two spaces, or one space if names would have to be cut otherwise.
     fn widths(&self, total: usize) -> (Vec<usize>, usize) {
         let mut widths: Vec<usize> = self
             .heads
@@ -196,7 +201,7 @@ impl Table {
     }
 }
 
-/// The head of a row in HTML, indented as in a terminal.
+/// The first cell of a row as HTML, indented as in a terminal.
 fn html_name(name: &str) -> String {
     let text = escape(name.trim());
     match name.len() - name.trim_start().len() {
@@ -219,14 +224,15 @@ fn align(cells: &[String], widths: &[usize], gap: usize) -> String {
     line
 }
 
-/// The text in exactly `columns` columns: cut with an ellipsis, or filled with spaces.
+/// The text in exactly `columns` columns. A longer text is cut and ends with an ellipsis; a shorter one is
+/// filled with spaces.
 pub fn pad(text: &str, columns: usize) -> String {
     let mut text = fit(text, columns);
     text += &" ".repeat(columns.saturating_sub(text.width()));
     text
 }
 
-/// The text in at most `columns` columns: an ellipsis replaces the end of a longer text.
+/// The text in at most `columns` columns. A longer text is cut and ends with an ellipsis.
 pub fn fit(text: &str, columns: usize) -> String {
     if text.width() <= columns {
         return text.to_owned();
@@ -246,18 +252,19 @@ pub fn fit(text: &str, columns: usize) -> String {
     kept
 }
 
-/// Whether a character could move the cursor, or hide or reorder the text that follows.
+/// Whether a character could move the cursor, or could hide or reorder the text after it.
 pub fn is_foul(c: char) -> bool {
     c.is_control() || matches!(c, '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}')
 }
 
-/// The text without control characters and characters that reorder text: names come from untrusted programs.
+/// The text without the characters for which [`is_foul`] is true. Names need this, since other users'
+/// programs choose them.
 pub fn clean(text: &str) -> String {
     text.chars().map(|c| if is_foul(c) { '\u{FFFD}' } else { c }).collect()
 }
 
-/// The words of `text` in lines of at most `columns`: the first begins with `first`, the others with `rest`. A word that
-/// is longer than a line is cut.
+/// Breaks `text` between words into lines of at most `columns` columns. The first line begins with `first`,
+/// the others begin with `rest`. A word that is longer than a line is cut.
 pub fn wrap(text: &str, columns: usize, first: &str, rest: &str) -> Vec<String> {
     let mut lines = Vec::new();
     let mut line = first.to_owned();
@@ -293,13 +300,12 @@ pub fn escape(text: &str) -> String {
     escaped
 }
 
-/// The nesting depth of a unit; 0 at the top level.
+/// The number of units around a unit; 0 at the top level.
 pub(crate) fn depth(path: &str) -> usize {
     path.matches('/').count()
 }
 
-/// The first cell of a unit's row: the unit's name without those of its enclosing units, indented by two spaces per enclosing
-/// unit.
+/// The first cell of a unit's row: the last part of its path, indented by two spaces for each enclosing unit.
 pub(crate) fn indented(path: &str) -> String {
     "  ".repeat(depth(path)) + &clean(path.rsplit('/').next().unwrap_or(path))
 }

@@ -1,4 +1,5 @@
-//! Units' tickets, and their changes since the contract came into force: tables for `tickets`, lines for `status`, and JSON.
+//! The tickets of units, with the changes made while the contract is in force: tables for `tickets`, lines
+//! for `status`, and JSON.
 
 use std::fmt::Write as _;
 
@@ -19,21 +20,23 @@ pub struct Tickets {
     pub unit: String,
     /// The resource.
     pub resource: Resource,
-    /// The number of tickets by the contract.
+    /// The number of tickets that the contract gives the unit.
     pub contract: u64,
-    /// The number of tickets now: the unit's own, less those lent in exchanges, plus those borrowed.
+    /// The unit's present tickets: its own, less those lent in exchanges, plus those borrowed.
     pub tickets: u64,
-    /// The unit's own tickets that it lends in exchanges.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    /// The number of its own tickets that the unit lends in exchanges.
+    #[serde(default, skip_serializing_if = "is_none")]
     pub lent: u64,
-    /// Tickets of other units that the unit borrows in exchanges.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    /// The number of other units' tickets that it borrows in exchanges.
+    #[serde(default, skip_serializing_if = "is_none")]
     pub got: u64,
-    /// The unit's entitlement by these tickets and its reservation, sub-units included, while all units that have
-    /// processes want the resource. In millionths of a CPU, bytes of memory, or millionths of each disk or of the memory
-    /// bus. 0 for a unit without processes, unless the scheme reserves its share.
+    /// The unit's entitlement by its present tickets and its reservation, with that of its sub-units: the
+    /// amount that it gets while every unit with processes wants the resource. It is in millionths of a CPU,
+    /// bytes of memory, or millionths of each disk or of the memory bus. It is 0 for a unit without
+    /// processes, unless the scheme reserves the unit's share.
     pub entitled: u64,
-    /// Whether the tickets count now: the unit or a sub-unit has processes, or the scheme reserves the unit's share.
+    /// Whether the tickets count now: the unit or a sub-unit has processes, or the scheme reserves the unit's
+    /// share.
     pub active: bool,
 }
 
@@ -42,7 +45,7 @@ fn is_zero(tickets: &u64) -> bool {
     *tickets == 0
 }
 
-/// Tickets that a unit will have later.
+/// Tickets that a unit does not have yet, but will have later.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Expected {
     /// The unit's path.
@@ -51,35 +54,36 @@ pub struct Expected {
     pub resource: Resource,
     /// The number of tickets.
     pub tickets: u64,
-    /// The time, in words that follow `n tickets`.
+    /// When the unit will have them: the words after `n tickets`.
     pub when: String,
 }
 
 impl Expected {
-    /// The expected tickets on one line.
+    /// The expected tickets as one line.
     pub fn line(&self) -> String {
         let Expected { unit, resource, tickets, when } = self;
         format!("{}: {} {when}", clean(unit), number(*tickets, *resource))
     }
 }
 
-/// `1 cpu ticket`, `7 disk tickets`.
+/// A number of tickets in words: `1 cpu ticket`, `7 disk tickets`.
 fn number(tickets: u64, resource: Resource) -> String {
     format!("{tickets} {resource} {}", if tickets == 1 { "ticket" } else { "tickets" })
 }
 
 impl Tickets {
-    /// Whether the number of tickets differs from the contract's.
+    /// Whether the present number differs from the contract's.
     pub fn is_changed(&self) -> bool {
         self.tickets != self.contract
     }
 
-    /// The worth of the tickets now, sub-units included.
+    /// The present worth of the tickets in words, that of sub-units included; `-` if the tickets do not count
+    /// now.
     pub(crate) fn worth(&self) -> String {
         if self.active { worth(self.resource, self.entitled) } else { NOTHING.to_owned() }
     }
 
-    /// The tickets on one line: `a: 150 cpu tickets instead of 100; entitled to 2.4 CPUs`.
+    /// The change as one line: `a: 150 cpu tickets instead of 100; entitled to 2.4 CPUs`.
     pub fn line(&self) -> String {
         let Tickets { unit, resource, contract, tickets, lent, got, entitled, active } = self;
         let mut instead = if self.is_changed() { format!(" instead of {contract}") } else { String::new() };
@@ -110,7 +114,7 @@ pub(crate) fn worth(resource: Resource, amount: u64) -> String {
     }
 }
 
-/// The number of a unit's tickets, followed by the contract's number in parentheses if that differs.
+/// A unit's number of tickets as a cell; if the contract's number differs, that number follows.
 pub(crate) fn cell(row: &Tickets) -> String {
     match row.is_changed() {
         true => format!("{} ({})", row.tickets, row.contract),
@@ -123,41 +127,41 @@ pub(crate) fn cell(row: &Tickets) -> String {
 pub struct Lot {
     /// The path of the unit that holds it.
     pub unit: String,
-    /// The currency, by its unit's path; `None`: the machine's.
+    /// The path of the unit whose currency the lot is of; `None` for the machine's own currency.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub of: Option<String>,
-    /// The tickets or the reservation: `cpu:30`, `memory:2GiB`.
+    /// The amount: `cpu:30`, `memory:2GiB`.
     pub what: Offer,
 }
 
 impl Lot {
-    /// The lot on one line.
+    /// The lot as one line.
     pub fn line(&self) -> String {
         let of = self.of.as_deref().map_or_else(|| "the machine".to_owned(), clean);
         format!("{} holds {} of {of} beside its own", clean(&self.unit), Much(self.what))
     }
 }
 
-/// Notes that are shown below tickets.
+/// Information that is shown with tickets, mostly as notes.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Beside<'a> {
     /// Tickets that units will have later.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     pub expected: &'a [Expected],
-    /// The lots of all units.
+    /// The lots of units.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     pub lots: &'a [Lot],
-    /// The resources that nothing holds, with the reason. Their tickets are kept, but have no effect.
+    /// The resources that are not held, with the reasons. Their tickets are recorded, but have no effect.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     pub not_held: &'a [Holding],
 }
 
 impl Beside<'_> {
-    /// A line for each expected change, for each lot, and for each resource that nothing holds and that `is_shown` selects.
-    pub(crate) fn lines(&self, is_shown: impl Fn(&str) -> bool) -> Vec<String> {
-        let not_held = self.not_held.iter().filter(|holding| is_shown(&holding.resource));
-        let not_held = not_held
-            .map(|holding| format!("{} tickets have no effect now: {}", holding.resource, holding.how));
+    /// Lines about expected tickets, about lots, and about resources that are not held. `of` says which of
+    /// these resources the report is about.
+    pub(crate) fn lines(&self, of: impl Fn(&str) -> bool) -> Vec<String> {
+        let not_held = self.not_held.iter().filter(|holding| of(&holding.resource));
+        let not_held = not_held.map(|it| format!("{} tickets have no effect now: {}", it.resource, it.how));
         self.expected
             .iter()
             .map(Expected::line)
@@ -174,8 +178,9 @@ pub fn outcome(tickets: &[Tickets], beside: Beside<'_>) -> String {
     lines.map(|line| line + "\n").collect()
 }
 
-/// Tickets for a terminal: a table with a row per unit, the currency of its tickets and a column per resource; a second table
-/// with their worth now; a line for each number that differs from the contract's; and notes.
+/// Tickets for a terminal. A first table has a row for each unit, with the currency of its tickets and their
+/// number for each resource. A second table has their present worth. Then come a line for each changed
+/// number, and notes.
 pub fn text(tickets: &[Tickets], beside: Beside<'_>, style: Style) -> String {
     if tickets.is_empty() {
         return "No unit holds tickets: all is shared.\n".to_owned();
@@ -208,7 +213,7 @@ pub fn text(tickets: &[Tickets], beside: Beside<'_>, style: Style) -> String {
     text
 }
 
-/// Tickets and notes as JSON.
+/// Tickets as JSON.
 pub fn json(tickets: &[Tickets], beside: Beside<'_>) -> String {
     #[derive(Serialize)]
     struct All<'a> {

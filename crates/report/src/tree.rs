@@ -14,10 +14,10 @@ use crate::holdings::Holding;
 use crate::present::EXEMPT;
 use crate::table::{Paint, Style, Table, clean, fit, wrap};
 
-/// One resource of the machine: the capacity to divide, and how the policy divides it.
+/// The division of one resource among the units of a contract.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Division {
-    /// The capacity to divide, and its measure.
+    /// The amount that is divided, and its unit of measure.
     pub capacity: Capacity,
     /// Each unit's entitlement.
     pub entitlement: Entitlement,
@@ -40,7 +40,7 @@ impl Division {
     }
 }
 
-/// The most columns for the branches of the tree; deeper branches are cut on the left.
+/// The greatest width of the lines that show nesting. Deeper nesting is cut on the left.
 const BRANCH_COLUMNS_MAX: usize = 20;
 
 /// The machine in a few words: `8 CPUs, 4 nodes, 16 GiB memory, 1 disk`.
@@ -59,8 +59,8 @@ pub fn summary(machine: &Machine) -> String {
     parts.join(", ")
 }
 
-/// The tree for a terminal, with each unit's entitlement by `divisions`. The built-in units, which hold no tickets, are not
-/// listed.
+/// The tree for a terminal, with each unit's entitlement under `divisions`. The built-in units, which hold no
+/// tickets, are not listed.
 pub fn text(
     contract: &Contract,
     machine: &Machine,
@@ -81,7 +81,8 @@ pub fn text(
     let mut table = Table::new(&["unit", "tickets", "cpu", "memory", "disk", "bus"]);
     let whole = Resource::ALL.map(|resource| amount(resource, divisions[resource].whole()));
     table.row(Paint::Faint, row("(to divide)".to_owned(), String::new(), whole));
-    // Depth first, by an explicit stack: contracts made in code may nest deeper than a thread's stack.
+    // The tree is traversed depth first with an explicit stack, since a contract made in code may be nested
+    // too deeply for recursion.
     let mut stack: Vec<(UnitId, Branch)> = tree.branches(None, &Branch::default());
     while let Some((unit, branch)) = stack.pop() {
         tree.add_unit(&mut table, unit, &branch, style);
@@ -94,14 +95,15 @@ pub fn text(
     head + &table.render(style) + "\n" + &footer(contract, units, style)
 }
 
-/// Whether a contract has settings for jobs or pools.
+/// Whether a contract has any rule about jobs or pools.
 fn says_jobs(contract: &Contract) -> bool {
     let (now, usual) = (&contract.machine, MachineRules::default());
     contract.held().any(|id| contract.unit(id).job.is_some())
         || (now.pools, now.placement, now.repartition) != (usual.pools, usual.placement, usual.repartition)
 }
 
-/// A line on the machine's pools under this contract: the pools, the reason for them, and the rule that places jobs in them.
+/// A line about pools: the machine's pools under the contract, the reason for them, and the rule that places
+/// jobs in them.
 fn pools(contract: &Contract, machine: &Machine) -> String {
     let rules = &contract.machine;
     let pools = commonhold_policy::pools(machine, rules.pools);
@@ -139,18 +141,19 @@ fn footer(contract: &Contract, units: usize, style: Style) -> String {
     wrap(&text, style.width, "", "").join("\n") + "\n"
 }
 
-/// The branch lines to the left of a unit: before its name, and before the rows below its name.
+/// The box-drawing lines of the tree at a unit: the text before the unit's name, and the text before its
+/// notes and sub-units.
 #[derive(Default, Clone)]
 struct Branch {
     name: String,
     below: String,
 }
 
-/// The contract, its divisions, and each unit's children.
+/// A contract with an index of its sub-units, which the report looks up often.
 struct Tree<'a> {
     contract: &'a Contract,
     divisions: &'a PerResource<Division>,
-    /// The children of each unit, by the unit's index; the last entry has the top-level units.
+    /// Each unit's sub-units, by the unit's index. The last element has the units at the top level.
     children: Vec<Vec<UnitId>>,
 }
 
@@ -164,36 +167,34 @@ impl<'a> Tree<'a> {
         Tree { contract, divisions, children }
     }
 
-    /// Converts an amount of the contract in the unit's table to the measure of the division. A part is a part of the parent's
-    /// entitlement. An absolute amount stays as it is, since the capacity may be unknown.
-    fn converted(&self, unit: UnitId, resource: Resource, configured: Amount) -> Amount {
-        match configured {
-            Amount::Part(_) => {
-                self.divisions[resource].amount(configured.of(self.parent_entitlement(unit, resource)))
-            }
-            Amount::Absolute(_) => configured,
+    /// Converts an amount in the unit's table of the contract to the division's unit of measure. A percentage
+    /// is of the enclosing unit's entitlement. An absolute amount is returned unchanged.
+    fn asked(&self, unit: UnitId, resource: Resource, asked: Amount) -> Amount {
+        match asked {
+            Amount::Part(_) => self.divisions[resource].amount(asked.of(self.around(unit, resource))),
+            Amount::Absolute(_) => asked,
         }
     }
 
-    /// The value of a configured amount in the measure of the division; 0 if there is no amount, or if the amount is absolute
-    /// but the capacity is unknown.
-    fn worth(&self, unit: UnitId, resource: Resource, configured: Option<Amount>) -> u64 {
-        match (self.divisions[resource].capacity, configured) {
+    /// An amount of the contract in the division's unit of measure. 0 if there is no amount, or if an
+    /// absolute amount cannot be converted since the machine's capacity is not known.
+    fn worth(&self, unit: UnitId, resource: Resource, asked: Option<Amount>) -> u64 {
+        match (self.divisions[resource].capacity, asked) {
             (Capacity::Parts, Some(Amount::Absolute(_))) | (_, None) => 0,
             (_, Some(configured)) => configured.of(self.parent_entitlement(unit, resource)),
         }
     }
 
-    /// The amount that a unit and its siblings divide: the parent's entitlement, or the machine's capacity at the top level.
-    fn parent_entitlement(&self, unit: UnitId, resource: Resource) -> u64 {
+    /// The amount that is divided among a unit and its siblings.
+    fn around(&self, unit: UnitId, resource: Resource) -> u64 {
         let division = &self.divisions[resource];
         let parent = self.contract.unit(unit).parent;
         parent.map_or(division.capacity.total(), |parent| division.entitlement.value(parent))
     }
 
-    /// The sum of reservation and tickets that makes up a unit's entitlement, in words:
-    /// `cpu: 25% reserved + 50% of the other 75% by tickets = 62.5% of the machine`. `None` for a unit without a reservation,
-    /// and for a top-level unit that has only its reservation, which its row shows.
+    /// The unit's entitlement as the sum of its reservation and the worth of its tickets, in words:
+    /// `cpu: 25% reserved + 50% of the other 75% by tickets = 62.5% of the machine`. `None` for a unit at the
+    /// top level that has only a reservation, since its row already shows the reservation.
     fn sum(&self, id: UnitId, resource: Resource) -> Option<String> {
         let unit = self.contract.unit(id);
         let hard = unit.hard[resource]?;
@@ -236,7 +237,7 @@ impl<'a> Tree<'a> {
         ))
     }
 
-    /// The amounts of a unit's own part as cells; a cell is empty for 0.
+    /// Cells for amounts that are no unit's, such as a unit's own part. An amount of 0 gives an empty cell.
     fn own_part(&self, values: [u64; 4]) -> [String; 4] {
         let cell = |(resource, value): (Resource, u64)| match value {
             0 => String::new(),
@@ -246,7 +247,7 @@ impl<'a> Tree<'a> {
         [(); 4].map(|()| pairs.next().map_or_else(String::new, cell))
     }
 
-    /// The children of `parent` with their branch lines, in reverse order for a stack.
+    /// The units directly in `parent`, in reverse order, since the caller takes them from the end of a stack.
     fn branches(&self, parent: Option<UnitId>, branch: &Branch) -> Vec<(UnitId, Branch)> {
         let children = &self.children[parent.map_or(self.contract.units.len(), UnitId::index)];
         let deeper = |unit: UnitId| match (parent, children.last() == Some(&unit)) {
@@ -295,7 +296,7 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// `n` of `whole` in millionths, rounded.
+/// The ratio of `n` to `whole` in millionths, rounded; 0 if `whole` is 0.
 fn millionths(n: u64, whole: u64) -> u64 {
     let exact =
         (u128::from(n) * u128::from(MILLIONTH) + u128::from(whole) / 2).checked_div(u128::from(whole));
@@ -316,7 +317,7 @@ fn row(name: String, tickets: String, figures: [String; 4]) -> Vec<String> {
     [name, tickets].into_iter().chain(figures).collect()
 }
 
-/// The branch lines of a unit, cut on the left to at most [`BRANCH_COLUMNS_MAX`] columns.
+/// The lines before the name of a deeply nested unit, cut on the left to the available width.
 fn cut_left(branch: &str) -> String {
     let columns = branch.chars().count();
     if columns <= BRANCH_COLUMNS_MAX {
@@ -326,7 +327,7 @@ fn cut_left(branch: &str) -> String {
     format!("…{kept}")
 }
 
-/// Notes on a unit's settings beside its amounts.
+/// Notes on a unit's rules that the columns do not show.
 fn notes(unit: &Unit) -> Vec<String> {
     let mut notes = Vec::new();
     if !unit.members.is_empty() {
@@ -355,7 +356,8 @@ fn notes(unit: &Unit) -> Vec<String> {
     notes
 }
 
-/// A note on restrictions of lending or borrowing: `lends no cpu, memory at most 2 GiB`.
+/// The resources that a unit may not lend (or borrow), or only up to an amount:
+/// `lends no cpu, memory at most 2 GiB`.
 fn loans(verb: &str, allowed: PerResource<Permission>) -> Option<String> {
     if Resource::ALL.iter().all(|resource| !allowed[*resource].allows()) {
         return Some(format!("{verb} nothing"));
@@ -381,12 +383,12 @@ struct TreeJson<'a, W> {
     capacity: PerResource<Amount>,
     unheld: PerResource<Amount>,
     units: Vec<UnitJson<'a>>,
-    /// The mechanism that would hold each resource on this machine.
+    /// How `run` would hold each resource on this machine.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     holdings: &'a [Holding],
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     notes: &'a [&'a str],
-    /// The contract's warnings, in the form of diagnostics as JSON.
+    /// The contract's warnings, in the format in which the errors of an invalid contract are given.
     warnings: &'a W,
 }
 
@@ -404,13 +406,13 @@ struct UnitJson<'a> {
     parent: Option<&'a str>,
     tickets: Tickets,
     each: Option<Each>,
-    /// The kind of job that the unit's processes form.
+    /// The rule by which the unit's processes form jobs.
     job: Option<&'static str>,
     members: Vec<String>,
     resources: PerResource<ResourceJson>,
 }
 
-/// A unit's tickets: a single number if they are the same for all resources.
+/// The tickets of a unit: a single number if it is the same for all resources.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Tickets {
@@ -423,14 +425,15 @@ struct ResourceJson {
     entitled: Amount,
     hard: Option<Amount>,
     limit: Option<Amount>,
-    /// `true`, `false`, or an amount, as in the contract.
+    /// `true`, `false`, or the largest amount, as the contract states it.
     lend: Permission,
     borrow: Permission,
 }
 
-/// The tree as JSON: units in the contract's order. Amounts are `{"absolute": n}` in the resource's measure, or
-/// `{"part": n}` in millionths of the machine if its capacity is unknown; amounts of `lend` and `borrow` are those of the
-/// contract. `holdings` has the mechanism that would hold each resource, if known.
+/// The tree as JSON, with the units in the contract's order. An amount is `{"absolute": n}` in the resource's
+/// unit of measure. If the machine's capacity is not known, it is `{"part": n}` in millionths of that
+/// capacity. Amounts of `lend` and `borrow` are as the contract states them. `holdings` are the holdings on
+/// this machine; empty for another machine.
 pub fn json(
     contract: &Contract,
     machine: &Machine,

@@ -1,4 +1,4 @@
-//! Decisions, orders and their reasons as sentences, with the contract's names.
+//! The decisions and orders of a plan, and their reasons, as sentences with the units' paths.
 
 use std::fmt;
 
@@ -15,30 +15,31 @@ use commonhold_policy::{MS, Plan, Reason};
 
 use crate::figures::{count, duration};
 
-/// The content of one step of a plan.
+/// A step of a plan: a decision or an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action<'a> {
-    /// A decision about the owner or borrower of a CPU.
+    /// A decision: which unit holds which CPU.
     Decision(&'a CpuDecision),
-    /// An order for CPUs.
+    /// An order about CPUs.
     Cpu(&'a CpuOrder),
-    /// An order for memory.
+    /// An order about memory.
     Memory(&'a MemoryOrder),
-    /// An order for a disk.
+    /// An order about a disk.
     Disk(&'a DiskOrder),
-    /// A decision about the pool of a job's thread.
+    /// A decision: in which pool a thread of a job has its seat.
     Seat(&'a Seat),
-    /// An order for the CPUs of a job's thread, or for the nodes of a job's pages.
+    /// An order: on which CPUs a thread of a job runs, or on which nodes the job's pages are.
     Seating(&'a SeatOrder),
-    /// A decision that a job runs in the quantum.
+    /// A decision: which job runs in a quantum.
     Gang(&'a Gang),
-    /// An order for a gang.
+    /// An order about gangs.
     Gate(&'a GangOrder),
     /// An order for one control group of a unit that has several.
     Part(&'a PartOrder),
 }
 
-/// The steps of a plan with their reasons, in the order of their numbers: decisions, then orders.
+/// The steps of a plan with their reasons: first the decisions, then the orders. Reports number the steps in
+/// this order.
 pub fn steps(plan: &Plan) -> Vec<(Action<'_>, Reason)> {
     let decisions = plan.decisions.cpu.steps.iter().map(|step| (Action::Decision(&step.action), step.reason));
     let cpus = plan.orders.cpu.iter().map(|step| (Action::Cpu(&step.action), step.reason));
@@ -71,12 +72,13 @@ impl Action<'_> {
     }
 }
 
-/// One step in words: the action and the reason.
+/// A step in words, and its reason in words.
 pub fn words(contract: &Contract, action: Action<'_>, reason: Reason) -> (String, String) {
     (Described(action, contract).to_string(), Because(reason, contract).to_string())
 }
 
-/// The reason why a gang runs or waits, in words. Such reasons name no unit, so no contract is needed.
+/// The reason why a gang runs or waits, in words. Unlike other reasons it names no unit, so it needs no
+/// contract.
 pub(crate) fn because(reason: Reason) -> String {
     Because(reason, &Contract::default()).to_string()
 }
@@ -212,7 +214,7 @@ pub fn waits(contract: &Contract, why: Waits) -> String {
     }
 }
 
-/// The kind of an offered amount: `cpu tickets`, or `reserved memory`.
+/// The kind of thing that an offer gives or wants: `cpu tickets` or `reserved memory`.
 fn kind(what: Offer) -> String {
     match what.stake {
         Stake::Tickets(_) => format!("{} tickets", what.resource),
@@ -301,7 +303,7 @@ impl fmt::Display for Asked<'_> {
     }
 }
 
-/// `200 cpu and 100 disk`.
+/// Numbers of tickets in words: `200 cpu and 100 disk`.
 fn numbers(tickets: PerResource<Option<u64>>) -> String {
     let named = Resource::ALL.into_iter().filter_map(|resource| Some((tickets[resource]?, resource)));
     let words: Vec<String> = named.map(|(tickets, resource)| format!("{tickets} {resource}")).collect();
@@ -311,7 +313,7 @@ fn numbers(tickets: PerResource<Option<u64>>) -> String {
     }
 }
 
-/// `30 disk tickets`, `2GiB of reserved memory`.
+/// An offered amount in words: `30 disk tickets` or `2GiB of reserved memory`.
 pub fn much(what: Offer) -> String {
     Much(what).to_string()
 }
@@ -349,12 +351,12 @@ impl fmt::Display for Shared {
     }
 }
 
-/// `3 threads`.
+/// A number of threads in words: `3 threads`.
 fn several_threads(n: u32) -> String {
     count(n as usize, "thread")
 }
 
-/// `3 cpus free`.
+/// A number of free CPUs in words: `3 cpus free`.
 fn free_cpus(n: u32) -> String {
     format!("{} free", count(n as usize, "cpu"))
 }

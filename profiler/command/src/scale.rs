@@ -29,12 +29,12 @@ use rate::rate;
 /// The placeholder for the size in a command line.
 const NUMBER: &str = "{n}";
 
-/// Shorter runs are rejected: starting a process takes one or two ms, and that time varies.
+/// Runs shorter than this are rejected. It takes one or two ms to start a process, and this time varies.
 const TOO_SHORT_NS: u64 = 10_000_000;
-/// Shorter runs are measured, and reported as short.
+/// Runs shorter than this are measured, but reported as short.
 const SHORT_NS: u64 = 100_000_000;
 
-/// A larger relative difference between the runs of a size is reported.
+/// If the runs of a size differ by more than this fraction, the difference is reported.
 const SPREAD: f64 = 0.2;
 
 pub(crate) fn main(args: &Scale) -> Result<Exit, Failure> {
@@ -79,7 +79,7 @@ fn interrupted() -> Failure {
     Failure::new(Exit::Interrupted, "interrupted; the program and its children were ended")
 }
 
-/// What to run.
+/// The runs to make.
 struct Plan<'a> {
     args: &'a Scale,
     sizes_are: Sizes,
@@ -93,7 +93,7 @@ struct Plan<'a> {
 }
 
 impl Plan<'_> {
-    /// The plan for a command line. Error: how the command line is wrong.
+    /// The plan for a command line. The error says what is wrong with the command line.
     fn of<'a>(args: &'a Scale, machine: &Machine) -> Result<Plan<'a>, Failure> {
         let wrong = |message: String| Failure::new(Exit::Usage, message);
         if let Some(word) = args.command.first().filter(|word| word.as_bytes().starts_with(b"-")) {
@@ -400,8 +400,9 @@ enum Made {
 }
 
 impl Runs<'_> {
-    /// Makes all runs. Each round has a run of every size, in alternately ascending and descending order, so that external load
-    /// affects all sizes alike. `None`: interrupted.
+    /// Makes all runs; returns `None` if the study was interrupted. Each round has a run of every size. The
+    /// order of sizes alternates between ascending and descending, so that external load affects all sizes
+    /// alike.
     fn measure(&mut self) -> Result<Option<Vec<Size>>, Failure> {
         let plan = self.plan;
         let size = |(n, cpus, step): &(u32, CpuSet, Option<&'static str>)| Size {
@@ -453,7 +454,7 @@ impl Runs<'_> {
         })
     }
 
-    /// Makes one run of the program, and notes its shortcomings; `None`: interrupted.
+    /// Makes one run of the program, and notes its shortcomings; returns `None` if the study was interrupted.
     fn done(
         &mut self,
         size: &Size,

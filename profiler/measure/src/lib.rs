@@ -4,7 +4,7 @@
 //! the stacks of those that wait (`waits`). A meter that is loaded into it counts its locks (`meter`). With the feature
 //! `kernel`, a BPF program reports the kernel's locks and wake-ups (`kernel_locks`).
 //!
-//! What the samples mean is in `commonhold-scale`; nothing here fits or judges.
+//! This crate only measures. The crate `commonhold-scale` interprets the measurements.
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests start programs as they like"))]
 
 mod child;

@@ -6,9 +6,9 @@
 //! Algorithm: a thread that sleeps for at most a second while its process has a file open that another process has locked
 //! (/proc/locks) counts as waiting for that lock.
 //!
-//! Limits: a thread that sleeps for another reason with such a file open counts too. Locks of open file descriptions (OFD) have
-//! no process in /proc/locks and are ignored. A sample examines at most [`EXAMINED_MAX`] threads, and [`FILES_MAX`] files of
-//! each.
+//! Limits: a thread that has such a file open, but sleeps for another reason, is counted, too. Locks of open
+//! file descriptions (OFD) have no process in /proc/locks and are ignored. A sample examines at most
+//! [`EXAMINED_MAX`] threads, and [`FILES_MAX`] files of each.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

@@ -2,10 +2,11 @@
 //!
 //! Problem: threads and processes come and go, and their files in /proc go with them.
 //!
-//! Algorithm: each sample reads every thread of the program. New threads are searched for only if the kernel has allocated a PID
-//! since the last sample (`births`). A process belongs to the program if it descends from the program's first process. This
-//! process is the subreaper, so it becomes the parent of the program's orphans, and recognises them by that. For root,
-//! taskstats records (`taskstats`) supply the threads that lived between two samples, and the final counters of each thread.
+//! Algorithm: each sample reads every thread of the program. New threads are searched for only if the kernel
+//! has allocated a PID since the last sample (`births`). A process belongs to the program if it descends from
+//! the program's first process. The measuring process is the subreaper: it becomes the parent of the
+//! program's orphans, and recognises them by that. For root, taskstats records (`taskstats`) supply the
+//! threads that lived between two samples, and the final counters of each thread.
 //!
 //! Limits: without records, a thread that starts and ends between two samples is missed, and so is the end of every thread except
 //! the first. The missed CPU time is not lost: it is the difference to the rusage of the whole program, and is added as user and

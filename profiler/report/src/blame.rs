@@ -10,7 +10,7 @@ use crate::{Answered, Finding, Work, number, size};
 
 /// The maximum number of locks shown.
 const LOCKS_MAX: usize = 6;
-/// The maximum number of call sites, and of holders, shown of a lock.
+/// The maximum number of call sites, and of holders, that are shown for a lock.
 const SITES_MAX: usize = 3;
 /// The maximum number of sources of interrupts shown.
 const SOURCES_MAX: usize = 3;

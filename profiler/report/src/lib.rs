@@ -231,7 +231,7 @@ pub(crate) fn number(value: f64) -> String {
     }
 }
 
-/// `8 CPUs`, `{n} = 8`.
+/// A size in words: `8 CPUs`, or `{n} = 8`.
 pub(crate) fn size(sizes_are: Sizes, n: u32) -> String {
     match sizes_are {
         Sizes::Number => format!("{{n}} = {n}"),
@@ -289,7 +289,7 @@ struct Shown<'a> {
 struct ShownSize {
     size: u32,
     cpus: String,
-    /// Whether the size needs more CPUs than it may have, so that the law is not fitted to it.
+    /// Whether a size needs more CPUs than the program may use, so that the law is not fitted to this size.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     beyond: bool,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -118,11 +118,11 @@ pub struct DiskGrowth {
     pub name: String,
     /// The mount points of its file systems.
     pub mounts: Vec<String>,
-    /// Utilisation at the smallest and the largest size.
+    /// The disk's utilisation at the smallest and at the largest size.
     pub busy: (f64, f64),
-    /// The mean time of a request in seconds, likewise.
+    /// The mean time of a request in seconds, at the smallest and at the largest size.
     pub request_s: (f64, f64),
-    /// Requests per piece of work, likewise.
+    /// Requests per piece of work, at the smallest and at the largest size.
     pub requests: (f64, f64),
 }
 
@@ -200,8 +200,8 @@ impl Class {
         self.lock.waits.iter().any(|(known, _)| Some(known) == site)
     }
 
-    /// Whether both may be the same class: they have the same kind and name, or without a name, one has the other's main call
-    /// site.
+    /// Whether both may be the same class: they must have the same kind, and the same name or none. Without a
+    /// name, one of the two must have the other's main call site among its own.
     fn matches(&self, other: &Class) -> bool {
         self.lock.kind == other.lock.kind
             && self.lock.name == other.lock.name

@@ -80,7 +80,8 @@ pub struct Fit {
     pub law: Law,
     /// Confidence intervals; `None` if there are no more runs than coefficients.
     pub bands: Option<Bands>,
-    /// The points deviate from the curve significantly more than runs of one size differ: the law does not hold.
+    /// Whether the law does not hold: the points deviate from the curve significantly more than runs of one
+    /// size differ.
     pub misfit: bool,
     line: Line,
 }
@@ -355,9 +356,9 @@ fn invert(mut matrix: Vec<Vec<f64>>) -> Option<Vec<Vec<f64>>> {
     Some(inverse)
 }
 
-/// Fieller's interval of a ratio of two estimates, cut at 0: every r for which `above - r below` is at most `t` standard errors
-/// from
-/// 0. `errors`: the variance of `above`, the covariance, the variance of `below`.
+/// Fieller's interval of the ratio of two estimates, cut at 0. It contains every r for which
+/// `above - r below` differs from 0 by at most `t` standard errors. `errors` are the variance of `above`, the
+/// covariance, and the variance of `below`.
 pub(crate) fn ratio_band(above: f64, below: f64, errors: [f64; 3], t: f64) -> Band {
     let [above_above, above_below, below_below] = errors;
     // The quadratic inequality: quadratic r^2 - 2 half_linear r + constant <= 0.

@@ -17,7 +17,7 @@ use crate::real;
 use crate::states::{State, Times};
 use crate::study::{Size, Sizes, Study};
 
-/// A cause of growth: what CPU time was spent on.
+/// A cause of growth: a use of CPU time, or a reason for which CPUs were idle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case", tag = "what", content = "state")]
 pub enum Cause {

@@ -28,7 +28,7 @@ pub enum Kind {
     Semaphore,
     /// A parked thread: another thread unparks it.
     Park,
-    /// One of the above, unknown which.
+    /// One of the kinds above; it is unknown which one.
     Futex,
     /// A lock on a file.
     File,
@@ -86,7 +86,7 @@ pub enum Holding {
     Unknown,
 }
 
-/// Threads of one name held a lock while other threads waited.
+/// The holds of a lock, by threads of one name, while other threads waited for it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Hold {
     /// What the holder did.
@@ -99,7 +99,7 @@ pub struct Hold {
     pub ns: u64,
 }
 
-/// Threads of one name were woken by those of another.
+/// The wake-ups of threads of one name by one waker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wake {
     /// The name of the threads that waited.
@@ -108,7 +108,7 @@ pub struct Wake {
     pub at: Option<Site>,
     /// The thread or interrupt that woke them.
     pub waker: Waker,
-    /// How long they had waited in total.
+    /// The total time that they had waited when they were woken.
     pub waited_ns: u64,
 }
 

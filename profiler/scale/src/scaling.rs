@@ -6,7 +6,7 @@ use crate::law::Law;
 use crate::real;
 use crate::study::Study;
 
-/// How a program scales, as much as its measured sizes determine.
+/// How a program scales, in so much detail as the measured sizes determine.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Scaling {
     /// Three sizes or more: the law.
@@ -35,7 +35,8 @@ pub struct Two {
     /// The upper bound of serialisation: its value if there is no contention. `None` if serialisation alone cannot explain the
     /// speed-up.
     pub alpha_most: Option<f64>,
-    /// The upper bound of contention: its value if there is no serialisation. `None` likewise.
+    /// The upper bound of contention: its value if there is no serialisation. `None` if contention alone
+    /// cannot explain the speed-up.
     pub beta_most: Option<f64>,
 }
 

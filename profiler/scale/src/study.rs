@@ -14,9 +14,9 @@ use crate::states::Times;
 pub enum Sizes {
     /// The CPUs that the program may use.
     Cpus,
-    /// A number in its command line. It may use all CPUs.
+    /// A number in the program's command line. The program may use all CPUs.
     Number,
-    /// Both.
+    /// Both the CPUs and the number in the command line.
     Both,
 }
 
@@ -39,7 +39,7 @@ pub enum Measure {
     Runs,
     /// The number that the program prints, found by that pattern.
     Printed(String),
-    /// Points from that file: nothing was run.
+    /// By the rows of that file. No program was run.
     Points(String),
 }
 
@@ -87,7 +87,7 @@ pub struct Study {
     pub measure: Measure,
     /// The number of runs before the measured ones that were not counted.
     pub warm_up: u32,
-    /// By size, ascending.
+    /// The runs of each size, by ascending size.
     pub sizes: Vec<Size>,
     /// The CPU quota of all runs.
     pub quota: Option<Quota>,

@@ -1,4 +1,5 @@
-//! Whether external load or a quota makes the study inconclusive. This is reported before any number.
+//! Determines whether external load or a quota makes the study inconclusive. If so, this is reported before
+//! any number.
 //!
 //! Problem: the law attributes every loss of throughput to the program. If other programs used the CPUs, or a control group was
 //! throttled, a program without any lock appears to be serialised.

@@ -35,7 +35,7 @@ pub enum Error {
         /// libbpf's error.
         source: libbpf_rs::Error,
     },
-    /// The compiled program lacks a part: a broken build.
+    /// The compiled program lacks a part, since the build was broken.
     #[error("what looks at the kernel's locks was built without {0}: build it again")]
     Part(&'static str),
     /// In a container, PIDs differ from those of the initial namespace.

@@ -1,4 +1,5 @@
-//! A cache of answers that are the same for every client until the next turn of the loop.
+//! A cache of answers to clients. It has the answers that are the same for every client until the control
+//! loop's next turn.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -6,7 +7,8 @@ use std::rc::Rc;
 use commonhold_client::wire::Call;
 use commonhold_policy::Time;
 
-/// The longest life of an answer. It is short even without a turn, since the kernel's counters change between turns, too.
+/// The longest time for which an answer is reused. It is short, since some answers contain counters of the
+/// kernel, which change between turns, too.
 const AGE_MAX_NS: Time = 100_000_000;
 /// The most answers kept at one time.
 const KEPT_MAX: usize = 32;
@@ -41,7 +43,7 @@ impl Answers {
         (now.saturating_sub(*computed_at) < AGE_MAX_NS).then(|| message.clone())
     }
 
-    /// Adds an answer. A full cache is emptied first.
+    /// Adds an answer. If the cache is full, all older answers are dropped first.
     pub(super) fn keep(&mut self, key: String, message: &Rc<[u8]>, now: Time) {
         if self.computed.len() >= KEPT_MAX {
             self.computed.clear();

@@ -1,7 +1,8 @@
-//! Renders the present state as a contract, for `commonhold tickets --as-contract`: with the changed tickets, and with comments
-//! about rights that no contract can express.
+//! Writes the rights in force as a contract, for `commonhold tickets --as-contract`. The contract has the
+//! tickets as they were changed. Its comments list the rights that no contract can express.
 //!
-//! Properties (tested): under the rendered contract, units have the rights that are in force once exchanges have ended.
+//! Property (tested): under the written contract, units have the rights that they will have here once all
+//! exchanges have ended.
 
 use commonhold_contract::{Contract, PerResource, Resource, UnitId, write};
 use commonhold_policy::rights::Rights;
@@ -12,7 +13,7 @@ use super::requests::{About, Answered, reply};
 use super::session::Session;
 use crate::protocol::ContractReply;
 
-/// Renders the contract.
+/// Answers with the contract's text: comments about the rights that it cannot express, then the contract.
 pub(super) fn answer(session: &Session, about: &About) -> Answered {
     let rights = session.rights();
     let mut above = vec![
@@ -53,7 +54,8 @@ pub(super) fn answer(session: &Session, about: &About) -> Answered {
     reply(&ContractReply { contract: write(&in_force(session.contract(), &rights), &above) })
 }
 
-/// The contract with the units' present tickets in place of its own numbers; exchanged tickets count for their owner.
+/// The contract with each unit's present tickets in place of the contract's numbers. Tickets lent in an
+/// exchange count for the unit that lends them.
 fn in_force(contract: &Contract, rights: &Rights) -> Contract {
     let mut in_force = contract.clone();
     for id in contract.held() {
@@ -66,8 +68,8 @@ fn in_force(contract: &Contract, rights: &Rights) -> Contract {
     in_force
 }
 
-/// Comments about changed tickets of units that `each` made, which a contract cannot name, and about tickets that units will
-/// have later.
+/// Comments about tickets that a contract cannot state: changed tickets of units that `each` made, since a
+/// contract cannot name these units, and tickets that a unit will have later.
 fn inexpressible(contract: &Contract, rights: &Rights, expected: &[Expected]) -> Vec<String> {
     let is_made_by_each =
         |id: &UnitId| contract.unit(*id).parent.is_some_and(|parent| contract.unit(parent).each.is_some());

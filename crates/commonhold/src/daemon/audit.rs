@@ -1,13 +1,15 @@
 //! The audit log: each change that a client requested, each program that entered a unit, and each refused request.
 //!
-//! A record has the same fields in every log: in systemd's journal as journal fields (`journalctl COMMONHOLD_UID=1000`), in
-//! another system logger as RFC 5424 structured data over /dev/log, facility `authpriv`. A line is also printed on standard
-//! output, unless standard output is the journal, too.
+//! Records go to systemd's journal, as journal fields (`journalctl COMMONHOLD_UID=1000`). On a machine
+//! without it they go to the system logger over /dev/log, with the same fields as structured data of RFC 5424
+//! and with facility `authpriv`. Each record is also printed as a line on standard output, unless standard
+//! output is the journal.
 //!
-//! Nothing here blocks: if the logger's queue is full, the record is only printed on standard output.
+//! Nothing here blocks: if the logger's queue is full, the record is printed on standard output alone.
 //!
-//! A refusal costs its user only a request, so records of refusals are rate limited: [`REFUSALS_MAX`] per user in
-//! [`WINDOW_NS`]. The first record after the limit was reached gives the number of suppressed records.
+//! A user can cause refusals at will, so records of refusals are rate limited: at most [`REFUSALS_MAX`] per
+//! user in [`WINDOW_NS`]. When a user's refusals are logged again, a line first gives the number of
+//! suppressed records.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -28,9 +30,9 @@ const REFUSALS_MAX: u32 = 20;
 const WINDOW_NS: Time = 10_000_000_000;
 /// The most users whose refusals are counted at one time.
 const COUNTED_MAX: usize = 1_024;
-/// A request's text, and the unit that the request names, are truncated to this length. A log should not contain up to 64 KiB of
-/// untrusted text. Besides, escaped text of that length can exceed the largest datagram, and the logger would never get the
-/// record.
+/// A request's text, and the unit that the request names, are truncated to this length. A request may have 64
+/// KiB, which is too much untrusted text for a log. Once escaped, such a text can even exceed the largest
+/// datagram, so that the logger would never get the record.
 const TEXT_CHARS_MAX: usize = 512;
 
 /// The audit record of one request.
@@ -39,7 +41,7 @@ pub(super) struct Record<'a> {
     pub(super) caller: &'a Caller,
     /// The caller's login name, or its number.
     pub(super) user: String,
-    /// Such as `enter` or `offer`.
+    /// The kind of the request, such as `enter` or `offer`.
     pub(super) event: &'static str,
     /// The unit that the request names; empty if it names none.
     pub(super) unit: String,
@@ -92,7 +94,8 @@ impl<'a> Record<'a> {
         )
     }
 
-    /// A line of `key=value`, quoted so that no control character of a client reaches a terminal.
+    /// The record as a line of `key=value` pairs. Values are quoted and escaped, so that no control character
+    /// that a client sent reaches a terminal.
     fn line(&self) -> String {
         let mut line = "audit".to_owned();
         for (key, value) in self.fields() {
@@ -146,7 +149,7 @@ impl<'a> Record<'a> {
     }
 }
 
-/// The kind of a change, and the first unit that the request names.
+/// The kind of a change, and the unit that it names first; an empty name if the change names no unit.
 fn event_and_unit(asked: &Asked) -> (&'static str, &str) {
     match asked {
         Asked::Set { unit, .. } => ("set", unit),
@@ -174,7 +177,8 @@ struct Refusals {
 pub(super) struct Audit {
     socket: Option<UnixDatagram>,
     to_journal: bool,
-    /// Whether standard output is the journal, which then already has each record.
+    /// Whether standard output is the journal. A record that was sent to the journal is then not printed as
+    /// well.
     output_is_journal: bool,
     refusals: BTreeMap<Party, Refusals>,
 }
@@ -212,8 +216,8 @@ impl Audit {
         }
     }
 
-    /// Counts a refusal. If it may be logged, returns the number of refusals suppressed since the last one that was logged;
-    /// `None` if it is suppressed.
+    /// Counts a refusal. Returns `None` if its record must be suppressed. Otherwise returns the number of
+    /// records that were suppressed since the user's last logged refusal.
     fn admit(&mut self, party: Party, now: Time) -> Option<u64> {
         if self.refusals.len() >= COUNTED_MAX && !self.refusals.contains_key(&party) {
             self.refusals.clear();

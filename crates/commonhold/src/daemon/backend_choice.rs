@@ -1,4 +1,5 @@
-//! The choice of the backend that holds a contract: the backend that `--backend` names, or the best that this machine offers.
+//! Chooses the backend that will hold a contract: the one that `--backend` names, or else the best one that
+//! works on this machine.
 
 use std::path::Path;
 use std::thread;
@@ -47,11 +48,11 @@ impl Choice {
     }
 }
 
-/// The kernel unloads a scheduler within this time, even on a slow machine.
+/// How long to wait until the kernel has unloaded a scheduler. Even a slow machine needs less.
 const UNLOAD_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// Chooses the backend for a contract; the second value is the reason, for the user. Fails if the requested backend cannot work
-/// here or cannot hold the contract.
+/// Chooses the backend for a contract. Also returns the reason for the choice, for the user. Fails if the
+/// requested backend cannot work on this machine or cannot hold the contract.
 pub(super) fn choose(
     choice: BackendChoice,
     contract: &Contract,
@@ -77,8 +78,9 @@ pub(super) fn choose(
     Ok((chosen, "as asked".to_owned()))
 }
 
-/// Waits until the kernel has unloaded the scheduler of a killed daemon, which takes a while. Otherwise a daemon that starts
-/// right after that would find no kernel backend.
+/// Waits until the kernel has unloaded the scheduler of a daemon that was killed, which takes a while.
+/// Meanwhile no other scheduler can be loaded, so a daemon that starts at once would find the kernel backend
+/// unavailable.
 fn wait_for_scheduler_unload() {
     let begin = Instant::now();
     while capability::scheduler_is_leaving(Path::new("/")) && begin.elapsed() < UNLOAD_TIME_MAX {
@@ -86,7 +88,8 @@ fn wait_for_scheduler_unload() {
     }
 }
 
-/// The control group where a requested backend can work, or the reason why it cannot.
+/// Checks that a requested backend can work here; returns the control group below which it makes those of the
+/// units.
 fn requested(backend: &str, base: Result<CgroupBase, Row>) -> Result<CgroupBase, Failure> {
     base.map_err(|row| {
         let remedy = row.remedy.map(|remedy| format!("; {remedy}")).unwrap_or_default();
@@ -94,8 +97,8 @@ fn requested(backend: &str, base: Result<CgroupBase, Row>) -> Result<CgroupBase,
     })
 }
 
-/// The best backend that works here and can hold the contract, and the reason why no better backend does. `cannot_hold` is the
-/// reason why the kernel backend cannot hold the contract.
+/// The best backend that works here and can hold the contract, with the reason why each better backend was
+/// passed over. `cannot_hold` is the reason why the kernel backend cannot hold the contract, if so.
 fn best(capabilities: Capabilities, cannot_hold: Option<String>) -> (Choice, String) {
     match (capabilities.kernel, cannot_hold, capabilities.cgroup) {
         (Ok(base), None, _) => (Choice::Kernel(base), "the best this machine offers".to_owned()),
@@ -108,7 +111,8 @@ fn best(capabilities: Capabilities, cannot_hold: Option<String>) -> (Choice, Str
     }
 }
 
-/// The text of CPU's [`Holding`](commonhold_report::holdings::Holding) after `held`: the backend, and the reason for it.
+/// The words that follow `held` in CPU's [`Holding`](commonhold_report::holdings::Holding): the backend, and
+/// the reason for choosing it.
 pub(super) fn by_backend(backend: &str, why: &str) -> String {
     format!("by the {backend} backend ({why})")
 }

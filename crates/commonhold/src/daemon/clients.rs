@@ -1,9 +1,11 @@
-//! The daemon's side of the socket: its connections, their requests, and the answers that they have yet to read.
+//! The daemon's side of the socket: the connected clients, their requests, and the answers that are not sent
+//! yet.
 //!
-//! Nothing here blocks, and each call does a bounded amount of work for one client: it reads at most [`REQUEST_BYTES_MAX`],
-//! takes one request, or sends at most [`SEND_BYTES_MAX`]. [`FairQueue`](super::fair_queue::FairQueue) decides which client
-//! comes next. A client that sends too long a request is disconnected. Back-pressure: a client's requests are not read while
-//! the client leaves an answer unread.
+//! Nothing here blocks, and each call does a bounded amount of work for one client: it reads at most
+//! [`REQUEST_BYTES_MAX`], takes one request, or sends at most [`SEND_BYTES_MAX`].
+//! [`FairQueue`](super::fair_queue::FairQueue) decides which client comes next. A client that sends too long
+//! a request is disconnected. Back-pressure: while a client leaves an answer unread, the daemon reads no
+//! further request of that client.
 //!
 //! No client locks others out. At most [`CLIENTS_MAX`] clients are connected. A *kept* client holds an offer or waits for an
 //! outcome, which may last as long as its program; at most [`KEPT_MAX`] clients are kept. When all connections are in use, a
@@ -29,7 +31,8 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 use super::fair_queue::Party;
 use crate::exit::{Exit, Failure};
 
-/// The most clients at one time, so that descriptors never run out (`OTHER_FILES` includes this number).
+/// The most clients at one time. The limit on open files provides for this number (`OTHER_FILES` in
+/// `descriptors`).
 pub(super) const CLIENTS_MAX: usize = 256;
 /// The most clients of one ordinary user, so that no user locks the others out.
 const CLIENTS_OF_USER_MAX: usize = 64;
@@ -39,15 +42,16 @@ const KEPT_MAX: usize = 192;
 const KEPT_OF_USER_MAX: usize = 48;
 /// The longest request, in bytes: a unit's path and a few fields.
 const REQUEST_BYTES_MAX: usize = 64 << 10;
-/// The most bytes that one call sends to a client. This is more than a socket buffers, so only a client that reads while the
-/// daemon sends reaches this limit, and waits for its next turn.
+/// The most bytes that one call sends to a client. A socket buffers fewer bytes than this, so only a client
+/// that reads while the daemon sends can reach the limit. Such a client gets the rest when it is next served.
 const SEND_BYTES_MAX: usize = 512 << 10;
-/// The listen backlog. When it is full, connect(2) blocks, and callers are served first come, first served. With a longer
-/// backlog, one user's connections could delay everybody's.
+/// The listen backlog: the most connections that wait to be accepted. They are accepted first come, first
+/// served, so a longer backlog would let one user's connections delay those of all others. When the backlog
+/// is full, connect(2) blocks.
 const BACKLOG: i32 = 256;
 
-/// A caller's credentials from the kernel (`SO_PEERCRED`) at the time of connect(2): a later setuid or exec does not change
-/// them.
+/// A caller's credentials at the time of connect(2), as the kernel reports them (`SO_PEERCRED`). If the
+/// caller changes its user or executes another program later, these credentials stay the same.
 #[derive(Debug)]
 pub(super) struct Caller {
     pub(super) uid: u32,
@@ -81,7 +85,8 @@ fn party_of(uid: u32) -> Party {
 /// The outcome of accepting a connection.
 pub(super) enum Arrival {
     Accepted(u64),
-    /// The connection was closed at once, since this party has connected too often, or has no room for another connection.
+    /// The connection was closed at once, since this party connected too often, or may not have another
+    /// connection.
     TurnedAway(Party),
     /// No connection is pending.
     None,
@@ -90,11 +95,11 @@ pub(super) enum Arrival {
 struct Client {
     stream: UnixStream,
     caller: Rc<Caller>,
-    /// Bytes read.
+    /// The bytes that were read from the client and are still kept.
     input: Vec<u8>,
-    /// How many bytes of `input` belong to requests that were taken.
+    /// The number of bytes at the start of `input` that belong to requests already taken.
     taken: usize,
-    /// The answer being sent. Equal answers share one allocation.
+    /// The answer that is being sent. Clients that get the same answer share one allocation.
     output: Rc<[u8]>,
     /// How many bytes of `output` are sent.
     sent: usize,
@@ -128,8 +133,8 @@ fn cannot(path: &Path, what: &str, e: &io::Error) -> Failure {
 }
 
 impl Clients {
-    /// Removes the socket of an earlier daemon; the caller holds the directory's lock. Fails if no socket can be opened at this
-    /// path: that should be found before the machine is changed.
+    /// Removes the socket of an earlier daemon. The caller must hold the lock of the directory. Fails if no
+    /// socket can be opened at this path, so that the daemon finds this out before it changes the machine.
     pub(super) fn remove_old_socket(path: &Path) -> Result<(), Failure> {
         match std::fs::remove_file(path) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => {
@@ -164,8 +169,8 @@ impl Clients {
         self.listener.as_fd()
     }
 
-    /// Accepts one client. `kept` returns the kept clients. `may_connect` tells whether a party may have another connection. If
-    /// not, the connection is closed before anything else about the caller is looked up.
+    /// Accepts one connection. `kept` returns the kept clients. If `may_connect` denies the caller's party
+    /// another connection, the connection is closed before anything else about the caller is looked up.
     pub(super) fn accept(
         &mut self,
         procfs: &mut ProcFs,
@@ -201,9 +206,10 @@ impl Clients {
         Arrival::Accepted(self.next)
     }
 
-    /// Makes room for one more client of a party; returns whether there is room. If necessary, closes the least recently used
-    /// client that is not kept: a client of the same party if that has reached its limit, else one of the party with the most
-    /// clients.
+    /// Makes room for one more client of a party; returns whether there is room. If necessary, closes a
+    /// connection of a client that is not kept. If the party has reached its own limit, this is the party's
+    /// least recently used client. Otherwise it is the least recently used client of the party with the
+    /// most clients.
     fn make_room(&mut self, party: Party, kept: impl FnOnce() -> BTreeSet<u64>) -> bool {
         let mut counts: BTreeMap<Party, usize> = BTreeMap::new();
         for client in self.connected.values() {
@@ -229,7 +235,7 @@ impl Clients {
         true
     }
 
-    /// Whether a client is among the clients `kept`, or may become kept beside them.
+    /// Whether a client is among the kept clients `kept`, or may be added to them without exceeding a limit.
     pub(super) fn may_be_kept(&self, id: u64, kept: &BTreeSet<u64>) -> bool {
         let Some(party) = self.party(id) else { return false };
         let kept_of_party = kept.iter().filter(|id| self.party(**id) == Some(party)).count();
@@ -264,7 +270,8 @@ impl Clients {
         }
     }
 
-    /// Takes the next complete request of a client; `None` while the previous answer is not known or not completely sent.
+    /// Takes the next complete request of a client. Returns `None` if there is no such request, or while the
+    /// answer to the previous one is not known or not completely sent.
     pub(super) fn next_request(&mut self, id: u64) -> Option<(Rc<Caller>, Vec<u8>)> {
         let client = self.connected.get_mut(&id)?;
         let end = client.request_end()?;
@@ -287,7 +294,8 @@ impl Clients {
         }
     }
 
-    /// Queues an answer, which ends with a NUL, and a descriptor to pass with the answer. Sends as much as the socket takes.
+    /// Queues an answer, whose last byte is a NUL, with a file descriptor to pass along. Sends as much as the
+    /// socket takes.
     pub(super) fn answer(&mut self, id: u64, message: Rc<[u8]>, passed: Option<OwnedFd>) {
         if let Some(client) = self.connected.get_mut(&id) {
             client.waits = false;
@@ -337,7 +345,7 @@ impl Client {
 
     fn read(&mut self) -> io::Result<()> {
         let mut chunk = [0; 4096];
-        // Earlier requests are answered before more is read, so that input does not pile up.
+        // While a complete request is unanswered, nothing more is read, so that input does not pile up.
         while !self.ended && !self.has_output() && self.request_end().is_none() {
             drop(self.input.drain(..self.taken));
             self.taken = 0;
@@ -385,7 +393,8 @@ impl Client {
         Ok(sendmsg(&self.stream, &[IoSlice::new(rest)], &mut ancillary, SendFlags::NOSIGNAL)?)
     }
 
-    /// Whether the client is finished: it sends no more, and it has got every answer or hung up while waiting for one.
+    /// Whether the client can be dropped: it has shut down its writing side, and either every request is
+    /// answered or the client hung up while it waited for an answer.
     fn is_done(&self) -> bool {
         let still_waits = self.waits && !self.has_hung_up();
         self.ended && !self.has_output() && !still_waits && (self.waits || self.request_end().is_none())
@@ -401,7 +410,8 @@ impl Client {
 
 impl Drop for Clients {
     fn drop(&mut self) {
-        // A socket left behind only says "connection refused"; the next daemon replaces it.
+        // A failure does no harm: on a socket without a daemon, connect(2) fails, and the next daemon
+        // replaces the socket.
         let _ = std::fs::remove_file(&self.path);
     }
 }

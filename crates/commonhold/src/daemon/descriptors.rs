@@ -1,9 +1,11 @@
-//! Raises the limit on open files, since a daemon keeps several files open for every unit that has a control group.
+//! Raises the limit on open files (`RLIMIT_NOFILE`), since a daemon keeps several files open for every unit
+//! that has a control group.
 //!
-//! Shells and service managers set a soft limit of 1,024, for programs that use `select`, and a higher hard limit. The daemon
-//! does not use `select`, so it raises its soft limit to the hard limit. If a contract needs more files, the daemon raises the
-//! hard limit, too, which only root may. No other program inherits the limit: the daemon starts only the caretaker, and `exec`
-//! runs in the client's process.
+//! Shells and service managers set a soft limit of 1,024, since programs that use select(2) fail with more.
+//! The hard limit is higher. The daemon does not use select(2), so it raises its soft limit to the hard
+//! limit. If a contract needs more files than that, the daemon raises the hard limit, too, which only root
+//! may do. No program of a user inherits the raised limit: the daemon starts no process but the caretaker,
+//! and programs under `exec` are started by the client.
 
 use commonhold_live::MORE_FILES;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -11,14 +13,16 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use super::clients::CLIENTS_MAX;
 use crate::exit::{Exit, Failure};
 
-/// Files open besides those of units: clients, the scheduler's maps, the journal, and files that the threads read.
+/// The number of open files that belong to no unit: clients, the scheduler's maps, the journal, and files
+/// that threads read.
 const OTHER_FILES: u64 = 192 + CLIENTS_MAX as u64;
 
-/// The fewest units to provide for, since sub-units for users appear later.
+/// The fewest units to provide for. The contract may have fewer now, but sub-units for users are added later.
 const UNITS_MIN: usize = 256;
 
-/// Raises the limit on open files so that it suffices for `units` units with `files_each` open files each. Fails if the limit
-/// cannot be raised so far: a daemon that ran out of descriptors later would leave some units unheld.
+/// Raises the limit on open files so that it suffices for `units` units with `files_each` open files each.
+/// Fails if the limit cannot be raised that far, since a daemon that runs out of descriptors later would
+/// leave some units unheld.
 pub(super) fn make_room(units: usize, files_each: usize) -> Result<(), Failure> {
     let needed = files(units, files_each);
     let limit = getrlimit(Resource::Nofile);
@@ -31,15 +35,16 @@ pub(super) fn make_room(units: usize, files_each: usize) -> Result<(), Failure> 
     }
 }
 
-/// All files of a daemon with `units` units, `each` files per unit.
+/// The number of open files of a daemon with `units` units and `each` files per unit.
 fn files(units: usize, each: usize) -> u64 {
     u64::try_from(units.saturating_mul(each)).unwrap_or(u64::MAX).saturating_add(OTHER_FILES)
 }
 
-/// The limits to try, best first: for `desired` files, for `needed` files, and the present hard limit, which needs no
-/// privileges. None is below the present hard limit.
+/// The limits to try, best first: one that allows `desired` files, one that allows `needed` files, and one
+/// that raises only the soft limit, to the present hard limit, for which no privilege is needed. None of them
+/// lowers the hard limit.
 fn candidates(limit: Rlimit, desired: u64, needed: u64) -> [Rlimit; 3] {
-    // `None`: no limit.
+    // In an `Rlimit`, `None` means that there is no limit.
     let at_least = |files: u64| limit.maximum.map(|hard| hard.max(files));
     let soft_and_hard = |files: Option<u64>| Rlimit { current: files, maximum: files };
     [soft_and_hard(at_least(desired)), soft_and_hard(at_least(needed)), soft_and_hard(limit.maximum)]

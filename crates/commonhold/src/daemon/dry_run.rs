@@ -1,4 +1,5 @@
-//! `run --dry-run`: prints the plan for this moment, with reasons, and the processes that the plan affects. Changes nothing.
+//! `run --dry-run`: prints the plan that `run` would carry out at this moment, with reasons, and the
+//! processes that the plan affects. It changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -77,15 +78,16 @@ pub(super) fn main(args: &Run) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// Samples all processes twice, so that their CPU use is known. Returns the roster, with the processes by unit, and the time of
-/// the second sample. Adds the sub-units that `each` makes to the contract.
+/// Samples all processes twice, since their CPU use is the difference of two samples. Returns the roster,
+/// which has the processes by unit, and the time of the second sample. Adds to the contract the sub-units
+/// that `each` makes.
 fn sample(contract: &mut Contract, choice: &Choice) -> Result<(Roster, u64), Failure> {
     let mut roster = Roster::new(Path::new("/proc"), &[])?;
     if let Some(base) = choice.cgroup_base() {
         roster.held_at(base);
     }
     let begun = clock::now();
-    // A scan may find users that get a sub-unit; the next scan puts their processes there.
+    // A scan may find users that need a sub-unit. Their processes are put there by the next scan.
     loop {
         let scanned = roster.refresh(contract, begun, Scan::Full)?;
         if !contract.welcome(&scanned.seen.newcomers, &BTreeSet::new()) {
@@ -100,7 +102,7 @@ fn sample(contract: &mut Contract, choice: &Choice) -> Result<(Roster, u64), Fai
     Ok((roster, now))
 }
 
-/// A summary of the processes of every unit, and of those in no unit.
+/// A summary of the processes of every unit, and one of the processes in no unit.
 fn present_processes(contract: &Contract, roster: &Roster, choice: &Choice) -> Vec<Present> {
     let only_user = only_user(choice);
     let summary = |unit: UnitId| {
@@ -117,7 +119,8 @@ fn present_processes(contract: &Contract, roster: &Roster, choice: &Choice) -> V
         }
         let name = |uid: u32| roster.names().user_name(uid).unwrap_or_else(|| uid.to_string());
         let users = users.into_iter().map(|(uid, count)| (name(uid), count)).collect();
-        // Processes are moved only where units have control groups: into scopes where systemd manages the groups.
+        // Processes are moved only if units have control groups. If systemd manages these groups, the
+        // processes are moved into systemd scopes.
         let moved = (choice.cgroup_base().is_some() && !unit.is_common()).then_some(moved);
         let (moved, scoped) = if roster.is_in_place() { (None, moved) } else { (moved, None) };
         let (programs, staying) = (programs.into_iter().collect(), staying.into_iter().collect());
@@ -134,7 +137,7 @@ fn present_processes(contract: &Contract, roster: &Roster, choice: &Choice) -> V
     contract.listed().into_iter().chain([UnitId::SHARED]).map(summary).collect()
 }
 
-/// The only user whose processes can be held: this one. `None` if the processes of all users can be held.
+/// This user, if only this user's processes can be held; `None` if the processes of all users can be held.
 fn only_user(choice: &Choice) -> Option<u32> {
     let uid = rustix::process::geteuid();
     let can_hold_all = match choice {

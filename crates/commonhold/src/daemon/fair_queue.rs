@@ -1,22 +1,26 @@
-//! The order in which clients are served: round robin over users, then over each user's connections, within token buckets.
+//! Determines the order in which clients are served: round robin over users, and for each user round robin
+//! over the user's connections. Token buckets limit the CPU time for each user, and for all users together.
 //!
-//! **Problem.** One thread turns the control loop and answers clients. Any local user may connect, so requests arrive at
-//! whatever rate a hostile program sends them. Serving them first come, first served lets that program stop the loop.
+//! **Problem.** One thread runs the control loop and also answers clients. Any local user may connect, so a
+//! hostile program can send requests at any rate. If requests were served first come, first served, that
+//! program could stop the control loop.
 //!
-//! **Algorithm.** A client is *ready* when it has something for the daemon to do. [`FairQueue::next`] returns one client of the
-//! least recently served user. The daemon does one request's worth of work for this client, and then charges the CPU time used
-//! ([`FairQueue::charge`]). Token buckets bound that time, in nanoseconds of CPU time per second: one bucket for each user
-//! ([`PER_USER`]), and a joint bucket for all users ([`ALL_USERS`]). A user whose bucket is empty waits until the bucket fills
-//! again. All costs of a request (parsing junk, a forced turn, writing a state file) are charged alike, so no kind of request
-//! needs its own limit.
+//! **Algorithm.** A client is *ready* when it has something for the daemon to do. [`FairQueue::next`] returns
+//! one client of the least recently served user. The daemon does one request's worth of work for this client,
+//! and then charges the CPU time used ([`FairQueue::charge`]). Token buckets bound that time, in nanoseconds
+//! of CPU time per second: one bucket for each user ([`PER_USER`]), and a joint bucket for all users
+//! ([`ALL_USERS`]). A user whose bucket is empty waits until the bucket fills again. Every cost of a request
+//! is charged alike, whether it comes from parsing junk, from a forced turn of the control loop or from
+//! writing a state file. So no kind of request needs a limit of its own.
 //!
-//! **Properties.** A user waits for at most one request of every other user before its own request is served. Requests take at
-//! most [`ALL_USERS`] of a CPU on average. Connections are charged to their user's bucket alone. Only requests draw on the joint
-//! bucket, and users' requests are served by turns, so that no number of connections can keep another user's requests waiting.
-//! Root and the daemon's own user have no bucket: they may stop the daemon anyway, and an administrator must reach the daemon
-//! during an attack.
+//! **Properties.** Before a user's request is served, at most one request of every other user is. Requests
+//! take at most [`ALL_USERS`] of a CPU on average. The cost of connecting is charged to the user's own
+//! bucket, not to the joint bucket. So a user who opens any number of connections cannot empty the joint
+//! bucket, for which other users would have to wait. Root and the daemon's own user have no bucket: they may
+//! stop the daemon anyway, and an administrator must reach the daemon during an attack.
 //!
-//! **Limits.** A request is not interrupted, so a user may overdraw its bucket by one request, and by [`DEBT_MAX_NS`] at most.
+//! **Limits.** A request that has begun is not interrupted, so a user may overdraw the bucket by the cost of
+//! one request. The resulting debt counts up to [`DEBT_MAX_NS`].
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -44,15 +48,15 @@ struct Rate {
 
 /// A user's budget: 10 % of a CPU on average. The burst allows a shell script some dozens of requests at once.
 const PER_USER: Rate = Rate { per_mille: 100, burst_ns: 50_000_000 };
-/// The joint budget of all users but root: twice the budget of one user, debts included, so that one user alone cannot exhaust
-/// it.
+/// The joint budget of all users but root: its rate is twice that of one user's budget, and its burst exceeds
+/// one user's burst and largest debt together. So one user alone cannot exhaust it.
 const ALL_USERS: Rate = Rate { per_mille: 200, burst_ns: 150_000_000 };
 /// The largest debt of a bucket, so that one expensive request locks its user out for half a second at most.
 const DEBT_MAX_NS: i64 = 50_000_000;
 /// Hysteresis: a user with an empty bucket is served again when the bucket holds this much. Otherwise cheap requests would wake
 /// the loop one by one, and a wake-up costs more than such a request.
 const RESUME_NS: i64 = 1_000_000;
-/// At this number of accounts, those of parties that have neither a ready client nor a debt are forgotten.
+/// When there are this many accounts, those without a ready client and with a full bucket are forgotten.
 const REMEMBERED_MAX: usize = 1_024;
 
 /// A token bucket. Its level is computed when needed.
@@ -60,7 +64,7 @@ const REMEMBERED_MAX: usize = 1_024;
 struct Bucket {
     /// The level at the time `at`; negative: a debt.
     level_ns: i64,
-    /// Whether the bucket ran empty, and has not held [`RESUME_NS`] since then.
+    /// Whether the bucket ran empty and has not been refilled to [`RESUME_NS`] since then.
     is_empty: bool,
     /// The time at which `level_ns` was computed.
     at: Time,
@@ -88,14 +92,16 @@ impl Bucket {
         u64::try_from(before_ns.saturating_sub(level_ns)).unwrap_or(0)
     }
 
-    /// The earliest time at which the bucket's owner may be served: when the bucket is not empty.
+    /// The earliest time at which the bucket's owner may be served: as soon as the bucket no longer counts as
+    /// empty.
     fn usable_at(self, rate: Rate, now: Time) -> Time {
         let least_ns = if self.is_empty { RESUME_NS } else { 1 };
         let missing_ns = least_ns - self.level_ns(rate, now);
         if missing_ns <= 0 {
             return now;
         }
-        // Rounded up. If it were rounded down, the bucket would still be empty at that time, and the loop would spin.
+        // The wait is rounded up. If it were rounded down, the bucket would still be empty when the loop
+        // wakes up, and the loop would spin.
         let wait_ns = missing_ns.saturating_mul(1_000) / rate.per_mille + 1;
         now.saturating_add(u64::try_from(wait_ns).unwrap_or(0))
     }
@@ -126,7 +132,7 @@ impl FairQueue {
         }
     }
 
-    /// Marks a client as ready to be served. A client that is ready already keeps its place in the queue.
+    /// Marks a client as ready to be served. A client that is ready already keeps its position in the queue.
     pub(super) fn push(&mut self, party: Party, client: u64, now: Time) {
         let account = self.account(party, now);
         if account.ready.contains(&client) {
@@ -138,8 +144,8 @@ impl FairQueue {
         }
     }
 
-    /// Removes a client whose connection closed. Without this, a party that reconnects while it may not be served would leave
-    /// one entry for every past connection.
+    /// Removes a client whose connection closed. Without this, a party with an empty bucket that connects
+    /// again and again would leave one entry in the queue for every past connection.
     pub(super) fn forget(&mut self, party: Party, client: u64) {
         let Some(account) = self.accounts.get_mut(&party) else { return };
         account.ready.retain(|ready| *ready != client);
@@ -165,9 +171,10 @@ impl FairQueue {
         self.order.iter().map(|party| self.may_be_served_at(*party, now)).min()
     }
 
-    /// Whether to accept another connection of a party. A party with an empty bucket may connect, and waits. It is turned away
-    /// only if its debt shows that it kept connecting meanwhile. If the joint bucket is that deep in debt, only parties whose
-    /// own bucket is at least half full may connect.
+    /// Whether to accept another connection of a party. A party whose bucket is empty may still connect, and
+    /// then waits. The party is turned away once its debt exceeds half of [`DEBT_MAX_NS`], which shows that
+    /// it went on connecting. While the joint bucket has such a debt, only parties whose own bucket is more
+    /// than half full may connect.
     pub(super) fn may_connect(&self, party: Party, now: Time) -> bool {
         if party == Party::Privileged {
             return true;
@@ -181,9 +188,10 @@ impl FairQueue {
         own_ns > least_ns
     }
 
-    /// Charges a party for the time that the loop spent on its requests. The joint bucket is charged no more than the party's
-    /// own. Otherwise a party whose debt reaches its limit again and again would drain twice its budget, which is the whole
-    /// joint budget.
+    /// Charges a party for the CPU time that the loop spent on the party's requests, up to the party's
+    /// largest debt. The joint bucket is charged the same amount as the party's own. If it were charged the
+    /// full time, a party that reaches its largest debt again and again could drain twice its own budget from
+    /// the joint bucket, which is the whole joint budget.
     pub(super) fn charge(&mut self, party: Party, ns: u64, now: Time) {
         if party == Party::Privileged {
             return;
@@ -200,7 +208,8 @@ impl FairQueue {
         }
     }
 
-    /// The earliest time at which a party may be served: when neither its own nor the joint bucket is empty.
+    /// The earliest time at which a party may be served: as soon as neither the party's own bucket nor the
+    /// joint one is empty.
     fn may_be_served_at(&self, party: Party, now: Time) -> Time {
         if party == Party::Privileged {
             return now;
@@ -212,7 +221,7 @@ impl FairQueue {
     /// A party's account; a new one has a full bucket.
     fn account(&mut self, party: Party, now: Time) -> &mut Account {
         if self.accounts.len() >= REMEMBERED_MAX && !self.accounts.contains_key(&party) {
-            // A party without ready clients whose bucket is full again can be forgotten.
+            // An account with no ready client and a full bucket equals a new account, so it can be forgotten.
             self.accounts.retain(|_, account| {
                 !account.ready.is_empty() || account.bucket.level_ns(PER_USER, now) < PER_USER.burst_ns
             });

@@ -1,10 +1,13 @@
-//! Offers that end with their clients, and offers and exchanges that clients wait for.
+//! Records which clients hold offers and exchanges, so that these end with the client, and which clients wait
+//! for the outcome of an offer or exchange.
 //!
-//! A client may *hold* its offer, and the exchange that serves the offer. When the client's connection closes, the next turn
-//! takes back the offer or ends the exchange. A client may also wait for the outcome of any offer or exchange. It is answered
-//! when the outcome is known; until then, none of its other requests is served.
+//! A client may *hold* its offer, and the exchange that serves the offer. When the client's connection
+//! closes, the next turn takes back the offer or ends the exchange. A client may also wait for the outcome of
+//! any offer or exchange. Such a client is answered when the outcome is known. Until then, its other requests
+//! are not served.
 //!
-//! A *kept* client holds an offer or exchange, or waits. Its connection is never closed to make room for others.
+//! A client that holds an offer or exchange, or waits, is called *kept*: its connection is never closed to
+//! make room for others.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -17,7 +20,7 @@ use crate::protocol::{AwaitReply, Awaited};
 /// The number of ended offers and exchanges whose outcomes are remembered; the oldest are forgotten first.
 const REMEMBERED_MAX: usize = 4_096;
 
-/// The holder of an offer about which no turn has decided yet.
+/// The holder of an offer that no turn has made or refused yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Holder {
     /// No client holds the offer, so it stays open until it is taken back.
@@ -55,7 +58,8 @@ pub(super) struct HeldOffers {
 }
 
 impl HeldOffers {
-    /// Records a queued offer, which a later turn makes or refuses. `client` holds it from now on; `None`: no client does.
+    /// Records a queued offer, which a later turn will make or refuse. If `client` is given, that client
+    /// holds the offer.
     pub(super) fn add(&mut self, bid: Bid, client: Option<u64>) {
         self.undecided.push_back((bid, client.map_or(Holder::Nobody, Holder::Client)));
     }
@@ -76,7 +80,7 @@ impl HeldOffers {
         });
     }
 
-    /// Offers and exchanges that are to be taken back, and whose withdrawal is not queued yet.
+    /// The offers and exchanges of disconnected clients whose withdrawal is not queued yet.
     pub(super) fn orphans(&self) -> Vec<u64> {
         self.orphans.iter().copied().collect()
     }
@@ -86,7 +90,7 @@ impl HeldOffers {
         self.orphans.remove(&number);
     }
 
-    /// The clients that hold something or wait.
+    /// The kept clients: those that hold an offer or exchange, or wait.
     pub(super) fn kept(&self) -> BTreeSet<u64> {
         let with_undecided_offers = self.undecided.iter().filter_map(|(_, holder)| match holder {
             Holder::Client(client) => Some(client),
@@ -101,7 +105,8 @@ impl HeldOffers {
             .collect()
     }
 
-    /// Updates holders and outcomes by a turn's decisions about offers and exchanges.
+    /// Updates holders and outcomes after a turn. `decided` are the changes that the turn made or refused,
+    /// `traded` what happened to offers and exchanges.
     pub(super) fn record_turn(&mut self, decided: &[RightsChange], traded: &[Trade]) {
         let mut offered = traded.iter().filter_map(|trade| match trade {
             Trade::Offered { offer, bid } => Some((*offer, bid)),
@@ -162,7 +167,8 @@ impl HeldOffers {
         self.outcomes.iter().rev().find(|(other, _)| *other == number).map(|(_, outcome)| *outcome)
     }
 
-    /// Has a client wait for the outcome of an offer or an exchange whose present state is `state`.
+    /// Registers a client that waits for the outcome of an offer or exchange. If the wait times out, the
+    /// answer is `state`, its present state.
     pub(super) fn wait(&mut self, client: u64, number: u64, until: Option<Time>, state: Awaited) {
         self.waits.insert(client, Wait { number, until, answer: state, is_outcome_known: false });
     }
@@ -172,7 +178,7 @@ impl HeldOffers {
         self.waits.values().filter_map(|wait| wait.until).min()
     }
 
-    /// Takes out a client whose wait has ended, with its answer.
+    /// Removes one client whose wait has ended or timed out, and returns the client with the answer for it.
     pub(super) fn take_due(&mut self, now: Time) -> Option<(u64, AwaitReply)> {
         let is_due = |wait: &Wait| wait.is_outcome_known || wait.until.is_some_and(|until| until <= now);
         let client = *self.waits.iter().find(|(_, wait)| is_due(wait))?.0;

@@ -1,7 +1,8 @@
-//! The holding of each resource: the mechanism that holds the resource under a backend, or the reason why it is not held. For
-//! the daemon's start, `check`, `--dry-run` and `status`.
+//! The holding of each resource: the mechanism that holds the resource under a backend, or the reason why it
+//! is not held. It is reported at the daemon's start, by `check`, by `--dry-run` and by `status`.
 //!
-//! Parameters named `asked` are the end of a sentence: that the contract asks for the resource, or nothing.
+//! A parameter named `asked` is text for the end of a sentence. It says that the contract asks for the
+//! resource, or is empty.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -16,7 +17,7 @@ use commonhold_report::holdings::Holding;
 
 use super::session::Session;
 
-/// The most units named for one reason; further ones are counted.
+/// The most units that a text names; the number of further units is given instead.
 const NAMED: usize = 3;
 
 /// The backend that holds a contract, with its means.
@@ -24,16 +25,16 @@ const NAMED: usize = 3;
 pub(super) struct Holder<'a> {
     /// The backend's name.
     pub(super) backend: &'a str,
-    /// Its means on this machine.
+    /// The backend's means on this machine.
     pub(super) means: Means,
     /// Whether units are held in the control groups of a service manager.
     pub(super) in_place: bool,
-    /// The text after `held` for CPU, with the reason for the backend.
+    /// The words that follow `held` in CPU's holding; they give the reason for the choice of the backend.
     pub(super) by: &'a str,
 }
 
-/// The holdings of the four resources, in the order of every table, then those of jobs in pools and of gangs, if the contract
-/// has any.
+/// The holdings of the four resources, in the order of all reports. If the contract has jobs in pools or
+/// gangs, their holdings follow.
 pub(super) fn of(contract: &Contract, machine: &Machine, holder: Holder<'_>) -> Vec<Holding> {
     let Holder { backend, means, .. } = holder;
     let asked_for = contract.asked_for();
@@ -57,7 +58,8 @@ pub(super) fn of(contract: &Contract, machine: &Machine, holder: Holder<'_>) -> 
     all
 }
 
-/// The holding of the memory bus: by the processor's throttling, or by gangs that wait for a quantum.
+/// The holding of the memory bus, which is held by the processor's throttling, or by gangs that must wait for
+/// their quantum.
 fn bus(contract: &Contract, means: Means, asked: &str) -> Holding {
     let rules = contract.machine.gangs;
     let gangs = rules.by != Gangs::Off && means.gangs && rules.share == GangsShare::Bus;
@@ -109,7 +111,7 @@ fn gangs(contract: &Contract, backend: &str, means: Means) -> Option<Holding> {
     Some(Holding { resource: "gangs".to_owned(), held: State::Yes, how: format!("{by}{how}") })
 }
 
-/// The name of jobs in pools in [`Holding::resource`]; they are not a resource.
+/// The name under which [`Holding::resource`] lists jobs in pools, although they are no resource.
 const JOBS: &str = "jobs";
 
 /// The holding of jobs in pools, if the contract has any.
@@ -155,13 +157,15 @@ fn holder_now<'a>(session: &mut Session, by: &'a str) -> Holder<'a> {
     Holder { backend: backend.active().name, means: backend.means(), in_place, by }
 }
 
-/// The resources that nothing holds, with reasons. Excludes jobs, which have no tickets.
+/// The holdings of the resources that are not held, with the reasons. Jobs are left out, since they have no
+/// tickets.
 pub(super) fn of_those_not_held(session: &mut Session) -> Vec<Holding> {
     let is_not_held = |holding: &Holding| holding.held == State::No && holding.resource != JOBS;
     now(session).into_iter().filter(is_not_held).collect()
 }
 
-/// The holding of CPU, including the share left to processes in no unit, which no account shows.
+/// The holding of CPU. It also says how much CPU time is left to processes in no unit, since no account shows
+/// that.
 fn cpu_beside(contract: &Contract, machine: &Machine, holder: Holder<'_>) -> Holding {
     let mut cpu = cpu(contract, machine.cpus.len(), holder.means, holder.by);
     if let Some(beside) = in_no_unit(contract, holder.means, holder.in_place) {
@@ -170,12 +174,13 @@ fn cpu_beside(contract: &Contract, machine: &Machine, holder: Holder<'_>) -> Hol
     cpu
 }
 
-/// Which CPU time processes in no unit get, as the end of a sentence; `None` under `smp`, where no unit is guaranteed any CPU
-/// time either.
+/// How much CPU time processes in no unit get, as the end of a sentence. `None` under `smp`, where units are
+/// not guaranteed any CPU time either.
 ///
-/// In place, the weights of N units' control groups in one parent average the kernel's default. So a sibling of the default
-/// weight gets 1/(N + 1) while all groups are busy, and more while some are idle. Otherwise all units are in one control group,
-/// which has the default weight.
+/// If units are held in place, in the control groups of a service manager, the N groups in one parent have
+/// weights whose mean is the kernel's default. So another group in that parent, with the default weight, gets
+/// 1/(N + 1) while all groups are busy, and more while some are idle. Otherwise all units are below one
+/// control group, which has the default weight.
 fn in_no_unit(contract: &Contract, means: Means, in_place: bool) -> Option<&'static str> {
     let share = match (means.switches, means.weights) {
         _ if contract.machine.scheme == Scheme::Smp => return None,
@@ -219,7 +224,8 @@ fn cpu(contract: &Contract, cpus: usize, means: Means, by: &str) -> Holding {
     Holding::partly(Resource::Cpu, &text)
 }
 
-/// Names the first [`NAMED`] and counts the rest; `None` for an empty list.
+/// A text that names the first [`NAMED`] items of a list and gives the number of the others; `None` for an
+/// empty list.
 fn named<T>(all: &[T], name: impl FnMut(&T) -> String) -> Option<String> {
     let mut named: Vec<String> = all.iter().take(NAMED).map(name).collect();
     if all.len() > NAMED {
@@ -228,8 +234,8 @@ fn named<T>(all: &[T], name: impl FnMut(&T) -> String) -> Option<String> {
     (!named.is_empty()).then(|| named.join(", "))
 }
 
-/// The disciplines that are not held, as the end of a sentence; `None` if all are. Disciplines require a scheduler that decides
-/// at every switch.
+/// The disciplines of the contract that cannot be enforced, as the end of a sentence; `None` if there is no
+/// such discipline. Disciplines require a scheduler that decides at every switch.
 fn disciplines_not_held(contract: &Contract, means: Means) -> Option<String> {
     let has_discipline = |id: &UnitId| contract.unit(*id).discipline != Discipline::default();
     let units: Vec<UnitId> = contract.held().filter(has_discipline).collect();
@@ -245,7 +251,7 @@ fn disciplines_not_held(contract: &Contract, means: Means) -> Option<String> {
     Some(format!("; disciplines not held: {} ({why})", named(&units, name)?))
 }
 
-/// How `limit.cpu` is held, if the contract sets it.
+/// How `limit.cpu` is held, as the end of a sentence; empty if the contract sets no such limit.
 fn limits_of_cpu(contract: &Contract, means: Means) -> &'static str {
     let limited = contract.held().any(|id| contract.unit(id).limit.cpu.is_some());
     match (limited && contract.machine.scheme != Scheme::Smp, means.caps) {
@@ -278,7 +284,7 @@ fn memory_by_user(means: MemoryMeans, asked: &str) -> Holding {
         let how = format!("weakly{asked}: {}; see `commonhold doctor`", capability.reason);
         return Holding::partly(Resource::Memory, &how);
     }
-    // The kernel may refuse although the probe found no obstacle, as in a container.
+    // Even if the probe found no obstacle, the kernel may refuse, as in a container.
     let why = if capability.state == State::No {
         capability.reason
     } else {
@@ -298,7 +304,8 @@ fn disks_by_user(asked: &str) -> Holding {
     Holding::partly(Resource::Disk, &how)
 }
 
-/// The first unit that withholds some of its share of disks from loans, under a scheme that lends.
+/// The first unit that withholds some of its share of disks from loans; `None` under a scheme that lends
+/// nothing.
 fn unit_that_keeps_disk(contract: &Contract) -> Option<&str> {
     let withholds = |unit: &Unit| !unit.lend.disk.allows() || unit.lend.disk.amount().is_some();
     let scheme_lends = contract.machine.scheme == Scheme::Isolate;
@@ -309,8 +316,8 @@ fn unit_that_keeps_disk(contract: &Contract) -> Option<&str> {
         .map(|unit| unit.path.as_str())
 }
 
-/// Disks held by control groups. `keeper` is the first unit that withholds a share of disks from loans, which weights cannot
-/// enforce; `elsewhere` names file systems on disks that are not held.
+/// The holding of disks by control groups. `keeper` is the first unit that withholds a share of disks from
+/// loans, which weights cannot enforce. `elsewhere` is a text about file systems on disks that are not held.
 fn disks_by_control_groups(keeper: Option<&str>, elsewhere: Option<String>) -> Holding {
     let mut by =
         "by control groups: by weights where a disk honours them, else by rates that follow use".to_owned();
@@ -323,7 +330,7 @@ fn disks_by_control_groups(keeper: Option<&str>, elsewhere: Option<String>) -> H
     Holding::held(Resource::Disk, &by)
 }
 
-/// The end of a sentence that says that a control-group controller is missing.
+/// The end of a sentence about a missing control-group controller.
 fn missing(controller: &str, asked: &str) -> String {
     format!(": no {controller} controller here{asked}; see `commonhold doctor`")
 }

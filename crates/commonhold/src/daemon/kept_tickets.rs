@@ -1,11 +1,15 @@
-//! Persistence of changed tickets, offers and exchanges across daemons, and their validation against the contract in force.
+//! Persists changed tickets, offers and exchanges, so that the next daemon can restore them. Entries that the
+//! contract in force no longer allows expire:
 //!
-//! - A change of tickets expires when the contract no longer has the unit, or gives the unit another number of tickets of the
-//!   resource than at the time of the change. An exception are sub-units that `each` makes of control groups: the contract does
-//!   not state their tickets, which follow the CPUs that the groups' manager sets. Their changes stay.
-//! - A sub-unit that `each` makes may not exist yet. Its change *waits* until the sub-unit's user or group is seen.
-//! - An offer or an exchange waits until all of its units exist. It expires when the contract drops one of these units, and an
-//!   exchange also at its deadline. Offers and exchanges that are bound to a program are not persisted.
+//! - A change of tickets expires when the contract no longer has the unit, or when the contract's own number
+//!   of tickets is no longer that of the time of the change. The second rule does not apply to sub-units that
+//!   `each` makes for control groups: the contract does not state their tickets, which may follow the CPUs
+//!   that the groups' manager sets.
+//! - A change for a sub-unit that `each` will make, but that does not exist yet, *waits* until the sub-unit
+//!   exists.
+//! - An offer or an exchange waits until all of its units exist. It expires when the contract drops one of
+//!   these units. An exchange also expires at its deadline. Offers and exchanges that end with a program are
+//!   not persisted.
 
 use std::path::{Path, PathBuf};
 
@@ -20,14 +24,14 @@ use commonhold_steward::Changed;
 
 const NS_PER_MS: u64 = 1_000_000;
 
-/// The persistent rights in a daemon's directory.
+/// The file of persisted rights in a daemon's directory.
 pub(super) struct Keeper {
     directory: PathBuf,
-    /// The entries in the file.
+    /// The entries that the file has.
     kept: AllKept,
     /// Whether the file may differ from `kept`, because a write failed.
     in_doubt: bool,
-    /// Whether the file exists and could not be read.
+    /// Whether there is a file that could not be read. Before a new one is written, it is renamed.
     unreadable: bool,
     /// The entries about units that do not exist yet.
     waiting: AllKept,
@@ -44,8 +48,8 @@ enum NotInForce {
 }
 
 impl Keeper {
-    /// Reads the file of an earlier daemon. If the file cannot be read, the keeper has no entries, and the problem is returned,
-    /// too.
+    /// Reads the file that an earlier daemon wrote. If the file cannot be read, returns a keeper without
+    /// entries, and the problem in words.
     pub(super) fn open(directory: &Path) -> (Keeper, Option<String>) {
         let (kept, problem) = match tickets::read(directory) {
             Ok(kept) => (kept, None),
@@ -71,7 +75,7 @@ impl Keeper {
     }
 
     /// The persisted changes to make again under a contract, and notes on the expired ones. `now` is the time of the daemon's
-    /// monotonic clock, `wall_ms` that of the wall clock: persisted deadlines refer to the latter.
+    /// monotonic clock. `wall_ms` is the time of the wall clock, to which persisted deadlines refer.
     pub(super) fn restore(
         &mut self,
         contract: &Contract,
@@ -84,7 +88,8 @@ impl Keeper {
         (changes, notes)
     }
 
-    /// The waiting changes whose units have appeared since the last call. Costs nothing at a turn at which no unit appeared.
+    /// The waiting changes whose units have appeared since the last call. If no unit has appeared, the call
+    /// is cheap.
     pub(super) fn for_new_units(&mut self, contract: &Contract, now: Time, wall_ms: u64) -> Vec<Change> {
         if self.waiting == AllKept::default() || self.units_at_lookup == contract.units.len() {
             return Vec::new();
@@ -100,8 +105,8 @@ impl Keeper {
         &self.waiting.changed
     }
 
-    /// Persists changes, trades and waiting entries before they take effect. After an error the file may have its old or its new
-    /// content, and the call must be retried.
+    /// Writes changes, offers, exchanges and waiting entries to the file, before they take effect. After an
+    /// error the file may have its old or its new content, and the caller must retry.
     pub(super) fn persist(
         &mut self,
         contract: &Contract,
@@ -136,7 +141,7 @@ impl Keeper {
     }
 }
 
-/// The funds, offers and exchanges to persist; those bound to a program are left out.
+/// The funds, offers and exchanges to persist. Offers and exchanges that end with a program are left out.
 fn persistent_trades(contract: &Contract, rights: &Rights, now: Time, wall_ms: u64) -> AllKept {
     let path = |unit: UnitId| contract.unit(unit).path.clone();
     let funded = Resource::ALL.into_iter().flat_map(|resource| {
@@ -171,8 +176,9 @@ fn persistent_trades(contract: &Contract, rights: &Rights, now: Time, wall_ms: u
     }
 }
 
-/// Validates persisted entries under a contract. Returns changes, in the order in which they must be made; the entries that wait
-/// for units that do not exist yet; and notes on the expired entries.
+/// Validates persisted entries under a contract. Returns three lists: the changes that restore valid entries,
+/// in the order in which they must be made; the entries that wait for units that do not exist yet; and notes
+/// on the expired entries.
 fn sort_out(
     contract: &Contract,
     kept: &AllKept,
@@ -215,7 +221,8 @@ fn sort_out(
             Err(NotInForce::Expired(note)) => notes.push(note),
         }
     }
-    // Exchanges first, since an offer may give tickets that the unit borrows by an exchange.
+    // Exchanges are resumed before offers, since an offer may give tickets that the unit borrows by an
+    // exchange.
     resumed.sort_by_key(|(number, what)| (matches!(what, Resumed::Offer { .. }), *number));
     changes.extend(resumed.into_iter().map(|(number, what)| Change::Resume { number, what, at: now }));
     (changes, waiting, notes)
@@ -252,8 +259,9 @@ fn resumed_offer(contract: &Contract, kept: &KeptOffer) -> Result<Resumed, NotIn
     Ok(Resumed::Offer { bid: Bid { by, gives, wants, with, for_ns, at_least, bound: false } })
 }
 
-/// Looks up a unit of a persisted entry by its path. A unit that `each` may still make is waited for. Otherwise the entry,
-/// has expired; `lapse` is the beginning of the note about that.
+/// Looks up a unit of a persisted entry by its path. If there is no such unit, the entry waits if `each` may
+/// still make the unit, and has expired otherwise. `lapse` gives the beginning of the note about an expired
+/// entry.
 fn find_unit(contract: &Contract, path: &str, lapse: &dyn Fn() -> String) -> Result<UnitId, NotInForce> {
     if let Some(id) = contract.find(path).filter(|id| !id.is_common()) {
         return Ok(id);

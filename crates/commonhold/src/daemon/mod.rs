@@ -1,4 +1,8 @@
-//! `commonhold run`: one event loop that waits for a timer, signals and clients.
+//! `commonhold run`: the daemon's event loop, which waits for a timer, signals and clients.
+//!
+//! A *turn* in this folder is one iteration of the control loop: observe, decide, apply and account. Turns
+//! are made when the timer expires, and when a client's request needs one. Between turns the loop answers
+//! clients.
 
 mod answers;
 mod as_contract;
@@ -63,27 +67,29 @@ use session::Session;
 /// The signals that the loop handles: SIGHUP reloads, the others stop the daemon.
 const SIGNALS_READ: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
-/// The interval at which CPU hotplug is polled.
+/// The interval at which the loop checks whether CPUs went online or offline.
 const HOTPLUG_NS: Time = 1_000_000_000;
 
 /// The interval at which the daemon polls for the systemd scopes of processes that enter a unit.
 const ENTERING_NS: Time = 10_000_000;
 
-/// How long clients are served before the loop checks whether a turn is due. A turn that is already due comes first.
+/// How long clients are served before the loop checks again whether a turn is due.
 const SERVING_NS: Time = 2_000_000;
 
-/// The most connections that are accepted before clients are served.
+/// The most connections that are accepted in a row before clients are served.
 const ACCEPTS_MAX: usize = 64;
 
-/// How long the daemon stays on a CPU before it moves to the next.
+/// How long the daemon stays on a CPU at least, before it moves to the next one.
 const MOVES_NS: Time = 100_000_000;
 
 /// The time from a failed turn to its retry.
 const RETRY_NS: Time = 100_000_000;
-/// The longest time without a successful turn before the daemon gives up.
+/// The time without a successful turn after which the daemon gives up.
 const OUTAGE_MAX_NS: Time = 10_000_000_000;
 
-/// Numbers of the sources of events: the timer expired.
+// The numbers by which epoll identifies the sources of events.
+
+/// The timer expired.
 const CLOCK: u64 = 0;
 /// A signal arrived.
 const SIGNALS: u64 = 1;
@@ -93,7 +99,7 @@ const LISTENER: u64 = 2;
 const CARETAKER: u64 = 3;
 /// The backend requests an early turn.
 const ALARM: u64 = 4;
-/// The first of the clients' numbers.
+/// The number of the first client; later clients have higher numbers.
 const CLIENTS: u64 = 16;
 
 pub(crate) fn main(args: &Run) -> Result<Exit, Failure> {
@@ -130,8 +136,9 @@ impl Waits {
         self.add_with(fd, source, epoll::EventFlags::IN)
     }
 
-    /// Adds a client. Its event is one-shot: it is disabled after it occurred, until [`Waits::rearm_client`]. Otherwise the
-    /// loop would spin on a client that may not be served yet.
+    /// Adds a client. Its event is one-shot: once it has occurred, it is disabled until
+    /// [`Waits::rearm_client`] is called. Otherwise a client that has sent something but may not be served
+    /// yet would wake the loop again and again.
     fn add_client(&self, fd: BorrowedFd<'_>, source: u64) -> Result<(), Failure> {
         self.add_with(fd, source, epoll::EventFlags::IN | epoll::EventFlags::ONESHOT)
     }
@@ -141,8 +148,9 @@ impl Waits {
             .map_err(|e| system_failure("wait for a file", e))
     }
 
-    /// Enables a client's event again. With `has_output`, the event is that the client can be written to. Otherwise it is
-    /// that the client sends something or, after it has shut down its writing side (`ended`), that it hangs up.
+    /// Enables a client's event again. With `has_output`, the loop wakes up when the client can be written
+    /// to. Without it, the loop wakes up when the client sends something. With `ended`, the client has shut
+    /// down its writing side, and the loop wakes up when the client hangs up.
     fn rearm_client(&self, fd: BorrowedFd<'_>, source: u64, has_output: bool, ended: bool) {
         let flags = match (has_output, ended) {
             (true, _) => epoll::EventFlags::OUT,
@@ -150,7 +158,7 @@ impl Waits {
             (false, true) => epoll::EventFlags::empty(),
         };
         let flags = flags | epoll::EventFlags::ONESHOT;
-        // Fails only if the connection is closed; then there is no event to wait for.
+        // This fails only if the connection is closed, and then there is no event to wait for.
         let _ = epoll::modify(&self.epoll, fd, epoll::EventData::new_u64(source), flags);
     }
 
@@ -189,17 +197,18 @@ fn system_failure(what: &str, e: rustix::io::Errno) -> Failure {
     Failure::new(Exit::System, format!("cannot {what}: {e}"))
 }
 
-/// The polling of CPU hotplug.
+/// The state of the polling for CPU hotplug.
 struct Hotplug {
     /// When the CPUs were last polled.
     checked: Time,
-    /// The CPUs that were online then.
+    /// The CPUs that were online at that time.
     online: CpuSet,
     /// Whether a failure to read the online CPUs was reported since the last change.
     reported: bool,
 }
 
-/// The clients whose connections stay open: those that hold something or wait, and those that enter a unit.
+/// The clients whose connections must stay open: those that hold an offer or exchange, those that wait for an
+/// outcome, and those whose process is entering a unit.
 fn kept(held: &HeldOffers, entering: &[(u64, ProcessKey, Answer)]) -> BTreeSet<u64> {
     held.kept().into_iter().chain(entering.iter().map(|(id, ..)| *id)).collect()
 }
@@ -219,8 +228,8 @@ enum OutageStage {
 }
 
 impl Outage {
-    /// Records a failed turn. The limit of an outage is a time, not a number of turns: clients can force turns, and must not
-    /// make the daemon give up sooner.
+    /// Records a failed turn. The daemon gives up after a certain time, not after a number of turns.
+    /// Otherwise clients, which can force turns, could make it give up sooner.
     fn failed(&mut self, now: Time) -> OutageStage {
         match self.0 {
             None => {
@@ -233,7 +242,7 @@ impl Outage {
     }
 }
 
-/// A client that can be answered only after another turn of the loop. One turn serves all these clients.
+/// A client that can be answered only after another turn. One turn suffices for all deferred clients.
 struct Deferred {
     client: u64,
     party: Party,
@@ -241,10 +250,10 @@ struct Deferred {
 }
 
 enum AfterTurn {
-    /// A process enters a unit. Its answer is sent after the turn, so that the unit's orders apply before the process
-    /// continues.
+    /// The client's process enters a unit. The client is answered only after the turn, so that the orders
+    /// about the unit apply to the process before it continues.
     Entered(Option<ProcessKey>, Answer),
-    /// A process that started since the last sample is looked up.
+    /// The client asks for the unit of a process that started after the last sample.
     Find(Rc<Caller>, Call),
 }
 
@@ -261,7 +270,8 @@ struct Daemon<'a> {
     /// Clients to answer after the next turn.
     deferred: Vec<Deferred>,
     held: HeldOffers,
-    /// Clients that enter a unit and wait for their systemd scope, with their processes and answers.
+    /// Clients whose process enters a unit and that wait for its systemd scope; each with the process and the
+    /// answer.
     entering: Vec<(u64, ProcessKey, Answer)>,
     signals: Signals,
     /// The service manager that started the daemon, if any.
@@ -326,7 +336,7 @@ impl Daemon<'_> {
         loop {
             self.service.alive();
             self.forget_closed();
-            // Sleep until the next turn, or until something else is due before that.
+            // The time to sleep: until the next turn, or until something else is due earlier.
             if !self.entering.is_empty() {
                 self.next = self.next.min(self.stepped_at + ENTERING_NS);
             }
@@ -354,7 +364,7 @@ impl Daemon<'_> {
             if self.ends.is_some_and(|ends| now >= ends) {
                 return Ok(());
             }
-            // A turn that is due comes before clients, so that these cannot delay it.
+            // A turn that is due is made before clients are served, so that clients cannot delay it.
             if now >= self.next {
                 self.step()?;
             }
@@ -367,8 +377,8 @@ impl Daemon<'_> {
         }
     }
 
-    /// Serves clients until a turn is due, for at most [`SERVING_NS`]. Serves at least one client, so that clients do not starve
-    /// when turns take all the time.
+    /// Serves clients for at most [`SERVING_NS`], and only until a turn is due. It always serves one client,
+    /// so that clients do not starve when turns take all the time.
     fn serve_clients(&mut self) -> Result<(), Failure> {
         let mut now = clock::now();
         let until = self.next.min(now.saturating_add(SERVING_NS));
@@ -384,7 +394,8 @@ impl Daemon<'_> {
         Ok(())
     }
 
-    /// Makes one turn for all deferred clients, and answers them. The turn's cost is split evenly among their users.
+    /// Makes one turn for all deferred clients, and answers these clients. Their users share the cost of the
+    /// turn equally.
     fn answer_deferred(&mut self) -> Result<(), Failure> {
         let deferred = std::mem::take(&mut self.deferred);
         if deferred.is_empty() {
@@ -415,8 +426,8 @@ impl Daemon<'_> {
         Ok(())
     }
 
-    /// Forgets clients whose connections closed. If they held offers or exchanges, the next turn is due at once, to take these
-    /// back.
+    /// Forgets clients whose connections closed. If such a client held an offer or exchange, the next turn is
+    /// due at once, to take it back.
     fn forget_closed(&mut self) {
         let closed = self.clients.take_closed();
         if closed.is_empty() {
@@ -432,8 +443,8 @@ impl Daemon<'_> {
         }
     }
 
-    /// Queues the withdrawal of offers and exchanges whose clients are disconnected. If the withdrawal cannot be persisted, the
-    /// turn after the next retries.
+    /// Queues the withdrawal of offers and exchanges whose clients are disconnected. A withdrawal that cannot
+    /// be persisted is retried after a later turn.
     fn take_back_orphans(&mut self) {
         let orphans = self.held.orphans();
         if orphans.is_empty() {
@@ -448,7 +459,7 @@ impl Daemon<'_> {
         }
     }
 
-    /// Answers the clients whose wait has ended or timed out.
+    /// Answers the clients that wait for an outcome, if the outcome is known or the time limit has expired.
     fn answer_waiting(&mut self) {
         while let Some((id, answer)) = self.held.take_due(clock::now()) {
             self.send(id, Answer::of(requests::reply(&answer)));
@@ -469,11 +480,13 @@ impl Daemon<'_> {
         self.mark_ready(id);
     }
 
-    /// Moves the daemon to the next CPU, round robin. The daemon's CPU time is taken from the unit on whose CPU the daemon runs,
-    /// and the kernel does not migrate it while every CPU is busy. Rotation spreads this cost evenly over the units.
+    /// Moves the daemon to the next CPU, round robin. The daemon takes its CPU time from the unit that owns
+    /// the CPU, and while every CPU is busy, the kernel leaves the daemon where it is. Moving it spreads this
+    /// cost evenly over the units.
     ///
-    /// The affinity is widened again at once, since the daemon would never wake up on a CPU that a real-time task monopolises.
-    /// Moves are rate limited by [`MOVES_NS`], since a move blocks until the kernel has preempted the task on the target CPU.
+    /// The affinity is restricted to the next CPU, and widened again at once. Otherwise the daemon would
+    /// never wake up if a real-time task monopolised that CPU. Moves are rate limited by [`MOVES_NS`], since
+    /// a move blocks until the kernel has preempted the task on the next CPU.
     fn move_to_next_cpu(&mut self) {
         if self.stepped_at < self.moved_at.saturating_add(MOVES_NS) {
             return;
@@ -488,7 +501,8 @@ impl Daemon<'_> {
         }
     }
 
-    /// Runs one step of the session. A failed step is retried; after [`OUTAGE_MAX_NS`] without success the daemon gives up.
+    /// Makes one turn. A failed turn is retried. After [`OUTAGE_MAX_NS`] without a successful turn, the
+    /// daemon gives up.
     fn step(&mut self) -> Result<(), Failure> {
         self.poll_hotplug();
         self.take_back_orphans();
@@ -544,7 +558,8 @@ impl Daemon<'_> {
         }
     }
 
-    /// Reports the active backend if it changed: a fallback replaced the preferred one, or the preferred one is back.
+    /// Reports the active backend if it changed: a fallback replaced the preferred backend, or the preferred
+    /// one is back.
     fn report_backend_change(&mut self) {
         let ActiveBackend { name, fallback_from } = self.session.backend().active();
         if name == self.active_backend {
@@ -557,7 +572,7 @@ impl Daemon<'_> {
         output::say(&holdings::cpu_now(&mut self.session, &by).line());
     }
 
-    /// Rereads the machine if CPUs went online or offline. Polls at most once per [`HOTPLUG_NS`].
+    /// Reads the machine again if CPUs went online or offline. Checks this at most once per [`HOTPLUG_NS`].
     fn poll_hotplug(&mut self) {
         let now = clock::now();
         if now < self.hotplug.checked.saturating_add(HOTPLUG_NS) {
@@ -601,7 +616,7 @@ impl Daemon<'_> {
         Ok(false)
     }
 
-    /// The status line: contract and backend.
+    /// The line that the service manager shows as status: the contract and the backend.
     fn status_line(&self) -> String {
         format!("holding {} by the {} backend", self.about.contract_path, self.active_backend)
     }
@@ -717,13 +732,14 @@ impl Daemon<'_> {
         Ok(Some(answer))
     }
 
-    /// Has a client wait for the next turn.
+    /// Defers a client: it is answered after the next turn.
     fn defer(&mut self, client: u64, caller: &Caller, request: AfterTurn) {
         self.deferred.push(Deferred { client, party: caller.party, request });
         self.clients.wait(client);
     }
 
-    /// An answer that is the same for all clients until the next turn: from the cache, or else computed and cached.
+    /// An answer that is the same for all clients until the next turn. It is taken from the cache, or
+    /// computed and cached.
     fn shared_answer(&mut self, caller: &Caller, call: &Call, key: String) -> Answer {
         if let Some(message) = self.answers.get(&key, clock::now()) {
             return Answer { message, passed: None, error: None };
@@ -749,8 +765,9 @@ impl Daemon<'_> {
         Ok(Answer::of(tickets::outcome(&mut self.session, asked)))
     }
 
-    /// Queues a change, which is also written to disk. The loop waits for the disk, so the caller is charged for the wait as
-    /// well as for the CPU time. Otherwise a user could cheaply keep the loop waiting for a slow disk.
+    /// Queues a change, and writes it to disk. The loop waits for the disk meanwhile. So the caller is
+    /// charged for this wait besides the CPU time; otherwise a user could cheaply keep the loop waiting for a
+    /// slow disk.
     fn queue_change(&mut self, caller: &Caller, asked: &Asked) -> Result<Change, Refusal> {
         let (begun, cpu_begun) = (clock::now(), clock::thread_cpu_ns());
         let queued = tickets::queue(&mut self.session, caller, asked);
@@ -760,8 +777,9 @@ impl Daemon<'_> {
         queued
     }
 
-    /// The outcome of an offer or an exchange, or with `at_most_ns` of 0 its present state; `None` if the client has to wait
-    /// for the outcome, for at most `at_most_ns`.
+    /// Answers a request for the outcome of an offer or exchange. If the outcome is not known yet, the client
+    /// has to wait, for at most `at_most_ns`, and the result is `None`. With an `at_most_ns` of 0, the answer
+    /// is the present state.
     fn await_outcome(
         &mut self,
         id: u64,
@@ -790,7 +808,8 @@ impl Daemon<'_> {
         }
     }
 
-    /// Refuses a client that is to become kept (`becomes_kept`), since it holds an offer or waits, if there is no room for it.
+    /// Checks the limits on kept clients. With `becomes_kept`, the client is about to hold an offer or to
+    /// wait; it is refused if a limit is reached.
     fn may_be_kept(&self, id: u64, becomes_kept: bool) -> Result<(), Refusal> {
         if !becomes_kept || self.clients.may_be_kept(id, &kept(&self.held, &self.entering)) {
             return Ok(());
@@ -800,7 +819,8 @@ impl Daemon<'_> {
         Err(requests::refuse(&Why::TooManyClients, message.to_owned()))
     }
 
-    /// Does one request's worth of work for a client: sends pending output, reads, and answers one request.
+    /// Does a bounded amount of work for a client: sends pending output, reads, and answers at most one
+    /// request.
     fn serve_client(&mut self, id: u64) -> Result<(), Failure> {
         self.clients.flush(id);
         self.clients.read(id);

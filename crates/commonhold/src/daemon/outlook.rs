@@ -1,5 +1,5 @@
-//! What `run` would use to hold a contract on this machine: the backend, its means, and the holding of each resource. For
-//! `check` and `--dry-run`; changes nothing on the machine.
+//! Finds out how `run` would hold a contract on this machine: the backend, its means, and the holding of each
+//! resource. `check` and `--dry-run` show this. Nothing is changed on the machine.
 
 use std::path::Path;
 
@@ -20,7 +20,7 @@ use super::holdings::{self, Holder};
 use crate::cli::BackendChoice;
 use crate::exit::Failure;
 
-/// The backend, and the resources that it would hold.
+/// How `run` would hold a contract: the backend, and the holding of each resource.
 pub(crate) struct Outlook {
     pub(super) choice: Choice,
     /// The reason for this backend.
@@ -31,7 +31,7 @@ pub(crate) struct Outlook {
 }
 
 impl Outlook {
-    /// The outlook for the requested backend, or for the best.
+    /// The outlook for the requested backend; for `auto`, that of the best backend.
     pub(crate) fn new(
         backend: BackendChoice,
         contract: &Contract,
@@ -45,7 +45,8 @@ impl Outlook {
         Ok(Outlook { choice, why, means, holdings })
     }
 
-    /// Further notes for the user: that units would be held in systemd's control groups, if so.
+    /// Further notes for the user. The only one at present says that units would be held in systemd's control
+    /// groups.
     pub(crate) fn notes(&self) -> Vec<&'static str> {
         in_place(&self.choice).then_some(IN_PLACE).into_iter().collect()
     }
@@ -57,7 +58,7 @@ fn in_place(choice: &Choice) -> bool {
     choice.cgroup_base().is_some_and(is_beside_systemd)
 }
 
-/// A backend's means, found without changing anything.
+/// The means of a backend on this machine. They are found out without a change to the machine.
 fn means(choice: &Choice) -> Means {
     match choice {
         Choice::Kernel(base) => Means { disk: disk(base), memory: base.memory(), ..kernel::MEANS },
@@ -81,7 +82,7 @@ fn means(choice: &Choice) -> Means {
     }
 }
 
-/// The means for disks, with the controllers of a control group.
+/// The means for disks, given the controllers of a control group.
 fn disk(base: &CgroupBase) -> DiskMeans {
     let has_io = base.controllers.contains("io");
     DiskMeans { caps: has_io, weights: has_io, shares: false, limits_only: false }

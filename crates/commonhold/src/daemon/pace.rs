@@ -1,4 +1,4 @@
-//! The regularity and the cost of the control loop.
+//! Statistics on how regularly the control loop turns, and how much CPU time it uses.
 
 use commonhold_policy::Time;
 
@@ -17,7 +17,8 @@ pub(super) struct Pace {
 impl Pace {
     /// Records the start of a turn.
     pub(super) fn turn(&mut self, now: Time) {
-        // In the first turn every process is new, so the turn takes long, and the gap after it is not representative.
+        // The first turn takes long, since every process is new. So the time from the first turn to the
+        // second is not counted.
         if self.turns > 1 {
             self.longest_gap_ns = self.longest_gap_ns.max(now.saturating_sub(self.last));
         }
@@ -25,7 +26,7 @@ impl Pace {
         self.last = now;
     }
 
-    /// The statistics so far, with the CPU time of the whole process.
+    /// The statistics so far. The CPU time is that of all threads of the process.
     pub(super) fn now(&self) -> PaceReply {
         let used = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
         let cpu_ns = u64::try_from(used.tv_sec).unwrap_or(0) * 1_000_000_000

@@ -1,7 +1,8 @@
-//! Client requests to a session: parsing, permissions and answers.
+//! Parses the requests of clients, checks permissions, and answers.
 //!
-//! [`read`] parses a request and [`answer`] answers it. Changes of rights are handled in [`tickets`]. Each failure is a
-//! [`Refusal`], whose name is a [`Why`] and whose text is for the user.
+//! [`read`] parses a request, and [`answer`] computes the answer. Requests that change rights are handled by
+//! the module [`tickets`]. A request that fails is answered by a [`Refusal`]: its name is a [`Why`], and its
+//! text is for the user.
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -59,14 +60,15 @@ fn with_nul(mut message: Vec<u8>) -> Rc<[u8]> {
     message.into()
 }
 
-/// Parses a request. An error is the answer to send.
+/// Parses a request. The error is the refusal to send to the client.
 pub(super) fn read(request: &[u8]) -> Result<Call, Refusal> {
     serde_json::from_slice(request).map_err(|e| malformed(request, &e))
 }
 
-/// Whether the unit of a process will be known only after another turn, since the process started after the last sample, which
-/// was taken at `sampled_at`. An older process that is unknown (process 1, a thread) is in no unit. No turn is made for such a
-/// process: a client could otherwise force turns at will.
+/// Whether another turn is needed to find the unit of a process, since the process started after the last
+/// sample (taken at `sampled_at`). A process that is older than the sample and still unknown, such as process
+/// 1 or a thread, is in no unit. No turn is made for such a process. Otherwise a client could force turns at
+/// will by asking for process 1.
 pub(super) fn needs_new_sample(session: &mut Session, pid: u32, sampled_at: Time) -> bool {
     let roster = session.backend().roster_mut();
     roster.member(pid).is_none()
@@ -98,7 +100,8 @@ pub(super) fn answer(session: &mut Session, about: &About, caller: &Caller, call
         Call::Offers {} => tickets::offers(session),
         // The daemon has queued the change ([`tickets::queue`]) and made a turn before this call.
         Call::Change(asked) => tickets::outcome(session, asked),
-        // The present state. A client that waits for the outcome is answered by the daemon later.
+        // This answers with the present state. A client that has to wait for the outcome is answered by the
+        // daemon later.
         Call::Await { number, .. } => tickets::present_state(session, *number)
             .and_then(|state| reply(&AwaitReply { number: *number, state })),
     };
@@ -107,7 +110,8 @@ pub(super) fn answer(session: &mut Session, about: &About, caller: &Caller, call
 
 fn status(session: &mut Session, about: &About, by_cpu: bool) -> Answered {
     let active = session.backend().active();
-    // Every status repeats this warning. Without it, the listed units that negotiate would seem to wait for a trial.
+    // Status lists the units that negotiate. Without this warning they would seem to wait for their first
+    // trial.
     let no_trade = start::no_trade(session.contract(), active.name).map(str::to_owned);
     let instead = active.fallback_from.map(|other| Instead {
         of: other.name.to_owned(),
@@ -160,7 +164,7 @@ fn switches(session: &mut Session, by_cpu: bool) -> Vec<UnitSwitches> {
     units.into_iter().filter_map(counters).collect()
 }
 
-/// The histogram of call-back times: its classes with counts above 0.
+/// The histogram of call-back times, without empty classes.
 fn latencies(call_backs: &CallBacks) -> Vec<Latency> {
     let classes = call_backs.classes().filter(|(_, _, count)| *count > 0);
     #[allow(clippy::cast_precision_loss, reason = "bounds are powers of two")]
@@ -170,7 +174,7 @@ fn latencies(call_backs: &CallBacks) -> Vec<Latency> {
         .collect()
 }
 
-/// The times on each CPU, from accounts by CPU number; CPUs without any are left out.
+/// The times on each CPU. `accounts` has one account for each CPU number. CPUs without any time are left out.
 fn times_by_cpu(accounts: &[Account]) -> Vec<CpuSwitches> {
     let switches = |(cpu, account): (u32, &Account)| CpuSwitches { cpu, times: times(account) };
     (0..).zip(accounts).map(switches).filter(|cpu| cpu.times != Times::default()).collect()
@@ -239,7 +243,7 @@ fn find(session: &mut Session, about: &About, pid: u32) -> Answered {
     reply(&WhereReply { unit, rule: explain(session, about, member.placement), outside })
 }
 
-/// The rule behind a placement, in words.
+/// The rule by which a process is in its unit, in words.
 fn explain(session: &Session, about: &About, placement: Placement) -> String {
     let rule = match (placement.rule, placement.member) {
         (_, Some((unit, position_in_list))) => {
@@ -260,7 +264,8 @@ fn explain(session: &Session, about: &About, placement: Placement) -> String {
     if placement.inherited { format!("inherited from its parent, which {rule}") } else { rule }
 }
 
-/// Looks up a unit by its path. A built-in unit is refused: it cannot be `done`, a participle such as `entered`.
+/// Looks up a unit by its path. Built-in units are refused, with a message that they cannot be `done`: a
+/// participle such as `entered`.
 pub(super) fn unit_of(session: &Session, path: &str, done: &str) -> Result<UnitId, Refusal> {
     let unit = session.contract().find(path);
     if unit.is_some_and(UnitId::is_common) {
@@ -325,16 +330,17 @@ fn join(session: &mut Session, caller: &Caller) -> Result<(Joined, OwnedFd), Ref
     }
 }
 
-/// The caller's login name, or the user number if there is no name. In a user namespace a user has thousands of numbers without
-/// a name, and each lookup may wait for a directory service. So a name is looked up only for a caller that is charged under its
-/// own number.
+/// The caller's login name, or the user number if there is no name. A caller in a user namespace gets its
+/// number without a lookup. A user can have thousands of numbers there that have no name, and each lookup may
+/// wait for a directory service.
 pub(super) fn name_of(backend: &mut dyn LiveBackend, caller: &Caller) -> String {
     let name = is_charged_as_itself(caller).then(|| backend.roster().names().user_name(caller.uid)).flatten();
     name.unwrap_or_else(|| caller.uid.to_string())
 }
 
-/// The user to whom a page is charged. In a user namespace that is the user who created the namespace. Otherwise a user could
-/// have the full number of pages under each of its thousands of numbers, and leave no pages to others.
+/// The user whose limit of pages a page counts against. For a caller in a user namespace, this is the user
+/// who created the namespace. Otherwise one user could have the full number of pages under each of thousands
+/// of user numbers, and leave no pages to others.
 fn charged_user(caller: &Caller) -> u32 {
     match caller.party {
         Party::User(user) => user,
@@ -352,7 +358,7 @@ pub(super) fn is_privileged(caller: &Caller) -> bool {
     caller.party == Party::Privileged
 }
 
-/// The caller as the facts of a process, by which membership rules decide.
+/// The facts about the caller's process by which membership rules decide.
 pub(super) fn facts(caller: &Caller) -> ProcessFacts {
     let Caller { uid, gids, pid, .. } = caller;
     ProcessFacts { pid: *pid, uid: *uid, gids: gids.clone(), ..ProcessFacts::default() }

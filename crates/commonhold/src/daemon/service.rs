@@ -1,7 +1,8 @@
 //! Notifications to the service manager that started the daemon: systemd, for a service of `Type=notify`.
 //!
-//! A message is a few lines to the socket that `NOTIFY_SOCKET` names (`sd_notify(3)`). Nothing blocks: a message that the
-//! manager cannot take now is lost. Without a manager, nothing is sent.
+//! A message is a few lines of text, sent to the socket that `NOTIFY_SOCKET` names (`sd_notify(3)`). Sending
+//! never blocks: a message that the manager cannot take at once is dropped. Without a manager, nothing is
+//! sent.
 
 use std::io;
 use std::os::linux::net::SocketAddrExt;
@@ -27,11 +28,12 @@ impl Service {
     pub(super) fn of_environment() -> Service {
         let variable = |name: &str| std::env::var(name).ok();
         let manager = variable("NOTIFY_SOCKET").and_then(|name| manager(&name).ok());
-        // The watchdog variables may be meant for another process: the one that the manager started, and that started this one.
+        // The manager sets the watchdog variables for the process that it starts. If that is not this process
+        // but its parent, the variables do not apply here.
         let is_for_this_process = variable("WATCHDOG_PID").is_none_or(|pid| pid == process::id().to_string());
         let timeout_us =
             variable("WATCHDOG_USEC").filter(|_| is_for_this_process).and_then(|us| us.parse().ok());
-        // A third of the timeout, so that one slow turn does not trip the watchdog.
+        // The interval is a third of the timeout, so that one slow turn does not trip the watchdog.
         let interval = timeout_us.map(|us| Duration::from_micros(us) / 3);
         let watchdog_ns = interval.map(|interval| u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX));
         Service { manager, watchdog_ns, alive_sent_at: 0 }

@@ -1,7 +1,8 @@
-//! A contract in force on this machine: the steward and the live backend, driven turn by turn.
+//! A session holds one contract on this machine: it drives the steward and the live backend, turn by turn.
 //!
-//! The session also persists changed rights, so that a later daemon can restore them, and collects problems. A *lasting*
-//! problem is reported once when it begins and once when it ends; any other problem is reported once.
+//! The session also persists changed rights, so that a later daemon can restore them, and it collects
+//! problems for the user. A *lasting* problem is reported when it begins and again when it ends. Any other
+//! problem is reported once.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -24,7 +25,8 @@ const KEEP_AGAIN_NS: Time = 1_000_000_000;
 /// The most problems kept for `status`.
 const PROBLEMS_KEPT: usize = 20;
 
-/// The most distinct problems remembered as reported. They contain process names, so users could make up any number.
+/// The most problems that are remembered as reported. There must be a limit, since problems contain process
+/// names, from which users can make any number of distinct texts.
 const REPORTED_MAX: usize = 1_024;
 
 /// A contract, its backend, and its state.
@@ -34,9 +36,9 @@ pub(super) struct Session {
     keeper: Keeper,
     /// Whether the file of persisted rights must be written again after the next plan that is carried out.
     must_persist: bool,
-    /// The problem of the last write of that file, if it failed, and the time of the next retry.
+    /// If the last write of that file failed: the problem, and the time of the next retry.
     persist_problem: Option<(String, Time)>,
-    /// The reported text of that problem; `None` once it has ended.
+    /// That problem's text as it was reported; `None` if there is no such problem now.
     persist_problem_reported: Option<String>,
     /// The changes of rights that the last turn made or refused.
     decided: Vec<RightsChange>,
@@ -49,11 +51,12 @@ pub(super) struct Session {
     standing: Vec<String>,
     /// The ledger's imbalances at the last turn, by kind.
     imbalances: BTreeMap<&'static str, String>,
-    /// A moving average of a step's CPU time; `None` before the first, which takes long because every process is new.
+    /// A moving average of a turn's CPU time. It does not include the first turn, which takes long because
+    /// every process is new.
     step_ns: Option<u64>,
-    /// News of user and group lookups that are not reported yet.
+    /// Unreported news about lookups of users and groups.
     news: Vec<String>,
-    /// Reported problems, so that a problem that occurs again is reported once.
+    /// The problems that were reported. A problem in this set is not reported again when it occurs again.
     reported: BTreeSet<String>,
 }
 
@@ -95,7 +98,8 @@ impl Session {
         }
     }
 
-    /// Makes one turn: observes, decides, applies and accounts. Measures its CPU time, by which the steward paces turns.
+    /// Makes one turn: observes, decides, applies and accounts. Measures the turn's CPU time, from which the
+    /// steward determines how often to make turns.
     pub(super) fn step(&mut self) -> Result<Stepped, LiveError> {
         let begun = clock::thread_cpu_ns();
         let stepped = self.unmeasured_step();
@@ -130,14 +134,15 @@ impl Session {
         Ok(Stepped { next: plan.next, plan, new_problems, ended })
     }
 
-    /// Persists the rights that a carried-out plan changed, and queues changes that waited for units that exist now.
+    /// Persists the rights that a carried-out plan changed, and queues the persisted changes that waited for
+    /// units that exist now.
     fn persist_decided(&mut self, plan: &Plan) {
         self.decided.clone_from(&plan.decisions.rights);
         self.traded.clone_from(&plan.decisions.trade);
         self.queue_waiting_changes();
         let is_due = self.persist_problem.as_ref().is_none_or(|(_, retry_at)| clock::now() >= *retry_at);
         if !self.decided.is_empty() || !self.traded.is_empty() || (self.must_persist && is_due) {
-            // A failure is recorded as a problem, and retried.
+            // A failure is recorded as a problem and retried later.
             let _ = self.persist_foreseen();
         }
     }
@@ -187,7 +192,7 @@ impl Session {
         notes
     }
 
-    /// Notes on changes that the contract in force ends.
+    /// Notes on the changes that have expired under the contract in force.
     pub(super) fn ended_changes(&mut self) -> Vec<String> {
         self.keeper.restore(self.steward.contract(), clock::now(), clock::wall_ms()).1
     }
@@ -198,9 +203,9 @@ impl Session {
         self.queue_changes(&[change])
     }
 
-    /// Persists and queues several changes, as [`Session::queue_change`] does: all or none.
+    /// Persists and queues several changes as [`Session::queue_change`] does, either all of them or none.
     pub(super) fn queue_changes(&mut self, changes: &[Change]) -> Result<(), LiveError> {
-        // Persisted changes are older, so they come first.
+        // Persisted changes that waited for units are older than the new ones, so they are queued first.
         self.queue_waiting_changes();
         for change in changes {
             self.steward.queue_change(*change);
@@ -272,7 +277,8 @@ impl Session {
         self.steward.whole(resource)
     }
 
-    /// Replaces the contract. A sub-unit made for a user (`each`) stays if the new contract still makes one for that user.
+    /// Replaces the contract. A sub-unit that `each` made for a user stays if the new contract would make one
+    /// for that user, too.
     pub(super) fn reload(&mut self, contract: Contract, machine: Machine) {
         self.steward.reload(contract, machine);
         self.backend.set_contract(self.steward.contract());
@@ -305,7 +311,7 @@ impl Session {
         self.backend.as_mut()
     }
 
-    /// Recent problems, newest last, then ongoing ones.
+    /// The recent problems, newest last, followed by the lasting ones.
     pub(super) fn problems(&self) -> Vec<String> {
         let persist_problem = self.persist_problem.iter().map(|(why, _)| why);
         self.problems
@@ -318,7 +324,7 @@ impl Session {
             .collect()
     }
 
-    /// Ends the session; returns the journal of outstanding changes.
+    /// Ends the session; returns the journal, which lists the changes to the machine that must be undone.
     pub(super) fn end(self) -> commonhold_live::undo::journal::Journal {
         self.backend.into_journal()
     }
@@ -353,7 +359,8 @@ impl Session {
             Some(_) => {}
             None => ended.extend(self.persist_problem_reported.take()),
         }
-        // An imbalance is reported only when it begins, since its numbers change at every turn.
+        // An imbalance is reported only when it begins. The numbers in its text change at every turn, so
+        // later texts differ.
         let began = imbalances.iter().filter(|(kind, _)| !self.imbalances.contains_key(*kind));
         new.extend(began.map(|(_, text)| text.clone()));
         self.imbalances = imbalances;
@@ -377,8 +384,8 @@ impl Session {
     }
 }
 
-/// Whether a problem was not reported before; remembers it. At [`REPORTED_MAX`] distinct problems, all are forgotten, and those
-/// that occur again are reported again.
+/// Remembers a problem as reported; returns whether it was not reported before. When [`REPORTED_MAX`]
+/// problems are remembered, all are forgotten, so that a problem that occurs again is then reported again.
 fn is_first_report(reported: &mut BTreeSet<String>, problem: &str) -> bool {
     if reported.contains(problem) {
         return false;
@@ -389,8 +396,8 @@ fn is_first_report(reported: &mut BTreeSet<String>, problem: &str) -> bool {
     reported.insert(problem.to_owned())
 }
 
-/// One line without control characters: the text contains other users' process names, whose escape codes must not reach a
-/// terminal.
+/// A problem's text as one line without control characters. The text may contain names of other users'
+/// processes, whose escape codes must not reach a terminal.
 fn printable(problem: &str) -> String {
     problem.replace('\n', "; ").replace(char::is_control, "\u{fffd}")
 }

@@ -1,5 +1,6 @@
-//! Starts a daemon: contract, machine, backend, caretaker, socket. Everything that may fail comes as early as possible; from
-//! the journal and the caretaker on, whatever is changed is undone again.
+//! Starts a daemon: reads the contract and the machine, chooses a backend, and starts the caretaker and the
+//! socket. Whatever can fail is done as early as possible. The machine is changed only when the journal is
+//! open and the caretaker runs, so that every change is undone at the end.
 
 use std::path::Path;
 
@@ -42,7 +43,8 @@ use crate::load::{self, Loaded};
 use crate::signals::Signals;
 use crate::{output, place};
 
-/// The nice value of the daemon and its caretaker: above ordinary processes, below the kernel's own threads.
+/// The nice value of the daemon and its caretaker. It gives them precedence over ordinary processes, but not
+/// over the kernel's own threads.
 const NICE: i32 = -15;
 
 /// Reads the contract for this machine, with the command line's scheme; also returns its text.
@@ -71,26 +73,26 @@ pub(super) fn with_scheme(args: &Run, mut contract: Contract) -> Contract {
 
 /// Starts a daemon, up to its event loop.
 pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
-    // The contract, and whether this machine can hold it.
+    // Reads the contract, and checks that this machine can hold it.
     output::say(&format!("commonhold {}, with the backends {BACKENDS}", env!("CARGO_PKG_VERSION")));
     let machine = load::machine_here()?;
     let (loaded, contract_text) = load_with_scheme(args, &machine, &SystemNames::new())?;
     output::complain_of(&loaded.warnings);
     load::tell_of_cpus(&loaded.contract, &machine, true);
-    // Backends and the daemon widen affinities to this set. It includes isolated CPUs, since a process that chose no CPUs may
-    // use these, too.
+    // The set to which backends and the daemon widen a restricted affinity. It includes isolated CPUs, since
+    // a process that chose no CPUs may use these, too.
     let usable = machine.cpu_set();
     let machine = load::divided(&loaded.contract, &machine);
     let (choice, why) = backend_choice::choose(args.backend, &loaded.contract, &machine)?;
     let files_each = choice.files_per_unit();
     descriptors::make_room(loaded.contract.units.len(), files_each)?;
-    // The directory and the socket, which fail if another daemon uses them.
+    // Takes the directory and the socket. This fails if another daemon uses them.
     let directory = place::make(&args.place)?;
     let lock = lock(&directory)?;
     place::warn_of_others(&directory);
     let socket = place::socket(&directory);
     Clients::remove_old_socket(&socket)?;
-    // From here on signals stay pending until the event loop can handle them, and undo the changes.
+    // From here on signals stay pending. The event loop will handle them, and end with the changes undone.
     let signals = Signals::open(&SIGNALS_READ)
         .map_err(|e| Failure::new(Exit::System, format!("cannot wait for signals: {e}")))?;
     // A call-back must be prompt even on a fully loaded machine, so the daemon raises its priority. This fails for an ordinary
@@ -119,7 +121,7 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
             Box::new(if pages_out { user.with_memory()? } else { user })
         }
     };
-    // Report what is held, and what is not.
+    // Reports which resources are held, and which are not.
     let active = backend.active();
     let why =
         active.fallback_from.map_or(why, |other| format!("not by the {} backend: {}", other.name, other.why));
@@ -134,7 +136,7 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
     if let Some(why) = no_trade(&contract, active.name) {
         output::say(&format!("warning: {why}"));
     }
-    // The session, with the rights and the members of units that an earlier daemon persisted.
+    // Opens the session, and restores the rights and the members of units that an earlier daemon persisted.
     let clients = Clients::listen(&socket)?;
     let online = topology::online(Path::new("/"))?;
     let now = clock::now();
@@ -182,8 +184,8 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
     })
 }
 
-/// Restores the units of processes that entered a unit under an earlier daemon, and has the roster persist the processes that
-/// enter units from now on.
+/// Restores the membership of processes that entered a unit under an earlier daemon. From now on the roster
+/// persists the processes that enter units.
 fn restore_entered(directory: &Path, session: &mut Session) -> Result<(), Failure> {
     let (file, entered) = EnteredFile::open(directory)?;
     let contract = session.contract().clone();
@@ -203,7 +205,8 @@ fn restore_entered(directory: &Path, session: &mut Session) -> Result<(), Failur
     Ok(())
 }
 
-/// Switches on io.cost for the disks that were measured, unless the contract or the command line rules that out.
+/// Has the backend switch on io.cost for the disks that were measured, unless the contract or the command
+/// line excludes that.
 fn with_io_cost(mut cgroup: CgroupBackend, contract: &Contract, args: &Run) -> CgroupBackend {
     if switches_io_cost(contract, args) {
         say_io_cost(&cgroup.switch_on_io_cost(), "is");
@@ -211,7 +214,8 @@ fn with_io_cost(mut cgroup: CgroupBackend, contract: &Contract, args: &Run) -> C
     cgroup
 }
 
-/// Whether to switch on the kernel's I/O cost model. Not under `smp`, which restricts no unit, nor with `--no-io-cost`.
+/// Whether to switch on the kernel's I/O cost model: yes, except under `smp`, which restricts no unit, or
+/// with `--no-io-cost`.
 pub(super) fn switches_io_cost(contract: &Contract, args: &Run) -> bool {
     !args.no_io_cost && contract.machine.scheme != Scheme::Smp
 }
@@ -223,8 +227,8 @@ pub(super) fn say_io_cost(disks: &[String], is: &str) {
     }
 }
 
-/// The `kernel` backend. With `auto`, the control groups are a fallback that holds the contract while the kernel refuses the
-/// scheduler. Otherwise a refusal is an error.
+/// Makes the `kernel` backend. With `--backend auto`, control groups hold the contract as a fallback whenever
+/// the kernel refuses the scheduler. With `--backend kernel`, a refusal is an error.
 fn kernel_backend(
     cgroup: CgroupBackend,
     contract: &Contract,
@@ -276,8 +280,8 @@ fn announce(args: &Run, contract: &Contract, machine: &Machine) {
     ));
 }
 
-/// A warning if the contract has units negotiate and the backend does not support it. Without control groups, the time that a
-/// unit waits for disks is unknown, so the benefit of an exchange cannot be measured.
+/// A warning if units of the contract negotiate, but the backend has no control groups. Without them, the
+/// time that a unit waits for disks is unknown, so the benefit of an exchange cannot be measured.
 pub(super) fn no_trade(contract: &Contract, backend: &str) -> Option<&'static str> {
     let negotiates =
         contract.machine.scheme != Scheme::Smp && contract.held().any(|id| contract.unit(id).negotiate);
@@ -287,8 +291,8 @@ pub(super) fn no_trade(contract: &Contract, backend: &str) -> Option<&'static st
     )
 }
 
-/// Warns, under the `user` backend, if a unit is entitled to a fraction of a CPU: such shares are held by stop signals, which
-/// users can notice.
+/// Warns, under the `user` backend, if a unit is entitled to a fraction of a CPU. This backend holds such a
+/// share by stopping and continuing processes with signals, which users can notice.
 fn warn_of_turns(contract: &Contract, machine: &Machine, backend: &str) {
     if backend != "user" || contract.machine.scheme == Scheme::Smp {
         return;

@@ -1,20 +1,24 @@
-//! Changes of rights requested by clients: resolving units, authorisation, and answers.
+//! Handles clients' requests to change rights, and to show tickets, offers and exchanges.
 //!
-//! [`queue`] resolves, authorises, persists and queues a change. A turn of the loop makes or refuses the change, and
-//! [`outcome`] answers. The later stages are listed in `policy/rights/change.rs`.
+//! A change has three stages here. [`queue`] resolves the names of units, checks that the caller may make the
+//! change, and persists and queues it. The next turn of the control loop makes or refuses it. Then
+//! [`outcome`] answers the client. The stages within the turn are listed in `policy/rights/change.rs`.
 //!
-//! Authority. Every unit is a currency: its tickets divide the unit's worth among the units directly in it.
+//! The rules of authority. Every unit is a currency: its tickets divide the unit's worth among the units
+//! directly in it.
 //!
-//! - Root and the daemon's own user may change everything. For outermost units, other users can only give and offer tickets,
-//!   since the machine's own currency is root's.
-//! - A user who *governs* a unit may change the tickets of the units directly in it, in any way. The *owner* alone governs a
-//!   unit: the unit's own `owner`, or that of the nearest enclosing unit that has one. So sub-units inherit an owner. If a
-//!   sub-unit has an owner of its own, the outer owner decides how much the sub-unit is worth, but not how it is divided.
+//! - Root and the daemon's own user may change everything. The tickets of outermost units are of the
+//!   machine's own currency, which belongs to root. So other users can only give or offer such tickets.
+//! - A user who *governs* a unit may change the tickets of the units directly in it, in any way. If a unit
+//!   has an *owner*, only the owner governs it. The owner is the `owner` that the contract names for the
+//!   unit, or else for the nearest enclosing unit. If a sub-unit names an owner of its own, the outer owner
+//!   decides how much the sub-unit is worth, but not how it is divided.
 //! - A unit without any owner is governed by the users who may enter both this unit and every unit directly in it. Membership
 //!   of the unit alone does not suffice, since other users' sub-units may be in it. If `each` makes the sub-units, only root
 //!   and the daemon's user govern the unit: otherwise the first user could decide for users who come later.
-//! - A unit's own `owner` may give the unit's tickets to a sibling, or offer them. If the unit itself names no owner, its
-//!   members may, even if the unit inherits an owner. The users who govern the enclosing unit always may.
+//! - The `owner` that the contract names for a unit may give the unit's tickets to a sibling, or offer them.
+//!   If the contract names none for this unit, the unit's members may do so, even if the unit inherits an
+//!   owner. The users who govern the enclosing unit may always do so.
 
 use commonhold_client::Why;
 use commonhold_client::wire::{Asked, Refusal};
@@ -33,7 +37,7 @@ use super::requests::{Answered, facts, is_privileged, name_of, refuse, reply, un
 use super::session::Session;
 use crate::protocol::{Awaited, OffersReply, TicketsReply, how_of_wire, numbers_of_wire, of_wire};
 
-/// Every unit's tickets of every resource.
+/// Answers with every unit's tickets of every resource.
 pub(super) fn all(session: &mut Session) -> Answered {
     let rights = session.rights();
     let rows = |unit: UnitId| Resource::ALL.map(|resource| row(session, &rights, unit, resource));
@@ -47,7 +51,7 @@ pub(super) fn all(session: &mut Session) -> Answered {
     })
 }
 
-/// Shows a unit as a currency.
+/// Answers with a unit as a currency.
 pub(super) fn currency(session: &mut Session, path: &str) -> Answered {
     let unit = unit_of(session, path, "shown as a currency")?;
     let rights = session.rights();
@@ -88,7 +92,8 @@ pub(super) fn currency(session: &mut Session, path: &str) -> Answered {
     reply(&Currency { not_held: holdings::of_those_not_held(session), ..currency })
 }
 
-/// The lots that a selected unit holds, or that are of a selected unit's currency.
+/// The lots that concern the selected units: those that such a unit holds, and those of such a unit's
+/// currency.
 pub(super) fn lots(contract: &Contract, rights: &Rights, is_selected: impl Fn(UnitId) -> bool) -> Vec<Lot> {
     let path = |unit: UnitId| contract.unit(unit).path.clone();
     let all = Resource::ALL.into_iter().flat_map(|resource| rights.lots(resource));
@@ -96,7 +101,7 @@ pub(super) fn lots(contract: &Contract, rights: &Rights, is_selected: impl Fn(Un
     selected.map(|(holder, of, what)| Lot { unit: path(holder), of: of.map(path), what }).collect()
 }
 
-/// Tickets that differ from the contract's, and those in exchanges.
+/// The tickets whose number differs from the contract's, and the tickets of units in exchanges.
 pub(super) fn changed(session: &Session) -> Vec<Tickets> {
     let rights = session.rights();
     let rows = |unit: UnitId| Resource::ALL.map(|resource| row(session, &rights, unit, resource));
@@ -104,7 +109,7 @@ pub(super) fn changed(session: &Session) -> Vec<Tickets> {
     listed.filter(|row| row.is_changed() || row.lent > 0 || row.got > 0).collect()
 }
 
-/// Open offers, and exchanges.
+/// Answers with the open offers, and the exchanges.
 pub(super) fn offers(session: &Session) -> Answered {
     let rights = session.rights();
     let path = |unit: UnitId| session.contract().unit(unit).path.clone();
@@ -164,7 +169,8 @@ pub(super) fn present_state(session: &Session, number: u64) -> Result<Awaited, R
     Err(refuse(&Why::NoSuchOffer, words::refused(session.contract(), Refused::NoOffer { number })))
 }
 
-/// Answers a queued change by the last turn's decision: with the affected tickets, or with a refusal.
+/// Answers a queued change after the turn that decided about it: with the affected tickets, or with a
+/// refusal.
 pub(super) fn outcome(session: &mut Session, asked: &Asked) -> Answered {
     let change = resolve(session, asked)?;
     let Some(decided) = session.decided().iter().rev().find(|decided| decided.change == change) else {
@@ -237,7 +243,7 @@ fn resolve(session: &Session, asked: &Asked) -> Result<Change, Refusal> {
             check_numbers(tickets, 0)?;
             Change::Fund { unit, of, tickets }
         }
-        // `HeldOffers` takes the offer back when the connection closes, if `while_connected` is set.
+        // With `while_connected`, `HeldOffers` takes the offer back when the connection closes.
         Asked::Offer { unit: path, gives, wants, with, for_ns, at_least, while_connected } => {
             let with = with.as_deref().map(unit).transpose()?;
             let (by, gives, wants) = (unit(path)?, amount(gives)?, amount(wants)?);
@@ -358,7 +364,7 @@ fn authorise(session: &mut Session, caller: &Caller, change: &Change) -> Result<
     Err(refuse(&Why::NotAllowed, message))
 }
 
-/// Words for the users who govern a unit or, with `None`, the machine's own currency.
+/// The users who govern a unit, in words; with `None`, those who govern the machine's own currency.
 pub(super) fn governors(contract: &Contract, unit: Option<UnitId>) -> String {
     let Some(unit) = unit else { return "root and the daemon's own user".to_owned() };
     match owner_of(contract, unit) {
@@ -368,7 +374,7 @@ pub(super) fn governors(contract: &Contract, unit: Option<UnitId>) -> String {
     }
 }
 
-/// Words for the users who may give and offer a unit's tickets, besides those who govern its parent.
+/// The users who may give and offer a unit's tickets, in words, without those who govern its parent.
 fn givers(contract: &Contract, unit: UnitId) -> String {
     match &contract.unit(unit).owner {
         Some(owner) => format!("its owner, {},", owner.kind),
@@ -376,11 +382,11 @@ fn givers(contract: &Contract, unit: UnitId) -> String {
     }
 }
 
-/// What a contract says about a user, for authorisation.
+/// A user, by the two questions that authorisation asks about users.
 struct User<'a> {
     /// Whether the user may enter a unit.
     may_enter: &'a dyn Fn(UnitId) -> bool,
-    /// Whether the user is the given owner, or in the group that is.
+    /// Whether the user is a given owner, or in the group that is the owner.
     is_owners: &'a dyn Fn(&Member) -> bool,
 }
 
@@ -389,7 +395,7 @@ impl User<'_> {
     fn governs(&self, contract: &Contract, unit: UnitId) -> bool {
         match owner_of(contract, unit) {
             Some(owner) => (self.is_owners)(owner),
-            // With sub-units per user, the first user would decide for those who come later.
+            // If `each` makes a sub-unit for each user, the first user could decide for users who come later.
             None if contract.unit(unit).each.is_some() => false,
             None => (self.may_enter)(unit) && contract.children(Some(unit)).all(self.may_enter),
         }

@@ -1,7 +1,8 @@
 //! `commonhold demo`: measures the benefit of isolation and sharing on this machine, with real processes.
 //!
-//! Reproduces seed 000's figure 2 on this machine. A light unit's job runs alone, then beside a heavy unit under each scheme,
-//! each time with a new daemon. The response times are compared.
+//! The demo reproduces seed 000's figure 2 on this machine. A light unit's job runs alone. Then it runs
+//! beside a heavy unit's job, once under each scheme and each time with a new daemon. The report compares the
+//! response times.
 
 mod session;
 mod work;
@@ -27,7 +28,8 @@ pub(crate) use work::task;
 /// The default contract.
 const CONTRACT: &str = include_str!("../../../../examples/two-groups.toml");
 
-/// The heavy unit's job as a multiple of the light unit's job, which it must outlast under every scheme.
+/// How many times as many pieces the heavy unit's job has as the light unit's job. The heavy job must run
+/// longer than the light one under every scheme.
 const HEAVY_FACTOR: u32 = 5;
 
 /// The interval at which the live table is drawn and a sample is taken.
@@ -47,8 +49,8 @@ pub(crate) fn main(args: &Demo) -> Result<Exit, Failure> {
     }
 }
 
-/// Sleeps. A signal is reported as a failure, so that all processes are ended in order. Then `main` ends this program by that
-/// signal.
+/// Sleeps for `time`. Fails if a signal arrives, so that the callers end all processes in order; then `main`
+/// ends this program by that signal.
 fn pause(signals: &Signals, time: Duration) -> Result<(), Failure> {
     match signals.came_within(time) {
         true => Err(Failure::new(Exit::Interrupted, "interrupted")),
@@ -56,7 +58,7 @@ fn pause(signals: &Signals, time: Duration) -> Result<(), Failure> {
     }
 }
 
-/// Runs the jobs without the heavy unit and under each scheme, and writes the report.
+/// Runs the light job alone, then both jobs under each scheme, and writes the report.
 fn compare(args: &Demo, page: &Page, signals: &Signals) -> Result<Exit, Failure> {
     let directory = session::Directory::make()?;
     place::warn_of_others(directory.path());
@@ -140,8 +142,8 @@ struct Plan {
 }
 
 impl Plan {
-    /// Scales the work to the machine: alone, the light unit's job takes `seconds`. The light unit keeps half of the CPUs busy,
-    /// which is its share. The heavy unit runs two processes per CPU.
+    /// Scales the work to the machine, such that the light unit's job takes `seconds` when it runs alone. The
+    /// light unit keeps half of the CPUs busy, which is its share. The heavy unit runs two processes per CPU.
     fn make(machine: &Machine, seconds: u32, directory: &Path, signals: &Signals) -> Result<Plan, Failure> {
         let cpus = u32::try_from(machine.cpus.len()).unwrap_or(u32::MAX);
         let kind = work::Kind::choose();
@@ -160,7 +162,8 @@ impl Plan {
     }
 }
 
-/// Runs the jobs of one row to completion, and adds their times, and samples of the first run, to the row.
+/// Runs the jobs of one row to completion, and adds their response times to the row. The first repeat also
+/// adds samples of CPU use.
 fn measure(
     session: &mut Session,
     plan: &Plan,
@@ -189,7 +192,7 @@ fn measure(
             match job.run_time_if_ended()? {
                 Some(run_time) if unit == "light" => row.light_s.push(run_time.as_secs_f64()),
                 Some(run_time) => {
-                    // The row has the mean of all repeats.
+                    // The row shows the mean of all repeats, so each repeat adds its part.
                     let part_of_mean = run_time.as_secs_f64() / f64::from(args.repeats);
                     row.heavy_s = Some(row.heavy_s.unwrap_or(0.0) + part_of_mean);
                 }
@@ -212,7 +215,8 @@ fn measure(
         }
     }
     let mut statement = session.status()?;
-    // At the end no unit is active, so report the entitlements from while the light job ran.
+    // At the end no unit is active. So the row shows the entitlements that were in force while the light job
+    // ran.
     for account in &mut statement.accounts {
         account.entitled_micro_cpus =
             entitled.get(&account.unit).copied().unwrap_or(account.entitled_micro_cpus);
@@ -227,7 +231,8 @@ fn to_cpus(micro: u64) -> f64 {
     micro as f64 / 1e6
 }
 
-/// The output while jobs run: on a terminal a live table, drawn in place; elsewhere only a line per row.
+/// The output while jobs run: on a terminal, a table that is redrawn in place; elsewhere, one line when a
+/// row's jobs end.
 struct Screen {
     live: bool,
     quiet: bool,

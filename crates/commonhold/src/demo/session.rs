@@ -1,5 +1,5 @@
-//! One daemon with its jobs, from start to end. Dropping a [`Session`] or a [`Job`] ends its processes, so that none is left
-//! running after an error.
+//! A daemon with its jobs, from start to end. When a [`Session`] or a [`Job`] is dropped, its processes are
+//! ended, so that no process is left running after an error.
 
 use std::fs::File;
 use std::io::Read;
@@ -23,7 +23,7 @@ use crate::place;
 use crate::protocol::StatusReply;
 use crate::signals::Signals;
 
-/// A daemon is ready within this time, even on a slow machine.
+/// How long to wait until a daemon is ready. Even a slow machine needs less.
 const START_TIME_MAX: Duration = Duration::from_secs(20);
 
 /// The number of attempts to remove the directory.
@@ -73,9 +73,10 @@ pub(super) struct Session {
 /// A command that runs this program with other arguments.
 fn own_program(arguments: &[&str]) -> Command {
     let mut command = command("/proc/self/exe");
-    // In a new process group, so that Ctrl-C reaches only this process, which then ends the others in order.
+    // The new process gets its own process group, so that Ctrl-C reaches only the demo, which then ends the
+    // others in order.
     command.args(arguments).process_group(0).stdin(Stdio::null());
-    // The new process gets SIGTERM when this one dies. Otherwise a daemon would go on holding the contract.
+    // The new process gets SIGTERM when the demo dies. Otherwise its daemon would go on holding the contract.
     ends_with_this(&mut command, Signal::TERM);
     command
 }
@@ -85,7 +86,8 @@ fn cannot(what: &str, e: &std::io::Error) -> Failure {
 }
 
 impl Session {
-    /// Starts a daemon with a contract; without a scheme it only keeps accounts (`smp`).
+    /// Starts a daemon with a contract, and waits until it answers. Without a scheme, the daemon runs under
+    /// `smp`, which only accounts.
     pub(super) fn open(
         contract: &Path,
         scheme: Option<Scheme>,
@@ -192,7 +194,7 @@ impl Drop for Session {
 /// A running job with its descendants.
 pub(super) struct Job {
     child: Child,
-    /// Words for the job in error messages.
+    /// The job's name in error messages.
     description: String,
     begun: Instant,
     has_ended: bool,

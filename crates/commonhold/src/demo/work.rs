@@ -24,9 +24,10 @@ pub(super) enum Kind {
 
 /// The interval at which a timed piece is polled for its end.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
-/// Functions in the source of a piece: about 0.2 s to compile on a present machine.
+/// The number of functions in the C source of a piece. The source takes about 0.2 s to compile on a present
+/// machine.
 const FUNCTIONS: u32 = 120;
-/// Rounds of a hashing piece.
+/// The number of rounds in a hashing piece.
 const ROUNDS: u64 = 60_000_000;
 
 impl Kind {
@@ -51,7 +52,7 @@ impl Kind {
         }
     }
 
-    /// Measures the time of a piece on an otherwise idle machine: the shortest of three runs.
+    /// Runs a piece three times, on an otherwise idle machine; returns the shortest time.
     pub(super) fn time_one(self, directory: &Path, signals: &Signals) -> Result<Duration, Failure> {
         let mut shortest = Duration::MAX;
         self.prepare(directory)?;
@@ -68,7 +69,7 @@ impl Kind {
         Ok(shortest)
     }
 
-    /// Writes the input of the pieces.
+    /// Writes the C source that all pieces compile. Hashing pieces need no input.
     fn prepare(self, directory: &Path) -> Result<(), Failure> {
         if self == Kind::Hash {
             return Ok(());
@@ -132,7 +133,8 @@ fn source() -> String {
     text
 }
 
-/// The hidden command `demo-task`: runs a whole job, or with `rounds` one piece of hashing.
+/// The hidden command `demo-task KIND AMOUNT COUNT`. With the kind `compile` or `hash` it runs a job: AMOUNT
+/// pieces, at most COUNT at a time. With the kind `rounds` it runs one hashing piece of AMOUNT rounds.
 pub(crate) fn task(args: &DemoTask) -> Result<Exit, Failure> {
     let kind = match args.kind.as_str() {
         "compile" => Kind::Compile,
@@ -167,10 +169,11 @@ fn make(kind: Kind, pieces: u32, at_a_time: u32) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Waits until at least one child has ended, and removes those that have from the list.
+/// Blocks until at least one child has ended, and removes every ended child from `running`. Fails if one of
+/// these children failed.
 fn wait_any(running: &mut Vec<Child>) -> Result<(), Failure> {
     use rustix::process::{WaitId, WaitIdOptions, waitid};
-    // NOWAIT leaves the ended child to be reaped by `try_wait`.
+    // NOWAIT reports that a child has ended, but leaves the child to be reaped by `try_wait` below.
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
     match waitid(WaitId::All, options) {
         Ok(_) | Err(rustix::io::Errno::INTR) => {}

@@ -79,7 +79,7 @@ impl Runs<'_> {
         Ok(Ok(Some(locks)))
     }
 
-    /// Makes one run, with the meter if `meter` is set; `None`: interrupted.
+    /// Makes one run, with the meter if `meter` is set; returns `None` if the study was interrupted.
     fn try_run(
         &mut self,
         size: &Size,
@@ -101,7 +101,7 @@ fn meter_options(class: u64, delay: Delay, ns: u64) -> MeterOptions {
     MeterOptions { class, inside_ns: at(Delay::Inside), outside_ns: at(Delay::Outside) }
 }
 
-/// Adds a run to the experiment. `plan`: the delay; `None` for a run without the meter.
+/// Adds a run to the experiment. `plan` is the delay of the run; `None` for a run without the meter.
 fn add_trial(
     locks: &mut Locks,
     plan: Option<(Delay, u64)>,

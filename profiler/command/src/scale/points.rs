@@ -53,8 +53,8 @@ fn study_of(name: &str, points: Vec<(u32, f64)>) -> Study {
 /// A malformed line: its number, from 1 on, and the error.
 type BadLine = (usize, String);
 
-/// Parses rows `size,throughput`, each a run. The first row may name the columns. Blank lines and lines that begin with `#` are
-/// ignored. Error: all malformed lines.
+/// Parses rows `size,throughput`, each of which is a run. The first row may name the columns. Blank lines,
+/// and lines that begin with `#`, are ignored. The error has all malformed lines.
 fn parse(text: &str) -> Result<Vec<(u32, f64)>, Vec<BadLine>> {
     let (mut points, mut wrong) = (Vec::new(), Vec::new());
     let mut is_first = true;

@@ -9,7 +9,7 @@
 
 use regex_lite::Regex;
 
-/// Units that may have a prefix.
+/// The units that may have a prefix.
 const UNITS: [&str; 35] = [
     "", "b", "bit", "bits", "byte", "bytes", "bps", "call", "calls", "event", "events", "flop", "flops",
     "hz", "io", "iops", "item", "items", "key", "keys", "lookups", "message", "messages", "msg", "msgs",
@@ -40,7 +40,8 @@ pub(super) fn rate(pattern: &Regex, output: &str) -> Result<f64, String> {
     })
 }
 
-/// The number at `start` in a line, where a pattern matched up to `end`. Error: why the number is ambiguous.
+/// The number at `start` in a line, where a pattern matched up to `end`. The error says why the number is
+/// ambiguous.
 fn number(line: &str, start: usize, end: usize) -> Result<f64, String> {
     let (before, rest) = (line.get(..start).unwrap_or(""), line.get(start..).unwrap_or(""));
     let mut preceding = before.chars().rev();
