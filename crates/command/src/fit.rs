@@ -18,13 +18,13 @@ pub(crate) fn diagnose(contract: &Contract, machine: &Machine) -> Vec<Diagnostic
     let entitled = entitle_all(contract, machine, &vec![true; contract.units.len()]);
     for resource in Resource::ALL {
         let capacity = capacity(contract, machine, resource);
-        let division = Division { contract, machine, resource, capacity, entitled: &entitled[resource] };
+        let whole = Whole { contract, machine, resource, capacity, entitled: &entitled[resource] };
         for id in contract.held() {
-            found.extend(division.left_with_nothing(id));
-            found.extend(division.hard_above_limit(id));
-            found.extend(division.not_weighed(id));
-            found.extend(division.limits_nothing(id));
-            found.extend(division.deadlines_exceed(id));
+            found.extend(whole.left_with_nothing(id));
+            found.extend(whole.hard_above_limit(id));
+            found.extend(whole.not_weighed(id));
+            found.extend(whole.limits_nothing(id));
+            found.extend(whole.deadlines_exceed(id));
         }
     }
     found.extend(one_pool(contract, machine));
@@ -35,7 +35,7 @@ pub(crate) fn diagnose(contract: &Contract, machine: &Machine) -> Vec<Diagnostic
 /// intended.
 fn one_pool(contract: &Contract, machine: &Machine) -> Option<Diagnostic> {
     let form = contract.machine.pools;
-    let configured = match form {
+    let asked = match form {
         PoolForm::Auto | PoolForm::Machine => return None,
         // A pool size equal to the number of CPUs is intended: experiments compare smaller pools with it.
         PoolForm::Size(cpus) if cpus as usize == machine.cpus.len() => return None,
@@ -47,7 +47,7 @@ fn one_pool(contract: &Contract, machine: &Machine) -> Option<Diagnostic> {
         return None;
     }
     let cpus = commonhold_machine::count(machine.cpus.len(), "CPU");
-    let machine_parts = match form {
+    let has = match form {
         PoolForm::Size(_) => cpus.clone(),
         form => format!("1 {}", form.word().unwrap_or_default()),
     };
@@ -61,12 +61,12 @@ fn one_pool(contract: &Contract, machine: &Machine) -> Option<Diagnostic> {
         }
         several => format!("leave `pools` out, or write {}", several.join(" or ")),
     };
-    let message = format!("`pools = {configured}` makes one pool of all {cpus}, in which nothing is placed");
+    let message = format!("`pools = {asked}` makes one pool of all {cpus}, in which nothing is placed");
     let diagnostic = Diagnostic::warning("one-pool", contract.pools_span.clone(), message);
-    Some(diagnostic.label(format!("the machine has {machine_parts}")).help(help))
+    Some(diagnostic.label(format!("the machine has {has}")).help(help))
 }
 
-/// Converts a conflict between contract and machine to a diagnostic at the conflict's position in the contract.
+/// Converts a conflict between contract and machine to a diagnostic at its place in the contract.
 fn explain(contract: &Contract, machine: &Machine, conflict: &Conflict) -> Diagnostic {
     let span = conflict.span.clone();
     match conflict.what {
@@ -107,8 +107,8 @@ fn explain(contract: &Contract, machine: &Machine, conflict: &Conflict) -> Diagn
     }
 }
 
-/// How a resource is divided: its capacity, and every unit's entitlement when all units are active.
-struct Division<'a> {
+/// A resource's capacity, and every unit's entitlement when all are active.
+struct Whole<'a> {
     contract: &'a Contract,
     machine: &'a Machine,
     resource: Resource,
@@ -116,13 +116,13 @@ struct Division<'a> {
     entitled: &'a Entitlement,
 }
 
-impl<'a> Division<'a> {
+impl<'a> Whole<'a> {
     fn unit(&self, id: UnitId) -> &'a Unit {
         self.contract.unit(id)
     }
 
     /// The amount that percentages of a unit refer to: its parent's entitlement, or the machine's capacity.
-    fn parent_entitlement(&self, id: UnitId) -> u64 {
+    fn around(&self, id: UnitId) -> u64 {
         self.unit(id).parent.map_or(self.capacity.total(), |parent| self.entitled.value(parent))
     }
 
@@ -136,10 +136,10 @@ impl<'a> Division<'a> {
         let gangs = self.contract.machine.gangs;
         let are_of_bus = gangs.by != Gangs::Off && gangs.share == GangsShare::Bus;
         let is_undivided = self.resource == Resource::Bus && !are_of_bus;
-        if self.entitled.value(id) > 0 || !encloser_has_some || is_undivided {
+        if self.entitled.value(id) > 0 || !encloser_has || is_undivided {
             return None;
         }
-        let (noun, consequence) = match self.resource {
+        let (what, then) = match self.resource {
             Resource::Cpu => (
                 "the CPUs",
                 "the unit runs on what the others leave idle, and is stopped when they leave nothing",
@@ -150,12 +150,12 @@ impl<'a> Division<'a> {
             Resource::Bus => ("the memory bus", "the unit's gangs wait as soon as another is owed something"),
             Resource::Disk => ("disks", "the unit transfers only while the others leave the disks idle"),
         };
-        let message = format!("nothing of {noun} is left for `{}` when all units are active", unit.path);
+        let message = format!("nothing of {what} is left for `{}` when all units are active", unit.path);
         let help = match self.resource == Resource::Memory && self.capacity.total() == 0 {
             true => "the `reserve` is all of the machine's memory: lower it",
             false => "lower the `hard` reservations of the others, or give this unit one",
         };
-        Some(Diagnostic::warning("nothing-left", unit.span.clone(), message).label(consequence).help(help))
+        Some(Diagnostic::warning("nothing-left", unit.span.clone(), message).label(then).help(help))
     }
 
     /// An error for a reservation above the unit's limit, if one of the two is a fraction and the other an
@@ -164,16 +164,13 @@ impl<'a> Division<'a> {
     fn hard_above_limit(&self, id: UnitId) -> Option<Diagnostic> {
         let unit = self.unit(id);
         let (hard, limit) = (unit.hard[self.resource]?, unit.limit[self.resource]?);
-        let is_same_form = matches!(hard, Amount::Part(_)) == matches!(limit, Amount::Part(_));
-        if is_same_form
-            || self.capacity == Capacity::Parts
-            || hard.of(self.parent_entitlement(id)) <= limit.of(self.parent_entitlement(id))
+        let alike = matches!(hard, Amount::Part(_)) == matches!(limit, Amount::Part(_));
+        if alike || self.capacity == Capacity::Parts || hard.of(self.around(id)) <= limit.of(self.around(id))
         {
             return None;
         }
-        let shown = |amount: Amount| {
-            show(self.contract, self.machine, self.resource, amount.of(self.parent_entitlement(id)))
-        };
+        let shown =
+            |amount: Amount| show(self.contract, self.machine, self.resource, amount.of(self.around(id)));
         let resource = self.resource;
         let message = format!("unit `{}` reserves more {resource} than its limit on this machine", unit.path);
         let label = format!("it reserves {}, and is limited to {}", shown(hard), shown(limit));
@@ -205,24 +202,23 @@ impl<'a> Division<'a> {
             };
             u64::try_from(all.iter().map(utilisation).sum::<u128>()).unwrap_or(u64::MAX)
         };
-        // The utilisation without misses, and with all permitted misses.
-        let (full, least) = (sum(|deadline| deadline.of), sum(|deadline| deadline.of - deadline.misses));
-        let entitled = self.entitled.value(id);
-        let is_uniform = all
+        let (whole, least) = (sum(|deadline| deadline.of), sum(|deadline| deadline.of - deadline.misses));
+        let has = self.entitled.value(id);
+        let alike = all
             .windows(2)
             .all(|pair| (pair[0].period_ns, pair[0].budget_ns) == (pair[1].period_ns, pair[1].budget_ns));
-        let (path, entitled_text) = (&unit.path, CpuCount(entitled));
-        let diagnostic = if least > entitled {
+        let (path, has_text) = (&unit.path, CpuCount(has));
+        let diagnostic = if least > has {
             let message = format!(
-                "the deadlines in `{path}` need {} at the least, and it holds {entitled_text}",
+                "the deadlines in `{path}` need {} at the least, and it holds {has_text}",
                 CpuCount(least)
             );
             Diagnostic::error("deadlines-exceed", unit.span.clone(), message)
-        } else if full > entitled && !is_uniform {
+        } else if whole > has && !alike {
             let message = format!(
-                "the deadlines in `{path}` need {}, and it holds {entitled_text}: more may be missed than they allow, since \
+                "the deadlines in `{path}` need {}, and it holds {has_text}: more may be missed than they allow, since \
                  their periods and budgets differ",
-                CpuCount(full)
+                CpuCount(whole)
             );
             Diagnostic::warning("deadlines-exceed", unit.span.clone(), message)
         } else {
@@ -235,14 +231,14 @@ impl<'a> Division<'a> {
     /// A warning for a limit above the machine's capacity: usually a wrong unit of measure, or another machine's contract.
     fn limits_nothing(&self, id: UnitId) -> Option<Diagnostic> {
         let unit = self.unit(id);
-        let capacity = match self.resource {
+        let there_is = match self.resource {
             Resource::Cpu => self.capacity.total(),
             Resource::Memory => self.machine.memory_bytes(),
             // Limits apply to each disk, and the fastest disk's bandwidth is seldom known.
             Resource::Disk | Resource::Bus => return None,
         };
-        let limit = unit.limit[self.resource]?.of(self.parent_entitlement(id));
-        if limit <= capacity {
+        let limit = unit.limit[self.resource]?.of(self.around(id));
+        if limit <= there_is {
             return None;
         }
         let shown = |value| show(self.contract, self.machine, self.resource, value);
@@ -250,7 +246,7 @@ impl<'a> Division<'a> {
         let message = format!("a {resource} limit of {} does not limit `{}`", shown(limit), unit.path);
         let span = unit.places.limit[resource].clone().unwrap_or_else(|| unit.span.clone());
         let diagnostic = Diagnostic::warning("limits-nothing", span, message);
-        let diagnostic = diagnostic.label(format!("the machine has {}", shown(capacity)));
+        let diagnostic = diagnostic.label(format!("the machine has {}", shown(there_is)));
         Some(diagnostic.help("lower the limit, or leave it out"))
     }
 
@@ -271,14 +267,13 @@ impl<'a> Division<'a> {
     }
 }
 
-/// An amount in the resource's measure, for messages.
 fn show(contract: &Contract, machine: &Machine, resource: Resource, value: u64) -> String {
     let amount = match capacity(contract, machine, resource) {
         Capacity::Known(_) | Capacity::Pieces { .. } => Amount::Absolute(value),
         Capacity::Parts => Amount::Part(value),
     };
     match amount {
-        // The divided memory is seldom a round number of bytes, so whole MiB are shown.
+        // The memory that remains of a machine is not a round number of bytes.
         Amount::Absolute(bytes) if resource == Resource::Memory && bytes >= 10 << 20 => {
             format!("{} MiB", bytes >> 20)
         }

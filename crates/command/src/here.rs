@@ -37,9 +37,8 @@ fn open_commands(contract: &Contract) -> Vec<Diagnostic> {
         let is_open = |member: &Member| matches!(member.kind, MemberKind::Command(_));
         !contract.unit(*id).members.iter().any(is_open) && !is_within(contract, contract.default_unit, *id)
     };
-    let ancestors =
-        |id: UnitId| std::iter::successors(contract.unit(id).parent, |id| contract.unit(*id).parent);
-    let open = contract.held().filter(|id| !ancestors(*id).any(|id| is_closed(&id)));
+    let around = |id: UnitId| std::iter::successors(contract.unit(id).parent, |id| contract.unit(*id).parent);
+    let open = contract.held().filter(|id| !around(*id).any(|id| is_closed(&id)));
     let rules = open.flat_map(|id| contract.unit(id).members.iter().map(move |member| (id, member)));
     let warning = |(id, member): (UnitId, &Member)| {
         let MemberKind::Command(glob) = &member.kind else { return None };
@@ -64,19 +63,10 @@ pub(crate) fn unknown_names(contract: &Contract, names: &SystemNames) -> Vec<Dia
     let mut similar = Similar::default();
     let owners = contract.units.iter().flat_map(|unit| &unit.owner).map(|owner| (owner, "owns the unit"));
     let members = members(contract).map(|member| (member, "is a member by this rule"));
-    members
-        .chain(owners)
-        .filter_map(|(member, role)| unknown_name(member, role, names, &mut similar))
-        .collect()
+    members.chain(owners).filter_map(|(member, is)| unknown_name(member, is, names, &mut similar)).collect()
 }
 
-/// A warning for a user or group that is unknown or cannot be looked up; `role` completes "nobody ... until".
-fn unknown_name(
-    member: &Member,
-    role: &str,
-    names: &SystemNames,
-    similar: &mut Similar,
-) -> Option<Diagnostic> {
+fn unknown_name(member: &Member, is: &str, names: &SystemNames, similar: &mut Similar) -> Option<Diagnostic> {
     let (book, principal, tool) = match &member.kind {
         MemberKind::User(user) | MemberKind::CommandOf(_, Whose::User(user)) => {
             (Book::Passwd, user, "useradd")
@@ -104,7 +94,7 @@ fn unknown_name(
             let message = format!("this machine knows no {book} `{name}`");
             Some(
                 warn("unknown-name", message)
-                    .label(format!("nobody {role} until the {book} exists"))
+                    .label(format!("nobody {is} until the {book} exists"))
                     .help(help),
             )
         }
@@ -113,7 +103,7 @@ fn unknown_name(
                 "see what `getent {} {name}` says; a running daemon looks the name up again every minute",
                 book.name()
             );
-            let label = format!("nobody {role} until the lookup succeeds");
+            let label = format!("nobody {is} until the lookup succeeds");
             Some(
                 warn("failed-look-up", format!("cannot look up {book} `{name}`: {e}"))
                     .label(label)
@@ -185,8 +175,8 @@ fn absent_cgroups(contract: &Contract) -> Vec<Diagnostic> {
         .help(if path.contains(['*', '?']) {
             "write the path as it is: no pattern is looked for in it"
         } else {
-            "write the path that /proc/PID/cgroup shows for a process that should be a member; if its manager has yet to make \
-             it, all is well"
+            "write the path that /proc/PID/cgroup shows for a process that should be a member; if its manager has yet to make it, \
+             all is well"
         })
     };
     absent.map(warning).collect()

@@ -85,8 +85,8 @@ pub fn diagnose(
         diagnostics.extend(names.map(|names| here::unknown_names(draft, names)).unwrap_or_default());
     }
     diagnostics.sort_by_key(|diagnostic| diagnostic.span.start);
-    let has_error = diagnostics.iter().any(Diagnostic::is_error);
-    (parsed.contract.filter(|_| !has_error), diagnostics)
+    let wrong = diagnostics.iter().any(Diagnostic::is_error);
+    (parsed.contract.filter(|_| !wrong), diagnostics)
 }
 
 /// The part of a machine that a contract divides: without isolated CPUs, unless the contract has
@@ -111,8 +111,8 @@ fn cpu_notes(contract: &Contract, machine: &Machine, is_here: bool) -> Vec<Strin
     let help = match contract.machine.isolated {
         false => "write `isolated = true` in [machine] to divide those that commonhold may use",
         true => {
-            "this process may not use them: for those of isolcpus, start it under `taskset -c LIST`; a cpuset partition keeps \
-             its CPUs until it is dissolved"
+            "this process may not use them: for those of isolcpus, start it under `taskset -c LIST`; a cpuset partition keeps its \
+             CPUs until it is dissolved"
         }
     };
     let isolated =

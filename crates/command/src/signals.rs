@@ -88,9 +88,8 @@ impl AsFd for Signals {
 fn is_ignored(signal: i32) -> bool {
     // SAFETY: without a new action, sigaction(2) only fills the structure, or fails.
     unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
-        libc::sigaction(signal, std::ptr::null(), &raw mut action) == 0
-            && action.sa_sigaction == libc::SIG_IGN
+        let mut now: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(signal, std::ptr::null(), &raw mut now) == 0 && now.sa_sigaction == libc::SIG_IGN
     }
 }
 

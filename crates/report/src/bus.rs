@@ -20,16 +20,16 @@ const HEADS: [&str; 9] = [
 /// A table with one row for each outermost unit whose transfers are known; `None` if there is no such unit.
 pub fn table(statement: &Statement, style: Style) -> Option<Table> {
     let mut table = Table::new(&HEADS);
-    let mut has_rows = false;
+    let mut any = false;
     for account in &statement.accounts {
         let Some(bus) = &account.bus else { continue };
         table.row(Paint::Plain, cells(account, bus).into());
         for line in restrictions(bus).iter().flat_map(|remark| wrap(remark, style.width, "  ", "    ")) {
             table.line(Paint::Faint, line);
         }
-        has_rows = true;
+        any = true;
     }
-    has_rows.then_some(table)
+    any.then_some(table)
 }
 
 /// The restrictions that are in force on a unit's transfers now, in words.
@@ -42,7 +42,7 @@ fn restrictions(bus: &BusAccount) -> Vec<String> {
             Some(_) => format!("{until}, or until it is back at that"),
         }
     });
-    limit.into_iter().chain(waits).collect()
+    most.into_iter().chain(waits).collect()
 }
 
 /// A signed number of bytes in words. What a unit is owed is negative if the unit had more than its share.

@@ -15,11 +15,11 @@ const OTHERS_PERCENT: u64 = 5;
 pub struct Shown<'a> {
     /// The processors' model; empty if the kernel does not report it.
     pub model: &'a str,
-    /// The number of CPUs used in the measurement.
+    /// CPUs used in the measurement.
     pub cpus: u32,
-    /// The number of CPUs of the machine.
+    /// CPUs of the machine.
     pub cpus_present: u32,
-    /// The number of nodes that have memory.
+    /// Nodes that have memory.
     pub nodes: u32,
     /// The size of the arrays used in the measurement.
     pub arrays_bytes: u64,
@@ -59,8 +59,7 @@ pub fn text(shown: &Shown<'_>, style: Style) -> String {
     }
     if shown.others_percent > OTHERS_PERCENT {
         text += &format!(
-            "note: other programs had {} % of the CPUs meanwhile, so the bus may carry more: \
-             measure it while nothing else runs\n",
+            "note: other programs had {} % of the CPUs meanwhile, so the bus may carry more: measure it while nothing else runs\n",
             shown.others_percent
         );
     }

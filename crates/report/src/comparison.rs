@@ -25,9 +25,9 @@ pub struct Comparison {
     pub machine: String,
     /// The backend that held the contract, such as `user` or `cgroup`.
     pub backend: String,
-    /// The light unit's job, in words.
+    /// What the light unit runs.
     pub light: String,
-    /// The heavy unit's job, in words.
+    /// What the heavy unit runs.
     pub heavy: String,
     /// The shell commands that repeat the comparison, one per line.
     pub commands: Vec<String>,
@@ -205,7 +205,7 @@ impl Verdict {
         )
     }
 
-    /// The measured ratio in words.
+    /// What was measured, in words.
     pub(crate) fn measured(&self) -> String {
         self.ratio.map_or_else(|| "a time is missing".to_owned(), |ratio| format!("{ratio:.2} times"))
     }

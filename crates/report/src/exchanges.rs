@@ -179,16 +179,16 @@ pub fn trials(exchanges: &[Exchange], negotiated: &[Negotiated], style: Style) -
         trials.map(|(number, trial)| format!("exchange {number}, trial {}: {}", trial.number, found(trial)));
     let (tried, untried): (Vec<&Negotiated>, Vec<&Negotiated>) =
         negotiated.iter().partition(|it| is_tried(it));
-    let balances = tried.into_iter().map(|unit| {
+    let came = tried.into_iter().map(|came| {
         format!(
             "{}: trials cost at most {} of its CPU time, so far measured {}; exchanges brought {}",
-            clean(&unit.unit),
-            duration(unit.risked_ns),
-            duration(unit.lost_ns),
-            duration(unit.gained_ns)
+            clean(&came.unit),
+            duration(came.risked_ns),
+            duration(came.lost_ns),
+            duration(came.gained_ns)
         )
     });
-    let all = found.chain(balances).chain(without_trial(&untried));
+    let all = found.chain(came).chain(without_trial(&untried));
     let lines: Vec<String> = all.flat_map(|line| wrap(&line, style.width, "", "  ")).collect();
     (!lines.is_empty()).then(|| lines.join("\n") + "\n")
 }
@@ -353,8 +353,7 @@ exchange  lends  to  tickets      began                       ends
             trials: 2,
         };
         let wide = Style { width: 200, ..Style::PLAIN };
-        let used = "a used 0.612000 CPUs instead of 0.490000 (more), \
-                    b used 0.103000 CPUs instead of 0.100000 (not to be told apart)";
+        let used = "a used 0.612000 CPUs instead of 0.490000 (more), b used 0.103000 CPUs instead of 0.100000 (not to be told apart)";
         let expected = format!(
             "exchange 3, trial 1: kept; {used}\n\
              exchange 6, trial 1: undone, since b lost; {used}\n\

@@ -46,7 +46,7 @@ impl Holding {
     }
 }
 
-/// Notes as paragraphs.
+/// Notes, as paragraphs.
 pub fn notes(notes: &[&str], style: Style) -> String {
     notes.iter().map(|note| format!("\n{}\n", wrap(note, style.width, "", "").join("\n"))).collect()
 }

@@ -24,8 +24,7 @@ pub fn open(title: &str, more_style: &str) -> String {
     // In the browser's title, the page's title follows the program's name, so it begins with a small letter.
     let (first, rest) = title.split_at(title.chars().next().map_or(0, char::len_utf8));
     format!(
-        "{head}<title>Commonhold: {}{rest}</title>\n<style>\n{style}{more_style}</style>\n</head>\n\
-         <body>\n<main>\n<h1>{title}</h1>\n",
+        "{head}<title>Commonhold: {}{rest}</title>\n<style>\n{style}{more_style}</style>\n</head>\n<body>\n<main>\n<h1>{title}</h1>\n",
         first.to_lowercase()
     )
 }
@@ -204,13 +203,13 @@ fn using(sample: &Sample, unit: &str) -> f64 {
 /// by descending CPU use.
 fn busiest(run: &Run) -> Vec<&str> {
     let mut sums: Vec<(&str, f64)> = Vec::new();
-    let mut indices = std::collections::BTreeMap::new();
+    let mut places = std::collections::BTreeMap::new();
     for (unit, cpus) in run.samples.iter().flat_map(|sample| &sample.using) {
-        let index = *indices.entry(unit.as_str()).or_insert_with(|| {
+        let place = *places.entry(unit.as_str()).or_insert_with(|| {
             sums.push((unit, 0.0));
             sums.len() - 1
         });
-        sums[index].1 += cpus;
+        sums[place].1 += cpus;
     }
     if sums.len() > PANELS_MAX {
         sums.sort_by(|(_, a), (_, b)| b.total_cmp(a));

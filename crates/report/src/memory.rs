@@ -122,7 +122,7 @@ fn promises(memory: &MemoryAccount) -> Option<String> {
     let [took, promised] = [last.took_ns, last.promised_ns].map(duration);
     let late = match memory.call_backs_late {
         0 => "none of its call-backs was late".to_owned(),
-        count => format!("{count} of its {} call-backs were late", memory.called_back),
+        late => format!("{late} of its {} call-backs were late", memory.called_back),
     };
     Some(format!("{late}; the last took {took}, of {promised} that were promised"))
 }

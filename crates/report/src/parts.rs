@@ -9,10 +9,10 @@ use commonhold_policy::plan::PartOrder;
 /// The control group that an order is for: a place, or the unit's own group.
 struct At(Option<GroupId>);
 
-impl fmt::Display for Place {
+impl fmt::Display for At {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            Some(group) => write!(f, "at place {}", group.0),
+            Some(place) => write!(f, "at place {}", place.0),
             None => f.write_str("in its own group"),
         }
     }
@@ -20,8 +20,8 @@ impl fmt::Display for Place {
 
 /// Writes an order for one of the control groups of the unit named `unit`.
 pub(crate) fn write(f: &mut fmt::Formatter<'_>, order: &PartOrder, unit: &str) -> fmt::Result {
-    let place = Place(order.at());
-    write!(f, "{unit}, {place}: ")?;
+    let at = At(order.at());
+    write!(f, "{unit}, {at}: ")?;
     match order {
         PartOrder::Confine { cpus: Some(cpus), .. } => write!(f, "runs on cpus {cpus}"),
         PartOrder::Confine { cpus: None, .. } => f.write_str("runs on any cpu"),

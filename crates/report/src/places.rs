@@ -31,7 +31,7 @@ pub(crate) fn table(statement: &Statement, style: Style) -> String {
 /// The settings of another program in a control group, in words:
 /// `at most 300 MiB, CPUs 0-3, a cap on CPU time`. Empty if the program has set nothing.
 pub(crate) fn set(bounds: &GroupBounds) -> String {
-    let memory = bounds.memory.map(|limit| format!("at most {}", bytes(limit)));
+    let memory = bounds.memory.map(|most| format!("at most {}", bytes(most)));
     let cpus = bounds.cpus.as_ref().map(|cpus| format!("CPUs {cpus}"));
     let others = [
         (bounds.cap, "a cap on CPU time"),
@@ -39,7 +39,7 @@ pub(crate) fn set(bounds: &GroupBounds) -> String {
         (bounds.kept, "memory that is kept"),
         (bounds.rates, "rates of disks"),
     ];
-    let others = others.into_iter().filter(|(is_set, _)| *is_set).map(|(_, setting)| setting.to_owned());
+    let others = others.into_iter().filter(|(is_set, _)| *is_set).map(|(_, what)| what.to_owned());
     memory.into_iter().chain(cpus).chain(others).collect::<Vec<_>>().join(", ")
 }
 

@@ -98,8 +98,7 @@ fn add_bar(svg: &mut String, bar: &ChartBar, top: f64, x: impl Fn(f64) -> f64) {
         let (low, high) = (x(low), x(high));
         let (above, below) = (middle - 5.0, middle + 5.0);
         *svg += &format!(
-            "<path class='whisker' d='M{low:.1} {middle:.1}H{high:.1}\
-             M{low:.1} {above:.1}V{below:.1}M{high:.1} {above:.1}V{below:.1}'/>\n"
+            "<path class='whisker' d='M{low:.1} {middle:.1}H{high:.1}M{low:.1} {above:.1}V{below:.1}M{high:.1} {above:.1}V{below:.1}'/>\n"
         );
     }
 }
@@ -148,8 +147,7 @@ pub fn steps(chart: &TimeChart) -> String {
         open(chart.id, chart.title, chart.description, bottom - (PANEL_PITCH - PANEL_HEIGHT) + AXIS_HEIGHT);
     let id = escape(chart.id);
     svg += &format!(
-        "<defs><pattern id='{id}-beyond' width='6' height='6' patternUnits='userSpaceOnUse'>\
-         <path class='hatch' d='M-1 1L1 -1M0 6L6 0M5 7L7 5'/></pattern></defs>\n"
+        "<defs><pattern id='{id}-beyond' width='6' height='6' patternUnits='userSpaceOnUse'><path class='hatch' d='M-1 1L1 -1M0 6L6 0M5 7L7 5'/></pattern></defs>\n"
     );
     for (panel, i) in chart.panels.iter().zip(0u32..) {
         add_panel(&mut svg, chart, panel, PANELS_TOP + PANEL_PITCH * f64::from(i));
@@ -171,13 +169,13 @@ fn thinned(samples: &[(f64, f64)], until_s: f64) -> Vec<(f64, f64)> {
     for (i, (at_s, cpus)) in samples.iter().enumerate() {
         cpu_s += cpus * (at_s - before_s).max(0.0);
         before_s = *at_s;
-        let span_s = at_s - step_start_s;
-        if span_s > 0.0 && (span_s >= pixel_s || i + 1 == samples.len()) {
-            steps.push((*at_s, cpu_s / span_s));
-            (step_start_s, cpu_s) = (*at_s, 0.0);
+        let span_s = at_s - begun_s;
+        if span_s > 0.0 && (span_s >= step_s || i + 1 == samples.len()) {
+            thinned.push((*at_s, cpu_s / span_s));
+            (begun_s, cpu_s) = (*at_s, 0.0);
         }
     }
-    steps
+    thinned
 }
 
 fn add_panel(svg: &mut String, chart: &TimeChart, panel: &Panel, top: f64) {
@@ -200,7 +198,7 @@ fn add_panel(svg: &mut String, chart: &TimeChart, panel: &Panel, top: f64) {
         right - PANEL_LEFT
     );
     let entitled = panel.entitled.unwrap_or(f64::MAX);
-    let samples = downsampled(&panel.samples, chart.until_s);
+    let samples = thinned(&panel.samples, chart.until_s);
     let within = area(&samples, chart.until_s, |cpus| (bottom, y(cpus.min(entitled))));
     let beyond = area(&samples, chart.until_s, |cpus| (y(entitled), y(cpus.max(entitled))));
     *svg += &format!("<path class='use' d='{within}'/>\n");
@@ -224,14 +222,13 @@ fn add_panel(svg: &mut String, chart: &TimeChart, panel: &Panel, top: f64) {
 fn area(samples: &[(f64, f64)], until_s: f64, from_to: impl Fn(f64) -> (f64, f64)) -> String {
     let mut path = String::new();
     let mut left = time_x(0.0, until_s);
-    // The current rectangle: left and right edge, and the lower and upper edge as written.
-    let mut open: Option<(f64, f64, String)> = None;
+    let mut open: Option<(f64, f64, String)> = None; // left and right edge, and the heights as they will be written
     for (at_s, cpus) in samples {
         let right = time_x(*at_s, until_s);
         let (from, to) = from_to(*cpus);
         let heights = format!("{from:.1}V{to:.1}");
         match &mut open {
-            Some((_, edge, open_heights)) if *open_heights == heights => *edge = right,
+            Some((_, edge, same)) if *same == heights => *edge = right,
             _ => {
                 close(&mut path, open.replace((left, right, heights)));
             }
@@ -334,8 +331,8 @@ mod tests {
     fn thinning_keeps_the_cpu_time() {
         let samples: Vec<(f64, f64)> =
             (1..=10_000).map(|i| (f64::from(i) / 100.0, f64::from(i % 3))).collect();
-        let steps = downsampled(&samples, 100.0);
-        assert!(steps.len() <= 560, "{} steps", steps.len());
+        let thinned = thinned(&samples, 100.0);
+        assert!(thinned.len() <= 560, "{} steps", thinned.len());
         let sum = |samples: &[(f64, f64)]| {
             let mut before_s = 0.0;
             samples
@@ -343,7 +340,7 @@ mod tests {
                 .map(|(at_s, cpus)| cpus * (at_s - std::mem::replace(&mut before_s, *at_s)))
                 .sum::<f64>()
         };
-        assert!((sum(&samples) - sum(&steps)).abs() < 1e-6, "{} became {}", sum(&samples), sum(&steps));
+        assert!((sum(&samples) - sum(&thinned)).abs() < 1e-6, "{} became {}", sum(&samples), sum(&thinned));
     }
 
     #[test]

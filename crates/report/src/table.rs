@@ -36,7 +36,7 @@ impl Default for Style {
     }
 }
 
-/// The emphasis of a piece of text.
+/// How a piece of text stands out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Paint {
     /// Not at all.

@@ -18,7 +18,7 @@ use crate::words::Much;
 pub struct Tickets {
     /// The unit's path.
     pub unit: String,
-    /// The resource.
+    /// Of what.
     pub resource: Resource,
     /// The number of tickets that the contract gives the unit.
     pub contract: u64,
@@ -41,7 +41,7 @@ pub struct Tickets {
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
-fn is_zero(tickets: &u64) -> bool {
+fn is_none(tickets: &u64) -> bool {
     *tickets == 0
 }
 
@@ -50,7 +50,7 @@ fn is_zero(tickets: &u64) -> bool {
 pub struct Expected {
     /// The unit's path.
     pub unit: String,
-    /// The resource.
+    /// Of what.
     pub resource: Resource,
     /// The number of tickets.
     pub tickets: u64,
@@ -171,10 +171,10 @@ impl Beside<'_> {
     }
 }
 
-/// The result of a change: a line for each changed number of tickets, and notes.
+/// The result of a change: a line for each number, and notes.
 pub fn outcome(tickets: &[Tickets], beside: Beside<'_>) -> String {
-    let is_changed = |name: &str| tickets.iter().any(|row| row.resource.name() == name);
-    let lines = tickets.iter().map(Tickets::line).chain(beside.lines(is_changed));
+    let of = |name: &str| tickets.iter().any(|it| it.resource.name() == name);
+    let lines = tickets.iter().map(Tickets::line).chain(beside.lines(of));
     lines.map(|line| line + "\n").collect()
 }
 
@@ -187,15 +187,15 @@ pub fn text(tickets: &[Tickets], beside: Beside<'_>, style: Style) -> String {
     }
     let mut table = Table::new(&["unit", "currency", "cpu", "memory", "disk", "bus"]);
     let mut worths = Table::new(&["worth now", "cpu", "memory", "disk", "bus"]);
-    for rows in tickets.chunk_by(|one, next| one.unit == next.unit) {
-        let unit = &rows[0].unit;
+    for of_unit in tickets.chunk_by(|one, next| one.unit == next.unit) {
+        let unit = &of_unit[0].unit;
         let currency = unit.rsplit_once('/').map_or("the machine", |(currency, _)| currency);
         let currency = currency.rsplit('/').next().unwrap_or(currency);
         let name = indented(unit);
-        let find = |resource: Resource| rows.iter().find(|row| row.resource == resource);
-        let cells = Resource::ALL.map(|resource| find(resource).map_or_else(String::new, cell));
+        let of = |resource: Resource| of_unit.iter().find(|it| it.resource == resource);
+        let cells = Resource::ALL.map(|resource| of(resource).map_or_else(String::new, cell));
         table.row(Paint::Plain, [name.clone(), clean(currency)].into_iter().chain(cells).collect());
-        let cells = Resource::ALL.map(|resource| find(resource).map_or_else(String::new, Tickets::worth));
+        let cells = Resource::ALL.map(|resource| of(resource).map_or_else(String::new, Tickets::worth));
         worths.row(Paint::Plain, std::iter::once(name).chain(cells).collect());
     }
     let mut text = format!("{}\n{}\n", table.render(style), worths.render(style));

@@ -181,7 +181,7 @@ impl<'a> Tree<'a> {
     fn worth(&self, unit: UnitId, resource: Resource, asked: Option<Amount>) -> u64 {
         match (self.divisions[resource].capacity, asked) {
             (Capacity::Parts, Some(Amount::Absolute(_))) | (_, None) => 0,
-            (_, Some(configured)) => configured.of(self.parent_entitlement(unit, resource)),
+            (_, Some(asked)) => asked.of(self.around(unit, resource)),
         }
     }
 
@@ -197,12 +197,12 @@ impl<'a> Tree<'a> {
     /// top level that has only a reservation, since its row already shows the reservation.
     fn sum(&self, id: UnitId, resource: Resource) -> Option<String> {
         let unit = self.contract.unit(id);
-        let hard = unit.hard[resource]?;
-        let (whole, value) = (self.parent_entitlement(id, resource), self.divisions[resource].of(id));
+        let asked = unit.hard[resource]?;
+        let (whole, value) = (self.around(id, resource), self.divisions[resource].of(id));
         let (Amount::Absolute(value) | Amount::Part(value)) = value;
-        let reserved = self.worth(id, resource, Some(hard));
+        let reserved = self.worth(id, resource, Some(asked));
         let soft = value.saturating_sub(reserved);
-        let in_parts = matches!(hard, Amount::Part(_));
+        let in_parts = matches!(asked, Amount::Part(_));
         if reserved == 0 || whole == 0 || (soft == 0 && (unit.parent.is_none() || !in_parts)) {
             return None;
         }
@@ -274,11 +274,11 @@ impl<'a> Tree<'a> {
             let figures = Resource::ALL.map(|resource| unit.tickets[resource].to_string());
             table.row(Paint::Faint, row(format!("{below}tickets"), String::new(), figures));
         }
-        for (label, configured) in [("of which hard", &unit.hard), ("at most", &unit.limit)] {
-            if Resource::ALL.iter().any(|resource| configured[*resource].is_some()) {
-                let cell = |resource, value| amount(resource, self.converted(id, resource, value));
+        for (label, asked) in [("of which hard", &unit.hard), ("at most", &unit.limit)] {
+            if Resource::ALL.iter().any(|resource| asked[*resource].is_some()) {
+                let cell = |resource, asked| amount(resource, self.asked(id, resource, asked));
                 let figures =
-                    Resource::ALL.map(|r| configured[r].map_or_else(String::new, |value| cell(r, value)));
+                    Resource::ALL.map(|r| asked[r].map_or_else(String::new, |asked| cell(r, asked)));
                 table.row(Paint::Faint, row(format!("{below}{label}"), String::new(), figures));
             }
         }
@@ -475,8 +475,8 @@ impl Tree<'_> {
         let unit = self.contract.unit(id);
         let of = |resource: Resource| ResourceJson {
             entitled: self.divisions[resource].of(id),
-            hard: unit.hard[resource].map(|configured| self.converted(id, resource, configured)),
-            limit: unit.limit[resource].map(|configured| self.converted(id, resource, configured)),
+            hard: unit.hard[resource].map(|asked| self.asked(id, resource, asked)),
+            limit: unit.limit[resource].map(|asked| self.asked(id, resource, asked)),
             lend: unit.lend[resource],
             borrow: unit.borrow[resource],
         };

@@ -92,7 +92,7 @@ pub fn rights(contract: &Contract, change: &RightsChange) -> String {
     }
 }
 
-/// The reason why a change of rights was refused, and a request that would be accepted.
+/// Why a change of rights was refused, and what may be requested instead.
 pub fn refused(contract: &Contract, why: Refused) -> String {
     let name = |unit: UnitId| path(contract, unit);
     match why {
@@ -120,13 +120,13 @@ pub fn refused(contract: &Contract, why: Refused) -> String {
             lent + 1
         ),
         Refused::NoExchange { unit } => format!(
-            "an exchange of unit {} must give at least one ticket of a resource for at least one of another, and its minimum \
-             must be of the resource that it wants, and no larger than what it wants",
+            "an exchange of unit {} must give at least one ticket of a resource for at least one of another, and its minimum must be \
+             of the resource that it wants, and no larger than what it wants",
             name(unit)
         ),
         Refused::NotReserved { unit, resource, left: None } => format!(
-            "unit {} has no reserved {resource} to lend; reserve some with `hard` in the contract, or offer tickets, a number \
-             without a unit",
+            "unit {} has no reserved {resource} to lend; reserve some with `hard` in the contract, or offer tickets, a number without \
+             a unit",
             name(unit)
         ),
         Refused::NotReserved { unit, resource, left: Some(left) } => {
@@ -143,8 +143,8 @@ pub fn refused(contract: &Contract, why: Refused) -> String {
             spare_memory(most)
         ),
         Refused::Loop { unit } => format!(
-            "unit {} would fund itself: a unit cannot hold tickets of its own currency, nor of a currency that its own funds; \
-             name another unit",
+            "unit {} would fund itself: a unit cannot hold tickets of its own currency, nor of a currency that its own funds; name \
+             another unit",
             name(unit)
         ),
         Refused::TooManyOffers => {
@@ -168,7 +168,7 @@ pub fn refused(contract: &Contract, why: Refused) -> String {
     }
 }
 
-/// The reserved memory that a unit can give, in the syntax of an offer, rounded down to whole mebibytes.
+/// How much reserved memory a unit can give, in the syntax of an offer, rounded down to whole mebibytes.
 fn spare_memory(most: u64) -> String {
     match most >> 20 << 20 {
         0 => "it can give none of it now".to_owned(),
@@ -176,7 +176,7 @@ fn spare_memory(most: u64) -> String {
     }
 }
 
-/// The reason why no other offer matches an open offer yet.
+/// Why an open offer has no match yet.
 pub fn waits(contract: &Contract, why: Waits) -> String {
     let name = |unit: UnitId| path(contract, unit);
     let needs = |needs: Option<Offer>| {
@@ -331,7 +331,7 @@ impl fmt::Display for Much {
     }
 }
 
-/// A unit's path; `?` for a unit that the contract lacks, or that a reload has dropped.
+/// A unit's name; `?` for one that the contract does not have, or that a reload has dropped.
 pub(crate) fn path(contract: &Contract, unit: UnitId) -> &str {
     let known = contract.units.get(unit.index()).map(|unit| unit.path.as_str());
     known.filter(|path| !path.is_empty()).unwrap_or("?")
@@ -686,8 +686,7 @@ mod tests {
             ),
             (
                 Waits::NobodyActive { offer: 2, within: None },
-                "it cannot be compared with offer 2 now: tickets of the top level are worth nothing \
-                 while no unit there is active",
+                "it cannot be compared with offer 2 now: tickets of the top level are worth nothing while no unit there is active",
             ),
             (
                 Waits::NotWeighed { offer: 2, what: memory(3) },
