@@ -6,7 +6,8 @@ use toml::de::{DeTable, DeValue};
 
 const TEXT: &str = include_str!("bounds.toml");
 
-/// The bound with this name. The error says what to write into bounds.toml. `file` is the test's own path, as given by `file!()`.
+/// The bound with this name. The error says what to write into bounds.toml. `file` is the test's own path, as
+/// given by `file!()`.
 fn bound_of(name: &str, file: &str) -> Result<u64, String> {
     let table = DeTable::parse(TEXT).map_err(|error| format!("bench/bounds.toml: {error}"))?;
     let entry = table.get_ref().get(name).and_then(|entry| entry.get_ref().as_table());
@@ -46,8 +47,9 @@ pub(crate) fn hold(name: &str, value: u64, file: &str) {
     );
 }
 
-/// Whether a counting tool is installed. A missing tool that could be installed here, since apt-get is there, fails the test.
-/// Otherwise a missing tool is reported, so that the test counts as skipped. `list` is the list of packages with the tool.
+/// Whether a counting tool is installed. A missing tool that could be installed here, since apt-get is there,
+/// fails the test. Otherwise a missing tool is reported, so that the test counts as skipped. `list` is the
+/// list of packages with the tool.
 #[allow(dead_code)]
 #[track_caller]
 pub(crate) fn has_tool(program: &str, list: &str) -> bool {

@@ -5,13 +5,14 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The environment variable that names the BPF compiler. Without it, the first installed of [`CLANGS`] is used.
+/// The environment variable that names the BPF compiler. Without it, the first installed of [`CLANGS`] is
+/// used.
 const CLANG: &str = "BPF_CLANG";
 /// The compilers to try, in this order. Keep in sync with scripts/features.
 const CLANGS: [&str; 6] = ["clang-19", "clang-20", "clang-21", "clang-18", "clang-17", "clang"];
 
-/// Compiles a source to an object of the same name in the build's output folder. `headers` are folders of headers besides
-/// libbpf's. A failure ends the build.
+/// Compiles a source to an object of the same name in the build's output folder. `headers` are folders of
+/// headers besides libbpf's. A failure ends the build.
 pub(crate) fn compile(source: &str, headers: &[PathBuf]) {
     println!("cargo::rerun-if-env-changed={CLANG}");
     println!("cargo::rerun-if-changed=../../scripts/bpf.rs");
@@ -24,7 +25,8 @@ pub(crate) fn compile(source: &str, headers: &[PathBuf]) {
     let object = Path::new(source).with_extension("o");
     let object = out().join(object.file_name().unwrap_or(object.as_os_str()));
     let compiled = Command::new(&clang)
-        // -mcpu=v3: atomic additions that return a value, and 32-bit registers. -g: the types (BTF) that loading needs.
+        // -mcpu=v3: atomic additions that return a value, and 32-bit registers. -g: the types (BTF) that
+        // loading needs.
         .args(["-target", "bpf", "-mcpu=v3", "-std=gnu11", "-O2", "-g"])
         .args(["-Wall", "-Wextra", "-Wno-unused-parameter", "-Werror", "-D__bpf__"])
         .args(headers.iter().chain([&libbpf]).flat_map(|folder| [OsString::from("-I"), folder.into()]))
@@ -43,7 +45,8 @@ pub(crate) fn compile(source: &str, headers: &[PathBuf]) {
     }
 }
 
-/// The first of [`CLANGS`] that is installed. If no clang is installed, the first of the list, which the error then names.
+/// The first of [`CLANGS`] that is installed. If no clang is installed, the first of the list, which the
+/// error then names.
 fn clang() -> OsString {
     let runs = |clang: &&&str| {
         Command::new(clang).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()

@@ -14,7 +14,8 @@ use bpf::{fail, out};
 
 /// The definition of the tables, from which the C header `tables.h` is generated.
 const TABLES: &str = "src/tables/mod.rs";
-/// The types in the header, by their names in Rust and in C. An enum's name prefixes its values: `DISPATCH_RECALL_NOW`.
+/// The types in the header, by their names in Rust and in C. An enum's name prefixes its values:
+/// `DISPATCH_RECALL_NOW`.
 const NAMES: [(&str, &str); 28] = [
     ("Account", "dispatch_account"),
     ("By", "dispatch_by"),
@@ -91,8 +92,8 @@ fn main() {
     }
 }
 
-/// Writes the header `tables.h` for one build into a separate folder, and returns that folder. The header has the types that
-/// both builds share and the `additional` ones of this build.
+/// Writes the header `tables.h` for one build into a separate folder, and returns that folder. The header has
+/// the types that both builds share and the `additional` ones of this build.
 fn header(build: &str, additional: &[(&str, &str)]) -> PathBuf {
     let names =
         || NAMES.iter().chain(additional).map(|(name, in_c)| ((*name).to_owned(), (*in_c).to_owned()));
@@ -138,15 +139,16 @@ fn compile_for_the_simulator() {
         .warnings(true)
         .extra_warnings(true)
         .flag("-Wno-unused-parameter")
-        // The thread-local variable `world` is read at every step. In a program, unlike in a shared library, this model finds it
-        // without a call.
+        // The thread-local variable `world` is read at every step. In a program, unlike in a shared library,
+        // this model finds it without a call.
         .flag("-ftls-model=initial-exec")
         .warnings_into_errors(true)
         .compile("commonhold_dispatch");
 }
 
-/// Links libelf and zlib statically, so that the program runs where they are not installed. libbpf-sys links the variant that
-/// the linker finds first. So the linker is given a folder that has only the static variants.
+/// Links libelf and zlib statically, so that the program runs where they are not installed. libbpf-sys links
+/// the variant that the linker finds first. So the linker is given a folder that has only the static
+/// variants.
 fn link_libelf_statically() -> Result<(), String> {
     let folder = out().join("static");
     let compiler = cc::Build::new().try_get_compiler().map_err(|error| error.to_string())?;
@@ -166,8 +168,8 @@ fn link_libelf_statically() -> Result<(), String> {
     Ok(())
 }
 
-/// Whether the libraries need only each other and the C library: some builds of libelf also need libzstd. Links an empty
-/// program with all of their contents to find out.
+/// Whether the libraries need only each other and the C library: some builds of libelf also need libzstd.
+/// Links an empty program with all of their contents to find out.
 fn links_without_others(compiler: &cc::Tool, libraries: &[PathBuf], executable: &Path) -> bool {
     let program = executable.with_extension("c");
     fs::write(&program, "int main(void) { return 0; }\n").is_ok()

@@ -1,4 +1,5 @@
-//! A program that saturates the memory bus, and reports its transfers: it sums up numbers that exceed every cache.
+//! A program that saturates the memory bus, and reports its transfers: it sums up numbers that exceed every
+//! cache.
 //!
 //! usage: gang [SOCKET [SECONDS [THREADS [MIB]]]]     seconds 0: until it is ended; MIB: of numbers, for each thread
 

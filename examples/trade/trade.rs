@@ -1,4 +1,5 @@
-//! A program that computes and hardly reads. It offers disk tickets for CPU tickets, waits a while, works, and leaves.
+//! A program that computes and hardly reads. It offers disk tickets for CPU tickets, waits a while, works,
+//! and leaves.
 //!
 //! usage: trade [SOCKET [LIMIT]]     counts the primes below LIMIT; run it in a unit: commonhold exec UNIT -- trade
 

@@ -1,4 +1,5 @@
-//! Feeds arbitrary bytes to the parsers of machines and workloads: they must return, and their results must be consistent.
+//! Feeds arbitrary bytes to the parsers of machines and workloads: they must return, and their results must
+//! be consistent.
 #![no_main]
 
 use std::sync::LazyLock;

@@ -1,4 +1,5 @@
-//! Compiles the meter of locks, which is loaded into other programs: a shared object, left in the output folder.
+//! Compiles the meter of locks, which is loaded into other programs: a shared object, left in the output
+//! folder.
 
 use std::env;
 use std::path::PathBuf;

@@ -1,8 +1,9 @@
-//! The arena page that a process and the daemon share. The process writes into it how many bytes it transferred over the memory
-//! bus (seed 003, section 4: the shared arena).
+//! The arena page that a process and the daemon share. The process writes into it how many bytes it
+//! transferred over the memory bus (seed 003, section 4: the shared arena).
 //!
-//! The daemon makes the page, and sends a descriptor of it with the answer to [`Call::Join`](crate::wire::Call::Join).
-//! `clients/c/commonhold_gang.h` declares the layout for C; a test compares it with this one.
+//! The daemon makes the page, and sends a descriptor of it with the answer to
+//! [`Call::Join`](crate::wire::Call::Join). `clients/c/commonhold_gang.h` declares the layout for C; a test
+//! compares it with this one.
 //!
 //! A *sequence lock* protects the numbers that the process writes: [`Page::sequence`] is odd while the
 //! process writes them. So the daemon never blocks, and never takes a half-written report for a whole one,

@@ -7,7 +7,8 @@ use crate::wire::Refusal;
 /// Why a request failed: the daemon refused it, did not answer, or answered in another format.
 #[derive(Debug)]
 pub enum Error {
-    /// The daemon refused the request. Nothing was changed, unless `why` is [`Why::Failed`] and the message says so.
+    /// The daemon refused the request. Nothing was changed, unless `why` is [`Why::Failed`] and the message
+    /// says so.
     Refused {
         /// The daemon's error.
         why: Why,

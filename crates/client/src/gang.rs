@@ -15,8 +15,9 @@
 //! }
 //! ```
 //!
-//! The *writer thread* of this module writes the sum of reported bytes, twice per quantum, into a [`Page`] that the daemon reads.
-//! If the daemon exits and another daemon is running, the writer thread joins that daemon.
+//! The *writer thread* of this module writes the sum of reported bytes, twice per quantum, into a [`Page`]
+//! that the daemon reads. If the daemon exits and another daemon is running, the writer thread joins that
+//! daemon.
 //!
 //! A forked process has not joined: its copy of a [`Gang`] has no effect, and it may join for itself.
 //!
@@ -95,7 +96,8 @@ struct Membership {
 }
 
 impl Gang {
-    /// Joins the daemon at a socket. If the process has joined already, the error is [`io::ErrorKind::AlreadyExists`].
+    /// Joins the daemon at a socket. If the process has joined already, the error is
+    /// [`io::ErrorKind::AlreadyExists`].
     pub fn join(socket: impl AsRef<Path>) -> Result<Gang, Error> {
         let pid = std::process::id();
         if JOINED.swap(pid, Ordering::AcqRel) == pid {
@@ -127,8 +129,8 @@ impl Gang {
         Ok(Gang { shared, writer: Some(writer?) })
     }
 
-    /// Reports that any thread of the process transferred `bytes` more over the memory bus. A program that leaves the bus alone
-    /// calls this once with 0: without any call, its transfers are unknown.
+    /// Reports that any thread of the process transferred `bytes` more over the memory bus. A program that
+    /// leaves the bus alone calls this once with 0: without any call, its transfers are unknown.
     pub fn transferred(&self, bytes: u64) {
         self.shared.told.fetch_add(bytes, Ordering::Relaxed);
         self.shared.has_told.store(true, Ordering::Release);
@@ -166,8 +168,8 @@ impl Drop for Gang {
 }
 
 impl Shared {
-    /// The locked state; `None` in a forked process, which must not wait for the lock: the thread that held the lock at the fork
-    /// does not exist there.
+    /// The locked state; `None` in a forked process, which must not wait for the lock: the thread that held
+    /// the lock at the fork does not exist there.
     fn own(&self) -> Option<MutexGuard<'_, Membership>> {
         (std::process::id() == self.pid).then(|| self.lock())
     }
@@ -201,9 +203,10 @@ impl Shared {
                 state = self.join_again(state, began_at);
             }
             let interval = interval.clamp(EVERY_NS.0, EVERY_NS.1);
-            // If this thread is late by half an interval, the process was stopped and its quantum begins now. The daemon polls in
-            // the middle and at the end of a quantum. So write half an interval later, and then at whole intervals, just before
-            // each poll: the report is then fresh, and this thread does not run at the poll, where it would count as a thread.
+            // If this thread is late by half an interval, the process was stopped and its quantum begins now.
+            // The daemon polls in the middle and at the end of a quantum. So write half an interval later,
+            // and then at whole intervals, just before each poll: the report is then fresh, and this thread
+            // does not run at the poll, where it would count as a thread.
             let is_late = began_at > next_write_at + interval / 2;
             next_write_at = began_at + if is_late { interval / 2 } else { interval };
             while !state.ends
@@ -256,7 +259,8 @@ struct Mapped {
 unsafe impl Send for Mapped {}
 
 impl Mapped {
-    /// Maps a page. An error if the file is shorter than a page or might become shorter, or if the page has another version.
+    /// Maps a page. An error if the file is shorter than a page or might become shorter, or if the page has
+    /// another version.
     fn new(file: &OwnedFd) -> Result<Mapped, Error> {
         // Writing to a page that was truncated would kill this program (SIGBUS).
         let sealed = fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
@@ -280,9 +284,9 @@ impl Mapped {
 
     /// The page. Must be called in the process that mapped it.
     fn get(&self) -> &Page {
-        // SAFETY: the mapping is as long as a page, cannot shrink, and lives as long as `self` in the process that made it. Only
-        // that process calls this: after `Shared::own`, in the writer thread, and in `new`. Any bytes are a valid page, and are
-        // only accessed as atomics.
+        // SAFETY: the mapping is as long as a page, cannot shrink, and lives as long as `self` in the process
+        // that made it. Only that process calls this: after `Shared::own`, in the writer thread, and in
+        // `new`. Any bytes are a valid page, and are only accessed as atomics.
         unsafe { self.at.as_ref() }
     }
 }
@@ -335,7 +339,8 @@ fn now() -> u64 {
 /// Blocks all signals in this thread. Returns the previous mask.
 fn block_signals() -> libc::sigset_t {
     let (mut all, mut previous) = (MaybeUninit::uninit(), MaybeUninit::uninit());
-    // SAFETY: the first call initialises `all`, and the second one `previous`. Neither fails with these arguments.
+    // SAFETY: the first call initialises `all`, and the second one `previous`. Neither fails with these
+    // arguments.
     unsafe {
         libc::sigfillset(all.as_mut_ptr());
         libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), previous.as_mut_ptr());
@@ -446,7 +451,8 @@ mod tests {
             thread::sleep(Duration::from_millis(1));
         }
         assert_ne!(seen.get().writer.load(Ordering::Relaxed), 0, "its thread writes, and says who it is");
-        // SAFETY: the child takes no lock that another thread may have had, but the allocator's, which the C library opens.
+        // SAFETY: the child takes no lock that another thread may have had, but the allocator's, which the C
+        // library opens.
         let child = unsafe { libc::fork() };
         if child == 0 {
             gang.transferred(1_000);

@@ -21,7 +21,8 @@
 //! client. The wire format is that of varlink: JSON objects, each followed by a NUL, over a UNIX socket. The
 //! module [`wire`] defines the messages for client and daemon.
 //!
-//! The daemon authenticates a client by the socket's peer credentials: the user of the process when it connected.
+//! The daemon authenticates a client by the socket's peer credentials: the user of the process when it
+//! connected.
 
 pub mod arena;
 mod client;

@@ -21,7 +21,8 @@ pub struct Tickets {
     /// The number of tickets that the unit borrows in exchanges.
     #[serde(default)]
     pub got: u64,
-    /// The worth of the unit's tickets: millionths of a CPU, bytes of memory, or millionths of each disk or of the bus.
+    /// The worth of the unit's tickets: millionths of a CPU, bytes of memory, or millionths of each disk or
+    /// of the bus.
     pub entitled: u64,
     /// Whether the unit's tickets count now: the unit has processes, or the scheme reserves its share.
     pub active: bool,

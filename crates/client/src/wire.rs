@@ -1,5 +1,5 @@
-//! The messages between daemon and clients: JSON objects, each ended by a NUL, over a UNIX socket. This is varlink's
-//! wire format, so that `varlinkctl call` and five lines of any language can speak it.
+//! The messages between daemon and clients: JSON objects, each ended by a NUL, over a UNIX socket. This is
+//! varlink's wire format, so that `varlinkctl call` and five lines of any language can speak it.
 //!
 //! The caller's identity comes from the socket's peer credentials, never from a message.
 
@@ -59,8 +59,8 @@ pub enum Call {
     /// with it.
     #[serde(rename = "io.commonhold.Join")]
     Join {},
-    /// The outcome of an offer or an exchange. The daemon answers when the offer is served or withdrawn, when the exchange ends,
-    /// or when the time has expired.
+    /// The outcome of an offer or an exchange. The daemon answers when the offer is served or withdrawn, when
+    /// the exchange ends, or when the time has expired.
     #[serde(rename = "io.commonhold.Await")]
     Await {
         /// The number of the offer or exchange.
@@ -186,7 +186,8 @@ impl fmt::Display for Resource {
 pub struct Joined {
     /// The length of the page, in bytes.
     pub page_bytes: u64,
-    /// The initial interval at which the process should write into the page, in nanoseconds. The page has the current interval.
+    /// The initial interval at which the process should write into the page, in nanoseconds. The page has the
+    /// current interval.
     pub every_ns: u64,
 }
 
@@ -222,8 +223,9 @@ pub fn send(mut stream: impl Write, message: &impl Serialize) -> io::Result<()> 
     stream.write_all(&bytes)
 }
 
-/// Waits for a message, and returns it without its NUL; `None` if the other side closed the connection before the message was
-/// complete. Nothing follows the NUL, since each side sends its next message only after the other side's.
+/// Waits for a message, and returns it without its NUL; `None` if the other side closed the connection before
+/// the message was complete. Nothing follows the NUL, since each side sends its next message only after the
+/// other side's.
 pub fn receive(mut stream: impl Read) -> io::Result<Option<Vec<u8>>> {
     let mut bytes = Vec::new();
     let mut chunk = [0; 4096];

@@ -228,7 +228,8 @@ impl<'a> Whole<'a> {
         Some(diagnostic.label("when all units are active").help(help))
     }
 
-    /// A warning for a limit above the machine's capacity: usually a wrong unit of measure, or another machine's contract.
+    /// A warning for a limit above the machine's capacity: usually a wrong unit of measure, or another
+    /// machine's contract.
     fn limits_nothing(&self, id: UnitId) -> Option<Diagnostic> {
         let unit = self.unit(id);
         let there_is = match self.resource {

@@ -86,8 +86,8 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     number.checked_mul(ms).filter(|ms| *ms > 0).map(Duration::from_millis).ok_or_else(remedy)
 }
 
-/// Checks that help is wrapped to the terminal's width: no line is longer, and no line of a paragraph ends while the next word
-/// would still fit. Only paragraphs begin at the left edge.
+/// Checks that help is wrapped to the terminal's width: no line is longer, and no line of a paragraph ends
+/// while the next word would still fit. Only paragraphs begin at the left edge.
 ///
 /// # Panics
 ///

@@ -1,5 +1,5 @@
-//! Checks of a contract's members on this machine: users, groups, cgroups and processes that are missing or hidden, and rules
-//! that probably match more than intended.
+//! Checks of a contract's members on this machine: users, groups, cgroups and processes that are missing or
+//! hidden, and rules that probably match more than intended.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -13,7 +13,8 @@ use commonhold_machine::Machine;
 use crate::exit::{Exit, Failure};
 use crate::{fit, here, output};
 
-/// The largest text that is read: a contract of 100,000 units has about 10 MB; a larger file is a mistaken name.
+/// The largest text that is read: a contract of 100,000 units has about 10 MB; a larger file is a mistaken
+/// name.
 const TEXT_BYTES_MAX: u64 = 64 << 20;
 
 /// The largest recording that is read: `trace` of tracefs has about 100 bytes per event.
@@ -64,7 +65,8 @@ pub fn check_text(
     }
 }
 
-/// Parses a contract and checks it for a machine; returns the contract if it has no errors, and all diagnostics.
+/// Parses a contract and checks it for a machine; returns the contract if it has no errors, and all
+/// diagnostics.
 pub fn diagnose(
     text: &str,
     machine: &Machine,

@@ -1,4 +1,5 @@
-//! `commonhold check`: validates a contract for this machine or another one, and prints each unit's entitlement.
+//! `commonhold check`: validates a contract for this machine or another one, and prints each unit's
+//! entitlement.
 
 use commonhold_contract::{Contract, PerResource, Resource};
 use commonhold_live::observe::names::SystemNames;

@@ -1,5 +1,6 @@
 //! The command line: the one definition that help, man pages and completions come from.
-// Comments of items are the help that users read. A comment on an item without help would replace the text shown for it.
+// Comments of items are the help that users read. A comment on an item without help would replace the text
+// shown for it.
 #![allow(missing_docs)]
 
 use std::ffi::OsString;
@@ -29,8 +30,9 @@ const LONG_VERSION: &str = if BUILT_IN {
 
 /// Hold a contract on a shared Linux machine.
 ///
-/// A contract says what each unit, a named group of processes, holds of the machine. Commonhold isolates units from each
-/// other. It lends what a unit leaves idle, and calls it back when that unit wants it. It keeps accounts of all this.
+/// A contract says what each unit, a named group of processes, holds of the machine. Commonhold isolates
+/// units from each other. It lends what a unit leaves idle, and calls it back when that unit wants it. It
+/// keeps accounts of all this.
 #[derive(Debug, Parser)]
 #[command(
     name = "commonhold",
@@ -92,11 +94,12 @@ pub struct Elsewhere {
 
 /// Check a contract: syntax, values, and whether a machine can give what it promises
 ///
-/// Prints the tree of units, with what each unit is entitled to when all units are active. Each error is shown at its
-/// place in the file, with a remedy. Errors that depend on the machine's size are shown once there are no others.
+/// Prints the tree of units, with what each unit is entitled to when all units are active. Each error is
+/// shown at its place in the file, with a remedy. Errors that depend on the machine's size are shown once
+/// there are no others.
 ///
-/// Memory is shown less the reserve. `run` instead subtracts the memory of the kernel and of processes in no unit, which
-/// `check` cannot know.
+/// Memory is shown less the reserve. `run` instead subtracts the memory of the kernel and of processes in no
+/// unit, which `check` cannot know.
 #[derive(Debug, Args)]
 #[command(after_long_help = members_help())]
 pub struct Check {
@@ -104,11 +107,11 @@ pub struct Check {
     pub contract: PathBuf,
     /// Check for another machine: a machine file, or words such as `nodes:4 cpus:2 memory:512MiB`
     ///
-    /// Without --machine, the contract is checked for this machine. `commonhold doctor --machine` writes a machine file of the
-    /// machine it runs on.
+    /// Without --machine, the contract is checked for this machine. `commonhold doctor --machine` writes a
+    /// machine file of the machine it runs on.
     ///
-    /// In words, `nodes:4 cpus:2 memory:512MiB` is 4 nodes with 2 CPUs and 512 MiB each: 8 CPUs and 2 GiB. Each word has a
-    /// default:
+    /// In words, `nodes:4 cpus:2 memory:512MiB` is 4 nodes with 2 CPUs and 512 MiB each: 8 CPUs and 2 GiB.
+    /// Each word has a default:
     ///
     /// - `nodes:N` (1)
     ///
@@ -116,7 +119,8 @@ pub struct Check {
     ///
     /// - of each core: `threads:N` (1)
     ///
-    /// - of the machine: `disks:N` (0, or 1 with `disk`), `disk:RATE` of each disk, such as 100MB/s, `swap:SIZE`, `bus:RATE`
+    /// - of the machine: `disks:N` (0, or 1 with `disk`), `disk:RATE` of each disk, such as 100MB/s,
+    ///   `swap:SIZE`, `bus:RATE`
     ///
     /// Users, groups, cgroups and processes that the contract names are not looked up with --machine.
     #[arg(long, value_name = "FILE|WORDS")]
@@ -139,26 +143,28 @@ pub struct Doctor {
 
 /// Measure a disk, or the memory bus, so that `check` and `run` know its bandwidth
 ///
-/// *A disk.* Writes and reads a file on a file system of the disk, past the page cache. The file takes a quarter of the free
-/// space, and 4 GiB at most. It has no name, and nothing of it is left afterwards.
+/// *A disk.* Writes and reads a file on a file system of the disk, past the page cache. The file takes a
+/// quarter of the free space, and 4 GiB at most. It has no name, and nothing of it is left afterwards.
 ///
-/// Seven kinds of requests are measured. First, large requests (1 MiB) are written, which lays the file out. Then three
-/// kinds are read: large ones, small ones (4 KiB) in order, and small ones at random places. The same three are written. All
-/// this takes seven times the given time, and a second.
+/// Seven kinds of requests are measured. First, large requests (1 MiB) are written, which lays the file out.
+/// Then three kinds are read: large ones, small ones (4 KiB) in order, and small ones at random places. The
+/// same three are written. All this takes seven times the given time, and a second.
 ///
-/// A disk that others use is refused: one that was busy for more than 5 % of a second before the measurement, or whose
-/// transfers exceed the measurement's own by more than a quarter and 4 MiB.
+/// A disk that others use is refused: one that was busy for more than 5 % of a second before the measurement,
+/// or whose transfers exceed the measurement's own by more than a quarter and 4 MiB.
 ///
-/// The result is kept in /var/lib/commonhold/disks, keyed by the disk's model, serial number and size. An array's is keyed by
-/// level, number of drives, UUID and size. `check` compares reservations in bytes per second with it. `run` configures the
-/// kernel's io.cost with it, so that weights take effect on the disk.
+/// The result is kept in /var/lib/commonhold/disks, keyed by the disk's model, serial number and size. An
+/// array's is keyed by level, number of drives, UUID and size. `check` compares reservations in bytes per
+/// second with it. `run` configures the kernel's io.cost with it, so that weights take effect on the disk.
 ///
-/// *The memory bus*, with --bus. Computes with arrays larger than any cache, on one CPU and then on all of them. It takes at
-/// most a quarter of the free memory, and twice the given time. The best pass counts, so brief activity of others does no harm;
-/// their sustained traffic makes the result too low. The bytes that caches fetch are counted.
+/// *The memory bus*, with --bus. Computes with arrays larger than any cache, on one CPU and then on all of
+/// them. It takes at most a quarter of the free memory, and twice the given time. The best pass counts, so
+/// brief activity of others does no harm; their sustained traffic makes the result too low. The bytes that
+/// caches fetch are counted.
 ///
-/// The result is kept in /var/lib/commonhold/bus, keyed by the processors' model, the number of CPUs and nodes, and the memory.
-/// `run` uses it to choose gangs that fit together. Without it, 10 GB/s per CPU are assumed.
+/// The result is kept in /var/lib/commonhold/bus, keyed by the processors' model, the number of CPUs and
+/// nodes, and the memory. `run` uses it to choose gangs that fit together. Without it, 10 GB/s per CPU are
+/// assumed.
 #[derive(Debug, Args)]
 pub struct Calibrate {
     /// A folder on a file system of the disk
@@ -167,8 +173,8 @@ pub struct Calibrate {
     /// Measure the memory bus
     #[arg(long, conflicts_with = "folder")]
     pub bus: bool,
-    /// The time for each of the seven kinds of requests, or, with --bus, for one CPU and for all CPUs; a disk with a larger
-    /// cache needs longer
+    /// The time for each of the seven kinds of requests, or, with --bus, for one CPU and for all CPUs; a disk
+    /// with a larger cache needs longer
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=600))]
     pub seconds: u64,
     /// Print JSON
@@ -178,23 +184,25 @@ pub struct Calibrate {
 
 /// Hold a contract until told to stop
 ///
-/// Runs in the foreground. SIGINT and SIGTERM end it, and everything it did is undone. SIGHUP reloads the contract: either the
-/// whole new one comes into force, or the old one stays. If the daemon is killed, a caretaker process undoes everything within
-/// a second.
+/// Runs in the foreground. SIGINT and SIGTERM end it, and everything it did is undone. SIGHUP reloads the
+/// contract: either the whole new one comes into force, or the old one stays. If the daemon is killed, a
+/// caretaker process undoes everything within a second.
 ///
-/// A daemon that runs as root refuses a contract that another user may change: the file and each directory on its path must
-/// belong to root, and neither group nor others may write to them, except to directories with the sticky bit.
+/// A daemon that runs as root refuses a contract that another user may change: the file and each directory on
+/// its path must belong to root, and neither group nor others may write to them, except to directories with
+/// the sticky bit.
 ///
-/// Tickets that were changed with `commonhold tickets` are changed again at the next start, if the contract still has the unit
-/// and gives it the same number. The daemon lists them. `commonhold tickets --help` has the rules.
+/// Tickets that were changed with `commonhold tickets` are changed again at the next start, if the contract
+/// still has the unit and gives it the same number. The daemon lists them. `commonhold tickets --help` has
+/// the rules.
 ///
-/// The backends `kernel` and `cgroup` hold memory and disks by control groups, where they can use the controllers. The backend
-/// `user` holds them more weakly: it pages out a unit's excess memory, sets I/O priorities, which not every disk honours, and
-/// pauses a unit that exceeds a disk limit. At its start the daemon reports what is held, what is not, and why; so does
-/// `status`.
+/// The backends `kernel` and `cgroup` hold memory and disks by control groups, where they can use the
+/// controllers. The backend `user` holds them more weakly: it pages out a unit's excess memory, sets I/O
+/// priorities, which not every disk honours, and pauses a unit that exceeds a disk limit. At its start the
+/// daemon reports what is held, what is not, and why; so does `status`.
 ///
-/// Kernel threads, process 1 and Commonhold itself are in no unit, whatever rules match them. --dry-run shows the processes
-/// that would be in each unit. `commonhold check --help` explains how members are written.
+/// Kernel threads, process 1 and Commonhold itself are in no unit, whatever rules match them. --dry-run shows
+/// the processes that would be in each unit. `commonhold check --help` explains how members are written.
 #[derive(Debug, Args)]
 pub struct Run {
     /// The contract
@@ -212,12 +220,12 @@ pub struct Run {
     /// Override the contract's scheme
     #[arg(long, value_enum)]
     pub scheme: Option<SchemeChoice>,
-    /// Try exchanges of tickets for all units, overriding the contract's `negotiate`. An exchange is kept while both sides
-    /// progress faster
+    /// Try exchanges of tickets for all units, overriding the contract's `negotiate`. An exchange is kept
+    /// while both sides progress faster
     #[arg(long)]
     pub negotiate: bool,
-    /// Leave the kernel's io.cost as it is. Without this flag, `run` switches io.cost on for the disks that `calibrate`
-    /// measured, until it ends; weights then take effect on them
+    /// Leave the kernel's io.cost as it is. Without this flag, `run` switches io.cost on for the disks that
+    /// `calibrate` measured, until it ends; weights then take effect on them
     #[arg(long)]
     pub no_io_cost: bool,
     /// Print every decision with its reason as it is made
@@ -232,8 +240,8 @@ pub struct Run {
 
 /// Run a command as a member of a unit
 ///
-/// The command replaces this process: it keeps the process ID, so signals reach it, and its exit code is returned. If no daemon
-/// is running, or you may not enter the unit, nothing is started.
+/// The command replaces this process: it keeps the process ID, so signals reach it, and its exit code is
+/// returned. If no daemon is running, or you may not enter the unit, nothing is started.
 #[derive(Debug, Args)]
 pub struct Exec {
     /// The unit, by its path: `physics/night-batch`
@@ -298,26 +306,28 @@ pub struct Status {
 
 /// Show units' tickets, or change them while the daemon runs
 ///
-/// Every unit is a currency: its tickets divide its worth among its sub-units. The table shows each unit's tickets of each
-/// resource, their currency, and their present worth on this machine. With a unit's name, that unit is shown as a currency: its
-/// funding, the tickets that it has issued to its sub-units and to its own processes, its exchanges, and the limits that
-/// currencies impose.
+/// Every unit is a currency: its tickets divide its worth among its sub-units. The table shows each unit's
+/// tickets of each resource, their currency, and their present worth on this machine. With a unit's name,
+/// that unit is shown as a currency: its funding, the tickets that it has issued to its sub-units and to its
+/// own processes, its exchanges, and the limits that currencies impose.
 ///
-/// Where tickets were changed, the contract's number is shown beside them, and a line gives the unit's present entitlement.
-/// Tickets that a unit will have once its user has processes are listed below. A note marks changed tickets of a resource that
-/// is not held here.
+/// Where tickets were changed, the contract's number is shown beside them, and a line gives the unit's
+/// present entitlement. Tickets that a unit will have once its user has processes are listed below. A note
+/// marks changed tickets of a resource that is not held here.
 ///
-/// A change takes effect at once, and lasts until the contract file overrides it. It is first written to the daemon's directory
-/// (`tickets.json`). The next daemon that starts there makes it again, whether this one ended or was killed. If that directory
-/// is on a memory file system, as /run is, changes do not survive a reboot.
+/// A change takes effect at once, and lasts until the contract file overrides it. It is first written to the
+/// daemon's directory (`tickets.json`). The next daemon that starts there makes it again, whether this one
+/// ended or was killed. If that directory is on a memory file system, as /run is, changes do not survive a
+/// reboot.
 ///
-/// A change expires when the contract gives that unit another number of tickets of that resource, or drops the unit. Only a
-/// reload or a start reads the contract. To take a change back, set the contract's number.
+/// A change expires when the contract gives that unit another number of tickets of that resource, or drops
+/// the unit. Only a reload or a start reads the contract. To take a change back, set the contract's number.
 ///
-/// Root and the daemon's own user may change all tickets. The `owner` that the contract names for a unit may change the tickets
-/// of its direct sub-units, and give or offer the unit's own. A unit without an owner inherits that of its parent, and its
-/// members may give or offer its tickets. Where no enclosing unit has an owner, a user who may enter a unit and all of its
-/// direct sub-units may change the tickets of these, unless `each` made them.
+/// Root and the daemon's own user may change all tickets. The `owner` that the contract names for a unit may
+/// change the tickets of its direct sub-units, and give or offer the unit's own. A unit without an owner
+/// inherits that of its parent, and its members may give or offer its tickets. Where no enclosing unit has an
+/// owner, a user who may enter a unit and all of its direct sub-units may change the tickets of these, unless
+/// `each` made them.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Tickets {
@@ -327,8 +337,8 @@ pub struct Tickets {
     pub unit: Option<String>,
     /// Print the contract in force, with all changes of tickets
     ///
-    /// A run under it gives units the same rights. Its comments list what no contract can express: exchanges, offers, and
-    /// tickets of units that `each` makes.
+    /// A run under it gives units the same rights. Its comments list what no contract can express: exchanges,
+    /// offers, and tickets of units that `each` makes.
     #[arg(long, conflicts_with_all = ["unit", "json"])]
     pub as_contract: bool,
     #[command(flatten)]
@@ -337,10 +347,12 @@ pub struct Tickets {
 
 /// Set how many tickets a unit has, of several resources at once
 ///
-/// The parent unit's currency issues them; for an outermost unit, the machine's own. Either all numbers are set or none. The
-/// shares of the other units in that currency shrink or grow; units outside it are unaffected.
+/// The parent unit's currency issues them; for an outermost unit, the machine's own. Either all numbers are
+/// set or none. The shares of the other units in that currency shrink or grow; units outside it are
+/// unaffected.
 ///
-/// With `--from`, another currency issues them, and the unit holds them in addition to its own. 0 takes them back.
+/// With `--from`, another currency issues them, and the unit holds them in addition to its own. 0 takes them
+/// back.
 #[derive(Debug, Args)]
 pub struct Fund {
     /// The unit, by its path: `physics/night-batch`
@@ -357,8 +369,8 @@ pub struct Fund {
 
 /// Issue more tickets to a unit
 ///
-/// The parent unit's currency issues them, so that each ticket there is worth less (inflation). No other currency is affected.
-/// With several resources, either all are issued or none.
+/// The parent unit's currency issues them, so that each ticket there is worth less (inflation). No other
+/// currency is affected. With several resources, either all are issued or none.
 #[derive(Debug, Args)]
 pub struct Issue {
     /// The unit, by its path: `physics/night-batch`
@@ -372,9 +384,9 @@ pub struct Issue {
 
 /// Take tickets back from a unit
 ///
-/// The parent unit's currency takes them, so that each remaining ticket there is worth more (deflation). No other currency is
-/// affected. With several resources, either all are taken back or none. A unit keeps at least one ticket, and those that it
-/// lent.
+/// The parent unit's currency takes them, so that each remaining ticket there is worth more (deflation). No
+/// other currency is affected. With several resources, either all are taken back or none. A unit keeps at
+/// least one ticket, and those that it lent.
 #[derive(Debug, Args)]
 pub struct Revoke {
     /// The unit, by its path: `physics/night-batch`
@@ -430,28 +442,29 @@ pub enum TicketsWhat {
 
 /// Offer a unit's tickets of one resource for tickets of another
 ///
-/// A compute-bound unit may have no use for its disk tickets, and another unit none for its CPU tickets. Each offers what it
-/// can spare. Matching offers are served at once: each unit gives what the other wants, and at most what it offered. Three or
-/// four units may exchange in a ring. The rights of other units do not change.
+/// A compute-bound unit may have no use for its disk tickets, and another unit none for its CPU tickets. Each
+/// offers what it can spare. Matching offers are served at once: each unit gives what the other wants, and at
+/// most what it offered. Three or four units may exchange in a ring. The rights of other units do not change.
 ///
-/// An exchange lasts for the shortest time of its offers, until one of its units ends it with `commonhold cancel`, or until one
-/// of them leaves the contract. Then all tickets return. An offer without a match stays open until it is served or taken back.
-/// Both outlast the daemon.
+/// An exchange lasts for the shortest time of its offers, until one of its units ends it with `commonhold
+/// cancel`, or until one of them leaves the contract. Then all tickets return. An offer without a match stays
+/// open until it is served or taken back. Both outlast the daemon.
 ///
-/// Tickets within one unit are compared by number, those of different units by their present worth. A part of a reservation
-/// (`hard`) matches only offers that want a reservation, and tickets only those that want tickets. A unit's members may offer
-/// its tickets, and so may root.
+/// Tickets within one unit are compared by number, those of different units by their present worth. A part of
+/// a reservation (`hard`) matches only offers that want a reservation, and tickets only those that want
+/// tickets. A unit's members may offer its tickets, and so may root.
 ///
-/// With a program after `--`, the offer lasts as long as the program: it is made before the program starts. When the program
-/// ends, the offer is taken back, or the exchange that served it is ended. The exit code is the program's, or 128 plus the
-/// number of the signal that terminated it. Signals to this process reach the program. If the offer is refused, nothing is
-/// started.
+/// With a program after `--`, the offer lasts as long as the program: it is made before the program starts.
+/// When the program ends, the offer is taken back, or the exchange that served it is ended. The exit code is
+/// the program's, or 128 plus the number of the signal that terminated it. Signals to this process reach the
+/// program. If the offer is refused, nothing is started.
 #[derive(Debug, Args)]
 pub struct Offer {
     /// The unit that offers, by its path [default: the unit that this command runs in]
     #[arg(long, value_name = "UNIT")]
     pub unit: Option<String>,
-    /// What it gives: a number of tickets, such as disk:300, or a part of its reservation, such as memory:2GiB
+    /// What it gives: a number of tickets, such as disk:300, or a part of its reservation, such as
+    /// memory:2GiB
     #[arg(long, value_name = "RESOURCE:N")]
     pub give: commonhold_policy::rights::Offer,
     /// What it wants in return, such as cpu:200
@@ -484,7 +497,8 @@ pub struct Offers {
 
 /// Take an offer back, or end an exchange
 ///
-/// Root and the members of the units involved may do this. When an exchange ends, each unit has the same tickets as before it.
+/// Root and the members of the units involved may do this. When an exchange ends, each unit has the same
+/// tickets as before it.
 #[derive(Debug, Args)]
 pub struct Cancel {
     /// The offer's or the exchange's number, as `commonhold offers` shows it
@@ -499,11 +513,13 @@ pub struct Cancel {
 
 /// Show what isolation and sharing are worth on this machine
 ///
-/// Holds the contract while real work runs. A light unit's job runs alone first, then beside a heavy unit under each scheme:
-/// smp, quota and isolate. The response times are compared. Writes a report with plots. Ctrl-C ends it, the daemon and the jobs.
+/// Holds the contract while real work runs. A light unit's job runs alone first, then beside a heavy unit
+/// under each scheme: smp, quota and isolate. The response times are compared. Writes a report with plots.
+/// Ctrl-C ends it, the daemon and the jobs.
 #[derive(Debug, Args)]
 pub struct Demo {
-    /// The contract; it must have the units `light` and `heavy` [default: the built-in examples/two-groups.toml]
+    /// The contract; it must have the units `light` and `heavy` [default: the built-in
+    /// examples/two-groups.toml]
     pub contract: Option<PathBuf>,
     /// What holds CPU
     #[arg(long, value_enum, default_value_t = BackendChoice::Auto)]
@@ -538,8 +554,8 @@ pub struct DemoTask {
 /// Where a daemon and its clients meet.
 #[derive(Debug, Args)]
 pub struct Place {
-    /// The daemon's directory [default for root: /run/commonhold; for others: `$XDG_RUNTIME_DIR/commonhold`, or
-    /// /tmp/commonhold-UID if that is missing; client commands then try root's]
+    /// The daemon's directory [default for root: /run/commonhold; for others: `$XDG_RUNTIME_DIR/commonhold`,
+    /// or /tmp/commonhold-UID if that is missing; client commands then try root's]
     #[arg(long, value_name = "DIR", env = "COMMONHOLD_DIR", hide_env_values = true)]
     pub directory: Option<PathBuf>,
 }

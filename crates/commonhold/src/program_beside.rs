@@ -1,8 +1,8 @@
 //! Commands that separate programs implement: `commonhold NAME ARGS` runs `commonhold-NAME NAME ARGS`, as
 //! cargo does.
 //!
-//! The separate program must be in the directory of this program. PATH is not searched, since a command that root runs must
-//! not depend on PATH.
+//! The separate program must be in the directory of this program. PATH is not searched, since a command that
+//! root runs must not depend on PATH.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
@@ -27,7 +27,8 @@ const LISTED: [(&str, &str); 4] = [
 ///
 /// # Errors
 ///
-/// [`Exit::Unavailable`] if a listed command's program is not installed, [`Exit::CannotRun`] if the kernel refuses to run it.
+/// [`Exit::Unavailable`] if a listed command's program is not installed, [`Exit::CannotRun`] if the kernel
+/// refuses to run it.
 pub(crate) fn run_if_named() -> Result<(), Failure> {
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     let Some((name, rest)) = external_command(&arguments) else { return Ok(()) };
@@ -52,7 +53,8 @@ pub(crate) fn run_if_named() -> Result<(), Failure> {
     Err(Failure::new(Exit::CannotRun, format!("{}: cannot run it: {error}", path.display())))
 }
 
-/// The name and the arguments of an external command, if `arguments` could name one. `help NAME` becomes `NAME --help`.
+/// The name and the arguments of an external command, if `arguments` could name one. `help NAME` becomes
+/// `NAME --help`.
 fn external_command(arguments: &[OsString]) -> Option<(&str, Vec<OsString>)> {
     let (first, rest) = arguments.split_first()?;
     let is_help = first == "help";

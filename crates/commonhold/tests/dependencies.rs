@@ -33,7 +33,8 @@ fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-/// Checks an SPDX expression: at least one alternative of every part must be allowed. Parentheses only group alternatives here.
+/// Checks an SPDX expression: at least one alternative of every part must be allowed. Parentheses only group
+/// alternatives here.
 fn allowed(expression: &str) -> bool {
     let plain = expression.replace(['(', ')'], "").replace('/', " OR ");
     plain.split(" AND ").all(|part| part.split(" OR ").any(|one| LICENCES.contains(&one.trim())))

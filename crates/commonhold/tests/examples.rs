@@ -5,7 +5,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// An example, a unit of it, a resource, its share of the machine in thousandths, and the words of the comment.
+/// An example, a unit of it, a resource, its share of the machine in thousandths, and the words of the
+/// comment.
 const STATED: [(&str, &str, &str, u64, &str); 13] = [
     ("build-host.toml", "people", "cpu", 900, "the people hold 90 %"),
     ("build-host.toml", "builds", "memory", 100, "the builds 10 %"),

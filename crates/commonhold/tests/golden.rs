@@ -1,5 +1,5 @@
-//! The command's output, byte for byte: `commands/*.trycmd`. `TRYCMD=overwrite cargo test -p commonhold --test golden` updates
-//! the files; review the difference.
+//! The command's output, byte for byte: `commands/*.trycmd`. `TRYCMD=overwrite cargo test -p commonhold
+//! --test golden` updates the files; review the difference.
 
 #![allow(clippy::disallowed_methods)]
 

@@ -1,8 +1,9 @@
-//! The daemon's system calls while all processes sleep: the cost of a sample depends on changes, not on the number of
-//! processes.
+//! The daemon's system calls while all processes sleep: the cost of a sample depends on changes, not on the
+//! number of processes.
 //!
-//! The daemon and the sleepers are alone in a PID namespace. Only process starts and exits elsewhere show, in the machine's
-//! count of threads, and cost a listing of the namespace's few processes. Counted by strace from outside.
+//! The daemon and the sleepers are alone in a PID namespace. Only process starts and exits elsewhere show, in
+//! the machine's count of threads, and cost a listing of the namespace's few processes. Counted by strace
+//! from outside.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use std::fs;

@@ -153,7 +153,8 @@ fn each_by_without_groups(unit: &Unit, read_unit: &ReadUnit) -> Option<Diagnosti
     Some(Diagnostic::warning("each-by-without-groups", at, message).help(help))
 }
 
-/// Checks the units directly in `parent`, or at the top level (`None`), against each other and against `parent`.
+/// Checks the units directly in `parent`, or at the top level (`None`), against each other and against
+/// `parent`.
 pub(crate) fn siblings(
     contract: &Contract,
     parent: Option<&ReadUnit>,

@@ -1,7 +1,7 @@
 //! Diagnostics of a contract: each is a value with the problem, its position in the text, and the remedy.
 //!
-//! The module that finds a problem also words it: `syntax` and `document` (TOML, unknown keys), `read`, `quantity` and `member`
-//! (values), `check` (consistency). `render` lays out the text.
+//! The module that finds a problem also words it: `syntax` and `document` (TOML, unknown keys), `read`,
+//! `quantity` and `member` (values), `check` (consistency). `render` lays out the text.
 
 use std::ops::Range;
 

@@ -252,7 +252,8 @@ impl<'t> Document<'t> {
         named
     }
 
-    /// Reports that a value has the wrong type for its key. `wanted` describes the right type, with its article.
+    /// Reports that a value has the wrong type for its key. `wanted` describes the right type, with its
+    /// article.
     pub fn wrong_type<K>(&mut self, entry: &Entry<K>, wanted: &str) {
         let name = entry.key.name;
         let found = article(entry.value.get_ref());

@@ -87,8 +87,8 @@ impl Contract {
         }
     }
 
-    /// Copies the sub-units that `each` created in `old` to this contract, which replaces it. A sub-unit is copied if its
-    /// enclosing unit still has the same `each`.
+    /// Copies the sub-units that `each` created in `old` to this contract, which replaces it. A sub-unit is
+    /// copied if its enclosing unit still has the same `each`.
     pub fn carry_over(&mut self, old: &Contract) {
         for unit in old.held().map(|id| old.unit(id)) {
             let ([Member { kind, .. }], Some(parent)) = (unit.members.as_slice(), unit.parent) else {
@@ -123,7 +123,8 @@ impl Contract {
         }
         let name = self.free_name(*unit, &valid_name(whose, name));
         let id = self.add_reusing(*unit, &name, free);
-        // A created sub-unit has no table in the contract, so it inherits these settings from the unit around it.
+        // A created sub-unit has no table in the contract, so it inherits these settings from the unit around
+        // it.
         let encloser = self.unit(*unit);
         let (negotiate, discipline, job) = (encloser.negotiate, encloser.discipline, encloser.job);
         let (lend, borrow) = (encloser.lend, encloser.borrow);
@@ -151,8 +152,8 @@ impl Contract {
     }
 }
 
-/// A valid unit name for a user or a control group. If a user's name has characters that a unit's name may not have, the user's
-/// number replaces it. In a group's name, such characters are replaced by `_`.
+/// A valid unit name for a user or a control group. If a user's name has characters that a unit's name may
+/// not have, the user's number replaces it. In a group's name, such characters are replaced by `_`.
 ///
 /// A user's name that consists of digits is replaced by the user's number, too, since it may equal another
 /// user's number. Otherwise the path of a sub-unit, and with it the tickets that were persisted for that
@@ -274,7 +275,8 @@ mod tests {
         assert_eq!(contract.held().count(), 11);
     }
 
-    /// Jobs come and go for years: their places are used again, and lists stay in the order in which units came.
+    /// Jobs come and go for years: their places are used again, and lists stay in the order in which units
+    /// came.
     #[test]
     fn the_place_of_a_removed_group_is_reused() {
         let (mut contract, jobs) = with(Each::Cgroup);

@@ -99,8 +99,8 @@ const RESOURCE_SYNONYMS: [(&[&str], &str); 4] = [
     (&["bandwidth", "membus", "membw", "mbw"], "bus"),
 ];
 
-/// The remedy for an unknown key of a table; `None` if its meaning cannot be guessed. `header` is the header of the unit, without
-/// brackets, and empty outside of units.
+/// The remedy for an unknown key of a table; `None` if its meaning cannot be guessed. `header` is the header
+/// of the unit, without brackets, and empty outside of units.
 pub(crate) fn for_key(
     table: &'static Table,
     name: &str,

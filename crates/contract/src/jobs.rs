@@ -172,7 +172,8 @@ pub struct GangRules {
     pub share: GangsShare,
     /// The quantum: the time for which gangs are chosen, in nanoseconds (seed 003, section 5: 200 ms).
     pub quantum_ns: u64,
-    /// The number of quanta in the average of [`Gangs::QuantaWindow`], 1 to [`GANG_WINDOW_MAX`] (seed 003, section 4: 5).
+    /// The number of quanta in the average of [`Gangs::QuantaWindow`], 1 to [`GANG_WINDOW_MAX`] (seed 003,
+    /// section 4: 5).
     pub window: u32,
     /// How much of the shared resource each thread of a job is assumed to use before the job was measured. A
     /// percentage is of the resource's capacity divided by the number of CPUs. The seed gives no value.

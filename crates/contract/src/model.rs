@@ -14,7 +14,8 @@ pub enum CpuMode {
     /// Partition while there are no more units than CPUs, else proportional.
     #[default]
     Auto,
-    /// Each unit owns home CPUs. A unit with a fraction of a CPU owns a shared CPU for part of the time, by rotation.
+    /// Each unit owns home CPUs. A unit with a fraction of a CPU owns a shared CPU for part of the time, by
+    /// rotation.
     Partition,
     /// Every CPU is time-shared in proportion to the entitlements.
     Proportional,
@@ -178,8 +179,9 @@ pub struct Promise {
 }
 
 impl Promise {
-    /// The promised time, in nanoseconds, for memory that was idle for `idle_ns`. For example, with 1 s, 10 % and at most 30 s,
-    /// it is 1 s for memory that was idle for 5 s, 6 s after a minute, and 30 s after an hour.
+    /// The promised time, in nanoseconds, for memory that was idle for `idle_ns`. For example, with 1 s, 10 %
+    /// and at most 30 s, it is 1 s for memory that was idle for 5 s, 6 s after a minute, and 30 s after an
+    /// hour.
     pub fn after(&self, idle_ns: u64) -> u64 {
         let part = u128::from(idle_ns) * u128::from(self.idle) / u128::from(MILLIONTH);
         u64::try_from(part).unwrap_or(u64::MAX).min(self.most_ns).max(self.first_ns)
@@ -195,7 +197,8 @@ pub struct MachineRules {
     pub scheme: Scheme,
     /// Memory kept free so that a memory loan can be called back quickly (seed 000, section 3.2: 8 %).
     pub reserve: Amount,
-    /// The interval at which a fractionally held CPU changes its owner, in nanoseconds (seed 000, section 3.1: 250 ms).
+    /// The interval at which a fractionally held CPU changes its owner, in nanoseconds (seed 000, section
+    /// 3.1: 250 ms).
     pub rotation_ns: u64,
     /// The longest time that an owner may wait for a CPU that it lent, in nanoseconds (seed 000, section 3.1:
     /// 10 ms).
@@ -248,7 +251,8 @@ pub struct UnitId(pub u32);
 impl UnitId {
     /// The built-in unit of kernel threads: never restricted (seed 000, section 2.2).
     pub const KERNEL: UnitId = UnitId(0);
-    /// The built-in unit of unowned and shared processes and memory: never restricted (seed 000, section 2.2).
+    /// The built-in unit of unowned and shared processes and memory: never restricted (seed 000, section
+    /// 2.2).
     pub const SHARED: UnitId = UnitId(1);
 
     /// The index in a slice with one element per unit.
@@ -298,8 +302,8 @@ impl fmt::Display for Whose {
     }
 }
 
-/// A rule by which processes belong to a unit. The variants are ordered from the least to the most specific; the most specific
-/// match wins.
+/// A rule by which processes belong to a unit. The variants are ordered from the least to the most specific;
+/// the most specific match wins.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MemberKind {
     /// `group:NAME`: processes that have this group as primary or supplementary group.
@@ -572,8 +576,8 @@ impl Contract {
         }
     }
 
-    /// The resources for which the contract has rules of their own: a reservation, a limit, an amount to lend or borrow, or
-    /// tickets that differ from those for other resources.
+    /// The resources for which the contract has rules of their own: a reservation, a limit, an amount to lend
+    /// or borrow, or tickets that differ from those for other resources.
     pub fn asked_for(&self) -> PerResource<bool> {
         let mut has_rules = PerResource::all(false);
         for unit in self.held().map(|id| self.unit(id)) {
@@ -635,7 +639,8 @@ impl Contract {
         self.held().filter(move |id| self.unit(*id).parent == parent)
     }
 
-    /// Adds a unit with default values in `parent`, or at the top level (`None`); used to build contracts in code.
+    /// Adds a unit with default values in `parent`, or at the top level (`None`); used to build contracts in
+    /// code.
     pub fn add(&mut self, parent: Option<UnitId>, name: &str) -> UnitId {
         self.add_at(UnitId(u32::try_from(self.units.len()).unwrap_or(u32::MAX)), parent, name)
     }
@@ -784,8 +789,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is reloaded in whatever order: a unit that stays keeps its identity, no two have the same, a parent
-        /// stands before its children, and the tree is that of the text.
+        /// Whatever is reloaded in whatever order: a unit that stays keeps its identity, no two have the
+        /// same, a parent stands before its children, and the tree is that of the text.
         #[test]
         fn identities_last(reloads in proptest::collection::vec(proptest::collection::vec((0u8..6, 0u8..6), 0..12), 1..8)) {
             let mut before = Contract::default();

@@ -21,8 +21,9 @@ pub fn nearest<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
     best.map(|(_, word)| word)
 }
 
-/// The edit distance of two words: the fewest insertions, deletions, replacements and swaps of two neighbouring letters that turn
-/// one into the other (Levenshtein's distance with swaps, optimal string alignment). Computed row by row.
+/// The edit distance of two words: the fewest insertions, deletions, replacements and swaps of two
+/// neighbouring letters that turn one into the other (Levenshtein's distance with swaps, optimal string
+/// alignment). Computed row by row.
 fn edits(a: &[char], b: &[char]) -> usize {
     let mut rows: Vec<Vec<usize>> = vec![(0..=b.len()).collect()];
     for (i, x) in a.iter().enumerate() {

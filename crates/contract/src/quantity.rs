@@ -127,7 +127,8 @@ pub fn amount_text(resource: Resource, amount: Amount) -> String {
     }
 }
 
-/// A length of time as a contract writes it: `250ms`. [`duration_ns`] reads the text as the same number of nanoseconds.
+/// A length of time as a contract writes it: `250ms`. [`duration_ns`] reads the text as the same number of
+/// nanoseconds.
 pub fn duration_text(ns: u64) -> String {
     largest_exact(ns, &TIMES)
 }
@@ -137,7 +138,8 @@ pub fn part_text(millionths: u64) -> String {
     decimal(millionths, PERCENT_DECIMALS_MAX) + "%"
 }
 
-/// Bytes in the unit that makes the shortest text: `8GiB`. [`bytes`] reads the text as the same number of bytes.
+/// Bytes in the unit that makes the shortest text: `8GiB`. [`bytes`] reads the text as the same number of
+/// bytes.
 pub fn bytes_text(bytes: u64) -> String {
     let binary = largest_exact(bytes, &BYTES[6..]);
     let decimal = largest_exact(bytes, &BYTES[..7]);
@@ -275,7 +277,8 @@ fn bytes_scale(parsed: &Parsed, noun: &str) -> Result<u64, Problem> {
     Err(bytes_problem(parsed, parsed.unit, "", noun))
 }
 
-/// The value of a unit of bytes per second, such as `MB/s`, in bytes per second. `noun` names the quantity in messages.
+/// The value of a unit of bytes per second, such as `MB/s`, in bytes per second. `noun` names the quantity in
+/// messages.
 fn rate_scale(parsed: &Parsed, noun: &str) -> Result<u64, Problem> {
     let (unit, per_second) = match parsed.unit.strip_suffix("/s") {
         Some(unit) => (unit, true),

@@ -88,7 +88,8 @@ impl Reader<'_, '_> {
         }
     }
 
-    /// The entries of a table in the text. For remedies, `header` is the header of the unit, and empty outside of units.
+    /// The entries of a table in the text. For remedies, `header` is the header of the unit, and empty
+    /// outside of units.
     fn entries<'a>(&mut self, table: &'static Table, tree: &'a DeTable<'a>, header: &str) -> Vec<Entry<'a>> {
         self.document.entries_or(table, tree, |name, value| hints::for_key(table, name, value, header))
     }
@@ -224,7 +225,8 @@ impl Reader<'_, '_> {
         self.document.choice(entry, words)
     }
 
-    /// `growth` with the value of this entry, which is one of the two keys for the growth of the promised call-back time.
+    /// `growth` with the value of this entry, which is one of the two keys for the growth of the promised
+    /// call-back time.
     fn growth(&mut self, entry: &Entry, growth: Growth) -> Growth {
         match entry.key.kind {
             Kind::Part => Growth { idle: self.part(entry).or(growth.idle), ..growth },
@@ -260,7 +262,8 @@ impl Reader<'_, '_> {
         self.amount_or(entry, resource, "a quantity")
     }
 
-    /// An amount of a resource. For the diagnostic, `wanted` describes all types of value that the key allows.
+    /// An amount of a resource. For the diagnostic, `wanted` describes all types of value that the key
+    /// allows.
     fn amount_or(&mut self, entry: &Entry, resource: Resource, wanted: &str) -> Option<Amount> {
         let text = match entry.value.get_ref() {
             DeValue::String(text) => text.to_string(),
@@ -284,7 +287,8 @@ impl Reader<'_, '_> {
             .ok()
     }
 
-    /// Reads the units of a table, and their sub-units. Returns the units of the table itself, in the order of the text.
+    /// Reads the units of a table, and their sub-units. Returns the units of the table itself, in the order
+    /// of the text.
     fn units(&mut self, entry: &Entry, parent: Option<UnitId>, depth: usize) -> Vec<check::ReadUnit> {
         let Some(table) = self.document.table(entry) else { return Vec::new() };
         let named = self.document.named(table);

@@ -3,10 +3,10 @@
 //! Problem: the TOML parser continues after an error. But it takes the headers and keys after an unclosed
 //! array for elements of the array, and reports each of them as another error.
 //!
-//! Algorithm: a text with syntax errors is read again, statement by statement. A statement is a header, or a key with its
-//! value, extended over several lines until it parses. A statement that does not parse by itself is reported once, and
-//! blanked out with spaces, so that the spans of all other statements stay valid. The keys below a blanked header are blanked
-//! out, too, since they do not belong to the table before it.
+//! Algorithm: a text with syntax errors is read again, statement by statement. A statement is a header, or a
+//! key with its value, extended over several lines until it parses. A statement that does not parse by itself
+//! is reported once, and blanked out with spaces, so that the spans of all other statements stay valid. The
+//! keys below a blanked header are blanked out, too, since they do not belong to the table before it.
 //!
 //! Limits: if a line inside a broken multi-line value looks like a key, it is taken for the beginning of a
 //! new statement.
@@ -66,8 +66,8 @@ fn lines(text: &str) -> Vec<Span> {
     text.split_inclusive('\n').map(line).collect()
 }
 
-/// Reads the statement that begins at the line `first`. Returns the number of the line after the statement, and the span and
-/// message of its error if it does not parse.
+/// Reads the statement that begins at the line `first`. Returns the number of the line after the statement,
+/// and the span and message of its error if it does not parse.
 fn statement(text: &str, lines: &[Span], first: usize) -> (usize, Option<(Span, String)>) {
     let text_to = |last: usize| &text[lines[first].start..lines[last].end];
     if DeTable::parse(text_to(first)).is_ok() {
@@ -125,8 +125,8 @@ fn may_end_value(line: &str) -> bool {
     [line, code].iter().any(|end| end.trim_end().ends_with([']', '}', '"', '\'']))
 }
 
-/// The text with spaces instead of the bytes in these spans, except newlines. Lengths in bytes stay the same, so that offsets
-/// stay valid.
+/// The text with spaces instead of the bytes in these spans, except newlines. Lengths in bytes stay the same,
+/// so that offsets stay valid.
 fn blanked(text: &str, spans: &[Span]) -> String {
     let mut out = String::with_capacity(text.len());
     let mut done = 0;

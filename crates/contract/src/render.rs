@@ -37,8 +37,9 @@ fn plain(text: &str) -> String {
     normalize_untrusted_str(text)
 }
 
-/// The lines from the first to the last span of a diagnostic, with annotations. Only these lines are passed to the renderer, so
-/// that the cost of a diagnostic depends on the lines that it shows, and not on the length of the file.
+/// The lines from the first to the last span of a diagnostic, with annotations. Only these lines are passed
+/// to the renderer, so that the cost of a diagnostic depends on the lines that it shows, and not on the
+/// length of the file.
 fn snippet<'a>(
     diagnostic: &'a Diagnostic,
     text: &'a str,

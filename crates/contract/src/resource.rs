@@ -3,10 +3,12 @@
 use std::fmt;
 use std::ops::{Index, IndexMut};
 
-/// One part in a million: the unit of [`Amount::Part`] (25 % is 250,000) and of CPU amounts (one CPU is 1,000,000).
+/// One part in a million: the unit of [`Amount::Part`] (25 % is 250,000) and of CPU amounts (one CPU is
+/// 1,000,000).
 pub const MILLIONTH: u64 = 1_000_000;
 
-/// The default number of tickets. For example, `tickets = 200` is twice the share of a sibling with the default.
+/// The default number of tickets. For example, `tickets = 200` is twice the share of a sibling with the
+/// default.
 pub const DEFAULT_TICKETS: u64 = 100;
 
 /// A shared resource. Every table of resources has them in this order.

@@ -1,7 +1,8 @@
-//! The contract's JSON schema (draft 2020-12), for editors: completion, documentation and checks while typing.
+//! The contract's JSON schema (draft 2020-12), for editors: completion, documentation and checks while
+//! typing.
 //!
-//! The schema is generated from the parser's table of keys. It covers less than the parser checks: rules that involve several
-//! values (a limit below its reservation) are left to `check`.
+//! The schema is generated from the parser's table of keys. It covers less than the parser checks: rules that
+//! involve several values (a limit below its reservation) are left to `check`.
 
 use serde_json::{Value, json};
 
@@ -44,8 +45,8 @@ fn key_schema(key: &Key) -> Value {
     schema
 }
 
-/// A TOML value as JSON: the text of strings, numbers and booleans is the same in both. `None` for tables, lists and an empty
-/// text.
+/// A TOML value as JSON: the text of strings, numbers and booleans is the same in both. `None` for tables,
+/// lists and an empty text.
 fn scalar_value(toml: &str) -> Option<Value> {
     serde_json::from_str(toml).ok().filter(|value: &Value| !value.is_array() && !value.is_object())
 }

@@ -162,7 +162,8 @@ fn is_decimal_comma(text: &str, at: usize) -> bool {
     after.is_some_and(|after| after.starts_with(is_digit)) && text[..at].ends_with(is_digit)
 }
 
-/// The string in double quotes, on one line, that contains the offset `at`; `None` if there is no such string.
+/// The string in double quotes, on one line, that contains the offset `at`; `None` if there is no such
+/// string.
 fn string_around(text: &str, at: usize) -> Option<&str> {
     let line = line(text, at);
     let start = line.start + text[line.start..at].rfind('"')?;
@@ -170,8 +171,9 @@ fn string_around(text: &str, at: usize) -> Option<&str> {
     Some(&text[start..end])
 }
 
-/// The remedy for a string in double quotes that contains a backslash: single quotes, in which a backslash is an ordinary
-/// character. `None` if the string has no backslash, is long, or could not be put in single quotes.
+/// The remedy for a string in double quotes that contains a backslash: single quotes, in which a backslash is
+/// an ordinary character. `None` if the string has no backslash, is long, or could not be put in single
+/// quotes.
 pub(crate) fn in_single_quotes(string: &str) -> Option<String> {
     let inner = string.strip_prefix('"')?.strip_suffix('"')?;
     let fits = inner.contains('\\') && inner.len() <= SHORT_BYTES && !inner.contains(['\'', '"', '\n']);
@@ -234,7 +236,8 @@ fn find(tree: &DeTable<'_>, path: &[String]) -> Option<Span> {
     table.get_key_value(last.as_str()).map(|(key, _)| key.span())
 }
 
-/// The diagnostic for a repeated key, such as a second `tickets = 1` in one table. The first one is in the tree.
+/// The diagnostic for a repeated key, such as a second `tickets = 1` in one table. The first one is in the
+/// tree.
 fn repeated_key(tree: &DeTable<'_>, header: Option<&DeTable<'_>>, text: &str, span: &Span) -> Diagnostic {
     let name = text[span.clone()].trim_matches(['"', '\'']);
     let message = format!("`{name}` is set twice");
@@ -283,8 +286,8 @@ fn innermost<'a, 't>(mut table: &'a DeTable<'t>, span: &Span, text: &str) -> &'a
     }
 }
 
-/// Drops a tree without recursion. Brackets, dotted keys and headers multiply the depth of a tree, so that a recursive drop of
-/// the tree of a hostile text could exhaust the stack.
+/// Drops a tree without recursion. Brackets, dotted keys and headers multiply the depth of a tree, so that a
+/// recursive drop of the tree of a hostile text could exhaust the stack.
 pub(crate) fn dismantle(tree: DeTable<'_>) {
     let mut undropped: Vec<DeValue<'_>> = vec![DeValue::Table(tree)];
     while let Some(value) = undropped.pop() {

@@ -1,7 +1,7 @@
 //! Serialises a contract as TOML, for `commonhold tickets --as-contract`.
 //!
-//! Properties (tested): reading the text gives an equal contract, except for spans. Only values that differ from their defaults
-//! are written. Sub-units that `each` created are not written: `each` creates them again.
+//! Properties (tested): reading the text gives an equal contract, except for spans. Only values that differ
+//! from their defaults are written. Sub-units that `each` created are not written: `each` creates them again.
 
 use std::fmt::{Display, Write};
 
@@ -12,8 +12,8 @@ use crate::model::{CpuMode, Deadline, Discipline, Growth, MachineRules, Unit, Un
 use crate::quantity::{amount_text, duration_text, part_text};
 use crate::resource::{Amount, DEFAULT_TICKETS, PerResource, Permission, Resource};
 
-/// The contract as TOML, with the texts of `above` as comments at the beginning. Parsing the result gives an equal contract,
-/// except for spans, and for sub-units that `each` created.
+/// The contract as TOML, with the texts of `above` as comments at the beginning. Parsing the result gives an
+/// equal contract, except for spans, and for sub-units that `each` created.
 pub fn write(contract: &Contract, above: &[String]) -> String {
     let mut text = String::new();
     for line in above.iter().flat_map(|comment| comment.lines()) {
@@ -175,7 +175,8 @@ fn entry(text: &mut String, key: &str, value: &dyn Display) {
     let _ = writeln!(text, "{key} = {value}");
 }
 
-/// An inline table with the value of each resource, as `text_of` writes it. Resources with `None` are left out.
+/// An inline table with the value of each resource, as `text_of` writes it. Resources with `None` are left
+/// out.
 fn table(text_of: impl Fn(Resource) -> Option<String>) -> String {
     let pairs =
         Resource::ALL.into_iter().filter_map(|resource| Some(format!("{resource} = {}", text_of(resource)?)));

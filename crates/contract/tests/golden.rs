@@ -1,6 +1,7 @@
 //! Every contract of `bad/` gets exactly these errors and warnings. The examples are accepted.
 //!
-//! `INSTA_UPDATE=always cargo test -p commonhold-contract` writes the expected texts anew; review them as a diff.
+//! `INSTA_UPDATE=always cargo test -p commonhold-contract` writes the expected texts anew; review them as a
+//! diff.
 #![allow(
     clippy::disallowed_methods,
     clippy::disallowed_types,
@@ -47,7 +48,8 @@ fn the_examples_have_no_diagnostics() {
     }
 }
 
-/// Between these marks, `docs/contract-reference.md` is the output of `commonhold generate contract-reference`.
+/// Between these marks, `docs/contract-reference.md` is the output of `commonhold generate
+/// contract-reference`.
 const GENERATED: [&str; 2] =
     ["<!-- generated: commonhold generate contract-reference -->\n", "<!-- end of the generated part -->\n"];
 

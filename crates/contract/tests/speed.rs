@@ -1,5 +1,5 @@
-//! How long reading takes. The test is ignored unless asked for, since it measures the machine as much as the program:
-//! `cargo test --release -p commonhold-contract --test speed -- --ignored --nocapture`
+//! How long reading takes. The test is ignored unless asked for, since it measures the machine as much as the
+//! program: `cargo test --release -p commonhold-contract --test speed -- --ignored --nocapture`
 #![allow(
     clippy::disallowed_methods,
     clippy::disallowed_types,
@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use commonhold_contract::{parse, render};
 
-/// A contract of `units` units, each with members, a reservation and a limit, ten of them in each enclosing unit.
+/// A contract of `units` units, each with members, a reservation and a limit, ten of them in each enclosing
+/// unit.
 fn contract(units: usize) -> String {
     let mut text = "version = 1\n".to_owned();
     for i in 0..units {

@@ -1,16 +1,17 @@
 //! The scheduler in the running kernel, through `sched_ext`.
 //!
-//! When the program is loaded, the kernel's verifier checks it, and its tables are created. From [`Scheduler::attach`] on, the
-//! program schedules every task of the machine except real-time ones. It ends when the [`Scheduler`] is dropped, when the
-//! process ends for any reason, or when the kernel's watchdog ejects it because a task waited too long. Then the kernel's own
-//! scheduler takes over, and [`Scheduler::ended`] returns the reason. No task is lost in any of these cases.
+//! When the program is loaded, the kernel's verifier checks it, and its tables are created. From
+//! [`Scheduler::attach`] on, the program schedules every task of the machine except real-time ones. It ends
+//! when the [`Scheduler`] is dropped, when the process ends for any reason, or when the kernel's watchdog
+//! ejects it because a task waited too long. Then the kernel's own scheduler takes over, and
+//! [`Scheduler::ended`] returns the reason. No task is lost in any of these cases.
 //!
-//! Control groups determine the unit of a task: [`Scheduler::admit`]. A control group must have the `cpu` controller.
-//! Without that, the kernel counts its tasks to the nearest ancestor that has the controller. Tasks in no unit's group belong
-//! to unit 1, and the kernel's own threads to unit [`KERNEL`](crate::KERNEL).
+//! Control groups determine the unit of a task: [`Scheduler::admit`]. A control group must have the `cpu`
+//! controller. Without that, the kernel counts its tasks to the nearest ancestor that has the controller.
+//! Tasks in no unit's group belong to unit 1, and the kernel's own threads to unit [`KERNEL`](crate::KERNEL).
 //!
-//! A unit without home CPUs runs on time-shared CPUs, or by borrowing. Without either, its tasks wait until the
-//! watchdog ends the scheduler. So leave unit 1 one of the two, or admit its group to unit `KERNEL`.
+//! A unit without home CPUs runs on time-shared CPUs, or by borrowing. Without either, its tasks wait until
+//! the watchdog ends the scheduler. So leave unit 1 one of the two, or admit its group to unit `KERNEL`.
 
 use std::ffi::CStr;
 use std::io;
@@ -34,7 +35,8 @@ use crate::unit_rules::UnitRules;
 /// Compiled by build.rs.
 static PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/dispatch.bpf.o"));
 
-/// The names of the tables of callbacks in the program: for kernels since 7.1, and for older ones, which support fewer flags.
+/// The names of the tables of callbacks in the program: for kernels since 7.1, and for older ones, which
+/// support fewer flags.
 const CALLBACKS: &str = "commonhold";
 const CALLBACKS_BEFORE_7_1: &str = "commonhold_before_7_1";
 const CALLBACKS_BEFORE_6_14: &str = "commonhold_before_6_14";
@@ -282,8 +284,9 @@ impl Scheduler {
         Ok(logged(|| ops.attach_struct_ops()))
     }
 
-    /// Sets a unit's rules, before or after [`Scheduler::attach`]. Fails for a weight outside 1 to 10,000, more than
-    /// [`DEPTH_MAX`](crate::DEPTH_MAX) levels, or another parent for a unit with tasks or sub-units.
+    /// Sets a unit's rules, before or after [`Scheduler::attach`]. Fails for a weight outside 1 to 10,000,
+    /// more than [`DEPTH_MAX`](crate::DEPTH_MAX) levels, or another parent for a unit with tasks or
+    /// sub-units.
     pub fn set_unit(&mut self, unit: u32, rules: UnitRules) -> Result<(), Error> {
         let UnitRules { parent, weight, .. } = rules;
         let setting = Setting::new(unit, rules);
@@ -317,12 +320,13 @@ impl Scheduler {
     /// # Panics
     /// If there is no such unit.
     pub fn unit(&self, unit: u32) -> Unit {
-        // SAFETY: an element of the table; plain integers, so every state that the kernel leaves it in is a value.
+        // SAFETY: an element of the table; plain integers, so every state that the kernel leaves it in is a
+        // value.
         unsafe { self.units.at(unit as usize).read_volatile() }
     }
 
-    /// A unit's account of one CPU, up to the last switch there. The table is mapped into memory, so reading it does not slow
-    /// the scheduler down.
+    /// A unit's account of one CPU, up to the last switch there. The table is mapped into memory, so reading
+    /// it does not slow the scheduler down.
     ///
     /// # Panics
     /// If there is no such unit or CPU.
@@ -392,14 +396,15 @@ impl Scheduler {
     pub fn set_matches(&mut self, lists: &Lists) {
         self.second_half = !self.second_half;
         for (at, entry) in matches::entries(lists, self.second_half) {
-            // SAFETY: an element of the table. A concurrent reader sees the old or the new start of a list, and both lists are
-            // present: plain integers in any case, and the program terminates for all values.
+            // SAFETY: an element of the table. A concurrent reader sees the old or the new start of a list,
+            // and both lists are present: plain integers in any case, and the program terminates for all
+            // values.
             unsafe { self.matches.at(at).write_volatile(entry) };
         }
     }
 
-    /// Gives a CPU another owner, an outermost unit or [`NOBODY`]. Call it after [`Scheduler::attach`], which removes all
-    /// owners.
+    /// Gives a CPU another owner, an outermost unit or [`NOBODY`]. Call it after [`Scheduler::attach`], which
+    /// removes all owners.
     pub fn own(&mut self, cpu: u32, unit: u32) -> Result<(), Error> {
         self.call("dispatch_own_cpu", Owned { cpu, unit }).map_err(|source| Error::Use {
             what: format!("CPU {cpu} cannot be given to unit {unit}"),
@@ -422,8 +427,8 @@ impl Scheduler {
             .map_err(|source| Error::Use { what: format!("thread {thread} cannot have a seat"), source })
     }
 
-    /// Puts a thread, and its later children, into a unit other than that of its control group. Ignores a thread that has
-    /// exited.
+    /// Puts a thread, and its later children, into a unit other than that of its control group. Ignores a
+    /// thread that has exited.
     pub fn put(&mut self, thread: u32, unit: u32) -> Result<(), Error> {
         self.call("dispatch_put_thread", Put { thread, unit }).map_err(|source| Error::Use {
             what: format!("thread {thread} cannot be of unit number {unit}"),
@@ -431,16 +436,16 @@ impl Scheduler {
         })
     }
 
-    /// Sets the gang of a process, and of the processes that it starts later; `None`: no gang. Ignores a process that has
-    /// exited.
+    /// Sets the gang of a process, and of the processes that it starts later; `None`: no gang. Ignores a
+    /// process that has exited.
     pub fn join(&mut self, process: u32, gang: Option<u32>) -> Result<(), Error> {
         let joined = Joined { process, gang: gang.unwrap_or(NOBODY) };
         self.call("dispatch_join", joined)
             .map_err(|source| Error::Use { what: format!("process {process} cannot be of a gang"), source })
     }
 
-    /// Shuts (true) or opens (false) the gates of gangs, all at once. Gangs are numbers below [`GANGS_MAX`]. While any gang is
-    /// shut, call this regularly, to release tasks that exit: see gates.h.
+    /// Shuts (true) or opens (false) the gates of gangs, all at once. Gangs are numbers below [`GANGS_MAX`].
+    /// While any gang is shut, call this regularly, to release tasks that exit: see gates.h.
     ///
     /// # Panics
     /// If there is no such gang.
@@ -488,7 +493,8 @@ impl Scheduler {
         })
     }
 
-    /// Stops scheduling: the kernel's own scheduler takes over, and the counters keep their values. Also done on drop.
+    /// Stops scheduling: the kernel's own scheduler takes over, and the counters keep their values. Also done
+    /// on drop.
     pub fn detach(&mut self) {
         self.links.clear();
     }
@@ -504,8 +510,8 @@ impl Counts {
     }
 }
 
-/// The offset of the watchdog's timeout in the tables of callbacks: a `u32` behind 13 callbacks and the flags (`struct
-/// sched_ext_ops` in bpf/kernel.h).
+/// The offset of the watchdog's timeout in the tables of callbacks: a `u32` behind 13 callbacks and the flags
+/// (`struct sched_ext_ops` in bpf/kernel.h).
 const TIMEOUT_AT: usize = 13 * 8 + 8;
 /// The compiled value of that timeout (`TIMEOUT_MS` in bpf/ops.h).
 const TIMEOUT_MS: u32 = 30_000;

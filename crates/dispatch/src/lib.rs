@@ -1,9 +1,10 @@
-//! The switch-time scheduler. It decides which task a CPU runs next, which CPU a woken task takes, and which loan is called
-//! back.
+//! The switch-time scheduler. It decides which task a CPU runs next, which CPU a woken task takes, and which
+//! loan is called back.
 //!
-//! The scheduler is one C source, `dispatch.bpf.c`, written against the kernel's `sched_ext` interface. Compiled for BPF, it
-//! runs in the kernel (`in_kernel`). Compiled natively, it runs in a simulated kernel ([`Kernel`]), which implements the
-//! kernel's side of that interface: queues, idle CPUs, wake-ups, slices, ticks and kicks.
+//! The scheduler is one C source, `dispatch.bpf.c`, written against the kernel's `sched_ext` interface.
+//! Compiled for BPF, it runs in the kernel (`in_kernel`). Compiled natively, it runs in a simulated kernel
+//! ([`Kernel`]), which implements the kernel's side of that interface: queues, idle CPUs, wake-ups, slices,
+//! ticks and kicks.
 
 #[cfg(feature = "kernel")]
 pub mod in_kernel;

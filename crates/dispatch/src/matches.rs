@@ -1,4 +1,5 @@
-//! The contract's rules for processes that execute a program, in the form of the scheduler's table: see matches.h.
+//! The contract's rules for processes that execute a program, in the form of the scheduler's table: see
+//! matches.h.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +8,8 @@ use crate::tables::{NOBODY, UNITS_MAX};
 
 pub use crate::tables::exec::Match;
 
-/// Entries of the table: one per unit, which refers to the start of the unit's list; then two halves for the lists.
+/// Entries of the table: one per unit, which refers to the start of the unit's list; then two halves for the
+/// lists.
 pub(crate) const ENTRIES: usize = UNITS_MAX as usize + 2 * MATCHES_MAX;
 
 /// By unit: the tests that choose among its direct sub-units, in order of precedence. The list of
@@ -19,8 +21,9 @@ impl Match {
         Match { test: test as u32, value, unit, unused: 0, glob: [0; GLOB_MAX] }
     }
 
-    /// Passed by a process if the pattern matches the name of the executable, or of the executed path. A pattern of
-    /// 64 bytes or more cannot be tested: a process that reaches that entry stays in the unit of its control group.
+    /// Passed by a process if the pattern matches the name of the executable, or of the executed path. A
+    /// pattern of 64 bytes or more cannot be tested: a process that reaches that entry stays in the unit of
+    /// its control group.
     pub fn command(glob: &str, unit: u32) -> Match {
         if glob.len() >= GLOB_MAX {
             return Match::new(Test::Unknown, 0, NOBODY);
@@ -107,7 +110,8 @@ pub mod decision {
         pub gids: &'a [u32],
         /// The name of the executable, of at most 63 bytes.
         pub file: &'a str,
-        /// The path that was executed; empty if it is not known. A path of more than 190 bytes is treated as unknown.
+        /// The path that was executed; empty if it is not known. A path of more than 190 bytes is treated as
+        /// unknown.
         pub path: &'a str,
         /// The parent's unit, if the parent's program determined that unit.
         pub heir: Option<u32>,
@@ -117,7 +121,8 @@ pub mod decision {
         fn dispatch_place(case: *const Case, facts: *const Facts) -> Place;
     }
 
-    /// The unit of a process, and whether its children inherit that unit. `parents` has the parent of each unit, or [`NOBODY`].
+    /// The unit of a process, and whether its children inherit that unit. `parents` has the parent of each
+    /// unit, or [`NOBODY`].
     ///
     /// # Panics
     /// If the executable's name has more than 63 bytes.
@@ -151,8 +156,8 @@ pub mod decision {
             unused: 0,
             texts: Texts { bytes: texts },
         };
-        // SAFETY: `case` and `facts` outlive the call, their pointers are to as many elements as the counts beside them, and
-        // C keeps no pointer.
+        // SAFETY: `case` and `facts` outlive the call, their pointers are to as many elements as the counts
+        // beside them, and C keeps no pointer.
         let place = unsafe { dispatch_place(&raw const case, &raw const facts) };
         (place.unit, place.by == By::Command as u32)
     }

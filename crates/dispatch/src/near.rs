@@ -1,22 +1,22 @@
 //! Which CPUs are near each other, in the form of the scheduler's tables.
 //!
-//! Problem: a waking task should take the idle CPU nearest to its last one. The scheduler cannot compare distances at a
-//! switch.
+//! Problem: a waking task should take the idle CPU nearest to its last one. The scheduler cannot compare
+//! distances at a switch.
 //!
-//! Algorithm: [`Pools`] divides the machine into groups of CPUs: by last-level cache, by node, by socket. The scheduler
-//! searches the groups of a task's last CPU, the smallest first, and then all CPUs.
+//! Algorithm: [`Pools`] divides the machine into groups of CPUs: by last-level cache, by node, by socket. The
+//! scheduler searches the groups of a task's last CPU, the smallest first, and then all CPUs.
 //!
-//! Properties: each group of a CPU is larger than the previous one, and smaller than the machine. So no set of CPUs is searched
-//! twice, and where each socket is one node, sockets are not groups. Groups are numbered without gaps. There are fewer than
-//! two groups per CPU.
+//! Properties: each group of a CPU is larger than the previous one, and smaller than the machine. So no set
+//! of CPUs is searched twice, and where each socket is one node, sockets are not groups. Groups are numbered
+//! without gaps. There are fewer than two groups per CPU.
 
 use commonhold_machine::Machine;
 use commonhold_machine::pools::{Form, Pools};
 
 use crate::tables::{NOBODY, Near};
 
-/// The groups of near CPUs of a machine with CPU numbers below `cpus`. Redundant groups are left out: a node that is the whole
-/// machine, a cache shared by a whole node, a socket that is one node.
+/// The groups of near CPUs of a machine with CPU numbers below `cpus`. Redundant groups are left out: a node
+/// that is the whole machine, a cache shared by a whole node, a socket that is one node.
 pub fn near(machine: &Machine, cpus: u32) -> Vec<Near> {
     let no_groups = Near { cache: NOBODY, node: NOBODY, socket: NOBODY };
     let mut near = vec![no_groups; usize::try_from(cpus).unwrap_or(0)];

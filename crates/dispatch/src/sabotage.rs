@@ -1,7 +1,8 @@
 //! Breaks the scheduler that runs in the kernel, to test how the system recovers.
 //!
-//! The shipped scheduler contains no code for this. Its tables are looked up by name, as any BPF tool does, and get an
-//! additional unit without a queue. The first task of that unit causes an error that ends the scheduler.
+//! The shipped scheduler contains no code for this. Its tables are looked up by name, as any BPF tool does,
+//! and get an additional unit without a queue. The first task of that unit causes an error that ends the
+//! scheduler.
 
 use std::mem::offset_of;
 
@@ -14,8 +15,9 @@ use crate::tables::Rules;
 const RULES: &str = ".data.rules";
 const CGROUPS: &str = "unit_of_cgroup";
 
-/// Assigns a control group, given by its directory's inode number, to a unit without a queue. The kernel ends the scheduler
-/// when the first task enters that group. Acts on the scheduler that was loaded last, by any process.
+/// Assigns a control group, given by its directory's inode number, to a unit without a queue. The kernel ends
+/// the scheduler when the first task enters that group. Acts on the scheduler that was loaded last, by any
+/// process.
 pub fn take_queue_away(cgroup: u64) -> Result<(), Error> {
     let rules = table(RULES)?;
     let first = 0_u32.to_ne_bytes();
@@ -30,7 +32,8 @@ pub fn take_queue_away(cgroup: u64) -> Result<(), Error> {
     table(CGROUPS)?.update(&cgroup.to_ne_bytes(), &unit.to_ne_bytes(), MapFlags::ANY).map_err(wrong)
 }
 
-/// The newest table whose name ends with `name`. (libbpf prefixes the names of sections with a part of the program's name.)
+/// The newest table whose name ends with `name`. (libbpf prefixes the names of sections with a part of the
+/// program's name.)
 fn table(name: &'static str) -> Result<MapHandle, Error> {
     let candidates =
         MapInfoIter::default().filter(|map| map.name.as_encoded_bytes().ends_with(name.as_bytes()));

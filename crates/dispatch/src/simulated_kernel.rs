@@ -235,7 +235,8 @@ impl Kernel {
     /// A kernel without tasks. All CPUs are idle and have no owner.
     ///
     /// # Panics
-    /// If there are no CPUs, no units, or more than [`CPUS_MAX`] or [`UNITS_MAX`]. The scenario's check excludes this.
+    /// If there are no CPUs, no units, or more than [`CPUS_MAX`] or [`UNITS_MAX`]. The scenario's check
+    /// excludes this.
     pub fn new(settings: &Settings) -> Kernel {
         let &Settings {
             cpus,
@@ -327,7 +328,8 @@ impl Kernel {
         }
     }
 
-    /// Adds a task to a unit, not yet runnable. The caller chooses `id`: the next unused index, or one whose task has ended.
+    /// Adds a task to a unit, not yet runnable. The caller chooses `id`: the next unused index, or one whose
+    /// task has ended.
     pub fn start(&mut self, now: u64, id: TaskId, unit: u32) {
         let task = Task::new(id, unit, self.world.rules.cpus);
         let position = Position { serial: 0, queue: 0 };
@@ -372,7 +374,8 @@ impl Kernel {
         self.tasks[id as usize].scx.flags |= QUEUED;
         let pinned_to = self.only_allowed_cpu(id);
         self.call(now, last, |kernel| {
-            // SAFETY: as in `start`; `kernel` is the one that the callbacks act on, and no other reference to it exists.
+            // SAFETY: as in `start`; `kernel` is the one that the callbacks act on, and no other reference to
+            // it exists.
             unsafe {
                 let task = (*kernel).task(id);
                 let chosen = match pinned_to {
@@ -383,7 +386,8 @@ impl Kernel {
                 let is_dispatched = (*kernel).is_queued(id);
                 (*task).cpu = chosen;
                 if is_dispatched {
-                    // The scheduler inserted it into "the local queue", which on waking is that of the chosen CPU.
+                    // The scheduler inserted it into "the local queue", which on waking is that of the chosen
+                    // CPU.
                     (&mut (*kernel).runs)[chosen as usize].local.push_back(id);
                     (*kernel).take_out(id);
                     (*kernel).kick(chosen, false);
@@ -532,7 +536,8 @@ impl Kernel {
         }
     }
 
-    /// A CPU's task yields the rest of its turn without sleeping: the next [`Kernel::schedule`] ends the turn.
+    /// A CPU's task yields the rest of its turn without sleeping: the next [`Kernel::schedule`] ends the
+    /// turn.
     pub fn give_turn_up(&mut self, cpu: u32) {
         if let Some(id) = self.runs[cpu as usize].current {
             self.tasks[id as usize].scx.slice = 0;
@@ -617,8 +622,8 @@ impl Kernel {
         self.table[cpu as usize].home
     }
 
-    /// Calls into the scheduler. The closure gets a pointer to this kernel, not a reference, since the callbacks modify the
-    /// kernel during the call.
+    /// Calls into the scheduler. The closure gets a pointer to this kernel, not a reference, since the
+    /// callbacks modify the kernel during the call.
     fn call(&mut self, now: u64, cpu: u32, act: impl FnOnce(*mut Kernel)) {
         self.cpu = cpu;
         self.world.now = now;
@@ -675,8 +680,8 @@ impl Kernel {
         run.charged = now;
     }
 
-    /// Chooses a CPU's next task: the kernel's `balance`, `pick_task` and `put_prev_task`. Works on a pointer, since the
-    /// callbacks modify the same kernel.
+    /// Chooses a CPU's next task: the kernel's `balance`, `pick_task` and `put_prev_task`. Works on a
+    /// pointer, since the callbacks modify the same kernel.
     ///
     /// # Safety
     /// Within [`Kernel::call`], with its pointer.

@@ -27,13 +27,14 @@ pub struct UnitRules {
     pub parent: u32,
     /// Its share among its siblings, 1 to 10,000. The parent's own tasks together have 100.
     pub weight: u32,
-    /// [`LENDS`](crate::LENDS), [`BORROWS`](crate::BORROWS), [`ANYWHERE`](crate::ANYWHERE) and [`SEATS`](crate::SEATS).
+    /// [`LENDS`](crate::LENDS), [`BORROWS`](crate::BORROWS), [`ANYWHERE`](crate::ANYWHERE) and
+    /// [`SEATS`](crate::SEATS).
     pub flags: u32,
-    /// Outermost units only: the credit among borrowers, which is CPU time lent less CPU time borrowed within the period that
-    /// the policy remembers, in ms. Negative for a net borrower.
+    /// Outermost units only: the credit among borrowers, which is CPU time lent less CPU time borrowed within
+    /// the period that the policy remembers, in ms. Negative for a net borrower.
     pub credit_ms: i32,
-    /// The discipline that orders its own tasks and its sub-units. A discipline other than [`Discipline::Stride`] requires
-    /// [`Settings::disciplined`](crate::Settings::disciplined).
+    /// The discipline that orders its own tasks and its sub-units. A discipline other than
+    /// [`Discipline::Stride`] requires [`Settings::disciplined`](crate::Settings::disciplined).
     pub discipline: Discipline,
     /// Its demand, used if its parent has [`Discipline::Dwcs`].
     pub deadline: Deadline,
@@ -51,7 +52,8 @@ impl UnitRules {
     };
 }
 
-/// A demand for CPU time in each period, by the period's end. Of any `of` consecutive deadlines, `misses` may be missed.
+/// A demand for CPU time in each period, by the period's end. Of any `of` consecutive deadlines, `misses` may
+/// be missed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Deadline {
     /// The length of a period, in ns; 0: no deadlines.

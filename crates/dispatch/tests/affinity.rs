@@ -1,4 +1,5 @@
-//! Tasks that may run on some CPUs only: wherever they are when that is said, they run there alone from then on.
+//! Tasks that may run on some CPUs only: wherever they are when that is said, they run there alone from then
+//! on.
 
 use commonhold_dispatch::{BORROWS, Kernel, LENDS, NOBODY, Near, Settings, TaskId, UnitRules};
 use commonhold_machine::CpuSet;
@@ -81,8 +82,8 @@ fn a_sleeping_task_wakes_within_its_affinity() {
     }
 }
 
-/// Five tasks on four CPUs: the fifth waits, and is let run on one where it is not first. Others go before it, but not for
-/// long; and the CPUs that it may not use never have it.
+/// Five tasks on four CPUs: the fifth waits, and is let run on one where it is not first. Others go before
+/// it, but not for long; and the CPUs that it may not use never have it.
 #[test]
 fn a_waiting_task_is_queued_for_its_affinity() {
     let mut kernel = kernel();
@@ -113,8 +114,8 @@ fn a_dispatched_task_is_queued_again_within_its_affinity() {
     assert_eq!(on(&mut kernel, 0), [None, None, None, Some(0)]);
 }
 
-/// Its unit owns none of the CPUs that it may use: it has turns there, and is counted as a stray. When it may run anywhere
-/// again, it goes home.
+/// Its unit owns none of the CPUs that it may use: it has turns there, and is counted as a stray. When it may
+/// run anywhere again, it goes home.
 #[test]
 fn a_task_that_may_not_run_at_home_is_a_stray() {
     let mut kernel = kernel();
@@ -152,8 +153,8 @@ fn affinities_without_effect() {
     assert_eq!(on(&mut kernel, 0), [Some(0), None, None, None]);
 }
 
-/// A owns two CPUs, and both of its tasks may run on one of them only. The other one is lent. It is called back for the task
-/// that waits, in vain, and not again at each switch among the guests.
+/// A owns two CPUs, and both of its tasks may run on one of them only. The other one is lent. It is called
+/// back for the task that waits, in vain, and not again at each switch among the guests.
 #[test]
 fn a_cpu_is_not_called_back_in_vain_at_every_switch() {
     let mut kernel = kernel();

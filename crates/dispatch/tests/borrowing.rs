@@ -1,5 +1,5 @@
-//! A lent CPU goes to the borrower that had the least of lent CPU time for its weight. So borrowers that always have
-//! work divide what is lent by their weights.
+//! A lent CPU goes to the borrower that had the least of lent CPU time for its weight. So borrowers that
+//! always have work divide what is lent by their weights.
 
 use commonhold_dispatch::{
     ANYWHERE, BORROWS, COMMON, KERNEL, Kernel, LENDS, NOBODY, Recall, Settings, TaskId, UnitRules,
@@ -22,8 +22,8 @@ struct Busy {
 }
 
 impl Busy {
-    /// `lent` CPUs are lent, and the borrowers own `own` CPUs. Slices begin at different times, evenly spread, unless
-    /// `at_once`.
+    /// `lent` CPUs are lent, and the borrowers own `own` CPUs. Slices begin at different times, evenly
+    /// spread, unless `at_once`.
     fn new(lent: u32, at_once: bool, own: [u32; 2]) -> Busy {
         let cpus = lent + own[0] + own[1];
         let (near, recall) = (Vec::new(), Recall::Now);
@@ -80,7 +80,8 @@ impl Busy {
     }
 }
 
-/// Four slices is what one turn of the lighter borrower more or less makes: three of the other's, and its own.
+/// Four slices is what one turn of the lighter borrower more or less makes: three of the other's, and its
+/// own.
 #[test]
 fn borrowers_divide_lent_cpus_by_weight_within_a_turn() {
     for (lent, at_once) in (1..=16).flat_map(|lent| [(lent, true), (lent, false)]) {
@@ -99,7 +100,8 @@ fn borrowers_divide_lent_cpus_by_weight_within_a_turn() {
     }
 }
 
-/// The kernel's own threads run anywhere. What they had of lent CPUs is more than what either borrower had, and no measure.
+/// The kernel's own threads run anywhere. What they had of lent CPUs is more than what either borrower had,
+/// and no measure.
 #[test]
 fn tasks_that_run_anywhere_are_no_borrowers() {
     for lent in 1..=4 {

@@ -1,4 +1,5 @@
-//! Each discipline divides a unit's CPUs among its sub-units, or among its tasks, as the head of its file says.
+//! Each discipline divides a unit's CPUs among its sub-units, or among its tasks, as the head of its file
+//! says.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -15,7 +16,8 @@ const SUB: [u32; 3] = [3, 4, 5];
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Wakes(TaskId),
-    /// A CPU's task has run for its time; identified by the CPU's switch count, since it may have left meanwhile.
+    /// A CPU's task has run for its time; identified by the CPU's switch count, since it may have left
+    /// meanwhile.
     Due(u32, u32),
 }
 
@@ -133,8 +135,8 @@ impl Play {
     }
 }
 
-/// The shares of three sub-units with weights 1:2:3 in a minute, in thousandths, while each has a computing task for every
-/// CPU. The first half-lives are excluded.
+/// The shares of three sub-units with weights 1:2:3 in a minute, in thousandths, while each has a computing
+/// task for every CPU. The first half-lives are excluded.
 fn parts_by_weight(discipline: Discipline, cpus: u32) -> [u64; 3] {
     let mut play = Play::new(discipline, cpus, [100, 200, 300], 1);
     for _ in 0..cpus {
@@ -212,7 +214,8 @@ fn no_task_waits_for_thirty_seconds_under_any_discipline() {
     }
 }
 
-/// Two tasks of one unit; one yields after each millisecond, a fifth of a slice. Without compensation it would get a sixth.
+/// Two tasks of one unit; one yields after each millisecond, a fifth of a slice. Without compensation it
+/// would get a sixth.
 #[test]
 fn a_lottery_compensates_partly_used_turns() {
     let mut play = Play::new(Discipline::Lottery, 1, [100; 3], 7);
@@ -223,7 +226,8 @@ fn a_lottery_compensates_partly_used_turns() {
     assert!(parts[0].abs_diff(500) <= 25, "{parts:?}");
 }
 
-/// A lottery's turns are independent of each other: of ten tasks each has a tenth of the turns, by a chi-square test.
+/// A lottery's turns are independent of each other: of ten tasks each has a tenth of the turns, by a
+/// chi-square test.
 #[test]
 fn each_ticket_is_drawn_as_often() {
     let mut play = Play::new(Discipline::Lottery, 1, [100; 3], 3);
@@ -239,8 +243,8 @@ fn each_ticket_is_drawn_as_often() {
     assert!((1.0..21.7).contains(&chi_square), "{chi_square}: {turns:?}");
 }
 
-/// One slept for a minute while another computed. Under `entitlement` it catches up, for some half-lives at most, and then
-/// both get half. Under `stride` it gets half at once.
+/// One slept for a minute while another computed. Under `entitlement` it catches up, for some half-lives at
+/// most, and then both get half. Under `stride` it gets half at once.
 #[test]
 fn a_party_that_slept_catches_up_over_several_half_lives() {
     for (discipline, first) in [(Discipline::Entitlement, 900..=1_000), (Discipline::Stride, 490..=520)] {
@@ -277,7 +281,8 @@ fn batches_are_long() {
     }
 }
 
-/// A unit may change its discipline only while no task of it runs or waits, and only if the scheduler supports others.
+/// A unit may change its discipline only while no task of it runs or waits, and only if the scheduler
+/// supports others.
 #[test]
 fn a_discipline_stays_while_tasks_are_ordered_by_it() {
     let rules = |discipline| UnitRules { parent: NOBODY, weight: 100, discipline, ..UnitRules::USUAL };
@@ -343,8 +348,8 @@ fn gangs_that_are_small_run_side_by_side() {
     assert!(play.had().iter().all(|had| *had >= 9_900 * MS), "{:?}", play.had());
 }
 
-/// A random set of deadlines that passes admission. Either they are alike but for their windows, and fit if each misses all that
-/// it may; or periods differ, and all budgets fit.
+/// A random set of deadlines that passes admission. Either they are alike but for their windows, and fit if
+/// each misses all that it may; or periods differ, and all budgets fit.
 fn random_deadlines(draw: &mut impl FnMut(u32) -> u32, alike: bool) -> Vec<Deadline> {
     let slice = u32::try_from(SLICE).expect("milliseconds");
     let (mut set, mut left) = (Vec::new(), 1.0);
@@ -448,8 +453,9 @@ fn of_equal_deadlines_the_one_is_first_that_bears_least() {
     assert_eq!(first_of([(1, 5), (0, 5)]), Some(1));
 }
 
-/// A media player that wants 4 of each 20 ms, tolerates no miss, and sleeps in between, beside two computing tasks without
-/// deadlines: it misses no deadline. With equal weights under stride it would wait for others' slices.
+/// A media player that wants 4 of each 20 ms, tolerates no miss, and sleeps in between, beside two computing
+/// tasks without deadlines: it misses no deadline. With equal weights under stride it would wait for others'
+/// slices.
 #[test]
 fn deadlines_go_before_parties_without_a_deadline() {
     let deadline = Deadline { period_ns: 20_000_000, budget_ns: 4_000_000, misses: 0, of: 1 };
@@ -467,8 +473,8 @@ fn deadlines_go_before_parties_without_a_deadline() {
     assert!(parts[0] >= 200 && parts[1] >= 200 && parts[1].abs_diff(parts[2]) <= 20, "{parts:?}");
 }
 
-/// Under `smp` each task gets an equal share, whatever its sub-unit and the tickets of that. CPU time is accounted to the
-/// sub-units.
+/// Under `smp` each task gets an equal share, whatever its sub-unit and the tickets of that. CPU time is
+/// accounted to the sub-units.
 #[test]
 fn without_isolation_a_sub_unit_has_as_much_as_it_has_tasks() {
     for cpus in [1, 4] {
@@ -493,7 +499,8 @@ fn without_isolation_a_sub_unit_has_as_much_as_it_has_tasks() {
     }
 }
 
-/// A task that moves to another sub-unit of the same unit keeps its key, and is then charged to the other one.
+/// A task that moves to another sub-unit of the same unit keeps its key, and is then charged to the other
+/// one.
 #[test]
 fn without_isolation_the_charged_unit_may_change() {
     let mut play = Play::new(Discipline::Smp, 1, [100; 3], 1);
@@ -506,7 +513,8 @@ fn without_isolation_the_charged_unit_may_change() {
     assert!(used.iter().zip([5, 5, 10]).all(|(used, expected)| used.abs_diff(expected) <= 1), "{used:?}");
 }
 
-/// The queue of a unit's tasks is fixed at its creation, so it cannot change to or from `smp` while it has sub-units.
+/// The queue of a unit's tasks is fixed at its creation, so it cannot change to or from `smp` while it has
+/// sub-units.
 #[test]
 fn the_unit_that_orders_sub_units_stays() {
     let rules = |discipline| UnitRules { parent: NOBODY, discipline, ..UnitRules::USUAL };

@@ -149,7 +149,8 @@ fn parked_tasks_call_no_cpu_back() {
     assert_eq!((w.kernel.unit(A).call_backs().count, waited(&w)), (2, 0), "parked is not waited");
 }
 
-/// Random events: no task of a shut gang runs, no CPU idles while another task waits, and all counts return to 0.
+/// Random events: no task of a shut gang runs, no CPU idles while another task waits, and all counts return
+/// to 0.
 #[test]
 fn no_task_passes_a_shut_gate_and_no_task_is_lost() {
     let mut random: u64 = 1;

@@ -1,9 +1,9 @@
-//! Instructions of a switch: what the scheduler's C source, compiled natively, executes for each, counted by valgrind. The
-//! count is the same to the instruction on every run, whatever else the machine does.
+//! Instructions of a switch: what the scheduler's C source, compiled natively, executes for each, counted by
+//! valgrind. The count is the same to the instruction on every run, whatever else the machine does.
 //!
-//! The test runs itself under valgrind, with the number of switches in its environment. Counting is on within the scheduler's
-//! entry points, and off where it calls the simulated kernel, which is Rust and no part of it. The difference between a long
-//! and a short run is the cost of the switches, without set-up.
+//! The test runs itself under valgrind, with the number of switches in its environment. Counting is on within
+//! the scheduler's entry points, and off where it calls the simulated kernel, which is Rust and no part of
+//! it. The difference between a long and a short run is the cost of the switches, without set-up.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -21,7 +21,8 @@ const SLICE: u64 = 5 * MS;
 /// How long who sleeps does so, after each millisecond of work: not all CPUs are busy then, and not all idle.
 const SLEEP: u64 = MS * 3 / 4;
 const CPUS: u32 = 8;
-/// Three units beside the built-in ones. The first owns half of the CPUs and lends them, the others own two each.
+/// Three units beside the built-in ones. The first owns half of the CPUs and lends them, the others own two
+/// each.
 const OWNER: u32 = 2;
 const OTHERS: [u32; 2] = [3, 4];
 /// Tasks of each of the others.
@@ -56,7 +57,8 @@ const TOGGLES: [&str; 16] = [
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Wakes(TaskId),
-    /// A CPU's task has computed for so long; and which of the CPU's switches that was, since it may be gone by then.
+    /// A CPU's task has computed for so long; and which of the CPU's switches that was, since it may be gone
+    /// by then.
     Due(u32, u32),
 }
 

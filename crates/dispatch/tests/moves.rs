@@ -1,4 +1,5 @@
-//! Tasks that change their unit while they run: from then on, the scheduler knows the new unit of the task on the CPU.
+//! Tasks that change their unit while they run: from then on, the scheduler knows the new unit of the task on
+//! the CPU.
 
 use commonhold_dispatch::{ANYWHERE, BORROWS, COMMON, Kernel, LENDS, NOBODY, Recall, Settings, UnitRules};
 
@@ -93,8 +94,8 @@ fn a_guest_that_comes_home_is_not_called_back() {
     assert!(!kernel.has_kicks(), "there is no loan to call back");
 }
 
-/// A waking task is a slice behind its unit's clock; moved to a unit with a clock near 0, its virtual time wraps below 0. That
-/// is the head of the queue, not its end.
+/// A waking task is a slice behind its unit's clock; moved to a unit with a clock near 0, its virtual time
+/// wraps below 0. That is the head of the queue, not its end.
 #[test]
 fn a_task_moved_to_a_young_unit_does_not_come_last() {
     let mut kernel = kernel(2);
@@ -120,8 +121,9 @@ fn a_task_moved_to_a_young_unit_does_not_come_last() {
     assert_eq!(kernel.schedule(90 * MS, 0, true), Some(1));
 }
 
-/// Both CPUs of A's are lent. A's task calls one of them back, and the other is free first. What runs on the called one
-/// then, a task that runs anywhere, ends no call-back, and the owner's next task there does not either.
+/// Both CPUs of A's are lent. A's task calls one of them back, and the other is free first. What runs on the
+/// called one then, a task that runs anywhere, ends no call-back, and the owner's next task there does not
+/// either.
 #[test]
 fn a_call_that_was_answered_elsewhere_is_over() {
     let mut kernel = kernel(2);

@@ -1,5 +1,6 @@
-//! Which of several CPUs is taken. A task that wakes goes to the nearest idle CPU of its own unit's, before any that
-//! others lend. A unit calls back the nearest of its lent CPUs. How far tasks moved is counted accordingly.
+//! Which of several CPUs is taken. A task that wakes goes to the nearest idle CPU of its own unit's, before
+//! any that others lend. A unit calls back the nearest of its lent CPUs. How far tasks moved is counted
+//! accordingly.
 
 use commonhold_dispatch::{BORROWS, Kernel, Kick, LENDS, NOBODY, Recall, Settings, TaskId, UnitRules, near};
 use commonhold_machine::Machine;
@@ -149,7 +150,8 @@ fn the_nearest_lent_cpu_is_called_back_first() {
     for cpu in [5, 4, 6, 7, 0] {
         assert!(kernel.schedule(4 * MS, cpu, true).is_some_and(|id| id < 12), "CPU {cpu} is back");
     }
-    // Whichever of the five tasks is on which CPU: one stayed, one shares the cache, two the node, and one is elsewhere.
+    // Whichever of the five tasks is on which CPU: one stayed, one shares the cache, two the node, and one is
+    // elsewhere.
     assert_eq!(moves(&kernel, A), (1, 2, 1));
     assert_eq!(kernel.unit(A).recalls, 5);
 }

@@ -1,5 +1,6 @@
-//! Tasks with seats in pools. A task takes an idle CPU of its pool before any other, and any other before it waits. A CPU
-//! takes those first that have their seats there. A task that is away returns to its pool when its slice has expired.
+//! Tasks with seats in pools. A task takes an idle CPU of its pool before any other, and any other before it
+//! waits. A CPU takes those first that have their seats there. A task that is away returns to its pool when
+//! its slice has expired.
 
 use commonhold_dispatch::{Kernel, NOBODY, SEATS, Settings, TaskId, UnitRules, near};
 use commonhold_machine::Machine;
@@ -123,7 +124,8 @@ fn tasks_that_are_apart_change_places() {
     assert_eq!([0, 1, 2, 3].map(|id| in_pool(&after, id)), [Some(1), Some(1), Some(0), Some(0)]);
 }
 
-/// Five jobs for four CPUs: two tasks have no seat. Those that have one are mostly there, and no task starves.
+/// Five jobs for four CPUs: two tasks have no seat. Those that have one are mostly there, and no task
+/// starves.
 #[test]
 fn more_tasks_than_seats_share_and_keep_their_pools() {
     let mut kernel = kernel();
@@ -152,7 +154,8 @@ fn more_tasks_than_seats_share_and_keep_their_pools() {
     assert!(had.iter().all(|had| (140..=260).contains(had)), "two thirds of 300 each: {had:?}");
 }
 
-/// Three tasks share the two CPUs of their pool. The other two CPUs have tasks that go on, and take none of them.
+/// Three tasks share the two CPUs of their pool. The other two CPUs have tasks that go on, and take none of
+/// them.
 #[test]
 fn a_cpu_with_a_task_of_its_own_takes_none_from_another_pool() {
     let mut kernel = kernel();
@@ -172,7 +175,8 @@ fn a_cpu_with_a_task_of_its_own_takes_none_from_another_pool() {
     assert!(had[..2] == [300; 2] && had[2..].iter().all(|had| (150..=250).contains(had)), "{had:?}");
 }
 
-/// At the end of its slice a task goes right to its pool, where one without a seat makes room. No CPU idles meanwhile.
+/// At the end of its slice a task goes right to its pool, where one without a seat makes room. No CPU idles
+/// meanwhile.
 #[test]
 fn a_task_that_is_away_displaces_one_without_a_seat() {
     let mut kernel = kernel();

@@ -99,7 +99,8 @@ fn a_message_preempts_no_task_of_its_unit_before_a_millisecond() {
     assert!(kernel.tick(begins + MS, 0), "it has run for a millisecond");
     assert_eq!(kernel.schedule(begins + MS, 0, true), Some(1));
     assert!(!kernel.tick(begins + 15 * MS, 0), "nobody woke since");
-    // A task that has run for that long is preempted at once; so is any by a wake-up that is no message, or of another unit.
+    // A task that has run for that long is preempted at once; so is any by a wake-up that is no message, or
+    // of another unit.
     assert_eq!(kernel.schedule(begins + 16 * MS, 0, false), Some(0));
     kernel.wake_by_message(begins + 18 * MS, 1);
     assert!(has_to_go(&mut kernel));
@@ -126,7 +127,8 @@ fn a_waking_unit_loses_nothing_to_tasks_that_run_out_of_turn() {
     let (mut now, mut asleep) = (0, Vec::new());
     let mut runs = kernel.schedule(now, 0, false);
     while now < 100 * SLICE {
-        // Tasks 0 and 1 run on; 2 and 3 sleep after a millisecond, and wake at the end of a slice of the others'.
+        // Tasks 0 and 1 run on; 2 and 3 sleep after a millisecond, and wake at the end of a slice of the
+        // others'.
         let sleeps = runs >= Some(2);
         now += if sleeps { MS } else { SLICE };
         if sleeps {
@@ -210,7 +212,8 @@ fn the_smallest_pass_is_next_in_whatever_block_of_units_it_lies() {
     assert_eq!(kernel.schedule(now, 0, true).map(|id| id + A), heaviest);
 }
 
-/// Tasks 1 and 2, of `A`, slept on its only CPU, the first of two, which `B`'s task 3 borrows by now. Its task 0 has the other.
+/// Tasks 1 and 2, of `A`, slept on its only CPU, the first of two, which `B`'s task 3 borrows by now. Its
+/// task 0 has the other.
 fn lent() -> Kernel {
     let mut kernel = kernel_of(2, 4);
     kernel.own(0, 0, A);
@@ -251,7 +254,8 @@ fn who_is_woken_by_its_timer_does_not_go_before_its_units_others() {
     assert_eq!(kernel.unit(A).recalls, 1);
 }
 
-/// A unit's task that woke goes onto a time-shared CPU in the same way, unless a third unit's, which waits, should be next.
+/// A unit's task that woke goes onto a time-shared CPU in the same way, unless a third unit's, which waits,
+/// should be next.
 #[test]
 fn who_is_woken_by_its_timer_has_a_time_shared_cpu_if_it_is_next() {
     for third in [false, true] {

@@ -1,10 +1,10 @@
 //! The accounts of the memory bus.
 //!
-//! At the end of each quantum, a plan reports the entitlements and the transfers of outermost units. Transfers
-//! beyond a unit's entitlement are *borrowed*. The units with unused entitlement *lend* these bytes, in
-//! proportion to what each left unused. The plan lists only units with known transfers, so some borrowed
-//! bytes may have no lender. Lent bytes and bytes without a lender together equal borrowed bytes. These sums
-//! include units that a reload removed from the contract.
+//! At the end of each quantum, a plan reports the entitlements and the transfers of outermost units.
+//! Transfers beyond a unit's entitlement are *borrowed*. The units with unused entitlement *lend* these
+//! bytes, in proportion to what each left unused. The plan lists only units with known transfers, so some
+//! borrowed bytes may have no lender. Lent bytes and bytes without a lender together equal borrowed bytes.
+//! These sums include units that a reload removed from the contract.
 
 use std::collections::BTreeMap;
 
@@ -27,8 +27,8 @@ pub struct BusAccount {
     pub most_bytes_per_s: Option<u64>,
     /// The unit's transfer rate in the last quantum, in bytes per second.
     pub using_bytes_per_s: u64,
-    /// The unit's backlog in bytes: transfers that were due to it and that it has not caught up on. Negative: a
-    /// surplus, which decays.
+    /// The unit's backlog in bytes: transfers that were due to it and that it has not caught up on. Negative:
+    /// a surplus, which decays.
     pub owed_bytes: i64,
     /// Whether the unit is stopped now, until others have caught up or until it is back within its limit.
     pub waits: bool,

@@ -117,8 +117,8 @@ impl Disks {
         }
         let parts: Vec<u64> = self.units.iter().map(|entry| entry.part).collect();
         let total: u64 = used.iter().map(|used| used.bytes()).sum();
-        // Before the first plan no unit is entitled to anything. Then count each unit's use as its due, so that
-        // nothing is lent.
+        // Before the first plan no unit is entitled to anything. Then count each unit's use as its due, so
+        // that nothing is lent.
         let no_plan_yet = parts.iter().all(|part| *part == 0);
         for (index, (entry, due)) in self.units.iter_mut().zip(split(total, &parts)).enumerate() {
             let used = used.get(index).copied().unwrap_or_default();
@@ -133,8 +133,8 @@ impl Disks {
         }
     }
 
-    /// Enters stall times. The kernel reports them per unit, not per disk: all disks of a snapshot have the same
-    /// values, so the first disk's are used.
+    /// Enters stall times. The kernel reports them per unit, not per disk: all disks of a snapshot have the
+    /// same values, so the first disk's are used.
     fn observe_stalls(&mut self, snapshot: &Snapshot) {
         let Some(disk) = snapshot.disks.first() else { return };
         for (entry, used) in self.units.iter_mut().zip(&disk.units) {

@@ -36,7 +36,8 @@ pub struct Gang {
     pub longest: u64,
 }
 
-/// JSON of [`Gang::because`]: the reason's name is the key, `{"head_of_list": {"waited": 2}}`, not a field `kind` as in plans.
+/// JSON of [`Gang::because`]: the reason's name is the key, `{"head_of_list": {"waited": 2}}`, not a field
+/// `kind` as in plans.
 mod because {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 

@@ -35,8 +35,8 @@ pub enum Imbalance {
         /// Borrowed by all units.
         borrowed: u64,
     },
-    /// The memory bus transfers below units' entitlements (lent) and those without a lender together differ from
-    /// those beyond entitlements (borrowed), in bytes.
+    /// The memory bus transfers below units' entitlements (lent) and those without a lender together differ
+    /// from those beyond entitlements (borrowed), in bytes.
     #[error(
         "the accounts of the memory bus do not balance: {lent} bytes are lent, {lenderless} bytes have no lender, and \
          {borrowed} bytes are borrowed"
@@ -49,8 +49,8 @@ pub enum Imbalance {
         /// Borrowed by all units.
         borrowed: u64,
     },
-    /// More memory is lent than borrowed, in bytes. The reverse is allowed: units may borrow memory that no unit
-    /// is entitled to.
+    /// More memory is lent than borrowed, in bytes. The reverse is allowed: units may borrow memory that no
+    /// unit is entitled to.
     #[error(
         "the accounts of memory do not balance: {lent} bytes are lent and only {borrowed} bytes borrowed"
     )]

@@ -1,5 +1,5 @@
-//! The ledger proper: keeps the CPU account of each unit, and passes plans and snapshots on to the accounts of
-//! the other resources.
+//! The ledger proper: keeps the CPU account of each unit, and passes plans and snapshots on to the accounts
+//! of the other resources.
 //!
 //! [`Ledger::observe`] charges the time since the previous snapshot, under the plans in force then.
 //! [`Ledger::book`] enters a new plan. [`Ledger::statement`] sums each unit with its sub-units.

@@ -1,7 +1,7 @@
 //! The ledger: the amounts that each unit was promised, got, lent, borrowed and waited for.
 //!
-//! The only inputs are plans and snapshots. Sums are conserved, such as lent and borrowed CPU time. A sum that
-//! does not balance is reported as an [`Imbalance`], and the ledger continues.
+//! The only inputs are plans and snapshots. Sums are conserved, such as lent and borrowed CPU time. A sum
+//! that does not balance is reported as an [`Imbalance`], and the ledger continues.
 
 mod bus;
 mod disk;
@@ -86,8 +86,8 @@ pub struct Account {
     pub credits: Option<Credits>,
 }
 
-/// A unit's credits ([`commonhold_policy::credits`]): the amount lent less the amount borrowed, with exponential
-/// decay. Negative for a net borrower.
+/// A unit's credits ([`commonhold_policy::credits`]): the amount lent less the amount borrowed, with
+/// exponential decay. Negative for a net borrower.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Credits {
     /// Nanoseconds of a CPU.

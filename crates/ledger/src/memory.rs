@@ -331,8 +331,8 @@ impl Memory {
         encloser.late += entry.late;
     }
 
-    /// Adopts another contract. The accounts of units that left are closed, and all call-backs in progress are
-    /// dropped.
+    /// Adopts another contract. The accounts of units that left are closed, and all call-backs in progress
+    /// are dropped.
     pub(crate) fn adopt(&mut self, contract: &Contract) {
         self.units.resize(self.units.len().max(contract.units.len()), MemoryEntry::default());
         for (id, entry) in (0u32..).map(UnitId).zip(&mut self.units) {

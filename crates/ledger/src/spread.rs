@@ -50,8 +50,8 @@ impl Histogram {
         self.counts.iter().sum()
     }
 
-    /// The quantile at `millionths`: 500,000 is the median, 1,000,000 the maximum. Overestimated by at most an
-    /// eighth; 0 without any times.
+    /// The quantile at `millionths`: 500,000 is the median, 1,000,000 the maximum. Overestimated by at most
+    /// an eighth; 0 without any times.
     pub(crate) fn quantile(&self, millionths: u64) -> u64 {
         let rank = (u128::from(self.count()) * u128::from(millionths)).div_ceil(1_000_000);
         let mut cumulative = 0;

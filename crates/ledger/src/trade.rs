@@ -130,8 +130,8 @@ pub struct Lent {
     pub to: String,
     /// The amount.
     pub what: Offer,
-    /// The path of the unit whose currency the amount is in, if the borrower is in another currency; `None`: the
-    /// base currency, or both units are in the same currency.
+    /// The path of the unit whose currency the amount is in, if the borrower is in another currency; `None`:
+    /// the base currency, or both units are in the same currency.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub of: Option<String>,
 }
@@ -202,8 +202,8 @@ impl Exchanges {
         imbalances
     }
 
-    /// Enters a unit's figures from a trial. A unit takes part in one trial at a time, so a new number means a
-    /// new trial.
+    /// Enters a unit's figures from a trial. A unit takes part in one trial at a time, so a new number means
+    /// a new trial.
     fn tally(&mut self, trial: u64, side: &negotiate::Side) {
         let tally = self.tallies.entry(side.unit).or_insert(Tally { side: *side, trial, trials: 1 });
         tally.side = *side;

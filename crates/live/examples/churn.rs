@@ -1,11 +1,11 @@
 //! A *storm* of short-lived threads or processes, to test programs that must keep track of such changes.
 //!
-//! `churn threads N`: N threads at a time, each of which starts its successor and ends. `churn forks N`: N processes at a time,
-//! each of which starts its successor, does not wait for it, and ends. The first process adopts the orphans, since not every
-//! machine's process 1 does so quickly.
+//! `churn threads N`: N threads at a time, each of which starts its successor and ends. `churn forks N`: N
+//! processes at a time, each of which starts its successor, does not wait for it, and ends. The first process
+//! adopts the orphans, since not every machine's process 1 does so quickly.
 //!
-//! The storm ends by itself after [`LENGTH`], even if the program that started it has ended: a storm that outlives its test would
-//! stall the machine.
+//! The storm ends by itself after [`LENGTH`], even if the program that started it has ended: a storm that
+//! outlives its test would stall the machine.
 #![allow(clippy::disallowed_methods)]
 
 use std::env;
@@ -13,8 +13,8 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The life of a thread or process. It is so short that many live and end between two scans, and so long that one CPU sustains
-/// some tens at a time.
+/// The life of a thread or process. It is so short that many live and end between two scans, and so long that
+/// one CPU sustains some tens at a time.
 const LIFE: Duration = Duration::from_millis(10);
 
 /// The longest duration of a storm.
@@ -52,7 +52,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
         ["fork"] => {
             thread::sleep(LIFE);
-            // If the first process, which adopts the orphans, has ended, process 1 is the parent, and the storm ends.
+            // If the first process, which adopts the orphans, has ended, process 1 is the parent, and the
+            // storm ends.
             if std::os::unix::process::parent_id() != 1 && !has_ended() {
                 fork()?;
             }
@@ -69,8 +70,8 @@ fn live_and_start_successor() {
     thread::spawn(live_and_start_successor);
 }
 
-/// Makes this process the parent of orphans. Ignores SIGCHLD, which all processes of the storm inherit, so that ended children
-/// are reaped at once.
+/// Makes this process the parent of orphans. Ignores SIGCHLD, which all processes of the storm inherit, so
+/// that ended children are reaped at once.
 fn adopt_orphans() -> std::io::Result<()> {
     rustix::process::set_child_subreaper(rustix::process::Pid::from_raw(1))?;
     // SAFETY: ignoring a signal runs no code.

@@ -1,7 +1,7 @@
 //! Measures the cost of a scan with 50 and with 1,000 sleeping members.
 //!
-//! `cost` prints the mean CPU time of a scan in microseconds, for each number of members and each kind of scan. Run it with
-//! `cargo run --release -p commonhold-live --example cost`.
+//! `cost` prints the mean CPU time of a scan in microseconds, for each number of members and each kind of
+//! scan. Run it with `cargo run --release -p commonhold-live --example cost`.
 #![allow(clippy::disallowed_methods)]
 
 use std::path::Path;

@@ -1,6 +1,6 @@
-//! A program that uses memory: `has MIB [FILE]`. It touches MIB mebibytes of anonymous memory, maps FILE, reads all of FILE, and
-//! prints `ready`. For each line of input, it touches and reads everything again. It ends when its input ends, and after a minute
-//! at the latest.
+//! A program that uses memory: `has MIB [FILE]`. It touches MIB mebibytes of anonymous memory, maps FILE,
+//! reads all of FILE, and prints `ready`. For each line of input, it touches and reads everything again. It
+//! ends when its input ends, and after a minute at the latest.
 #![allow(clippy::disallowed_methods)]
 
 use std::env;

@@ -1,5 +1,5 @@
-//! The smallest daemon. It confines one process and the process's descendants to some CPUs, until the daemon's standard input
-//! ends or the daemon is killed. In both cases, a caretaker undoes everything.
+//! The smallest daemon. It confines one process and the process's descendants to some CPUs, until the
+//! daemon's standard input ends or the daemon is killed. In both cases, a caretaker undoes everything.
 //!
 //! `hold DIRECTORY PID CPUS [closed]`: journal in DIRECTORY; `closed` also stops the processes.
 //!

@@ -1,20 +1,23 @@
 //! Loads the scheduler into the running kernel, sets up units, and prints their accounts.
 //!
-//! usage: load [--unit NAME=CGROUP:WEIGHT[:FLAGS]]... [--at-once CGROUP]... [--own CPUS=NAME]... [--recall now|tick]
+//! usage: load [--unit NAME=CGROUP:WEIGHT[:FLAGS]]... [--at-once CGROUP]... [--own CPUS=NAME]... [--recall
+//! now|tick]
 //!             [--slice MILLISECONDS] [--for SECONDS] [--timeout MILLISECONDS]
 //!        load --break CGROUP
 //!
-//! `--unit` makes a unit of the tasks in a control group. A NAME of the form PARENT/NAME makes a sub-unit of the earlier unit
-//! PARENT. FLAGS are `lend`, `borrow` and a discipline such as `lottery`, separated by commas. `--at-once` puts the tasks of a
-//! control group into the kernel's own unit, for light tasks that must not wait. `--own` gives CPUs, such as `0-3,6`, to a unit.
-//! CPUs without an owner are time-shared by weight. Without `--for`, the scheduler runs until the standard input of this program
-//! ends. Other settings are the daemon's: the slice, unless `--slice` sets it, and which CPUs are near each other.
+//! `--unit` makes a unit of the tasks in a control group. A NAME of the form PARENT/NAME makes a sub-unit of
+//! the earlier unit PARENT. FLAGS are `lend`, `borrow` and a discipline such as `lottery`, separated by
+//! commas. `--at-once` puts the tasks of a control group into the kernel's own unit, for light tasks that
+//! must not wait. `--own` gives CPUs, such as `0-3,6`, to a unit. CPUs without an owner are time-shared by
+//! weight. Without `--for`, the scheduler runs until the standard input of this program ends. Other settings
+//! are the daemon's: the slice, unless `--slice` sets it, and which CPUs are near each other.
 //!
-//! Two options test how the kernel ends the scheduler. `--timeout` sets how long a task may wait before the kernel ends the
-//! scheduler. `--break` loads nothing: it makes the running scheduler, which any program may have loaded, use a nonexistent queue
-//! for every task that enters that control group.
+//! Two options test how the kernel ends the scheduler. `--timeout` sets how long a task may wait before the
+//! kernel ends the scheduler. `--break` loads nothing: it makes the running scheduler, which any program may
+//! have loaded, use a nonexistent queue for every task that enters that control group.
 //!
-//! Prints `ready` when the scheduler is attached, and at the end a line per unit; if the kernel ended the scheduler, also why.
+//! Prints `ready` when the scheduler is attached, and at the end a line per unit; if the kernel ended the
+//! scheduler, also why.
 #![allow(clippy::disallowed_methods)]
 
 use std::fs;
@@ -33,7 +36,8 @@ use commonhold_live::apply::kernel;
 
 /// How often to check whether the kernel has ended the scheduler.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
-/// The names of the built-in units, which have the numbers 0 and 1: the kernel's, and that of all processes in no other unit.
+/// The names of the built-in units, which have the numbers 0 and 1: the kernel's, and that of all processes
+/// in no other unit.
 const BUILT_IN: [&str; 2] = ["kernel", "others"];
 
 type Failure = Box<dyn std::error::Error>;

@@ -3,14 +3,16 @@
 //! usage: `cargo run --example systemd -- [--user] COMMAND`, as root or with `--user`
 //!
 //! - `show UNIT [PROPERTY...]`: shows properties
-//! - `hold UNIT PROPERTY=VALUE...`: sets properties until the next reboot, waits for a line, and reverts the properties
-//! - `journal DIR UNIT PROPERTY=VALUE...`: sets properties, with a journal in the folder DIR, and ends without reverting them
+//! - `hold UNIT PROPERTY=VALUE...`: sets properties until the next reboot, waits for a line, and reverts the
+//!   properties
+//! - `journal DIR UNIT PROPERTY=VALUE...`: sets properties, with a journal in the folder DIR, and ends
+//!   without reverting them
 //! - `undo DIR`: undoes the journal in the folder DIR
 //! - `scope NAME SLICE PID...`: starts a scope, waits for a line, and stops the scope
 //! - `of PATH`: shows the owner of a control group
 //!
-//! Values have the format of systemd's files. Lines of several devices are separated by commas: `IOReadBandwidthMax='/dev/sda
-//! 1000000,/dev/sdb 2000000'`.
+//! Values have the format of systemd's files. Lines of several devices are separated by commas:
+//! `IOReadBandwidthMax='/dev/sda 1000000,/dev/sdb 2000000'`.
 
 use std::error::Error;
 use std::io::{self, BufRead};
@@ -87,8 +89,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 type Settings = Vec<(Property, Value)>;
 
-/// Parses settings of the form `PROPERTY=VALUE`, and reads the unit's former values. Returns the settings, and the changes with
-/// which to revert them.
+/// Parses settings of the form `PROPERTY=VALUE`, and reads the unit's former values. Returns the settings,
+/// and the changes with which to revert them.
 fn prepare(
     manager: &mut Manager,
     unit: &str,

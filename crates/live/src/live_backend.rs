@@ -37,8 +37,9 @@ pub struct Unavailable {
 
 /// A backend on a live machine.
 pub trait LiveBackend: Backend<Error = LiveError> {
-    /// Switches to another contract, after a reload or because `each` added or removed units. Orders on units that stay
-    /// ([`Contract::adopt`] keeps their identities) remain in force. The next [`Backend::settle_members`] moves processes.
+    /// Switches to another contract, after a reload or because `each` added or removed units. Orders on units
+    /// that stay ([`Contract::adopt`] keeps their identities) remain in force. The next
+    /// [`Backend::settle_members`] moves processes.
     fn set_contract(&mut self, contract: &Contract);
 
     /// Failures that persist. The daemon reports each of them when it begins and when it ends.
@@ -70,8 +71,8 @@ pub trait LiveBackend: Backend<Error = LiveError> {
         Vec::new()
     }
 
-    /// A descriptor that becomes readable when the loop must run before the plan's `next` time, because a unit has reached its
-    /// memory bound. `None` if the backend has no such event.
+    /// A descriptor that becomes readable when the loop must run before the plan's `next` time, because a
+    /// unit has reached its memory bound. `None` if the backend has no such event.
     fn alarm(&self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -101,7 +102,8 @@ pub(crate) fn follow_each(
     changed
 }
 
-/// The error for an order outside the backend's means. Ignoring it would leave the contract unenforced without notice.
+/// The error for an order outside the backend's means. Ignoring it would leave the contract unenforced
+/// without notice.
 pub(crate) fn cannot(what: &str) -> LiveError {
     LiveError::Unavailable {
         what: format!("a plan orders to {what}, which this backend cannot"),

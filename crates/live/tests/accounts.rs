@@ -1,4 +1,5 @@
-//! CPU time of processes that live and end between two scans is counted for the unit of the process that waits for them.
+//! CPU time of processes that live and end between two scans is counted for the unit of the process that
+//! waits for them.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use std::path::Path;
@@ -61,8 +62,8 @@ fn short_lived_processes_count() {
     sleep(Duration::from_millis(200));
     used[1] = look(&mut roster, &contract, unit);
     let (counted, whole) = (used[1], cpu_ns(pid));
-    // The kernel reports children's time in hundredths of a second, rounded down. One of the fifteen that ends while a scan
-    // reads the others may be missed, or counted both by itself and by its parent.
+    // The kernel reports children's time in hundredths of a second, rounded down. One of the fifteen that
+    // ends while a scan reads the others may be missed, or counted both by itself and by its parent.
     assert!(
         counted + 20_000_000 >= whole * 9 / 10 && counted <= whole * 11 / 10 + 40_000_000,
         "{counted} of {whole} ns"

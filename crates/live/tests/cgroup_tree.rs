@@ -1,5 +1,6 @@
-//! The `cgroup` backend on a real kernel. Trees, moves, gates and ownership need only a cgroup v2 mount and root; control files
-//! need its cpu and cpuset controllers. A test whose requirements the machine lacks is skipped, with the reason.
+//! The `cgroup` backend on a real kernel. Trees, moves, gates and ownership need only a cgroup v2 mount and
+//! root; control files need its cpu and cpuset controllers. A test whose requirements the machine lacks is
+//! skipped, with the reason.
 //!
 //! Every test works in its own cgroup, so that a daemon on the same machine is not disturbed.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]

@@ -72,8 +72,8 @@ fn a_killed_daemon_leaves_nothing_pinned_or_stopped() {
     eventually("the journal is removed", || journal_is_gone(directory.path()));
 }
 
-/// A daemon that is stopped itself is stalled: the caretaker continues the processes that it stopped, but does not unpin them.
-/// When the daemon continues, it stops them again.
+/// A daemon that is stopped itself is stalled: the caretaker continues the processes that it stopped, but
+/// does not unpin them. When the daemon continues, it stops them again.
 #[test]
 fn a_stopped_daemon_leaves_nothing_stopped() {
     let Some((one, all)) = one_cpu() else { return };

@@ -1,7 +1,8 @@
-//! Faults under the `cgroup` backend: system calls that fail when they should not. The processes are real; the control groups
-//! are a simulated folder (`support/groups.rs`), so this needs no privileges.
+//! Faults under the `cgroup` backend: system calls that fail when they should not. The processes are real;
+//! the control groups are a simulated folder (`support/groups.rs`), so this needs no privileges.
 //!
-//! For each fault: the error names file, value and remedy, nothing is lost or half in force, and the next step recovers.
+//! For each fault: the error names file, value and remedy, nothing is lost or half in force, and the next
+//! step recovers.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 #[path = "support/groups.rs"]
@@ -189,7 +190,8 @@ fn a_short_write_is_an_error_and_not_another_value() {
     assert_eq!(rig.file("u0/cpu.weight"), "350");
 }
 
-/// The write succeeds and the read-back fails: the cap may be in force, and must be lifted when that is ordered.
+/// The write succeeds and the read-back fails: the cap may be in force, and must be lifted when that is
+/// ordered.
 #[test]
 fn a_cap_that_may_be_in_force_is_lifted() {
     let mut rig = Rig::new(1);
@@ -228,7 +230,8 @@ fn a_refused_cpu_set_is_written_later_and_does_not_delay_others() {
     assert_eq!(rig.file("u0/cpuset.cpus"), "0-1");
 }
 
-/// Written, but not readable afterwards: the CPUs may be in force, and must be withdrawn when that is ordered.
+/// Written, but not readable afterwards: the CPUs may be in force, and must be withdrawn when that is
+/// ordered.
 #[test]
 fn cpus_that_may_be_in_force_are_withdrawn() {
     let mut rig = Rig::new(1);
@@ -355,7 +358,8 @@ fn a_move_that_was_refused_is_made_later() {
     assert_eq!((undone.moved, undone.problems), (1, vec![]));
 }
 
-/// It has left all units, and cannot be moved back for a while: it must not stay in the unit's group for ever.
+/// It has left all units, and cannot be moved back for a while: it must not stay in the unit's group for
+/// ever.
 #[test]
 fn a_process_that_could_not_be_sent_home_is_sent_later() {
     let mut rig = Rig::new(2);
@@ -477,7 +481,8 @@ fn a_gate_that_is_refused_is_shut_when_it_is_ordered_again() {
     assert_eq!(rig.file("u0/cgroup.freeze"), "0");
 }
 
-/// The gate was written, but whether the unit has stopped cannot be read: it may be stopped, and must be continued.
+/// The gate was written, but whether the unit has stopped cannot be read: it may be stopped, and must be
+/// continued.
 #[test]
 fn a_gate_that_may_be_shut_is_opened() {
     let mut rig = Rig::new(1);
@@ -537,7 +542,8 @@ fn undoing_waits_for_a_busy_group_and_reports_one_that_stays() {
     assert_eq!((again.removed, again.problems), (2, vec![]), "the next start undoes the rest");
 }
 
-/// A controller cannot be disabled, and a process ends while it is moved: everything else is undone, and this is retried.
+/// A controller cannot be disabled, and a process ends while it is moved: everything else is undone, and this
+/// is retried.
 #[test]
 fn undoing_continues_after_one_refused_file() {
     let mut rig = Rig::new(2);
@@ -571,8 +577,8 @@ fn is_ours(access: &Access<'_>, dir: &Path, pids: &[u32]) -> bool {
     access.path.starts_with(dir) || pids.iter().any(of_ours)
 }
 
-/// Runs a daemon's life in which the `nth` call fails. Then nothing fails any more: some scans later, with orders repeated,
-/// everything is as ordered, and is then undone. Returns whether there were that many calls.
+/// Runs a daemon's life in which the `nth` call fails. Then nothing fails any more: some scans later, with
+/// orders repeated, everything is as ordered, and is then undone. Returns whether there were that many calls.
 fn life(nth: usize, answer: &Answer) -> bool {
     let dir = tempfile::tempdir().unwrap();
     let tree = Tree::new(&dir.path().join("cgroup"));

@@ -1,7 +1,8 @@
-//! Faults under the `user` backend, with real processes: system calls that fail when they should not, and processes that end
-//! between a scan and an order.
+//! Faults under the `user` backend, with real processes: system calls that fail when they should not, and
+//! processes that end between a scan and an order.
 //!
-//! For each fault: the error names process, value and remedy, nothing is lost or half in force, and the next step recovers.
+//! For each fault: the error names process, value and remedy, nothing is lost or half in force, and the next
+//! step recovers.
 // `[mask.clone()]` shows the expected value; a slice made from a reference would show how it was made.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, clippy::cloned_ref_to_slice_refs)]
 
@@ -133,7 +134,8 @@ fn a_process_that_ends_between_scan_and_order_is_no_problem() {
     assert_eq!(rig.undo().problems, Vec::<String>::new());
 }
 
-/// Between the listing of processes and the order, it ended, and its number was reused: the new process is not touched.
+/// Between the listing of processes and the order, it ended, and its number was reused: the new process is
+/// not touched.
 #[test]
 fn a_process_that_ends_before_its_signal_is_no_problem() {
     let mut rig = Rig::new();
@@ -183,7 +185,8 @@ fn the_next_scan_restores_cpus_that_could_not_be_restored() {
     drop(hook);
 }
 
-/// A cpuset removes some of the CPUs: the mask in force is reported, and recognised as ours when it is undone.
+/// A cpuset removes some of the CPUs: the mask in force is reported, and recognised as ours when it is
+/// undone.
 #[test]
 fn cpus_that_read_back_differently_are_reported_and_undone() {
     let Some((one, all)) = one_cpu() else { return };
@@ -308,7 +311,8 @@ fn a_refused_listing_is_an_error_and_loses_no_process() {
     assert_eq!(rig.masks(), [all]);
 }
 
-/// A process whose threads cannot be listed does not delay the others, and gets its unit's CPUs at the next scan.
+/// A process whose threads cannot be listed does not delay the others, and gets its unit's CPUs at the next
+/// scan.
 #[test]
 fn a_process_whose_threads_cannot_be_listed_does_not_delay_others() {
     let Some((one, _)) = one_cpu() else { return };
@@ -360,8 +364,8 @@ fn a_truncated_stat_loses_no_process() {
     assert_eq!(rig.masks(), [all], "after {} cuts", cuts.get());
 }
 
-/// Runs a daemon's life in which the `nth` call fails. Then nothing fails any more: some scans later everything is as ordered,
-/// and is then undone. Returns whether there were that many calls.
+/// Runs a daemon's life in which the `nth` call fails. Then nothing fails any more: some scans later
+/// everything is as ordered, and is then undone. Returns whether there were that many calls.
 fn life(nth: usize, answer: &Answer, one: &CpuSet, all: &CpuSet) -> bool {
     let mut rig = Rig::new();
     let (pid, dir, wrong) = (rig.job.pid(), rig.dir.path().to_owned(), answer.clone());

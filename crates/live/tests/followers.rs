@@ -156,8 +156,8 @@ fn has(programs: &[&str]) -> bool {
     true
 }
 
-/// One test at a time: each depends on reactions within moments of a stop, and a dozen tests at once on two CPUs exceed the
-/// time for which a parent is watched.
+/// One test at a time: each depends on reactions within moments of a stop, and a dozen tests at once on two
+/// CPUs exceed the time for which a parent is watched.
 fn alone() -> std::sync::MutexGuard<'static, ()> {
     static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
     ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
@@ -259,7 +259,8 @@ fn a_parent_that_is_about_to_stop_itself_at_the_end_runs() {
     }
 }
 
-/// The parent is a member as well. Whichever unit continues first, the parent runs when both its own unit and its child may.
+/// The parent is a member as well. Whichever unit continues first, the parent runs when both its own unit and
+/// its child may.
 #[test]
 fn a_parent_in_a_unit_of_its_own_waits_for_both() {
     let _alone = alone();
@@ -293,8 +294,8 @@ fn a_parent_in_a_unit_of_its_own_waits_for_both() {
     eventually("both run", || parent.all_run());
 }
 
-/// An interactive shell that is a member like its job is stopped before the job, and continued after it: it sees no stop, and
-/// keeps waiting. A shell that sees a stop would continue with its next command.
+/// An interactive shell that is a member like its job is stopped before the job, and continued after it: it
+/// sees no stop, and keeps waiting. A shell that sees a stop would continue with its next command.
 #[test]
 fn a_shell_that_is_stopped_with_its_job_does_not_see_the_stop() {
     let _alone = alone();
@@ -336,7 +337,8 @@ fn a_parent_that_ctrl_z_stopped_stays_stopped() {
     let mut rig = Rig::new(&[job.member]);
     rig.gate(0, false);
     rig.eventually("the member stops", || state(job.member) == Some('T'));
-    // To the process group, as the terminal does. The shell above waits for stops, so the kernel forgets the signal.
+    // To the process group, as the terminal does. The shell above waits for stops, so the kernel forgets the
+    // signal.
     let group = i32::try_from(shell).unwrap();
     // SAFETY: a signal to a process group that this test started.
     assert_eq!(unsafe { libc::kill(-group, libc::SIGTSTP) }, 0);

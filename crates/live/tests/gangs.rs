@@ -1,5 +1,5 @@
-//! Gangs of real processes, under the `user` backend: which jobs are stopped in a quantum, what their processes report of the
-//! memory bus, and undoing.
+//! Gangs of real processes, under the `user` backend: which jobs are stopped in a quantum, what their
+//! processes report of the memory bus, and undoing.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 mod support;
@@ -80,7 +80,8 @@ fn gangs_take_turns() {
             name[name.find('(').unwrap() + 1..name.len() - 1].parse().unwrap()
         };
         let shut: Vec<u32> = shut.iter().map(pid_of).collect();
-        // On a machine shared with others, a signal also takes effect only when the process next enters the kernel.
+        // On a machine shared with others, a signal also takes effect only when the process next enters the
+        // kernel.
         eventually("each is as ordered", || {
             jobs.iter().all(|job| is_stopped(job) == Some(shut.contains(&job.pid())))
         });

@@ -141,7 +141,8 @@ fn a_child_that_sleeps_may_run_anywhere() {
     }
 }
 
-/// Threads that come and go faster than they are seen: none stays on one CPU in the end, and there is no error meanwhile.
+/// Threads that come and go faster than they are seen: none stays on one CPU in the end, and there is no
+/// error meanwhile.
 #[test]
 fn a_storm_of_threads_leaves_none_stranded() {
     let Some((_, all)) = one_cpu() else { return };

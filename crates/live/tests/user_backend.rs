@@ -211,7 +211,8 @@ fn close_twice(rig: &mut Rig, job: &Job) {
     rig.gate(0, false);
     eventually("all stopped", || states(job.pid()) == vec!['T'; all]);
     rig.gate(0, true);
-    // A continued sleeper runs for a moment. On a busy machine it would otherwise do so after the sample, and count as awake.
+    // A continued sleeper runs for a moment. On a busy machine it would otherwise do so after the sample, and
+    // count as awake.
     eventually("all go on", || !states(job.pid()).contains(&'T') && asleep() >= asleep_before);
     rig.observe();
     rig.gate(0, false);
@@ -256,7 +257,8 @@ fn a_storm_of_forks_stops_at_a_closed_gate() {
     let mut rig = Rig::new(&[&job]);
     for _ in 0..5 {
         rig.gate(0, false);
-        // A parent whose child is stopped before its exec waits for it in the kernel (vfork), which is as good.
+        // A parent whose child is stopped before its exec waits for it in the kernel (vfork), which is as
+        // good.
         eventually("all stopped", || {
             rig.observe();
             states(job.pid()).iter().all(|state| matches!(state, 'T' | 'D'))
@@ -369,8 +371,8 @@ fn descendants_follow_a_process_that_entered_by_exec() {
     rig.observe();
     assert_eq!(masks(job.pid()), [one.clone()]);
     job.say("go\n");
-    // Daemonised: another session, its parent gone. Its environment identifies it, and the process that entered has the same
-    // user.
+    // Daemonised: another session, its parent gone. Its environment identifies it, and the process that
+    // entered has the same user.
     let grandchild = || support::find(&["sleep", &nap]);
     eventually("the daemonised process", || grandchild().is_some());
     eventually("it is a member", || {
@@ -428,8 +430,8 @@ fn another_users_process_is_reported_once_and_left_alone() {
     assert_eq!(state(theirs.pid()), 'S');
 }
 
-/// A unit is stopped for its disk use, and a reload drops it: its process continues at the next scan, without an order. Another
-/// unit that replaces it is not stopped.
+/// A unit is stopped for its disk use, and a reload drops it: its process continues at the next scan, without
+/// an order. Another unit that replaces it is not stopped.
 #[test]
 fn a_unit_dropped_while_stopped_leaves_no_process_stopped() {
     let (job, other) = (start("sleep", &["1000"]), start("sleep", &["1000"]));
@@ -458,8 +460,8 @@ fn a_unit_dropped_while_stopped_leaves_no_process_stopped() {
     }
 }
 
-/// A unit that writes as fast as it can is stopped in between, to keep to its rate; without a rate it continues. The policy
-/// decides when, turn by turn.
+/// A unit that writes as fast as it can is stopped in between, to keep to its rate; without a rate it
+/// continues. The policy decides when, turn by turn.
 #[test]
 fn a_unit_is_held_to_its_rate_on_disks() {
     if std::fs::read_dir("/sys/block").is_ok_and(|mut disks| disks.next().is_none()) {

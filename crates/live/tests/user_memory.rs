@@ -223,8 +223,8 @@ fn give_up_sys_nice() {
     }
 }
 
-/// A sleeping process's numbers are remembered, but pages that others take from it are noticed when its turn comes. Here the
-/// file that it maps is truncated.
+/// A sleeping process's numbers are remembered, but pages that others take from it are noticed when its turn
+/// comes. Here the file that it maps is truncated.
 #[test]
 fn pages_that_others_take_from_a_sleeper_are_noticed() {
     let (file, job, mut rig) = with_its_file();

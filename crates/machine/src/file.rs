@@ -39,7 +39,8 @@ impl Machine {
         Ok(raw.into_machine())
     }
 
-    /// The machine as the text of a machine file, with one line per CPU, node and disk. [`Machine::from_toml`] is the inverse.
+    /// The machine as the text of a machine file, with one line per CPU, node and disk.
+    /// [`Machine::from_toml`] is the inverse.
     pub fn to_toml(&self) -> String {
         let mut text = String::new();
         // Writing to a String cannot fail.

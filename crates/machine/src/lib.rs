@@ -2,7 +2,8 @@
 //!
 //! The facts come from one of three sources:
 //! - Linux, read by the live crate;
-//! - a TOML file, such as a captured fixture, whose keys are the fields of [`Machine`] ([`Machine::from_toml`]);
+//! - a TOML file, such as a captured fixture, whose keys are the fields of [`Machine`]
+//!   ([`Machine::from_toml`]);
 //! - words such as `nodes:4 cpus:2 memory:512MiB` ([`Machine::synthetic`]).
 
 pub mod capability;

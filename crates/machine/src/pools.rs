@@ -7,7 +7,8 @@
 //! Terms:
 //! - A *pool* is a set of CPUs. Every CPU is in exactly one pool.
 //! - A *district* is a set of pools that are near each other: a pool of pools.
-//! - A *level* of a machine divides its CPUs into parts: by last-level cache, by node, by socket. Levels nest.
+//! - A *level* of a machine divides its CPUs into parts: by last-level cache, by node, by socket. Levels
+//!   nest.
 //!
 //! Algorithm for pools: each part of one level is a pool. The contract may choose the level. By default it is
 //! the coarsest level whose parts have at most [`POOL_MAX`] CPUs each or, if there is no such level, the
@@ -155,7 +156,8 @@ impl Pools {
         }
     }
 
-    /// The pools in a few words: `4 pools of 2 CPUs, by node`, `3 pools of 5 to 8 CPUs, by size, in 2 districts`.
+    /// The pools in a few words: `4 pools of 2 CPUs, by node`, `3 pools of 5 to 8 CPUs, by size, in 2
+    /// districts`.
     pub fn summary(&self) -> String {
         let sizes = || self.pools.iter().map(|pool| pool.cpus.len());
         let (least, most) = (sizes().min().unwrap_or(0), sizes().max().unwrap_or(0));
@@ -251,7 +253,8 @@ mod tests {
         pools.pools.iter().map(|pool| pool.cpus.clone()).collect()
     }
 
-    /// Seed 001, section 5.1: twelve processors in stations of four. Six by six, the second station is divided.
+    /// Seed 001, section 5.1: twelve processors in stations of four. Six by six, the second station is
+    /// divided.
     #[test]
     fn sizes_that_the_seed_tries() {
         let hector = machine("nodes:3 cpus:4");

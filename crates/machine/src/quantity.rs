@@ -1,5 +1,5 @@
-//! Amounts of bytes as people write them: `512MiB`, `100MB/s`. Amounts are exact integers; an ambiguous amount is
-//! refused.
+//! Amounts of bytes as people write them: `512MiB`, `100MB/s`. Amounts are exact integers; an ambiguous
+//! amount is refused.
 
 /// The largest amount of bytes, or of bytes per second, that a description of a machine may state, singly or
 /// in total: 1 EiB. With this limit every sum of amounts fits into 64 bits, and into TOML's integers.

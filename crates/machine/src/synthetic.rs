@@ -15,8 +15,8 @@
 //! | `swap:1GiB` | swap space | none |
 //! | `bus:20GB/s` | the bandwidth of the memory bus | unknown |
 //!
-//! CPUs are numbered in topological order: socket by socket, then node by node, cache by cache, and core by core. A machine
-//! has at most 65,536 CPUs.
+//! CPUs are numbered in topological order: socket by socket, then node by node, cache by cache, and core by
+//! core. A machine has at most 65,536 CPUs.
 
 use crate::quantity::{self, BYTES_MAX, Wrong};
 use crate::{CAPACITY_MAX, Cache, Cpu, Disk, MAX_CPUS, Machine, Node};
@@ -44,9 +44,10 @@ pub struct SyntheticError {
 impl Machine {
     /// A machine from a line such as `nodes:4 cpus:2 memory:512MiB`.
     ///
-    /// Words, in any order: `nodes:N`, `cpus:N` and `memory:SIZE` (both per node), `threads:N` (per core), `caches:N` (per
-    /// node), `cache:SIZE` (of each), `sockets:N`, `disks:N`, `disk:RATE`, `swap:SIZE`, `bus:RATE`. Sizes are like `512MiB`
-    /// or `8GB`, rates like `100MB/s`. The empty text is the smallest machine: one CPU and 1 GiB.
+    /// Words, in any order: `nodes:N`, `cpus:N` and `memory:SIZE` (both per node), `threads:N` (per core),
+    /// `caches:N` (per node), `cache:SIZE` (of each), `sockets:N`, `disks:N`, `disk:RATE`, `swap:SIZE`,
+    /// `bus:RATE`. Sizes are like `512MiB` or `8GB`, rates like `100MB/s`. The empty text is the smallest
+    /// machine: one CPU and 1 GiB.
     pub fn synthetic(text: &str) -> Result<Machine, SyntheticError> {
         let words = Words::split(text)?;
         let shape = Shape::read(&words)?;
@@ -192,7 +193,8 @@ impl<'a> Words<'a> {
         self.0.iter().find(|word| word.key == key)
     }
 
-    /// An error at the word with this key; if the text has no such word, so that its default is invalid, at the last word.
+    /// An error at the word with this key; if the text has no such word, so that its default is invalid, at
+    /// the last word.
     fn wrong(&self, key: &str, what: String, remedy: &str) -> SyntheticError {
         let wrong = Wrong { what, remedy: remedy.to_owned() };
         let word = self.find(key).or(self.0.last());
@@ -220,8 +222,8 @@ impl<'a> Words<'a> {
         parse(word.value).map(Some).map_err(|wrong| word.wrong(wrong))
     }
 
-    /// The value of a word that is a rate; `None` if the text has no such word. 0 is rejected, since then nothing could ever
-    /// be transferred.
+    /// The value of a word that is a rate; `None` if the text has no such word. 0 is rejected, since then
+    /// nothing could ever be transferred.
     fn rate(&self, key: &str) -> Result<Option<u64>, SyntheticError> {
         match self.amount(key, quantity::bytes_per_s)? {
             Some(0) => Err(self.wrong(key, "nothing can be transferred".to_owned(), "write `100MB/s`")),
@@ -269,7 +271,8 @@ mod tests {
 
     #[test]
     fn threads_and_caches() {
-        // 8 CPUs per node are 4 cores of 2 threads, 2 cores to a cache: CPUs 0-3 share a cache, 0 and 1 a core.
+        // 8 CPUs per node are 4 cores of 2 threads, 2 cores to a cache: CPUs 0-3 share a cache, 0 and 1 a
+        // core.
         let machine = Machine::synthetic("cpus:8 threads:2 caches:2 nodes:2").unwrap();
         let distances = [0, 1, 2, 4, 8].map(|cpu| machine.distance(0, cpu));
         assert_eq!(distances, [0, 1, 2, 3, 4]);

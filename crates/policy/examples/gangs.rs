@@ -4,8 +4,8 @@
 //! cargo run --release -p commonhold-policy --example gangs [-- JOBS ...]
 //! ```
 //!
-//! JOBS jobs of two threads each, all of which want CPUs, on eight CPUs. Transfers differ between jobs and between quanta. For
-//! each number of jobs, and each rule, it prints medians in nanoseconds:
+//! JOBS jobs of two threads each, all of which want CPUs, on eight CPUs. Transfers differ between jobs and
+//! between quanta. For each number of jobs, and each rule, it prints medians in nanoseconds:
 //! - *step*: a step within a quantum, minus one without gangs;
 //! - *quantum*: a step that ends a quantum, minus one without gangs.
 #![allow(clippy::disallowed_types, reason = "it measures time")]

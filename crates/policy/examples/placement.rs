@@ -4,8 +4,8 @@
 //! cargo run --release -p commonhold-policy --example placement [-- SHAPE ...]
 //! ```
 //!
-//! Half of the CPUs are filled with threads, in jobs of eight, of two units that own their CPUs. For each machine it prints
-//! medians of several rounds, in nanoseconds:
+//! Half of the CPUs are filled with threads, in jobs of eight, of two units that own their CPUs. For each
+//! machine it prints medians of several rounds, in nanoseconds:
 //! - *come*: a step in which all of these threads come and get seats, per thread;
 //! - *one*: a step in which one more thread comes, minus a quiet one;
 //! - *quiet*: a step in which nothing changes, per thread;

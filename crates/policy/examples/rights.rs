@@ -1,7 +1,8 @@
 //! Benchmark of changes of rights, including a lookup of the resulting values. See bench/rights.
 //!
-//! usage: `rights [ROUNDS]`. For each shape of a tree of 10,000 units it prints a line per round: nanoseconds of an activation,
-//! of a transfer, and of an exchange from its two offers to its end, each the mean of a thousand.
+//! usage: `rights [ROUNDS]`. For each shape of a tree of 10,000 units it prints a line per round: nanoseconds
+//! of an activation, of a transfer, and of an exchange from its two offers to its end, each the mean of a
+//! thousand.
 //! - *flat*: all at the top level;
 //! - *nested*: a hundred units of a hundred sub-units each;
 //! - *limited*: flat, with a hundred different limits, each for a hundred units; most of these are reached.

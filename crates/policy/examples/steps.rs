@@ -4,8 +4,8 @@
 //! cargo run --release -p commonhold-policy --example steps [-- CPUS:UNITS[:THREADS] ...]
 //! ```
 //!
-//! Every unit is a top-level one with as many tickets as its number, so that most units hold a fraction of a CPU beside whole
-//! ones. For each size it prints medians of several runs, in nanoseconds:
+//! Every unit is a top-level one with as many tickets as its number, so that most units hold a fraction of a
+//! CPU beside whole ones. For each size it prints medians of several runs, in nanoseconds:
 //! - *first*: the step that assigns everything;
 //! - *quiet*: a step in which nothing changes;
 //! - *turn*: a step in which shared CPUs pass on;

@@ -97,7 +97,8 @@ impl Credits {
         }
     }
 
-    /// Adds to a unit's credit an integral over time that the caller computed, as if earned at the last charge.
+    /// Adds to a unit's credit an integral over time that the caller computed, as if earned at the last
+    /// charge.
     pub fn enter(&mut self, unit: UnitId, amount: i128) {
         if amount == 0 || unit == UnitId::SHARED {
             return;
@@ -114,8 +115,8 @@ impl Credits {
         }
     }
 
-    /// Opens the interval to charge, and returns its start. `None` if no time passed since the last charge, or
-    /// credits are disabled.
+    /// Opens the interval to charge, and returns its start. `None` if no time passed since the last charge,
+    /// or credits are disabled.
     fn begin(&mut self, now: Time, half_life_ns: Time) -> Option<Time> {
         if half_life_ns == 0 {
             *self = Credits::default();
@@ -144,7 +145,8 @@ impl Credits {
         }
     }
 
-    /// Decays every credit by one grain. `shared` is set to the opposite of their sum, rounding errors included.
+    /// Decays every credit by one grain. `shared` is set to the opposite of their sum, rounding errors
+    /// included.
     fn decay(&mut self) {
         let mut sum = 0;
         for (n, credit) in (0u32..).zip(&mut self.by_unit) {

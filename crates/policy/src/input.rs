@@ -17,6 +17,7 @@ pub struct Input<'a> {
     pub means: Means,
     /// What the backend observed.
     pub snapshot: &'a Snapshot,
-    /// The changes of rights queued since the last step, oldest first ([`rights::Change`](crate::rights::Change)).
+    /// The changes of rights queued since the last step, oldest first
+    /// ([`rights::Change`](crate::rights::Change)).
     pub changes: &'a [Change],
 }

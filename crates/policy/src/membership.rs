@@ -13,8 +13,8 @@
 //! that is restricted to a user or group wins. In all other cases, the unit that comes first in the contract
 //! wins.
 //!
-//! Inheritance: a child of a process matched by `exec`, `pid` or `command` inherits its parent's unit, unless a
-//! rule at least as specific matches the child. For example, a build's compilers belong to the build.
+//! Inheritance: a child of a process matched by `exec`, `pid` or `command` inherits its parent's unit, unless
+//! a rule at least as specific matches the child. For example, a build's compilers belong to the build.
 //!
 //! Properties: every process is in exactly one unit. Equal inputs give equal units. A rule of a sub-unit
 //! never moves a process out of another unit than the sub-unit's encloser.
@@ -43,8 +43,8 @@ pub struct ProcessFacts {
     pub program: String,
     /// Its cgroup v2 path (`/user.slice/...`), or the v1 systemd hierarchy's; empty if unknown.
     pub cgroup: String,
-    /// Whether it is a systemd user manager (`systemd --user`) or the manager's helper `(sd-pam)`. Independent
-    /// of its control group.
+    /// Whether it is a systemd user manager (`systemd --user`) or the manager's helper `(sd-pam)`.
+    /// Independent of its control group.
     pub manager: bool,
     /// The unit that it entered by `exec`.
     pub entered: Option<UnitId>,
@@ -97,8 +97,8 @@ pub struct Placement {
     pub rule: Rule,
     /// Whether the rule matched an ancestor of the process rather than the process itself.
     pub inherited: bool,
-    /// The rule itself: the unit that has it, and its index in that unit's `members`. `None` for default, exec
-    /// and kernel.
+    /// The rule itself: the unit that has it, and its index in that unit's `members`. `None` for default,
+    /// exec and kernel.
     pub member: Option<(UnitId, u16)>,
     /// Whether a rule that names the process itself (`exec`, `pid`, `cgroup`, `command`) selected the unit or
     /// a unit around it.
@@ -168,13 +168,13 @@ pub fn place(contract: &Contract, names: &impl Names, process: &ProcessFacts) ->
 }
 
 /// Why a process must stay in its present control group; `None` if it may be moved. If a process leaves the
-/// control group in which systemd started it, systemd loses track of the service, and a user manager loses its
-/// right to start anything.
+/// control group in which systemd started it, systemd loses track of the service, and a user manager loses
+/// its right to start anything.
 ///
-/// User managers and all processes below `user@UID.service` stay. A process of a system service stays unless a
-/// rule names the process. `delegated` is the control group delegated to this program, if any: its processes
-/// may be moved. If a user started this program below `user@UID.service`, that user's other processes follow
-/// the rules for system services.
+/// User managers and all processes below `user@UID.service` stay. A process of a system service stays unless
+/// a rule names the process. `delegated` is the control group delegated to this program, if any: its
+/// processes may be moved. If a user started this program below `user@UID.service`, that user's other
+/// processes follow the rules for system services.
 pub fn stays(process: &ProcessFacts, placement: &Placement, delegated: Option<&str>) -> Option<Stays> {
     if process.manager {
         return Some(Stays::UserManager);
@@ -203,8 +203,8 @@ pub fn stays(process: &ProcessFacts, placement: &Placement, delegated: Option<&s
 /// Prefixes of the control groups that container runtimes create.
 const CONTAINERS: [&str; 7] = ["docker", "kubepods", "libpod", "crio", "cri-containerd", "containerd", "lxc"];
 
-/// Splits a path after its first `user@UID.service`: the user manager's group, and the rest, which is empty or
-/// begins with `/`. `None` if the path has no such name.
+/// Splits a path after its first `user@UID.service`: the user manager's group, and the rest, which is empty
+/// or begins with `/`. `None` if the path has no such name.
 fn split_at_user_manager(group: &str) -> Option<(&str, &str)> {
     let is_manager = |name: &str| name.starts_with("user@") && name.ends_with(".service");
     let mut end = 0;
@@ -307,8 +307,8 @@ pub struct Selector {
 /// unit of that level; continue with that unit's list. If the process passes no test, it belongs to the unit
 /// reached so far.
 ///
-/// The lists are valid for processes that no `cgroup` or `pid` rule matches, and that neither entered by `exec`
-/// nor have a parent that did.
+/// The lists are valid for processes that no `cgroup` or `pid` rule matches, and that neither entered by
+/// `exec` nor have a parent that did.
 pub fn selectors(contract: &Contract, names: &impl Names, level: Option<UnitId>) -> Vec<Selector> {
     let mut ranked: Vec<(Rule, usize, Selector)> = Vec::new();
     for unit in contract.children(level) {
@@ -358,8 +358,9 @@ pub fn is_within(contract: &Contract, mut unit: UnitId, encloser: UnitId) -> boo
 }
 
 /// Whether a process may enter a unit by `exec`. The unit, and each unit around it, must name the process's
-/// user or one of the process's groups as a member. A unit below the top level that names no user and no group
-/// is open to all. The common units are closed. Root and the daemon's own user are exempt; callers check that.
+/// user or one of the process's groups as a member. A unit below the top level that names no user and no
+/// group is open to all. The common units are closed. Root and the daemon's own user are exempt; callers
+/// check that.
 pub fn may_enter(contract: &Contract, names: &impl Names, process: &ProcessFacts, unit: UnitId) -> bool {
     let is_principal = |member: &&Member| matches!(member.kind, MemberKind::User(_) | MemberKind::Group(_));
     let mut next = Some(unit).filter(|unit| !unit.is_common());
@@ -409,8 +410,8 @@ fn gid_of(names: &impl Names, group: &Principal) -> Option<u32> {
     }
 }
 
-/// The test for a `command` rule restricted to a user or group; `None` if this machine does not know that user
-/// or group.
+/// The test for a `command` rule restricted to a user or group; `None` if this machine does not know that
+/// user or group.
 fn restricted_command_test(names: &impl Names, glob: &str, whose: &Whose) -> Option<Test> {
     Some(match whose {
         Whose::User(user) => Test::CommandOfUser(glob.into(), uid_of(names, user)?),
@@ -465,8 +466,8 @@ pub fn glob_matches(glob: &str, text: &str) -> bool {
     }
     let (glob, text): (Vec<char>, Vec<char>) = (glob.chars().collect(), text.chars().collect());
     let (mut g, mut t) = (0, 0);
-    // The index of the last `*`, and the end of the text that this `*` matched so far. On a mismatch, backtrack:
-    // let the `*` match one more character.
+    // The index of the last `*`, and the end of the text that this `*` matched so far. On a mismatch,
+    // backtrack: let the `*` match one more character.
     let mut star: Option<(usize, usize)> = None;
     while t < text.len() {
         match glob.get(g) {
@@ -506,8 +507,8 @@ mod tests {
         Principal::Name(name.to_owned())
     }
 
-    /// physics: group physics, user ana; below it night-batch: command simulate*. students: group students, cgroup
-    /// /lab. solo: pid 77, command make.
+    /// physics: group physics, user ana; below it night-batch: command simulate*. students: group students,
+    /// cgroup /lab. solo: pid 77, command make.
     fn contract() -> Contract {
         let mut c = Contract::default();
         let physics = c.add(None, "physics");

@@ -17,7 +17,8 @@ use crate::rights::{Change, InUse, Rights};
 use crate::time::{MS, Time};
 use crate::{bus, cpu, disk, foreign_groups, gangs, memory, negotiate};
 
-/// The state that the policy carries from step to step. Cheap to clone: copies share the parts that a step does not change.
+/// The state that the policy carries from step to step. Cheap to clone: copies share the parts that a step
+/// does not change.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PolicyState {
     rights: Arc<Rights>,
@@ -79,9 +80,9 @@ fn sample_memory_in_use(in_use: &mut Option<Arc<InUse>>, input: Input<'_>) {
     }
 }
 
-/// Applies all changes since the previous step to the rights: of the contract, of capacities, of units' presence, and those
-/// requested. Without changes the `Arc` stays the same, so that values derived from it, which are cached by the `Arc`, stay
-/// valid.
+/// Applies all changes since the previous step to the rights: of the contract, of capacities, of units'
+/// presence, and those requested. Without changes the `Arc` stays the same, so that values derived from it,
+/// which are cached by the `Arc`, stay valid.
 fn update_rights(
     rights: &mut Arc<Rights>,
     now: Time,

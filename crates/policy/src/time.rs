@@ -1,7 +1,7 @@
 //! Moments and spans.
 
-/// A moment or a span, in nanoseconds. Moments are readings of the backend's clock, which is monotonic and starts at an
-/// arbitrary time.
+/// A moment or a span, in nanoseconds. Moments are readings of the backend's clock, which is monotonic and
+/// starts at an arbitrary time.
 pub type Time = u64;
 
 /// One millisecond, in nanoseconds.

@@ -33,8 +33,8 @@ pub fn sums(contract: &Contract, own: impl Fn(UnitId) -> u64) -> Vec<u64> {
     sums
 }
 
-/// An index of the units directly in each enclosing unit, and at the top level (`None`), in the order of their
-/// numbers.
+/// An index of the units directly in each enclosing unit, and at the top level (`None`), in the order of
+/// their numbers.
 #[derive(Debug, Clone, Default)]
 pub struct Levels(BTreeMap<Option<UnitId>, Vec<UnitId>>);
 

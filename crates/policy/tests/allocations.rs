@@ -1,5 +1,5 @@
-//! Allocations of a step in steady state: at rest, and with every unit busy. Counted rather than timed, so that the result is
-//! the same on any machine.
+//! Allocations of a step in steady state: at rest, and with every unit busy. Counted rather than timed, so
+//! that the result is the same on any machine.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

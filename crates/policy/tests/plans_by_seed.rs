@@ -1,8 +1,9 @@
-//! Golden hashes of plans from random histories: a refactoring or an optimisation of the policy must not change them.
+//! Golden hashes of plans from random histories: a refactoring or an optimisation of the policy must not
+//! change them.
 //!
-//! A seed determines a history: a machine, a contract, and some fifty steps, in which units come, go, sleep and wake, CPUs go
-//! offline and come back, and tickets change. Every plan, and the plan checker's verdict, enters the hash of its kind. After an
-//! intended change of behaviour, the failure message has the new list.
+//! A seed determines a history: a machine, a contract, and some fifty steps, in which units come, go, sleep
+//! and wake, CPUs go offline and come back, and tickets change. Every plan, and the plan checker's verdict,
+//! enters the hash of its kind. After an intended change of behaviour, the failure message has the new list.
 
 mod chance;
 

@@ -1,8 +1,9 @@
-//! Histories in which everything changes at once: contracts are reloaded, unit numbers are reused, users come, tickets are
-//! exchanged, disks go and are renamed, memory is not sampled, means change, and clocks go back.
+//! Histories in which everything changes at once: contracts are reloaded, unit numbers are reused, users
+//! come, tickets are exchanged, disks go and are renamed, memory is not sampled, means change, and clocks go
+//! back.
 //!
-//! Invariants of each step: the plan checker finds nothing wrong; every order and decision concerns a unit of the contract; and
-//! every stopped unit has a rate, processes, and a disk that exists.
+//! Invariants of each step: the plan checker finds nothing wrong; every order and decision concerns a unit of
+//! the contract; and every stopped unit has a rate, processes, and a disk that exists.
 
 mod chance;
 
@@ -226,7 +227,8 @@ impl World {
         }
     }
 
-    /// Transfers, tickets of other currencies, and offers of which many match: of tickets, and of reservations.
+    /// Transfers, tickets of other currencies, and offers of which many match: of tickets, and of
+    /// reservations.
     fn changes(&mut self) -> Vec<Change> {
         let units: Vec<UnitId> = self.contract.held().collect();
         let n = u64::try_from(units.len()).unwrap_or(0);

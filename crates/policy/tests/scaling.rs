@@ -1,5 +1,5 @@
-//! Scaling of a step and its check: eight times as many units cost about eight times as much, and not sixty-four times, as a
-//! scan of all units for each unit would.
+//! Scaling of a step and its check: eight times as many units cost about eight times as much, and not
+//! sixty-four times, as a scan of all units for each unit would.
 #![allow(clippy::disallowed_types, reason = "it measures time")]
 
 use std::time::{Duration, Instant};

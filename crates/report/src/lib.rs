@@ -3,7 +3,8 @@
 //! Every function here is pure: it opens no file, asks no kernel and reads no clock, so the same data give
 //! the same bytes on any machine. Text is laid out for terminals. Its width is 80 columns unless the
 //! [`Style`] has another.
-// Text is put together from pieces all over this crate; `write!` to a `String` would return results that mean nothing.
+// Text is put together from pieces all over this crate; `write!` to a `String` would return results that mean
+// nothing.
 #![allow(clippy::format_push_string, clippy::format_collect)]
 
 pub mod bus;

@@ -1,4 +1,5 @@
-//! What `doctor` shows, word for word. `INSTA_UPDATE=always cargo test -p commonhold-report` rewrites the files.
+//! What `doctor` shows, word for word. `INSTA_UPDATE=always cargo test -p commonhold-report` rewrites the
+//! files.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,5 +1,5 @@
-//! Every report against its golden copy in `snapshots/`. `INSTA_UPDATE=always cargo test -p commonhold-report --lib --test golden` writes
-//! them anew; review the difference.
+//! Every report against its golden copy in `snapshots/`. `INSTA_UPDATE=always cargo test -p commonhold-report
+//! --lib --test golden` writes them anew; review the difference.
 #![allow(clippy::unwrap_used)]
 
 mod fixture;
@@ -156,7 +156,8 @@ fn holder(problems: &[String]) -> status::Holder<'_> {
     }
 }
 
-/// What is remembered of loans, of every resource and on both sides; of a unit of which nothing is, nothing is said.
+/// What is remembered of loans, of every resource and on both sides; of a unit of which nothing is, nothing
+/// is said.
 #[test]
 fn status_of_units_whose_loans_are_remembered() {
     let mut statement = fixture::statement();

@@ -7,8 +7,8 @@ use commonhold_policy::{Means, Plan, Snapshot, Time};
 
 /// A machine, live or simulated, as the loop sees it.
 ///
-/// A turn calls [`Backend::settle_members`], then [`Backend::observe`], then [`Backend::apply`] with the plan made from the
-/// snapshot. Only `settle_members` and `apply` write to the machine.
+/// A turn calls [`Backend::settle_members`], then [`Backend::observe`], then [`Backend::apply`] with the plan
+/// made from the snapshot. Only `settle_members` and `apply` write to the machine.
 pub trait Backend {
     /// A failure of the machine.
     type Error;

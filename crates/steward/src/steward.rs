@@ -13,8 +13,8 @@ use commonhold_policy::{Input, Plan, PolicyState, Snapshot, Time, step};
 
 use crate::Backend;
 
-/// The shortest time from one turn to the next that an alarm ([`MemoryMeans::alarms`](commonhold_policy::MemoryMeans::alarms))
-/// causes, in nanoseconds.
+/// The shortest time from one turn to the next that an alarm
+/// ([`MemoryMeans::alarms`](commonhold_policy::MemoryMeans::alarms)) causes, in nanoseconds.
 pub const ALARM_NS: Time = 15_000_000;
 
 /// A contract in force on a machine, with the state that lasts from turn to turn.
@@ -27,12 +27,13 @@ pub struct Steward {
     ledger: Ledger,
     /// The units whose facts must be fresh in the next snapshot, by the last plan.
     watch: Vec<UnitId>,
-    /// Queued changes of rights, in order. They leave the queue when a plan that makes or refuses them was carried out.
+    /// Queued changes of rights, in order. They leave the queue when a plan that makes or refuses them was
+    /// carried out.
     changes: Vec<Change>,
     /// The memory that units divide, in bytes, by the last plan that decided on memory; `None`: no such plan.
     memory_divided: Option<u64>,
-    /// Unit numbers that were vacant in the last turn whose plan was carried out, so that policy and accounts have dropped the
-    /// old units. New units may take them.
+    /// Unit numbers that were vacant in the last turn whose plan was carried out, so that policy and accounts
+    /// have dropped the old units. New units may take them.
     free: BTreeSet<UnitId>,
 }
 
@@ -127,7 +128,8 @@ impl Steward {
                     plan.decisions.memory.as_ref().map(|memory| memory.divided).or(self.memory_divided);
                 self.free.clone_from(&self.contract.vacant);
             }
-            // Earlier orders stay in force. The next turn plans again, with the same queued changes of rights.
+            // Earlier orders stay in force. The next turn plans again, with the same queued changes of
+            // rights.
             Err(violations) => wrong.extend(violations.into_iter().map(Wrong::Plan)),
         }
         Ok(Turn { snapshot, plan, wrong })
@@ -193,7 +195,8 @@ impl Steward {
         rights
     }
 
-    /// The tickets that differ from the contract in force: by unit, in the order of the contract's text, then by resource.
+    /// The tickets that differ from the contract in force: by unit, in the order of the contract's text, then
+    /// by resource.
     pub fn changed(&self, rights: &Rights) -> Vec<Changed> {
         let tickets = |unit: UnitId| {
             Resource::ALL.map(|resource| Changed {
@@ -211,14 +214,14 @@ impl Steward {
             .collect()
     }
 
-    /// The worth of a unit's tickets of a resource while all active units want it: millionths of a CPU, bytes of memory, or
-    /// millionths of the capacity of each disk or of the memory bus. 0 for an inactive unit.
+    /// The worth of a unit's tickets of a resource while all active units want it: millionths of a CPU, bytes
+    /// of memory, or millionths of the capacity of each disk or of the memory bus. 0 for an inactive unit.
     pub fn worth(&self, rights: &Rights, unit: UnitId, resource: Resource) -> u64 {
         rights.to_part(resource, self.divided(resource)).value(unit)
     }
 
-    /// The worth of the part that the unit's own processes hold, without its sub-units; in the same measure as
-    /// [`Steward::worth`].
+    /// The worth of the part that the unit's own processes hold, without its sub-units; in the same measure
+    /// as [`Steward::worth`].
     pub fn own_worth(&self, rights: &Rights, unit: UnitId, resource: Resource) -> u64 {
         rights.to_part(resource, self.divided(resource)).own(unit)
     }
@@ -240,9 +243,10 @@ impl Steward {
         }
     }
 
-    /// Replaces the contract. Units of the same path keep their identity. A queued change survives by the same rule as a change
-    /// that was made: if the new contract gives its units the same numbers of the tickets concerned, or if `each` made the
-    /// unit from a control group, since no contract states that unit's tickets.
+    /// Replaces the contract. Units of the same path keep their identity. A queued change survives by the
+    /// same rule as a change that was made: if the new contract gives its units the same numbers of the
+    /// tickets concerned, or if `each` made the unit from a control group, since no contract states that
+    /// unit's tickets.
     pub fn reload(&mut self, mut contract: Contract, machine: Machine) {
         contract.carry_over(&self.contract);
         contract.adopt(&self.contract, self.free == self.contract.vacant);

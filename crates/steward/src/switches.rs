@@ -55,8 +55,8 @@ impl Switches {
         switches
     }
 
-    /// Adopts another contract. Units in both contracts keep their weights, credits and CPUs; the CPUs of units
-    /// that left become unowned.
+    /// Adopts another contract. Units in both contracts keep their weights, credits and CPUs; the CPUs of
+    /// units that left become unowned.
     pub fn follow(&mut self, contract: &Contract) {
         let weight_and_credit = |unit: UnitId| {
             let before = self.units.get(&unit);
@@ -110,8 +110,8 @@ impl Switches {
     }
 }
 
-/// A unit's parameters by the contract, with the given weight and credit. Tasks in no unit (`shared`) may run on
-/// any CPU ([`ANYWHERE`]): otherwise they could starve if the contract divides all CPUs among units.
+/// A unit's parameters by the contract, with the given weight and credit. Tasks in no unit (`shared`) may run
+/// on any CPU ([`ANYWHERE`]): otherwise they could starve if the contract divides all CPUs among units.
 fn rules(contract: &Contract, unit: UnitId, (weight, credit_ms): (u32, i32)) -> Rules {
     let lends = if lends(contract, unit) { LENDS } else { 0 };
     let borrows = if unit.is_common() || borrows(contract, unit) { BORROWS } else { 0 };
@@ -139,8 +139,8 @@ fn rules(contract: &Contract, unit: UnitId, (weight, credit_ms): (u32, i32)) -> 
     }
 }
 
-/// The scheduler's discipline for a unit. Under `smp`, `shared` has the discipline `smp`, and disciplines of units
-/// have no effect.
+/// The scheduler's discipline for a unit. Under `smp`, `shared` has the discipline `smp`, and disciplines of
+/// units have no effect.
 fn discipline(contract: &Contract, unit: UnitId) -> Discipline {
     use commonhold_contract::Discipline as Named;
     match contract.unit(unit).discipline {
@@ -161,7 +161,8 @@ fn discipline(contract: &Contract, unit: UnitId) -> Discipline {
     }
 }
 
-/// Whether the scheduler needs its support for seats under this contract: the jobs of some unit are placed in pools.
+/// Whether the scheduler needs its support for seats under this contract: the jobs of some unit are placed in
+/// pools.
 pub fn seated(contract: &Contract) -> bool {
     contract.present().any(|unit| contract.unit(unit).job.is_some())
 }

@@ -39,7 +39,8 @@ pub(crate) struct Generate {
 pub(crate) enum What {
     /// Man pages, one per command and one of the contract's language, into a directory
     Man {
-        /// The directory, such as /usr/local/share/man; pages go into its man1 and man5, which are created if missing
+        /// The directory, such as /usr/local/share/man; pages go into its man1 and man5, which are created if
+        /// missing
         directory: PathBuf,
     },
     /// Completions for a shell, to standard output
@@ -51,17 +52,19 @@ pub(crate) enum What {
     Schema,
     /// Every key of a contract, with an example, its values and its default, as Markdown, to standard output
     ContractReference,
-    /// Every key of a scenario's machine.toml and workload.toml, with its default and range, to standard output
+    /// Every key of a scenario's machine.toml and workload.toml, with its default and range, to standard
+    /// output
     ScenarioReference,
     /// A workload for `commonhold sim` from a recording of a live machine, to standard output
     ///
-    /// The recording is the text of the file `trace` of tracefs. It has the events `sched_switch`, `sched_wakeup`,
-    /// `sched_wakeup_new` and `sched_process_fork`, on the clock `mono`.
+    /// The recording is the text of the file `trace` of tracefs. It has the events `sched_switch`,
+    /// `sched_wakeup`, `sched_wakeup_new` and `sched_process_fork`, on the clock `mono`.
     ///
-    /// Lines before the events assign threads to units: `# commonhold unit light: 101 102`. Threads that these create are in
-    /// the same unit. Other threads are not replayed.
+    /// Lines before the events assign threads to units: `# commonhold unit light: 101 102`. Threads that
+    /// these create are in the same unit. Other threads are not replayed.
     ///
-    /// Every thread becomes a job with the CPU time of its bursts and the length of its sleeps. Lost events are an error.
+    /// Every thread becomes a job with the CPU time of its bursts and the length of its sleeps. Lost events
+    /// are an error.
     Workload {
         /// The recording
         trace: PathBuf,

@@ -1,5 +1,5 @@
-//! `commonhold generate`: man pages, completions, the schema and references from their single definitions, and workloads from
-//! recordings.
+//! `commonhold generate`: man pages, completions, the schema and references from their single definitions,
+//! and workloads from recordings.
 
 use std::fs;
 use std::io::IsTerminal;
@@ -49,7 +49,8 @@ fn workload(trace: &Path) -> Result<String, Failure> {
     Ok(recording.workload(&file))
 }
 
-/// Writes pages to the folders that `man` searches below `directory`: `man1` has the commands, `man5` the contract.
+/// Writes pages to the folders that `man` searches below `directory`: `man1` has the commands, `man5` the
+/// contract.
 fn man(directory: &Path) -> Result<(), Failure> {
     let cannot = |e: std::io::Error| {
         let remedy = "give a folder that you may write to, or the name of a new one";
@@ -87,8 +88,9 @@ fn with_synopses(command: Definition) -> Definition {
     command.override_usage(usage).mut_subcommands(with_synopses)
 }
 
-/// The definition of the commands of all programs together. Hidden commands are left out, since completions would offer them.
-/// The definition of an external command is that of the program that implements the command.
+/// The definition of the commands of all programs together. Hidden commands are left out, since completions
+/// would offer them. The definition of an external command is that of the program that implements the
+/// command.
 fn combined_definition() -> Definition {
     let cli = commonhold::cli::Cli::command();
     let other_programs = [
@@ -102,7 +104,8 @@ fn combined_definition() -> Definition {
     };
     let commands: Vec<Definition> =
         cli.get_subcommands().filter(|command| !command.is_hide_set()).map(implemented).collect();
-    // clap cannot remove a subcommand, so a new top level gets copies of the commands and texts that are shown.
+    // clap cannot remove a subcommand, so a new top level gets copies of the commands and texts that are
+    // shown.
     Definition::new("commonhold")
         .version(env!("CARGO_PKG_VERSION"))
         .about(cli.get_about().cloned().unwrap_or_default())

@@ -91,7 +91,8 @@ fn every_command_has_a_man_page() {
     assert!(!of_commands.join("commonhold-caretaker.1").exists(), "hidden commands have no page");
 }
 
-/// As `man` shows it: every key of a contract, every kind of member, and an example, without leftover Markdown.
+/// As `man` shows it: every key of a contract, every kind of member, and an example, without leftover
+/// Markdown.
 #[test]
 fn the_contract_has_a_man_page() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! The output of `commonhold generate`, byte for byte: `*.trycmd`. `TRYCMD=overwrite cargo test -p commonhold-generate --test
-//! golden` updates the file; review the difference.
+//! The output of `commonhold generate`, byte for byte: `*.trycmd`. `TRYCMD=overwrite cargo test -p
+//! commonhold-generate --test golden` updates the file; review the difference.
 
 #![allow(clippy::disallowed_methods)]
 

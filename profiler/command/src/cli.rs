@@ -32,9 +32,9 @@ pub enum Command {
 
 /// Measure how a program scales with CPUs, where its time goes, and what is to blame
 ///
-/// Runs the program on growing sets of CPUs, several times each. The answer in one sentence comes first. Where others used
-/// CPUs that the program queued for, it reports the study as inconclusive; where a control group's quota limits the
-/// program, it names the quota. Then these questions are answered:
+/// Runs the program on growing sets of CPUs, several times each. The answer in one sentence comes first.
+/// Where others used CPUs that the program queued for, it reports the study as inconclusive; where a control
+/// group's quota limits the program, it names the quota. Then these questions are answered:
 ///
 ///   1. How does it scale? Gunther's law is fitted to the throughput:
 ///      X(n) = lambda n / (1 + alpha (n - 1) + beta n (n - 1))
@@ -53,8 +53,8 @@ pub enum Command {
 /// `commonhold scale -- make -j8` uses 1, 2, 3, 4, 6, 8, 12 and so on up to all CPUs, nearest first. So
 /// CPUs that share a cache come before others, and cores before their second hardware threads.
 ///
-/// Where the program takes a number of threads, write the letter n in braces in its place, without blanks.
-/// It then has the size in its command line, and may use all CPUs. With --cpus, both grow. Sizes above the CPUs,
+/// Where the program takes a number of threads, write the letter n in braces in its place, without blanks. It
+/// then has the size in its command line, and may use all CPUs. With --cpus, both grow. Sizes above the CPUs,
 /// or above a quota, are measured and shown, and the law is not fitted to them.
 ///
 /// Throughput is runs per second: the program must do the same work in every run, whatever the size. If
@@ -110,8 +110,8 @@ pub struct Scale {
     /// Do not sample the threads: only the first question is answered
     #[arg(long)]
     pub unwatched: bool,
-    /// Count the program's locks, and find out by delays what mending the one most waited for would gain: five runs of the
-    /// largest size for each of --repeat, and three times as many at least
+    /// Count the program's locks, and find out by delays what mending the one most waited for would gain:
+    /// five runs of the largest size for each of --repeat, and three times as many at least
     #[arg(long, conflicts_with = "unwatched")]
     pub locks: bool,
     /// Run nothing: fit the law to the rows of this file, `size,throughput`, each of which is a run

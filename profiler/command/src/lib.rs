@@ -1,3 +1,4 @@
-//! The command line of `commonhold-scale`, as a library: `commonhold-generate` generates man pages and completions from it.
+//! The command line of `commonhold-scale`, as a library: `commonhold-generate` generates man pages and
+//! completions from it.
 
 pub mod cli;

@@ -318,7 +318,8 @@ fn unnamed(why: &Unnamed) -> (String, &'static str) {
     }
 }
 
-/// Finds what is new about the CPUs of a size compared to the previous one: hyperthreads, another cache, another node.
+/// Finds what is new about the CPUs of a size compared to the previous one: hyperthreads, another cache,
+/// another node.
 #[derive(Default)]
 struct Steps {
     /// Whether the previous size had two hardware threads of one core.
@@ -434,7 +435,8 @@ impl Runs<'_> {
                 match self.run(size)? {
                     Made::Stopped => return Ok(None),
                     Made::Failed(why) => {
-                        // Discard all runs of a size that fails once: the successful runs would be a biased sample.
+                        // Discard all runs of a size that fails once: the successful runs would be a biased
+                        // sample.
                         size.runs.clear();
                         size.failed = Some(why);
                     }

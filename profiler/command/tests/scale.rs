@@ -51,7 +51,8 @@ fn a_law_and_states_that_add_up() {
             let (lived, excess) =
                 (states["lived_ns"].as_u64().unwrap(), states["excess_ns"].as_u64().unwrap());
             assert_eq!(sum, lived + excess);
-            // The shell and two subshells, and what these sleep with; without root, what is short may be missed.
+            // The shell and two subshells, and what these sleep with; without root, what is short may be
+            // missed.
             let least = if rustix::process::geteuid().is_root() { 3 } else { 1 };
             assert!(states["threads"].as_u64().unwrap() >= least, "{run}");
             assert!(by_state.contains_key("user") || by_state.contains_key("system"), "{run}");
@@ -171,7 +172,8 @@ fn running(word: &str) -> usize {
 
 #[test]
 fn an_interrupt_ends_the_program_and_all_that_it_started() {
-    // One of them in a session of its own, which a signal to the group would not reach; one that does not listen.
+    // One of them in a session of its own, which a signal to the group would not reach; one that does not
+    // listen.
     let work = "setsid sleep 7421.5 & sh -c 'trap \"\" TERM; sleep 7421.5 & wait; wait' & sleep 7421.5; wait";
     let mut command = Command::new(env!("CARGO_BIN_EXE_commonhold-scale"));
     command.args(["scale", "--", "sh", "-c", work]).stdout(Stdio::null()).stderr(Stdio::piped());

@@ -1,11 +1,13 @@
-//! With which signals the measured program begins: the kernel's defaults, whatever the caller of `commonhold scale` has.
+//! With which signals the measured program begins: the kernel's defaults, whatever the caller of `commonhold
+//! scale` has.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Blocks and ignores what no program should inherit, and SIGHUP as `nohup` does; resets what the tests' own caller may ignore.
+/// Blocks and ignores what no program should inherit, and SIGHUP as `nohup` does; resets what the tests' own
+/// caller may ignore.
 fn spoil(command: &mut Command) -> &mut Command {
     let prepare = || {
         // SAFETY: calls that are allowed between fork and exec, on memory of this stack.

@@ -1,9 +1,11 @@
-//! A program that takes a mutex in code that it made itself while it ran (x86-64), to see whether `commonhold scale` names it.
+//! A program that takes a mutex in code that it made itself while it ran (x86-64), to see whether `commonhold
+//! scale` names it.
 //!
 //! usage: jit MS HOW
 //!
-//! Three threads take the mutex for MS milliseconds. HOW is what the program leaves at /tmp/perf-PID.map, whose path it prints:
-//! `none`: nothing. `map`: the names of its code, as compilers at run time do. `fifo`: a FIFO without a writer.
+//! Three threads take the mutex for MS milliseconds. HOW is what the program leaves at /tmp/perf-PID.map,
+//! whose path it prints: `none`: nothing. `map`: the names of its code, as compilers at run time do. `fifo`:
+//! a FIFO without a writer.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, unsafe_code, reason = "a program to be looked at")]
 
 use std::cell::UnsafeCell;

@@ -3,9 +3,10 @@
 //! usage: planted SEED THREADS MS
 //!        planted SEED              only says which lock it is: `find_3 rebuild_3`
 //!
-//! The seed chooses the hot lock, what kind of lock all are, whether they are variables or lie on the heap, and whether a
-//! holder computes or sleeps. Each lock is taken in three functions, in one of which it is held for long if it is the hot one.
-//! Threads also wait on a condition variable, which is no contention. Each thread works for MS milliseconds.
+//! The seed chooses the hot lock, what kind of lock all are, whether they are variables or lie on the heap,
+//! and whether a holder computes or sleeps. Each lock is taken in three functions, in one of which it is held
+//! for long if it is the hot one. Threads also wait on a condition variable, which is no contention. Each
+//! thread works for MS milliseconds.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, unsafe_code, reason = "a program to be looked at")]
 
 use std::cell::UnsafeCell;
@@ -92,7 +93,8 @@ macro_rules! takers {
                     spend(hold);
                     *held += black_box(1);
                 }
-                // SAFETY: the mutex was made as the C library says, stays where it is, and is given back by who took it.
+                // SAFETY: the mutex was made as the C library says, stays where it is, and is given back by
+                // who took it.
                 Lock::Foreign(lock) => unsafe {
                     libc::pthread_mutex_lock(lock.0.get());
                     spend(hold);

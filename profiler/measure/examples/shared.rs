@@ -3,7 +3,8 @@
 //!
 //! usage: shared PATH MS
 //!
-//! Two threads of each process take the mutex for MS milliseconds, in `take_in_first` and in `take_in_second`.
+//! Two threads of each process take the mutex for MS milliseconds, in `take_in_first` and in
+//! `take_in_second`.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, unsafe_code, reason = "a program to be looked at")]
 
 use std::fs::OpenOptions;
@@ -28,7 +29,8 @@ impl Mutex {
         file.set_len(BYTES as u64).unwrap();
         // Another mapping before it, so that the two processes do not have it at one address by chance.
         let pages = if init { 1 } else { 9 };
-        // SAFETY: new mappings at addresses of the kernel's choice. The mutex is within the second, and made before it is used.
+        // SAFETY: new mappings at addresses of the kernel's choice. The mutex is within the second, and made
+        // before it is used.
         unsafe {
             let (read_write, no_file) =
                 (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
@@ -53,7 +55,8 @@ macro_rules! taker {
     ($name:ident) => {
         #[inline(never)]
         fn $name(mutex: Mutex) {
-            // SAFETY: the mutex was made as the C library says, stays where it is, and is given back by who took it.
+            // SAFETY: the mutex was made as the C library says, stays where it is, and is given back by who
+            // took it.
             unsafe {
                 libc::pthread_mutex_lock(mutex.0);
                 std::thread::sleep(Duration::from_millis(3));

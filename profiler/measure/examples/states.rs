@@ -2,10 +2,11 @@
 //!
 //! usage: states THREADS MS [lock|read|none]
 //!
-//! Each thread computes, sleeps, and takes a lock in which it computes, in turns, until its share of the work is done: MS
-//! milliseconds of CPU time for all of them together. `read` takes a lock that readers share; `none` takes no lock and does
-//! not sleep. At the end one line per state is printed: the threads' lives, CPU time, time asleep, and time in calls for the
-//! lock, in nanoseconds, all threads together and without the first.
+//! Each thread computes, sleeps, and takes a lock in which it computes, in turns, until its share of the work
+//! is done: MS milliseconds of CPU time for all of them together. `read` takes a lock that readers share;
+//! `none` takes no lock and does not sleep. At the end one line per state is printed: the threads' lives, CPU
+//! time, time asleep, and time in calls for the lock, in nanoseconds, all threads together and without the
+//! first.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "a program to be looked at")]
 
 use std::sync::{Mutex, RwLock};

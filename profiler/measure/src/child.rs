@@ -20,7 +20,8 @@ pub(crate) struct Used {
 
 /// Starts a command with its affinity set to these CPUs. It is killed when this process ends for any reason.
 ///
-/// A process inherits the affinity of the thread that starts it, so the calling thread has that affinity during the call.
+/// A process inherits the affinity of the thread that starts it, so the calling thread has that affinity
+/// during the call.
 pub(crate) fn start_on(cpus: &CpuSet, command: &mut Command) -> Result<Child, Refused> {
     let before = affinity::get(0).map_err(Refused::Cpus)?;
     affinity::set(0, cpus).map_err(Refused::Cpus)?;
@@ -76,7 +77,8 @@ pub(crate) fn reap_if_ended(pid: u32) {
     }
 }
 
-/// While this value lives, this process is the subreaper of its descendants: orphans among them become its children.
+/// While this value lives, this process is the subreaper of its descendants: orphans among them become its
+/// children.
 pub(crate) struct Adopts(());
 
 impl Adopts {

@@ -84,8 +84,8 @@ mod traced {
         holds: BTreeMap<(Holding, Option<Site>, String), u64>,
     }
 
-    /// Adds traced waits and wake-ups to a run's observations. Unnamed locks of one kind that are waited for in the same function
-    /// count as one lock.
+    /// Adds traced waits and wake-ups to a run's observations. Unnamed locks of one kind that are waited for
+    /// in the same function count as one lock.
     fn add(observed: &mut Observed, watched: Watched) {
         let mut locks: BTreeMap<(Kind, Option<String>, String), Sums> = BTreeMap::new();
         for Contention { kind: lock_kind, name, at, ns, holders } in watched.contentions {

@@ -1,8 +1,9 @@
 //! Measuring one run of a program: how long it takes, what its threads do, and which locks they wait for.
 //!
-//! [`program::run`] runs it once. A sampler reads its threads in `/proc` while it runs (`threads`, `thread_sample`) and copies
-//! the stacks of those that wait (`waits`). A meter that is loaded into it counts its locks (`meter`). With the feature
-//! `kernel`, a BPF program reports the kernel's locks and wake-ups (`kernel_locks`).
+//! [`program::run`] runs it once. A sampler reads its threads in `/proc` while it runs (`threads`,
+//! `thread_sample`) and copies the stacks of those that wait (`waits`). A meter that is loaded into it counts
+//! its locks (`meter`). With the feature `kernel`, a BPF program reports the kernel's locks and wake-ups
+//! (`kernel_locks`).
 //!
 //! This crate only measures. The crate `commonhold-scale` interprets the measurements.
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests start programs as they like"))]

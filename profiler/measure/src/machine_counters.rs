@@ -36,8 +36,8 @@ impl Busy {
     }
 }
 
-/// Used and stolen time by CPU, from lines `cpu3 user nice system idle iowait irq softirq steal guest guest_nice`, in ticks. User
-/// time includes guest time.
+/// Used and stolen time by CPU, from lines `cpu3 user nice system idle iowait irq softirq steal guest
+/// guest_nice`, in ticks. User time includes guest time.
 fn parse_busy(text: &str) -> BTreeMap<u32, (u64, u64)> {
     let line = |line: &str| {
         let mut words = line.split_whitespace();
@@ -101,7 +101,8 @@ impl Counts {
         cpus.iter().filter_map(interrupts).collect()
     }
 
-    /// Disk I/O since `before`. Stacked devices are listed beside the disks below them; partitions are not listed.
+    /// Disk I/O since `before`. Stacked devices are listed beside the disks below them; partitions are not
+    /// listed.
     pub(crate) fn disks_since(&self, before: &Counts) -> Vec<Disk> {
         let mounts = read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let is_partition = |name: &str| Path::new("/sys/class/block").join(name).join("partition").exists();
@@ -125,7 +126,8 @@ impl Counts {
     }
 }
 
-/// Time in interrupts and softirqs by CPU, from lines `cpu3 user nice system idle iowait irq softirq ...`, in ticks.
+/// Time in interrupts and softirqs by CPU, from lines `cpu3 user nice system idle iowait irq softirq ...`, in
+/// ticks.
 fn parse_stat(text: &str) -> BTreeMap<u32, u64> {
     let line = |line: &str| {
         let mut words = line.split_whitespace();
@@ -136,8 +138,8 @@ fn parse_stat(text: &str) -> BTreeMap<u32, u64> {
     text.lines().filter_map(line).collect()
 }
 
-/// Number of interrupts by source and CPU. The text has a line with the CPUs, and a line for each source: `24: 1 0 IO-APIC 5-edge
-/// virtio0`, `LOC: 1 2 Local timer interrupts`, or for softirqs `NET_RX: 1 2`.
+/// Number of interrupts by source and CPU. The text has a line with the CPUs, and a line for each source:
+/// `24: 1 0 IO-APIC 5-edge virtio0`, `LOC: 1 2 Local timer interrupts`, or for softirqs `NET_RX: 1 2`.
 fn parse_interrupts(text: &str) -> BTreeMap<String, BTreeMap<u32, u64>> {
     let mut lines = text.lines();
     let heads = lines.next().unwrap_or_default().split_whitespace();
@@ -165,7 +167,8 @@ fn parse_interrupts(text: &str) -> BTreeMap<String, BTreeMap<u32, u64>> {
     sources
 }
 
-/// Counters by disk, from lines `253 0 vda reads merged sectors ms writes merged sectors ms in-flight busy-ms weighted-ms ...`.
+/// Counters by disk, from lines `253 0 vda reads merged sectors ms writes merged sectors ms in-flight busy-ms
+/// weighted-ms ...`.
 fn parse_disks(text: &str) -> BTreeMap<String, DiskCounts> {
     let line = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -183,8 +186,8 @@ fn parse_disks(text: &str) -> BTreeMap<String, DiskCounts> {
     text.lines().filter_map(line).collect()
 }
 
-/// Mount points by disk: `36 35 8:1 / /home rw,noatime - ext4 /dev/sda1 rw`. The name of a partition begins with that of its
-/// disk.
+/// Mount points by disk: `36 35 8:1 / /home rw,noatime - ext4 /dev/sda1 rw`. The name of a partition begins
+/// with that of its disk.
 fn mounts_of(
     mounts: &str,
     disks: &BTreeMap<String, DiskCounts>,
@@ -212,7 +215,8 @@ fn mounts_of(
     by_disk
 }
 
-/// The maximum number of mount points listed for a disk: in a container, a disk may be mounted at many places.
+/// The maximum number of mount points listed for a disk: in a container, a disk may be mounted at many
+/// places.
 const MOUNTS_MAX: usize = 3;
 
 /// Bytes that a process and its reaped children read from disks, and wrote to disks, from `/proc/PID/io`.

@@ -1,8 +1,8 @@
 //! Loads the lock meter (`meter/meter.c`) into a program, and reads what it counted.
 //!
-//! The meter's shared object and its tables are two files in memory (memfd). The program opens both by their paths in this
-//! process's directory in /proc, and not by inherited descriptors. So they are available even to a program that closes all of its
-//! descriptors, and to its children.
+//! The meter's shared object and its tables are two files in memory (memfd). The program opens both by their
+//! paths in this process's directory in /proc, and not by inherited descriptors. So they are available even
+//! to a program that closes all of its descriptors, and to its children.
 
 use std::ffi::OsString;
 use std::io;
@@ -54,7 +54,8 @@ pub(crate) struct Meter {
 /// The program's records, with times converted to ns.
 #[derive(Debug, Default)]
 pub(crate) struct Counted {
-    /// The mappings of each process that took a lock, as in `/proc/PID/maps`, by the process's number in the tables.
+    /// The mappings of each process that took a lock, as in `/proc/PID/maps`, by the process's number in the
+    /// tables.
     pub(crate) maps: Vec<String>,
     pub(crate) records: Vec<Record>,
     /// Locks not counted because the tables were full.
@@ -232,13 +233,13 @@ fn record(bytes: &[u8], process: usize, thread: usize, ticks_per_ms: u64) -> Opt
     Some(Record { process, thread, lock, site, holder, class, kind: u32_at(bytes, 32), about })
 }
 
-/// The frequency of the processor's time-stamp counter; `None` if that counter is not constant. Reading it costs less than the
-/// kernel's clock.
+/// The frequency of the processor's time-stamp counter; `None` if that counter is not constant. Reading it
+/// costs less than the kernel's clock.
 #[cfg(target_arch = "x86_64")]
 fn ticks_per_ms() -> Option<u64> {
     static TICKS: OnceLock<Option<u64>> = OnceLock::new();
-    // SAFETY: every x86_64 processor has this instruction. A parent may forbid it by prctl PR_SET_TSC: then the kernel kills this
-    // process.
+    // SAFETY: every x86_64 processor has this instruction. A parent may forbid it by prctl PR_SET_TSC: then
+    // the kernel kills this process.
     let counter = || unsafe { core::arch::x86_64::_rdtsc() };
     *TICKS.get_or_init(|| {
         let cpus = std::fs::read_to_string("/proc/cpuinfo").ok()?;

@@ -98,7 +98,8 @@ impl Instance {
         if samples == 0 || span == 0 || taken == 0 {
             return None;
         }
-        // The means are over all cycles. The sampled cycles show how the means divide into CPU time, sleep and queueing.
+        // The means are over all cycles. The sampled cycles show how the means divide into CPU time, sleep
+        // and queueing.
         let hold = real(self.counts.hold_ns) / real(taken);
         let gap = real(sum(|of| of.gap)) / real(sum(|of| of.gaps).max(1));
         let (hold_cpu, hold_sleep, hold_queue) =

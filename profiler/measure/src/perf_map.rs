@@ -1,10 +1,12 @@
 //! The perf map of a process: names of its JIT code.
 //!
-//! Problem: JIT code is in no file. The JVM, node and Python have flags to write its names to `/tmp/perf-PID.map`, some of them
-//! only at exit. Every user may write to that directory, and the name may be left over from an earlier process.
+//! Problem: JIT code is in no file. The JVM, node and Python have flags to write its names to
+//! `/tmp/perf-PID.map`, some of them only at exit. Every user may write to that directory, and the name may
+//! be left over from an earlier process.
 //!
-//! Algorithm: the root directory of the process, which contains its /tmp, is kept open while the process runs. The map is read
-//! after the process has ended. The map must belong to the process's user or to root, and must not be older than the program.
+//! Algorithm: the root directory of the process, which contains its /tmp, is kept open while the process
+//! runs. The map is read after the process has ended. The map must belong to the process's user or to root,
+//! and must not be older than the program.
 //!
 //! Source: tools/perf/Documentation/jit-interface.txt of Linux.
 
@@ -33,8 +35,8 @@ pub(crate) struct PerfMap {
 }
 
 impl PerfMap {
-    /// The map of a process of a program that was started at `since_ms` (Unix time); `None` if the process is gone, or its root
-    /// directory cannot be opened.
+    /// The map of a process of a program that was started at `since_ms` (Unix time); `None` if the process is
+    /// gone, or its root directory cannot be opened.
     pub(crate) fn of(procfs: &mut ProcFs, pid: u32, since_ms: u64) -> Result<Option<PerfMap>, LiveError> {
         let (Some(identity), Some(number)) = (procfs.identity(pid)?, innermost_pid(procfs, pid)?) else {
             return Ok(None);
@@ -61,11 +63,12 @@ fn innermost_pid(procfs: &mut ProcFs, pid: u32) -> Result<Option<u32>, LiveError
     }))
 }
 
-/// Reads a file at a path below `root` that was last modified at `since_s` (Unix time) or later. Links do not lead out of `root`,
-/// and nothing is opened before it was found to be a regular file: the process may have put a FIFO or a device there.
+/// Reads a file at a path below `root` that was last modified at `since_s` (Unix time) or later. Links do not
+/// lead out of `root`, and nothing is opened before it was found to be a regular file: the process may have
+/// put a FIFO or a device there.
 ///
-/// Errors: `InvalidInput` if it is no regular file, belongs to none of these owners, or is older; `FileTooLarge` above
-/// `bytes_max`; else the kernel's.
+/// Errors: `InvalidInput` if it is no regular file, belongs to none of these owners, or is older;
+/// `FileTooLarge` above `bytes_max`; else the kernel's.
 fn read_within(
     root: &OwnedFd,
     name: &str,

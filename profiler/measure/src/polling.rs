@@ -1,10 +1,10 @@
 //! Detects threads that poll for a file lock.
 //!
-//! Problem: databases such as `SQLite` lock their file with `fcntl(F_SETLK)`, which does not block. If the lock is taken, they
-//! sleep for some milliseconds and retry. The kernel sees only that such a thread sleeps.
+//! Problem: databases such as `SQLite` lock their file with `fcntl(F_SETLK)`, which does not block. If the
+//! lock is taken, they sleep for some milliseconds and retry. The kernel sees only that such a thread sleeps.
 //!
-//! Algorithm: a thread that sleeps for at most a second while its process has a file open that another process has locked
-//! (/proc/locks) counts as waiting for that lock.
+//! Algorithm: a thread that sleeps for at most a second while its process has a file open that another
+//! process has locked (/proc/locks) counts as waiting for that lock.
 //!
 //! Limits: a thread that has such a file open, but sleeps for another reason, is counted, too. Locks of open
 //! file descriptions (OFD) have no process in /proc/locks and are ignored. A sample examines at most

@@ -1,8 +1,8 @@
 //! Runs a program once on given CPUs, and measures how long it takes and what its threads do.
 //!
-//! The machine's settings stay as they are. The program starts with its CPU affinity set and in a separate process group, so
-//! Ctrl-C reaches only this process, which then ends the program. Processes that the program leaves behind are ended too:
-//! they would take CPU time from the next run.
+//! The machine's settings stay as they are. The program starts with its CPU affinity set and in a separate
+//! process group, so Ctrl-C reaches only this process, which then ends the program. Processes that the
+//! program leaves behind are ended too: they would take CPU time from the next run.
 //!
 //! Threads are sampled every 10 ms, or less often if that would cost more than 0.5 % of one CPU.
 
@@ -169,8 +169,8 @@ const ERROR_BYTES: u64 = 4 << 10;
 /// Shortest and longest sampling period.
 const PERIOD: Duration = Duration::from_millis(10);
 const PERIOD_MAX: Duration = Duration::from_secs(1);
-/// Longest period after a sample that parsed files of the program. Such a sample is more expensive than the next ones, so its
-/// cost would result in too long a period.
+/// Longest period after a sample that parsed files of the program. Such a sample is more expensive than the
+/// next ones, so its cost would result in too long a period.
 const PERIOD_LEARNED: Duration = Duration::from_millis(50);
 /// A sample may take 1/200 of the period.
 const COST: u32 = 200;
@@ -182,8 +182,8 @@ pub struct RunCache {
     kernel_locks: KernelLocks,
 }
 
-/// Runs a program once. The program is ended as soon as `stop` becomes readable. `online`: the CPUs to collect taskstats records
-/// from.
+/// Runs a program once. The program is ended as soon as `stop` becomes readable. `online`: the CPUs to
+/// collect taskstats records from.
 pub fn run(
     request: &RunRequest,
     online: &CpuSet,
@@ -280,8 +280,8 @@ pub fn run(
         cache.files = sampled.files;
         sampled.watched
     });
-    // Each of the two may miss CPU time: rusage that of children left behind, sampling that of threads that lived between two
-    // samples.
+    // Each of the two may miss CPU time: rusage that of children left behind, sampling that of threads that
+    // lived between two samples.
     let ran_ns = watched.as_ref().map_or(0, |watched| watched.times.ran()).max(used.user_ns + used.system_ns);
     let wall_ns = ended_ns.saturating_sub(begun_ns);
     let mut kernel_lost = 0;
@@ -349,7 +349,8 @@ impl Loads {
 }
 
 impl LoadDifference {
-    /// The external load during a run. Neither the program's CPU time, `ran_ns`, nor the sampler's counts as external load.
+    /// The external load during a run. Neither the program's CPU time, `ran_ns`, nor the sampler's counts as
+    /// external load.
     fn load(&self, request: &RunRequest, wall_ns: u64, ran_ns: u64) -> Load {
         Load {
             whole_ns: wall_ns.saturating_mul(request.cpus.len() as u64),
@@ -436,8 +437,8 @@ impl Family {
         Ok(members)
     }
 
-    /// Ends the new descendants: SIGTERM first, SIGKILL after [`PATIENCE`]. Returns the number of descendants. They are reaped
-    /// here, since this process is their parent, or becomes it as the subreaper.
+    /// Ends the new descendants: SIGTERM first, SIGKILL after [`PATIENCE`]. Returns the number of
+    /// descendants. They are reaped here, since this process is their parent, or becomes it as the subreaper.
     fn end(&mut self) -> Result<usize, LiveError> {
         let first = self.members()?;
         let count = first.len();
@@ -466,8 +467,8 @@ impl Family {
         Ok(count)
     }
 
-    /// Sends SIGKILL, or SIGTERM and SIGCONT, which lets a stopped process handle it. Errors are ignored: the process may have
-    /// ended, or may run as another user.
+    /// Sends SIGKILL, or SIGTERM and SIGCONT, which lets a stopped process handle it. Errors are ignored: the
+    /// process may have ended, or may run as another user.
     fn signal_to_end(&mut self, key: ProcessKey, kill: bool) {
         let mut send = |signal| {
             if let Ok(Some(pinned)) = process::pin(&mut self.procfs, key) {

@@ -1,7 +1,7 @@
 //! The CPU quota of this process: the smallest one of its control group and that group's ancestors.
 //!
-//! Source: the kernel's Documentation/admin-guide/cgroup-v2.rst (`cpu.max`), Documentation/scheduler/sched-bwc.rst
-//! (`cpu.cfs_quota_us`), cgroups(7), `proc_pid_mountinfo(5)`.
+//! Source: the kernel's Documentation/admin-guide/cgroup-v2.rst (`cpu.max`),
+//! Documentation/scheduler/sched-bwc.rst (`cpu.cfs_quota_us`), cgroups(7), `proc_pid_mountinfo(5)`.
 //!
 //! Limits: in a container, quotas of groups outside of the container apply too but are not visible.
 
@@ -32,7 +32,8 @@ impl Cap {
     }
 }
 
-/// The smallest quota of all groups of this process, from the contents of /proc/self/cgroup and /proc/self/mountinfo.
+/// The smallest quota of all groups of this process, from the contents of /proc/self/cgroup and
+/// /proc/self/mountinfo.
 fn strictest(groups: &str, mounts: &str, read: impl Fn(&Path) -> Option<String>) -> Option<Cap> {
     let mut caps: Vec<Cap> = Vec::new();
     for (mount, group, is_v2) in mounts.lines().filter_map(|line| own_group(line, groups)) {
@@ -42,11 +43,11 @@ fn strictest(groups: &str, mounts: &str, read: impl Fn(&Path) -> Option<String>)
     caps.into_iter().min_by(|a, b| a.quota.cpus.total_cmp(&b.quota.cpus))
 }
 
-/// From a line of mountinfo: the mount point of a hierarchy with a CPU controller, the directory of this process's group there,
-/// and whether the hierarchy is of version 2. `None` for other mounts.
+/// From a line of mountinfo: the mount point of a hierarchy with a CPU controller, the directory of this
+/// process's group there, and whether the hierarchy is of version 2. `None` for other mounts.
 ///
-/// A line: `36 35 0:30 / /sys/fs/cgroup/cpu rw,relatime shared:9 - cgroup cgroup rw,cpu`. In `groups`: `3:cpu,cpuacct:/a` or
-/// `0::/a`.
+/// A line: `36 35 0:30 / /sys/fs/cgroup/cpu rw,relatime shared:9 - cgroup cgroup rw,cpu`. In `groups`:
+/// `3:cpu,cpuacct:/a` or `0::/a`.
 fn own_group(line: &str, groups: &str) -> Option<(PathBuf, PathBuf, bool)> {
     let (mount, source) = line.split_once(" - ")?;
     let mut words = mount.split_whitespace().skip(3);

@@ -1,12 +1,14 @@
 //! Samples the registers and the stack of a running thread.
 //!
-//! Problem: the registers of a thread on a CPU cannot be read from outside, and stopping it would disturb the measurement.
+//! Problem: the registers of a thread on a CPU cannot be read from outside, and stopping it would disturb the
+//! measurement.
 //!
-//! Algorithm: a perf event on the thread's task clock (`perf_event_open(2)`, `PERF_COUNT_SW_TASK_CLOCK`) takes one sample after
-//! [`PERIOD_NS`] of CPU time, and is disabled then. The thread is neither stopped nor signalled.
+//! Algorithm: a perf event on the thread's task clock (`perf_event_open(2)`, `PERF_COUNT_SW_TASK_CLOCK`)
+//! takes one sample after [`PERIOD_NS`] of CPU time, and is disabled then. The thread is neither stopped nor
+//! signalled.
 //!
-//! Limits: x86-64 only. No sample is taken while the thread is in the kernel. It needs `kernel.perf_event_paranoid` of 2 or
-//! less, and a container that allows the call.
+//! Limits: x86-64 only. No sample is taken while the thread is in the kernel. It needs
+//! `kernel.perf_event_paranoid` of 2 or less, and a container that allows the call.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -106,8 +108,8 @@ impl Ring {
 
     /// The records written so far.
     fn records(&self) -> Vec<u8> {
-        // SAFETY: both are within the mapping of `PAGES` pages, which lives as long as `self`. The kernel moves the head
-        // after it has written, and writes nothing after the one sample that it was asked for.
+        // SAFETY: both are within the mapping of `PAGES` pages, which lives as long as `self`. The kernel
+        // moves the head after it has written, and writes nothing after the one sample that it was asked for.
         unsafe {
             let head = ptr::read_volatile(self.0.byte_add(HEAD));
             std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);

@@ -7,7 +7,8 @@ use commonhold_live::host::perf::{Attributes, open};
 
 /// `PERF_TYPE_HARDWARE`: the processor's generic events.
 const HARDWARE: u32 = 0;
-/// `PERF_COUNT_HW_CPU_CYCLES`, and `PERF_COUNT_HW_STALLED_CYCLES_BACKEND`: cycles in which no instruction could complete.
+/// `PERF_COUNT_HW_CPU_CYCLES`, and `PERF_COUNT_HW_STALLED_CYCLES_BACKEND`: cycles in which no instruction
+/// could complete.
 const CYCLES: u64 = 0;
 const STALLED: u64 = 8;
 
@@ -22,8 +23,9 @@ pub(crate) struct Stalls {
 }
 
 impl Stalls {
-    /// Starts counting for a process that has just started; 0 is the calling thread. Errors are the kernel's: `ENOENT` if the
-    /// processor or virtual machine has no such counter, `EACCES` if `kernel.perf_event_paranoid` forbids it.
+    /// Starts counting for a process that has just started; 0 is the calling thread. Errors are the kernel's:
+    /// `ENOENT` if the processor or virtual machine has no such counter, `EACCES` if
+    /// `kernel.perf_event_paranoid` forbids it.
     pub(crate) fn of(pid: u32) -> io::Result<Stalls> {
         Ok(Stalls { cycles: count(HARDWARE, CYCLES, pid)?, stalled: count(HARDWARE, STALLED, pid)? })
     }

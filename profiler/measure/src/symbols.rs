@@ -15,8 +15,8 @@ impl Namer {
         Space::of(maps, "", &mut self.images)
     }
 
-    /// The call site of a return address: `push (queue.c:41)`, `push`, or `libqueue.so+0x41a`. If functions are inlined there,
-    /// the innermost one that belongs to no lock library.
+    /// The call site of a return address: `push (queue.c:41)`, `push`, or `libqueue.so+0x41a`. If functions
+    /// are inlined there, the innermost one that belongs to no lock library.
     pub(crate) fn place(&mut self, space: &Space, returns_to: u64) -> String {
         let Some(address) = space.code(returns_to) else { return format!("{returns_to:#x}") };
         let frames = self.names.frames(&self.images, address, true);

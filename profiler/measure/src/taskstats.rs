@@ -1,8 +1,9 @@
 //! The kernel's records of ended threads: taskstats over generic netlink
 //! (Documentation/accounting/taskstats.rst, `include/uapi/linux/taskstats.h`).
 //!
-//! A listener gets a record of every thread of the machine that ends. The kernel allows that only to root outside of containers.
-//! If the socket's buffer is full, records are dropped and the next read returns `ENOBUFS`.
+//! A listener gets a record of every thread of the machine that ends. The kernel allows that only to root
+//! outside of containers. If the socket's buffer is full, records are dropped and the next read returns
+//! `ENOBUFS`.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -68,8 +69,8 @@ pub(crate) struct Exits {
 }
 
 impl Exits {
-    /// Subscribes to the records of threads that end on these CPUs. Errors are the kernel's: `EPERM` without root, `EINVAL` in a
-    /// container, `ENOENT` if the kernel was built without taskstats.
+    /// Subscribes to the records of threads that end on these CPUs. Errors are the kernel's: `EPERM` without
+    /// root, `EINVAL` in a container, `ENOENT` if the kernel was built without taskstats.
     pub(crate) fn listen(cpus: &CpuSet) -> io::Result<Exits> {
         // SAFETY: plain system calls; the descriptor is ours alone, and options are passed with their size.
         let socket = unsafe {

@@ -15,12 +15,14 @@
 //! | fsync(2) and the like, `io_getevents(2)` | waiting for a disk |
 //! | anything else | sleeping |
 //!
-//! The kernel omits its scheduler and the slow paths of its locks from `wchan` and `stack`. For a thread that waits for a lock in
-//! the kernel, `wchan` is the function that takes the lock, such as `__vm_munmap`. So a wait in a function that is in neither
-//! list below is for a lock. Waits for disks end in few functions on all file systems (`DISK_WAITS`).
+//! The kernel omits its scheduler and the slow paths of its locks from `wchan` and `stack`. For a thread that
+//! waits for a lock in the kernel, `wchan` is the function that takes the lock, such as `__vm_munmap`. So a
+//! wait in a function that is in neither list below is for a lock. Waits for disks end in few functions on
+//! all file systems (`DISK_WAITS`).
 //!
-//! /proc/PID/task/TID/syscall and `wchan` are readable for processes of the same user, except setuid programs. If these files are
-//! not readable, state D counts as waiting for a disk and all other waits as sleeping.
+//! /proc/PID/task/TID/syscall and `wchan` are readable for processes of the same user, except setuid
+//! programs. If these files are not readable, state D counts as waiting for a disk and all other waits as
+//! sleeping.
 
 use commonhold_live::LiveError;
 use commonhold_live::host::clock;
@@ -108,7 +110,8 @@ pub(crate) fn maps(procfs: &mut ProcFs, pid: u32) -> Result<Option<String>, Live
     Ok(text.map(|text| String::from_utf8_lossy(text).into_owned()))
 }
 
-/// Bytes that a process and its reaped children read from disks, and wrote to disks; `None` if the process is gone.
+/// Bytes that a process and its reaped children read from disks, and wrote to disks; `None` if the process is
+/// gone.
 pub(crate) fn io_bytes(procfs: &mut ProcFs, pid: u32) -> Result<Option<(u64, u64)>, LiveError> {
     let text = procfs.read(&format!("{pid}/io"))?;
     Ok(text.and_then(|text| parse_io(&String::from_utf8_lossy(text))))
@@ -279,8 +282,8 @@ fn parse_call(text: &[u8]) -> Call {
     }
 }
 
-/// The system call and its arguments, and the last two words of that text: stack pointer and instruction pointer. `None` for a
-/// running thread, whose text has no such words.
+/// The system call and its arguments, and the last two words of that text: stack pointer and instruction
+/// pointer. `None` for a running thread, whose text has no such words.
 fn parse_blocked(text: &[u8]) -> Option<Blocked> {
     let text = std::str::from_utf8(text).ok()?;
     let mut words = text.split_whitespace();
@@ -299,8 +302,8 @@ const FUTEX_WAITS: [u64; 5] = [0, 6, 9, 11, 13];
 /// `futex_waitv(2)` and `futex_wait(2)`, whose numbers are the same on all architectures.
 const FUTEX_NEWER: [i64; 2] = [449, 455];
 
-/// The state of a waiting thread; `None` if it was woken during the sample. `joins`: the futex's value is the TID of a thread
-/// of the process.
+/// The state of a waiting thread; `None` if it was woken during the sample. `joins`: the futex's value is the
+/// TID of a thread of the process.
 fn waits_for(state: u8, call: Call, joins: bool, place: Place) -> Option<State> {
     const JOINS: [i64; 4] = [libc::SYS_wait4, libc::SYS_waitid, libc::SYS_clone, libc::SYS_clone3];
     const LOCKS: [i64; 3] = [libc::SYS_flock, libc::SYS_semop, libc::SYS_semtimedop];
@@ -316,7 +319,8 @@ fn waits_for(state: u8, call: Call, joins: bool, place: Place) -> Option<State> 
     #[cfg(not(target_arch = "x86_64"))]
     const VFORK: i64 = libc::SYS_clone;
     Some(match call {
-        // glibc joins a thread by a non-private futex on the thread's TID, which the kernel clears when the thread ends.
+        // glibc joins a thread by a non-private futex on the thread's TID, which the kernel clears when the
+        // thread ends.
         Call::In(libc::SYS_futex, [_, operation, _])
             if FUTEX_WAITS.contains(&(operation & FUTEX_OPERATION)) =>
         {
@@ -447,7 +451,8 @@ mod tests {
         assert_eq!(sample(&mut procfs, me, u32::MAX).unwrap(), None);
     }
 
-    /// Threads that map, touch and unmap memory contend for `mmap_lock`; this must count as lock, not as disk or fault.
+    /// Threads that map, touch and unmap memory contend for `mmap_lock`; this must count as lock, not as disk
+    /// or fault.
     #[test]
     fn waits_for_the_lock_of_a_processs_memory_are_waits_for_a_lock() {
         use std::sync::atomic::{AtomicBool, Ordering};

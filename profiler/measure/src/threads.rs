@@ -8,9 +8,9 @@
 //! program's orphans, and recognises them by that. For root, taskstats records (`taskstats`) supply the
 //! threads that lived between two samples, and the final counters of each thread.
 //!
-//! Limits: without records, a thread that starts and ends between two samples is missed, and so is the end of every thread except
-//! the first. The missed CPU time is not lost: it is the difference to the rusage of the whole program, and is added as user and
-//! system time. The rest of the missed lives counts as unseen.
+//! Limits: without records, a thread that starts and ends between two samples is missed, and so is the end of
+//! every thread except the first. The missed CPU time is not lost: it is the difference to the rusage of the
+//! whole program, and is added as user and system time. The rest of the missed lives counts as unseen.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -184,8 +184,8 @@ impl Threads {
             return;
         }
         if tracked.thread.readings == 0 && tid != self.program {
-            // The kernel's start time has a resolution of 10 ms. The thread started after the previous sample, which did not find
-            // it, and at least as long ago as it ran or queued.
+            // The kernel's start time has a resolution of 10 ms. The thread started after the previous
+            // sample, which did not find it, and at least as long ago as it ran or queued.
             let busy = sample.reading.counters.ran_ns + sample.reading.counters.queued_ns;
             let latest = sample.reading.at_ns.saturating_sub(busy);
             let began = clock::of_ticks(sample.start).max(before_ns).min(latest).max(self.begun_ns);
@@ -245,8 +245,8 @@ impl Threads {
         }
     }
 
-    /// Whether a process with this parent belongs to the program. Children that this process had before the run are in
-    /// `others`, so a new one is an orphan of the program.
+    /// Whether a process with this parent belongs to the program. Children that this process had before the
+    /// run are in `others`, so a new one is an orphan of the program.
     fn is_ours(&self, parent: u32) -> bool {
         parent == self.me || self.processes.contains_key(&parent)
     }
@@ -267,7 +267,8 @@ impl Threads {
         }
     }
 
-    /// Ends the known threads that have a record. Records of unknown threads are kept: their process may be found later.
+    /// Ends the known threads that have a record. Records of unknown threads are kept: their process may be
+    /// found later.
     fn end_recorded(&mut self) {
         for record in std::mem::take(&mut self.records) {
             if self.threads.contains_key(&record.tid) {
@@ -290,7 +291,8 @@ impl Threads {
             }
             None => (Thread::begin(now.saturating_sub(record.lived_ns)), now),
         };
-        // The record has the thread's lifetime but not its start: the end is the best known start plus the lifetime.
+        // The record has the thread's lifetime but not its start: the end is the best known start plus the
+        // lifetime.
         let began = if record.tid == self.program { Some(self.begun_ns) } else { None };
         let end = began.or_else(|| thread.began()).map_or(ended_ns, |began| began + record.lived_ns);
         let end = end.clamp(thread.last_at_ns().min(ended_ns), ended_ns);
@@ -307,8 +309,8 @@ impl Threads {
         self.done.add(&record.name, readings, &times);
     }
 
-    /// Ends sampling. `used`: the rusage of the program. `stalls`: its stalled cycles, and all its cycles. `kernel_traced`: the
-    /// kernel's locks are traced, so waits for them are left out here.
+    /// Ends sampling. `used`: the rusage of the program. `stalls`: its stalled cycles, and all its cycles.
+    /// `kernel_traced`: the kernel's locks are traced, so waits for them are left out here.
     pub(crate) fn end(mut self, used: Used, stalls: Option<(u64, u64)>, kernel_traced: bool) -> Sampled {
         let mut lost = false;
         let has_records = if let Some(exits) = &mut self.exits {
@@ -373,8 +375,8 @@ impl Threads {
     }
 }
 
-/// Adds the CPU time that no sample found as user and system time, in the ratio of the rusage, and subtracts it from the unseen
-/// time.
+/// Adds the CPU time that no sample found as user and system time, in the ratio of the rusage, and subtracts
+/// it from the unseen time.
 fn add_missed_cpu_time(times: &mut Times, used: Used) {
     let total = used.user_ns + used.system_ns;
     let missed = total.saturating_sub(times.ran());

@@ -1,25 +1,29 @@
 //! Finds the locks that the threads of a program wait for, the call sites, and what the holders do meanwhile.
 //!
-//! Problem: all that the kernel shows of a thread that waits for a lock in user space is the address of a futex.
+//! Problem: all that the kernel shows of a thread that waits for a lock in user space is the address of a
+//! futex.
 //!
-//! Algorithm: the stack of a sleeping thread does not change. Each sample copies the stack and unwinds the copy
-//! (`commonhold-trace`), after a check that the thread has not been woken. A sample counts for the time since the previous
-//! sample.
+//! Algorithm: the stack of a sleeping thread does not change. Each sample copies the stack and unwinds the
+//! copy (`commonhold-trace`), after a check that the thread has not been woken. A sample counts for the time
+//! since the previous sample.
 //!
-//! *Holders.* glibc stores the holder's TID next to the futex in mutexes and read-write locks. For other locks the candidates are
-//! the threads inside functions that take the lock; the fewest call sites are chosen such that every sample contains one of them
-//! (`commonhold_scale::blame::fewest`). What a holder does is its state. Where the holder is comes from its stack: copied if the
-//! holder sleeps, sampled by the kernel if it runs (`running_stack`). The stack counts only if the thread still holds the lock
-//! afterwards, or is in a function that takes this lock.
+//! *Holders.* glibc stores the holder's TID next to the futex in mutexes and read-write locks. For other
+//! locks the candidates are the threads inside functions that take the lock; the fewest call sites are chosen
+//! such that every sample contains one of them (`commonhold_scale::blame::fewest`). What a holder does is its
+//! state. Where the holder is comes from its stack: copied if the holder sleeps, sampled by the kernel if it
+//! runs (`running_stack`). The stack counts only if the thread still holds the lock afterwards, or is in a
+//! function that takes this lock.
 //!
 //! *Names* are resolved when the program has ended; those of JIT code are in its perf map (`perf_map`).
 //!
-//! *Identity.* A shared futex is identified by its file and offset, since its address may differ between processes. A private one
-//! (`FUTEX_PRIVATE_FLAG`) is identified by its address.
+//! *Identity.* A shared futex is identified by its file and offset, since its address may differ between
+//! processes. A private one (`FUTEX_PRIVATE_FLAG`) is identified by its address.
 //!
-//! *Go.* A waiting goroutine is on no thread. Its stack is copied from where Go keeps it (`waits/goroutines.rs`).
+//! *Go.* A waiting goroutine is on no thread. Its stack is copied from where Go keeps it
+//! (`waits/goroutines.rs`).
 //!
-//! Limits: spinning in user space is not detected. Hold times are not measured, only what holders do while others wait.
+//! Limits: spinning in user space is not detected. Hold times are not measured, only what holders do while
+//! others wait.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -177,8 +181,8 @@ pub(crate) struct Files {
 pub(crate) struct Waits {
     files: Files,
     spaces: BTreeMap<u32, ProcessMemory>,
-    /// Shared futexes: of each, the PID of one process that maps the futex, the address there, and the path of the file (may be
-    /// empty).
+    /// Shared futexes: of each, the PID of one process that maps the futex, the address there, and the path
+    /// of the file (may be empty).
     shared: BTreeMap<Shared, (u32, u64, String)>,
     /// Perf maps of processes with JIT code.
     perf_maps: BTreeMap<ImageId, PerfMap>,
@@ -305,9 +309,9 @@ impl Waits {
             let bytes = words.get(offset..offset + 4).filter(|_| offset + 4 <= copied)?;
             Some(u32::from_le_bytes(bytes.try_into().ok()?))
         };
-        // `pthread_mutex_t` has the owner in its third word. `pthread_rwlock_t` has the writer in its seventh word, and threads
-        // wait at its third or fourth word: the writer is 16 or 12 bytes behind the futex. In other locks the words at these
-        // offsets are unlikely to be the TID of a thread of the process.
+        // `pthread_mutex_t` has the owner in its third word. `pthread_rwlock_t` has the writer in its seventh
+        // word, and threads wait at its third or fourth word: the writer is 16 or 12 bytes behind the futex.
+        // In other locks the words at these offsets are unlikely to be the TID of a thread of the process.
         let offsets: &[usize] = match style {
             Style::Low => &[8],
             Style::Inherits => &[0],
@@ -338,8 +342,9 @@ impl Waits {
         Ok(())
     }
 
-    /// What the thread with this index does now, with its stack and TID. It may have been woken or blocked since it was sampled.
-    /// `None` if the thread is gone, or now waits for this lock and so does not hold it.
+    /// What the thread with this index does now, with its stack and TID. It may have been woken or blocked
+    /// since it was sampled. `None` if the thread is gone, or now waits for this lock and so does not hold
+    /// it.
     fn candidate(
         &mut self,
         procfs: &mut ProcFs,
@@ -405,7 +410,8 @@ impl Waits {
         Ok(())
     }
 
-    /// The stack of a sleeping thread; `None` if the stack cannot be copied, or the thread was woken during the copy.
+    /// The stack of a sleeping thread; `None` if the stack cannot be copied, or the thread was woken during
+    /// the copy.
     fn copy_sleeping_stack(
         &mut self,
         procfs: &mut ProcFs,
@@ -601,6 +607,7 @@ impl Waits {
 const FUTEX_TID: u32 = 0x3fff_ffff;
 /// `FUTEX_PRIVATE_FLAG`.
 const FUTEX_PRIVATE: u64 = 128;
-/// `futex_wait(2)`: its number is the same on all architectures, and its first argument is the address as well.
+/// `futex_wait(2)`: its number is the same on all architectures, and its first argument is the address as
+/// well.
 const FUTEX_WAIT: i64 = 455;
 const FUTEX_CALLS: [i64; 2] = [libc::SYS_futex, FUTEX_WAIT];

@@ -1,4 +1,5 @@
-//! Whether the lock that is to blame is found: `examples/planted.rs` has eight locks, of which a seed makes one hot.
+//! Whether the lock that is to blame is found: `examples/planted.rs` has eight locks, of which a seed makes
+//! one hot.
 //!
 //! How many seeds are tried is in `COMMONHOLD_SEEDS`; 6 unless set.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)]

@@ -185,8 +185,8 @@ fn verdict(answered: &Answered, blame: &Blame) -> String {
     let to = size(kind, blame.to);
     let growing =
         || blame.culprits.iter().filter(|lock| lock.part_of_lives >= BLAME_MIN && lock.more_s() > 0.0);
-    // At a condition variable or barrier, threads wait for work or for each other, which is no contention. So a lock is blamed
-    // first.
+    // At a condition variable or barrier, threads wait for work or for each other, which is no contention. So
+    // a lock is blamed first.
     let lock = growing().find(|lock| lock.kind.has_holder());
     let meeting = growing().find(|lock| !lock.kind.has_holder());
     let Some(worst) = lock.or(meeting) else {

@@ -1,8 +1,9 @@
 //! Reports how a program scales and where its time goes: for a terminal, as JSON, and as a page with plots.
 //!
-//! A report answers these questions, in this order: how does the program scale (`scaling`), where does the time go (`time`), who
-//! is to blame (`blame`), and, with --locks, would mending a lock help (`mend`). Each module makes one table and labelled
-//! sentences, its findings. The terminal and the page show the same tables and findings.
+//! A report answers these questions, in this order: how does the program scale (`scaling`), where does the
+//! time go (`time`), who is to blame (`blame`), and, with --locks, would mending a lock help (`mend`). Each
+//! module makes one table and labelled sentences, its findings. The terminal and the page show the same
+//! tables and findings.
 // Text is concatenated: `write!` to a `String` would return results that are always `Ok`.
 #![allow(clippy::format_push_string, clippy::format_collect)]
 
@@ -173,8 +174,8 @@ fn limits(study: &Study) -> Vec<Limit> {
     study.sizes.iter().filter_map(failed).chain(study.limits.iter().cloned()).collect()
 }
 
-/// The amount of work that reported times refer to: 1, 1000 or more pieces, so that the times are at least a millisecond. The
-/// time of a single piece may be too short to read.
+/// The amount of work that reported times refer to: 1, 1000 or more pieces, so that the times are at least a
+/// millisecond. The time of a single piece may be too short to read.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Work {
     pieces: f64,

@@ -116,7 +116,8 @@ const BAR: f64 = 20.0;
 /// The width of a character of a name. A part contains its name only if there is room.
 const NAME_WIDTH: f64 = 6.5;
 
-/// Draws the bars. Each part contains the name of its kind if there is room, so that colour is not the only distinction.
+/// Draws the bars. Each part contains the name of its kind if there is room, so that colour is not the only
+/// distinction.
 pub(crate) fn stack(stack: &Stack) -> String {
     let longest = stack.bars.iter().map(|bar| bar.lengths.iter().sum::<f64>()).fold(0.0, f64::max);
     let longest = if longest > 0.0 { longest } else { 1.0 };

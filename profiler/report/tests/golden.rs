@@ -1,4 +1,5 @@
-//! Reports of a study, to the byte. Golden files: `INSTA_UPDATE=always cargo test -p commonhold-scale-report` rewrites them.
+//! Reports of a study, to the byte. Golden files: `INSTA_UPDATE=always cargo test -p commonhold-scale-report`
+//! rewrites them.
 
 use commonhold_report::Style;
 use commonhold_scale::blame::{Disk, Hold, Holding, InterruptTime, Kind, Lock, Observed, Site, Wake, Waker};
@@ -10,7 +11,8 @@ use commonhold_scale_report as report;
 
 const MS: u64 = 1_000_000;
 
-/// What its threads waited for: two thirds of it for one lock, the rest for another and at a condition variable.
+/// What its threads waited for: two thirds of it for one lock, the rest for another and at a condition
+/// variable.
 fn seen(states: &[(State, u64)], wall_ms: u64) -> Observed {
     let waited: u64 = states.iter().filter(|(state, _)| *state == State::Lock).map(|(_, ms)| ms * MS).sum();
     let at = |function: &str, place: &str| Site { function: function.into(), place: Some(place.into()) };
@@ -136,7 +138,8 @@ fn printed_rates_without_samples_and_a_law_that_does_not_hold() {
     insta::assert_snapshot!(report::text(&study, Style::PLAIN));
 }
 
-/// Eight threads on eight CPUs, and a lock that is held all the time: for 1 ms in each 2 ms of a thread's work.
+/// Eight threads on eight CPUs, and a lock that is held all the time: for 1 ms in each 2 ms of a thread's
+/// work.
 fn hot() -> Locks {
     let trial = |delay: Delay, ms: u64, rate: f64| {
         #[allow(clippy::cast_precision_loss)]

@@ -1,8 +1,10 @@
-//! Measures the effect of three principles of scalability on this machine (seed 002, general principles). See bench/principles.
+//! Measures the effect of three principles of scalability on this machine (seed 002, general principles). See
+//! bench/principles.
 //!
-//! usage: `principles [ROUNDS]`. For each principle and round, prints a line: the nanoseconds that two threads take for the same
-//! work without the principle, and right afterwards with the principle.
-//! - *apart*: each thread counts in its own number. The two numbers are in one cache line, or in separate lines.
+//! usage: `principles [ROUNDS]`. For each principle and round, prints a line: the nanoseconds that two
+//! threads take for the same work without the principle, and right afterwards with the principle.
+//! - *apart*: each thread counts in its own number. The two numbers are in one cache line, or in separate
+//!   lines.
 //! - *readers*: both threads look a value up under a mutex, or under a lock of several readers.
 //! - *atomic*: both threads count in one number, under a lock, or by one atomic operation.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "it measures time")]
@@ -14,11 +16,12 @@ use std::sync::{Barrier, Mutex, PoisonError, RwLock};
 use std::time::Instant;
 
 const THREADS: usize = 2;
-/// Operations of each thread in a round. They take several milliseconds, so that both threads are likely to run at the same time.
+/// Operations of each thread in a round. They take several milliseconds, so that both threads are likely to
+/// run at the same time.
 const COUNTS: u64 = 5_000_000;
 const LOOK_UPS: u64 = 5_000;
-/// The size of the table that is searched under the lock. A search takes several microseconds, so that the cost of the lock
-/// itself is small.
+/// The size of the table that is searched under the lock. A search takes several microseconds, so that the
+/// cost of the lock itself is small.
 const TABLE: u64 = 4_000;
 
 /// Two cache lines apart on every machine, since some machines fetch pairs of lines.
@@ -31,7 +34,8 @@ struct Apart(AtomicU64);
 #[derive(Default)]
 struct Together([AtomicU64; THREADS]);
 
-/// Nanoseconds from the moment when the first thread begins its work to the moment when the last thread has finished.
+/// Nanoseconds from the moment when the first thread begins its work to the moment when the last thread has
+/// finished.
 fn measure(work: impl Fn(usize) + Sync) -> u128 {
     let start = Barrier::new(THREADS);
     let times: Vec<(Instant, Instant)> = std::thread::scope(|scope| {

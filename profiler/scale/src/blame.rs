@@ -1,24 +1,26 @@
 //! The third question: who is to blame?
 //!
-//! Problem: to act on lock waits one must know the lock, where in the program the lock is taken, and which threads hold the lock
-//! while others wait. The lock with most waiting need not be the one that the larger size made worse.
+//! Problem: to act on lock waits one must know the lock, where in the program the lock is taken, and which
+//! threads hold the lock while others wait. The lock with most waiting need not be the one that the larger
+//! size made worse.
 //!
-//! Terms: a *waiter* waits for a lock that its *holder* has. The *call site* is the place in the program, not in a lock
-//! library, that takes the lock.
+//! Terms: a *waiter* waits for a lock that its *holder* has. The *call site* is the place in the program, not
+//! in a lock library, that takes the lock.
 //!
-//! Algorithm: each run has waiting times by lock and call site ([`Observed`]). A named lock is identified across runs and sizes
-//! by its name. An unnamed lock, such as on the heap, has another address in every run and is identified by its call sites. For
-//! each lock, the time waited per piece of work at the smallest size is subtracted from that at the largest size. Locks are
-//! ordered by that growth. Disks and interrupts are compared in the same way.
+//! Algorithm: each run has waiting times by lock and call site ([`Observed`]). A named lock is identified
+//! across runs and sizes by its name. An unnamed lock, such as on the heap, has another address in every run
+//! and is identified by its call sites. For each lock, the time waited per piece of work at the smallest size
+//! is subtracted from that at the largest size. Locks are ordered by that growth. Disks and interrupts are
+//! compared in the same way.
 //!
-//! The wake chain starts with the threads (of one name) that waited longest for other threads of the program. The next link is
-//! the threads that ended most of that waiting. The chain ends at threads that were woken by an interrupt or by another
-//! program, or that are in the chain already.
+//! The wake chain starts with the threads (of one name) that waited longest for other threads of the program.
+//! The next link is the threads that ended most of that waiting. The chain ends at threads that were woken by
+//! an interrupt or by another program, or that are in the chain already.
 //!
 //! Properties: the growth of a lock is the sum of the growth at its call sites.
 //!
-//! Limits: unnamed locks that are taken at the same call sites, such as one in each of many objects, are reported as one class,
-//! with their number.
+//! Limits: unnamed locks that are taken at the same call sites, such as one in each of many objects, are
+//! reported as one class, with their number.
 
 mod fewest;
 
@@ -147,8 +149,8 @@ pub struct Blame {
     pub io_bytes: Option<(f64, f64)>,
 }
 
-/// Compares the smallest and the largest sampled size; `None` if no size was sampled. With one size, locks are ordered by their
-/// waiting time.
+/// Compares the smallest and the largest sampled size; `None` if no size was sampled. With one size, locks
+/// are ordered by their waiting time.
 pub fn blame(study: &Study) -> Option<Blame> {
     let mut watched = study.measured().filter(|size| size.times().1 > 0);
     let first = watched.next()?;
@@ -230,8 +232,8 @@ impl Class {
     }
 }
 
-/// Adds the locks of a run to the classes. Locks with most waiting are added first, so that unnamed locks are matched by their
-/// most significant call sites.
+/// Adds the locks of a run to the classes. Locks with most waiting are added first, so that unnamed locks are
+/// matched by their most significant call sites.
 fn add_locks(classes: &mut Vec<Class>, locks: &[Lock]) {
     let mut locks: Vec<&Lock> = locks.iter().filter(|lock| lock.waited_ns() > 0).collect();
     locks.sort_by_key(|lock| std::cmp::Reverse(lock.waited_ns()));
@@ -311,8 +313,8 @@ fn ratio(numerator: f64, denominator: f64) -> f64 {
     if denominator > 0.0 { numerator / denominator } else { 0.0 }
 }
 
-/// The locks of the largest size, those whose waiting grew most first. `before`: the smallest size; `None` if there is only one
-/// size.
+/// The locks of the largest size, those whose waiting grew most first. `before`: the smallest size; `None` if
+/// there is only one size.
 fn culprits(before: Option<&Sum>, after: &Sum) -> Vec<Culprit> {
     let mut culprits: Vec<Culprit> = after
         .locks

@@ -1,17 +1,18 @@
 //! Student's and Fisher's distributions, for whole degrees of freedom.
 //!
-//! Problem: confidence intervals, and tests of the deviation of points from a curve, need these distributions.
+//! Problem: confidence intervals, and tests of the deviation of points from a curve, need these
+//! distributions.
 //!
-//! Algorithm: both are the regularised incomplete beta function `I_x(a, b)` of half-integers. That has a closed form where a
-//! and b are 1/2 or 1, and steps by one from there:
+//! Algorithm: both are the regularised incomplete beta function `I_x(a, b)` of half-integers. That has a
+//! closed form where a and b are 1/2 or 1, and steps by one from there:
 //!
 //! ```text
 //! I_x(a + 1, b) = I_x(a, b) - D / a        D = x^a (1 - x)^b / B(a, b)
 //! I_x(a, b + 1) = I_x(a, b) + D / b
 //! ```
 //!
-//! Limits: the error is that of a few additions per degree of freedom, far below what an interval needs. Of the platform's
-//! mathematics only square roots and one arc tangent are used.
+//! Limits: the error is that of a few additions per degree of freedom, far below what an interval needs. Of
+//! the platform's mathematics only square roots and one arc tangent are used.
 
 use std::f64::consts::PI;
 

@@ -1,10 +1,10 @@
 //! Fitting Gunther's law to measured throughput.
 //!
-//! Problem: estimate serialisation and contention, with confidence intervals. There are few sizes, runs of one size differ by a
-//! few per cent, and neither coefficient may be negative.
+//! Problem: estimate serialisation and contention, with confidence intervals. There are few sizes, runs of
+//! one size differ by a few per cent, and neither coefficient may be negative.
 //!
-//! Terms: the *cost* of a point is T = n / X, the CPU time that a piece of work takes at that size, including the time of idle
-//! CPUs. Noise is relative: a few per cent of the cost at every size.
+//! Terms: the *cost* of a point is T = n / X, the CPU time that a piece of work takes at that size, including
+//! the time of idle CPUs. Noise is relative: a few per cent of the cost at every size.
 //!
 //! Algorithm: for the cost, the law is linear in three coefficients,
 //!
@@ -12,25 +12,26 @@
 //! T(n) = a + b (n - 1) + c n (n - 1)        lambda = 1 / a, alpha = b / a, beta = c / a
 //! ```
 //!
-//! So least squares of relative residuals, which is nonlinear in lambda, alpha and beta, is linear in a, b and c, and is solved
-//! exactly. An iterative solver (Gauss-Newton, Levenberg-Marquardt) would need a first guess, might stop at a local minimum, and
-//! could at best find the same solution. Each point is weighted by the inverse square of the mean cost of its size. The bounds
-//! b >= 0 and c >= 0 leave four cases, in which each of b and c is free or 0. The best case that satisfies the bounds is the
-//! optimum, since the problem is convex.
+//! So least squares of relative residuals, which is nonlinear in lambda, alpha and beta, is linear in a, b
+//! and c, and is solved exactly. An iterative solver (Gauss-Newton, Levenberg-Marquardt) would need a first
+//! guess, might stop at a local minimum, and could at best find the same solution. Each point is weighted by
+//! the inverse square of the mean cost of its size. The bounds b >= 0 and c >= 0 leave four cases, in which
+//! each of b and c is free or 0. The best case that satisfies the bounds is the optimum, since the problem is
+//! convex.
 //!
-//! Confidence intervals are exact for linear models: alpha = b / a is a ratio of two estimates, and so is the square of the peak,
-//! (a - b) / c. The interval contains each r for which b - r a is within Student's t of 0, a quadratic inequality (Fieller 1954).
-//! This is the profile of the sum of squares. The intervals are those of the unbounded fit, cut at 0: their coverage is as
-//! promised if the true values satisfy the bounds.
+//! Confidence intervals are exact for linear models: alpha = b / a is a ratio of two estimates, and so is the
+//! square of the peak, (a - b) / c. The interval contains each r for which b - r a is within Student's t of
+//! 0, a quadratic inequality (Fieller 1954). This is the profile of the sum of squares. The intervals are
+//! those of the unbounded fit, cut at 0: their coverage is as promised if the true values satisfy the bounds.
 //!
-//! If the points deviate from the best curve significantly more than the runs of one size differ (Fisher's F at 1 %), the law
-//! does not hold. Then the fit reports a misfit, and the deviation counts as noise.
+//! If the points deviate from the best curve significantly more than the runs of one size differ (Fisher's F
+//! at 1 %), the law does not hold. Then the fit reports a misfit, and the deviation counts as noise.
 //!
-//! Properties: without noise, the coefficients are exact. Both intervals contain the truth at once in at least 95 of 100 studies
-//! (each is made for 97.5 %). The curve's band is pointwise.
+//! Properties: without noise, the coefficients are exact. Both intervals contain the truth at once in at
+//! least 95 of 100 studies (each is made for 97.5 %). The curve's band is pointwise.
 //!
-//! Limits: with fewer than three sizes the coefficients cannot be distinguished: [`Undetermined`]. Without more runs than
-//! coefficients there is no interval.
+//! Limits: with fewer than three sizes the coefficients cannot be distinguished: [`Undetermined`]. Without
+//! more runs than coefficients there is no interval.
 
 use std::collections::BTreeMap;
 
@@ -89,7 +90,8 @@ pub struct Fit {
 /// The confidence intervals of a fit.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub struct Bands {
-    /// The interval of serialisation. With 95 % confidence, this interval and that of contention both contain the true value.
+    /// The interval of serialisation. With 95 % confidence, this interval and that of contention both contain
+    /// the true value.
     pub alpha: Band,
     /// The interval of contention.
     pub beta: Band,
@@ -106,7 +108,8 @@ pub(crate) enum Undetermined {
     FarFromOne,
 }
 
-/// Tail probability of each of the intervals of alpha and beta: half of 5 %, so that both hold at once (Bonferroni).
+/// Tail probability of each of the intervals of alpha and beta: half of 5 %, so that both hold at once
+/// (Bonferroni).
 const TAILS_EACH: f64 = 0.025;
 /// Tail probability of a single interval.
 const TAILS: f64 = 0.05;
@@ -152,8 +155,8 @@ pub(crate) fn fit(points: &[Point]) -> Result<Fit, Undetermined> {
     Ok(fit)
 }
 
-/// The best lines with alpha at its maximum, 1, where all work is serial: a = b. Any further cost is contention by the law, so
-/// falling throughput is never attributed to alpha.
+/// The best lines with alpha at its maximum, 1, where all work is serial: a = b. Any further cost is
+/// contention by the law, so falling throughput is never attributed to alpha.
 fn all_serial(rows: &[Row]) -> impl Iterator<Item = Line> {
     // With a = b, both share one column: the sum of their terms.
     let joined: Vec<Row> = rows
@@ -258,7 +261,8 @@ struct Line {
 }
 
 impl Line {
-    /// The best line with only the coefficients of these indices free, and the others 0; `None` if the sizes do not determine it.
+    /// The best line with only the coefficients of these indices free, and the others 0; `None` if the sizes
+    /// do not determine it.
     fn through(rows: &[Row], free: &[usize]) -> Option<Line> {
         // Normalise the columns: with sizes of thousands, the column of c is 10^6 times that of a.
         let mut length = [0.0; 3];
@@ -293,8 +297,8 @@ impl Line {
         Some(Line { coefficients, inverse, squares, noise: 0.0, freedom: 0 })
     }
 
-    /// Estimates the noise. Returns whether there is a misfit: the means of the sizes deviate from the line significantly more
-    /// than the runs of one size differ. Then the deviation of the means is the noise.
+    /// Estimates the noise. Returns whether there is a misfit: the means of the sizes deviate from the line
+    /// significantly more than the runs of one size differ. Then the deviation of the means is the noise.
     fn estimate_noise(&mut self, points: &[Point], sizes: &BTreeMap<u32, (f64, u64)>) -> bool {
         let deviations = points.iter().map(|point| cost(point) / sizes[&point.size].0 - 1.0);
         let squares_within_sizes: f64 = deviations.map(|x| x * x).sum();
@@ -328,7 +332,8 @@ impl Line {
     }
 }
 
-/// Inverse of a symmetric matrix by Gauss-Jordan elimination with partial pivoting; `None` if the matrix is singular.
+/// Inverse of a symmetric matrix by Gauss-Jordan elimination with partial pivoting; `None` if the matrix is
+/// singular.
 fn invert(mut matrix: Vec<Vec<f64>>) -> Option<Vec<Vec<f64>>> {
     let n = matrix.len();
     let mut inverse: Vec<Vec<f64>> =

@@ -1,17 +1,19 @@
 //! The second question: where does the time go that a larger size does not turn into work?
 //!
-//! Problem: at size n a piece of work costs n / X of CPU time, counting all CPUs. The growth of this cost from the smallest
-//! size to the largest is what does not scale. The threads' states show the causes.
+//! Problem: at size n a piece of work costs n / X of CPU time, counting all CPUs. The growth of this cost
+//! from the smallest size to the largest is what does not scale. The threads' states show the causes.
 //!
-//! Algorithm: the cost is the sum of CPU time used and CPU time left idle. Used time is counted by state: cache misses and
-//! spinning make the same work use more CPU time. Idle time is attributed to the states in which threads waited, in proportion
-//! to the waiting time, and at most that time. For the rest of the idle time, there was no thread that could use the CPU: the
-//! program has too few threads for that size, or does part of its work with fewer. Waits for the program's own threads to end
-//! are no cause, since those threads are counted themselves.
+//! Algorithm: the cost is the sum of CPU time used and CPU time left idle. Used time is counted by state:
+//! cache misses and spinning make the same work use more CPU time. Idle time is attributed to the states in
+//! which threads waited, in proportion to the waiting time, and at most that time. For the rest of the idle
+//! time, there was no thread that could use the CPU: the program has too few threads for that size, or does
+//! part of its work with fewer. Waits for the program's own threads to end are no cause, since those threads
+//! are counted themselves.
 //!
 //! Properties: the causes add up to the growth.
 //!
-//! Limits: time that a thread queued while another CPU was idle, and CPU time that other programs took, both count as idle.
+//! Limits: time that a thread queued while another CPU was idle, and CPU time that other programs took, both
+//! count as idle.
 
 use crate::real;
 use crate::states::{State, Times};
@@ -34,7 +36,8 @@ pub enum Cause {
 pub struct Part {
     /// The cause.
     pub cause: Cause,
-    /// The CPU seconds per piece of work that this cause takes at the largest size, less those at the smallest size.
+    /// The CPU seconds per piece of work that this cause takes at the largest size, less those at the
+    /// smallest size.
     pub more_s: f64,
 }
 
@@ -142,8 +145,8 @@ mod tests {
 
     #[test]
     fn idle_time_is_attributed_to_the_states_that_threads_waited_in() {
-        // Alone 10 s of CPU time. On 4 CPUs 5 s, which are 20 CPU seconds: 12 used, 8 idle. Threads waited 6 for a lock and
-        // 2 for a disk, and the rest of the time, for each other to end.
+        // Alone 10 s of CPU time. On 4 CPUs 5 s, which are 20 CPU seconds: 12 used, 8 idle. Threads waited 6
+        // for a lock and 2 for a disk, and the rest of the time, for each other to end.
         let alone = size(1, 10.0, &[(State::User, 9.0), (State::System, 1.0), (State::Join, 10.0)]);
         let four = [
             (State::User, 10.0),

@@ -12,7 +12,8 @@
 //! | alpha | serialisation: the fraction of the work that only one CPU at a time can do (Amdahl's law) |
 //! | beta | contention: the cost per pair of CPUs, such as keeping caches coherent |
 //!
-//! If beta is 0, throughput approaches `lambda / alpha`. Otherwise throughput has a peak, and falls beyond the peak.
+//! If beta is 0, throughput approaches `lambda / alpha`. Otherwise throughput has a peak, and falls beyond
+//! the peak.
 
 /// The coefficients of the law.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
@@ -31,8 +32,9 @@ impl Law {
         self.lambda * n / self.latency_ratio(n)
     }
 
-    /// The latency at size `n` relative to that at size 1: how many times longer each of `n` concurrent pieces of work takes than
-    /// one alone. By Little's law, since `n` pieces are in flight, and X(n) are completed per second.
+    /// The latency at size `n` relative to that at size 1: how many times longer each of `n` concurrent
+    /// pieces of work takes than one alone. By Little's law, since `n` pieces are in flight, and X(n) are
+    /// completed per second.
     pub fn latency_ratio(&self, n: f64) -> f64 {
         1.0 + self.alpha * (n - 1.0) + self.beta * n * (n - 1.0)
     }

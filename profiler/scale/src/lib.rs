@@ -1,17 +1,18 @@
 //! How a program scales with CPUs, and where its time goes.
 //!
-//! A *study* has the measurements: the same program at growing *sizes*, with several runs of each. The study answers three
-//! questions, in this order:
+//! A *study* has the measurements: the same program at growing *sizes*, with several runs of each. The study
+//! answers three questions, in this order:
 //!
 //! 1. How does it scale? [`scaling::scaling`]: Gunther's law, fitted (`fit`), with confidence bands.
-//! 2. Where does the time go? [`growth::growth`]: the microstates of its threads ([`states`]) at the smallest and the
-//!    largest size, and which of them grew.
-//! 3. Who is to blame? [`blame::blame`]: the locks, interrupts and disks that threads wait for, and how much these waits grew.
+//! 2. Where does the time go? [`growth::growth`]: the microstates of its threads ([`states`]) at the smallest
+//!    and the largest size, and which of them grew.
+//! 3. Who is to blame? [`blame::blame`]: the locks, interrupts and disks that threads wait for, and how much
+//!    these waits grew.
 //!
 //! A fourth question is answered by an experiment: would mending a lock help ([`mend::mend`])?
 //!
-//! The crate is pure: numbers in, numbers out. `commonhold-measure` runs and samples the program; `commonhold-scale-report` has
-//! the words and plots.
+//! The crate is pure: numbers in, numbers out. `commonhold-measure` runs and samples the program;
+//! `commonhold-scale-report` has the words and plots.
 
 pub mod blame;
 mod chance;

@@ -42,7 +42,8 @@ pub struct Counts {
     pub hold_max_ns: u64,
     /// How often a trylock or a timed lock failed.
     pub rejected: u64,
-    /// The number of acquisitions at the end of a wait on a condition variable. Whether these waited for the lock is unknown.
+    /// The number of acquisitions at the end of a wait on a condition variable. Whether these waited for the
+    /// lock is unknown.
     pub retaken: u64,
 }
 
@@ -68,7 +69,8 @@ pub struct Site {
     pub name: String,
     /// The counters of this call site.
     pub counts: Counts,
-    /// Call sites at which holders had taken the lock while threads waited here, with the wait time in ns, descending.
+    /// Call sites at which holders had taken the lock while threads waited here, with the wait time in ns,
+    /// descending.
     pub held_by: Vec<(String, u64)>,
 }
 
@@ -87,7 +89,8 @@ pub struct Lock {
     pub locks: u64,
     /// The sum of the counters of all locks of the class.
     pub counts: Counts,
-    /// Utilisation of the class's busiest lock: its hold time over the time from its first request to its last release.
+    /// Utilisation of the class's busiest lock: its hold time over the time from its first request to its
+    /// last release.
     pub utilisation: f64,
     /// The busiest lock's fraction of all acquisitions of the class, from 0 to 1.
     pub busiest: f64,
@@ -177,7 +180,8 @@ pub struct Locks {
 }
 
 impl Locks {
-    /// The lock to experiment with: the one with most wait time, or with the highest utilisation if there are no waits.
+    /// The lock to experiment with: the one with most wait time, or with the highest utilisation if there are
+    /// no waits.
     pub fn suspect(&self) -> Option<&Lock> {
         let used = || self.locks.iter().filter(|lock| lock.counts.total > 0);
         let longest = used().max_by_key(|lock| lock.counts.wait_ns).filter(|lock| lock.counts.wait_ns > 0);

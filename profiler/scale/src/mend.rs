@@ -1,32 +1,36 @@
 //! The fourth question: would mending it help?
 //!
-//! Problem: threads wait for a lock. How much would throughput grow if the work under the lock were done without the lock?
-//! Usually less than the waits suggest, because the next bottleneck is the CPUs, another lock, or the number of threads.
+//! Problem: threads wait for a lock. How much would throughput grow if the work under the lock were done
+//! without the lock? Usually less than the waits suggest, because the next bottleneck is the CPUs, another
+//! lock, or the number of threads.
 //!
-//! Algorithm: an experiment, as in causal profiling (Curtsinger and Berger 2015), and a model to interpret the experiment.
-//! There are three kinds of runs. In the first, every hold of the lock is prolonged by a short computation. In the second, the
-//! same computation follows the release, where it costs the same CPU time and delays no waiter. In the third, nothing is added.
-//! The model is the closed queueing system of `chain`: the threads, the lock, the CPUs, and the measured times of a cycle from
-//! one request of the lock to the next. Two parameters are fitted to the throughput of all these runs:
+//! Algorithm: an experiment, as in causal profiling (Curtsinger and Berger 2015), and a model to interpret
+//! the experiment. There are three kinds of runs. In the first, every hold of the lock is prolonged by a
+//! short computation. In the second, the same computation follows the release, where it costs the same CPU
+//! time and delays no waiter. In the third, nothing is added. The model is the closed queueing system of
+//! `chain`: the threads, the lock, the CPUs, and the measured times of a cycle from one request of the lock
+//! to the next. Two parameters are fitted to the throughput of all these runs:
 //!
 //! - the hand-over time, during which no thread has the lock;
-//! - the *randomness* of the program. At 1 all durations are exponential. At 0 they are deterministic, and throughput is the
-//!   minimum of what the lock, the CPUs and the threads allow. In between, the time per piece of work is interpolated.
+//! - the *randomness* of the program. At 1 all durations are exponential. At 0 they are deterministic, and
+//!   throughput is the minimum of what the lock, the CPUs and the threads allow. In between, the time per
+//!   piece of work is interpolated.
 //!
-//! Other programs may use the CPUs too. The model adds competing threads: as many as explain how long the program's own threads
-//! queued for a CPU.
+//! Other programs may use the CPUs too. The model adds competing threads: as many as explain how long the
+//! program's own threads queued for a CPU.
 //!
-//! The model then predicts the throughput of the same cycle with no work under the lock (*apart*), and with half of that work
-//! under it. The gain is relative to the model's present throughput. Parts of a run that do not use the lock keep their length.
+//! The model then predicts the throughput of the same cycle with no work under the lock (*apart*), and with
+//! half of that work under it. The gain is relative to the model's present throughput. Parts of a run that do
+//! not use the lock keep their length.
 //!
-//! The confidence interval contains the prediction of every parameter pair whose squared residuals are within Student's t of the
-//! minimum. The interval is widened by the variation of the measured cycle from run to run, and by the model's error for the
-//! delays.
+//! The confidence interval contains the prediction of every parameter pair whose squared residuals are within
+//! Student's t of the minimum. The interval is widened by the variation of the measured cycle from run to
+//! run, and by the model's error for the delays.
 //!
 //! Properties: no gain is below 1 or above what the CPUs and the threads allow.
 //!
-//! Limits: one lock. The next bottleneck, such as another lock, is known only as sleep outside of this lock. Waits of threads
-//! for each other keep their length.
+//! Limits: one lock. The next bottleneck, such as another lock, is known only as sleep outside of this lock.
+//! Waits of threads for each other keep their length.
 
 mod chain;
 
@@ -114,7 +118,8 @@ pub fn mend(locks: &Locks, measure: &Measure) -> Result<Mend, NoAnswer> {
     if lock.busiest < BUSIEST_MIN {
         return Err(NoAnswer::Several);
     }
-    // Runs per second include the part of a run that does not use the lock. A printed rate is taken to exclude that part.
+    // Runs per second include the part of a run that does not use the lock. A printed rate is taken to
+    // exclude that part.
     let has_fixed_part = *measure == Measure::Runs;
     study(&locks.trials, locks.cpus, lock.kind == Kind::Spin, has_fixed_part).ok_or(NoAnswer::TooFew)
 }
@@ -144,7 +149,8 @@ fn verdict(apart: &Gain) -> Verdict {
     }
 }
 
-/// `has_fixed_part`: whether the part of a run that does not use the lock counts for throughput; its length does not change.
+/// `has_fixed_part`: whether the part of a run that does not use the lock counts for throughput; its length
+/// does not change.
 fn study(trials: &[Trial], cpus: u32, spins: bool, has_fixed_part: bool) -> Option<Mend> {
     let data = Data::of(trials, cpus, spins)?;
     let best = Fitted::of(&data, &data.base)?;
@@ -182,8 +188,9 @@ fn half_apart(system: System) -> System {
     }
 }
 
-/// The number of competing threads of other programs that explains the measured time `queue` queued for a CPU, by bisection.
-/// Exponential durations overestimate queueing, so an otherwise idle machine is never taken for a loaded one.
+/// The number of competing threads of other programs that explains the measured time `queue` queued for a
+/// CPU, by bisection. Exponential durations overestimate queueing, so an otherwise idle machine is never
+/// taken for a loaded one.
 fn others(alone: &System, queue: f64) -> f64 {
     if alone.queue() >= queue {
         return 0.0;
@@ -302,8 +309,8 @@ impl Data {
         })
     }
 
-    /// The gain of a change, with its confidence interval. `of_whole_run` turns the gain of the part of a run that uses the lock
-    /// into that of the whole run.
+    /// The gain of a change, with its confidence interval. `of_whole_run` turns the gain of the part of a run
+    /// that uses the lock into that of the whole run.
     fn gain(
         &self,
         best: &Fitted,
@@ -363,7 +370,8 @@ fn model(system: &System, random: f64, hand_over: f64) -> f64 {
     interpolate(system.throughput(), system.bound(), random)
 }
 
-/// Interpolates the time per acquisition between that of exponential durations (randomness 1) and of deterministic ones (0).
+/// Interpolates the time per acquisition between that of exponential durations (randomness 1) and of
+/// deterministic ones (0).
 fn interpolate(exponential_rate: f64, bound: f64, random: f64) -> f64 {
     1.0 / (random / exponential_rate.min(bound) + (1.0 - random) / bound)
 }

@@ -43,7 +43,8 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Whether it is a lock, whose holder excludes other threads. Condition variables, barriers and the like have no holder.
+    /// Whether it is a lock, whose holder excludes other threads. Condition variables, barriers and the like
+    /// have no holder.
     pub fn has_holder(self) -> bool {
         !matches!(self, Kind::Condition | Kind::Barrier | Kind::Semaphore | Kind::Park)
     }

@@ -4,9 +4,9 @@ use commonhold_machine::{Cpu, Machine};
 
 /// The CPUs in the order in which growing sizes add them: the nearest first.
 ///
-/// First come all CPUs that share the first CPU's cache, then those of the other caches of its node, then those of the next node.
-/// Within a cache, the first hardware threads of all cores come before the second ones: a second hardware thread adds less
-/// throughput than a core.
+/// First come all CPUs that share the first CPU's cache, then those of the other caches of its node, then
+/// those of the next node. Within a cache, the first hardware threads of all cores come before the second
+/// ones: a second hardware thread adds less throughput than a core.
 pub fn nearest(machine: &Machine) -> Vec<u32> {
     let rank_in_core =
         |cpu: &Cpu| machine.cpus.iter().filter(|c| c.core == cpu.core && c.id < cpu.id).count();
@@ -16,8 +16,8 @@ pub fn nearest(machine: &Machine) -> Vec<u32> {
     cpus.into_iter().map(|(_, _, _, id)| id).collect()
 }
 
-/// 1, 2, 3, 4, 6, 8, 12, 16 and so on up to `all`, and `all` itself. The ratios of neighbours are about equal, and there are
-/// enough small sizes to show where the curve bends.
+/// 1, 2, 3, 4, 6, 8, 12, 16 and so on up to `all`, and `all` itself. The ratios of neighbours are about
+/// equal, and there are enough small sizes to show where the curve bends.
 pub fn default_sizes(all: u32) -> Vec<u32> {
     let powers = (0..31).map(|power| 1u32 << power);
     let mut sizes: Vec<u32> = powers.flat_map(|n| [n, n / 2 * 3]).filter(|n| (1..=all).contains(n)).collect();

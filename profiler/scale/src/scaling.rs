@@ -32,8 +32,8 @@ pub struct Two {
     pub speed_up: f64,
     /// The 95 % confidence interval of `speed_up`; `None` with one run of each size.
     pub band: Option<Band>,
-    /// The upper bound of serialisation: its value if there is no contention. `None` if serialisation alone cannot explain the
-    /// speed-up.
+    /// The upper bound of serialisation: its value if there is no contention. `None` if serialisation alone
+    /// cannot explain the speed-up.
     pub alpha_most: Option<f64>,
     /// The upper bound of contention: its value if there is no serialisation. `None` if contention alone
     /// cannot explain the speed-up.
@@ -94,8 +94,8 @@ fn two(points: &[Point]) -> Two {
     }
 }
 
-/// The latency ratio from which on latency is a problem: a piece of work takes twice as long as alone, so at least half of the
-/// time is waiting or overhead.
+/// The latency ratio from which on latency is a problem: a piece of work takes twice as long as alone, so at
+/// least half of the time is waiting or overhead.
 const LATENCY_PROBLEM: f64 = 2.0;
 
 /// The slope of the curve at the largest size.

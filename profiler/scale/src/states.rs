@@ -1,19 +1,22 @@
 //! Microstates: how each thread spent its life, by state [002, *microstate accounting*].
 //!
-//! Problem: the kernel counts how long a thread ran and how long it was runnable without a CPU. By default it does not count what
-//! a thread waits for; that can only be sampled.
+//! Problem: the kernel counts how long a thread ran and how long it was runnable without a CPU. By default it
+//! does not count what a thread waits for; that can only be sampled.
 //!
-//! Algorithm: a [`Reading`] has the kernel's counters and the thread's activity at that moment. The waiting time between two
-//! readings is the elapsed time less the time that the thread ran or was runnable; this is exact. The readings at both ends
-//! determine the state of that wait. If both found the thread waiting, each gets half of the time. If one found it runnable,
-//! the other gets all of it. If both found it runnable, the time stays open, and is finally divided in proportion to the
-//! thread's other waits. A thread's start and end come from the kernel's record of the thread, if there is one.
+//! Algorithm: a [`Reading`] has the kernel's counters and the thread's activity at that moment. The waiting
+//! time between two readings is the elapsed time less the time that the thread ran or was runnable; this is
+//! exact. The readings at both ends determine the state of that wait. If both found the thread waiting, each
+//! gets half of the time. If one found it runnable, the other gets all of it. If both found it runnable, the
+//! time stays open, and is finally divided in proportion to the thread's other waits. A thread's start and
+//! end come from the kernel's record of the thread, if there is one.
 //!
-//! Properties: the states of a thread add up to its life without a balancing item; if the kernel's counters exceed the life, the
-//! difference is in [`Times::excess_ns`]. Counters may lag by a tick, which the next reading corrects.
+//! Properties: the states of a thread add up to its life without a balancing item; if the kernel's counters
+//! exceed the life, the difference is in [`Times::excess_ns`]. Counters may lag by a tick, which the next
+//! reading corrects.
 //!
-//! Limits: the total waiting time is exact. Its division by state is an estimate where states alternate faster than readings are
-//! taken. What a thread without a record did after its last reading is unknown: [`State::Unseen`].
+//! Limits: the total waiting time is exact. Its division by state is an estimate where states alternate
+//! faster than readings are taken. What a thread without a record did after its last reading is unknown:
+//! [`State::Unseen`].
 
 /// The state of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
@@ -21,13 +24,15 @@
 pub enum State {
     /// On a CPU, in user mode.
     User,
-    /// On a CPU, in user mode, stalled on memory. Included in `User` if the machine does not count these stalls.
+    /// On a CPU, in user mode, stalled on memory. Included in `User` if the machine does not count these
+    /// stalls.
     Memory,
     /// On a CPU, in kernel mode.
     System,
     /// Runnable, without a CPU.
     Queue,
-    /// Waits for a futex (locks, condition variables, barriers), a file lock, a semaphore, or a lock in the kernel.
+    /// Waits for a futex (locks, condition variables, barriers), a file lock, a semaphore, or a lock in the
+    /// kernel.
     Lock,
     /// Waits for a disk in a system call.
     Io,
@@ -173,8 +178,8 @@ impl Times {
         self.add(State::Memory, memory);
     }
 
-    /// Adds CPU time, divided into user and system time in the ratio of the kernel's two counters. If both counters are 0, all is
-    /// user time.
+    /// Adds CPU time, divided into user and system time in the ratio of the kernel's two counters. If both
+    /// counters are 0, all is user time.
     fn add_run(&mut self, counters: Counters, ran_ns: u64) {
         let system = share(ran_ns, counters.system, counters.user.saturating_add(counters.system));
         self.add(State::System, system);
@@ -229,7 +234,8 @@ impl Thread {
         (self.readings > 0).then_some(self.begun_ns)
     }
 
-    /// Corrects the time of its start. The time before the first reading becomes longer or shorter accordingly.
+    /// Corrects the time of its start. The time before the first reading becomes longer or shorter
+    /// accordingly.
     pub fn correct(&mut self, began_ns: u64) {
         let earlier = self.begun_ns.saturating_sub(began_ns);
         let later = began_ns.saturating_sub(self.begun_ns);
@@ -277,8 +283,8 @@ impl Thread {
         let busy = ran.saturating_add(queued).saturating_add(self.ahead_ns);
         let elapsed = reading.at_ns.saturating_sub(self.last.at_ns);
         let waited = elapsed.saturating_sub(busy);
-        // A counter that lags makes a running thread appear to wait, and the counters exceed the next span. So the excess is
-        // first taken from earlier waits that are still open.
+        // A counter that lags makes a running thread appear to wait, and the counters exceed the next span.
+        // So the excess is first taken from earlier waits that are still open.
         let excess = busy.saturating_sub(elapsed);
         let corrected = self.open_ns.min(excess);
         self.open_ns -= corrected;
@@ -306,7 +312,8 @@ impl Thread {
         self.times(delays)
     }
 
-    /// The times of a thread that ended at an unknown time between its last reading and `by_ns`: half of that time is unseen.
+    /// The times of a thread that ended at an unknown time between its last reading and `by_ns`: half of that
+    /// time is unseen.
     pub fn vanish(mut self, by_ns: u64) -> Times {
         let unseen = by_ns.saturating_sub(self.last.at_ns) / 2;
         self.last.at_ns = self.last.at_ns.max(self.begun_ns);
@@ -328,7 +335,8 @@ impl Thread {
         times
     }
 
-    /// Divides the open time in proportion to the other waits. If no reading found the thread waiting, the open time is unseen.
+    /// Divides the open time in proportion to the other waits. If no reading found the thread waiting, the
+    /// open time is unseen.
     fn close(&mut self) {
         let (open, waits) = (self.open_ns, self.waits);
         let mut remainder = open;
@@ -344,8 +352,8 @@ impl Thread {
         self.open_ns = 0;
     }
 
-    /// Replaces the estimated time blocked on disks and faults by the exact one from delay accounting. The rest of the waiting
-    /// time is divided among the other states in proportion to their estimates.
+    /// Replaces the estimated time blocked on disks and faults by the exact one from delay accounting. The
+    /// rest of the waiting time is divided among the other states in proportion to their estimates.
     fn count_delays(&mut self, delays: Delays) {
         let waited = self.waits.sum();
         let io = delays.io_ns.min(waited);

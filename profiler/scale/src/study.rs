@@ -216,8 +216,8 @@ impl Study {
         self.sizes.iter().filter(|size| !size.runs.is_empty())
     }
 
-    /// Whether a size needs more CPUs than the program may use or its quota allows. At such a size, threads take turns on the
-    /// CPUs, so the law is not fitted to it.
+    /// Whether a size needs more CPUs than the program may use or its quota allows. At such a size, threads
+    /// take turns on the CPUs, so the law is not fitted to it.
     pub fn is_beyond(&self, size: &Size) -> bool {
         let quota = self.quota.as_ref().map_or(f64::INFINITY, |quota| quota.cpus);
         let is_points = matches!(self.measure, Measure::Points(_));

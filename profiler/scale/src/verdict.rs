@@ -1,12 +1,12 @@
 //! Determines whether external load or a quota makes the study inconclusive. If so, this is reported before
 //! any number.
 //!
-//! Problem: the law attributes every loss of throughput to the program. If other programs used the CPUs, or a control group was
-//! throttled, a program without any lock appears to be serialised.
+//! Problem: the law attributes every loss of throughput to the program. If other programs used the CPUs, or a
+//! control group was throttled, a program without any lock appears to be serialised.
 //!
-//! Algorithm: external load is the machine's busy time less the program's, over all runs of a size. The study is inconclusive if
-//! there was external load and the program's threads queued for CPUs: load on CPUs that the program leaves idle does no harm.
-//! Steal time of a hypervisor always makes the study inconclusive.
+//! Algorithm: external load is the machine's busy time less the program's, over all runs of a size. The study
+//! is inconclusive if there was external load and the program's threads queued for CPUs: load on CPUs that
+//! the program leaves idle does no harm. Steal time of a hypervisor always makes the study inconclusive.
 //!
 //! Limits: busy time is counted in ticks of 10 ms, so less than [`LEAST_NS`] for a size is within the error.
 
@@ -14,7 +14,8 @@ use crate::real;
 use crate::states::State;
 use crate::study::{Size, Study};
 
-/// External load below this fraction of the CPU time is ignored: the confidence intervals of a fit are rarely narrower.
+/// External load below this fraction of the CPU time is ignored: the confidence intervals of a fit are rarely
+/// narrower.
 const OTHERS_MIN: f64 = 0.05;
 /// Queueing below this fraction of the CPU time that threads want is ignored.
 const QUEUE_MIN: f64 = 0.02;
@@ -64,8 +65,8 @@ fn part_of_others(size: &Size) -> f64 {
     (real(external_ns) / real(load.whole_ns)).min(1.0)
 }
 
-/// Whether external load may have kept the program's threads from running: threads queued, CPU time was stolen, or threads were
-/// not sampled, so that nothing is known.
+/// Whether external load may have kept the program's threads from running: threads queued, CPU time was
+/// stolen, or threads were not sampled, so that nothing is known.
 fn is_kept_waiting(size: &Size) -> bool {
     let (times, watched) = size.times();
     let load = size.load();

@@ -97,7 +97,8 @@ struct Frames {
 #[derive(Debug, Default)]
 pub struct Images {
     all: Vec<Image>,
-    /// Files by identity: device, inode, size and modification time. `None` for files that are no object files.
+    /// Files by identity: device, inode, size and modification time. `None` for files that are no object
+    /// files.
     by_file: HashMap<(u64, u64, u64, i64), Option<ImageId>>,
     context: UnwindContext<usize>,
 }
@@ -122,7 +123,8 @@ impl Images {
         id
     }
 
-    /// Adds an image for the JIT code of a process with this program name. Its addresses are those of the process.
+    /// Adds an image for the JIT code of a process with this program name. Its addresses are those of the
+    /// process.
     pub fn jit(&mut self, program: &str) -> Option<ImageId> {
         self.add(Image { path: program.to_owned(), maker: Maker::Program, ..Image::default() })
     }
@@ -152,7 +154,8 @@ impl Images {
         self.get(id)?.file.as_ref()
     }
 
-    /// The load bias of a mapping at `start` of the file's content at `offset`: what to subtract from an address of the process.
+    /// The load bias of a mapping at `start` of the file's content at `offset`: what to subtract from an
+    /// address of the process.
     pub(crate) fn bias(&self, id: ImageId, start: u64, offset: u64) -> Option<u64> {
         let image = self.get(id)?;
         // A mapping starts at a page boundary, while a segment may start within the page.

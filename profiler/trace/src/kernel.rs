@@ -1,7 +1,9 @@
-//! Traces the kernel's locks that a program waits for, and what wakes the program's threads. Uses BPF, which needs root.
+//! Traces the kernel's locks that a program waits for, and what wakes the program's threads. Uses BPF, which
+//! needs root.
 //!
-//! [`Watcher::load`] loads the BPF program (`bpf/trace.bpf.c`). [`Watcher::begin`] clears earlier results and starts tracing;
-//! [`Watcher::end`] stops. Only processes that this process starts, and their descendants, are traced.
+//! [`Watcher::load`] loads the BPF program (`bpf/trace.bpf.c`). [`Watcher::begin`] clears earlier results and
+//! starts tracing; [`Watcher::end`] stops. Only processes that this process starts, and their descendants,
+//! are traced.
 
 use std::collections::HashMap;
 use std::io;
@@ -135,7 +137,8 @@ impl std::fmt::Debug for Watcher {
     }
 }
 
-/// What libbpf logged while it loaded the program. It is global since libbpf takes a log function without a context.
+/// What libbpf logged while it loaded the program. It is global since libbpf takes a log function without a
+/// context.
 static LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
 const LOG_LINES: usize = 40;
 
@@ -219,14 +222,15 @@ impl Watcher {
                 }
             }
         }
-        // Reset the nesting depth: the previous tracing may have stopped in the middle of an interrupt on some CPU.
+        // Reset the nesting depth: the previous tracing may have stopped in the middle of an interrupt on
+        // some CPU.
         let zeros = vec![vec![0; 4]; libbpf_rs::num_possible_cpus().unwrap_or(1)];
         let depth = self.map("depth", "the interrupt counter")?;
         let not_reset = |source| Error::Use { what: "reset the interrupt counter".to_owned(), source };
         depth.update_percpu(&0u32.to_ne_bytes(), &zeros, MapFlags::ANY).map_err(not_reset)?;
         let not_attached = |source| Error::Use { what: "look at the kernel's locks".to_owned(), source };
-        // Attach the ends of interrupts before their beginnings: an end without a beginning is ignored, while a beginning without
-        // its end would count for ever.
+        // Attach the ends of interrupts before their beginnings: an end without a beginning is ignored, while
+        // a beginning without its end would count for ever.
         for is_end in [true, false] {
             for program in self.object.progs_mut() {
                 if program.name().to_string_lossy().starts_with("end_") == is_end {

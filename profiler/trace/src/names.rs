@@ -1,8 +1,8 @@
 //! Resolves addresses to functions, source lines and variables.
 //!
-//! Debug information comes from the file itself or from `/usr/lib/debug/.build-id`, where distributions install it. Without debug
-//! information, the symbol table is used. Without a symbol table, an address is named by file and offset. JIT code is named by
-//! the program's *perf map*: lines of address, size and name.
+//! Debug information comes from the file itself or from `/usr/lib/debug/.build-id`, where distributions
+//! install it. Without debug information, the symbol table is used. Without a symbol table, an address is
+//! named by file and offset. JIT code is named by the program's *perf map*: lines of address, size and name.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -68,8 +68,8 @@ impl std::fmt::Debug for Names {
 }
 
 impl Names {
-    /// The functions at an address, the innermost inlined one first. A return address (`is_return`) belongs to the call before
-    /// the address.
+    /// The functions at an address, the innermost inlined one first. A return address (`is_return`) belongs
+    /// to the call before the address.
     pub fn frames(&mut self, images: &Images, address: Address, is_return: bool) -> &[Frame] {
         let key = (address, is_return);
         if !self.frames.contains_key(&key) {
@@ -205,8 +205,8 @@ fn debug_file_of(id: &[u8]) -> Option<PathBuf> {
     Some(Path::new("/usr/lib/debug/.build-id").join(format!("{first:02x}")).join(hex + ".debug"))
 }
 
-/// The entries of a perf map that contain one of the `wanted` addresses. A line is `7f00a010 40 name`, with start and size in
-/// hexadecimal. JIT code moves, so later lines replace earlier ones that they overlap.
+/// The entries of a perf map that contain one of the `wanted` addresses. A line is `7f00a010 40 name`, with
+/// start and size in hexadecimal. JIT code moves, so later lines replace earlier ones that they overlap.
 fn of_perf_map(text: &[u8], wanted: &[u64]) -> Vec<(u64, u64, String)> {
     let mut entries: Vec<(u64, u64, String)> = Vec::new();
     for line in text.split(|byte| *byte == b'\n') {

@@ -47,7 +47,8 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// The name of the location, such as `/dev/shm/pool+0x40`. `path`: the file's path, empty for anonymous memory: then `None`.
+    /// The name of the location, such as `/dev/shm/pool+0x40`. `path`: the file's path, empty for anonymous
+    /// memory: then `None`.
     pub fn name(&self, path: &str) -> Option<String> {
         (!path.is_empty()).then(|| format!("{path}+{:#x}", self.offset))
     }
@@ -77,7 +78,8 @@ pub struct Space {
 }
 
 impl Space {
-    /// Parses the text of /proc/PID/maps. Files are read below `root`, the process's root directory, if they exist there.
+    /// Parses the text of /proc/PID/maps. Files are read below `root`, the process's root directory, if they
+    /// exist there.
     pub fn of(maps: &str, root: &str, images: &mut Images) -> Space {
         let (mut space, mut opened) = (Space::default(), HashMap::new());
         for mapping in maps.lines().filter_map(parse) {
@@ -139,7 +141,8 @@ impl Space {
         of_file().or_else(of_jit)
     }
 
-    /// The location of an address in a shared mapping, and the path of its file, which is empty for anonymous memory.
+    /// The location of an address in a shared mapping, and the path of its file, which is empty for anonymous
+    /// memory.
     pub fn shared(&self, address: u64) -> Option<(Shared, &str)> {
         let at = self.shared.partition_point(|mapping| mapping.start <= address).checked_sub(1)?;
         let mapping = self.shared.get(at).filter(|mapping| address < mapping.end)?;

@@ -60,7 +60,8 @@ const PLUMBING: [&str; 35] = [
 const NO_PLUMBING: [&str; 1] = ["down_trylock"];
 
 impl Symbols {
-    /// Reads /proc/kallsyms. Without the privilege to see addresses, all addresses there are 0, which is an error.
+    /// Reads /proc/kallsyms. Without the privilege to see addresses, all addresses there are 0, which is an
+    /// error.
     pub(crate) fn read() -> io::Result<Symbols> {
         let text = std::fs::read_to_string("/proc/kallsyms")?;
         let symbols = Symbols::of(&text);
@@ -105,7 +106,8 @@ impl Symbols {
         Some(if *start == address { name.clone() } else { format!("{name}+{}", address - start) })
     }
 
-    /// The call site of a stack: its innermost function that is not part of a lock; and how the program entered the kernel.
+    /// The call site of a stack: its innermost function that is not part of a lock; and how the program
+    /// entered the kernel.
     pub(crate) fn place(&self, stack: &[u64]) -> Option<Place> {
         let names: Vec<&str> = stack.iter().filter_map(|address| self.function(*address)).collect();
         let is_plumbing = |name: &str| {

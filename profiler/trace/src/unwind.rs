@@ -1,15 +1,15 @@
 //! Unwinds a copy of a thread's stack.
 //!
-//! Problem: the kernel shows only the instruction pointer and the stack pointer of a sleeping thread. The frame pointer may be
-//! needed to find the caller's frame.
+//! Problem: the kernel shows only the instruction pointer and the stack pointer of a sleeping thread. The
+//! frame pointer may be needed to find the caller's frame.
 //!
-//! Algorithm: exception tables (`.eh_frame`) give the end of a frame relative to the stack or frame pointer, and where the
-//! caller's frame pointer was saved. If the frame pointer is needed but unknown, the stack is scanned for a return address that
-//! follows a direct call of the function. If there is none, since the function was called through a pointer, the first return
-//! address that follows any call is taken.
+//! Algorithm: exception tables (`.eh_frame`) give the end of a frame relative to the stack or frame pointer,
+//! and where the caller's frame pointer was saved. If the frame pointer is needed but unknown, the stack is
+//! scanned for a return address that follows a direct call of the function. If there is none, since the
+//! function was called through a pointer, the first return address that follows any call is taken.
 //!
-//! Code without a table, such as JIT code, is unwound by the scan too. Go's functions have no tables but keep frame pointers,
-//! which are followed from the first caller that the scan finds.
+//! Code without a table, such as JIT code, is unwound by the scan too. Go's functions have no tables but keep
+//! frame pointers, which are followed from the first caller that the scan finds.
 //!
 //! Limits: x86-64. In code without a table the scan may miss callers or find stale ones.
 
@@ -71,7 +71,8 @@ impl Images {
             if !cfg!(target_arch = "x86_64") {
                 break;
             }
-            // If a function ends with a call, the return address is in the next function: look up the byte before it.
+            // If a function ends with a call, the return address is in the next function: look up the byte
+            // before it.
             let one_back = u64::from(calls.len() > 1);
             let row = self.row(Address { at: address.at.wrapping_sub(one_back), ..address });
             is_whole = row.is_some_and(|row| row.is_first);
@@ -99,13 +100,15 @@ impl Images {
         jit: CodeBefore,
     ) -> Option<Registers> {
         let Some(row) = row else {
-            // Without a table: follow Go's frame pointer if a return address lies above it, else scan for a return address.
+            // Without a table: follow Go's frame pointer if a return address lies above it, else scan for a
+            // return address.
             let by_frame_pointer = now.frame.filter(|frame| is_go && *frame >= now.stack).and_then(|frame| {
                 let at = frame.checked_add(8)?;
                 self.call(space, stack.word(at)?, jit).map(|_| at)
             });
             let at = by_frame_pointer.or_else(|| self.search(space, stack, now.stack, None, jit))?;
-            // A function without a frame has not saved the frame pointer: the register still has the caller's.
+            // A function without a frame has not saved the frame pointer: the register still has the
+            // caller's.
             let saved =
                 if at > now.stack { stack.word(at - 8).filter(|frame| *frame > at) } else { now.frame };
             return Some(Registers { at: stack.word(at)?, stack: at + 8, frame: saved.filter(|_| is_go) });
@@ -134,7 +137,8 @@ impl Images {
         called(before, address.at)
     }
 
-    /// Scans the stack for a return address, preferring one that follows a direct call of `function`. Returns its position.
+    /// Scans the stack for a return address, preferring one that follows a direct call of `function`. Returns
+    /// its position.
     fn search(
         &self,
         space: &Space,

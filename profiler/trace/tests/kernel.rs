@@ -16,7 +16,8 @@ fn a_program_that_renames_waits_for_a_lock_and_its_threads_are_woken() {
         }
     };
     watcher.begin().unwrap();
-    // Four shells move files within one folder, which has one lock, and the first waits for them through a pipe.
+    // Four shells move files within one folder, which has one lock, and the first waits for them through a
+    // pipe.
     let folder = std::env::temp_dir().join(format!("commonhold-trace-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let script = "for j in 1 2 3 4; do (i=0; while [ $i -lt 40 ]; do : > a$j; mv a$j b$j; i=$((i+1)); done) & done; wait";
@@ -29,7 +30,8 @@ fn a_program_that_renames_waits_for_a_lock_and_its_threads_are_woken() {
     assert!(waits > 1_000_000, "{watched:?}");
     let place = watched.woken.iter().find_map(|woken| woken.at.as_ref()).unwrap();
     assert!(!place.function.is_empty());
-    // What was seen is forgotten at the next beginning, and nothing is seen of who is not made by this process.
+    // What was seen is forgotten at the next beginning, and nothing is seen of who is not made by this
+    // process.
     watcher.begin().unwrap();
     let watched = watcher.end().unwrap();
     assert!(watched.contentions.is_empty() && watched.woken.is_empty(), "{watched:?}");

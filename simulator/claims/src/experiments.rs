@@ -1,7 +1,7 @@
 //! The experiments: each is the files of a scenario, a scheme, and changes to the files.
 //!
-//! The texts are those of `scenarios/`. They are compiled in, so that the claims can be checked on a machine that has only the
-//! program.
+//! The texts are those of `scenarios/`. They are compiled in, so that the claims can be checked on a machine
+//! that has only the program.
 
 use commonhold_contract::{Amount, CpuMode, Discipline, Gangs, Placement, PoolForm, Resource, Scheme};
 use commonhold_policy::rights::{self, Offer};
@@ -30,7 +30,8 @@ impl Files {
     }
 }
 
-/// The scenario of a folder in `scenarios/`: its contract (`contract.toml` unless named), a machine and a workload.
+/// The scenario of a folder in `scenarios/`: its contract (`contract.toml` unless named), a machine and a
+/// workload.
 macro_rules! files {
     ($folder:literal, $machine:literal, $workload:literal) => {
         files!($folder, "contract", $machine, $workload)
@@ -86,13 +87,15 @@ pub const MAKE_AND_COPY: Files = files!("disk-make-and-copy", "machine", "worklo
 pub const MAKE_ALONE: Files = files!("disk-make-and-copy", "machine", "alone");
 /// A copy of 500 KB beside one of 5 MB on one disk (table 5).
 pub const TWO_COPIES: Files = files!("disk-two-copies", "machine", "workload");
-/// A light user: alone, and beside a load of two and of four times the other half of the machine. Beyond the paper.
+/// A light user: alone, and beside a load of two and of four times the other half of the machine. Beyond the
+/// paper.
 pub const CALL_BACK: [Files; 3] = [
     files!("call-back", "machine", "alone"),
     files!("call-back", "machine", "workload"),
     files!("call-back", "machine", "double"),
 ];
-/// A user whose memory lies idle between bursts, beside a user that always wants more memory. Beyond the paper.
+/// A user whose memory lies idle between bursts, beside a user that always wants more memory. Beyond the
+/// paper.
 pub const RESERVE: Files = files!("memory-reserve", "machine", "workload");
 /// Four users of one file system, with both fixes of section 3.4.
 pub const LOCKS_FIXED: Files = files!("kernel-locks", "machine", "workload");
@@ -144,7 +147,8 @@ pub const MANY_BY_USER: Files = files!("many-processes", "users", "machine", "us
 /// A long job before short ones. Beyond the paper.
 pub const FIRST_COME: Files = files!("first-come", "machine", "workload");
 
-/// A server's offered load: low, four fifths of its capacity, and twice its capacity (seed 002, system performance).
+/// A server's offered load: low, four fifths of its capacity, and twice its capacity (seed 002, system
+/// performance).
 pub const QUEUE: [Files; 3] = [
     files!("open-queue", "machine", "light"),
     files!("open-queue", "machine", "workload"),
@@ -161,7 +165,8 @@ pub const TREE_SPIN: Files = files!("tree-lock", "machine", "workload");
 pub const TREE_READERS: Files = files!("tree-lock", "machine", "readers");
 /// A multi-user benchmark with one CPU, and with two (seed 002, scalability in practice).
 pub const AIM7_FEW: [Files; 2] = [files!("aim7", "one", "workload"), files!("aim7", "two", "workload")];
-/// The benchmark of [`AIM7_FEW`] on sixteen CPUs: with a single disk, a RAID, and a RAM disk; and without disk accesses.
+/// The benchmark of [`AIM7_FEW`] on sixteen CPUs: with a single disk, a RAID, and a RAM disk; and without
+/// disk accesses.
 pub const AIM7: [Files; 4] = [
     files!("aim7", "machine", "workload"),
     files!("aim7", "raid", "workload"),
@@ -188,7 +193,8 @@ pub const POOLS_SIX: Files = files!("pools", "machine", "six");
 /// Six programs on Hector, with eight processes each.
 pub const POOLS_EIGHT: Files = files!("pools", "machine", "eight");
 
-/// Eleven programs of two threads, and two that saturate the bus or leave it idle (seed 003, sections 3 and 5).
+/// Eleven programs of two threads, and two that saturate the bus or leave it idle (seed 003, sections 3 and
+/// 5).
 pub const BUS: Files = files!("bus", "machine", "workload");
 
 /// An experiment: a scenario under a scheme, with changes.
@@ -215,7 +221,8 @@ pub struct Change {
     pub uncontended: bool,
     /// When lent CPUs return to their owners.
     pub call_back: Option<CallBack>,
-    /// The period of the clock tick, in ns. Slices become at least as long, so that no slice ends a loan before the tick does.
+    /// The period of the clock tick, in ns. Slices become at least as long, so that no slice ends a loan
+    /// before the tick does.
     pub tick_ns: Option<u64>,
     /// The reserve: memory that is never lent, in millionths of the machine's memory.
     pub reserve: Option<u64>,
@@ -225,8 +232,8 @@ pub struct Change {
     pub in_time: bool,
     /// The latest end of the run, in s.
     pub until_s: Option<u64>,
-    /// The number of disk tickets that the contract's first unit gives for the same number of CPU tickets of the second unit,
-    /// before the run begins.
+    /// The number of disk tickets that the contract's first unit gives for the same number of CPU tickets of
+    /// the second unit, before the run begins.
     pub exchanged: u64,
     /// Makes the contract's first two units negotiate.
     pub negotiate: bool,
@@ -246,7 +253,8 @@ pub struct Change {
     pub delay: u64,
     /// Records which job occupies each CPU.
     pub traced: bool,
-    /// Programs, each with its number of copies, that replace the workload's jobs. The run does not wait for endless programs.
+    /// Programs, each with its number of copies, that replace the workload's jobs. The run does not wait for
+    /// endless programs.
     pub jobs: &'static [(&'static str, u32)],
     /// Which jobs run together as gangs.
     pub gangs: Option<Gangs>,
@@ -280,8 +288,8 @@ const UNCHANGED: Change = Change {
     bus_percent: 100,
 };
 
-/// The unchanged files under a scheme. Under `smp` the scheduler is that of IRIX 5.3, the paper's system without isolation
-/// (section 4.2, table 3).
+/// The unchanged files under a scheme. Under `smp` the scheduler is that of IRIX 5.3, the paper's system
+/// without isolation (section 4.2, table 3).
 pub const fn on(files: Files, scheme: Scheme) -> Experiment {
     let scheduler = if matches!(scheme, Scheme::Smp) { Some(Scheduler::IrixDecay) } else { None };
     Experiment { files, scheme, change: Change { scheduler, ..UNCHANGED } }
@@ -472,8 +480,8 @@ impl Experiment {
     }
 }
 
-/// The number of packets that a delay switch delays, each once, when a cache line comes from another station (seed 001, table 1:
-/// 37 + 3 d).
+/// The number of packets that a delay switch delays, each once, when a cache line comes from another station
+/// (seed 001, table 1: 37 + 3 d).
 const DELAYED_PACKETS: u64 = 3;
 
 /// The interval at which the occupancy of CPUs is recorded, in ns.
@@ -521,8 +529,8 @@ impl Change {
         words.into_iter().flatten().flat_map(|word| [", ".to_owned(), word]).collect()
     }
 
-    /// Applies the changes that concern pools, placement and Hector's delay switches, which delay loads from another station
-    /// (socket).
+    /// Applies the changes that concern pools, placement and Hector's delay switches, which delay loads from
+    /// another station (socket).
     fn apply_to_pools(&self, scenario: &mut Scenario) {
         if self.traced {
             scenario.workload.trace_ns = Some(TRACE_NS);

@@ -1,4 +1,5 @@
-//! The charts of the report: the paper's bars where the paper prints their numbers, and the measured bars beside them.
+//! The charts of the report: the paper's bars where the paper prints their numbers, and the measured bars
+//! beside them.
 
 use commonhold_contract::Scheme::{self, Isolate, Quota, Smp};
 use commonhold_sim::scenario::DiskOrder;
@@ -244,8 +245,8 @@ fn table_5() -> Vec<Plan<'static>> {
     columns(table!(cell_of_5), TABLE_5, two_copies, LABELS_5)
 }
 
-/// The bars of a table: for each column, the second and the third order divided by the first (position only). `printed` has the
-/// paper's values.
+/// The bars of a table: for each column, the second and the third order divided by the first (position only).
+/// `printed` has the paper's values.
 fn columns(
     cells: Cells,
     printed: [[f64; COLUMNS]; 3],

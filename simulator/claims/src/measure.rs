@@ -39,8 +39,8 @@ impl<'a> Seed<'a> {
         mean(&times?).map(|ns| ns / 1e9)
     }
 
-    /// Half-width of the 90 % confidence interval of the mean response time, in seconds. It uses the normal distribution,
-    /// since the jobs are many.
+    /// Half-width of the 90 % confidence interval of the mean response time, in seconds. It uses the normal
+    /// distribution, since the jobs are many.
     pub fn interval(self, experiment: Experiment, jobs: &[&str]) -> Option<f64> {
         let mean = self.response(experiment, jobs)?;
         let named = self.of(experiment)?.jobs.iter().filter(|job| jobs.contains(&&*job.name));
@@ -57,7 +57,8 @@ impl<'a> Seed<'a> {
         divide(self.response(of.0, of.1)?, self.response(by.0, by.1)?)
     }
 
-    /// The mean response time of jobs in one experiment divided by that of the same jobs in the experiment `by`.
+    /// The mean response time of jobs in one experiment divided by that of the same jobs in the experiment
+    /// `by`.
     pub fn change(self, jobs: &[&str], of: Experiment, by: Experiment) -> Option<f64> {
         self.ratio((of, jobs), (by, jobs))
     }
@@ -110,12 +111,14 @@ pub(crate) fn busy(spent: &Spent) -> u64 {
     spent.work_ns + overhead(spent)
 }
 
-/// CPU time of a job beyond the work alone on the machine: locks, stalls, remote memory, spinning and switches, in ns.
+/// CPU time of a job beyond the work alone on the machine: locks, stalls, remote memory, spinning and
+/// switches, in ns.
 pub(crate) fn overhead(spent: &Spent) -> u64 {
     spent.lock_ns + spent.stall_ns + spent.remote_ns + spent.spin_ns + spent.switch_ns
 }
 
-/// The smallest ratio of a figure to the one before it: above 1 if every figure is larger than the one before.
+/// The smallest ratio of a figure to the one before it: above 1 if every figure is larger than the one
+/// before.
 pub(crate) fn smallest_step(figures: &[f64]) -> Option<f64> {
     figures
         .windows(2)
@@ -123,7 +126,8 @@ pub(crate) fn smallest_step(figures: &[f64]) -> Option<f64> {
         .try_fold(f64::MAX, |least, step| Some(least.min(step?)))
 }
 
-/// The largest ratio of a figure to the one before it: below 1 if every figure is smaller than the one before.
+/// The largest ratio of a figure to the one before it: below 1 if every figure is smaller than the one
+/// before.
 pub(crate) fn largest_step(figures: &[f64]) -> Option<f64> {
     figures
         .windows(2)

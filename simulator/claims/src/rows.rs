@@ -1,7 +1,7 @@
 //! The claims of the papers: one row per number or statement, in the order of the papers' sections.
 //!
-//! A claim that states several things has several rows; a letter at the end of the name tells them apart. The tolerances are
-//! the closest that an independent re-implementation can be expected to meet:
+//! A claim that states several things has several rows; a letter at the end of the name tells them apart. The
+//! tolerances are the closest that an independent re-implementation can be expected to meet:
 //! - 10 % on response times, and on service times of a disk;
 //! - 25 % on waits and queue lengths;
 //! - 25 % on the ratios of table 5, whose absolute figures no disk of the stated kind can give.

@@ -1,4 +1,5 @@
-//! Runs the experiments that rows need: each experiment once per seed, in parallel. The results are in a fixed order.
+//! Runs the experiments that rows need: each experiment once per seed, in parallel. The results are in a
+//! fixed order.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -33,8 +34,8 @@ pub struct Runs {
 }
 
 impl Runs {
-    /// Results that were computed elsewhere: for each experiment, an outcome per seed in the order of `seeds`. An experiment
-    /// that needs fewer seeds has only the first outcomes.
+    /// Results that were computed elsewhere: for each experiment, an outcome per seed in the order of
+    /// `seeds`. An experiment that needs fewer seeds has only the first outcomes.
     pub fn new(seeds: Vec<u64>, runs: Vec<(Experiment, Vec<Result<Outcome, String>>)>) -> Self {
         debug_assert!(runs.iter().all(|(_, outcomes)| outcomes.len() <= seeds.len()));
         Runs { seeds, runs }
@@ -64,8 +65,8 @@ impl Runs {
         self.results(experiment)?.get(index)?.as_ref().ok()
     }
 
-    /// Why an experiment's results are not valid, as a message: the first run that could not be made, or in which an audit
-    /// check failed. `None` if all runs are valid.
+    /// Why an experiment's results are not valid, as a message: the first run that could not be made, or in
+    /// which an audit check failed. `None` if all runs are valid.
     pub(crate) fn flaw(&self, experiment: Experiment) -> Option<String> {
         let results = self.results(experiment)?;
         self.seeds.iter().zip(results).find_map(|(seed, result)| {
@@ -93,8 +94,8 @@ fn seeds_needed(rows: &[&Row], experiment: Experiment) -> usize {
     users.map(|row| row.seeds).max().unwrap_or(0)
 }
 
-/// Runs the experiments that these rows need, each with the number of seeds that the rows need. The results do not depend on
-/// the number of threads. The threads call `progress` in the order in which runs end.
+/// Runs the experiments that these rows need, each with the number of seeds that the rows need. The results
+/// do not depend on the number of threads. The threads call `progress` in the order in which runs end.
 pub fn run(rows: &[&Row], seeds: &[u64], progress: &(dyn Fn(Progress) + Sync)) -> Runs {
     let experiments = needed(rows);
     let scenarios: Vec<Result<Scenario, String>> = experiments.iter().map(Experiment::scenario).collect();

@@ -2,9 +2,9 @@
 //!
 //! Problem: a simulated figure varies with the random seed, but a row needs one verdict.
 //!
-//! Terms: the *mean* is that of all seeds' figures. The *half-width* is t s / √n, where s is the standard deviation with n - 1
-//! in the denominator, and t the quantile of Student's distribution with n - 1 degrees of freedom. The confidence interval is
-//! the mean plus and minus the half-width.
+//! Terms: the *mean* is that of all seeds' figures. The *half-width* is t s / √n, where s is the standard
+//! deviation with n - 1 in the denominator, and t the quantile of Student's distribution with n - 1 degrees
+//! of freedom. The confidence interval is the mean plus and minus the half-width.
 //!
 //! Algorithm:
 //! - A *number* is met (hit) if the mean lies within the row's tolerance, ends included.
@@ -14,8 +14,8 @@
 //!
 //! Properties: the more the figures of the seeds differ, the harder it is for a sign to hold.
 //!
-//! Limits: one seed has no interval, so no sign can hold. Above 30 seeds, t is that of 30 seeds, so the interval is slightly
-//! too wide.
+//! Limits: one seed has no interval, so no sign can hold. Above 30 seeds, t is that of 30 seeds, so the
+//! interval is slightly too wide.
 //!
 //! Source: the papers give no intervals; these rules are this project's.
 

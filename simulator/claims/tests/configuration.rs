@@ -1,5 +1,6 @@
-//! The scenarios have the machines, users and jobs of the papers (seed 000, sections 1.1, 4.1 to 4.5, tables 2 and 3; seed 004,
-//! section 5; seed 002, scalability in practice). The tests only read the scenarios, and simulate nothing.
+//! The scenarios have the machines, users and jobs of the papers (seed 000, sections 1.1, 4.1 to 4.5, tables
+//! 2 and 3; seed 004, section 5; seed 002, scalability in practice). The tests only read the scenarios, and
+//! simulate nothing.
 #![allow(clippy::unwrap_used)]
 
 use commonhold_claims::experiments::{self, Files, on};
@@ -42,7 +43,8 @@ fn disks_are_separate(scenario: &Scenario) -> bool {
     jobs.iter().all(|job| jobs.iter().all(|other| (job.unit == other.unit) == (job.disk == other.disk)))
 }
 
-/// All machines of section 4.1 have the same tick and the same cache, and no scenario changes the units' shares.
+/// All machines of section 4.1 have the same tick and the same cache, and no scenario changes the units'
+/// shares.
 fn is_of_the_paper(scenario: &Scenario) {
     let kernel = &scenario.hardware.kernel;
     assert_eq!((kernel.tick_ns, kernel.call_back), (10_000_000, CallBack::Entry));
@@ -341,7 +343,8 @@ fn databases() {
     assert_eq!(asked, [(memory.clone(), disk.clone()), (disk, memory)]);
 }
 
-/// Seed 002, memory hierarchy: local memory takes hundreds of ns. Remote memory takes a few us at most, not ms.
+/// Seed 002, memory hierarchy: local memory takes hundreds of ns. Remote memory takes a few us at most, not
+/// ms.
 #[test]
 fn the_memory_hierarchy_by_orders_of_magnitude() {
     let miss_ns = scenario(experiments::KERNEL_BALANCED).hardware.cache.unwrap().miss_ns;
@@ -373,8 +376,8 @@ fn machines_of_the_lecture() {
     assert!(none.workload.programs[0].ops.iter().all(|op| matches!(op, Op::Cpu { .. } | Op::Again { .. })));
 }
 
-/// Seed 002, lock metering: the time between two holds and the transfer time of the lock's cache line follow from the printed
-/// figures for twelve CPUs.
+/// Seed 002, lock metering: the time between two holds and the transfer time of the lock's cache line follow
+/// from the printed figures for twelve CPUs.
 #[test]
 fn the_lock_is_that_of_the_printed_row() {
     let (taken, held_us, wait_us, cpus) = (50_542_055.0, 0.5, 29.0, 12.0);
@@ -410,8 +413,8 @@ const POOLS: [(Files, usize, u32); 4] = [
     (experiments::POOLS_EIGHT, 8, 125),
 ];
 
-/// Three of Hector's four stations, with a memory module of 4 MB for each processor, and the programs of table 2 (seed 001,
-/// sections 3 and 4).
+/// Three of Hector's four stations, with a memory module of 4 MB for each processor, and the programs of
+/// table 2 (seed 001, sections 3 and 4).
 #[test]
 fn hector() {
     let speedups =
@@ -426,7 +429,8 @@ fn hector() {
         assert_eq!(scenario.hardware.kernel.scheduler, commonhold_sim::scenario::Scheduler::Hurricane);
         for program in scenario.workload.programs.iter().filter(|program| program.is_job) {
             let (_, speedup) = speedups.iter().find(|(name, _)| *name == program.name).unwrap();
-            // Memory is 40 % of the loss: lines take 29 cycles from the station's other modules, 19 from the own one.
+            // Memory is 40 % of the loss: lines take 29 cycles from the station's other modules, 19 from the
+            // own one.
             let lost = 4.0 / speedup - 1.0;
             let shares = 0.4 * lost / (1.0 + 0.6 * lost) * 19.0 / 10.0;
             assert!((f64::from(program.shares) / 1e6 - shares).abs() < 6e-4, "{}", program.name);
@@ -437,7 +441,8 @@ fn hector() {
     }
 }
 
-/// Table 1, in cycles of 60 ns: 19 for local memory, 29 within the station, and 37 plus three times the delay over the ring.
+/// Table 1, in cycles of 60 ns: 19 for local memory, 29 within the station, and 37 plus three times the delay
+/// over the ring.
 #[test]
 fn hectors_latencies() {
     for (delay, ring) in [(0, 37), (4, 49), (8, 61), (16, 85), (32, 133), (64, 229)] {
@@ -486,8 +491,8 @@ fn streams_of_jobs() {
     }
 }
 
-/// Four Xeons with 256 KB of cache each, 1 GB of memory, and a bus of 29.5 transactions per microsecond, 64 bytes each (seed
-/// 003, section 3).
+/// Four Xeons with 256 KB of cache each, 1 GB of memory, and a bus of 29.5 transactions per microsecond, 64
+/// bytes each (seed 003, section 3).
 #[test]
 fn four_xeons() {
     let scenario = experiments::as_it_is(experiments::BUS, Scheme::Smp).scenario().unwrap();
@@ -500,8 +505,8 @@ fn four_xeons() {
     assert!(carries.abs_diff(1_797) <= 4, "{carries}");
 }
 
-/// Eleven programs of two threads in the order of their rates, and BBMA and nBBMA; the jobs that the experiments run (seed 003,
-/// sections 3 and 5).
+/// Eleven programs of two threads in the order of their rates, and BBMA and nBBMA; the jobs that the
+/// experiments run (seed 003, sections 3 and 5).
 #[test]
 fn sets_of_programs_on_a_bus() {
     use commonhold_sim::scenario::Op;

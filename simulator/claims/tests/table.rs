@@ -1,4 +1,5 @@
-//! The table of claims is complete, its rows can be measured, and the tests that it names for parameters exist.
+//! The table of claims is complete, its rows can be measured, and the tests that it names for parameters
+//! exist.
 #![allow(
     clippy::disallowed_methods,
     clippy::disallowed_types,

@@ -86,8 +86,8 @@ pub struct Sim {
     /// Compare all schemes, and each unit alone on its share
     #[arg(long, conflicts_with = "scheme")]
     pub compare: bool,
-    /// Compare disciplines, such as `stride,lottery`: each is set for all units whose discipline in the contract is `stride`. A
-    /// unit's discipline orders its own tasks and its sub-units
+    /// Compare disciplines, such as `stride,lottery`: each is set for all units whose discipline in the
+    /// contract is `stride`. A unit's discipline orders its own tasks and its sub-units
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = disciplines(), conflicts_with = "compare")]
     pub disciplines: Vec<String>,
     /// The first run's seed; each further run has the next
@@ -96,7 +96,8 @@ pub struct Sim {
     /// The number of runs, each with its own seed; they use all CPUs of this machine
     #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     pub runs: u64,
-    /// Show the job on each CPU in the first run, at intervals of this length: a letter for each job, a line for each change
+    /// Show the job on each CPU in the first run, at intervals of this length: a letter for each job, a line
+    /// for each change
     #[arg(
         long,
         value_name = "EVERY",
@@ -120,10 +121,10 @@ pub struct Sim {
 
 /// Reproduce the published results that the policies come from
 ///
-/// Runs the scenarios behind the published results on the simulated machine, with several seeds each. Each row shows the
-/// published value, the measured one, the tolerance and the verdict. The tolerance was fixed before the first run. A
-/// parameter was fitted to a value marked `calibrated`: that value is no evidence. The exit code does not depend on the
-/// verdicts.
+/// Runs the scenarios behind the published results on the simulated machine, with several seeds each. Each
+/// row shows the published value, the measured one, the tolerance and the verdict. The tolerance was fixed
+/// before the first run. A parameter was fitted to a value marked `calibrated`: that value is no evidence.
+/// The exit code does not depend on the verdicts.
 #[derive(Debug, Args)]
 pub struct Claims {
     /// Only these claims: an identifier, or the beginning of several, such as PI-T4

@@ -122,7 +122,8 @@ fn ordered(scenario: &Scenario, discipline: Discipline) -> Scenario {
     scenario
 }
 
-/// The scenario under a scheme. A baseline's scheduler knows no units, so schemes that isolate units replace it by ours.
+/// The scenario under a scheme. A baseline's scheduler knows no units, so schemes that isolate units replace
+/// it by ours.
 fn under(scenario: &Scenario, scheme: Scheme) -> Scenario {
     let mut scenario = scenario.clone();
     scenario.contract.machine.scheme = scheme;
@@ -140,8 +141,8 @@ fn units_that_end(scenario: &Scenario) -> Vec<UnitId> {
     scenario.contract.ids().filter(ends).collect()
 }
 
-/// A unit's jobs alone. The scheme `quota` withholds the others' shares. The others' jobs stay in the workload but never start,
-/// so that the unit's own jobs draw the same random numbers.
+/// A unit's jobs alone. The scheme `quota` withholds the others' shares. The others' jobs stay in the
+/// workload but never start, so that the unit's own jobs draw the same random numbers.
 fn alone(scenario: &Scenario, unit: UnitId) -> Scenario {
     let mut scenario = under(scenario, Scheme::Quota);
     let never = scenario.workload.horizon_ns.saturating_add(1);
@@ -307,8 +308,8 @@ fn late(scenario: &Scenario) -> String {
     )
 }
 
-/// Warnings about units without `job` under Hurricane's scheduler. It never moves a task, so all tasks of such a unit stay on
-/// one CPU.
+/// Warnings about units without `job` under Hurricane's scheduler. It never moves a task, so all tasks of
+/// such a unit stay on one CPU.
 fn not_placed(scenario: &Scenario) -> String {
     if scenario.hardware.kernel.scheduler != Scheduler::Hurricane {
         return String::new();

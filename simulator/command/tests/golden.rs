@@ -1,5 +1,5 @@
-//! What the simulator prints, to the byte: `*.trycmd`. `TRYCMD=overwrite cargo test -p commonhold-sim-command --test golden`
-//! updates the files; review the difference.
+//! What the simulator prints, to the byte: `*.trycmd`. `TRYCMD=overwrite cargo test -p commonhold-sim-command
+//! --test golden` updates the files; review the difference.
 
 #![allow(clippy::disallowed_methods)]
 

@@ -409,8 +409,8 @@ struct ClaimsJson<'a> {
     claims: &'a Claims,
 }
 
-/// The claims as JSON. Values are in the row's unit; `half_…` are half-widths of confidence intervals; a value that was not
-/// measured is null.
+/// The claims as JSON. Values are in the row's unit; `half_…` are half-widths of confidence intervals; a
+/// value that was not measured is null.
 pub fn json(claims: &Claims) -> String {
     commonhold_report::json("commonhold.claims", ClaimsJson { tallies: tallies(claims), claims })
 }

@@ -1,5 +1,5 @@
-//! One scenario under several disciplines of time-sharing, side by side: CPU time of each unit against its entitlement,
-//! latency from wake-up to running, and total throughput.
+//! One scenario under several disciplines of time-sharing, side by side: CPU time of each unit against its
+//! entitlement, latency from wake-up to running, and total throughput.
 
 use commonhold_contract::Discipline;
 use commonhold_report::figures::{NOTHING, duration, seconds};
@@ -312,8 +312,8 @@ pub fn json(disciplines: &Disciplines) -> String {
     commonhold_report::json("commonhold.disciplines", DisciplinesJson { disciplines: all.collect() })
 }
 
-/// A line per figure of a unit, of a job, or of the machine (which leaves both columns empty). Shares are fractions of the
-/// entitlement.
+/// A line per figure of a unit, of a job, or of the machine (which leaves both columns empty). Shares are
+/// fractions of the entitlement.
 pub fn csv(disciplines: &Disciplines) -> String {
     let mut out = "discipline,unit,job,figure,value\n".to_owned();
     for under in &disciplines.under {
@@ -351,7 +351,8 @@ pub fn csv(disciplines: &Disciplines) -> String {
     out
 }
 
-/// The comparison as a page: the table, deviation from the entitlement, wake-up latency, and CPU time over time.
+/// The comparison as a page: the table, deviation from the entitlement, wake-up latency, and CPU time over
+/// time.
 pub fn html(disciplines: &Disciplines) -> String {
     let scenario = disciplines.under.first().map_or("", |under| under.study.scenario.as_str());
     let mut page = html::open(&format!("{scenario} under each discipline"), "");

@@ -11,8 +11,8 @@ fn letter(job: usize) -> char {
     char::from(b'a' + u8::try_from(job % 26).unwrap_or(0))
 }
 
-/// A line per sample: the time, a letter or a dash per CPU with a space between pools, and the names of jobs that appear for
-/// the first time. A line that equals the line before is left out.
+/// A line per sample: the time, a letter or a dash per CPU with a space between pools, and the names of jobs
+/// that appear for the first time. A line that equals the line before is left out.
 pub fn text(occupancy: &Occupancy, jobs: &[JobOutcome]) -> String {
     let mut out = String::from("time, and the job that has each CPU; pools are apart, - is nobody\n");
     let (mut before, mut introduced) = (String::new(), 0);
@@ -51,7 +51,8 @@ const TOP: f64 = 12.0;
 const COLOURS: [&str; 8] =
     ["#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#a463f2", "#97bbf5", "#9c6b4e"];
 
-/// The chart: a row per CPU, with a gap between pools. Time runs from left to right, and each job has a colour.
+/// The chart: a row per CPU, with a gap between pools. Time runs from left to right, and each job has a
+/// colour.
 pub(crate) fn plot(occupancy: &Occupancy) -> String {
     let cpus: usize = occupancy.pools.iter().map(Vec::len).sum();
     let height = TOP + real(cpus) * ROW + real(occupancy.pools.len()) * GAP + 40.0;

@@ -1,5 +1,5 @@
-//! One scenario under each scheme: response times, CPU time, memory and disk of every unit, against the same unit alone on
-//! its share.
+//! One scenario under each scheme: response times, CPU time, memory and disk of every unit, against the same
+//! unit alone on its share.
 
 use commonhold_report::figures::{NOTHING, bytes, duration, seconds};
 use commonhold_report::html;
@@ -15,8 +15,8 @@ use crate::simulation::{CSV_HEAD, JobRow, Study, closing, csv_lines, jobs_of, se
 pub struct Schemes {
     /// One per scheme, in the order of the report's columns.
     pub studies: Vec<Study>,
-    /// Each unit alone on its share: only the unit's jobs run, under `quota`, which withholds the others' shares. Units that
-    /// have only background jobs, which never end, are left out.
+    /// Each unit alone on its share: only the unit's jobs run, under `quota`, which withholds the others'
+    /// shares. Units that have only background jobs, which never end, are left out.
     pub alone: Vec<Alone>,
 }
 

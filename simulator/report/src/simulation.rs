@@ -268,7 +268,8 @@ fn memory_table(study: &Study) -> Table {
     table
 }
 
-/// A table of the units' waits for memory and of the call-back times of memory loans. `None` if no unit has either.
+/// A table of the units' waits for memory and of the call-back times of memory loans. `None` if no unit has
+/// either.
 fn memory_loans_table(study: &Study) -> Option<Table> {
     let mut table =
         Table::new(&["memory", "waited for", "calls", "half within", "longest", "later than promised"]);
@@ -491,7 +492,8 @@ const RIGHT: f64 = 18.0;
 /// From the top of one bar to the next.
 const PITCH: f64 = 30.0;
 
-/// A bar per job: its length is the mean response time, its colours the states in which the job's tasks spent it.
+/// A bar per job: its length is the mean response time, its colours the states in which the job's tasks spent
+/// it.
 fn response_bars(study: &Study) -> String {
     let jobs = study.jobs();
     let longest = jobs.iter().filter_map(JobRow::range).map(|(_, high)| high).fold(0.0, f64::max);

@@ -88,8 +88,8 @@ fn under(discipline: Discipline, used_ms: [u64; 3], missed: u64, ended: bool) ->
     Under { discipline, study }
 }
 
-/// Under stride it has all of its entitlement: 500 and 500. Under fifo 700 and 100: 80 % of it; off by 200 and 400 of
-/// 1,000; short by 400 of 500 at worst.
+/// Under stride it has all of its entitlement: 500 and 500. Under fifo 700 and 100: 80 % of it; off by 200
+/// and 400 of 1,000; short by 400 of 500 at worst.
 fn comparison() -> Disciplines {
     let stride = under(Discipline::Stride, [500, 500, 0], 0, true);
     Disciplines { under: vec![stride, under(Discipline::Fifo, [700, 100, 0], 4, false)] }

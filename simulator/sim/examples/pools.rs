@@ -1,17 +1,18 @@
-//! What pools are worth: every scenario of `scenarios/` with its jobs placed in pools, against one pool for all CPUs.
+//! What pools are worth: every scenario of `scenarios/` with its jobs placed in pools, against one pool for
+//! all CPUs.
 //!
-//! usage: `pools SEEDS [SCENARIO]...`. It prints a line for each scenario and way to see its machine, and the jobs of those that
-//! are named:
+//! usage: `pools SEEDS [SCENARIO]...`. It prints a line for each scenario and way to see its machine, and the
+//! jobs of those that are named:
 //!
-//! - *as it is*: pools as `doctor` would say, if there are several, or else of half of its CPUs, which is all alike to the
-//!   tasks: what placing costs where it gains nothing;
+//! - *as it is*: pools as `doctor` would say, if there are several, or else of half of its CPUs, which is all
+//!   alike to the tasks: what placing costs where it gains nothing;
 //! - *two nodes*: a machine of one node, with its CPUs and memory in two, as far from each other as in
 //!   `scenarios/machines/server.toml`. Programs wait for memory in 30 % of their time.
 //!
-//! A job's time is its response time, the mean of its copies. Where a copy has not ended, it is the CPU time for a unit of
-//! work in it: the time of the run by the work done. `all` is the geometric mean of the jobs' times with pools by those
-//! without, and `worst` that of the job for which it is largest: less than 1 is a gain. `work` is what all jobs together did in
-//! so much time, with pools by without: more than 1 is a gain.
+//! A job's time is its response time, the mean of its copies. Where a copy has not ended, it is the CPU time
+//! for a unit of work in it: the time of the run by the work done. `all` is the geometric mean of the jobs'
+//! times with pools by those without, and `worst` that of the job for which it is largest: less than 1 is a
+//! gain. `work` is what all jobs together did in so much time, with pools by without: more than 1 is a gain.
 #![allow(
     clippy::disallowed_types,
     clippy::disallowed_methods,

@@ -1,7 +1,8 @@
-//! How fast the simulator is, with tasks that compute for ever, in turns, and nothing else. See bench/simulator.
+//! How fast the simulator is, with tasks that compute for ever, in turns, and nothing else. See
+//! bench/simulator.
 //!
-//! usage: `round_robin CPUS TASKS SLICE_US SECONDS`. SECONDS are virtual. It prints events, and events per second of
-//! real time.
+//! usage: `round_robin CPUS TASKS SLICE_US SECONDS`. SECONDS are virtual. It prints events, and events per
+//! second of real time.
 #![allow(clippy::disallowed_types, reason = "it measures time")]
 
 use commonhold_contract::{Scheme, UnitId};

@@ -2,13 +2,14 @@
 //!
 //! usage: `streams gap|placements SEEDS [CPUS]...`. It prints one of two tables:
 //!
-//! - *gap*: the mean response time in pools of four by that without pools, for 12 to 60 CPUs and several delays (PP-8-GAP);
+//! - *gap*: the mean response time in pools of four by that without pools, for 12 to 60 CPUs and several
+//!   delays (PP-8-GAP);
 //! - *placements*: the mean response time by that under worst fit: of each placement, and of worst fit with
-//!   repartitioning. The streams are those of section 5.2, of four processes each; and uneven ones, of six, four and
-//!   two processes, with jobs as long as there and ten times as long.
+//!   repartitioning. The streams are those of section 5.2, of four processes each; and uneven ones, of six,
+//!   four and two processes, with jobs as long as there and ten times as long.
 //!
-//! The CPUs form stations of four, with three streams of jobs for each three stations. Its ring has one station
-//! more, and carries a line for each: as Hector's, it is not slower for being longer.
+//! The CPUs form stations of four, with three streams of jobs for each three stations. Its ring has one
+//! station more, and carries a line for each: as Hector's, it is not slower for being longer.
 #![allow(
     clippy::disallowed_types,
     clippy::disallowed_methods,

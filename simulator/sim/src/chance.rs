@@ -1,8 +1,8 @@
-//! Reproducible random numbers. Each task has its own stream, so that an additional task does not change the numbers that
-//! the other tasks draw.
+//! Reproducible random numbers. Each task has its own stream, so that an additional task does not change the
+//! numbers that the other tasks draw.
 //!
-//! `SplitMix64` (Steele, Lea and Flood 2014): eight bytes of state, any seed is good, and a stream's seed can be drawn
-//! from another's.
+//! `SplitMix64` (Steele, Lea and Flood 2014): eight bytes of state, any seed is good, and a stream's seed can
+//! be drawn from another's.
 
 use crate::Time;
 use crate::scenario::{Amount, Spread};
@@ -33,8 +33,8 @@ impl Chance {
         u64::try_from((u128::from(self.next()) * u128::from(bound)) >> 64).unwrap_or(0)
     }
 
-    /// Draws an amount from its distribution. Exponential amounts are capped at 20 times the mean, which changes one draw in
-    /// 500 million.
+    /// Draws an amount from its distribution. Exponential amounts are capped at 20 times the mean, which
+    /// changes one draw in 500 million.
     pub(crate) fn amount(&mut self, amount: Amount) -> Time {
         match amount.spread {
             Spread::None => amount.mean,
@@ -69,8 +69,8 @@ mod tests {
         (0..100_000).map(|_| chance.amount(Amount { mean: 1_000_000, spread })).sum::<u64>() / 100_000
     }
 
-    /// The standard error of the mean of 100,000 draws is 0.2 % for uniform amounts within 100 %, and 0.3 % for exponential
-    /// ones. The test allows 1 %.
+    /// The standard error of the mean of 100,000 draws is 0.2 % for uniform amounts within 100 %, and 0.3 %
+    /// for exponential ones. The test allows 1 %.
     #[test]
     fn amounts_have_their_mean() {
         assert_eq!(mean_of(Spread::None), 1_000_000);

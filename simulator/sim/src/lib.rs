@@ -1,5 +1,5 @@
-//! The simulated machine: a deterministic discrete-event simulator. The project's own policies and its own switch-time
-//! scheduler run in it.
+//! The simulated machine: a deterministic discrete-event simulator. The project's own policies and its own
+//! switch-time scheduler run in it.
 
 mod baseline;
 mod chance;
@@ -55,8 +55,8 @@ pub fn run(scenario: &Scenario, seed: u64) -> Result<Outcome, Unfit> {
     run_watched(scenario, seed, &AtomicU64::new(0))
 }
 
-/// Runs a scenario like [`run`], and reports progress to a watching thread: `clock` is set to the virtual time in ns at each
-/// policy step, at least every 250 ms of virtual time.
+/// Runs a scenario like [`run`], and reports progress to a watching thread: `clock` is set to the virtual
+/// time in ns at each policy step, at least every 250 ms of virtual time.
 pub fn run_watched(scenario: &Scenario, seed: u64, clock: &AtomicU64) -> Result<Outcome, Unfit> {
     let (cpus, units) = (scenario.hardware.machine.cpus.len(), scenario.contract.units.len());
     if cpus > CPUS_MAX as usize {

@@ -18,8 +18,8 @@ pub struct Outcome {
     pub cut_off: bool,
     /// Jobs with processes that were deadlocked at the end: they waited for each other.
     pub stuck: Vec<Stuck>,
-    /// The largest excess of swapped-out memory over the swap areas of all disks, sampled periodically, in bytes. If it is not
-    /// 0, a live machine would have run out of memory.
+    /// The largest excess of swapped-out memory over the swap areas of all disks, sampled periodically, in
+    /// bytes. If it is not 0, a live machine would have run out of memory.
     pub swap_short_bytes: u64,
     /// Jobs, one entry per copy, in the order of their arrival.
     pub jobs: Vec<JobOutcome>,
@@ -27,7 +27,8 @@ pub struct Outcome {
     pub rounds: Vec<RoundsOutcome>,
     /// By job: how long tasks that woke up waited for a CPU; in the order of the workload.
     pub wakes: Vec<WakesOutcome>,
-    /// The length of the windows in which units' CPU time is reported, in ns: a second, or more if the horizon is far.
+    /// The length of the windows in which units' CPU time is reported, in ns: a second, or more if the
+    /// horizon is far.
     pub window_ns: Time,
     /// Units of the contract that had jobs, in the contract's order.
     pub units: Vec<UnitOutcome>,
@@ -185,8 +186,8 @@ pub struct UnitOutcome {
     pub frames_mean: u64,
     /// The maximum of the unit's page frames.
     pub frames_max: u64,
-    /// How long its tasks waited for frames, summed over tasks, in ns. They waited for other units' pages or their own unit's to
-    /// be written.
+    /// How long its tasks waited for frames, summed over tasks, in ns. They waited for other units' pages or
+    /// their own unit's to be written.
     pub memory_waited_ns: Time,
     /// The call-backs of memory that the unit had lent.
     pub memory_call_backs: MemoryCallBacks,
@@ -196,20 +197,21 @@ pub struct UnitOutcome {
     pub entitled_by_window_ns: Vec<Time>,
 }
 
-/// A unit's call-backs of lent memory. A call-back lasts from the moment when the unit was short until all that the unit was
-/// allowed was its own or free, or all its requests were granted for a period.
+/// A unit's call-backs of lent memory. A call-back lasts from the moment when the unit was short until all
+/// that the unit was allowed was its own or free, or all its requests were granted for a period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct MemoryCallBacks {
     /// The number of call-backs.
     pub count: u64,
     /// The median length, in ns.
     pub median_ns: Time,
-    /// The maximum length, in ns; a call-back in progress at the end of the run counts with its length so far.
+    /// The maximum length, in ns; a call-back in progress at the end of the run counts with its length so
+    /// far.
     pub max_ns: Time,
     /// The longest promised time, in ns.
     pub promised_max_ns: Time,
-    /// The number of call-backs that took longer than promised when they began: longer than the contract's `call-back-memory`,
-    /// or than a longer time if the memory had been idle for long.
+    /// The number of call-backs that took longer than promised when they began: longer than the contract's
+    /// `call-back-memory`, or than a longer time if the memory had been idle for long.
     pub late: u64,
 }
 

@@ -1,10 +1,11 @@
 //! The event queue: one timer for each source of events, such as a CPU, a sleeping task or a disk.
 //!
-//! Setting a timer again moves it. So the queue has no stale entries, and at most one entry per source. The queue is a
-//! four-ary heap ordered by (time, number), with an index of each timer's position in the heap. Setting, moving and
-//! removing the first timer are O(log n). Timers of the same time expire in the order of their numbers, whatever the
-//! order in which they were set. An expired timer stays in the heap until the next call of [`Timers::pop`]: usually it has
-//! been set again by then, and a move is cheaper than a removal and an insertion.
+//! Setting a timer again moves it. So the queue has no stale entries, and at most one entry per source. The
+//! queue is a four-ary heap ordered by (time, number), with an index of each timer's position in the heap.
+//! Setting, moving and removing the first timer are O(log n). Timers of the same time expire in the order of
+//! their numbers, whatever the order in which they were set. An expired timer stays in the heap until the
+//! next call of [`Timers::pop`]: usually it has been set again by then, and a move is cheaper than a removal
+//! and an insertion.
 
 use crate::Time;
 

@@ -1,6 +1,6 @@
-//! The baselines of the published experiments, in whole runs. The tests check how much each job gets, how long each
-//! waits, and that baselines are refused where they cannot hold the scheme. Switches, interrupts and faults cost
-//! nothing here.
+//! The baselines of the published experiments, in whole runs. The tests check how much each job gets, how
+//! long each waits, and that baselines are refused where they cannot hold the scheme. Switches, interrupts
+//! and faults cost nothing here.
 #![allow(clippy::unwrap_used)]
 
 mod scene;
@@ -66,8 +66,8 @@ fn tasks_that_compute_get_equal_parts() {
     }
 }
 
-/// A task that sleeps most of the time waits for 2 ms in the mean beside one or eight tasks that compute, though slices are
-/// 60 ms: the task has little usage, and a large counter.
+/// A task that sleeps most of the time waits for 2 ms in the mean beside one or eight tasks that compute,
+/// though slices are 60 ms: the task has little usage, and a large counter.
 #[test]
 fn who_sleeps_runs_soon_after_waking() {
     for scheduler in BASELINES {
@@ -81,7 +81,8 @@ fn who_sleeps_runs_soon_after_waking() {
     }
 }
 
-/// No task waits for longer than one turn of each other task: with nine tasks on a CPU, eight turns of at most two slices.
+/// No task waits for longer than one turn of each other task: with nine tasks on a CPU, eight turns of at
+/// most two slices.
 #[test]
 fn nobody_starves() {
     for scheduler in BASELINES {
@@ -91,9 +92,10 @@ fn nobody_starves() {
     }
 }
 
-/// A make of short processes beside two tasks that compute. Under IRIX's rule each child is new and so goes first: the make has
-/// the CPU nearly as if it were alone. Under Linux's rule a child lives on its parent's counter. The parent and two children at
-/// a time have three of five counters, so the make takes 5/3 of its time alone.
+/// A make of short processes beside two tasks that compute. Under IRIX's rule each child is new and so goes
+/// first: the make has the CPU nearly as if it were alone. Under Linux's rule a child lives on its parent's
+/// counter. The parent and two children at a time have three of five counters, so the make takes 5/3 of its
+/// time alone.
 #[test]
 fn short_processes_are_new_each_time_or_live_on_their_parent() {
     let [irix, linux] = BASELINES.map(|scheduler| {
@@ -103,8 +105,9 @@ fn short_processes_are_new_each_time_or_live_on_their_parent() {
     near(linux, 5 * S / 3, 150);
 }
 
-/// Two CPUs, three tasks that compute. Under Linux a task stays on its CPU until its counter is used up, since a counter of 6
-/// ticks does not outweigh the bonus of 15 for the last CPU. So each switch is the end of a slice.
+/// Two CPUs, three tasks that compute. Under Linux a task stays on its CPU until its counter is used up,
+/// since a counter of 6 ticks does not outweigh the bonus of 15 for the last CPU. So each switch is the end
+/// of a slice.
 #[test]
 fn switches_are_ends_of_slices() {
     for scheduler in BASELINES {

@@ -1,5 +1,6 @@
-//! A run of the lab under the `kernel` backend, recorded by `lab/tests/80-conformance.sh` and replayed in the simulator under the
-//! same contract. The simulator's figures differ from the kernel's by no more than docs/conformance.md states.
+//! A run of the lab under the `kernel` backend, recorded by `lab/tests/80-conformance.sh` and replayed in the
+//! simulator under the same contract. The simulator's figures differ from the kernel's by no more than
+//! docs/conformance.md states.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod scene;
@@ -59,7 +60,8 @@ fn others_ns() -> u64 {
 fn units_have_what_they_had_in_the_kernel() {
     let outcome = replayed();
     for counted in &counted() {
-        // The unit with work for every CPU gets the CPU time that the others leave; in the lab, the daemon uses a part of that.
+        // The unit with work for every CPU gets the CPU time that the others leave; in the lab, the daemon
+        // uses a part of that.
         let used_ns = counted.used_ns + if counted.name == "heavy" { others_ns() } else { 0 };
         scene::near(scene::unit(&outcome, counted.name).used_ns, used_ns, 50);
     }

@@ -1,5 +1,5 @@
-//! CPUs: small scenarios with outcomes that are computed by hand. Unless a test sets a cost, everything on these machines is
-//! free: switches, interrupts and faults.
+//! CPUs: small scenarios with outcomes that are computed by hand. Unless a test sets a cost, everything on
+//! these machines is free: switches, interrupts and faults.
 #![allow(clippy::unwrap_used, clippy::format_push_string, reason = "texts of tests")]
 
 mod scene;
@@ -56,8 +56,9 @@ fn who_may_not_borrow_or_lend_does_not() {
 
 #[test]
 fn smp_divides_by_task_and_isolation_by_unit() {
-    // One task against three, 4 s of work on two CPUs: 2 s in all. Under smp each task has half a CPU, so the single task ends
-    // with the others, within a slice. With isolation the single task has its unit's CPU: 1 s.
+    // One task against three, 4 s of work on two CPUs: 2 s in all. Under smp each task has half a CPU, so the
+    // single task ends with the others, within a slice. With isolation the single task has its unit's CPU: 1
+    // s.
     let work = workload(&[SECOND], &[("a", "a", "second", ""), ("b", "b", "second", "count = 3")]);
     let pool = outcome(&contract("smp", "", ""), &machine(2, ""), &work);
     near(response(&pool, "a"), 2 * S, 30);
@@ -96,14 +97,16 @@ fn a_loan_is_called_back_when_the_borrower_enters_the_kernel() {
 
 #[test]
 fn a_loan_is_called_back_at_once_by_an_interrupt() {
-    // 250 us later. The owner's first wake-up, of an idle CPU, took an interrupt too: its work begins 2 * 250 us late.
+    // 250 us later. The owner's first wake-up, of an idle CPU, took an interrupt too: its work begins 2 * 250
+    // us late.
     let end = call_back("now", "250us");
     let b = unit(&end, "b");
     assert_eq!((b.called_back, b.call_back_max_ns, response(&end, "b")), (1, MS / 4, 603 * MS + MS / 2));
 }
 
-/// 500 rounds, each with a sleep of 10 ms, a page read of 5 ms, and 10 ms of work: 25 ms together. With two interrupts per round
-/// that take 3 ms in the mean, a round takes 31 ms. (The mean of 1000 draws deviates by 3 % of 3 ms.)
+/// 500 rounds, each with a sleep of 10 ms, a page read of 5 ms, and 10 ms of work: 25 ms together. With two
+/// interrupts per round that take 3 ms in the mean, a round takes 31 ms. (The mean of 1000 draws deviates by
+/// 3 % of 3 ms.)
 #[test]
 fn interrupts_are_late() {
     let steps = "{ repeat = 500, do = [{ sleep = \"10ms\" }, { read = \"data\", bytes = \"4KiB\" }, { cpu = \"10ms\" }] }";
@@ -120,8 +123,8 @@ fn interrupts_are_late() {
 
 #[test]
 fn a_guest_that_comes_beside_a_waiting_owner_is_called_back() {
-    // Both tasks of `a` are on their way to both CPUs when `b` starts at the same moment. So `b` waits 250 us for the call-back
-    // of its CPU, sleeps for 503 ms, and waits for another 250 us.
+    // Both tasks of `a` are on their way to both CPUs when `b` starts at the same moment. So `b` waits 250 us
+    // for the call-back of its CPU, sleeps for 503 ms, and waits for another 250 us.
     let steps = [("borrower", "{ cpu = \"1s\" }"), ("owner", "{ sleep = \"503ms\" }, { cpu = \"100ms\" }")];
     let work = workload(&steps, &[("a", "a", "borrower", "count = 2"), ("b", "b", "owner", "")]);
     let end = outcome(&contract("isolate", "", ""), &machine(2, "ipi = \"250us\""), &work);
@@ -183,14 +186,15 @@ fn meeting(cpus: u32, spin: bool) -> Outcome {
 #[test]
 fn siblings_meet_at_a_barrier() {
     assert_eq!([meeting(2, false).ended_ns, meeting(2, true).ended_ns], [20 * MS; 2]);
-    // On one CPU: the first sibling waits from 10 ms on. The second reaches the barrier at 20 ms and ends at 30; the first ends
-    // at 40.
+    // On one CPU: the first sibling waits from 10 ms on. The second reaches the barrier at 20 ms and ends at
+    // 30; the first ends at 40.
     assert_eq!(meeting(1, false).ended_ns, 40 * MS);
 }
 
 #[test]
 fn who_spins_keeps_the_cpu_for_its_slice() {
-    // The first sibling spins from 10 to 30 ms. The second reaches the barrier at 40 ms and ends at 50; the first ends at 60.
+    // The first sibling spins from 10 to 30 ms. The second reaches the barrier at 40 ms and ends at 50; the
+    // first ends at 60.
     let end = meeting(1, true);
     let spent = jobs(&end, "a")[0].spent;
     assert_eq!((end.ended_ns, spent.spin_ns, spent.work_ns, spent.stall_ns), (60 * MS, 20 * MS, 40 * MS, 0));
@@ -198,7 +202,8 @@ fn who_spins_keeps_the_cpu_for_its_slice() {
 
 #[test]
 fn spinning_ends_when_the_last_one_comes() {
-    // The two work 10 ms and 14 ms before they meet: 4 ms of spinning, none of which counts as waiting for memory.
+    // The two work 10 ms and 14 ms before they meet: 4 ms of spinning, none of which counts as waiting for
+    // memory.
     let steps = [
         (
             "party",
@@ -220,14 +225,15 @@ fn a_process_runs_others_so_many_at_once() {
         let work = workload(&steps, &[("a", "a", "make", "")]);
         outcome(&contract("isolate", "", ""), &machine(4, "fork = \"10ms\""), &work).ended_ns
     };
-    // One after the other: three times 10 + 100 ms. Two at once: children start at 10, 20, 120, 130, 230 and 240 ms.
+    // One after the other: three times 10 + 100 ms. Two at once: children start at 10, 20, 120, 130, 230 and
+    // 240 ms.
     assert_eq!(run(3, 1), 330 * MS);
     assert_eq!(run(6, 2), 340 * MS);
 }
 
-/// Three tasks compute all the time, and one computes for 10 ms and sleeps for 90, on one CPU. The task that used less goes
-/// first, and preempts a task that used more by a quarter of a slice. So it does not wait for the rest of a slice of 30 ms
-/// (15 ms in the mean), nor for a round of the other tasks (60 ms more).
+/// Three tasks compute all the time, and one computes for 10 ms and sleeps for 90, on one CPU. The task that
+/// used less goes first, and preempts a task that used more by a quarter of a slice. So it does not wait for
+/// the rest of a slice of 30 ms (15 ms in the mean), nor for a round of the other tasks (60 ms more).
 #[test]
 fn within_a_unit_who_used_less_comes_first() {
     let steps = [
@@ -243,7 +249,8 @@ fn within_a_unit_who_used_less_comes_first() {
     assert!(hogs.iter().max().unwrap() - hogs.iter().min().unwrap() <= 2 * 30 * MS, "{hogs:?}");
 }
 
-/// Units `a/x` (one ticket), `a/y` (three) and `b` time-share two CPUs. Each unit that `who` names has two endless tasks.
+/// Units `a/x` (one ticket), `a/y` (three) and `b` time-share two CPUs. Each unit that `who` names has two
+/// endless tasks.
 fn currencies(mode: &str, who: &[&str]) -> Outcome {
     let contract = format!(
         "version = 1\n[machine]\ncpu = \"{mode}\"\n[unit.a]\n[unit.a.unit.x]\ntickets = 1\n[unit.a.unit.y]\ntickets = 3\n\
@@ -273,9 +280,10 @@ fn sub_units_divide_what_the_unit_around_them_has() {
     }
 }
 
-/// Eight CPUs with slices that end at different moments are divided 1:3 between p and q, and within them 1:3 and 1:1, with eight
-/// tasks in each sub-unit. Running tasks count before they are charged, so no unit is ever further from its part than two slices
-/// of 5 ms, whether the smallest part is a sub-unit's or that of p's own tasks.
+/// Eight CPUs with slices that end at different moments are divided 1:3 between p and q, and within them 1:3
+/// and 1:1, with eight tasks in each sub-unit. Running tasks count before they are charged, so no unit is
+/// ever further from its part than two slices of 5 ms, whether the smallest part is a sub-unit's or that of
+/// p's own tasks.
 #[test]
 fn whoever_divides_a_part_of_many_cpus_is_near_it_at_every_moment() {
     let tree = "version = 1\n[machine]\ncpu = \"proportional\"\n[unit.p]\n[unit.p.unit.y]\ntickets = 300\n[unit.q]\n\
@@ -328,8 +336,8 @@ fn a_process_sleeps_as_long_as_it_says() {
 
 #[test]
 fn amounts_spread_around_their_mean() {
-    // A thousand draws of 1 ms: the standard deviation of the sum is 1.8 % for uniform draws within 100 %, and 3.2 % for
-    // exponential draws. Three standard deviations are allowed.
+    // A thousand draws of 1 ms: the standard deviation of the sum is 1.8 % for uniform draws within 100 %,
+    // and 3.2 % for exponential draws. Three standard deviations are allowed.
     for (spread, per_mille) in [("0%", 0), ("100%", 55), ("exponential", 95)] {
         let steps = format!("{{ repeat = 1000, do = [{{ cpu = \"1ms\", spread = \"{spread}\" }}] }}");
         let work = workload(&[("p", &steps)], &[("a", "a", "p", "")]);
@@ -340,17 +348,18 @@ fn amounts_spread_around_their_mean() {
 
 #[test]
 fn a_switch_costs_what_it_says() {
-    // Two tasks of 60 ms on one CPU, in slices of 30 ms: four turns, each of which begins with a switch of 1 ms that the
-    // slice pays: work of 29 ms a turn, so that each task needs a third turn. Six switches in all.
+    // Two tasks of 60 ms on one CPU, in slices of 30 ms: four turns, each of which begins with a switch of 1
+    // ms that the slice pays: work of 29 ms a turn, so that each task needs a third turn. Six switches in
+    // all.
     let work = workload(&[("p", "{ cpu = \"60ms\" }")], &[("a", "a", "p", "count = 2")]);
     let end = outcome(&contract("isolate", "", ""), &machine(1, "switch = \"1ms\""), &work);
     assert_eq!((end.ended_ns, end.switches), (126 * MS, 6));
 }
 
-/// A task that was alone for five seconds then shares with newcomers: time alone is no debt. Two newcomers with 2 s of work each
-/// start at 5 s. Within one unit, and without isolation, each has a third of the CPU. If the newcomers' unit competes with that
-/// of the first task, it has half of the CPU, and each newcomer a quarter. No task waits for longer than the slices of 30 ms of
-/// the other tasks or units.
+/// A task that was alone for five seconds then shares with newcomers: time alone is no debt. Two newcomers
+/// with 2 s of work each start at 5 s. Within one unit, and without isolation, each has a third of the CPU.
+/// If the newcomers' unit competes with that of the first task, it has half of the CPU, and each newcomer a
+/// quarter. No task waits for longer than the slices of 30 ms of the other tasks or units.
 #[test]
 fn who_was_alone_owes_nothing_to_who_comes() {
     let work = |b: &str| {
@@ -372,9 +381,9 @@ fn who_was_alone_owes_nothing_to_who_comes() {
     }
 }
 
-/// `b`, with three times the tickets, has one task for ten seconds, and then four. In these ten seconds `b` had no more than one
-/// of two time-shared CPUs, but the time that it left to `a` is no credit. From then on `a` has its half of a CPU: 3 s of work
-/// take 6 s.
+/// `b`, with three times the tickets, has one task for ten seconds, and then four. In these ten seconds `b`
+/// had no more than one of two time-shared CPUs, but the time that it left to `a` is no credit. From then on
+/// `a` has its half of a CPU: 3 s of work take 6 s.
 #[test]
 fn who_used_less_than_its_share_has_saved_nothing_up() {
     let contract = "version = 1\n[machine]\ncpu = \"proportional\"\n[unit.a]\n[unit.b]\ntickets = 300\n";
@@ -389,9 +398,10 @@ fn who_used_less_than_its_share_has_saved_nothing_up() {
     assert!(unit(&end, "a").waited_max_ns <= 200 * MS, "{} ms", unit(&end, "a").waited_max_ns / MS);
 }
 
-/// For ten seconds `a` has tasks for three of four CPUs, and `c`, with a single ticket, uses the fourth. So `a` used less than
-/// its entitlement, which is nearly all four CPUs. That is no credit against `b`, which then starts with as many tickets as `a`:
-/// from then on both have two CPUs each (less a hundredth for `c`), though the tasks of `a` never slept.
+/// For ten seconds `a` has tasks for three of four CPUs, and `c`, with a single ticket, uses the fourth. So
+/// `a` used less than its entitlement, which is nearly all four CPUs. That is no credit against `b`, which
+/// then starts with as many tickets as `a`: from then on both have two CPUs each (less a hundredth for `c`),
+/// though the tasks of `a` never slept.
 #[test]
 fn who_runs_on_with_less_than_its_share_has_saved_nothing_up_either() {
     let contract =
@@ -407,8 +417,8 @@ fn who_runs_on_with_less_than_its_share_has_saved_nothing_up_either() {
     near(response(&end, "b"), 4 * S, 20);
 }
 
-/// Interrupts take half of a CPU's time. If they all go to the second of two CPUs, its task needs 200 ms for 100 ms of work. If
-/// they are spread over both CPUs, a quarter each, the task needs 133.3 ms.
+/// Interrupts take half of a CPU's time. If they all go to the second of two CPUs, its task needs 200 ms for
+/// 100 ms of work. If they are spread over both CPUs, a quarter each, the task needs 133.3 ms.
 #[test]
 fn interrupts_take_time_from_who_runs_there() {
     let jobs = [("w", "a", "worker", "count = 2")];

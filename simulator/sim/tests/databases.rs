@@ -27,8 +27,8 @@ fn pages_and_reads(pages: u64, file: &str) -> (u64, u64) {
     (outcome.units[0].frames_max, outcome.disks[0].requests)
 }
 
-/// With copies, 100 pages need 200 frames. With 100 frames, half of the pages are in memory, so half of 20,000 reads are from the
-/// disk. Without copies, half of the frames are enough for the same result.
+/// With copies, 100 pages need 200 frames. With 100 frames, half of the pages are in memory, so half of
+/// 20,000 reads are from the disk. Without copies, half of the frames are enough for the same result.
 #[test]
 fn what_is_there_twice_takes_twice_the_memory() {
     let twice = "size = \"400KiB\"\nbuffer = \"400KiB\"";

@@ -1,5 +1,6 @@
-//! The same scenario and seed give the same outcome on any thread, even while other threads simulate. That needs a test, since
-//! the scheduler of the fast path is C code with a pointer per thread to the machine for which it is called.
+//! The same scenario and seed give the same outcome on any thread, even while other threads simulate. That
+//! needs a test, since the scheduler of the fast path is C code with a pointer per thread to the machine for
+//! which it is called.
 #![allow(clippy::unwrap_used)]
 
 mod generator;

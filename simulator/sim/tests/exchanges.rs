@@ -27,8 +27,8 @@ fn used(outcome: &Outcome) -> Vec<u64> {
     outcome.units.iter().map(|unit| (unit.used_ns + 50 * MS) / (100 * MS)).collect()
 }
 
-/// From 3 s on, for 3 s, `a` has 50 CPU tickets of `b`; `c` has a third throughout. An open offer that no other offer matches has
-/// no effect.
+/// From 3 s on, for 3 s, `a` has 50 CPU tickets of `b`; `c` has a third throughout. An open offer that no
+/// other offer matches has no effect.
 #[test]
 fn an_exchange_is_in_force_for_its_time() {
     assert_eq!(used(&run("")), [30, 30, 30]);
@@ -46,8 +46,8 @@ fn an_exchange_is_in_force_for_its_time() {
     assert_eq!((exchange.began_ns, exchange.ended_ns), (3 * S, Some(6 * S)));
 }
 
-/// Seed 004, section 5.5, without offers in the workload: the negotiator finds an exchange by which both the unit that computes
-/// and the unit that reads get faster, step by step from a small exchange.
+/// Seed 004, section 5.5, without offers in the workload: the negotiator finds an exchange by which both the
+/// unit that computes and the unit that reads get faster, step by step from a small exchange.
 #[test]
 fn units_that_negotiate_find_an_exchange() {
     let text = include_str!("../../../scenarios/tickets-exchange/contract.toml");
@@ -69,8 +69,8 @@ fn units_that_negotiate_find_an_exchange() {
     assert!(ledger.negotiated.iter().all(|came| came.gained_ns > came.lost_ns && came.risked_ns > 0));
 }
 
-/// Each has a third of 9 s: `a` has done 200 rounds of 5 ms after 3 s. Then the exchange begins, and `a` has half of the
-/// rest, 150 of 300 tickets.
+/// Each has a third of 9 s: `a` has done 200 rounds of 5 ms after 3 s. Then the exchange begins, and `a` has
+/// half of the rest, 150 of 300 tickets.
 #[test]
 fn an_offer_waits_for_rounds_of_a_job() {
     let outcome = run("[offer.first]\nunit = \"b\"\ngive = \"cpu:50\"\nwant = \"disk:30\"\n\
@@ -81,7 +81,8 @@ fn an_offer_waits_for_rounds_of_a_job() {
     let rounds = |job: &str| outcome.rounds.iter().find(|of| of.job == job).unwrap();
     let [a, b] = ["a", "b"].map(rounds);
     assert_eq!(a.every_ns, S);
-    // By 3 s a third of 600 rounds, by 9 s 40 of 90 tenths of 1,800 rounds; the round in progress makes a difference of one.
+    // By 3 s a third of 600 rounds, by 9 s 40 of 90 tenths of 1,800 rounds; the round in progress makes a
+    // difference of one.
     for (at, of_a, of_b) in [(0, 0, 0), (3 * S, 200, 200), (9 * S, 800, 400)] {
         let near = |rounds: u64, expected: u64| rounds.abs_diff(expected) <= 10;
         assert!(near(a.by(at), of_a) && near(b.by(at), of_b), "{at}: {} {}", a.by(at), b.by(at));

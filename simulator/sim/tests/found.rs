@@ -5,8 +5,8 @@ mod scene;
 
 use scene::outcome;
 
-/// A task that waited for a frame called lent frames back. That woke all other waiting tasks, each of which called frames back in
-/// turn: a million events in a second of virtual time without progress.
+/// A task that waited for a frame called lent frames back. That woke all other waiting tasks, each of which
+/// called frames back in turn: a million events in a second of virtual time without progress.
 #[test]
 fn who_waits_for_frames_does_not_wake_the_others_who_wait() {
     let contract = "version = 1\n[machine]\nscheme = \"isolate\"\n[unit.a]\ntickets = 10\nlimit = { memory = \"20%\" }\n";
@@ -20,8 +20,8 @@ fn who_waits_for_frames_does_not_wake_the_others_who_wait() {
     assert!(end.cut_off && end.events < 100_000, "{} events", end.events);
 }
 
-/// Rescues of a sibling preempted the first task of a queue, which then went before the others again. The unit counted as served,
-/// though another of its tasks never ran.
+/// Rescues of a sibling preempted the first task of a queue, which then went before the others again. The
+/// unit counted as served, though another of its tasks never ran.
 #[test]
 fn a_task_behind_one_that_is_interrupted_is_rescued() {
     let mut contract = "version = 1\n[unit.a]\ndiscipline = \"fifo\"\n".to_owned();

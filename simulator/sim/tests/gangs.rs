@@ -1,4 +1,5 @@
-//! Gangs on simulated machines: under Linux 2.4 with the manager of seed 003, and under the project's scheduler.
+//! Gangs on simulated machines: under Linux 2.4 with the manager of seed 003, and under the project's
+//! scheduler.
 #![allow(clippy::unwrap_used, clippy::cast_precision_loss, reason = "seconds of a test")]
 
 mod scene;
@@ -67,16 +68,17 @@ fn all_threads_of_a_job_run_or_none() {
     }
 }
 
-/// Without gangs, Linux 2.4 runs the threads of a program at different times, so that they wait for each other at barriers.
+/// Without gangs, Linux 2.4 runs the threads of a program at different times, so that they wait for each
+/// other at barriers.
 #[test]
 fn without_gangs_they_are_torn_apart() {
     let outcome = run(&contract("smp", "off"), LINUX, &workload(&[("a", 4, 2, 1.0)]));
     assert!(whole_gangs(&outcome, 2) < 0.9, "{}", whole_gangs(&outcome, 2));
 }
 
-/// Four threads that each want two fifths of the bus start first; four other threads transfer nothing. If the first four share a
-/// full bus, each transfers a quarter, which seems to fit perfectly. So by transfers, these four run together forever. By demand,
-/// two of each kind run together.
+/// Four threads that each want two fifths of the bus start first; four other threads transfer nothing. If the
+/// first four share a full bus, each transfers a quarter, which seems to fit perfectly. So by transfers,
+/// these four run together forever. By demand, two of each kind run together.
 #[test]
 fn demand_finds_what_a_full_bus_hides() {
     let seconds = |gangs: &str| {
@@ -97,7 +99,8 @@ fn transactions_are_counted() {
     assert!(whole.abs_diff(28_000_000) < 28_000, "{whole}");
 }
 
-/// Units' entitlements take precedence over gangs: a unit with three quarters of the machine has three quarters of the CPU time.
+/// Units' entitlements take precedence over gangs: a unit with three quarters of the machine has three
+/// quarters of the CPU time.
 #[test]
 fn gangs_stay_within_their_units_parts() {
     let contract = "version = 1\n[machine]\ngangs = \"demand\"\ncpu = \"proportional\"\n\
@@ -121,7 +124,8 @@ fn gangs_stay_within_their_units_parts() {
     assert!((0.70..0.80).contains(&part), "{part}");
 }
 
-/// The time of the solver of `scenarios/bus-shares` in seconds, and the mean transfers of the other programs in GB/s.
+/// The time of the solver of `scenarios/bus-shares` in seconds, and the mean transfers of the other programs
+/// in GB/s.
 fn bus_shares(change: impl Fn(&mut String, &mut String, &mut String)) -> (f64, f64) {
     let mut contract = include_str!("../../../scenarios/bus-shares/contract.toml").to_owned();
     let mut machine = include_str!("../../../scenarios/bus-shares/machine.toml").to_owned();
@@ -134,8 +138,8 @@ fn bus_shares(change: impl Fn(&mut String, &mut String, &mut String)) -> (f64, f
     (took, gigabytes / (outcome.ended_ns as f64 / 1e9))
 }
 
-/// A unit that is entitled to half of the bus, beside programs that saturate the bus, is within a tenth as fast as on a machine
-/// of half the size.
+/// A unit that is entitled to half of the bus, beside programs that saturate the bus, is within a tenth as
+/// fast as on a machine of half the size.
 #[test]
 fn a_unit_has_its_part_of_the_bus() {
     let (alone, _) = bus_shares(|_, machine, workload| {
@@ -143,7 +147,8 @@ fn a_unit_has_its_part_of_the_bus() {
         // No stream runs, so that no other program competes for the bus.
         workload.truncate(workload.find("[job.stream]").unwrap());
         *workload = workload.replace("280", "140");
-        // Per transaction, a thread computes for 9.6 ns, and waits 3.2 ns on the whole bus, or 6.4 ns on half of the bus.
+        // Per transaction, a thread computes for 9.6 ns, and waits 3.2 ns on the whole bus, or 6.4 ns on half
+        // of the bus.
         *workload = workload.replace(
             "cpu = \"20ms\", spread = \"10%\", bus = 78",
             "cpu = \"25ms\", spread = \"10%\", bus = 62.4",
@@ -162,8 +167,9 @@ fn a_limit_of_the_bus_is_held() {
     assert!((3.5..4.3).contains(&streams), "{streams} GB/s");
 }
 
-/// The estimated rate of each of a program's two threads, in transactions per microsecond, at the first choice after this time.
-/// The program changes its rate after a second of work. It runs in every quantum, beside a program that transfers nothing.
+/// The estimated rate of each of a program's two threads, in transactions per microsecond, at the first
+/// choice after this time. The program changes its rate after a second of work. It runs in every quantum,
+/// beside a program that transfers nothing.
 fn taken_at(gangs: &str, first: f64, then: f64, at: &str) -> f64 {
     let text = format!(
         "version = 1\nhorizon = \"{at}\"\n[program.p]\ndo = [{{ run = \"thread\", times = 2, at_once = 2 }}]\n[program.thread]\n\
@@ -183,8 +189,9 @@ fn taken_at(gangs: &str, first: f64, then: f64, at: &str) -> f64 {
     most as f64 / 64e6
 }
 
-/// A program changes its rate in the quantum from 1.0 s to 1.2 s. By 1.6 s it has run for two whole quanta at the new rate, so
-/// the estimate by demand has the new rate. A window of five quanta still contains the old rate.
+/// A program changes its rate in the quantum from 1.0 s to 1.2 s. By 1.6 s it has run for two whole quanta at
+/// the new rate, so the estimate by demand has the new rate. A window of five quanta still contains the old
+/// rate.
 #[test]
 fn a_new_phase_is_known_within_two_quanta() {
     for (first, then) in [(1.0, 6.0), (6.0, 1.0)] {
@@ -202,8 +209,8 @@ fn a_new_phase_is_known_within_two_quanta() {
     }
 }
 
-/// Seconds until all programs of a scenario have ended: with gangs chosen by the shared resource, with gangs in round robin, and
-/// without gangs.
+/// Seconds until all programs of a scenario have ended: with gangs chosen by the shared resource, with gangs
+/// in round robin, and without gangs.
 fn finished([contract, machine, workload]: [&str; 3]) -> [f64; 3] {
     let line = contract.lines().find(|line| line.starts_with("gangs-share")).unwrap();
     let rounds = contract.replace(line, "");
@@ -212,8 +219,8 @@ fn finished([contract, machine, workload]: [&str; 3]) -> [f64; 3] {
         .map(|contract| scene::outcome(contract, machine, workload).ended_ns as f64 / 1e9)
 }
 
-/// In round robin, the four programs that need much of the cache run together, and each misses a part of its working set. If
-/// gangs are chosen by cache occupancy, only programs whose working sets fit run together.
+/// In round robin, the four programs that need much of the cache run together, and each misses a part of its
+/// working set. If gangs are chosen by cache occupancy, only programs whose working sets fit run together.
 #[test]
 fn gangs_by_the_cache_finish_sooner() {
     let [by_cache, rounds, none] = finished([

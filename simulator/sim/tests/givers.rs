@@ -1,5 +1,5 @@
-//! Credit: a unit that lent for a minute, and is short then, gets idle resources before a unit that only borrowed. The tests
-//! cover memory, and CPUs that the scheduler lends at every switch.
+//! Credit: a unit that lent for a minute, and is short then, gets idle resources before a unit that only
+//! borrowed. The tests cover memory, and CPUs that the scheduler lends at every switch.
 
 mod scene;
 
@@ -20,8 +20,9 @@ fn a_giver_of_memory_is_first_when_it_is_short() {
     assert!(with < without, "with memory {with:?} ms, without {without:?}");
 }
 
-/// Three units of two CPUs each. Two units lend their CPUs to the third for a minute; then one of the two wants four CPUs. This
-/// unit alone gets the CPUs that the other one lends, until it has borrowed as much as it lent.
+/// Three units of two CPUs each. Two units lend their CPUs to the third for a minute; then one of the two
+/// wants four CPUs. This unit alone gets the CPUs that the other one lends, until it has borrowed as much as
+/// it lent.
 #[test]
 fn a_giver_of_cpus_is_first_when_it_is_short_and_until_it_has_it_back() {
     let machine = "version = 1\nshape = \"cpus:6 memory:1GiB\"\nenforces = \"irix\"\n";
@@ -53,7 +54,8 @@ fn a_giver_of_cpus_is_first_when_it_is_short_and_until_it_has_it_back() {
     let (with, without) = (run("10min", 20), run("0s", 20));
     assert!((20_000..20_600).contains(&with), "with memory {with} ms");
     assert!((26_000..27_500).contains(&without), "without {without} ms");
-    // The credit is limited to the amount that the unit lent: a longer job has the same CPUs as without credit in the end.
+    // The credit is limited to the amount that the unit lent: a longer job has the same CPUs as without
+    // credit in the end.
     let (with, without) = (run("10min", 400), run("0s", 400));
     assert!((30_000..130_000).contains(&(without - with)), "with memory {with} ms, without {without} ms");
 }

@@ -1,4 +1,5 @@
-//! Loans of memory that the owner left idle for long: the owner waits no longer than promised, on both kinds of machines.
+//! Loans of memory that the owner left idle for long: the owner waits no longer than promised, on both kinds
+//! of machines.
 
 mod scene;
 
@@ -25,7 +26,8 @@ struct Case {
 }
 
 fn cases(enforces: &'static str) -> impl Strategy<Value = Case> {
-    // A borrower whose memory fits its part borrows nothing, and fast swap makes the bound irrelevant: both are excluded.
+    // A borrower whose memory fits its part borrows nothing, and fast swap makes the bound irrelevant: both
+    // are excluded.
     let (rate, growth, memory) =
         if enforces == "linux" { (5u64..=20, 1u64..=6, 150u64..=220) } else { (10..=60, 1..=20, 80..=160) };
     let machine = (192u64..512, rate, 0u64..=8, growth);
@@ -104,8 +106,8 @@ impl Case {
         ended(end).saturating_sub(ended(&self.run_with(false)))
     }
 
-    /// The longest call-back time that the lender may be promised: a second, or a part of the time for which its memory was idle.
-    /// The last piece of memory is idle until the lender wants it.
+    /// The longest call-back time that the lender may be promised: a second, or a part of the time for which
+    /// its memory was idle. The last piece of memory is idle until the lender wants it.
     fn promise_ns(&self, end: &Outcome) -> u64 {
         let ended = jobs(end, "lender").iter().filter_map(|job| job.ended_ns).max().unwrap_or(0);
         (ended * self.growth / 100).clamp(S, 30 * S)
@@ -118,8 +120,8 @@ impl Case {
         // Where the kernel takes pages, a task waits in many ways: for what it takes itself, too.
         let waited = if self.enforces == "linux" { self.waited_ns(&end) } else { lender.memory_waited_ns };
         prop_assert!(backs.promised_max_ns <= self.promise_ns(&end), "{backs:?}");
-        // A lender that grows calls back piece by piece, without ever being short: the ledger has these. Where nothing was called
-        // back, the usual promise stands.
+        // A lender that grows calls back piece by piece, without ever being short: the ledger has these.
+        // Where nothing was called back, the usual promise stands.
         let account = end.ledger.accounts.iter().find(|account| account.unit == "lender");
         let memory = account.and_then(|account| account.memory.as_ref());
         let pieces = memory.map_or(&[][..], |memory| &memory.last_call_backs[..]);
@@ -132,8 +134,9 @@ impl Case {
         Ok(())
     }
 
-    /// The tolerance of a wait beyond the promised time: half of the promise, since the borrower uses the disk meanwhile, and a
-    /// few requests. If the kernel reclaims pages, the borrower's tasks also delay others at the disk.
+    /// The tolerance of a wait beyond the promised time: half of the promise, since the borrower uses the
+    /// disk meanwhile, and a few requests. If the kernel reclaims pages, the borrower's tasks also delay
+    /// others at the disk.
     fn slack_ns(&self, promise_ns: u64) -> u64 {
         let part = if self.enforces == "linux" { promise_ns } else { promise_ns / 2 };
         part + 100 * MS

@@ -1,4 +1,5 @@
-//! A machine that enforces as Linux does, under the policies of live machines: loans and call-backs of all resources at once.
+//! A machine that enforces as Linux does, under the policies of live machines: loans and call-backs of all
+//! resources at once.
 
 mod scene;
 
@@ -8,8 +9,8 @@ use scene::{S, jobs, outcome};
 
 const MIB: u64 = 1 << 20;
 
-/// Two units with half of the machine each. `b` always needs more than its half of memory and disk. `a` works for 10 s, rests for
-/// 10 s, and comes back with twice as much work.
+/// Two units with half of the machine each. `b` always needs more than its half of memory and disk. `a` works
+/// for 10 s, rests for 10 s, and comes back with twice as much work.
 fn run(enforces: &str, more: &str) -> Outcome {
     let contract = "version = 1\n[machine]\nscheme = \"isolate\"\n[unit.a]\n[unit.b]\n";
     let machine = format!(
@@ -70,7 +71,8 @@ fn a_disk_that_heeds_weights_is_held_by_them() {
     assert!(all(&weights) * 100 >= all(&rates) * 95, "what is idle is used");
 }
 
-/// The same load on the machine of the published experiments, which enforces by other means under the same policies and checks.
+/// The same load on the machine of the published experiments, which enforces by other means under the same
+/// policies and checks.
 #[test]
 fn other_machines_have_other_means() {
     let end = run("irix", "");
@@ -80,8 +82,8 @@ fn other_machines_have_other_means() {
     assert!(memory.entitled > 500 * MIB && memory.taken > 0, "{memory:?}");
 }
 
-/// Two units that always want more CPU time than there is. One gives half of its tickets away, and gets them back later. The CPU
-/// time of both follows their tickets.
+/// Two units that always want more CPU time than there is. One gives half of its tickets away, and gets them
+/// back later. The CPU time of both follows their tickets.
 #[test]
 fn changes_of_rights_are_followed() {
     let contract = "version = 1\n[machine]\nscheme = \"isolate\"\n[unit.a]\n[unit.b]\n";

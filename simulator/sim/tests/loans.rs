@@ -1,5 +1,5 @@
-//! Loans of memory. With the bound on loans (`in-time`), anonymous memory comes back in the promised time. Without the bound
-//! (`any`), it need not.
+//! Loans of memory. With the bound on loans (`in-time`), anonymous memory comes back in the promised time.
+//! Without the bound (`any`), it need not.
 
 mod scene;
 
@@ -36,7 +36,8 @@ fn cases() -> impl Strategy<Value = Case> {
 }
 
 impl Case {
-    /// The lender sleeps while the borrowers take all memory, and then wants nearly all of its part within a second.
+    /// The lender sleeps while the borrowers take all memory, and then wants nearly all of its part within a
+    /// second.
     fn run(&self, loans: &str) -> UnitOutcome {
         let Case { memory_mib, access_ms, rate_mib, promise_ms, writes, idle_s, borrowers } = self;
         let machine = format!(
@@ -74,8 +75,8 @@ impl Case {
     }
 }
 
-/// The tolerance of a wait beyond the promised time: half of the promise, since the borrower uses the disk meanwhile, and a few
-/// requests.
+/// The tolerance of a wait beyond the promised time: half of the promise, since the borrower uses the disk
+/// meanwhile, and a few requests.
 fn slack_ns(promise_ns: u64) -> u64 {
     promise_ns / 2 + 100 * MS
 }
@@ -89,8 +90,8 @@ proptest! {
         let (bounded, any) = (case.run("in-time"), case.run("any"));
         let most = promise + slack_ns(promise);
         if case.writes {
-            // The dirty pages of the borrower's file go to the disk to which the borrower goes on writing. So there is no
-            // bound on the wait, but the limit on loans still helps.
+            // The dirty pages of the borrower's file go to the disk to which the borrower goes on writing. So
+            // there is no bound on the wait, but the limit on loans still helps.
             prop_assert!(
                 bounded.memory_waited_ns <= any.memory_waited_ns + slack_ns(promise),
                 "{} ms with the bound, {} ms without", bounded.memory_waited_ns / MS, any.memory_waited_ns / MS

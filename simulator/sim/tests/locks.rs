@@ -1,5 +1,5 @@
-//! Locks: which tasks wait, in which order they get the lock, and on which unit's CPUs a holder runs meanwhile. All costs are
-//! zero on these machines.
+//! Locks: which tasks wait, in which order they get the lock, and on which unit's CPUs a holder runs
+//! meanwhile. All costs are zero on these machines.
 #![allow(clippy::unwrap_used, reason = "texts of tests")]
 
 mod scene;
@@ -9,8 +9,8 @@ use scene::{MS, contract, machine, outcome, response, unit, workload};
 
 const SECOND: (&str, &str) = ("second", "{ cpu = \"1s\" }");
 
-/// The time that `b` takes for a lock that a task of `a` holds, beside three other tasks of `a` on one CPU; and the CPU time that
-/// `b` is charged.
+/// The time that `b` takes for a lock that a task of `a` holds, beside three other tasks of `a` on one CPU;
+/// and the CPU time that `b` is charged.
 fn contended(inherit: bool) -> (u64, u64) {
     let lock = format!("[lock.m]\ninherit = {inherit}\n");
     let steps = [
@@ -33,16 +33,16 @@ fn contended(inherit: bool) -> (u64, u64) {
 
 #[test]
 fn who_waits_for_a_lock_lends_its_cpu_to_the_holder() {
-    // With turns of 30 ms among four tasks, the holder runs at 0, 120, 240 and 360 ms: the lock is free at 370 ms, and the
-    // waiter, which came at 10 ms, is done after 361 ms. With inheritance, the holder goes on at once on the waiter's CPU: the
-    // waiter is done after 90 + 1 ms, all of which are charged to its unit.
+    // With turns of 30 ms among four tasks, the holder runs at 0, 120, 240 and 360 ms: the lock is free at
+    // 370 ms, and the waiter, which came at 10 ms, is done after 361 ms. With inheritance, the holder goes on
+    // at once on the waiter's CPU: the waiter is done after 90 + 1 ms, all of which are charged to its unit.
     assert_eq!(contended(false), (361 * MS, MS));
     assert_eq!(contended(true), (91 * MS, 91 * MS));
 }
 
-/// A task of `b` holds the lock for 100 ms of work beside three other tasks. A task of `a` waits for the lock from 10 ms on, and
-/// `a` lends its CPU. After the release, the former holder runs for `b` again: none of its further second of work is charged to
-/// `a`.
+/// A task of `b` holds the lock for 100 ms of work beside three other tasks. A task of `a` waits for the lock
+/// from 10 ms on, and `a` lends its CPU. After the release, the former holder runs for `b` again: none of its
+/// further second of work is charged to `a`.
 #[test]
 fn a_lent_cpu_is_the_waiters_again_after_the_release() {
     let steps = [
@@ -74,7 +74,8 @@ fn readers_share_a_lock() {
 
 #[test]
 fn a_writer_waits_for_readers_and_readers_for_it() {
-    // At 0 a reader, at 10 ms a writer, at 20 ms another reader, 100 ms each: the second reader does not overtake.
+    // At 0 a reader, at 10 ms a writer, at 20 ms another reader, 100 ms each: the second reader does not
+    // overtake.
     let steps = [
         ("reader", "{ lock = \"m\", read = true, do = [{ cpu = \"100ms\" }] }"),
         ("writer", "{ lock = \"m\", do = [{ cpu = \"100ms\" }] }"),
@@ -86,8 +87,8 @@ fn a_writer_waits_for_readers_and_readers_for_it() {
     assert_eq!((end.ended_ns, response(&end, "w")), (300 * MS, 190 * MS));
 }
 
-/// Units a, b and c with a CPU each. Unit c, and on request b, has three hogs beside the given jobs. Unit a exists from the
-/// beginning.
+/// Units a, b and c with a CPU each. Unit c, and on request b, has three hogs beside the given jobs. Unit a
+/// exists from the beginning.
 fn chain(steps: &[(&str, &str)], hogs_of_b: bool) -> Outcome {
     let three = "version = 1\n[machine]\nscheme = \"quota\"\n[unit.a]\n[unit.b]\n[unit.c]\n";
     let mut programs = vec![SECOND, ("sleeper", "{ sleep = \"1h\" }")];
@@ -102,9 +103,9 @@ fn chain(steps: &[(&str, &str)], hogs_of_b: bool) -> Outcome {
     outcome(three, &machine(3, ""), &(workload(&programs, &jobs) + locks))
 }
 
-/// c's task holds lock two. b's task holds lock one, and waits for two from 5 ms on. a's task waits for one from 10 ms on. At 5
-/// ms c's task becomes b's, and so leaves c's CPU, while b's CPU is busy. From 10 ms on it runs on a's CPU, for 95 ms. Then b's
-/// task runs there, and then a's.
+/// c's task holds lock two. b's task holds lock one, and waits for two from 5 ms on. a's task waits for one
+/// from 10 ms on. At 5 ms c's task becomes b's, and so leaves c's CPU, while b's CPU is busy. From 10 ms on
+/// it runs on a's CPU, for 95 ms. Then b's task runs there, and then a's.
 #[test]
 fn a_chain_of_waiters_runs_for_the_first_of_them() {
     let steps = [
@@ -117,13 +118,13 @@ fn a_chain_of_waiters_runs_for_the_first_of_them() {
     ];
     let end = chain(&steps, true);
     assert_eq!(response(&end, "a"), 107 * MS);
-    // From 10 ms on, a is charged: for 95 ms of c's task, 1 ms of b's, and its own task; but not for these tasks' work outside
-    // the locks.
+    // From 10 ms on, a is charged: for 95 ms of c's task, 1 ms of b's, and its own task; but not for these
+    // tasks' work outside the locks.
     assert_eq!(unit(&end, "a").used_ns, 97 * MS);
 }
 
-/// c's task holds both locks, two for only 20 ms. a's task waits for one from 10 ms on, b's for two from 15 ms on. When b's task
-/// gets two, the CPU that a lent for one stays lent.
+/// c's task holds both locks, two for only 20 ms. a's task waits for one from 10 ms on, b's for two from 15
+/// ms on. When b's task gets two, the CPU that a lent for one stays lent.
 #[test]
 fn a_release_gives_back_what_was_lent_for_that_lock() {
     let outer =
@@ -138,7 +139,8 @@ fn a_release_gives_back_what_was_lent_for_that_lock() {
     assert_eq!((unit(&end, "a").used_ns, unit(&end, "b").used_ns), (91 * MS, MS));
 }
 
-/// As above, but a waits only for the inner lock. After its release at 50 ms, c's task runs for c again, beside three others.
+/// As above, but a waits only for the inner lock. After its release at 50 ms, c's task runs for c again,
+/// beside three others.
 #[test]
 fn a_release_gives_back_everything_if_nobody_waits_for_another_lock() {
     let outer =
@@ -149,8 +151,8 @@ fn a_release_gives_back_everything_if_nobody_waits_for_another_lock() {
     assert!(response(&end, "c") > 190 * MS, "{} ms", response(&end, "c") / MS);
 }
 
-/// c's second task waits first, from 30 ms on, when the holder's slice has expired; a's task waits from 40 ms on. Unit a lends to
-/// each task before its own in the queue: 70 ms to the holder, 1 ms to c's second task.
+/// c's second task waits first, from 30 ms on, when the holder's slice has expired; a's task waits from 40 ms
+/// on. Unit a lends to each task before its own in the queue: 70 ms to the holder, 1 ms to c's second task.
 #[test]
 fn who_waits_in_the_holders_own_unit_lends_it_nothing() {
     let steps = [
@@ -192,7 +194,8 @@ fn a_circle_of_waiters_ends_at_the_horizon() {
     assert!(end.locks.iter().all(|lock| lock.waited_ns >= waited - 20 * MS), "{:?}", end.locks);
 }
 
-/// Two tasks that spin for each other's locks spin forever, and a third task that waits for them waits forever.
+/// Two tasks that spin for each other's locks spin forever, and a third task that waits for them waits
+/// forever.
 #[test]
 fn a_circle_that_spins_is_stuck() {
     let steps = [
@@ -208,7 +211,8 @@ fn a_circle_that_spins_is_stuck() {
     assert_eq!(stuck, [("a", 1, 0), ("b", 1, 0), ("c", 1, 0)]);
 }
 
-/// Three tasks at a barrier for two: the third waits forever, and so does their parent. A task that still computes is not stuck.
+/// Three tasks at a barrier for two: the third waits forever, and so does their parent. A task that still
+/// computes is not stuck.
 #[test]
 fn who_waits_at_a_barrier_for_nobody_is_stuck() {
     let text = "version = 1\nhorizon = \"1s\"\n[program.meets]\ndo = [{ barrier = 2 }]\n\
@@ -240,9 +244,9 @@ fn who_spins_is_busy() {
     assert_eq!((spent, end.busy_ns), (vec![(0, 0), (100 * MS, 0)], 300 * MS));
 }
 
-/// The cache line takes 1 ms to each CPU, and four tasks hold the lock for 10 ms each. The first has the lock from 1 to 11 ms.
-/// Then the line goes to the three CPUs that spin, and the second has the lock from 14 to 24 ms; the third after 2 ms from 26
-/// to 36, and the last from 37 to 47.
+/// The cache line takes 1 ms to each CPU, and four tasks hold the lock for 10 ms each. The first has the lock
+/// from 1 to 11 ms. Then the line goes to the three CPUs that spin, and the second has the lock from 14 to 24
+/// ms; the third after 2 ms from 26 to 36, and the last from 37 to 47.
 #[test]
 fn the_line_goes_to_each_that_spins() {
     let end = spinning("{ lock = \"m\", do = [{ cpu = \"10ms\" }] }", 4, "line = \"1ms\"");
@@ -272,8 +276,8 @@ fn the_line_stays_with_who_had_it_last() {
     assert_eq!(spinning(steps, 1, "line = \"1ms\"").ended_ns, 31 * MS);
 }
 
-/// The holder keeps its CPU from 0 to 100 ms, though another task of a waits for that CPU and slices are 30 ms. Then b's task
-/// gets the lock, and a's other task its first slice.
+/// The holder keeps its CPU from 0 to 100 ms, though another task of a waits for that CPU and slices are 30
+/// ms. Then b's task gets the lock, and a's other task its first slice.
 #[test]
 fn who_holds_a_lock_that_spins_keeps_its_cpu() {
     let steps = [
@@ -287,8 +291,9 @@ fn who_holds_a_lock_that_spins_keeps_its_cpu() {
     assert_eq!((response(&end, "w"), response(&end, "o")), (101 * MS, 130 * MS));
 }
 
-/// Two tasks of b spin for a's lock on one CPU, in turns of 30 ms. The lock becomes free at 100 ms, in the second task's turn
-/// from 90 to 120 ms. So the second task gets the lock first, and the first task gets it at 101 ms.
+/// Two tasks of b spin for a's lock on one CPU, in turns of 30 ms. The lock becomes free at 100 ms, in the
+/// second task's turn from 90 to 120 ms. So the second task gets the lock first, and the first task gets it
+/// at 101 ms.
 #[test]
 fn who_has_no_cpu_does_not_spin() {
     let steps = [
@@ -302,8 +307,8 @@ fn who_has_no_cpu_does_not_spin() {
     assert_eq!(ended, [Some(102 * MS), Some(101 * MS)]);
 }
 
-/// Waits and holds in progress at the end of a run count with their length so far: one task has the lock from 1 ms on, two tasks
-/// wait from 0 on.
+/// Waits and holds in progress at the end of a run count with their length so far: one task has the lock from
+/// 1 ms on, two tasks wait from 0 on.
 #[test]
 fn a_run_that_is_cut_off_counts_waits_and_holds_so_far() {
     let steps = "{ lock = \"m\", do = [{ cpu = \"2h\" }] }";
@@ -313,8 +318,8 @@ fn a_run_that_is_cut_off_counts_waits_and_holds_so_far() {
     assert_eq!((lock.held_ns, lock.waited_ns, lock.waited_max_ns), (at - MS, 2 * at, at));
 }
 
-/// The first task has the lock from 100 to 110 ms. At 200 ms the cache line is on its way to the second, which gets the lock at
-/// 310 ms. Two tasks have waited from 0 on, and neither is stuck.
+/// The first task has the lock from 100 to 110 ms. At 200 ms the cache line is on its way to the second,
+/// which gets the lock at 310 ms. Two tasks have waited from 0 on, and neither is stuck.
 #[test]
 fn a_lock_whose_line_is_on_its_way_is_waited_for() {
     let jobs = [("s", "a", "spinner", "count = 3")];

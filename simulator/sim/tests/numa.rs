@@ -21,7 +21,8 @@ fn machine(cpus: u64, more: &str) -> String {
     text + more + "\n[disk.d0]\nsize = \"1GiB\"\n"
 }
 
-/// A program that computes, and has this amount of memory from its first ms on, with these keys; and a job of it in `a`.
+/// A program that computes, and has this amount of memory from its first ms on, with these keys; and a job of
+/// it in `a`.
 fn workload(memory: &str, keys: &str, steps: &str) -> String {
     format!(
         "version = 1\nhorizon = \"1h\"\n[program.p]\nmemory = \"{memory}\"\nreuse = \"1ms\"\n{keys}\ndo = [{steps}]\n\
@@ -67,9 +68,9 @@ fn without_latencies_all_memory_is_equally_far() {
 
 #[test]
 fn a_cache_is_refilled_from_where_the_memory_lies() {
-    // At each switch, a task refills the cache of the only CPU: 1000 lines of 1 us, since the other task has evicted them. `b`
-    // has no memory that could be remote. A third of `a`'s lines takes twice as long, except in the first refill, when `a` has
-    // no memory yet.
+    // At each switch, a task refills the cache of the only CPU: 1000 lines of 1 us, since the other task has
+    // evicted them. `b` has no memory that could be remote. A third of `a`'s lines takes twice as long,
+    // except in the first refill, when `a` has no memory yet.
     let costs = "[cache]\nbytes = \"64000B\"\nline = \"64B\"\nmiss = \"1us\"\n[latency]\nlocal = \"1us\"\nremote = \"2us\"";
     let work = workload("24MiB", "hot = \"64000B\"", "{ cpu = \"1s\" }")
         + "[program.q]\nhot = \"64000B\"\ndo = [{ cpu = \"1s\" }]\n[job.q]\nunit = \"b\"\nprogram = \"q\"\n";

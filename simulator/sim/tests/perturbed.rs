@@ -10,7 +10,8 @@ mod scene;
 use commonhold_sim::outcome::Outcome;
 use scene::{MS, S, jobs, near, outcome, response, run_with, scenario, unit};
 
-/// A parallel make: 24 compiles, four at a time, that compute for a given time, read and write files, and use memory.
+/// A parallel make: 24 compiles, four at a time, that compute for a given time, read and write files, and use
+/// memory.
 const MAKE: &str = r#"
 [file.source]
 size = "8MiB"
@@ -93,7 +94,8 @@ fn more_cpus_do_not_slow_a_make_down() {
         };
         let spans = [1, 2, 3, 4, 6, 8].map(span);
         falls(&spans, 10);
-        // On a single time-shared CPU, quota does not limit a unit. So machines with two and with four CPUs are compared.
+        // On a single time-shared CPU, quota does not limit a unit. So machines with two and with four CPUs
+        // are compared.
         assert!(2 * spans[1] > 3 * spans[3], "{scheme}: four at a time use four CPUs: {spans:?}");
     }
 }

@@ -1,4 +1,5 @@
-//! Jobs under Hurricane's scheduler, where each process has a CPU of its own: processes with seats, and processes without.
+//! Jobs under Hurricane's scheduler, where each process has a CPU of its own: processes with seats, and
+//! processes without.
 #![allow(clippy::unwrap_used, clippy::cast_precision_loss, reason = "seconds of a test")]
 
 mod scene;

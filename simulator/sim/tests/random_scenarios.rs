@@ -1,9 +1,9 @@
-//! Random scenarios with all features. Each ends, or is cut off at its horizon; every audit check holds; and the same seed gives
-//! the same outcome.
+//! Random scenarios with all features. Each ends, or is cut off at its horizon; every audit check holds; and
+//! the same seed gives the same outcome.
 //!
-//! `COMMONHOLD_SCENARIOS=20000 cargo test --release -p commonhold-sim --test random_scenarios` tries more of them.
-//! `COMMONHOLD_SCENARIO=123` shows and tries that one. `COMMONHOLD_NESTED=123` does the same with a scenario of nested
-//! disciplines: each discipline is nested in each other once in 144 of these.
+//! `COMMONHOLD_SCENARIOS=20000 cargo test --release -p commonhold-sim --test random_scenarios` tries more of
+//! them. `COMMONHOLD_SCENARIO=123` shows and tries that one. `COMMONHOLD_NESTED=123` does the same with a
+//! scenario of nested disciplines: each discipline is nested in each other once in 144 of these.
 #![allow(
     clippy::disallowed_methods,
     clippy::disallowed_types,
@@ -34,14 +34,16 @@ use generator::Texts;
 const SCENARIOS: u64 = 200;
 /// The same of nested disciplines; with `COMMONHOLD_SCENARIOS`, a tenth of those.
 const NESTED: u64 = 36;
-/// If no run has ended for this time, a run hangs: nearly all runs take a few ms, and one of 20,000 took 10 s.
+/// If no run has ended for this time, a run hangs: nearly all runs take a few ms, and one of 20,000 took 10
+/// s.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 fn wish(name: &str) -> Option<u64> {
     env::var(name).ok().and_then(|text| text.parse().ok())
 }
 
-/// Runs the scenario of a seed twice. The error says what failed; else the result is whether all awaited jobs ended.
+/// Runs the scenario of a seed twice. The error says what failed; else the result is whether all awaited jobs
+/// ended.
 fn attempt(texts: fn(u64) -> Texts, seed: u64) -> Result<bool, String> {
     let Texts { contract, machine, workload } = texts(seed);
     let scenario: Scenario = scene::scenario(&contract, &machine, &workload);
@@ -60,7 +62,8 @@ fn attempt(texts: fn(u64) -> Texts, seed: u64) -> Result<bool, String> {
     }
 }
 
-/// An error if a unit waited for memory for longer than its jobs were blocked: the waits are part of that time.
+/// An error if a unit waited for memory for longer than its jobs were blocked: the waits are part of that
+/// time.
 fn waits_are_parts(outcome: &Outcome) -> Result<(), String> {
     for unit in &outcome.units {
         let blocked = outcome.jobs.iter().filter(|job| job.unit == unit.name).map(|job| job.spent.blocked_ns);
@@ -139,7 +142,8 @@ fn collect(
     (ended, wrong)
 }
 
-/// Scenarios of one kind: the function that makes one from a seed, and the environment variable that names a seed to show.
+/// Scenarios of one kind: the function that makes one from a seed, and the environment variable that names a
+/// seed to show.
 struct Kind {
     texts: fn(u64) -> Texts,
     variable: &'static str,

@@ -1,5 +1,5 @@
-//! Every machine and workload in `bad/` gets exactly the errors and warnings of its golden copy. The examples of the
-//! documentation are accepted.
+//! Every machine and workload in `bad/` gets exactly the errors and warnings of its golden copy. The examples
+//! of the documentation are accepted.
 //!
 //! `INSTA_UPDATE=always cargo test -p commonhold-sim` writes the expected texts anew; review them as a diff.
 #![allow(

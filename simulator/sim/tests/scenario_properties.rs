@@ -172,7 +172,8 @@ fn check_workload(text: &str, contract: &Contract, hardware: &Hardware) -> Parse
     parsed
 }
 
-/// Asserts that indices are in range, that loops jump back and nest, and that locks are released in reverse order.
+/// Asserts that indices are in range, that loops jump back and nest, and that locks are released in reverse
+/// order.
 fn check_ops(ops: &[Op], workload: &Workload) {
     let mut held = Vec::new();
     assert!(!ops.is_empty());

@@ -58,7 +58,8 @@ fn jobs_lie_apart() {
             let machine = format!("scheme = \"{scheme}\"\ncpu = \"{cpu}\"");
             let placed = run(&contract(&format!("{machine}\npools = \"node\""), "job = \"tree\""), &work);
             assert_eq!(mixed(&placed), 0, "{machine}");
-            // Without pools, processes run where they started: x's first, y's first, and their children on any free CPU.
+            // Without pools, processes run where they started: x's first, y's first, and their children on
+            // any free CPU.
             let loose = run(&contract(&format!("{machine}\npools = \"machine\""), "job = \"tree\""), &work);
             assert!(mixed(&loose) > 0, "{machine}");
             let (placed, loose) = (response(&placed, "x"), response(&loose, "x"));
@@ -67,8 +68,8 @@ fn jobs_lie_apart() {
     }
 }
 
-/// Two jobs of one process each begin in the same node, and touch their memory there. Later each job moves to a pool of its own,
-/// and its pages follow.
+/// Two jobs of one process each begin in the same node, and touch their memory there. Later each job moves to
+/// a pool of its own, and its pages follow.
 #[test]
 fn pages_follow_threads() {
     let text = "version = 1\nhorizon = \"5min\"\n[program.p]\nstalled = \"50%\"\nmemory = \"16MiB\"\nreuse = \"1ms\"\n\
@@ -83,8 +84,8 @@ fn pages_follow_threads() {
     assert!(moved < S && stayed > 25 * S, "{moved} {stayed}");
 }
 
-/// A child runs in its parent's pool until the loop has observed it. Eight children of a job in a node of two CPUs soon use all
-/// four CPUs, even if each child ends before it gets a seat.
+/// A child runs in its parent's pool until the loop has observed it. Eight children of a job in a node of two
+/// CPUs soon use all four CPUs, even if each child ends before it gets a seat.
 #[test]
 fn no_cpu_idles_for_long_since_a_pool_is_full() {
     for (work, times) in [("4s", 1), ("30ms", 100)] {

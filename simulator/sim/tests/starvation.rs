@@ -1,5 +1,5 @@
-//! No task waits so long that a kernel would end the scheduler, however small its unit's part is and however many
-//! tasks there are.
+//! No task waits so long that a kernel would end the scheduler, however small its unit's part is and however
+//! many tasks there are.
 //!
 //! `COMMONHOLD_SCENARIOS=300 cargo test --release -p commonhold-sim --test starvation` tries more contracts.
 #![allow(
@@ -21,8 +21,8 @@ use scene::{MS, S, outcome};
 
 /// The time for which a task may wait before the kernel ends the scheduler.
 const BORNE_NS: u64 = 30 * S;
-/// The bound on waits in the tests: less than the kernel's, as a reserve for delays that are not simulated. It holds as long as a
-/// tenth of the machine is enough to serve all late tasks in time.
+/// The bound on waits in the tests: less than the kernel's, as a reserve for delays that are not simulated.
+/// It holds as long as a tenth of the machine is enough to serve all late tasks in time.
 const BORNE_BY_FEW_NS: u64 = 25 * S;
 const FEW: u64 = 100;
 

@@ -1,4 +1,5 @@
-//! The CPU time of units in each window, the latency of wake-ups, and deadlines, in workloads with known figures.
+//! The CPU time of units in each window, the latency of wake-ups, and deadlines, in workloads with known
+//! figures.
 #![allow(clippy::unwrap_used)]
 
 mod scene;
@@ -50,8 +51,9 @@ fn a_sub_units_part_is_not_its_own() {
     }
 }
 
-/// A task works for 10 ms after each sleep. Alone it always meets a deadline of 15 ms. Beside a task that computes under `batch`,
-/// whose turns are 120 ms (four slices), it never does: when it wakes, 30 ms of the other task's turn remain.
+/// A task works for 10 ms after each sleep. Alone it always meets a deadline of 15 ms. Beside a task that
+/// computes under `batch`, whose turns are 120 ms (four slices), it never does: when it wakes, 30 ms of the
+/// other task's turn remain.
 #[test]
 fn deadlines_and_waits_are_counted() {
     let run = |discipline: &str, deadline_ms: u64| {

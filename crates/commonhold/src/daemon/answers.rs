@@ -21,7 +21,8 @@ pub(super) struct Answers {
 }
 
 impl Answers {
-    /// The cache key of a request whose answer depends only on the session's state; `None` for any other request.
+    /// The cache key of a request whose answer depends only on the session's state; `None` for any other
+    /// request.
     pub(super) fn key(call: &Call) -> Option<String> {
         match call {
             Call::Status { .. }

@@ -1,4 +1,5 @@
-//! The audit log: each change that a client requested, each program that entered a unit, and each refused request.
+//! The audit log: each change that a client requested, each program that entered a unit, and each refused
+//! request.
 //!
 //! Records go to systemd's journal, as journal fields (`journalctl COMMONHOLD_UID=1000`). On a machine
 //! without it they go to the system logger over /dev/log, with the same fields as structured data of RFC 5424
@@ -52,8 +53,8 @@ pub(super) struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    /// The record of a request; `None` for a request that changes nothing and is open to everybody. `name` looks up the
-    /// caller's name. `error` is the name of the error in the reply, if the request was refused.
+    /// The record of a request; `None` for a request that changes nothing and is open to everybody. `name`
+    /// looks up the caller's name. `error` is the name of the error in the reply, if the request was refused.
     pub(super) fn of(
         caller: &'a Caller,
         name: impl FnOnce() -> String,
@@ -104,7 +105,8 @@ impl<'a> Record<'a> {
         line
     }
 
-    /// The record in journald's native protocol: `KEY=value`, or length-prefixed if the value contains newlines.
+    /// The record in journald's native protocol: `KEY=value`, or length-prefixed if the value contains
+    /// newlines.
     fn for_journal(&self) -> Vec<u8> {
         let priority = if self.is_refused() { "5" } else { "6" };
         let mut all = vec![

@@ -7,9 +7,10 @@
 //! a request is disconnected. Back-pressure: while a client leaves an answer unread, the daemon reads no
 //! further request of that client.
 //!
-//! No client locks others out. At most [`CLIENTS_MAX`] clients are connected. A *kept* client holds an offer or waits for an
-//! outcome, which may last as long as its program; at most [`KEPT_MAX`] clients are kept. When all connections are in use, a
-//! new connection replaces an old one that is not kept: the least recently used one of the user with the most connections.
+//! No client locks others out. At most [`CLIENTS_MAX`] clients are connected. A *kept* client holds an offer
+//! or waits for an outcome, which may last as long as its program; at most [`KEPT_MAX`] clients are kept.
+//! When all connections are in use, a new connection replaces an old one that is not kept: the least recently
+//! used one of the user with the most connections.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::IoSlice;
@@ -318,7 +319,8 @@ impl Clients {
         }
     }
 
-    /// Whether a client has shut down its writing side. Such a client is polled only for hang-up, which epoll always reports.
+    /// Whether a client has shut down its writing side. Such a client is polled only for hang-up, which epoll
+    /// always reports.
     pub(super) fn has_ended(&self, id: u64) -> bool {
         self.connected.get(&id).is_some_and(|client| client.ended)
     }
@@ -330,7 +332,8 @@ impl Clients {
 }
 
 impl Client {
-    /// The index in `input` of the NUL that ends the next request; `None` if no request is complete or may be answered now.
+    /// The index in `input` of the NUL that ends the next request; `None` if no request is complete or may be
+    /// answered now.
     fn request_end(&self) -> Option<usize> {
         if self.has_output() || self.waits {
             return None;
@@ -379,8 +382,8 @@ impl Client {
         Ok(())
     }
 
-    /// Sends the answer up to byte `until`, or as much as the socket takes; returns the number of bytes sent. A descriptor is
-    /// sent with the first byte. The kernel closes a descriptor that is never received.
+    /// Sends the answer up to byte `until`, or as much as the socket takes; returns the number of bytes sent.
+    /// A descriptor is sent with the first byte. The kernel closes a descriptor that is never received.
     fn send(&mut self, until: usize) -> io::Result<usize> {
         let rest = &self.output[self.sent..until];
         let Some(passed) = &self.passed else { return self.stream.write(rest) };
@@ -423,7 +426,8 @@ mod tests {
 
     /// Sets this thread's groups; false without the permission.
     fn have_groups(groups: &[u32]) -> bool {
-        // SAFETY: the kernel reads `len` numbers. Unlike the C library's function, the system call affects only this thread.
+        // SAFETY: the kernel reads `len` numbers. Unlike the C library's function, the system call affects
+        // only this thread.
         unsafe { libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) == 0 }
     }
 

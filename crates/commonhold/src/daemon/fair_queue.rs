@@ -33,7 +33,8 @@ pub(super) enum Party {
     Privileged,
     /// Any other user. A process in a user namespace counts as the user that created the namespace.
     User(u32),
-    /// All processes that exited before the daemon accepted their connection: their user namespaces are unknown.
+    /// All processes that exited before the daemon accepted their connection: their user namespaces are
+    /// unknown.
     Exited,
 }
 
@@ -46,15 +47,16 @@ struct Rate {
     burst_ns: i64,
 }
 
-/// A user's budget: 10 % of a CPU on average. The burst allows a shell script some dozens of requests at once.
+/// A user's budget: 10 % of a CPU on average. The burst allows a shell script some dozens of requests at
+/// once.
 const PER_USER: Rate = Rate { per_mille: 100, burst_ns: 50_000_000 };
 /// The joint budget of all users but root: its rate is twice that of one user's budget, and its burst exceeds
 /// one user's burst and largest debt together. So one user alone cannot exhaust it.
 const ALL_USERS: Rate = Rate { per_mille: 200, burst_ns: 150_000_000 };
 /// The largest debt of a bucket, so that one expensive request locks its user out for half a second at most.
 const DEBT_MAX_NS: i64 = 50_000_000;
-/// Hysteresis: a user with an empty bucket is served again when the bucket holds this much. Otherwise cheap requests would wake
-/// the loop one by one, and a wake-up costs more than such a request.
+/// Hysteresis: a user with an empty bucket is served again when the bucket holds this much. Otherwise cheap
+/// requests would wake the loop one by one, and a wake-up costs more than such a request.
 const RESUME_NS: i64 = 1_000_000;
 /// When there are this many accounts, those without a ready client and with a full bucket are forgotten.
 const REMEMBERED_MAX: usize = 1_024;
@@ -82,7 +84,8 @@ impl Bucket {
         self.level_ns.saturating_add(refilled_ns).min(rate.burst_ns)
     }
 
-    /// Draws `ns` from the bucket. Returns the amount drawn, which is less than `ns` if the debt reaches its limit.
+    /// Draws `ns` from the bucket. Returns the amount drawn, which is less than `ns` if the debt reaches its
+    /// limit.
     fn charge(&mut self, rate: Rate, ns: u64, now: Time) -> u64 {
         let ns = i64::try_from(ns).unwrap_or(i64::MAX);
         let before_ns = self.level_ns(rate, now);
@@ -200,8 +203,8 @@ impl FairQueue {
         self.all_users.charge(ALL_USERS, paid_ns, now);
     }
 
-    /// Charges a party for the CPU time of accepting or refusing a connection. The joint bucket is not charged: it does not
-    /// limit connections, so one user could drain it by connecting.
+    /// Charges a party for the CPU time of accepting or refusing a connection. The joint bucket is not
+    /// charged: it does not limit connections, so one user could drain it by connecting.
     pub(super) fn charge_connection(&mut self, party: Party, ns: u64, now: Time) {
         if party != Party::Privileged {
             self.account(party, now).bucket.charge(PER_USER, ns, now);
@@ -270,7 +273,8 @@ mod tests {
         assert_eq!((queue.next(ana - MS), queue.next(ana)), (None, Some((ANA, 1))));
     }
 
-    /// Four users overdraw the joint bucket by 50 ms, which takes 250 ms at 200 ms a second. Root is served meanwhile.
+    /// Four users overdraw the joint bucket by 50 ms, which takes 250 ms at 200 ms a second. Root is served
+    /// meanwhile.
     #[test]
     fn users_together_wait_for_the_joint_bucket() {
         let mut queue = FairQueue::new(0);
@@ -376,8 +380,8 @@ mod tests {
     }
 
     proptest! {
-        /// For any costs of requests, all users together stay within their budget, and a user with few requests is served once
-        /// per round.
+        /// For any costs of requests, all users together stay within their budget, and a user with few
+        /// requests is served once per round.
         #[test]
         fn a_flood_stays_within_its_budget(costs in prop::collection::vec(1_000u64..3 * MS, 100..400)) {
             let mut queue = FairQueue::new(0);

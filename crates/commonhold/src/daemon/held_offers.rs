@@ -42,7 +42,8 @@ struct Wait {
     is_outcome_known: bool,
 }
 
-/// The offers and exchanges that clients hold, and the clients that wait. A client is identified by its connection's number.
+/// The offers and exchanges that clients hold, and the clients that wait. A client is identified by its
+/// connection's number.
 #[derive(Debug, Default)]
 pub(super) struct HeldOffers {
     /// Queued offers that no turn has made or refused yet, oldest first.
@@ -64,7 +65,8 @@ impl HeldOffers {
         self.undecided.push_back((bid, client.map_or(Holder::Nobody, Holder::Client)));
     }
 
-    /// Records that a client's connection closed. The offers and exchanges that the client held become orphans.
+    /// Records that a client's connection closed. The offers and exchanges that the client held become
+    /// orphans.
     pub(super) fn close(&mut self, client: u64) {
         self.waits.remove(&client);
         for (_, holder) in self.undecided.iter_mut().filter(|(_, holder)| *holder == Holder::Client(client)) {

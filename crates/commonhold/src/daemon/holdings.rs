@@ -196,7 +196,8 @@ fn in_no_unit(contract: &Contract, means: Means, in_place: bool) -> Option<&'sta
     Some(share)
 }
 
-/// The holding of CPU. It names the disciplines, and the amounts of `lend` and `borrow`, that these means cannot enforce.
+/// The holding of CPU. It names the disciplines, and the amounts of `lend` and `borrow`, that these means
+/// cannot enforce.
 fn cpu(contract: &Contract, cpus: usize, means: Means, by: &str) -> Holding {
     let by = format!("{by}{}", limits_of_cpu(contract, means));
     let not_held = not_held(contract, means, cpus);

@@ -74,8 +74,9 @@ impl Keeper {
         (keeper, problem)
     }
 
-    /// The persisted changes to make again under a contract, and notes on the expired ones. `now` is the time of the daemon's
-    /// monotonic clock. `wall_ms` is the time of the wall clock, to which persisted deadlines refer.
+    /// The persisted changes to make again under a contract, and notes on the expired ones. `now` is the time
+    /// of the daemon's monotonic clock. `wall_ms` is the time of the wall clock, to which persisted deadlines
+    /// refer.
     pub(super) fn restore(
         &mut self,
         contract: &Contract,
@@ -310,8 +311,8 @@ mod tests {
         keeper.persist(contract, changed, &Rights::new(contract), 0, 0)
     }
 
-    /// The next daemon restores funds, offers, and exchanges for their remaining time. Offers bound to a program are not
-    /// persisted, and those that name a unit that is gone expire.
+    /// The next daemon restores funds, offers, and exchanges for their remaining time. Offers bound to a
+    /// program are not persisted, and those that name a unit that is gone expire.
     #[test]
     fn what_is_traded_outlives_a_daemon() {
         const S: Time = 1_000_000_000;

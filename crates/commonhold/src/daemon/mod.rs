@@ -106,7 +106,8 @@ pub(crate) fn main(args: &Run) -> Result<Exit, Failure> {
     if args.dry_run { dry_run::main(args) } else { start::start(args)?.run() }
 }
 
-/// The hidden command `caretaker`: waits until the daemon that started it has ended, then undoes the daemon's changes.
+/// The hidden command `caretaker`: waits until the daemon that started it has ended, then undoes the daemon's
+/// changes.
 pub(crate) fn caretaker(args: &crate::cli::Caretaker) -> Exit {
     // SAFETY: the daemon that started this process put the pipe's descriptor there, for it alone.
     let pipe = unsafe { <std::os::fd::OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(args.pipe) };
@@ -187,8 +188,8 @@ impl Waits {
     }
 }
 
-/// The CPU time of this thread since `begun`, an earlier value of [`clock::thread_cpu_ns`]. Users are charged for CPU time
-/// rather than for elapsed time, which includes preemption by other programs.
+/// The CPU time of this thread since `begun`, an earlier value of [`clock::thread_cpu_ns`]. Users are charged
+/// for CPU time rather than for elapsed time, which includes preemption by other programs.
 fn used_since(begun: u64) -> u64 {
     clock::thread_cpu_ns().saturating_sub(begun)
 }
@@ -411,9 +412,10 @@ impl Daemon<'_> {
                     let answer = requests::answer(&mut self.session, &self.about, &caller, &call);
                     self.send(client, answer);
                 }
-                // The client waits until systemd has made its scope, and then starts its program. If the limit of kept clients
-                // is reached, it is answered at once instead. Otherwise a user whose processes enter faster than systemd makes
-                // scopes would occupy all connections, since a kept connection is never closed to make room for another user.
+                // The client waits until systemd has made its scope, and then starts its program. If the
+                // limit of kept clients is reached, it is answered at once instead. Otherwise a user whose
+                // processes enter faster than systemd makes scopes would occupy all connections, since a kept
+                // connection is never closed to make room for another user.
                 AfterTurn::Entered(Some(key), answer)
                     if self.session.backend().roster().is_entering(key)
                         && self.may_be_kept(client, true).is_ok() =>
@@ -474,7 +476,8 @@ impl Daemon<'_> {
         }
     }
 
-    /// Answers a client that waited, and marks it as ready, since it may have sent its next request meanwhile.
+    /// Answers a client that waited, and marks it as ready, since it may have sent its next request
+    /// meanwhile.
     fn send(&mut self, id: u64, Answer { message, passed, .. }: Answer) {
         self.clients.answer(id, message, passed);
         self.mark_ready(id);
@@ -751,8 +754,8 @@ impl Daemon<'_> {
         answer
     }
 
-    /// Handles a request to change rights: queues the change, forces a turn that makes or refuses the change, and answers. The
-    /// stages are listed in `policy/rights/change.rs`.
+    /// Handles a request to change rights: queues the change, forces a turn that makes or refuses the change,
+    /// and answers. The stages are listed in `policy/rights/change.rs`.
     fn change_rights(&mut self, id: u64, caller: &Caller, asked: &Asked) -> Result<Answer, Failure> {
         let holds_offer = matches!(asked, Asked::Offer { while_connected: true, .. });
         let queued = self.may_be_kept(id, holds_offer).and_then(|()| self.queue_change(caller, asked));

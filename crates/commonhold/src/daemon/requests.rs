@@ -348,7 +348,8 @@ fn charged_user(caller: &Caller) -> u32 {
     }
 }
 
-/// Whether the caller is charged under its own number. A caller in a user namespace is charged under the creator's number.
+/// Whether the caller is charged under its own number. A caller in a user namespace is charged under the
+/// creator's number.
 fn is_charged_as_itself(caller: &Caller) -> bool {
     caller.party == Party::Privileged || caller.party == Party::User(caller.uid)
 }

@@ -71,7 +71,8 @@ impl Service {
     }
 }
 
-/// A socket for messages, and the address of the manager's socket. A name that begins with `@` is an abstract address.
+/// A socket for messages, and the address of the manager's socket. A name that begins with `@` is an abstract
+/// address.
 fn manager(name: &str) -> io::Result<(UnixDatagram, SocketAddr)> {
     let address = match name.strip_prefix('@') {
         Some(abstract_name) => SocketAddr::from_abstract_name(abstract_name)?,

@@ -154,7 +154,8 @@ impl Session {
         }
     }
 
-    /// Persists the rights as they will be after the queued changes. A failure is a problem until a retry succeeds.
+    /// Persists the rights as they will be after the queued changes. A failure is a problem until a retry
+    /// succeeds.
     fn persist_foreseen(&mut self) -> Result<(), LiveError> {
         let foreseen = self.steward.foreseen();
         let changed = self.steward.changed(&foreseen);
@@ -197,8 +198,8 @@ impl Session {
         self.keeper.restore(self.steward.contract(), clock::now(), clock::wall_ms()).1
     }
 
-    /// Persists a change of rights for later daemons and queues it for the next turn. After an error the change is not queued,
-    /// and the file is rewritten until it no longer contains the change.
+    /// Persists a change of rights for later daemons and queues it for the next turn. After an error the
+    /// change is not queued, and the file is rewritten until it no longer contains the change.
     pub(super) fn queue_change(&mut self, change: Change) -> Result<(), LiveError> {
         self.queue_changes(&[change])
     }
@@ -339,8 +340,8 @@ impl Session {
         self.not_reloaded = problem;
     }
 
-    /// Updates the lasting problems: the backend's, a failure to persist rights, and imbalances of the ledger. Returns the
-    /// problems that began and those that ended.
+    /// Updates the lasting problems: the backend's, a failure to persist rights, and imbalances of the
+    /// ledger. Returns the problems that began and those that ended.
     fn update_standing(&mut self, imbalances: BTreeMap<&'static str, String>) -> (Vec<String>, Vec<String>) {
         let standing: Vec<String> =
             self.backend.standing().iter().map(|problem| printable(&problem.to_string())).collect();
@@ -496,7 +497,8 @@ mod tests {
         }
     }
 
-    /// A session of two units without members, its files in a directory, and ongoing problems that the test sets.
+    /// A session of two units without members, its files in a directory, and ongoing problems that the test
+    /// sets.
     fn troubled(directory: &Path) -> (Session, Rc<RefCell<Vec<&'static str>>>) {
         let mut contract = Contract::default();
         contract.add(None, "a");

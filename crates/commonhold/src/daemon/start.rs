@@ -95,8 +95,8 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
     // From here on signals stay pending. The event loop will handle them, and end with the changes undone.
     let signals = Signals::open(&SIGNALS_READ)
         .map_err(|e| Failure::new(Exit::System, format!("cannot wait for signals: {e}")))?;
-    // A call-back must be prompt even on a fully loaded machine, so the daemon raises its priority. This fails for an ordinary
-    // user's daemon.
+    // A call-back must be prompt even on a fully loaded machine, so the daemon raises its priority. This
+    // fails for an ordinary user's daemon.
     let priority_is_raised = rustix::process::setpriority_process(None, NICE).is_ok();
     let mut journal = journal(&directory)?;
     let caretaker = Caretaker::spawn(journal.path(), &Launch::default())?;
@@ -240,7 +240,8 @@ fn kernel_backend(
     })
 }
 
-/// Takes the lock of the daemon's directory. It keeps a second daemon out, since two daemons would undo each other's work.
+/// Takes the lock of the daemon's directory. It keeps a second daemon out, since two daemons would undo each
+/// other's work.
 fn lock(directory: &Path) -> Result<Lock, Failure> {
     lock::take(directory)?.ok_or_else(|| {
         Failure::new(
@@ -253,7 +254,8 @@ fn lock(directory: &Path) -> Result<Lock, Failure> {
     })
 }
 
-/// Opens the journal. If an earlier daemon was killed together with its caretaker, its changes are undone first.
+/// Opens the journal. If an earlier daemon was killed together with its caretaker, its changes are undone
+/// first.
 fn journal(directory: &Path) -> Result<Journal, Failure> {
     let (mut journal, leftover) = Journal::create(directory)?;
     if !leftover.is_empty() {

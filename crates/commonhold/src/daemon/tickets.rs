@@ -13,9 +13,10 @@
 //!   has an *owner*, only the owner governs it. The owner is the `owner` that the contract names for the
 //!   unit, or else for the nearest enclosing unit. If a sub-unit names an owner of its own, the outer owner
 //!   decides how much the sub-unit is worth, but not how it is divided.
-//! - A unit without any owner is governed by the users who may enter both this unit and every unit directly in it. Membership
-//!   of the unit alone does not suffice, since other users' sub-units may be in it. If `each` makes the sub-units, only root
-//!   and the daemon's user govern the unit: otherwise the first user could decide for users who come later.
+//! - A unit without any owner is governed by the users who may enter both this unit and every unit directly
+//!   in it. Membership of the unit alone does not suffice, since other users' sub-units may be in it. If
+//!   `each` makes the sub-units, only root and the daemon's user govern the unit: otherwise the first user
+//!   could decide for users who come later.
 //! - The `owner` that the contract names for a unit may give the unit's tickets to a sibling, or offer them.
 //!   If the contract names none for this unit, the unit's members may do so, even if the unit inherits an
 //!   owner. The users who govern the enclosing unit may always do so.
@@ -274,7 +275,8 @@ fn check_numbers(tickets: PerResource<Option<u64>>, least: u64) -> Result<(), Re
     }
 }
 
-/// The number that an offer got at the last turn, and the number of the exchange that served the offer at that turn, if any.
+/// The number that an offer got at the last turn, and the number of the exchange that served the offer at
+/// that turn, if any.
 fn offer_and_exchange(traded: &[Trade], change: &Change) -> (Option<u64>, Option<u64>) {
     let Change::Offer { bid: queued } = change else { return (None, None) };
     let offer = traded.iter().rev().find_map(|trade| match trade {
@@ -288,8 +290,8 @@ fn offer_and_exchange(traded: &[Trade], change: &Change) -> (Option<u64>, Option
     (offer, exchange)
 }
 
-/// The units and resources whose tickets a change affected. For an offer or a cancellation, these are the tickets that an
-/// exchange moved at the last turn.
+/// The units and resources whose tickets a change affected. For an offer or a cancellation, these are the
+/// tickets that an exchange moved at the last turn.
 fn affected(traded: &[Trade], change: &Change) -> Vec<(UnitId, Resource)> {
     let moved = |deal: u64| {
         let exchange = traded.iter().find_map(|trade| match trade {
@@ -519,7 +521,8 @@ mod tests {
         let every = [top, ana, bo, other, a1, a2, b1, b2];
         let all = ["set", "issue", "take back", "several", "transfer", "exchange"];
         for (uid, enters, one, two, may) in [
-            // The owner of `top`, who may enter no unit, changes its direct sub-units, and gives its own tickets.
+            // The owner of `top`, who may enter no unit, changes its direct sub-units, and gives its own
+            // tickets.
             (7, &[][..], ana, bo, &all[..]),
             (7, &[], top, other, &["transfer"]),
             // Ana governs her own sub-units; `bo` has no owner, so that of `top` governs it.
@@ -529,8 +532,8 @@ mod tests {
             (8, &[], ana, bo, &["transfer"]),
             (8, &[], b1, b2, &[]),
             (8, &[], top, other, &[]),
-            // With an owner, membership everywhere does not suffice: members may only give tickets of units without their own
-            // owner.
+            // With an owner, membership everywhere does not suffice: members may only give tickets of units
+            // without their own owner.
             (9, &every, ana, bo, &[]),
             (9, &every, bo, ana, &["transfer"]),
             (9, &every, b1, b2, &["transfer"]),
@@ -585,7 +588,8 @@ mod tests {
     }
 
     proptest! {
-        /// A user changes only units that it may enter, and may only give tickets if it may not enter the encloser.
+        /// A user changes only units that it may enter, and may only give tickets if it may not enter the
+        /// encloser.
         #[test]
         fn nobody_reaches_what_he_may_not_enter(enters in proptest::collection::btree_set(2u32..6, 0..4)) {
             let (contract, units) = contract();

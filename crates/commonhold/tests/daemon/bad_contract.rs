@@ -58,13 +58,15 @@ fn errors_that_depend_on_the_machine_are_reported_with_the_others() {
         "version = 1\n[unit.a]\ntickets = 0\nmembers = [\"user:no-such-user\"]\n[unit.b]\nhard = { cpu = \"100000\" }\n",
     );
     said.refused(1, &["contract.toml:3:11", "contract.toml:4:12", "knows no user `no-such-user`"]);
-    // Possible follow-up errors are suppressed: `hard` of another unit after a wrong ticket, but not after a wrong member.
+    // Possible follow-up errors are suppressed: `hard` of another unit after a wrong ticket, but not after a
+    // wrong member.
     assert!(!said.err.contains("100000 CPUs"), "{}", said.err);
     let said = run("version = 1\n[unit.a]\nmembers = [\"usr:x\"]\n[unit.b]\nhard = { cpu = \"100000\" }\n");
     said.refused(1, &["contract.toml:3:13", "contract.toml:5:16", "100000 CPUs is too large"]);
 }
 
-/// An account may be created later, and a directory server may be away: the rest of the contract is held meanwhile.
+/// An account may be created later, and a directory server may be away: the rest of the contract is held
+/// meanwhile.
 #[test]
 fn an_unknown_user_and_an_unknown_group_are_doubts() {
     let place = Place::with(
@@ -194,7 +196,8 @@ fn make_fifo(path: &Path) {
     rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
 }
 
-/// All commands that read a named file. The FIFO has no writer, so a command that opened it for reading would hang.
+/// All commands that read a named file. The FIFO has no writer, so a command that opened it for reading would
+/// hang.
 #[test]
 fn what_is_no_file_is_refused_at_once_by_every_command() {
     let place = Place::with("version = 1\n[unit.a]\n");
@@ -230,7 +233,8 @@ fn what_is_no_file_is_refused_at_once_by_every_command() {
         .refused(66, &["cannot read the contract: it has more than 64 MiB"]);
 }
 
-/// Root's daemon refuses a contract that another user can write. `check` warns of it, and a reload keeps the one in force.
+/// Root's daemon refuses a contract that another user can write. `check` warns of it, and a reload keeps the
+/// one in force.
 #[test]
 fn a_contract_that_others_may_write() {
     if !is_root() {

@@ -167,8 +167,8 @@ fn as_stranger<T: Send>(act: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// Connections that pipeline as many requests as the daemon takes, while the test lasts. If they had priority over turns, none
-/// would be made for tens of seconds.
+/// Connections that pipeline as many requests as the daemon takes, while the test lasts. If they had priority
+/// over turns, none would be made for tens of seconds.
 #[test]
 fn a_flood_of_requests_stops_neither_the_loop_nor_others() {
     if !is_root() {
@@ -230,8 +230,8 @@ for _ in range(30):
 print('answered', answered)
 ";
 
-/// Users who only connect do not use up other users' budgets. Processes rather than threads: a thread with its own user is
-/// taken for a process that has changed its user.
+/// Users who only connect do not use up other users' budgets. Processes rather than threads: a thread with
+/// its own user is taken for a process that has changed its user.
 #[test]
 fn a_flood_of_connections_keeps_no_other_user_waiting() {
     if !is_root() {

@@ -177,7 +177,8 @@ fn a_unit_is_shown_as_a_currency() {
     assert!(all.contains("  x            lab  100") && all.contains("worth now"), "{all}");
 }
 
-/// The owner of a currency may change tickets within it, none outside it, and only while the contract names it.
+/// The owner of a currency may change tickets within it, none outside it, and only while the contract names
+/// it.
 #[test]
 fn an_owner_changes_what_is_in_its_currency() {
     if !is_root() {

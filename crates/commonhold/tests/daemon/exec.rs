@@ -79,8 +79,8 @@ fn what_the_command_starts_belongs_to_the_unit() {
     assert!(found.contains("is in unit a (inherited from its parent, which entered by"), "{found}");
 }
 
-/// No rule matches processes that entered by `exec`. The next daemon restores their units, whether the previous one ended or
-/// was killed; if a unit is gone, that is reported.
+/// No rule matches processes that entered by `exec`. The next daemon restores their units, whether the
+/// previous one ended or was killed; if a unit is gone, that is reported.
 #[test]
 fn who_entered_is_in_its_unit_under_the_next_daemon_too() {
     let place = Place::with(TWO);

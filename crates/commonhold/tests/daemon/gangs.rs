@@ -1,4 +1,5 @@
-//! Programs that are gangs: the protocol between `commonhold_gang.h` and the daemon, and the state after the daemon's end.
+//! Programs that are gangs: the protocol between `commonhold_gang.h` and the daemon, and the state after the
+//! daemon's end.
 
 use std::io::Read;
 use std::mem::offset_of;
@@ -129,7 +130,8 @@ fn programs_join_and_are_stopped_by_turns() {
     let begin = |name: &str| {
         Running::start(Command::new(programs.join(name)).arg("0").env("COMMONHOLD_SOCKET", place.socket()))
     };
-    // They join when they start, so the daemon must already run. Their process IDs are known only then: a reload names them.
+    // They join when they start, so the daemon must already run. Their process IDs are known only then: a
+    // reload names them.
     place.write(&contract(&[]));
     let daemon = place.run(&[]);
     let cpus = std::thread::available_parallelism().unwrap().get();

@@ -1,4 +1,5 @@
-//! Programs that trade on their own behalf: offers bound to their program, and programs that wait for an offer's outcome.
+//! Programs that trade on their own behalf: offers bound to their program, and programs that wait for an
+//! offer's outcome.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
@@ -69,8 +70,8 @@ fn an_offer_and_its_exchange_end_with_their_program() {
     assert_eq!(what.state, State::Stands);
 }
 
-/// `commonhold offer ... -- PROGRAM`: the exit code is the program's, the program sees its offer, and the offer is gone
-/// afterwards.
+/// `commonhold offer ... -- PROGRAM`: the exit code is the program's, the program sees its offer, and the
+/// offer is gone afterwards.
 #[test]
 fn an_offer_is_bound_to_a_program() {
     let (place, _daemon) = start();
@@ -181,7 +182,8 @@ fn a_program_waits_and_others_are_served_meanwhile() {
     assert_eq!(unknown.why(), Some(&Why::NoSuchOffer), "{unknown}");
 }
 
-/// Requests that a client sends while it waits are answered afterwards, in order, even after it has shut down its writing side.
+/// Requests that a client sends while it waits are answered afterwards, in order, even after it has shut down
+/// its writing side.
 #[test]
 fn requests_after_a_wait_are_answered_after_it() {
     let (place, daemon) = start();
@@ -235,7 +237,8 @@ fn a_waiting_client_that_hangs_up_is_forgotten() {
     });
 }
 
-/// Clients that hold offers for long leave room for short requests, and those of one user leave room for other users'.
+/// Clients that hold offers for long leave room for short requests, and those of one user leave room for
+/// other users'.
 #[test]
 fn only_so_many_hold_offers() {
     if !is_root() {

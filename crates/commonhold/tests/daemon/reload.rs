@@ -16,7 +16,8 @@ fn a_good_change_takes_effect() {
     assert_eq!(place.units(), ["b", "a", "a/inner"]);
 }
 
-/// A process that leaves the contract is released; one that stays is confined as before, although its unit's number changes.
+/// A process that leaves the contract is released; one that stays is confined as before, although its unit's
+/// number changes.
 #[test]
 fn who_leaves_is_let_go() {
     if !has_cpus() {

@@ -52,8 +52,8 @@ fn it_says_what_it_does_not_hold() {
     let out = daemon.out();
     assert!(out.contains("cpu     held by the user backend (as asked)"), "{out}");
     let line = |resource: &str| out.lines().find_map(|line| line.strip_prefix(resource)).unwrap_or_default();
-    // Whether the kernel pages memory out on request depends on the user that runs the tests, and the holding of disks on the
-    // machine's disks.
+    // Whether the kernel pages memory out on request depends on the user that runs the tests, and the holding
+    // of disks on the machine's disks.
     let how = line("memory  ");
     let weakly = how.strip_prefix("held weakly").or(how.strip_prefix("not held")).unwrap_or_default();
     assert!(weakly.starts_with(", though the contract asks for it: "), "{out}");
@@ -188,7 +188,8 @@ fn with_verbose_every_decision_is_printed_with_its_reason() {
     daemon.says("cpu 0: owned by u0: it is entitled to");
 }
 
-/// The daemon prints the backends built in first, and so does `--version`: otherwise one would suspect the kernel.
+/// The daemon prints the backends built in first, and so does `--version`: otherwise one would suspect the
+/// kernel.
 #[test]
 fn the_backends_that_were_built_in() {
     let place = Place::with("version = 1\n[unit.a]\nmembers = []\n");

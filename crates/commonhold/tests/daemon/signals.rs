@@ -1,4 +1,5 @@
-//! The signal state of programs that `commonhold` starts: the kernel's defaults, whatever its caller's state is.
+//! The signal state of programs that `commonhold` starts: the kernel's defaults, whatever its caller's state
+//! is.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -13,7 +14,8 @@ const SIGNALS: [&str; 4] = ["grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status"];
 /// The expected output: `nohup` is honoured.
 const DEFAULT: &str = "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000001\n";
 
-/// Gives a command a signal state that the programs it starts must not inherit, and SIGHUP ignored as by `nohup`.
+/// Gives a command a signal state that the programs it starts must not inherit, and SIGHUP ignored as by
+/// `nohup`.
 fn hostile(command: &mut Command) -> &mut Command {
     let prepare = || {
         // SAFETY: async-signal-safe calls, allowed between fork and exec, on this stack's memory.

@@ -54,8 +54,9 @@ pub(crate) fn has_cpus() -> bool {
 /// A daemon's environment: its contract, its directory, and a program that every user can start.
 pub(crate) struct Place(TempDir);
 
-/// Resets the signals that end a program. `nohup` ignores SIGHUP, and a shell without job control ignores SIGINT and SIGQUIT
-/// for background jobs. Children would inherit that, and a test that sends such a signal would hang.
+/// Resets the signals that end a program. `nohup` ignores SIGHUP, and a shell without job control ignores
+/// SIGINT and SIGQUIT for background jobs. Children would inherit that, and a test that sends such a signal
+/// would hang.
 fn reset_ending_signals(command: &mut Command) {
     let prepare = || {
         for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM] {
@@ -124,8 +125,8 @@ impl Place {
     pub(crate) fn command_of(&self, user: u32, arguments: &[&str]) -> Command {
         let program = self.path().join("commonhold");
         if !program.exists() {
-            // Not `fs::copy`: a process forked by another test meanwhile would inherit the file open for writing, and exec
-            // would fail with ETXTBSY.
+            // Not `fs::copy`: a process forked by another test meanwhile would inherit the file open for
+            // writing, and exec would fail with ETXTBSY.
             let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_commonhold")).arg(&program).status();
             assert!(copied.unwrap().success());
         }
@@ -198,7 +199,8 @@ pub(crate) struct Said {
 }
 
 impl Said {
-    /// Asserts that it failed with a code, and printed all of these: on standard error, or as JSON if requested.
+    /// Asserts that it failed with a code, and printed all of these: on standard error, or as JSON if
+    /// requested.
     #[track_caller]
     pub(crate) fn refused(&self, code: i32, words: &[&str]) {
         assert_eq!(self.code, Some(code), "{self:?}");

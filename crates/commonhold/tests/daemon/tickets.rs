@@ -241,7 +241,8 @@ fn a_change_that_cannot_be_persisted_is_not_made() {
     assert!(file(&place).contains("\"tickets\": 9"), "{}", file(&place));
 }
 
-/// While the file cannot be written, a change that a reload ended stays in it: `status` reports this, and the write is retried.
+/// While the file cannot be written, a change that a reload ended stays in it: `status` reports this, and the
+/// write is retried.
 #[test]
 fn a_failed_write_of_changes_is_retried() {
     let (place, mut daemon) = start(TWO);
@@ -266,7 +267,8 @@ fn a_failed_write_of_changes_is_retried() {
     daemon.stop();
 }
 
-/// A member may give its unit's tickets, and take none. A user who may enter a unit and all of its sub-units governs it.
+/// A member may give its unit's tickets, and take none. A user who may enter a unit and all of its sub-units
+/// governs it.
 #[test]
 fn what_other_users_may_change() {
     if !is_root() {
@@ -348,8 +350,9 @@ fn a_users_change_waits_for_the_user() {
     assert!(!done(place.call(&["status"])).contains("once its user"), "it is expected no more");
 }
 
-/// `a` computes and `b` reads: each offers what it can spare. Both are served at once, and undone exactly when their time
-/// expires or one of them ends the exchange. Lent tickets cannot be taken while an exchange is in force.
+/// `a` computes and `b` reads: each offers what it can spare. Both are served at once, and undone exactly
+/// when their time expires or one of them ends the exchange. Lent tickets cannot be taken while an exchange
+/// is in force.
 #[test]
 fn offers_that_fit_are_served_and_undone() {
     let (place, daemon) = start(TWO);
@@ -423,8 +426,8 @@ fn all_offers_of_a_unit_are_taken_back_at_once() {
     place.call(&["cancel", "--all", "c"]).refused(69, &["no unit `c`"]);
 }
 
-/// A daemon is killed during an exchange, with an offer open: the next one continues both under their numbers, and ends the
-/// exchange at the same time.
+/// A daemon is killed during an exchange, with an offer open: the next one continues both under their
+/// numbers, and ends the exchange at the same time.
 #[test]
 fn exchanges_and_offers_outlive_a_daemon() {
     let (place, mut daemon) = start(TWO);
@@ -482,8 +485,8 @@ fn invalid_offers_are_refused() {
         .refused(69, &["this command runs in no unit", "--unit"]);
 }
 
-/// Across units, and partially: `b` gives 32 MiB of its reservation to `a/sub` for disk tickets of `a`'s currency. It offers
-/// half of its reservation: part of the other half is in use.
+/// Across units, and partially: `b` gives 32 MiB of its reservation to `a/sub` for disk tickets of `a`'s
+/// currency. It offers half of its reservation: part of the other half is in use.
 #[test]
 fn units_of_different_enclosers_exchange_reservations() {
     let (place, daemon) =

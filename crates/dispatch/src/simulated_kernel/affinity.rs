@@ -1,6 +1,7 @@
 //! Affinities: the CPUs on which a task may run.
 //!
-//! The simulated kernel does what Linux does when an affinity is set (`__set_cpus_allowed_ptr` in kernel/sched/core.c):
+//! The simulated kernel does what Linux does when an affinity is set (`__set_cpus_allowed_ptr` in
+//! kernel/sched/core.c):
 //! - a waiting task is removed from its queue and enqueued again, since it may have to wait in another queue;
 //! - a task on a CPU that it may no longer use is interrupted, and moves to a CPU that it may use;
 //! - a sleeping task will wake on a CPU that it may use. If it may use only one CPU, that CPU is taken, and
@@ -29,7 +30,8 @@ impl Kernel {
         task.allowed = mask.as_ref().map_or(core::ptr::null(), |mask| mask.as_ptr());
         task.nr_cpus_allowed = i32::try_from(if mask.is_some() { count } else { all }).unwrap_or(i32::MAX);
         let cpu = task.cpu;
-        // The mask that `task.allowed` points to is on the heap: it stays there until the next affinity replaces it.
+        // The mask that `task.allowed` points to is on the heap: it stays there until the next affinity
+        // replaces it.
         self.affinities[id as usize] = mask;
         if self.runs[cpu as usize].current == Some(id) {
             if !self.allows(id, cpu) {

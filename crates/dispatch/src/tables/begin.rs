@@ -6,12 +6,13 @@ use super::{Cpu, Deadlines, LATENCIES, Memory, NOBODY, Order, Own, RANKS, STRETC
 /// Which CPUs are near each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Near {
-    /// The number, below twice the number of CPUs, of the group of CPUs that share the last-level cache; [`NOBODY`]: that
-    /// group is the whole node.
+    /// The number, below twice the number of CPUs, of the group of CPUs that share the last-level cache;
+    /// [`NOBODY`]: that group is the whole node.
     pub cache: u32,
     /// The number of the group of CPUs of the NUMA node; [`NOBODY`]: that group is the whole machine.
     pub node: u32,
-    /// The number of the group of CPUs of the socket; [`NOBODY`]: that group is one node, or the whole machine.
+    /// The number of the group of CPUs of the socket; [`NOBODY`]: that group is one node, or the whole
+    /// machine.
     pub socket: u32,
 }
 

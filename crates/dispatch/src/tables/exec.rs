@@ -1,5 +1,5 @@
-//! The tables from which `matches.h` chooses the unit of a process that executes a program. As for `mod.rs`, `build.rs`
-//! generates their C definitions.
+//! The tables from which `matches.h` chooses the unit of a process that executes a program. As for `mod.rs`,
+//! `build.rs` generates their C definitions.
 
 // cbindgen leaves constants that are not `pub` out of the header.
 #![allow(unreachable_pub)]
@@ -27,7 +27,8 @@ pub(crate) enum Test {
     CommandOfUser,
     /// As `Command`, and the process is in group `value`.
     CommandOfGroup,
-    /// Whether the process inherits a unit that is one of this list's units, or lies within one. That one becomes its unit.
+    /// Whether the process inherits a unit that is one of this list's units, or lies within one. That one
+    /// becomes its unit.
     Inherited,
     /// Whether the effective user is `value`.
     User,
@@ -41,10 +42,11 @@ pub(crate) enum Test {
 
 /// An entry of the table of rules: a test, and the unit of a process that passes it.
 ///
-/// The contract's rules form a list of entries for each unit that has sub-units. The first test that a process passes
-/// determines its unit, and the search continues with that unit's list. The entry whose index is a unit's number refers to the
-/// start of that unit's list; the entry of [`COMMON`](super::COMMON) refers to the list for the outermost units. After the
-/// entries for all units, the table has two halves. One half has the lists in force while the other half is written.
+/// The contract's rules form a list of entries for each unit that has sub-units. The first test that a
+/// process passes determines its unit, and the search continues with that unit's list. The entry whose index
+/// is a unit's number refers to the start of that unit's list; the entry of [`COMMON`](super::COMMON) refers
+/// to the list for the outermost units. After the entries for all units, the table has two halves. One half
+/// has the lists in force while the other half is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct Match {
@@ -58,8 +60,8 @@ pub struct Match {
     pub(crate) glob: [u8; GLOB_MAX],
 }
 
-/// The texts that patterns are compared with. At offset 0: the executable's name. At offset [`FILE_NAME`]: the executed path,
-/// which for a script is the script's, not its interpreter's. Each ends with 0.
+/// The texts that patterns are compared with. At offset 0: the executable's name. At offset [`FILE_NAME`]:
+/// the executed path, which for a script is the script's, not its interpreter's. Each ends with 0.
 #[repr(C)]
 pub(crate) struct Texts {
     pub(crate) bytes: [u8; TEXTS],

@@ -1,5 +1,5 @@
-//! The table of the kernel's build alone: what the scheduler reports to its loader when it ends. `build.rs` generates its C
-//! definition.
+//! The table of the kernel's build alone: what the scheduler reports to its loader when it ends. `build.rs`
+//! generates its C definition.
 
 /// Why the scheduler ended.
 #[derive(Clone, Copy)]

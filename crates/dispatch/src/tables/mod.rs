@@ -1,9 +1,10 @@
-//! The scheduler's tables: the structures and constants that Rust and C share. The daemon and the scheduler share the tables
-//! through the kernel's maps, the simulator and the scheduler through memory.
+//! The scheduler's tables: the structures and constants that Rust and C share. The daemon and the scheduler
+//! share the tables through the kernel's maps, the simulator and the scheduler through memory.
 //!
-//! This file is the only definition. `build.rs` generates the C header `tables.h` from it, comments included; `intf.h` includes
-//! that header. For example, [`Unit`] is `struct dispatch_unit` in C, [`Recall::Now`] is `DISPATCH_RECALL_NOW`, and
-//! [`UNITS_MAX`] is `DISPATCH_UNITS_MAX`. `build.rs` lists the C names of the types.
+//! This file is the only definition. `build.rs` generates the C header `tables.h` from it, comments included;
+//! `intf.h` includes that header. For example, [`Unit`] is `struct dispatch_unit` in C, [`Recall::Now`] is
+//! `DISPATCH_RECALL_NOW`, and [`UNITS_MAX`] is `DISPATCH_UNITS_MAX`. `build.rs` lists the C names of the
+//! types.
 //!
 //! Constants are written with their type, as `1024_u32`: without it, the C constant would be a signed `int`.
 
@@ -34,7 +35,8 @@ pub const CPUS_MAX: u32 = 4096_u32;
 pub const DEPTH_MAX: u32 = 20_u32;
 /// Units per block. Waiting tasks are also counted by block, so that a search skips blocks without any.
 pub const WAITS_BLOCK: u32 = 32_u32;
-/// Buckets of the histogram of call-back latencies: below 1.024 us, below 2.048 us, and so on, doubling; the last is unbounded.
+/// Buckets of the histogram of call-back latencies: below 1.024 us, below 2.048 us, and so on, doubling; the
+/// last is unbounded.
 pub const LATENCIES: usize = 24;
 /// The maximum number of gangs; a power of two: see `gates.h`.
 pub const GANGS_MAX: u32 = 4096_u32;
@@ -57,7 +59,8 @@ pub enum Recall {
 pub const LENDS: u32 = 1_u32;
 /// A unit's tasks may run on CPUs that other units lend.
 pub const BORROWS: u32 = 2_u32;
-/// A flag of [`COMMON`] alone: every CPU alternates between the tasks of this unit and those of the CPU's owner.
+/// A flag of [`COMMON`] alone: every CPU alternates between the tasks of this unit and those of the CPU's
+/// owner.
 pub const ANYWHERE: u32 = 4_u32;
 
 /// A unit's tasks may have seats: see `seats.h`.
@@ -118,7 +121,8 @@ pub const CAUSES: usize = 3;
 pub(crate) struct Rules {
     /// How long a task runs before the CPU chooses again, in ns.
     pub(crate) slice_ns: u64,
-    /// A waking task preempts a running one that is ahead of it by more than this, in ns; 0: waking tasks never preempt.
+    /// A waking task preempts a running one that is ahead of it by more than this, in ns; 0: waking tasks
+    /// never preempt.
     pub(crate) preempt_ns: u64,
     /// The size of the table of units: numbers are 0 to `units - 1`.
     pub(crate) units: u32,
@@ -138,8 +142,8 @@ pub(crate) struct Memory {
 }
 
 /// The state that a discipline keeps of all its parties together. `handed`, `used` and `at` are those of
-/// `discipline/job_currency.h`: the credit per weight handed out so far, the CPU time used in the current interval, and when
-/// that interval began.
+/// `discipline/job_currency.h`: the credit per weight handed out so far, the CPU time used in the current
+/// interval, and when that interval began.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub(crate) struct Order {
@@ -179,8 +183,8 @@ pub struct Deadlines {
     pub had: Had,
 }
 
-/// One unit. `dispatch_set_unit` sets the first five fields, `credit`, the disciplines and the demand in `deadlines`; the
-/// scheduler writes the rest.
+/// One unit. `dispatch_set_unit` sets the first five fields, `credit`, the disciplines and the demand in
+/// `deadlines`; the scheduler writes the rest.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct Unit {
@@ -190,7 +194,8 @@ pub struct Unit {
     pub(crate) top: u32,
     /// The number of units that enclose this one.
     pub(crate) depth: u32,
-    /// Its share among its siblings, 1 to 10,000. A unit's own tasks together have a weight of 100 among its sub-units.
+    /// Its share among its siblings, 1 to 10,000. A unit's own tasks together have a weight of 100 among its
+    /// sub-units.
     pub weight: u32,
     /// [`LENDS`], [`BORROWS`], [`ANYWHERE`] and [`SEATS`].
     pub flags: u32,
@@ -198,7 +203,8 @@ pub struct Unit {
     pub(crate) below: u32,
     /// The number of its own tasks that run or wait.
     pub(crate) own_active: u32,
-    /// The number of active parties within it: its active sub-units, and one for its own tasks if any of them is active.
+    /// The number of active parties within it: its active sub-units, and one for its own tasks if any of them
+    /// is active.
     pub(crate) active: u32,
     /// Outermost units only: home CPUs that run tasks of other units now and were not called back yet.
     pub(crate) away: u32,
@@ -212,9 +218,11 @@ pub struct Unit {
     among: u16,
     /// Its index in the table of units.
     number: u32,
-    /// The unit whose queue its own tasks wait in: the unit itself, or one that encloses it: see `discipline/smp.h`.
+    /// The unit whose queue its own tasks wait in: the unit itself, or one that encloses it: see
+    /// `discipline/smp.h`.
     orders: u32,
-    /// The clock of its own tasks: the virtual time of the task that ran last. A waking task is placed relative to it.
+    /// The clock of its own tasks: the virtual time of the task that ran last. A waking task is placed
+    /// relative to it.
     pub(crate) vtime: u64,
     /// When one of its own tasks last began to run.
     served: u64,
@@ -224,13 +232,13 @@ pub struct Unit {
     pub(crate) pass: u64,
     /// The pass of its own tasks together, compared with its sub-units'.
     pub(crate) own_pass: u64,
-    /// Outermost units only: CPU time used on other units' CPUs, over weight. The unit with the least `loan_pass - credit`
-    /// borrows next.
+    /// Outermost units only: CPU time used on other units' CPUs, over weight. The unit with the least
+    /// `loan_pass - credit` borrows next.
     pub(crate) loan_pass: u64,
     /// Outermost units only: CPU time lent less CPU time borrowed, over weight.
     credit: u64,
-    /// The clock of its sub-units and its own tasks: the pass of the one that ran last. A waking sub-unit is placed relative to
-    /// it.
+    /// The clock of its sub-units and its own tasks: the pass of the one that ran last. A waking sub-unit is
+    /// placed relative to it.
     pub(crate) frontier: u64,
     /// The longest recent wait of its tasks, in ns; decays: see `rescue.h`.
     slow_ns: u64,
@@ -256,7 +264,8 @@ pub struct Unit {
     clocks: [u64; RANKS],
     /// The number of its lent CPUs that were called back.
     pub recalls: u64,
-    /// The sum of the latencies of its call-backs, in ns: from the call to the first task of the unit that runs there.
+    /// The sum of the latencies of its call-backs, in ns: from the call to the first task of the unit that
+    /// runs there.
     pub recall_ns: u64,
     /// The longest of these latencies, in ns.
     pub recall_ns_max: u64,
@@ -264,8 +273,8 @@ pub struct Unit {
     pub recall_classes: [u32; LATENCIES],
 }
 
-/// A unit's counters since the start; times in ns. In the kernel, a unit has one account for each CPU, written by that CPU
-/// alone. In a simulated machine, it has one for all CPUs.
+/// A unit's counters since the start; times in ns. In the kernel, a unit has one account for each CPU,
+/// written by that CPU alone. In a simulated machine, it has one for all CPUs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Account {
@@ -273,8 +282,8 @@ pub struct Account {
     pub home_ns: u64,
     /// CPU time of its tasks on CPUs that other units lent, and could call back.
     pub borrowed_ns: u64,
-    /// CPU time of its tasks on other units' CPUs without a loan: tasks that run anywhere, or can run nowhere else. See
-    /// `dispatch.bpf.c` on strays.
+    /// CPU time of its tasks on other units' CPUs without a loan: tasks that run anywhere, or can run nowhere
+    /// else. See `dispatch.bpf.c` on strays.
     pub visiting_ns: u64,
     /// CPU time of its tasks on time-shared CPUs, which have no owner.
     pub shared_ns: u64,
@@ -298,7 +307,8 @@ pub struct Account {
     pub rescues: u64,
 }
 
-/// Whether a CPU's task is a rescue, that is, was taken out of turn since it had waited for too long: see `rescue.h`.
+/// Whether a CPU's task is a rescue, that is, was taken out of turn since it had waited for too long: see
+/// `rescue.h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 #[allow(dead_code)] // Rust uses only `Runs`; C uses all.
@@ -336,8 +346,8 @@ pub(crate) struct Stretch {
     had: u64,
 }
 
-/// One CPU. The loader sets `cache`, `node` and `socket` before the start, `pool` whenever pools change, and `home` by
-/// `dispatch_own`; the scheduler writes the rest.
+/// One CPU. The loader sets `cache`, `node` and `socket` before the start, `pool` whenever pools change, and
+/// `home` by `dispatch_own`; the scheduler writes the rest.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Cpu {
@@ -361,8 +371,8 @@ pub(crate) struct Cpu {
     pub(crate) home: u32,
     /// The unit whose queue its task came from, or [`NOBODY`].
     pub(crate) runs: u32,
-    /// The number, below `2 * cpus`, of the group of CPUs that share its last-level cache; [`NOBODY`]: that group is the whole
-    /// node.
+    /// The number, below `2 * cpus`, of the group of CPUs that share its last-level cache; [`NOBODY`]: that
+    /// group is the whole node.
     pub(crate) cache: u32,
     /// The number of the group of CPUs of its NUMA node; [`NOBODY`]: that group is the whole machine.
     pub(crate) node: u32,
@@ -384,7 +394,8 @@ pub(crate) struct Cpu {
     occupied: u32,
     /// The unit that its task belongs to and is charged to. Under `smp`, `runs` is a unit that encloses it.
     pub(crate) pays: u32,
-    /// The number of the group of CPUs of its socket; [`NOBODY`]: that group is one node, or the whole machine.
+    /// The number of the group of CPUs of its socket; [`NOBODY`]: that group is one node, or the whole
+    /// machine.
     pub(crate) socket: u32,
     /// The number of its pool, or [`NOBODY`]: see `seats.h`.
     pub(crate) pool: u32,
@@ -415,7 +426,8 @@ pub(crate) enum By {
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub(crate) struct Own {
-    /// Its virtual time: CPU time over weight, comparable with its unit's clock. Its key under other disciplines than stride.
+    /// Its virtual time: CPU time over weight, comparable with its unit's clock. Its key under other
+    /// disciplines than stride.
     pub(crate) vtime: u64,
     /// When it was last placed in a unit because it executed a program, in ns.
     placed_at: u64,
@@ -435,7 +447,8 @@ pub(crate) struct Own {
     cpu: u32,
     /// The CPU in whose own queue it waits. Valid only with `DISPATCH_AT_CPU` in `state`.
     at: u32,
-    /// A unit that it moves to when it next wakes or stops, chosen when it executed a program or by the daemon; or [`NOBODY`].
+    /// A unit that it moves to when it next wakes or stops, chosen when it executed a program or by the
+    /// daemon; or [`NOBODY`].
     destined: u32,
     /// The unit of its parent at its birth, if a `command:` rule had chosen that unit; else [`NOBODY`].
     heir: u32,
@@ -447,7 +460,8 @@ pub(crate) struct Own {
     pub(crate) seat: u32,
     /// The gang of its process, kept by the process's first thread; or [`NOBODY`]: see `gates.h`.
     pub(crate) gang: u32,
-    /// Used in place of `DISPATCH_WAITS` in `state` where there may be gangs; 1: it is counted as waiting in its unit's queue.
+    /// Used in place of `DISPATCH_WAITS` in `state` where there may be gangs; 1: it is counted as waiting in
+    /// its unit's queue.
     waits: u32,
     /// The value of [`Rescues::age`] when it began to wait there.
     age: u32,
@@ -484,7 +498,8 @@ pub(crate) struct Joined {
     pub(crate) gang: u32,
 }
 
-/// The argument of `dispatch_put_thread`: a thread, and its unit if that is not the unit of its control group.
+/// The argument of `dispatch_put_thread`: a thread, and its unit if that is not the unit of its control
+/// group.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 #[cfg_attr(not(feature = "kernel"), allow(dead_code))]
@@ -494,7 +509,8 @@ pub(crate) struct Put {
     pub(crate) unit: u32,
 }
 
-/// The argument of `dispatch_turn`. The program reads nothing from it, but a BPF program of this type has to have one.
+/// The argument of `dispatch_turn`. The program reads nothing from it, but a BPF program of this type has to
+/// have one.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 #[cfg_attr(not(feature = "kernel"), allow(dead_code))]

@@ -1,5 +1,6 @@
-//! The tables of the native build alone: those that the scheduler shares with a simulated machine, and with the test of its
-//! decision at exec. `build.rs` generates their C definitions. The kernel's build has the kernel's own `struct task_struct`.
+//! The tables of the native build alone: those that the scheduler shares with a simulated machine, and with
+//! the test of its decision at exec. `build.rs` generates their C definitions. The kernel's build has the
+//! kernel's own `struct task_struct`.
 
 use super::exec::Match;
 use super::{Account, Cpu, Own, Rescues, Rules, Unit};

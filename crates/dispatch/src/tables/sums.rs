@@ -10,7 +10,8 @@ impl Unit {
     }
 }
 
-/// A unit's call-backs of lent CPUs. The latency of a call-back lasts until the unit's first task runs on the CPU.
+/// A unit's call-backs of lent CPUs. The latency of a call-back lasts until the unit's first task runs on the
+/// CPU.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CallBacks {
     /// The number of call-backs.
@@ -19,13 +20,14 @@ pub struct CallBacks {
     pub sum_ns: u64,
     /// The longest latency, in ns.
     pub max_ns: u64,
-    /// The histogram of latencies: below 1.024 us, below 2.048 us, and so on, doubling; the last class is unbounded.
+    /// The histogram of latencies: below 1.024 us, below 2.048 us, and so on, doubling; the last class is
+    /// unbounded.
     pub classes: [u64; LATENCIES],
 }
 
 impl CallBacks {
-    /// The histogram of latencies. Of each class: the lower bound in ns, inclusive; the upper bound, exclusive, or `None` for
-    /// the unbounded class; and the number of call-backs.
+    /// The histogram of latencies. Of each class: the lower bound in ns, inclusive; the upper bound,
+    /// exclusive, or `None` for the unbounded class; and the number of call-backs.
     pub fn classes(&self) -> impl Iterator<Item = (u64, Option<u64>, u64)> + '_ {
         self.classes.iter().enumerate().map(|(class, count)| {
             let lower_bound = if class == 0 { 0 } else { 512 << class };
@@ -33,8 +35,8 @@ impl CallBacks {
         })
     }
 
-    /// An upper bound of a quantile of the latency, in ns; the quantile is in millionths. The bound is the upper end of the
-    /// quantile's class, or the longest latency if that is less. `None` without call-backs.
+    /// An upper bound of a quantile of the latency, in ns; the quantile is in millionths. The bound is the
+    /// upper end of the quantile's class, or the longest latency if that is less. `None` without call-backs.
     pub fn within_ns(&self, millionths: u64) -> Option<u64> {
         let count: u64 = self.classes.iter().sum();
         let rank = (count * millionths).div_ceil(1_000_000).max(1);

@@ -48,13 +48,15 @@ impl Allowance {
         let full = Bucket { level_ns: BURST_NS, filled_at: now, is_overdrawn: false };
         let bucket = self.0.entry(unit).or_insert(full);
         let refill_ns = now.saturating_sub(bucket.filled_at) / RATE;
-        // If nothing is added, the elapsed time still counts next time: otherwise, frequent calls would never fill the bucket.
+        // If nothing is added, the elapsed time still counts next time: otherwise, frequent calls would never
+        // fill the bucket.
         if refill_ns > 0 {
             bucket.filled_at = now;
         }
         bucket.level_ns =
             bucket.level_ns.saturating_add(i64::try_from(refill_ns).unwrap_or(i64::MAX)).min(BURST_NS);
-        // Hysteresis: treating sleepers like all others is expensive, and must not switch on and off with each scan.
+        // Hysteresis: treating sleepers like all others is expensive, and must not switch on and off with
+        // each scan.
         bucket.is_overdrawn &= bucket.level_ns < BURST_NS;
         bucket
     }

@@ -48,7 +48,8 @@ const ALIGNMENT: usize = 4 << 10;
 const LOOK: Duration = Duration::from_secs(1);
 /// The highest utilisation of the disk that is accepted before the measurement.
 const BUSY_PERCENT: u64 = 5;
-/// During the measurement, the disk may transfer one `OTHERS_PART`th more than our requests: file system metadata.
+/// During the measurement, the disk may transfer one `OTHERS_PART`th more than our requests: file system
+/// metadata.
 const OTHERS_PART: u64 = 4;
 
 /// The requests of one pass.
@@ -122,7 +123,8 @@ impl Target {
         Ok(Target { disk, identity, folder: folder.to_owned() })
     }
 
-    /// Measures the disk in [`PASS_COUNT`] passes, each of which takes the time `each`. Calls `done` after each pass.
+    /// Measures the disk in [`PASS_COUNT`] passes, each of which takes the time `each`. Calls `done` after
+    /// each pass.
     ///
     /// Errors: the disk is busy, the file system has too little space, or a request fails.
     pub fn measure(&self, each: Duration, done: &dyn Fn()) -> Result<Measured, LiveError> {
@@ -193,7 +195,8 @@ impl Target {
         }
     }
 
-    /// The largest size that the file may have, in bytes. Error: there is too little free space for a useful measurement.
+    /// The largest size that the file may have, in bytes. Error: there is too little free space for a useful
+    /// measurement.
     fn file_bytes_max(&self) -> Result<u64, LiveError> {
         let free = host::free_bytes(&self.folder)
             .map_err(|source| self.failed("determine its free space", source))?;
@@ -214,8 +217,8 @@ impl Target {
         Ok(size)
     }
 
-    /// Makes a file without a name, so that no other program can open it. On file systems without `O_TMPFILE`, the file has a
-    /// name at first, which is removed at once.
+    /// Makes a file without a name, so that no other program can open it. On file systems without
+    /// `O_TMPFILE`, the file has a name at first, which is removed at once.
     fn make_file(&self) -> Result<File, LiveError> {
         let direct = |extra_flags: i32| {
             let mut options = OpenOptions::new();
@@ -298,8 +301,9 @@ fn per_second(count: u64, elapsed: Duration) -> u64 {
     u64::try_from(rate).unwrap_or(u64::MAX)
 }
 
-/// Carries out a pass for the time `length`, in the first `size` bytes of the file: keeps [`Pass::depth`] requests in flight,
-/// each by a thread of its own. If `allocates`, the pass ends when each offset has been written once.
+/// Carries out a pass for the time `length`, in the first `size` bytes of the file: keeps [`Pass::depth`]
+/// requests in flight, each by a thread of its own. If `allocates`, the pass ends when each offset has been
+/// written once.
 fn run(file: &File, pass: &Pass, size: u64, length: Duration, allocates: bool) -> io::Result<PassResult> {
     let begun = Instant::now();
     let (next_number, latencies) = (AtomicU64::new(0), Mutex::new(Vec::new()));
@@ -387,7 +391,8 @@ impl Xorshift {
     }
 }
 
-/// The sum of the fields of /sys/block/NAME/stat at these positions (see the kernel's Documentation/block/stat.rst).
+/// The sum of the fields of /sys/block/NAME/stat at these positions (see the kernel's
+/// Documentation/block/stat.rst).
 fn stat_sum(tree: &Tree, disk: &str, positions: &[usize]) -> u64 {
     let text = tree.text(format!("/sys/block/{disk}/stat")).unwrap_or_default();
     let words: Vec<&str> = text.split_whitespace().collect();

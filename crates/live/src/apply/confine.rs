@@ -1,15 +1,18 @@
 //! Confinement: keeps threads on the CPUs ordered for them, by their affinities.
 //!
-//! A user or program may restrict its own threads to fewer CPUs; that mask is the thread's *original*. A thread gets the CPUs
-//! that both the order and the original allow. If there is no such CPU, the order wins, and the thread is *overridden*.
+//! A user or program may restrict its own threads to fewer CPUs; that mask is the thread's *original*. A
+//! thread gets the CPUs that both the order and the original allow. If there is no such CPU, the order wins,
+//! and the thread is *overridden*.
 //!
-//! Without control groups, every thread of every member is confined to the CPUs that its unit holds. With control groups, a CPU
-//! set confines the unit, and only threads of jobs, which have a seat in a pool, are confined here. The `kernel` backend's
-//! scheduler treats seats as preferences: then seats are only recorded here, and no affinity changes.
+//! Without control groups, every thread of every member is confined to the CPUs that its unit holds. With
+//! control groups, a CPU set confines the unit, and only threads of jobs, which have a seat in a pool, are
+//! confined here. The `kernel` backend's scheduler treats seats as preferences: then seats are only recorded
+//! here, and no affinity changes.
 //!
-//! Where units take turns, their CPUs change ten times a second, and most of their processes sleep. So a sleeper that was
-//! confined once keeps the mask of an earlier order until it has run, or until [`CATCH_UP`] reaches it. The CPU time that it
-//! uses under the earlier mask is taken from its unit's [allowance](super::allowance).
+//! Where units take turns, their CPUs change ten times a second, and most of their processes sleep. So a
+//! sleeper that was confined once keeps the mask of an earlier order until it has run, or until [`CATCH_UP`]
+//! reaches it. The CPU time that it uses under the earlier mask is taken from its unit's
+//! [allowance](super::allowance).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -26,17 +29,19 @@ use crate::observe::process::{Pins, ProcessKey};
 use crate::observe::roster::Roster;
 use crate::undo::journal::{Entry, Journal};
 
-/// The maximum number of passes over new threads. Few are needed: a confined thread creates confined threads, so a pass finds
-/// only threads that were created by threads unknown to the pass before.
+/// The maximum number of passes over new threads. Few are needed: a confined thread creates confined threads,
+/// so a pass finds only threads that were created by threads unknown to the pass before.
 const ROUNDS_MAX: usize = 20;
 
-/// The number of sleepers that get the mask of the current order with each comparison of masks, once a second.
+/// The number of sleepers that get the mask of the current order with each comparison of masks, once a
+/// second.
 const CATCH_UP: usize = 100;
 
 /// In units with fewer processes than this, sleepers are confined at once, because that is cheap.
 const SPARED_FROM: usize = 100;
 
-/// The interval of checks for sleepers that have run. The roster reads their CPU clocks no more often than this.
+/// The interval of checks for sleepers that have run. The roster reads their CPU clocks no more often than
+/// this.
 const CATCH_UP_NS: Time = 100 * MS;
 
 /// A thread under an order.
@@ -44,7 +49,8 @@ const CATCH_UP_NS: Time = 100 * MS;
 struct ConfinedThread {
     /// The mask that the thread's owner wants.
     original: CpuSet,
-    /// The mask that we gave the thread, as read back from the kernel; if giving failed, the mask that the thread had before.
+    /// The mask that we gave the thread, as read back from the kernel; if giving failed, the mask that the
+    /// thread had before.
     given: CpuSet,
     /// Whether the order and the original have no CPU in common, so that the order replaces the owner's wish.
     overridden: bool,
@@ -94,12 +100,13 @@ pub(super) struct Confinement {
     seats: BTreeMap<ProcessKey, BTreeMap<u32, CpuSet>>,
     /// Whether a scheduler places threads in their seats, so that affinities need not.
     leaves_seats: bool,
-    /// Threads whose seats changed and are yet to be reported to the scheduler, each with the first CPU of its seat.
+    /// Threads whose seats changed and are yet to be reported to the scheduler, each with the first CPU of
+    /// its seat.
     changed_seats: Vec<(u32, Option<u32>)>,
     /// The threads that are under an order, by process and thread.
     confined: BTreeMap<ProcessKey, BTreeMap<u32, ConfinedThread>>,
-    /// Every mask given so far, with the last original that it replaced. A new thread may inherit such a mask, which tells it
-    /// from a mask that the thread's owner chose.
+    /// Every mask given so far, with the last original that it replaced. A new thread may inherit such a
+    /// mask, which tells it from a mask that the thread's owner chose.
     given: BTreeMap<CpuSet, CpuSet>,
     /// Processes that the kernel does not let us change.
     refused: BTreeSet<ProcessKey>,
@@ -145,7 +152,8 @@ impl Confinement {
         self.lagging.remove(&key);
     }
 
-    /// Seats a thread of a job on these CPUs; `None` unseats the thread. The affinity changes when the process is next confined.
+    /// Seats a thread of a job on these CPUs; `None` unseats the thread. The affinity changes when the
+    /// process is next confined.
     pub(super) fn seat(&mut self, key: ProcessKey, tid: u32, cpus: Option<CpuSet>) {
         if self.leaves_seats {
             self.changed_seats.push((tid, cpus.as_ref().and_then(first_cpu)));
@@ -164,7 +172,8 @@ impl Confinement {
         self.leaves_seats
     }
 
-    /// Leaves seats to a scheduler, or takes them back. Returns whether processes with seats must be confined again.
+    /// Leaves seats to a scheduler, or takes them back. Returns whether processes with seats must be confined
+    /// again.
     pub(super) fn leave_seats(&mut self, leave: bool) -> bool {
         let affects_seats = self.leaves_seats != leave && !self.seats.is_empty();
         self.leaves_seats = leave;
@@ -181,14 +190,15 @@ impl Confinement {
         self.seats.values().flatten().map(|(tid, cpus)| (*tid, first_cpu(cpus))).collect()
     }
 
-    /// Threads whose seats changed since the last call while seats were left to a scheduler, each with the first CPU of its
-    /// seat; `None` if the thread was unseated.
+    /// Threads whose seats changed since the last call while seats were left to a scheduler, each with the
+    /// first CPU of its seat; `None` if the thread was unseated.
     pub(super) fn changed_seats(&mut self) -> Vec<(u32, Option<u32>)> {
         std::mem::take(&mut self.changed_seats)
     }
 
-    /// The CPUs to which a thread's owner restricts the thread. `None` if the owner allows every CPU in `all`, if only the
-    /// CPU set `within` of the thread's control group restricts the thread, or if the owner's wish is unknown.
+    /// The CPUs to which a thread's owner restricts the thread. `None` if the owner allows every CPU in
+    /// `all`, if only the CPU set `within` of the thread's control group restricts the thread, or if the
+    /// owner's wish is unknown.
     pub(super) fn tied(
         &self,
         key: ProcessKey,
@@ -221,8 +231,8 @@ impl Confinement {
 }
 
 impl Confining<'_> {
-    /// Confines the processes `keys` of a unit whose order changed. In a large unit, processes that have slept since they were
-    /// last confined keep their masks until [`Confining::catch_up`].
+    /// Confines the processes `keys` of a unit whose order changed. In a large unit, processes that have
+    /// slept since they were last confined keep their masks until [`Confining::catch_up`].
     pub(super) fn confine_unit(&mut self, keys: &[ProcessKey], now: Time) {
         let mut confined_now = Vec::new();
         for key in keys {
@@ -235,8 +245,8 @@ impl Confining<'_> {
         self.confine(&confined_now);
     }
 
-    /// Whether a process may keep the mask of an earlier order: it has not run since it was confined, and its unit's allowance
-    /// is not overdrawn.
+    /// Whether a process may keep the mask of an earlier order: it has not run since it was confined, and its
+    /// unit's allowance is not overdrawn.
     fn may_lag(&mut self, key: ProcessKey, now: Time) -> bool {
         let clock = self.roster.cpu_ns(key.pid);
         let has_slept = clock.is_some()
@@ -284,7 +294,8 @@ impl Confining<'_> {
             if keys.is_empty() || !self.confine_round(&mut keys, &mut examined) {
                 break;
             }
-            // No process or thread was born on the machine since before the listing, so the listing was complete.
+            // No process or thread was born on the machine since before the listing, so the listing was
+            // complete.
             if births.is_some() && self.roster.procfs().births().ok().flatten() == births {
                 break;
             }
@@ -307,8 +318,9 @@ impl Confining<'_> {
         ordered || self.confinement.confined.contains_key(&key) || inherited_mask()
     }
 
-    /// Confines the threads of these processes that are not in `examined` yet. Returns whether another round is needed, because
-    /// there were such threads. A process whose threads cannot be listed is removed from `keys`, and waits.
+    /// Confines the threads of these processes that are not in `examined` yet. Returns whether another round
+    /// is needed, because there were such threads. A process whose threads cannot be listed is removed from
+    /// `keys`, and waits.
     fn confine_round(&mut self, keys: &mut Vec<ProcessKey>, examined: &mut BTreeSet<u32>) -> bool {
         let (mut batch, mut threads) = (Batch::default(), Vec::new());
         let examined_before = examined.len();
@@ -387,9 +399,10 @@ impl Confining<'_> {
         });
     }
 
-    /// The original of a new thread that inherited a mask which we gave to another thread: the original of the thread's process,
-    /// or else of its parent, or else, if its parent is no member, of its session. As a last resort, if `may_guess`, the last
-    /// original that the mask replaced. `None` if the thread's owner chose the mask, or if no original is known.
+    /// The original of a new thread that inherited a mask which we gave to another thread: the original of
+    /// the thread's process, or else of its parent, or else, if its parent is no member, of its session. As a
+    /// last resort, if `may_guess`, the last original that the mask replaced. `None` if the thread's owner
+    /// chose the mask, or if no original is known.
     fn inherited_original(&self, key: ProcessKey, mask: &CpuSet, may_guess: bool) -> Option<CpuSet> {
         let last_replaced = self.confinement.given.get(mask)?;
         if let Some(thread) = self.confinement.main_thread(key) {
@@ -429,8 +442,8 @@ impl Confining<'_> {
 
     /// Sets a thread's affinity mask, and records the mask that the kernel made of it.
     ///
-    /// `sched_setaffinity(2)` takes a bare thread number, which may be reused. So the process is pinned, and [`Pinned::give`]
-    /// checks the thread before and after the call.
+    /// `sched_setaffinity(2)` takes a bare thread number, which may be reused. So the process is pinned, and
+    /// [`Pinned::give`] checks the thread before and after the call.
     fn set_mask(&mut self, pins: &mut Pins, key: ProcessKey, tid: u32, cpus: &CpuSet) {
         // The kernel removes CPUs that a cpuset does not have, so a subset of our mask is our doing, too.
         let is_ours = |mask: &CpuSet| mask.difference(cpus).is_empty();
@@ -453,8 +466,8 @@ impl Confining<'_> {
         }
     }
 
-    /// Notes that the kernel removed CPUs outside of the process's cpuset from a mask that we gave. The reduced mask counts as
-    /// given by us, too, because threads may inherit it.
+    /// Notes that the kernel removed CPUs outside of the process's cpuset from a mask that we gave. The
+    /// reduced mask counts as given by us, too, because threads may inherit it.
     fn note_reduced_mask(&mut self, key: ProcessKey, cpus: &CpuSet, reduced: &CpuSet) {
         if !self.confinement.given.contains_key(reduced) {
             if let Err(err) = self.record(&[Entry::AffinityGiven { cpus: reduced.clone() }]) {
@@ -471,7 +484,8 @@ impl Confining<'_> {
         });
     }
 
-    /// Notes and reports that the kernel refused a mask. Without permission (`EPERM`), the process is not tried again.
+    /// Notes and reports that the kernel refused a mask. Without permission (`EPERM`), the process is not
+    /// tried again.
     fn note_refusal(&mut self, key: ProcessKey, cpus: &CpuSet, source: io::Error) {
         let name = self.roster.member(key.pid).map(|member| member.comm.clone()).unwrap_or_default();
         if source.raw_os_error() == Some(libc::EPERM) {
@@ -520,8 +534,8 @@ impl Confining<'_> {
         }
     }
 
-    /// Compares each confined thread's mask with the mask that we gave. Confines again the processes whose owners have chosen
-    /// other masks since, the processes that wait for another attempt, and some sleepers.
+    /// Compares each confined thread's mask with the mask that we gave. Confines again the processes whose
+    /// owners have chosen other masks since, the processes that wait for another attempt, and some sleepers.
     pub(super) fn compare_masks(&mut self) {
         let mut to_confine: Vec<ProcessKey> =
             std::mem::take(&mut self.confinement.waiting).into_iter().collect();
@@ -564,13 +578,15 @@ pub(super) fn lineage(contract: &Contract, unit: UnitId) -> impl Iterator<Item =
     std::iter::successors(Some(unit), |unit| contract.units.get(unit.index()).and_then(|unit| unit.parent))
 }
 
-/// [`Confining::compare_masks`] as a plain function, which can be passed where a closure over any lifetime is expected.
+/// [`Confining::compare_masks`] as a plain function, which can be passed where a closure over any lifetime is
+/// expected.
 pub(super) fn compare_masks(confining: &mut Confining<'_>) {
     confining.compare_masks();
 }
 
-/// Whether the mask `read`, which a thread has, results from giving the thread the mask `given`. If the thread's control group
-/// has the CPU set `within`, the kernel removes other CPUs from the mask; if no CPU would remain, it uses the whole CPU set.
+/// Whether the mask `read`, which a thread has, results from giving the thread the mask `given`. If the
+/// thread's control group has the CPU set `within`, the kernel removes other CPUs from the mask; if no CPU
+/// would remain, it uses the whole CPU set.
 fn is_effect_of(given: &CpuSet, read: &CpuSet, within: Option<&CpuSet>) -> bool {
     let is_reduced = |within: &CpuSet| {
         let both = given.intersection(within);
@@ -579,8 +595,8 @@ fn is_effect_of(given: &CpuSet, read: &CpuSet, within: Option<&CpuSet>) -> bool 
     given == read || within.is_some_and(is_reduced)
 }
 
-/// The mask for a thread under an order: the CPUs that both the order and the thread's owner allow; if there are no such CPUs,
-/// the order's. The flag is true in the latter case: the order overrides the owner.
+/// The mask for a thread under an order: the CPUs that both the order and the thread's owner allow; if there
+/// are no such CPUs, the order's. The flag is true in the latter case: the order overrides the owner.
 fn target_mask(ordered: Option<&CpuSet>, original: &CpuSet) -> (CpuSet, bool) {
     let Some(ordered) = ordered else { return (original.clone(), false) };
     let both = ordered.intersection(original);

@@ -1,14 +1,16 @@
 //! Moves a job's pages to its nodes.
 //!
-//! Algorithm: a thread of the daemon makes the system calls, because they block until the pages are copied. If a job is in one
-//! pool, `migrate_pages(2)` moves its pages from all other nodes, process by process. That call cannot divide the pages of one
-//! node among several. So if a job is in several pools, `move_pages(2)` moves its pages in blocks of [`BLOCK_PAGES`], as many as
-//! a huge page has; [`spread`] decides which blocks move.
+//! Algorithm: a thread of the daemon makes the system calls, because they block until the pages are copied.
+//! If a job is in one pool, `migrate_pages(2)` moves its pages from all other nodes, process by process. That
+//! call cannot divide the pages of one node among several. So if a job is in several pools, `move_pages(2)`
+//! moves its pages in blocks of [`BLOCK_PAGES`], as many as a huge page has; [`spread`] decides which blocks
+//! move.
 //!
-//! Limits: only a process itself can set where its new pages go (`set_mempolicy(2)`, `mbind(2)`). So new pages go to the node
-//! where they are first touched, and the policy orders another move when enough pages are misplaced. A division moves no pages
-//! that several processes map. Moving pages of other users' processes needs `CAP_SYS_PTRACE`. The kernel's own balancing
-//! (`kernel.numa_balancing`) may move pages back.
+//! Limits: only a process itself can set where its new pages go (`set_mempolicy(2)`, `mbind(2)`). So new
+//! pages go to the node where they are first touched, and the policy orders another move when enough pages
+//! are misplaced. A division moves no pages that several processes map. Moving pages of other users'
+//! processes needs `CAP_SYS_PTRACE`. The kernel's own balancing (`kernel.numa_balancing`) may move pages
+//! back.
 
 mod spread;
 
@@ -84,9 +86,10 @@ impl Moving {
 
 /// Pins these processes, without those that have ended.
 ///
-/// `migrate_pages(2)` and `move_pages(2)` take bare process numbers, so each call is made only after a check that the pinned
-/// process still exists. One race remains: the process ends, and its number is reused, between this check and the kernel's
-/// look-up. Then pages of a new process move to another node, once, which does no further harm.
+/// `migrate_pages(2)` and `move_pages(2)` take bare process numbers, so each call is made only after a check
+/// that the pinned process still exists. One race remains: the process ends, and its number is reused,
+/// between this check and the kernel's look-up. Then pages of a new process move to another node, once, which
+/// does no further harm.
 fn pinned(processes: Vec<ProcessKey>) -> Result<Vec<(ProcessKey, Pinned)>, LiveError> {
     let mut procfs = ProcFs::open(Path::new("/proc"))?;
     let pin = |key| Ok(pin(&mut procfs, key)?.map(|pinned| (key, pinned)));
@@ -103,7 +106,8 @@ fn move_all((key, process): &(ProcessKey, Pinned), from: &[u32], to: &[u32]) -> 
     outcome(*key, to, pid_if_running(process).and_then(|pid| migrate(pid, from, to)))
 }
 
-/// Turns the result of moving a process's pages into an error for the user. That the process has ended is no error.
+/// Turns the result of moving a process's pages into an error for the user. That the process has ended is no
+/// error.
 fn outcome(key: ProcessKey, to: &[u32], moved: io::Result<()>) -> Result<(), LiveError> {
     match moved {
         Ok(()) => Ok(()),
@@ -147,7 +151,8 @@ fn divide(processes: &[(ProcessKey, Pinned)], parts: &[NodePart]) -> Vec<LiveErr
     failed
 }
 
-/// Divides the pages of one mapping. The end of a very sparse mapping is left alone, because examining absent pages takes time.
+/// Divides the pages of one mapping. The end of a very sparse mapping is left alone, because examining absent
+/// pages takes time.
 fn divide_area(process: &Pinned, area: &Mapped, spread: &mut Spread) -> io::Result<()> {
     let mut pages_left: u64 = area.pages.values().sum();
     let blocks_max = (pages_left / BLOCK_PAGES).saturating_mul(SPARSE).max(BLOCKS_MIN);
@@ -196,7 +201,8 @@ fn list(nodes: &[u32]) -> String {
 mod tests {
     use super::*;
 
-    /// A key with another start time denotes a process that has ended. Fails if only the process number is compared.
+    /// A key with another start time denotes a process that has ended. Fails if only the process number is
+    /// compared.
     #[test]
     fn pages_of_a_process_with_a_reused_number_stay() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();

@@ -1,8 +1,9 @@
-//! Carries out orders for jobs: seats their threads on CPUs, moves their pages to nodes, and notes which gangs must stop.
+//! Carries out orders for jobs: seats their threads on CPUs, moves their pages to nodes, and notes which
+//! gangs must stop.
 //!
-//! A seat is enforced by the thread's affinity ([`super::confine`]), so seats need neither root nor control groups. Pages are
-//! moved process by process ([`super::pages`]). A gang is *shut* while it must not run: the backend then stops its processes,
-//! unless a scheduler runs the gangs.
+//! A seat is enforced by the thread's affinity ([`super::confine`]), so seats need neither root nor control
+//! groups. Pages are moved process by process ([`super::pages`]). A gang is *shut* while it must not run: the
+//! backend then stops its processes, unless a scheduler runs the gangs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
@@ -56,7 +57,8 @@ impl Seats {
         self.jobs.observe(now, contract, roster, tied)
     }
 
-    /// The units whose processes to examine: those in `watch`, and units with gangs, whose demand must be known at each scan.
+    /// The units whose processes to examine: those in `watch`, and units with gangs, whose demand must be
+    /// known at each scan.
     pub(super) fn watched(contract: &Contract, watch: &[UnitId]) -> Vec<UnitId> {
         let has_gangs = has_gangs(contract);
         let is_added =
@@ -114,8 +116,8 @@ impl Seats {
         self.jobs.units().collect()
     }
 
-    /// Adds the threads of shut jobs that wanted a CPU when they were stopped to their units' demand. Otherwise a unit would
-    /// seem to want nothing while its gang waits.
+    /// Adds the threads of shut jobs that wanted a CPU when they were stopped to their units' demand.
+    /// Otherwise a unit would seem to want nothing while its gang waits.
     pub(super) fn count_shut(&self, roster: &Roster, units: &mut [UnitFacts]) {
         self.jobs.count_shut(roster, units);
     }
@@ -139,8 +141,8 @@ impl Seats {
         }
     }
 
-    /// Seats threads and begins to move pages, as ordered. Adds the errors of moves to `failed`. Returns the processes to
-    /// confine again, because seats of their threads changed.
+    /// Seats threads and begins to move pages, as ordered. Adds the errors of moves to `failed`. Returns the
+    /// processes to confine again, because seats of their threads changed.
     pub(super) fn order(
         &mut self,
         orders: &[Step<SeatOrder>],

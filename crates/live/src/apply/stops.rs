@@ -1,17 +1,18 @@
 //! Gates by signals: stops and continues all processes of a unit, or of a gang, with SIGSTOP and SIGCONT.
 //!
-//! Properties: a process is stopped while any of its gates is closed. Processes that their user or a debugger stopped are not
-//! touched. A stop is written to the journal before it is sent, so that the caretaker continues every stopped process if the
-//! daemon dies.
+//! Properties: a process is stopped while any of its gates is closed. Processes that their user or a debugger
+//! stopped are not touched. A stop is written to the journal before it is sent, so that the caretaker
+//! continues every stopped process if the daemon dies.
 //!
-//! Order: parents are stopped before their children, and continued after them, because a parent that waits for stopped children
-//! (WUNTRACED) must not run while it could see a stopped child. [`followers`] deals with the parents that are behind no gate, and
-//! so do see their children stopped. A process that sleeps is not stopped ([`sleepers`]), unless it is the ancestor of a stopped
-//! process.
+//! Order: parents are stopped before their children, and continued after them, because a parent that waits
+//! for stopped children (WUNTRACED) must not run while it could see a stopped child. [`followers`] deals with
+//! the parents that are behind no gate, and so do see their children stopped. A process that sleeps is not
+//! stopped ([`sleepers`]), unless it is the ancestor of a stopped process.
 //!
-//! In seed 003, section 4, signals pass from thread to thread and may overtake each other, so a thread blocks only if it was
-//! sent more blocks than unblocks. Such counts are unnecessary here: the kernel stops all threads of a process at once, and a
-//! continue cancels a pending stop, so signals cannot overtake each other.
+//! In seed 003, section 4, signals pass from thread to thread and may overtake each other, so a thread blocks
+//! only if it was sent more blocks than unblocks. Such counts are unnecessary here: the kernel stops all
+//! threads of a process at once, and a continue cancels a pending stop, so signals cannot overtake each
+//! other.
 
 mod followers;
 mod sleepers;
@@ -33,19 +34,20 @@ use crate::undo::journal::{Entry, Journal};
 use followers::{Followers, Verdict};
 use sleepers::{Rest, Sleepers};
 
-/// The maximum number of rounds of looking for processes to stop. Even a fork storm needs fewer: a stopped process cannot fork,
-/// so each round leaves fewer processes that can.
+/// The maximum number of rounds of looking for processes to stop. Even a fork storm needs fewer: a stopped
+/// process cannot fork, so each round leaves fewer processes that can.
 pub(super) const ROUNDS_MAX: usize = 100;
 
-/// The number of waits, and the length of each, for processes that were sent a stop and still run. A process inside fork(2) is
-/// about to have a child; without a wait, nothing would stop the child.
+/// The number of waits, and the length of each, for processes that were sent a stop and still run. A process
+/// inside fork(2) is about to have a child; without a wait, nothing would stop the child.
 const SETTLE_ROUNDS: usize = 10;
 const SETTLE_PAUSE: Duration = Duration::from_micros(100);
 
 /// The stopped processes.
 #[derive(Debug, Default)]
 pub(super) struct Stops {
-    /// Processes that we stopped, by number, each with its CPU clock when it was last seen stopped; `None`: not seen yet.
+    /// Processes that we stopped, by number, each with its CPU clock when it was last seen stopped; `None`:
+    /// not seen yet.
     ours: BTreeMap<u32, (ProcessKey, Option<u64>)>,
     followers: Followers,
     sleepers: Sleepers,
@@ -86,7 +88,8 @@ impl Stops {
         self.ours.is_empty() && self.followers.is_empty()
     }
 
-    /// Whether there is nothing to continue or to watch: no stopped process, no follower and no sleeper behind a closed gate.
+    /// Whether there is nothing to continue or to watch: no stopped process, no follower and no sleeper
+    /// behind a closed gate.
     pub(super) fn is_idle(&self) -> bool {
         self.is_empty() && self.sleepers.asleep().next().is_none()
     }
@@ -133,8 +136,9 @@ impl Stops {
 }
 
 impl Stopping<'_> {
-    /// Stops the running processes behind closed gates. Returns whether the caller must scan for new processes and call again: a
-    /// process was stopped just now, which may have forked before, or a stopped process is still running.
+    /// Stops the running processes behind closed gates. Returns whether the caller must scan for new
+    /// processes and call again: a process was stopped just now, which may have forked before, or a stopped
+    /// process is still running.
     fn stop_closed(&mut self) -> Result<bool, LiveError> {
         let members = self.roster.members().filter(|member| (self.closed)(member));
         let mut members: Vec<(ProcessKey, UnitId)> =
@@ -142,7 +146,8 @@ impl Stopping<'_> {
         members.sort_unstable_by_key(|(key, _)| (key.start, key.pid));
         let mut unstopped = Unstopped::default();
         for (key, unit) in members {
-            // A clock that has not moved saves reading the process's state. It moves if another process continues this process.
+            // A clock that has not moved saves reading the process's state. It moves if another process
+            // continues this process.
             let clock = self.roster.cpu_ns(key.pid);
             if self.stops.is_still_stopped(key, clock) {
                 continue;
@@ -172,8 +177,8 @@ impl Stopping<'_> {
         let mut not_stopped = Vec::new();
         for key in &new {
             if self.signal(*key, Signal::STOP, "stop", is_running) != Some(true) {
-                // The process ended, another process stopped it in the meantime, or the signal was refused: there is no stop of
-                // ours to undo.
+                // The process ended, another process stopped it in the meantime, or the signal was refused:
+                // there is no stop of ours to undo.
                 self.stops.drop_stop(*key);
                 not_stopped.push(Entry::Continued { process: *key });
             }
@@ -195,8 +200,8 @@ impl Stopping<'_> {
         Ok(must_wait)
     }
 
-    /// Reads the state of a process behind a closed gate. Adds the process to `unstopped`, or, if `rest` allows it and the
-    /// process sleeps, to the sleepers. Does neither if the process is stopped already.
+    /// Reads the state of a process behind a closed gate. Adds the process to `unstopped`, or, if `rest`
+    /// allows it and the process sleeps, to the sleepers. Does neither if the process is stopped already.
     fn examine(
         &mut self,
         key: ProcessKey,
@@ -217,7 +222,8 @@ impl Stopping<'_> {
         // A process that its user or a debugger stopped is left to them.
         let Some(stat) = stat.filter(is_running) else { return Ok(()) };
         match clock {
-            // `Asleep` excludes a process that waits for a disk: a unit stopped for its disk use must not transfer anything.
+            // `Asleep` excludes a process that waits for a disk: a unit stopped for its disk use must not
+            // transfer anything.
             Some(clock) if rest == Rest::IfAsleep && stat.state == ThreadState::Asleep => {
                 self.stops.sleepers.leave(key, clock);
             }
@@ -230,8 +236,8 @@ impl Stopping<'_> {
         Ok(())
     }
 
-    /// Adds sleepers with a stopped descendant to `unstopped`. If such a sleeper is a shell and were left asleep, it would see
-    /// the descendant stop, and report the job as stopped by the user.
+    /// Adds sleepers with a stopped descendant to `unstopped`. If such a sleeper is a shell and were left
+    /// asleep, it would see the descendant stop, and report the job as stopped by the user.
     fn examine_sleeping_ancestors(&mut self, unstopped: &mut Unstopped) -> Result<(), LiveError> {
         if unstopped.new.is_empty() && !self.stops.changed {
             return Ok(());
@@ -266,16 +272,17 @@ impl Stopping<'_> {
         let may_follow: Vec<Entry> =
             new_followers.iter().map(|(key, _)| Entry::MayFollow { process: *key }).collect();
         if let Err(error) = record(self.journal, &may_follow) {
-            // This must not keep processes stopped, either. We watch the new followers all the same, but a caretaker would not
-            // continue them.
+            // This must not keep processes stopped, either. We watch the new followers all the same, but a
+            // caretaker would not continue them.
             self.problems.add(error);
         }
         self.stops.followers.extend(new_followers);
         self.release_sleepers();
         let mut entries = Vec::new();
         for key in released {
-            // The signal is sent even if the process does not seem stopped: our stop may be pending until the process leaves the
-            // kernel, and a continue cancels it. A process whose signal is refused stays ours, and the next scan retries.
+            // The signal is sent even if the process does not seem stopped: our stop may be pending until the
+            // process leaves the kernel, and a continue cancels it. A process whose signal is refused stays
+            // ours, and the next scan retries.
             if self.signal(key, Signal::CONT, "continue", |stat| stat.state != ThreadState::Ended).is_some() {
                 self.stops.drop_stop(key);
                 let clock = self.roster.cpu_ns(key.pid);
@@ -297,8 +304,9 @@ impl Stopping<'_> {
         }
     }
 
-    /// Sends a signal to a process if the process still exists and `condition` holds for its state. Returns whether the signal
-    /// was sent; `None` if the kernel refused it, which is reported once. `what` names the signal's purpose in that report.
+    /// Sends a signal to a process if the process still exists and `condition` holds for its state. Returns
+    /// whether the signal was sent; `None` if the kernel refused it, which is reported once. `what` names the
+    /// signal's purpose in that report.
     fn signal(
         &mut self,
         key: ProcessKey,
@@ -324,7 +332,8 @@ impl Stopping<'_> {
     }
 }
 
-/// [`Stopping::stop_closed`] as a plain function, which can be passed where a closure over any lifetime is expected.
+/// [`Stopping::stop_closed`] as a plain function, which can be passed where a closure over any lifetime is
+/// expected.
 pub(super) fn stop_closed(stopping: &mut Stopping<'_>) -> Result<bool, LiveError> {
     stopping.stop_closed()
 }

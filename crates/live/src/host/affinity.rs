@@ -1,7 +1,8 @@
 //! CPU affinity of one thread, for machines of any size.
 //!
-//! The C library's `cpu_set_t` and rustix's `CpuSet` are limited to 1,024 CPUs; the kernel is not. So this module makes the raw
-//! system calls of `sched_getaffinity(2)` and `sched_setaffinity(2)`. When reading, the mask grows until the kernel's mask fits.
+//! The C library's `cpu_set_t` and rustix's `CpuSet` are limited to 1,024 CPUs; the kernel is not. So this
+//! module makes the raw system calls of `sched_getaffinity(2)` and `sched_setaffinity(2)`. When reading, the
+//! mask grows until the kernel's mask fits.
 
 use std::io;
 
@@ -51,9 +52,9 @@ fn get_from(tid: u32, words_first: usize) -> io::Result<CpuSet> {
 
 /// Restricts a thread to these CPUs. `tid` 0 is the calling thread.
 ///
-/// The kernel silently drops CPUs outside the thread's cpuset. A caller for which that matters reads the result back with
-/// [`get`]. Errors are the kernel's: `ESRCH` if the thread has ended, `EPERM` if it is another user's, `EINVAL` if the thread
-/// may use no CPU of the set, for example because the set is empty.
+/// The kernel silently drops CPUs outside the thread's cpuset. A caller for which that matters reads the
+/// result back with [`get`]. Errors are the kernel's: `ESRCH` if the thread has ended, `EPERM` if it is
+/// another user's, `EINVAL` if the thread may use no CPU of the set, for example because the set is empty.
 pub fn set(tid: u32, cpus: &CpuSet) -> io::Result<()> {
     if has_hook() {
         match ask(Kind::SetAffinity, About::Process(tid), cpus.to_string()) {
@@ -66,8 +67,8 @@ pub fn set(tid: u32, cpus: &CpuSet) -> io::Result<()> {
 
 fn set_without_hook(tid: u32, cpus: &CpuSet) -> io::Result<()> {
     let words = cpus.as_words();
-    // SAFETY: the kernel reads `size_of_val(words)` bytes from `words`, which is exactly the slice (for the empty slice:
-    // none), and keeps no reference to them.
+    // SAFETY: the kernel reads `size_of_val(words)` bytes from `words`, which is exactly the slice (for the
+    // empty slice: none), and keeps no reference to them.
     let rc = unsafe {
         libc::syscall(libc::SYS_sched_setaffinity, kernel_id(tid)?, size_of_val(words), words.as_ptr())
     };
@@ -76,8 +77,8 @@ fn set_without_hook(tid: u32, cpus: &CpuSet) -> io::Result<()> {
 
 /// Makes one call, with a mask of this size. Returns the number of bytes that the kernel filled.
 fn get_into(tid: u32, words: &mut [u64]) -> io::Result<usize> {
-    // SAFETY: the kernel writes at most `size_of_val(words)` bytes to `words`, which is exactly the slice; every bit
-    // pattern is a valid u64.
+    // SAFETY: the kernel writes at most `size_of_val(words)` bytes to `words`, which is exactly the slice;
+    // every bit pattern is a valid u64.
     let rc = unsafe {
         libc::syscall(libc::SYS_sched_getaffinity, kernel_id(tid)?, size_of_val(words), words.as_mut_ptr())
     };
@@ -110,7 +111,8 @@ mod tests {
 
     #[test]
     fn a_mask_grows_until_the_kernel_accepts_it() {
-        // An empty mask is too short for any machine: it gives the same EINVAL as 16 words on a large machine.
+        // An empty mask is too short for any machine: it gives the same EINVAL as 16 words on a large
+        // machine.
         assert_eq!(get_into(0, &mut []).unwrap_err().raw_os_error(), Some(libc::EINVAL));
         assert_eq!(get_from(0, 0).unwrap(), get(0).unwrap());
     }

@@ -14,7 +14,8 @@ use super::tamper::{About, Kind, pass};
 const LENGTH: usize = 4096;
 const _: () = assert!(LENGTH as u64 == PAGE_BYTES && size_of::<Page>() <= LENGTH);
 
-/// A page shared with another process. The page exists until this value is dropped and the process has unmapped it.
+/// A page shared with another process. The page exists until this value is dropped and the process has
+/// unmapped it.
 #[derive(Debug)]
 pub(crate) struct Shared(NonNull<Page>);
 
@@ -24,7 +25,8 @@ unsafe impl Send for Shared {}
 unsafe impl Sync for Shared {}
 
 impl Shared {
-    /// Makes a page for the process with this pid. Returns the page, and the descriptor to send to the process.
+    /// Makes a page for the process with this pid. Returns the page, and the descriptor to send to the
+    /// process.
     pub(crate) fn new(pid: u32) -> io::Result<(Shared, OwnedFd)> {
         pass(Kind::Open, About::Process(pid))?;
         let file = memfd_create("commonhold-gang", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
@@ -41,8 +43,9 @@ impl Shared {
     }
 
     fn page(&self) -> &Page {
-        // SAFETY: the mapping is long enough and lives as long as `self`. It cannot shrink, since it was sealed before it was
-        // shared. Any content is a valid `Page`, the initial zeros included. Others write there, but all fields are atomics.
+        // SAFETY: the mapping is long enough and lives as long as `self`. It cannot shrink, since it was
+        // sealed before it was shared. Any content is a valid `Page`, the initial zeros included. Others
+        // write there, but all fields are atomics.
         unsafe { self.0.as_ref() }
     }
 

@@ -6,7 +6,8 @@
 //! autogroup. Autogroups matter only for tasks in the root control group of the cpu controller. In other
 //! control groups, `cpu.weight` counts instead.
 //!
-//! An autogroup's number is never reused. So the number identifies the autogroup even after the session's leader has ended.
+//! An autogroup's number is never reused. So the number identifies the autogroup even after the session's
+//! leader has ended.
 //!
 //! Source: `sched(7)`; kernel/sched/autogroup.c.
 
@@ -21,8 +22,8 @@ use super::File;
 /// This process's autogroup.
 pub(crate) const OWN: &str = "/proc/self/autogroup";
 
-/// The kernel's rate limit: one write in 100 ms from all writers without `CAP_SYS_ADMIN` together. Other writes fail with EAGAIN,
-/// and are tried again after a pause.
+/// The kernel's rate limit: one write in 100 ms from all writers without `CAP_SYS_ADMIN` together. Other
+/// writes fail with EAGAIN, and are tried again after a pause.
 const TRIES: usize = 50;
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -36,7 +37,8 @@ pub(crate) struct Autogroup {
 }
 
 impl Autogroup {
-    /// Parses `/autogroup-9 nice 0`. `None` if the file is empty, since the process's session is older than the first `setsid`.
+    /// Parses `/autogroup-9 nice 0`. `None` if the file is empty, since the process's session is older than
+    /// the first `setsid`.
     pub(crate) fn parse(text: &[u8]) -> Option<Autogroup> {
         let text = std::str::from_utf8(text).ok()?.trim().strip_prefix("/autogroup-")?;
         let (number, nice) = text.split_once(" nice ")?;
@@ -44,8 +46,8 @@ impl Autogroup {
     }
 }
 
-/// The open autogroup file of a process. An open file continues to refer to its process: a later process with the same pid is
-/// neither read nor written.
+/// The open autogroup file of a process. An open file continues to refer to its process: a later process with
+/// the same pid is neither read nor written.
 #[derive(Debug)]
 pub(crate) struct AutogroupFile(File);
 
@@ -61,8 +63,9 @@ impl AutogroupFile {
         Ok(Autogroup::parse(&bytes[..length]))
     }
 
-    /// Sets the nice value, which may take a second because of the kernel's rate limit. Uses write(2), since the kernel refuses
-    /// pwrite(2) on this file (ESPIPE). Errors are the kernel's: `PermissionDenied` for a value below 0 without `CAP_SYS_NICE`.
+    /// Sets the nice value, which may take a second because of the kernel's rate limit. Uses write(2), since
+    /// the kernel refuses pwrite(2) on this file (ESPIPE). Errors are the kernel's: `PermissionDenied` for a
+    /// value below 0 without `CAP_SYS_NICE`.
     pub(crate) fn set(&mut self, nice: i32) -> io::Result<()> {
         let text = nice.to_string();
         let mut written = self.0.write_all(text.as_bytes());

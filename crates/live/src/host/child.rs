@@ -1,4 +1,5 @@
-//! Child programs: the signal state with which they start, and the signal that ends them when this program ends.
+//! Child programs: the signal state with which they start, and the signal that ends them when this program
+//! ends.
 
 use std::ffi::OsStr;
 use std::io;
@@ -9,10 +10,11 @@ use rustix::process::{Signal, getpid, getppid};
 
 /// A command whose process begins with the kernel's default signal state: no signal blocked, none ignored.
 ///
-/// A child inherits the signal mask and the ignored signals of the thread that starts it. This program blocks the signals that
-/// it reads from a signalfd, and Rust's runtime ignores SIGPIPE. A child that inherited these would not be ended by `timeout`,
-/// Ctrl-C or a closed pipe. Signals that this program's own parent blocked or ignored are reset, too, with one exception:
-/// SIGHUP, SIGINT and SIGQUIT stay ignored, since that is the purpose of `nohup` and of a shell's `&`.
+/// A child inherits the signal mask and the ignored signals of the thread that starts it. This program blocks
+/// the signals that it reads from a signalfd, and Rust's runtime ignores SIGPIPE. A child that inherited
+/// these would not be ended by `timeout`, Ctrl-C or a closed pipe. Signals that this program's own parent
+/// blocked or ignored are reset, too, with one exception: SIGHUP, SIGINT and SIGQUIT stay ignored, since that
+/// is the purpose of `nohup` and of a shell's `&`.
 ///
 /// Every program must be started through this function.
 pub fn command(program: impl AsRef<OsStr>) -> Command {
@@ -27,15 +29,15 @@ const KEPT: [libc::c_int; 3] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT];
 
 /// Resets the calling process's signals. Makes only calls that are allowed between fork and exec.
 ///
-/// Uses the raw system call, since the C library refuses to change the two signals that its threads use. These two can be
-/// inherited as ignored, too.
+/// Uses the raw system call, since the C library refuses to change the two signals that its threads use.
+/// These two can be inherited as ignored, too.
 fn default_signals() -> io::Result<()> {
     /// The kernel's `struct sigaction`, with room to spare. All zeros is the default action.
     const DEFAULT: [u64; 8] = [0; 8];
     const SET_BYTES: usize = 8;
     for signal in (1..=libc::SIGRTMAX()).filter(|signal| !KEPT.contains(signal)) {
-        // SAFETY: the kernel reads the structure, and writes nothing. The default action runs no code. The kernel refuses
-        // SIGKILL and SIGSTOP, which always have the default action.
+        // SAFETY: the kernel reads the structure, and writes nothing. The default action runs no code. The
+        // kernel refuses SIGKILL and SIGSTOP, which always have the default action.
         unsafe {
             libc::syscall(
                 libc::SYS_rt_sigaction,
@@ -60,15 +62,15 @@ pub(crate) fn unblock_signals() -> io::Result<()> {
     if failed == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(failed)) }
 }
 
-/// Stops ignoring SIGCHLD, before any child is started. This process may have inherited the signal as ignored. Children would
-/// then vanish when they end, and their status could not be read.
+/// Stops ignoring SIGCHLD, before any child is started. This process may have inherited the signal as
+/// ignored. Children would then vanish when they end, and their status could not be read.
 pub fn keep_children() {
     // SAFETY: the default action runs no code.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
 }
 
-/// Has the kernel send a signal to a command's process when the thread that starts the command ends, for example because this
-/// process is killed. Processes that the command starts get no signal.
+/// Has the kernel send a signal to a command's process when the thread that starts the command ends, for
+/// example because this process is killed. Processes that the command starts get no signal.
 pub fn ends_with_this(command: &mut Command, signal: Signal) {
     let parent = getpid();
     // SAFETY: between fork and exec it makes two system calls, and uses only copied values.
@@ -104,7 +106,8 @@ mod tests {
         1 << (signal - 1)
     }
 
-    /// Blocks and ignores signals in the child, as a parent may have done, before the command's own preparation.
+    /// Blocks and ignores signals in the child, as a parent may have done, before the command's own
+    /// preparation.
     #[allow(clippy::unnecessary_wraps, reason = "it is a step before exec")]
     fn hostile() -> io::Result<()> {
         // SAFETY: calls that are allowed between fork and exec, on memory of this stack.

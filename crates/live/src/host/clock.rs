@@ -4,14 +4,14 @@ use std::io;
 
 use commonhold_policy::Time;
 
-/// The machine's monotonic clock in nanoseconds: setting the time of day does not change it, and it stops while the machine is
-/// suspended.
+/// The machine's monotonic clock in nanoseconds: setting the time of day does not change it, and it stops
+/// while the machine is suspended.
 pub fn now() -> Time {
     read(libc::CLOCK_MONOTONIC).unwrap_or(0)
 }
 
-/// Converts a process's start, in clock ticks since boot, to the clock of [`now`]: the middle of that tick. Ticks also count the
-/// time during which the machine was suspended, which is subtracted.
+/// Converts a process's start, in clock ticks since boot, to the clock of [`now`]: the middle of that tick.
+/// Ticks also count the time during which the machine was suspended, which is subtracted.
 pub fn of_ticks(ticks: u64) -> Time {
     const TICK_NS: u64 = 10_000_000; // USER_HZ is 100 on every architecture that Linux still supports.
     let suspended = read(libc::CLOCK_BOOTTIME).unwrap_or(0).saturating_sub(now());
@@ -28,8 +28,9 @@ pub fn thread_cpu_ns() -> u64 {
     read(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or(0)
 }
 
-/// CPU time that a process has used since its start, in nanoseconds, including that of its ended threads. `None` if there is no
-/// process with this pid. Any user may read the clock of any process (kernel/time/posix-cpu-timers.c).
+/// CPU time that a process has used since its start, in nanoseconds, including that of its ended threads.
+/// `None` if there is no process with this pid. Any user may read the clock of any process
+/// (kernel/time/posix-cpu-timers.c).
 pub(crate) fn process_cpu_ns(pid: u32) -> Option<u64> {
     let pid = libc::clockid_t::try_from(pid).ok()?;
     // CPUCLOCK_SCHED (2) in the low bits selects exact scheduler time instead of sampled ticks.

@@ -78,14 +78,15 @@ impl Dir {
         Ok(File::of(file, self.path.join(name)))
     }
 
-    /// Reads a file in the folder into a buffer, which grows until the file fits or `bytes_max` bytes are read. Returns the
-    /// length read. A read that does not fill the buffer counts as the last one, since the kernel returns most files of a process
-    /// in one read.
+    /// Reads a file in the folder into a buffer, which grows until the file fits or `bytes_max` bytes are
+    /// read. Returns the length read. A read that does not fill the buffer counts as the last one, since the
+    /// kernel returns most files of a process in one read.
     pub(crate) fn read(&self, name: &str, buffer: &mut Vec<u8>, bytes_max: usize) -> Result<usize, Errno> {
         self.read_until(name, buffer, bytes_max, |read, room| read < room)
     }
 
-    /// Like [`Dir::read`], for files with many lines, such as `maps`, of which the kernel returns at most a page per read.
+    /// Like [`Dir::read`], for files with many lines, such as `maps`, of which the kernel returns at most a
+    /// page per read.
     pub(crate) fn read_lines(
         &self,
         name: &str,
@@ -95,8 +96,8 @@ impl Dir {
         self.read_until(name, buffer, bytes_max, |_, _| false)
     }
 
-    /// Reads until the file ends, `bytes_max` bytes are read, or `is_last` is true of the length of a read and the room that it
-    /// had.
+    /// Reads until the file ends, `bytes_max` bytes are read, or `is_last` is true of the length of a read
+    /// and the room that it had.
     fn read_until(
         &self,
         name: &str,

@@ -15,7 +15,8 @@ pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
     read_with_hook(path, || fs::read(path))
 }
 
-/// Reads the first `bytes_max` bytes of a file, or the whole file if it is smaller. Does not block on a FIFO without a writer.
+/// Reads the first `bytes_max` bytes of a file, or the whole file if it is smaller. Does not block on a FIFO
+/// without a writer.
 pub(crate) fn read_at_most(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     read_with_hook(path, || {
         let mut bytes = Vec::new();
@@ -47,8 +48,9 @@ fn read_with_hook(path: &Path, read: impl FnOnce() -> io::Result<Vec<u8>>) -> io
     }
 }
 
-/// Writes a value to an existing kernel file, in one call, since the kernel takes the bytes of each call as a value. A partial
-/// write is an error. An empty value is written as a line break, since an empty write would have no effect.
+/// Writes a value to an existing kernel file, in one call, since the kernel takes the bytes of each call as a
+/// value. A partial write is an error. An empty value is written as a line break, since an empty write would
+/// have no effect.
 pub(crate) fn write(path: &Path, value: &str) -> io::Result<()> {
     write_with(OpenOptions::new().write(true), path, value)
 }
@@ -58,9 +60,9 @@ pub(crate) fn overwrite(path: &Path, value: &str) -> io::Result<()> {
     write_with(OpenOptions::new().write(true).truncate(true), path, value)
 }
 
-/// Empties a `cpuset.cpus`, so that its group has all CPUs of its parent. Returns the value written. Kernels such as 6.1 refuse
-/// an empty list with ENOSPC if the group has processes (`validate_change()` in kernel/cgroup/cpuset.c). Then the parent's
-/// effective CPUs are written instead.
+/// Empties a `cpuset.cpus`, so that its group has all CPUs of its parent. Returns the value written. Kernels
+/// such as 6.1 refuse an empty list with ENOSPC if the group has processes (`validate_change()` in
+/// kernel/cgroup/cpuset.c). Then the parent's effective CPUs are written instead.
 pub(crate) fn empty_cpus(path: &Path) -> io::Result<String> {
     match write(path, "") {
         Ok(()) => return Ok(String::new()),
@@ -72,8 +74,8 @@ pub(crate) fn empty_cpus(path: &Path) -> io::Result<String> {
     write(path, &cpus).map(|()| cpus)
 }
 
-/// Like [`write`], with `O_NONBLOCK`: for files such as memory.high, where the write acts at once and can take long. Kernels that
-/// support the flag then store the value and return without acting.
+/// Like [`write`], with `O_NONBLOCK`: for files such as memory.high, where the write acts at once and can
+/// take long. Kernels that support the flag then store the value and return without acting.
 pub(crate) fn write_without_waiting(path: &Path, value: &str) -> io::Result<()> {
     write_with(OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK), path, value)
 }
@@ -110,7 +112,8 @@ pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     write_all(path, bytes, |bytes| options()?.write_all(bytes))
 }
 
-/// Writes all bytes by calls of `write`. A hook may limit each call to some bytes, and then sees another call for the others.
+/// Writes all bytes by calls of `write`. A hook may limit each call to some bytes, and then sees another call
+/// for the others.
 fn write_all(
     path: &Path,
     mut bytes: &[u8],
@@ -332,7 +335,8 @@ impl File {
         if read == buffer.len() { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
     }
 
-    /// Reads from the current position to the end. Errors: `FileTooLarge` if that is more than `bytes_max` bytes.
+    /// Reads from the current position to the end. Errors: `FileTooLarge` if that is more than `bytes_max`
+    /// bytes.
     pub(crate) fn read_at_most(&mut self, bytes_max: u64) -> io::Result<Vec<u8>> {
         let File { file, path } = self;
         let bytes = read_with_hook(path, || {

@@ -1,7 +1,7 @@
 //! The I/O priority of one thread: a class and, in two classes, a level.
 //!
-//! Threads and processes inherit the priority of the thread that made them. Only some disk schedulers honour it: BFQ honours
-//! classes and levels, mq-deadline only classes, other schedulers neither.
+//! Threads and processes inherit the priority of the thread that made them. Only some disk schedulers honour
+//! it: BFQ honours classes and levels, mq-deadline only classes, other schedulers neither.
 //!
 //! Source: `ioprio_set(2)`; block/bfq-iosched.c (`bfq_ioprio_to_weight`).
 
@@ -50,8 +50,8 @@ impl IoPriority {
         self.0 >> CLASS_SHIFT
     }
 
-    /// The priority to set for a thread if this program orders `self` and the thread's owner chose `own`: the weaker of both. If
-    /// the owner chose no priority, or the real-time class, the order counts.
+    /// The priority to set for a thread if this program orders `self` and the thread's owner chose `own`: the
+    /// weaker of both. If the owner chose no priority, or the real-time class, the order counts.
     #[must_use]
     pub fn within(self, own: IoPriority) -> IoPriority {
         match own.class() {
@@ -91,8 +91,8 @@ pub fn get(tid: u32) -> io::Result<IoPriority> {
     Ok(IoPriority::from_number(u16::try_from(number).unwrap_or(NONE)))
 }
 
-/// Sets the priority of a thread; 0 is the calling one. Errors are the kernel's: `ESRCH` if the thread has ended, `EPERM` if it
-/// is another user's.
+/// Sets the priority of a thread; 0 is the calling one. Errors are the kernel's: `ESRCH` if the thread has
+/// ended, `EPERM` if it is another user's.
 pub fn set(tid: u32, priority: IoPriority) -> io::Result<()> {
     if has_hook() {
         ask(Kind::SetIoPriority, About::Process(tid), priority.0.to_string()).passed()?;

@@ -7,8 +7,8 @@ use rustix::mount::{MountFlags, UnmountFlags};
 
 use super::tamper::{About, Kind, pass};
 
-/// Mounts a file system of this kind; mountinfo then shows `source`. Errors: `EBUSY` if the file system can be mounted only once,
-/// and is mounted already.
+/// Mounts a file system of this kind; mountinfo then shows `source`. Errors: `EBUSY` if the file system can
+/// be mounted only once, and is mounted already.
 pub(crate) fn mount(source: &str, kind: &str, point: &Path) -> io::Result<()> {
     pass(Kind::Mount, About::Path(point))?;
     let safe = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;

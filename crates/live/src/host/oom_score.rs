@@ -1,11 +1,13 @@
 //! The OOM killer's preference for a process: its `oom_score_adj`.
 //!
-//! When memory runs out, the kernel kills the process with the highest score: its pages in memory and in swap, plus
-//! `oom_score_adj` in thousandths of all memory and swap. At 1000, the smallest process has a higher score than the largest
-//! process at 0. A process at -1000 is never killed. Processes inherit the value of their parent.
+//! When memory runs out, the kernel kills the process with the highest score: its pages in memory and in
+//! swap, plus `oom_score_adj` in thousandths of all memory and swap. At 1000, the smallest process has a
+//! higher score than the largest process at 0. A process at -1000 is never killed. Processes inherit the
+//! value of their parent.
 //!
-//! Each write with `CAP_SYS_RESOURCE` also sets the minimum to which the process's owner may lower the value from then on. So the
-//! value is written without that capability, which is not needed to raise a value and lower it back.
+//! Each write with `CAP_SYS_RESOURCE` also sets the minimum to which the process's owner may lower the value
+//! from then on. So the value is written without that capability, which is not needed to raise a value and
+//! lower it back.
 //!
 //! Source: fs/proc/base.c (`__set_oom_adj`), `mm/oom_kill.c`.
 
@@ -20,15 +22,15 @@ use super::{File, Pinned};
 const NEVER: i16 = -1_000;
 const FIRST: i16 = 1_000;
 
-/// The value for a process of a unit that exceeds its entitlement, and so is to be killed before processes of other units. `own`
-/// is the value that the process's owner chose. The result is higher by 1000, so that processes with values below 0 keep their
-/// order. A process that is never killed stays exempt.
+/// The value for a process of a unit that exceeds its entitlement, and so is to be killed before processes of
+/// other units. `own` is the value that the process's owner chose. The result is higher by 1000, so that
+/// processes with values below 0 keep their order. A process that is never killed stays exempt.
 pub fn raised(own: i16) -> i16 {
     if own <= NEVER { own } else { own.saturating_add(FIRST).min(FIRST) }
 }
 
-/// The open file with the value of one process. An open file continues to refer to its process: a later process with the same pid
-/// is neither read nor written.
+/// The open file with the value of one process. An open file continues to refer to its process: a later
+/// process with the same pid is neither read nor written.
 #[derive(Debug)]
 pub(crate) struct OomScore(File);
 
@@ -69,8 +71,8 @@ pub fn get(pid: u32) -> io::Result<i16> {
 
 /// Sets the value of a pinned process through one of its threads. `ESRCH` if the thread has ended.
 ///
-/// The file is opened before the thread is checked, and then continues to refer to the checked process: no other process is ever
-/// written.
+/// The file is opened before the thread is checked, and then continues to refer to the checked process: no
+/// other process is ever written.
 pub fn set(process: &Pinned, tid: u32, value: i16) -> io::Result<()> {
     let score = OomScore::open(tid)?;
     if !process.has_thread(tid)? {
@@ -86,7 +88,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// No value is lowered, the order is kept, and the smallest raised process is killed before the largest at 0.
+        /// No value is lowered, the order is kept, and the smallest raised process is killed before the
+        /// largest at 0.
         #[test]
         fn a_raised_process_is_killed_first(a in -1_000i16..=1_000, b in -1_000i16..=1_000) {
             prop_assert!(raised(a) >= a && raised(a) <= 1_000);

@@ -13,7 +13,8 @@ pub(crate) fn is_offered() -> bool {
     page_out_by_pidfd(-1, &[]).err().is_none_or(|error| error.raw_os_error() != Some(libc::ENOSYS))
 }
 
-/// Asks the kernel to page out ranges (address and length) of a process's memory. The kernel does so on a best-effort basis.
+/// Asks the kernel to page out ranges (address and length) of a process's memory. The kernel does so on a
+/// best-effort basis.
 pub(crate) fn page_out(process: &Pinned, ranges: &[(u64, u64)]) -> io::Result<()> {
     pass(Kind::PageOut, About::Process(process.pid))?;
     page_out_by_pidfd(process.process.as_raw_fd(), ranges)
@@ -25,8 +26,8 @@ fn page_out_by_pidfd(pidfd: i32, ranges: &[(u64, u64)]) -> io::Result<()> {
     for (start, length) in ranges {
         vector.push(libc::iovec { iov_base: size(*start)? as *mut libc::c_void, iov_len: size(*length)? });
     }
-    // SAFETY: the kernel reads `vector.len()` entries of `vector`; the addresses in them are another process's, and the memory
-    // there is neither read nor written.
+    // SAFETY: the kernel reads `vector.len()` entries of `vector`; the addresses in them are another
+    // process's, and the memory there is neither read nor written.
     let status = unsafe {
         libc::syscall(
             libc::SYS_process_madvise,

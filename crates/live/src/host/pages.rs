@@ -1,4 +1,5 @@
-//! Moves a process's pages between nodes: all pages of a node by `migrate_pages(2)`, single pages by `move_pages(2)`.
+//! Moves a process's pages between nodes: all pages of a node by `migrate_pages(2)`, single pages by
+//! `move_pages(2)`.
 
 use std::io;
 
@@ -12,22 +13,24 @@ const MOVE_OWN: libc::c_int = 1 << 1;
 
 const WORD: usize = u64::BITS as usize;
 
-/// Moves the pages of a process from the nodes `from` to the nodes `to`; process 0 is the calling process. Shared pages stay.
-/// Errors are the kernel's: `ESRCH`, `EPERM`, and `EINVAL` for nodes that do not exist.
+/// Moves the pages of a process from the nodes `from` to the nodes `to`; process 0 is the calling process.
+/// Shared pages stay. Errors are the kernel's: `ESRCH`, `EPERM`, and `EINVAL` for nodes that do not exist.
 pub(crate) fn migrate(pid: u32, from: &[u32], to: &[u32]) -> io::Result<()> {
     pass(Kind::Open, About::Process(pid))?;
     let (from, to) = (mask(from), mask(to));
     let pid = libc::pid_t::try_from(pid).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
     // The kernel uses one bit less than the given number.
     let bits = libc::c_ulong::try_from(NODES_MAX + 1).unwrap_or(0);
-    // SAFETY: the kernel reads `bits` bits from both masks, which are that long, and keeps no reference to them.
+    // SAFETY: the kernel reads `bits` bits from both masks, which are that long, and keeps no reference to
+    // them.
     let unmoved = unsafe { libc::syscall(libc::SYS_migrate_pages, pid, bits, from.as_ptr(), to.as_ptr()) };
     // A positive result is the number of pages that could not be moved, since they are shared or locked.
     if unmoved < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// For each address in `pages`, the node of that page of a process, or the kernel's error as a negative number. `to` has a node
-/// for each page: with it, pages are first moved to these nodes, except for pages that other processes map, too.
+/// For each address in `pages`, the node of that page of a process, or the kernel's error as a negative
+/// number. `to` has a node for each page: with it, pages are first moved to these nodes, except for pages
+/// that other processes map, too.
 pub(crate) fn nodes_of(pid: u32, pages: &[u64], to: Option<&[i32]>) -> io::Result<Vec<i32>> {
     pass(Kind::Open, About::Process(pid))?;
     let invalid = |_| io::Error::from_raw_os_error(libc::EINVAL);
@@ -40,8 +43,8 @@ pub(crate) fn nodes_of(pid: u32, pages: &[u64], to: Option<&[i32]>) -> io::Resul
     let mut status = vec![-libc::ENOENT; pages.len()];
     let nodes = to.map_or(std::ptr::null(), <[i32]>::as_ptr);
     let count = libc::c_ulong::try_from(pages.len()).map_err(invalid)?;
-    // SAFETY: the kernel reads `count` addresses and, if given, nodes, and writes as many states: all three are that long. The
-    // addresses are another process's, and the memory there is neither read nor written.
+    // SAFETY: the kernel reads `count` addresses and, if given, nodes, and writes as many states: all three
+    // are that long. The addresses are another process's, and the memory there is neither read nor written.
     let unmoved = unsafe {
         libc::syscall(
             libc::SYS_move_pages,

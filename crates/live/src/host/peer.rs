@@ -14,22 +14,23 @@ const NS_GET_OWNER_UID: libc::Ioctl = 0xb704;
 /// The deepest nesting of user namespaces (`user_namespaces(7)`).
 const NESTED_MAX: usize = 33;
 
-/// User, effective group and pid of the peer when it connected. The pid is 0 if the peer is not visible in this pid namespace.
+/// User, effective group and pid of the peer when it connected. The pid is 0 if the peer is not visible in
+/// this pid namespace.
 pub(crate) fn credentials(stream: &UnixStream) -> io::Result<(u32, u32, u32)> {
     let peer = rustix::net::sockopt::socket_peercred(stream)?;
     let pid = u32::try_from(peer.pid.as_raw_nonzero().get()).unwrap_or(0);
     Ok((peer.uid.as_raw(), peer.gid.as_raw(), pid))
 }
 
-/// The supplementary groups of the peer when it connected. Empty if this kernel does not support the lookup, which is safe: a
-/// peer without known groups has no rights by them.
+/// The supplementary groups of the peer when it connected. Empty if this kernel does not support the lookup,
+/// which is safe: a peer without known groups has no rights by them.
 pub(crate) fn groups(stream: &UnixStream) -> Vec<u32> {
     let mut groups = vec![0u32; 64];
     loop {
         let mut bytes = libc::socklen_t::try_from(size_of_val(groups.as_slice())).unwrap_or(0);
         let room = groups.as_mut_ptr().cast();
-        // SAFETY: the kernel writes at most `bytes` bytes into `groups`, which is that long, and then the needed length to
-        // `bytes`; every bit pattern is a number.
+        // SAFETY: the kernel writes at most `bytes` bytes into `groups`, which is that long, and then the
+        // needed length to `bytes`; every bit pattern is a number.
         let answer = unsafe {
             libc::getsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERGROUPS, room, &raw mut bytes)
         };
@@ -65,10 +66,11 @@ pub(crate) fn pidfd(stream: &UnixStream) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-/// The user that created the user namespace of a process, or of nested namespaces the outermost one that is not this program's
-/// own. `None` for a process in this program's own namespace, or if unknown.
+/// The user that created the user namespace of a process, or of nested namespaces the outermost one that is
+/// not this program's own. `None` for a process in this program's own namespace, or if unknown.
 ///
-/// A user with subordinate ids may appear under thousands of user ids. For all of them, the creator is the same user.
+/// A user with subordinate ids may appear under thousands of user ids. For all of them, the creator is the
+/// same user.
 pub(crate) fn namespace_owner(pid: u32) -> Option<u32> {
     let identity = |file: &File| file.metadata().ok().map(|facts| (facts.st_dev(), facts.st_ino()));
     let own = identity(&File::open("/proc/self/ns/user").ok()?)?;

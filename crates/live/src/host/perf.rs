@@ -37,14 +37,15 @@ const HARDWARE: u32 = 0;
 /// `PERF_COUNT_HW_CACHE_MISSES`: lines that last-level caches fetch over the bus.
 const CACHE_MISSES: u64 = 3;
 
-/// Bits of `flags`: disabled at first; excluding the kernel and hypervisors, which ordinary users may not observe.
+/// Bits of `flags`: disabled at first; excluding the kernel and hypervisors, which ordinary users may not
+/// observe.
 pub const DISABLED_USER_ONLY: u64 = 1 | 1 << 5 | 1 << 6;
 
 /// `PERF_FLAG_FD_CLOEXEC`.
 const CLOSE_ON_EXEC: libc::c_ulong = 8;
 
-/// Bits of `flags`: including threads started later, but not other processes (since Linux 5.13); excluding the kernel and
-/// hypervisors.
+/// Bits of `flags`: including threads started later, but not other processes (since Linux 5.13); excluding
+/// the kernel and hypervisors.
 const INHERIT_THREADS_USER_ONLY: u64 = 1 << 1 | 1 << 5 | 1 << 6 | 1 << 35;
 
 /// Bits of `read_format`: the time enabled and the time running, which differ if counters share the hardware.
@@ -70,8 +71,8 @@ impl Event {
 pub(crate) struct OfThread(OwnedFd);
 
 impl OfThread {
-    /// Starts counting. Errors are the kernel's: `ENOENT` if the processor has no such counter, `EINVAL` if the kernel is too
-    /// old, `EACCES` if this user may not count, `ESRCH` if the thread has ended.
+    /// Starts counting. Errors are the kernel's: `ENOENT` if the processor has no such counter, `EINVAL` if
+    /// the kernel is too old, `EACCES` if this user may not count, `ESRCH` if the thread has ended.
     pub(crate) fn open(event: Event, tid: u32) -> io::Result<OfThread> {
         pass(Kind::Open, About::Process(tid))?;
         let flags = INHERIT_THREADS_USER_ONLY;
@@ -80,8 +81,9 @@ impl OfThread {
             .map(OfThread)
     }
 
-    /// The count, extrapolated to the time for which the counter was enabled, since counters share the hardware by turns. `None`
-    /// if the counter never ran, because its thread slept or no hardware counter was free: the count is then unknown, and not 0.
+    /// The count, extrapolated to the time for which the counter was enabled, since counters share the
+    /// hardware by turns. `None` if the counter never ran, because its thread slept or no hardware counter
+    /// was free: the count is then unknown, and not 0.
     pub(crate) fn read(&self) -> io::Result<Option<u64>> {
         let mut bytes = [0; 24];
         if rustix::io::read(&self.0, &mut bytes)? != bytes.len() {
@@ -102,8 +104,9 @@ fn scaled(count: u64, enabled_ns: u64, running_ns: u64) -> Option<u64> {
     Some(u64::try_from(product.checked_div(u128::from(running_ns))?).unwrap_or(u64::MAX))
 }
 
-/// Checks that this process may count its own events of this kind. Errors are the kernel's: `ENOENT` if the processor or the
-/// virtual machine has no counter for it, `EACCES` if `kernel.perf_event_paranoid` forbids it.
+/// Checks that this process may count its own events of this kind. Errors are the kernel's: `ENOENT` if the
+/// processor or the virtual machine has no counter for it, `EACCES` if `kernel.perf_event_paranoid` forbids
+/// it.
 pub(crate) fn counts_own(event: Event) -> io::Result<()> {
     let Event { kind, config } = event;
     let attributes = Attributes { kind, config, flags: DISABLED_USER_ONLY, ..Attributes::default() };
@@ -115,8 +118,8 @@ pub fn open(attributes: &Attributes, pid: u32) -> io::Result<OwnedFd> {
     let attributes = Attributes { size: SIZE, ..*attributes };
     let pid = libc::pid_t::try_from(pid).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
     let (any_cpu, no_group) = (-1, -1);
-    // SAFETY: the kernel reads `size` bytes from `attributes`, which is that large (asserted above), and keeps no
-    // reference to them.
+    // SAFETY: the kernel reads `size` bytes from `attributes`, which is that large (asserted above), and
+    // keeps no reference to them.
     let fd = unsafe {
         libc::syscall(libc::SYS_perf_event_open, &raw const attributes, pid, any_cpu, no_group, CLOSE_ON_EXEC)
     };

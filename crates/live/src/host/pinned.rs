@@ -1,14 +1,17 @@
 //! Processes pinned by a pidfd.
 //!
-//! The kernel reuses the id of a process once its parent has waited for it, and the id of a thread once the thread has ended. A
-//! pidfd always refers to the process for which it was opened. So there are three kinds of calls:
+//! The kernel reuses the id of a process once its parent has waited for it, and the id of a thread once the
+//! thread has ended. A pidfd always refers to the process for which it was opened. So there are three kinds
+//! of calls:
 //!
 //! - Signals and `process_madvise(2)` take the pidfd itself, and never reach another process.
 //! - Open files of /proc always refer to one process, like a pidfd.
-//! - All other calls take only ids. Here [`Pinned::is_running`] and [`Pinned::has_thread`] show *after* a call whether the id
-//!   referred to the pinned process during the call: a process that has lost its id never gets the id back.
+//! - All other calls take only ids. Here [`Pinned::is_running`] and [`Pinned::has_thread`] show *after* a
+//!   call whether the id referred to the pinned process during the call: a process that has lost its id never
+//!   gets the id back.
 //!
-//! Source: `pidfd_open(2)`; `pidfd_poll()` and `pidfd_show_fdinfo()` of the kernel's fs/pidfs.c and kernel/fork.c.
+//! Source: `pidfd_open(2)`; `pidfd_poll()` and `pidfd_show_fdinfo()` of the kernel's fs/pidfs.c and
+//! kernel/fork.c.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -28,8 +31,8 @@ pub struct Pinned {
 }
 
 impl Pinned {
-    /// Pins the process that has this pid now. A caller must check *afterwards*, by the start time, which process that is;
-    /// [`pin`](crate::observe::process::pin) does both.
+    /// Pins the process that has this pid now. A caller must check *afterwards*, by the start time, which
+    /// process that is; [`pin`](crate::observe::process::pin) does both.
     ///
     /// Errors are the kernel's: `ESRCH` if there is no such process.
     pub fn of(pid: u32) -> io::Result<Pinned> {
@@ -39,11 +42,11 @@ impl Pinned {
         Ok(Pinned { process: pidfd_open(number, PidfdFlags::empty())?, pid })
     }
 
-    /// Takes over a pidfd from elsewhere, such as `SO_PEERPIDFD`. Its pid comes from the field `Pid:` in the pidfd's
-    /// /proc/self/fdinfo.
+    /// Takes over a pidfd from elsewhere, such as `SO_PEERPIDFD`. Its pid comes from the field `Pid:` in the
+    /// pidfd's /proc/self/fdinfo.
     ///
-    /// `ESRCH` if the process was already waited for, or is not visible in this PID namespace: it then has no pid. `InvalidData`
-    /// if the descriptor is not a pidfd.
+    /// `ESRCH` if the process was already waited for, or is not visible in this PID namespace: it then has no
+    /// pid. `InvalidData` if the descriptor is not a pidfd.
     pub fn from_pidfd(process: OwnedFd) -> io::Result<Pinned> {
         let path = format!("/proc/self/fdinfo/{}", process.as_raw_fd());
         let text = read_to_string(Path::new(&path))?;
@@ -60,8 +63,8 @@ impl Pinned {
         self.pid
     }
 
-    /// Whether the process still runs: a pidfd polls as readable once every thread has ended. While the process runs, no other
-    /// process has its pid.
+    /// Whether the process still runs: a pidfd polls as readable once every thread has ended. While the
+    /// process runs, no other process has its pid.
     pub fn is_running(&self) -> io::Result<bool> {
         let mut polled = [PollFd::new(&self.process, PollFlags::IN)];
         let no_wait = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -82,20 +85,21 @@ impl Pinned {
         let error = if status == 0 { None } else { Some(io::Error::last_os_error()) };
         match error.as_ref().and_then(io::Error::raw_os_error) {
             Some(libc::ESRCH) => Ok(false),
-            // The kernel looks the thread up before it checks permission. The pidfd is polled last, which proves that no other
-            // process had the pid during the lookup.
+            // The kernel looks the thread up before it checks permission. The pidfd is polled last, which
+            // proves that no other process had the pid during the lookup.
             None | Some(libc::EPERM) => self.is_running(),
             Some(_) => Err(error.unwrap_or_else(gone)),
         }
     }
 
-    /// Sets a property of one of its threads that the kernel sets by thread id only and that children inherit: the affinity, or
-    /// an I/O priority. `ESRCH` if the thread has ended, or if another process had its id at any time before this returned.
+    /// Sets a property of one of its threads that the kernel sets by thread id only and that children
+    /// inherit: the affinity, or an I/O priority. `ESRCH` if the thread has ended, or if another process had
+    /// its id at any time before this returned.
     ///
-    /// The thread is looked up before the call, so that a thread that already reuses the id is never touched. It is looked up
-    /// again after the call. If another thread got the id in between, it also started in between, so it had inherited its
-    /// previous value from its creator: it gets its creator's value. `is_ours` recognises the value that was set, which the
-    /// kernel may have adjusted.
+    /// The thread is looked up before the call, so that a thread that already reuses the id is never touched.
+    /// It is looked up again after the call. If another thread got the id in between, it also started in
+    /// between, so it had inherited its previous value from its creator: it gets its creator's value.
+    /// `is_ours` recognises the value that was set, which the kernel may have adjusted.
     pub(crate) fn give<V>(
         &self,
         tid: u32,
@@ -154,8 +158,8 @@ fn restore_inherited<V>(
     }
 }
 
-/// The process of a thread, and the thread whose values it probably inherited: the first thread of its process or, for a first
-/// thread, of the parent process.
+/// The process of a thread, and the thread whose values it probably inherited: the first thread of its
+/// process or, for a first thread, of the parent process.
 fn creator_of(tid: u32) -> Option<(u32, u32)> {
     let text = read_to_string(Path::new(&format!("/proc/{tid}/status"))).ok()?;
     let field =
@@ -219,8 +223,8 @@ mod tests {
         None
     }
 
-    /// Fails if the thread is not looked up again after the call: the pid is reused right before the system call, and the new
-    /// process keeps the CPU that was meant for the other.
+    /// Fails if the thread is not looked up again after the call: the pid is reused right before the system
+    /// call, and the new process keeps the CPU that was meant for the other.
     #[test]
     fn a_process_that_reuses_a_pid_during_a_call_gets_its_value_back() {
         let all = affinity::get(0).unwrap();

@@ -7,11 +7,11 @@ use rustix::process::Signal;
 use super::Pinned;
 use crate::LiveError;
 
-/// Sends a signal to the process with this pid, if `is_wanted` confirms that it is the intended process. Returns whether the
-/// signal was sent.
+/// Sends a signal to the process with this pid, if `is_wanted` confirms that it is the intended process.
+/// Returns whether the signal was sent.
 ///
-/// The process is pinned before `is_wanted` is called, so that the signal cannot hit a later process with the same pid. A
-/// process that has ended is not an error.
+/// The process is pinned before `is_wanted` is called, so that the signal cannot hit a later process with the
+/// same pid. A process that has ended is not an error.
 pub(crate) fn send(
     pid: u32,
     signal: Signal,

@@ -24,7 +24,8 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// Connects to the program that listens at `path`. `TimedOut` if the program's queue of connections is still full at `until`.
+    /// Connects to the program that listens at `path`. `TimedOut` if the program's queue of connections is
+    /// still full at `until`.
     pub(crate) fn connect(path: &Path, until: Instant) -> io::Result<Stream> {
         pass(Kind::Connect, About::Path(path))?;
         // A blocking call could wait for ever for a program that does not accept connections.
@@ -91,7 +92,8 @@ impl Stream {
         Ok(received)
     }
 
-    /// Makes a call, and repeats it each time the connection becomes ready until it succeeds. `TimedOut` after `until`.
+    /// Makes a call, and repeats it each time the connection becomes ready until it succeeds. `TimedOut`
+    /// after `until`.
     fn call_when_ready(
         &self,
         ready: PollFlags,

@@ -8,12 +8,14 @@ use std::path::{Path, PathBuf};
 /// The kind of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// Opening a file that is kept open, or a folder whose files are read. Opening a file for only one read or write is no call
-    /// of its own, but part of [`Kind::Read`] or [`Kind::Write`].
+    /// Opening a file that is kept open, or a folder whose files are read. Opening a file for only one read
+    /// or write is no call of its own, but part of [`Kind::Read`] or [`Kind::Write`].
     Open,
-    /// Reading a file. `Shorten`: the file ends after this many bytes of this read. `Falsify`: these bytes are read.
+    /// Reading a file. `Shorten`: the file ends after this many bytes of this read. `Falsify`: these bytes
+    /// are read.
     Read,
-    /// Writing a file. `Shorten`: the kernel takes this many bytes. `Falsify`: these bytes are written, without an error.
+    /// Writing a file. `Shorten`: the kernel takes this many bytes. `Falsify`: these bytes are written,
+    /// without an error.
     Write,
     /// Listing a folder. `Shorten`: the list ends after this many entries.
     List,
@@ -41,7 +43,8 @@ pub enum Kind {
     Signal,
     /// Reading the CPUs of a thread. `Falsify`: this list of CPUs is read.
     Affinity,
-    /// Setting the CPUs of a thread. The bytes are the list of CPUs. `Falsify`: this list is set, without an error.
+    /// Setting the CPUs of a thread. The bytes are the list of CPUs. `Falsify`: this list is set, without an
+    /// error.
     SetAffinity,
     /// Reading the I/O priority of a thread. `Falsify`: this number is read.
     IoPriority,
@@ -55,11 +58,11 @@ pub enum Kind {
     Unmount,
     /// Connecting to a socket.
     Connect,
-    /// Sending to a socket. `Shorten`: the connection ends after this many bytes. `Falsify`: these bytes are sent, without an
-    /// error.
+    /// Sending to a socket. `Shorten`: the connection ends after this many bytes. `Falsify`: these bytes are
+    /// sent, without an error.
     Send,
-    /// Receiving from a socket. `Shorten`: at most this many bytes arrive; 0: the peer has closed the connection. `Falsify`:
-    /// these bytes arrive.
+    /// Receiving from a socket. `Shorten`: at most this many bytes arrive; 0: the peer has closed the
+    /// connection. `Falsify`: these bytes arrive.
     Receive,
 }
 
@@ -77,7 +80,8 @@ pub struct Access<'a> {
 }
 
 impl Access<'_> {
-    /// Whether this is a call of a kind, about a file whose path ends with these components (`cpu.max`, `a/cpu.max`).
+    /// Whether this is a call of a kind, about a file whose path ends with these components (`cpu.max`,
+    /// `a/cpu.max`).
     pub fn is(&self, kind: Kind, path_end: &str) -> bool {
         self.kind == kind && self.path.ends_with(path_end)
     }
@@ -104,8 +108,8 @@ thread_local! {
     static HOOK: RefCell<Option<Hook>> = const { RefCell::new(None) };
 }
 
-/// Installs a hook that runs before every call of this thread through [`host`](crate::host), until the returned value is
-/// dropped. It replaces an earlier hook. Calls made by the hook itself do not run it.
+/// Installs a hook that runs before every call of this thread through [`host`](crate::host), until the
+/// returned value is dropped. It replaces an earlier hook. Calls made by the hook itself do not run it.
 #[must_use = "the hook is removed when this is dropped"]
 pub fn tamper(hook: impl FnMut(&Access<'_>) -> Answer + 'static) -> Tampering {
     HOOK.with(|slot| slot.replace(Some(Box::new(hook))));

@@ -1,17 +1,19 @@
 //! Opens files that another user may have put in place, or may change.
 //!
-//! Problem: a daemon run by root reads files by path. Opening a FIFO blocks, opening a device may have effects, and a file of
-//! several GB exhausts memory. Through a link, or through a directory that others may write to, a path may lead to any file that
-//! another user chooses.
+//! Problem: a daemon run by root reads files by path. Opening a FIFO blocks, opening a device may have
+//! effects, and a file of several GB exhausts memory. Through a link, or through a directory that others may
+//! write to, a path may lead to any file that another user chooses.
 //!
-//! Algorithm: the path is examined before it is opened, since opening a device has effects. It is then opened without blocking,
-//! and the open descriptor's type, owner, mode, link count and size decide. There are four entry points:
-//! - [`open_own`] opens the daemon's own state: a regular file owned by this user, with one name, that no other user may write.
-//!   It follows no symbolic link.
+//! Algorithm: the path is examined before it is opened, since opening a device has effects. It is then opened
+//! without blocking, and the open descriptor's type, owner, mode, link count and size decide. There are four
+//! entry points:
+//! - [`open_own`] opens the daemon's own state: a regular file owned by this user, with one name, that no
+//!   other user may write. It follows no symbolic link.
 //! - [`read_kept`] reads such a state file of this user or of root.
-//! - [`read_input`] reads a file that a person names: the path may be a link, and the file may belong to any user.
-//! - [`read_trusted`] reads a contract that will be enforced. For root, neither the file nor a directory on its canonical path
-//!   may be writable by any other user, as sshd requires of its own files.
+//! - [`read_input`] reads a file that a person names: the path may be a link, and the file may belong to any
+//!   user.
+//! - [`read_trusted`] reads a contract that will be enforced. For root, neither the file nor a directory on
+//!   its canonical path may be writable by any other user, as sshd requires of its own files.
 //!
 //! Properties (tested): each refusal is immediate and has a reason; no more than the bound is read.
 //!
@@ -32,8 +34,8 @@ const STICKY: u32 = 0o1000;
 
 /// Opens a file of the daemon's own state with these options, which may include `create`.
 ///
-/// Errors: `InvalidInput` if it is not a regular file, has more than one name, does not belong to the effective user, or may be
-/// written by others; `FileTooLarge` above `bytes_max`; else the kernel's.
+/// Errors: `InvalidInput` if it is not a regular file, has more than one name, does not belong to the
+/// effective user, or may be written by others; `FileTooLarge` above `bytes_max`; else the kernel's.
 pub(crate) fn open_own(path: &Path, options: &mut OpenOptions, bytes_max: u64) -> io::Result<File> {
     open_owned_by(&[euid()], path, options, bytes_max)
 }
@@ -75,7 +77,8 @@ pub fn read_input(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     read(open_input(path)?, bytes_max)
 }
 
-/// Reads a file that decides what the daemon does to others. Like [`read_input`], but root refuses files that others may change.
+/// Reads a file that decides what the daemon does to others. Like [`read_input`], but root refuses files that
+/// others may change.
 ///
 /// Errors: those of [`read_input`], and `PermissionDenied` with the reason of [`who_else_may_change`].
 pub fn read_trusted(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
@@ -86,8 +89,8 @@ pub fn read_trusted(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     read(file, bytes_max)
 }
 
-/// Why a user other than root may change the content that root reads at this path; `None` if no other user may. Always `None` if
-/// this process does not run as root: an ordinary user risks only their own processes.
+/// Why a user other than root may change the content that root reads at this path; `None` if no other user
+/// may. Always `None` if this process does not run as root: an ordinary user risks only their own processes.
 ///
 /// Errors: the kernel's, about the file and the directories on its canonical path.
 pub fn who_else_may_change(path: &Path) -> io::Result<Option<String>> {
@@ -111,9 +114,9 @@ fn why_changeable(path: &Path, opened: &Metadata) -> io::Result<Option<String>> 
     others_may_write_above(&canonical, 0, OTHERS_WRITE)
 }
 
-/// Why another user may replace the content of a directory of this user, through one of its ancestors; `None` if no other user
-/// may. All ancestors must belong to root or to this user. Others may write to an ancestor only if it has the sticky bit; for
-/// root, the same holds for groups.
+/// Why another user may replace the content of a directory of this user, through one of its ancestors; `None`
+/// if no other user may. All ancestors must belong to root or to this user. Others may write to an ancestor
+/// only if it has the sticky bit; for root, the same holds for groups.
 ///
 /// Errors: the kernel's, about these directories.
 pub fn who_else_may_replace(directory: &Path) -> io::Result<Option<String>> {
@@ -121,8 +124,8 @@ pub fn who_else_may_replace(directory: &Path) -> io::Result<Option<String>> {
     others_may_write_above(&super::canonical(directory)?, euid(), mask)
 }
 
-/// Why others than root and `owner` may write to an ancestor of a canonical path; `None` if they may not. `mask` has the
-/// permission bits that others must not have, unless the ancestor has the sticky bit.
+/// Why others than root and `owner` may write to an ancestor of a canonical path; `None` if they may not.
+/// `mask` has the permission bits that others must not have, unless the ancestor has the sticky bit.
 fn others_may_write_above(canonical: &Path, owner: u32, mask: u32) -> io::Result<Option<String>> {
     for directory in canonical.ancestors().skip(1) {
         let facts = examine(directory, |path| fs::symlink_metadata(path))?;
@@ -200,7 +203,8 @@ pub(crate) mod tests {
     use super::*;
     use std::os::unix::fs::{PermissionsExt, chown, symlink};
 
-    /// For each kind of file that must not be opened: puts one in place, and calls `check` with the message of the refusal.
+    /// For each kind of file that must not be opened: puts one in place, and calls `check` with the message
+    /// of the refusal.
     pub(crate) fn each_impostor(mut check: impl FnMut(&Path, &str)) {
         type Make = fn(&Path);
         let fifo: Make = |path| {

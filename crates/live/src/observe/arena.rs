@@ -1,7 +1,8 @@
-//! The daemon's side of the arena, in which processes report their memory bus transfers (seed 003, section 4).
+//! The daemon's side of the arena, in which processes report their memory bus transfers (seed 003, section
+//! 4).
 //!
-//! Problem: only a program's own counters know what it transfers, so its report cannot be verified. The program may lie, write
-//! garbage, write nothing, or end in the middle of a write.
+//! Problem: only a program's own counters know what it transfers, so its report cannot be verified. The
+//! program may lie, write garbage, write nothing, or end in the middle of a write.
 //!
 //! Algorithm: a process that joins gets a page. Each poll reads the pages of all processes of jobs, and adds
 //! the growth of a page's byte count to the sum of the process's job. The growth is capped by a token bucket:
@@ -10,14 +11,16 @@
 //! is as old as its processes' oldest report. While a job is stopped, its processes transfer and report
 //! nothing, so their reports do not age.
 //!
-//! A process that reports that it cannot measure itself adds nothing to a sum, and is treated like a process that did not join
-//! ([`Arena::has`]). If its report counted as zero bytes, it would look like the least demanding process of all.
+//! A process that reports that it cannot measure itself adds nothing to a sum, and is treated like a process
+//! that did not join ([`Arena::has`]). If its report counted as zero bytes, it would look like the least
+//! demanding process of all.
 //!
-//! Properties: a job's sum never decreases, whichever process leaves. A process has one page; joining again replaces the page.
-//! The daemon never waits for a process. An implausible report is complained of once for each process.
+//! Properties: a job's sum never decreases, whichever process leaves. A process has one page; joining again
+//! replaces the page. The daemon never waits for a process. An implausible report is complained of once for
+//! each process.
 //!
-//! Limits: a false report that the CPU time allows is accepted. A forked process that keeps its parent's page reports in its
-//! parent's name.
+//! Limits: a false report that the CPU time allows is accepted. A forked process that keeps its parent's page
+//! reports in its parent's name.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -37,12 +40,14 @@ pub const PAGES_MAX: usize = 4096;
 /// pages.
 pub const PAGES_OF_USER_MAX: usize = 1024;
 
-/// The most that a CPU can transfer: a line of 64 bytes every half nanosecond, several times what any core achieves.
+/// The most that a CPU can transfer: a line of 64 bytes every half nanosecond, several times what any core
+/// achieves.
 const BYTES_PER_NS: u64 = 128;
 /// Tolerance for lines in flight and prefetched.
 const SLACK_BYTES: u64 = 1 << 20;
 
-/// A process that used this much CPU time since its last report, or more if reports are due rarely, counts as silent.
+/// A process that used this much CPU time since its last report, or more if reports are due rarely, counts as
+/// silent.
 const SILENT_CPU_NS: u64 = 1_000_000_000;
 
 /// How often ended processes are removed, in nanoseconds.
@@ -101,8 +106,8 @@ pub(crate) struct Arena {
 }
 
 impl Arena {
-    /// Gives a process a page, and returns the page's descriptor, which is to be sent to the process. `every_ns`: how often the
-    /// process is to report.
+    /// Gives a process a page, and returns the page's descriptor, which is to be sent to the process.
+    /// `every_ns`: how often the process is to report.
     pub(crate) fn join(
         &mut self,
         key: ProcessKey,
@@ -123,7 +128,8 @@ impl Arena {
         procfs: &mut ProcFs,
         (pages_max, pages_of_user_max): (usize, usize),
     ) -> Result<OwnedFd, NotJoined> {
-        // Whether there is room in total, and for this user. The process's own page does not count, since it is replaced.
+        // Whether there is room in total, and for this user. The process's own page does not count, since it
+        // is replaced.
         let has_room = |arena: &Arena| {
             let others = || arena.members.iter().filter(|(other, _)| **other != key);
             let of_user = others().filter(|(_, member)| member.user == user).count();
@@ -170,8 +176,8 @@ impl Arena {
         self.members.retain(|key, _| is_alive(procfs, *key).unwrap_or(true));
     }
 
-    /// Reads all pages. Returns each job's transfers, in bytes, as reported by its processes. `every_ns`: how often processes are
-    /// to report. Implausible and missing reports are added to `complaints`.
+    /// Reads all pages. Returns each job's transfers, in bytes, as reported by its processes. `every_ns`: how
+    /// often processes are to report. Implausible and missing reports are added to `complaints`.
     pub(crate) fn poll(
         &mut self,
         now: Time,
@@ -229,13 +235,14 @@ impl Arena {
         self.members.get(&key).is_some_and(|member| member.unmeasured_since.is_none())
     }
 
-    /// Whether a process joined and has reported for long that it cannot measure itself. The wait is needed, since a program that
-    /// counts for itself reports its first count only after the first part of its work.
+    /// Whether a process joined and has reported for long that it cannot measure itself. The wait is needed,
+    /// since a program that counts for itself reports its first count only after the first part of its work.
     pub(crate) fn is_unmeasured(&self, key: ProcessKey) -> bool {
         self.members.get(&key).is_some_and(|member| member.is_unmeasured_for_long)
     }
 
-    /// The thread that writes a process's reports, as the process states; `None` if that is unknown, or the first thread.
+    /// The thread that writes a process's reports, as the process states; `None` if that is unknown, or the
+    /// first thread.
     pub(crate) fn writer(&self, key: ProcessKey) -> Option<u32> {
         self.members.get(&key)?.page.writer().filter(|tid| *tid != key.pid)
     }
@@ -277,7 +284,8 @@ impl Member {
                 (self.at, self.bytes) = (report.at_ns, report.bytes);
                 (self.paused, self.is_silent) = (0, false);
             }
-            // A new report of transfers. Unused allowance is kept as credit, since one report may cover a long time.
+            // A new report of transfers. Unused allowance is kept as credit, since one report may cover a
+            // long time.
             (Some(report), _) => {
                 let allowed = used_ns.min(patience_ns).saturating_mul(BYTES_PER_NS);
                 let credit =
@@ -318,7 +326,8 @@ impl Member {
             }
             (None, None) => {}
         }
-        // While the job is stopped, add the time since the latest of its stop, the last poll and the last report.
+        // While the job is stopped, add the time since the latest of its stop, the last poll and the last
+        // report.
         if let Some(since) = stopped_since {
             let from = since.max(self.paused_until).max(if self.at == LEFT { 0 } else { self.at });
             self.paused = self.paused.saturating_add(now.saturating_sub(from));

@@ -8,14 +8,15 @@ use commonhold_policy::GroupBounds;
 use crate::observe::caps::CAP;
 use crate::observe::knob::read;
 
-/// The limits set in a control group. `mount` is where cgroup v2 is mounted; `group` is the group's path as /proc shows it. Files
-/// that cannot be read count as unset.
+/// The limits set in a control group. `mount` is where cgroup v2 is mounted; `group` is the group's path as
+/// /proc shows it. Files that cannot be read count as unset.
 pub fn of(mount: &Path, group: &str) -> GroupBounds {
     let dir = mount.join(group.trim_start_matches('/'));
     by(|file| read(&dir.join(file)).ok())
 }
 
-/// The limits in the files of a control group. `text` returns the trimmed text of the file with a given name, if it can be read.
+/// The limits in the files of a control group. `text` returns the trimmed text of the file with a given name,
+/// if it can be read.
 pub(crate) fn by(text: impl Fn(&str) -> Option<String>) -> GroupBounds {
     let bytes = |file: &str| text(file)?.parse::<u64>().ok();
     let cpus = text("cpuset.cpus").filter(|list| !list.is_empty());

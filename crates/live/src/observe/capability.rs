@@ -1,9 +1,9 @@
-//! What this kernel and these privileges can enforce: everything that `doctor` shows, and the values from which the daemon
-//! chooses its backend.
+//! What this kernel and these privileges can enforce: everything that `doctor` shows, and the values from
+//! which the daemon chooses its backend.
 //!
-//! A finding is a *row*: a name, a state (yes, partly, no), the reason, and a remedy. Probing changes nothing: it reads files,
-//! and opens and closes two perf counters. It never fails. A file that cannot be read counts as missing, with the reason in the
-//! row.
+//! A finding is a *row*: a name, a state (yes, partly, no), the reason, and a remedy. Probing changes
+//! nothing: it reads files, and opens and closes two perf counters. It never fails. A file that cannot be
+//! read counts as missing, with the reason in the row.
 
 mod bus;
 mod cgroup;
@@ -47,12 +47,14 @@ pub struct CgroupBase {
     pub base: PathBuf,
     /// The controllers that `base` offers: the words of its `cgroup.controllers`.
     pub controllers: BTreeSet<String>,
-    /// Whether `base` is a cgroup other than the root. Then it may not have both processes and child cgroups with controllers.
+    /// Whether `base` is a cgroup other than the root. Then it may not have both processes and child cgroups
+    /// with controllers.
     pub delegated: bool,
 }
 
 impl CgroupBase {
-    /// The control group delegated to this program, as /proc shows its path; `None` if it may manage the whole hierarchy.
+    /// The control group delegated to this program, as /proc shows its path; `None` if it may manage the
+    /// whole hierarchy.
     pub fn delegated_path(&self) -> Option<String> {
         let path = self.base.strip_prefix(&self.mount).ok().filter(|_| self.delegated)?;
         Some(format!("/{}", path.display()))
@@ -66,11 +68,12 @@ pub struct Capabilities {
     pub machine: Option<Machine>,
     /// All findings, by area in the order of [`Area::ALL`].
     pub rows: Vec<Row>,
-    /// The part of the cgroup hierarchy in which the `kernel` backend can hold CPU; otherwise the row with the reason. It is that
-    /// of the `cgroup` backend, if the kernel accepts the scheduler.
+    /// The part of the cgroup hierarchy in which the `kernel` backend can hold CPU; otherwise the row with
+    /// the reason. It is that of the `cgroup` backend, if the kernel accepts the scheduler.
     pub kernel: Result<CgroupBase, Row>,
-    /// The part of the cgroup hierarchy in which the `cgroup` backend can hold CPU; otherwise the row with the reason. That takes
-    /// the cpu controller. Without the cpuset controller, there are weights and caps but no home CPUs.
+    /// The part of the cgroup hierarchy in which the `cgroup` backend can hold CPU; otherwise the row with
+    /// the reason. That takes the cpu controller. Without the cpuset controller, there are weights and caps
+    /// but no home CPUs.
     pub cgroup: Result<CgroupBase, Row>,
     /// The row that says whether the `user` backend can hold CPU.
     pub user: Row,
@@ -99,7 +102,8 @@ pub fn holds_other_users(root: &Path) -> bool {
     surroundings::holds_other_users(&Context::read(root))
 }
 
-/// The row that says that /proc hides other users' processes from this program, with the remedy; `None` if /proc shows them.
+/// The row that says that /proc hides other users' processes from this program, with the remedy; `None` if
+/// /proc shows them.
 pub fn hidden_processes(root: &Path) -> Option<Row> {
     surroundings::hidden_processes(&Context::read(root)).filter(|row| row.state != State::Yes)
 }
@@ -109,7 +113,8 @@ pub fn systemd_runs(root: &Path) -> bool {
     surroundings::systemd_runs(&Context::read(root))
 }
 
-/// Whether a `sched_ext` scheduler whose program has ended is being unloaded, so that another can be loaded in a moment.
+/// Whether a `sched_ext` scheduler whose program has ended is being unloaded, so that another can be loaded
+/// in a moment.
 pub fn scheduler_is_leaving(root: &Path) -> bool {
     let state = host::read_to_string(&root.join("sys/kernel/sched_ext/state"));
     state.is_ok_and(|state| state.trim() == sched_ext::LEAVING)
@@ -126,14 +131,14 @@ pub fn disks_by_user(root: &Path) -> Row {
     disk::by_user(&Context::read(root))
 }
 
-/// A message about file systems mounted from other machines, whose disks cannot be held from this machine; `None` if no such file
-/// system is mounted.
+/// A message about file systems mounted from other machines, whose disks cannot be held from this machine;
+/// `None` if no such file system is mounted.
 pub fn file_systems_elsewhere(root: &Path) -> Option<String> {
     disk::outside_of_control(&Context::read(root))
 }
 
-/// The cgroups in `paths` that do not exist now, given as /proc/PID/cgroup shows them. Empty if the machine shows no cgroup
-/// hierarchy, since existence is then unknown.
+/// The cgroups in `paths` that do not exist now, given as /proc/PID/cgroup shows them. Empty if the machine
+/// shows no cgroup hierarchy, since existence is then unknown.
 pub fn missing_cgroups<'p>(root: &Path, paths: &BTreeSet<&'p str>) -> BTreeSet<&'p str> {
     if paths.is_empty() {
         return BTreeSet::new();
@@ -154,8 +159,8 @@ struct Syscalls {
     moves_pages: bool,
 }
 
-/// [`probe`] with given results of system calls. Several rows are needed twice: as a finding, and as the reason in the row of a
-/// backend that depends on them.
+/// [`probe`] with given results of system calls. Several rows are needed twice: as a finding, and as the
+/// reason in the row of a backend that depends on them.
 fn probe_with(root: &Path, syscalls: Syscalls) -> Capabilities {
     let Syscalls { counter, built_in, pages_out, moves_pages } = syscalls;
     let context = Context::read(root);
@@ -186,7 +191,8 @@ fn probe_with(root: &Path, syscalls: Syscalls) -> Capabilities {
     let machine = topology::read(root).map_err(|error| {
         rows.push(Row::no(Area::Surroundings, "facts of the machine", error.to_string()));
     });
-    // Rows that depend on the machine's facts come last; sorting by area, which is stable, puts each into its area.
+    // Rows that depend on the machine's facts come last; sorting by area, which is stable, puts each into its
+    // area.
     if let Ok(machine) = &machine {
         rows.push(bus::capacity(&context, machine));
         rows.push(shared::cache_size(machine));
@@ -207,7 +213,8 @@ fn probe_with(root: &Path, syscalls: Syscalls) -> Capabilities {
 }
 
 impl Capabilities {
-    /// The enforcer that `run` uses for each resource on this machine, and why: the best that works at least partly.
+    /// The enforcer that `run` uses for each resource on this machine, and why: the best that works at least
+    /// partly.
     pub fn enforcers(&self) -> Vec<Enforcer> {
         let memory = memory::enforcer(self.cgroup.as_ref(), &self.rows, &self.user_memory);
         vec![self.cpu_enforcer(), memory, self.disk_enforcer(), self.bus_enforcer()]
@@ -218,7 +225,8 @@ impl Capabilities {
         Findings { machine: self.machine.clone(), enforcers: self.enforcers(), rows: self.rows.clone() }
     }
 
-    /// The memory bus is held by gangs if the contract has gangs, and by the processor if the processor can throttle units.
+    /// The memory bus is held by gangs if the contract has gangs, and by the processor if the processor can
+    /// throttle units.
     fn bus_enforcer(&self) -> Enforcer {
         let cap = self.rows.iter().find(|row| row.name == bus::CAP && row.state == State::Yes);
         let gangs = "jobs wait for a quantum, where the contract has `gangs` in [machine]";
@@ -229,7 +237,8 @@ impl Capabilities {
         Enforcer { resource: Area::Bus, name: Some(name.to_owned()), why }
     }
 
-    /// Disks are held by control groups if this program may make any, whichever backend holds CPU; else by the `user` backend.
+    /// Disks are held by control groups if this program may make any, whichever backend holds CPU; else by
+    /// the `user` backend.
     fn disk_enforcer(&self) -> Enforcer {
         let by_groups = self.disks_by_groups();
         let mut by_user = self.rows.iter().filter(|row| row.name == disk::BY_USER && row.state != State::No);
@@ -258,7 +267,8 @@ impl Capabilities {
         }
     }
 
-    /// CPU is held by the `kernel` backend, else by the `cgroup` backend, else by the `user` backend, which always works in part.
+    /// CPU is held by the `kernel` backend, else by the `cgroup` backend, else by the `user` backend, which
+    /// always works in part.
     fn cpu_enforcer(&self) -> Enforcer {
         let reason = |name: &str| {
             let row = self.rows.iter().find(|row| row.area == Area::Cpu && row.name == name);

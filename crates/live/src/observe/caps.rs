@@ -1,4 +1,5 @@
-//! CPU quotas that others have set in control groups: systemd's `CPUQuota=`, `docker run --cpus`, a pod's limits.
+//! CPU quotas that others have set in control groups: systemd's `CPUQuota=`, `docker run --cpus`, a pod's
+//! limits.
 //!
 //! The kernel enforces quotas only with its own scheduler, and not while a `sched_ext` scheduler is attached.
 //! So the `kernel` backend must know whether any quota is set.
@@ -19,11 +20,12 @@ const SECOND: Time = 1_000_000_000;
 /// How often the hierarchy is searched.
 const SEARCH_NS: Time = 5 * SECOND;
 
-/// A search that takes `t` is repeated after `t * SEARCH_COST` at the earliest, so that it takes at most 1/500 of a CPU.
+/// A search that takes `t` is repeated after `t * SEARCH_COST` at the earliest, so that it takes at most
+/// 1/500 of a CPU.
 const SEARCH_COST: Time = 500;
 
-/// For this long after a quota was last seen, quotas still count as set. Otherwise, containers that start every second would
-/// make the answer alternate.
+/// For this long after a quota was last seen, quotas still count as set. Otherwise, containers that start
+/// every second would make the answer alternate.
 const QUIET_NS: Time = 30 * SECOND;
 
 /// Searches a cgroup v2 hierarchy for quotas.
@@ -41,11 +43,12 @@ impl Caps {
         Caps { mount: mount.to_owned(), next_search: 0, last_seen: None }
     }
 
-    /// A control group that has a quota set by another program, or had one within the last half minute, as /proc shows its path;
-    /// `None` if there is no such group.
+    /// A control group that has a quota set by another program, or had one within the last half minute, as
+    /// /proc shows its path; `None` if there is no such group.
     ///
-    /// `known` is a group that the caller knows to have a quota, which saves a search. `is_ours` returns whether this program
-    /// wrote a text into the quota file of a group's folder; it is always true for groups that only this program manages.
+    /// `known` is a group that the caller knows to have a quota, which saves a search. `is_ours` returns
+    /// whether this program wrote a text into the quota file of a group's folder; it is always true for
+    /// groups that only this program manages.
     pub(crate) fn look(
         &mut self,
         now: Time,

@@ -1,7 +1,7 @@
 //! Differences among a machine's CPUs: isolation and capacity.
 //!
-//! An isolated CPU is one that the administrator keeps free of ordinary tasks; a CPU's capacity is its speed relative to the
-//! largest CPU's.
+//! An isolated CPU is one that the administrator keeps free of ordinary tasks; a CPU's capacity is its speed
+//! relative to the largest CPU's.
 //!
 //! | fact | read from |
 //! | --- | --- |
@@ -11,8 +11,8 @@
 //! | capacity | `cpuN/cpu_capacity` (Arm, and x86 since Linux 6.12) |
 //! | capacity where x86 mixes cores | `cpuN/acpi_cppc/highest_perf`, else `cpuN/cpufreq/cpuinfo_max_freq` |
 //!
-//! The files of the last row count only if the kernel names small cores (`/sys/devices/cpu_atom/cpus`). Otherwise
-//! `highest_perf` ranks cores that differ only in their turbo frequency.
+//! The files of the last row count only if the kernel names small cores (`/sys/devices/cpu_atom/cpus`).
+//! Otherwise `highest_perf` ranks cores that differ only in their turbo frequency.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -59,8 +59,8 @@ impl fmt::Display for Isolation {
     }
 }
 
-/// The capacity of each of these CPUs, from 1 to [`CAPACITY_MAX`], which is the capacity of the largest CPUs. All CPUs count as
-/// largest if any capacity is unknown.
+/// The capacity of each of these CPUs, from 1 to [`CAPACITY_MAX`], which is the capacity of the largest CPUs.
+/// All CPUs count as largest if any capacity is unknown.
 pub(crate) fn capacities(tree: &Tree, cpus: &[u32]) -> BTreeMap<u32, u32> {
     let has_small_cores = || SMALL.iter().any(|path| tree.exists(path));
     let files: &[&str] = match () {

@@ -1,7 +1,8 @@
-//! Reads small files of the kernel below a root, which a test can replace by a folder that imitates a machine.
+//! Reads small files of the kernel below a root, which a test can replace by a folder that imitates a
+//! machine.
 //!
-//! Files of /proc and /sys appear and vanish: a CPU goes offline, a module is unloaded. So a missing file is an answer (`None`)
-//! and not a failure, unless the caller requires the file.
+//! Files of /proc and /sys appear and vanish: a CPU goes offline, a module is unloaded. So a missing file is
+//! an answer (`None`) and not a failure, unless the caller requires the file.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,7 +10,8 @@ use std::path::{Path, PathBuf};
 use crate::LiveError;
 use crate::host;
 
-/// The most that is read of a file: more than any kernel file has, so that a fake or broken file cannot exhaust memory.
+/// The most that is read of a file: more than any kernel file has, so that a fake or broken file cannot
+/// exhaust memory.
 const BYTES_MAX: u64 = 1 << 20;
 
 /// A tree of kernel files: `/`, or a folder that imitates it.
@@ -39,7 +41,8 @@ impl Tree {
         self.read(path).ok()
     }
 
-    /// The text of a file that a program of this project keeps; `None` if it is missing, or if others may have written it.
+    /// The text of a file that a program of this project keeps; `None` if it is missing, or if others may
+    /// have written it.
     pub(crate) fn kept(&self, path: impl AsRef<Path>) -> Option<String> {
         let bytes = host::trust::read_kept(&self.path(path), BYTES_MAX).ok()?;
         String::from_utf8(bytes).ok()
@@ -72,12 +75,14 @@ impl Tree {
         host::exists(&self.path(path))
     }
 
-    /// Whether this process, with its effective user, may write to a file or folder. False on a read-only file system.
+    /// Whether this process, with its effective user, may write to a file or folder. False on a read-only
+    /// file system.
     pub(crate) fn may_write(&self, path: impl AsRef<Path>) -> bool {
         host::may_write(&self.path(path))
     }
 
-    /// The error for a file whose text is not in the expected format; `expected` names the format, such as "a number".
+    /// The error for a file whose text is not in the expected format; `expected` names the format, such as "a
+    /// number".
     pub(crate) fn malformed(&self, path: &str, expected: &str, text: &str) -> LiveError {
         let text: String = text.chars().take(60).collect();
         let source = io::Error::new(io::ErrorKind::InvalidData, format!("`{text}` is not {expected}"));
@@ -100,8 +105,8 @@ impl Tree {
     }
 }
 
-/// Makes a text safe to use within a file name: an underscore replaces every character that could be special to a file system
-/// or a terminal.
+/// Makes a text safe to use within a file name: an underscore replaces every character that could be special
+/// to a file system or a terminal.
 pub(crate) fn plain(text: &str) -> String {
     let safe = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
     text.chars().map(safe).take(80).collect()

@@ -8,7 +8,8 @@ use commonhold_policy::{MS, Time};
 use crate::LiveError;
 use crate::observe::process::ProcFs;
 
-/// For how long a reading is reused. /proc/stat is expensive, since the kernel sums up every interrupt of the machine for it.
+/// For how long a reading is reused. /proc/stat is expensive, since the kernel sums up every interrupt of the
+/// machine for it.
 const AGE_MAX: Time = 100 * MS;
 
 /// Accumulates the idle time of a set of CPUs since the first reading.
@@ -29,8 +30,8 @@ impl Idle {
         Idle { cpus, ticks: BTreeMap::new(), ns: 0, tick_ns: 1_000_000_000 / per_second, read_at: None }
     }
 
-    /// Idle time summed over the CPUs since the first reading, in nanoseconds, with the resolution of a clock tick. It never
-    /// decreases.
+    /// Idle time summed over the CPUs since the first reading, in nanoseconds, with the resolution of a clock
+    /// tick. It never decreases.
     pub(crate) fn read(&mut self, procfs: &mut ProcFs, now: Time) -> Result<u64, LiveError> {
         if self.read_at.is_some_and(|at| now < at.saturating_add(AGE_MAX)) {
             return Ok(self.ns);
@@ -46,8 +47,8 @@ impl Idle {
     }
 }
 
-/// Parses a line `cpu3 user nice system idle iowait ...` to the CPU and the sum of its idle and iowait ticks: a CPU whose tasks
-/// wait for a disk is idle, too. `None` for other lines, such as the sum `cpu ...`.
+/// Parses a line `cpu3 user nice system idle iowait ...` to the CPU and the sum of its idle and iowait ticks:
+/// a CPU whose tasks wait for a disk is idle, too. `None` for other lines, such as the sum `cpu ...`.
 fn parse(line: &str) -> Option<(u32, u64)> {
     let mut fields = line.strip_prefix("cpu")?.split(' ');
     let cpu = fields.next()?.parse().ok()?;

@@ -1,26 +1,28 @@
-//! Jobs: the threads that belong together, whether each wants a CPU, its last CPU, and the nodes with the job's memory.
+//! Jobs: the threads that belong together, whether each wants a CPU, its last CPU, and the nodes with the
+//! job's memory.
 //!
-//! Problem: a contract says what makes processes of a unit one job. The kernel knows processes, sessions and control groups; a
-//! *tree* is this project's own concept.
+//! Problem: a contract says what makes processes of a unit one job. The kernel knows processes, sessions and
+//! control groups; a *tree* is this project's own concept.
 //!
 //! Algorithm, trees: a process belongs to its parent's job. If the parent leads a session, as a shell does,
 //! or is in another unit or in none, the process starts a new job. A process stays in its job when its parent
 //! ends. If the parent's pid is the process's own session, the parent also counts as leading a session: the
 //! parent may have been read a moment before it became one.
 //!
-//! Algorithm, sampling: if the roster found no runnable thread in a process, all its threads are assumed to sleep and are not
-//! read. In other processes, each thread's state, CPU time and last CPU are read. A thread wants a CPU if it is runnable, or ran
-//! since the previous sample. Each sample reads the memory by node of only one job that has a thread that wants a CPU, and that
-//! was not read within [`MEMORY_NS`].
+//! Algorithm, sampling: if the roster found no runnable thread in a process, all its threads are assumed to
+//! sleep and are not read. In other processes, each thread's state, CPU time and last CPU are read. A thread
+//! wants a CPU if it is runnable, or ran since the previous sample. Each sample reads the memory by node of
+//! only one job that has a thread that wants a CPU, and that was not read within [`MEMORY_NS`].
 //!
-//! Properties: jobs and threads keep their numbers for life, and no number is reused. A contract without jobs costs nothing.
+//! Properties: jobs and threads keep their numbers for life, and no number is reused. A contract without jobs
+//! costs nothing.
 //!
-//! Gangs: a job may be *shut*: its processes are stopped, and their threads want no CPU meanwhile. A process reports its use of
-//! the memory bus in its page of the [`arena`](super::arena). For processes without reports, the processor's counters are read
-//! ([`counters`](super::bus::counters)).
+//! Gangs: a job may be *shut*: its processes are stopped, and their threads want no CPU meanwhile. A process
+//! reports its use of the memory bus in its page of the [`arena`](super::arena). For processes without
+//! reports, the processor's counters are read ([`counters`](super::bus::counters)).
 //!
-//! Limits: a process that starts and ends between two samples is never seen. To count memory by node, the kernel walks the
-//! process's page tables, which takes some milliseconds for a gigabyte.
+//! Limits: a process that starts and ends between two samples is never seen. To count memory by node, the
+//! kernel walks the process's page tables, which takes some milliseconds for a gigabyte.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -43,7 +45,8 @@ const MEMORY_NS: Time = 2_000_000_000;
 /// The clock ticks of CPU time that a thread may use between two samples just to write its process's reports.
 const WRITER_TICKS: u64 = 1;
 
-/// Returns the CPUs to which the owner of a thread, given by unit, process and thread id, has bound it; `None`: all, or unknown.
+/// Returns the CPUs to which the owner of a thread, given by unit, process and thread id, has bound it;
+/// `None`: all, or unknown.
 pub(crate) type Tied<'a> = &'a dyn Fn(UnitId, ProcessKey, u32) -> Option<CpuSet>;
 
 /// The *bond* of a process: processes of a unit with equal bonds are one job.
@@ -226,8 +229,8 @@ impl Jobs {
         }
     }
 
-    /// Gives a process a page in which to report its transfers, and returns the page's descriptor, which is to be sent to the
-    /// process.
+    /// Gives a process a page in which to report its transfers, and returns the page's descriptor, which is
+    /// to be sent to the process.
     pub(crate) fn join(
         &mut self,
         contract: &Contract,
@@ -259,7 +262,8 @@ impl Jobs {
         let present: BTreeMap<ProcessKey, (UnitId, JobKind, u32)> =
             members.iter().map(|(key, unit, kind, session, _)| (*key, (*unit, *kind, *session))).collect();
         let (by_thread, retired) = (&mut self.by_thread, &mut self.retired);
-        // A process that changed its unit or session is removed, too, and then joins another job as if it were new.
+        // A process that changed its unit or session is removed, too, and then joins another job as if it
+        // were new.
         self.known.retain(|key, known| {
             let stays = present.get(key).is_some_and(|(unit, kind, session)| {
                 let left_session = matches!(known.bond, Bond::Session(joined) if joined != *session);
@@ -349,7 +353,8 @@ impl Jobs {
                 Thread { id: ThreadId(*last), ticks: current.ticks, cpu: None, wants: false, tied: None }
             });
             let used_ticks = current.ticks.saturating_sub(thread.ticks);
-            // The thread that writes the reports does not count as part of the gang, unless it does other work as well.
+            // The thread that writes the reports does not count as part of the gang, unless it does other
+            // work as well.
             thread.wants = if writer == Some(tid) {
                 used_ticks > WRITER_TICKS
             } else {
@@ -361,7 +366,8 @@ impl Jobs {
         Ok(())
     }
 
-    /// The jobs with their threads, in the form that the policy takes. Memory and use of the shared resource are left out.
+    /// The jobs with their threads, in the form that the policy takes. Memory and use of the shared resource
+    /// are left out.
     fn facts(&self, roster: &Roster) -> Vec<JobFacts> {
         let mut jobs: BTreeMap<JobId, JobFacts> = BTreeMap::new();
         for (key, known) in &self.known {
@@ -390,7 +396,8 @@ impl Jobs {
         jobs.into_values().collect()
     }
 
-    /// Sets the jobs' use of the resource that gangs share in `facts`, from processes' reports and from hardware counters.
+    /// Sets the jobs' use of the resource that gangs share in `facts`, from processes' reports and from
+    /// hardware counters.
     fn sample_shared_use(
         &mut self,
         now: Time,
@@ -409,7 +416,8 @@ impl Jobs {
         };
         let every_ns = report_interval_ns(contract);
         let sums = self.arena.poll(now, every_ns, &job_of, roster.procfs(), &mut self.complaints).clone();
-        // Reports are about the bus. The arena is polled in any case, since programs check that their pages are read.
+        // Reports are about the bus. The arena is polled in any case, since programs check that their pages
+        // are read.
         if contract.machine.gangs.share == GangsShare::Cache {
             // Resource groups count it: see `apply::bus::resctrl`.
             self.counters = Counters::default();

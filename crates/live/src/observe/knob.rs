@@ -25,7 +25,8 @@ pub(crate) fn processes(dir: &Path) -> io::Result<Vec<u32>> {
     Ok(lines.filter_map(|line| line.parse().ok()).filter(|pid| *pid != 0).collect())
 }
 
-/// The error for a failed access to a cgroup file, with a remedy by error code. `what` completes "cannot ...".
+/// The error for a failed access to a cgroup file, with a remedy by error code. `what` completes "cannot
+/// ...".
 pub(crate) fn failed(path: &Path, what: String, source: io::Error) -> LiveError {
     let remedy = match source.raw_os_error() {
         Some(libc::EACCES | libc::EPERM | libc::EROFS) => {

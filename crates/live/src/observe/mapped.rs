@@ -29,8 +29,8 @@ pub(crate) fn mapped(pid: u32) -> Vec<Mapped> {
     }
 }
 
-/// Joins lines `55d0-55d9 rw-p ...` of `maps` with lines `55d0 default anon=3 N0=2 N1=1 kernelpagesize_kB=4` of `numa_maps` by
-/// the start address, which both have; only `maps` has the end.
+/// Joins lines `55d0-55d9 rw-p ...` of `maps` with lines `55d0 default anon=3 N0=2 N1=1 kernelpagesize_kB=4`
+/// of `numa_maps` by the start address, which both have; only `maps` has the end.
 fn parse(maps: &str, nodes: &str) -> Vec<Mapped> {
     let number = |text: &str| u64::from_str_radix(text, 16).ok();
     let ends: BTreeMap<u64, u64> = maps

@@ -1,5 +1,5 @@
-//! Reads the machine, and changes nothing on it. One exception: to find cold pages, `memory/ages.rs` asks the kernel to begin
-//! another generation of pages.
+//! Reads the machine, and changes nothing on it. One exception: to find cold pages, `memory/ages.rs` asks the
+//! kernel to begin another generation of pages.
 
 pub mod arena;
 pub mod bounds;

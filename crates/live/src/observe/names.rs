@@ -1,13 +1,15 @@
 //! The machine's users and groups, each looked up once: a directory server must not be asked in every scan.
 //!
-//! Problem: a name may be unknown now and known later: an account is created, a server comes back. If a server is slow, a lookup
-//! may take seconds, and a daemon that waits for the answer holds no contract meanwhile.
+//! Problem: a name may be unknown now and known later: an account is created, a server comes back. If a
+//! server is slow, a lookup may take seconds, and a daemon that waits for the answer holds no contract
+//! meanwhile.
 //!
-//! Algorithm: an answer is cached until [`SystemNames::forget`], which a reload calls. Once a minute, a separate thread
-//! ([`again`]) repeats the lookups that have no answer yet, so that the daemon's loop never waits for them.
+//! Algorithm: an answer is cached until [`SystemNames::forget`], which a reload calls. Once a minute, a
+//! separate thread ([`again`]) repeats the lookups that have no answer yet, so that the daemon's loop never
+//! waits for them.
 //!
-//! Properties: an error never replaces an earlier answer, so an outage of a directory server takes no process out of its unit.
-//! At most one lookup thread runs at a time, however slow the server is.
+//! Properties: an error never replaces an earlier answer, so an outage of a directory server takes no process
+//! out of its unit. At most one lookup thread runs at a time, however slow the server is.
 //!
 //! Limits: the first lookup of a name, and the lookups at a reload, block the caller.
 
@@ -93,7 +95,8 @@ impl SystemNames {
         self.user_names.get(&uid, ask).ok().flatten()
     }
 
-    /// The groups of a user, the primary one first; empty if the user is unknown, or if the name service does not answer.
+    /// The groups of a user, the primary one first; empty if the user is unknown, or if the name service does
+    /// not answer.
     pub fn groups_of(&self, uid: u32) -> Vec<u32> {
         let ask = || self.ask(&Question::Groups(uid), || self.service.groups_of(uid));
         self.groups.get(&uid, ask).ok().flatten().unwrap_or_default()
@@ -107,8 +110,8 @@ impl SystemNames {
         self.groups.mark_stale();
     }
 
-    /// Takes the answers that arrived from the lookup thread, and starts another round of lookups if one is due. Returns whether
-    /// an answer can change memberships. Never blocks.
+    /// Takes the answers that arrived from the lookup thread, and starts another round of lookups if one is
+    /// due. Returns whether an answer can change memberships. Never blocks.
     pub(crate) fn retry_unanswered(&self, now: Time) -> bool {
         let changes_before = self.changes.get();
         let mut retries = self.retries.borrow_mut();
@@ -124,8 +127,8 @@ impl SystemNames {
         self.changes.get() != changes_before
     }
 
-    /// The number of late answers that could change memberships. Names that change because of [`SystemNames::forget`] do not
-    /// count.
+    /// The number of late answers that could change memberships. Names that change because of
+    /// [`SystemNames::forget`] do not count.
     pub(crate) fn changes(&self) -> u64 {
         self.changes.get()
     }
@@ -161,14 +164,16 @@ impl SystemNames {
     fn unanswered(&self) -> Vec<Question> {
         let users = self.uids.unanswered(|found| !matches!(found, Ok(Some(_))));
         let groups = self.gids.unanswered(|found| !matches!(found, Ok(Some(_))));
-        // The groups of a user without an entry are not looked up again until a reload: containers have thousands of such users.
+        // The groups of a user without an entry are not looked up again until a reload: containers have
+        // thousands of such users.
         let groups_of = self.groups.unanswered(Result::is_err);
         let users = users.into_iter().map(|name| Question::Number(Book::Passwd, name));
         let groups = groups.into_iter().map(|name| Question::Number(Book::Group, name));
         users.chain(groups).chain(groups_of.into_iter().map(Question::Groups)).collect()
     }
 
-    /// Records a late answer in the cache and as a message, unless the question was answered meanwhile after a reload.
+    /// Records a late answer in the cache and as a message, unless the question was answered meanwhile after
+    /// a reload.
     fn accept(&self, Answer { question, found }: Answer) {
         let became_known = match &question {
             Question::Number(book, name) => {
@@ -203,8 +208,9 @@ impl Names for SystemNames {
     }
 }
 
-/// The names in the first MiB of the machine's local file of users or groups, as suggestions for a mistyped name. Other sources
-/// of the name service are not asked: a directory server may take minutes to list its users.
+/// The names in the first MiB of the machine's local file of users or groups, as suggestions for a mistyped
+/// name. Other sources of the name service are not asked: a directory server may take minutes to list its
+/// users.
 pub fn local_names(root: &Path, book: Book) -> Vec<String> {
     // Only a hint: no names if the file cannot be read.
     let text = Tree::new(root).text(format!("/etc/{}", book.name())).unwrap_or_default();
@@ -229,7 +235,8 @@ impl<K, T> Default for Cache<K, T> {
 }
 
 impl<K: Ord + Clone, T: Clone> Cache<K, T> {
-    /// The cached answer if it is fresh, else that of `look_up`. If the lookup fails, an earlier positive answer stays valid.
+    /// The cached answer if it is fresh, else that of `look_up`. If the lookup fails, an earlier positive
+    /// answer stays valid.
     fn get<Q>(&self, key: &Q, look_up: impl FnOnce() -> Found<T>) -> Found<T>
     where
         K: Borrow<Q>,
@@ -249,8 +256,8 @@ impl<K: Ord + Clone, T: Clone> Cache<K, T> {
         found
     }
 
-    /// Marks all answers for another lookup before their next use. Negative answers are dropped, so that the cache does not grow
-    /// from reload to reload.
+    /// Marks all answers for another lookup before their next use. Negative answers are dropped, so that the
+    /// cache does not grow from reload to reload.
     fn mark_stale(&self) {
         let mut entries = self.0.borrow_mut();
         entries.retain(|_, entry| matches!(entry.found, Ok(Some(_))));
@@ -262,8 +269,8 @@ impl<K: Ord + Clone, T: Clone> Cache<K, T> {
         entries.iter().filter(|(_, entry)| is_unanswered(&entry.found)).map(|(key, _)| key.clone()).collect()
     }
 
-    /// Records a late answer, and returns whether an unknown key became known by it. The answer is dropped if the key is no
-    /// longer in the cache, or is known already.
+    /// Records a late answer, and returns whether an unknown key became known by it. The answer is dropped if
+    /// the key is no longer in the cache, or is known already.
     fn add_late(&self, key: &K, found: Found<T>) -> Result<bool, LookupError> {
         let mut entries = self.0.borrow_mut();
         let Some(entry) = entries.get_mut(key) else { return Ok(false) };

@@ -6,7 +6,8 @@ use std::os::unix::net::UnixStream;
 use super::process::{ProcFs, ProcessKey, identify};
 use crate::host::peer;
 
-/// A client of a UNIX socket, as the kernel recorded it when it connected, regardless of what it executes later.
+/// A client of a UNIX socket, as the kernel recorded it when it connected, regardless of what it executes
+/// later.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
     /// Its effective user.
@@ -30,10 +31,11 @@ pub fn uid(stream: &UnixStream) -> io::Result<u32> {
 impl Peer {
     /// Identifies the peer of a connection.
     ///
-    /// The process is pinned: with `SO_PEERPIDFD` (Linux 6.5) the kernel gives a pidfd of the very process that connected. After
-    /// reading /proc, this function checks that the pidfd's process still runs, so /proc cannot have shown a later process with
-    /// the same pid. On an older kernel, a process that took over the pid before this call is mistaken for the peer. But only a
-    /// process of the peer's user is accepted, so no user can pass off another user's process as its own.
+    /// The process is pinned: with `SO_PEERPIDFD` (Linux 6.5) the kernel gives a pidfd of the very process
+    /// that connected. After reading /proc, this function checks that the pidfd's process still runs, so
+    /// /proc cannot have shown a later process with the same pid. On an older kernel, a process that took
+    /// over the pid before this call is mistaken for the peer. But only a process of the peer's user is
+    /// accepted, so no user can pass off another user's process as its own.
     pub fn of(stream: &UnixStream, procfs: &mut ProcFs) -> io::Result<Peer> {
         let (uid, gid, pid) = peer::credentials(stream)?;
         let gids = std::iter::once(gid).chain(peer::groups(stream)).collect();

@@ -1,9 +1,10 @@
 //! Processes and threads as /proc shows them.
 //!
-//! All reads go through one directory descriptor and one buffer. A process may end between any two calls. Then its files are
-//! missing (`ENOENT`) or can no longer be read (`ESRCH`), and the answer is `None`, not an error. A process that /proc hides
-//! from this user (mount option `hidepid`) also gives `None`. All other failures are this program's own, such as too many open
-//! files. They are errors, so that no caller mistakes them for an exit.
+//! All reads go through one directory descriptor and one buffer. A process may end between any two calls.
+//! Then its files are missing (`ENOENT`) or can no longer be read (`ESRCH`), and the answer is `None`, not an
+//! error. A process that /proc hides from this user (mount option `hidepid`) also gives `None`. All other
+//! failures are this program's own, such as too many open files. They are errors, so that no caller mistakes
+//! them for an exit.
 
 mod locality;
 mod stopped;
@@ -33,8 +34,8 @@ pub struct ProcessKey {
 }
 
 impl ProcessKey {
-    /// Whether the process may have started after this moment of the daemon's clock. "May", since its start is known only to a
-    /// tick of 10 ms.
+    /// Whether the process may have started after this moment of the daemon's clock. "May", since its start
+    /// is known only to a tick of 10 ms.
     pub fn may_be_younger_than(self, moment: Time) -> bool {
         const TICK_NS: Time = 10_000_000;
         clock::of_ticks(self.start).saturating_add(TICK_NS) >= moment
@@ -79,7 +80,8 @@ pub struct Stat {
     pub threads: u32,
     /// Page faults that had to read from a disk.
     pub major_faults: u64,
-    /// CPU time of the ended children that it waited for, and of their descendants, in nanoseconds with a resolution of 10 ms.
+    /// CPU time of the ended children that it waited for, and of their descendants, in nanoseconds with a
+    /// resolution of 10 ms.
     pub children_ns: u64,
     /// The signal that stopped the process, while the process is stopped. 0 if unknown: the parent has waited
     /// for the stop, the process is another user's, or Linux is older than 5.17.
@@ -116,7 +118,8 @@ pub struct Listed {
     pub inode: u64,
 }
 
-/// The buffer's first size: enough for `cgroup`, `status` and a usual command line in one read. It grows for larger files.
+/// The buffer's first size: enough for `cgroup`, `status` and a usual command line in one read. It grows for
+/// larger files.
 const BUFFER_BYTES: usize = 8 * 1024;
 
 /// The most that is read of a file: a larger environment is truncated.
@@ -180,9 +183,10 @@ impl ProcFs {
 
     /// The names of a process's program, where `comm` is from its `stat`; `None` if it has ended.
     ///
-    /// The file is the target of /proc/PID/exe, which the kernel shows only to a reader that may trace the process. The executed
-    /// name is `comm`. The kernel cuts `comm` to 15 bytes, so a name of that length is completed from the arguments. A process
-    /// can change its arguments at will, so an argument counts only if it begins with `comm`.
+    /// The file is the target of /proc/PID/exe, which the kernel shows only to a reader that may trace the
+    /// process. The executed name is `comm`. The kernel cuts `comm` to 15 bytes, so a name of that length is
+    /// completed from the arguments. A process can change its arguments at will, so an argument counts only
+    /// if it begins with `comm`.
     pub fn program(&mut self, pid: u32, comm: &str) -> Result<Option<Program>, LiveError> {
         let file = match self.dir.link(&format!("{pid}/exe")) {
             Ok(path) => base_name(path.strip_suffix(DELETED).unwrap_or(&path)),
@@ -197,8 +201,8 @@ impl ProcFs {
         Ok(arguments.map(|text| Program { file, called: complete(comm, text) }))
     }
 
-    /// A process's path in the cgroup v2 hierarchy, else in systemd's v1 hierarchy; empty if it is in neither; `None` if it has
-    /// ended.
+    /// A process's path in the cgroup v2 hierarchy, else in systemd's v1 hierarchy; empty if it is in
+    /// neither; `None` if it has ended.
     pub fn cgroup(&mut self, pid: u32) -> Result<Option<String>, LiveError> {
         Ok(self.read(&format!("{pid}/cgroup"))?.map(parse_cgroup))
     }
@@ -229,14 +233,15 @@ impl ProcFs {
         Ok(text.and_then(|text| parse_stat(tid, text)).map(|stat| stat.state))
     }
 
-    /// The machine's number of threads, and the pid given out last: while both are unchanged, no process or thread started or
-    /// ended. `None` if /proc/loadavg lacks them.
+    /// The machine's number of threads, and the pid given out last: while both are unchanged, no process or
+    /// thread started or ended. `None` if /proc/loadavg lacks them.
     pub fn births(&mut self) -> Result<Option<(u32, u32)>, LiveError> {
         Ok(self.read_kept("loadavg")?.and_then(parse_births))
     }
 
-    /// A file's parsed content; `None` if its process has ended. A text that cannot be parsed is read once more, since `None`
-    /// has grave effects: a caller that takes a process for ended forgets what it has to undo there.
+    /// A file's parsed content; `None` if its process has ended. A text that cannot be parsed is read once
+    /// more, since `None` has grave effects: a caller that takes a process for ended forgets what it has to
+    /// undo there.
     fn parsed<T>(&mut self, name: &str, parse: impl Fn(&[u8]) -> Option<T>) -> Result<Option<T>, LiveError> {
         let Some(text) = self.read(name)? else { return Ok(None) };
         match parse(text) {
@@ -255,7 +260,8 @@ impl ProcFs {
         }
     }
 
-    /// The content of a file that may have many lines, such as one for each mapping; `None` if its process has ended.
+    /// The content of a file that may have many lines, such as one for each mapping; `None` if its process
+    /// has ended.
     pub fn read_lines(&mut self, name: &str) -> Result<Option<&[u8]>, LiveError> {
         match self.dir.read_lines(name, &mut self.buffer, FILE_BYTES_MAX) {
             Ok(len) => Ok(Some(&self.buffer[..len])),
@@ -264,8 +270,8 @@ impl ProcFs {
         }
     }
 
-    /// The present content of a machine-wide file, whose descriptor stays open for later calls; `None` if the file does not
-    /// exist.
+    /// The present content of a machine-wide file, whose descriptor stays open for later calls; `None` if the
+    /// file does not exist.
     pub(crate) fn read_kept(&mut self, name: &'static str) -> Result<Option<&[u8]>, LiveError> {
         match self.fill_kept(name) {
             Ok(len) => Ok(Some(&self.buffer[..len])),
@@ -274,7 +280,8 @@ impl ProcFs {
         }
     }
 
-    /// Reads a kept file into the buffer, and returns its length. The buffer grows until one read gets the whole file.
+    /// Reads a kept file into the buffer, and returns its length. The buffer grows until one read gets the
+    /// whole file.
     fn fill_kept(&mut self, name: &'static str) -> Result<usize, Errno> {
         let index = if let Some(index) = self.kept.iter().position(|(kept, _)| *kept == name) {
             index
@@ -312,7 +319,8 @@ impl ProcFs {
     }
 }
 
-/// Pins a process that was identified earlier; `None` if it has ended, even if another process has its pid now.
+/// Pins a process that was identified earlier; `None` if it has ended, even if another process has its pid
+/// now.
 ///
 /// The pidfd is opened first, and the start time is read afterwards. If the pid was reused before the pidfd
 /// was opened, the start time differs. If the pid is reused later, the pidfd still refers to the right
@@ -345,7 +353,8 @@ impl Pins {
     }
 }
 
-/// Identifies the process of a pidfd that came from elsewhere, such as a socket's `SO_PEERPIDFD`; `None` if it has ended.
+/// Identifies the process of a pidfd that came from elsewhere, such as a socket's `SO_PEERPIDFD`; `None` if
+/// it has ended.
 ///
 /// The start time is read by pid. Afterwards, the process of the pidfd is checked to be still running. So
 /// this process had the pid while the start time was read, and the key belongs to this process.
@@ -403,8 +412,8 @@ fn parse_number<T: TryFrom<u64>>(digits: &[u8]) -> Option<T> {
 /// The unit of times in /proc/PID/stat: `USER_HZ` is 100 on every architecture that Linux still supports.
 const TICK_NS: u64 = 10_000_000;
 
-/// Parses `pid (comm) state ppid pgrp session tty tpgid flags ... threads(20) itrealvalue start(22) ...`: see proc(5). The name
-/// may contain anything, `)` and line breaks included: the last `)` ends it.
+/// Parses `pid (comm) state ppid pgrp session tty tpgid flags ... threads(20) itrealvalue start(22) ...`: see
+/// proc(5). The name may contain anything, `)` and line breaks included: the last `)` ends it.
 fn parse_stat(pid: u32, text: &[u8]) -> Option<Stat> {
     const PF_KTHREAD: u64 = 0x0020_0000;
     let open = text.iter().position(|byte| *byte == b'(')?;
@@ -448,7 +457,8 @@ fn parse_stat(pid: u32, text: &[u8]) -> Option<Stat> {
     })
 }
 
-/// Parses the lines `Uid:` and `Gid:` (real, effective, saved, file system) and `Groups:` of /proc/PID/status.
+/// Parses the lines `Uid:` and `Gid:` (real, effective, saved, file system) and `Groups:` of
+/// /proc/PID/status.
 fn parse_identity(text: &[u8]) -> Option<Identity> {
     let numbers = |line: &'_ [u8]| -> Vec<u32> {
         line.split(u8::is_ascii_whitespace).filter_map(parse_number).collect()
@@ -480,8 +490,8 @@ fn base_name(path: &[u8]) -> String {
     String::from_utf8_lossy(path.rsplit(|byte| *byte == b'/').next().unwrap_or_default()).into_owned()
 }
 
-/// Completes a truncated name from the arguments. A program's name is its first argument. A script's name is the second or, after
-/// an option of its interpreter, the third.
+/// Completes a truncated name from the arguments. A program's name is its first argument. A script's name is
+/// the second or, after an option of its interpreter, the third.
 fn complete(comm: &str, arguments: &[u8]) -> String {
     // The last character may have been cut in the middle.
     let prefix = comm.trim_end_matches(char::REPLACEMENT_CHARACTER);
@@ -489,8 +499,9 @@ fn complete(comm: &str, arguments: &[u8]) -> String {
     names.find(|name| name.starts_with(prefix)).unwrap_or_else(|| comm.to_owned())
 }
 
-/// Parses /proc/PID/cgroup. A line `0::/path` has the path in version 2. If that hierarchy is unused, every process is at `/` in
-/// it, and the path in systemd's version 1 hierarchy (`1:name=systemd:/path`) is more specific.
+/// Parses /proc/PID/cgroup. A line `0::/path` has the path in version 2. If that hierarchy is unused, every
+/// process is at `/` in it, and the path in systemd's version 1 hierarchy (`1:name=systemd:/path`) is more
+/// specific.
 fn parse_cgroup(text: &[u8]) -> String {
     let (mut v2, mut systemd) = (None, None);
     for line in text.split(|byte| *byte == b'\n') {
@@ -671,8 +682,8 @@ mod tests {
         found.unwrap().stdout
     }
 
-    /// Fails if the pidfd's process is not checked again after its start time was read: the hook ends it in between, so that the
-    /// start time may be a later process's.
+    /// Fails if the pidfd's process is not checked again after its start time was read: the hook ends it in
+    /// between, so that the start time may be a later process's.
     #[test]
     fn a_pidfd_is_identified_only_while_its_process_runs() {
         let mut procfs = ProcFs::open(Path::new("/proc")).unwrap();

@@ -1,36 +1,41 @@
 //! The roster: each process's unit, and what each unit's processes use.
 //!
-//! Problem: members fork, exec, change their user and exit all the time. Reading every file of every process ten times a
-//! second would cost more than the contract is worth.
+//! Problem: members fork, exec, change their user and exit all the time. Reading every file of every process
+//! ten times a second would cost more than the contract is worth.
 //!
-//! Algorithm: a scan begins with one small file, /proc/loadavg, which has the number of threads and the pid given out last.
-//! While both are unchanged, no process started or ended. Otherwise the scan lists /proc. It reads a process's own files when
-//! the process is new, and later only after the process has run: a sleeping process can neither exec nor change its user.
-//! - While the process is younger than a second, every scan reads its files, since the process is about to exec.
-//! - Afterwards its files are read once a second, and only those that can change its unit under this contract.
-//! - If the contract has `cgroup` rules, every process is read once a second, since another process can move a sleeping one.
+//! Algorithm: a scan begins with one small file, /proc/loadavg, which has the number of threads and the pid
+//! given out last. While both are unchanged, no process started or ended. Otherwise the scan lists /proc. It
+//! reads a process's own files when the process is new, and later only after the process has run: a sleeping
+//! process can neither exec nor change its user.
+//! - While the process is younger than a second, every scan reads its files, since the process is about to
+//!   exec.
+//! - Afterwards its files are read once a second, and only those that can change its unit under this
+//!   contract.
+//! - If the contract has `cgroup` rules, every process is read once a second, since another process can move
+//!   a sleeping one.
 //!
-//! Cost: for a sleeping process, a scan reads only the CPU clock, by one system call. All stages of a scan share that reading
-//! ([`Roster::clock`]), and skip the files of a process that did not run. The longer a process has slept, the less often its
-//! clock is read ([`account`]), so the cost follows the number of processes that run.
+//! Cost: for a sleeping process, a scan reads only the CPU clock, by one system call. All stages of a scan
+//! share that reading ([`Roster::clock`]), and skip the files of a process that did not run. The longer a
+//! process has slept, the less often its clock is read ([`account`]), so the cost follows the number of
+//! processes that run.
 //!
-//! The policy decides placement ([`place`]); parents are placed before their children. A process whose parent has ended keeps
-//! the placement that it inherited. A process whose parent ended before the first scan counts as a descendant of its session's
-//! leader. If no rule named that leader, the process belongs to the unit that its environment names ([`MARKER`]), provided
-//! that its user, or root, entered that unit by `exec`.
+//! The policy decides placement ([`place`]); parents are placed before their children. A process whose parent
+//! has ended keeps the placement that it inherited. A process whose parent ended before the first scan counts
+//! as a descendant of its session's leader. If no rule named that leader, the process belongs to the unit
+//! that its environment names ([`MARKER`]), provided that its user, or root, entered that unit by `exec`.
 //!
-//! Names of users and groups that this machine does not know yet are looked up again once a minute, in a separate thread
-//! ([`SystemNames`]). When a name is found, all processes are placed anew.
+//! Names of users and groups that this machine does not know yet are looked up again once a minute, in a
+//! separate thread ([`SystemNames`]). When a name is found, all processes are placed anew.
 //!
-//! Properties: a process is identified by its pid and start time. This program, the processes that its caller excludes,
-//! and process 1 are in no unit. Kernel threads are placed in `kernel`, so that they are counted.
+//! Properties: a process is identified by its pid and start time. This program, the processes that its caller
+//! excludes, and process 1 are in no unit. Kernel threads are placed in `kernel`, so that they are counted.
 //!
-//! CPU time of short-lived processes: what a process uses between the last scan and its end, or in a life too short to be
-//! seen, is charged to its parent's unit when the parent waits for the process.
+//! CPU time of short-lived processes: what a process uses between the last scan and its end, or in a life too
+//! short to be seen, is charged to its parent's unit when the parent waits for the process.
 //!
-//! Limits: if no member waits for such a process (its parent has ended, or ignores its children), the CPU time is charged to
-//! no unit, and the ledger calls it common. A process that daemonises with a new session between two scans, without having
-//! entered by `exec`, is placed by its user, group or cgroup.
+//! Limits: if no member waits for such a process (its parent has ended, or ignores its children), the CPU
+//! time is charged to no unit, and the ledger calls it common. A process that daemonises with a new session
+//! between two scans, without having entered by `exec`, is placed by its user, group or cgroup.
 
 mod account;
 mod each;
@@ -60,11 +65,12 @@ use inherit::unit_if_there;
 
 pub use scope::Due;
 
-/// The environment variable that `exec` sets to a [`marker`] of the unit, so that a descendant is recognised after its
-/// ancestors have ended.
+/// The environment variable that `exec` sets to a [`marker`] of the unit, so that a descendant is recognised
+/// after its ancestors have ended.
 pub const MARKER: &str = "COMMONHOLD_UNIT";
 
-/// The value of [`MARKER`] for a unit of the daemon with this pid. With another daemon's pid, the marker is ignored.
+/// The value of [`MARKER`] for a unit of the daemon with this pid. With another daemon's pid, the marker is
+/// ignored.
 pub fn marker(daemon: u32, unit: &str) -> String {
     format!("{daemon}:{unit}")
 }
@@ -112,8 +118,8 @@ pub struct Moved {
     pub to: UnitId,
 }
 
-/// The changes between two scans. Unit ids are those of the contract given to the later scan. A scan that fails midway reports
-/// nothing; the next successful scan reports the findings of both.
+/// The changes between two scans. Unit ids are those of the contract given to the later scan. A scan that
+/// fails midway reports nothing; the next successful scan reports the findings of both.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Changes {
     /// Processes seen for the first time, parents before their children.
@@ -213,7 +219,8 @@ pub struct Roster {
     /// [`MARKER`] of such a user's processes is trusted.
     grants: BTreeSet<(u32, String)>,
     accounts: Vec<account::Account>,
-    /// The thread count and last pid in /proc/loadavg before the last listing; `None` forces the next scan to list again.
+    /// The thread count and last pid in /proc/loadavg before the last listing; `None` forces the next scan to
+    /// list again.
     births: Option<(u32, u32)>,
     /// Processes (pid and inode) that the last listing showed but that could not be read.
     unreadable: BTreeSet<(u32, u64)>,
@@ -228,7 +235,8 @@ pub struct Roster {
     young: BTreeSet<u32>,
     /// Processes to place again.
     stale: BTreeSet<u32>,
-    /// Changes found by scans that failed midway: already recorded in this roster, but not reported to the caller.
+    /// Changes found by scans that failed midway: already recorded in this roster, but not reported to the
+    /// caller.
     unreported: Changes,
     /// Whether no scan has succeeded under the present contract yet.
     is_contract_new: bool,
@@ -267,8 +275,8 @@ struct Known {
 }
 
 impl Roster {
-    /// An empty roster. `proc` is `/proc`, or a fake tree in tests. `excluded` are pids to leave out besides this process and
-    /// process 1, such as the caretaker's.
+    /// An empty roster. `proc` is `/proc`, or a fake tree in tests. `excluded` are pids to leave out besides
+    /// this process and process 1, such as the caretaker's.
     pub fn new(proc: &Path, excluded: &[u32]) -> Result<Roster, LiveError> {
         let mut roster = Roster {
             procfs: ProcFs::open(proc)?,
@@ -305,20 +313,22 @@ impl Roster {
         Ok(roster)
     }
 
-    /// Declares that the backend moves processes into the control group `subtree`, given as /proc shows its path, or below it.
-    /// For `cgroup` rules, these processes still count as being in the groups that they came from.
+    /// Declares that the backend moves processes into the control group `subtree`, given as /proc shows its
+    /// path, or below it. For `cgroup` rules, these processes still count as being in the groups that they
+    /// came from.
     pub fn see_through(&mut self, subtree: &str) {
         self.origins.see_through(subtree);
     }
 
-    /// Declares that the backend moves members into control groups of units where [`stays`] allows it. `delegated` is the control
-    /// group delegated to this program, if any, as /proc shows its path.
+    /// Declares that the backend moves members into control groups of units where [`stays`] allows it.
+    /// `delegated` is the control group delegated to this program, if any, as /proc shows its path.
     pub fn moves_members(&mut self, delegated: Option<String>) {
         self.moving = Some(Moving { delegated, in_place: false });
     }
 
-    /// Declares that units are held in control groups of other programs, where their processes are. The backend then moves only
-    /// processes that a rule names and that share a group with processes of other units.
+    /// Declares that units are held in control groups of other programs, where their processes are. The
+    /// backend then moves only processes that a rule names and that share a group with processes of other
+    /// units.
     pub fn holds_in_place(&mut self) {
         self.moving = Some(Moving { delegated: None, in_place: true });
         self.origins.see_through_scopes(scope::SLICE);
@@ -334,8 +344,8 @@ impl Roster {
         &self.foreign_groups.unit_by_group
     }
 
-    /// Why a process that enters a unit by `exec` will not be moved into the unit's control group; `None` if it will be moved,
-    /// if this backend moves no members, or if the process has ended.
+    /// Why a process that enters a unit by `exec` will not be moved into the unit's control group; `None` if
+    /// it will be moved, if this backend moves no members, or if the process has ended.
     pub fn stays_on_entering(&mut self, pid: u32) -> Result<Option<Stays>, LiveError> {
         let Some(Moving { delegated, in_place }) = &self.moving else { return Ok(None) };
         let Some(cgroup) = self.procfs.cgroup(pid)? else { return Ok(None) };
@@ -376,7 +386,8 @@ impl Roster {
     /// Scans all processes and places them by the contract.
     ///
     /// # Errors
-    /// Some processes could not be read. The next successful scan also reports the changes that this scan found.
+    /// Some processes could not be read. The next successful scan also reports the changes that this scan
+    /// found.
     pub fn refresh(&mut self, contract: &Contract, now: Time, how: Scan) -> Result<Changes, LiveError> {
         let mut changes = std::mem::take(&mut self.unreported);
         let scanned = self.scan(contract, now, how, &mut changes);
@@ -430,7 +441,8 @@ impl Roster {
     /// process's user is read from the kernel. Returns false if the process has ended.
     ///
     /// # Errors
-    /// The process could not be recorded for the next daemon, or its files could not be read. It has then not entered.
+    /// The process could not be recorded for the next daemon, or its files could not be read. It has then not
+    /// entered.
     pub fn enter(&mut self, contract: &Contract, key: ProcessKey, unit: UnitId) -> Result<bool, LiveError> {
         let (stat, identity) = (self.procfs.stat(key.pid)?, self.procfs.identity(key.pid)?);
         let (Some(_), Some(identity)) = (stat.filter(|stat| stat.key == key), identity) else {
@@ -477,12 +489,12 @@ impl Roster {
         &mut self.procfs
     }
 
-    /// A process's CPU clock as of this scan, or of an earlier one if the process has slept for long. A clock that stands still
-    /// shows that the process did not run, so facts that only the process itself can change are unchanged. `None` if the clock
-    /// is unknown: the process may have run.
+    /// A process's CPU clock as of this scan, or of an earlier one if the process has slept for long. A clock
+    /// that stands still shows that the process did not run, so facts that only the process itself can change
+    /// are unchanged. `None` if the clock is unknown: the process may have run.
     ///
-    /// A caller that caches a file together with this clock must read the clock first: then a later scan notices a change that
-    /// the process makes between the two readings.
+    /// A caller that caches a file together with this clock must read the clock first: then a later scan
+    /// notices a change that the process makes between the two readings.
     pub(crate) fn clock(&mut self, pid: u32) -> Option<u64> {
         let pass = self.this_pass();
         self.known.get_mut(&pid)?.clocks.read(pid, pass)
@@ -519,8 +531,9 @@ impl Roster {
         must_repeat.map(|_| ())
     }
 
-    /// Compares a listing of /proc with the known processes, and records which started or ended. Returns whether the next
-    /// scan must list again, because a process could not be read: it ended meanwhile, or its files were incomplete.
+    /// Compares a listing of /proc with the known processes, and records which started or ended. Returns
+    /// whether the next scan must list again, because a process could not be read: it ended meanwhile, or its
+    /// files were incomplete.
     fn compare(
         &mut self,
         listed: &[Listed],
@@ -574,12 +587,13 @@ impl Roster {
         is_first_scan: bool,
     ) -> Result<Option<Known>, LiveError> {
         let cpu_ns = process_cpu_ns(stat.key.pid);
-        // There may be thousands of zombies if a parent does not wait for its children: read no other file of a zombie.
+        // There may be thousands of zombies if a parent does not wait for its children: read no other file of
+        // a zombie.
         let facts =
             if has_ended(&stat) { Some(ProcessFacts::default()) } else { self.read_facts(&stat, None)? };
         let Some(facts) = facts else { return Ok(None) };
-        // CPU time from before the very first scan is charged to no unit. After that scan, a new process has started since the
-        // previous scan, so all its CPU time is charged.
+        // CPU time from before the very first scan is charged to no unit. After that scan, a new process has
+        // started since the previous scan, so all its CPU time is charged.
         let clocks = account::Clocks::new(if is_first_scan { cpu_ns } else { Some(0) });
         let placement = Placement::by_default(UnitId::SHARED);
         Ok(Some(Known {
@@ -641,7 +655,8 @@ impl Roster {
     /// Forgets processes that ended. Their children keep the placements that they inherited.
     fn forget_ended(&mut self, ended: &[u32], changes: &mut Changes) {
         let mut placements = BTreeMap::new();
-        // Children before their parents: CPU time already charged for a grandchild passes to the parent through the child.
+        // Children before their parents: CPU time already charged for a grandchild passes to the parent
+        // through the child.
         let mut youngest_first: Vec<(u64, u32)> =
             ended.iter().filter_map(|pid| Some((self.known.get(pid)?.member.key.start, *pid))).collect();
         youngest_first.sort_unstable_by_key(|key| std::cmp::Reverse(*key));
@@ -745,7 +760,8 @@ impl Roster {
         let previous_parent = known.member.parent;
         if previous_parent != stat.parent && previous_parent != 0 {
             let placement = self.known.get(&previous_parent).map(|parent| parent.member.placement);
-            // The process keeps the placement that it inherited, and its children inherit as before: none is placed again.
+            // The process keeps the placement that it inherited, and its children inherit as before: none is
+            // placed again.
             self.known.entry(pid).and_modify(|known| known.orphan(placement));
         }
         Ok(())
@@ -769,12 +785,14 @@ impl Known {
     }
 }
 
-/// Whether a process is a zombie. A process of which only the first thread ended has the same state, but several threads.
+/// Whether a process is a zombie. A process of which only the first thread ended has the same state, but
+/// several threads.
 fn has_ended(stat: &Stat) -> bool {
     stat.state == ThreadState::Ended && stat.threads <= 1
 }
 
-/// Why a process may not be moved out of its control group; `None` if it may be moved, or if this backend moves no members.
+/// Why a process may not be moved out of its control group; `None` if it may be moved, or if this backend
+/// moves no members.
 fn stays_of(roster: &Roster, known: &Known) -> Option<Stays> {
     let Moving { delegated, in_place } = roster.moving.as_ref()?;
     if known.member.placement.unit.is_common() {

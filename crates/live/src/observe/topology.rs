@@ -13,21 +13,24 @@
 //! | swap | /proc/meminfo | none |
 //! | disks | /sys/block | none |
 //!
-//! The affinity decides which CPUs exist: `sched_getaffinity(2)` returns only online CPUs, under the kernel's own numbers. If
-//! files of /sys are replaced, as lxcfs does in a container, `online` may list other numbers. Every call that confines a thread
-//! takes the kernel's numbers. So if both disagree, the affinity is used, and the difference is reported ([`renumbered`]). A CPU
-//! without a folder in /sys counts as a separate core in the first node.
+//! The affinity decides which CPUs exist: `sched_getaffinity(2)` returns only online CPUs, under the kernel's
+//! own numbers. If files of /sys are replaced, as lxcfs does in a container, `online` may list other numbers.
+//! Every call that confines a thread takes the kernel's numbers. So if both disagree, the affinity is used,
+//! and the difference is reported ([`renumbered`]). A CPU without a folder in /sys counts as a separate core
+//! in the first node.
 //!
-//! Cores and caches are numbered in the order of their first CPU, so that the facts of a machine are the same at every start.
-//! Cores, caches, nodes and sockets must nest. So a cache that spans nodes (sub-NUMA clusters) counts as one cache per node, each
-//! with an equal part of the bytes, and a node that spans sockets (NUMA disabled) counts as one socket. A CPU that goes offline
-//! between two reads is left out.
+//! Cores and caches are numbered in the order of their first CPU, so that the facts of a machine are the same
+//! at every start. Cores, caches, nodes and sockets must nest. So a cache that spans nodes (sub-NUMA
+//! clusters) counts as one cache per node, each with an equal part of the bytes, and a node that spans
+//! sockets (NUMA disabled) counts as one socket. A CPU that goes offline between two reads is left out.
 //!
-//! A disk is a device at the bottom of its stack. `disk::not_a_disk` excludes layers on other devices, areas and paths of a disk
-//! that is itself listed, devices backed by memory or files, and devices of other machines. An exception: arrays whose own
-//! threads write to their drives are disks, and replace drives that have no other use (`disk::arrays`).
+//! A disk is a device at the bottom of its stack. `disk::not_a_disk` excludes layers on other devices, areas
+//! and paths of a disk that is itself listed, devices backed by memory or files, and devices of other
+//! machines. An exception: arrays whose own threads write to their drives are disks, and replace drives that
+//! have no other use (`disk::arrays`).
 //!
-//! The throughput of a disk (`disk::model`) and of the memory bus (`bus::capacity`) is known only if it was measured.
+//! The throughput of a disk (`disk::model`) and of the memory bus (`bus::capacity`) is known only if it was
+//! measured.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -87,8 +90,8 @@ impl fmt::Display for Renumbered {
     }
 }
 
-/// The disagreement if the calling thread may use CPUs that /sys does not list. `None` if /sys lists all of them, or if affinity
-/// or list cannot be read, which [`read`] reports.
+/// The disagreement if the calling thread may use CPUs that /sys does not list. `None` if /sys lists all of
+/// them, or if affinity or list cannot be read, which [`read`] reports.
 pub fn renumbered(root: &Path) -> Option<Renumbered> {
     renumbered_in(&Tree::new(root))
 }
@@ -134,7 +137,8 @@ pub(crate) fn node_numbers() -> Vec<u32> {
     online.ok().flatten().map_or_else(|| vec![0], |nodes| nodes.iter().collect())
 }
 
-/// All CPU numbers that may come into use before the next boot, including CPUs that are offline or can be hot-plugged.
+/// All CPU numbers that may come into use before the next boot, including CPUs that are offline or can be
+/// hot-plugged.
 pub fn possible(root: &Path) -> Result<CpuSet, LiveError> {
     let path = format!("{CPUS}/possible");
     let tree = Tree::new(root);
@@ -197,8 +201,9 @@ impl NodeFacts {
         Ok(facts)
     }
 
-    /// Gives the machine's total memory to the node if there is only one, or to the first if no node shows any. In a virtual
-    /// machine whose memory is hot-plugged step by step, a node shows only the memory that was plugged in so far.
+    /// Gives the machine's total memory to the node if there is only one, or to the first if no node shows
+    /// any. In a virtual machine whose memory is hot-plugged step by step, a node shows only the memory that
+    /// was plugged in so far.
     fn prefer_total(&mut self, tree: &Tree) -> Result<(), LiveError> {
         let with_memory = self.nodes.iter().filter(|node| node.memory_bytes > 0).count();
         match self.nodes.as_mut_slice() {
@@ -287,7 +292,8 @@ impl Numbering {
     }
 }
 
-/// The sizes of these CPUs' last-level caches. The size of a cache that counts as several is divided evenly among these.
+/// The sizes of these CPUs' last-level caches. The size of a cache that counts as several is divided evenly
+/// among these.
 fn cache_sizes(tree: &Tree, cpus: &[Cpu]) -> Vec<Cache> {
     let mut by_number: BTreeMap<u32, Option<LastCache>> = BTreeMap::new();
     for cpu in cpus {
@@ -462,7 +468,8 @@ mod tests {
         assert!(error.starts_with("the CPUs that this process may use (5) went offline"), "{error}");
     }
 
-    /// A container that may use CPUs 2 and 6, whose lxcfs counts from 0, with and without folders of the machine's CPUs.
+    /// A container that may use CPUs 2 and 6, whose lxcfs counts from 0, with and without folders of the
+    /// machine's CPUs.
     #[test]
     fn the_affinity_decides_if_files_number_cpus_differently() {
         let dir = two_nodes();

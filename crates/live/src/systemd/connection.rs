@@ -1,4 +1,5 @@
-//! A D-Bus connection over the bus, or over systemd's private socket: authenticate, then synchronous request/reply.
+//! A D-Bus connection over the bus, or over systemd's private socket: authenticate, then synchronous
+//! request/reply.
 
 use std::io;
 use std::path::Path;
@@ -59,9 +60,9 @@ impl Connection {
         self.by_bus
     }
 
-    /// Authenticates by user number, which the kernel confirms. All lines are sent at once, as systemd's own programs do, and the
-    /// answer is awaited before any call is sent: systemd would ignore a call that it reads together with the last line, until
-    /// another call arrives.
+    /// Authenticates by user number, which the kernel confirms. All lines are sent at once, as systemd's own
+    /// programs do, and the answer is awaited before any call is sent: systemd would ignore a call that it
+    /// reads together with the last line, until another call arrives.
     fn authenticate(&mut self, until: Instant) -> io::Result<()> {
         let uid = rustix::process::geteuid().as_raw().to_string();
         // The protocol wants the ASCII digits in hexadecimal: 30 to 39.
@@ -151,8 +152,8 @@ impl Connection {
     }
 }
 
-/// Builds a call of a method with these values. Values that D-Bus cannot encode are an error and not a panic, because names of
-/// systemd units come from outside this program.
+/// Builds a call of a method with these values. Values that D-Bus cannot encode are an error and not a panic,
+/// because names of systemd units come from outside this program.
 pub(super) fn new_call<T: serde::Serialize + zvariant::DynamicType>(
     path: &str,
     interface: &'static str,

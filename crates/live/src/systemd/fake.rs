@@ -1,5 +1,5 @@
-//! A simulated systemd, in a thread: it listens on systemd's sockets in a folder of its own, checks the signatures of calls,
-//! keeps drop-ins as version 252 does, and fails on request.
+//! A simulated systemd, in a thread: it listens on systemd's sockets in a folder of its own, checks the
+//! signatures of calls, keeps drop-ins as version 252 does, and fails on request.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs;

@@ -1,8 +1,9 @@
 //! Records the state of a systemd unit's property before the daemon sets the property, and reverts the
 //! property.
 //!
-//! Problem: systemd keeps a run-time value in a file, `/run/systemd/system.control/UNIT.d/50-PROPERTY.conf`. Its interface
-//! cannot remove a single such file: `systemctl revert` also removes everything that an administrator has set.
+//! Problem: systemd keeps a run-time value in a file, `/run/systemd/system.control/UNIT.d/50-PROPERTY.conf`.
+//! Its interface cannot remove a single such file: `systemctl revert` also removes everything that an
+//! administrator has set.
 //!
 //! Algorithm: before a property is set, its value and its file are recorded. To revert the property,
 //! 1. the former value is set, which takes effect at once;
@@ -12,13 +13,14 @@
 //!    is set to the default: an unset `MemoryMin` follows the slice around it, and a `MemoryMin` of 0 does
 //!    not.
 //!
-//! systemd merges lists of devices. If an administrator sets the rate of one disk, the daemon's rates of other disks stay in
-//! the list, and in the file that systemd writes for the administrator. So the daemon's rates are removed from the list and
-//! from the file ([`PropertyChange::set_by_others`], [`Manager::remove_persistent`]).
+//! systemd merges lists of devices. If an administrator sets the rate of one disk, the daemon's rates of
+//! other disks stay in the list, and in the file that systemd writes for the administrator. So the daemon's
+//! rates are removed from the list and from the file ([`PropertyChange::set_by_others`],
+//! [`Manager::remove_persistent`]).
 //!
-//! Properties: a reverted property is as if it had never been set. A value that the daemon did not give was set by an
-//! administrator, and stays, as does a file with such a value. Reverting is idempotent, and does nothing for a property that
-//! was never set.
+//! Properties: a reverted property is as if it had never been set. A value that the daemon did not give was
+//! set by an administrator, and stays, as does a file with such a value. Reverting is idempotent, and does
+//! nothing for a property that was never set.
 //!
 //! Limits: a value that an administrator set is reverted if it equals a value that the daemon gave.
 
@@ -64,7 +66,8 @@ pub struct PropertyChange {
 pub struct Reverted {
     /// The number of properties whose former value or file was restored.
     pub properties: u32,
-    /// The properties whose former value was set by a call to systemd, which has thus written the kernel's files.
+    /// The properties whose former value was set by a call to systemd, which has thus written the kernel's
+    /// files.
     pub set: Vec<Property>,
     /// The properties that another program has set meanwhile and that are left alone, each with its present
     /// value.
@@ -87,7 +90,8 @@ impl Manager {
         self.show(unit, properties)?.into_iter().map(record).collect()
     }
 
-    /// Reverts properties of a systemd unit, within [`REVERTED_WITHIN`]. If the unit is gone, only the drop-ins are restored.
+    /// Reverts properties of a systemd unit, within [`REVERTED_WITHIN`]. If the unit is gone, only the
+    /// drop-ins are restored.
     pub fn revert(&mut self, unit: &str, changes: &[PropertyChange]) -> Result<Reverted, Error> {
         let until = Instant::now() + REVERTED_WITHIN;
         let properties: Vec<Property> = changes.iter().map(|change| change.former.property).collect();
@@ -115,7 +119,8 @@ impl Manager {
             let is_given = change.given.iter().any(|given| given.clone().sorted() == *current)
                 || others_value.as_ref() == Some(&former_value);
             if !is_former && !is_given {
-                // Another program set the property meanwhile. Its value stays, without the daemon's entries of a list.
+                // Another program set the property meanwhile. Its value stays, without the daemon's entries
+                // of a list.
                 reverted.left.push((property, others_value.as_ref().unwrap_or(current).clone()));
                 let file_changed = change.restore_file()?;
                 reverted.reload |= file_changed;
@@ -123,7 +128,8 @@ impl Manager {
                     let former = change.former.clone();
                     let target = PropertyState { value: others_value.clone(), ..former.clone() };
                     self.restore(unit, &target, current, until)?;
-                    // The call above has written the file once more: restore it again, if it was the daemon's.
+                    // The call above has written the file once more: restore it again, if it was the
+                    // daemon's.
                     if file_changed {
                         PropertyChange { former, given: vec![others_value] }.restore_file()?;
                     }
@@ -140,8 +146,9 @@ impl Manager {
         Ok(reverted)
     }
 
-    /// Removes the daemon's entries `gone` from a persistent list of devices. When an administrator sets an entry of such a list,
-    /// systemd also writes the entries that are in force, the daemon's among them, into the persistent file.
+    /// Removes the daemon's entries `gone` from a persistent list of devices. When an administrator sets an
+    /// entry of such a list, systemd also writes the entries that are in force, the daemon's among them, into
+    /// the persistent file.
     pub(super) fn remove_persistent(
         &mut self,
         unit: &str,
@@ -160,7 +167,8 @@ impl Manager {
             return Ok(());
         }
         match self.set(unit, &[(property, Value::Devices(remaining))], false, until) {
-            // systemd cannot write the file. That is no error: the caller restores at least the value in force.
+            // systemd cannot write the file. That is no error: the caller restores at least the value in
+            // force.
             Err(error) if !error.is_silence() => Ok(()),
             result => result,
         }
@@ -176,7 +184,8 @@ impl Manager {
         until: Instant,
     ) -> Result<bool, Error> {
         self.remove_persistent(unit, former.property, &current.beyond(&former.value), until)?;
-        // The kernel keeps the weight of a device that is no longer listed: set it to the general weight first.
+        // The kernel keeps the weight of a device that is no longer listed: set it to the general weight
+        // first.
         if let (Property::IODeviceWeight, Value::Devices(weights)) = (former.property, current) {
             let general_weight = match self.show(unit, &[Property::IOWeight])?.first() {
                 Some((_, Value::Number(weight))) if *weight != UNSET => *weight,
@@ -205,8 +214,8 @@ impl PropertyState {
 }
 
 impl PropertyChange {
-    /// The entries of the present list of devices, `current`, that others have set: those that the daemon did not give. `None`
-    /// if the daemon gave no entry, or the value is no list.
+    /// The entries of the present list of devices, `current`, that others have set: those that the daemon did
+    /// not give. `None` if the daemon gave no entry, or the value is no list.
     pub(crate) fn set_by_others(&self, current: &Value) -> Option<Value> {
         let (all, former) = (current.devices(), self.former.value.devices());
         let is_given = |device: &(String, u64)| {

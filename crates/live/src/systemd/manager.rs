@@ -25,13 +25,14 @@ pub(super) const MANAGER: &str = "org.freedesktop.systemd1.Manager";
 pub(super) const UNIT: &str = "org.freedesktop.systemd1.Unit";
 const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
 
-/// A client of one systemd instance. Each call blocks for at most two seconds: a loop that may not block uses a
-/// [`Queue`](super::Queue).
+/// A client of one systemd instance. Each call blocks for at most two seconds: a loop that may not block uses
+/// a [`Queue`](super::Queue).
 #[derive(Debug)]
 pub struct Manager {
     instance: Instance,
     connection: Option<Connection>,
-    /// Whether to try systemd's private socket before the bus, because the last call over the bus was not answered.
+    /// Whether to try systemd's private socket before the bus, because the last call over the bus was not
+    /// answered.
     prefers_private_socket: bool,
     /// Whether this version of systemd does not know the property `OOMPolicy` of scopes.
     pub(super) has_no_oom_policy: bool,
@@ -46,9 +47,11 @@ pub struct UnitState {
     pub load: String,
     /// Whether the systemd unit runs: `active`, `activating`, `deactivating`, `inactive`, `failed`.
     pub active: String,
-    /// Whether a program made the systemd unit at run time, so that an administrator has written no file for it.
+    /// Whether a program made the systemd unit at run time, so that an administrator has written no file for
+    /// it.
     pub is_transient: bool,
-    /// The path of the control group below the root of systemd's groups; empty if the systemd unit has no control group.
+    /// The path of the control group below the root of systemd's groups; empty if the systemd unit has no
+    /// control group.
     pub group: String,
     /// Whether the systemd unit's files have changed since systemd read them.
     pub needs_reload: bool,
@@ -77,14 +80,15 @@ impl Manager {
         self.connection.as_ref().map(Connection::path)
     }
 
-    /// Closes the connection until the next call. An idle connection over systemd's private socket would make systemd buffer
-    /// signals: it sends every signal to every client there.
+    /// Closes the connection until the next call. An idle connection over systemd's private socket would make
+    /// systemd buffer signals: it sends every signal to every client there.
     pub fn disconnect(&mut self) {
         self.connection = None;
         self.prefers_private_socket = false;
     }
 
-    /// The current values of properties of a systemd unit. Properties that this version of systemd does not know are left out.
+    /// The current values of properties of a systemd unit. Properties that this version of systemd does not
+    /// know are left out.
     pub fn show(&mut self, unit: &str, properties: &[Property]) -> Result<Vec<(Property, Value)>, Error> {
         let until = Instant::now() + ANSWERS_WITHIN;
         let path = self.path_of(unit, until)?;
@@ -118,8 +122,8 @@ impl Manager {
         })
     }
 
-    /// Sets properties until the next reboot, all of them or none. A list of devices replaces the old list, but the kernel keeps
-    /// the weight of a device that is no longer listed.
+    /// Sets properties until the next reboot, all of them or none. A list of devices replaces the old list,
+    /// but the kernel keeps the weight of a device that is no longer listed.
     pub fn set_runtime(&mut self, unit: &str, properties: &[(Property, Value)]) -> Result<(), Error> {
         let until = Instant::now() + ANSWERS_WITHIN;
         self.set_until(unit, properties, until)
@@ -151,7 +155,8 @@ impl Manager {
         self.ask(&call, until)?.values::<()>().map_err(|what| unexpected(call.method, &what))
     }
 
-    /// Makes systemd reload all its files. False if the reload takes longer than four seconds; it then continues.
+    /// Makes systemd reload all its files. False if the reload takes longer than four seconds; it then
+    /// continues.
     pub fn reload(&mut self) -> Result<bool, Error> {
         let call = new_call(PATH, MANAGER, "Reload", &())?;
         match self.ask(&call, Instant::now() + RELOADS_WITHIN) {
@@ -247,8 +252,9 @@ impl Manager {
         self.open(until)?.call(call, until)
     }
 
-    /// The connection, opened if there is none: over the bus, or, if the bus cannot be reached, over systemd's private socket.
-    /// After a call over the bus that was not answered, the private socket is tried before the bus.
+    /// The connection, opened if there is none: over the bus, or, if the bus cannot be reached, over
+    /// systemd's private socket. After a call over the bus that was not answered, the private socket is tried
+    /// before the bus.
     fn open(&mut self, until: Instant) -> Result<&mut Connection, Error> {
         if self.connection.is_none() {
             let private = self.instance.private_socket();
@@ -269,8 +275,8 @@ impl Manager {
     }
 }
 
-/// Encodes properties for a D-Bus call: in the order of their files, and each list of devices preceded by an empty list, which
-/// clears the old list. An error if systemd would not accept a value.
+/// Encodes properties for a D-Bus call: in the order of their files, and each list of devices preceded by an
+/// empty list, which clears the old list. An error if systemd would not accept a value.
 pub(super) fn to_send(
     unit: &str,
     properties: &[(Property, Value)],
@@ -294,8 +300,8 @@ pub(super) fn to_send(
     Ok(all)
 }
 
-/// The D-Bus interface with a systemd unit's control group and limits: each type of systemd unit has its own interface. An error
-/// if the type has no control group.
+/// The D-Bus interface with a systemd unit's control group and limits: each type of systemd unit has its own
+/// interface. An error if the type has no control group.
 fn interface_of(unit: &str) -> Result<&'static str, Error> {
     Ok(match unit.rsplit_once('.').map_or("", |(_, kind)| kind) {
         "slice" => "org.freedesktop.systemd1.Slice",

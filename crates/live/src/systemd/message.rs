@@ -6,7 +6,8 @@ use zvariant::{Endian, LE, ObjectPath, Type, Value, to_bytes};
 /// Larger than any reply to our calls. A message that claims to be larger is rejected.
 const BYTES_MAX: usize = 4 << 20;
 
-/// The length in bytes of the fixed part of a header. That part has the lengths of the header's fields and of the body.
+/// The length in bytes of the fixed part of a header. That part has the lengths of the header's fields and of
+/// the body.
 const HEAD: usize = 16;
 
 /// The flag `NO_AUTO_START`: the bus must not try to start systemd for this message.
@@ -87,7 +88,8 @@ impl Call {
     }
 }
 
-/// Encodes a message: its type (1 is a call), flags, serial, header fields, and the signature and bytes of its values.
+/// Encodes a message: its type (1 is a call), flags, serial, header fields, and the signature and bytes of
+/// its values.
 fn encode(
     kind: u8,
     flags: u8,
@@ -100,8 +102,8 @@ fn encode(
     let header: Header<'_> = (b'l', kind, flags, 1, length(body)?, number, fields);
     let mut bytes = to_bytes(Context::new_dbus(LE, 0), &header)?.bytes().to_vec();
     if !types.is_empty() {
-        // The signature's field is appended by hand, because the library would put the signature of several values into
-        // parentheses, as for one structure.
+        // The signature's field is appended by hand, because the library would put the signature of several
+        // values into parentheses, as for one structure.
         bytes.resize(bytes.len().next_multiple_of(8), 0);
         let count = u8::try_from(types.len()).map_err(|_| zvariant::Error::OutOfBounds)?;
         bytes.extend([field::SIGNATURE, 1, b'g', 0, count]);
@@ -115,8 +117,8 @@ fn encode(
     Ok(bytes)
 }
 
-/// The length in bytes of the message that begins with these bytes; `None` if there are too few to tell. An error if the bytes
-/// begin no message, or a message longer than [`BYTES_MAX`].
+/// The length in bytes of the message that begins with these bytes; `None` if there are too few to tell. An
+/// error if the bytes begin no message, or a message longer than [`BYTES_MAX`].
 pub(super) fn length(bytes: &[u8]) -> Result<Option<usize>, String> {
     let Some((head, _)) = bytes.split_first_chunk::<HEAD>() else { return Ok(None) };
     let number_at = |offset: usize| {

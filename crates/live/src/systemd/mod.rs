@@ -1,21 +1,23 @@
 //! Talks to systemd: reads the state of its control groups, and sets properties of its units at run time.
 //!
-//! Problem: systemd owns and writes the control groups of its units. A value that another program writes into such a group is
-//! lost at the next `daemon-reload`, and `systemctl show` does not report the value. So limits are set as run-time *properties*:
-//! systemd writes each property into the control group, and keeps it in a file, its *drop-in*.
+//! Problem: systemd owns and writes the control groups of its units. A value that another program writes into
+//! such a group is lost at the next `daemon-reload`, and `systemctl show` does not report the value. So
+//! limits are set as run-time *properties*: systemd writes each property into the control group, and keeps it
+//! in a file, its *drop-in*.
 //!
-//! Terms: a *systemd unit* is a slice, a service or a scope, and owns a control group. It is not a unit of the contract.
+//! Terms: a *systemd unit* is a slice, a service or a scope, and owns a control group. It is not a unit of
+//! the contract.
 //!
-//! Algorithm: `message` and `connection` speak D-Bus over the system bus, or over systemd's private socket if there is no bus.
-//! [`Manager`] has the calls. [`Queue`] makes the calls in a thread, for a loop that may not block. `former` records a property's
-//! former state for the journal, and reverts the property. [`unit_of`] maps a control group's path to the systemd unit that owns
-//! the group.
+//! Algorithm: `message` and `connection` speak D-Bus over the system bus, or over systemd's private socket if
+//! there is no bus. [`Manager`] has the calls. [`Queue`] makes the calls in a thread, for a loop that may not
+//! block. `former` records a property's former state for the journal, and reverts the property. [`unit_of`]
+//! maps a control group's path to the systemd unit that owns the group.
 //!
-//! Properties: a call takes at most two seconds. A lost connection is reopened. Reverting restores the former properties and
-//! drop-ins, and keeps what an administrator has set meanwhile.
+//! Properties: a call takes at most two seconds. A lost connection is reopened. Reverting restores the former
+//! properties and drop-ins, and keeps what an administrator has set meanwhile.
 //!
-//! Limits: needs systemd 244 (`AllowedCPUs`). When a device's weight is removed, the kernel keeps the old weight; so the weight
-//! is first set to the unit's general weight.
+//! Limits: needs systemd 244 (`AllowedCPUs`). When a device's weight is removed, the kernel keeps the old
+//! weight; so the weight is first set to the unit's general weight.
 
 mod connection;
 #[cfg(test)]
@@ -55,7 +57,8 @@ impl Instance {
         Instance { run: PathBuf::from("/run"), is_user: false }
     }
 
-    /// The systemd of the user who runs this program. Its folder is `$XDG_RUNTIME_DIR`, or `/run/user/UID` if that is unset.
+    /// The systemd of the user who runs this program. Its folder is `$XDG_RUNTIME_DIR`, or `/run/user/UID` if
+    /// that is unset.
     pub fn user() -> Instance {
         let uid = rustix::process::geteuid().as_raw();
         let folder = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
@@ -102,8 +105,8 @@ impl Instance {
         })
     }
 
-    /// The folder of drop-ins for properties that survive a reboot. `None` for a user's systemd, whose persistent drop-ins are
-    /// not examined.
+    /// The folder of drop-ins for properties that survive a reboot. `None` for a user's systemd, whose
+    /// persistent drop-ins are not examined.
     fn persistent_drop_ins(&self) -> Option<PathBuf> {
         (!self.is_user).then(|| self.run.with_file_name("etc").join("systemd/system.control"))
     }
@@ -207,7 +210,8 @@ impl Error {
         ])
     }
 
-    /// Whether the bus reports that systemd is not connected at the moment: it is being re-executed (`daemon-reexec`).
+    /// Whether the bus reports that systemd is not connected at the moment: it is being re-executed
+    /// (`daemon-reexec`).
     fn is_off_the_bus(&self) -> bool {
         self.is_named(&[
             "org.freedesktop.DBus.Error.Disconnected",

@@ -1,14 +1,15 @@
-//! Finds the systemd unit that owns a control group, from the group's path, and the path of a slice, from its name.
+//! Finds the systemd unit that owns a control group, from the group's path, and the path of a slice, from its
+//! name.
 //!
 //! Example: `/user.slice/user-1000.slice/session-3.scope` belongs to the systemd unit `session-3.scope`. In
-//! `/system.slice/docker.service/a` the folder `a` belongs to `docker.service`, which may make groups below its own group. Groups
-//! below `user@1000.service` belong to units of the user's own systemd.
+//! `/system.slice/docker.service/a` the folder `a` belongs to `docker.service`, which may make groups below
+//! its own group. Groups below `user@1000.service` belong to units of the user's own systemd.
 //!
-//! systemd prefixes `_` to a name that clashes with one of the kernel's files, as in `_cpu.service`, and to one that begins
-//! with `_` or `.`. Escapes such as `\x2d` are part of a unit's name, and are kept.
+//! systemd prefixes `_` to a name that clashes with one of the kernel's files, as in `_cpu.service`, and to
+//! one that begins with `_` or `.`. Escapes such as `\x2d` are part of a unit's name, and are kept.
 //!
-//! A `-` in a slice's name begins a level: `commonhold-physics-ana.slice` is in `commonhold-physics.slice`, which is in
-//! `commonhold.slice`. So the slices for units of the contract nest as the units do.
+//! A `-` in a slice's name begins a level: `commonhold-physics-ana.slice` is in `commonhold-physics.slice`,
+//! which is in `commonhold.slice`. So the slices for units of the contract nest as the units do.
 
 use std::fmt::Write;
 use std::path::{Component, Path};
@@ -30,8 +31,9 @@ pub struct GroupOwner {
     pub is_its_own: bool,
 }
 
-/// The systemd unit that owns a control group. `cgroup` is the group's path below the root of systemd's groups, which is the
-/// file system's mount point, except in a container. `None` if no systemd unit owns the group.
+/// The systemd unit that owns a control group. `cgroup` is the group's path below the root of systemd's
+/// groups, which is the file system's mount point, except in a container. `None` if no systemd unit owns the
+/// group.
 pub fn unit_of(cgroup: &Path) -> Option<GroupOwner> {
     let mut owner = GroupOwner { unit: "-.slice".to_owned(), user: None, is_its_own: true };
     // Whether every group up to here is a slice: only then may the next group be another systemd unit's.
@@ -47,7 +49,8 @@ pub fn unit_of(cgroup: &Path) -> Option<GroupOwner> {
                 in_slices = is_slice(name);
                 name.clone_into(&mut owner.unit);
             }
-            // The group is below `user@UID.service`: there the user's own systemd has another hierarchy of slices.
+            // The group is below `user@UID.service`: there the user's own systemd has another hierarchy of
+            // slices.
             Some(name) if owner.user.is_none() && owner.is_its_own && user_of(&owner.unit).is_some() => {
                 owner = GroupOwner { unit: name.to_owned(), user: user_of(&owner.unit), is_its_own: true };
                 in_slices = is_slice(name);
@@ -64,8 +67,8 @@ pub fn unit_of(cgroup: &Path) -> Option<GroupOwner> {
     Some(owner)
 }
 
-/// The name of the slice for a unit of the contract, by the unit's path: `commonhold-physics-ana.slice` for `physics/ana`.
-/// `None` if the name is too long for systemd.
+/// The name of the slice for a unit of the contract, by the unit's path: `commonhold-physics-ana.slice` for
+/// `physics/ana`. `None` if the name is too long for systemd.
 pub fn slice_for(unit: &str) -> Option<String> {
     let mut slice = "commonhold".to_owned();
     for name in unit.split('/') {
@@ -82,7 +85,8 @@ pub fn slice_for(unit: &str) -> Option<String> {
     (slice.len() <= LENGTH_MAX).then_some(slice)
 }
 
-/// The path of a slice's control group below the root of systemd's groups: a folder for each level of the slice's name.
+/// The path of a slice's control group below the root of systemd's groups: a folder for each level of the
+/// slice's name.
 pub fn group_of_slice(slice: &str) -> String {
     let stem = slice.strip_suffix(".slice").unwrap_or(slice);
     let mut group = String::new();
@@ -101,7 +105,8 @@ fn user_of(unit: &str) -> Option<u32> {
     unit.strip_prefix("user@")?.strip_suffix(".service")?.parse().ok()
 }
 
-/// The name of the systemd unit whose control group has this folder name; `None` if no systemd unit's group is named so.
+/// The name of the systemd unit whose control group has this folder name; `None` if no systemd unit's group
+/// is named so.
 fn unescaped(name: &str) -> Option<&str> {
     let name = name.strip_prefix('_').unwrap_or(name);
     let stem = SUFFIXES.iter().find_map(|suffix| name.strip_suffix(suffix))?;

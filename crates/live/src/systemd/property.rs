@@ -1,4 +1,5 @@
-//! Properties of systemd units, and how their values are written in D-Bus messages, in drop-ins and in the daemon's journal.
+//! Properties of systemd units, and how their values are written in D-Bus messages, in drop-ins and in the
+//! daemon's journal.
 
 use std::fmt;
 
@@ -224,7 +225,8 @@ impl Value {
         }
     }
 
-    /// The value with its devices sorted, for comparisons: systemd lists devices in the order in which it first learned of them.
+    /// The value with its devices sorted, for comparisons: systemd lists devices in the order in which it
+    /// first learned of them.
     pub(crate) fn sorted(mut self) -> Value {
         if let Value::Devices(devices) = &mut self {
             devices.sort();
@@ -305,7 +307,8 @@ mod tests {
         }
     }
 
-    /// The signatures are those of systemd's table of properties (`src/core/dbus-cgroup.c`), also for empty lists.
+    /// The signatures are those of systemd's table of properties (`src/core/dbus-cgroup.c`), also for empty
+    /// lists.
     #[test]
     fn the_types_are_those_that_systemd_reads() {
         for (property, value, _) in samples() {

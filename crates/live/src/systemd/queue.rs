@@ -1,15 +1,16 @@
 //! A thread that calls systemd, for a loop that may not block.
 //!
-//! Problem: a reply usually takes a tenth of a millisecond, but up to two seconds while systemd reloads its files or is
-//! re-executed. The loop cannot wait that long, because it has CPUs to call back.
+//! Problem: a reply usually takes a tenth of a millisecond, but up to two seconds while systemd reloads its
+//! files or is re-executed. The loop cannot wait that long, because it has CPUs to call back.
 //!
-//! Algorithm: requests go into a queue, and a thread makes the calls in order. The loop collects the answers in its next
-//! iteration ([`Queue::done`]). After a call that systemd did not answer, queued requests fail with the error of that call,
-//! without a call of their own, for a second: otherwise each would take another two seconds. Each further failure doubles the
-//! second (exponential back-off, up to [`REST_MAX`]). After a second without requests the connection is closed.
+//! Algorithm: requests go into a queue, and a thread makes the calls in order. The loop collects the answers
+//! in its next iteration ([`Queue::done`]). After a call that systemd did not answer, queued requests fail
+//! with the error of that call, without a call of their own, for a second: otherwise each would take another
+//! two seconds. Each further failure doubles the second (exponential back-off, up to [`REST_MAX`]). After a
+//! second without requests the connection is closed.
 //!
-//! Properties: the loop never blocks, except when it drops the queue. Requests are made in order. While systemd does not
-//! answer, [`Queue::silence`] has the error.
+//! Properties: the loop never blocks, except when it drops the queue. Requests are made in order. While
+//! systemd does not answer, [`Queue::silence`] has the error.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -193,7 +194,8 @@ impl Queue {
 }
 
 impl Drop for Queue {
-    /// Waits for the call in flight, and discards the queued requests, so that nothing is set while the changes are undone.
+    /// Waits for the call in flight, and discards the queued requests, so that nothing is set while the
+    /// changes are undone.
     fn drop(&mut self) {
         self.ends.store(true, Ordering::Relaxed);
         self.requests = None;

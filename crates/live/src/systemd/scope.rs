@@ -1,7 +1,8 @@
 //! Scopes: control groups that systemd makes for existing processes.
 //!
-//! A scope ends with its last process, even if that process failed (`CollectMode`). If the kernel kills one of the scope's
-//! processes for lack of memory, the others stay (`OOMPolicy`, available for scopes since version 253).
+//! A scope ends with its last process, even if that process failed (`CollectMode`). If the kernel kills one
+//! of the scope's processes for lack of memory, the others stay (`OOMPolicy`, available for scopes since
+//! version 253).
 
 use std::io;
 use std::thread;
@@ -62,7 +63,8 @@ impl Manager {
         })
     }
 
-    /// Stops a systemd unit, which ends its processes. False if that takes longer than two seconds; stopping then continues.
+    /// Stops a systemd unit, which ends its processes. False if that takes longer than two seconds; stopping
+    /// then continues.
     pub fn stop(&mut self, unit: &str) -> Result<bool, Error> {
         let until = Instant::now() + ANSWERS_WITHIN;
         let call = new_call(PATH, MANAGER, "StopUnit", &(unit, "replace"))?;
@@ -75,8 +77,8 @@ impl Manager {
         Ok(ended?.is_some())
     }
 
-    /// Polls a systemd unit's `ActiveState` until `outcome_of` returns an outcome for the state, and returns that outcome; `None`
-    /// at the deadline. A unit that is gone counts as `inactive`.
+    /// Polls a systemd unit's `ActiveState` until `outcome_of` returns an outcome for the state, and returns
+    /// that outcome; `None` at the deadline. A unit that is gone counts as `inactive`.
     fn wait_for<T>(
         &mut self,
         unit: &str,

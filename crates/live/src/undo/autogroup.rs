@@ -1,8 +1,9 @@
 //! Restores the nice value of the autogroup of the daemon's session.
 //!
-//! An autogroup's nice value is set through a process in the autogroup. The daemon may be dead, and the caretaker has left the
-//! daemon's session, so any process that is still in the autogroup is used. Without such a process the autogroup no longer
-//! exists. A value other than the daemon's was set by another program meanwhile, and stays.
+//! An autogroup's nice value is set through a process in the autogroup. The daemon may be dead, and the
+//! caretaker has left the daemon's session, so any process that is still in the autogroup is used. Without
+//! such a process the autogroup no longer exists. A value other than the daemon's was set by another program
+//! meanwhile, and stays.
 
 use std::io;
 use std::path::Path;
@@ -71,8 +72,8 @@ fn restore_one(
     Ok(())
 }
 
-/// Restores the nice value through one process's file. False if the process has left the autogroup, or the value is no longer
-/// the daemon's.
+/// Restores the nice value through one process's file. False if the process has left the autogroup, or the
+/// value is no longer the daemon's.
 fn set(path: &Path, given: Autogroup, original: i32) -> io::Result<bool> {
     let mut file = AutogroupFile::open(path)?;
     if file.get()? != Some(given) {

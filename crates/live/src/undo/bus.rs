@@ -1,7 +1,7 @@
 //! Removes the `resctrl` groups that the daemon made, and unmounts the file system if the daemon mounted it.
 //!
-//! The kernel moves the tasks of a removed group to the default group. The file system stays mounted if another program mounted
-//! it, or has groups there.
+//! The kernel moves the tasks of a removed group to the default group. The file system stays mounted if
+//! another program mounted it, or has groups there.
 
 use std::io;
 use std::path::Path;
@@ -40,8 +40,8 @@ fn remove(dir: &Path, undone: &mut Undone) -> io::Result<()> {
     Ok(())
 }
 
-/// Unmounts `resctrl`, unless another program mounted it there or made groups in it. `root` is the root of the tree in which
-/// `/proc` is read.
+/// Unmounts `resctrl`, unless another program mounted it there or made groups in it. `root` is the root of
+/// the tree in which `/proc` is read.
 fn unmount(root: &Path, point: &Path, undone: &mut Undone) -> io::Result<()> {
     let is_ours =
         mounted(&Tree::new(root)).is_some_and(|mount| mount.source == SOURCE && mount.point == point);

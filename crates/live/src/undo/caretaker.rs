@@ -1,13 +1,14 @@
 //! The caretaker: a process that waits for the daemon to end and then undoes what the daemon did.
 //!
-//! The caretaker holds the read end of a pipe whose write end the daemon alone holds: when the daemon ends, for any reason, the
-//! caretaker reads end of file. The caretaker runs in its own session, ignores the signals by which a terminal or a service
-//! manager ends a program, keeps no other file open, and is never a member of a unit. A regular shutdown takes the same path,
-//! so undoing is exercised every time.
+//! The caretaker holds the read end of a pipe whose write end the daemon alone holds: when the daemon ends,
+//! for any reason, the caretaker reads end of file. The caretaker runs in its own session, ignores the
+//! signals by which a terminal or a service manager ends a program, keeps no other file open, and is never a
+//! member of a unit. A regular shutdown takes the same path, so undoing is exercised every time.
 //!
-//! While processes are stopped, the daemon sends heartbeats over the pipe ([`lifeline`](super::lifeline)). If one is overdue,
-//! the daemon is itself stopped, or hangs. The caretaker then continues the processes that the journal lists as stopped, and
-//! leaves everything else, and the daemon, alone. A daemon that recovers stops them again as needed.
+//! While processes are stopped, the daemon sends heartbeats over the pipe ([`lifeline`](super::lifeline)). If
+//! one is overdue, the daemon is itself stopped, or hangs. The caretaker then continues the processes that
+//! the journal lists as stopped, and leaves everything else, and the daemon, alone. A daemon that recovers
+//! stops them again as needed.
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Write};
@@ -41,8 +42,8 @@ const PATIENCE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 /// The interval at which the caretaker reports progress.
 const SIGN_OF_LIFE: Duration = Duration::from_millis(500);
 
-/// The program to run as the caretaker. Its last two arguments are the journal's path and the pipe's descriptor, with which the
-/// program calls [`main`].
+/// The program to run as the caretaker. Its last two arguments are the journal's path and the pipe's
+/// descriptor, with which the program calls [`main`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Launch {
     /// The program.
@@ -58,8 +59,8 @@ impl Default for Launch {
     }
 }
 
-/// The daemon's handle on a running caretaker. If it is dropped without [`Caretaker::finish`], the caretaker still undoes
-/// everything, once the journal is closed.
+/// The daemon's handle on a running caretaker. If it is dropped without [`Caretaker::finish`], the caretaker
+/// still undoes everything, once the journal is closed.
 #[derive(Debug)]
 pub struct Caretaker {
     child: Child,
@@ -86,8 +87,8 @@ impl Caretaker {
     fn start(journal: &Path, launch: &Launch) -> io::Result<Caretaker> {
         let (theirs, ours) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         rustix::io::ioctl_fionbio(&ours, true)?;
-        // The child inherits the daemon's blocked signals. `withdraw` ignores these signals before it unblocks them: unblocked
-        // from the start, Ctrl-C could end the caretaker first.
+        // The child inherits the daemon's blocked signals. `withdraw` ignores these signals before it
+        // unblocks them: unblocked from the start, Ctrl-C could end the caretaker first.
         #[allow(
             clippy::disallowed_methods,
             reason = "the signals of `host::child::command` come too early here"
@@ -138,8 +139,8 @@ impl Caretaker {
         self.child.id()
     }
 
-    /// The heartbeats to give the journal ([`Journal::beat_with`]), so that a stalled daemon leaves nothing stopped. They remain
-    /// valid when [`Caretaker::keep`] replaces the caretaker.
+    /// The heartbeats to give the journal ([`Journal::beat_with`]), so that a stalled daemon leaves nothing
+    /// stopped. They remain valid when [`Caretaker::keep`] replaces the caretaker.
     pub fn beats(&self) -> Beats {
         self.lifeline.as_ref().map(Lifeline::beats).unwrap_or_default()
     }
@@ -149,7 +150,8 @@ impl Caretaker {
         self.alive.descriptor().as_fd()
     }
 
-    /// Starts another caretaker if this one has ended. Returns whether it did, and so whether [`Caretaker::pid`] changed.
+    /// Starts another caretaker if this one has ended. Returns whether it did, and so whether
+    /// [`Caretaker::pid`] changed.
     pub fn keep(&mut self) -> Result<bool, LiveError> {
         if matches!(self.child.try_wait(), Ok(None)) {
             return Ok(false);
@@ -166,7 +168,8 @@ impl Caretaker {
         Ok(true)
     }
 
-    /// The regular shutdown: closes the journal, lets the caretaker undo everything, and returns the caretaker's report.
+    /// The regular shutdown: closes the journal, lets the caretaker undo everything, and returns the
+    /// caretaker's report.
     pub fn finish(mut self, journal: Journal) -> Result<Undone, LiveError> {
         // The caretaker needs the journal's lock.
         drop(journal);
@@ -179,7 +182,8 @@ impl Caretaker {
         })
     }
 
-    /// Reads the report to its end, and reaps the caretaker. The time limit [`PATIENCE`] restarts with each byte received.
+    /// Reads the report to its end, and reaps the caretaker. The time limit [`PATIENCE`] restarts with each
+    /// byte received.
     fn read_report(&mut self) -> io::Result<Undone> {
         let mut report = Vec::new();
         loop {
@@ -220,8 +224,8 @@ impl Caretaker {
     }
 }
 
-/// The caretaker's main function: waits for the pipe's end, undoes the journal and removes it. Returns the report, and prints
-/// it to standard output as one line of JSON if the daemon still reads.
+/// The caretaker's main function: waits for the pipe's end, undoes the journal and removes it. Returns the
+/// report, and prints it to standard output as one line of JSON if the daemon still reads.
 pub fn main(journal: &Path, pipe: OwnedFd) -> Undone {
     withdraw();
     say(READY);
@@ -253,7 +257,8 @@ fn report_to_stderr(undone: &Undone) {
     }
 }
 
-/// Detaches this process from the daemon's terminal, session and directory, and ignores signals that could end it.
+/// Detaches this process from the daemon's terminal, session and directory, and ignores signals that could
+/// end it.
 fn withdraw() {
     // Refused only to a session leader, which a child of the daemon is not.
     if rustix::process::setsid().is_ok() {
@@ -266,10 +271,11 @@ fn withdraw() {
         // SAFETY: ignoring a signal runs no code of ours.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
-    // The signal mask is the daemon's. Ignored signals stay ignored either way, so a failure here is harmless.
+    // The signal mask is the daemon's. Ignored signals stay ignored either way, so a failure here is
+    // harmless.
     let _ = host::child::unblock_signals();
-    // Be among the last that the kernel kills when memory runs out: the caretaker is small, and stopped processes depend on it.
-    // Without privileges this fails, which is harmless.
+    // Be among the last that the kernel kills when memory runs out: the caretaker is small, and stopped
+    // processes depend on it. Without privileges this fails, which is harmless.
     let _ = host::write("/proc/self/oom_score_adj".as_ref(), "-900");
 }
 
@@ -327,8 +333,8 @@ fn report_continued(undone: &Undone) {
     }
 }
 
-/// Gives the autogroup of the new session this process's own nice value, as the daemon's autogroup has; a new autogroup starts
-/// with 0. The autogroup ends with this process, so nothing needs undoing.
+/// Gives the autogroup of the new session this process's own nice value, as the daemon's autogroup has; a new
+/// autogroup starts with 0. The autogroup ends with this process, so nothing needs undoing.
 fn adopt_nice_value() {
     let (Ok(nice), Ok(mut file)) =
         (rustix::process::getpriority_process(None), AutogroupFile::open(Path::new(autogroup::OWN)))
@@ -347,12 +353,14 @@ fn close_others(pipe: i32) {
     let Ok(open) = host::list("/proc/self/fd".as_ref()) else { return };
     let numbers = open.iter().filter_map(|entry| entry.name().parse::<i32>().ok());
     for number in numbers.filter(|number| *number > 2 && *number != pipe).collect::<Vec<_>>() {
-        // SAFETY: nothing uses these descriptors: the process has just begun, and owns only the pipe and the standard three.
+        // SAFETY: nothing uses these descriptors: the process has just begun, and owns only the pipe and the
+        // standard three.
         unsafe { libc::close(number) };
     }
 }
 
-/// Undoes a journal's entries and removes the file. The report is empty if there is no journal, or another process undoes it.
+/// Undoes a journal's entries and removes the file. The report is empty if there is no journal, or another
+/// process undoes it.
 fn undo_journal(path: &Path, progress: &mut dyn FnMut()) -> Undone {
     match journal::take_over(path) {
         Ok(None) => Undone::default(),

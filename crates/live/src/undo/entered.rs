@@ -2,15 +2,16 @@
 //!
 //! Problem: no rule of the contract matches such a process, so a restarted daemon would not know its unit.
 //!
-//! Algorithm: a file beside the tickets has a line for each process: number, start time, user, the unit's path. A line is
-//! appended before the process enters the unit. When most lines belong to ended processes, the file is rewritten under another
-//! name and renamed over the old one. The first line names the boot that start times count from.
+//! Algorithm: a file beside the tickets has a line for each process: number, start time, user, the unit's
+//! path. A line is appended before the process enters the unit. When most lines belong to ended processes,
+//! the file is rewritten under another name and renamed over the old one. The first line names the boot that
+//! start times count from.
 //!
-//! Properties (tested): what is written reads back. An incomplete last line is ignored. Any content is read, or refused,
-//! safely. No symbolic link is followed, and only a regular file of this user is read.
+//! Properties (tested): what is written reads back. An incomplete last line is ignored. Any content is read,
+//! or refused, safely. No symbolic link is followed, and only a regular file of this user is read.
 //!
-//! Limits: the file is not synced, since no process survives a loss of power. A descendant inherits its unit from the entered
-//! process, so it loses the unit if the entered process ends before the next daemon starts.
+//! Limits: the file is not synced, since no process survives a loss of power. A descendant inherits its unit
+//! from the entered process, so it loses the unit if the entered process ends before the next daemon starts.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -29,7 +30,8 @@ const HEADER: &str = "commonhold-entered 1 ";
 /// The largest file that is read, in bytes: it has room for a line for each process of the largest kernel
 /// configuration. A longer file was not written by a daemon.
 const BYTES_MAX: u64 = 256 << 20;
-/// The file is rewritten when it has more than twice as many lines as there are living entered processes, plus this number.
+/// The file is rewritten when it has more than twice as many lines as there are living entered processes,
+/// plus this number.
 const SLACK: usize = 64;
 
 /// The record of entered processes of one daemon.
@@ -37,16 +39,17 @@ const SLACK: usize = 64;
 pub struct EnteredFile {
     path: PathBuf,
     boot: String,
-    /// The number of lines in the file; `None` until this daemon has rewritten the file, and after a failed write.
+    /// The number of lines in the file; `None` until this daemon has rewritten the file, and after a failed
+    /// write.
     lines: Option<usize>,
 }
 
 impl EnteredFile {
-    /// Opens the record in a daemon's directory. Also returns the processes that an earlier daemon of this boot recorded; some
-    /// of them may have ended.
+    /// Opens the record in a daemon's directory. Also returns the processes that an earlier daemon of this
+    /// boot recorded; some of them may have ended.
     ///
-    /// The inner error says that the file cannot be read; such a file is replaced when the next process enters a unit. The outer
-    /// error says that the boot's ID cannot be read.
+    /// The inner error says that the file cannot be read; such a file is replaced when the next process
+    /// enters a unit. The outer error says that the boot's ID cannot be read.
     pub fn open(directory: &Path) -> Result<(EnteredFile, Result<Vec<Entered>, LiveError>), LiveError> {
         let boot_id_file = Path::new("/proc/sys/kernel/random/boot_id");
         let boot = host::read_to_string(boot_id_file).map_err(|source| LiveError::File {

@@ -2,11 +2,11 @@
 //!
 //! Term: a *follower* is a process that may stop itself so (an entry [`Entry::MayFollow`] of the journal).
 //!
-//! Problem: a follower may see its child stopped, and send itself SIGSTOP only after the child was continued. Until then the
-//! follower runs.
+//! Problem: a follower may see its child stopped, and send itself SIGSTOP only after the child was continued.
+//! Until then the follower runs.
 //!
-//! Algorithm: followers are polled, and each one found stopped is continued, until no follower has been runnable for
-//! [`QUIET_ROUNDS`] polls, or [`ROUNDS_MAX`] polls were made.
+//! Algorithm: followers are polled, and each one found stopped is continued, until no follower has been
+//! runnable for [`QUIET_ROUNDS`] polls, or [`ROUNDS_MAX`] polls were made.
 
 use std::collections::BTreeSet;
 use std::thread;
@@ -19,8 +19,8 @@ use crate::undo::journal::Entry;
 
 /// The maximum number of polls. An ancestor may be runnable all the time, busy with unrelated work.
 const ROUNDS_MAX: usize = 30;
-/// After this number of polls without a runnable follower, no follower is about to stop itself. One poll is too few: sudo learns
-/// of its child's stop from another of its own processes, and may sleep until then.
+/// After this number of polls without a runnable follower, no follower is about to stop itself. One poll is
+/// too few: sudo learns of its child's stop from another of its own processes, and may sleep until then.
 const QUIET_ROUNDS: usize = 2;
 const ROUND: Duration = Duration::from_millis(5);
 
@@ -89,8 +89,8 @@ fn followers(entries: &[Entry]) -> BTreeSet<ProcessKey> {
     followers
 }
 
-/// The followers that SIGSTOP has stopped, together with the processes that stopped with them ([`ProcFs::stopped_with`]),
-/// youngest first, so that children come before their parents.
+/// The followers that SIGSTOP has stopped, together with the processes that stopped with them
+/// ([`ProcFs::stopped_with`]), youngest first, so that children come before their parents.
 fn stopped_among(
     followers: &BTreeSet<ProcessKey>,
     procfs: &mut ProcFs,

@@ -1,14 +1,15 @@
 //! Empties and removes the control groups that the daemon made, and restores the files it wrote.
 //!
-//! A setting that another program changed meanwhile is left alone: a device's line that differs from the daemon's stays, and a
-//! controller that another control group uses stays enabled. Both are notices, not problems.
+//! A setting that another program changed meanwhile is left alone: a device's line that differs from the
+//! daemon's stays, and a controller that another control group uses stays enabled. Both are notices, not
+//! problems.
 //!
-//! A scope belongs to systemd, which removes the scope when its last process ends. So only the processes leave: each goes back
-//! to its original group, if that still exists.
+//! A scope belongs to systemd, which removes the scope when its last process ends. So only the processes
+//! leave: each goes back to its original group, if that still exists.
 //!
-//! Algorithm: entries are undone in reverse order, and failures are retried for [`PATIENCE`], because entries depend on one
-//! another. A group cannot be removed until its last process has left, and a process cannot go back to a group whose
-//! controllers are still enabled for the group's children.
+//! Algorithm: entries are undone in reverse order, and failures are retried for [`PATIENCE`], because entries
+//! depend on one another. A group cannot be removed until its last process has left, and a process cannot go
+//! back to a group whose controllers are still enabled for the group's children.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -82,8 +83,9 @@ struct Tree {
 }
 
 impl Tree {
-    /// Undoes all entries, in rounds: each round retries what failed in the round before. Gives up, and reports the failures as
-    /// problems, when nothing has succeeded for [`PATIENCE`], and again after `insist` is set.
+    /// Undoes all entries, in rounds: each round retries what failed in the round before. Gives up, and
+    /// reports the failures as problems, when nothing has succeeded for [`PATIENCE`], and again after
+    /// `insist` is set.
     fn restore(&self, work: &mut Work<'_>, progress: &mut dyn FnMut()) {
         let mut pending: Vec<&Entry> = self.entries.iter().rev().collect();
         let mut last_success = Instant::now();
@@ -219,8 +221,9 @@ impl Tree {
 
     /// Moves a process out of a group of ours. Returns whether the process has left our groups.
     ///
-    /// If the original group was delegated to the daemon, it refuses the process while its controllers are enabled for our
-    /// groups in it. The process then waits in another of our groups there, which is emptied later.
+    /// If the original group was delegated to the daemon, it refuses the process while its controllers are
+    /// enabled for our groups in it. The process then waits in another of our groups there, which is emptied
+    /// later.
     fn move_home(&self, key: ProcessKey, group: &Path, work: &mut Work<'_>) -> io::Result<bool> {
         let origin = origin_of(work.procfs, key.pid, &self.origins);
         let home = origin.as_deref().or(self.enclosing_group());
@@ -257,8 +260,9 @@ impl Tree {
         self.created.first()?.parent()
     }
 
-    /// Disables the controllers that this program enabled for a group's children, except for those that a child of another
-    /// program uses now. `file` is the group's `cgroup.subtree_control`, and `original` the file's content before.
+    /// Disables the controllers that this program enabled for a group's children, except for those that a
+    /// child of another program uses now. `file` is the group's `cgroup.subtree_control`, and `original` the
+    /// file's content before.
     fn disable_controllers(&self, file: &Path, original: &str, undone: &mut Undone) -> io::Result<()> {
         let exists = host::is_there(file)?;
         let Some(group) = file.parent().filter(|_| exists) else { return Ok(()) };
@@ -305,7 +309,8 @@ fn children(group: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     entries.filter(|entry| entry.is_dir).map(|entry| entry.path)
 }
 
-/// The files of each controller that this program may enable, each with the content that the kernel shows by default.
+/// The files of each controller that this program may enable, each with the content that the kernel shows by
+/// default.
 const DEFAULTS: [(&str, &[(&str, &str)]); 4] = [
     (
         "cpu",
@@ -429,8 +434,8 @@ fn write_back(path: &Path, original: &str) -> io::Result<bool> {
     if current.trim() == original.trim() {
         return Ok(false);
     }
-    // With a line break, even if the original is empty: the kernel ignores a write of zero bytes, so a CPU list would not
-    // become empty.
+    // With a line break, even if the original is empty: the kernel ignores a write of zero bytes, so a CPU
+    // list would not become empty.
     let text = format!("{}\n", original.trim_end());
     match host::overwrite(path, &text) {
         Err(error) if error.raw_os_error() == Some(libc::ENOSPC) && path.ends_with("cpuset.cpus") => {
@@ -474,8 +479,8 @@ mod tests {
 
     use crate::host::{Answer, Kind, tamper};
 
-    /// This process and its unrecorded child are in a scope: both go back to the session. Another scope is gone. The processes
-    /// of a third came from a session that is gone: they stay.
+    /// This process and its unrecorded child are in a scope: both go back to the session. Another scope is
+    /// gone. The processes of a third came from a session that is gone: they stay.
     #[test]
     fn processes_in_a_scope_go_back_or_stay() {
         let root = tempfile::tempdir().unwrap();
@@ -618,7 +623,8 @@ mod tests {
         }
     }
 
-    /// Failures are retried however long the other entries take, and given up when nothing has succeeded for a while.
+    /// Failures are retried however long the other entries take, and given up when nothing has succeeded for
+    /// a while.
     #[test]
     fn patience_counts_from_the_last_success() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,11 +1,12 @@
 //! Restores what threads inherit from their parents: CPUs, I/O priorities and `oom_score_adj`.
 //!
-//! Problem: a member forks, and its child inherits a value that the daemon gave. The journal has no entry for the child.
+//! Problem: a member forks, and its child inherits a value that the daemon gave. The journal has no entry for
+//! the child.
 //!
-//! Algorithm: each pass looks at all processes of the machine. A process in the journal gets back its own original. Another
-//! process that has a value that the daemon gave gets the original of the recorded process that it descends from
-//! ([`recorded_relative`]). A child may inherit the value between being listed and its parent's restoration, so passes are
-//! repeated until one restores nothing.
+//! Algorithm: each pass looks at all processes of the machine. A process in the journal gets back its own
+//! original. Another process that has a value that the daemon gave gets the original of the recorded process
+//! that it descends from ([`recorded_relative`]). A child may inherit the value between being listed and its
+//! parent's restoration, so passes are repeated until one restores nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -36,7 +37,8 @@ pub(super) trait Inherited {
     fn entry(entry: &Entry) -> Option<Recorded<Self::Value>>;
     /// A thread's present value.
     fn get(tid: u32) -> io::Result<Self::Value>;
-    /// Sets the value of a thread, which must belong to the pinned process: `ESRCH` if the thread's number was reused.
+    /// Sets the value of a thread, which must belong to the pinned process: `ESRCH` if the thread's number
+    /// was reused.
     fn set(process: &Pinned, tid: u32, value: &Self::Value) -> io::Result<()>;
     /// The counter of restored threads in the report.
     fn count(undone: &mut Undone) -> &mut u32;
@@ -246,7 +248,8 @@ fn restore_pass<I: Inherited>(
             None
         };
         let Some(relative) = relative else { continue };
-        // Pinning fails if the number was reused since the process was listed, and prevents reuse from now on.
+        // Pinning fails if the number was reused since the process was listed, and prevents reuse from now
+        // on.
         let process = match pins.pin(procfs, stat.key) {
             Ok(process) => process,
             Err(err) if err.raw_os_error() == Some(libc::ESRCH) => continue,
@@ -264,7 +267,8 @@ fn restore_pass<I: Inherited>(
     Ok(restored)
 }
 
-/// Restores a thread's original value if the thread has a value that the daemon gave. Returns 1 if that changed the value, else
+/// Restores a thread's original value if the thread has a value that the daemon gave. Returns 1 if that
+/// changed the value, else
 /// 0. A thread in `refused` is not tried again.
 fn restore_thread<I: Inherited>(
     record: &Record<I::Value>,
@@ -287,8 +291,9 @@ fn restore_thread<I: Inherited>(
     }
 }
 
-/// The recorded process from which a process without an entry probably inherited its value: its nearest recorded ancestor; if
-/// its parent has ended, a recorded process of its session; else a recorded process with the same marker in its environment.
+/// The recorded process from which a process without an entry probably inherited its value: its nearest
+/// recorded ancestor; if its parent has ended, a recorded process of its session; else a recorded process
+/// with the same marker in its environment.
 fn recorded_relative<V>(
     record: &Record<V>,
     procfs: &mut ProcFs,
@@ -304,7 +309,8 @@ fn recorded_relative<V>(
             None => break,
         }
     }
-    // The parent is alive and in the same session, so the process was not orphaned: its whole ancestry was searched above.
+    // The parent is alive and in the same session, so the process was not orphaned: its whole ancestry was
+    // searched above.
     if stats.get(&stat.parent).is_some_and(|parent| parent.session == stat.session) {
         return None;
     }

@@ -2,14 +2,14 @@
 //!
 //! Problem: a daemon that dies must leave nothing stopped, pinned or restricted behind.
 //!
-//! Algorithm: before the first change to a process or a file, an entry with its original state is appended to a file on a
-//! memory file system. When the daemon ends, for any reason, the caretaker ([`caretaker`](super::caretaker)), a process that
-//! exists only for this, reads the journal, undoes everything, and removes the file. A regular shutdown takes the same path,
-//! so undoing is exercised every time. If daemon and caretaker are killed together, the next start finds the journal and undoes
-//! it first.
+//! Algorithm: before the first change to a process or a file, an entry with its original state is appended to
+//! a file on a memory file system. When the daemon ends, for any reason, the caretaker
+//! ([`caretaker`](super::caretaker)), a process that exists only for this, reads the journal, undoes
+//! everything, and removes the file. A regular shutdown takes the same path, so undoing is exercised every
+//! time. If daemon and caretaker are killed together, the next start finds the journal and undoes it first.
 //!
-//! Properties: undoing is idempotent. An entry whose change was never made is harmless. A process is identified by number and
-//! start time, so that a process that reused the number is never touched.
+//! Properties: undoing is idempotent. An entry whose change was never made is harmless. A process is
+//! identified by number and start time, so that a process that reused the number is never touched.
 
 mod text;
 
@@ -42,7 +42,8 @@ pub enum Entry {
         /// The original: the CPUs on which the thread could run.
         cpus: CpuSet,
     },
-    /// A mask that the daemon gives to threads. If a member's descendant without an entry has this mask, it inherited the mask.
+    /// A mask that the daemon gives to threads. If a member's descendant without an entry has this mask, it
+    /// inherited the mask.
     AffinityGiven {
         /// The mask.
         cpus: CpuSet,
@@ -73,14 +74,15 @@ pub enum Entry {
         /// The value.
         value: i16,
     },
-    /// The autogroup of the daemon's session is about to get another nice value. The entry identifies the autogroup and no
-    /// process, because the daemon has ended when the change is undone.
+    /// The autogroup of the daemon's session is about to get another nice value. The entry identifies the
+    /// autogroup and no process, because the daemon has ended when the change is undone.
     Autogroup {
         /// The autogroup's number, which is never reused.
         number: u64,
         /// The original nice value.
         nice: i32,
-        /// The nice value that the daemon is about to set. A later value other than `given` was set by another program.
+        /// The nice value that the daemon is about to set. A later value other than `given` was set by
+        /// another program.
         given: i32,
     },
     /// A process is about to be stopped (SIGSTOP).
@@ -88,8 +90,8 @@ pub enum Entry {
         /// The process.
         process: ProcessKey,
     },
-    /// A stopped process was continued. Cancels its [`Entry::Stopped`], so that a later stop by the process's own user is left
-    /// alone.
+    /// A stopped process was continued. Cancels its [`Entry::Stopped`], so that a later stop by the process's
+    /// own user is left alone.
     Continued {
         /// The process.
         process: ProcessKey,
@@ -100,8 +102,8 @@ pub enum Entry {
         /// The process.
         process: ProcessKey,
     },
-    /// This process runs, and the daemon keeps no descendant of it stopped any more. Cancels its [`Entry::MayFollow`], so that a
-    /// later stop by its user is left alone.
+    /// This process runs, and the daemon keeps no descendant of it stopped any more. Cancels its
+    /// [`Entry::MayFollow`], so that a later stop by its user is left alone.
     NoLongerFollows {
         /// The process.
         process: ProcessKey,
@@ -157,8 +159,8 @@ pub enum Entry {
         path: PathBuf,
         /// The text to write to restore the line; it begins with the device.
         original: String,
-        /// The text that is about to be written. A line that differs from `given` later was changed by another program. Empty in
-        /// a journal of an older version.
+        /// The text that is about to be written. A line that differs from `given` later was changed by
+        /// another program. Empty in a journal of an older version.
         given: String,
     },
     /// A property of a systemd unit is about to be set.
@@ -201,9 +203,9 @@ const COMPACT_BYTES: u64 = 1 << 20;
 /// The largest journal that is written or read: some two million entries.
 const BYTES_MAX: u64 = 256 << 20;
 
-/// How long a new daemon waits for the caretaker of a dead daemon to finish undoing: a fixed time, plus a time for each KiB of
-/// journal (about thirty control groups), up to a maximum that a user may be willing to wait. Undoing usually takes less than
-/// a second.
+/// How long a new daemon waits for the caretaker of a dead daemon to finish undoing: a fixed time, plus a
+/// time for each KiB of journal (about thirty control groups), up to a maximum that a user may be willing to
+/// wait. Undoing usually takes less than a second.
 const TAKE_OVER: Duration = Duration::from_secs(3);
 const TAKE_OVER_PER_KIB: Duration = Duration::from_millis(500);
 const TAKE_OVER_MAX: Duration = Duration::from_secs(60);
@@ -226,14 +228,15 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Opens the journal in `dir`, creating the directory if needed. Also returns the entries that an earlier daemon left to
-    /// undo. Pass them to [`undo`](crate::undo::undo) and then call [`Journal::clear`]; until then they stay in the file.
+    /// Opens the journal in `dir`, creating the directory if needed. Also returns the entries that an earlier
+    /// daemon left to undo. Pass them to [`undo`](crate::undo::undo) and then call [`Journal::clear`]; until
+    /// then they stay in the file.
     ///
     /// The directory should be on a memory file system: nothing that the journal lists outlives a reboot.
     ///
-    /// Errors, all of which leave the file unchanged: a running daemon holds the journal; another user owns the file or may
-    /// write it, and so could have us undo anything; the file has another version, whose entries this program cannot undo; the
-    /// file is no journal.
+    /// Errors, all of which leave the file unchanged: a running daemon holds the journal; another user owns
+    /// the file or may write it, and so could have us undo anything; the file has another version, whose
+    /// entries this program cannot undo; the file is no journal.
     pub fn create(dir: &Path) -> Result<(Journal, Vec<Entry>), LiveError> {
         let path = dir.join(FILE_NAME);
         host::make_dirs(dir).map_err(|err| failed(dir, "create", err))?;
@@ -253,15 +256,18 @@ impl Journal {
         if leftover.is_empty() {
             journal.clear()?;
         } else if content.last() != Some(&b'\n') {
-            // The dead daemon's last line is torn: terminate it, so that the next entry starts on its own line.
+            // The dead daemon's last line is torn: terminate it, so that the next entry starts on its own
+            // line.
             journal.append(b"\n").map_err(|err| failed(&journal.path, "write", err))?;
         }
         Ok((journal, leftover))
     }
 
-    /// Appends entries, in one write. The changes may be made only after this has returned, when the entries are in the file.
+    /// Appends entries, in one write. The changes may be made only after this has returned, when the entries
+    /// are in the file.
     ///
-    /// Errors: `FileTooLarge` if the journal would exceed the size that a caretaker reads; otherwise the kernel's error.
+    /// Errors: `FileTooLarge` if the journal would exceed the size that a caretaker reads; otherwise the
+    /// kernel's error.
     pub fn record(&mut self, entries: &[Entry]) -> io::Result<()> {
         if entries.is_empty() {
             return Ok(());
@@ -313,7 +319,8 @@ impl Journal {
         &self.path
     }
 
-    /// Reads every entry of a journal, without its lock. An incomplete last line is left out: its change was not made.
+    /// Reads every entry of a journal, without its lock. An incomplete last line is left out: its change was
+    /// not made.
     pub fn read(path: &Path) -> io::Result<Vec<Entry>> {
         text::parse(
             &trust::open_own(path, OpenOptions::new().read(true), BYTES_MAX)?.read_at_most(BYTES_MAX)?,
@@ -329,14 +336,16 @@ impl Journal {
         let written = self.file.write_all(lines);
         match written {
             Ok(()) => self.bytes += lines.len() as u64,
-            // A part of the lines may have been written (a full file system): truncate it, or the next entry would continue it.
+            // A part of the lines may have been written (a full file system): truncate it, or the next entry
+            // would continue it.
             Err(_) => self.torn = self.file.set_len(self.bytes).is_err(),
         }
         written
     }
 
-    /// Rewrites the file without superseded entries and entries of ended processes. The next compaction is due at twice the new
-    /// size, so that a journal of many living processes is not compacted again and again.
+    /// Rewrites the file without superseded entries and entries of ended processes. The next compaction is
+    /// due at twice the new size, so that a journal of many living processes is not compacted again and
+    /// again.
     fn compact(&mut self) -> io::Result<()> {
         let mut procfs = ProcFs::open(Path::new("/proc")).map_err(io::Error::other)?;
         self.file.rewind()?;
@@ -366,8 +375,9 @@ impl Journal {
     }
 }
 
-/// Takes over a journal to undo it: waits up to [`TAKE_OVER`] for the lock, and returns the entries with a guard that can remove
-/// the file. `None` if there is no journal, or if another process holds the lock and will undo the journal.
+/// Takes over a journal to undo it: waits up to [`TAKE_OVER`] for the lock, and returns the entries with a
+/// guard that can remove the file. `None` if there is no journal, or if another process holds the lock and
+/// will undo the journal.
 pub(crate) fn take_over(path: &Path) -> Result<Option<(Vec<Entry>, Taken)>, LiveError> {
     if !host::is_there(path).map_err(|err| failed(path, "examine", err))? {
         return Ok(None);
@@ -401,9 +411,9 @@ fn take_over_after(bytes: u64) -> Duration {
     TAKE_OVER_PER_KIB.saturating_mul(kib).saturating_add(TAKE_OVER).min(TAKE_OVER_MAX)
 }
 
-/// Opens a journal and locks it. Waits up to `patience`, which depends on the journal's size in bytes, for another process to
-/// release the lock. That process may replace or remove the file meanwhile. So after each attempt the lock only counts if
-/// `path` still names the locked file.
+/// Opens a journal and locks it. Waits up to `patience`, which depends on the journal's size in bytes, for
+/// another process to release the lock. That process may replace or remove the file meanwhile. So after each
+/// attempt the lock only counts if `path` still names the locked file.
 fn open_locked(path: &Path, patience: impl Fn(u64) -> Duration) -> Result<File, LiveError> {
     let begin = Instant::now();
     loop {
@@ -457,15 +467,17 @@ pub(crate) fn first_word(line: &str) -> &str {
 
 /// The entries that still matter, in the journal's order.
 ///
-/// - Of the affinities and priorities of a thread, and of the scores and origins of a process, the latest entry counts: the
-///   owner may have changed the value in between.
+/// - Of the affinities and priorities of a thread, and of the scores and origins of a process, the latest
+///   entry counts: the owner may have changed the value in between.
 /// - Of the entries about a file, a device's line or an autogroup, the first counts: when later ones were
 ///   written, the value was the daemon's own. After a release of the file, the next entry counts as the
 ///   first.
 /// - Of a property that is still changed, the first former state and the last two given values count.
-/// - Of entries of equal content, one counts. Cancelled entries do not count, nor do entries of processes that are not `alive`.
+/// - Of entries of equal content, one counts. Cancelled entries do not count, nor do entries of processes
+///   that are not `alive`.
 pub(crate) fn compacted(entries: &[Entry], mut alive: impl FnMut(ProcessKey) -> bool) -> Vec<Entry> {
-    // Backwards: drop the entries that a later entry supersedes or cancels. Each set has what later entries were about.
+    // Backwards: drop the entries that a later entry supersedes or cancels. Each set has what later entries
+    // were about.
     let (mut threads, mut stops, mut origins) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     let (mut prioritized, mut scored, mut following) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     let (mut reverted, mut given_counts) = (BTreeSet::new(), BTreeMap::new());
@@ -521,7 +533,8 @@ pub(crate) fn compacted(entries: &[Entry], mut alive: impl FnMut(ProcessKey) -> 
             kept.push(entry);
         }
     }
-    // Forwards: drop the entries of which an earlier one counts. Each set has what earlier entries were about.
+    // Forwards: drop the entries of which an earlier one counts. Each set has what earlier entries were
+    // about.
     let (mut masks, mut created, mut knobs) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     let (mut lines, mut priorities, mut scores) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     let (mut properties, mut autogroups) = (BTreeSet::new(), BTreeSet::new());
@@ -624,7 +637,8 @@ mod tests {
         })
     }
 
-    /// Half of the entries are written, and then the file system is full: none of them remains, and later entries are whole.
+    /// Half of the entries are written, and then the file system is full: none of them remains, and later
+    /// entries are whole.
     #[test]
     fn a_short_write_is_truncated_away() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,13 +1,16 @@
-//! The pipe from the daemon to its caretaker. End of file means that the daemon has ended; bytes are heartbeats.
+//! The pipe from the daemon to its caretaker. End of file means that the daemon has ended; bytes are
+//! heartbeats.
 //!
-//! Problem: a daemon that is itself stopped (SIGSTOP, a debugger), or hangs, does not continue the processes that it stopped.
+//! Problem: a daemon that is itself stopped (SIGSTOP, a debugger), or hangs, does not continue the processes
+//! that it stopped.
 //!
-//! Algorithm: before the first process is stopped, the daemon starts the caretaker's watchdog ([`WATCH`]). From then on each
-//! iteration of the daemon's loop writes a heartbeat, at most one in [`BEAT_NS`]. When no process is stopped any more, the
-//! daemon ends the watchdog ([`REST`]). So a caretaker without a running watchdog sleeps without a timeout, and nothing is
-//! written while no process is stopped.
+//! Algorithm: before the first process is stopped, the daemon starts the caretaker's watchdog ([`WATCH`]).
+//! From then on each iteration of the daemon's loop writes a heartbeat, at most one in [`BEAT_NS`]. When no
+//! process is stopped any more, the daemon ends the watchdog ([`REST`]). So a caretaker without a running
+//! watchdog sleeps without a timeout, and nothing is written while no process is stopped.
 //!
-//! Properties: the daemon never waits for its caretaker. If the pipe is full, the caretaker has enough heartbeats to read.
+//! Properties: the daemon never waits for its caretaker. If the pipe is full, the caretaker has enough
+//! heartbeats to read.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -92,9 +95,9 @@ impl Beats {
         }
     }
 
-    /// Sends a heartbeat if one is due. Call this in each iteration of the daemon's loop; `stops` says whether any process is
-    /// stopped. Returns whether the previous iteration was so long ago that the caretaker may have continued the stopped
-    /// processes, so that the daemon must stop them again.
+    /// Sends a heartbeat if one is due. Call this in each iteration of the daemon's loop; `stops` says
+    /// whether any process is stopped. Returns whether the previous iteration was so long ago that the
+    /// caretaker may have continued the stopped processes, so that the daemon must stop them again.
     pub(crate) fn beat(&self, stops: bool) -> bool {
         let Some(line) = self.0.upgrade() else { return false };
         let mut line = locked(&line);
@@ -115,8 +118,8 @@ impl Beats {
 impl Line {
     fn write(&mut self, byte: u8) {
         self.written_at = clock::now();
-        // Errors are ignored. If the pipe is full, the caretaker has heartbeats to read. If the pipe is broken, the caretaker
-        // has ended, of which the daemon's event loop learns by itself.
+        // Errors are ignored. If the pipe is full, the caretaker has heartbeats to read. If the pipe is
+        // broken, the caretaker has ended, of which the daemon's event loop learns by itself.
         let _ = rustix::io::write(&self.pipe, &[byte]);
     }
 }

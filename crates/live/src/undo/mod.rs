@@ -2,17 +2,18 @@
 //!
 //! Problem: when the daemon ends, for any reason, nothing may stay stopped, pinned or limited.
 //!
-//! Algorithm: one kind of change is undone after another, in the order that [`undo`] needs. Stopped processes continue.
-//! Threads get back their original CPUs and I/O priorities, processes their `oom_score_adj`. Control groups are emptied and
-//! removed. Properties of systemd units are restored and their drop-ins removed. The autogroup of the daemon's session gets
-//! back its nice value. Members keep forking meanwhile, and a child inherits the affinity and priority of a parent that is not
-//! restored yet. So passes over all processes are repeated until a pass restores nothing.
+//! Algorithm: one kind of change is undone after another, in the order that [`undo`] needs. Stopped processes
+//! continue. Threads get back their original CPUs and I/O priorities, processes their `oom_score_adj`.
+//! Control groups are emptied and removed. Properties of systemd units are restored and their drop-ins
+//! removed. The autogroup of the daemon's session gets back its nice value. Members keep forking meanwhile,
+//! and a child inherits the affinity and priority of a parent that is not restored yet. So passes over all
+//! processes are repeated until a pass restores nothing.
 //!
 //! Properties: undoing is idempotent, and keeps what others changed.
-//! - A thread's affinity or priority is only restored while it has a value that the daemon gave. A value that its owner chose
-//!   meanwhile stays.
-//! - A process is only continued if the journal says that the daemon stopped it, or that it may have stopped itself in response
-//!   ([`followers`]). A process that a user stopped stays stopped.
+//! - A thread's affinity or priority is only restored while it has a value that the daemon gave. A value that
+//!   its owner chose meanwhile stays.
+//! - A process is only continued if the journal says that the daemon stopped it, or that it may have stopped
+//!   itself in response ([`followers`]). A process that a user stopped stays stopped.
 //! - A process is only moved while it is in a control group that the daemon made.
 
 mod autogroup;
@@ -117,7 +118,8 @@ pub fn undo(entries: &[Entry], proc: &Path) -> Undone {
     undo_with_progress(entries, proc, &mut || ())
 }
 
-/// Like [`undo`], calling `progress` after each change that was undone, so that a waiting daemon does not give up.
+/// Like [`undo`], calling `progress` after each change that was undone, so that a waiting daemon does not
+/// give up.
 pub(crate) fn undo_with_progress(entries: &[Entry], proc: &Path, progress: &mut dyn FnMut()) -> Undone {
     let mut undone = Undone::default();
     if entries.is_empty() {
@@ -153,8 +155,9 @@ pub(crate) fn undo_with_progress(entries: &[Entry], proc: &Path, progress: &mut 
     undone
 }
 
-/// Continues every stopped and frozen process, and undoes nothing else, because the daemon is alive and only stalled. `report`
-/// is called twice: at once for the processes that the daemon stopped, and later for followers, which take longer to find.
+/// Continues every stopped and frozen process, and undoes nothing else, because the daemon is alive and only
+/// stalled. `report` is called twice: at once for the processes that the daemon stopped, and later for
+/// followers, which take longer to find.
 fn continue_all(entries: &[Entry], proc: &Path, report: &mut dyn FnMut(&Undone)) {
     let mut undone = Undone::default();
     match ProcFs::open(proc) {
@@ -173,16 +176,16 @@ fn continue_all(entries: &[Entry], proc: &Path, report: &mut dyn FnMut(&Undone))
     }
 }
 
-/// Continues the processes that the journal lists as stopped, and then their stopped followers. A follower that was continued
-/// first would see a stopped child, and stop itself again.
+/// Continues the processes that the journal lists as stopped, and then their stopped followers. A follower
+/// that was continued first would see a stopped child, and stop itself again.
 fn continue_stopped(entries: &[Entry], procfs: &mut ProcFs, undone: &mut Undone) {
     let stopped_followers = followers::stopped(entries, procfs, undone);
     // Children before their parents.
     let mut stopped: Vec<ProcessKey> = stopped_processes(entries).into_iter().collect();
     stopped.sort_unstable_by_key(|key| std::cmp::Reverse((key.start, key.pid)));
     for key in stopped {
-        // Also if the process is not stopped yet: a stop signal to a process deep in the kernel takes effect later. SIGCONT
-        // cancels the pending stop, and does nothing to a running process.
+        // Also if the process is not stopped yet: a stop signal to a process deep in the kernel takes effect
+        // later. SIGCONT cancels the pending stop, and does nothing to a running process.
         continue_one(key, procfs, undone, |stat| stat.state != ThreadState::Ended);
     }
     for key in stopped_followers {
@@ -203,7 +206,8 @@ fn stopped_processes(entries: &[Entry]) -> BTreeSet<ProcessKey> {
     stopped
 }
 
-/// Sends SIGCONT to a process if `should_continue` holds for its present state. A process that reused the number gets no signal.
+/// Sends SIGCONT to a process if `should_continue` holds for its present state. A process that reused the
+/// number gets no signal.
 fn continue_one(
     key: ProcessKey,
     procfs: &mut ProcFs,
@@ -227,7 +231,8 @@ mod tests {
     use std::path::PathBuf;
     use std::process::Command;
 
-    /// A version 2 control group for this test; `None` if the machine has none, or this user may not make one.
+    /// A version 2 control group for this test; `None` if the machine has none, or this user may not make
+    /// one.
     fn a_group() -> Option<PathBuf> {
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
         let mount = mounts.lines().find(|line| line.split(' ').nth(2) == Some("cgroup2"))?;

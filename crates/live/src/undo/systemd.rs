@@ -1,8 +1,8 @@
 //! Reverts properties of systemd units.
 //!
-//! A systemd that does not answer is asked again at the end, when no process is stopped or confined any longer. If systemd still
-//! does not answer, the daemon's values stay in force for now. Their drop-ins are removed all the same, so that the values last
-//! no longer than the next `daemon-reload` or reboot.
+//! A systemd that does not answer is asked again at the end, when no process is stopped or confined any
+//! longer. If systemd still does not answer, the daemon's values stay in force for now. Their drop-ins are
+//! removed all the same, so that the values last no longer than the next `daemon-reload` or reboot.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -36,8 +36,8 @@ impl Entry {
     }
 }
 
-/// Back-off before an unresponsive systemd is asked again (exponential). On a busy machine a call may well exceed its timeout
-/// of two seconds.
+/// Back-off before an unresponsive systemd is asked again (exponential). On a busy machine a call may well
+/// exceed its timeout of two seconds.
 const PAUSES: [Duration; 4] = match cfg!(test) {
     true => [Duration::from_millis(1); 4],
     false => [Duration::from_secs(1), Duration::from_secs(2), Duration::from_secs(4), Duration::from_secs(8)],
@@ -74,9 +74,9 @@ struct Silent {
 }
 
 impl Restored {
-    /// Whether systemd has the final value of a control group's file, so that the content from the journal must not be written
-    /// back. That content may be outdated: after an administrator's `systemctl revert`, the kernel keeps the old weight until
-    /// systemd writes the file.
+    /// Whether systemd has the final value of a control group's file, so that the content from the journal
+    /// must not be written back. That content may be outdated: after an administrator's `systemctl revert`,
+    /// the kernel keeps the old weight until systemd writes the file.
     pub(super) fn is_settled(&self, file: &Path) -> bool {
         let property = match file.file_name().and_then(|name| name.to_str()) {
             Some("cpuset.cpus") => Property::AllowedCPUs,
@@ -343,8 +343,8 @@ mod tests {
         assert!(!is_settled("b.scope/memory.max"));
     }
 
-    /// An administrator's weight was reverted (`systemctl revert`) before the daemon set its own, so the kernel's file still
-    /// had the administrator's weight then.
+    /// An administrator's weight was reverted (`systemctl revert`) before the daemon set its own, so the
+    /// kernel's file still had the administrator's weight then.
     #[test]
     fn the_kernels_file_of_a_reverted_property_is_not_overwritten() {
         let systemd = FakeSystemd::new(true);

@@ -1,19 +1,19 @@
 //! Records tickets changed at run time, offers and exchanges, for the next daemon.
 //!
-//! Problem: these changes must survive a daemon that is killed or restarted. The journal cannot record them: it is removed
-//! once everything in it is undone, and a daemon's end does not undo changes of tickets.
+//! Problem: these changes must survive a daemon that is killed or restarted. The journal cannot record them:
+//! it is removed once everything in it is undone, and a daemon's end does not undo changes of tickets.
 //!
 //! Algorithm: a file beside the journal lists
 //! - tickets that differ from the contract's, with the number of tickets that the contract had then;
 //! - funding from other currencies;
 //! - standing offers and exchanges in force, except for those that end with a program.
 //!
-//! Units are identified by path, because a unit's number is valid in one daemon only. Times are wall-clock times. Before a
-//! change is made, the whole file is written under another name, synced, and renamed. If nothing is to be recorded, there is no
-//! file. An unreadable file is never overwritten: it is renamed first.
+//! Units are identified by path, because a unit's number is valid in one daemon only. Times are wall-clock
+//! times. Before a change is made, the whole file is written under another name, synced, and renamed. If
+//! nothing is to be recorded, there is no file. An unreadable file is never overwritten: it is renamed first.
 //!
-//! Properties (tested): what is written reads back. A failed write leaves the old file, or, if only syncing the directory
-//! failed, the new one. Any content is read, or refused, safely. No symbolic link is followed.
+//! Properties (tested): what is written reads back. A failed write leaves the old file, or, if only syncing
+//! the directory failed, the new one. Any content is read, or refused, safely. No symbolic link is followed.
 //!
 //! Limits: on a memory file system the file is lost at reboot, as the journal is.
 
@@ -46,8 +46,8 @@ pub struct KeptTickets {
     pub unit: String,
     /// The resource.
     pub resource: Resource,
-    /// The number of tickets that the contract gave the unit when they were changed. If the contract gives another number now, it
-    /// was edited since.
+    /// The number of tickets that the contract gave the unit when they were changed. If the contract gives
+    /// another number now, it was edited since.
     pub contract: u64,
     /// The number of tickets that the unit has instead.
     #[serde(deserialize_with = "some_tickets")]
@@ -168,8 +168,8 @@ fn known_version<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
 
 /// Reads the changes that an earlier daemon recorded in its directory; empty if there is no file.
 ///
-/// Errors: the file is not a regular file, or has more than 64 MiB; another user owns it or may write it; it has an unknown
-/// version, or another format.
+/// Errors: the file is not a regular file, or has more than 64 MiB; another user owns it or may write it; it
+/// has an unknown version, or another format.
 pub fn read(directory: &Path) -> Result<AllKept, LiveError> {
     let path = directory.join(FILE_NAME);
     let mut file = match trust::open_own(&path, OpenOptions::new().read(true), BYTES_MAX) {
@@ -209,8 +209,8 @@ pub fn set_aside(directory: &Path) -> Result<(), LiveError> {
     }
 }
 
-/// Replaces the file's content durably: the new content survives a loss of power after this returns. After an error the file may
-/// have the old or the new content: call this again.
+/// Replaces the file's content durably: the new content survives a loss of power after this returns. After an
+/// error the file may have the old or the new content: call this again.
 pub fn write(directory: &Path, kept: &AllKept) -> Result<(), LiveError> {
     let path = directory.join(FILE_NAME);
     if *kept == AllKept::default() {
@@ -424,7 +424,8 @@ mod tests {
         assert!(read(dir.path()).is_err(), "a link is not followed");
     }
 
-    /// Anything else under the file's name, or that of its replacement: nothing waits, and nothing is changed there.
+    /// Anything else under the file's name, or that of its replacement: nothing waits, and nothing is changed
+    /// there.
     #[test]
     fn a_foreign_file_is_refused_at_once() {
         trust::tests::each_impostor(|path, words| {

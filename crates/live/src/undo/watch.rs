@@ -1,10 +1,11 @@
 //! The caretaker's watchdog: how long it waits for the daemon's next heartbeat.
 //!
-//! Problem: a daemon that misses a heartbeat, and is neither stopped nor traced, may just be slow on an overloaded machine. With
-//! a fixed time limit, daemon and caretaker could stop and continue the same processes in turn.
+//! Problem: a daemon that misses a heartbeat, and is neither stopped nor traced, may just be slow on an
+//! overloaded machine. With a fixed time limit, daemon and caretaker could stop and continue the same
+//! processes in turn.
 //!
-//! Algorithm: each heartbeat that such a daemon misses doubles the time limit (exponential back-off), up to [`PATIENCE_MAX`].
-//! After [`TRUST_AGAIN`] without a miss the limit is reset.
+//! Algorithm: each heartbeat that such a daemon misses doubles the time limit (exponential back-off), up to
+//! [`PATIENCE_MAX`]. After [`TRUST_AGAIN`] without a miss the limit is reset.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -40,7 +41,8 @@ impl Watch {
         Watch { daemon, patience: PATIENCE, deadline: None, missed_at: None }
     }
 
-    /// The time until the deadline, for `poll`; `None`, which waits without a timeout, while there is no deadline.
+    /// The time until the deadline, for `poll`; `None`, which waits without a timeout, while there is no
+    /// deadline.
     pub(super) fn time_left(&self, now: Instant) -> Option<Timespec> {
         let time_left = self.deadline?.saturating_duration_since(now);
         Some(Timespec {
@@ -49,7 +51,8 @@ impl Watch {
         })
     }
 
-    /// Sets the next deadline, or disarms the watchdog, by the bytes that the daemon wrote: heartbeats, or the end of the watch.
+    /// Sets the next deadline, or disarms the watchdog, by the bytes that the daemon wrote: heartbeats, or
+    /// the end of the watch.
     pub(super) fn receive(&mut self, bytes: &[u8], now: Instant) {
         let is_long_ago = |missed_at: Instant| now.saturating_duration_since(missed_at) >= TRUST_AGAIN;
         if self.missed_at.is_some_and(is_long_ago) {
@@ -59,8 +62,8 @@ impl Watch {
         self.deadline = (bytes.last() != Some(&REST)).then(|| now + self.patience);
     }
 
-    /// Records that the deadline passed and the stopped processes were continued. Disarms the watchdog until the daemon's next
-    /// heartbeat, and doubles the time limit unless the daemon is stopped or traced.
+    /// Records that the deadline passed and the stopped processes were continued. Disarms the watchdog until
+    /// the daemon's next heartbeat, and doubles the time limit unless the daemon is stopped or traced.
     pub(super) fn missed(&mut self, now: Instant) {
         let stat = ProcFs::open(Path::new("/proc")).and_then(|mut procfs| procfs.stat(self.daemon));
         let stat = stat.ok().flatten();

@@ -1,25 +1,28 @@
 //! Chooses the control group to which a process goes when it leaves one of this program's groups.
 //!
-//! Problem: a process goes back to its original group, which may be gone: systemd removes a login session's group when the last
-//! process leaves it, and this program may have moved that process out. The root of the tree would take any process, but limits
-//! that an administrator set for a user or a service do not apply in the root. And in another service's group, systemd would end
-//! the process together with that service.
+//! Problem: a process goes back to its original group, which may be gone: systemd removes a login session's
+//! group when the last process leaves it, and this program may have moved that process out. The root of the
+//! tree would take any process, but limits that an administrator set for a user or a service do not apply in
+//! the root. And in another service's group, systemd would end the process together with that service.
 //!
 //! Algorithm: the process goes to the first of these groups that exists and takes it:
 //! 1. the original group;
-//! 2. the original group's nearest ancestor other than the root: `user-1001.slice` for a session that has ended;
+//! 2. the original group's nearest ancestor other than the root: `user-1001.slice` for a session that has
+//!    ended;
 //! 3. for a user's process, the slice of that user, then the slice of all users;
 //! 4. the group of the process's parent;
 //! 5. the group that contains this program's own groups.
 //!
-//! A process in a scope goes to its original group, or stays: systemd removes the scope when the processes in it have ended.
+//! A process in a scope goes to its original group, or stays: systemd removes the scope when the processes in
+//! it have ended.
 //!
-//! A slice is meant to contain groups only, and a group with controllers enabled for its children takes no process itself. In
-//! both cases the process goes into a group below, the *leaf* [`LEAF`]. This program's next start removes empty leaves.
+//! A slice is meant to contain groups only, and a group with controllers enabled for its children takes no
+//! process itself. In both cases the process goes into a group below, the *leaf* [`LEAF`]. This program's
+//! next start removes empty leaves.
 //!
-//! Properties: if the original group exists and refuses the process, that is an error, to be retried. Only with `insist` does
-//! the process go into a leaf of the original group instead. The caller learns of each process that did not go back to its
-//! original group.
+//! Properties: if the original group exists and refuses the process, that is an error, to be retried. Only
+//! with `insist` does the process go into a leaf of the original group instead. The caller learns of each
+//! process that did not go back to its original group.
 //!
 //! Source: "No Internal Process Constraint" in the kernel's cgroup-v2.rst.
 
@@ -58,8 +61,9 @@ pub(crate) struct WayBack<'a> {
 }
 
 impl WayBack<'_> {
-    /// Sends a process to its original group, `origin`, if known, or else to the next best group. With `insist`, a process that
-    /// its original group refuses goes into a leaf of that group; without it, the refusal is an error (`EBUSY`).
+    /// Sends a process to its original group, `origin`, if known, or else to the next best group. With
+    /// `insist`, a process that its original group refuses goes into a leaf of that group; without it, the
+    /// refusal is an error (`EBUSY`).
     pub(crate) fn send(
         &self,
         procfs: &mut ProcFs,
@@ -111,8 +115,8 @@ impl WayBack<'_> {
     }
 }
 
-/// Sends a process in a scope to its original group. False if the process has ended, or if it stays because the original group
-/// is gone or unknown.
+/// Sends a process in a scope to its original group. False if the process has ended, or if it stays because
+/// the original group is gone or unknown.
 pub(crate) fn send_out_of_scope(
     procfs: &mut ProcFs,
     key: ProcessKey,
@@ -135,7 +139,8 @@ pub(crate) fn origin_of(
     let process = procfs.stat(pid).ok()??;
     let (session, start) = (process.session, process.key.start);
     let mut next = Some(process);
-    // No parent is younger than its child, so this ends. The bound guards against a tree that changes meanwhile.
+    // No parent is younger than its child, so this ends. The bound guards against a tree that changes
+    // meanwhile.
     for _ in 0..1000 {
         let Some(stat) = next else { break };
         if let Some(origin) = known.get(&stat.key) {
@@ -195,7 +200,8 @@ pub(crate) fn enter(procfs: &mut ProcFs, key: ProcessKey, group: &Path) -> io::R
     }
 }
 
-/// Moves a process that reused the number of `meant` out of the group that was intended for `meant`, to its parent's group.
+/// Moves a process that reused the number of `meant` out of the group that was intended for `meant`, to its
+/// parent's group.
 pub(crate) fn take_back(procfs: &mut ProcFs, meant: ProcessKey, group: &Path) -> io::Result<()> {
     let newborn = procfs.stat(meant.pid).map_err(io::Error::other)?;
     let Some(newborn) = newborn.filter(|stat| stat.key != meant) else { return Ok(()) };
@@ -217,8 +223,8 @@ pub(crate) fn take_back(procfs: &mut ProcFs, meant: ProcessKey, group: &Path) ->
 
 /// The processes in a group, without those in groups below.
 ///
-/// The group's list is read twice, and the start times in between. A number that was reused in between is dropped, unless the
-/// new process is in the group as well.
+/// The group's list is read twice, and the start times in between. A number that was reused in between is
+/// dropped, unless the new process is in the group as well.
 pub(crate) fn residents(procfs: &mut ProcFs, group: &Path) -> io::Result<Vec<ProcessKey>> {
     let mut keys = Vec::new();
     for pid in processes(group)? {
@@ -231,7 +237,8 @@ pub(crate) fn residents(procfs: &mut ProcFs, group: &Path) -> io::Result<Vec<Pro
     Ok(keys)
 }
 
-/// Moves a process into a group, or into the group's leaf if the group is a slice or takes no processes itself.
+/// Moves a process into a group, or into the group's leaf if the group is a slice or takes no processes
+/// itself.
 fn enter_or_leaf(procfs: &mut ProcFs, key: ProcessKey, group: &Path) -> io::Result<Sent> {
     if group.extension().is_some_and(|kind| kind == "slice") {
         return enter_leaf(procfs, key, group);
@@ -297,7 +304,8 @@ mod tests {
     const PID: u32 = 90_000_001;
     const KEY: ProcessKey = ProcessKey { pid: PID, start: 101 };
 
-    /// A tree of folders that look like control groups, and a user's process in a folder that looks like /proc.
+    /// A tree of folders that look like control groups, and a user's process in a folder that looks like
+    /// /proc.
     struct Fake(tempfile::TempDir);
 
     impl Fake {
@@ -402,8 +410,8 @@ mod tests {
         assert_eq!(origin_of(&mut procfs, PID + 5, &known), None, "it is gone");
     }
 
-    /// Red if the start time is not read again after the write: the number has been reused when the kernel takes it, and the
-    /// new process stays in a group that is not its own.
+    /// Red if the start time is not read again after the write: the number has been reused when the kernel
+    /// takes it, and the new process stays in a group that is not its own.
     #[test]
     fn a_process_that_reuses_a_number_during_a_move_goes_to_its_parents_group() {
         let fake = Fake::new(7, &["target", "system.slice/x.service"]);

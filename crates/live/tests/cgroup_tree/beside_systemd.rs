@@ -1,5 +1,5 @@
-//! A tree like systemd's, on a real kernel: user managers and services stay where they are, sessions' processes are moved, and
-//! none is undone into the root while there is a better place.
+//! A tree like systemd's, on a real kernel: user managers and services stay where they are, sessions'
+//! processes are moved, and none is undone into the root while there is a better place.
 
 use std::fs;
 use std::io::Write;
@@ -212,8 +212,8 @@ fn a_slice_that_takes_no_process_gets_a_leaf_which_the_next_start_removes() {
     assert!(!beside.at(&leaf).exists());
 }
 
-/// Another program divides the group that a process came from, so that it takes no process any more: none is left in ours.
-/// Threaded controllers, such as cpu, do not keep processes out.
+/// Another program divides the group that a process came from, so that it takes no process any more: none is
+/// left in ours. Threaded controllers, such as cpu, do not keep processes out.
 #[test]
 fn a_group_that_was_divided_meanwhile_gets_a_leaf_too() {
     let Some(mut beside) = Beside::new("divided") else { return };

@@ -1,5 +1,5 @@
-//! Gangs under the `cgroup` backend, with the gates of units: a job that is a unit is frozen in its control group, and others
-//! are stopped by signals.
+//! Gangs under the `cgroup` backend, with the gates of units: a job that is a unit is frozen in its control
+//! group, and others are stopped by signals.
 
 use std::path::Path;
 
@@ -67,8 +67,8 @@ fn a_gang_stops_beside_its_units_gate_and_is_undone() {
     wait_for("all to stop", || {
         observe(&mut backend, monotonic());
         let family: Vec<u32> = children(pids[1]).into_iter().chain([pids[1]]).collect();
-        // An ended child waits for its parent, which is stopped. A parent waits for a child that shares its memory (`vfork`) to
-        // execute a program, which the child cannot do while it is stopped.
+        // An ended child waits for its parent, which is stopped. A parent waits for a child that shares its
+        // memory (`vfork`) to execute a program, which the child cannot do while it is stopped.
         let states: Vec<char> = family.iter().map(|pid| state(*pid)).collect();
         states.contains(&'T') && states.iter().all(|state| matches!(state, 'T' | 'Z' | 'D'))
     });
@@ -78,8 +78,9 @@ fn a_gang_stops_beside_its_units_gate_and_is_undone() {
     wait_for("it to run", || state(pids[1]) != 'T' && state(pids[0]) == 'R');
 }
 
-/// A unit that is one job is frozen in its control group, with everything it forks and without a signal. Both its own gate and
-/// its gang's hold it; a sub-unit is another job; a newcomer is frozen; and all continue when the daemon has ended.
+/// A unit that is one job is frozen in its control group, with everything it forks and without a signal. Both
+/// its own gate and its gang's hold it; a sub-unit is another job; a newcomer is frozen; and all continue
+/// when the daemon has ended.
 #[test]
 fn a_unit_that_is_a_gang_is_frozen() {
     let Some(mut bench) = Bench::new("frozen", &[]) else { return };

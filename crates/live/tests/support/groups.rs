@@ -1,8 +1,8 @@
-//! A folder that behaves like a tree of control groups, into which tests inject faults. A hook before every call to the kernel
-//! imitates the kernel.
+//! A folder that behaves like a tree of control groups, into which tests inject faults. A hook before every
+//! call to the kernel imitates the kernel.
 //!
-//! The backends and processes are real. The folder contains the kernel's files; a moved process is listed in its new group and
-//! in no other group; only an empty group can be removed; a written value reads back.
+//! The backends and processes are real. The folder contains the kernel's files; a moved process is listed in
+//! its new group and in no other group; only an empty group can be removed; a written value reads back.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
 use std::cell::RefCell;

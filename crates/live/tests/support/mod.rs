@@ -27,7 +27,8 @@ pub fn start(program: impl AsRef<OsStr>, arguments: &[&str]) -> Job {
     start_with(Command::new(program), arguments)
 }
 
-/// Starts a program as a job, with the marker of processes that entered a unit of this process's daemon by `exec`.
+/// Starts a program as a job, with the marker of processes that entered a unit of this process's daemon by
+/// `exec`.
 pub fn start_marked(program: &str, arguments: &[&str], unit: &str) -> Job {
     let mut command = Command::new(program);
     command.env(MARKER, marker(std::process::id(), unit));
@@ -92,7 +93,8 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// The first CPU that this process may use, and all such CPUs; `None`, with the reason printed, if there is only one.
+/// The first CPU that this process may use, and all such CPUs; `None`, with the reason printed, if there is
+/// only one.
 #[track_caller]
 pub fn one_cpu() -> Option<(CpuSet, CpuSet)> {
     let all = affinity::get(0).unwrap();

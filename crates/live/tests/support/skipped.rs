@@ -1,5 +1,6 @@
-//! Reports that a test does not run on this machine. cargo counts such a test as passed, and hides its output; so it is also
-//! reported to `scripts/unit-tests`, which names and counts it. Tests of two crates share this file.
+//! Reports that a test does not run on this machine. cargo counts such a test as passed, and hides its
+//! output; so it is also reported to `scripts/unit-tests`, which names and counts it. Tests of two crates
+//! share this file.
 
 use std::fs::OpenOptions;
 use std::io::Write;

@@ -20,7 +20,8 @@
 //!   capacity that other units do not keep for themselves.
 //!
 //! Algorithm, at each quantum's end:
-//! 1. Enter the transfers and the due of each unit. A unit that waited in that quantum keeps its previous due.
+//! 1. Enter the transfers and the due of each unit. A unit that waited in that quantum keeps its previous
+//!    due.
 //! 2. Choose the units that *yield*. Units yield if some unit that stayed within its entitlement is owed more
 //!    than an eighth ([`PATIENCE_PART`]) of a quantum's due. Only units that transferred more than their
 //!    entitlement when they last ran can yield. Of these, the unit furthest ahead yields alone; if a whole
@@ -81,17 +82,19 @@ const KEPT_QUANTA: i64 = 2;
 /// Shortfall against a private bus that is tolerated.
 const TOLERATED_PERCENT: u64 = 5;
 
-/// A demand measured on a bus that was not full loses one part in this many with each later quantum of a full bus: half in 4 s.
+/// A demand measured on a bus that was not full loses one part in this many with each later quantum of a full
+/// bus: half in 4 s.
 const FADES: u64 = 32;
 
-/// After this many quanta in which a job's demand was measured on a full bus only, its unit is probed: every 10 s, at the cost of
-/// a fiftieth of the transfers of the units that yield.
+/// After this many quanta in which a job's demand was measured on a full bus only, its unit is probed: every
+/// 10 s, at the cost of a fiftieth of the transfers of the units that yield.
 const PROBE_QUANTA: u32 = 50;
 
 /// A unit that transfers less than one part in this many of its entitlement is not probed.
 const PROBE_PART: u64 = 32;
 
-/// Units yield to a unit that is owed more than one part in this many of a quantum's due; less is within measurement error.
+/// Units yield to a unit that is owed more than one part in this many of a quantum's due; less is within
+/// measurement error.
 const PATIENCE_PART: i64 = 8;
 
 /// Utilisation from which the bus counts as full.
@@ -216,7 +219,8 @@ impl BusAccounts {
         self.began == 0
     }
 
-    /// Why a unit's gangs wait in this quantum, because of the unit itself or an enclosing unit; `None`: they do not wait.
+    /// Why a unit's gangs wait in this quantum, because of the unit itself or an enclosing unit; `None`: they
+    /// do not wait.
     pub(crate) fn waits(&self, contract: &Contract, unit: UnitId) -> Option<Reason> {
         lineage(contract, unit)
             .find_map(|unit| self.accounts.get(&unit).filter(|account| account.waits))
@@ -224,8 +228,8 @@ impl BusAccounts {
     }
 }
 
-/// At the end of a quantum, enters units' transfers, and decides which units yield in the next quantum. Returns the accounts to
-/// report, and when to sample next on behalf of the bus.
+/// At the end of a quantum, enters units' transfers, and decides which units yield in the next quantum.
+/// Returns the accounts to report, and when to sample next on behalf of the bus.
 pub(crate) fn step(
     state: &mut BusAccounts,
     now: Time,
@@ -282,7 +286,8 @@ pub(crate) fn step(
     ((!plan.units.is_empty()).then_some(plan), Some(state.until))
 }
 
-/// The entitlements to the bus, and the bounds that the contract sets. `carries` is the capacity in bytes per second.
+/// The entitlements to the bus, and the bounds that the contract sets. `carries` is the capacity in bytes per
+/// second.
 #[derive(Clone, Copy)]
 struct BusRights<'a> {
     input: Input<'a>,
@@ -295,8 +300,8 @@ impl BusRights<'_> {
         entitled(self.input, self.rights, unit)
     }
 
-    /// The highest rate that the contract lets a unit have, in bytes per second; `None`: it may use the whole bus. For a
-    /// sub-unit, this is its limit alone, since loans are made between outermost units.
+    /// The highest rate that the contract lets a unit have, in bytes per second; `None`: it may use the whole
+    /// bus. For a sub-unit, this is its limit alone, since loans are made between outermost units.
     fn most(&self, unit: UnitId) -> Option<u64> {
         let contract = self.input.contract;
         let limit = limits::tightest(contract, Resource::Bus, unit, self.carries);
@@ -326,8 +331,8 @@ fn outermost_units(contract: &Contract) -> impl Iterator<Item = UnitId> + '_ {
 }
 
 impl BusAccounts {
-    /// Updates the demands of jobs by the gangs that ran. Returns these gangs with the demands to count: on a full bus, an
-    /// earlier measurement with decay, if that is larger.
+    /// Updates the demands of jobs by the gangs that ran. Returns these gangs with the demands to count: on a
+    /// full bus, an earlier measurement with decay, if that is larger.
     fn update_demands(&mut self, bus_rights: BusRights<'_>, ran: &[GangUse], span: Time) -> Vec<GangUse> {
         let jobs = &bus_rights.input.snapshot.jobs;
         self.demands.retain(|job, demand| {
@@ -352,8 +357,8 @@ impl BusAccounts {
         ran.iter().map(with_demand).collect()
     }
 
-    /// The rates and dues in the quantum of length `span` that ended: of outermost units, and of sub-units with a limit. Units
-    /// without measurements are absent.
+    /// The rates and dues in the quantum of length `span` that ended: of outermost units, and of sub-units
+    /// with a limit. Units without measurements are absent.
     fn measure(
         &mut self,
         bus_rights: BusRights<'_>,
@@ -417,7 +422,8 @@ impl BusAccounts {
             };
             let own = bus_rights.entitled(unit).min(bus_rights.most(unit).unwrap_or(u64::MAX));
             let due = match gangs {
-                // A unit that waits for others keeps its due. A unit that waits because of its own most is owed nothing for it.
+                // A unit that waits for others keeps its due. A unit that waits because of its own most is
+                // owed nothing for it.
                 _ if waits => match self.accounts.get(&unit) {
                     Some(Account { because: Reason::YieldsTheBus { .. }, due, .. }) => *due,
                     _ => 0,
@@ -467,7 +473,8 @@ impl BusAccounts {
         };
     }
 
-    /// The outermost unit to probe, if one is due: its demands are then measured while the units that fill the bus yield to it.
+    /// The outermost unit to probe, if one is due: its demands are then measured while the units that fill
+    /// the bus yield to it.
     fn unit_to_probe(&mut self, bus_rights: BusRights<'_>) -> Option<UnitId> {
         let contract = bus_rights.input.contract;
         let is_due = |demand: &Demand| {
@@ -483,7 +490,8 @@ impl BusAccounts {
         Some(unit)
     }
 
-    /// The units that yield in the next quantum, each with the unit that it yields to. `gangs`: gangs can be stopped.
+    /// The units that yield in the next quantum, each with the unit that it yields to. `gangs`: gangs can be
+    /// stopped.
     fn choose_yielding(&mut self, bus_rights: BusRights<'_>, gangs: bool) -> BTreeMap<UnitId, UnitId> {
         let contract = bus_rights.input.contract;
         let is_outermost = |unit: UnitId| contract.unit(unit).parent.is_none();
@@ -492,7 +500,8 @@ impl BusAccounts {
             let exceeds_entitlement = account.used > bus_rights.entitled(**unit);
             is_outermost(**unit) && exceeds_entitlement && account.quanta_waited < KEPT_QUANTA
         };
-        // Units within their entitlement that are owed too much: the amount, the unit, and whether it is a whole quantum's due.
+        // Units within their entitlement that are owed too much: the amount, the unit, and whether it is a
+        // whole quantum's due.
         let creditor = |(unit, account): (&UnitId, &Account)| {
             let is_within_entitlement = is_outermost(*unit) && account.used <= bus_rights.entitled(*unit);
             let is_owed = account.owed > due(account) / PATIENCE_PART && account.due > 0;
@@ -517,8 +526,8 @@ impl BusAccounts {
         self.accounts.iter().filter(can_yield).map(|(unit, _)| (*unit, to)).collect()
     }
 
-    /// Decides which units yield, and how: by throttling in the processor, or by letting their gangs wait. `gangs`: gangs can be
-    /// stopped.
+    /// Decides which units yield, and how: by throttling in the processor, or by letting their gangs wait.
+    /// `gangs`: gangs can be stopped.
     fn decide(
         &mut self,
         bus_rights: BusRights<'_>,

@@ -1,40 +1,44 @@
-//! A queueing model of the memory bus, in integers. It is solved in three directions: from rates to demands, from demands to
-//! rates, and from demands to rates on a smaller private bus.
+//! A queueing model of the memory bus, in integers. It is solved in three directions: from rates to demands,
+//! from demands to rates, and from demands to rates on a smaller private bus.
 //!
 //! Problem. A full bus limits the rate of each thread, so that a thread's rate says nothing about its demand.
 //! For example, four threads that each want most of the bus get a quarter each, and so do four threads that
 //! each want a third.
 //!
-//! Terms: the bus serves one transaction in a time s, the unit of time here. A thread computes for a time z, then issues a
-//! transaction and waits until it completes (a closed network). A thread's *rate* is the number of transactions that it
-//! completes in s. Its *demand* is its rate when it runs alone, d = 1 / (z + 1). Both are fractions of the bus, in units of 1 /
-//! [`WHOLE`]. A *stream* is a part of a thread with one transaction in flight at a time.
+//! Terms: the bus serves one transaction in a time s, the unit of time here. A thread computes for a time z,
+//! then issues a transaction and waits until it completes (a closed network). A thread's *rate* is the number
+//! of transactions that it completes in s. Its *demand* is its rate when it runs alone, d = 1 / (z + 1). Both
+//! are fractions of the bus, in units of 1 / [`WHOLE`]. A *stream* is a part of a thread with one transaction
+//! in flight at a time.
 //!
-//! Algorithm. By Schweitzer's approximation of mean value analysis, an arriving transaction finds the other threads' mean queue.
-//! Let L be the mean number of all threads' transactions at the bus, and q the mean number of the thread's own. Then a
-//! transaction takes 1 + L - q, of which w = L - q is waiting. By Little's law, q = r (1 + L - q) for a thread of rate r.
-//! 1. *Demands from rates* ([`demand`]): solved for q, q = r (1 + L) / (1 + r). The sum over all threads is L, so that with A =
-//!    Σ r / (1 + r), L = A / (1 - A). That gives w, and d = 1 / (1/r - w).
-//! 2. *Rates from demands* ([`progress`]): a thread that streams has several transactions in flight, one per whole quarter of the
-//!    bus that it wants, as the slowdowns beside such threads show (seed 003, section 3). All N streams are assumed to wait
-//!    equally long, w = L (N - 1) / N. A stream of load u, its rate when alone, has u (1 + w) / (1 + w u) transactions queued. L
-//!    is the sum of these. Starting from the longest wait, [`ROUNDS`] iterations are accurate enough to tell which threads
-//!    should run together. A thread's progress is (1 + w' u) / (1 + w u), where w' is the wait caused by its own other streams.
-//! 3. *Rates on a private bus* with a fraction e of the capacity ([`private_bus_rates`]): transactions take 1/e there, so demands
-//!    are d' = 1 / (z e + 1) of the private bus. With the waits of direction 1, a thread's rate x is the root of z' x² + (z' + L)
-//!    x = 1, with z' = z e. Σ x / (1 + x) falls as L grows, and L / (1 + L) rises: bisection finds the L at which they meet.
+//! Algorithm. By Schweitzer's approximation of mean value analysis, an arriving transaction finds the other
+//! threads' mean queue. Let L be the mean number of all threads' transactions at the bus, and q the mean
+//! number of the thread's own. Then a transaction takes 1 + L - q, of which w = L - q is waiting. By Little's
+//! law, q = r (1 + L - q) for a thread of rate r.
+//! 1. *Demands from rates* ([`demand`]): solved for q, q = r (1 + L) / (1 + r). The sum over all threads is
+//!    L, so that with A = Σ r / (1 + r), L = A / (1 - A). That gives w, and d = 1 / (1/r - w).
+//! 2. *Rates from demands* ([`progress`]): a thread that streams has several transactions in flight, one per
+//!    whole quarter of the bus that it wants, as the slowdowns beside such threads show (seed 003, section
+//!    3). All N streams are assumed to wait equally long, w = L (N - 1) / N. A stream of load u, its rate
+//!    when alone, has u (1 + w) / (1 + w u) transactions queued. L is the sum of these. Starting from the
+//!    longest wait, [`ROUNDS`] iterations are accurate enough to tell which threads should run together. A
+//!    thread's progress is (1 + w' u) / (1 + w u), where w' is the wait caused by its own other streams.
+//! 3. *Rates on a private bus* with a fraction e of the capacity ([`private_bus_rates`]): transactions take
+//!    1/e there, so demands are d' = 1 / (z e + 1) of the private bus. With the waits of direction 1, a
+//!    thread's rate x is the root of z' x² + (z' + L) x = 1, with z' = z e. Σ x / (1 + x) falls as L grows,
+//!    and L / (1 + L) rises: bisection finds the L at which they meet.
 //!
-//! Example of direction 1: four threads with r = 1/4 each. A = 4 * (1/4) / (5/4) = 4/5, L = 4, q = 1, w = 3, and d = 1 / (4 - 3)
-//! = 1: each thread alone would use the whole bus.
+//! Example of direction 1: four threads with r = 1/4 each. A = 4 * (1/4) / (5/4) = 4/5, L = 4, q = 1, w = 3,
+//! and d = 1 / (4 - 3) = 1: each thread alone would use the whole bus.
 //!
-//! Properties: demands are between rates and the whole bus, and equal to rates on an almost idle bus. A thread's demand grows
-//! with its own rate and with the rates of others.
+//! Properties: demands are between rates and the whole bus, and equal to rates on an almost idle bus. A
+//! thread's demand grows with its own rate and with the rates of others.
 //!
-//! Limits: direction 1 treats a thread with several transactions in flight as one with a large demand. Transfers outside jobs
-//! are unknown here.
+//! Limits: direction 1 treats a thread with several transactions in flight as one with a large demand.
+//! Transfers outside jobs are unknown here.
 //!
-//! Source: P. Schweitzer, Approximate analysis of multiclass closed networks of queues, 1979. The simulator's own bus is
-//! another, exact model (`sim/contention/bus.rs`).
+//! Source: P. Schweitzer, Approximate analysis of multiclass closed networks of queues, 1979. The simulator's
+//! own bus is another, exact model (`sim/contention/bus.rs`).
 
 use alloc::vec::Vec;
 
@@ -56,7 +60,8 @@ pub(crate) struct ThreadSet {
     pub(crate) part: u64,
 }
 
-/// The demand of a thread with a rate of `rate`, from the rates of all threads that ran together with it, itself included.
+/// The demand of a thread with a rate of `rate`, from the rates of all threads that ran together with it,
+/// itself included.
 pub(crate) fn demand(all_threads: &[ThreadSet], rate: u64) -> u64 {
     let rate = rate.min(WHOLE);
     if rate == 0 {
@@ -74,8 +79,8 @@ pub(crate) fn demand(all_threads: &[ThreadSet], rate: u64) -> u64 {
     (WHOLE * WHOLE / interval_alone).max(rate)
 }
 
-/// The rates that threads with these demands would have on a private bus with a capacity of `part` of [`WHOLE`]: for each set,
-/// the sum over its threads.
+/// The rates that threads with these demands would have on a private bus with a capacity of `part` of
+/// [`WHOLE`]: for each set, the sum over its threads.
 pub(crate) fn private_bus_rates(sets: &[ThreadSet], part: u64) -> Vec<u64> {
     let part = part.min(WHOLE);
     // z' of a set, the time for which its threads compute. A thread without demand computes forever.
@@ -124,8 +129,8 @@ impl Streams {
         let streams = (part * STREAMS_OF_ALL / WHOLE).max(1);
         let (mut load, mut own_slowdown) = (part, WHOLE);
         if streams > 1 {
-            // Alone, the thread has the rate `part`, although its streams slow each other down. Iterate to the load of a stream
-            // for which this holds.
+            // Alone, the thread has the rate `part`, although its streams slow each other down. Iterate to
+            // the load of a stream for which this holds.
             load = part / streams;
             for _ in 0..ROUNDS {
                 let one_thread = Streams { threads: 1, streams, load, own_slowdown: WHOLE };
@@ -142,7 +147,8 @@ impl Streams {
     }
 }
 
-/// How long a transaction waits for others when these sets run together: w, in units of 1 / [`WHOLE`] of its service time.
+/// How long a transaction waits for others when these sets run together: w, in units of 1 / [`WHOLE`] of its
+/// service time.
 fn wait(sets: &[Streams]) -> u64 {
     let streams: u64 = sets.iter().map(Streams::stream_count).sum();
     let queued = |wait: u64, set: &Streams| {
@@ -156,7 +162,8 @@ fn wait(sets: &[Streams]) -> u64 {
     wait
 }
 
-/// The progress of sets that run together, summed over all threads: [`WHOLE`] for a thread that runs as fast as if it were alone.
+/// The progress of sets that run together, summed over all threads: [`WHOLE`] for a thread that runs as fast
+/// as if it were alone.
 pub(crate) fn progress(sets: &[Streams]) -> u64 {
     if sets.iter().all(|set| set.threads == 0) {
         return 0;
@@ -208,8 +215,8 @@ mod tests {
         assert!(progress > WHOLE * 18 / 10 && progress < WHOLE * 21 / 10, "{progress}");
     }
 
-    /// Two that want half of the bus each progress less beside two that stream than beside two of their own kind: streaming
-    /// threads have more transactions in flight.
+    /// Two that want half of the bus each progress less beside two that stream than beside two of their own
+    /// kind: streaming threads have more transactions in flight.
     #[test]
     fn streaming_threads_slow_others_more() {
         let (half, streams) = (progress(&[wants(4, 49)]), progress(&[wants(4, 80)]));
@@ -217,8 +224,8 @@ mod tests {
         assert!(2 * mixed < half + streams, "{mixed} twice, or {half} and {streams}");
     }
 
-    /// Two that want 60 % of the bus each get nearly all of half a bus, and one that wants a tenth gets slightly less than
-    /// that.
+    /// Two that want 60 % of the bus each get nearly all of half a bus, and one that wants a tenth gets
+    /// slightly less than that.
     #[test]
     fn rates_on_a_private_bus() {
         let percent = |sets: &[ThreadSet], part: u64| -> Vec<u64> {
@@ -302,9 +309,10 @@ mod tests {
             }
         }
 
-        /// Direction 1 inverts direction 2, within a third, where no thread wants more than half. The error is largest
-        /// (30 %) for three that want next to nothing beside four that want half of the bus each: all streams are taken to wait
-        /// equally long, and streaming threads wait for fewer of their own kind.
+        /// Direction 1 inverts direction 2, within a third, where no thread wants more than half. The error
+        /// is largest (30 %) for three that want next to nothing beside four that want half of the bus each:
+        /// all streams are taken to wait equally long, and streaming threads wait for fewer of their own
+        /// kind.
         #[test]
         fn demands_from_rates_invert_rates_from_demands(percents in proptest::collection::vec(1u64..50, 1..8)) {
             let sets: Vec<ThreadSet> = percents.iter().map(|percent| alike(1, *percent)).collect();

@@ -224,7 +224,8 @@ fn a_limit_is_held_on_average() {
     assert_eq!(world.plan.as_ref().unwrap().units[1].most, Some(SECOND));
 }
 
-/// Debt to a sleeping unit decays. What it does not transfer while it sleeps accumulates for no more than one quantum.
+/// Debt to a sleeping unit decays. What it does not transfer while it sleeps accumulates for no more than one
+/// quantum.
 #[test]
 fn a_sleeping_unit_accumulates_no_debt() {
     let mut world = World::new(&[(2, 25), (6, 95)]);
@@ -345,7 +346,8 @@ fn write_backs_count_against_no_unit() {
     assert!(reported <= SECOND * 32 / 10, "a most counts all known transfers: {reported}");
 }
 
-/// The processor distinguishes outermost units only: a sub-unit's gangs wait instead. Without gangs, no unit waits.
+/// The processor distinguishes outermost units only: a sub-unit's gangs wait instead. Without gangs, no unit
+/// waits.
 #[test]
 fn the_processor_throttles_outermost_units_only() {
     for gangs in [true, false] {
@@ -372,8 +374,8 @@ fn without_measurements_nothing_is_decided() {
 }
 
 proptest! {
-    /// For any units: those that want no more than their entitlement get it, and never wait; the others get at least 65 % of
-    /// their due, and wait for at most [`KEPT_QUANTA`] quanta in a row.
+    /// For any units: those that want no more than their entitlement get it, and never wait; the others get
+    /// at least 65 % of their due, and wait for at most [`KEPT_QUANTA`] quanta in a row.
     #[test]
     fn every_unit_gets_its_due(units in proptest::collection::vec((1u32..5, 1u64..=100), 2..5)) {
         let mut world = World::new(&units);

@@ -45,7 +45,8 @@ struct Stopped {
 }
 
 impl GangBooks {
-    /// Replays the decisions and orders about gangs and the bus, and appends what is wrong with them to `errors`.
+    /// Replays the decisions and orders about gangs and the bus, and appends what is wrong with them to
+    /// `errors`.
     pub(super) fn replay(
         &mut self,
         contract: &Contract,
@@ -58,7 +59,8 @@ impl GangBooks {
             return;
         }
         self.stopped.retain(|_, stopped| contract.has(stopped.unit));
-        // First drop the gangs that ended or are no longer gangs, since a new head need not have waited longer than they did.
+        // First drop the gangs that ended or are no longer gangs, since a new head need not have waited
+        // longer than they did.
         for step in plan.orders.gangs.iter().filter(|step| step.reason == Reason::NoGang) {
             let GangOrder::Gate { job, open, .. } = step.action;
             if !open || self.stopped.remove(&job).is_none() {

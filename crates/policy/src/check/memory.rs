@@ -6,8 +6,9 @@
 //! - Every loan has a borrower, and a call-back time that the contract permits. Units lend and borrow only if
 //!   they may, and within the contract's limits.
 //! - The bounds in force equal the allowances.
-//! - No unit is guaranteed more than its entitlement, nor (`min`) more than it may use. A unit's `min` covers the sum of its
-//!   sub-units' `min`, since a kernel protects nothing that is not protected in the enclosing group.
+//! - No unit is guaranteed more than its entitlement, nor (`min`) more than it may use. A unit's `min` covers
+//!   the sum of its sub-units' `min`, since a kernel protects nothing that is not protected in the enclosing
+//!   group.
 //! - `smp` restricts nothing.
 
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -105,8 +106,8 @@ impl MemoryBooks {
         contract.held().filter(is_uncovered).map(error).collect()
     }
 
-    /// The first error in the orders in force on a unit. `entitled` is the unit's entitlement, and `charge_max` the most that
-    /// may be charged to the unit, both with its sub-units.
+    /// The first error in the orders in force on a unit. `entitled` is the unit's entitlement, and
+    /// `charge_max` the most that may be charged to the unit, both with its sub-units.
     fn order_error(
         &self,
         contract: &Contract,
@@ -133,7 +134,8 @@ fn share(memory: &MemoryPlan, id: UnitId) -> Share {
     memory.units.get(id.index()).copied().unwrap_or_default()
 }
 
-/// The most bytes that may be charged to a unit's own processes: the allowance less compressed swap, which is not charged.
+/// The most bytes that may be charged to a unit's own processes: the allowance less compressed swap, which is
+/// not charged.
 fn charge_max(memory: &MemoryPlan, id: UnitId) -> u64 {
     share(memory, id).allowed.saturating_sub(share(memory, id).packed)
 }
@@ -151,7 +153,8 @@ fn sums(contract: &Contract, own: impl Fn(UnitId) -> u64) -> Vec<u64> {
     sums
 }
 
-/// Errors of conservation: more is lent than borrowed or than has a time to be back, or more is allowed than is divided.
+/// Errors of conservation: more is lent than borrowed or than has a time to be back, or more is allowed than
+/// is divided.
 fn conservation_errors(contract: &Contract, memory: &MemoryPlan) -> Vec<String> {
     let sum = |amount: fn(Share) -> u64| {
         contract.held().map(|id| amount(share(memory, id))).fold(0, u64::saturating_add)
@@ -172,7 +175,8 @@ fn conservation_errors(contract: &Contract, memory: &MemoryPlan) -> Vec<String> 
     errors
 }
 
-/// The first error in a unit's allowance and loans. `entitled` has each unit's entitlement, sub-units included.
+/// The first error in a unit's allowance and loans. `entitled` has each unit's entitlement, sub-units
+/// included.
 fn loan_error(contract: &Contract, memory: &MemoryPlan, id: UnitId, entitled: &[u64]) -> Option<String> {
     let (unit, share) = (contract.unit(id), share(memory, id));
     let path = &unit.path;

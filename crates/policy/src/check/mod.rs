@@ -16,7 +16,8 @@
 //!   unit is not stopped again, and only a stopped unit is continued. Whether the unit has processes is not
 //!   checked, since a plan does not say so.
 //! - A gate is closed only for a unit that holds no CPU.
-//! - Weights and rates are in the kernel's range. A rate is not above the contract's limit. Under `smp`, no unit has a rate.
+//! - Weights and rates are in the kernel's range. A rate is not above the contract's limit. Under `smp`, no
+//!   unit has a rate.
 //! - The entitlements of the top-level units sum to the machine's capacity.
 //! - The gangs that run together need no more CPUs than exist. A chosen gang runs, and a stopped gang was not
 //!   chosen. The gang that is chosen first was stopped longest among the gangs of its outermost unit.
@@ -142,8 +143,8 @@ impl Replay<'_> {
         }
     }
 
-    /// Checks that decisions and orders concern units of the contract. Decisions that take a CPU from a unit are exempt, since
-    /// the unit may have been removed.
+    /// Checks that decisions and orders concern units of the contract. Decisions that take a CPU from a unit
+    /// are exempt, since the unit may have been removed.
     fn check_units_exist(&mut self, plan: &Plan) {
         let receiving_or_lending = plan.decisions.cpu.steps.iter().flat_map(|step| match step.action {
             CpuDecision::Own { unit, .. } => [Some(unit), None],
@@ -322,8 +323,9 @@ impl Replay<'_> {
         }
     }
 
-    /// Checks that units lend and borrow no more than their contract permits. Where CPUs are lent, loans are counted in whole
-    /// CPUs. Where caps limit borrowing, a cap may exceed the entitlement by no more than the permitted amount.
+    /// Checks that units lend and borrow no more than their contract permits. Where CPUs are lent, loans are
+    /// counted in whole CPUs. Where caps limit borrowing, a cap may exceed the entitlement by no more than
+    /// the permitted amount.
     fn check_amounts(&mut self, plan: &Plan) {
         let entitled = |unit: UnitId| plan.decisions.cpu.entitled.get(unit.index()).copied().unwrap_or(0);
         let mut counts: BTreeMap<(UnitId, &str), u64> = BTreeMap::new();
@@ -364,7 +366,8 @@ impl Replay<'_> {
         self.books.owner.values().filter(|owner| **owner == unit).count() as u64 * MILLIONTH
     }
 
-    /// A permission of a unit, selected by `select`; [`Permission::No`] if the contract does not have the unit.
+    /// A permission of a unit, selected by `select`; [`Permission::No`] if the contract does not have the
+    /// unit.
     fn permission(&self, unit: UnitId, select: fn(&Unit) -> Permission) -> Permission {
         self.contract.units.get(unit.index()).map_or(Permission::No, select)
     }
@@ -375,9 +378,9 @@ impl Replay<'_> {
         self.permission(unit, |unit| unit.borrow.cpu).most(self.limit(parent))
     }
 
-    /// The CPU limit of a unit, in millionths of a CPU: its own limit or, without one, that of the innermost enclosing unit
-    /// that has one. A limit in percent refers to the limit around the unit. Without any limit, or without a unit: all CPUs of
-    /// the machine.
+    /// The CPU limit of a unit, in millionths of a CPU: its own limit or, without one, that of the innermost
+    /// enclosing unit that has one. A limit in percent refers to the limit around the unit. Without any
+    /// limit, or without a unit: all CPUs of the machine.
     fn limit(&self, unit: Option<UnitId>) -> u64 {
         let Some(unit) = unit else { return self.machine.cpus.len() as u64 * MILLIONTH };
         let unit = self.contract.unit(unit);
@@ -399,7 +402,8 @@ impl Replay<'_> {
         });
     }
 
-    /// Checks that units are confined to the CPUs that they hold, and that a unit with a closed gate holds no CPU.
+    /// Checks that units are confined to the CPUs that they hold, and that a unit with a closed gate holds no
+    /// CPU.
     fn check_confinement(&mut self) {
         if self.books.confined.is_empty() && self.books.shut.is_empty() {
             return;
@@ -410,7 +414,8 @@ impl Replay<'_> {
         }
         let mut errors = Vec::new();
         for (unit, cpus) in &self.books.confined {
-            // A unit that holds no CPU sleeps, or its gate is closed. Such a unit stays confined to its previous CPUs.
+            // A unit that holds no CPU sleeps, or its gate is closed. Such a unit stays confined to its
+            // previous CPUs.
             if let Some(held) = held.get(unit).filter(|held| *held != cpus) {
                 let path = self.path(*unit);
                 errors.push(format!("{path} is confined to cpus {cpus} but holds {held}"));

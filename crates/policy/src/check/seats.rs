@@ -1,7 +1,8 @@
 //! The plan checker's books of jobs: which thread sits in which pool.
 //!
-//! Checked: pools exist, and no more threads sit in a pool than the pool has CPUs. A thread with a seat in a pool of several
-//! CPUs is restricted to CPUs of that pool. A thread without a seat is not restricted. Pages move to existing nodes.
+//! Checked: pools exist, and no more threads sit in a pool than the pool has CPUs. A thread with a seat in a
+//! pool of several CPUs is restricted to CPUs of that pool. A thread without a seat is not restricted. Pages
+//! move to existing nodes.
 
 use alloc::collections::BTreeMap;
 use alloc::format;

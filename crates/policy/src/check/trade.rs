@@ -1,7 +1,9 @@
-//! The plan checker's books of exchanges: which exchanges are in force, and whether each of them is well formed.
+//! The plan checker's books of exchanges: which exchanges are in force, and whether each of them is well
+//! formed.
 //!
-//! Checked: an exchange moves tickets around a ring of units, each of which lends one resource and borrows another. An exchange
-//! that is made was not in force before. An exchange that is undone was in force in exactly this form.
+//! Checked: an exchange moves tickets around a ring of units, each of which lends one resource and borrows
+//! another. An exchange that is made was not in force before. An exchange that is undone was in force in
+//! exactly this form.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;

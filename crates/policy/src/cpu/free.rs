@@ -1,11 +1,12 @@
 //! Free CPUs, and the search for the free CPU nearest to the CPUs that a unit already has.
 //!
-//! Problem: a unit takes free CPUs one at a time, each time the CPU with the smallest sum of distances to the unit's CPUs so
-//! far. Summing distances over all pairs of free and own CPUs is too slow on thousands of CPUs.
+//! Problem: a unit takes free CPUs one at a time, each time the CPU with the smallest sum of distances to the
+//! unit's CPUs so far. Summing distances over all pairs of free and own CPUs is too slow on thousands of
+//! CPUs.
 //!
-//! Terms: the *distance* between two CPUs is [`Machine::distance`]: 1 in the same core, 2 in the same cache, 3 in the same
-//! node, 4 otherwise. The *nearness* of a free CPU is the number of own CPUs in its core, plus those in its cache, plus those
-//! in its node.
+//! Terms: the *distance* between two CPUs is [`Machine::distance`]: 1 in the same core, 2 in the same cache,
+//! 3 in the same node, 4 otherwise. The *nearness* of a free CPU is the number of own CPUs in its core, plus
+//! those in its cache, plus those in its node.
 //!
 //! Algorithm, in one pool: cores nest in caches, and caches in nodes. So the sum of a free CPU's distances to
 //! N own CPUs is 4N minus its nearness, and the closest free CPU is that with the greatest nearness. The
@@ -27,7 +28,8 @@
 //! Limit: if units take all CPUs of one very large pool, the cost is quadratic in the number of CPUs (8
 //! million steps for 4,096 CPUs).
 //!
-//! Source: seed 000, section 3.1 (which unit owns which CPU), and seed 001, section 6 (pools); the rest is ours.
+//! Source: seed 000, section 3.1 (which unit owns which CPU), and seed 001, section 6 (pools); the rest is
+//! ours.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -95,7 +97,8 @@ impl OwnCounts {
         self.cores[spot.core] -= 1;
     }
 
-    /// The nearness of a pool, judged by its first CPU `spot`: own CPUs in that CPU's node, plus those in its socket.
+    /// The nearness of a pool, judged by its first CPU `spot`: own CPUs in that CPU's node, plus those in its
+    /// socket.
     fn pool_nearness(&self, spot: &Spot) -> u32 {
         self.nodes[spot.node] + self.sockets[spot.socket]
     }
@@ -176,7 +179,8 @@ impl FreeCpus {
         }
     }
 
-    /// Takes up to `count` CPUs for a unit that has the CPUs `own`, in the pools of these CPUs, as close together as possible.
+    /// Takes up to `count` CPUs for a unit that has the CPUs `own`, in the pools of these CPUs, as close
+    /// together as possible.
     pub(crate) fn take_in_own_pools(&mut self, own: &[u32], count: usize) -> Vec<u32> {
         let mut pools = self.pools_of(own);
         let mut own_spots = self.serve(own);
@@ -193,9 +197,10 @@ impl FreeCpus {
         taken
     }
 
-    /// Takes up to `count` CPUs for a unit that has the CPUs `own`, in pools chosen by [`PoolFit::choose`], and records that the
-    /// unit uses these pools. Within a pool it takes CPUs as close together as possible. A unit without CPUs starts by best fit:
-    /// in the node with the fewest free CPUs that suffice, else in the node with the most. Returns fewer CPUs if fewer are free.
+    /// Takes up to `count` CPUs for a unit that has the CPUs `own`, in pools chosen by [`PoolFit::choose`],
+    /// and records that the unit uses these pools. Within a pool it takes CPUs as close together as possible.
+    /// A unit without CPUs starts by best fit: in the node with the fewest free CPUs that suffice, else in
+    /// the node with the most. Returns fewer CPUs if fewer are free.
     pub(crate) fn take_in_pools(&mut self, own: &[u32], count: usize) -> Vec<u32> {
         let mut own_spots = self.serve(own);
         let mut taken = Vec::new();
@@ -228,7 +233,8 @@ impl FreeCpus {
         taken
     }
 
-    /// Begins to serve a unit: enters its CPUs in the counters. Returns their spots, for [`FreeCpus::stop_serving`].
+    /// Begins to serve a unit: enters its CPUs in the counters. Returns their spots, for
+    /// [`FreeCpus::stop_serving`].
     fn serve(&mut self, own: &[u32]) -> Vec<Spot> {
         let own_spots: Vec<Spot> = own.iter().filter_map(|cpu| self.spot(*cpu)).collect();
         for spot in &own_spots {
@@ -237,8 +243,8 @@ impl FreeCpus {
         own_spots
     }
 
-    /// Removes the served unit's CPUs from the counters, those that it took included. This is cheaper than clearing the
-    /// counters of thousands of cores for each unit.
+    /// Removes the served unit's CPUs from the counters, those that it took included. This is cheaper than
+    /// clearing the counters of thousands of cores for each unit.
     fn stop_serving(&mut self, own_spots: &[Spot]) {
         for spot in own_spots {
             self.own.sub(*spot);
@@ -295,8 +301,8 @@ impl FreeCpus {
         ranked.max_by_key(|(nearness, _)| *nearness)
     }
 
-    /// Best fit: the list in which a unit without CPUs starts. It is the list with the fewest free CPUs that suffice for
-    /// `need`, or else the list with the most; ties go to the list with the lowest free CPU.
+    /// Best fit: the list in which a unit without CPUs starts. It is the list with the fewest free CPUs that
+    /// suffice for `need`, or else the list with the most; ties go to the list with the lowest free CPU.
     fn best_fit(&self, lists: Range<usize>, need: usize) -> Option<usize> {
         let lowest = |list: usize| self.lists[list].free.iter().map(|spot| spot.cpu).min();
         self.non_empty(lists).min_by_key(|list| {
@@ -333,8 +339,8 @@ fn spots(machine: &Machine, pools: &Pools) -> Vec<Spot> {
     machine.cpus.iter().enumerate().map(spot).collect()
 }
 
-/// For each CPU, the rank of its socket, node, cache or core (the `property`) among those of the machine: dense numbers from 0,
-/// since the machine's own numbers may have gaps.
+/// For each CPU, the rank of its socket, node, cache or core (the `property`) among those of the machine:
+/// dense numbers from 0, since the machine's own numbers may have gaps.
 fn ranks(machine: &Machine, property: fn(&Cpu) -> u32) -> Vec<usize> {
     let mut known: Vec<u32> = machine.cpus.iter().map(property).collect();
     known.sort_unstable();
@@ -347,14 +353,15 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Reference: the free CPU with the smallest sum of distances to all own CPUs; ties go to the lowest number.
+    /// Reference: the free CPU with the smallest sum of distances to all own CPUs; ties go to the lowest
+    /// number.
     fn nearest_by_definition(machine: &Machine, free: &[u32], own: &[u32]) -> Option<u32> {
         let far = |cpu: u32| own.iter().map(|own| machine.distance(cpu, *own)).sum::<u32>();
         free.iter().copied().min_by_key(|cpu| (far(*cpu), *cpu))
     }
 
-    /// Reference, best fit: the lowest free CPU of the node with the fewest free CPUs that suffice, else of the node with the
-    /// most.
+    /// Reference, best fit: the lowest free CPU of the node with the fewest free CPUs that suffice, else of
+    /// the node with the most.
     fn start_by_definition(machine: &Machine, free: &[u32], need: usize) -> Option<u32> {
         let free_cpus = |cpu: u32| free.iter().filter(|other| machine.distance(cpu, **other) < 4).count();
         free.iter().copied().min_by_key(|cpu| {
@@ -385,9 +392,9 @@ mod tests {
         mine.split_off(own.len())
     }
 
-    /// Two nodes of two caches of two cores of two threads; a unit has CPUs 0 and 6. Core + cache + node: CPU 1 has nearness
-    /// 1+1+2 = 4, as has 7; 2 to 5 have 0+1+2 = 3; the other node's have 0. So it takes 1. Then 7 has 1+1+3 = 5, and so have 2
-    /// and 3 with 0+2+3: it takes 2.
+    /// Two nodes of two caches of two cores of two threads; a unit has CPUs 0 and 6. Core + cache + node: CPU
+    /// 1 has nearness 1+1+2 = 4, as has 7; 2 to 5 have 0+1+2 = 3; the other node's have 0. So it takes 1.
+    /// Then 7 has 1+1+3 = 5, and so have 2 and 3 with 0+2+3: it takes 2.
     #[test]
     fn three_counts_are_the_sum_of_distances() {
         let machine = Machine::synthetic("nodes:2 cpus:8 threads:2 caches:2").unwrap();

@@ -1,8 +1,8 @@
 //! Loans of idle CPUs, and their call-back.
 //!
-//! Problem: a unit that does not use its CPUs should lend them, and must get them back within the contract's call-back time
-//! when it needs them. Under the `kernel` backend the scheduler lends and calls back at every switch, without this module: see
-//! `loan_of` in dispatch/src/choice.h.
+//! Problem: a unit that does not use its CPUs should lend them, and must get them back within the contract's
+//! call-back time when it needs them. Under the `kernel` backend the scheduler lends and calls back at every
+//! switch, without this module: see `loan_of` in dispatch/src/choice.h.
 //!
 //! Terms: a unit *wants* as many CPUs as it has runnable threads, or as many as it used on average since the
 //! previous sample if that is more. The unit's *settled* want falls only after the unit wanted less for
@@ -26,16 +26,17 @@
 //! before a unit that is entitled to 3 CPUs and holds 2, since 1/2 < 2/3.
 //!
 //! Properties:
-//! - Only CPUs that no task of the owner waits for are lent. Lender and borrower of each loan are known at every step.
-//! - A unit that may not lend or borrow never does. No unit borrows beyond its limit. No unit lends or borrows more than the
-//!   amount in its contract, rounded down to whole CPUs.
-//! - The numbers of CPUs that each unit owns, lends and borrows are counted once and then maintained. A step costs one visit to
-//!   each loan and unit, and each new loan one lookup of the next waiter.
+//! - Only CPUs that no task of the owner waits for are lent. Lender and borrower of each loan are known at
+//!   every step.
+//! - A unit that may not lend or borrow never does. No unit borrows beyond its limit. No unit lends or
+//!   borrows more than the amount in its contract, rounded down to whole CPUs.
+//! - The numbers of CPUs that each unit owns, lends and borrows are counted once and then maintained. A step
+//!   costs one visit to each loan and unit, and each new loan one lookup of the next waiter.
 //!
 //! Limit: demand is known from samples only. A burst between two samples shows only as CPU time used.
 //!
-//! Source: seed 000, section 3.1 (idle CPUs lent, revoked at the next 10 ms tick); seed 004, section 5.2 (inactive tickets
-//! raise the value of their siblings').
+//! Source: seed 000, section 3.1 (idle CPUs lent, revoked at the next 10 ms tick); seed 004, section 5.2
+//! (inactive tickets raise the value of their siblings').
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -102,7 +103,8 @@ impl Want {
     }
 }
 
-/// Whether a unit may lend idle CPUs. The common parts own the CPUs that no unit is entitled to, and always lend them.
+/// Whether a unit may lend idle CPUs. The common parts own the CPUs that no unit is entitled to, and always
+/// lend them.
 pub fn lends(contract: &Contract, unit: UnitId) -> bool {
     contract.machine.scheme == Scheme::Isolate && (unit.is_common() || contract.unit(unit).lend.cpu.allows())
 }
@@ -161,14 +163,15 @@ pub fn not_held(contract: &Contract, means: Means, cpus: usize) -> Vec<NotHeld> 
             Side::Borrow => unit.borrow.cpu,
         };
         let amount = permission.amount().filter(|_| permission.allows())?;
-        // Plans lend CPUs between all units; but if weights divide the CPUs inside top-level units, between these alone.
+        // Plans lend CPUs between all units; but if weights divide the CPUs inside top-level units, between
+        // these alone.
         let lent_by_plans = partitioned && (!means.weights || unit.parent.is_none());
         match side {
             _ if means.switches => Some(WhyNot::EverySwitch),
             Side::Borrow if !lent_by_plans && means.caps => None,
             _ if !lent_by_plans => Some(WhyNot::Shared),
-            // A percentage to lend is of the CPUs that the unit owns. It is reported only if it would be less than a CPU even of
-            // the whole machine.
+            // A percentage to lend is of the CPUs that the unit owns. It is reported only if it would be less
+            // than a CPU even of the whole machine.
             _ => (amount.of(machine_micro) < MILLIONTH).then_some(WhyNot::LessThanACpu),
         }
     };
@@ -177,7 +180,8 @@ pub fn not_held(contract: &Contract, means: Means, cpus: usize) -> Vec<NotHeld> 
     contract.held().flat_map(sides).filter_map(not_held).collect()
 }
 
-/// One step of lending: the facts that it is decided from, and the wants, loans, counts and decisions that it changes.
+/// One step of lending: the facts that it is decided from, and the wants, loans, counts and decisions that it
+/// changes.
 pub(crate) struct Market<'a> {
     pub(crate) contract: &'a Contract,
     pub(crate) now: Time,
@@ -279,7 +283,8 @@ impl Market<'_> {
         }
     }
 
-    /// Ends loans beyond what units may lend or borrow: the contract or an entitlement may have changed since they began.
+    /// Ends loans beyond what units may lend or borrow: the contract or an entitlement may have changed since
+    /// they began.
     fn end_excess(&mut self) {
         for (lender, loans) in self.loans_by(|loan| loan.lender) {
             let excess = self.counts.lent.get(lender).saturating_sub(self.lend_max(lender));

@@ -3,9 +3,10 @@
 //! A step decides in this order:
 //! 1. Sample the demand of each unit that competes for CPUs.
 //! 2. Choose partition mode (each CPU has one owner) or proportional mode (units share all CPUs by weight).
-//! 3. In partition mode, assign owners ([`partition`]) and the turns on shared CPUs ([`turns`]); then lend idle CPUs and call
-//!    back lent ones ([`lend`]).
-//! 4. Derive each unit's CPU set, weight and cap, and order their differences from those in force ([`orders`]).
+//! 3. In partition mode, assign owners ([`partition`]) and the turns on shared CPUs ([`turns`]); then lend
+//!    idle CPUs and call back lent ones ([`lend`]).
+//! 4. Derive each unit's CPU set, weight and cap, and order their differences from those in force
+//!    ([`orders`]).
 //!
 //! The threads of jobs are placed afterwards, on the CPUs that their units hold ([`seats`]).
 //!
@@ -49,9 +50,9 @@ use turns::Turns;
 pub(crate) const BUSY_NS: Time = 100 * MS;
 /// Sampling interval while no unit runs.
 pub(crate) const REST_NS: Time = 250 * MS;
-/// The sampling interval is at least this many times the CPU time of a sample, so that sampling takes at most 1/50 of a CPU. The
-/// interval is stretched for that up to [`REST_NS`], or up to [`REST_NS_MAX`] where only newly started processes wait for the
-/// next sample.
+/// The sampling interval is at least this many times the CPU time of a sample, so that sampling takes at most
+/// 1/50 of a CPU. The interval is stretched for that up to [`REST_NS`], or up to [`REST_NS_MAX`] where only
+/// newly started processes wait for the next sample.
 const INTERVAL_PER_SAMPLE_COST: u64 = 50;
 const REST_NS_MAX: Time = 1_000 * MS;
 /// The longest turn on a shared CPU if more units compete than there are CPUs. Some units then own no CPU
@@ -159,8 +160,8 @@ fn charge(state: &mut CpuState, now: Time, input: Input<'_>) {
     }
 }
 
-/// Credits each outermost unit with the CPU time that a scheduler lent from it at switches since the previous sample, less the
-/// time that it borrowed. Loans of sub-units count for the outermost unit around them.
+/// Credits each outermost unit with the CPU time that a scheduler lent from it at switches since the previous
+/// sample, less the time that it borrowed. Loans of sub-units count for the outermost unit around them.
 fn charge_switches(state: &mut CpuState, input: Input<'_>) {
     state.switch_loans.resize(input.contract.units.len(), SwitchLoans::default());
     for unit in input.contract.held() {
@@ -174,8 +175,8 @@ fn charge_switches(state: &mut CpuState, input: Input<'_>) {
     }
 }
 
-/// The entitlement to report for each unit, by unit index, in millionths of a CPU. CPUs that no unit is entitled to are reported
-/// for `shared`.
+/// The entitlement to report for each unit, by unit index, in millionths of a CPU. CPUs that no unit is
+/// entitled to are reported for `shared`.
 fn entitled(entitlement: &Entitlement) -> Vec<u64> {
     let mut values = entitlement.value.clone();
     values[UnitId::SHARED.index()] = entitlement.unheld;
@@ -201,7 +202,8 @@ fn claims(input: Input<'_>, entitlement: &Entitlement, facts: &[UnitFacts]) -> V
     claims
 }
 
-/// The facts of every unit, by unit index. Where weights are available, a unit's facts include those of its sub-units.
+/// The facts of every unit, by unit index. Where weights are available, a unit's facts include those of its
+/// sub-units.
 fn facts(input: Input<'_>) -> Vec<UnitFacts> {
     let mut facts: Vec<UnitFacts> = input.contract.ids().map(|id| input.snapshot.unit(id)).collect();
     if input.means.weights {
@@ -242,8 +244,8 @@ fn sample(state: &mut CpuState, now: Time, facts: &[UnitFacts], claims: &[Claim]
     }
 }
 
-/// The CPUs that a unit used between two samples, on average. A remainder of a tenth of a CPU or more rounds up, so that a short
-/// burst between samples counts: 0.1 CPUs are 1, and 1.05 CPUs are 1.
+/// The CPUs that a unit used between two samples, on average. A remainder of a tenth of a CPU or more rounds
+/// up, so that a short burst between samples counts: 0.1 CPUs are 1, and 1.05 CPUs are 1.
 fn used_cpus(before: Option<UnitFacts>, latest: UnitFacts) -> u32 {
     let Some(before) = before else { return 0 };
     let elapsed = latest.at.saturating_sub(before.at);
@@ -251,8 +253,8 @@ fn used_cpus(before: Option<UnitFacts>, latest: UnitFacts) -> u32 {
     u32::try_from((used + elapsed / 10 * 9).checked_div(elapsed).unwrap_or(0)).unwrap_or(u32::MAX)
 }
 
-/// Reassigns CPUs if the units' whole CPUs, the machine's CPUs or the form of the pools changed, or if a turn ended. Returns
-/// whether CPUs were reassigned.
+/// Reassigns CPUs if the units' whole CPUs, the machine's CPUs or the form of the pools changed, or if a turn
+/// ended. Returns whether CPUs were reassigned.
 fn assign_owners(
     state: &mut CpuState,
     now: Time,
@@ -290,15 +292,15 @@ fn assign_owners(
     true
 }
 
-/// The competing units with their numbers of whole CPUs. While these stay the same, home CPUs are not reassigned: a change of a
-/// fraction of a CPU only changes how turns are distributed.
+/// The competing units with their numbers of whole CPUs. While these stay the same, home CPUs are not
+/// reassigned: a change of a fraction of a CPU only changes how turns are distributed.
 fn whole_cpus(claims: &[Claim]) -> impl Iterator<Item = (UnitId, u64)> {
     claims.iter().map(|claim| (claim.unit, claim.micro / MILLIONTH))
 }
 
-/// The length of a turn on a shared CPU. Under a scheduler of our own, turns are so short that the unit with the smallest
-/// fraction has one every [`TURN_WAIT_NS`], if [`TURN_NS_MIN`] permits: with 0.01 CPUs, it has one turn in 100, so that a turn
-/// lasts 5 s / 100 = 50 ms.
+/// The length of a turn on a shared CPU. Under a scheduler of our own, turns are so short that the unit with
+/// the smallest fraction has one every [`TURN_WAIT_NS`], if [`TURN_NS_MIN`] permits: with 0.01 CPUs, it has
+/// one turn in 100, so that a turn lasts 5 s / 100 = 50 ms.
 fn turn_ns(input: Input<'_>, claims: &[Claim]) -> Time {
     let period = input.contract.machine.rotation_ns;
     let usual = if claims.len() > input.machine.cpus.len() { period.min(TURN_NS_MANY) } else { period };
@@ -365,8 +367,8 @@ fn update_loans(
         .collect();
     let claims = state.claims.iter().map(|claim| (claim.unit, claim.micro)).collect();
     let counts = Counts::of(&state.owners, &state.loans);
-    // Loans are redistributed when CPUs are reassigned. If credits are kept, they are also redistributed once in a rotation
-    // period, since a machine without shared CPUs has no rotations.
+    // Loans are redistributed when CPUs are reassigned. If credits are kept, they are also redistributed once
+    // in a rotation period, since a machine without shared CPUs has no rotations.
     let is_due = now.saturating_sub(state.redistributed_at) >= input.contract.machine.rotation_ns;
     let redistributes = reassigned || (input.contract.machine.loans_remembered_ns > 0 && is_due);
     if redistributes {
@@ -411,8 +413,8 @@ fn end_partition(state: &mut CpuState, input: Input<'_>, steps: &mut Vec<Step<Cp
     state.claims.clear();
 }
 
-/// The orders that each unit should have in force: its weight and cap, if CPUs can be weighted, and its CPU set, if they are
-/// partitioned.
+/// The orders that each unit should have in force: its weight and cap, if CPUs can be weighted, and its CPU
+/// set, if they are partitioned.
 fn wanted_orders(
     state: &CpuState,
     input: Input<'_>,
@@ -434,17 +436,18 @@ fn wanted_orders(
             wanted.insert(unit, orders);
         }
     }
-    // A scheduler of our own keeps units on their CPUs. A CPU set would only narrow the affinity of the unit's threads, so that
-    // they could not run on borrowed CPUs.
+    // A scheduler of our own keeps units on their CPUs. A CPU set would only narrow the affinity of the
+    // unit's threads, so that they could not run on borrowed CPUs.
     if partitioned && !input.means.switches {
         confine(&mut wanted, state, input);
     }
     wanted
 }
 
-/// A credit as reported to a scheduler, in milliseconds. It is rounded towards 0 to a multiple of one CPU for a rotation, or to
-/// three significant bits if that is coarser: with a rotation of 250 ms, 900 ms become 750 ms, and 200 ms become 0. Between two
-/// samples the scheduler itself balances competing borrowers; a finer credit would make them alternate from sample to sample.
+/// A credit as reported to a scheduler, in milliseconds. It is rounded towards 0 to a multiple of one CPU for
+/// a rotation, or to three significant bits if that is coarser: with a rotation of 250 ms, 900 ms become 750
+/// ms, and 200 ms become 0. Between two samples the scheduler itself balances competing borrowers; a finer
+/// credit would make them alternate from sample to sample.
 fn credit_ms(credit: i128, rotation_ns: Time) -> i32 {
     let magnitude = credit.unsigned_abs();
     let third_bit = magnitude.checked_ilog2().map_or(1, |top_bit| 1 << top_bit.saturating_sub(2));
@@ -461,8 +464,9 @@ fn confine(wanted: &mut BTreeMap<UnitId, CpuOrders>, state: &CpuState, input: In
         let none = CpuOrders::none(Reason::Entitled { micro_cpus: claim.micro });
         let orders = wanted.entry(claim.unit).or_insert(none);
         orders.cpus_because = Reason::HoldsChanged;
-        // A unit without CPUs is stopped only if it has demand: a stopped unit that slept could not show that it woke. A unit
-        // that sleeps between two turns stays confined to its previous CPUs, where a sample sees its demand.
+        // A unit without CPUs is stopped only if it has demand: a stopped unit that slept could not show that
+        // it woke. A unit that sleeps between two turns stays confined to its previous CPUs, where a sample
+        // sees its demand.
         let sleeps = state.wants.get(&claim.unit).is_none_or(|want| want.settled == 0);
         orders.open = !cpus.is_empty() || sleeps || !input.means.gates;
         orders.cpus = match cpus.is_empty() {
@@ -472,8 +476,8 @@ fn confine(wanted: &mut BTreeMap<UnitId, CpuOrders>, state: &CpuState, input: In
     }
 }
 
-/// The CPUs on which each unit may run: those that it owns, lent or not, and those that it borrows. Units without CPUs are
-/// absent.
+/// The CPUs on which each unit may run: those that it owns, lent or not, and those that it borrows. Units
+/// without CPUs are absent.
 pub(crate) fn holds(state: &CpuState) -> BTreeMap<UnitId, CpuSet> {
     let mut holds: BTreeMap<UnitId, CpuSet> = BTreeMap::new();
     let borrowed = state.loans.iter().map(|(cpu, loan)| (*cpu, loan.borrower));
@@ -492,13 +496,14 @@ pub(crate) fn seat_jobs(state: &mut CpuState, now: Time, input: Input<'_>, order
     seats::step(Arc::make_mut(&mut state.seating), &mut state.pools, now, input, &held, orders);
 }
 
-/// The CPUs that each unit may use for its jobs: its home CPUs, lent or not, and those that it borrows. CPUs shared by turns are
-/// left out.
+/// The CPUs that each unit may use for its jobs: its home CPUs, lent or not, and those that it borrows. CPUs
+/// shared by turns are left out.
 pub(crate) fn held_cpus(state: &CpuState) -> seats::HeldCpus {
     if state.owners.is_empty() {
         return seats::HeldCpus::Shared;
     }
-    // A shared CPU gets another owner at every rotation, so that a thread with a seat there would have to move.
+    // A shared CPU gets another owner at every rotation, so that a thread with a seat there would have to
+    // move.
     let mut held: BTreeMap<UnitId, CpuSet> = BTreeMap::new();
     let homes = state.homes.iter().map(|(cpu, unit)| (*cpu, *unit));
     let borrowed = state.loans.iter().map(|(cpu, loan)| (*cpu, loan.borrower));
@@ -508,7 +513,8 @@ pub(crate) fn held_cpus(state: &CpuState) -> seats::HeldCpus {
     seats::HeldCpus::By(held)
 }
 
-/// For each enclosing unit (`None`: the machine), the sum of the entitlements of the units directly inside it.
+/// For each enclosing unit (`None`: the machine), the sum of the entitlements of the units directly inside
+/// it.
 fn sibling_sums(input: Input<'_>, entitlement: &Entitlement) -> BTreeMap<Option<UnitId>, u128> {
     let mut sums: BTreeMap<Option<UnitId>, u128> = BTreeMap::new();
     for unit in input.contract.held() {
@@ -517,9 +523,10 @@ fn sibling_sums(input: Input<'_>, entitlement: &Entitlement) -> BTreeMap<Option<
     sums
 }
 
-/// A unit's weight among its siblings, in proportion to entitlements. If the enclosing unit has processes of its own, these
-/// compete with the default weight, which stands for their entitlement; otherwise the siblings divide a weight of 10,000.
-/// For example, a unit with 3 CPUs beside own processes with 2 has 3/2 of the default weight.
+/// A unit's weight among its siblings, in proportion to entitlements. If the enclosing unit has processes of
+/// its own, these compete with the default weight, which stands for their entitlement; otherwise the siblings
+/// divide a weight of 10,000. For example, a unit with 3 CPUs beside own processes with 2 has 3/2 of the
+/// default weight.
 fn weight(
     input: Input<'_>,
     entitlement: &Entitlement,
@@ -551,8 +558,8 @@ enum Ceiling {
     Loan,
 }
 
-/// Why a unit must be capped; `None` if it needs no cap. In partition mode, the CPU set of a top-level unit already bounds what
-/// it borrows, so that only a limit needs a cap.
+/// Why a unit must be capped; `None` if it needs no cap. In partition mode, the CPU set of a top-level unit
+/// already bounds what it borrows, so that only a limit needs a cap.
 fn ceiling(contract: &Contract, unit: UnitId, partitioned: bool) -> Option<Ceiling> {
     let settings = contract.unit(unit);
     let confined_by_set = settings.parent.is_none() && partitioned;
@@ -565,16 +572,17 @@ fn ceiling(contract: &Contract, unit: UnitId, partitioned: bool) -> Option<Ceili
     }
 }
 
-/// The first unit that this contract requires to be capped on a machine of `cpus` CPUs. A backend without caps cannot enforce
-/// such a contract, except by chance while fewer units are active.
+/// The first unit that this contract requires to be capped on a machine of `cpus` CPUs. A backend without
+/// caps cannot enforce such a contract, except by chance while fewer units are active.
 pub fn needs_cap(contract: &Contract, means: Means, cpus: usize) -> Option<UnitId> {
     let partitioned = partitions(contract, means, contract.children(None).count(), cpus);
     let restricts = contract.machine.scheme != Scheme::Smp;
-    // An amount to borrow requires no cap here: a scheduler treats it as a plain permission, which `not_held` reports.
+    // An amount to borrow requires no cap here: a scheduler treats it as a plain permission, which `not_held`
+    // reports.
     let needs_cap = |unit: &UnitId| {
         let settings = contract.unit(*unit);
-        // Sub-units made by `each` come and go. If this unit may not borrow, neither may they, and they need caps. So the unit
-        // counts as one that needs a cap even while it has no sub-units.
+        // Sub-units made by `each` come and go. If this unit may not borrow, neither may they, and they need
+        // caps. So the unit counts as one that needs a cap even while it has no sub-units.
         let may_borrow = contract.machine.scheme != Scheme::Quota && settings.borrow.cpu.allows();
         let makes_capped_units = settings.each.is_some() && !may_borrow;
         settings.limit.cpu.is_some()
@@ -608,12 +616,12 @@ fn cap(input: Input<'_>, unit: UnitId, micro_cpus: u64, partitioned: bool) -> (O
     }
 }
 
-/// When to sample next, and which units' facts must be fresh then: lenders, whose demand ends loans, and units whose idle CPUs
-/// could soon be lent to a unit that is short of CPUs.
+/// When to sample next, and which units' facts must be fresh then: lenders, whose demand ends loans, and
+/// units whose idle CPUs could soon be lent to a unit that is short of CPUs.
 fn attention(state: &CpuState, now: Time, input: Input<'_>) -> Attention {
     let wants_any = state.wants.values().any(|want| want.settled > 0);
-    // A scheduler that lends and calls back at every switch does not depend on samples. Turns and memory do, but they ask for
-    // samples themselves.
+    // A scheduler that lends and calls back at every switch does not depend on samples. Turns and memory do,
+    // but they ask for samples themselves.
     let eager = wants_any && !input.means.switches;
     let affordable = input.snapshot.look_ns.saturating_mul(INTERVAL_PER_SAMPLE_COST);
     let interval = match eager {
@@ -629,8 +637,8 @@ fn attention(state: &CpuState, now: Time, input: Input<'_>) -> Attention {
         next = next.min(now + input.contract.machine.call_back_ns / 5 * 4);
     }
     let owned: Tally = state.owners.values().copied().collect();
-    // A unit whose demand has fallen lends nothing until the fall has lasted for `SETTLE_NS`. If another unit is short of CPUs,
-    // sample soon after that.
+    // A unit whose demand has fallen lends nothing until the fall has lasted for `SETTLE_NS`. If another unit
+    // is short of CPUs, sample soon after that.
     let is_settling =
         |unit: UnitId, want: &Want| (want.now as usize) < owned.get(unit) && want.settled != want.now;
     let future_lenders: Vec<UnitId> =

@@ -1,5 +1,5 @@
-//! CPU orders: each unit's CPU set, weight, cap, gate and credit, and the steps from the orders in force to those that a plan
-//! wants. The sequence of these steps matters: see [`differences`].
+//! CPU orders: each unit's CPU set, weight, cap, gate and credit, and the steps from the orders in force to
+//! those that a plan wants. The sequence of these steps matters: see [`differences`].
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -12,9 +12,10 @@ use crate::plan::{CpuOrder, Reason, Step};
 /// The default weight of a control group.
 pub(crate) const WEIGHT_USUAL: u32 = 100;
 
-/// A unit's weight, 1 to 10,000, until a plan orders one. No plan orders one for [`UnitId::SHARED`], which keeps the maximum: on
-/// time-shared CPUs it competes with all units together, and on a home CPU with the owner. So an administrator's shell, which is
-/// in no unit, stays responsive while units use the whole machine.
+/// A unit's weight, 1 to 10,000, until a plan orders one. No plan orders one for [`UnitId::SHARED`], which
+/// keeps the maximum: on time-shared CPUs it competes with all units together, and on a home CPU with the
+/// owner. So an administrator's shell, which is in no unit, stays responsive while units use the whole
+/// machine.
 pub const fn first_weight(unit: UnitId) -> u32 {
     if unit.0 == UnitId::SHARED.0 { 10_000 } else { WEIGHT_USUAL }
 }
@@ -38,7 +39,8 @@ pub(crate) struct CpuOrders {
 }
 
 impl CpuOrders {
-    /// Orders that restrict nothing. `because` is the reason to report if they lift restrictions that were in force.
+    /// Orders that restrict nothing. `because` is the reason to report if they lift restrictions that were in
+    /// force.
     pub(crate) fn none(because: Reason) -> Self {
         CpuOrders {
             cpus: None,
@@ -62,8 +64,8 @@ fn gains_cpu(old: Option<&CpuSet>, new: Option<&CpuSet>) -> bool {
     }
 }
 
-/// The steps from the orders in force (`before`) to those wanted. A unit that is not in `wanted` loses all restrictions, for the
-/// reason `lifted_because`.
+/// The steps from the orders in force (`before`) to those wanted. A unit that is not in `wanted` loses all
+/// restrictions, for the reason `lifted_because`.
 ///
 /// Gates close first and open last, so that two units never run on one CPU at the same time.
 pub(crate) fn differences(
@@ -92,8 +94,9 @@ pub(crate) fn differences(
     }
     let mut confined: Vec<&(UnitId, &CpuOrders, &CpuOrders)> =
         pairs.iter().filter(|(_, old, new)| old.cpus != new.cpus).collect();
-    // First the CPU sets that gain a CPU, then those that only lose one: the new unit may use a CPU before the previous unit
-    // leaves. For an idle CPU looks for work once, when it becomes idle, and then not for a long time.
+    // First the CPU sets that gain a CPU, then those that only lose one: the new unit may use a CPU before
+    // the previous unit leaves. For an idle CPU looks for work once, when it becomes idle, and then not for a
+    // long time.
     confined.sort_by_cached_key(|(_, old, new)| !gains_cpu(old.cpus.as_ref(), new.cpus.as_ref()));
     for (unit, _, new) in confined {
         order(CpuOrder::Confine { unit: *unit, cpus: new.cpus.clone() }, new.cpus_because);

@@ -65,8 +65,9 @@ impl Claim {
     }
 }
 
-/// Whether CPUs are partitioned (each has one owner at a time) rather than time-shared by weight. `units` is the number of
-/// competing units; with [`CpuMode::Auto`], CPUs are partitioned while there are no more units than CPUs.
+/// Whether CPUs are partitioned (each has one owner at a time) rather than time-shared by weight. `units` is
+/// the number of competing units; with [`CpuMode::Auto`], CPUs are partitioned while there are no more units
+/// than CPUs.
 pub fn partitions(contract: &Contract, means: Means, units: usize, cpus: usize) -> bool {
     match contract.machine.cpu {
         CpuMode::Partition => means.cpu_sets,
@@ -96,7 +97,8 @@ pub(crate) fn homes(machine: &Machine, pools: &Pools, claims: &[Claim], before: 
     let mut needs = Vec::new();
     for claim in claims {
         let previous = previous_homes.remove(&claim.unit).unwrap_or_default();
-        // If the common unit's number of CPUs changed, it keeps none for now, so that units may take its previous CPUs.
+        // If the common unit's number of CPUs changed, it keeps none for now, so that units may take its
+        // previous CPUs.
         if !claim.unit.is_common() || previous.len() == claim.whole() {
             let kept = keep(machine, &pool_of, claim.whole(), previous);
             owners.extend(kept.iter().map(|cpu| (*cpu, claim.unit)));
@@ -105,7 +107,8 @@ pub(crate) fn homes(machine: &Machine, pools: &Pools, claims: &[Claim], before: 
     }
     needs.retain(|need| !need.unit.is_common());
     fill(machine, pools, &mut needs, &mut owners);
-    // The common unit comes last: it keeps the previous CPUs that no unit took, and takes others for the rest.
+    // The common unit comes last: it keeps the previous CPUs that no unit took, and takes others for the
+    // rest.
     for claim in claims.iter().filter(|claim| claim.unit.is_common()) {
         let previous = before.iter().filter(|(_, unit)| **unit == claim.unit).map(|(cpu, _)| *cpu);
         let untaken = previous.filter(|cpu| owners.get(cpu).is_none_or(|unit| *unit == claim.unit)).collect();
@@ -124,8 +127,8 @@ pub(crate) fn homes(machine: &Machine, pools: &Pools, claims: &[Claim], before: 
 pub(crate) fn gathered(machine: &Machine, pools: &Pools, claims: &[Claim], present: Owners) -> Owners {
     let fresh = homes(machine, pools, claims, &Owners::new());
     let pool_of = pools.by_cpu();
-    // The number of (pool, unit) pairs: 3 for one unit in two pools and another in a third. Ties go to the assignment that uses
-    // more pools, since fewer units are then in each.
+    // The number of (pool, unit) pairs: 3 for one unit in two pools and another in a third. Ties go to the
+    // assignment that uses more pools, since fewer units are then in each.
     let spread = |owners: &Owners| {
         let of_units = owners.iter().filter(|(_, unit)| !unit.is_common());
         let pairs: BTreeSet<(usize, UnitId)> =
@@ -180,7 +183,8 @@ fn keep(machine: &Machine, pool_of: &BTreeMap<u32, usize>, count: usize, mut cpu
         let (in_pool, in_node) = (count_by(&cpus, pool), count_by(&cpus, node));
         cpus.sort_by_cached_key(|cpu| {
             let (pool, node) = (pool(*cpu), node(*cpu));
-            // Among pools or nodes with equal counts, keep all CPUs of the first: half of each would leave the unit in both.
+            // Among pools or nodes with equal counts, keep all CPUs of the first: half of each would leave
+            // the unit in both.
             (
                 in_pool.get(&pool).copied().map(Reverse),
                 pool,
@@ -230,8 +234,8 @@ mod tests {
         owners.values().filter(|owner| **owner == UnitId(unit)).count()
     }
 
-    /// 1, 2, 3 and 2 CPUs on four nodes of two: the twos get a node each, the three the third node and half of the fourth, the
-    /// one the other half.
+    /// 1, 2, 3 and 2 CPUs on four nodes of two: the twos get a node each, the three the third node and half
+    /// of the fourth, the one the other half.
     #[test]
     fn whole_cpus_lie_together() {
         let machine = machine("nodes:4 cpus:2 memory:1GiB");
@@ -298,8 +302,8 @@ mod tests {
     }
 
     proptest! {
-        /// Credits stay below H(m) - 1 turns, and above -H(m), for m claims on any number of shared CPUs. The bound on the wait
-        /// for a turn depends on it.
+        /// Credits stay below H(m) - 1 turns, and above -H(m), for m claims on any number of shared CPUs. The
+        /// bound on the wait for a turn depends on it.
         #[test]
         fn credits_stay_within_a_logarithm(
             cpus in 1u64..8, weights in proptest::collection::vec(1u64..100, 2..30), turns_dealt in 1u64..300,
@@ -318,8 +322,8 @@ mod tests {
             }
         }
 
-        /// Every CPU has one owner, whole CPUs are exact at all times, and over 100 rotations of uneven length each unit is
-        /// within one turn of its claim.
+        /// Every CPU has one owner, whole CPUs are exact at all times, and over 100 rotations of uneven
+        /// length each unit is within one turn of its claim.
         #[test]
         fn long_run_shares(
             cpus in 1u64..12,

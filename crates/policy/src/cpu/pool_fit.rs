@@ -35,8 +35,8 @@
 //!
 //! Limits: if a pool covers several nodes, its nearness is that of its first CPU.
 //!
-//! Source: seed 001, sections 2 (isolation, localization) and 6.2 (fragments; fewest jobs). Best fit is ours: unlike a job's, a
-//! unit's need is known when it starts.
+//! Source: seed 001, sections 2 (isolation, localization) and 6.2 (fragments; fewest jobs). Best fit is ours:
+//! unlike a job's, a unit's need is known when it starts.
 
 use alloc::vec;
 use alloc::vec::Vec;

@@ -1,7 +1,7 @@
 //! Turns on shared CPUs: round robin by credit, with cache and node affinity.
 //!
-//! Problem: a unit that is entitled to a fraction of a CPU gets a whole CPU for part of the time. From turn to turn it should
-//! return to the caches and the node's memory that its threads used before.
+//! Problem: a unit that is entitled to a fraction of a CPU gets a whole CPU for part of the time. From turn
+//! to turn it should return to the caches and the node's memory that its threads used before.
 //!
 //! Terms: a CPU is *shared* if it is no unit's home CPU. A unit's *part* is the fraction of a CPU to which it
 //! is entitled beyond its home CPUs. A unit's *own pools* are those pools of its home CPUs that also have
@@ -20,7 +20,8 @@
 //! 2. The other units follow, the largest credit first. Each gets the CPU of its last turn if that CPU is
 //!    free and in one of the unit's own pools; else it gets the nearest free CPU in its own pools.
 //! 3. A unit whose own pools have no free CPU gets the nearest free CPU elsewhere.
-//! 4. A unit without previous turns and home CPUs starts in the pool in which the fewest units per shared CPU have turns.
+//! 4. A unit without previous turns and home CPUs starts in the pool in which the fewest units per shared CPU
+//!    have turns.
 //!
 //! Properties: every shared CPU has an owner if at least as many units have parts. A unit gets a turn outside
 //! its own pools only if rules 1 and 2 gave all shared CPUs in its own pools to units. Turns are a
@@ -58,8 +59,8 @@ pub(crate) struct Turns {
 }
 
 impl Turns {
-    /// Charges the turn that ends, and assigns the CPUs that are in no unit's home for the next one. `period` is its expected
-    /// length.
+    /// Charges the turn that ends, and assigns the CPUs that are in no unit's home for the next one. `period`
+    /// is its expected length.
     pub(crate) fn rotate(
         &mut self,
         machine: &Machine,
@@ -69,8 +70,8 @@ impl Turns {
         now: Time,
         period: Time,
     ) {
-        // If the clock jumped, or the daemon was stopped, hours may have passed: a unit that owned a shared CPU would then be in
-        // debt, and have no turn, for hours.
+        // If the clock jumped, or the daemon was stopped, hours may have passed: a unit that owned a shared
+        // CPU would then be in debt, and have no turn, for hours.
         let elapsed = now.saturating_sub(self.since).min(period * 2);
         self.charge(claims, elapsed);
         let shared: Vec<u32> =
@@ -90,8 +91,8 @@ impl Turns {
         self.since = now;
     }
 
-    /// Credits each unit with its part of the elapsed time, and charges it for the shared CPUs that it owned. Forgets units
-    /// without a part.
+    /// Credits each unit with its part of the elapsed time, and charges it for the shared CPUs that it owned.
+    /// Forgets units without a part.
     fn charge(&mut self, claims: &[Claim], elapsed: Time) {
         let with_part: Tally =
             claims.iter().filter(|claim| claim.part() > 0).map(|claim| claim.unit).collect();
@@ -134,8 +135,9 @@ impl Turns {
             crowds.entry(pool_of[cpu]).or_default().cpus += 1;
         }
         let homes_of = by_owner(homes);
-        // Rule 2: the CPU of the last turn. Units that cannot have it are left for the next rules, each with the CPUs near
-        // which it should run: its home CPUs in pools with shared CPUs, else the CPU of its last turn, else all its home CPUs.
+        // Rule 2: the CPU of the last turn. Units that cannot have it are left for the next rules, each with
+        // the CPUs near which it should run: its home CPUs in pools with shared CPUs, else the CPU of its
+        // last turn, else all its home CPUs.
         let mut unassigned: Vec<(UnitId, Vec<u32>)> = Vec::new();
         for unit in winners.iter().copied().filter(|unit| without_cpu.contains(unit)) {
             let has_shared_cpus = |cpu: &u32| pool_of.get(cpu).is_some_and(|pool| crowds.contains_key(pool));
@@ -242,7 +244,8 @@ mod tests {
         seen
     }
 
-    /// Sixteen units on eight CPUs in four nodes: each has its turns in one node, and each node has four units.
+    /// Sixteen units on eight CPUs in four nodes: each has its turns in one node, and each node has four
+    /// units.
     #[test]
     fn equal_units_stay_in_a_pool_each() {
         let seen = pools_of_turns(&machine("nodes:4 cpus:2"), &[1; 16], 0, 40);
@@ -273,8 +276,8 @@ mod tests {
     }
 
     proptest! {
-        /// A unit whose turn is outside its own pools found no CPU there: all of them went to units with affinity to the pool,
-        /// or to units that kept their CPU.
+        /// A unit whose turn is outside its own pools found no CPU there: all of them went to units with
+        /// affinity to the pool, or to units that kept their CPU.
         #[test]
         fn turns_stay_in_own_pools_while_a_cpu_is_free(
             nodes in 1u32..5, cpus in 1u32..4, weights in proptest::collection::vec(1u64..50, 1..30), turns in 1u64..60,

@@ -5,8 +5,8 @@
 //! comes first; a unit that has lent more than it borrowed counts as holding fewer. One step may lend
 //! thousands of CPUs, so a scan of all waiters for each CPU would be too slow.
 //!
-//! Terms: a lender's *circles* are the units that enclose it, innermost first, then the machine. Each circle contains the
-//! previous one.
+//! Terms: a lender's *circles* are the units that enclose it, innermost first, then the machine. Each circle
+//! contains the previous one.
 //!
 //! Algorithm: one priority queue per circle, ordered by CPUs held over CPUs entitled to, then by unit number.
 //! A waiter is queued in each of its circles. It is also queued in itself, as the innermost circle of its
@@ -27,7 +27,8 @@ use core::cmp::{Ordering, Reverse};
 
 use commonhold_contract::{Contract, MILLIONTH, UnitId};
 
-/// A waiting unit with its holdings and entitlement. Ordered by holdings, less credits, relative to entitlement; then by number.
+/// A waiting unit with its holdings and entitlement. Ordered by holdings, less credits, relative to
+/// entitlement; then by number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Waiter {
     pub(crate) unit: UnitId,
@@ -86,8 +87,8 @@ impl<'a> Queues<'a> {
         self.queues.is_empty()
     }
 
-    /// The borrower for a CPU of `lender`; `None` if no unit waits. `current` gives a unit's current holdings, or `None` if the
-    /// unit no longer waits.
+    /// The borrower for a CPU of `lender`; `None` if no unit waits. `current` gives a unit's current
+    /// holdings, or `None` if the unit no longer waits.
     pub(crate) fn next(
         &mut self,
         lender: UnitId,
@@ -132,7 +133,8 @@ mod tests {
     use crate::membership::is_within;
     use proptest::prelude::*;
 
-    /// Reference: most shared enclosing units first, then the least held relative to entitlement, then the lowest number.
+    /// Reference: most shared enclosing units first, then the least held relative to entitlement, then the
+    /// lowest number.
     fn by_definition(contract: &Contract, waiting: &[Waiter], lender: UnitId) -> Option<UnitId> {
         let kinship = |unit: UnitId| {
             let mut enclosers = 0;
@@ -149,8 +151,8 @@ mod tests {
             .map(|waiter| waiter.unit)
     }
 
-    /// 1 of 2, 2 of 4 and 1 of 1 CPUs: the first two tie, and the lower number wins. With one more CPU it has 2 of 2, and comes
-    /// after the second's 2 of 4.
+    /// 1 of 2, 2 of 4 and 1 of 1 CPUs: the first two tie, and the lower number wins. With one more CPU it has
+    /// 2 of 2, and comes after the second's 2 of 4.
     #[test]
     fn the_least_held_relative_to_the_claim_comes_first() {
         let mut contract = Contract::default();

@@ -1,5 +1,6 @@
-//! The caps (io.max) of units on one disk, for reading and for writing. A unit's cap is the lowest of three bounds: the rate
-//! to which it is throttled, the contract's limit, and the ceiling of a unit that may not borrow, or only a certain amount.
+//! The caps (io.max) of units on one disk, for reading and for writing. A unit's cap is the lowest of three
+//! bounds: the rate to which it is throttled, the contract's limit, and the ceiling of a unit that may not
+//! borrow, or only a certain amount.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -16,7 +17,8 @@ use crate::rights::share::part_of;
 use crate::snapshot::DiskFacts;
 use crate::tree;
 
-/// The caps that units should have on one disk. A unit's cap covers its sub-units. `rates` has the throttled units.
+/// The caps that units should have on one disk. A unit's cap covers its sub-units. `rates` has the throttled
+/// units.
 pub(super) fn wanted(
     input: Input<'_>,
     entitlement: &Entitlement,
@@ -25,8 +27,8 @@ pub(super) fn wanted(
     rates: &BTreeMap<UnitId, RateInForce>,
 ) -> BTreeMap<UnitId, Order<DiskCap>> {
     let contract = input.contract;
-    // If rates are enforced by stopping units, a percentage is a limit only if the disk's capacity was measured, and not if it
-    // was learnt from use.
+    // If rates are enforced by stopping units, a percentage is a limit only if the disk's capacity was
+    // measured, and not if it was learnt from use.
     let peak = if input.means.disk.limits_only { 0 } else { control.peak() };
     let capacity = facts.bytes_per_s.unwrap_or(peak);
     let total = contract.children(None).map(|unit| entitlement.value(unit)).sum::<u64>() + entitlement.unheld;
@@ -53,9 +55,10 @@ pub(super) fn wanted(
     caps
 }
 
-/// The highest rate that a unit may have by entitlement and loans: its entitlement if it may not borrow, or under `quota`;
-/// otherwise the sum of its entitlement and the amount that it may borrow. `value` is the unit's entitlement out of `total`.
-/// `None` if loans are not bounded, or if the capacity of the disk is not known yet.
+/// The highest rate that a unit may have by entitlement and loans: its entitlement if it may not borrow, or
+/// under `quota`; otherwise the sum of its entitlement and the amount that it may borrow. `value` is the
+/// unit's entitlement out of `total`. `None` if loans are not bounded, or if the capacity of the disk is not
+/// known yet.
 fn ceiling(input: Input<'_>, (value, total): (u64, u64), unit: UnitId, capacity: u64) -> Option<RateInForce> {
     let contract = input.contract;
     let may_borrow = contract.machine.scheme != Scheme::Quota && contract.unit(unit).borrow.disk.allows();
@@ -68,8 +71,8 @@ fn ceiling(input: Input<'_>, (value, total): (u64, u64), unit: UnitId, capacity:
     (rate < capacity).then_some(RateInForce { rate, because: Reason::LoanLimit })
 }
 
-/// A unit's own limit, in bytes per second; `None`: no limit, or a percentage of an unknown capacity. Only an absolute limit may
-/// be below [`RATE_MIN`].
+/// A unit's own limit, in bytes per second; `None`: no limit, or a percentage of an unknown capacity. Only an
+/// absolute limit may be below [`RATE_MIN`].
 fn limit(contract: &Contract, unit: UnitId, capacity: u64) -> Option<u64> {
     let limit = limits::own(contract, Resource::Disk, unit, capacity)?;
     Some(match contract.unit(unit).limit.disk {
@@ -85,9 +88,9 @@ fn transferred_with_sub_units(contract: &Contract, control: &RateControl) -> Vec
     read.into_iter().zip(write).map(|(read, write)| TransferRate { read, write }).collect()
 }
 
-/// Splits a rate into one cap for reading and one for writing, since the kernel has no cap on both together. The caps are in
-/// proportion to the rates at which the unit reads and writes, and at least a sixteenth, so that the slower way can grow. A
-/// unit that only reads, or only writes, may use the full rate either way.
+/// Splits a rate into one cap for reading and one for writing, since the kernel has no cap on both together.
+/// The caps are in proportion to the rates at which the unit reads and writes, and at least a sixteenth, so
+/// that the slower way can grow. A unit that only reads, or only writes, may use the full rate either way.
 fn read_and_write_caps(rate: u64, transferred: TransferRate) -> DiskCap {
     let total = transferred.total();
     let read_micro = part_of(transferred.read, MILLIONTH, total);

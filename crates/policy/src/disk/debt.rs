@@ -4,10 +4,11 @@
 //! can only be counted afterwards. But then the process's unit can be stopped until the unit's average rate
 //! is low enough.
 //!
-//! Algorithm: each unit with a cap has a token bucket for reading and one for writing on each disk. Tokens are bytes. They
-//! are added at the cap's rate, up to a burst of [`BURST_NS`] at that rate, and removed for the transfers of the unit and its
-//! sub-units. A negative balance of a bucket is a *debt*. A unit with a debt is stopped, and continued once
-//! it has no debt on any disk. A debt on a disk that disappears is forgotten.
+//! Algorithm: each unit with a cap has a token bucket for reading and one for writing on each disk. Tokens
+//! are bytes. They are added at the cap's rate, up to a burst of [`BURST_NS`] at that rate, and removed for
+//! the transfers of the unit and its sub-units. A negative balance of a bucket is a *debt*. A unit with a
+//! debt is stopped, and continued once it has no debt on any disk. A debt on a disk that disappears is
+//! forgotten.
 //!
 //! Tokens are added for the time from one reading of the disk's counters to the next, not from step to step.
 //!
@@ -21,8 +22,8 @@
 //!   often the unit is sampled.
 //! - A debt is at most the rate times [`DEBT_NS`]; a larger debt is reduced to that. So no unit is stopped
 //!   for longer than [`DEBT_NS`].
-//! - Only a unit with a cap and with processes is stopped. Transfers before the first sample cause no debt, and no tokens
-//!   are added for the time before it.
+//! - Only a unit with a cap and with processes is stopped. Transfers before the first sample cause no debt,
+//!   and no tokens are added for the time before it.
 //!
 //! Limits: a stopped unit does not compute either. So units are stopped only to enforce the contract's
 //! limits, not for sharing.
@@ -46,8 +47,8 @@ const DEBT_NS: Time = 2_000 * MS;
 /// The sampling interval while a unit with a cap has processes and is not stopped.
 const WATCH_NS: Time = 50 * MS;
 
-/// A byte in the unit of account, the billionth of a byte: a rate of 1 byte per second adds one such unit in a nanosecond, so
-/// that no fraction is lost.
+/// A byte in the unit of account, the billionth of a byte: a rate of 1 byte per second adds one such unit in
+/// a nanosecond, so that no fraction is lost.
 const BYTE: i128 = 1_000_000_000;
 
 /// A token bucket for reading or for writing.
@@ -67,8 +68,8 @@ impl Bucket {
         bucket
     }
 
-    /// The bucket with another rate. Its balance stays within a burst and the largest debt at the new rate. A bucket that is or
-    /// was unlimited begins full.
+    /// The bucket with another rate. Its balance stays within a burst and the largest debt at the new rate. A
+    /// bucket that is or was unlimited begins full.
     fn with_rate(self, rate: u64) -> Bucket {
         let mut new = Bucket::new(rate);
         if self.rate != u64::MAX && rate != u64::MAX {
@@ -82,7 +83,8 @@ impl Bucket {
         i128::from(self.rate).saturating_mul(i128::from(elapsed))
     }
 
-    /// Adds the tokens for the time `elapsed`, and removes one for each of the `bytes` that were transferred in it.
+    /// Adds the tokens for the time `elapsed`, and removes one for each of the `bytes` that were transferred
+    /// in it.
     fn charge(&mut self, elapsed: Time, bytes: u64) {
         if self.rate == u64::MAX {
             return;
@@ -180,8 +182,9 @@ pub(super) struct Debts {
 }
 
 impl Debts {
-    /// Charges the transfers since the last sample, follows the caps in force on each disk, and stops or continues units. `caps`
-    /// gives the caps in force on a disk. Returns when to sample next, if a unit with a cap has processes.
+    /// Charges the transfers since the last sample, follows the caps in force on each disk, and stops or
+    /// continues units. `caps` gives the caps in force on a disk. Returns when to sample next, if a unit with
+    /// a cap has processes.
     pub(super) fn settle<'a>(
         &mut self,
         now: Time,
@@ -252,8 +255,8 @@ fn debts(disks: &BTreeMap<String, Accounts>) -> BTreeMap<UnitId, Debt<'_>> {
     debts
 }
 
-/// When to sample next, for the units with caps that are `present`: a unit in debt when the debt will be paid, other units after
-/// [`WATCH_NS`]. `None` if there is no such unit.
+/// When to sample next, for the units with caps that are `present`: a unit in debt when the debt will be
+/// paid, other units after [`WATCH_NS`]. `None` if there is no such unit.
 fn next_sample(
     now: Time,
     disks: &BTreeMap<String, Accounts>,
@@ -262,7 +265,8 @@ fn next_sample(
 ) -> Option<Time> {
     let units = disks.values().flat_map(|accounts| accounts.buckets.keys());
     let units = units.filter(|unit| present.contains(unit));
-    // Not every sample reads the counters: wait at least as long as the present facts are old, so that the next facts are new.
+    // Not every sample reads the counters: wait at least as long as the present facts are old, so that the
+    // next facts are new.
     let when_paid = |debt: &Debt<'_>| debt.paid_at.max(now + now.saturating_sub(debt.facts_at).max(MS));
     units.map(|unit| debts.get(unit).map_or(now + WATCH_NS, when_paid)).min()
 }
@@ -311,8 +315,8 @@ mod tests {
         assert!((899 * MS..=901 * MS).contains(&debt_ns(most)), "a second's worth, less a burst");
     }
 
-    /// 400 ms are owed at 10 MiB/s. A tenth of the rate would take 4 s, of which two are forgiven. An unlimited bucket is
-    /// owed nothing, and begins full when it gets a rate.
+    /// 400 ms are owed at 10 MiB/s. A tenth of the rate would take 4 s, of which two are forgiven. An
+    /// unlimited bucket is owed nothing, and begins full when it gets a rate.
     #[test]
     fn a_new_rate_clamps_tokens_and_debt() {
         let mut bucket = Bucket::new(10 * MIB);
@@ -363,8 +367,8 @@ mod tests {
             Bench { contract, unit, sub, means, caps, processes: 1, debts: Debts::default() }
         }
 
-        /// Samples `ms` after the first reading. Returns who is stopped or continued, and after how many milliseconds the next
-        /// sample is due.
+        /// Samples `ms` after the first reading. Returns who is stopped or continued, and after how many
+        /// milliseconds the next sample is due.
         fn at(&mut self, ms: u64, disks: &[(&str, u64)]) -> (Vec<(UnitId, bool)>, Option<u64>) {
             self.late(ms, ms, disks)
         }
@@ -395,8 +399,8 @@ mod tests {
         }
     }
 
-    /// 10 MiB/s, and a sub-unit transfers 5 MiB in 100 ms: 1 MiB was a burst and 1 MiB is earned, so 3 MiB are owed, for
-    /// 300 ms. A unit without processes is not stopped, nor one without a cap.
+    /// 10 MiB/s, and a sub-unit transfers 5 MiB in 100 ms: 1 MiB was a burst and 1 MiB is earned, so 3 MiB
+    /// are owed, for 300 ms. A unit without processes is not stopped, nor one without a cap.
     #[test]
     fn a_unit_is_stopped_until_its_debt_is_paid() {
         let mut bench = Bench::new();
@@ -459,8 +463,9 @@ mod tests {
         assert_eq!(bench.debts.stopped, BTreeMap::new());
     }
 
-    /// Beyond a burst and what is earned, 2 MiB are owed on one disk and 5 on another: 200 ms and 500. The unit continues
-    /// when the last debt is paid. If the disk with the longer debt goes, the other debt still stops the unit.
+    /// Beyond a burst and what is earned, 2 MiB are owed on one disk and 5 on another: 200 ms and 500. The
+    /// unit continues when the last debt is paid. If the disk with the longer debt goes, the other debt still
+    /// stops the unit.
     #[test]
     fn a_unit_continues_when_it_owes_on_no_disk() {
         let mut bench = Bench::new();
@@ -474,8 +479,8 @@ mod tests {
         assert_eq!(bench.at(900, &[("sda", 8)]).0, [(unit, false)]);
     }
 
-    /// 3 MiB are owed, for 300 ms since the facts were read, 80 ms ago. Facts that are not newer earn nothing. The next
-    /// sample is due after as long as the facts are old.
+    /// 3 MiB are owed, for 300 ms since the facts were read, 80 ms ago. Facts that are not newer earn
+    /// nothing. The next sample is due after as long as the facts are old.
     #[test]
     fn time_is_that_of_the_facts() {
         let mut bench = Bench::new();
@@ -487,8 +492,8 @@ mod tests {
     }
 
     proptest! {
-        /// A unit that transfers nothing while it owes gets at most its rate times the time, a burst, and its last transfer.
-        /// One that always takes more than is left gets at least its rate.
+        /// A unit that transfers nothing while it owes gets at most its rate times the time, a burst, and its
+        /// last transfer. One that always takes more than is left gets at least its rate.
         #[test]
         fn a_rate_is_neither_exceeded_nor_withheld(
             rate in 1u64..1 << 30,

@@ -5,8 +5,8 @@
 //! its share.
 //!
 //! Terms:
-//! - A unit's *count* is the number of sectors that it transferred, halved at every multiple of the half-life. The count
-//!   stands for the unit's rate, since bandwidth at an instant cannot be measured.
+//! - A unit's *count* is the number of sectors that it transferred, halved at every multiple of the
+//!   half-life. The count stands for the unit's rate, since bandwidth at an instant cannot be measured.
 //! - A unit is *active* if it has a request queued or in service.
 //! - The *threshold* is the number of sectors by which a unit's count may exceed its part.
 //!
@@ -20,25 +20,25 @@
 //! Example: two active units with equal shares have counts of 100 and 40. The average is 70. With a threshold
 //! of 29 the first unit fails, since 100 > 70 + 29; with a threshold of 30 it passes.
 //!
-//! Why the average covers active units only: the source says "the average bandwidth usage" and speaks of units "with
-//! active disk requests". An average over all units would include the zeros of idle units: if only two units
-//! used a disk, both would be above the average, and both would be denied. High counts of units that used the
-//! disk in the past would let every unit pass. With an average over the active units, at least one of them
-//! always passes, so the disk never idles.
+//! Why the average covers active units only: the source says "the average bandwidth usage" and speaks of
+//! units "with active disk requests". An average over all units would include the zeros of idle units: if
+//! only two units used a disk, both would be above the average, and both would be denied. High counts of
+//! units that used the disk in the past would let every unit pass. With an average over the active units, at
+//! least one of them always passes, so the disk never idles.
 //!
 //! Properties:
 //! - The parts sum to the counts, so not all active units fail.
 //! - A threshold of 0 alternates units as round robin does. One of `u64::MAX` denies no unit.
-//! - Counts are halved when they are read, which equals halving on a timer exactly: rounding down twice by half is
-//!   rounding down once by a quarter.
+//! - Counts are halved when they are read, which equals halving on a timer exactly: rounding down twice by
+//!   half is rounding down once by a quarter.
 //!
 //! Unequal shares: in the source, a unit's count decays the faster the larger its share s is. With a constant
 //! transfer rate r, that count converges to a value proportional to r / s. Here the count converges to 2 * r
 //! * half-life for any share, and is divided by s when it is compared. Both methods order the units by r / s
 //! in the steady state. But here the counts of all units cover the same time.
 //!
-//! Limits: at a constant rate, a count just before a halving is up to 2 sectors below twice the transfer per half-life,
-//! because of rounding. The measure is sectors, so no unit is charged for seeks.
+//! Limits: at a constant rate, a count just before a halving is up to 2 sectors below twice the transfer per
+//! half-life, because of rounding. The measure is sectors, so no unit is charged for seeks.
 //!
 //! Source: seed 000, section 3.3.
 
@@ -50,8 +50,8 @@ use commonhold_contract::UnitId;
 
 use crate::time::Time;
 
-/// A count that is halved at every multiple of a half-life. The half-life is an argument of each call; with 0, the count never
-/// decays.
+/// A count that is halved at every multiple of a half-life. The half-life is an argument of each call; with
+/// 0, the count never decays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DecayingCount {
     count: u64,
@@ -88,7 +88,8 @@ pub struct Standing {
 }
 
 impl Standing {
-    /// Orders by use per share: the unit that used the least for its share comes first. A unit without a share comes last.
+    /// Orders by use per share: the unit that used the least for its share comes first. A unit without a
+    /// share comes last.
     pub fn compare(self, other: Standing) -> Ordering {
         if self.share == 0 || other.share == 0 {
             return (self.share == 0).cmp(&(other.share == 0));
@@ -112,8 +113,8 @@ impl Total {
         Total { used: self.used + u128::from(unit.used), share: self.share + u128::from(unit.share) }
     }
 
-    /// Whether a unit, which is included in this total, exceeds its part by more than the threshold. Products that are too large
-    /// saturate on both sides of the comparison, so that no unit exceeds its part then.
+    /// Whether a unit, which is included in this total, exceeds its part by more than the threshold. Products
+    /// that are too large saturate on both sides of the comparison, so that no unit exceeds its part then.
     pub fn is_exceeded_by(self, unit: Standing, threshold: u64) -> bool {
         let part = self.used.saturating_mul(u128::from(unit.share));
         let margin = u128::from(threshold).saturating_mul(self.share);
@@ -121,8 +122,9 @@ impl Total {
     }
 }
 
-/// The shares by which counts are compared, from the contract's shares, where 0 means no share. A unit without a share competes
-/// with a thousandth of the smallest share, so that it is not starved: shares of 0, 3 and 1 become 1, 3,000 and 1,000.
+/// The shares by which counts are compared, from the contract's shares, where 0 means no share. A unit
+/// without a share competes with a thousandth of the smallest share, so that it is not starved: shares of 0,
+/// 3 and 1 become 1, 3,000 and 1,000.
 pub fn weights(shares: &[u64]) -> Vec<u64> {
     let least = shares.iter().copied().filter(|s| *s > 0).min().unwrap_or(1);
     shares.iter().map(|s| if *s > 0 { s.saturating_mul(1_000) } else { least }).collect()
@@ -139,8 +141,8 @@ pub struct Meter {
 struct UnitCount {
     weight: u64,
     transferred: DecayingCount,
-    /// Sectors of transfers in flight. They count from their start; otherwise a device with many channels would give all channels
-    /// to one unit.
+    /// Sectors of transfers in flight. They count from their start; otherwise a device with many channels
+    /// would give all channels to one unit.
     in_flight: u64,
 }
 
@@ -164,8 +166,8 @@ impl Meter {
         self.entry(unit).in_flight += sectors;
     }
 
-    /// Notes that a transfer that began for `unit` has ended. The caller then charges it by [`Meter::charge`], perhaps to another
-    /// unit.
+    /// Notes that a transfer that began for `unit` has ended. The caller then charges it by
+    /// [`Meter::charge`], perhaps to another unit.
     pub fn end(&mut self, unit: UnitId, sectors: u64) {
         let entry = self.entry(unit);
         entry.in_flight = entry.in_flight.saturating_sub(sectors);
@@ -185,7 +187,8 @@ impl Meter {
         })
     }
 
-    /// The sums over the `active` units. The common parts, `kernel` and `shared`, have no share and are left out.
+    /// The sums over the `active` units. The common parts, `kernel` and `shared`, have no share and are left
+    /// out.
     pub fn total(&self, now: Time, active: impl Iterator<Item = UnitId>) -> Total {
         active
             .filter(|unit| !unit.is_common())
@@ -242,8 +245,8 @@ impl Criterion {
         self.denied[unit.index()] = self.fails(now, unit, active);
     }
 
-    /// Whether `unit` may use the disk while others wait: it is not denied, or passes now. In the latter case, it is no longer
-    /// denied.
+    /// Whether `unit` may use the disk while others wait: it is not denied, or passes now. In the latter
+    /// case, it is no longer denied.
     pub fn passes(&mut self, now: Time, unit: UnitId, active: Total) -> bool {
         let denied =
             self.denied.get(unit.index()).is_some_and(|denied| *denied) && self.fails(now, unit, active);
@@ -253,8 +256,8 @@ impl Criterion {
         !denied
     }
 
-    /// Whether a unit exceeds its part by more than the threshold. The common parts never fail: the kernel is not restricted
-    /// (seed 000, section 2.2), and `shared` comes last anyway.
+    /// Whether a unit exceeds its part by more than the threshold. The common parts never fail: the kernel is
+    /// not restricted (seed 000, section 2.2), and `shared` comes last anyway.
     fn fails(&self, now: Time, unit: UnitId, active: Total) -> bool {
         !unit.is_common() && active.is_exceeded_by(self.meter.standing(now, unit), self.threshold)
     }
@@ -326,8 +329,8 @@ mod tests {
             |criterion: &Criterion, now, units: &[UnitId]| criterion.meter.total(now, units.iter().copied());
         criterion.meter.charge(0, A, 64);
         criterion.meter.charge(0, B, 200);
-        // With B active, the average is 132: A is below it. Then B leaves and C comes: the average is 32, and A would
-        // fail at 64 > 42, but no request of A's has ended since.
+        // With B active, the average is 132: A is below it. Then B leaves and C comes: the average is 32, and
+        // A would fail at 64 > 42, but no request of A's has ended since.
         let active = total(&criterion, 0, &[A, B]);
         criterion.check(0, A, active);
         let active = total(&criterion, 0, &[A, C]);
@@ -338,7 +341,8 @@ mod tests {
         criterion.meter.charge(0, C, 44);
         let active = total(&criterion, 0, &[A, C]);
         assert!(criterion.passes(0, A, active));
-        // From now on it is not denied, though beside an idle newcomer it would fail, until one of its requests ends.
+        // From now on it is not denied, though beside an idle newcomer it would fail, until one of its
+        // requests ends.
         let active = total(&criterion, 0, &[A, UnitId(5)]);
         assert!(criterion.passes(0, A, active));
         criterion.check(0, A, active);

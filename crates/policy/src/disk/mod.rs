@@ -26,8 +26,8 @@
 //!
 //! Algorithm ([`rates`]), for each disk at each sample, where weights are not honoured:
 //! 1. The [`fairness`] criterion counts what units transferred, and finds the units that are ahead.
-//! 2. The estimate of the capacity follows the transfer rate of the disk: it equals that rate while the queue is never
-//!    empty, and is at least that rate otherwise.
+//! 2. The estimate of the capacity follows the transfer rate of the disk: it equals that rate while the queue
+//!    is never empty, and is at least that rate otherwise.
 //! 3. A unit that is ahead is throttled if it transfers at seven eighths of its part or more. As soon as one
 //!    unit is throttled, every other unit that transfers at seven eighths of its part is throttled, too. A
 //!    unit becomes free again when it is alone in the crowd, or when for a second it transfers at less than
@@ -72,7 +72,8 @@
 //! - The capacity is learnt from use. So on a disk that was never busy, reservations and ceilings begin too
 //!   low, unless the disk was measured.
 //!
-//! Source: seed 000, section 3.3 (counts, threshold, half-life); seed 004, sections 3.3 and 5.4 (hard and soft shares).
+//! Source: seed 000, section 3.3 (counts, threshold, half-life); seed 004, sections 3.3 and 5.4 (hard and
+//! soft shares).
 
 mod caps;
 mod debt;
@@ -103,12 +104,13 @@ use weights::Weights;
 
 /// The sampling interval while a unit uses a disk that is controlled by rates.
 const BUSY_NS: Time = 100 * MS;
-/// The sampling interval while a unit uses a disk with weights. It is longer, since the disk's scheduler acts in between. Four
-/// samples fit into a second, which are enough to see whether a unit did nothing but wait in it ([`weights`]).
+/// The sampling interval while a unit uses a disk with weights. It is longer, since the disk's scheduler acts
+/// in between. Four samples fit into a second, which are enough to see whether a unit did nothing but wait in
+/// it ([`weights`]).
 const WEIGHTED_NS: Time = 250 * MS;
 
-/// Facts of disks are read again once they are this old; an earlier sample, taken for another reason, repeats the last facts.
-/// Rates over a few milliseconds would be noise.
+/// Facts of disks are read again once they are this old; an earlier sample, taken for another reason, repeats
+/// the last facts. Rates over a few milliseconds would be noise.
 pub const FRESH_NS: Time = 80 * MS;
 
 /// The state of one disk: its measurements and the orders in force, as of the last sample.
@@ -117,7 +119,8 @@ struct DiskRecord {
     control: RateControl,
     weights: Weights,
     caps: BTreeMap<UnitId, Order<DiskCap>>,
-    /// Shares in force, if the disk schedules by shares itself, and the rights and capacity that they follow from.
+    /// Shares in force, if the disk schedules by shares itself, and the rights and capacity that they follow
+    /// from.
     shares: BTreeMap<UnitId, u64>,
     shares_from: Option<(Arc<Rights>, Capacity)>,
 }
@@ -148,9 +151,10 @@ impl DiskState {
         self.entitled.1.clone()
     }
 
-    /// Marks units as present in the rights to disks: units with processes, and units that lately used a disk. The last process
-    /// of such a unit may have ended, but its write-back goes on, or the unit's next job will soon start. A unit that is not
-    /// present has no tickets, and would be throttled to next to nothing.
+    /// Marks units as present in the rights to disks: units with processes, and units that lately used a
+    /// disk. The last process of such a unit may have ended, but its write-back goes on, or the unit's next
+    /// job will soon start. A unit that is not present has no tickets, and would be throttled to next to
+    /// nothing.
     fn mark_present(&self, input: Input<'_>, rights: &mut Arc<Rights>) {
         for unit in input.contract.held() {
             let used = self.disks.values().any(|disk| disk.control.was_used_by(unit));
@@ -171,7 +175,8 @@ impl DiskState {
 }
 
 impl DiskRecord {
-    /// Forgets the units that the contract no longer has. Orders on a unit ended when the backend removed the unit.
+    /// Forgets the units that the contract no longer has. Orders on a unit ended when the backend removed the
+    /// unit.
     fn forget_gone(&mut self, contract: &Contract) {
         self.control.forget_gone(contract);
         self.weights.forget_gone(contract);
@@ -180,8 +185,8 @@ impl DiskRecord {
     }
 }
 
-/// Decides the orders for all disks; also returns when to sample next, which is `None` while no disk is busy. Costs nothing if no
-/// disk was observed.
+/// Decides the orders for all disks; also returns when to sample next, which is `None` while no disk is busy.
+/// Costs nothing if no disk was observed.
 pub(crate) fn step(
     state: &mut DiskState,
     now: Time,
@@ -206,7 +211,8 @@ pub(crate) fn step(
         }
         return (plan, next);
     }
-    // The rights as if all units were present are needed for weights only, and so only if a disk honours weights.
+    // The rights as if all units were present are needed for weights only, and so only if a disk honours
+    // weights.
     let any_weighted = input.means.disk.weights && input.snapshot.disks.iter().any(|facts| facts.weighs);
     let rights_if_all_present = any_weighted.then(|| with_all_present(input, rights));
     let if_all_present =
@@ -237,8 +243,8 @@ fn capacity_of(facts: &DiskFacts) -> Capacity {
     facts.bytes_per_s.map_or(Capacity::Parts, Capacity::Known)
 }
 
-/// The rights as if every unit without sub-units were present. A unit with sub-units stays present only if it has processes of
-/// its own.
+/// The rights as if every unit without sub-units were present. A unit with sub-units stays present only if it
+/// has processes of its own.
 fn with_all_present(input: Input<'_>, rights: &Rights) -> Rights {
     let mut if_all_present = rights.clone();
     let mut encloses: Vec<bool> = input.contract.ids().map(|_| false).collect();
@@ -251,8 +257,8 @@ fn with_all_present(input: Input<'_>, rights: &Rights) -> Rights {
     if_all_present
 }
 
-/// Orders the shares of all units on a disk that schedules by shares itself. Units that are not present get shares as well: such
-/// a disk divides its bandwidth among the units that have requests.
+/// Orders the shares of all units on a disk that schedules by shares itself. Units that are not present get
+/// shares as well: such a disk divides its bandwidth among the units that have requests.
 fn order_shares(
     disk: &mut Arc<DiskRecord>,
     input: Input<'_>,
@@ -279,8 +285,9 @@ fn order_shares(
     }
 }
 
-/// Enters one disk's sample, and orders the weights and caps that differ from those in force there. `entitlement` holds for the
-/// units present now, `if_all_present` if all units were present. Returns whether the disk is controlled by weights.
+/// Enters one disk's sample, and orders the weights and caps that differ from those in force there.
+/// `entitlement` holds for the units present now, `if_all_present` if all units were present. Returns whether
+/// the disk is controlled by weights.
 fn decide(
     disk: &mut DiskRecord,
     now: Time,
@@ -311,8 +318,9 @@ fn decide(
     weighted
 }
 
-/// Orders the caps that differ from those in force. A change of at most 1/64 is not ordered, since the kernel takes a while to
-/// follow a change. The exception is a cap in force that is above the unit's limit, because the limit was lowered.
+/// Orders the caps that differ from those in force. A change of at most 1/64 is not ordered, since the kernel
+/// takes a while to follow a change. The exception is a cap in force that is above the unit's limit, because
+/// the limit was lowered.
 fn replace_caps(
     disk: &mut DiskRecord,
     wanted: BTreeMap<UnitId, Order<DiskCap>>,

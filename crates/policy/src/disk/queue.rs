@@ -1,16 +1,16 @@
 //! Whether requests queue in a device, judged by how long they take there.
 //!
-//! Problem: a unit with one request at a time waits for all requests that other units have in the device. No count of bytes
-//! shows how long that takes. A device that can serve all its requests has a short queue. At a slightly higher load, its
-//! queue soon has as many requests as its users may have in flight.
+//! Problem: a unit with one request at a time waits for all requests that other units have in the device. No
+//! count of bytes shows how long that takes. A device that can serve all its requests has a short queue. At a
+//! slightly higher load, its queue soon has as many requests as its users may have in flight.
 //!
-//! Terms: a request's *need* is the time that it takes in the device if it does not wait for others. The rest of its time
-//! in the device is waiting time.
+//! Terms: a request's *need* is the time that it takes in the device if it does not wait for others. The rest
+//! of its time in the device is waiting time.
 //!
 //! Algorithm:
-//! - The kernel counts the requests that a device completed and their total time in the device. This gives the mean time of
-//!   a request since the last sample, and, by Little's law, the mean number of requests in flight: total time over elapsed
-//!   time.
+//! - The kernel counts the requests that a device completed and their total time in the device. This gives
+//!   the mean time of a request since the last sample, and, by Little's law, the mean number of requests in
+//!   flight: total time over elapsed time.
 //! - The need is estimated as the shortest mean time seen. The estimate grows by 1/512 at each sample, since
 //!   later requests may need more time. The estimate is at least a quarter of the time that the transfer
 //!   takes at the device's capacity: delays shorter than that harm no unit.
@@ -19,8 +19,8 @@
 //!   these times is a quarter of the elapsed time or more. A device may serve many requests in parallel:
 //!   while each takes no longer for that, the queue is not long.
 //!
-//! Example: requests need 4 ms. In 100 ms, 5 requests of 12 ms each complete. Each takes 7 ms more than five quarters of its
-//! need, 35 ms together. This is more than a quarter of 100 ms, so the queue is long.
+//! Example: requests need 4 ms. In 100 ms, 5 requests of 12 ms each complete. Each takes 7 ms more than five
+//! quarters of its need, 35 ms together. This is more than a quarter of 100 ms, so the queue is long.
 //!
 //! Why the number of requests in flight is not the measure: if one job sends its requests in bursts, another
 //! job with one request at a time may wait behind a burst, although the device has hardly one request on
@@ -57,8 +57,8 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// Enters the device's counters after an interval of `elapsed` nanoseconds; `device` is `None` if the backend cannot read
-    /// them. `capacity` is in bytes per second; 0 if it is not known.
+    /// Enters the device's counters after an interval of `elapsed` nanoseconds; `device` is `None` if the
+    /// backend cannot read them. `capacity` is in bytes per second; 0 if it is not known.
     pub(super) fn observe(&mut self, elapsed: Time, device: Option<DeviceUse>, capacity: u64) {
         let before = core::mem::replace(&mut self.last, device);
         let (Some(now), Some(before)) = (device, before) else { return };
@@ -82,7 +82,8 @@ impl Queue {
             0 => TIME_RESOLUTION_NS,
             capacity => part_of(bytes / requests, 1_000 * MS, capacity) / 4,
         };
-        // Requests that queued in the device took more time than they need, so the estimate must not grow then.
+        // Requests that queued in the device took more time than they need, so the estimate must not grow
+        // then.
         let growth = if self.is_crowded { 0 } else { self.needed_ns / 512 };
         self.needed_ns = match self.needed_ns {
             // The first estimate assumes that the device serves one request at a time.
@@ -95,7 +96,8 @@ impl Queue {
         self.is_long = waited_ns > elapsed / 4;
     }
 
-    /// By how much requests take longer than five quarters of their need; 0 if the queue is short or not known.
+    /// By how much requests take longer than five quarters of their need; 0 if the queue is short or not
+    /// known.
     pub(super) fn excess_ns(&self) -> Time {
         if self.is_long { self.excess_of(self.took_ns) } else { 0 }
     }
@@ -115,21 +117,21 @@ impl Queue {
         self.device_rate
     }
 
-    /// How long the requests in the device will take to complete, judged by those that completed last; 0 if there is hardly more
-    /// than one request in the device.
+    /// How long the requests in the device will take to complete, judged by those that completed last; 0 if
+    /// there is hardly more than one request in the device.
     pub(super) fn backlog_ns(&self) -> Time {
         if self.is_crowded { self.took_ns } else { 0 }
     }
 
-    /// Raises the time that requests are assumed to need. For use when the queue is long although rates cannot be reduced
-    /// further.
+    /// Raises the time that requests are assumed to need. For use when the queue is long although rates
+    /// cannot be reduced further.
     pub(super) fn relent(&mut self) {
         self.needed_ns = self.needed_ns.saturating_add(self.needed_ns / 32);
     }
 
-    /// The rate `rate`, reduced so that a long queue drains within `within_ns`: by at least `cut_min`, and by at most a half.
-    /// It is unchanged if the queue is short. For example, with requests that wait for 60 ms, a rate of 1,000 becomes 800 for a
-    /// queue that is to drain within 300 ms.
+    /// The rate `rate`, reduced so that a long queue drains within `within_ns`: by at least `cut_min`, and by
+    /// at most a half. It is unchanged if the queue is short. For example, with requests that wait for 60 ms,
+    /// a rate of 1,000 becomes 800 for a queue that is to drain within 300 ms.
     pub(super) fn drained(&self, rate: u64, within_ns: Time, cut_min: u64) -> u64 {
         match self.excess_ns() {
             0 => rate,
@@ -151,7 +153,8 @@ impl Queue {
 mod tests {
     use super::*;
 
-    /// A queue after samples every 100 ms, each with the requests that completed and the microseconds that each took.
+    /// A queue after samples every 100 ms, each with the requests that completed and the microseconds that
+    /// each took.
     fn after(samples: &[(u64, u64)]) -> Queue {
         let (mut queue, mut device) = (Queue::default(), DeviceUse::default());
         queue.observe(0, Some(device), 0);
@@ -167,7 +170,8 @@ mod tests {
     #[test]
     fn a_queue_is_long_when_requests_wait_for_each_other() {
         assert_eq!(after(&[(10, 4_000)]).excess_ns(), 0, "there is nothing to compare with");
-        // 10 of 4 ms each in 100 ms: one is in flight for 40 % of the time. Then 25 of 40 ms: ten are in flight.
+        // 10 of 4 ms each in 100 ms: one is in flight for 40 % of the time. Then 25 of 40 ms: ten are in
+        // flight.
         let long = after(&[(10, 4_000), (25, 40_000)]).excess_ns();
         assert!((34 * MS..=35 * MS).contains(&long), "{long}");
         assert_eq!(after(&[(10, 4_000), (1, 20_000)]).excess_ns(), 0, "slow, but alone");

@@ -1,8 +1,9 @@
 //! The control of units' rates on one disk, so that no unit keeps another from its part.
 //!
-//! [`RateControl::observe`] enters a sample. It updates each unit's rate, the disk's capacity, and the sets of units that
-//! wait or are ahead. [`RateControl::decide`] then decides which units are throttled, at what rate all units together may
-//! transfer, and how the throttled units divide the remainder of that rate. [`super`] describes the algorithm and its terms.
+//! [`RateControl::observe`] enters a sample. It updates each unit's rate, the disk's capacity, and the sets
+//! of units that wait or are ahead. [`RateControl::decide`] then decides which units are throttled, at what
+//! rate all units together may transfer, and how the throttled units divide the remainder of that rate.
+//! [`super`] describes the algorithm and its terms.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
@@ -61,8 +62,8 @@ pub(super) struct RateInForce {
     pub(super) because: Reason,
 }
 
-/// The throttled units of one disk with their rates, and the measurements by which they are decided. All rates are in bytes per
-/// second.
+/// The throttled units of one disk with their rates, and the measurements by which they are decided. All
+/// rates are in bytes per second.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct RateControl {
     /// When the facts of the last sample were read, and each unit's counters then.
@@ -70,7 +71,8 @@ pub(super) struct RateControl {
     used: BTreeMap<UnitId, DiskUse>,
     /// The time between the last two readings; 0 at a sample whose facts are not new.
     elapsed: Time,
-    /// Each unit's average rate, its rate between the last two readings, and its highest rate lately (with decay).
+    /// Each unit's average rate, its rate between the last two readings, and its highest rate lately (with
+    /// decay).
     averages: BTreeMap<UnitId, TransferRate>,
     latest_rates: BTreeMap<UnitId, u64>,
     recent_peaks: BTreeMap<UnitId, u64>,
@@ -89,7 +91,8 @@ pub(super) struct RateControl {
     crowd_share: u64,
     /// Units that the fairness criterion denies.
     ahead: BTreeSet<UnitId>,
-    /// The highest rate that each unit may have, by its own limit and those of enclosing units. Other units are unlimited.
+    /// The highest rate that each unit may have, by its own limit and those of enclosing units. Other units
+    /// are unlimited.
     limits: BTreeMap<UnitId, u64>,
     /// Units with a share that lend nothing of their part (they reserve it), or only up to an amount; with
     /// their permission to lend.
@@ -100,7 +103,8 @@ pub(super) struct RateControl {
     heavy_at: BTreeMap<UnitId, Time>,
     /// The throttled units.
     in_force: BTreeMap<UnitId, RateInForce>,
-    /// The rate at which all units together may transfer. Throttled units get the remainder that free units leave.
+    /// The rate at which all units together may transfer. Throttled units get the remainder that free units
+    /// leave.
     total_allowed: u64,
     /// The rate allowed in total when the queue was last long; 0: never.
     congested_at: u64,
@@ -155,8 +159,8 @@ impl RateControl {
         self.used.get(&unit).map_or(0, |used| used.bytes())
     }
 
-    /// Whether a unit did nothing but wait for a disk since the last sample. Such a unit would transfer more on a faster disk,
-    /// unlike one that computes in between.
+    /// Whether a unit did nothing but wait for a disk since the last sample. Such a unit would transfer more
+    /// on a faster disk, unlike one that computes in between.
     pub(super) fn only_waits(&self, unit: UnitId) -> bool {
         self.only_waiting.contains(&unit)
     }
@@ -166,7 +170,8 @@ impl RateControl {
         self.peak
     }
 
-    /// Enters a sample, and updates everything that [`RateControl::decide`] depends on. Does nothing if the facts are not new.
+    /// Enters a sample, and updates everything that [`RateControl::decide`] depends on. Does nothing if the
+    /// facts are not new.
     pub(super) fn observe(
         &mut self,
         now: Time,
@@ -242,9 +247,9 @@ impl RateControl {
         pays_for(self.credits.of(unit).saturating_mul(1_000 * i128::from(MS)), self.credit_half_life_ns)
     }
 
-    /// Divides the rate `allowed` among units by their shares; no unit gets more than its demand. If a unit has credit, there are
-    /// three rounds: each unit gets its own part; then units with credit get the rate that the credit pays for; then all
-    /// divide the rest by share.
+    /// Divides the rate `allowed` among units by their shares; no unit gets more than its demand. If a unit
+    /// has credit, there are three rounds: each unit gets its own part; then units with credit get the rate
+    /// that the credit pays for; then all divide the rest by share.
     fn divide(&self, allowed: u64, units: &[UnitId], demands: &[u64]) -> Vec<u64> {
         let per_unit =
             |value: &dyn Fn(UnitId) -> u64| units.iter().map(|unit| value(*unit)).collect::<Vec<u64>>();
@@ -266,7 +271,8 @@ impl RateControl {
         rates
     }
 
-    /// Updates the crowd: the units that lately used the disk, and those that reserve their parts, idle or not.
+    /// Updates the crowd: the units that lately used the disk, and those that reserve their parts, idle or
+    /// not.
     fn find_crowd(&mut self, input: Input<'_>) {
         let permission = |unit: UnitId| (unit, input.contract.unit(unit).lend.disk);
         let may_reserve = |(unit, lend): &(UnitId, Permission)| {
@@ -290,8 +296,8 @@ impl RateControl {
         self.crowd_share = self.crowd.iter().map(|unit| self.share(*unit)).sum();
     }
 
-    /// Enters one unit's counters: its rates, and whether it was active and waited. `counters` are totals since the backend
-    /// started.
+    /// Enters one unit's counters: its rates, and whether it was active and waited. `counters` are totals
+    /// since the backend started.
     fn observe_unit(&mut self, now: Time, unit: UnitId, counters: DiskUse) {
         let Some(before) = self.used.insert(unit, counters) else { return };
         let used = counters.since(before);
@@ -336,8 +342,8 @@ impl RateControl {
         let is_kept_down = |unit: &UnitId| self.in_force.contains_key(unit) && self.uses_its_rate(*unit);
         let is_saturated = self.queue.is_full() && !self.active.iter().all(is_kept_down);
         let target = if is_saturated { total } else { total.max(self.capacity) };
-        // Approach the target gradually: in one interval a disk may transfer more than it can for long, for example if requests
-        // end together.
+        // Approach the target gradually: in one interval a disk may transfer more than it can for long, for
+        // example if requests end together.
         let elapsed = self.elapsed.min(HALF_LIFE_NS);
         let step = part_of(target.abs_diff(self.capacity), elapsed, HALF_LIFE_NS);
         self.capacity = match self.capacity {
@@ -347,9 +353,9 @@ impl RateControl {
         };
     }
 
-    /// Finds the units that are ahead, by the fairness criterion. Also notes which units have about their part, and which use
-    /// half of it. The threshold is 1/64 of what the disk transfers in a half-life at capacity. For comparison, all counts
-    /// together come to one to two times that transfer.
+    /// Finds the units that are ahead, by the fairness criterion. Also notes which units have about their
+    /// part, and which use half of it. The threshold is 1/64 of what the disk transfers in a half-life at
+    /// capacity. For comparison, all counts together come to one to two times that transfer.
     fn evaluate_fairness(&mut self, now: Time) {
         let threshold = part_of(self.capacity, HALF_LIFE_NS, 1_000 * MS) / SECTOR_BYTES / 64;
         self.ahead.clear();
@@ -400,8 +406,8 @@ impl RateControl {
         self.shares.get(&unit).copied().unwrap_or(0).max(1)
     }
 
-    /// Decides which units are throttled from now on, and to which rates. If the facts are not new, nothing changes: samples
-    /// may be more frequent than facts, and the control must not react twice to one reading.
+    /// Decides which units are throttled from now on, and to which rates. If the facts are not new, nothing
+    /// changes: samples may be more frequent than facts, and the control must not react twice to one reading.
     pub(super) fn decide(&mut self, now: Time) -> BTreeMap<UnitId, RateInForce> {
         if self.elapsed == 0 {
             return self.in_force.clone();
@@ -414,7 +420,8 @@ impl RateControl {
         let allowed = self.allowed_for_throttled();
         let units: Vec<UnitId> = self.in_force.keys().copied().collect();
         let demands: Vec<u64> = units.iter().map(|unit| self.demand(*unit)).collect();
-        // While the backlog of units that had the disk to themselves drains, all throttled units get next to nothing.
+        // While the backlog of units that had the disk to themselves drains, all throttled units get next to
+        // nothing.
         let is_clearing = now < self.clear_until;
         let allowed = if is_clearing { self.capacity / 64 } else { allowed };
         let rate_min = if is_clearing { RATE_MIN } else { RATE_MIN.max(self.capacity / 256) };
@@ -437,9 +444,9 @@ impl RateControl {
         let must_leave_reserved =
             |unit: &UnitId| !self.reserving.is_empty() && !self.reserving.contains_key(unit);
         let has_part = |unit: &UnitId| self.rate(*unit).total() >= self.part(*unit) / 8 * 7;
-        // Beside a throttled unit, every unit that has its part is throttled: the total is then known, and can be kept so low
-        // that there is no queue. The condition on the part is needed since, beside units that pause or are throttled, a unit
-        // is ahead as soon as it transfers anything.
+        // Beside a throttled unit, every unit that has its part is throttled: the total is then known, and
+        // can be kept so low that there is no queue. The condition on the part is needed since, beside units
+        // that pause or are throttled, a unit is ahead as soon as it transfers anything.
         let is_heavy = |unit: &UnitId| (self.ahead.contains(unit) || !none_throttled) && has_part(unit);
         let is_clearing = now < self.clear_until;
         let must_throttle = |unit: &UnitId| !is_clearing && (is_heavy(unit) || must_leave_reserved(unit));
@@ -460,8 +467,9 @@ impl RateControl {
         }
     }
 
-    /// The rate that the throttled units may have together: the remainder that free units leave of a total that keeps the queue
-    /// short. It is at least five eighths of the throttled units' parts, or seven eighths if no active unit is free.
+    /// The rate that the throttled units may have together: the remainder that free units leave of a total
+    /// that keeps the queue short. It is at least five eighths of the throttled units' parts, or seven
+    /// eighths if no active unit is free.
     fn allowed_for_throttled(&mut self) -> u64 {
         let parts: u64 = self.in_force.keys().map(|unit| self.part_within_limit(*unit)).sum();
         let transferred: u64 = self.in_force.keys().map(|unit| self.rate(*unit).total()).sum();
@@ -512,7 +520,8 @@ impl RateControl {
         }
         let distance = self.total_allowed.abs_diff(self.congested_at);
         let is_near = self.congested_at > 0 && distance < self.capacity / 8;
-        // The smallest step, and the fraction of their rates that units may leave unused and still count as using them up.
+        // The smallest step, and the fraction of their rates that units may leave unused and still count as
+        // using them up.
         let (step_min, slack) = match (is_near, free_units_rate) {
             (false, _) => ((self.capacity / 16).max(allowed / 8), 16),
             (true, 0) => (self.capacity / 128, 64),
@@ -554,7 +563,8 @@ impl RateControl {
         self.limit(unit).min(demand)
     }
 
-    /// Why a unit is throttled: it is ahead of units that wait. The reason names the unit that has waited longest.
+    /// Why a unit is throttled: it is ahead of units that wait. The reason names the unit that has waited
+    /// longest.
     fn reason_to_throttle(&self, now: Time, unit: UnitId, part: u64) -> Reason {
         let others = self.waiting.iter().filter(|other| **other != unit && !self.ahead.contains(*other));
         let since = |other: &UnitId| self.content_at.get(other).copied().unwrap_or(now);
@@ -565,8 +575,8 @@ impl RateControl {
     }
 }
 
-/// The exponential moving average after a sample over the time `elapsed`. An average of 0 counts as no average yet, so that the
-/// first sample becomes the average.
+/// The exponential moving average after a sample over the time `elapsed`. An average of 0 counts as no
+/// average yet, so that the first sample becomes the average.
 pub(super) fn averaged(average: u64, sample: u64, elapsed: Time) -> u64 {
     if average == 0 {
         return sample;

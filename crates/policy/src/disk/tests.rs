@@ -1,5 +1,5 @@
-//! A model of a disk in a closed loop with the policy. It divides its capacity by requests in flight, and honours caps and
-//! weights.
+//! A model of a disk in a closed loop with the policy. It divides its capacity by requests in flight, and
+//! honours caps and weights.
 
 mod fifo;
 mod orders;
@@ -152,8 +152,8 @@ impl Bench {
         units.into_iter().zip(rates).collect()
     }
 
-    /// What a FIFO device does in one step. Units that get less than their cap and their most have all their requests in the
-    /// device, so a request of 64 KiB takes as long as these units' requests take.
+    /// What a FIFO device does in one step. Units that get less than their cap and their most have all their
+    /// requests in the device, so a request of 64 KiB takes as long as these units' requests take.
     fn pour(&mut self) {
         const REQUEST: u64 = 64 << 10;
         let served = self.serve();
@@ -293,7 +293,8 @@ fn a_hard_half_against_four() {
     for n in 0..5 {
         bench.load(n, greedy(if n == 0 { 1 } else { 2 }));
     }
-    // With equal tickets it would also get a fifth of the rest: 60 % against 10 % each. So it holds hardly any tickets.
+    // With equal tickets it would also get a fifth of the rest: 60 % against 10 % each. So it holds hardly
+    // any tickets.
     bench.contract.units[2].tickets = PerResource::all(1);
     for n in 3..7 {
         bench.contract.units[n].tickets = PerResource::all(1_000);
@@ -305,7 +306,8 @@ fn a_hard_half_against_four() {
     assert!(got.iter().sum::<u64>() >= 980, "{got:?}");
 }
 
-/// If caps are enforced by stopping units, no unit is throttled to a share, nor to a percentage of an unmeasured capacity.
+/// If caps are enforced by stopping units, no unit is throttled to a share, nor to a percentage of an
+/// unmeasured capacity.
 #[test]
 fn stopping_enforces_limits_alone() {
     let mut bench = Bench::tickets(&[100, 100, 100]);
@@ -324,7 +326,8 @@ fn stopping_enforces_limits_alone() {
     assert_eq!(bench.caps.len(), 3, "{:?}", bench.caps);
 }
 
-/// 5 MB/s of a disk that carries 100: with a sample each 100 ms, 10 MB pass before the unit is stopped, for two seconds.
+/// 5 MB/s of a disk that carries 100: with a sample each 100 ms, 10 MB pass before the unit is stopped, for
+/// two seconds.
 #[test]
 fn a_limit_is_enforced_by_stopping() {
     let mut bench = Bench::tickets(&[100, 100]);
@@ -336,7 +339,8 @@ fn a_limit_is_enforced_by_stopping() {
     assert!((47..=52).contains(&got[0]), "{got:?}");
 }
 
-/// Whatever the contract becomes, no unit is stopped for a disk that is gone or has another name, and the checker agrees.
+/// Whatever the contract becomes, no unit is stopped for a disk that is gone or has another name, and the
+/// checker agrees.
 #[test]
 fn no_unit_is_stopped_for_a_disk_that_is_gone() {
     let stopped = || {
@@ -448,7 +452,8 @@ fn idle_bandwidth_is_lent_and_called_back_at_once() {
     let got = bench.run(5);
     assert_eq!((got[1], bench.steps.len()), (1_000, 0), "a unit alone is not throttled: {got:?}");
     bench.load(0, greedy(1));
-    // The sample that finds it waiting gives it its part: it waits in the first step, and has its part in the second.
+    // The sample that finds it waiting gives it its part: it waits in the first step, and has its part in the
+    // second.
     bench.run(1);
     let got = bench.run(2);
     assert!(got[0] >= 470, "{got:?}");
@@ -497,7 +502,8 @@ fn limits_apply_on_an_idle_disk() {
     assert!(bench.caps.is_empty(), "the scheme does not isolate");
 }
 
-/// A limit below a unit's part also holds beside others, which get the rest; one above its part changes nothing.
+/// A limit below a unit's part also holds beside others, which get the rest; one above its part changes
+/// nothing.
 #[test]
 fn a_limit_and_a_part_hold_together() {
     for (limit, own, other) in [(20, 190..=200, 730..=805), (80, 480..=520, 480..=520)] {
@@ -542,7 +548,8 @@ fn no_unit_is_throttled_to_nothing() {
     assert_eq!(least, Some(RATE_MIN), "{:?}", bench.caps);
 }
 
-/// The kernel does not say for which disk a task stalled. A unit that never used this disk does not wait for it.
+/// The kernel does not say for which disk a task stalled. A unit that never used this disk does not wait for
+/// it.
 #[test]
 fn a_unit_that_waits_for_another_disk_is_ignored() {
     let mut bench = Bench::tickets(&[100, 100, 100]);
@@ -617,7 +624,8 @@ fn a_unit_that_does_not_lend_finds_its_part_free() {
     assert!((450..=550).contains(&got[1]), "{got:?}");
 }
 
-/// A unit has a quarter of 100 MB/s, and may borrow 15 MB/s or a tenth of the disk beyond it. The other unit takes only 10.
+/// A unit has a quarter of 100 MB/s, and may borrow 15 MB/s or a tenth of the disk beyond it. The other unit
+/// takes only 10.
 #[test]
 fn a_unit_that_may_borrow_an_amount_gets_its_part_and_that() {
     let got = |borrow: Permission| {
@@ -640,7 +648,8 @@ fn a_unit_that_may_borrow_an_amount_gets_its_part_and_that() {
     );
 }
 
-/// u0 has half of the disk. While it is idle, it lends 20 MB/s of that, or 60 % of it: the other unit gets 70 or 80 MB/s.
+/// u0 has half of the disk. While it is idle, it lends 20 MB/s of that, or 60 % of it: the other unit gets 70
+/// or 80 MB/s.
 #[test]
 fn a_unit_that_lends_an_amount_finds_the_rest_of_its_part_free() {
     let got = |lend: Amount| {
@@ -744,7 +753,8 @@ fn sub_units_share_what_their_parent_gets() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// A permission for an amount that exceeds the capacity is an unlimited permission: all orders are the same.
+    /// A permission for an amount that exceeds the capacity is an unlimited permission: all orders are the
+    /// same.
     #[test]
     fn huge_amounts_are_unlimited_permissions(
         loads in proptest::collection::vec((0u32..4, 0u64..40, 1u64..200, any::<bool>()), 1..8),
@@ -768,7 +778,8 @@ proptest! {
         prop_assert_eq!(orders(Permission::Yes), orders(Permission::AtMost(huge)));
     }
 
-    /// Whatever loads come and go, no unit gets more than its part and what it may borrow, once the capacity is known.
+    /// Whatever loads come and go, no unit gets more than its part and what it may borrow, once the capacity
+    /// is known.
     #[test]
     fn no_ceiling_exceeds_what_may_be_borrowed(
         tickets in proptest::collection::vec(1u64..1_000, 2..5),

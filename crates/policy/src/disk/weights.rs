@@ -1,7 +1,7 @@
 //! Weights (io.weight) on disks that honour them, corrected by the bandwidth that units actually get.
 //!
-//! Problem: a unit's bandwidth may not be in proportion to its weight. Some disk schedulers map weights to a scale of their
-//! own, a cost model may not fit the disk, and requests differ in size.
+//! Problem: a unit's bandwidth may not be in proportion to its weight. Some disk schedulers map weights to a
+//! scale of their own, a cost model may not fit the disk, and requests differ in size.
 //!
 //! Algorithm:
 //! - Siblings get weights in proportion to the entitlements that they would have if all units were present.
@@ -18,7 +18,8 @@
 //!   [`FAILURES`] failures in a row, the disk counts as one that does not honour weights. It is controlled by
 //!   rates for [`UNHONOURED_NS`]; then weights are tried again.
 //!
-//! Limits: a unit that also computes is not corrected, since its bandwidth may be low because it wants no more.
+//! Limits: a unit that also computes is not corrected, since its bandwidth may be low because it wants no
+//! more.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -70,7 +71,8 @@ impl Weights {
         self.transferred.retain(|unit, _| contract.has(*unit));
     }
 
-    /// Whether to control the disk by weights: unless it was found in the last [`UNHONOURED_NS`] that it does not honour them.
+    /// Whether to control the disk by weights: unless it was found in the last [`UNHONOURED_NS`] that it does
+    /// not honour them.
     pub(super) fn are_honoured(&mut self, now: Time) -> bool {
         if self.given_up_at.is_some_and(|at| now.saturating_sub(at) >= UNHONOURED_NS) {
             self.given_up_at = None;
@@ -78,8 +80,8 @@ impl Weights {
         self.given_up_at.is_none()
     }
 
-    /// The weights that units should have now, after a correction if one is due. `if_all_present` is the entitlement that units
-    /// would have if all were present.
+    /// The weights that units should have now, after a correction if one is due. `if_all_present` is the
+    /// entitlement that units would have if all were present.
     pub(super) fn wanted(
         &mut self,
         now: Time,
@@ -120,8 +122,9 @@ impl Weights {
         wanted
     }
 
-    /// A unit's weight among its siblings: proportional to `value`, with the unit's correction. `largest` and `sum` are the
-    /// maximum and the sum of the siblings' values. Weights are from 1 to 1,000, the smaller of the two scales that kernels have.
+    /// A unit's weight among its siblings: proportional to `value`, with the unit's correction. `largest` and
+    /// `sum` are the maximum and the sum of the siblings' values. Weights are from 1 to 1,000, the smaller of
+    /// the two scales that kernels have.
     fn weight(&self, unit: UnitId, value: u64, largest: u64, sum: u64) -> Order<u32> {
         let part = part_of(value, MILLIONTH, sum);
         let correction = self.corrections.get(&unit).copied().unwrap_or(MILLIONTH);
@@ -136,8 +139,9 @@ impl Weights {
         Order { value: u32::try_from(weight).unwrap_or(DEFAULT_WEIGHT), because }
     }
 
-    /// Corrects the weights once. `transferred` has the bytes that each unit, sub-units included, has transferred since the
-    /// backend started. Returns whether the correction failed; `None` if no two siblings could be compared.
+    /// Corrects the weights once. `transferred` has the bytes that each unit, sub-units included, has
+    /// transferred since the backend started. Returns whether the correction failed; `None` if no two
+    /// siblings could be compared.
     fn correct(&mut self, levels: &Levels, entitlement: &Entitlement, transferred: &[u64]) -> Option<bool> {
         let mut failed = None;
         for level in levels.all() {
@@ -159,7 +163,8 @@ impl Weights {
                 let ratio = part_of(due, MILLIONTH, bytes[&unit].max(1)).min(*CORRECTION.end());
                 let error = ratio.abs_diff(MILLIONTH);
                 failed.get_or_insert(false);
-                // An error of up to 2 % is not corrected: every change of a weight costs the disk's scheduler its history.
+                // An error of up to 2 % is not corrected: every change of a weight costs the disk's scheduler
+                // its history.
                 if error < MILLIONTH / 50 {
                     continue;
                 }
@@ -175,8 +180,8 @@ impl Weights {
         failed
     }
 
-    /// Puts weights in force, and returns the changed ones. A unit that had a weight and is not in `wanted` gets the default
-    /// weight.
+    /// Puts weights in force, and returns the changed ones. A unit that had a weight and is not in `wanted`
+    /// gets the default weight.
     pub(super) fn replace(&mut self, wanted: BTreeMap<UnitId, Order<u32>>) -> Vec<(UnitId, Order<u32>)> {
         let before = core::mem::replace(&mut self.in_force, wanted);
         let reset = |unit: &UnitId| (*unit, Order { value: DEFAULT_WEIGHT, because: Reason::NobodyThere });
@@ -191,9 +196,9 @@ impl Weights {
     }
 }
 
-/// The entitlements to which siblings' weights are proportional: those that the units would have if all were present. If these
-/// divide the disk differently among the units that are present, the present entitlements. Units without entitlement are left
-/// out.
+/// The entitlements to which siblings' weights are proportional: those that the units would have if all were
+/// present. If these divide the disk differently among the units that are present, the present entitlements.
+/// Units without entitlement are left out.
 fn values(
     siblings: &[UnitId],
     entitlement: &Entitlement,

@@ -12,7 +12,8 @@ use commonhold_contract::{Contract, UnitId};
 
 use crate::tree::lineage;
 
-/// A control group with processes of a unit. A group with processes of several units is listed once for each of them.
+/// A control group with processes of a unit. A group with processes of several units is listed once for each
+/// of them.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Inhabited {
     /// The group's path, as in /proc/PID/cgroup.
@@ -29,19 +30,20 @@ fn owner_of(group: &str) -> Option<u32> {
     slice.rsplit('/').next()?.strip_prefix("user-")?.strip_suffix(".slice")?.parse().ok()
 }
 
-/// The user to whom a process in this control group is attributed. In a user's slice that is the slice's user, whatever the
-/// process's `uid`, so that a process started with `sudo` stays in the unit. Root's slice is an exception: processes that root
-/// starts there as another user (`su - ana`, `sudo -u ana`) are that user's work. Outside users' slices, the user is `uid`.
+/// The user to whom a process in this control group is attributed. In a user's slice that is the slice's
+/// user, whatever the process's `uid`, so that a process started with `sudo` stays in the unit. Root's slice
+/// is an exception: processes that root starts there as another user (`su - ana`, `sudo -u ana`) are that
+/// user's work. Outside users' slices, the user is `uid`.
 pub fn user_of(group: &str, uid: u32) -> u32 {
     owner_of(group).filter(|owner| *owner != 0).unwrap_or(uid)
 }
 
-/// The path prefix of all groups in this program's slice. In this slice, systemd makes slices for units, and in the units'
-/// slices, scopes for processes.
+/// The path prefix of all groups in this program's slice. In this slice, systemd makes slices for units, and
+/// in the units' slices, scopes for processes.
 const OWN_SLICE: &str = "/commonhold.slice/";
 
-/// The paths of the units' slices that contain a group, the outermost first: that of `commonhold-a.slice`, then that of
-/// `commonhold-a-b.slice` in it.
+/// The paths of the units' slices that contain a group, the outermost first: that of `commonhold-a.slice`,
+/// then that of `commonhold-a-b.slice` in it.
 fn slices_of_units(group: &str) -> Vec<&str> {
     let Some(rest) = group.strip_prefix(OWN_SLICE) else { return Vec::new() };
     let mut end = OWN_SLICE.len();
@@ -80,8 +82,8 @@ fn ancestors_and_self(group: &str) -> impl Iterator<Item = &str> {
     ends.map(|end| &group[..end])
 }
 
-/// The groups in which the processes of `group` could be held, the outermost first. `unit_groups` are the groups from which
-/// sub-units were made (`each = "cgroup"`).
+/// The groups in which the processes of `group` could be held, the outermost first. `unit_groups` are the
+/// groups from which sub-units were made (`each = "cgroup"`).
 fn candidates<'a>(unit_groups: &BTreeSet<&str>, group: &'a str) -> Vec<&'a str> {
     let unit_group = || ancestors_and_self(group).find(|group| unit_groups.contains(group));
     let unit_slice = || slices_of_units(group).pop();
@@ -153,8 +155,8 @@ impl Occupancy {
         self.has_own_processes |= are_own;
     }
 
-    /// The unit to hold in this group, if any. A group with processes of several units is held only if the group cannot be
-    /// divided, since it has processes of its own.
+    /// The unit to hold in this group, if any. A group with processes of several units is held only if the
+    /// group cannot be divided, since it has processes of its own.
     fn unit(self) -> Option<UnitId> {
         if self.contains_unit_slice {
             return None;
@@ -201,8 +203,9 @@ pub fn find(contract: &Contract, inhabited: &[Inhabited]) -> BTreeMap<String, Un
     chosen
 }
 
-/// The foreign group in which a process of `unit` is held, if any. The process is in `group`, and `groups` are the foreign
-/// groups with their units. The result is `group` or an ancestor that is held for `unit` or for a unit that encloses it.
+/// The foreign group in which a process of `unit` is held, if any. The process is in `group`, and `groups`
+/// are the foreign groups with their units. The result is `group` or an ancestor that is held for `unit` or
+/// for a unit that encloses it.
 pub fn held_in<'a>(
     contract: &Contract,
     groups: &'a BTreeMap<String, UnitId>,
@@ -290,7 +293,8 @@ mod tests {
         assert_eq!(held_in(&contract, &groups, CRON, ana), None);
     }
 
-    /// The unit physics has a scope, and ana in it has two: each slice is held once, and none encloses another.
+    /// The unit physics has a scope, and ana in it has two: each slice is held once, and none encloses
+    /// another.
     #[test]
     fn a_units_slice_holds_its_scopes() {
         let (contract, [physics, ana, bob, _]) = contract();

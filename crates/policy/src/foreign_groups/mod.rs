@@ -104,7 +104,8 @@ fn with_minimum_use(total: u64, uses: &[u64]) -> Vec<u64> {
     uses.iter().enumerate().map(raised).collect()
 }
 
-/// Rounds parts of memory down to multiples of [`PAGE_MAX`]. A kernel rounds to whole pages, so it keeps these values.
+/// Rounds parts of memory down to multiples of [`PAGE_MAX`]. A kernel rounds to whole pages, so it keeps
+/// these values.
 fn whole_pages(parts: Vec<u64>) -> Vec<u64> {
     parts.into_iter().map(|bytes| bytes - bytes % PAGE_MAX).collect()
 }
@@ -151,8 +152,8 @@ struct Ordered {
 }
 
 impl Ordered {
-    /// Forgets the parts that the manager has overwritten, given the manager's settings `before` and `now`. The other parts
-    /// are still in force.
+    /// Forgets the parts that the manager has overwritten, given the manager's settings `before` and `now`.
+    /// The other parts are still in force.
     fn forget_overwritten(&mut self, before: &GroupBounds, now: &GroupBounds) {
         self.cpus = self.cpus.take().filter(|_| before.cpus == now.cpus);
         self.weight = self.weight.filter(|_| before.weight == now.weight);
@@ -298,7 +299,8 @@ fn part_changed(before: Option<u64>, now: Option<u64>) -> bool {
     }
 }
 
-/// Whether a unit's parts must be ordered again: a part has changed enough, or the old parts exceed the new total.
+/// Whether a unit's parts must be ordered again: a part has changed enough, or the old parts exceed the new
+/// total.
 fn parts_changed(
     before: impl Iterator<Item = Option<u64>> + Clone,
     now: impl Iterator<Item = Option<u64>> + Clone,
@@ -314,8 +316,8 @@ impl GroupParts {
         *self == GroupParts::default()
     }
 
-    /// Updates the list of foreign groups, and puts it in the plan if it changed. If a manager changed a setting, the affected
-    /// parts are forgotten, so that they are ordered again.
+    /// Updates the list of foreign groups, and puts it in the plan if it changed. If a manager changed a
+    /// setting, the affected parts are forgotten, so that they are ordered again.
     fn update_groups(&mut self, groups: &[GroupFacts], plan: &mut Plan) {
         let is_known = |(known, facts): (&(GroupId, UnitId, GroupBounds), &GroupFacts)| {
             (known.0, known.1, &known.2) == (facts.id, facts.unit, &facts.most)
@@ -341,7 +343,8 @@ impl GroupParts {
     /// Updates the orders in force for units by those of the plan.
     fn collect_orders(&mut self, input: Input<'_>, plan: &Plan) {
         self.units.retain(|unit, _| input.contract.has(*unit));
-        // An order for a unit overwrites the part of the unit's own group, so that part is forgotten, to be ordered again.
+        // An order for a unit overwrites the part of the unit's own group, so that part is forgotten, to be
+        // ordered again.
         let ordered = &mut self.ordered;
         let mut reset = |unit: UnitId, forget: fn(&mut Ordered)| {
             ordered.entry((unit, None)).and_modify(forget);
@@ -476,7 +479,8 @@ impl GroupParts {
                 }
             }
         }
-        // Innermost unit first: the protection of a unit's own group must include the protection of the groups inside it.
+        // Innermost unit first: the protection of a unit's own group must include the protection of the
+        // groups inside it.
         let mut own_group_protection: BTreeMap<UnitId, (u64, u64)> = BTreeMap::new();
         for unit in held_groups.units() {
             let total = self.in_force(unit);
@@ -506,8 +510,8 @@ impl GroupParts {
                 min.iter().zip(&own).map(|(min, own)| (*min, *own)).collect();
             protected[0] = (protected[0].0.saturating_add(inside.0), protected[0].1.saturating_add(inside.1));
             own_group_protection.insert(unit, protected[0]);
-            // The parts of the protection are ordered again if one of them changed enough, or if an order for the unit
-            // has overwritten the own group's part.
+            // The parts of the protection are ordered again if one of them changed enough, or if an order for
+            // the unit has overwritten the own group's part.
             let before: Vec<(u64, u64)> =
                 self.last_ordered(unit, &holders, |ordered| ordered.protected.unwrap_or_default());
             let own_is_overwritten =
@@ -562,8 +566,8 @@ impl GroupParts {
         holders.iter().map(|at| select(self.ordered.get(&(unit, *at)).unwrap_or(&nothing_ordered))).collect()
     }
 
-    /// Orders the unit's full amounts for the own group of each unit that is no longer in foreign groups. A foreign group that
-    /// is no longer held needs no order, since the backend resets it.
+    /// Orders the unit's full amounts for the own group of each unit that is no longer in foreign groups. A
+    /// foreign group that is no longer held needs no order, since the backend resets it.
     fn restore_own_groups(
         &mut self,
         contract: &Contract,
@@ -597,14 +601,15 @@ impl GroupParts {
         }
     }
 
-    /// Lifts CPU sets and caps that were ordered before a scheduler was attached, since they would restrict the scheduler.
-    /// Weights have no effect on the scheduler, and stay.
+    /// Lifts CPU sets and caps that were ordered before a scheduler was attached, since they would restrict
+    /// the scheduler. Weights have no effect on the scheduler, and stay.
     fn lift_cpus(&mut self, present: &BTreeSet<Holder>, orders: &mut Vec<Step<PartOrder>>) {
         for (holder, ordered) in &mut self.ordered {
             let (unit, at) = *holder;
             let (cpus, cap) = (ordered.cpus.take(), ordered.cap.take());
             ordered.weight = None;
-            // The own group is reset by the unit's orders, and a group that is no longer held is reset by the backend.
+            // The own group is reset by the unit's orders, and a group that is no longer held is reset by the
+            // backend.
             let Some(group) = at.filter(|_| present.contains(holder)) else { continue };
             let mut order = |action| orders.push(Step { action, reason: Reason::FollowsUse });
             if cpus.is_some() {
@@ -675,7 +680,8 @@ impl GroupParts {
         self.rates.get(&holder).map_or(0, |used| used.cpu)
     }
 
-    /// Spreads CPU caps over all holders within each capped unit. A holder within several capped units gets the lowest part.
+    /// Spreads CPU caps over all holders within each capped unit. A holder within several capped units gets
+    /// the lowest part.
     fn caps(&mut self, held_groups: &HeldGroups<'_>, orders: &mut Vec<Step<PartOrder>>) {
         let mut parts: BTreeMap<Holder, u64> = BTreeMap::new();
         for unit in held_groups.units() {
@@ -683,7 +689,8 @@ impl GroupParts {
             let within = held_groups.within(unit);
             let mut holders = vec![(unit, None)];
             holders.extend(within.iter().map(|group| (group.unit, Some(group.id))));
-            // The own groups of the unit and its sub-units are one holder here, since a cap covers the whole subtree.
+            // The own groups of the unit and its sub-units are one holder here, since a cap covers the whole
+            // subtree.
             let own_rate: u64 = held_groups
                 .contract
                 .held()
@@ -713,8 +720,8 @@ impl GroupParts {
         }
     }
 
-    /// Spreads disk rates over all holders within each limited unit. A holder within several limited units gets the lowest
-    /// part.
+    /// Spreads disk rates over all holders within each limited unit. A holder within several limited units
+    /// gets the lowest part.
     fn disks(&mut self, held_groups: &HeldGroups<'_>, orders: &mut Vec<Step<PartOrder>>) {
         let mut parts: BTreeMap<(Holder, String), Rates> = BTreeMap::new();
         for unit in held_groups.units() {
@@ -795,8 +802,8 @@ fn weights(groups: &[GroupFacts], parts: &BTreeMap<usize, u64>) -> Vec<(usize, u
 /// Rates of use are measured over at least this time.
 const MEASURED_NS: Time = 100 * crate::time::MS;
 
-/// The holders of a unit's own processes, the own group first: their ids, their memory use in bytes, and their managers' limits
-/// (`u64::MAX`: unlimited).
+/// The holders of a unit's own processes, the own group first: their ids, their memory use in bytes, and
+/// their managers' limits (`u64::MAX`: unlimited).
 fn memory_holders(held_groups: &HeldGroups<'_>, unit: UnitId) -> (Vec<Option<GroupId>>, Vec<u64>, Vec<u64>) {
     let mut holders = vec![None];
     let mut uses = vec![held_groups.own_memory(unit)];

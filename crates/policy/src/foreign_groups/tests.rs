@@ -127,7 +127,8 @@ fn allowed(orders: &[PartOrder]) -> Vec<(Option<u32>, Option<u64>)> {
     orders.iter().filter_map(selected).collect()
 }
 
-/// A slice uses all of the unit's 250 MiB, and another one comes: a sixteenth of an even part is enough to start.
+/// A slice uses all of the unit's 250 MiB, and another one comes: a sixteenth of an even part is enough to
+/// start.
 #[test]
 fn a_new_group_of_a_full_unit_can_start() {
     let mut world = World::new();
@@ -148,7 +149,8 @@ fn the_own_group_of_a_full_unit_can_grow() {
     assert_eq!(allowed(&orders), [(None, Some(4)), (Some(1), Some(241)), (Some(2), Some(4))]);
 }
 
-/// Two slices of a unit use 300 and 100 of its 600 MiB; its own group, without use, gets little of the remaining 200.
+/// Two slices of a unit use 300 and 100 of its 600 MiB; its own group, without use, gets little of the
+/// remaining 200.
 #[test]
 fn a_bound_follows_use_and_comes_back_whole() {
     let mut world = World::new();
@@ -203,7 +205,8 @@ fn a_managers_limit_is_respected_and_the_rest_is_used() {
     assert_eq!(cpus, ["1: 1", "2: 1-3"]);
 }
 
-/// An administrator lowers a slice's limit, and sets its weight: its parts are ordered again, and the weight is left alone.
+/// An administrator lowers a slice's limit, and sets its weight: its parts are ordered again, and the weight
+/// is left alone.
 #[test]
 fn a_managers_later_setting_stays() {
     let mut world = World::new();
@@ -311,7 +314,8 @@ fn rates_follow_what_is_transferred() {
     assert_eq!(rates, [(None, Some(5)), (Some(2), Some(12)), (Some(1), Some(72))]);
 }
 
-/// A slice has a rate, and an administrator sets its memory limit. When the unit's rate is lifted, so is the slice's.
+/// A slice has a rate, and an administrator sets its memory limit. When the unit's rate is lifted, so is the
+/// slice's.
 #[test]
 fn a_rate_is_lifted_after_an_unrelated_setting() {
     let mut world = World::new();
@@ -330,8 +334,8 @@ fn a_rate_is_lifted_after_an_unrelated_setting() {
     assert_eq!(of_place(&world.step(rate(None))), 1);
 }
 
-/// 3 : 1 of the CPUs among two slices, and a service elsewhere. Sibling weights average 100, so that a slice of root's beside
-/// them with weight 100 gets a third while both are busy, as among unweighted groups.
+/// 3 : 1 of the CPUs among two slices, and a service elsewhere. Sibling weights average 100, so that a slice
+/// of root's beside them with weight 100 gets a third while both are busy, as among unweighted groups.
 #[test]
 fn weights_follow_parts_and_average_the_default() {
     let mut world = World::new();
@@ -350,7 +354,8 @@ fn weights_follow_parts_and_average_the_default() {
     let entitled = |plan: &mut Plan| {
         plan.decisions.cpu.entitled = vec![0, 0, 1_000_000, 3_000_000];
     };
-    // Each keeps a sixteenth for its own group. Ana's two groups share what is left of 3 CPUs: 1.4 of them each.
+    // Each keeps a sixteenth for its own group. Ana's two groups share what is left of 3 CPUs: 1.4 of them
+    // each.
     assert_eq!(weights(&world.step(entitled)), [(1, 120), (2, 80), (3, 100)]);
     world.means.switches = true;
     assert_eq!(weights(&world.step(entitled)), []);
@@ -370,7 +375,8 @@ fn the_mean_of_weights_is_the_default() {
     assert_eq!(weights(&world.snapshot.foreign_groups, &none), [(0, 100)]);
 }
 
-/// Control groups enforced the CPUs while the scheduler rested. It is back: foreign groups are no longer confined or capped.
+/// Control groups enforced the CPUs while the scheduler rested. It is back: foreign groups are no longer
+/// confined or capped.
 #[test]
 fn restrictions_from_before_the_schedulers_return_are_lifted() {
     let mut world = World::new();

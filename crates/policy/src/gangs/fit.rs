@@ -1,7 +1,7 @@
 //! The choice of gangs to run beside those already chosen, by one of two algorithms.
 //!
-//! Algorithm of [`fittest`] (seed 003, section 4): ABBW/proc is the remaining bus bandwidth per remaining CPU, and BBW/thread
-//! the bandwidth that each thread of a gang uses. The fittest gang maximises
+//! Algorithm of [`fittest`] (seed 003, section 4): ABBW/proc is the remaining bus bandwidth per remaining
+//! CPU, and BBW/thread the bandwidth that each thread of a gang uses. The fittest gang maximises
 //!
 //! ```text
 //! fitness = 1000 / (1 + | ABBW/proc - BBW/thread |)
@@ -23,8 +23,9 @@
 //! the half for this quantum, and swaps pairs between the halves while that helps, in at most [`TRIES_MAX`]
 //! tries.
 //!
-//! Properties: both choose only gangs that fit into the remaining CPUs. [`together`] always chooses the head; it ignores gangs
-//! beyond those that fill the CPUs twice. The result depends only on the candidates and their order.
+//! Properties: both choose only gangs that fit into the remaining CPUs. [`together`] always chooses the head;
+//! it ignores gangs beyond those that fill the CPUs twice. The result depends only on the candidates and
+//! their order.
 
 use alloc::vec::Vec;
 
@@ -45,7 +46,8 @@ pub(super) struct Candidate {
     pub(super) place: u64,
     /// CPUs that it needs.
     pub(super) cpus: u32,
-    /// The amount of the shared resource that each of its threads is assumed to use; of the bus, in bytes per second.
+    /// The amount of the shared resource that each of its threads is assumed to use; of the bus, in bytes per
+    /// second.
     pub(super) rate: u64,
 }
 
@@ -80,8 +82,9 @@ pub(super) fn fittest(candidates: &[Candidate], remaining: Remaining) -> Option<
     fittest.map(|(number, _)| number)
 }
 
-/// The indices of the candidates to run beside `running`, with the head first, and the expected progress in this and the next
-/// quantum, in permille per thread: 1,000 if no thread is slowed. `bus` is the capacity in bytes per second.
+/// The indices of the candidates to run beside `running`, with the head first, and the expected progress in
+/// this and the next quantum, in permille per thread: 1,000 if no thread is slowed. `bus` is the capacity in
+/// bytes per second.
 pub(super) fn together(
     candidates: &[Candidate],
     running: &[Candidate],
@@ -111,12 +114,13 @@ pub(super) fn together(
     (chosen_numbers, u32::try_from(permille).unwrap_or(1_000))
 }
 
-/// The indices of the longest-waiting candidates that together fill `cpus_to_fill` CPUs, the head first. Gangs that need more
-/// than the `cpus` that are free now are left out.
+/// The indices of the longest-waiting candidates that together fill `cpus_to_fill` CPUs, the head first.
+/// Gangs that need more than the `cpus` that are free now are left out.
 fn window(candidates: &[Candidate], cpus: u32, cpus_to_fill: u32) -> Vec<usize> {
     let mut fitting: Vec<usize> =
         (0..candidates.len()).filter(|number| candidates[*number].cpus <= cpus).collect();
-    // A gang needs at least one CPU, which bounds the number of gangs, so that a few of many need not be sorted with all.
+    // A gang needs at least one CPU, which bounds the number of gangs, so that a few of many need not be
+    // sorted with all.
     let gangs_max = cpus_to_fill as usize;
     let by_place = |number: &usize| candidates[*number].place;
     if fitting.len() > gangs_max {
@@ -135,8 +139,8 @@ fn window(candidates: &[Candidate], cpus: u32, cpus_to_fill: u32) -> Vec<usize> 
     fitting
 }
 
-/// The problem of dividing candidates between this quantum and the next. A division is a list of flags, one for each candidate:
-/// whether the candidate runs in this quantum.
+/// The problem of dividing candidates between this quantum and the next. A division is a list of flags, one
+/// for each candidate: whether the candidate runs in this quantum.
 struct Division<'a> {
     /// CPUs that are free in this quantum.
     cpus: u32,
@@ -172,8 +176,9 @@ impl Division<'_> {
     /// The division with the most progress, by exhaustive search. It includes the head.
     fn best_of_all(&self) -> Vec<bool> {
         let others = self.sets.len() - 1;
-        // The bits of a number are the flags of all gangs but the head, the longest-waiting gang in the highest bit. In
-        // descending order of these numbers, divisions with longer-waiting gangs come first, and win ties.
+        // The bits of a number are the flags of all gangs but the head, the longest-waiting gang in the
+        // highest bit. In descending order of these numbers, divisions with longer-waiting gangs come first,
+        // and win ties.
         let divisions = (0u32..1 << others).rev().map(|bits| {
             let is_chosen = |index: usize| index == 0 || bits >> (others - index) & 1 == 1;
             (0..self.sets.len()).map(is_chosen).collect::<Vec<bool>>()
@@ -201,7 +206,8 @@ impl Division<'_> {
         self.sets.iter().map(&mut take).collect()
     }
 
-    /// A good division by local search: exchanges gangs of equal size between the quanta while progress grows. The head stays.
+    /// A good division by local search: exchanges gangs of equal size between the quanta while progress
+    /// grows. The head stays.
     fn best_by_exchange(&self) -> Vec<bool> {
         let mut chosen = self.longest_waiting();
         let mut progress = self.progress(&chosen);
@@ -269,8 +275,8 @@ mod tests {
         assert_eq!(fittest(&candidates(&[(1, 3 * GB), (1, 2 * GB), (1, GB)]), remaining), Some(2));
     }
 
-    /// Two gangs of two threads that want half of the bus each, and four that want most of it: the former run together, and
-    /// leave the latter to each other.
+    /// Two gangs of two threads that want half of the bus each, and four that want most of it: the former run
+    /// together, and leave the latter to each other.
     #[test]
     fn gangs_that_fill_the_bus_go_together() {
         let gangs =
@@ -296,7 +302,8 @@ mod tests {
         }
     }
 
-    /// Eight that want half of the bus are ahead of eight that want nothing. Exchanges put half of each kind together.
+    /// Eight that want half of the bus are ahead of eight that want nothing. Exchanges put half of each kind
+    /// together.
     #[test]
     fn many_gangs_are_divided_by_exchanges() {
         let sizes: Vec<(u32, u64)> = (0..16).map(|at| (1, if at < 8 { 5 * GB } else { 0 })).collect();

@@ -63,8 +63,8 @@ impl GangQueue {
         Vec::new()
     }
 
-    /// Estimates each measured gang's demand, the rate that it would have on an idle bus, and adds it with the rate. Returns the
-    /// transfers of these gangs. `bus` is the capacity in bytes per second.
+    /// Estimates each measured gang's demand, the rate that it would have on an idle bus, and adds it with
+    /// the rate. Returns the transfers of these gangs. `bus` is the capacity in bytes per second.
     fn measure_bus(&mut self, rules: GangRules, bus: u64, rates: Vec<Option<u64>>) -> Vec<GangUse> {
         let part_of_bus = |rate: u64| {
             u64::try_from(u128::from(rate) * u128::from(WHOLE) / u128::from(bus))

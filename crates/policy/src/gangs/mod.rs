@@ -33,14 +33,17 @@
 //! transferred more than the unit's entitlement to the bus, at the cost of other units, the unit waits for a
 //! quantum (`crate::bus`).
 //!
-//! Properties. No starvation: the head always runs. When a gang moves to the end of its list, it waits for at most as many of
-//! its unit's quanta as there are gangs before it. No more threads run than there are CPUs, except for one gang with more
-//! threads than its unit has CPUs. A sleeping gang is not stopped. The choice is a deterministic function of the facts.
+//! Properties. No starvation: the head always runs. When a gang moves to the end of its list, it waits for at
+//! most as many of its unit's quanta as there are gangs before it. No more threads run than there are CPUs,
+//! except for one gang with more threads than its unit has CPUs. A sleeping gang is not stopped. The choice
+//! is a deterministic function of the facts.
 //!
-//! Limits: a thread that starts between two samples runs until the next sample. A gang that waits for a disk keeps its CPUs until
-//! the quantum ends; if its threads wait at every sample of a quantum, the gang counts as asleep.
+//! Limits: a thread that starts between two samples runs until the next sample. A gang that waits for a disk
+//! keeps its CPUs until the quantum ends; if its threads wait at every sample of a quantum, the gang counts
+//! as asleep.
 //!
-//! Source: seed 003, section 4. The head, the fitness and the window are from there; the estimate of demand is ours.
+//! Source: seed 003, section 4. The head, the fitness and the window are from there; the estimate of demand
+//! is ours.
 
 mod fit;
 mod measure;
@@ -95,7 +98,8 @@ enum GangCpus {
 }
 
 impl GangCpus {
-    /// The key of the board on which a unit's gangs compete for CPUs: its outermost unit, or `None` if all units share one.
+    /// The key of the board on which a unit's gangs compete for CPUs: its outermost unit, or `None` if all
+    /// units share one.
     fn board(&self, contract: &Contract, unit: UnitId) -> Option<UnitId> {
         match self {
             GangCpus::Machine => None,
@@ -115,7 +119,8 @@ type WhyUnitWaits<'a> = &'a dyn Fn(UnitId) -> Option<Reason>;
 struct GangSample {
     /// Whether a quantum begins now.
     begins: bool,
-    /// The gangs that ran in the previous quantum, with their transfers; empty unless the bus is the shared resource.
+    /// The gangs that ran in the previous quantum, with their transfers; empty unless the bus is the shared
+    /// resource.
     ran: Vec<GangUse>,
 }
 
@@ -128,7 +133,8 @@ pub(crate) struct GangQueue {
     last_place: u64,
     /// When the quantum ends; 0 before the first.
     until: Time,
-    /// The CPU credit of outermost units, where CPUs are time-shared, in millionths of a CPU for a quantum; negative: debt.
+    /// The CPU credit of outermost units, where CPUs are time-shared, in millionths of a CPU for a quantum;
+    /// negative: debt.
     credits: BTreeMap<UnitId, i64>,
     /// The amount of the shared resource that each board used in the last quantum.
     used: BTreeMap<Option<UnitId>, u64>,
@@ -204,8 +210,8 @@ impl Gang {
     }
 }
 
-/// Decides about the memory bus ([`bus`]), and which gangs run on the CPUs that units hold. Returns when to sample next on behalf
-/// of the bus and the gangs.
+/// Decides about the memory bus ([`bus`]), and which gangs run on the CPUs that units hold. Returns when to
+/// sample next on behalf of the bus and the gangs.
 pub(crate) fn step(
     queue: &mut Arc<GangQueue>,
     accounts: &mut Arc<BusAccounts>,
@@ -317,7 +323,8 @@ fn choose(
         GangsShare::Bus => bus_entitlement(unit),
         GangsShare::Cache => shared::part(gang_cpus, unit, whole, cpus),
     };
-    // A board may use its unit's part of the shared resource, or the amount that other boards left over, if that is more.
+    // A board may use its unit's part of the shared resource, or the amount that other boards left over, if
+    // that is more.
     let board_part = |state: &GangQueue, board: Option<UnitId>| match board {
         None => whole,
         Some(unit) => unit_part(unit).max(whole.saturating_sub(state.used_by_others(board))),
@@ -433,12 +440,12 @@ impl GangQueue {
         }
     }
 
-    /// The boards with gangs that want CPUs. Where CPUs are time-shared, units with waiting gangs earn credit when a quantum
-    /// begins, and the board of the unit with the most credit comes first.
+    /// The boards with gangs that want CPUs. Where CPUs are time-shared, units with waiting gangs earn credit
+    /// when a quantum begins, and the board of the unit with the most credit comes first.
     fn boards(&mut self, gang_cpus: &GangCpus, cpus: u32, begins: bool) -> Vec<Board> {
         let mut boards: BTreeMap<Option<UnitId>, (u32, bool)> = BTreeMap::new();
-        // By board: the CPUs of its running gangs, and whether a gang waits. A unit's jobs are often adjacent, so that one lookup
-        // suffices for a run of them.
+        // By board: the CPUs of its running gangs, and whether a gang waits. A unit's jobs are often
+        // adjacent, so that one lookup suffices for a run of them.
         for run in self.gangs.chunk_by(|one, next| one.board == next.board) {
             let awake = || run.iter().filter(|gang| gang.awake);
             if awake().next().is_none() {
@@ -627,7 +634,8 @@ impl Choice<'_> {
         }
     }
 
-    /// Marks a gang as running, and adds it to the chosen ones. `reason` applies unless the gang was chosen as the head.
+    /// Marks a gang as running, and adds it to the chosen ones. `reason` applies unless the gang was chosen
+    /// as the head.
     fn run(&mut self, candidate: &Candidate, is_head: bool, reason: Reason) {
         let gang = &mut self.state.gangs[candidate.index];
         let reason = if is_head { Reason::HeadOfList { waited: gang.waited } } else { reason };

@@ -1,15 +1,16 @@
-//! A gang's measured rates and demands per thread, and the rate by which gangs are chosen: that of the latest quantum, an average
-//! over a window of quanta, or the demand.
+//! A gang's measured rates and demands per thread, and the rate by which gangs are chosen: that of the latest
+//! quantum, an average over a window of quanta, or the demand.
 
 use alloc::collections::VecDeque;
 
 use commonhold_contract::Gangs;
 
-/// Windows up to this many quanta use an arithmetic mean; longer windows use an exponential moving average (seed 003, section 4).
+/// Windows up to this many quanta use an arithmetic mean; longer windows use an exponential moving average
+/// (seed 003, section 4).
 const MEAN_WINDOW_MAX: u32 = 5;
 
-/// Demand is averaged over this many quanta, so that a burst in one quantum does not decide alone, and a new phase of a job is
-/// recognised after two.
+/// Demand is averaged over this many quanta, so that a burst in one quantum does not decide alone, and a new
+/// phase of a job is recognised after two.
 const DEMAND_WINDOW: usize = 2;
 
 /// One gang's rates of use of the shared resource, per thread; of the bus, in bytes per second.
@@ -24,8 +25,8 @@ pub(super) struct Rates {
 }
 
 impl Rates {
-    /// Adds a quantum: the measured rate, and the estimated demand on an idle bus. `window` is the length of the averages, in
-    /// quanta.
+    /// Adds a quantum: the measured rate, and the estimated demand on an idle bus. `window` is the length of
+    /// the averages, in quanta.
     pub(super) fn add(&mut self, rate: u64, demand: u64, window: u32) {
         self.latest.push_back(rate);
         while self.latest.len() > MEAN_WINDOW_MAX.min(window) as usize {
@@ -82,7 +83,8 @@ mod tests {
         assert_eq!(rates.by(Gangs::QuantaWindow, 1), Some(70));
     }
 
-    /// With 19 quanta, each counts a tenth of the distance: after 10 quanta, 0.9^10 of an old rate is left, 35 %.
+    /// With 19 quanta, each counts a tenth of the distance: after 10 quanta, 0.9^10 of an old rate is left,
+    /// 35 %.
     #[test]
     fn a_window_of_many_quanta_is_a_moving_average() {
         let mut rates = Rates::default();

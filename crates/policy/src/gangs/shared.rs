@@ -1,8 +1,8 @@
 //! The capacity of the shared resource, and an estimate of what gangs need of a full cache, which cannot be
 //! measured.
 //!
-//! Terms: the *whole* is the capacity of the shared resource: bytes per second of the memory bus, or bytes of all last-level
-//! caches.
+//! Terms: the *whole* is the capacity of the shared resource: bytes per second of the memory bus, or bytes of
+//! all last-level caches.
 //!
 //! Algorithm: threads that share a full cache together hold exactly the size of the cache, whatever they
 //! need. By these measurements they would be a perfect fit, and run together forever. So after a quantum in
@@ -25,8 +25,8 @@ use crate::bus;
 /// Assumed last-level cache per CPU if its size is unknown: 2 MiB, as on many servers.
 const CACHE_OF_A_CPU: u64 = 2 << 20;
 
-/// Caches count as full when gangs hold this percentage. The rest may hold data that belongs to no gang, and gangs that have just
-/// started hold little yet.
+/// Caches count as full when gangs hold this percentage. The rest may hold data that belongs to no gang, and
+/// gangs that have just started hold little yet.
 const FULL_PERCENT: u64 = 85;
 
 /// A measurement without cache pressure stays valid for this many quanta under pressure: 10 s.
@@ -49,15 +49,16 @@ pub(super) struct CacheUse {
 }
 
 impl CacheUse {
-    /// The bytes that each thread of the gang is assumed to need, after a quantum in which each held `held`. `is_full`: the
-    /// caches were full. `maximum` is assumed if the need is unknown.
+    /// The bytes that each thread of the gang is assumed to need, after a quantum in which each held `held`.
+    /// `is_full`: the caches were full. `maximum` is assumed if the need is unknown.
     pub(super) fn assumed_need(&mut self, held: u64, is_full: bool, maximum: u64) -> u64 {
         if !is_full {
             *self = CacheUse { without_pressure: Some(held), quanta_under_pressure: 0 };
             return held;
         }
         self.quanta_under_pressure += 1;
-        // A gang that holds more under pressure was still filling the cache when it was measured, or is in another phase now.
+        // A gang that holds more under pressure was still filling the cache when it was measured, or is in
+        // another phase now.
         let grew = |before: u64| held > before + before / GREW_PART;
         if self.without_pressure.is_some_and(grew) || self.quanta_under_pressure > HIDDEN_QUANTA {
             self.without_pressure = None;

@@ -1,4 +1,5 @@
-//! Gangs in a small simulation of whole quanta: a running gang transfers what it wants, or its share of a full bus.
+//! Gangs in a small simulation of whole quanta: a running gang transfers what it wants, or its share of a
+//! full bus.
 #![allow(clippy::unwrap_used)]
 
 use super::*;
@@ -300,8 +301,8 @@ fn unmeasured_gangs_have_the_contracts_rate() {
     }
 }
 
-/// Four gangs of one thread use much of the shared resource, and four use little: from the second round on, two of each run
-/// together, as on the bus. `wants` is each gang's use per second.
+/// Four gangs of one thread use much of the shared resource, and four use little: from the second round on,
+/// two of each run together, as on the bus. `wants` is each gang's use per second.
 fn mixes(share: GangsShare, machine: &str, much: u64, little: u64) -> World {
     let mut jobs = vec![job(1, much); 4];
     jobs.extend([job(1, little); 4]);

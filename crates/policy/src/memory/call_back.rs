@@ -29,8 +29,8 @@ const RECLAIM_NS: Time = 250 * MS;
 const FRUITLESS_NS: Time = 10_000 * MS;
 
 impl Division<'_> {
-    /// Shrinks loans until they fit the excess and every limit. Only loans above their targets shrink. That suffices, since
-    /// the targets fit.
+    /// Shrinks loans until they fit the excess and every limit. Only loans above their targets shrink. That
+    /// suffices, since the targets fit.
     pub(super) fn call_back(&self, loans: &mut [u64], targets: &[u64], excess: u64) {
         let contract = self.input.contract;
         for id in contract.held().rev() {
@@ -42,7 +42,8 @@ impl Division<'_> {
     }
 }
 
-/// Cuts the loans of `units` to a sum of at most `max`: each loan in proportion to its amount above its target.
+/// Cuts the loans of `units` to a sum of at most `max`: each loan in proportion to its amount above its
+/// target.
 fn shrink(loans: &mut [u64], targets: &[u64], max: u64, units: &[UnitId]) {
     let sum: u64 = units.iter().map(|id| loans[id.index()]).sum();
     if sum <= max {
@@ -57,8 +58,9 @@ fn shrink(loans: &mut [u64], targets: &[u64], max: u64, units: &[UnitId]) {
 }
 
 impl MemoryState {
-    /// Orders reclaim from the units that owe memory, and learns how fast memory is reclaimed. Returns whether a lender waits:
-    /// whether some unit owes memory that was called back or that the unit itself lends.
+    /// Orders reclaim from the units that owe memory, and learns how fast memory is reclaimed. Returns
+    /// whether a lender waits: whether some unit owes memory that was called back or that the unit itself
+    /// lends.
     pub(super) fn reclaim_debts(&mut self, sample: Sample<'_>, steps: &mut Vec<Step<MemoryOrder>>) -> bool {
         let Sample { now, input, facts, .. } = sample;
         let mut lender_waits = false;

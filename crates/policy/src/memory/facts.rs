@@ -1,19 +1,20 @@
 //! Translates what a live kernel reports into the facts that the division of memory needs.
 //!
-//! Problem: [`frames`](super::frames) needs to know how much memory a unit uses, how much of that is cold, whether the
-//! unit is short of memory, and how much could be called back from the unit in time. A kernel reports many figures, but
-//! none of these.
+//! Problem: [`frames`](super::frames) needs to know how much memory a unit uses, how much of that is cold,
+//! whether the unit is short of memory, and how much could be called back from the unit in time. A kernel
+//! reports many figures, but none of these.
 //!
 //! Algorithm, at each sample:
 //! - The memory to divide is the machine's memory, less what the kernel uses and what the processes outside
 //!   all units use. Each of these two amounts counts as unchanged until it has changed by more than
 //!   1/[`COMMON_PART`] of the machine's memory.
-//! - A unit is *short* if it is at its bound and under pressure. Signs of pressure are refaults (reads of pages that were
-//!   reclaimed before), memory stalls for more than 1/[`STALL_PART`] of the time, and growth of anonymous memory.
+//! - A unit is *short* if it is at its bound and under pressure. Signs of pressure are refaults (reads of
+//!   pages that were reclaimed before), memory stalls for more than 1/[`STALL_PART`] of the time, and growth
+//!   of anonymous memory.
 //! - Cold pages count as unneeded, unless the unit lately needed pages again that it had lent as cold
 //!   ([`doubt`]).
-//! - How much could be called back in time follows from the kinds of pages that the unit has, and from how fast such
-//!   pages were reclaimed before ([`reclaim_rates`]).
+//! - How much could be called back in time follows from the kinds of pages that the unit has, and from how
+//!   fast such pages were reclaimed before ([`reclaim_rates`]).
 //! - Small changes are ignored, so that a few pages more or less change no order.
 //!
 //! The simulated machine hands out frames itself, and reports all these facts directly ([`exact`]).
@@ -43,7 +44,8 @@ const COMMON_PART: u64 = 256;
 const STALL_PART: u64 = 20;
 
 impl MemoryState {
-    /// The facts of all units, in frames, by the unit's index. Remembers the sample, for comparison at the next one.
+    /// The facts of all units, in frames, by the unit's index. Remembers the sample, for comparison at the
+    /// next one.
     pub(super) fn observe(&mut self, sample: Sample<'_>) -> Vec<Facts> {
         match sample.input.means.memory.frames {
             Some(frames) => self.observe_exact(sample, frames),
@@ -113,20 +115,22 @@ impl UnitRecord {
         memory.stalled_ns.saturating_sub(self.facts.stalled_ns) > elapsed / STALL_PART
     }
 
-    /// Updates the damped amounts of memory that the unit uses and that it has packed in zram. Small changes are ignored.
+    /// Updates the damped amounts of memory that the unit uses and that it has packed in zram. Small changes
+    /// are ignored.
     fn damp(&mut self, memory: UnitMemory, total: u64, frame_bytes: u64) {
         let tolerance = total / SLACK_PART;
         self.used = damped(self.used, memory.used, self.share.entitled, tolerance);
         if self.share.packed.abs_diff(memory.packed) > tolerance {
-            // In whole frames, like every amount from which a bound is computed: a kernel would round other bounds.
+            // In whole frames, like every amount from which a bound is computed: a kernel would round other
+            // bounds.
             self.share.packed = memory.packed.div_ceil(frame_bytes) * frame_bytes;
         }
     }
 }
 
-/// How many bytes would come free if all cold pages of a unit were reclaimed. Cold anonymous pages count only up to the
-/// free swap space `swap_left`, which is reduced by them. Where swap is compressed memory, the bytes that they would
-/// occupy there are subtracted.
+/// How many bytes would come free if all cold pages of a unit were reclaimed. Cold anonymous pages count only
+/// up to the free swap space `swap_left`, which is reduced by them. Where swap is compressed memory, the
+/// bytes that they would occupy there are subtracted.
 fn cold(memory: UnitMemory, facts: &MemoryFacts, swap_left: &mut u64) -> u64 {
     let anonymous = memory.cold_anonymous.min(*swap_left);
     *swap_left -= anonymous;
@@ -134,9 +138,9 @@ fn cold(memory: UnitMemory, facts: &MemoryFacts, swap_left: &mut u64) -> u64 {
     in_files.saturating_add(reclaim_rates::freed(anonymous, facts))
 }
 
-/// A unit's damped memory use, from the damped use at the last sample and the real use now. The damped use stays as it was
-/// while it exceeds the real use by at most twice the tolerance. It does not exceed the entitlement unless the real use
-/// does.
+/// A unit's damped memory use, from the damped use at the last sample and the real use now. The damped use
+/// stays as it was while it exceeds the real use by at most twice the tolerance. It does not exceed the
+/// entitlement unless the real use does.
 fn damped(previous: u64, used: u64, entitled: u64, tolerance: u64) -> u64 {
     let still_fits = previous >= used && previous <= used.saturating_add(2 * tolerance);
     if used > entitled {

@@ -8,7 +8,8 @@
 //! - The frames to divide are those that neither `kernel` nor `shared` uses. A unit's *entitlement* is the
 //!   number of these frames that its reservation and tickets are worth.
 //! - A unit's *allowance* is the number of frames that it may use: entitlement - lent + borrowed.
-//! - A unit is *short* if one of its requests was refused, or frames were reclaimed from it, since the last sample.
+//! - A unit is *short* if one of its requests was refused, or frames were reclaimed from it, since the last
+//!   sample.
 //! - A unit is *calm* after [`CALM_SAMPLES`] samples in a row at which it was present and not short. A unit
 //!   that waits for memory that other units owe to it does not become calm.
 //! - *Cold* frames are in use but were not touched for long. Not every machine can tell which frames are
@@ -18,9 +19,10 @@
 //!   which limits let no unit be entitled, less the reserve threshold.
 //!
 //! Algorithm, under `isolate`, at each sample:
-//! 1. Find how many frames each unit leaves idle, and for how long they have been idle ([`idleness`](super::idleness)).
-//! 2. Give each borrower a target, and move its loan towards the target ([`lend`](super::lend)). Lend no more than could
-//!    be called back in time ([`terms`](super::terms)).
+//! 1. Find how many frames each unit leaves idle, and for how long they have been idle
+//!    ([`idleness`](super::idleness)).
+//! 2. Give each borrower a target, and move its loan towards the target ([`lend`](super::lend)). Lend no more
+//!    than could be called back in time ([`terms`](super::terms)).
 //! 3. If loans then exceed the excess or a limit, call back the difference at once
 //!    ([`call_back`](super::call_back)).
 //! 4. Choose the lenders: unused frames are lent before cold frames. Among the unused frames, and among the
@@ -30,13 +32,14 @@
 //!
 //! Properties:
 //! - Allowances of the units sum to no more than what `kernel` and `shared` leave.
-//! - A unit that is short is allowed at least its entitlement from the next sample on. Any other unit is allowed at
-//!   least the part of its entitlement that it uses and that is not cold, and at least the used part of its reservation.
+//! - A unit that is short is allowed at least its entitlement from the next sample on. Any other unit is
+//!   allowed at least the part of its entitlement that it uses and that is not cold, and at least the used
+//!   part of its reservation.
 //! - A unit that may not borrow is never allowed more than its entitlement. No allowance exceeds the limit of
 //!   the unit or of a unit around it.
-//! - No unit lends or borrows more than the amount that its contract names, in whole frames. A percentage that limits
-//!   lending refers to the unit's own entitlement. A percentage that limits borrowing refers to the entitlement of the
-//!   unit's parent or, for an outermost unit, to all divided memory.
+//! - No unit lends or borrows more than the amount that its contract names, in whole frames. A percentage
+//!   that limits lending refers to the unit's own entitlement. A percentage that limits borrowing refers to
+//!   the entitlement of the unit's parent or, for an outermost unit, to all divided memory.
 //! - With constant demands the allowances become constant. The excess does not depend on what borrowers do
 //!   with their loans, so using a loan never causes the loan to end.
 //!
@@ -46,8 +49,8 @@
 //! - A unit's siblings have no prior claim to its idle frames.
 //! - An absent unit's frames (its page cache) stay as a loan until another unit is short.
 //!
-//! Source: seed 000, section 3.2 (limits, redistribution of idle less reserve), 2.2 (`kernel` and `shared` first), 2.3
-//! (giving up a fraction of the idle memory after certain periods).
+//! Source: seed 000, section 3.2 (limits, redistribution of idle less reserve), 2.2 (`kernel` and `shared`
+//! first), 2.3 (giving up a fraction of the idle memory after certain periods).
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -75,18 +78,18 @@ pub struct Facts {
     pub present: bool,
     /// Frames charged to the unit.
     pub used: u64,
-    /// The part of `used` that was not touched for long, and may be lent like unused frames. 0 on a machine that cannot
-    /// tell.
+    /// The part of `used` that was not touched for long, and may be lent like unused frames. 0 on a machine
+    /// that cannot tell.
     pub cold: u64,
-    /// Whether a request of the unit was refused, or frames were reclaimed from the unit, since the last sample of either
-    /// [`Trigger`].
+    /// Whether a request of the unit was refused, or frames were reclaimed from the unit, since the last
+    /// sample of either [`Trigger`].
     pub short: bool,
     /// Whether the unit stalls on memory while other units owe memory that was called back.
     pub waits: bool,
     /// The most frames that the unit may borrow during its trial; `None`: it is not on trial.
     pub on_trial: Option<u64>,
-    /// How many frames could be called back from the unit, by time, if no other unit gave anything back; `None`: any number
-    /// at once.
+    /// How many frames could be called back from the unit, by time, if no other unit gave anything back;
+    /// `None`: any number at once.
     pub callable: Option<ReclaimCurve>,
 }
 
@@ -102,10 +105,11 @@ pub enum Trigger {
 /// Everything that a step reads.
 #[derive(Debug, Clone, Copy)]
 pub struct Input<'a> {
-    /// The contract. Its absolute amounts of memory are converted to frames: reservations and the reserve rounded up,
-    /// limits and amounts of loans down.
+    /// The contract. Its absolute amounts of memory are converted to frames: reservations and the reserve
+    /// rounded up, limits and amounts of loans down.
     pub contract: &'a Contract,
-    /// The units' shares of memory. The units that are active in `rights` are those that are present in `units`.
+    /// The units' shares of memory. The units that are active in `rights` are those that are present in
+    /// `units`.
     pub rights: &'a Rights,
     /// Frames of the machine.
     pub frames: u64,
@@ -117,10 +121,11 @@ pub struct Input<'a> {
     pub now: Time,
     /// Why memory is divided now.
     pub trigger: Trigger,
-    /// The part of a promised call-back time that is not available for reclaim: the delays until a shortage, and then its
-    /// end, are noticed.
+    /// The part of a promised call-back time that is not available for reclaim: the delays until a shortage,
+    /// and then its end, are noticed.
     pub delay_ns: Time,
-    /// The frames that each unit may borrow before other units, by its credit ([`crate::credits`]); 0 for missing units.
+    /// The frames that each unit may borrow before other units, by its credit ([`crate::credits`]); 0 for
+    /// missing units.
     pub first: &'a [u64],
 }
 
@@ -133,8 +138,8 @@ pub struct LoanBook {
     calm: Vec<u32>,
     /// For how long each unit has left frames idle.
     idleness: Vec<Idleness>,
-    /// Whether each unit was short at the last sample, if that was between two periods. The unit then counts as short at the
-    /// next sample, too.
+    /// Whether each unit was short at the last sample, if that was between two periods. The unit then counts
+    /// as short at the next sample, too.
     short: Vec<bool>,
 }
 
@@ -167,11 +172,14 @@ pub struct Allowance {
     pub lent: u64,
     /// Frames that the unit borrows.
     pub borrowed: u64,
-    /// Frames that the unit may use: entitled - lent + borrowed, or every frame of the machine if the unit is unrestricted.
+    /// Frames that the unit may use: entitled - lent + borrowed, or every frame of the machine if the unit is
+    /// unrestricted.
     pub allowed: u64,
-    /// The time within which all that the unit lends must be back, in nanoseconds; `None`: the unit lends nothing.
+    /// The time within which all that the unit lends must be back, in nanoseconds; `None`: the unit lends
+    /// nothing.
     pub within_ns: Option<Time>,
-    /// The largest loan that could be called back from the unit in time if no other unit borrowed; `None`: any amount.
+    /// The largest loan that could be called back from the unit in time if no other unit borrowed; `None`:
+    /// any amount.
     pub callable: Option<u64>,
     /// The reason for the allowance.
     pub because: Because,
@@ -214,7 +222,8 @@ pub enum Because {
     BorrowsInTime,
     /// The unit's loan is smaller for a trial.
     OnTrial,
-    /// The unit gave back a part of its loan, since the owner or other units needed that part, or the unit did not use it.
+    /// The unit gave back a part of its loan, since the owner or other units needed that part, or the unit
+    /// did not use it.
     GaveBack {
         /// Frames that the unit gave back.
         frames: u64,
@@ -331,7 +340,8 @@ impl<'a> Division<'a> {
         allowances
     }
 
-    /// The allowances without loans: each unit's entitlement, and every frame of the machine for the common parts.
+    /// The allowances without loans: each unit's entitlement, and every frame of the machine for the common
+    /// parts.
     fn entitlements(&self, because: impl Fn(UnitId) -> Because) -> Vec<Allowance> {
         let allowance = |id: UnitId| {
             let (lent, borrowed, within_ns, callable) = (0, 0, None, None);
@@ -448,8 +458,8 @@ struct Outcome<'a> {
     full: bool,
 }
 
-/// At how many samples in a row a unit was present and not short, from this sample and the count at the previous one.
-/// Samples between periods leave the count as it is.
+/// At how many samples in a row a unit was present and not short, from this sample and the count at the
+/// previous one. Samples between periods leave the count as it is.
 fn calm(facts: Facts, previous: u32, trigger: Trigger) -> u32 {
     match trigger {
         _ if facts.short || !facts.present => 0,

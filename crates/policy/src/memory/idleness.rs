@@ -57,8 +57,8 @@ pub(super) struct Piece {
 }
 
 impl Division<'_> {
-    /// How many frames may be lent in all: the units' idle frames and those that no unit is entitled to, less the reserve
-    /// threshold.
+    /// How many frames may be lent in all: the units' idle frames and those that no unit is entitled to, less
+    /// the reserve threshold.
     pub(super) fn excess(&self, idle: &[u64]) -> u64 {
         let lendable = idle.iter().sum::<u64>() + self.entitlement.unheld;
         let reserve = Some(self.input.contract.machine.reserve);
@@ -66,8 +66,8 @@ impl Division<'_> {
         lendable.saturating_sub(reserve)
     }
 
-    /// The frames that a unit may lend. A unit that needs more than its entitlement lends nothing, even if some of its
-    /// memory is cold. Reserved frames that are in use are not lent, cold or not.
+    /// The frames that a unit may lend. A unit that needs more than its entitlement lends nothing, even if
+    /// some of its memory is cold. Reserved frames that are in use are not lent, cold or not.
     pub(super) fn idle(&self, unit: UnitId) -> u64 {
         self.lendable(unit, self.needed(unit))
     }
@@ -93,16 +93,16 @@ impl Division<'_> {
         in_whole_frames(self.input.contract.unit(unit).lend.memory, self.input.frame_bytes)
     }
 
-    /// The frames that a unit needs: those in use that are not cold, and at least the used part of its reservation. Cold
-    /// frames count as needed in a unit that exceeds its entitlement.
+    /// The frames that a unit needs: those in use that are not cold, and at least the used part of its
+    /// reservation. Cold frames count as needed in a unit that exceeds its entitlement.
     fn needed(&self, unit: UnitId) -> u64 {
         let facts = self.facts[unit.index()];
         let cold = if self.use_beyond_entitlement(unit) > 0 { 0 } else { facts.cold };
         facts.used.saturating_sub(cold).max(facts.used.min(self.reserved(unit)))
     }
 
-    /// The reserved part of the entitlement of a unit's own processes: by the unit's own reservation or by an enclosing
-    /// unit's, whichever gives more.
+    /// The reserved part of the entitlement of a unit's own processes: by the unit's own reservation or by an
+    /// enclosing unit's, whichever gives more.
     fn reserved(&self, unit: UnitId) -> u64 {
         let hard_part = |id: UnitId| {
             let (value, hard) = (self.entitlement.value(id), self.entitlement.hard(id));
@@ -112,8 +112,8 @@ impl Division<'_> {
         lineage(self.input.contract, unit).map(hard_part).max().unwrap_or(0)
     }
 
-    /// Cold frames beyond a unit's entitlement count as unused if the unit may lend and other units are short or borrow. So
-    /// the unit's next allowance does not include those frames.
+    /// Cold frames beyond a unit's entitlement count as unused if the unit may lend and other units are short
+    /// or borrow. So the unit's next allowance does not include those frames.
     pub(super) fn give_up_cold(&mut self) {
         let contract = self.input.contract;
         let is_borrower = |id: UnitId| {
@@ -134,8 +134,9 @@ impl Division<'_> {
         }
     }
 
-    /// Records how many frames each unit needs. A lender that is short may need its whole entitlement. The history of an
-    /// absent unit is forgotten, so that no memory counts as long idle when the unit appears again.
+    /// Records how many frames each unit needs. A lender that is short may need its whole entitlement. The
+    /// history of an absent unit is forgotten, so that no memory counts as long idle when the unit appears
+    /// again.
     pub(super) fn note_needs(&mut self) {
         self.idleness.resize_with(self.facts.len(), Idleness::default);
         for id in self.input.contract.held() {

@@ -18,8 +18,8 @@ use commonhold_contract::{DEFAULT_TICKETS, Permission, Resource, UnitId};
 use super::frames::{Division, Trigger, in_whole_frames};
 use crate::rights::share::split_capped;
 
-/// In one period a loan grows by at most 1/16 of the divided frames. So a lender that soon wants its memory back finds
-/// most of its frames clean and free.
+/// In one period a loan grows by at most 1/16 of the divided frames. So a lender that soon wants its memory
+/// back finds most of its frames clean and free.
 const GROWTH_PART: u64 = 16;
 
 impl Division<'_> {
@@ -33,15 +33,16 @@ impl Division<'_> {
 
     /// The next size of each loan, on the way from its current size to its target.
     pub(super) fn next_loans(&self, current: &[u64], targets: &[u64]) -> Vec<u64> {
-        // A borrower keeps the used part of its loan until another unit needs that part. A new loan is kept for a period,
-        // so that the unit has time to use it.
+        // A borrower keeps the used part of its loan until another unit needs that part. A new loan is kept
+        // for a period, so that the unit has time to use it.
         let in_use = |id: UnitId| match self.input.trigger {
             Trigger::Period => self.use_beyond_entitlement(id),
             Trigger::CallBack => current[id.index()],
         };
         let mut keep = self.per_unit(|id| targets[id.index()].max(in_use(id).min(self.callable(id))));
         self.fit_in_time(&mut keep, targets);
-        // The part of a loan that exceeds a permission or a trial's maximum comes back at once, not step by step.
+        // The part of a loan that exceeds a permission or a trial's maximum comes back at once, not step by
+        // step.
         let next = |id: UnitId| {
             let i = id.index();
             let next = self.one_step(current[i], targets[i], keep[i]);
@@ -54,8 +55,8 @@ impl Division<'_> {
         loans
     }
 
-    /// A loan's next size: one step up towards its target, or one step down towards `keep`, the part of the loan that is
-    /// kept unless a unit calls back.
+    /// A loan's next size: one step up towards its target, or one step down towards `keep`, the part of the
+    /// loan that is kept unless a unit calls back.
     fn one_step(&self, current: u64, target: u64, keep: u64) -> u64 {
         let step = (self.divided / GROWTH_PART).max(1);
         match self.input.trigger {
@@ -65,8 +66,8 @@ impl Division<'_> {
         }
     }
 
-    /// The size of a unit's loan before this division. If the unit's entitlement sank, the difference counts as a loan at
-    /// first. A loan that the unit does not need counts as 0.
+    /// The size of a unit's loan before this division. If the unit's entitlement sank, the difference counts
+    /// as a loan at first. A loan that the unit does not need counts as 0.
     pub(super) fn current_loan(&self, unit: UnitId) -> u64 {
         let may_use_soon = self.input.trigger == Trigger::CallBack && self.idle(unit) == 0;
         let needs_loan =
@@ -93,8 +94,8 @@ impl Division<'_> {
         in_whole_frames(self.input.contract.unit(unit).borrow.memory, self.input.frame_bytes)
     }
 
-    /// The most frames that the contract lets a unit borrow; 0: it may not borrow. An amount that covers all divided memory
-    /// counts as unlimited (`u64::MAX`).
+    /// The most frames that the contract lets a unit borrow; 0: it may not borrow. An amount that covers all
+    /// divided memory counts as unlimited (`u64::MAX`).
     pub(super) fn borrow_max(&self, unit: UnitId) -> u64 {
         let most = self.borrow_permission(unit).most(self.parent_value(unit));
         if most > 0 && most >= self.divided { u64::MAX } else { most }
@@ -109,7 +110,8 @@ impl Division<'_> {
         self.terms.loan_max(unit).unwrap_or(u64::MAX)
     }
 
-    /// How many frames a unit and its sub-units may borrow by the unit's limit; `None`: the unit has no limit.
+    /// How many frames a unit and its sub-units may borrow by the unit's limit; `None`: the unit has no
+    /// limit.
     pub(super) fn headroom_below_limit(&self, unit: UnitId) -> Option<u64> {
         let limit = self.input.contract.unit(unit).limit.memory;
         let most = self.capacity.weigh(limit, self.parent_value(unit))?;
@@ -130,8 +132,8 @@ impl Division<'_> {
         headroom
     }
 
-    /// Divides `amount` among the units directly inside the unit `level` and that unit's own processes; among the outermost
-    /// units if `level` is `None`. Then divides each unit's part among the units inside it.
+    /// Divides `amount` among the units directly inside the unit `level` and that unit's own processes; among
+    /// the outermost units if `level` is `None`. Then divides each unit's part among the units inside it.
     fn deal(&self, level: Option<UnitId>, amount: u64, headroom: &[u64], targets: &mut [u64]) {
         let has_headroom = |id: &UnitId| headroom[id.index()] > 0 && amount > 0;
         let units: Vec<UnitId> = self.levels.at(level).iter().copied().filter(has_headroom).collect();

@@ -1,11 +1,12 @@
 //! Memory: turns each sample of memory use into bounds, guarantees and reclaim orders for the units.
 //!
 //! One sample goes through these stages, in this order:
-//! 1. [`facts`] translates the kernel's figures into what each unit uses, which part of its memory is cold, whether the
-//!    unit is short, and how fast memory could be called back from it.
+//! 1. [`facts`] translates the kernel's figures into what each unit uses, which part of its memory is cold,
+//!    whether the unit is short, and how fast memory could be called back from it.
 //! 2. [`frames`] divides the memory, as a pure function that the simulator uses too:
 //!    - [`idleness`] finds how much each unit leaves idle, and since when;
-//!    - [`lend`] decides which unit borrows how much idle memory: no more than could be called back in time ([`terms`]);
+//!    - [`lend`] decides which unit borrows how much idle memory: no more than could be called back in time
+//!      ([`terms`]);
 //!    - [`call_back`] shrinks loans at once when their owners are short.
 //! 3. [`orders`] gives bounds and guarantees, as differences to those in force.
 //! 4. [`oom_order`] makes the kernel kill processes of units beyond their entitlement first, while memory is
@@ -14,8 +15,8 @@
 //!    [`trial`] may measure how fast memory comes back from a borrower.
 //! 6. [`sampling`] decides when to sample next.
 //!
-//! [`reclaim_rates`] learns how fast each kind of page is reclaimed. [`reclaim_curve`] derives from these rates how much
-//! could be called back from a unit in a given time.
+//! [`reclaim_rates`] learns how fast each kind of page is reclaimed. [`reclaim_curve`] derives from these
+//! rates how much could be called back from a unit in a given time.
 //!
 //! Properties (tested):
 //! - Allowances of the units sum to no more than the machine has.
@@ -67,8 +68,8 @@ pub use reclaim_curve::ReclaimCurve;
 pub use reclaim_rates::{ReclaimRates, Taken};
 pub use sampling::EARLY_NS;
 
-/// The divisor from bytes times nanoseconds, in which credits are kept, to bytes times seconds, in which a plan lists
-/// them.
+/// The divisor from bytes times nanoseconds, in which credits are kept, to bytes times seconds, in which a
+/// plan lists them.
 const BYTE_SECOND: i128 = 1_000 * MS as i128;
 
 /// What is remembered between samples.
@@ -137,8 +138,8 @@ impl Sample<'_> {
     }
 }
 
-/// Divides the memory among the units, and appends the orders to `steps`. Returns `None` if memory was not observed, may
-/// not be restricted (scheme `smp`), or cannot be bounded on this machine.
+/// Divides the memory among the units, and appends the orders to `steps`. Returns `None` if memory was not
+/// observed, may not be restricted (scheme `smp`), or cannot be bounded on this machine.
 pub(crate) fn step(
     state: &mut Arc<MemoryState>,
     now: Time,
@@ -173,8 +174,8 @@ pub(crate) fn step(
     state.order_bounds(sample, &shares.allowances, steps);
     let beyond = state.order_kills(sample, steps);
     let mut lender_waits = false;
-    // A kernel may leave pages beyond a bound that sank, so they are reclaimed by order. A machine that hands out frames
-    // itself refuses every request beyond a bound, and needs no such orders.
+    // A kernel may leave pages beyond a bound that sank, so they are reclaimed by order. A machine that hands
+    // out frames itself refuses every request beyond a bound, and needs no such orders.
     if exact.is_none() {
         lender_waits = state.reclaim_debts(sample, steps);
         if !lender_waits && shares.full && input.means.memory.reclaim {
@@ -248,8 +249,8 @@ impl MemoryState {
         shares
     }
 
-    /// Orders which units' processes the kernel kills first, if the backend can order that. Returns the units that are to
-    /// be reported as beyond their allowance.
+    /// Orders which units' processes the kernel kills first, if the backend can order that. Returns the units
+    /// that are to be reported as beyond their allowance.
     fn order_kills(&mut self, sample: Sample<'_>, steps: &mut Vec<Step<MemoryOrder>>) -> Vec<Beyond> {
         if !sample.input.means.memory.kill_order {
             return Vec::new();
@@ -268,8 +269,8 @@ impl MemoryState {
     }
 }
 
-/// The frame size for a live machine: 1/4096 of its memory, within 64 KiB and 64 MiB. Frames are much larger than pages, so
-/// that a few pages more or less change no order.
+/// The frame size for a live machine: 1/4096 of its memory, within 64 KiB and 64 MiB. Frames are much larger
+/// than pages, so that a few pages more or less change no order.
 fn frame_bytes(total: u64) -> u64 {
     (total / 4_096).next_power_of_two().clamp(64 << 10, 64 << 20)
 }

@@ -1,8 +1,8 @@
 //! Which units' processes the kernel should kill first when memory runs out.
 //!
-//! Problem: a bound only slows a unit that allocates anonymous memory. Without swap, none of that memory can be reclaimed,
-//! so the unit slowly fills the machine. The kernel then kills the largest process of the machine, even if that process's
-//! unit is within its entitlement.
+//! Problem: a bound only slows a unit that allocates anonymous memory. Without swap, none of that memory can
+//! be reclaimed, so the unit slowly fills the machine. The kernel then kills the largest process of the
+//! machine, even if that process's unit is within its entitlement.
 //!
 //! Terms:
 //! - A unit *holds* the memory that it uses, except its file pages: a kernel reclaims file pages, clean and
@@ -28,7 +28,8 @@
 //!
 //! Properties (tested):
 //! - No unit is exposed while memory is not tight.
-//! - A unit that was within its entitlement for [`LINGER_NS`] is not exposed, and neither is any unit inside it.
+//! - A unit that was within its entitlement for [`LINGER_NS`] is not exposed, and neither is any unit inside
+//!   it.
 //! - A sample with the same facts as the one before orders nothing.
 
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -49,8 +50,9 @@ const RESERVE_PART_MIN: u64 = 64;
 /// 1/8 of the machine may be free and yet unavailable: CPUs keep pages on their own lists since Linux 6.7
 /// (`mm/page_alloc.c`, `zone_highsize`).
 const LISTS_PART: u64 = 8;
-/// A unit stays exposed for this time after it was last beyond its entitlement. The pages of a killed process may lie on
-/// CPUs' lists, too, so that the kernel soon kills again. Without exposed units, it would then kill the largest process.
+/// A unit stays exposed for this time after it was last beyond its entitlement. The pages of a killed process
+/// may lie on CPUs' lists, too, so that the kernel soon kills again. Without exposed units, it would then
+/// kill the largest process.
 const LINGER_NS: Time = 10_000 * MS;
 
 /// The exposed units, and the state that decides about exposure, kept between samples.
@@ -67,16 +69,16 @@ pub(super) struct OomOrder {
     divided_when_within: BTreeMap<UnitId, Divided>,
 }
 
-/// Two amounts of divided memory, in bytes: the amount when the unit without its sub-units was last within its entitlement,
-/// and the amount when the unit with its sub-units was.
+/// Two amounts of divided memory, in bytes: the amount when the unit without its sub-units was last within
+/// its entitlement, and the amount when the unit with its sub-units was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Divided {
     alone: u64,
     with_sub_units: u64,
 }
 
-/// A cache of entitlements by the amount of divided memory, since computing the entitlements of all units is expensive.
-/// There are few amounts, since units exceed their entitlements at few moments.
+/// A cache of entitlements by the amount of divided memory, since computing the entitlements of all units is
+/// expensive. There are few amounts, since units exceed their entitlements at few moments.
 struct Entitlements<'a> {
     rights: &'a Rights,
     /// The memory divided now, in bytes. A smaller amount is replaced by this.
@@ -106,8 +108,9 @@ impl OomOrder {
         self.divided_when_within.retain(|unit, _| contract.has(*unit));
     }
 
-    /// Exposes the units that are or lately were beyond their entitlement, and no others. `shares` has one element per
-    /// unit, and `divided` is in bytes. Returns the exposed units that exceed their allowances, if memory is short.
+    /// Exposes the units that are or lately were beyond their entitlement, and no others. `shares` has one
+    /// element per unit, and `divided` is in bytes. Returns the exposed units that exceed their allowances,
+    /// if memory is short.
     pub(super) fn step(
         &mut self,
         sample: Sample<'_>,
@@ -137,7 +140,8 @@ impl OomOrder {
                 when_within.with_sub_units = divided;
             }
         }
-        // Compare each unit with its entitlement to that amount. A unit that is not exposed yet has a tolerance.
+        // Compare each unit with its entitlement to that amount. A unit that is not exposed yet has a
+        // tolerance.
         let slack = facts.total / SLACK_PART;
         let mut is_beyond = |id: UnitId| {
             let slack = if self.exposed.contains(&id) { 0 } else { slack };
@@ -183,8 +187,8 @@ impl OomOrder {
         self.tight = below_reserve(left.saturating_sub(facts.total / LISTS_PART), self.tight);
     }
 
-    /// Whether the unit may soon be exposed. If it then meets its bound, an alarm is wanted, since the kernel may kill before
-    /// the next sample.
+    /// Whether the unit may soon be exposed. If it then meets its bound, an alarm is wanted, since the kernel
+    /// may kill before the next sample.
     pub(super) fn is_near(&self, unit: UnitId) -> bool {
         self.near.contains(&unit)
     }
@@ -197,8 +201,9 @@ impl OomOrder {
         self.near.clear();
     }
 
-    /// Orders the change from the exposed units so far to `exposed`. `reason_to_end` is given for units that are no longer
-    /// exposed, and `bytes_beyond` tells for the newly exposed ones by how much they exceed their entitlements.
+    /// Orders the change from the exposed units so far to `exposed`. `reason_to_end` is given for units that
+    /// are no longer exposed, and `bytes_beyond` tells for the newly exposed ones by how much they exceed
+    /// their entitlements.
     fn expose(
         &mut self,
         exposed: BTreeSet<UnitId>,

@@ -1,8 +1,8 @@
 //! Turns the units' allowances into orders for the backend. Only orders that differ from those in force are
 //! given.
 //!
-//! A unit's *bound* is its allowance. A unit's *guarantees* are amounts of memory that no other unit's demand may take from
-//! the unit: `min` is the reservation less its lent part, and `low` is the entitlement.
+//! A unit's *bound* is its allowance. A unit's *guarantees* are amounts of memory that no other unit's demand
+//! may take from the unit: `min` is the reservation less its lent part, and `low` is the entitlement.
 //!
 //! Properties (tested):
 //! - A unit without processes has no bound, so that a process that joins it finds room.
@@ -25,7 +25,8 @@ use crate::tree;
 pub(super) struct BoundAndGuarantees {
     /// Memory of the unit, sub-units included, that is never reclaimed for others.
     pub(super) min: u64,
-    /// Memory of the unit, sub-units included, that is not reclaimed while other units have memory beyond their own `low`.
+    /// Memory of the unit, sub-units included, that is not reclaimed while other units have memory beyond
+    /// their own `low`.
     low: u64,
     /// The part of `low` that belongs to the unit's own processes.
     own: u64,
@@ -77,8 +78,8 @@ impl MemoryState {
         differences(&self.in_force, &BTreeMap::new(), reason, steps);
     }
 
-    /// The shares less packed memory (compressed swap). That memory counts as used by the unit, but the kernel charges it to
-    /// no unit, so bounds and guarantees must not include it.
+    /// The shares less packed memory (compressed swap). That memory counts as used by the unit, but the
+    /// kernel charges it to no unit, so bounds and guarantees must not include it.
     fn charged(&self) -> Vec<Share> {
         let charged = |unit: &UnitRecord| Share {
             entitled: unit.share.entitled.saturating_sub(unit.share.packed),
@@ -91,9 +92,9 @@ impl MemoryState {
 
 /// The bounds and guarantees that are to be in force; units without any are left out.
 ///
-/// `reserved` gives the reservation of a unit, sub-units included, in bytes. A unit's guarantee covers at least the sum of
-/// its sub-units' guarantees, since a kernel protects no memory of a group that is not protected in its parent. This sum
-/// never exceeds the unit's entitlement or allowance, sub-units included.
+/// `reserved` gives the reservation of a unit, sub-units included, in bytes. A unit's guarantee covers at
+/// least the sum of its sub-units' guarantees, since a kernel protects no memory of a group that is not
+/// protected in its parent. This sum never exceeds the unit's entitlement or allowance, sub-units included.
 fn wanted(
     input: Input<'_>,
     shares: &[Share],
@@ -102,8 +103,8 @@ fn wanted(
     let entitled = tree::sums(input.contract, |unit| shares[unit.index()].entitled);
     let allowed = tree::sums(input.contract, |unit| shares[unit.index()].allowed);
     let guarantees = input.means.memory.guarantees;
-    // The lent part of a reservation is not guaranteed until it is called back. Otherwise the bound would be below the
-    // guarantee, and the kernel would have to reclaim pages that it may not reclaim.
+    // The lent part of a reservation is not guaranteed until it is called back. Otherwise the bound would be
+    // below the guarantee, and the kernel would have to reclaim pages that it may not reclaim.
     let own_min = |id: UnitId| reserved(id).min(entitled[id.index()]).min(allowed[id.index()]);
     let mut min = alloc::vec![0u64; input.contract.units.len()];
     // A unit precedes its sub-units, so going backwards sums the sub-units first.
@@ -114,8 +115,8 @@ fn wanted(
             min[parent.index()] = min[parent.index()].saturating_add(kept);
         }
     }
-    // A machine that hands out frames itself grants a new process some frames beyond its unit's bound. So there, units
-    // without processes are bounded, too.
+    // A machine that hands out frames itself grants a new process some frames beyond its unit's bound. So
+    // there, units without processes are bounded, too.
     let bounds_all = input.means.memory.frames.is_some();
     let order = |id: UnitId| {
         let present = input.snapshot.unit(id).processes > 0;
@@ -135,9 +136,10 @@ fn wanted(
         .collect()
 }
 
-/// Appends the steps from the bounds and guarantees in force to the wanted ones: first guarantees that sink, then bounds that
-/// sink, bounds that grow, and guarantees that grow. In this order no bound is ever below a guarantee, for units without
-/// sub-units. `reason` is given for every step except guarantees of an entitlement.
+/// Appends the steps from the bounds and guarantees in force to the wanted ones: first guarantees that sink,
+/// then bounds that sink, bounds that grow, and guarantees that grow. In this order no bound is ever below a
+/// guarantee, for units without sub-units. `reason` is given for every step except guarantees of an
+/// entitlement.
 fn differences(
     in_force: &BTreeMap<UnitId, BoundAndGuarantees>,
     wanted: &BTreeMap<UnitId, BoundAndGuarantees>,

@@ -9,13 +9,14 @@ use crate::time::{MS, Time};
 const SECOND: Time = 1_000 * MS;
 /// Loans rely on 3/4 of the first second for reclaim; the rest is a margin for stalls of a device.
 const RELIABLE_QUARTERS: Time = 3;
-/// Loans rely on 9/10 of the time after the first second: there the margin is smaller, since short stalls average out.
+/// Loans rely on 9/10 of the time after the first second: there the margin is smaller, since short stalls
+/// average out.
 const RELIABLE_TENTHS: Time = 9;
 /// The most kinds of pages that a unit has; anonymous pages may be of two.
 const PARTS: usize = 4;
 
-/// The amounts that could be called back from a unit, in parts that are reclaimed one after the other. Amounts are in
-/// bytes; in frames after `in_frames`.
+/// The amounts that could be called back from a unit, in parts that are reclaimed one after the other.
+/// Amounts are in bytes; in frames after `in_frames`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ReclaimCurve {
     parts: [Part; PARTS],
@@ -31,8 +32,9 @@ struct Part {
 }
 
 impl ReclaimCurve {
-    /// Appends a part by which `amount` comes free, and which takes as long as `bytes` at `per_s` bytes per second. The two
-    /// differ where a swapped byte still occupies some memory. A curve whose parts are all in use stays unchanged.
+    /// Appends a part by which `amount` comes free, and which takes as long as `bytes` at `per_s` bytes per
+    /// second. The two differ where a swapped byte still occupies some memory. A curve whose parts are all in
+    /// use stays unchanged.
     #[must_use]
     pub fn with_part(mut self, amount: u64, bytes: u64, per_s: u64) -> ReclaimCurve {
         if let Some(part) = self.parts.get_mut(self.used).filter(|_| amount > 0) {
@@ -76,7 +78,8 @@ pub(super) fn reliable(time: Time) -> Time {
 mod tests {
     use super::*;
 
-    /// 300 that are dropped at 1,000 a second, then 50 dirty ones at 100, then 400 that cost 500 of swapping at 100.
+    /// 300 that are dropped at 1,000 a second, then 50 dirty ones at 100, then 400 that cost 500 of swapping
+    /// at 100.
     #[test]
     fn the_fastest_pages_are_reclaimed_first() {
         let curve = ReclaimCurve::default()

@@ -1,12 +1,12 @@
 //! How fast memory is reclaimed from borrowers, learnt from earlier reclaim.
 //!
-//! Problem: a loan that could not be ended within the promised time must not be made. How long it takes to end a loan
-//! depends on the borrower's pages, on CPUs, on devices and on other load. Clean file pages are dropped, dirty file pages
-//! are written, and anonymous pages go to swap.
+//! Problem: a loan that could not be ended within the promised time must not be made. How long it takes to
+//! end a loan depends on the borrower's pages, on CPUs, on devices and on other load. Clean file pages are
+//! dropped, dirty file pages are written, and anonymous pages go to swap.
 //!
 //! Algorithm:
-//! - There is one rate for pages that only have to be dropped, one for pages that are written to files, and one for each
-//!   swap area. A measurement of swapping counts for the area that the kernel fills next.
+//! - There is one rate for pages that only have to be dropped, one for pages that are written to files, and
+//!   one for each swap area. A measurement of swapping counts for the area that the kernel fills next.
 //! - Each rate begins with that of a slow machine, so that the first loans are small. The first measurement
 //!   replaces this assumption. Each later measurement enters a moving average. A measurement faster than the
 //!   average has weight 1/4. A slower measurement has weight 1/2 if it took a second or more, and
@@ -27,8 +27,8 @@
 //!   drops pages in no time ([`ReclaimRates::free_to_drop`]).
 //!
 //! Limits:
-//! - When a loan is made, the kinds of pages that the borrower will have are unknown. They are assumed to be the kinds that
-//!   the borrower has now.
+//! - When a loan is made, the kinds of pages that the borrower will have are unknown. They are assumed to be
+//!   the kinds that the borrower has now.
 //! - Without swap, a unit's anonymous pages permit no loan.
 //! - If memory is called back from several borrowers at the same time, they are assumed to give it back one
 //!   after another ([`terms`](super::terms)), even if their pages could be reclaimed in parallel.
@@ -129,8 +129,8 @@ impl Rate {
         self.measured = true;
     }
 
-    /// The moving average with a new measurement. A short slow measurement has little weight, since a device may be slow for
-    /// a moment.
+    /// The moving average with a new measurement. A short slow measurement has little weight, since a device
+    /// may be slow for a moment.
     fn averaged(self, measured: Taken) -> u64 {
         let per_s = measured.per_s();
         if per_s >= self.per_s {
@@ -142,7 +142,8 @@ impl Rate {
 }
 
 impl Reclaiming {
-    /// How much the unit shrank by reclaim since it began to owe, and the time since then. Zero if it owed nothing.
+    /// How much the unit shrank by reclaim since it began to owe, and the time since then. Zero if it owed
+    /// nothing.
     fn paid_back(&self, now: Time, memory: UnitMemory) -> Taken {
         let Some((owes_since, at_start)) = self.owes_since else { return Taken::default() };
         let shrunk = at_start.used.saturating_sub(memory.used);
@@ -167,15 +168,15 @@ impl Taken {
         }
     }
 
-    /// Whether this is enough for a measurement: a second of reclaim or, once reclaim has stopped (not `busy`),
-    /// [`BYTES_MIN`].
+    /// Whether this is enough for a measurement: a second of reclaim or, once reclaim has stopped (not
+    /// `busy`), [`BYTES_MIN`].
     fn suffices(self, busy: bool) -> bool {
         let (is_long, is_large) = (u128::from(self.ns) >= SECOND, self.bytes >= BYTES_MIN);
         self.ns > 0 && (is_long || is_large && !busy)
     }
 
-    /// The remainder without `bytes` that were reclaimed at `per_s` bytes per second. The remainder's rate is at most the
-    /// rate of all.
+    /// The remainder without `bytes` that were reclaimed at `per_s` bytes per second. The remainder's rate is
+    /// at most the rate of all.
     fn without(self, bytes: u64, per_s: u64) -> Taken {
         let rest = self.bytes.saturating_sub(bytes);
         let removed_ns = u128::from(bytes) * SECOND / u128::from(per_s.max(1));
@@ -196,9 +197,9 @@ impl ReclaimRates {
         ReclaimRates { dropped: Rate { per_s: u64::MAX, measured: true }, ..ReclaimRates::default() }
     }
 
-    /// The curve of how many bytes could be called back from a unit with this memory. Anonymous pages count up to the free
-    /// swap space in `facts`. Of dirty and anonymous pages, the kind that comes free faster is first: a kernel does not wait
-    /// for dirty pages while it has other pages that are written faster.
+    /// The curve of how many bytes could be called back from a unit with this memory. Anonymous pages count
+    /// up to the free swap space in `facts`. Of dirty and anonymous pages, the kind that comes free faster is
+    /// first: a kernel does not wait for dirty pages while it has other pages that are written faster.
     pub fn curve(&self, unit: UnitMemory, facts: &MemoryFacts) -> ReclaimCurve {
         let (swap_per_s, drop_per_s) = (self.swap_rate(facts.swap_next).per_s, self.drop_per_s(facts));
         let cached = unit.swap_cached.min(unit.anonymous);
@@ -210,14 +211,15 @@ impl ReclaimRates {
             (_, 0) => cached,
             _ => part_of(cached, to_swap, not_cached),
         };
-        // Pages with a copy in swap lie among the other anonymous pages. Each counts as the bytes that could be swapped out
-        // in the time that dropping it takes.
+        // Pages with a copy in swap lie among the other anonymous pages. Each counts as the bytes that could
+        // be swapped out in the time that dropping it takes.
         let as_swapped = to_swap.saturating_add(part_of(cached, swap_per_s, drop_per_s));
         let anonymous = (cached.saturating_add(freed(to_swap, facts)), as_swapped, swap_per_s);
         let written = (unit.dirty, unit.dirty, self.written.per_s);
         let swap_is_faster = part_of(swap_per_s, anonymous.0, as_swapped) > self.written.per_s;
         let [first, second] = if swap_is_faster { [anonymous, written] } else { [written, anonymous] };
-        // The unit has no further pages now. Pages that it gets by a loan may be anonymous, and go to the rest of swap.
+        // The unit has no further pages now. Pages that it gets by a loan may be anonymous, and go to the
+        // rest of swap.
         let further_swap = facts.swap_free - to_swap;
         ReclaimCurve::default()
             .with_part(unit.clean(), unit.clean(), drop_per_s)
@@ -226,8 +228,8 @@ impl ReclaimRates {
             .with_part(freed(further_swap, facts), further_swap, swap_per_s)
     }
 
-    /// The rate of dropping pages, in bytes per second: at least the rate of swapping out, even if few pages were dropped so
-    /// far.
+    /// The rate of dropping pages, in bytes per second: at least the rate of swapping out, even if few pages
+    /// were dropped so far.
     fn drop_per_s(&self, facts: &MemoryFacts) -> u64 {
         self.dropped.per_s.max(self.swap_rate(facts.swap_next).per_s)
     }
@@ -237,8 +239,8 @@ impl ReclaimRates {
         self.swapped.get(&area).copied().unwrap_or(Rate::assumed(WRITTEN_PER_S))
     }
 
-    /// Adds a sample of a unit to its measurement, and learns from the measurement once it is large enough. `owes` says
-    /// whether the unit owes memory now.
+    /// Adds a sample of a unit to its measurement, and learns from the measurement once it is large enough.
+    /// `owes` says whether the unit owes memory now.
     pub(super) fn observe(
         &mut self,
         now: Time,
@@ -273,8 +275,8 @@ impl ReclaimRates {
         }
         let all_counted =
             reclaiming.counted == total && reclaiming.owes_since.is_none_or(|(at, _)| at == now);
-        // Reclaim may have stopped after too little for a measurement. The next reclaim may take any page that the unit has
-        // by then, including new pages that only have to be dropped.
+        // Reclaim may have stopped after too little for a measurement. The next reclaim may take any page
+        // that the unit has by then, including new pages that only have to be dropped.
         let stopped = reclaiming.last == total && reclaiming.owes_since.is_none();
         if all_counted || stopped && memory.droppable() > reclaiming.memory_at_start.droppable() {
             reclaiming.memory_at_start = memory;
@@ -282,8 +284,8 @@ impl ReclaimRates {
         reclaiming.last = total;
     }
 
-    /// Learns from a measurement. `at_start` is the unit's memory when the measurement began: by now the unit may have read
-    /// the reclaimed pages again.
+    /// Learns from a measurement. `at_start` is the unit's memory when the measurement began: by now the unit
+    /// may have read the reclaimed pages again.
     fn learn(&mut self, measured: Taken, at_start: UnitMemory, facts: &MemoryFacts) {
         let swappable = at_start.anonymous.min(facts.swap_free);
         let files = at_start.clean().min(measured.bytes);
@@ -292,8 +294,8 @@ impl ReclaimRates {
             self.dropped.learn(measured);
             return;
         }
-        // The pages that were not dropped were written or swapped out. If they are too few for a measurement, they are
-        // ignored, unless they are the larger part.
+        // The pages that were not dropped were written or swapped out. If they are too few for a measurement,
+        // they are ignored, unless they are the larger part.
         let rest = measured.without(dropped, self.drop_per_s(facts));
         if !rest.suffices(false) && rest.bytes < measured.bytes / 2 {
             return;
@@ -305,8 +307,9 @@ impl ReclaimRates {
         }
     }
 
-    /// Learns on a machine that reports only reclaim by writing, to files or to the swap area `area`. `total` is all reclaim
-    /// of a unit so far, and `counted` the part that was already learnt from. `busy` says whether reclaim goes on.
+    /// Learns on a machine that reports only reclaim by writing, to files or to the swap area `area`. `total`
+    /// is all reclaim of a unit so far, and `counted` the part that was already learnt from. `busy` says
+    /// whether reclaim goes on.
     pub fn learn_written(&mut self, counted: &mut Taken, total: Taken, busy: bool, area: u64) {
         let taken = total.since(*counted);
         if taken.suffices(busy) {
@@ -327,9 +330,10 @@ impl ReclaimRates {
         self.swapped.insert(area, rate);
     }
 
-    /// How many bytes to reclaim now on trial, enough for a measurement. The loan of the unit has reached `callable`, the
-    /// bytes that could be called back from it in time. Returns `None` if the last trial was too recent, or if neither the
-    /// unit's pages that only have to be dropped nor its pages that can go to swap are four times as many bytes.
+    /// How many bytes to reclaim now on trial, enough for a measurement. The loan of the unit has reached
+    /// `callable`, the bytes that could be called back from it in time. Returns `None` if the last trial was
+    /// too recent, or if neither the unit's pages that only have to be dropped nor its pages that can go to
+    /// swap are four times as many bytes.
     pub(super) fn bytes_to_try(
         &mut self,
         now: Time,
@@ -348,8 +352,9 @@ impl ReclaimRates {
     }
 }
 
-/// How many of `bytes` reclaimed anonymous bytes only had to be dropped, since they had a copy in swap. The kernel takes the
-/// oldest pages, with or without a copy, so the fraction is the same as in all anonymous memory.
+/// How many of `bytes` reclaimed anonymous bytes only had to be dropped, since they had a copy in swap. The
+/// kernel takes the oldest pages, with or without a copy, so the fraction is the same as in all anonymous
+/// memory.
 fn in_swap_already(bytes: u64, memory: UnitMemory) -> u64 {
     let bytes = bytes.min(memory.anonymous);
     let cached = memory.swap_cached.min(memory.anonymous);

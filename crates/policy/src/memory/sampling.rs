@@ -1,7 +1,8 @@
 //! Decides when memory is sampled next, and for which units the backend should raise an alarm earlier if the
 //! unit reaches its bound.
 //!
-//! - Loans grow once a *period*. A sample between two periods, taken because a unit is short, only calls loans back.
+//! - Loans grow once a *period*. A sample between two periods, taken because a unit is short, only calls
+//!   loans back.
 //! - While a unit lends, samples come often enough to call back within the promised time.
 //! - While a unit owes memory to a lender, samples come every [`DEBT_SAMPLE_NS`].
 //! - While the machine rests, samples come every [`REST_PERIODS`] periods. The machine rests while no present
@@ -21,8 +22,8 @@ use crate::time::{MS, Time};
 const PERIOD_NS: Time = 200 * MS;
 /// The period becomes longer by this for each unit, since sampling a unit costs time.
 const PERIOD_PER_UNIT_NS: Time = 2 * MS;
-/// A sample that is taken at most this long before the end of the period ends the period: a second sample so soon after it
-/// would cost as much and show little.
+/// A sample that is taken at most this long before the end of the period ends the period: a second sample so
+/// soon after it would cost as much and show little.
 pub const EARLY_NS: Time = 25 * MS;
 /// Periods from one sample to the next while the machine rests.
 const REST_PERIODS: Time = 5;
@@ -41,15 +42,16 @@ fn loan_sample_ns(contract: &Contract) -> Time {
     period_ns(contract).min(contract.machine.call_back_memory_ns / LOAN_SAMPLE_PART)
 }
 
-/// The part of the promised call-back time that is not available for reclaim. One interval of loan samples may pass until
-/// a sample finds the lender short, one [`DEBT_SAMPLE_NS`] until a sample finds all memory back, and another one is allowed
-/// for taking these two samples.
+/// The part of the promised call-back time that is not available for reclaim. One interval of loan samples
+/// may pass until a sample finds the lender short, one [`DEBT_SAMPLE_NS`] until a sample finds all memory
+/// back, and another one is allowed for taking these two samples.
 pub(super) fn detection_ns(contract: &Contract) -> Time {
     loan_sample_ns(contract) + 2 * DEBT_SAMPLE_NS
 }
 
 impl MemoryState {
-    /// Whether memory is divided at the end of a period, or between two periods. Begins a new period if one is due.
+    /// Whether memory is divided at the end of a period, or between two periods. Begins a new period if one
+    /// is due.
     pub(super) fn trigger(&mut self, sample: Sample<'_>) -> Trigger {
         let Sample { now, input, .. } = sample;
         let due = if let Some(frames) = input.means.memory.frames {
@@ -65,8 +67,9 @@ impl MemoryState {
         Trigger::Period
     }
 
-    /// When to sample next at the latest, and the units whose alarms are wanted until then: lenders, units far from their
-    /// bounds, and units that the OOM order may soon expose. `lender_waits` says whether a unit owes memory to a lender.
+    /// When to sample next at the latest, and the units whose alarms are wanted until then: lenders, units
+    /// far from their bounds, and units that the OOM order may soon expose. `lender_waits` says whether a
+    /// unit owes memory to a lender.
     pub(super) fn next_sample(
         &self,
         sample: Sample<'_>,
@@ -98,8 +101,8 @@ impl MemoryState {
         (next, contract.held().filter(is_watched).collect())
     }
 
-    /// The next sample while the machine does not rest. While a lender waits, the sample is soon. While a unit lends, it is
-    /// early enough for a call-back in time. Otherwise it is when loans may grow again.
+    /// The next sample while the machine does not rest. While a lender waits, the sample is soon. While a
+    /// unit lends, it is early enough for a call-back in time. Otherwise it is when loans may grow again.
     fn next_while_active(&self, now: Time, contract: &Contract, lender_waits: bool, has_loans: bool) -> Time {
         if lender_waits {
             return now + DEBT_SAMPLE_NS;

@@ -5,10 +5,10 @@
 //! the same time, each must get its memory within the time that was promised to it.
 //!
 //! Terms:
-//! - A *class* is all idle memory with the same call-back time. Times are rounded down to an eighth of an octave, so
-//!   that there are few classes.
-//! - The *callable* frames of a unit are those that could be called back from it within a class's time, if no other unit
-//!   gave anything back.
+//! - A *class* is all idle memory with the same call-back time. Times are rounded down to an eighth of an
+//!   octave, so that there are few classes.
+//! - The *callable* frames of a unit are those that could be called back from it within a class's time, if no
+//!   other unit gave anything back.
 //!
 //! Algorithm:
 //! - Memory of the classes with the longest times is lent first. So the idle memory that is not lent belongs
@@ -22,8 +22,8 @@
 //!   them, then cold frames. Among the unused frames, and among the cold ones, those that were idle longest
 //!   are lent first, while loans fit.
 //!
-//! Source: the condition for deadlines on one resource (Liu and Layland, 1973): the work due by each deadline fits into the
-//! time until that deadline.
+//! Source: the condition for deadlines on one resource (Liu and Layland, 1973): the work due by each deadline
+//! fits into the time until that deadline.
 
 use alloc::collections::BTreeMap;
 use alloc::vec;
@@ -85,7 +85,8 @@ impl Division<'_> {
     pub(super) fn loan_terms(&self, idle: &[u64]) -> Terms {
         let contract = self.input.contract;
         let first_ns = contract.machine.call_back_memory_ns;
-        // The class with the contract's call-back time always exists, for the frames that no unit is entitled to.
+        // The class with the contract's call-back time always exists, for the frames that no unit is entitled
+        // to.
         let mut by_time: BTreeMap<Time, Vec<u64>> = BTreeMap::from([(first_ns, self.zeros())]);
         for id in contract.held().filter(|id| idle[id.index()] > 0) {
             let promise = contract.promise(id);
@@ -105,7 +106,8 @@ impl Division<'_> {
         Terms(by_time.into_iter().map(class).collect())
     }
 
-    /// Cuts loans until they fit: of each loan's amount above its floor, the same largest possible fraction is kept.
+    /// Cuts loans until they fit: of each loan's amount above its floor, the same largest possible fraction
+    /// is kept.
     pub(super) fn fit_in_time(&self, loans: &mut [u64], floors: &[u64]) {
         if self.terms.fit(loans) {
             return;
@@ -141,7 +143,8 @@ impl Division<'_> {
         let unused = self.per_unit(|id| self.unused(id).min(idle[id.index()]));
         let mut lent = self.zeros();
         let mut within_ns = vec![None; lent.len()];
-        // Three passes: unused frames, then cold frames, and at last the few frames that rounding kept from fitting.
+        // Three passes: unused frames, then cold frames, and at last the few frames that rounding kept from
+        // fitting.
         for (lent_max, must_fit) in [(&unused[..], true), (idle, true), (idle, false)] {
             // The class with the longest time first.
             for class in (0..classes.len()).rev() {
@@ -186,7 +189,8 @@ impl Terms {
     /// Whether all loans, given by borrower, could be back in time.
     pub(super) fn fit(&self, loans: &[u64]) -> bool {
         let all: u64 = loans.iter().sum();
-        // Idle frames of the classes with longer times. These are lent first, so only the rest is due in this class.
+        // Idle frames of the classes with longer times. These are lent first, so only the rest is due in this
+        // class.
         let mut longer: u64 = self.0.iter().map(|class| class.all).sum();
         self.0.iter().all(|class| {
             longer -= class.all;
@@ -222,8 +226,8 @@ impl Terms {
 }
 
 impl Class {
-    /// How many frames could be reclaimed from all borrowers within the class's time if each gave back the same fraction of
-    /// its loan, one after another. `all` is the sum of the loans. `None`: any number.
+    /// How many frames could be reclaimed from all borrowers within the class's time if each gave back the
+    /// same fraction of its loan, one after another. `all` is the sum of the loans. `None`: any number.
     fn callable(&self, loans: &[u64], all: u64) -> Option<u64> {
         let time_for = |(loan, callable): (&u64, &Option<u64>)| u128::from(part_of_time(*loan, *callable));
         // To call back all loans takes `time`; so in `ALL_TIME`, `all * ALL_TIME / time` frames come back.
@@ -233,8 +237,8 @@ impl Class {
     }
 }
 
-/// How much of [`ALL_TIME`] the call-back of a loan takes if `callable` frames could be called back in all of that time;
-/// `None`: any number. More than `ALL_TIME` for a loan that is too large.
+/// How much of [`ALL_TIME`] the call-back of a loan takes if `callable` frames could be called back in all of
+/// that time; `None`: any number. More than `ALL_TIME` for a loan that is too large.
 fn part_of_time(loan: u64, callable: Option<u64>) -> u64 {
     match callable {
         None => 0,
@@ -247,8 +251,8 @@ fn part_of_time(loan: u64, callable: Option<u64>) -> u64 {
     }
 }
 
-/// The call-back time promised for memory that was idle for `idle_ns`, rounded down to the leading [`STEPS_BITS`] + 1 bits.
-/// The shortest and the longest times are exactly the contract's.
+/// The call-back time promised for memory that was idle for `idle_ns`, rounded down to the leading
+/// [`STEPS_BITS`] + 1 bits. The shortest and the longest times are exactly the contract's.
 fn rounded(promise: Promise, idle_ns: Time) -> Time {
     let time = promise.after(idle_ns);
     if time == promise.most_ns {

@@ -40,7 +40,8 @@ fn equals(n: usize) -> (Contract, Vec<UnitId>) {
     (contract, ids)
 }
 
-/// A machine of 2 GiB. The kernel holds 100 MiB, and processes outside all units hold 28, so 1,920 MiB are divided.
+/// A machine of 2 GiB. The kernel holds 100 MiB, and processes outside all units hold 28, so 1,920 MiB are
+/// divided.
 struct World {
     contract: Contract,
     machine: Machine,
@@ -187,8 +188,9 @@ fn any_memory() -> impl Strategy<Value = UnitMemory> {
 }
 
 proptest! {
-    /// Whatever a machine reports, the checker accepts every plan, no unit lends and borrows, and exactly the units with
-    /// processes have a bound. Units are exposed only while memory is tight, and soon after they were beyond.
+    /// Whatever a machine reports, the checker accepts every plan, no unit lends and borrows, and exactly the
+    /// units with processes have a bound. Units are exposed only while memory is tight, and soon after they
+    /// were beyond.
     #[test]
     fn promises_hold_whatever_a_machine_reports(
         history in proptest::collection::vec(
@@ -258,9 +260,9 @@ proptest! {
         }
     }
 
-    /// Whatever units demand, come and go, and whatever the common parts take: at no step of a plan is a bound below a
-    /// guarantee, for units without sub-units, and no page in use of a reservation is lent or called back. (Bounds do not
-    /// count packed memory.)
+    /// Whatever units demand, come and go, and whatever the common parts take: at no step of a plan is a
+    /// bound below a guarantee, for units without sub-units, and no page in use of a reservation is lent or
+    /// called back. (Bounds do not count packed memory.)
     #[test]
     fn no_bound_is_below_a_guarantee(
         history in proptest::collection::vec(
@@ -320,8 +322,8 @@ proptest! {
         }
     }
 
-    /// At any sampling interval: a unit that would read all it lends back in ten minutes is believed, and one that would in
-    /// two and a half is not.
+    /// At any sampling interval: a unit that would read all it lends back in ten minutes is believed, and one
+    /// that would in two and a half is not.
     #[test]
     fn doubt_follows_the_rate_of_read_backs(lent in 300u64..100_000, every_ms in 100u64..3_000) {
         let doubted_at = |percent: u64| {

@@ -14,7 +14,8 @@ use crate::plan::{MemoryOrder, Reason, Step};
 use crate::snapshot::UnitMemory;
 use crate::time::{MS, Time};
 
-/// The longest duration of a trial. Memory that is reclaimed within this time after a trial began counts for the trial.
+/// The longest duration of a trial. Memory that is reclaimed within this time after a trial began counts for
+/// the trial.
 pub(super) const TRIAL_NS_MAX: Time = 1_000 * MS;
 
 /// A trial in progress.
@@ -27,8 +28,9 @@ pub(super) struct Trial {
 }
 
 impl UnitRecord {
-    /// Ends the unit's trial if the unit has come down to its smaller loan, or if the trial took too long. A trial that was
-    /// decided at the last sample begins now, unless the unit is no longer short. `total` is the machine's memory in bytes.
+    /// Ends the unit's trial if the unit has come down to its smaller loan, or if the trial took too long. A
+    /// trial that was decided at the last sample begins now, unless the unit is no longer short. `total` is
+    /// the machine's memory in bytes.
     pub(super) fn update_trial(&mut self, now: Time, short: bool, memory: UnitMemory, total: u64) {
         let exceeds_allowance = memory.used > self.share.allowed.saturating_add(total / SLACK_PART);
         self.trial = self.trial.filter(|trial| {
@@ -42,8 +44,8 @@ impl UnitRecord {
 }
 
 impl MemoryState {
-    /// Puts one borrower that is short on trial, if a trial is due. Returns an order only if the loan is too small to
-    /// shrink; otherwise the next division of memory lowers the loan.
+    /// Puts one borrower that is short on trial, if a trial is due. Returns an order only if the loan is too
+    /// small to shrink; otherwise the next division of memory lowers the loan.
     pub(super) fn begin_trial(&mut self, sample: Sample<'_>) -> Option<Step<MemoryOrder>> {
         let Sample { now, input, facts, .. } = sample;
         let (id, bytes) = input.contract.held().find_map(|id| {

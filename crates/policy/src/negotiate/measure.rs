@@ -49,8 +49,8 @@ impl Sample {
         u64::try_from(self.variance().isqrt()).unwrap_or(u64::MAX)
     }
 
-    /// The smallest significant difference between the means of two samples: three standard errors, or 0.5 % of
-    /// this sample's mean if that is larger.
+    /// The smallest significant difference between the means of two samples: three standard errors, or 0.5 %
+    /// of this sample's mean if that is larger.
     pub(super) fn noise(&self, other: &Sample) -> u64 {
         let of_mean = |sample: &Sample| sample.variance().checked_div(u128::from(sample.n)).unwrap_or(0);
         let error = of_mean(self).saturating_add(of_mean(other)).isqrt();

@@ -470,7 +470,8 @@ impl Negotiator {
     ) {
         for mut trial in core::mem::take(&mut self.kept) {
             if !is_steady {
-                // Retry sooner, but not at once: otherwise a unit that comes and goes would end all exchanges.
+                // Retry sooner, but not at once: otherwise a unit that comes and goes would end all
+                // exchanges.
                 trial.check_at =
                     trial.check_at.min(now.max(trial.check_at.saturating_sub(trial.check_ns - CHECK_NS / 4)));
             }
@@ -496,8 +497,8 @@ impl Negotiator {
         }
     }
 
-    /// Adds a window to the trial in progress: skips it, or adds it to the baseline or to the measurement. Moves
-    /// once there are enough windows.
+    /// Adds a window to the trial in progress: skips it, or adds it to the baseline or to the measurement.
+    /// Moves once there are enough windows.
     #[expect(clippy::too_many_arguments, reason = "one window's measurements, and where results go")]
     fn continue_trial(
         &mut self,
@@ -843,7 +844,8 @@ impl Negotiator {
         best.map(|(_, Reverse(pair))| pair)
     }
 
-    /// Whether a unit may take part in a new trial: it negotiates, has allowance left, and has no kept exchange.
+    /// Whether a unit may take part in a new trial: it negotiates, has allowance left, and has no kept
+    /// exchange.
     fn can_try(&self, unit: &Facts, now: Time) -> bool {
         let account = self.accounts.get(&unit.unit).copied().unwrap_or_default();
         let elapsed = account.since.map_or(0, |since| now.saturating_sub(since));
@@ -867,9 +869,9 @@ impl Trial {
         Some(next.min(LARGEST)).filter(|next| *next >= good + FIRST)
     }
 
-    /// Adds the risk of a period with the exchange. If a unit gives the fraction p of a resource and progress is
-    /// concave, then without the exchange the unit would make at most progress / (1 - p); and at most `cpus`, in
-    /// millionths of a CPU.
+    /// Adds the risk of a period with the exchange. If a unit gives the fraction p of a resource and progress
+    /// is concave, then without the exchange the unit would make at most progress / (1 - p); and at most
+    /// `cpus`, in millionths of a CPU.
     fn add_risk(&mut self, elapsed: Time, progress: [u64; 2], cpus: u64) {
         self.measured_ns += elapsed;
         for (side, progress) in progress.into_iter().enumerate() {
@@ -905,8 +907,8 @@ fn by_excess_want(units: &[(UnitId, [u64; TRADED.len()])], x: usize, y: usize) -
     candidates
 }
 
-/// The activity of each negotiating unit between two samples, and all busy units: units that ran or waited for at
-/// least 1 % of the time.
+/// The activity of each negotiating unit between two samples, and all busy units: units that ran or waited
+/// for at least 1 % of the time.
 fn activities(before: &[Facts], now: &[Facts]) -> (BTreeMap<UnitId, Activity>, Vec<UnitId>) {
     let earlier: BTreeMap<UnitId, &Facts> = before.iter().map(|facts| (facts.unit, facts)).collect();
     let (mut activity_of, mut busy) = (BTreeMap::new(), vec![]);

@@ -86,8 +86,8 @@ impl LastStalls {
                 // The kernel reports one stall time for all disks.
                 (ns.max(used.stalled_ns.unwrap_or(0)), read.saturating_add(used.read_bytes))
             });
-            // Of the disk stalls since the last sample, memory caused the fraction of refaulted bytes among the
-            // bytes read.
+            // Of the disk stalls since the last sample, memory caused the fraction of refaulted bytes among
+            // the bytes read.
             let stalls = self.units.entry(unit).or_default();
             let refaulted = facts.refaulted.saturating_sub(stalls.refaulted);
             let refault_fraction = millionths(refaulted, read.saturating_sub(stalls.read)).min(MILLION);

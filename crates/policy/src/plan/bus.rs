@@ -29,12 +29,13 @@ pub struct BusPart {
     pub most: Option<u64>,
     /// The unit's transfers.
     pub used: u64,
-    /// The transfers that the unit would have made on a private bus of the size of its entitlement; 0 if it wanted no
-    /// transfers.
+    /// The transfers that the unit would have made on a private bus of the size of its entitlement; 0 if it
+    /// wanted no transfers.
     pub due: u64,
     /// The accumulated shortfall of `used` against `due`, in bytes; negative: surplus. Clamped on both sides.
     pub owed: i64,
-    /// Whether the unit's gangs wait in the next quantum, because others are owed, or because the unit exceeds `most`.
+    /// Whether the unit's gangs wait in the next quantum, because others are owed, or because the unit
+    /// exceeds `most`.
     pub waits: bool,
 }
 

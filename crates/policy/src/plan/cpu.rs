@@ -41,8 +41,8 @@ pub enum CpuDecision {
         lender: UnitId,
         /// The borrower.
         borrower: UnitId,
-        /// The last sample in which the lender did not want the CPU. The call-back's latency counts from here, so that the
-        /// reported value is an upper bound.
+        /// The last sample in which the lender did not want the CPU. The call-back's latency counts from
+        /// here, so that the reported value is an upper bound.
         since: Time,
     },
     /// The loan ends: the borrower no longer needs the CPU, or another unit needs it more.
@@ -74,8 +74,8 @@ pub enum CpuOrder {
         /// In the unit of cgroup v2's `cpu.weight`, default 100.
         weight: u32,
     },
-    /// The unit's credit ([`crate::credits`]), for a scheduler that lends at every switch: the unit counts as having borrowed
-    /// that much less. Not ordered where plans make the loans.
+    /// The unit's credit ([`crate::credits`]), for a scheduler that lends at every switch: the unit counts as
+    /// having borrowed that much less. Not ordered where plans make the loans.
     Credit {
         /// An outermost unit.
         unit: UnitId,

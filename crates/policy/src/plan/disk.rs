@@ -38,8 +38,8 @@ pub enum DiskOrder {
         /// Relative to the other units' shares; 0: no share.
         share: u64,
     },
-    /// Stops the unit's processes until their rates have paid for what they transferred, or continues them. Only where rates
-    /// are enforced by stopping.
+    /// Stops the unit's processes until their rates have paid for what they transferred, or continues them.
+    /// Only where rates are enforced by stopping.
     Stop {
         /// The unit, sub-units included.
         unit: UnitId,

@@ -14,7 +14,8 @@ use crate::time::Time;
 pub struct Quantum {
     /// When the next quantum may begin.
     pub until: Time,
-    /// Whether the quantum begins now. If not, the chosen gangs fill CPUs that fell free in the current quantum.
+    /// Whether the quantum begins now. If not, the chosen gangs fill CPUs that fell free in the current
+    /// quantum.
     pub begins: bool,
     /// Gangs that continue to run. Gangs that ran before and are not listed ended or sleep.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -16,15 +16,16 @@ pub struct MemoryPlan {
     pub divided: u64,
     /// One share per unit of the contract, sub-units excluded.
     pub units: Vec<Share>,
-    /// Units to sample often: units that lend, units far below their bound and, while memory is tight, units that might soon
-    /// exceed their entitlement. A unit that reaches its bound should be noticed at once.
+    /// Units to sample often: units that lend, units far below their bound and, while memory is tight, units
+    /// that might soon exceed their entitlement. A unit that reaches its bound should be noticed at once.
     pub watch: Vec<UnitId>,
     /// Units that exceed their allowance while memory is short, and from which nothing can be reclaimed.
     pub beyond: Vec<Beyond>,
     /// Loans by the time within which they must be back, the shortest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub terms: Vec<MemoryTerm>,
-    /// Remembered net lending by unit, in bytes times seconds; negative: net borrowing. Empty if nothing was lent.
+    /// Remembered net lending by unit, in bytes times seconds; negative: net borrowing. Empty if nothing was
+    /// lent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub credits: Vec<i64>,
 }
@@ -36,8 +37,8 @@ pub struct MemoryTerm {
     pub within_ns: Time,
     /// The memory lent on this term, including memory that no unit is entitled to.
     pub lent: u64,
-    /// The memory that could be reclaimed from all borrowers within the time, if each returned the same fraction of its loan;
-    /// `None`: any amount.
+    /// The memory that could be reclaimed from all borrowers within the time, if each returned the same
+    /// fraction of its loan; `None`: any amount.
     pub callable: Option<u64>,
 }
 
@@ -52,17 +53,21 @@ pub struct Share {
     pub borrowed: u64,
     /// The memory that the unit may use: entitled - lent + borrowed.
     pub allowed: u64,
-    /// The part of `allowed` that is assumed to be in compressed swap (zram), and so is not charged to the unit.
+    /// The part of `allowed` that is assumed to be in compressed swap (zram), and so is not charged to the
+    /// unit.
     pub packed: u64,
-    /// The largest loan that could be called back from the unit in time if no other unit borrowed; `None`: no such bound.
+    /// The largest loan that could be called back from the unit in time if no other unit borrowed; `None`: no
+    /// such bound.
     pub callable: Option<u64>,
-    /// The time within which all memory that the unit lends must be back, in nanoseconds; `None`: it lends nothing.
+    /// The time within which all memory that the unit lends must be back, in nanoseconds; `None`: it lends
+    /// nothing.
     #[serde(default)]
     pub within_ns: Option<Time>,
     /// Why the unit may not use more although it is short; `None` unless the cause persists.
     #[serde(default)]
     pub no_more: Option<NoMore>,
-    /// Whether the unit's allowance sank because other units want the memory, so that its excess is called back.
+    /// Whether the unit's allowance sank because other units want the memory, so that its excess is called
+    /// back.
     pub called_back: bool,
 }
 
@@ -111,8 +116,8 @@ pub enum MemoryOrder {
         /// Bytes.
         bytes: Option<u64>,
     },
-    /// Reclaims memory from the unit's own processes now, to call back memory that the unit borrowed or to free memory that it
-    /// lends. An action, not a state: nothing stays in force.
+    /// Reclaims memory from the unit's own processes now, to call back memory that the unit borrowed or to
+    /// free memory that it lends. An action, not a state: nothing stays in force.
     Reclaim {
         /// The unit.
         unit: UnitId,

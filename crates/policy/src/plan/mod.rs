@@ -1,8 +1,9 @@
 //! The plan: decisions about each resource, and orders for a backend. Each decision and each order states its
 //! reason.
 //!
-//! *Decisions* say which unit holds which resources. The ledger and the plan checker read them; a backend may ignore them.
-//! *Orders* follow from the decisions. A backend carries them out in the plan's order, without choices of its own.
+//! *Decisions* say which unit holds which resources. The ledger and the plan checker read them; a backend may
+//! ignore them. *Orders* follow from the decisions. A backend carries them out in the plan's order, without
+//! choices of its own.
 //!
 //! Orders are differences: a plan has only orders that change something. An order stays in force until
 //! another order of the same kind on the same unit replaces it.
@@ -51,8 +52,8 @@ pub struct Plan {
     pub at: Time,
     /// When the next snapshot is due at the latest.
     pub next: Time,
-    /// Units whose facts must be fresh in that snapshot: owners of lent CPUs. Facts of other units may be up to 100 ms old. If
-    /// this is empty and `next` is far off, nothing can happen that needs a quick answer.
+    /// Units whose facts must be fresh in that snapshot: owners of lent CPUs. Facts of other units may be up
+    /// to 100 ms old. If this is empty and `next` is far off, nothing can happen that needs a quick answer.
     pub watch: Vec<UnitId>,
     /// Which unit holds what.
     pub decisions: Decisions,
@@ -102,12 +103,14 @@ pub struct RightsChange {
 /// Decisions about CPUs.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct CpuPlan {
-    /// Each unit's entitlement while this plan is in force, in millionths of a CPU, sub-units included; one element per unit of
-    /// the contract. `shared` has the part to which no unit is entitled, so that the top level sums to the machine's CPUs.
+    /// Each unit's entitlement while this plan is in force, in millionths of a CPU, sub-units included; one
+    /// element per unit of the contract. `shared` has the part to which no unit is entitled, so that the top
+    /// level sums to the machine's CPUs.
     pub entitled: Vec<u64>,
     /// Changes of owners and loans, in order.
     pub steps: Vec<Step<CpuDecision>>,
-    /// Remembered net lending by unit, in nanoseconds of a CPU; negative: net borrowing. Empty if nothing was lent.
+    /// Remembered net lending by unit, in nanoseconds of a CPU; negative: net borrowing. Empty if nothing was
+    /// lent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub credits: Vec<i64>,
 }
@@ -117,10 +120,11 @@ pub struct CpuPlan {
 pub struct DiskPlan {
     /// The observed disks. Orders about other disks are void.
     pub disks: Vec<String>,
-    /// The entitlement of each unit's own processes to every disk, in millionths of the disk's throughput. `shared` has the
-    /// part to which no unit is entitled. Empty if no disk was observed.
+    /// The entitlement of each unit's own processes to every disk, in millionths of the disk's throughput.
+    /// `shared` has the part to which no unit is entitled. Empty if no disk was observed.
     pub entitled: Vec<u64>,
-    /// Remembered net lending by unit, over all disks, in bytes; negative: net borrowing. Empty if nothing was lent.
+    /// Remembered net lending by unit, over all disks, in bytes; negative: net borrowing. Empty if nothing
+    /// was lent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub credits: Vec<i64>,
 }
@@ -143,8 +147,8 @@ pub struct Orders {
     pub memory: Vec<Step<MemoryOrder>>,
     /// Disks.
     pub disk: Vec<Step<DiskOrder>>,
-    /// For units that are held in several control groups, the part of each control group in the orders above. Carried out
-    /// last.
+    /// For units that are held in several control groups, the part of each control group in the orders above.
+    /// Carried out last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<Step<PartOrder>>,
 }

@@ -22,11 +22,12 @@ pub struct ForeignGroup {
     pub most: GroupBounds,
 }
 
-/// An order about one of a unit's *holders*: the control groups that contain its processes. A holder is a foreign group, or
-/// the unit's own control group (`at` is `None`).
+/// An order about one of a unit's *holders*: the control groups that contain its processes. A holder is a
+/// foreign group, or the unit's own control group (`at` is `None`).
 ///
-/// The unit's order states the unit's total, which the ledger and the plan checker read. A part order states the part of one
-/// holder. Backends carry out part orders last; in the unit's own group, they replace what the unit's order set.
+/// The unit's order states the unit's total, which the ledger and the plan checker read. A part order states
+/// the part of one holder. Backends carry out part orders last; in the unit's own group, they replace what
+/// the unit's order set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", rename_all_fields = "snake_case")]
 pub enum PartOrder {
@@ -57,8 +58,8 @@ pub enum PartOrder {
         /// Millionths of a CPU.
         micro_cpus: Option<u64>,
     },
-    /// Protects the holder's memory from reclaim by others, in bytes. For the unit's own group, control groups inside it
-    /// are included.
+    /// Protects the holder's memory from reclaim by others, in bytes. For the unit's own group, control
+    /// groups inside it are included.
     Guarantee {
         /// The unit.
         unit: UnitId,

@@ -40,8 +40,8 @@ pub enum Reason {
         /// Nanoseconds.
         idle_ns: u64,
     },
-    /// The owner left the CPU idle for this long, while the borrower had work. The borrower comes first, since it lent more
-    /// than it borrowed before.
+    /// The owner left the CPU idle for this long, while the borrower had work. The borrower comes first,
+    /// since it lent more than it borrowed before.
     OwnerIdleToGiver {
         /// Nanoseconds.
         idle_ns: u64,
@@ -113,7 +113,8 @@ pub enum Reason {
         /// The amount left per CPU, in the measure of [`super::SharedRate`]; negative: overcommitted.
         left: i64,
     },
-    /// Beside the gangs chosen before, this gang leads to the most progress of the chosen and the waiting gangs.
+    /// Beside the gangs chosen before, this gang leads to the most progress of the chosen and the waiting
+    /// gangs.
     GetsOnBeside {
         /// The expected progress of the chosen gangs and the next ones, in permille of running alone.
         permille: u32,
@@ -124,7 +125,8 @@ pub enum Reason {
     NotThisQuantum,
     /// Jobs are no longer gangs, or the gang is no longer a job.
     NoGang,
-    /// The unit transferred more over the memory bus than its entitlement, and another unit got less for that.
+    /// The unit transferred more over the memory bus than its entitlement, and another unit got less for
+    /// that.
     YieldsTheBus {
         /// The other unit.
         to: UnitId,
@@ -172,7 +174,8 @@ pub enum Reason {
         part: u64,
         /// The unit that waited.
         by: UnitId,
-        /// The last sample in which the waiting unit did not wait, or had its share: the call-back's latency counts from here.
+        /// The last sample in which the waiting unit did not wait, or had its share: the call-back's latency
+        /// counts from here.
         #[serde(rename = "since_ns")]
         since: Time,
     },
@@ -206,7 +209,8 @@ pub enum Reason {
     Lends {
         /// Bytes.
         bytes: u64,
-        /// The time within which all of the memory must be back, in nanoseconds. It depends on how long the memory was idle.
+        /// The time within which all of the memory must be back, in nanoseconds. It depends on how long the
+        /// memory was idle.
         within_ns: Time,
     },
     /// The unit is short of memory that it lent, and gets the memory back.
@@ -245,7 +249,8 @@ pub enum Reason {
     },
     /// A trial measures how fast memory can be reclaimed from the unit, before more is lent to it.
     OnTrial,
-    /// Memory is short, and the unit exceeds its entitlement by memory that only killing processes would free.
+    /// Memory is short, and the unit exceeds its entitlement by memory that only killing processes would
+    /// free.
     Beyond {
         /// The excess, in bytes.
         bytes: u64,

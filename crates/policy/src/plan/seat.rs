@@ -25,8 +25,9 @@ pub struct Seat {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", rename_all_fields = "snake_case")]
 pub enum SeatOrder {
-    /// The thread runs on these CPUs, which its unit may use. A scheduler that decides at every switch only prefers these CPUs.
-    /// `None`: the thread runs on any CPU of its unit; but where each thread has a dedicated CPU, the thread does not start.
+    /// The thread runs on these CPUs, which its unit may use. A scheduler that decides at every switch only
+    /// prefers these CPUs. `None`: the thread runs on any CPU of its unit; but where each thread has a
+    /// dedicated CPU, the thread does not start.
     Seat {
         /// The thread.
         thread: ThreadId,
@@ -37,8 +38,9 @@ pub enum SeatOrder {
         /// The CPUs; never an empty set.
         cpus: Option<CpuSet>,
     },
-    /// Moves the job's pages to these nodes, in proportion to their weights: from unlisted nodes and nodes above their share to
-    /// nodes below it, in the listed order. If `divided` is not set, pages in any of the nodes stay. An action, not a state.
+    /// Moves the job's pages to these nodes, in proportion to their weights: from unlisted nodes and nodes
+    /// above their share to nodes below it, in the listed order. If `divided` is not set, pages in any of the
+    /// nodes stay. An action, not a state.
     Bring {
         /// The job.
         job: JobId,
@@ -46,7 +48,8 @@ pub enum SeatOrder {
         unit: UnitId,
         /// Never empty. The nodes of the parent's pool come first.
         nodes: Vec<NodePart>,
-        /// Whether the job is in several pools, so that each node must get its share; otherwise any of the nodes will do.
+        /// Whether the job is in several pools, so that each node must get its share; otherwise any of the
+        /// nodes will do.
         divided: bool,
     },
 }

@@ -1,4 +1,5 @@
-//! The changes of rights that may be made while a contract is in force, and the reasons for refusing a change.
+//! The changes of rights that may be made while a contract is in force, and the reasons for refusing a
+//! change.
 //!
 //! The path of a change, from a client to the plan that makes it:
 //!
@@ -6,9 +7,9 @@
 //!    `Daemon::change_rights`.
 //! 2. `tickets::queue` (`daemon/tickets.rs`) resolves unit names and checks whether the caller may make the
 //!    change.
-//! 3. `Session::queue_change` (`daemon/session.rs`) appends the change to the queue by `Steward::queue_change`,
-//!    and writes the rights as they will be to the daemon's directory. If the write fails, the change leaves
-//!    the queue, and the request fails.
+//! 3. `Session::queue_change` (`daemon/session.rs`) appends the change to the queue by
+//!    `Steward::queue_change`, and writes the rights as they will be to the daemon's directory. If the write
+//!    fails, the change leaves the queue, and the request fails.
 //! 4. The daemon forces a turn of the loop. `Steward::turn` passes the queue to the policy as
 //!    [`Input::changes`](crate::Input::changes).
 //! 5. `policy::step` calls [`Rights::apply`](super::Rights::apply) for each change, in order, and records the
@@ -43,7 +44,8 @@ pub enum Change {
         /// The new number.
         tickets: u64,
     },
-    /// The encloser issues more tickets to a unit, which devalues the tickets of the unit's siblings (inflation).
+    /// The encloser issues more tickets to a unit, which devalues the tickets of the unit's siblings
+    /// (inflation).
     Issue {
         /// The unit.
         unit: UnitId,
@@ -129,8 +131,8 @@ pub enum Change {
 }
 
 impl Change {
-    /// The units and resources whose tickets the change affects, without duplicates, in the order in which the
-    /// change names them. Empty for changes of offers and exchanges.
+    /// The units and resources whose tickets the change affects, without duplicates, in the order in which
+    /// the change names them. Empty for changes of offers and exchanges.
     pub fn about(&self) -> Vec<(UnitId, Resource)> {
         match *self {
             Change::Set { unit, resource, .. }
@@ -323,8 +325,8 @@ pub enum Refused {
         /// The part of these tickets that it lends.
         lent: u64,
     },
-    /// An invalid offer: it must give and want positive amounts of different resources, and its minimum must be
-    /// of the wanted resource and at most the wanted amount.
+    /// An invalid offer: it must give and want positive amounts of different resources, and its minimum must
+    /// be of the wanted resource and at most the wanted amount.
     #[error(
         "unit {} makes an invalid offer: it must give and want at least one ticket each of different resources, and its \
          minimum must be of the wanted resource and no more than wanted", .unit.0
@@ -340,7 +342,8 @@ pub enum Refused {
         unit: UnitId,
         /// The resource.
         resource: Resource,
-        /// The part of its reservation that it does not lend yet; `None` if it lends all, or has no reservation.
+        /// The part of its reservation that it does not lend yet; `None` if it lends all, or has no
+        /// reservation.
         left: Option<Offer>,
     },
     /// Giving away this reserved memory would leave the unit, or a unit around it, with less reserved memory

@@ -37,8 +37,8 @@ impl Capacity {
     }
 
     /// Converts an amount of a contract to the measure of this capacity, rounding down; a percentage is of
-    /// `whole`, the encloser's value. `None` if there is no amount, or the amount is absolute and the capacity
-    /// unknown.
+    /// `whole`, the encloser's value. `None` if there is no amount, or the amount is absolute and the
+    /// capacity unknown.
     pub(crate) fn weigh(self, amount: Option<Amount>, whole: u64) -> Option<u64> {
         match (self, amount?) {
             (Capacity::Parts, Amount::Absolute(_)) => None,
@@ -104,8 +104,8 @@ impl Entitlement {
     }
 }
 
-/// The entitlements to a resource of this capacity if the units in `present` (indexed by unit) have processes of
-/// their own, and no other units do.
+/// The entitlements to a resource of this capacity if the units in `present` (indexed by unit) have processes
+/// of their own, and no other units do.
 pub fn entitle(contract: &Contract, resource: Resource, capacity: Capacity, present: &[bool]) -> Entitlement {
     let mut rights = Rights::new(contract);
     for (id, present) in contract.ids().zip(present) {

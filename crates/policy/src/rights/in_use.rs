@@ -89,8 +89,8 @@ impl Rights {
         self.in_use.as_ref() == Some(in_use)
     }
 
-    /// Refuses if a unit would lend reserved memory that it uses. Never refuses offers of other resources, or of
-    /// tickets.
+    /// Refuses if a unit would lend reserved memory that it uses. Never refuses offers of other resources, or
+    /// of tickets.
     pub(super) fn check_can_spare(&self, unit: UnitId, offer: Offer) -> Result<(), Refused> {
         if !is_reserved_memory(offer) {
             return Ok(());

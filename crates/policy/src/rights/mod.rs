@@ -458,8 +458,8 @@ impl Rights {
         }
     }
 
-    /// Makes a change. Only `policy::step` calls this function; all others queue their changes (see the head of
-    /// the module `change`).
+    /// Makes a change. Only `policy::step` calls this function; all others queue their changes (see the head
+    /// of the module `change`).
     ///
     /// A change is refused, without effect, if one of these holds:
     /// - a unit is unknown;
@@ -900,8 +900,8 @@ impl Rights {
         Ok(())
     }
 
-    /// Applies `change` to a unit's tickets or loans, and updates the unit's entry in its encloser's level. No
-    /// effect for an unknown unit.
+    /// Applies `change` to a unit's tickets or loans, and updates the unit's entry in its encloser's level.
+    /// No effect for an unknown unit.
     fn change_unit(&mut self, id: UnitId, resource: Resource, change: impl FnOnce(&mut Unit)) {
         let Ok(unit) = self.unit_mut(id) else { return };
         let (is_active, parent, before) = (unit.active[resource], unit.parent, unit.entry(id, resource));

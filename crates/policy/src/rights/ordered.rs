@@ -20,8 +20,8 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::cmp::Ordering;
 
-/// The largest allowed ratio of the weights of a node's two sides. A side's weight is its number of nodes plus
-/// one.
+/// The largest allowed ratio of the weights of a node's two sides. A side's weight is its number of nodes
+/// plus one.
 const WEIGHT_RATIO_MAX: u64 = 3;
 
 /// If the inner half of a heavy side weighs at least this many times its outer half, a double rotation is
@@ -131,8 +131,8 @@ impl Forest {
         self.sum_while(tree, |other| u128::from(other.tickets) <= tickets)
     }
 
-    /// Sums over the first units in the tree's order, up to the first for which `holds` is false. `holds` must
-    /// be false for all units after that one as well.
+    /// Sums over the first units in the tree's order, up to the first for which `holds` is false. `holds`
+    /// must be false for all units after that one as well.
     fn sum_while(&self, tree: Tree, holds: impl Fn(Entry) -> bool) -> Sums {
         let (mut sums, mut at) = (Sums::default(), tree.root);
         while at != NIL {

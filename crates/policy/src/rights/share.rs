@@ -3,8 +3,8 @@
 //! Algorithm: largest remainder (Hamilton). Each part is first rounded down. What then remains of the total
 //! goes, 1 each, to the parts with the largest remainders; ties go to the earlier part.
 //!
-//! Properties: the parts sum to the total if any weight is positive. Each part is within 1 of its exact value.
-//! Parts of equal weight differ by at most 1.
+//! Properties: the parts sum to the total if any weight is positive. Each part is within 1 of its exact
+//! value. Parts of equal weight differ by at most 1.
 //!
 //! Limit: as with every quota method, a part may shrink by 1 although its own weight stays and only another
 //! weight grows. At the resolution of a millionth of a CPU that is harmless.

@@ -264,8 +264,8 @@ impl Market {
         self.is_dirty = true;
     }
 
-    /// As [`Market::mark_dirty`], if there are offers at all. For frequent events that change only the values of
-    /// currencies: units that become active or inactive.
+    /// As [`Market::mark_dirty`], if there are offers at all. For frequent events that change only the values
+    /// of currencies: units that become active or inactive.
     pub(super) fn mark_dirty_if_offered(&mut self) {
         self.is_dirty |= !self.offers.is_empty();
     }
@@ -537,8 +537,8 @@ fn complete_ring(
     None
 }
 
-/// The legs of a ring. `None` if the ring cannot be served: a unit would get less than its minimum, a borrower
-/// would have too many tickets, currencies would form a cycle, or reserved memory in use would move.
+/// The legs of a ring. `None` if the ring cannot be served: a unit would get less than its minimum, a
+/// borrower would have too many tickets, currencies would form a cycle, or reserved memory in use would move.
 fn feasible_legs(ring: &[Bid], rights: &Rights) -> Option<Vec<Leg>> {
     balanced_legs(ring, rights).filter(|legs| obstacle(legs, rights).is_none())
 }
@@ -627,16 +627,16 @@ fn most_given(bid: &Bid, gets: u64, rights: &Rights) -> Option<u64> {
     u64::try_from(part).ok()
 }
 
-/// What `quantity` of the amount that `taker` wants costs `giver`: converts it to the measure in which `giver`
-/// lends, rounding up.
+/// What `quantity` of the amount that `taker` wants costs `giver`: converts it to the measure in which
+/// `giver` lends, rounding up.
 fn cost(taker: &Bid, quantity: u64, giver: &Bid, rights: &Rights) -> Option<u64> {
     let from = rights.kind_and_currency(taker.by, taker.wants)?;
     let to = lent_kind_and_currency(giver, rights)?;
     rights.convert(taker.wants.resource, quantity, from, to, true)
 }
 
-/// What `taker` gets for `quantity` that `giver` lends, the inverse of [`cost`]: converts it to the measure in
-/// which `taker` wants it, rounding down.
+/// What `taker` gets for `quantity` that `giver` lends, the inverse of [`cost`]: converts it to the measure
+/// in which `taker` wants it, rounding down.
 fn affords(giver: &Bid, quantity: u64, taker: &Bid, rights: &Rights) -> Option<u64> {
     let from = lent_kind_and_currency(giver, rights)?;
     let to = rights.kind_and_currency(taker.by, taker.wants)?;

@@ -38,8 +38,8 @@ pub(super) type Classes = BTreeMap<Terms, Tree>;
 /// One class and its units.
 type Class<'a> = (&'a Terms, &'a Tree);
 
-/// A unit's reservation and limit for one resource: the key of its class. Ordered, so that rounding visits the
-/// classes in a defined order.
+/// A unit's reservation and limit for one resource: the key of its class. Ordered, so that rounding visits
+/// the classes in a defined order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(super) struct Terms {
     limit: Option<Ordered>,
@@ -96,7 +96,8 @@ impl Terms {
         self.limit.is_some()
     }
 
-    /// A unit's reservation and room when `value` is divided. Without a limit, the limit counts as `u64::MAX`.
+    /// A unit's reservation and room when `value` is divided. Without a limit, the limit counts as
+    /// `u64::MAX`.
     fn hard_and_room(self, value: u64, capacity: Capacity) -> (u64, u64) {
         let weigh = |amount: Option<Ordered>| capacity.weigh(amount.map(Ordered::amount), value);
         let limit = weigh(self.limit).unwrap_or(u64::MAX);
@@ -184,7 +185,8 @@ impl<'a> Division<'a> {
                 let full = self.full(class);
                 if full.units > 0 {
                     let (_, room) = class.0.hard_and_room(self.value, self.capacity);
-                    // The sum is at most `rest`: each full unit's part by tickets would have exceeded its room.
+                    // The sum is at most `rest`: each full unit's part by tickets would have exceeded its
+                    // room.
                     rooms += room * full.units;
                     full_tickets += full.tickets;
                 }
@@ -215,8 +217,8 @@ impl<'a> Division<'a> {
         }
     }
 
-    /// The amount that stays with the encloser: the part of its own processes, and the amount that no unit may
-    /// take because of limits.
+    /// The amount that stays with the encloser: the part of its own processes, and the amount that no unit
+    /// may take because of limits.
     pub(super) fn own(&self) -> u64 {
         if self.is_overcommitted() {
             0
@@ -226,8 +228,8 @@ impl<'a> Division<'a> {
         }
     }
 
-    /// The price of a ticket, as a fraction: `left` and `open`. `None` if there is no ticket of a unit that is
-    /// not full.
+    /// The price of a ticket, as a fraction: `left` and `open`. `None` if there is no ticket of a unit that
+    /// is not full.
     pub(super) fn per_ticket(&self) -> Option<(u64, u64)> {
         (self.open > 0).then_some((self.left, self.open))
     }
@@ -357,9 +359,9 @@ mod tests {
         }
     }
 
-    /// Limits that units reach one after the other, to the resolution of 64 bits. Each limit lies below the mean
-    /// of the amount left, by the distance of the limit before, divided by the number of remaining units. By the
-    /// bound above there are at most (64 + 2 log n) / 2 + 1 rounds; for 18 units, 37.
+    /// Limits that units reach one after the other, to the resolution of 64 bits. Each limit lies below the
+    /// mean of the amount left, by the distance of the limit before, divided by the number of remaining
+    /// units. By the bound above there are at most (64 + 2 log n) / 2 + 1 rounds; for 18 units, 37.
     #[test]
     fn rounds_are_few() {
         let mut forest = Forest::default();

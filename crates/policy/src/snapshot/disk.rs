@@ -14,11 +14,11 @@ pub struct DiskMeans {
     pub caps: bool,
     /// Units can be weighted, on disks that honour weights ([`DiskFacts::weighs`]).
     pub weights: bool,
-    /// The machine schedules its disks by units' shares, like the kernel of seed 000 (section 3.3). It is given
-    /// the shares, and needs no other order.
+    /// The machine schedules its disks by units' shares, like the kernel of seed 000 (section 3.3). It is
+    /// given the shares, and needs no other order.
     pub shares: bool,
-    /// A rate is enforced by stopping the whole unit. So the policy uses rates only for limits, and for ceilings
-    /// on disks of known bandwidth, but not to enforce shares.
+    /// A rate is enforced by stopping the whole unit. So the policy uses rates only for limits, and for
+    /// ceilings on disks of known bandwidth, but not to enforce shares.
     pub limits_only: bool,
 }
 

@@ -1,4 +1,5 @@
-//! Jobs as a backend observes them: groups of threads, and the CPUs and nodes of these threads and their memory.
+//! Jobs as a backend observes them: groups of threads, and the CPUs and nodes of these threads and their
+//! memory.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -14,8 +15,8 @@ use crate::time::Time;
 #[serde(transparent)]
 pub struct JobId(pub u32);
 
-/// A thread's number, assigned by the backend and unique while the thread exists. Within a job, older threads have lower
-/// numbers.
+/// A thread's number, assigned by the backend and unique while the thread exists. Within a job, older threads
+/// have lower numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ThreadId(pub u64);

@@ -7,8 +7,8 @@ use crate::time::Time;
 /// The kinds of order about memory that a backend can carry out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MemoryMeans {
-    /// A unit's memory can be bounded. Beyond the bound, the unit's own pages are reclaimed: at once, while the
-    /// unit stalls (memory.high), or at the next sample.
+    /// A unit's memory can be bounded. Beyond the bound, the unit's own pages are reclaimed: at once, while
+    /// the unit stalls (memory.high), or at the next sample.
     pub bounds: bool,
     /// A unit's memory can be protected from reclaim for others (memory.min, memory.low).
     pub guarantees: bool,
@@ -73,7 +73,8 @@ pub struct MemoryFacts {
 pub struct UnitMemory {
     /// Memory charged to the unit, plus `packed`.
     pub used: u64,
-    /// Memory taken by the unit's compressed swap (zram). The kernel charges it to no unit, so no bound limits it.
+    /// Memory taken by the unit's compressed swap (zram). The kernel charges it to no unit, so no bound
+    /// limits it.
     pub packed: u64,
     /// The part of `used` without a file: only swapping could free it.
     pub anonymous: u64,
@@ -117,7 +118,8 @@ pub struct UnitMemory {
 }
 
 impl UnitMemory {
-    /// The bytes that can be freed without writing: clean file pages, and anonymous pages with a copy in swap.
+    /// The bytes that can be freed without writing: clean file pages, and anonymous pages with a copy in
+    /// swap.
     pub fn droppable(&self) -> u64 {
         self.clean().saturating_add(self.swap_cached.min(self.anonymous))
     }

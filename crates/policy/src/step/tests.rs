@@ -203,8 +203,8 @@ fn quota_never_lends_and_smp_never_orders() {
     assert_eq!(w.printed(), [""; 0]);
 }
 
-/// 1:2:3:2 on 8 CPUs; when the unit of three sleeps, its CPUs go to those that hold the least relative to their entitlement: 1
-/// of 1, 2 of 2 and 2 of 2 tie, so each gets one.
+/// 1:2:3:2 on 8 CPUs; when the unit of three sleeps, its CPUs go to those that hold the least relative to
+/// their entitlement: 1 of 1, 2 of 2 and 2 of 2 tie, so each gets one.
 #[test]
 fn an_idle_units_cpus_are_lent_by_claim() {
     let mut w = World::new("nodes:4 cpus:2 memory:1GiB", CGROUP, &[100, 200, 300, 200]);
@@ -332,7 +332,8 @@ fn a_limit_below_a_cpu_is_a_limit() {
     assert!((38..=42).contains(&held), "{held}");
 }
 
-/// Two hard CPUs for one unit leave nothing for the other: it runs on idle CPUs, and is stopped when there are none.
+/// Two hard CPUs for one unit leave nothing for the other: it runs on idle CPUs, and is stopped when there
+/// are none.
 #[test]
 fn a_unit_without_entitlement_runs_on_idle_cpus() {
     for means in [USER, CGROUP] {

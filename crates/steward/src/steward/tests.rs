@@ -163,7 +163,8 @@ fn a_reload_drops_queued_changes_of_tickets_that_the_file_changes() {
     assert_eq!(steward.turn(&mut still, 0).unwrap().plan.decisions.rights, [], "there is no b");
 }
 
-/// The tickets of a job's unit come from `each`, not from the file: a reload keeps their changes, queued ones included.
+/// The tickets of a job's unit come from `each`, not from the file: a reload keeps their changes, queued ones
+/// included.
 #[test]
 fn a_reload_keeps_changes_of_a_job() {
     let written = |by: Weighed| {
@@ -191,7 +192,8 @@ fn a_reload_keeps_changes_of_a_job() {
     assert_eq!(tickets, [300, 400, 39]);
 }
 
-/// A plan divided 6 bytes of memory. Under `smp` no plan divides any, so the worth is computed from the machine again.
+/// A plan divided 6 bytes of memory. Under `smp` no plan divides any, so the worth is computed from the
+/// machine again.
 #[test]
 fn under_smp_the_divided_memory_is_forgotten() {
     let (mut steward, mut still, [a, _]) = steward();
@@ -205,7 +207,8 @@ fn under_smp_the_divided_memory_is_forgotten() {
     assert!(steward.worth(&steward.rights(), a, Resource::Memory) > 6);
 }
 
-/// A machine on which a job comes at each turn and ends three turns later. Each has one process that always computes.
+/// A machine on which a job comes at each turn and ends three turns later. Each has one process that always
+/// computes.
 struct Jobs {
     now: Time,
     over: Option<UnitId>,
@@ -271,8 +274,8 @@ impl Backend for Jobs {
     }
 }
 
-/// While jobs come and end, plans are carried out, the books balance, unit numbers are reused, and the CPU time of ended jobs
-/// is in the account of the enclosing unit.
+/// While jobs come and end, plans are carried out, the books balance, unit numbers are reused, and the CPU
+/// time of ended jobs is in the account of the enclosing unit.
 #[test]
 fn jobs_come_and_go() {
     let mut contract = Contract::default();

@@ -1,11 +1,13 @@
 //! Parses the rate that a program prints, or rejects it as ambiguous.
 //!
-//! Problem: `--rate 'rate: ([0-9.]+)'` matches `1.9` in `1.9k`, `2` in `2,235.5` and `980` in `980 K/s`. If these matches were
-//! taken literally, one size would appear to have a thousandth of the throughput of another.
+//! Problem: `--rate 'rate: ([0-9.]+)'` matches `1.9` in `1.9k`, `2` in `2,235.5` and `980` in `980 K/s`. If
+//! these matches were taken literally, one size would appear to have a thousandth of the throughput of
+//! another.
 //!
-//! Algorithm: the match only locates the number. The number is parsed from the line, with thousands separators (`2,235.5`),
-//! exponent (`1.5e6`), and a prefix of its unit or a multiplier word (`1.9k`, `3M/s`, `2.5 MiB/s`, `4 million`). Any other text
-//! adjacent to the number makes it ambiguous; a word after a blank does not.
+//! Algorithm: the match only locates the number. The number is parsed from the line, with thousands
+//! separators (`2,235.5`), exponent (`1.5e6`), and a prefix of its unit or a multiplier word (`1.9k`, `3M/s`,
+//! `2.5 MiB/s`, `4 million`). Any other text adjacent to the number makes it ambiguous; a word after a blank
+//! does not.
 
 use regex_lite::Regex;
 

@@ -1,16 +1,16 @@
 //! Finds the places where goroutines wait.
 //!
-//! Problem: a goroutine that waits for a lock yields its thread to another goroutine. A thread without a goroutine sleeps at
-//! its own futex, and its stack shows only Go's scheduler.
+//! Problem: a goroutine that waits for a lock yields its thread to another goroutine. A thread without a
+//! goroutine sleeps at its own futex, and its stack shows only Go's scheduler.
 //!
-//! Algorithm: Go keeps all goroutines in a table, `runtime.allgptr`, each with its saved stack pointer and program counter. The
-//! stack of a parked goroutine does not change. The stack is copied like that of a sleeping thread, and the copy is discarded
-//! if the goroutine has moved during the copy. A sample counts as many goroutines as threads wait, since these threads could
-//! have run them.
+//! Algorithm: Go keeps all goroutines in a table, `runtime.allgptr`, each with its saved stack pointer and
+//! program counter. The stack of a parked goroutine does not change. The stack is copied like that of a
+//! sleeping thread, and the copy is discarded if the goroutine has moved during the copy. A sample counts as
+//! many goroutines as threads wait, since these threads could have run them.
 //!
-//! Limits: of more than [`SAMPLED_MAX`] goroutines, every n-th is sampled. The layout is that of Go 1.5 to 1.26 on 64-bit
-//! machines; a goroutine is skipped unless it points to itself and its stack pointer lies in its stack. Without a symbol table
-//! (`-ldflags=-s`) goroutines cannot be found.
+//! Limits: of more than [`SAMPLED_MAX`] goroutines, every n-th is sampled. The layout is that of Go 1.5 to
+//! 1.26 on 64-bit machines; a goroutine is skipped unless it points to itself and its stack pointer lies in
+//! its stack. Without a symbol table (`-ldflags=-s`) goroutines cannot be found.
 
 use commonhold_trace::{ImageId, Images, Names, Registers, Stack};
 
@@ -54,7 +54,8 @@ struct Goroutine {
     at: u64,
 }
 
-/// `runtime.g` up to `sched.g`: `stack.lo`, `stack.hi`, two guards, two lists, `m`, `sched.sp`, `sched.pc`, `sched.g`.
+/// `runtime.g` up to `sched.g`: `stack.lo`, `stack.hi`, two guards, two lists, `m`, `sched.sp`, `sched.pc`,
+/// `sched.g`.
 const WORDS: usize = 10;
 
 impl Goroutine {

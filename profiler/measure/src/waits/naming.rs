@@ -90,7 +90,8 @@ impl StackNamer<'_> {
             let frames = self.names.frames(self.images, *address, depth > 0);
             if named.site.is_none() {
                 for frame in frames.iter().take_while(|frame| is_plumbing(frame)) {
-                    // Callers determine the kind, not callees: a lock may be implemented by parking, or by a condition variable.
+                    // Callers determine the kind, not callees: a lock may be implemented by parking, or by a
+                    // condition variable.
                     let kind_of_frame = kind(frame);
                     named.kind = kind_of_frame.or(named.kind);
                     is_java_kind |= kind_of_frame.is_some() && is_java_wait(frame);
@@ -111,7 +112,8 @@ impl StackNamer<'_> {
                 if frame.is_unnamed {
                     named.unnamed = Some(unnamed(&frame, self.no_map.get(&address.image)));
                 } else if frame.maker == Maker::Program && !is_java_kind {
-                    // A virtual machine uses a condition variable for all waits, so this does not show the kind of lock.
+                    // A virtual machine uses a condition variable for all waits, so this does not show the
+                    // kind of lock.
                     named.kind = None;
                 }
             }
@@ -136,7 +138,8 @@ impl StackNamer<'_> {
         call.and_then(|(_, site)| site.clone())
     }
 
-    /// For a lock that does not store its holder: by sample, the call sites of threads inside `functions`, which take the lock.
+    /// For a lock that does not store its holder: by sample, the call sites of threads inside `functions`,
+    /// which take the lock.
     fn holder_samples(
         &mut self,
         samples: &[&Candidates],
@@ -244,8 +247,9 @@ const UNNAMED_MIN: u64 = 20;
 type Goroutines = BTreeMap<(u32, Kind, Site), u64>;
 
 impl Waits {
-    /// Resolves all names. `waited_ns`: the exact total time in [`State::Lock`](commonhold_scale::states::State::Lock), to
-    /// which the sampled times are scaled. `kernel_traced`: locks in the kernel are left out.
+    /// Resolves all names. `waited_ns`: the exact total time in
+    /// [`State::Lock`](commonhold_scale::states::State::Lock), to which the sampled times are scaled.
+    /// `kernel_traced`: locks in the kernel are left out.
     pub(crate) fn end(mut self, waited_ns: u64, kernel_traced: bool) -> Ended {
         let mut names = std::mem::take(&mut self.files.names);
         let no_map = self.read_perf_maps(&mut names);
@@ -282,7 +286,8 @@ impl Waits {
         // Holders of locks that store them.
         for ((key, hold), ns) in &self.holds {
             let Some(lock) = locks.get_mut(key) else { continue };
-            // If the holder released the lock before its stack was taken, the stack shows a place without the lock.
+            // If the holder released the lock before its stack was taken, the stack shows a place without the
+            // lock.
             let holder = if hold.is_confirmed {
                 let site = hold.stack.and_then(|stack| {
                     let within = namer.within(stack, &lock.functions);
@@ -393,7 +398,8 @@ fn of_process(goroutines: &Goroutines, pid: u32) -> u64 {
     goroutines.iter().filter(|((process, _, _), _)| *process == pid).map(|(_, ns)| ns).sum()
 }
 
-/// The time that goroutines waited for locks while threads were idle. Of one sample, as many goroutines count as threads waited.
+/// The time that goroutines waited for locks while threads were idle. Of one sample, as many goroutines count
+/// as threads waited.
 fn goroutines(parked: &[Parked], namer: &mut StackNamer) -> Goroutines {
     let mut waits = Goroutines::new();
     for sample in parked {
@@ -444,7 +450,8 @@ fn kind_of(key: &Key, from_stack: Option<Kind>) -> Kind {
     match key {
         Key::File(_) => Kind::File,
         Key::Kernel => Kind::KernelOther,
-        // The mutex counts even if the stack shows a condition variable: at the end of such a wait, the mutex is retaken.
+        // The mutex counts even if the stack shows a condition variable: at the end of such a wait, the mutex
+        // is retaken.
         Key::Futex { style: Style::Low | Style::Inherits, .. }
         | Key::Shared { style: Style::Low | Style::Inherits, .. } => Kind::Mutex,
         Key::Futex { .. } | Key::Shared { .. } => from_stack.unwrap_or(Kind::Futex),

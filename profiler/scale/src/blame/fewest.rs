@@ -1,17 +1,19 @@
-//! Finds the places in a program where a lock is held, by greedy set cover: the fewest places that explain all samples.
+//! Finds the places in a program where a lock is held, by greedy set cover: the fewest places that explain
+//! all samples.
 //!
-//! Problem: if a lock does not store its holder, a sample finds several threads inside functions that take the lock. One of these
-//! threads holds the lock; the others have released it already, or have not taken it yet.
+//! Problem: if a lock does not store its holder, a sample finds several threads inside functions that take
+//! the lock. One of these threads holds the lock; the others have released it already, or have not taken it
+//! yet.
 //!
-//! Algorithm: the holder's place is in every sample in which threads wait, while other places are in some of these samples
-//! only. So the place with the largest total weight explains all samples that contain it. This is repeated for the remaining
-//! samples until the best place explains too little.
+//! Algorithm: the holder's place is in every sample in which threads wait, while other places are in some of
+//! these samples only. So the place with the largest total weight explains all samples that contain it. This
+//! is repeated for the remaining samples until the best place explains too little.
 //!
-//! Properties: if a sample has only one place, that place explains the sample. No sample is explained by a place that it does not
-//! contain.
+//! Properties: if a sample has only one place, that place explains the sample. No sample is explained by a
+//! place that it does not contain.
 //!
-//! Limits: a place where some thread is at all times, such as the computation of a large thread pool, may be mistaken for the
-//! holder's place.
+//! Limits: a place where some thread is at all times, such as the computation of a large thread pool, may be
+//! mistaken for the holder's place.
 
 use std::collections::BTreeMap;
 

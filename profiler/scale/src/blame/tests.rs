@@ -69,7 +69,8 @@ fn the_lock_that_grew_comes_first_and_not_the_one_that_was_always_slow() {
 
 #[test]
 fn locks_without_a_name_are_known_by_where_they_are_taken() {
-    // Another address in each run. The second run saw mostly the other site of the same lock. Two in one run are two.
+    // Another address in each run. The second run saw mostly the other site of the same lock. Two in one run
+    // are two.
     let first = [lock(None, &[("insert", 3), ("find", 1)]), lock(None, &[("log", 1)])];
     let second = [lock(None, &[("find", 2)]), lock(None, &[("insert", 1)]), lock(None, &[("log", 1)])];
     let blame = blame(&study(vec![(1, [seen(&[]), seen(&[])]), (2, [seen(&first), seen(&second)])])).unwrap();

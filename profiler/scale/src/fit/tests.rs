@@ -59,8 +59,8 @@ proptest! {
     }
 }
 
-/// Over `count` noisy studies: how often both intervals contain the truth, how often that of the peak does, and the median
-/// relative error of the dominant term of the curve.
+/// Over `count` noisy studies: how often both intervals contain the truth, how often that of the peak does,
+/// and the median relative error of the dominant term of the curve.
 fn trials(law: Law, noise: f64, repeat: usize, count: u64) -> (u64, u64, f64) {
     let (mut both, mut peak, mut errors) = (0, 0, Vec::new());
     for seed in 0..count {
@@ -90,8 +90,8 @@ fn the_bands_have_the_truth_in_95_of_100_studies() {
     #[allow(clippy::disallowed_methods, reason = "a test may be told how long to try")]
     let wish = std::env::var("COMMONHOLD_STUDIES").ok().and_then(|text| text.parse().ok());
     let count = wish.unwrap_or(STUDIES);
-    // What chance may take off 95 of 100: three standard deviations. Of the two bands together nothing is taken off where
-    // studies are many: they are made to be a little wider.
+    // What chance may take off 95 of 100: three standard deviations. Of the two bands together nothing is
+    // taken off where studies are many: they are made to be a little wider.
     let chance = 3.0 * (real(count) * 0.95 * 0.05).sqrt();
     let least = real(count) * 0.95;
     let both_least = if count < 5_000 { least - chance } else { least };
@@ -171,8 +171,8 @@ fn ratios_that_errors_leave_open() {
     close(ratio_band(1.0, 0.1, [4.0, 0.0, 4.0], 2.0), 0.0, None);
 }
 
-/// Throughput that falls from the first step on, in proportion to 1 / n: no more than all of the work is serial, and what it
-/// costs beyond that is contention.
+/// Throughput that falls from the first step on, in proportion to 1 / n: no more than all of the work is
+/// serial, and what it costs beyond that is contention.
 #[test]
 fn alpha_is_at_most_one_where_throughput_falls_from_the_first_step_on() {
     let falls = |size: u32, by: f64| Point { size, throughput: by / f64::from(size * size) };

@@ -1,24 +1,27 @@
 //! A closed system of threads, one lock and some CPUs, in which every duration is exponential.
 //!
-//! Problem: how often is the lock taken per second, if each thread in turn computes and sleeps without the lock, waits for the
-//! lock, and computes and sleeps under the lock? The thread that holds the lock shares the CPUs with the other threads. So the
-//! more threads compute, the longer the lock is held. Formulas for networks of queues leave that out.
+//! Problem: how often is the lock taken per second, if each thread in turn computes and sleeps without the
+//! lock, waits for the lock, and computes and sleeps under the lock? The thread that holds the lock shares
+//! the CPUs with the other threads. So the more threads compute, the longer the lock is held. Formulas for
+//! networks of queues leave that out.
 //!
-//! Algorithm: a Markov chain. A state is the number of threads at the lock (its holder included), the number of threads that
-//! compute without the lock, and whether the holder sleeps. Threads share the CPUs equally. The chain's stationary distribution
-//! is found by elimination without subtractions (Grassmann, Taksar and Heyman 1985), so that durations may differ by any
-//! factor. Only a band of the matrix is touched: with n threads that takes about 4 n^4 steps.
+//! Algorithm: a Markov chain. A state is the number of threads at the lock (its holder included), the number
+//! of threads that compute without the lock, and whether the holder sleeps. Threads share the CPUs equally.
+//! The chain's stationary distribution is found by elimination without subtractions (Grassmann, Taksar and
+//! Heyman 1985), so that durations may differ by any factor. Only a band of the matrix is touched: with n
+//! threads that takes about 4 n^4 steps.
 //!
-//! Properties: the throughput is at most the asymptotic bound of the same system, with deterministic durations.
+//! Properties: the throughput is at most the asymptotic bound of the same system, with deterministic
+//! durations.
 //!
-//! Limits: more than [`THREADS_MAX`] threads are replaced by that many, with a proportionally shorter sleep outside of the
-//! lock, which keeps the asymptotic bounds. A time of 0 counts as a millionth of the cycle.
+//! Limits: more than [`THREADS_MAX`] threads are replaced by that many, with a proportionally shorter sleep
+//! outside of the lock, which keeps the asymptotic bounds. A time of 0 counts as a millionth of the cycle.
 
 /// The largest number of threads that the chain is built for.
 const THREADS_MAX: u32 = 24;
 
-/// The threads, the CPUs, and the mean times of a thread's cycle from one request of the lock to the next, in seconds. *Hold* is
-/// the time under the lock, *gap* the time without the lock.
+/// The threads, the CPUs, and the mean times of a thread's cycle from one request of the lock to the next, in
+/// seconds. *Hold* is the time under the lock, *gap* the time without the lock.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct System {
     pub(crate) threads: u32,
@@ -52,7 +55,8 @@ impl System {
         }
     }
 
-    /// The asymptotic bound on acquisitions per second: the least of what the lock, the CPUs and the number of threads allow.
+    /// The asymptotic bound on acquisitions per second: the least of what the lock, the CPUs and the number
+    /// of threads allow.
     pub(crate) fn bound(&self) -> f64 {
         let (hold, cpu) = (self.hold_cpu + self.hold_sleep, self.hold_cpu + self.gap_cpu);
         let by_lock = if hold > 0.0 { 1.0 / hold } else { f64::INFINITY };
@@ -86,8 +90,8 @@ impl System {
         let n = self.threads as usize;
         let states = States { threads: n };
         let mut chain = Chain::new(states.count(), states.width());
-        // A cycle: a thread computes without the lock, sleeps, arrives at the lock, computes under the lock, sleeps, and
-        // releases.
+        // A cycle: a thread computes without the lock, sleeps, arrives at the lock, computes under the lock,
+        // sleeps, and releases.
         for (at_lock, computing, sleeps) in states.all() {
             let from = states.index(at_lock, computing, sleeps);
             let cpu_share = self.cpu_share(at_lock, computing, sleeps);
@@ -126,7 +130,8 @@ impl System {
         (self.cpus / (count(runnable.max(1)) + self.others)).min(1.0)
     }
 
-    /// A system of [`THREADS_MAX`] threads with the same asymptotic bounds: the cycle is shorter in proportion to the threads.
+    /// A system of [`THREADS_MAX`] threads with the same asymptotic bounds: the cycle is shorter in
+    /// proportion to the threads.
     fn with_fewer_threads(&self) -> System {
         let cycle = self.cycle() * f64::from(THREADS_MAX) / f64::from(self.threads);
         let without_gap_sleep = self.hold_cpu + self.hold_sleep + self.gap_cpu;
@@ -139,8 +144,8 @@ fn count(n: usize) -> f64 {
     n as f64
 }
 
-/// The states of the chain, and their indices: ordered by the threads at the lock, then by the threads that compute without it,
-/// then by whether the holder sleeps.
+/// The states of the chain, and their indices: ordered by the threads at the lock, then by the threads that
+/// compute without it, then by whether the holder sleeps.
 #[derive(Clone, Copy)]
 struct States {
     threads: usize,
@@ -151,7 +156,8 @@ impl States {
         self.index(self.threads, 0, true) + 1
     }
 
-    /// The bandwidth of the matrix: an upper bound on the distance of the indices of two states with a transition.
+    /// The bandwidth of the matrix: an upper bound on the distance of the indices of two states with a
+    /// transition.
     fn width(self) -> usize {
         2 * self.threads + 3
     }
@@ -161,8 +167,8 @@ impl States {
         if at_lock == 0 {
             return computing;
         }
-        // There are n + 1 states with no thread at the lock. With i threads at the lock, 0 to n - i threads may compute, and
-        // there are two states for each of these n - i + 1 numbers.
+        // There are n + 1 states with no thread at the lock. With i threads at the lock, 0 to n - i threads
+        // may compute, and there are two states for each of these n - i + 1 numbers.
         let first = (n + 1) + 2 * ((at_lock - 1) * (n + 1) - (at_lock - 1) * at_lock / 2);
         first + 2 * computing + usize::from(sleeps)
     }
@@ -263,16 +269,18 @@ mod tests {
 
     #[test]
     fn threads_that_sleep_and_a_lock_are_machines_and_a_mechanic() {
-        // Three threads, one unit of sleep under the lock and one outside. P(q) = P(0) 3! / (3 - q)!: 1, 3, 6, 6 of 16.
+        // Three threads, one unit of sleep under the lock and one outside. P(q) = P(0) 3! / (3 - q)!: 1, 3,
+        // 6, 6 of 16.
         assert_near(system(3, 9, [0.0, 1.0, 0.0, 1.0]).throughput(), 15.0 / 16.0);
     }
 
     #[test]
     fn without_a_lock_threads_share_the_cpus() {
-        // Two threads on one CPU: half a unit of computing each, one asleep. P(b) = 1, 2 * 0.5, 2 * 0.25 of 2.5.
+        // Two threads on one CPU: half a unit of computing each, one asleep. P(b) = 1, 2 * 0.5, 2 * 0.25 of
+        // 2.5.
         assert_near(system(2, 1, [0.0, 0.0, 0.5, 1.0]).throughput(), 2.0 * (1.5 / 2.5));
-        // By Little's law, the cycle takes 2 threads / 1.2 per second. The wait for the CPU is that less the 1.5 of the thread
-        // itself.
+        // By Little's law, the cycle takes 2 threads / 1.2 per second. The wait for the CPU is that less the
+        // 1.5 of the thread itself.
         assert_near(system(2, 1, [0.0, 0.0, 0.5, 1.0]).queue(), 2.0 / 1.2 - 1.5);
         // On two CPUs no thread waits.
         assert_near(system(2, 2, [0.0, 0.0, 0.5, 1.0]).throughput(), 2.0 / 1.5);

@@ -113,7 +113,8 @@ fn answer(truth: &Truth, noise: f64, seed: u64) -> Mend {
 
 #[test]
 fn without_noise_the_gain_is_found() {
-    // A lock that is held all the time, whose work could be done by 8 CPUs: 8 threads, 1 ms of 1.5 ms under it.
+    // A lock that is held all the time, whose work could be done by 8 CPUs: 8 threads, 1 ms of 1.5 ms under
+    // it.
     let hot = truth(8, 8, [1.0, 0.0, 0.5, 0.0]);
     // Two bottlenecks: without the lock, 2 CPUs are busy.
     let two = truth(8, 2, [1.0, 0.0, 0.6, 0.5]);

@@ -1,8 +1,10 @@
-//! Sections 3 to 5 of seed 003: programs that share a memory bus, and gangs that are chosen by their bus transfers.
+//! Sections 3 to 5 of seed 003: programs that share a memory bus, and gangs that are chosen by their bus
+//! transfers.
 //!
 //! A program's time is the mean of its two copies. The rates of nine of the eleven programs are inferred (see
-//! `scenarios/bus/workload.toml`): from the slowdowns of the four programs with the highest rates, and from the mean and the
-//! largest slowdown of the others. So the rows about these slowdowns are calibrated. No parameter was fitted to figure 2.
+//! `scenarios/bus/workload.toml`): from the slowdowns of the four programs with the highest rates, and from
+//! the mean and the largest slowdown of the others. So the rows about these slowdowns are calibrated. No
+//! parameter was fitted to figure 2.
 
 use commonhold_contract::{Gangs, Scheme};
 use commonhold_sim_report::claims::{Basis, Tolerance};

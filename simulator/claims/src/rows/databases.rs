@@ -1,9 +1,10 @@
 //! Section 5.6 of seed 004: two databases exchange memory and disk tickets.
 //!
-//! After 10,000 queries, the small database gives disk tickets for memory of the big one. The paper tries all pairs of 100 to
-//! 800 tickets and 100 to 800 pages. The paper's figure has no numbers, but the text says for which pairs both databases gain.
-//! The exchanges here lie on the edges of that region, since running all 64 takes too long for every test.
-//! `cargo test --release -p commonhold-claims --lib map_of_figure_11 -- --ignored --nocapture` runs and draws them all.
+//! After 10,000 queries, the small database gives disk tickets for memory of the big one. The paper tries all
+//! pairs of 100 to 800 tickets and 100 to 800 pages. The paper's figure has no numbers, but the text says for
+//! which pairs both databases gain. The exchanges here lie on the edges of that region, since running all 64
+//! takes too long for every test. `cargo test --release -p commonhold-claims --lib map_of_figure_11 --
+//! --ignored --nocapture` runs and draws them all.
 
 use commonhold_contract::Scheme::Isolate;
 use commonhold_sim_report::claims::Tolerance;
@@ -86,8 +87,8 @@ fn served(at: Seed, run: Experiment, job: &str, from_ns: u64) -> Option<f64> {
     (outcome.ended_ns >= until_ns).then(|| real(rounds.by(until_ns) - rounds.by(from_ns)))
 }
 
-/// A database's gain by the exchange of a run: 0.1 means ten per cent more queries than in the same 100 s of the run `without`
-/// an exchange.
+/// A database's gain by the exchange of a run: 0.1 means ten per cent more queries than in the same 100 s of
+/// the run `without` an exchange.
 pub(crate) fn gain(at: Seed, run: Experiment, without: Experiment, job: &str) -> Option<f64> {
     let [exchange] = &at.of(run)?.ledger.exchanges[..] else { return None };
     let began_ns = exchange.began_ns;
@@ -99,7 +100,8 @@ fn gains(at: Seed, of: &[Experiment], job: &str) -> Option<Vec<f64>> {
     of[1..].iter().map(|run| gain(at, *run, NONE, job)).collect()
 }
 
-/// The fraction of a list's exchanges by which a database gains; with `gains_by` false, by which it does not gain.
+/// The fraction of a list's exchanges by which a database gains; with `gains_by` false, by which it does not
+/// gain.
 fn part(at: Seed, of: &[Experiment], job: &str, gains_by: bool) -> Option<f64> {
     let gains = gains(at, of, job)?;
     let right = gains.iter().filter(|gain| (**gain > 0.0) == gains_by).count();
@@ -262,7 +264,8 @@ mod tests {
     use super::*;
     use crate::run::Runs;
 
-    /// A run whose small database serves one query a second up to the exchange at 90 s, and `rate` a second from then on.
+    /// A run whose small database serves one query a second up to the exchange at 90 s, and `rate` a second
+    /// from then on.
     fn made_up(rate: u64, without: &Outcome) -> Outcome {
         let by_then = (0..=UNTIL_S).map(|s| s.min(90) + s.saturating_sub(90) * rate).collect();
         let rounds =
@@ -270,7 +273,8 @@ mod tests {
         Outcome { rounds, ended_ns: UNTIL_S * 1_000_000_000, ..without.clone() }
     }
 
-    /// 100 queries without and 300 with the exchange are a gain of two. What came before the exchange does not count.
+    /// 100 queries without and 300 with the exchange are a gain of two. What came before the exchange does
+    /// not count.
     #[test]
     fn gains_are_of_the_hundred_seconds_after() {
         let scenario = on(DATABASES_OFFERS, Isolate).offer(800, 800).until(1).scenario().unwrap();

@@ -1,16 +1,18 @@
-//! Schedulers of seed 002: the strength of each time-sharing discipline, and the problems that the lecture warns of.
+//! Schedulers of seed 002: the strength of each time-sharing discipline, and the problems that the lecture
+//! warns of.
 //!
-//! The lecture prints no numbers for schedulers. Expected values are those that follow from shares and half-lives alone. Each
-//! scenario has one CPU, so parts are parts of that CPU's time.
+//! The lecture prints no numbers for schedulers. Expected values are those that follow from shares and
+//! half-lives alone. Each scenario has one CPU, so parts are parts of that CPU's time.
 //!
-//! The time in which a user catches up follows from the half-life h. The usage of a user that always runs tends to
-//! U = h / ln 2. Suppose that user A has usage e, and that user B, with the smaller usage l, runs alone until both usages are
-//! equal. After a time t, with x = 2^(-t/h), A has e x and B has U - (U - l) x. They are equal at x = U / (U + e - l).
+//! The time in which a user catches up follows from the half-life h. The usage of a user that always runs
+//! tends to U = h / ln 2. Suppose that user A has usage e, and that user B, with the smaller usage l, runs
+//! alone until both usages are equal. After a time t, with x = 2^(-t/h), A has e x and B has U - (U - l) x.
+//! They are equal at x = U / (U + e - l).
 //!
-//! - B slept for a minute while A ran: e = U, l = 0. So x = 1/2, and t = h = 2 s. Of the first 4 s, B has 2 s and half of the
-//!   rest: 3/4.
-//! - Both had half, then B slept for h: e = 3/4 U, l = 1/4 U. So x = 2/3, and t = 0.585 h = 1.17 s. Of the first 4 s, B has
-//!   0.646.
+//! - B slept for a minute while A ran: e = U, l = 0. So x = 1/2, and t = h = 2 s. Of the first 4 s, B has 2 s
+//!   and half of the rest: 3/4.
+//! - Both had half, then B slept for h: e = 3/4 U, l = 1/4 U. So x = 2/3, and t = 0.585 h = 1.17 s. Of the
+//!   first 4 s, B has 0.646.
 
 use commonhold_contract::Discipline::{
     self, Batch, Decay, Entitlement, Fifo, JobCurrency, Lottery, Rr, Stride,
@@ -88,7 +90,8 @@ fn cpu_of_job(at: Seed, run: Experiment, job: &str) -> Option<f64> {
     Some(jobs.map(|job| real(job.spent.on_cpus_ns())).sum::<f64>() / 60e9)
 }
 
-/// The smallest part of the CPU that the user who always computes has in any second, from the second minute on.
+/// The smallest part of the CPU that the user who always computes has in any second, from the second minute
+/// on.
 fn worst_second(at: Seed, run: Experiment) -> Option<f64> {
     (60..239).try_fold(1.0, |least: f64, from| Some(least.min(part(at, run, "lab/always", from, from + 1)?)))
 }

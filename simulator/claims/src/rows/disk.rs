@@ -1,8 +1,9 @@
 //! Section 4.5 of seed 000: tables 4 and 5, and the paper's statements about them.
 //!
-//! The first row of each table is the machine without isolation; the other rows are under `isolate`. The copies' delayed
-//! writes belong to the `shared` unit. So two waits combine a copy's own requests and its delayed writes: that of the copy in
-//! table 4, and that of the big copy in table 5. The queue length is an average over time.
+//! The first row of each table is the machine without isolation; the other rows are under `isolate`. The
+//! copies' delayed writes belong to the `shared` unit. So two waits combine a copy's own requests and its
+//! delayed writes: that of the copy in table 4, and that of the big copy in table 5. The queue length is an
+//! average over time.
 
 use commonhold_contract::Scheme::{Isolate, Smp};
 use commonhold_sim::scenario::DiskOrder;
@@ -14,7 +15,8 @@ use crate::measure::{Seed, divide, real};
 
 /// The rows of both tables: position only, isolation only, position and isolation.
 pub(crate) const ORDERS: [DiskOrder; 3] = [DiskOrder::Position, DiskOrder::Isolation, DiskOrder::Fair];
-/// The columns of both tables: response and wait of the first and of the second job, queue length, service time.
+/// The columns of both tables: response and wait of the first and of the second job, queue length, service
+/// time.
 const UNITS: [Unit; 6] = [
     Unit::Seconds,
     Unit::Seconds,
@@ -44,7 +46,8 @@ const ROWS_OF_4: &[Experiment] =
 const ROWS_OF_5: &[Experiment] = &[two_copies(ORDERS[0]), two_copies(ORDERS[1]), two_copies(ORDERS[2])];
 const ROW_OF_4: [&[Experiment]; 3] =
     [&[make_and_copy(ORDERS[0])], &[make_and_copy(ORDERS[1])], &[make_and_copy(ORDERS[2])]];
-/// The experiments for a row of table 5: the row's own, and the first row's, by which the figures are divided.
+/// The experiments for a row of table 5: the row's own, and the first row's, by which the figures are
+/// divided.
 const ROW_OF_5: [&[Experiment]; 3] = [
     &[two_copies(ORDERS[0])],
     &[two_copies(ORDERS[1]), two_copies(ORDERS[0])],
@@ -64,8 +67,8 @@ pub(crate) const TABLE_5: [[f64; 6]; 3] = [
     [0.28, 0.96, 31.9, 16.6, 3.1, 6.62],
 ];
 
-/// The figure of one of the six columns of a table. `jobs` are the first and the second job; `units` are the units whose
-/// requests count as those of each job.
+/// The figure of one of the six columns of a table. `jobs` are the first and the second job; `units` are the
+/// units whose requests count as those of each job.
 fn column(at: Seed, run: Experiment, column: usize, jobs: [&str; 2], units: [&[&str]; 2]) -> Option<f64> {
     match column {
         0 | 1 => at.response(run, &[jobs[column]]),
@@ -117,8 +120,8 @@ type Figures = [fn(Seed) -> Option<f64>; 6];
 /// The names and the printed values of the six cells of a row.
 type Printed = [(&'static str, &'static str); 6];
 
-/// The claims of a row of table 4: responses and service time within 10 %, waits and queue length within 25 %. The first row
-/// is calibrated.
+/// The claims of a row of table 4: responses and service time within 10 %, waits and queue length within 25
+/// %. The first row is calibrated.
 const fn row_of_4(row: usize, printed: Printed, figures: Figures) -> [Row; 6] {
     let basis = if row == 0 { Basis::Calibrated } else { Basis::Predicted };
     let mut rows = [EMPTY; 6];
@@ -141,8 +144,8 @@ const fn row_of_4(row: usize, printed: Printed, figures: Figures) -> [Row; 6] {
     rows
 }
 
-/// The claims of a row of table 5. The first row's absolute figures are only reported; the other rows' ratios to the first row
-/// are to be within 25 %.
+/// The claims of a row of table 5. The first row's absolute figures are only reported; the other rows' ratios
+/// to the first row are to be within 25 %.
 const fn row_of_5(row: usize, printed: Printed, figures: Figures) -> [Row; 6] {
     let mut rows = [EMPTY; 6];
     let mut column = 0;
@@ -295,8 +298,9 @@ fn utilisation(at: Seed, run: Experiment) -> Option<f64> {
     divide(real(disk.requests) * disk.latency_ms / 1e3, longest)
 }
 
-/// The make's response under the third row of table 4 as its waits under the first two foretell it, by what it is:
-/// T = S + N (W + L) / c, with the time S that does not depend on the disk and the part 1/c of requests that block.
+/// The make's response under the third row of table 4 as its waits under the first two foretell it, by what
+/// it is: T = S + N (W + L) / c, with the time S that does not depend on the disk and the part 1/c of
+/// requests that block.
 fn foretold(at: Seed) -> Option<f64> {
     let row = |row: usize| {
         let run = make_and_copy(ORDERS[row]);

@@ -15,7 +15,8 @@ pub(crate) const LIGHT: [&str; 4] = ["u1", "u2", "u3", "u4"];
 /// Users with two jobs in the unbalanced configuration.
 pub(crate) const HEAVY: [&str; 4] = ["u5", "u6", "u7", "u8"];
 
-/// The experiments of [`f6_1`]: eight users with one job each under `isolate`, and one user alone with an eighth of the machine.
+/// The experiments of [`f6_1`]: eight users with one job each under `isolate`, and one user alone with an
+/// eighth of the machine.
 pub(super) const F6_1: &[Experiment] = &[on(KERNEL_BALANCED, Isolate), on(KERNEL_ONE, Quota)];
 
 /// The response time of a job beside seven other users, divided by that of a job alone.

@@ -1,4 +1,5 @@
-//! Figures 2 and 10 and sections 4.3, 4.4 and 4.6 of seed 000: four-way machines, CPU isolation, memory isolation.
+//! Figures 2 and 10 and sections 4.3, 4.4 and 4.6 of seed 000: four-way machines, CPU isolation, memory
+//! isolation.
 
 use commonhold_contract::Scheme::{self, Isolate, Quota, Smp};
 use commonhold_sim_report::claims::Tolerance;
@@ -20,7 +21,8 @@ pub(crate) const DUMP_ISOLATE: Experiment = on(DUMP, Isolate);
 const LOADS: [Experiment; 6] =
     [MP1_SMP, on(OTHERS[1], Smp), on(OTHERS[2], Smp), on(OTHERS[3], Smp), on(OTHERS[4], Smp), MP6_SMP];
 
-/// The experiments of [`f9_5`]: the light unit beside a heavy one, and the light unit's job on half of the machine.
+/// The experiments of [`f9_5`]: the light unit beside a heavy one, and the light unit's job on half of the
+/// machine.
 pub(super) const F9_5: &[Experiment] = &[on(MEMORY_UNBALANCED, Isolate), on(MEMORY_HALF, Smp)];
 
 /// The light unit's response time, divided by that on half of the machine.
@@ -37,7 +39,8 @@ fn by_smp(at: Seed, job: &str, scheme: Scheme) -> Option<f64> {
     at.change(&[job], cpu(scheme), cpu(Smp))
 }
 
-/// A user's response time in the unbalanced configuration, divided by that in the balanced one, under the same scheme.
+/// A user's response time in the unbalanced configuration, divided by that in the balanced one, under the
+/// same scheme.
 fn by_balanced(at: Seed, user: &str, scheme: Scheme) -> Option<f64> {
     at.change(&[user], on(MEMORY_UNBALANCED, scheme), on(MEMORY_BALANCED, scheme))
 }

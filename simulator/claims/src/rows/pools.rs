@@ -1,7 +1,7 @@
 //! Sections 5 and 6 of seed 001: pools of several sizes, parallelism, placement, on Hector.
 //!
-//! A program's response time is the mean over all its jobs in all streams. The delays are those of the delay switches of
-//! section 3, in cycles per packet that leaves a station.
+//! A program's response time is the mean over all its jobs in all streams. The delays are those of the delay
+//! switches of section 3, in cycles per packet that leaves a station.
 
 use std::collections::BTreeSet;
 
@@ -60,7 +60,8 @@ fn combined(at: Seed, one: Experiment, by: Experiment) -> Option<f64> {
     at.change(&FIVE, one, by)
 }
 
-/// The part of a program's response time that pools of four save, compared with one pool of twelve, at a delay of 16.
+/// The part of a program's response time that pools of four save, compared with one pool of twelve, at a
+/// delay of 16.
 fn gain(at: Seed, program: &str) -> Option<f64> {
     Some(1.0 - at.change(&[program], FOUR_4, FOUR_12)?)
 }
@@ -71,14 +72,15 @@ fn by_best(at: Seed, one: Experiment, others: &[Experiment]) -> Option<f64> {
     divide(at.response(one, &FIVE)?, others?.into_iter().fold(f64::MAX, f64::min))
 }
 
-/// The difference of two experiments' response times, divided by the sum of the half-widths of their 90 % confidence
-/// intervals. Below 1, the intervals overlap.
+/// The difference of two experiments' response times, divided by the sum of the half-widths of their 90 %
+/// confidence intervals. Below 1, the intervals overlap.
 fn intervals_apart(at: Seed, jobs: &[&str], one: Experiment, other: Experiment) -> Option<f64> {
     let apart = (at.response(one, jobs)? - at.response(other, jobs)?).abs();
     divide(apart, at.interval(one, jobs)? + at.interval(other, jobs)?)
 }
 
-/// The number of programs whose response time is at least `part` shorter under worst fit than under first fit.
+/// The number of programs whose response time is at least `part` shorter under worst fit than under first
+/// fit.
 fn programs_better(at: Seed, part: f64) -> Option<f64> {
     let ratios: Option<Vec<f64>> =
         FIVE.iter().map(|program| at.change(&[program], FOUR_4, FIRST_FIT)).collect();

@@ -1,15 +1,16 @@
-//! Scalability in practice, and the other claims of seed 002 about machines: queues, locks, disks, interrupts.
+//! Scalability in practice, and the other claims of seed 002 about machines: queues, locks, disks,
+//! interrupts.
 //!
-//! The lecture's curves are pictures without numbers; it prints numbers only for one lock. So nearly all rows here are signs,
-//! and their loads are estimates of this project.
+//! The lecture's curves are pictures without numbers; it prints numbers only for one lock. So nearly all rows
+//! here are signs, and their loads are estimates of this project.
 //!
-//! The queue (D/M/1): a request arrives every 25 ms, and needs 20 ms in the mean, exponentially distributed. A fraction s of the
-//! arrivals finds other requests in the queue, where s = exp(-(1 - s) / 0.8) = 0.629. So a request takes 1 / (1 - s) = 2.7 times
-//! as long as it would alone.
+//! The queue (D/M/1): a request arrives every 25 ms, and needs 20 ms in the mean, exponentially distributed.
+//! A fraction s of the arrivals finds other requests in the queue, where s = exp(-(1 - s) / 0.8) = 0.629. So
+//! a request takes 1 / (1 - s) = 2.7 times as long as it would alone.
 //!
-//! The lock: it was taken 50,542,055 times for 0.5 us each, which is 72.3 % of 35.0 s. Twelve CPUs have 419 s of CPU time in
-//! that time, so a CPU takes the lock once in 8.3 us. It waits for 29 us in 13.1 % of these cases, which is 3.8 us in the mean.
-//! The remaining 4 us are work outside the lock.
+//! The lock: it was taken 50,542,055 times for 0.5 us each, which is 72.3 % of 35.0 s. Twelve CPUs have 419 s
+//! of CPU time in that time, so a CPU takes the lock once in 8.3 us. It waits for 29 us in 13.1 % of these
+//! cases, which is 3.8 us in the mean. The remaining 4 us are work outside the lock.
 
 use commonhold_contract::Discipline::{Gang, JobCurrency};
 use commonhold_contract::Scheme::Isolate;
@@ -96,7 +97,8 @@ fn spun_ns(outcome: &Outcome) -> f64 {
     real(outcome.jobs.iter().map(|job| job.spent.spin_ns).sum())
 }
 
-/// A figure of the spin lock in the run with twelve processes. The figure also gets the run's outcome, to compute fractions.
+/// A figure of the spin lock in the run with twelve processes. The figure also gets the run's outcome, to
+/// compute fractions.
 fn metered(at: Seed, figure: fn(&LockOutcome, &Outcome) -> Option<f64>) -> Option<f64> {
     let outcome = at.of(SPIN[AT_12])?;
     figure(outcome.locks.first()?, outcome)

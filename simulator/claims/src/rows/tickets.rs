@@ -1,7 +1,8 @@
-//! Section 5 of seed 004: tickets and currencies for CPU time, memory and disks, and the effects of exchanges.
+//! Section 5 of seed 004: tickets and currencies for CPU time, memory and disks, and the effects of
+//! exchanges.
 //!
-//! The paper prints few numbers, since its figures are pictures. Where the paper says that progress matches funding, the values
-//! that follow from the tickets alone count as printed.
+//! The paper prints few numbers, since its figures are pictures. Where the paper says that progress matches
+//! funding, the values that follow from the tickets alone count as printed.
 
 use commonhold_contract::Scheme::Isolate;
 use commonhold_sim_report::claims::{Basis, Tolerance};
@@ -24,7 +25,8 @@ const WORTH: [(&str, [f64; 2]); 5] = [
     ("b/b3", [0.0, 1.0 / 4.0]),
 ];
 
-/// The times at which the memory of section 5.3 is measured, in s. The first 33 s are the ramp, in which 500 pages are read.
+/// The times at which the memory of section 5.3 is measured, in s. The first 33 s are the ramp, in which 500
+/// pages are read.
 const LOOKS: [Experiment; 7] = [
     on(TICKETS_MEMORY, Isolate).until(40),
     on(TICKETS_MEMORY, Isolate).until(50),
@@ -57,7 +59,8 @@ const EXCHANGES: [Experiment; 9] = [
     on(TICKETS_EXCHANGE, Isolate).exchange(700),
     on(TICKETS_EXCHANGE, Isolate).exchange(800),
 ];
-/// Runs of 140 and of 240 s without an exchange, then with a negotiator. The difference of two runs is the last 100 s.
+/// Runs of 140 and of 240 s without an exchange, then with a negotiator. The difference of two runs is the
+/// last 100 s.
 const NEGOTIATED: [Experiment; 4] = [
     on(TICKETS_EXCHANGE_LONG, Isolate).until(140),
     on(TICKETS_EXCHANGE_LONG, Isolate),
@@ -86,7 +89,8 @@ fn pages(at: Seed, run: Experiment, unit: &str) -> Option<f64> {
     Some(real(at.disk(run)?.units.iter().find(|entry| entry.unit == unit)?.requests))
 }
 
-/// The largest relative error of a unit's CPU time in one half of the run, compared with the worth of its tickets.
+/// The largest relative error of a unit's CPU time in one half of the run, compared with the worth of its
+/// tickets.
 fn off_in_half(at: Seed, half: usize) -> Option<f64> {
     let off = WORTH.iter().filter(|(_, worth)| worth[half] > 0.0).map(|(unit, worth)| {
         let first = cpu_s(at, FIRST_HALF, unit)?;
@@ -164,10 +168,12 @@ fn best_exchange(at: Seed) -> Option<f64> {
 /// A figure of a unit in a run.
 type Figure = fn(Seed, Experiment, &str) -> Option<f64>;
 
-/// The two sides of an exchange and their figures: CPU time of the unit that computes, pages of the unit that reads.
+/// The two sides of an exchange and their figures: CPU time of the unit that computes, pages of the unit that
+/// reads.
 const SIDES: [(&str, Figure); 2] = [("dhrystone", cpu_s), ("iohog", pages)];
 
-/// The largest gain of the eight exchanges, where the gain of an exchange is that of the side that gains less.
+/// The largest gain of the eight exchanges, where the gain of an exchange is that of the side that gains
+/// less.
 fn largest_gain(at: Seed) -> Option<f64> {
     let [one, other] = SIDES.map(|(unit, of)| gains(at, of, unit));
     most(one?.into_iter().zip(other?).map(|(one, other)| Some(one.min(other))))
@@ -182,8 +188,8 @@ fn gain_found(at: Seed) -> Option<f64> {
     }))
 }
 
-/// Each side's total over the whole run, trials included, divided by its total without an exchange: the smaller of the two
-/// ratios.
+/// Each side's total over the whole run, trials included, divided by its total without an exchange: the
+/// smaller of the two ratios.
 fn least_in_all(at: Seed) -> Option<f64> {
     let [_, all, _, negotiated] = NEGOTIATED;
     least(SIDES.into_iter().map(|(unit, of)| divide(of(at, negotiated, unit)?, of(at, all, unit)?)))

@@ -1,31 +1,33 @@
 //! Degrading priorities, as in IRIX 5.
 //!
-//! Problem: seed 000 compares with the scheduler of IRIX 5.3, "a priority-based scheduling scheme in which the
-//! priority of a process drops as it uses CPU time" (section 3.1). There a CPU "normally picks the runnable process
-//! with the highest priority". SGI's guides add two facts. A process's priority number grows steadily while it runs,
-//! and a slice is HZ/30, where HZ is 100 ticks a second. The rates at which the number grows and decays are not published.
+//! Problem: seed 000 compares with the scheduler of IRIX 5.3, "a priority-based scheduling scheme in which
+//! the priority of a process drops as it uses CPU time" (section 3.1). There a CPU "normally picks the
+//! runnable process with the highest priority". SGI's guides add two facts. A process's priority number grows
+//! steadily while it runs, and a slice is HZ/30, where HZ is 100 ticks a second. The rates at which the
+//! number grows and decays are not published.
 //!
-//! Terms: *usage* is a task's decayed CPU time in ticks of 10 ms. A smaller *priority* number goes first, as in UNIX.
+//! Terms: *usage* is a task's decayed CPU time in ticks of 10 ms. A smaller *priority* number goes first, as
+//! in UNIX.
 //!
-//! Algorithm: that of System V, from which IRIX descends (M. Bach: The Design of the UNIX Operating System, 1986,
-//! section 8.1).
-//! - A task's usage counts the ticks that it ran. All usage is halved once a second, and `priority = usage / 2 + 60`,
-//!   at most 127.
-//! - A CPU takes the task with the smallest number, and among equals the task that waited longest. The CPU chooses again at
-//!   the end of a slice.
-//! - A task that wakes takes an idle CPU, preferably its last one. Without an idle CPU, it preempts the task with the largest
-//!   number, if its own number is smaller.
+//! Algorithm: that of System V, from which IRIX descends (M. Bach: The Design of the UNIX Operating System,
+//! 1986, section 8.1).
+//! - A task's usage counts the ticks that it ran. All usage is halved once a second, and `priority = usage /
+//!   2 + 60`, at most 127.
+//! - A CPU takes the task with the smallest number, and among equals the task that waited longest. The CPU
+//!   chooses again at the end of a slice.
+//! - A task that wakes takes an idle CPU, preferably its last one. Without an idle CPU, it preempts the task
+//!   with the largest number, if its own number is smaller.
 //!
-//! Properties: tasks that only compute get equal CPU time. A task that slept has a small number and goes first. No task
-//! starves, since the usage of a waiting task halves every second.
+//! Properties: tasks that only compute get equal CPU time. A task that slept has a small number and goes
+//! first. No task starves, since the usage of a waiting task halves every second.
 //!
 //! Assumptions of this project, without a source:
 //! - A running task's number follows its usage at once, as SGI's text suggests, and not only once a second.
 //! - A new task begins without usage.
 //! - Time is counted exactly.
 //!
-//! Left out: kernel priorities, which a task has between its wake-up and its return to user mode; nice values, which
-//! are all 0; IRIX's affinity to caches.
+//! Left out: kernel priorities, which a task has between its wake-up and its return to user mode; nice
+//! values, which are all 0; IRIX's affinity to caches.
 
 use std::collections::BTreeSet;
 
@@ -43,8 +45,8 @@ const HALVED_NS: Time = 1_000_000_000;
 const USER: u64 = 60;
 /// The largest number: IRIX keeps it in a signed byte.
 const WORST: u64 = 127;
-/// The number of halvings after which any usage is below two ticks, so that the task's number is [`USER`]. The largest usage,
-/// of a task that always runs, is 200 ticks: 200, 100, 50, 25, 12, 6, 3, 1.
+/// The number of halvings after which any usage is below two ticks, so that the task's number is [`USER`].
+/// The largest usage, of a task that always runs, is 200 ticks: 200, 100, 50, 25, 12, 6, 3, 1.
 pub(super) const HALVINGS: Time = 7;
 
 /// A task's decayed CPU time.
@@ -116,7 +118,8 @@ impl Decay {
         usage.priority()
     }
 
-    /// Sorts the queue anew if a second has begun since the last sort, since the usage of every task is then halved.
+    /// Sorts the queue anew if a second has begun since the last sort, since the usage of every task is then
+    /// halved.
     fn sort_queue(&mut self, now: Time) {
         if core::mem::replace(&mut self.second, now / HALVED_NS) == now / HALVED_NS {
             return;
@@ -132,8 +135,8 @@ impl Decay {
         self.queue.insert((priority, self.arrivals, id));
     }
 
-    /// Whether the task that ran on a CPU goes on there. Before the end of its slice, it yields to a task with a smaller
-    /// number; at the end also to a task with an equal number.
+    /// Whether the task that ran on a CPU goes on there. Before the end of its slice, it yields to a task
+    /// with a smaller number; at the end also to a task with an equal number.
     fn goes_on(&mut self, now: Time, cpu: u32, id: TaskId) -> bool {
         let own = self.priority(now, id);
         let is_slice_done = self.slice_end[cpu as usize] <= now;
@@ -200,7 +203,8 @@ impl Rule for Decay {
         self.slice_end[cpu as usize].saturating_sub(now)
     }
 
-    /// A waiting task's number decays to the smallest value; then the task waits at most for one round of all tasks.
+    /// A waiting task's number decays to the smallest value; then the task waits at most for one round of all
+    /// tasks.
     fn patience(&self, switch_ns: Time, tasks: u64) -> Time {
         (HALVINGS + 1) * HALVED_NS + super::round_ns_max(self.slice_ns + switch_ns, tasks)
     }

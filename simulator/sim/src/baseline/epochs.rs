@@ -2,34 +2,37 @@
 //!
 //! Problem: seed 003 compares with "the standard Linux scheduler", 2.4.20, on four CPUs.
 //!
-//! Terms: a task's *counter* is the task's remaining CPU time in this *epoch*. A task's *goodness* for a CPU is the score by
-//! which that CPU chooses its next task.
+//! Terms: a task's *counter* is the task's remaining CPU time in this *epoch*. A task's *goodness* for a CPU
+//! is the score by which that CPU chooses its next task.
 //!
 //! Algorithm:
-//! - An epoch ends when a CPU chooses a task, and the counters of all tasks that could run there are used up. Then every task's
-//!   counter, sleepers included, becomes `counter / 2 + slice`.
-//! - Goodness is 0 without a counter. Else it is the counter in ticks plus 20 (the priority of nice 0). It is 15 more
-//!   on the CPU that the task was on last (`PROC_CHANGE_PENALTY`), and 1 more where the task shares its address space
-//!   with the task that ran there just now.
-//! - There is one run queue. The task that became runnable last comes first. The task with the highest goodness is chosen;
-//!   ties: the first in the queue.
-//! - A task that wakes, or that was preempted, looks for a CPU (`reschedule_idle`): its last CPU if that idles, else the CPU
-//!   that has been idle longest, else the CPU where its goodness exceeds that of the running task by the most, if any.
-//! - A new child gets half of its parent's counter. When the child ends, the parent gets the rest of the child's counter.
+//! - An epoch ends when a CPU chooses a task, and the counters of all tasks that could run there are used up.
+//!   Then every task's counter, sleepers included, becomes `counter / 2 + slice`.
+//! - Goodness is 0 without a counter. Else it is the counter in ticks plus 20 (the priority of nice 0). It is
+//!   15 more on the CPU that the task was on last (`PROC_CHANGE_PENALTY`), and 1 more where the task shares
+//!   its address space with the task that ran there just now.
+//! - There is one run queue. The task that became runnable last comes first. The task with the highest
+//!   goodness is chosen; ties: the first in the queue.
+//! - A task that wakes, or that was preempted, looks for a CPU (`reschedule_idle`): its last CPU if that
+//!   idles, else the CPU that has been idle longest, else the CPU where its goodness exceeds that of the
+//!   running task by the most, if any.
+//! - A new child gets half of its parent's counter. When the child ends, the parent gets the rest of the
+//!   child's counter.
 //!
-//! Properties: an epoch of n tasks that only compute takes n slices of CPU time. The counter of a sleeping task grows to at
-//! most twice the slice (the limit of `c / 2 + slice`), so a task that slept goes first. While counters stay below 15 ticks,
-//! a task stays on its CPU until its counter is used up.
+//! Properties: an epoch of n tasks that only compute takes n slices of CPU time. The counter of a sleeping
+//! task grows to at most twice the slice (the limit of `c / 2 + slice`), so a task that slept goes first.
+//! While counters stay below 15 ticks, a task stays on its CPU until its counter is used up.
 //!
-//! The machine sets the slice. Linux 2.4 gives nice 0 six ticks of 10 ms. Seed 003 implies 100 ms (section 5: the quantum of
-//! 200 ms is twice that of Linux), and does not say which kernel it used.
+//! The machine sets the slice. Linux 2.4 gives nice 0 six ticks of 10 ms. Seed 003 implies 100 ms (section 5:
+//! the quantum of 200 ms is twice that of Linux), and does not say which kernel it used.
 //!
 //! Assumptions of this project, without a source:
 //! - Counters are exact and not rounded to ticks.
-//! - A parent's counter is capped at twice the slice when a child ends. Linux caps it at 20 ticks, which is the same at 100 ms.
+//! - A parent's counter is capped at twice the slice when a child ends. Linux caps it at 20 ticks, which is
+//!   the same at 100 ms.
 //! - A CPU that was kicked for a task counts as taken.
-//! - Every simulated process has an address space of its own. So only the task that ran just now gets the bonus for a shared
-//!   address space.
+//! - Every simulated process has an address space of its own. So only the task that ran just now gets the
+//!   bonus for a shared address space.
 //!
 //! Left out: nice values, real-time classes, yielding.
 //!
@@ -83,7 +86,8 @@ impl Epochs {
         ticks + NICE_0 + affinity + u64::from(ran == Some(id))
     }
 
-    /// The waiting task with the highest goodness on a CPU, with that goodness. Ties: the task that became runnable last.
+    /// The waiting task with the highest goodness on a CPU, with that goodness. Ties: the task that became
+    /// runnable last.
     fn best(&self, table: &CpuTable, cpu: u32, ran: Option<TaskId>) -> Option<(TaskId, u64)> {
         let mut best: Option<(TaskId, u64)> = None;
         for id in self.queue.iter().rev().filter(|id| !table.is_on_cpu(**id)) {
@@ -189,7 +193,8 @@ impl Rule for Epochs {
         self.counters[id as usize].saturating_sub(now - charged)
     }
 
-    /// A waiting task runs before the end of the next epoch; in each epoch, a task runs for at most two slices.
+    /// A waiting task runs before the end of the next epoch; in each epoch, a task runs for at most two
+    /// slices.
     fn patience(&self, switch_ns: Time, tasks: u64) -> Time {
         super::round_ns_max(self.slice_ns + switch_ns, tasks)
     }

@@ -1,5 +1,5 @@
-//! The state of CPUs, tasks and units that all baselines share: which task is on each CPU, up to when its CPU time is charged,
-//! and the account of each unit.
+//! The state of CPUs, tasks and units that all baselines share: which task is on each CPU, up to when its CPU
+//! time is charged, and the account of each unit.
 
 use commonhold_dispatch::{Account, Kick, TaskId, Unit};
 
@@ -55,7 +55,8 @@ impl CpuTable {
         crate::engine::number(self.cpus.len())
     }
 
-    /// Adds a new task. Its last CPU is that of its parent, since the parent does the first work of a fork there.
+    /// Adds a new task. Its last CPU is that of its parent, since the parent does the first work of a fork
+    /// there.
     pub(super) fn start(&mut self, id: TaskId, unit: u32, parent: Option<TaskId>) {
         let last_cpu = parent.map_or(0, |parent| self.last(parent));
         let task = TaskState { unit, last_cpu, on_cpu: false };
@@ -66,8 +67,8 @@ impl CpuTable {
         }
     }
 
-    /// Charges the CPU time of the task on a CPU to the task's unit. Returns the task and the start of the charged time;
-    /// `None` if the CPU idles.
+    /// Charges the CPU time of the task on a CPU to the task's unit. Returns the task and the start of the
+    /// charged time; `None` if the CPU idles.
     pub(super) fn charge(&mut self, now: Time, cpu: u32) -> Option<(TaskId, Time)> {
         let state = &mut self.cpus[cpu as usize];
         let id = state.current?;

@@ -1,10 +1,11 @@
 //! Schedulers of the published experiments, to compare with. They are in the simulator only.
 //!
-//! Problem: a paper reports its gain over the scheduler that it replaced, so that scheduler has to be simulated too.
+//! Problem: a paper reports its gain over the scheduler that it replaced, so that scheduler has to be
+//! simulated too.
 //!
-//! Approach: each baseline is a [`Rule`] on a [`CpuTable`]. The rule decides which task runs next, and which running task a woken
-//! task preempts. The table records the CPUs, the tasks on them, and the CPU time that tasks use. Together they offer the
-//! engine the same operations as the project's own scheduler.
+//! Approach: each baseline is a [`Rule`] on a [`CpuTable`]. The rule decides which task runs next, and which
+//! running task a woken task preempts. The table records the CPUs, the tasks on them, and the CPU time that
+//! tasks use. Together they offer the engine the same operations as the project's own scheduler.
 //!
 //! | rule | system | seed |
 //! | --- | --- | --- |
@@ -12,9 +13,10 @@
 //! | [`Epochs`] | Linux 2.4: time slices by epochs, one run queue | 003, the standard Linux scheduler |
 //! | [`Places`] | Hurricane: a queue for each CPU, tasks stay where they are placed | 001 |
 //!
-//! Limits: baselines ignore units, so they are only valid under the scheme `smp`. A unit's account records only the CPU time
-//! that its tasks used. CPUs have no owners, there are no loans, and no inheritance at locks; orders about these have no
-//! effect. CPU time is counted exactly, not charged to the task that runs at a clock tick.
+//! Limits: baselines ignore units, so they are only valid under the scheme `smp`. A unit's account records
+//! only the CPU time that its tasks used. CPUs have no owners, there are no loans, and no inheritance at
+//! locks; orders about these have no effect. CPU time is counted exactly, not charged to the task that runs
+//! at a clock tick.
 
 mod decay;
 mod epochs;
@@ -46,8 +48,8 @@ pub(crate) trait Rule {
     fn block(&mut self, id: TaskId);
     /// Handles a task that was preempted and is still runnable.
     fn preempted(&mut self, table: &mut CpuTable, now: Time, id: TaskId);
-    /// Chooses the task for a free CPU; `previous` ran there and is still runnable. First charges the CPU time of every
-    /// running task that matters for the choice.
+    /// Chooses the task for a free CPU; `previous` ran there and is still runnable. First charges the CPU
+    /// time of every running task that matters for the choice.
     fn choose(
         &mut self,
         table: &mut CpuTable,
@@ -57,7 +59,8 @@ pub(crate) trait Rule {
     ) -> Option<TaskId>;
     /// The remaining slice of the task on a CPU, in ns. The task's CPU time is charged up to `charged`.
     fn slice_left(&self, now: Time, cpu: u32, id: TaskId, charged: Time) -> Time;
-    /// The longest wait for a CPU without starvation, in ns. `tasks` is the largest number of tasks that lived at once.
+    /// The longest wait for a CPU without starvation, in ns. `tasks` is the largest number of tasks that
+    /// lived at once.
     fn patience(&self, switch_ns: Time, tasks: u64) -> Time;
 
     /// Charges all running tasks up to now.
@@ -108,7 +111,8 @@ impl<R: Rule> Baseline<R> {
         self.rule.wake(&mut self.table, now, id);
     }
 
-    /// Chooses a CPU's next task; `None`: the CPU idles. `runnable` is whether the task on the CPU is still runnable.
+    /// Chooses a CPU's next task; `None`: the CPU idles. `runnable` is whether the task on the CPU is still
+    /// runnable.
     pub(crate) fn schedule(&mut self, now: Time, cpu: u32, runnable: bool) -> Option<TaskId> {
         self.charge(now, cpu);
         let mut previous = self.table.take_off(now, cpu);

@@ -1,12 +1,15 @@
 //! A queue for each CPU, as in Hurricane on Hector.
 //!
-//! Problem: seed 001 places processes in pools of processors, so the scheduler must not migrate processes by itself. The
-//! kernel of seed 001 has a queue for each processor; a server outside the kernel chooses the processor for a new process.
+//! Problem: seed 001 places processes in pools of processors, so the scheduler must not migrate processes by
+//! itself. The kernel of seed 001 has a queue for each processor; a server outside the kernel chooses the
+//! processor for a new process.
 //!
-//! Terms: a task's *place* is the CPU on which it runs. A new task has the place of its parent; without a parent, CPU 0.
+//! Terms: a task's *place* is the CPU on which it runs. A new task has the place of its parent; without a
+//! parent, CPU 0.
 //!
-//! Algorithm: a task waits in the queue of its place (round robin). A CPU takes the first task of its queue; a task whose slice
-//! has expired goes to the end. A task that gets another place while it runs moves when its CPU reschedules, which is at once.
+//! Algorithm: a task waits in the queue of its place (round robin). A CPU takes the first task of its queue;
+//! a task whose slice has expired goes to the end. A task that gets another place while it runs moves when
+//! its CPU reschedules, which is at once.
 //!
 //! Properties: a task runs at its place and nowhere else. Each of n tasks at a place gets one of n slices.
 //!
@@ -46,7 +49,8 @@ impl Places {
         }
     }
 
-    /// Gives a task another place. A waiting task moves to the new queue; a running one makes its CPU reschedule.
+    /// Gives a task another place. A waiting task moves to the new queue; a running one makes its CPU
+    /// reschedule.
     pub(super) fn seat(&mut self, table: &mut CpuTable, id: TaskId, cpu: u32) {
         let previous_cpu = core::mem::replace(&mut self.place[id as usize], cpu);
         if previous_cpu == cpu {

@@ -30,7 +30,8 @@ fn on<R: Rule>(baseline: &Baseline<R>, cpu: u32) -> Option<TaskId> {
     baseline.table.current(cpu).0
 }
 
-/// The tasks that run on the only CPU up to a time, each with the time from which it runs. No task starts, wakes or blocks.
+/// The tasks that run on the only CPU up to a time, each with the time from which it runs. No task starts,
+/// wakes or blocks.
 fn trace<R: Rule>(baseline: &mut Baseline<R>, until: Time) -> Vec<(Time, TaskId)> {
     let (mut now, mut seen) = (0, Vec::new());
     settle(baseline, now);
@@ -62,8 +63,8 @@ fn epochs(slice_ns: Time, cpus: u32) -> Baseline<Epochs> {
     Baseline::new(Epochs::new(slice_ns), cpus, 1)
 }
 
-/// Bach's example (section 8.1, figure 8.4): three processes that only compute, slices of a second. His clock ticks 60 times
-/// a second, IRIX's 100 times:
+/// Bach's example (section 8.1, figure 8.4): three processes that only compute, slices of a second. His clock
+/// ticks 60 times a second, IRIX's 100 times:
 ///
 /// | s | number of A, usage | of B | of C | runs |
 /// | --- | --- | --- | --- | --- |
@@ -83,8 +84,8 @@ fn the_example_of_the_design_of_the_unix_operating_system() {
     assert_eq!(usage_ms, [140, 281, 562]);
 }
 
-/// Slices of 30 ms, two tasks: their numbers follow their usage, so no task is ever ahead by more than a slice and a tick's
-/// rounding on each side.
+/// Slices of 30 ms, two tasks: their numbers follow their usage, so no task is ever ahead by more than a
+/// slice and a tick's rounding on each side.
 #[test]
 fn two_tasks_that_compute_get_equal_parts() {
     let mut irix = decay(30 * MS, 1);
@@ -95,8 +96,8 @@ fn two_tasks_that_compute_get_equal_parts() {
     assert!(longest <= Some(60 * MS), "{longest:?}");
 }
 
-/// A task computes for a second, beside a task that sleeps. Its number is 60 + 100 / 2 before the second's end, and 85 after. A
-/// task that wakes with number 60 preempts it.
+/// A task computes for a second, beside a task that sleeps. Its number is 60 + 100 / 2 before the second's
+/// end, and 85 after. A task that wakes with number 60 preempts it.
 #[test]
 fn who_slept_puts_off_who_computed() {
     let mut irix = decay(30 * MS, 1);
@@ -120,7 +121,8 @@ fn who_slept_puts_off_who_computed() {
     assert_eq!(on(&irix, 0), Some(1), "who came first of the two");
 }
 
-/// Of two running tasks, the one with the larger number is preempted: task 0 has computed for 500 ms, task 1 for 100 ms.
+/// Of two running tasks, the one with the larger number is preempted: task 0 has computed for 500 ms, task 1
+/// for 100 ms.
 #[test]
 fn the_worst_is_put_off() {
     let mut irix = decay(30 * MS, 2);
@@ -201,7 +203,8 @@ fn an_epoch_is_a_slice_for_each() {
     }
 }
 
-/// One task computes, one sleeps: epochs end every 60 ms, after which the sleeper has 60, 90, 105, 112.5, ... ms.
+/// One task computes, one sleeps: epochs end every 60 ms, after which the sleeper has 60, 90, 105, 112.5, ...
+/// ms.
 #[test]
 fn a_sleeper_saves_up_to_two_slices() {
     let mut linux = epochs(60 * MS, 1);
@@ -241,8 +244,8 @@ fn goodness_prefers_the_last_cpu_and_who_ran() {
     assert_eq!([goodness(0, 1, None), goodness(2, 0, None), goodness(1, 1, Some(1))], [32, 36, 0]);
 }
 
-/// A task that wakes goes to its last CPU if that idles, else to the CPU that has been idle longest, else to the CPU where its
-/// goodness gains most.
+/// A task that wakes goes to its last CPU if that idles, else to the CPU that has been idle longest, else to
+/// the CPU where its goodness gains most.
 #[test]
 fn who_wakes_looks_for_a_cpu() {
     let mut linux = epochs(60 * MS, 3);
@@ -261,7 +264,8 @@ fn who_wakes_looks_for_a_cpu() {
     arrives(&mut linux, 9 * MS, 2);
     settle(&mut linux, 9 * MS);
     assert_eq!(on(&linux, 1), Some(2));
-    // All are busy, with 5, 3 and 2 ticks left: 41, 39 and 38. Who has 12 is worth 47 where it was last, and 32 elsewhere.
+    // All are busy, with 5, 3 and 2 ticks left: 41, 39 and 38. Who has 12 is worth 47 where it was last, and
+    // 32 elsewhere.
     linux.start(9 * MS, 3, 0, None);
     linux.rule.counters = vec![50 * MS, 20 * MS, 30 * MS, 120 * MS];
     for (there, cpu) in [(0, 0), (2, 1), (1, 2)] {
@@ -274,8 +278,8 @@ fn who_wakes_looks_for_a_cpu() {
         linux.table.start(3, 0, Some(0));
         assert_eq!(looks_for(&mut linux, 9 * MS, 3), kicked);
     }
-    // Without that advantage it has to wait, unless it saved enough: 20 ticks are worth 40, more than 3 and 2, and by most
-    // more than 2.
+    // Without that advantage it has to wait, unless it saved enough: 20 ticks are worth 40, more than 3 and
+    // 2, and by most more than 2.
     linux.rule.counters = vec![150 * MS, 20 * MS, 30 * MS, 10 * MS];
     linux.table.start(3, 0, Some(0));
     assert!(looks_for(&mut linux, 9 * MS, 3).is_empty());
@@ -284,7 +288,8 @@ fn who_wakes_looks_for_a_cpu() {
     assert_eq!(looks_for(&mut linux, 9 * MS, 3), [2]);
 }
 
-/// The CPUs that are kicked when a task wakes. The task blocks again before they choose, so that nothing else changes.
+/// The CPUs that are kicked when a task wakes. The task blocks again before they choose, so that nothing else
+/// changes.
 fn looks_for(linux: &mut Baseline<Epochs>, now: Time, id: TaskId) -> Vec<u32> {
     linux.rule.wake(&mut linux.table, now, id);
     linux.rule.block(id);
@@ -296,8 +301,8 @@ fn looks_for(linux: &mut Baseline<Epochs>, now: Time, id: TaskId) -> Vec<u32> {
     kicks.iter().map(|kick| kick.cpu).collect()
 }
 
-/// A parent with a counter of 60 ms forks at 10 ms: parent and child have 25 ms each. The child ends with 5 ms left, which the
-/// parent gets back.
+/// A parent with a counter of 60 ms forks at 10 ms: parent and child have 25 ms each. The child ends with 5
+/// ms left, which the parent gets back.
 #[test]
 fn a_child_lives_on_its_parents_counter() {
     let mut linux = epochs(60 * MS, 1);

@@ -1,45 +1,50 @@
 //! The slowdown of tasks that share the memory bus.
 //!
-//! Problem: the bus carries B transactions per unit of time. Given each task's rate of transactions when it runs alone, how
-//! much slower is each of several tasks that run at once? Dividing B among them is not enough: tasks slow each other down
-//! long before the bus is saturated, because their transactions queue.
+//! Problem: the bus carries B transactions per unit of time. Given each task's rate of transactions when it
+//! runs alone, how much slower is each of several tasks that run at once? Dividing B among them is not
+//! enough: tasks slow each other down long before the bus is saturated, because their transactions queue.
 //!
-//! Terms: a transaction occupies the bus for s = 1/B. A task has m outstanding transactions at once (*streams*). Each stream
-//! computes for a while (its *think time* z), and then issues the next transaction, which may have to queue. A stream's
-//! *load* is u = s / (z + s), the fraction of the bus that it would use alone.
+//! Terms: a transaction occupies the bus for s = 1/B. A task has m outstanding transactions at once
+//! (*streams*). Each stream computes for a while (its *think time* z), and then issues the next transaction,
+//! which may have to queue. A stream's *load* is u = s / (z + s), the fraction of the bus that it would use
+//! alone.
 //!
-//! Algorithm: streams and bus are a closed queueing network with one server and a product-form solution (exponential
-//! service; think times of any distribution). Streams are added one by one. Let P(n) be the probability that n
-//! transactions are at the bus, and L the mean of n. A further stream of load u is slowed by 1 + u L, since it finds on
-//! arrival the queue of the network without it, and P becomes
+//! Algorithm: streams and bus are a closed queueing network with one server and a product-form solution
+//! (exponential service; think times of any distribution). Streams are added one by one. Let P(n) be the
+//! probability that n transactions are at the bus, and L the mean of n. A further stream of load u is slowed
+//! by 1 + u L, since it finds on arrival the queue of the network without it, and P becomes
 //!
 //! ```text
 //! P'(n) = [(1 - u) P(n) + u n P(n-1)] / (1 + u L)
 //! ```
 //!
-//! The order in which streams are added does not matter. So each task's slowdown is that of its last stream when all other
-//! streams were added before, divided by the slowdown of that stream by its own task's streams alone. u is found from the
-//! task's rate alone by bisection: the task's m streams, alone on the bus, carry exactly that rate.
+//! The order in which streams are added does not matter. So each task's slowdown is that of its last stream
+//! when all other streams were added before, divided by the slowdown of that stream by its own task's streams
+//! alone. u is found from the task's rate alone by bisection: the task's m streams, alone on the bus, carry
+//! exactly that rate.
 //!
-//! Number of streams, which scenarios do not specify: a task has one stream per whole quarter of the bus that it uses alone,
-//! and at least one. A program that waits for every transaction can use much of the bus only if it does almost nothing
-//! else; so a program that uses 80 % of the bus has several outstanding transactions. With this rule, in a task that uses
-//! less than 93 % of the bus, every stream thinks longer than its transactions take. The quarter is a calibration. Of the
-//! published programs, the streaming one (23.6 of 29.5 per us alone) gets three streams. Each application thread (at most
-//! 14.45, just below one half) gets one. With these, the worst slowdown beside two streaming programs is 2.87, published as
-//! almost three. With one stream each, it is 1.81.
+//! Number of streams, which scenarios do not specify: a task has one stream per whole quarter of the bus that
+//! it uses alone, and at least one. A program that waits for every transaction can use much of the bus only
+//! if it does almost nothing else; so a program that uses 80 % of the bus has several outstanding
+//! transactions. With this rule, in a task that uses less than 93 % of the bus, every stream thinks longer
+//! than its transactions take. The quarter is a calibration. Of the published programs, the streaming one
+//! (23.6 of 29.5 per us alone) gets three streams. Each application thread (at most 14.45, just below one
+//! half) gets one. With these, the worst slowdown beside two streaming programs is 2.87, published as almost
+//! three. With one stream each, it is 1.81.
 //!
-//! Properties: a task alone is not slowed. Equal tasks are slowed equally. One more task, or a higher rate of another, makes
-//! no task faster. The bus never carries more than B. A task with a rate above B (measured on a faster bus) is slowed even
-//! alone. Results are rounded to the nearest millionth, and depend only on the rates, not on their order.
+//! Properties: a task alone is not slowed. Equal tasks are slowed equally. One more task, or a higher rate of
+//! another, makes no task faster. The bus never carries more than B. A task with a rate above B (measured on
+//! a faster bus) is slowed even alone. Results are rounded to the nearest millionth, and depend only on the
+//! rates, not on their order.
 //!
-//! Limits: a task that is slowed for other reasons at the same time still loads the bus with its nominal rate. For N streams
-//! of D different rates, a new set of rates costs D N² / 2 steps (64 CPUs and 8 rates: 16,000 steps, some 40 us); results
-//! are cached. A program with several threads is modelled as one task per thread, each with the rate of *one* thread alone.
-//! If only the rate r of two threads together is published, one alone has the rate B v / (1 + √(1 - v²)) with v = r / B.
+//! Limits: a task that is slowed for other reasons at the same time still loads the bus with its nominal
+//! rate. For N streams of D different rates, a new set of rates costs D N² / 2 steps (64 CPUs and 8 rates:
+//! 16,000 steps, some 40 us); results are cached. A program with several threads is modelled as one task per
+//! thread, each with the rate of *one* thread alone. If only the rate r of two threads together is published,
+//! one alone has the rate B v / (1 + √(1 - v²)) with v = r / B.
 //!
-//! Source: seed 003, section 3 (B = 29.5 per us; the slowdowns); Baskett, Chandy, Muntz and Palacios 1975 (the product
-//! form).
+//! Source: seed 003, section 3 (B = 29.5 per us; the slowdowns); Baskett, Chandy, Muntz and Palacios 1975
+//! (the product form).
 
 use std::collections::BTreeMap;
 
@@ -48,7 +53,8 @@ use commonhold_contract::MILLIONTH;
 use super::{millionths, real};
 use crate::scenario;
 
-/// The size of the cache of results, as the sum of the numbers of rates; a few megabytes. A full cache is emptied.
+/// The size of the cache of results, as the sum of the numbers of rates; a few megabytes. A full cache is
+/// emptied.
 const CACHED_RATES_MAX: usize = 1 << 16;
 
 /// The number of streams of a task that uses the whole bus alone.
@@ -61,7 +67,8 @@ const HALVINGS: u32 = 60;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bus {
     capacity_per_ms: u64,
-    /// The cache of results: by the sorted positive rates of the running tasks, their slowdowns in the same order.
+    /// The cache of results: by the sorted positive rates of the running tasks, their slowdowns in the same
+    /// order.
     cache: BTreeMap<Vec<u32>, Vec<u64>>,
     /// The sum of the numbers of rates in the keys of `cache`.
     cached_rates: usize,
@@ -76,8 +83,8 @@ impl Bus {
         Bus { capacity_per_ms, cache: BTreeMap::new(), cached_rates: 0, sorted: Vec::new() }
     }
 
-    /// Computes the slowdowns of the running tasks, in millionths, from the rates that they would have alone, in transactions
-    /// per ms. Overwrites `out`, in the order of the rates.
+    /// Computes the slowdowns of the running tasks, in millionths, from the rates that they would have alone,
+    /// in transactions per ms. Overwrites `out`, in the order of the rates.
     pub fn slowdowns(&mut self, rates_per_ms: &[u32], out: &mut Vec<u64>) {
         out.clear();
         self.sorted.clear();
@@ -98,7 +105,8 @@ impl Bus {
 
     /// Adds the result of the present call to the cache.
     fn add_to_cache(&mut self, slowdowns: Vec<u64>) {
-        // Emptying the whole cache needs no order of use, and a simulation soon recomputes the frequent sets of rates.
+        // Emptying the whole cache needs no order of use, and a simulation soon recomputes the frequent sets
+        // of rates.
         if self.cached_rates + self.sorted.len() > CACHED_RATES_MAX {
             self.cache.clear();
             self.cached_rates = 0;
@@ -181,7 +189,8 @@ fn stretch_alone(load: f64, streams: u64) -> f64 {
     queue.stretch(load)
 }
 
-/// The distribution of the number of transactions at the bus, waiting or in service: a probability for each number.
+/// The distribution of the number of transactions at the bus, waiting or in service: a probability for each
+/// number.
 struct Queue(Vec<f64>);
 
 impl Queue {
@@ -205,7 +214,8 @@ impl Queue {
     fn add_one(&mut self, load: f64) {
         let stretch = self.stretch(load);
         self.0.push(0.0);
-        // In descending order, since each probability is computed from the old value of the next smaller number.
+        // In descending order, since each probability is computed from the old value of the next smaller
+        // number.
         for n in (1..self.0.len()).rev() {
             self.0[n] = ((1.0 - load) * self.0[n] + load * real(n as u64) * self.0[n - 1]) / stretch;
         }

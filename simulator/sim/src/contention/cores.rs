@@ -1,20 +1,22 @@
 //! The slowdown of tasks that share a core (simultaneous multithreading).
 //!
-//! Problem: hardware threads of a core share its execution units. Two tasks that mostly wait for memory hardly interfere;
-//! two tasks that could each keep the core busy alone get half of it each. How much slower is each task on a shared core?
+//! Problem: hardware threads of a core share its execution units. Two tasks that mostly wait for memory
+//! hardly interfere; two tasks that could each keep the core busy alone get half of it each. How much slower
+//! is each task on a shared core?
 //!
-//! Terms: a task's *appetite* is the fraction of a core's throughput that it uses if it has the core to itself.
+//! Terms: a task's *appetite* is the fraction of a core's throughput that it uses if it has the core to
+//! itself.
 //!
-//! Algorithm: the slowdown of all tasks on a core is the sum of their appetites, at least 1: with appetites of 0.9 and 0.9,
-//! tasks take 1.8 times as long; with 0.9 and 0.1, no longer. A task with appetite 1 executes one instruction per
-//! nanosecond, on any core.
+//! Algorithm: the slowdown of all tasks on a core is the sum of their appetites, at least 1: with appetites
+//! of 0.9 and 0.9, tasks take 1.8 times as long; with 0.9 and 0.1, no longer. A task with appetite 1 executes
+//! one instruction per nanosecond, on any core.
 //!
-//! Properties: a task is not slowed if it is alone on its core, or if the appetites sum to at most 1. Together, all tasks on
-//! a core execute no more than one could alone. One more task, or a larger appetite of another, makes no task faster. A task
-//! without appetite is not slowed.
+//! Properties: a task is not slowed if it is alone on its core, or if the appetites sum to at most 1.
+//! Together, all tasks on a core execute no more than one could alone. One more task, or a larger appetite of
+//! another, makes no task faster. A task without appetite is not slowed.
 //!
-//! Limits: a core is as fast with one thread as with several. Tasks whose appetites fit do not interfere at all; on real
-//! cores they do, a little.
+//! Limits: a core is as fast with one thread as with several. Tasks whose appetites fit do not interfere at
+//! all; on real cores they do, a little.
 
 use commonhold_contract::MILLIONTH;
 use commonhold_machine::Machine;
@@ -38,8 +40,8 @@ impl Cores {
         (known.len() < machine.cpus.len()).then_some(Cores { core_of, cores: known.len() })
     }
 
-    /// The slowdown of each task, in millionths, in the order of `tasks`: each task's CPU, as an index, and its appetite in
-    /// millionths.
+    /// The slowdown of each task, in millionths, in the order of `tasks`: each task's CPU, as an index, and
+    /// its appetite in millionths.
     #[must_use]
     pub fn slowdowns(&self, tasks: &[(usize, u32)]) -> Vec<u64> {
         let mut appetite_sums = vec![0u64; self.cores];

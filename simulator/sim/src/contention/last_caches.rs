@@ -1,25 +1,27 @@
 //! The slowdown of tasks that share a last-level cache.
 //!
-//! Problem: a task that reuses a working set of w bytes is fast while all of it is in the last-level cache. Tasks on other
-//! CPUs of the same cache bring in their own working sets. How much of w stays in the cache, and how much slower is the task?
+//! Problem: a task that reuses a working set of w bytes is fast while all of it is in the last-level cache.
+//! Tasks on other CPUs of the same cache bring in their own working sets. How much of w stays in the cache,
+//! and how much slower is the task?
 //!
-//! Terms: the cache has C bytes. The working sets of all tasks that now run on its CPUs sum to W. `miss` is the extra time per
-//! unit of work of a task with none of its working set in the cache.
+//! Terms: the cache has C bytes. The working sets of all tasks that now run on its CPUs sum to W. `miss` is
+//! the extra time per unit of work of a task with none of its working set in the cache.
 //!
-//! Algorithm: each task *holds* the fraction C / W of its own working set, or all of it if W is at most C. A task that holds
-//! h bytes, and would hold a bytes alone, takes this time relative to the time alone:
+//! Algorithm: each task *holds* the fraction C / W of its own working set, or all of it if W is at most C. A
+//! task that holds h bytes, and would hold a bytes alone, takes this time relative to the time alone:
 //!
 //! ```text
 //! (1 + miss (w - h) / w) / (1 + miss (w - a) / w)        a = min(w, C)
 //! ```
 //!
-//! Properties: a task is not slowed if it is alone, or if all working sets fit. Equal tasks are slowed equally. One more
-//! task, or a larger working set of another, makes no task faster. Together, all tasks hold at most C. The slowdown is at
-//! most 1 + `miss`. The result depends on the tasks that run now, not on those that ran before.
+//! Properties: a task is not slowed if it is alone, or if all working sets fit. Equal tasks are slowed
+//! equally. One more task, or a larger working set of another, makes no task faster. Together, all tasks hold
+//! at most C. The slowdown is at most 1 + `miss`. The result depends on the tasks that run now, not on those
+//! that ran before.
 //!
-//! Limits: tasks of one job do not share working sets. A task that begins to run holds its part at once, and a stopped task
-//! holds nothing. Cache misses do not load the bus. A streaming program is modelled by its `bus`, and has no working set
-//! here.
+//! Limits: tasks of one job do not share working sets. A task that begins to run holds its part at once, and
+//! a stopped task holds nothing. Cache misses do not load the bus. A streaming program is modelled by its
+//! `bus`, and has no working set here.
 
 use commonhold_contract::MILLIONTH;
 use commonhold_machine::Machine;
@@ -59,7 +61,8 @@ impl LastCaches {
         })
     }
 
-    /// Each task's holding, in the order of `tasks`: each task's CPU, as an index, and its working set in bytes.
+    /// Each task's holding, in the order of `tasks`: each task's CPU, as an index, and its working set in
+    /// bytes.
     #[must_use]
     pub fn holdings(&self, tasks: &[(usize, u64)]) -> Vec<Holding> {
         let mut set_sums = vec![0u64; self.bytes.len()];
@@ -77,8 +80,8 @@ impl LastCaches {
         tasks.iter().map(holding).collect()
     }
 
-    /// The time of a unit of work, in millionths, of a task that holds `held` bytes of its working set `set`. With all of the
-    /// working set in the cache it is one million.
+    /// The time of a unit of work, in millionths, of a task that holds `held` bytes of its working set `set`.
+    /// With all of the working set in the cache it is one million.
     fn work_time(&self, set: u64, held: u64) -> u64 {
         if set == 0 {
             return MILLIONTH;

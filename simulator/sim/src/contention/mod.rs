@@ -1,7 +1,8 @@
 //! Contention: how much tasks slow each other down when they run at the same time.
 //!
-//! Between two events the simulation is fluid: each running task progresses at a constant rate, in work (time alone on the
-//! machine) per unit of time. This module computes how much slower each task is than alone, because of
+//! Between two events the simulation is fluid: each running task progresses at a constant rate, in work (time
+//! alone on the machine) per unit of time. This module computes how much slower each task is than alone,
+//! because of
 //! - [`Kernel`]: other tasks' work in the kernel, if the task works in the kernel;
 //! - [`Bus`]: other tasks' memory traffic;
 //! - [`LastCaches`]: other tasks' working sets in the same last-level cache;
@@ -12,8 +13,8 @@
 //! These factors are independent, so a task's slowdown is their product; only the last two are added instead.
 //! [`Caches`] computes the one-time cost of refilling a CPU's cache.
 //!
-//! Slowdowns are whole millionths, one million for no slowdown, rounded to the nearest. Floating point appears only
-//! inside the formulas, with the four operations that every machine rounds alike.
+//! Slowdowns are whole millionths, one million for no slowdown, rounded to the nearest. Floating point
+//! appears only inside the formulas, with the four operations that every machine rounds alike.
 
 mod bus;
 mod cores;

@@ -1,24 +1,28 @@
-//! The cost of a cold cache: how long a task refills a CPU's cache when it returns to the CPU or migrates to another.
+//! The cost of a cold cache: how long a task refills a CPU's cache when it returns to the CPU or migrates to
+//! another.
 //!
-//! Problem: a task runs fast while the lines that it uses are in its CPU's cache. After other tasks ran there, some of these
-//! lines have been evicted; on another CPU all are missing. How long does it take to fetch them again?
+//! Problem: a task runs fast while the lines that it uses are in its CPU's cache. After other tasks ran
+//! there, some of these lines have been evicted; on another CPU all are missing. How long does it take to
+//! fetch them again?
 //!
-//! Terms: a task's *hot set* is the data that it keeps in the cache, at most the whole cache (C bytes). A *stint* is one task's
-//! time on a CPU, from a switch to the next.
+//! Terms: a task's *hot set* is the data that it keeps in the cache, at most the whole cache (C bytes). A
+//! *stint* is one task's time on a CPU, from a switch to the next.
 //!
-//! Algorithm: each CPU counts the bytes that its tasks have brought in, and remembers the hot set of its latest task. A task
-//! saves the count when it leaves. If other tasks have brought in X bytes when it returns, the fraction X/C of its hot set
-//! has been overwritten (all of it if X >= C). The hot set of the latest task is completely cached, so the part of the hot
-//! set that does not fit beside it is missing too: the larger of the two amounts counts. Missing data is fetched line by
-//! line, and counts as brought in. A new or migrated task misses its whole hot set.
+//! Algorithm: each CPU counts the bytes that its tasks have brought in, and remembers the hot set of its
+//! latest task. A task saves the count when it leaves. If other tasks have brought in X bytes when it
+//! returns, the fraction X/C of its hot set has been overwritten (all of it if X >= C). The hot set of the
+//! latest task is completely cached, so the part of the hot set that does not fit beside it is missing too:
+//! the larger of the two amounts counts. Missing data is fetched line by line, and counts as brought in. A
+//! new or migrated task misses its whole hot set.
 //!
-//! Properties: constant work per switch, whatever ran in between. A task that returns with no other task in between pays
-//! nothing. No task pays for more than its hot set or the cache. Two tasks that fit the cache together soon pay nothing;
-//! two tasks that do not fit pay at every switch for the part that does not fit.
+//! Properties: constant work per switch, whatever ran in between. A task that returns with no other task in
+//! between pays nothing. No task pays for more than its hot set or the cache. Two tasks that fit the cache
+//! together soon pay nothing; two tasks that do not fit pay at every switch for the part that does not fit.
 //!
-//! Limits: if three or more tasks overflow the cache only together, the computed cost decays to nothing. A stint that is too
-//! short to fetch the hot set counts as if it had fetched all of it. For a program that streams through memory, the scenario
-//! should give a hot set as large as the cache. The fetches do not load the bus.
+//! Limits: if three or more tasks overflow the cache only together, the computed cost decays to nothing. A
+//! stint that is too short to fetch the hot set counts as if it had fetched all of it. For a program that
+//! streams through memory, the scenario should give a hot set as large as the cache. The fetches do not load
+//! the bus.
 //!
 //! Source: seed 003, section 3 (programs with a high hit ratio suffer most from migration).
 
@@ -63,8 +67,8 @@ impl Caches {
         Caches { cache: *cache, cpus: vec![Contents::default(); cpus] }
     }
 
-    /// Begins a task's stint on a CPU. `left` is the cache of the CPU where the task ran before, if any. Returns the time to
-    /// fetch the missing part of the task's hot set, in ns.
+    /// Begins a task's stint on a CPU. `left` is the cache of the CPU where the task ran before, if any.
+    /// Returns the time to fetch the missing part of the task's hot set, in ns.
     #[must_use]
     pub fn arrive(&mut self, cpu: usize, hot_bytes: u64, left: Option<Left>) -> Time {
         let hot = hot_bytes.min(self.cache.bytes);
@@ -79,7 +83,8 @@ impl Caches {
         refill_ns(&self.cache, missing)
     }
 
-    /// Ends the stint of a CPU's task. Returns the state to save for the task's next call of [`Caches::arrive`].
+    /// Ends the stint of a CPU's task. Returns the state to save for the task's next call of
+    /// [`Caches::arrive`].
     #[must_use]
     pub fn leave(&self, cpu: usize) -> Left {
         let contents = &self.cpus[cpu];
@@ -88,7 +93,8 @@ impl Caches {
 }
 
 impl Contents {
-    /// How much of a task's hot set was evicted since the task left, in bytes. The hot set is at most as large as the cache.
+    /// How much of a task's hot set was evicted since the task left, in bytes. The hot set is at most as
+    /// large as the cache.
     fn lost(&self, left: &Left, hot: u64, cache_bytes: u64) -> u64 {
         if left.stint == self.stint {
             return 0;

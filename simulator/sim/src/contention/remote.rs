@@ -1,35 +1,38 @@
 //! The slowdown of a task by memory of other nodes (NUMA).
 //!
-//! Problem: on a machine with several nodes, a CPU accesses its own node's memory faster than other nodes' memory. How much
-//! longer does a task take on a CPU of one node if its pages lie in other nodes?
+//! Problem: on a machine with several nodes, a CPU accesses its own node's memory faster than other nodes'
+//! memory. How much longer does a task take on a CPU of one node if its pages lie in other nodes?
 //!
-//! Terms: the *latency* λ(n, j) is the time of a load from memory of node j on a CPU of node n. λ(n, n) = ℓ is *local*,
-//! the others are *remote*. p(j) is the fraction of a task's pages in node j (placed by `crate::memory`). A task is
-//! *stalled* while it waits for memory: m is the fraction of its CPU time that it is stalled if all its pages are local.
+//! Terms: the *latency* λ(n, j) is the time of a load from memory of node j on a CPU of node n. λ(n, n) = ℓ
+//! is *local*, the others are *remote*. p(j) is the fraction of a task's pages in node j (placed by
+//! `crate::memory`). A task is *stalled* while it waits for memory: m is the fraction of its CPU time that it
+//! is stalled if all its pages are local.
 //!
-//! Algorithm: the task accesses all its pages equally often. So the mean latency of its loads, and its slowdown, are
+//! Algorithm: the task accesses all its pages equally often. So the mean latency of its loads, and its
+//! slowdown, are
 //!
 //! ```text
 //! L(n) = Σ p(j) λ(n, j) / Σ p(j),        ν(n) = 1 + m (L(n) / ℓ - 1)
 //! ```
 //!
-//! where ν(n), in millionths rounded to the nearest, is the task's time per unit of work on node n. The refill of a cache
-//! consists of loads only. So it takes L(n) / ℓ times as long, which is ν(n) for m = 1.
+//! where ν(n), in millionths rounded to the nearest, is the task's time per unit of work on node n. The
+//! refill of a cache consists of loads only. So it takes L(n) / ℓ times as long, which is ν(n) for m = 1.
 //!
-//! ν is computed when a task gets a CPU, and when a running task gets pages. This is exact: pages that the task loses
-//! meanwhile are taken from all nodes in proportion, which leaves L unchanged except for rounding.
+//! ν is computed when a task gets a CPU, and when a running task gets pages. This is exact: pages that the
+//! task loses meanwhile are taken from all nodes in proportion, which leaves L unchanged except for rounding.
 //!
-//! Properties: ν is 1 if all pages are local, or as near as local ones, and for a task without pages. It is never below 1.
-//! It grows with each latency, with m, and with each page that moves farther away. It is at most the ratio of the largest
-//! latency to the local latency. Each computation takes constant work per node.
+//! Properties: ν is 1 if all pages are local, or as near as local ones, and for a task without pages. It is
+//! never below 1. It grows with each latency, with m, and with each page that moves farther away. It is at
+//! most the ratio of the largest latency to the local latency. Each computation takes constant work per node.
 //!
 //! Limits:
-//! - The path between two nodes carries any number of loads at once. Seed 001, section 8, could not observe contention
-//!   there on Hector either.
+//! - The path between two nodes carries any number of loads at once. Seed 001, section 8, could not observe
+//!   contention there on Hector either.
 //! - A task's cache hit rate does not depend on the node that has its data.
-//! - Only a process's own memory has a node: not the kernel's, not pages of files, not memory that processes share.
-//! - Pages stay where they are, except those of jobs that a plan moves. On Hurricane's machine all stay, as in
-//!   seed 001, section 3, where migration and replication were switched off.
+//! - Only a process's own memory has a node: not the kernel's, not pages of files, not memory that processes
+//!   share.
+//! - Pages stay where they are, except those of jobs that a plan moves. On Hurricane's machine all stay, as
+//!   in seed 001, section 3, where migration and replication were switched off.
 //!
 //! Source: seed 001, section 3 and table 1.
 
@@ -60,8 +63,8 @@ impl Remote {
         self.node_of[cpu]
     }
 
-    /// The time per unit of work, in millionths, of a task on a CPU of `node`. It is stalled for `stalled_millionths` of its
-    /// time; `pages` counts its pages by node, with zeros for missing nodes.
+    /// The time per unit of work, in millionths, of a task on a CPU of `node`. It is stalled for
+    /// `stalled_millionths` of its time; `pages` counts its pages by node, with zeros for missing nodes.
     #[must_use]
     pub fn slowdown(&self, stalled_millionths: u32, node: usize, pages: &[u64]) -> u64 {
         let by_node = self.latency.between_ns[node].iter().zip(pages);
@@ -111,7 +114,8 @@ mod tests {
 
     #[test]
     fn by_hand() {
-        // 30 pages at 100 ns, 10 at 250 ns: 137.5 ns in the mean. Stalled for 40 % of the time: 1 + 0.4 x 0.375.
+        // 30 pages at 100 ns, 10 at 250 ns: 137.5 ns in the mean. Stalled for 40 % of the time: 1 + 0.4 x
+        // 0.375.
         assert_eq!(ring().slowdown(400_000, 2, &[10, 0, 30]), 1_150_000);
         // One page in three at 150 ns, always stalled: 1.1666..
         assert_eq!(ring().slowdown(1_000_000, 1, &[1, 2, 0, 0]), 1_166_667);

@@ -1,11 +1,12 @@
 //! The slowdown of a job's tasks by accesses to data of the job's other tasks in other nodes.
 //!
-//! Problem: processes of a parallel program work on each other's data. On a NUMA machine, some of that data is in other
-//! nodes. And a node's memory, and the path to it, serves one load at a time. How much longer does each running task take?
+//! Problem: processes of a parallel program work on each other's data. On a NUMA machine, some of that data
+//! is in other nodes. And a node's memory, and the path to it, serves one load at a time. How much longer
+//! does each running task take?
 //!
-//! Terms: m is the fraction of its CPU time that a task *shares*: that it waits for other tasks' data, if all of the data is
-//! in its own node. Its *targets* are the nodes of the data, with weights w that sum to 1. λ(n, j) is the time of a load from
-//! node j on node n, and ℓ that of a local load.
+//! Terms: m is the fraction of its CPU time that a task *shares*: that it waits for other tasks' data, if all
+//! of the data is in its own node. Its *targets* are the nodes of the data, with weights w that sum to 1.
+//! λ(n, j) is the time of a load from node j on node n, and ℓ that of a local load.
 //!
 //! Algorithm, without queues: a unit of work has m / ℓ loads, and takes
 //!
@@ -13,29 +14,31 @@
 //! R = 1 + m (Σ w(j) λ(n, j) / ℓ - 1)
 //! ```
 //!
-//! Algorithm, with queues: tasks are the customers of a closed queueing network. A load from node j visits the memory of j.
-//! If j is another node, the load also visits the bus of the task's socket; if j is in another socket, also that socket's bus
-//! and the ring. Each visit occupies the station for its configured service time (`Service`), which is part of λ. A task that
-//! arrives at a station waits for the tasks that are there. In a network with one customer per class, these are the tasks
-//! that would be there if the arriving task did not exist. Schweitzer's approximation takes the other tasks that are there
-//! while it exists:
+//! Algorithm, with queues: tasks are the customers of a closed queueing network. A load from node j visits
+//! the memory of j. If j is another node, the load also visits the bus of the task's socket; if j is in
+//! another socket, also that socket's bus and the ring. Each visit occupies the station for its configured
+//! service time (`Service`), which is part of λ. A task that arrives at a station waits for the tasks that
+//! are there. In a network with one customer per class, these are the tasks that would be there if the
+//! arriving task did not exist. Schweitzer's approximation takes the other tasks that are there while it
+//! exists:
 //!
 //! ```text
 //! W(i, k) = s(k) Σ over others o of X(o) V(o, k) (s(k) + W(o, k)),    X(i) = 1 / (R(i) + Σ V(i, k) W(i, k))
 //! ```
 //!
-//! with V visits for a unit of work, and X units of work per unit of time. The equations are iterated [`ROUNDS`] times from
-//! no waits, each time by half the distance to the new value. Below saturation, the remaining error is far less than a
-//! millionth.
+//! with V visits for a unit of work, and X units of work per unit of time. The equations are iterated
+//! [`ROUNDS`] times from no waits, each time by half the distance to the new value. Below saturation, the
+//! remaining error is far less than a millionth.
 //!
-//! Properties: no task is faster than alone. Equal tasks on equal nodes are slowed equally. A task that shares nothing is
-//! not slowed. A longer latency or service time makes no task faster. The result is a function of the tasks and their
-//! nodes, in the order of CPUs.
+//! Properties: no task is faster than alone. Equal tasks on equal nodes are slowed equally. A task that
+//! shares nothing is not slowed. A longer latency or service time makes no task faster. The result is a
+//! function of the tasks and their nodes, in the order of CPUs.
 //!
-//! Limits: only loads of shared data queue at stations, not loads of a task's own. Loads are spread evenly in time.
+//! Limits: only loads of shared data queue at stations, not loads of a task's own. Loads are spread evenly in
+//! time.
 //!
-//! Source: seed 001, sections 3 and 5.4 (the parent's memory), table 1; P. Schweitzer 1979, approximate analysis of
-//! multiclass closed networks of queues.
+//! Source: seed 001, sections 3 and 5.4 (the parent's memory), table 1; P. Schweitzer 1979, approximate
+//! analysis of multiclass closed networks of queues.
 
 use commonhold_contract::MILLIONTH;
 use commonhold_machine::Machine;
@@ -114,8 +117,8 @@ impl Shared {
         sharer.targets.iter().map(per_node)
     }
 
-    /// The extra time per unit of work of each task by queues, iterated to a fixed point. `alone` is the extra time without
-    /// queues.
+    /// The extra time per unit of work of each task by queues, iterated to a fixed point. `alone` is the
+    /// extra time without queues.
     fn waits(&self, sharers: &[Sharer], alone: &[f64]) -> Vec<f64> {
         let nodes = self.socket.len();
         let service = self.latency.service.unwrap_or_default();
@@ -204,7 +207,8 @@ mod tests {
         assert_eq!(shared(None).slowdowns(&tasks), [250_000, 250_000, 0, 0]);
     }
 
-    /// Two tasks that do nothing but load from one memory, which is busy all of the time: each takes twice as long.
+    /// Two tasks that do nothing but load from one memory, which is busy all of the time: each takes twice as
+    /// long.
     #[test]
     fn a_memory_serves_one_at_a_time() {
         let service = Service { module_ns: 100, ..Service::default() };

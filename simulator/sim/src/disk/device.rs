@@ -1,10 +1,12 @@
 //! The device's internal queue: requests that were handed to the device and have not begun.
 //!
-//! Problem: a kernel hands a device more requests than the device serves at once. They wait in the device's own order,
-//! which weights and rates no longer influence. The policy can infer these waits only from the time that requests take.
+//! Problem: a kernel hands a device more requests than the device serves at once. They wait in the device's
+//! own order, which weights and rates no longer influence. The policy can infer these waits only from the
+//! time that requests take.
 //!
-//! Algorithm: a device with an arm takes the request closest at or ahead of the head; if no request is ahead, the first on
-//! the disk. A request that too many others have overtaken goes next. A device without an arm serves in order of arrival.
+//! Algorithm: a device with an arm takes the request closest at or ahead of the head; if no request is ahead,
+//! the first on the disk. A request that too many others have overtaken goes next. A device without an arm
+//! serves in order of arrival.
 //!
 //! Properties: no request waits for ever. Cost: O(n) for n requests in the device.
 
@@ -46,7 +48,8 @@ impl Device {
         self.waiting.push((self.begun, handed));
     }
 
-    /// Removes the request that begins next. `head` is the position of the arm; `None` if the device has no arm.
+    /// Removes the request that begins next. `head` is the position of the arm; `None` if the device has no
+    /// arm.
     pub(super) fn take(&mut self, head: Option<u64>) -> Option<Handed> {
         let next = head.map_or(0, |head| self.next_in_sweep(head));
         (next < self.waiting.len()).then(|| {

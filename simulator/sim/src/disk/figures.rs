@@ -1,7 +1,8 @@
 //! A disk's figures: per unit, and in total.
 //!
-//! They are sums, not means: the report computes means, and a check can add them up. There are two mean queue lengths: over
-//! time, and as arriving requests find the queue. Tables 4 and 5 of seed 000 do not say which they have, so both are kept.
+//! They are sums, not means: the report computes means, and a check can add them up. There are two mean queue
+//! lengths: over time, and as arriving requests find the queue. Tables 4 and 5 of seed 000 do not say which
+//! they have, so both are kept.
 
 use commonhold_contract::UnitId;
 use commonhold_policy::DiskUse;
@@ -52,10 +53,11 @@ pub struct Figures {
     pub arrivals: u64,
     /// Time with at least one request in service, in ns.
     pub busy_ns: Time,
-    /// The time that requests waited, summed over requests, in ns. Divided by the elapsed time: the mean number waiting.
+    /// The time that requests waited, summed over requests, in ns. Divided by the elapsed time: the mean
+    /// number waiting.
     pub queued_ns: Time,
-    /// The time that requests were in service, summed over requests, in ns. Divided by the elapsed time: the mean number in
-    /// service.
+    /// The time that requests were in service, summed over requests, in ns. Divided by the elapsed time: the
+    /// mean number in service.
     pub in_service_ns: Time,
     /// The number of waiting requests at each arrival, summed over arrivals.
     pub found_waiting: u64,
@@ -92,13 +94,14 @@ impl Figures {
         })
     }
 
-    /// The time with at least one request in service, up to `now`. `serves`: whether requests are in service since the last
-    /// event.
+    /// The time with at least one request in service, up to `now`. `serves`: whether requests are in service
+    /// since the last event.
     pub(super) fn busy_ns_at(&self, now: Time, serves: bool) -> Time {
         self.busy_ns + if serves { now.saturating_sub(self.last) } else { 0 }
     }
 
-    /// Adds the time since the last event to the integrals, with this number of requests waiting and in service.
+    /// Adds the time since the last event to the integrals, with this number of requests waiting and in
+    /// service.
     pub(super) fn advance_time(&mut self, now: Time, waiting: u64, in_service: u64) {
         let span = now.saturating_sub(self.last);
         self.last = self.last.max(now);

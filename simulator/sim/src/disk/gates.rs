@@ -1,30 +1,33 @@
-//! Rate limits: how much a unit with its sub-units may send to a disk, per direction, as the kernel's io.max does it.
+//! Rate limits: how much a unit with its sub-units may send to a disk, per direction, as the kernel's io.max
+//! does it.
 //!
-//! Problem: on a disk that ignores weights, only rate limits restrain a unit. The kernel lets requests pass in bursts, and
-//! the policy must cope with bursts.
+//! Problem: on a disk that ignores weights, only rate limits restrain a unit. The kernel lets requests pass
+//! in bursts, and the policy must cope with bursts.
 //!
-//! Terms: a *gate* is a unit's rate limit in one direction. A request that must wait at a gate is *held*. A *slice* is
-//! 100 ms.
+//! Terms: a *gate* is a unit's rate limit in one direction. A request that must wait at a gate is *held*. A
+//! *slice* is 100 ms.
 //!
 //! Algorithm, for each gate:
 //! 1. The first request begins a slice. All that the rate allows up to the slice's end may pass at once.
-//! 2. A request passes if its bytes, and those that passed before in the slice, are allowed up to the end of the present
-//!    slice. Otherwise it is held until after the end of that slice, for the missing bytes divided by the rate. So a
-//!    request larger than a slice's allowance waits in proportion to its size.
+//! 2. A request passes if its bytes, and those that passed before in the slice, are allowed up to the end of
+//!    the present slice. Otherwise it is held until after the end of that slice, for the missing bytes
+//!    divided by the rate. So a request larger than a slice's allowance waits in proportion to its size.
 //! 3. An unused allowance expires after a slice without requests, and otherwise after two slices.
-//! 4. A request passes the gate of its unit, then the gate of the unit around it, and so on. At each gate, requests from
-//!    different sub-units alternate, and those of one sub-unit stay in order. A held request delays no other unit's.
-//! 5. A new rate begins a new slice at once. If requests are held, the excess over the old rate, or the unused part of it,
-//!    is carried to the new rate.
+//! 4. A request passes the gate of its unit, then the gate of the unit around it, and so on. At each gate,
+//!    requests from different sub-units alternate, and those of one sub-unit stay in order. A held request
+//!    delays no other unit's.
+//! 5. A new rate begins a new slice at once. If requests are held, the excess over the old rate, or the
+//!    unused part of it, is carried to the new rate.
 //!
 //! A write to swap is not held, since other units may wait for the memory, but its bytes count as passed.
 //!
-//! Properties (tested): the bytes that pass a gate of constant rate within any time since its first request are at most
-//! the rate times that time, plus one slice's allowance.
+//! Properties (tested): the bytes that pass a gate of constant rate within any time since its first request
+//! are at most the rate times that time, plus one slice's allowance.
 //!
-//! Limits: the kernel counts time in ticks, and may be a tick late; the simulation is exact. Kernels with slices of 20 ms
-//! for drives without an arm differ. Requests per second (`riops`, `wiops`) are not limited. The built-in units `shared`
-//! and `kernel` have no gates. Cost: O(gates) per call of `release`, O(depth of the tree) per request.
+//! Limits: the kernel counts time in ticks, and may be a tick late; the simulation is exact. Kernels with
+//! slices of 20 ms for drives without an arm differ. Requests per second (`riops`, `wiops`) are not limited.
+//! The built-in units `shared` and `kernel` have no gates. Cost: O(gates) per call of `release`, O(depth of
+//! the tree) per request.
 //!
 //! Source: block/blk-throttle.c; "io.max" in the kernel's cgroup-v2.rst.
 
@@ -62,7 +65,8 @@ struct Key {
 struct Gate {
     /// In bytes per second. `None` after the limit was removed, until the last held request has passed.
     rate: Option<u64>,
-    /// The present slice, and the bytes that passed in it; negative if an allowance was carried over from an old rate.
+    /// The present slice, and the bytes that passed in it; negative if an allowance was carried over from an
+    /// old rate.
     begun: Time,
     ends: Time,
     passed: i128,
@@ -118,7 +122,8 @@ impl Gates {
         }
     }
 
-    /// Counts the bytes of an urgent request, which no gate holds, as passed, so that later requests wait for them.
+    /// Counts the bytes of an urgent request, which no gate holds, as passed, so that later requests wait for
+    /// them.
     pub(super) fn charge_urgent(&mut self, now: Time, unit: UnitId, request: &Request) {
         let path: Vec<UnitId> = std::iter::successors(Some(unit), |unit| self.parent(*unit)).collect();
         for unit in path {
@@ -156,8 +161,8 @@ impl Gates {
         self.gates.values().filter(|gate| !gate.held.is_empty()).map(|gate| gate.opens).min()
     }
 
-    /// Passes a request through the gates from `unit` upwards; it arrives at the first gate from `source`. Returns the request
-    /// if no gate holds it.
+    /// Passes a request through the gates from `unit` upwards; it arrives at the first gate from `source`.
+    /// Returns the request if no gate holds it.
     fn pass_upwards(
         &mut self,
         now: Time,
@@ -201,8 +206,8 @@ impl Gate {
         (self.rate, self.begun, self.ends, self.opens) = (rate, now, now + SLICE_NS, now);
     }
 
-    /// Lets a request pass if the rate allows it now, and counts its bytes. Returns whether it passed; if not, sets when the gate
-    /// opens. `has_held`: whether requests are held at the gate.
+    /// Lets a request pass if the rate allows it now, and counts its bytes. Returns whether it passed; if
+    /// not, sets when the gate opens. `has_held`: whether requests are held at the gate.
     fn try_pass(&mut self, now: Time, request: &Request, has_held: bool) -> bool {
         let Some(rate) = self.rate else { return true };
         self.renew(now, has_held);

@@ -1,24 +1,26 @@
 //! The HP 97560: the positions of arm and platters, and the service time of a request.
 //!
-//! Problem: on a disk with an arm, the cost of a request depends on the request before it and on the moment when it starts.
-//! Policies that ignore head position, and policies that consider nothing else, differ only on a model with an arm.
+//! Problem: on a disk with an arm, the cost of a request depends on the request before it and on the moment
+//! when it starts. Policies that ignore head position, and policies that consider nothing else, differ only
+//! on a model with an arm.
 //!
 //! Terms:
 //! - A *track* is one head's circle of 72 sectors. A *cylinder* is the 19 tracks under the arm.
-//! - *Skew*: the first sector of a track lies 8 sectors behind the last sector of the track before it, or 18 sectors if the
-//!   cylinder changes. So a transfer continues across tracks without losing a revolution.
-//! - A sector's *offset* is its distance from sector 0 along such an unbroken transfer, in sector times. So the offset
-//!   modulo 72 is the angle at which the sector starts.
+//! - *Skew*: the first sector of a track lies 8 sectors behind the last sector of the track before it, or 18
+//!   sectors if the cylinder changes. So a transfer continues across tracks without losing a revolution.
+//! - A sector's *offset* is its distance from sector 0 along such an unbroken transfer, in sector times. So
+//!   the offset modulo 72 is the angle at which the sector starts.
 //!
-//! Algorithm: the platters' angle is the time modulo a revolution; it needs no state, and advances in idle time. A request
-//! has four steps: the controller's overhead; the seek by the table below (or a head switch, if only the track differs);
-//! the rotation until its first sector passes the head; and the transfer, including skews.
+//! Algorithm: the platters' angle is the time modulo a revolution; it needs no state, and advances in idle
+//! time. A request has four steps: the controller's overhead; the seek by the table below (or a head switch,
+//! if only the track differs); the rotation until its first sector passes the head; and the transfer,
+//! including skews.
 //!
-//! After a read the drive continues to read into its 128 KB buffer, up to 64 KB beyond the read's end (the fence), until
-//! another request needs the arm. If a read lies in the buffer, it takes overhead and bus transfer. If it begins in the
-//! buffer and ends beyond, it lasts until the read-ahead has reached its end, or until overhead and bus transfer are done,
-//! whichever is later. So a sequential reader gets the media rate. A write that was queued behind the write that it
-//! continues does not pay the overhead again.
+//! After a read the drive continues to read into its 128 KB buffer, up to 64 KB beyond the read's end (the
+//! fence), until another request needs the arm. If a read lies in the buffer, it takes overhead and bus
+//! transfer. If it begins in the buffer and ends beyond, it lasts until the read-ahead has reached its end,
+//! or until overhead and bus transfer are done, whichever is later. So a sequential reader gets the media
+//! rate. A write that was queued behind the write that it continues does not pay the overhead again.
 //!
 //! | what | value | at scale 1 |
 //! | --- | --- | --- |
@@ -29,15 +31,16 @@
 //! | head switch, overhead | 1.6 ms, 2.2 ms | |
 //! | bus | 10 MB/s | 51.2 us a sector |
 //!
-//! Properties: whole nanoseconds everywhere; square roots only in the seek table, rounded once. Sustained sequential
-//! transfer is 1368 sectors in 1368 + 18 * 8 + 18 sector times, 2.20 MB/s. Cost: constant per request, but for eight
-//! steps of bisection in the buffer.
+//! Properties: whole nanoseconds everywhere; square roots only in the seek table, rounded once. Sustained
+//! sequential transfer is 1368 sectors in 1368 + 18 * 8 + 18 sector times, 2.20 MB/s. Cost: constant per
+//! request, but for eight steps of bisection in the buffer.
 //!
-//! Limits: no spare tracks, no thermal recalibration, no extra settling time for writes, no early completion of writes, and
-//! no contention for the bus. With these numbers, a random 8 KB read over the whole disk takes 25 ms in the mean.
+//! Limits: no spare tracks, no thermal recalibration, no extra settling time for writes, no early completion
+//! of writes, and no contention for the bus. With these numbers, a random 8 KB read over the whole disk takes
+//! 25 ms in the mean.
 //!
-//! Source: Ruemmler and Wilkes, "An introduction to disk drive modeling", 1994, for the table; the disk of seed 000,
-//! sections 4.1 and 4.5, which divides every time by a scaling factor.
+//! Source: Ruemmler and Wilkes, "An introduction to disk drive modeling", 1994, for the table; the disk of
+//! seed 000, sections 4.1 and 4.5, which divides every time by a scaling factor.
 
 use super::mechanics::Service;
 use crate::Time;
@@ -114,7 +117,8 @@ impl Hp97560 {
         self.overhead_ns
     }
 
-    /// The number of sectors of a cylinder, and the time of their transfer up to the next cylinder's first sector.
+    /// The number of sectors of a cylinder, and the time of their transfer up to the next cylinder's first
+    /// sector.
     pub(super) fn cylinder(&self) -> (u64, Time) {
         (CYLINDER_SECTORS, (CYLINDER_SECTORS + SKEW_PER_CYLINDER) * self.sector_ns)
     }
@@ -136,7 +140,8 @@ impl Hp97560 {
         service
     }
 
-    /// Serves a read of `sectors` sectors up to `end` that begins in the buffer, or where the read-ahead continues.
+    /// Serves a read of `sectors` sectors up to `end` that begins in the buffer, or where the read-ahead
+    /// continues.
     fn read_buffered(&mut self, now: Time, buffer: Buffer, end: u64, sectors: u64) -> Service {
         let mut service = Service { overhead_ns: self.overhead_ns, ..Service::default() };
         let bus_done = now + self.overhead_ns + sectors * self.bus_sector_ns;
@@ -218,8 +223,8 @@ impl Hp97560 {
         (offset(end - 1) - offset(next - 1)) * self.sector_ns
     }
 
-    /// The time to continue from with [`Hp97560::continue_ns`] when read-ahead resumes at `next` after `now`: `next` less
-    /// the skew before it.
+    /// The time to continue from with [`Hp97560::continue_ns`] when read-ahead resumes at `next` after `now`:
+    /// `next` less the skew before it.
     fn resume_time(&self, now: Time, next: u64) -> Time {
         let skew_ns = (offset(next) - offset(next - 1) - 1) * self.sector_ns;
         (now + self.wait_ns(now, next)).saturating_sub(skew_ns)
@@ -272,7 +277,8 @@ mod tests {
 
     #[test]
     fn seeks_by_the_table() {
-        // 3.24 + 0.4 * 1 = 3.64. 3.24 + 0.4 * sqrt(100) = 7.24. 8 + 0.008 * 384 = 11.072. 8 + 0.008 * 1961 = 23.688.
+        // 3.24 + 0.4 * 1 = 3.64. 3.24 + 0.4 * sqrt(100) = 7.24. 8 + 0.008 * 384 = 11.072. 8 + 0.008 * 1961 =
+        // 23.688.
         let drive = Hp97560::new(1);
         let seek = |distance: u64| drive.move_ns(0, distance * TRACKS);
         assert_eq!([seek(0), seek(1), seek(100)], [0, 3_640 * US, 7_240 * US]);
@@ -290,13 +296,15 @@ mod tests {
 
     #[test]
     fn a_revolution_is_lost_by_coming_just_late() {
-        // At time 0, sector 0 is under the head. After 2.2 ms of overhead it is 2.2 ms past: a revolution less that.
+        // At time 0, sector 0 is under the head. After 2.2 ms of overhead it is 2.2 ms past: a revolution
+        // less that.
         let mut drive = Hp97560::new(1);
         let service = drive.service(0, 0, 1, false);
         assert_eq!(service.overhead_ns, 2_200 * US);
         assert_eq!((service.seek_ns, service.rotation_ns), (0, REVOLUTION - 2_200 * US));
         assert_eq!(service.transfer_ns, SECTOR);
-        // 4002 rpm is 14.9925 ms a revolution; the sector's nanoseconds are rounded, 72 of them differ by 16 ns.
+        // 4002 rpm is 14.9925 ms a revolution; the sector's nanoseconds are rounded, 72 of them differ by 16
+        // ns.
         assert_eq!(REVOLUTION, 14_992_488);
     }
 
@@ -313,7 +321,8 @@ mod tests {
     #[test]
     fn skews_cover_what_they_are_for() {
         let drive = Hp97560::new(1);
-        // From the last sector of a track to the first of the next: 8 sectors' time, 1.67 ms, for a switch of 1.6.
+        // From the last sector of a track to the first of the next: 8 sectors' time, 1.67 ms, for a switch of
+        // 1.6.
         assert_eq!(drive.span_ns(71, 73) - 2 * SECTOR, TRACK_SKEW * SECTOR);
         assert!(drive.switch_ns <= TRACK_SKEW * SECTOR);
         assert_eq!(drive.span_ns(cylinder(1) - 1, cylinder(1) + 1) - 2 * SECTOR, CYLINDER_SKEW * SECTOR);
@@ -346,7 +355,8 @@ mod tests {
         }
         let doubled = rate(2, 78, false, 0);
         assert!((4.31e6..4.49e6).contains(&doubled), "{doubled}");
-        // With pauses of 5 ms, the drive still reads 78 sectors (16.2 ms) ahead in time; writes lose a revolution.
+        // With pauses of 5 ms, the drive still reads 78 sectors (16.2 ms) ahead in time; writes lose a
+        // revolution.
         assert!(rate(1, 78, false, 5_000 * US) > 2.15e6);
         assert!(rate(1, 78, true, 5_000 * US) < 1.5e6);
     }
@@ -361,7 +371,8 @@ mod tests {
         let fresh = drive.clone();
         assert_eq!(drive.service(later, 16, 128, false).total_ns(), hit(128));
         assert_eq!(fresh.clone().service(later, 0, 16, false).total_ns(), hit(16));
-        // A nanosecond earlier the last sector is not there, but overhead and bus take longer than what it lacks.
+        // A nanosecond earlier the last sector is not there, but overhead and bus take longer than what it
+        // lacks.
         assert_eq!(fresh.clone().service(later - 1, 16, 128, false).total_ns(), hit(128));
         // Half a second later one sector beyond the fence has to come round: on average half a revolution.
         let beyond = fresh.clone().service(later + 500_000 * US, 16, 129, false).total_ns();
@@ -385,8 +396,8 @@ mod tests {
 
     #[test]
     fn random_reads() {
-        // Mean seek: the sum of (N - d) / N^2 * 2 * seek(d) over all d. Half a revolution is 7.496 ms, 16 sectors with
-        // on average 15/72 of a skew of 8 take 3.68 ms, the overhead is 2.2 ms.
+        // Mean seek: the sum of (N - d) / N^2 * 2 * seek(d) over all d. Half a revolution is 7.496 ms, 16
+        // sectors with on average 15/72 of a skew of 8 take 3.68 ms, the overhead is 2.2 ms.
         let n = f64::from(CYLINDERS);
         let seek: f64 = (1..CYLINDERS).map(|d| 2.0 * (n - f64::from(d)) / (n * n) * seek_ms(d)).sum();
         let expected = seek + 7.496 + 3.68 + 2.2;

@@ -1,8 +1,8 @@
 //! The service time of a request, by the disk's model.
 //!
-//! There are three models with one interface: an HP 97560 (see [`hp97560`](super::hp97560)), a disk with a fixed time per
-//! request, and a solid-state disk that serves several requests at once. Only the first has a state, so that times depend
-//! on earlier requests. All times are whole nanoseconds.
+//! There are three models with one interface: an HP 97560 (see [`hp97560`](super::hp97560)), a disk with a
+//! fixed time per request, and a solid-state disk that serves several requests at once. Only the first has a
+//! state, so that times depend on earlier requests. All times are whole nanoseconds.
 
 use super::hp97560::{self, Hp97560};
 use crate::Time;
@@ -35,8 +35,8 @@ pub(super) struct RequestCost {
     pub(super) far_ns: Time,
 }
 
-/// A linear cost model of requests, as the kernel's io.cost has one: a cost per request and a cost per sector. The costs are
-/// means, and do not depend on the disk's state.
+/// A linear cost model of requests, as the kernel's io.cost has one: a cost per request and a cost per
+/// sector. The costs are means, and do not depend on the disk's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Costs {
     pub(super) read: RequestCost,
@@ -121,8 +121,8 @@ impl Mechanics {
         }
     }
 
-    /// The cost model. On a disk with an arm, reads near the last read are read ahead, which overlaps with the controller's
-    /// overhead; a request elsewhere waits for the arm and half a revolution.
+    /// The cost model. On a disk with an arm, reads near the last read are read ahead, which overlaps with
+    /// the controller's overhead; a request elsewhere waits for the arm and half a revolution.
     pub(super) fn costs(&self) -> Costs {
         match self {
             Mechanics::Hp97560(drive) => {

@@ -1,24 +1,28 @@
-//! A simulated disk: requests arrive, wait in queues, are served in the order that a policy chooses, and complete.
+//! A simulated disk: requests arrive, wait in queues, are served in the order that a policy chooses, and
+//! complete.
 //!
 //! Flow of a request:
-//! - [`Drive::submit`] passes the request through the [`gates`], which delay it while a unit's rate is used up, into the
-//!   [`queue`].
-//! - [`Drive::start`] lets the [`order`] choose the next request, and hands that request to the [`device`]. There it begins
-//!   at once, or waits if the device accepts more requests than it serves. The [`mechanics`] compute its service time.
+//! - [`Drive::submit`] passes the request through the [`gates`], which delay it while a unit's rate is used
+//!   up, into the [`queue`].
+//! - [`Drive::start`] lets the [`order`] choose the next request, and hands that request to the [`device`].
+//!   There it begins at once, or waits if the device accepts more requests than it serves. The [`mechanics`]
+//!   compute its service time.
 //! - [`Drive::next`] is the time of the disk's next event.
 //! - [`Drive::complete`] returns an ended request and counts it in the [`figures`].
 //!
-//! The caller calls `start` after any `submit`, `complete`, `cap` or `weigh`, and `next` after every `start`, since an
-//! arrival may end a wait.
+//! The caller calls `start` after any `submit`, `complete`, `cap` or `weigh`, and `next` after every `start`,
+//! since an arrival may end a wait.
 //!
 //! A disk of the order `linux` carries out what a policy on a live machine orders: [`Drive::cap`] is io.max,
-//! [`Drive::weigh`] io.weight, and [`Drive::facts`] what a backend would observe, with [`Stalls`] for io.pressure.
-//! A disk that honours weights hands the device no more requests than it serves at once, as io.cost does, so that requests
-//! wait where their units are known. Otherwise the device queues 32 requests, as a drive with an internal queue does. These
-//! wait regardless of their units, and the policy sees only how long they take.
+//! [`Drive::weigh`] io.weight, and [`Drive::facts`] what a backend would observe, with [`Stalls`] for
+//! io.pressure. A disk that honours weights hands the device no more requests than it serves at once, as
+//! io.cost does, so that requests wait where their units are known. Otherwise the device queues 32 requests,
+//! as a drive with an internal queue does. These wait regardless of their units, and the policy sees only how
+//! long they take.
 //!
-//! Properties: deterministic, in whole nanoseconds. Every request completes exactly once. Times are those of the calls: if
-//! the caller is late, nothing starts earlier. Cost per request: O(log n) for each unit with waiting requests.
+//! Properties: deterministic, in whole nanoseconds. Every request completes exactly once. Times are those of
+//! the calls: if the caller is late, nothing starts earlier. Cost per request: O(log n) for each unit with
+//! waiting requests.
 //!
 //! Limits: requests are neither merged nor split, and a request that was handed to the device is finished.
 
@@ -61,7 +65,8 @@ const SECTOR_BYTES: u64 = 512;
 pub struct Request {
     /// The caller's number of the request, which the disk does not interpret.
     pub id: u32,
-    /// The unit that submits it. [`UnitId::SHARED`] for delayed writes, [`UnitId::KERNEL`] for unrestricted requests.
+    /// The unit that submits it. [`UnitId::SHARED`] for delayed writes, [`UnitId::KERNEL`] for unrestricted
+    /// requests.
     pub unit: UnitId,
     /// The first sector.
     pub lba: u64,
@@ -121,7 +126,8 @@ pub struct Drive {
 #[derive(Debug)]
 struct InService {
     request: Request,
-    /// The unit as whose request it is scheduled: its own unit; the main owner of a delayed write; the kernel if it is urgent.
+    /// The unit as whose request it is scheduled: its own unit; the main owner of a delayed write; the kernel
+    /// if it is urgent.
     scheduled_unit: UnitId,
     /// When it was handed to the device.
     handed: Time,
@@ -130,9 +136,9 @@ struct InService {
 }
 
 impl Drive {
-    /// An idle disk. `order` is `disk.order`, or the order that the scheme implies; `shares` are the units' relative shares of
-    /// this disk by [`UnitId::index`], 0 for none. A disk of the order `linux` ignores the shares; it honours weights, and its
-    /// units have no sub-units.
+    /// An idle disk. `order` is `disk.order`, or the order that the scheme implies; `shares` are the units'
+    /// relative shares of this disk by [`UnitId::index`], 0 for none. A disk of the order `linux` ignores the
+    /// shares; it honours weights, and its units have no sub-units.
     pub fn new(disk: &Disk, order: DiskOrder, shares: &[u64]) -> Drive {
         let mechanics = Mechanics::new(&disk.model);
         let is_linux = matches!(order, DiskOrder::Linux);
@@ -159,8 +165,9 @@ impl Drive {
         }
     }
 
-    /// An idle disk of the order `linux`, for units with these parents, by [`UnitId::index`]. `weighs` says whether the disk
-    /// honours weights, as a calibrated disk does on Linux. All weights are 100, and no unit has a rate limit.
+    /// An idle disk of the order `linux`, for units with these parents, by [`UnitId::index`]. `weighs` says
+    /// whether the disk honours weights, as a calibrated disk does on Linux. All weights are 100, and no unit
+    /// has a rate limit.
     pub fn linux(disk: &Disk, parents: &[Option<UnitId>], weighs: bool) -> Drive {
         let drive = Drive::new(disk, DiskOrder::Linux, &[]);
         let channels = drive.mechanics.channels();
@@ -173,7 +180,8 @@ impl Drive {
         }
     }
 
-    /// Sets how many requests the device accepts, waiting or in service; at least as many as it serves at once.
+    /// Sets how many requests the device accepts, waiting or in service; at least as many as it serves at
+    /// once.
     #[must_use]
     pub fn with_depth(self, depth: usize) -> Drive {
         Drive { depth: depth.max(self.mechanics.channels()), ..self }
@@ -190,28 +198,30 @@ impl Drive {
         self.mechanics.sectors()
     }
 
-    /// Limits a unit with its sub-units to these rates from now on, in bytes per second for each direction; `None` for no limit.
-    /// A rate of 0 counts as 1. The built-in units `shared` and `kernel` have no limits. Call [`Drive::start`] afterwards.
+    /// Limits a unit with its sub-units to these rates from now on, in bytes per second for each direction;
+    /// `None` for no limit. A rate of 0 counts as 1. The built-in units `shared` and `kernel` have no limits.
+    /// Call [`Drive::start`] afterwards.
     ///
-    /// On a disk of another order than `linux`, delayed writes belong to no unit until they complete, so rates do not apply.
+    /// On a disk of another order than `linux`, delayed writes belong to no unit until they complete, so
+    /// rates do not apply.
     pub fn cap(&mut self, now: Time, unit: UnitId, read: Option<u64>, write: Option<u64>) {
         self.advance_time(now);
         self.gates.set(now, unit, false, read);
         self.gates.set(now, unit, true, write);
     }
 
-    /// Sets a unit's weight among its siblings, clamped to 1..=1000. Has an effect only on a disk of the order `linux` that
-    /// honours weights. Call [`Drive::start`] afterwards.
+    /// Sets a unit's weight among its siblings, clamped to 1..=1000. Has an effect only on a disk of the
+    /// order `linux` that honours weights. Call [`Drive::start`] afterwards.
     pub fn weigh(&mut self, now: Time, unit: UnitId, weight: u32) {
         self.advance_time(now);
         self.order.weigh(unit, weight);
     }
 
-    /// The facts about this disk that a backend would observe at `now`, which is not before the last call with a time. The
-    /// facts have as many units as `stalls`.
+    /// The facts about this disk that a backend would observe at `now`, which is not before the last call
+    /// with a time. The facts have as many units as `stalls`.
     ///
-    /// A unit's request counts once the rate limits let it pass. On a disk of the order `linux`, a delayed write counts for its
-    /// main owner alone.
+    /// A unit's request counts once the rate limits let it pass. On a disk of the order `linux`, a delayed
+    /// write counts for its main owner alone.
     pub fn facts(&self, now: Time, stalls: &Stalls) -> DiskFacts {
         let total = self.figures.total();
         let device = DeviceUse {
@@ -238,7 +248,8 @@ impl Drive {
     /// Accepts a request, which begins at a later call of [`Drive::start`].
     ///
     /// # Panics
-    /// If the request has no sectors, or reaches beyond the disk's end: the check of the scenario keeps files within their disk.
+    /// If the request has no sectors, or reaches beyond the disk's end: the check of the scenario keeps files
+    /// within their disk.
     pub fn submit(&mut self, now: Time, request: Request) {
         self.count_arrival(now, &request);
         let unit = self.scheduled_unit(&request);
@@ -247,9 +258,9 @@ impl Drive {
         }
     }
 
-    /// Accepts a request for which other units may wait, as Linux does with a write to swap. It is scheduled as the kernel's,
-    /// which no rate or weight delays, and its cost is deducted from its unit's later requests. On a disk of another order
-    /// than `linux`, it is a normal request.
+    /// Accepts a request for which other units may wait, as Linux does with a write to swap. It is scheduled
+    /// as the kernel's, which no rate or weight delays, and its cost is deducted from its unit's later
+    /// requests. On a disk of another order than `linux`, it is a normal request.
     ///
     /// # Panics
     /// As [`Drive::submit`].
@@ -276,7 +287,8 @@ impl Drive {
         self.submitted_sectors += u64::from(request.sectors);
     }
 
-    /// The unit as whose request a request is scheduled at first: its own unit, or on Linux the main owner of a delayed write.
+    /// The unit as whose request a request is scheduled at first: its own unit, or on Linux the main owner of
+    /// a delayed write.
     fn scheduled_unit(&self, request: &Request) -> UnitId {
         let is_delayed = self.owned && request.unit == UnitId::SHARED;
         let owner = if is_delayed { main_owner(request) } else { None };
@@ -312,15 +324,15 @@ impl Drive {
         }
     }
 
-    /// When to call [`Drive::complete`]: a request completes then, or a wait by the policy or a rate limit ends. `None` if the
-    /// disk is idle.
+    /// When to call [`Drive::complete`]: a request completes then, or a wait by the policy or a rate limit
+    /// ends. `None` if the disk is idle.
     pub fn next(&self) -> Option<Time> {
         let done = self.in_service.first_key_value().map(|((time, _), _)| *time);
         [done, self.decision, self.gates.next()].into_iter().flatten().min()
     }
 
-    /// Returns a request that has completed by `now`, one per call. `None` if no request has, as when [`Drive::next`] was the end
-    /// of a wait: then call [`Drive::start`].
+    /// Returns a request that has completed by `now`, one per call. `None` if no request has, as when
+    /// [`Drive::next`] was the end of a wait: then call [`Drive::start`].
     pub fn complete(&mut self, now: Time) -> Option<Finished> {
         self.advance_time(now);
         let entry = self.in_service.first_entry().filter(|entry| entry.key().0 <= now)?;
@@ -335,7 +347,8 @@ impl Drive {
         Some(Finished { request, waited_ns, service_ns: service.total_ns() })
     }
 
-    /// Delays the interrupt of the latest completed request by `late`, which counts as part of the request's time.
+    /// Delays the interrupt of the latest completed request by `late`, which counts as part of the request's
+    /// time.
     pub fn delay_interrupt(&mut self, late: Time) {
         self.taken_ns += late;
     }
@@ -359,8 +372,9 @@ impl Drive {
         &self.figures
     }
 
-    /// Checks conservation: submitted requests and sectors are completed, in service or waiting; completed sectors are charged;
-    /// a request's time is the sum of its parts; the disk was busy for at most the elapsed time. O(n).
+    /// Checks conservation: submitted requests and sectors are completed, in service or waiting; completed
+    /// sectors are charged; a request's time is the sum of its parts; the disk was busy for at most the
+    /// elapsed time. O(n).
     pub fn check(&self) -> Result<(), String> {
         let total = self.figures.total();
         let in_service = self.in_service.len() as u64;
@@ -453,8 +467,8 @@ fn transfer<'a>(
     Transfer { scheduled_unit, charged, sectors: u64::from(request.sectors), service_ns: service.total_ns() }
 }
 
-/// How many of a request's sectors each unit is charged for. They sum to the request's sectors: the part without an owner is
-/// charged to the request's unit.
+/// How many of a request's sectors each unit is charged for. They sum to the request's sectors: the part
+/// without an owner is charged to the request's unit.
 fn charged(request: &Request) -> Vec<(UnitId, u64)> {
     let mut remaining = u64::from(request.sectors);
     let mut charges = Vec::with_capacity(request.owners.len() + 1);

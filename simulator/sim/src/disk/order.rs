@@ -1,7 +1,8 @@
 //! The interface of disk scheduling policies, which choose the request that is served next.
 //!
-//! A policy sees the queue, and is notified of arrivals, starts and ends. It cannot ask how long a request would take. But
-//! the notice of a start has the service time that the model has computed, for disks that serve several requests at once.
+//! A policy sees the queue, and is notified of arrivals, starts and ends. It cannot ask how long a request
+//! would take. But the notice of a start has the service time that the model has computed, for disks that
+//! serve several requests at once.
 
 mod batched;
 mod fair;

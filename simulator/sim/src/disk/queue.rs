@@ -1,12 +1,12 @@
 //! The waiting requests, by unit, ordered by sector and by age.
 //!
-//! Every unit has its own queue with two orders: by sector, for sweeps of the head, and by arrival. A query takes O(log n)
-//! per unit with waiting requests, for n requests in that unit's queue.
+//! Every unit has its own queue with two orders: by sector, for sweeps of the head, and by arrival. A query
+//! takes O(log n) per unit with waiting requests, for n requests in that unit's queue.
 //!
-//! Delayed writes wait as [`UnitId::SHARED`]. A policy may put them last; then [`Queue::promote`] bounds their wait: a write
-//! that has waited too long becomes a request of the unit that owns most of its sectors, which is scheduled and charged for
-//! it. So old writes of a heavy unit do not delay a light unit. A write without an owner becomes the kernel's, which is not
-//! restricted.
+//! Delayed writes wait as [`UnitId::SHARED`]. A policy may put them last; then [`Queue::promote`] bounds
+//! their wait: a write that has waited too long becomes a request of the unit that owns most of its sectors,
+//! which is scheduled and charged for it. So old writes of a heavy unit do not delay a light unit. A write
+//! without an owner becomes the kernel's, which is not restricted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -56,7 +56,8 @@ impl Queue {
         self.len
     }
 
-    /// Adds a request that arrived at this time, to be scheduled as one of `unit`, which may differ from the request's unit.
+    /// Adds a request that arrived at this time, to be scheduled as one of `unit`, which may differ from the
+    /// request's unit.
     pub(super) fn push(&mut self, unit: UnitId, arrived: Time, request: Request) {
         let place = Place { lba: request.lba, seq: self.arrivals };
         self.arrivals += 1;
@@ -115,8 +116,8 @@ impl Queue {
         oldest.min_by_key(|(_, place)| place.seq)
     }
 
-    /// The next request in the sweep among those of `units`: the closest at or ahead of `head`; if no request is ahead, the
-    /// first on the disk.
+    /// The next request in the sweep among those of `units`: the closest at or ahead of `head`; if no request
+    /// is ahead, the first on the disk.
     pub(super) fn sweep(
         &self,
         units: impl Iterator<Item = UnitId> + Clone,
@@ -131,8 +132,9 @@ impl Queue {
             .map(|(place, unit)| (unit, place))
     }
 
-    /// The oldest request of `unit`, if too many of the unit's requests have overtaken it: more than 16 plus four times the
-    /// number that wait now. In a sweep over a queue of constant length, about twice that number overtake the longest wait.
+    /// The oldest request of `unit`, if too many of the unit's requests have overtaken it: more than 16 plus
+    /// four times the number that wait now. In a sweep over a queue of constant length, about twice that
+    /// number overtake the longest wait.
     pub(super) fn overtaken(&self, unit: UnitId) -> Option<Place> {
         let queue = self.units.get(unit.index())?;
         let oldest = self.oldest(unit)?;
@@ -140,7 +142,8 @@ impl Queue {
         (since > 4 * queue.by_place.len() as u64 + 16).then_some(oldest)
     }
 
-    /// Moves delayed writes that have waited for `limit_ns` to their main owners' queues. Returns these owners.
+    /// Moves delayed writes that have waited for `limit_ns` to their main owners' queues. Returns these
+    /// owners.
     pub(super) fn promote(&mut self, now: Time, limit_ns: Time) -> Vec<UnitId> {
         let mut owners = Vec::new();
         while let Some(place) = self.oldest(UnitId::SHARED) {
@@ -171,7 +174,8 @@ impl Queue {
     }
 }
 
-/// The unit that owns most sectors of a delayed write; of equals, the first. `None` if only the built-in units own it.
+/// The unit that owns most sectors of a delayed write; of equals, the first. `None` if only the built-in
+/// units own it.
 pub(super) fn main_owner(request: &Request) -> Option<UnitId> {
     let owners = request.owners.iter().filter(|(unit, _)| !unit.is_common());
     owners.min_by_key(|(unit, sectors)| (std::cmp::Reverse(*sectors), *unit)).map(|(unit, _)| *unit)
@@ -209,7 +213,8 @@ mod tests {
 
     #[test]
     fn a_sweep_goes_up_and_starts_over() {
-        // From 50: 50 is at the head, then 90, 100; then from the first on: 10, 49. 90 and 94 overlap: 94 waits for 98.
+        // From 50: 50 is at the head, then 90, 100; then from the first on: 10, 49. 90 and 94 overlap: 94
+        // waits for 98.
         let mut queue = queue(&[(A, 100), (B, 50), (A, 10), (A, 90), (B, 49), (B, 94)]);
         assert_eq!(swept(&mut queue, 50), [50, 90, 100, 10, 49, 94]);
         assert_eq!((queue.len(), queue.units().count()), (0, 0));
@@ -226,7 +231,8 @@ mod tests {
 
     #[test]
     fn nobody_is_overtaken_for_ever() {
-        // One at 900 waits while others come at 100: with it and one more waiting, 4 * 2 + 16 = 24 may go before.
+        // One at 900 waits while others come at 100: with it and one more waiting, 4 * 2 + 16 = 24 may go
+        // before.
         let mut queue = queue(&[(A, 900)]);
         let mut overtakers = 0;
         loop {

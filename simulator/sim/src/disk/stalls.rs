@@ -1,5 +1,5 @@
-//! How long each unit is stalled on disks, as the kernel's io.pressure reports it: a clock for each unit, which runs while
-//! at least one of the unit's tasks waits for a disk.
+//! How long each unit is stalled on disks, as the kernel's io.pressure reports it: a clock for each unit,
+//! which runs while at least one of the unit's tasks waits for a disk.
 //!
 //! A unit has one clock for all disks. Sub-units have their own clocks, and do not count in their parent's.
 //!

@@ -19,8 +19,8 @@ const ORDERS: [DiskOrder; 6] = [
     DiskOrder::Linux,
     DiskOrder::Yfq,
 ];
-/// Half an HP 97560's time: the longest request of 128 sectors takes overhead 1.1, seek 11.85, a turn of 7.5 and
-/// 128 + 18 sectors of 0.104 ms.
+/// Half an HP 97560's time: the longest request of 128 sectors takes overhead 1.1, seek 11.85, a turn of 7.5
+/// and 128 + 18 sectors of 0.104 ms.
 const LONGEST_NS: Time = 36 * MS;
 
 fn disk(model: DiskModel, threshold_sectors: u64) -> Disk {
@@ -243,8 +243,9 @@ proptest! {
         prop_assert_eq!(schedule(&run(start(), streams, u64::MAX)), schedule(&outcome));
     }
 
-    /// Position: between its arrival and its start, the head starts over at most once, and once more for each transfer
-    /// that passes over its first sector without being it: one that came before it and begins there too, for one.
+    /// Position: between its arrival and its start, the head starts over at most once, and once more for each
+    /// transfer that passes over its first sector without being it: one that came before it and begins there
+    /// too, for one.
     #[test]
     fn position_keeps_nobody_for_ever(streams in streams()) {
         let outcome = run(drive(DiskOrder::Position, 0, &[]), streams, u64::MAX);
@@ -261,8 +262,8 @@ proptest! {
         }
     }
 
-    /// Batched: the bound that its file states, for units with one request outstanding, whose requests wait for none of
-    /// their own.
+    /// Batched: the bound that its file states, for units with one request outstanding, whose requests wait
+    /// for none of their own.
     #[test]
     fn batched_bounds_every_wait(
         sizes in proptest::collection::vec((1u32..129, 0u64..30, any::<bool>(), 0u64..900_000, 1u64..4, 1u32..4), 2..6),
@@ -320,8 +321,8 @@ fn position_alone_lets_a_copy_lock_others_out() {
     }
 }
 
-/// Shares of 1 and 3, both always with requests: three times the sectors, within 5 %. Batched divides time, and a copy
-/// in shorter turns gets fewer sectors out of it.
+/// Shares of 1 and 3, both always with requests: three times the sectors, within 5 %. Batched divides time,
+/// and a copy in shorter turns gets fewer sectors out of it.
 #[test]
 fn unequal_shares() {
     for order in [DiskOrder::Isolation, DiskOrder::Fair, DiskOrder::Batched] {
@@ -337,8 +338,9 @@ fn unequal_shares() {
     }
 }
 
-/// A unit without a share gets next to nothing beside one with a share, and everything when it is alone. (Under Fair, the
-/// one with a share never is a threshold beyond its part then, so that the other has to wait for the sweep.)
+/// A unit without a share gets next to nothing beside one with a share, and everything when it is alone.
+/// (Under Fair, the one with a share never is a threshold beyond its part then, so that the other has to wait
+/// for the sweep.)
 #[test]
 fn no_share_is_not_starved() {
     for order in [DiskOrder::Isolation, DiskOrder::Batched] {
@@ -352,8 +354,9 @@ fn no_share_is_not_starved() {
     }
 }
 
-/// The lightest unit's wait under Isolation and Fair: its count is about 0, so each other of n units goes until its own
-/// is beyond n thresholds and a request, twice if a halving comes between, and one request is in service.
+/// The lightest unit's wait under Isolation and Fair: its count is about 0, so each other of n units goes
+/// until its own is beyond n thresholds and a request, twice if a halving comes between, and one request is
+/// in service.
 #[test]
 fn a_light_unit_waits_for_a_bounded_number_of_sectors() {
     for (order, threshold) in [(DiskOrder::Isolation, 0), (DiskOrder::Fair, 0), (DiskOrder::Fair, 64)] {
@@ -378,7 +381,8 @@ fn a_denied_unit_comes_back() {
     for threshold in [0, 64, 256] {
         let streams = vec![Stream::copy(A, 100_000, 100_000), Stream::copy(B, 900_000, 100_000)];
         let outcome = run(drive(DiskOrder::Fair, threshold, &[0, 0, 1, 1]), streams, 20_000 * MS);
-        // A unit may go two thresholds and a request beyond the other, and wait as long: at 20 ms per 78 sectors.
+        // A unit may go two thresholds and a request beyond the other, and wait as long: at 20 ms per 78
+        // sectors.
         let bound = (2 * (2 * threshold + 2 * 78) / 78 + 3) * 20 * MS;
         for at in 0..2 {
             assert!(outcome.waited_ns_max(at) <= bound, "{threshold}: {} ms", outcome.waited_ns_max(at) / MS);
@@ -432,10 +436,11 @@ fn orders_by_hand() {
     assert_eq!(served(DiskOrder::Isolation), [0, 2, 1, 4, 3]);
     // 50 (B), then only A passes: 100. Both have 8: 300 (A) is next, then only B: 500. Then 900.
     assert_eq!(served(DiskOrder::Fair), [4, 1, 3, 2, 0]);
-    // A is the first unit: a turn is more than three requests long. Then B from the head at 908, and over again.
+    // A is the first unit: a turn is more than three requests long. Then B from the head at 908, and over
+    // again.
     assert_eq!(served(DiskOrder::Batched), [1, 3, 0, 4, 2]);
-    // Finish tags: A's 8, 16, 24, B's 8, 16. Batches of two: 900 and 500 (0 and 2), then 100 (1) and 50 (4), then 300. The
-    // head comes from 0: 500, 900, then over again.
+    // Finish tags: A's 8, 16, 24, B's 8, 16. Batches of two: 900 and 500 (0 and 2), then 100 (1) and 50 (4),
+    // then 300. The head comes from 0: 500, 900, then over again.
     assert_eq!(served(DiskOrder::Yfq), [2, 0, 4, 1, 3]);
     // 500 and 700, then from 708 on: 900 before 100.
     let mut drive = drive(DiskOrder::Yfq, 0, &[0, 0, 1, 1]);
@@ -537,8 +542,8 @@ fn waits_for_the_quick_only() {
     assert!(!idle_beside_a_copy(40 * MS));
 }
 
-/// The disk time that a unit is waited for is its own: beside a reader whose pieces are all read ahead, 1.5 ms each, and
-/// who thinks for 7 ms, a copy has half of the time, not what is left over.
+/// The disk time that a unit is waited for is its own: beside a reader whose pieces are all read ahead, 1.5
+/// ms each, and who thinks for 7 ms, a copy has half of the time, not what is left over.
 #[test]
 fn waiting_is_on_the_account_of_whom_it_is_for() {
     let reader = Stream { random: false, ..Stream::small(A, 900_000, 7 * MS, 10_000) };
@@ -559,7 +564,8 @@ fn a_late_comer_does_not_shut_others_out() {
     assert!(waited > 142 * MS && waited < (142 + 42) * MS + 2 * LONGEST_NS, "{} ms", waited / MS);
 }
 
-/// Delayed writes on an otherwise idle disk put their owner behind a unit that did not write, but by the credit at most.
+/// Delayed writes on an otherwise idle disk put their owner behind a unit that did not write, but by the
+/// credit at most.
 #[test]
 fn delayed_writes_are_on_their_owners_account() {
     let writes = Stream { delayed: true, ..Stream::copy(A, 400_000, 250) };
@@ -622,7 +628,8 @@ fn channels_work_side_by_side() {
 
 #[test]
 fn a_light_unit_gets_the_next_channel() {
-    // A has 40 reads waiting and 4 in service when B comes: B's goes next, though channels free up one by one.
+    // A has 40 reads waiting and 4 in service when B comes: B's goes next, though channels free up one by
+    // one.
     for order in [DiskOrder::Isolation, DiskOrder::Fair, DiskOrder::Batched] {
         let mut drive = Drive::new(&disk(ssd(), 0), order, &[0, 0, 1, 1]);
         submit_all(&mut drive, (0..44).map(|n| read(A, n * 100, 8)).collect());
@@ -646,7 +653,8 @@ fn beyond_the_last_sector() {
     Drive::new(&disk(fixed(), 0), DiskOrder::Position, &[]).submit(0, read(A, (1 << 20) - 8, 9));
 }
 
-/// YFQ: units that always have requests waiting get sectors by share, whatever the size of requests and batches.
+/// YFQ: units that always have requests waiting get sectors by share, whatever the size of requests and
+/// batches.
 #[test]
 fn yfq_serves_by_share() {
     for (batch, shares) in [(1, [1, 1, 1]), (2, [4, 1, 1]), (8, [5, 2, 1])] {
@@ -668,8 +676,8 @@ fn yfq_serves_by_share() {
     }
 }
 
-/// Seed 004, section 5.6: a task that waits for each request before it sends the next has at most half of the disk beside
-/// another that always waits, whatever it holds.
+/// Seed 004, section 5.6: a task that waits for each request before it sends the next has at most half of the
+/// disk beside another that always waits, whatever it holds.
 #[test]
 fn who_waits_for_each_request_has_half_of_the_disk() {
     for shares in [[1, 1], [3, 1], [1_000, 1]] {

@@ -1,13 +1,14 @@
-//! Invariants that are checked in every simulation, and must hold on any machine, whatever the policies decide.
+//! Invariants that are checked in every simulation, and must hold on any machine, whatever the policies
+//! decide.
 //!
-//! - Conservation: the CPU time that units used is the time that CPUs were busy, and busy and idle time sum to the elapsed
-//!   time. Free frames and the frames of all owners sum to the machine's, and each owner exists. Transferred sectors equal
-//!   charged sectors.
+//! - Conservation: the CPU time that units used is the time that CPUs were busy, and busy and idle time sum
+//!   to the elapsed time. Free frames and the frames of all owners sum to the machine's, and each owner
+//!   exists. Transferred sectors equal charged sectors.
 //! - No task is forgotten: every runnable task is on a CPU or in a queue.
-//! - No task starves: no wait for a CPU, ended or not, is longer than the bound of its queue (see `patience`) or of the
-//!   baseline scheduler.
-//! - Loans end: every CPU that was called back came back within a tick, or within an interrupt. Memory is lent only up to
-//!   what would be back in time, and comes back without pauses (see `loans`).
+//! - No task starves: no wait for a CPU, ended or not, is longer than the bound of its queue (see `patience`)
+//!   or of the baseline scheduler.
+//! - Loans end: every CPU that was called back came back within a tick, or within an interrupt. Memory is
+//!   lent only up to what would be back in time, and comes back without pauses (see `loans`).
 //!
 //! A violation is noted with its time, and the run continues: later violations may follow from the first.
 
@@ -121,8 +122,8 @@ impl Engine<'_> {
         });
     }
 
-    /// The scheduler knows all runnable tasks, disks work while tasks wait for them, and without isolation no CPU idles while
-    /// a task waits for a CPU.
+    /// The scheduler knows all runnable tasks, disks work while tasks wait for them, and without isolation no
+    /// CPU idles while a task waits for a CPU.
     fn audit_tasks(&mut self, audit: &mut Audit) {
         let runnable: u64 = self.units.runnable.iter().map(|n| u64::from(*n)).sum();
         let known = self.kernel.runnable();
@@ -151,8 +152,8 @@ impl Engine<'_> {
         }
     }
 
-    /// Free frames and the frames of all owners sum to the machine's; each owner is a live process, a file or the kernel; and
-    /// the disks have a request for each page that is being written.
+    /// Free frames and the frames of all owners sum to the machine's; each owner is a live process, a file or
+    /// the kernel; and the disks have a request for each page that is being written.
     fn audit_frames(&self, audit: &mut Audit) {
         let memory = self.memory.check();
         audit.expect(self.now, memory.is_ok(), || memory.err().unwrap_or_default());
@@ -170,7 +171,8 @@ impl Engine<'_> {
         });
     }
 
-    /// A task runs for another unit only if it holds a lock with inheritance that a task of that unit waits for.
+    /// A task runs for another unit only if it holds a lock with inheritance that a task of that unit waits
+    /// for.
     fn audit_locks(&self, audit: &mut Audit) {
         let wrong = self.find_wrong_unit();
         audit.expect(self.now, wrong.is_none(), || {
@@ -180,8 +182,8 @@ impl Engine<'_> {
         });
     }
 
-    /// No CPU idles while a task waits that may run there. A CPU that runs another unit's task can be called back, or the task
-    /// runs there for a moment to rescue it from starvation.
+    /// No CPU idles while a task waits that may run there. A CPU that runs another unit's task can be called
+    /// back, or the task runs there for a moment to rescue it from starvation.
     fn audit_owners(&mut self, audit: &mut Audit) {
         let settled = !self.kernel.has_kicks() && self.cpus.iter().all(|cpu| !cpu.is_kicked());
         if self.scenario.contract.machine.scheme == Scheme::Smp || !settled {
@@ -252,8 +254,8 @@ impl Engine<'_> {
         });
     }
 
-    /// Checks that the ledger, which knows only plans and snapshots, has the same accounts as the engine. The ledger's account
-    /// of a unit includes its sub-units. Adds the results of these checks to the outcome.
+    /// Checks that the ledger, which knows only plans and snapshots, has the same accounts as the engine. The
+    /// ledger's account of a unit includes its sub-units. Adds the results of these checks to the outcome.
     pub(super) fn audit_ledger(&self, mut outcome: Outcome) -> Outcome {
         let mut audit = self.audit.clone();
         let ledger = &outcome.ledger;

@@ -1,4 +1,5 @@
-//! The simulated machine as a backend of the steward: its means, its snapshots, and how it carries out orders.
+//! The simulated machine as a backend of the steward: its means, its snapshots, and how it carries out
+//! orders.
 //!
 //! The loop is the daemon's own ([`Steward`]). It takes a *turn*
 //! - when the last plan asked for it;
@@ -6,11 +7,11 @@
 //! - when a unit that the plan watches is refused memory (an *alarm*).
 //!
 //! The means are those of the simulated kernel ([`Enforces`]):
-//! - Seed 000's kernel grants frames itself, refuses requests beyond a unit's bound, pages out on behalf of a unit, and
-//!   schedules its disks by shares. An alarm is a turn at once, as if the kernel called the policy.
-//! - Linux has bounds, protection and one reclaim for memory, and rates and weights for disks. Its facts are as fresh as on
-//!   a live machine: facts of disks are up to [`FRESH_NS`] old. An alarm brings the next turn forward, to [`ALARM_NS`]
-//!   after the last turn.
+//! - Seed 000's kernel grants frames itself, refuses requests beyond a unit's bound, pages out on behalf of a
+//!   unit, and schedules its disks by shares. An alarm is a turn at once, as if the kernel called the policy.
+//! - Linux has bounds, protection and one reclaim for memory, and rates and weights for disks. Its facts are
+//!   as fresh as on a live machine: facts of disks are up to [`FRESH_NS`] old. An alarm brings the next turn
+//!   forward, to [`ALARM_NS`] after the last turn.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -44,7 +45,8 @@ pub(super) struct BackendState {
     alarm: bool,
     /// The units that the last plan watches.
     watched: Vec<UnitId>,
-    /// By unit: how often a sample of memory found the unit short, up to the last sample and up to the one before.
+    /// By unit: how often a sample of memory found the unit short, up to the last sample and up to the one
+    /// before.
     refused: Vec<u64>,
     refused_before: Vec<u64>,
     /// The last sample of memory at which the policy's period had passed, rather than an alarm.
@@ -117,8 +119,8 @@ impl Backend for Engine<'_> {
         self.now
     }
 
-    /// Does nothing: a simulated process is in its unit, and under the orders in force, from its first instruction. The workload
-    /// names the unit, and the key `each` makes no units in a simulation.
+    /// Does nothing: a simulated process is in its unit, and under the orders in force, from its first
+    /// instruction. The workload names the unit, and the key `each` makes no units in a simulation.
     fn settle_members(
         &mut self,
         _: Time,
@@ -153,7 +155,8 @@ impl Backend for Engine<'_> {
             self.backend.watched.clone_from(&memory.watch);
             self.memory.begin_sample();
         } else if self.backend.memory_given && self.enforces() == Enforces::Irix {
-            // The plan does not control memory, so facts about it are not needed. A live machine reports them all the same.
+            // The plan does not control memory, so facts about it are not needed. A live machine reports them
+            // all the same.
             self.backend.memory_due = Time::MAX;
         }
         self.order_seats(plan);
@@ -283,7 +286,8 @@ impl Engine<'_> {
         }
     }
 
-    /// Each unit's transfers of a disk, and how long the unit was stalled on disks, as a live kernel reports them.
+    /// Each unit's transfers of a disk, and how long the unit was stalled on disks, as a live kernel reports
+    /// them.
     fn disk_use(&self, drive: usize) -> Vec<DiskUse> {
         let stalled = |unit: UnitId| Some(self.stalls.stalled_ns(self.now, unit));
         let transfers = self.drives[drive].used();
@@ -369,7 +373,8 @@ impl Engine<'_> {
         }
     }
 
-    /// Changes of rights are due: queues them with the steward, and takes a turn, which makes them as on a live machine.
+    /// Changes of rights are due: queues them with the steward, and takes a turn, which makes them as on a
+    /// live machine.
     pub(super) fn rights_event(&mut self) {
         let changes = &self.scenario.workload.changes[self.changed..];
         let due = changes.iter().take_while(|change| change.at_ns <= self.now).count();
@@ -382,8 +387,8 @@ impl Engine<'_> {
         self.policy_event();
     }
 
-    /// A unit is short of memory. If the plan watches the unit, takes a turn at once, or on Linux brings the next turn forward,
-    /// as the daemon does.
+    /// A unit is short of memory. If the plan watches the unit, takes a turn at once, or on Linux brings the
+    /// next turn forward, as the daemon does.
     pub(super) fn alarm(&mut self, unit: UnitId) {
         if !self.backend.watched.contains(&unit) || self.backend.memory_at == Some(self.now) {
             return;
@@ -407,8 +412,8 @@ impl Engine<'_> {
         }
     }
 
-    /// Lets the next turn sample memory, because a unit got its first process and needs a bound. Seed 000's kernel needs no
-    /// sample now: it checks each request for frames.
+    /// Lets the next turn sample memory, because a unit got its first process and needs a bound. Seed 000's
+    /// kernel needs no sample now: it checks each request for frames.
     pub(super) fn sample_memory_next_turn(&mut self) {
         if self.enforces() == Enforces::Linux {
             self.backend.memory_due = self.backend.memory_due.min(self.now);

@@ -1,7 +1,8 @@
 //! CPUs: which task runs on each, its progress and speed, and when the CPU's next event is due.
 //!
-//! An event *settles* the task's progress at its speed so far, runs a due tick, advances the task's program, and lets the
-//! scheduler choose another task if needed. Then the CPU's timer is set to the first of the next events.
+//! An event *settles* the task's progress at its speed so far, runs a due tick, advances the task's program,
+//! and lets the scheduler choose another task if needed. Then the CPU's timer is set to the first of the next
+//! events.
 
 use commonhold_dispatch::{NOBODY, TaskId};
 use commonhold_policy::share::part_of;
@@ -33,7 +34,8 @@ pub(super) struct Cpu {
     /// The part of `slow` due to interrupts: a factor in millionths.
     interrupted: u64,
     next_tick: Time,
-    /// When the scheduler's interrupt arrives, at which the CPU chooses a task; `None` if no interrupt is under way.
+    /// When the scheduler's interrupt arrives, at which the CPU chooses a task; `None` if no interrupt is
+    /// under way.
     kicked: Option<Time>,
     /// Since when the choice of another task is deferred, because the running task holds a spin lock.
     deferred_since: Option<Time>,
@@ -81,8 +83,8 @@ impl Cpu {
 }
 
 impl Engine<'_> {
-    /// A CPU's timer has expired: an interrupt of the scheduler, a stop signal or a tick is due, or the task's slice or
-    /// computation has ended.
+    /// A CPU's timer has expired: an interrupt of the scheduler, a stop signal or a tick is due, or the
+    /// task's slice or computation has ended.
     pub(super) fn cpu_event(&mut self, id: u32) {
         let index = id as usize;
         self.settle(index);
@@ -95,7 +97,8 @@ impl Engine<'_> {
         let mut runnable = true;
         if let Some(task) = self.cpus[index].task {
             must_choose |= self.tick(id);
-            // `since` lies ahead of the clock during a switch; a task can stop or advance only after the switch.
+            // `since` lies ahead of the clock during a switch; a task can stop or advance only after the
+            // switch.
             let stops = self.cpus[index].since <= self.now && self.stop_if_signalled(task);
             let current = &self.tasks[task as usize];
             if stops {
@@ -122,9 +125,9 @@ impl Engine<'_> {
         self.arm(id);
     }
 
-    /// Defers a CPU's choice of another task while the running task holds a spin lock: otherwise all tasks that spin for the
-    /// lock would do so until the holder has a CPU again. Returns whether the CPU chooses now; a deferred choice is made once
-    /// the task has released its spin locks.
+    /// Defers a CPU's choice of another task while the running task holds a spin lock: otherwise all tasks
+    /// that spin for the lock would do so until the holder has a CPU again. Returns whether the CPU chooses
+    /// now; a deferred choice is made once the task has released its spin locks.
     fn defer_for_spin_locks(
         &mut self,
         index: usize,
@@ -163,7 +166,8 @@ impl Engine<'_> {
         }
     }
 
-    /// Lets the scheduler choose the task that a CPU runs from now on. `runnable`: whether the present task could go on.
+    /// Lets the scheduler choose the task that a CPU runs from now on. `runnable`: whether the present task
+    /// could go on.
     fn choose_task(&mut self, id: u32, runnable: bool) {
         let index = id as usize;
         let before = self.cpus[index].task;
@@ -174,7 +178,8 @@ impl Engine<'_> {
         self.account(index);
         if let Some(previous) = before {
             let task = &mut self.tasks[previous as usize];
-            // The switch to a task was charged in advance. If the task leaves during the switch, the rest is refunded.
+            // The switch to a task was charged in advance. If the task leaves during the switch, the rest is
+            // refunded.
             let refund = self.cpus[index].since.saturating_sub(self.now);
             self.instances[task.instance as usize].spent.switch_ns -= refund;
             if task.state != TaskState::Ended {
@@ -226,7 +231,8 @@ impl Engine<'_> {
         self.instances[task.instance as usize].spent.switch_ns += cost;
     }
 
-    /// Settles the progress of a CPU's task up to now: books the elapsed time by cause, and reduces the task's remaining work.
+    /// Settles the progress of a CPU's task up to now: books the elapsed time by cause, and reduces the
+    /// task's remaining work.
     pub(super) fn settle(&mut self, index: usize) {
         self.account(index);
         let cpu = &mut self.cpus[index];
@@ -243,7 +249,8 @@ impl Engine<'_> {
             return;
         }
         let slow = cpu.slow;
-        // The timer of the computation's end was rounded up to whole ns, so the work may come out larger than what remains.
+        // The timer of the computation's end was rounded up to whole ns, so the work may come out larger than
+        // what remains.
         let work =
             if slow.total == ALONE { elapsed } else { part_of(elapsed, ALONE, slow.total) }.min(task.left);
         task.left -= work;
@@ -296,7 +303,8 @@ impl Engine<'_> {
         }
     }
 
-    /// Sends an interrupt to each CPU that the scheduler kicked. The CPU chooses a task when the interrupt arrives.
+    /// Sends an interrupt to each CPU that the scheduler kicked. The CPU chooses a task when the interrupt
+    /// arrives.
     pub(super) fn deliver_kicks(&mut self) {
         let mut kicks = core::mem::take(&mut self.kicks);
         self.kernel.kicks(&mut kicks);
@@ -311,7 +319,8 @@ impl Engine<'_> {
         self.kicks = kicks;
     }
 
-    /// Whether running tasks slow each other down on this machine. Otherwise a task's speed changes only with its CPU.
+    /// Whether running tasks slow each other down on this machine. Otherwise a task's speed changes only with
+    /// its CPU.
     pub(super) fn has_contention(&self) -> bool {
         self.contention.is_some()
             || self.bus.is_some()
@@ -322,7 +331,8 @@ impl Engine<'_> {
 
     /// Recomputes every running task's speed, after the set of running tasks has changed.
     pub(super) fn set_speeds(&mut self) {
-        // The running tasks' fractions of work done in the kernel, summed; and their rates of bus transactions.
+        // The running tasks' fractions of work done in the kernel, summed; and their rates of bus
+        // transactions.
         let mut kernel_sum = 0u64;
         self.rates.clear();
         for cpu in &self.cpus {

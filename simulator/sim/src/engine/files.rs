@@ -1,9 +1,9 @@
 //! Files, page faults and page-outs: the memory that tasks request, and the disk transfers that result.
 //!
-//! A read whose pages are in the cache costs nothing; otherwise it waits for the disk. A file that is read in sequence is
-//! read ahead. A write goes to the cache, and write-behind takes it to the disk in large batches, on behalf of the `shared`
-//! unit. A task that writes faster than the disk is throttled at the dirty limit. A page fault takes a free frame, or makes
-//! its unit give up one.
+//! A read whose pages are in the cache costs nothing; otherwise it waits for the disk. A file that is read in
+//! sequence is read ahead. A write goes to the cache, and write-behind takes it to the disk in large batches,
+//! on behalf of the `shared` unit. A task that writes faster than the disk is throttled at the dirty limit. A
+//! page fault takes a free frame, or makes its unit give up one.
 //!
 //! Sources: seed 000, sections 3.2, 3.3 and 4.5.
 
@@ -44,8 +44,8 @@ const SCATTER: u64 = 6;
 pub(super) struct FileState {
     /// The file's pages in the page cache.
     cache: FileId,
-    /// The readers' copies, which are cached as a file of their own, and the largest number of copied pages; see
-    /// [`Engine::copy`].
+    /// The readers' copies, which are cached as a file of their own, and the largest number of copied pages;
+    /// see [`Engine::copy`].
     copies: Option<(FileId, u64)>,
     drive: usize,
     /// The file's first sector; the sizes of the file and of its fragments, in pages.
@@ -106,8 +106,8 @@ impl Engine<'_> {
         (u64::from(self.scenario.hardware.kernel.request_sectors) * SECTOR / self.frame_bytes()).max(1)
     }
 
-    /// The index of the open file that an instance means by the workload's file number `named`. Opens the file at the
-    /// instance's first access; a file that the workload shares among instances is opened once.
+    /// The index of the open file that an instance means by the workload's file number `named`. Opens the
+    /// file at the instance's first access; a file that the workload shares among instances is opened once.
     fn file(&mut self, instance: u32, named: u16) -> u32 {
         let known = self.instances[instance as usize].files[named as usize];
         if known != NONE {
@@ -148,8 +148,8 @@ impl Engine<'_> {
         file
     }
 
-    /// Allocates `room` sectors of a drive for a file. Files follow each other on the first four fifths of the drive, and start
-    /// over at its beginning; the rest is swap. Returns the first sector.
+    /// Allocates `room` sectors of a drive for a file. Files follow each other on the first four fifths of
+    /// the drive, and start over at its beginning; the rest is swap. Returns the first sector.
     fn place(&mut self, drive: usize, room: u64) -> u64 {
         let swap_start = self.drives[drive].sectors() / 5 * 4;
         let next = self.file_at[drive];
@@ -172,8 +172,8 @@ impl Engine<'_> {
         (file.start + (slot * spacing + page_in_piece) * sector).min(drive_end - sector)
     }
 
-    /// Queues a transfer at a drive, on behalf of a unit. The transfer of a page-out or of write-behind is charged to the owners
-    /// of its pages.
+    /// Queues a transfer at a drive, on behalf of a unit. The transfer of a page-out or of write-behind is
+    /// charged to the owners of its pages.
     fn transfer(
         &mut self,
         drive: usize,
@@ -220,8 +220,8 @@ impl Engine<'_> {
         }
     }
 
-    /// A drive's timer has expired: a transfer ends, the interrupt of an ended transfer arrives, or the drive stops waiting for
-    /// a nearby request.
+    /// A drive's timer has expired: a transfer ends, the interrupt of an ended transfer arrives, or the drive
+    /// stops waiting for a nearby request.
     pub(super) fn drive_event(&mut self, drive: usize) {
         while let Some((_, id)) = self.interrupts[drive].first().copied().filter(|(at, _)| *at <= self.now) {
             self.interrupts[drive].pop_first();
@@ -293,7 +293,8 @@ impl Engine<'_> {
         }
     }
 
-    /// The pages that an access covers: the first, and how many. A sequential access moves the task's position in the file.
+    /// The pages that an access covers: the first, and how many. A sequential access moves the task's
+    /// position in the file.
     fn span(&mut self, id: TaskId, named: u16, file: u32, bytes: Amount, random: bool) -> (u64, u64) {
         let (frame, pages) = (self.frame_bytes(), self.files[file as usize].pages);
         let task = &mut self.tasks[id as usize];
@@ -316,7 +317,8 @@ impl Engine<'_> {
         (from / frame, to.div_ceil(frame) - from / frame)
     }
 
-    /// A task reads a file: reads the missing pages from disk, then copies them if the file has a reader's cache.
+    /// A task reads a file: reads the missing pages from disk, then copies them if the file has a reader's
+    /// cache.
     pub(super) fn read(&mut self, id: TaskId, named: u16, bytes: Amount, random: bool) -> Done {
         let file = self.file(self.tasks[id as usize].instance, named);
         match self.read_pages(id, named, file, bytes, random) {
@@ -327,10 +329,10 @@ impl Engine<'_> {
 
     /// Copies pages that were read into the reader's own cache, if the file has one.
     ///
-    /// The copies are cached like a second file that is used whenever the first is, and never written. So copies and originals
-    /// have the same age, and reclaim takes from the larger group. If a whole file may be copied, there are as many copies as
-    /// originals, so only half of the frames hold different pages. Only pages in the page cache are copied, so copies save no
-    /// disk transfers.
+    /// The copies are cached like a second file that is used whenever the first is, and never written. So
+    /// copies and originals have the same age, and reclaim takes from the larger group. If a whole file may
+    /// be copied, there are as many copies as originals, so only half of the frames hold different pages.
+    /// Only pages in the page cache are copied, so copies save no disk transfers.
     fn copy(&mut self, id: TaskId, file: u32) -> Done {
         let state = &self.files[file as usize];
         let Some((copies, copies_max)) = state.copies else { return Done::Next };
@@ -353,8 +355,8 @@ impl Engine<'_> {
         Done::Next
     }
 
-    /// Brings the pages of a read into the cache. An access that goes beyond the known part of the file in sequence is read
-    /// ahead; in all others, each page misses the cache with the file's miss rate.
+    /// Brings the pages of a read into the cache. An access that goes beyond the known part of the file in
+    /// sequence is read ahead; in all others, each page misses the cache with the file's miss rate.
     fn read_pages(&mut self, id: TaskId, named: u16, file: u32, bytes: Amount, random: bool) -> Done {
         if self.tasks[id as usize].stage == NEW {
             let (from, pages) = self.span(id, named, file, bytes, random);
@@ -379,8 +381,8 @@ impl Engine<'_> {
         }
     }
 
-    /// Draws how many pages of an access miss the cache. The hit rate is the cached fraction of the whole file (random access),
-    /// or of the part that was read and written in sequence.
+    /// Draws how many pages of an access miss the cache. The hit rate is the cached fraction of the whole
+    /// file (random access), or of the part that was read and written in sequence.
     fn misses(&mut self, id: TaskId, file: u32, random: bool) -> u32 {
         let state = &self.files[file as usize];
         let accessible = if random { state.pages } else { state.front.max(1) };
@@ -419,8 +421,8 @@ impl Engine<'_> {
         Done::Wait(TaskState::Transfer)
     }
 
-    /// A sequential read with read-ahead: requests the pages that the task needs and those that follow, and waits only for the
-    /// pages that the task needs.
+    /// A sequential read with read-ahead: requests the pages that the task needs and those that follow, and
+    /// waits only for the pages that the task needs.
     fn read_on(&mut self, id: TaskId, file: u32) -> Done {
         let task = &self.tasks[id as usize];
         let (needed_to, unit) = (task.from_page + u64::from(task.pages), UnitId(task.unit));
@@ -458,7 +460,8 @@ impl Engine<'_> {
         Done::Wait(TaskState::File)
     }
 
-    /// A task writes a file: each batch goes into the cache, and with `sync` to the disk before the next batch.
+    /// A task writes a file: each batch goes into the cache, and with `sync` to the disk before the next
+    /// batch.
     pub(super) fn write(&mut self, id: TaskId, named: u16, bytes: Amount, random: bool, sync: bool) -> Done {
         let file = self.file(self.tasks[id as usize].instance, named);
         if self.tasks[id as usize].stage == NEW {
@@ -483,8 +486,8 @@ impl Engine<'_> {
         }
     }
 
-    /// Writes the next batch of pages into the cache. A writer at the dirty limit is throttled, unless it writes
-    /// synchronously.
+    /// Writes the next batch of pages into the cache. A writer at the dirty limit is throttled, unless it
+    /// writes synchronously.
     fn write_to_cache(
         &mut self,
         id: TaskId,
@@ -559,7 +562,8 @@ impl Engine<'_> {
         }
     }
 
-    /// The number of dirty pages at which writers are throttled: twice the number at which write-behind starts.
+    /// The number of dirty pages at which writers are throttled: twice the number at which write-behind
+    /// starts.
     fn dirty_limit(&self) -> u64 {
         let limit_millionths = u128::from(self.scenario.hardware.kernel.dirty_limit);
         let twice_the_limit = u128::from(self.memory.frames()) * limit_millionths / 500_000;
@@ -583,8 +587,8 @@ impl Engine<'_> {
         }
     }
 
-    /// Writes pages to disk: a file's pages to the file, a process's to swap. Write-behind is a request of the `shared` unit
-    /// (seed 000, section 3.3), a page-out one of the first unit charged for the pages.
+    /// Writes pages to disk: a file's pages to the file, a process's to swap. Write-behind is a request of
+    /// the `shared` unit (seed 000, section 3.3), a page-out one of the first unit charged for the pages.
     pub(super) fn write_out(&mut self, out: PageOut, behind: bool) {
         self.page_out_begins(&out);
         let pages = out.pages();
@@ -618,7 +622,8 @@ impl Engine<'_> {
         self.drives[drive].sectors() / 5 * SECTOR
     }
 
-    /// Allocates sectors in a drive's swap area, which is the last fifth of the drive and is used cyclically. Returns the first.
+    /// Allocates sectors in a drive's swap area, which is the last fifth of the drive and is used cyclically.
+    /// Returns the first.
     fn swap_slot(&mut self, drive: usize, sectors: u32) -> u64 {
         let drive_sectors = self.drives[drive].sectors();
         let (base, size) = (drive_sectors / 5 * 4, self.swap_bytes(drive) / SECTOR);
@@ -628,11 +633,12 @@ impl Engine<'_> {
         base + offset
     }
 
-    /// Reclaims frames for a task whose request for `pages` frames was refused. The task retries at once if frames are free
-    /// now, and otherwise waits until frames become free.
+    /// Reclaims frames for a task whose request for `pages` frames was refused. The task retries at once if
+    /// frames are free now, and otherwise waits until frames become free.
     pub(super) fn make_room(&mut self, id: TaskId, pages: u64) -> Done {
         let unit = self.tasks[id as usize].unit;
-        // On Linux, a unit that meets its bound raises an alarm, but a machine that is short of memory does not.
+        // On Linux, a unit that meets its bound raises an alarm, but a machine that is short of memory does
+        // not.
         if self.enforces() == Enforces::Irix || self.memory.would_exceed_bound(UnitId(unit), pages) {
             self.alarm(UnitId(unit));
         }
@@ -665,8 +671,9 @@ impl Engine<'_> {
         self.timers.set(self.policy_timer() + 1, self.now + period);
     }
 
-    /// The pager: takes frames from units that are low on frames, before a task has to wait for a frame (seed 000, section
-    /// 3.2). The cached pages of a unit without processes stay until another unit needs the frames.
+    /// The pager: takes frames from units that are low on frames, before a task has to wait for a frame (seed
+    /// 000, section 3.2). The cached pages of a unit without processes stay until another unit needs the
+    /// frames.
     pub(super) fn page_out(&mut self) {
         let cluster = self.scenario.hardware.kernel.cluster_pages;
         for id in self.scenario.contract.ids() {
@@ -701,8 +708,9 @@ impl Engine<'_> {
         task.beyond -= task.left;
     }
 
-    /// CPU time until a task touches a page that is not resident. At first, a task touches its whole working set within one
-    /// reuse time, cluster by cluster. Later, it touches each page that was paged out once per reuse time.
+    /// CPU time until a task touches a page that is not resident. At first, a task touches its whole working
+    /// set within one reuse time, cluster by cluster. Later, it touches each page that was paged out once per
+    /// reuse time.
     fn time_to_fault(&self, id: TaskId) -> Time {
         let task = &self.tasks[id as usize];
         let program = &self.scenario.workload.programs[task.program as usize];
@@ -715,7 +723,8 @@ impl Engine<'_> {
         }
     }
 
-    /// A task touches a page that is not resident, or continues to compute once its pages were read from swap.
+    /// A task touches a page that is not resident, or continues to compute once its pages were read from
+    /// swap.
     pub(super) fn touch(&mut self, id: TaskId) -> Done {
         let task = &self.tasks[id as usize];
         let program = &self.scenario.workload.programs[task.program as usize];

@@ -1,12 +1,12 @@
 //! Gangs: jobs whose tasks are stopped and continued by plans.
 //!
-//! A stop is a signal: it reaches a task some time after it was sent (`signal` in machine.toml). A running task leaves
-//! its CPU then. A task that waits for a CPU, or is blocked, stops once it has a CPU again, since a task handles signals
-//! itself. So a stop costs a switch, and so does continuing.
+//! A stop is a signal: it reaches a task some time after it was sent (`signal` in machine.toml). A running
+//! task leaves its CPU then. A task that waits for a CPU, or is blocked, stops once it has a CPU again, since
+//! a task handles signals itself. So a stop costs a switch, and so does continuing.
 //!
-//! A job's use of the resource that gangs share (bus transfers, cache space or executed work) is counted exactly and
-//! reported at each sample. The count replaces the counters that the run-time library of seed 003 reads, or a program's own
-//! count. How often a live program reports is not simulated.
+//! A job's use of the resource that gangs share (bus transfers, cache space or executed work) is counted
+//! exactly and reported at each sample. The count replaces the counters that the run-time library of seed 003
+//! reads, or a program's own count. How often a live program reports is not simulated.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -105,8 +105,8 @@ impl Engine<'_> {
         }
     }
 
-    /// Stops a running task if its stop signal has arrived, unless the task holds a spin lock. Returns whether the task
-    /// stopped; it then has to leave its CPU.
+    /// Stops a running task if its stop signal has arrived, unless the task holds a spin lock. Returns
+    /// whether the task stopped; it then has to leave its CPU.
     pub(super) fn stop_if_signalled(&mut self, id: TaskId) -> bool {
         let task = &mut self.tasks[id as usize];
         let due = matches!(task.gate, Gate::Shut(due) if due <= self.now);
@@ -141,8 +141,9 @@ impl Engine<'_> {
         }
     }
 
-    /// How much a job has used of the resource that gangs share: bytes transferred, byte-seconds of the cache, or
-    /// instructions. `live_use` is the sum over the job's live tasks. `None` if the machine does not model that resource.
+    /// How much a job has used of the resource that gangs share: bytes transferred, byte-seconds of the
+    /// cache, or instructions. `live_use` is the sum over the job's live tasks. `None` if the machine does
+    /// not model that resource.
     pub(super) fn shared_use(&self, job: JobId, live_use: GangUse) -> Option<SharedUse> {
         let ended_use = self.gates.ended_use.get(&job).copied().unwrap_or_default();
         let total = live_use.plus(ended_use);

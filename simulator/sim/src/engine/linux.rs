@@ -1,5 +1,5 @@
-//! Work that a Linux kernel does by itself: reclaiming memory in the background and by order, and measuring how long units
-//! are stalled on memory and disks (pressure stall information).
+//! Work that a Linux kernel does by itself: reclaiming memory in the background and by order, and measuring
+//! how long units are stalled on memory and disks (pressure stall information).
 
 use commonhold_contract::UnitId;
 use commonhold_dispatch::TaskId;
@@ -25,7 +25,8 @@ impl Engine<'_> {
         }
     }
 
-    /// Starts the writes of reclaimed dirty pages, and wakes the tasks that wait for frames if some are free already.
+    /// Starts the writes of reclaimed dirty pages, and wakes the tasks that wait for frames if some are free
+    /// already.
     pub(super) fn finish_reclaim(&mut self, reclaimed: Reclaimed) {
         let freed = reclaimed.freed > 0;
         for out in reclaimed.writes {
@@ -36,8 +37,8 @@ impl Engine<'_> {
         }
     }
 
-    /// A task begins to wait: for memory, for a disk, or for both. A task that reads back pages that were swapped out waits for
-    /// both.
+    /// A task begins to wait: for memory, for a disk, or for both. A task that reads back pages that were
+    /// swapped out waits for both.
     pub(super) fn stall_begins(&mut self, id: TaskId) {
         let (memory, disk, unit) = self.stalls_on(id);
         if memory {

@@ -1,25 +1,25 @@
 //! Memory on loan: how much of it could be called back in time, and how long call-backs took.
 //!
-//! Problem: a lent page that has no copy must be written before its frame is free. So a loan of memory takes as long
-//! to end as the borrower's pages take to reach a disk.
+//! Problem: a lent page that has no copy must be written before its frame is free. So a loan of memory takes
+//! as long to end as the borrower's pages take to reach a disk.
 //!
-//! Where the machine bounds its loans ([`MemoryLoans::InTime`]), the policy learns from every page-out the rate at which a
-//! unit's pages are written, over the time in which at least one such write was in flight. A loan is at most what this rate
-//! brings back within the time that its owner was promised: the contract's `call-back-memory`, or longer if the owner left
-//! the memory idle for long. When the loan is called back, the pager writes all that the borrower owes, without waiting for a
-//! request for each page.
+//! Where the machine bounds its loans ([`MemoryLoans::InTime`]), the policy learns from every page-out the
+//! rate at which a unit's pages are written, over the time in which at least one such write was in flight. A
+//! loan is at most what this rate brings back within the time that its owner was promised: the contract's
+//! `call-back-memory`, or longer if the owner left the memory idle for long. When the loan is called back,
+//! the pager writes all that the borrower owes, without waiting for a request for each page.
 //!
-//! Measured, on every machine: a call-back begins when a lender is short. It lasts until all that the lender is allowed is
-//! its own or free, until a period has passed in which all its requests were granted, or until the lender has ended. A
-//! call-back in progress when the run ends counts with its length so far.
+//! Measured, on every machine: a call-back begins when a lender is short. It lasts until all that the lender
+//! is allowed is its own or free, until a period has passed in which all its requests were granted, or until
+//! the lender has ended. A call-back in progress when the run ends counts with its length so far.
 //!
 //! Checked, where loans are bounded:
 //! - No loan grows beyond what would be back within the promise, if all loans are called back at once.
-//! - During a call-back, a unit that owes frames has writes in flight as long as it has frames to give. So a call-back lasts
-//!   no longer than its disk requests need.
+//! - During a call-back, a unit that owes frames has writes in flight as long as it has frames to give. So a
+//!   call-back lasts no longer than its disk requests need.
 //!
-//! How often a promise was missed is reported (`late`): the disk may be busier at the call-back than when its rate was
-//! learnt.
+//! How often a promise was missed is reported (`late`): the disk may be busier at the call-back than when its
+//! rate was learnt.
 
 use commonhold_contract::{Scheme, UnitId};
 use commonhold_policy::memory::Taken;
@@ -50,7 +50,8 @@ struct Unit {
     since: Time,
     /// The bytes written, and the time during which writes were in flight.
     written: Taken,
-    /// At the last sample: the promised call-back time, if the unit lent memory; and the bytes that it was allowed.
+    /// At the last sample: the promised call-back time, if the unit lent memory; and the bytes that it was
+    /// allowed.
     within: Option<Time>,
     allowed: u64,
     /// The call-back in progress: its start and the promised time.
@@ -112,7 +113,8 @@ impl Loans {
         }
     }
 
-    /// The bytes of a unit that were written up to now with the time that this took, and whether more writes are in flight.
+    /// The bytes of a unit that were written up to now with the time that this took, and whether more writes
+    /// are in flight.
     pub(super) fn written(&self, id: UnitId, now: Time) -> (Taken, bool) {
         let unit = &self.units[id.index()];
         (unit.written_by(now), unit.writes > 0)
@@ -153,7 +155,8 @@ impl Engine<'_> {
         total.saturating_sub(used)
     }
 
-    /// By how many bytes the swap areas were too small. In a simulation they never fill up, unlike on a live machine.
+    /// By how many bytes the swap areas were too small. In a simulation they never fill up, unlike on a live
+    /// machine.
     pub(super) fn swap_short(&self) -> u64 {
         self.loans.swap_short
     }
@@ -164,8 +167,8 @@ impl Engine<'_> {
         self.loans.swap_short = self.loans.swap_short.max(used.saturating_sub(total));
     }
 
-    /// After a plan for memory: begins and ends units' call-backs, and checks that loans grow only to where they could be
-    /// called back in time.
+    /// After a plan for memory: begins and ends units' call-backs, and checks that loans grow only to where
+    /// they could be called back in time.
     pub(super) fn note_loans(
         &mut self,
         facts: &MemoryFacts,
@@ -184,8 +187,8 @@ impl Engine<'_> {
             let present = self.units.present[id.index()] > 0;
             let unit = &mut self.loans.units[id.index()];
             let calls = unit.within.filter(|_| calls_back(id));
-            // A loan is made, or grows, only to where it could be called back in time. (Memory that a unit had before other
-            // units got processes becomes a loan when they do, without growing.)
+            // A loan is made, or grows, only to where it could be called back in time. (Memory that a unit
+            // had before other units got processes becomes a loan when they do, without growing.)
             let callable = share.callable.filter(|_| self.loans.bounded && !id.is_common());
             let callable = callable.map_or(u64::MAX, |callable| share.entitled.saturating_add(callable));
             let (allowed, most) = (share.allowed, callable.max(unit.allowed));
@@ -243,9 +246,9 @@ impl Engine<'_> {
         self.end_call_backs();
     }
 
-    /// Checks that, during a call-back, a unit that owes pages has writes in flight as long as it has pages to give: a
-    /// call-back takes only the time that disks need. (Pages that can be given only later are taken at the next sample,
-    /// or before it, when a write ends or more are requested.)
+    /// Checks that, during a call-back, a unit that owes pages has writes in flight as long as it has pages
+    /// to give: a call-back takes only the time that disks need. (Pages that can be given only later are
+    /// taken at the next sample, or before it, when a write ends or more are requested.)
     pub(super) fn expect_no_rest(&mut self) {
         let called = self.scenario.contract.held().any(|id| self.loans.units[id.index()].call.is_some());
         if !self.loans.bounded || !called {
@@ -264,7 +267,8 @@ impl Engine<'_> {
         self.loans.units[id.index()].waited_ns
     }
 
-    /// Whether a call-back has made room for `pages` frames of the unit, so that the unit need not give up frames of its own.
+    /// Whether a call-back has made room for `pages` frames of the unit, so that the unit need not give up
+    /// frames of its own.
     pub(super) fn came_back(&self, id: UnitId, pages: u64) -> bool {
         let unit = &self.loans.units[id.index()];
         let calls = unit.call.is_some() || unit.called_at == Some(self.now);

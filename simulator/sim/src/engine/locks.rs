@@ -1,37 +1,41 @@
 //! Locks: tasks that wait for them block or spin, and their holders may run on the CPUs of units that wait.
 //!
-//! Problem: a task that waits for a lock waits until the lock's holder has a CPU, and the holder's unit may have no CPU
-//! for it. So a lock would undo isolation. A spin lock also gets slower the more CPUs spin, since its cache line goes to
-//! each of them.
+//! Problem: a task that waits for a lock waits until the lock's holder has a CPU, and the holder's unit may
+//! have no CPU for it. So a lock would undo isolation. A spin lock also gets slower the more CPUs spin, since
+//! its cache line goes to each of them.
 //!
-//! Terms: a task *runs for* a unit if it waits in that unit's queue for CPUs and is charged to it; usually that is its own
-//! unit. A lock that *inherits* lends its holders the CPUs of the tasks that wait for it. A lock that *spins* leaves
-//! the tasks that wait for it on their CPUs, busy. Its *line* is the cache line that it lies in. The line is with the
-//! task that took the lock last, and goes to one CPU at a time; each transfer takes the lock's line time.
+//! Terms: a task *runs for* a unit if it waits in that unit's queue for CPUs and is charged to it; usually
+//! that is its own unit. A lock that *inherits* lends its holders the CPUs of the tasks that wait for it. A
+//! lock that *spins* leaves the tasks that wait for it on their CPUs, busy. Its *line* is the cache line that
+//! it lies in. The line is with the task that took the lock last, and goes to one CPU at a time; each
+//! transfer takes the lock's line time.
 //!
-//! Algorithm, spinning: a task that takes a free lock waits until the line has arrived, unless it had the line last. When a
-//! lock is released, the line goes to each CPU that spins, since all of them read it. Then the lock is granted to the
-//! first task of the queue that has a CPU. If no such task has a CPU, the lock stays free for the first that gets one, or
-//! for a new task that takes it. Readers that are admitted together get the line one after the other. A task that holds
-//! the lock keeps its CPU until it releases the lock, as long as it computes.
+//! Algorithm, spinning: a task that takes a free lock waits until the line has arrived, unless it had the
+//! line last. When a lock is released, the line goes to each CPU that spins, since all of them read it. Then
+//! the lock is granted to the first task of the queue that has a CPU. If no such task has a CPU, the lock
+//! stays free for the first that gets one, or for a new task that takes it. Readers that are admitted
+//! together get the line one after the other. A task that holds the lock keeps its CPU until it releases the
+//! lock, as long as it computes.
 //!
-//! Algorithm, inheriting: consider the tasks that wait for a holder's locks and do not run for the holder's own unit. The
-//! locks are considered in the order in which the holder took them, each lock's queue from the front. The holder runs for
-//! the unit that the first such task runs for; without such a task, for its own unit. When the unit changes for a task that
-//! itself waits for a lock with inheritance, the rule is applied to the holders of that lock, and so on.
+//! Algorithm, inheriting: consider the tasks that wait for a holder's locks and do not run for the holder's
+//! own unit. The locks are considered in the order in which the holder took them, each lock's queue from the
+//! front. The holder runs for the unit that the first such task runs for; without such a task, for its own
+//! unit. When the unit changes for a task that itself waits for a lock with inheritance, the rule is applied
+//! to the holders of that lock, and so on.
 //!
-//! Properties: along a chain (A waits for B's lock, B for C's) all tasks run for A's unit. A release ends only
-//! the inheritance by that lock. A task that still holds a lock for which another task waits continues to run on the
-//! other's CPUs. The algorithm also ends where tasks wait for each other in a cycle: each is visited once per change.
+//! Properties: along a chain (A waits for B's lock, B for C's) all tasks run for A's unit. A release ends
+//! only the inheritance by that lock. A task that still holds a lock for which another task waits continues
+//! to run on the other's CPUs. The algorithm also ends where tasks wait for each other in a cycle: each is
+//! visited once per change.
 //!
-//! Limits: if several units wait, one of them lends; they do not take turns. Locks are granted first come, first served;
-//! adjacent readers in the queue get them together. A task that spins may lose its CPU at the end of a slice, where a
-//! kernel would let it spin on. Releasing a lock takes no time.
+//! Limits: if several units wait, one of them lends; they do not take turns. Locks are granted first come,
+//! first served; adjacent readers in the queue get them together. A task that spins may lose its CPU at the
+//! end of a slice, where a kernel would let it spin on. Releasing a lock takes no time.
 //!
 //! Source: seed 000, section 3.4 (the holder of a kernel lock inherits an SPU's resources); for chains Sha,
 //! Rajkumar, Lehoczky 1990 (priority inheritance); for the line Anderson 1990 (the performance of spin lock
-//! alternatives) and Boyd-Wickizer, Kaashoek, Morris, Zeldovich 2012 (non-scalable locks are dangerous), where handing
-//! over takes time in proportion to the CPUs that wait.
+//! alternatives) and Boyd-Wickizer, Kaashoek, Morris, Zeldovich 2012 (non-scalable locks are dangerous),
+//! where handing over takes time in proportion to the CPUs that wait.
 
 use std::collections::VecDeque;
 
@@ -104,7 +108,8 @@ impl Figures {
 }
 
 impl Lock {
-    /// Whether the lock can be granted: nobody holds it, or only readers do and the task `reads`. The caller checks the queue.
+    /// Whether the lock can be granted: nobody holds it, or only readers do and the task `reads`. The caller
+    /// checks the queue.
     fn is_free(&self, reads: bool) -> bool {
         self.holders.is_empty() || (self.reading && reads)
     }
@@ -137,7 +142,8 @@ impl Lock {
 }
 
 impl Engine<'_> {
-    /// A task takes a lock, or waits for it. `read`: the task only reads, and may share the lock if the lock admits readers.
+    /// A task takes a lock, or waits for it. `read`: the task only reads, and may share the lock if the lock
+    /// admits readers.
     pub(super) fn acquire(&mut self, id: TaskId, number: u16, read: bool) -> Done {
         if self.tasks[id as usize].stage == BEGUN {
             // The lock was granted while the task waited.
@@ -200,7 +206,8 @@ impl Engine<'_> {
     /// Grants a lock to the next waiters, as long as the lock is free for them.
     fn hand_over(&mut self, number: u16) {
         let spins = self.scenario.workload.locks[number as usize].spins;
-        // All CPUs that spin read the line once; further readers that are admitted take it one after the other.
+        // All CPUs that spin read the line once; further readers that are admitted take it one after the
+        // other.
         let mut stops = if spins { self.spinning_cpus(number) } else { 1 };
         while let Some(index) = self.next_waiter(number, spins) {
             let lock = &mut self.locks[number as usize];
@@ -224,8 +231,8 @@ impl Engine<'_> {
         }
     }
 
-    /// The waiter that gets the lock now, as an index into the queue: the first, or the first with a CPU if the lock spins.
-    /// `None` if the lock is not free for that waiter.
+    /// The waiter that gets the lock now, as an index into the queue: the first, or the first with a CPU if
+    /// the lock spins. `None` if the lock is not free for that waiter.
     fn next_waiter(&self, number: u16, spins: bool) -> Option<usize> {
         let lock = &self.locks[number as usize];
         let on_cpu = |waiter: &Waiter| self.tasks[waiter.task as usize].waits.is_none();
@@ -243,8 +250,9 @@ impl Engine<'_> {
         self.scenario.workload.locks[number as usize].inherit
     }
 
-    /// Grants a lock to a task that waits since `queued_at`. The lock's cache line visits `stops` CPUs. Returns when the task
-    /// can continue; if the line has to arrive first, a timer ends the task's spinning then.
+    /// Grants a lock to a task that waits since `queued_at`. The lock's cache line visits `stops` CPUs.
+    /// Returns when the task can continue; if the line has to arrive first, a timer ends the task's spinning
+    /// then.
     fn give(&mut self, id: TaskId, number: u16, reads: bool, queued_at: Option<Time>, stops: usize) -> Time {
         let definition = &self.scenario.workload.locks[number as usize];
         let lock = &mut self.locks[number as usize];
@@ -271,8 +279,8 @@ impl Engine<'_> {
         self.lend_to(self.locks[number as usize].holders().collect());
     }
 
-    /// Updates the unit that each of these tasks runs for, and then the units of the lock holders that they wait for, along
-    /// the chains of waits.
+    /// Updates the unit that each of these tasks runs for, and then the units of the lock holders that they
+    /// wait for, along the chains of waits.
     fn lend_to(&mut self, mut tasks: Vec<TaskId>) {
         let mut next = 0;
         while let Some(id) = tasks.get(next).copied() {
@@ -296,8 +304,8 @@ impl Engine<'_> {
         self.lock_waited_for(id).filter(|lock| self.inherits(*lock))
     }
 
-    /// The lock that a task waits for, blocked or spinning. `None` if the task only waits for the cache line of a lock that it
-    /// holds.
+    /// The lock that a task waits for, blocked or spinning. `None` if the task only waits for the cache line
+    /// of a lock that it holds.
     pub(super) fn lock_waited_for(&self, id: TaskId) -> Option<u16> {
         let task = &self.tasks[id as usize];
         let ops = &self.scenario.workload.programs[task.program as usize].ops;
@@ -329,7 +337,8 @@ impl Engine<'_> {
         false
     }
 
-    /// The unit that a task should run for: the unit of the first waiter that runs for another unit, else the task's own.
+    /// The unit that a task should run for: the unit of the first waiter that runs for another unit, else the
+    /// task's own.
     fn inherited_unit(&self, id: TaskId) -> u32 {
         let task = &self.tasks[id as usize];
         let waiters = task.held.iter().flat_map(|number| &self.locks[*number as usize].queue);
@@ -337,8 +346,8 @@ impl Engine<'_> {
         lenders.find(|unit| *unit != task.unit).unwrap_or(task.unit)
     }
 
-    /// A task that runs for another unit than it should, for the audit; `None` if there is no such task. Tasks in a cycle of
-    /// waits are left out, since no assignment satisfies the rule there.
+    /// A task that runs for another unit than it should, for the audit; `None` if there is no such task.
+    /// Tasks in a cycle of waits are left out, since no assignment satisfies the rule there.
     pub(super) fn find_wrong_unit(&self) -> Option<TaskId> {
         let is_wrong = |id: &TaskId| self.tasks[*id as usize].runs_for != self.inherited_unit(*id);
         let live =
@@ -351,7 +360,8 @@ impl Engine<'_> {
         let task = &mut self.tasks[id as usize];
         let before = core::mem::replace(&mut task.runs_for, unit);
         if task.state == TaskState::Runnable {
-            // The policy gives CPUs to units with runnable tasks: the unit that lends its CPUs must count as one of them.
+            // The policy gives CPUs to units with runnable tasks: the unit that lends its CPUs must count as
+            // one of them.
             self.units.blocked(before);
             self.units.became_runnable(unit);
         }

@@ -1,11 +1,13 @@
 //! The engine: one simulated machine, from event to event.
 //!
-//! Between two events everything proceeds at a constant rate: a CPU's task makes progress at the speed that contention
-//! leaves it, a disk transfers, a sleeper sleeps. An event settles the progress made so far, changes something, and sets
-//! the timers that follow from the change. There are no time steps: a machine where nothing happens costs nothing.
+//! Between two events everything proceeds at a constant rate: a CPU's task makes progress at the speed that
+//! contention leaves it, a disk transfers, a sleeper sleeps. An event settles the progress made so far,
+//! changes something, and sets the timers that follow from the change. There are no time steps: a machine
+//! where nothing happens costs nothing.
 //!
-//! The switch-time scheduler (`commonhold_dispatch`, or a baseline) decides which task runs where. The policies
-//! (`commonhold_policy`) decide which unit owns which CPU and how much memory. The engine carries out their decisions.
+//! The switch-time scheduler (`commonhold_dispatch`, or a baseline) decides which task runs where. The
+//! policies (`commonhold_policy`) decide which unit owns which CPU and how much memory. The engine carries
+//! out their decisions.
 
 mod audit;
 mod backend;
@@ -80,7 +82,8 @@ pub(crate) struct Engine<'a> {
     /// A buffer for CPUs that the scheduler asks to choose another task; empty between events.
     kicks: Vec<Kick>,
     cpus: Vec<Cpu>,
-    /// The set of running tasks has changed, so that the tasks' speeds under contention have to be computed again.
+    /// The set of running tasks has changed, so that the tasks' speeds under contention have to be computed
+    /// again.
     running_set_changed: bool,
     // The models of contention; `None` where the machine file, or the workload, does not need the model.
     contention: Option<contention::Kernel>,
@@ -116,7 +119,8 @@ pub(crate) struct Engine<'a> {
     /// By number of a disk request: what the request is for. `free_purposes` has the numbers that are free.
     purposes: Vec<Purpose>,
     free_purposes: Vec<u32>,
-    /// By drive: its completed requests whose interrupts have not arrived, each with the time of the interrupt.
+    /// By drive: its completed requests whose interrupts have not arrived, each with the time of the
+    /// interrupt.
     interrupts: Vec<BTreeSet<(Time, u32)>>,
     /// Random numbers for the delays of interrupts.
     chance: Chance,
@@ -159,8 +163,8 @@ enum Event {
 }
 
 impl<'a> Engine<'a> {
-    /// Builds a scenario's machine at time 0, with timers for the arrivals of its jobs. An error means that the machine has
-    /// too little memory.
+    /// Builds a scenario's machine at time 0, with timers for the arrivals of its jobs. An error means that
+    /// the machine has too little memory.
     pub(crate) fn new(
         scenario: &'a Scenario,
         seed: u64,
@@ -300,8 +304,8 @@ impl<'a> Engine<'a> {
         self.finish()
     }
 
-    /// Completes an event: sends interrupts to kicked CPUs, updates the speeds of tasks whose neighbours changed, and lets
-    /// Linux reclaim memory in the background.
+    /// Completes an event: sends interrupts to kicked CPUs, updates the speeds of tasks whose neighbours
+    /// changed, and lets Linux reclaim memory in the background.
     fn follow_up(&mut self) {
         if self.kernel.has_kicks() {
             self.deliver_kicks();
@@ -320,7 +324,8 @@ impl<'a> Engine<'a> {
         self.scenario.hardware.enforces
     }
 
-    /// What a timer is for. Timers are numbered in this order: CPUs, drives, policy, memory, changes of rights, jobs, tasks.
+    /// What a timer is for. Timers are numbered in this order: CPUs, drives, policy, memory, changes of
+    /// rights, jobs, tasks.
     fn event(&self, id: TimerId) -> Event {
         let (cpus, drives) = (self.cpus.len(), self.drives.len());
         let jobs = self.scenario.workload.jobs.len();
@@ -371,7 +376,8 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Settles all progress up to now, makes the ledger's last entry, audits the machine a last time, and sums up.
+    /// Settles all progress up to now, makes the ledger's last entry, audits the machine a last time, and
+    /// sums up.
     fn finish(mut self) -> Outcome {
         for cpu in 0..self.cpus.len() {
             self.settle(cpu);
@@ -385,7 +391,8 @@ impl<'a> Engine<'a> {
     }
 }
 
-/// Converts an index to the 32-bit number that the kernel's tables use. The checks of scenarios keep indices far below 2^32.
+/// Converts an index to the 32-bit number that the kernel's tables use. The checks of scenarios keep indices
+/// far below 2^32.
 pub(crate) fn number(index: usize) -> u32 {
     u32::try_from(index).unwrap_or(u32::MAX)
 }

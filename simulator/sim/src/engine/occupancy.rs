@@ -5,8 +5,8 @@ use crate::Time;
 use crate::outcome::Occupancy;
 
 impl Engine<'_> {
-    /// Records the samples that are due before `until`. CPUs have not changed their tasks since the last event, so each sample
-    /// has the present tasks.
+    /// Records the samples that are due before `until`. CPUs have not changed their tasks since the last
+    /// event, so each sample has the present tasks.
     pub(super) fn note_occupancy(&mut self, until: Time) {
         let Some(every_ns) = self.scenario.workload.trace_ns else { return };
         let occupancy = self.occupancy.get_or_insert_with(|| Occupancy {

@@ -1,51 +1,56 @@
 //! An upper bound on a runnable task's wait for a CPU, derived from the scheduler and checked in every run.
 //!
-//! Terms: a task *waits* from the moment when it is runnable without a CPU until it has one. It waits in the *queue* of
-//! the unit that it runs for (without isolation there is one queue for all). Its *rivals* are the tasks that were in that
-//! unit at some time during the wait, including itself; *n* is their number. *S* is a slice, *P* the time between
-//! rotations of shared CPUs, *e* the unit's own entitlement without sub-units, in CPUs, capped at one, *m* the number of
-//! units, and *c* the number of CPUs.
+//! Terms: a task *waits* from the moment when it is runnable without a CPU until it has one. It waits in the
+//! *queue* of the unit that it runs for (without isolation there is one queue for all). Its *rivals* are the
+//! tasks that were in that unit at some time during the wait, including itself; *n* is their number. *S* is a
+//! slice, *P* the time between rotations of shared CPUs, *e* the unit's own entitlement without sub-units, in
+//! CPUs, capped at one, *m* the number of units, and *c* the number of CPUs.
 //!
-//! Within a queue (`dispatch.bpf.c`). Let *V* be the queue's clock: the largest virtual time with which a slice began. A
-//! task that is queued after a slice has a virtual time of at most V + S, and no task is queued below V - S (`start_of`).
-//! So a rival that runs first is at most 2 S behind the task when the wait begins, or when the rival enters the queue. The
-//! rival's last slice may carry it S beyond. So rivals use at most 3 S (n - 1) of the queue's CPU time before the task
-//! runs. Up to S may remain of a slice in progress: *work* = 3 S (n - 1) + S.
+//! Within a queue (`dispatch.bpf.c`). Let *V* be the queue's clock: the largest virtual time with which a
+//! slice began. A task that is queued after a slice has a virtual time of at most V + S, and no task is
+//! queued below V - S (`start_of`). So a rival that runs first is at most 2 S behind the task when the wait
+//! begins, or when the rival enters the queue. The rival's last slice may carry it S beyond. So rivals use at
+//! most 3 S (n - 1) of the queue's CPU time before the task runs. Up to S may remain of a slice in progress:
+//! *work* = 3 S (n - 1) + S.
 //!
 //! Between queues, a queue gets CPU time as from a latency-rate server with rate e and a *lag*: at least e t - lag
 //! within a time t. The lag depends on how the unit gets its CPUs:
-//! - A unit that always owns a whole CPU (e = 1) has no lag. The CPU serves its owner's queue first, and a loan ends within
-//!   the call-back time.
+//! - A unit that always owns a whole CPU (e = 1) has no lag. The CPU serves its owner's queue first, and a
+//!   loan ends within the call-back time.
 //! - A unit that owns a fraction of a CPU gets the CPU in turns of length P. A turn goes to the unit with the largest
 //!   credit. Credits sum to zero, and greedy emptying keeps each of m below H(m) - 1, where H(m) = 1 + 1/2 + .. + 1/m.
 //!   Proof: let s(j) be the sum of the j largest credits. In a turn, either the winner is among them and their sum does not
 //!   grow, or all of them were below the winner, and s(j) / j <= (s(j + 1) + 1) / (j + 1). From s(m) = 0 follows
 //!   s(1) <= H(m) - 1, and H(m) before the turn is given. The turn costs the winner one credit. So the lag is at most
 //!   P (2 H(m) + 1): a unit that is that far behind is next.
-//! - On time-shared CPUs the unit with the smallest pass is next. A unit's pass exceeds the machine's by at most the unit's
-//!   slices in progress, min(n, c) S over its weight. It is behind the machine's by at most one slice over its weight
-//!   (`catch_up`). Each of the m - 1 other units catches up with the unit before the unit is next, and overshoots by a
-//!   slice: the lag is (m - 1) S (min(n, c) + 2). Weights are integers that sum to 10,000: the rounding is subtracted from e.
-//! - Within a unit, its sub-units (and its own tasks, as one more) share CPUs like units on time-shared CPUs. Their lag is
-//!   added to the outermost unit's. Over all levels there are at most m - 1 siblings.
-//! - A change between partition and time-sharing discards credits and passes, so the lag counts once more for each change.
+//! - On time-shared CPUs the unit with the smallest pass is next. A unit's pass exceeds the machine's by at
+//!   most the unit's slices in progress, min(n, c) S over its weight. It is behind the machine's by at most
+//!   one slice over its weight (`catch_up`). Each of the m - 1 other units catches up with the unit before
+//!   the unit is next, and overshoots by a slice: the lag is (m - 1) S (min(n, c) + 2). Weights are integers
+//!   that sum to 10,000: the rounding is subtracted from e.
+//! - Within a unit, its sub-units (and its own tasks, as one more) share CPUs like units on time-shared CPUs.
+//!   Their lag is added to the outermost unit's. Over all levels there are at most m - 1 siblings.
+//! - A change between partition and time-sharing discards credits and passes, so the lag counts once more for
+//!   each change.
 //!
-//! A wait may also include the longest pause between two policy steps, before the unit gets its CPUs, and a call-back.
-//! Each turn loses the time of an interrupt. So a wait is at most
+//! A wait may also include the longest pause between two policy steps, before the unit gets its CPUs, and a
+//! call-back. Each turn loses the time of an interrupt. So a wait is at most
 //!
 //! pause + call-back + (work + lag (1 + changes)) / e, with P + interrupt in place of P.
 //!
-//! In a unit with another discipline than stride, or inside such a unit, a wait may be longer: under first in, first out, for
-//! example, a task runs until it sleeps. There the bound is the rescue of starving tasks (`rescue.h`): 21 s, if a tenth of
-//! the machine is enough for a slice of each rival in 5 s; otherwise longer in proportion.
+//! In a unit with another discipline than stride, or inside such a unit, a wait may be longer: under first
+//! in, first out, for example, a task runs until it sleeps. There the bound is the rescue of starving tasks
+//! (`rescue.h`): 21 s, if a tenth of the machine is enough for a slice of each rival in 5 s; otherwise longer
+//! in proportion.
 //!
-//! Limits: a unit without an entitlement of its own lives on what others leave, and has no bound. Rivals are counted one
-//! by one, because the scheduler lets each new process begin at V: a chain of ever new short processes delays a task whose
-//! virtual time is beyond V. The lemma about credits holds for one CPU that units share. For several CPUs, greedy emptying
-//! is known to stay within a logarithm too (Bender, Farach-Colton, Kuszmaul 2019); the constant of one CPU is used.
+//! Limits: a unit without an entitlement of its own lives on what others leave, and has no bound. Rivals are
+//! counted one by one, because the scheduler lets each new process begin at V: a chain of ever new short
+//! processes delays a task whose virtual time is beyond V. The lemma about credits holds for one CPU that
+//! units share. For several CPUs, greedy emptying is known to stay within a logarithm too (Bender,
+//! Farach-Colton, Kuszmaul 2019); the constant of one CPU is used.
 //!
-//! Source: stride scheduling (Waldspurger 1995), start-time fair queueing (Goyal, Vin, Cheng 1996), latency-rate
-//! servers (Stiliadis, Varma 1998).
+//! Source: stride scheduling (Waldspurger 1995), start-time fair queueing (Goyal, Vin, Cheng 1996),
+//! latency-rate servers (Stiliadis, Varma 1998).
 
 use commonhold_contract::{Contract, Discipline, MILLIONTH, Scheme, UnitId};
 
@@ -63,8 +68,9 @@ const RESCUES_NS: Time = 500_000_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Wait {
     pub(super) since: Time,
-    /// How many tasks had left the queue's unit by then, and how many changes between partition and time-sharing there had
-    /// been. The differences to the present counts give the rivals and the changes during the wait.
+    /// How many tasks had left the queue's unit by then, and how many changes between partition and
+    /// time-sharing there had been. The differences to the present counts give the rivals and the changes
+    /// during the wait.
     left: u64,
     changes: u64,
 }
@@ -77,12 +83,13 @@ struct Queue {
     left: u64,
     /// The smallest entitlement while the unit had processes, in millionths of a CPU, capped at one CPU.
     entitled: u64,
-    /// A lower limit of the bounds on all present waits: the bound with only the unit's present tasks as rivals. A wait up to
-    /// this time needs no further computation.
+    /// A lower limit of the bounds on all present waits: the bound with only the unit's present tasks as
+    /// rivals. A wait up to this time needs no further computation.
     safe_wait: Time,
     /// Whether the unit is a sub-unit or has sub-units.
     nested: bool,
-    /// Whether only rescues bound the unit's waits: it, or a unit around it, has another discipline than stride.
+    /// Whether only rescues bound the unit's waits: it, or a unit around it, has another discipline than
+    /// stride.
     is_bounded_by_rescues: bool,
 }
 
@@ -144,8 +151,8 @@ impl Patience {
         }
     }
 
-    /// A CPU kept its task for `span` longer, because the task held a spin lock. From now on, every slice and call-back may
-    /// take the longest such time longer.
+    /// A CPU kept its task for `span` longer, because the task held a spin lock. From now on, every slice and
+    /// call-back may take the longest such time longer.
     pub(super) fn note_deferral(&mut self, span: Time) {
         let more = span.saturating_sub(self.deferral_max_ns);
         self.deferral_max_ns += more;
@@ -176,7 +183,8 @@ impl Patience {
         self.update_safe_wait(queue);
     }
 
-    /// Recomputes the wait that is within every bound of a queue. Most waits are shorter, and are checked by one comparison.
+    /// Recomputes the wait that is within every bound of a queue. Most waits are shorter, and are checked by
+    /// one comparison.
     fn update_safe_wait(&mut self, index: usize) {
         let queue = &self.queues[index];
         let present = (queue.entered - queue.left).max(1);
@@ -196,8 +204,8 @@ impl Patience {
         self.time_shared = time_shared;
     }
 
-    /// Takes note of the entitlement of a unit with processes, without its sub-units' (`own`, in millionths of a CPU), and of
-    /// the unit's weight. The smallest entitlement of the run determines the bound.
+    /// Takes note of the entitlement of a unit with processes, without its sub-units' (`own`, in millionths
+    /// of a CPU), and of the unit's weight. The smallest entitlement of the run determines the bound.
     pub(super) fn note_entitlement(&mut self, unit: u32, own: u64, weight: u32) {
         // On time-shared CPUs, the weight determines the rate.
         let by_weight = self.cpus * MILLIONTH * u64::from(weight) / (WEIGHTS + self.units);
@@ -223,8 +231,8 @@ impl Patience {
         }
     }
 
-    /// The longest wait among `rivals` tasks, with `changes` changes between partition and time-sharing; `None` if there is no
-    /// bound.
+    /// The longest wait among `rivals` tasks, with `changes` changes between partition and time-sharing;
+    /// `None` if there is no bound.
     fn bound_among(&self, queue: &Queue, rivals: u64, changes: u64) -> Option<Time> {
         if queue.entitled == 0 {
             return None;
@@ -238,7 +246,8 @@ impl Patience {
         Some(if queue.is_bounded_by_rescues { bound.max(self.rescued_ns(rivals)) } else { bound })
     }
 
-    /// The time within which each of `rivals` tasks is rescued: one rescue time per round needed to reach them all.
+    /// The time within which each of `rivals` tasks is rescued: one rescue time per round needed to reach
+    /// them all.
     fn rescued_ns(&self, rivals: u64) -> Time {
         let rounds = rivals.saturating_mul(self.slice_ns).div_ceil(self.cpus * RESCUES_NS);
         RESCUED_NS.saturating_mul(rounds.max(1))
@@ -329,7 +338,8 @@ mod tests {
         assert_eq!(patience.check_wait(80 * MS + 1, wait, 2), Err(80 * MS));
     }
 
-    /// Two CPUs have a second for rescues in a round: that is a hundred slices of 10 ms, and one more takes two rounds.
+    /// Two CPUs have a second for rescues in a round: that is a hundred slices of 10 ms, and one more takes
+    /// two rounds.
     #[test]
     fn where_another_discipline_orders_only_rescues_bound_waits() {
         let contract = "version = 1\n[unit.a]\ndiscipline = \"fifo\"\n[unit.a.unit.c]\n[unit.b]\n";
@@ -351,9 +361,9 @@ mod tests {
         assert_eq!(patience.check_wait(43_000 * MS, wait, c), Err(42_000 * MS));
     }
 
-    /// With a whole CPU, the bound is a slice of 10 ms and a call-back of 10 ms. With half a CPU, in turns of 250 ms among four
-    /// units, H(4) = 2.084, rounded up, so that the lag is 5.168 turns or 1.292 s; with the slice that is 1.302 s at the rate
-    /// of a half, and the call-back.
+    /// With a whole CPU, the bound is a slice of 10 ms and a call-back of 10 ms. With half a CPU, in turns of
+    /// 250 ms among four units, H(4) = 2.084, rounded up, so that the lag is 5.168 turns or 1.292 s; with the
+    /// slice that is 1.302 s at the rate of a half, and the call-back.
     #[test]
     fn who_holds_less_waits_for_turns() {
         let mut patience = patience("isolate");
@@ -361,7 +371,8 @@ mod tests {
         patience.note_plan(0, false);
         let wait = patience.begin(0, 2);
         patience.note_entitlement(2, MILLIONTH, 5_000);
-        // The bound covers both modes: on time-shared CPUs, three other units cause a lag of 3 * 10 * (1 + 2) ms.
+        // The bound covers both modes: on time-shared CPUs, three other units cause a lag of 3 * 10 * (1 + 2)
+        // ms.
         assert_eq!(patience.check_wait(200 * MS, wait, 2), Err(110 * MS));
         patience.note_entitlement(2, MILLIONTH / 2, 2_500);
         assert_eq!(patience.check_wait(2_614 * MS, wait, 2), Ok(()));

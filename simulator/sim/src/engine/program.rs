@@ -1,8 +1,8 @@
 //! Programs: what a process does, op by op.
 //!
-//! A task that has finished its computation is *advanced*: it goes through its ops until one makes it compute again or
-//! blocks it, or the program ends. The kernel's work for it (setting up a transfer, creating a process) counts as
-//! computing too.
+//! A task that has finished its computation is *advanced*: it goes through its ops until one makes it compute
+//! again or blocks it, or the program ends. The kernel's work for it (setting up a transfer, creating a
+//! process) counts as computing too.
 
 use commonhold_dispatch::TaskId;
 
@@ -33,7 +33,8 @@ pub(super) enum Done {
     Again,
 }
 
-// Stages of an op (`Task::stage`): a task that continues an op after computing or waiting knows from the stage where.
+// Stages of an op (`Task::stage`): a task that continues an op after computing or waiting knows from the
+// stage where.
 /// The first stage of each op.
 pub(super) const NEW: u32 = 0;
 /// The op has begun. Most ops are done when the task continues them in this stage.
@@ -133,8 +134,9 @@ impl Engine<'_> {
         }
     }
 
-    /// A task has gone through an outermost loop of its program. If a job's own process did, that ends a round of the job. A
-    /// policy change that waits for the round is made right after this event, by a turn of the daemon's loop.
+    /// A task has gone through an outermost loop of its program. If a job's own process did, that ends a
+    /// round of the job. A policy change that waits for the round is made right after this event, by a turn
+    /// of the daemon's loop.
     fn round_ended(&mut self, id: TaskId) {
         let task = &self.tasks[id as usize];
         if task.parent != NONE {
@@ -146,8 +148,8 @@ impl Engine<'_> {
         }
     }
 
-    /// Starts a computation of `work` ns, of which a fraction of `kernel` millionths is done in the kernel, with `bus`
-    /// transactions per ms. The computation ends at once if there is no work.
+    /// Starts a computation of `work` ns, of which a fraction of `kernel` millionths is done in the kernel,
+    /// with `bus` transactions per ms. The computation ends at once if there is no work.
     pub(super) fn compute(&mut self, id: TaskId, work: Time, kernel: u32, bus: u32) -> Done {
         let task = &mut self.tasks[id as usize];
         task.kernel = kernel;
@@ -161,7 +163,8 @@ impl Engine<'_> {
         Done::Compute
     }
 
-    /// Starts a computation in the kernel on a task's behalf, which touches no pages of the task's working set.
+    /// Starts a computation in the kernel on a task's behalf, which touches no pages of the task's working
+    /// set.
     pub(super) fn charge(&mut self, id: TaskId, work: Time) -> Done {
         let task = &mut self.tasks[id as usize];
         task.kernel = KERNEL;
@@ -184,7 +187,8 @@ impl Engine<'_> {
         Done::Wait(TaskState::Sleeping)
     }
 
-    /// Starts `times` children, at most `at_once` alive at once, and waits for them. `beside`: starts all and waits for none.
+    /// Starts `times` children, at most `at_once` alive at once, and waits for them. `beside`: starts all and
+    /// waits for none.
     fn run_children(&mut self, id: TaskId, program: u16, times: u32, at_once: u32, beside: bool) -> Done {
         let fork_ns = self.scenario.hardware.kernel.fork_ns;
         let task = &mut self.tasks[id as usize];

@@ -1,8 +1,8 @@
-//! Rounds of jobs: how often each job has gone through an outermost loop of its program, sampled over time; and changes of
-//! rights that wait for a number of rounds.
+//! Rounds of jobs: how often each job has gone through an outermost loop of its program, sampled over time;
+//! and changes of rights that wait for a number of rounds.
 //!
-//! A round is the unit of work of a job that repeats itself: a query, or an iteration. Only the job's first process counts:
-//! loops of the processes that it starts are not rounds of the job.
+//! A round is the unit of work of a job that repeats itself: a query, or an iteration. Only the job's first
+//! process counts: loops of the processes that it starts are not rounds of the job.
 
 use commonhold_policy::rights::Change;
 
@@ -36,7 +36,8 @@ struct JobRounds {
 }
 
 impl JobRounds {
-    /// Adds the samples up to `now`. No round has ended since the last sample, so they all have the present count.
+    /// Adds the samples up to `now`. No round has ended since the last sample, so they all have the present
+    /// count.
     fn add_samples(&mut self, now: Time, every_ns: Time) {
         let entries = usize::try_from(now / every_ns).unwrap_or(0) + 1;
         while self.by_then.len() < entries {
@@ -59,7 +60,8 @@ impl Rounds {
         }
     }
 
-    /// Counts a round that a copy of a job has ended. Returns whether a change of rights waited for it and is due now.
+    /// Counts a round that a copy of a job has ended. Returns whether a change of rights waited for it and is
+    /// due now.
     pub(super) fn count_round(&mut self, now: Time, job: u32, workload: &Workload) -> bool {
         let rounds = &mut self.jobs[job as usize];
         rounds.add_samples(now, self.every_ns);

@@ -1,15 +1,17 @@
 //! Carries out a plan's orders about jobs: where their tasks run, and where their pages go.
 //!
-//! To the policy, a job is a run of a program with `job = true`. In a workload without such programs, its own jobs are.
+//! To the policy, a job is a run of a program with `job = true`. In a workload without such programs, its own
+//! jobs are.
 //!
-//! Under the project's scheduler a seat is a preference, as on a live machine (`dispatch/src/seats.h`). The daemon's loop
-//! sees a new task at its next sample; until then the task has no seat. Pages that a plan moves to other nodes arrive after the
-//! time that copying them takes.
+//! Under the project's scheduler a seat is a preference, as on a live machine (`dispatch/src/seats.h`). The
+//! daemon's loop sees a new task at its next sample; until then the task has no seat. Pages that a plan moves
+//! to other nodes arrive after the time that copying them takes.
 //!
-//! Under Hurricane's scheduler, each task has a dedicated CPU. A new task of a unit that has jobs waits until a plan gives it
-//! a pool. The loop takes a turn for that at once, like the call to the scheduling server in seed 001, section 3. The task
-//! gets a random free CPU of its pool, until it ends or a plan moves it to another pool. If no pool has a free CPU, the first
-//! task of a job keeps waiting, and any other task ends without having run. Pages stay where they are, as on Hurricane.
+//! Under Hurricane's scheduler, each task has a dedicated CPU. A new task of a unit that has jobs waits until
+//! a plan gives it a pool. The loop takes a turn for that at once, like the call to the scheduling server in
+//! seed 001, section 3. The task gets a random free CPU of its pool, until it ends or a plan moves it to
+//! another pool. If no pool has a free CPU, the first task of a job keeps waiting, and any other task ends
+//! without having run. Pages stay where they are, as on Hurricane.
 //!
 //! Limits: copying pages takes no CPU time from any task.
 
@@ -63,7 +65,8 @@ struct Migration {
     job: JobId,
     /// The nodes, each with its part of the pages.
     parts: Vec<NodePart>,
-    /// Whether all pages are divided among the nodes, or only the pages that lie elsewhere: see `Memory::migrate`.
+    /// Whether all pages are divided among the nodes, or only the pages that lie elsewhere: see
+    /// `Memory::migrate`.
     divided: bool,
 }
 
@@ -105,7 +108,8 @@ impl Seating {
         self.means == Seats::Fixed
     }
 
-    /// Whether the policy places a task of this unit. `program` is the program whose run is the task's job, if there is one.
+    /// Whether the policy places a task of this unit. `program` is the program whose run is the task's job,
+    /// if there is one.
     pub(super) fn places(&self, unit: UnitId, program: Option<u16>) -> bool {
         (self.means != Seats::None || self.gangs)
             && self.kinds[unit.index()].is_some()
@@ -169,7 +173,8 @@ impl Engine<'_> {
         self.seating.means == Seats::Cpus && self.remote.is_some()
     }
 
-    /// The facts about jobs for a snapshot. Resets each task's record of whether it was runnable since the last snapshot.
+    /// The facts about jobs for a snapshot. Resets each task's record of whether it was runnable since the
+    /// last snapshot.
     pub(super) fn jobs(&mut self) -> Vec<JobFacts> {
         let mut jobs: BTreeMap<JobId, JobFacts> = BTreeMap::new();
         let (fixed, can_migrate) = (self.seating.is_fixed(), self.can_migrate_pages());
@@ -292,8 +297,9 @@ impl Engine<'_> {
         self.seating.migrations.iter().map(|migration| migration.ends).min()
     }
 
-    /// Under Hurricane: gives each task a free CPU of the pool in its order, or refuses the task if the order has no pool.
-    /// Vacates the seats of all tasks that move before it assigns any, since two tasks may swap seats.
+    /// Under Hurricane: gives each task a free CPU of the pool in its order, or refuses the task if the order
+    /// has no pool. Vacates the seats of all tasks that move before it assigns any, since two tasks may swap
+    /// seats.
     fn order_fixed(&mut self, plan: &Plan) {
         let seats = plan.orders.seats.iter().filter_map(|step| match &step.action {
             SeatOrder::Seat { thread, cpus, .. } => {
@@ -347,8 +353,8 @@ impl Engine<'_> {
         }
     }
 
-    /// How a CPU's task accesses data of its job's other tasks: how often, and with which weight in which node. `None` if the
-    /// CPU is idle or the machine has one node. A task that spins accesses no data.
+    /// How a CPU's task accesses data of its job's other tasks: how often, and with which weight in which
+    /// node. `None` if the CPU is idle or the machine has one node. A task that spins accesses no data.
     pub(super) fn sharer(&self, index: usize) -> Option<Sharer> {
         let (remote, id) = (self.remote.as_ref()?, self.cpus[index].task?);
         let task = &self.tasks[id as usize];
@@ -361,8 +367,8 @@ impl Engine<'_> {
             let first = members.first().copied().filter(|first| *first != id);
             let others = members.iter().skip(1).copied().filter(|other| *other != id);
             let others: Vec<usize> = others.filter_map(data_node).collect();
-            // A fraction `of_first` of the accesses, in millionths, goes to the first task's data, and the rest evenly to the
-            // others'. Weights are fractions times the number of others.
+            // A fraction `of_first` of the accesses, in millionths, goes to the first task's data, and the
+            // rest evenly to the others'. Weights are fractions times the number of others.
             let all_accesses = 1_000_000;
             let to_first = match first.and_then(data_node) {
                 Some(node) => {

@@ -1,5 +1,5 @@
-//! The speed of a running task: the CPU's full speed, divided by the slowdowns by contention (`crate::contention`), by
-//! interrupts and by memory of other nodes.
+//! The speed of a running task: the CPU's full speed, divided by the slowdowns by contention
+//! (`crate::contention`), by interrupts and by memory of other nodes.
 
 use commonhold_policy::share::part_of;
 
@@ -11,14 +11,15 @@ use crate::contention::{Holding, Remote, Sharer, Slowdown};
 use crate::memory::{Memory, SpaceId};
 use crate::scenario::{Interrupts, Op, Scenario};
 
-/// The slowdown factor 1, in millionths: the speed of a task that is alone on the machine, with all memory local.
+/// The slowdown factor 1, in millionths: the speed of a task that is alone on the machine, with all memory
+/// local.
 pub(super) const ALONE: u64 = 1_000_000;
 
 /// The fraction of time stalled on memory, in millionths, of work that only loads data.
 const ALWAYS: u32 = 1_000_000;
 
-/// A slowdown factor: time per unit of a task's work, in millionths. The excess over one is divided by cause: the kernel's
-/// lock, remote memory, and, for the rest, stalls.
+/// A slowdown factor: time per unit of a task's work, in millionths. The excess over one is divided by cause:
+/// the kernel's lock, remote memory, and, for the rest, stalls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Slow {
     pub(super) total: u64,
@@ -37,7 +38,8 @@ impl Slow {
         Slow { total: slow.total, lock: slow.lock, remote: 0 }
     }
 
-    /// Multiplies by another factor, in millionths, whose cost counts as stalls: by the bus, caches, cores or interrupts.
+    /// Multiplies by another factor, in millionths, whose cost counts as stalls: by the bus, caches, cores or
+    /// interrupts.
     pub(super) fn times(self, slowdown: u64) -> Slow {
         if slowdown == ALONE {
             return self;
@@ -68,8 +70,8 @@ impl Slow {
 }
 
 impl Engine<'_> {
-    /// Updates the slowdown of a CPU's task by memory of other nodes. Called when the task has just got the CPU, or may have
-    /// got pages.
+    /// Updates the slowdown of a CPU's task by memory of other nodes. Called when the task has just got the
+    /// CPU, or may have got pages.
     #[inline]
     pub(super) fn update_remote_slowdown(&mut self, cpu: usize) {
         if self.remote.is_some() {
@@ -108,16 +110,16 @@ impl Engine<'_> {
         self.cpus.iter().enumerate().filter_map(task_on)
     }
 
-    /// How much of its last-level cache each running task occupies; empty if the machine has no shared caches. A task that
-    /// spins does not reuse its working set.
+    /// How much of its last-level cache each running task occupies; empty if the machine has no shared
+    /// caches. A task that spins does not reuse its working set.
     pub(super) fn holdings(&self) -> Vec<Holding> {
         let Some(caches) = &self.last_caches else { return Vec::new() };
         let working_set = |(cpu, task): (usize, &Task)| (cpu, if task.spins { 0 } else { task.working });
         caches.holdings(&self.running().map(working_set).collect::<Vec<_>>())
     }
 
-    /// The slowdown of each running task by others on its core; empty if cores are not modelled. A task that spins leaves the
-    /// core to others, as the processor's pause instruction does.
+    /// The slowdown of each running task by others on its core; empty if cores are not modelled. A task that
+    /// spins leaves the core to others, as the processor's pause instruction does.
     pub(super) fn core_slowdowns(&self) -> Vec<u64> {
         let Some(cores) = &self.cores else { return Vec::new() };
         let appetite = |(cpu, task): (usize, &Task)| (cpu, if task.spins { 0 } else { task.core });
@@ -125,8 +127,8 @@ impl Engine<'_> {
     }
 }
 
-/// The time for a process to refill a CPU's cache from the nodes that have its pages, in ns. From local memory the refill
-/// would take `local_ns`.
+/// The time for a process to refill a CPU's cache from the nodes that have its pages, in ns. From local
+/// memory the refill would take `local_ns`.
 pub(super) fn refill_from(
     remote: Option<&Remote>,
     memory: &Memory,
@@ -138,8 +140,8 @@ pub(super) fn refill_from(
     stretched(local_ns, remote.slowdown(ALWAYS, remote.node(cpu), memory.pages_by_node(space)))
 }
 
-/// The slowdown of a CPU's tasks by interrupts, in millionths: the fraction of the CPU that interrupts take is lost to the
-/// tasks. Unless the scenario names one CPU for them, interrupts are spread over all `cpus`.
+/// The slowdown of a CPU's tasks by interrupts, in millionths: the fraction of the CPU that interrupts take
+/// is lost to the tasks. Unless the scenario names one CPU for them, interrupts are spread over all `cpus`.
 pub(super) fn slowdown_by_interrupts(interrupts: &Interrupts, cpu: u32, cpus: u32) -> u64 {
     let fraction = match interrupts.cpu {
         None => interrupts.part / u64::from(cpus),

@@ -1,19 +1,20 @@
 //! Deadlock detection at the end of a run: which tasks can never continue.
 //!
-//! Problem: a run whose processes wait for each other in a cycle lasts to its horizon, and looks as if it had only been too
-//! short.
+//! Problem: a run whose processes wait for each other in a cycle lasts to its horizon, and looks as if it had
+//! only been too short.
 //!
 //! Algorithm: a task *can continue*
 //! - if it computes, sleeps, or waits for a disk or for memory;
 //! - if it waits for a lock, and all holders of that lock can continue;
 //! - if it waits for children, and one of them can continue;
-//! - if it waits at a barrier, and a sibling that has not reached the barrier can continue, or has not been started yet.
+//! - if it waits at a barrier, and a sibling that has not reached the barrier can continue, or has not been
+//!   started yet.
 //!
 //! The set of these tasks is grown until it no longer changes. All other live tasks are stuck.
 //!
-//! Properties: a task that another task could still wake is not reported as stuck. Nor is a task that waits at a barrier
-//! for a sibling that runs for ever without reaching the barrier. Cost: a pass over all tasks for each link of the
-//! longest chain of waits.
+//! Properties: a task that another task could still wake is not reported as stuck. Nor is a task that waits
+//! at a barrier for a sibling that runs for ever without reaching the barrier. Cost: a pass over all tasks
+//! for each link of the longest chain of waits.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -69,7 +70,8 @@ impl Engine<'_> {
             let can_be_woken = |task: &Task, id| match self.wait_of(task) {
                 TaskState::Lock => {
                     let lock = self.lock_waited_for(id).map(|lock| &self.locks[lock as usize]);
-                    // `None`: the task holds the lock already, and waits for the lock's cache line, which arrives by itself.
+                    // `None`: the task holds the lock already, and waits for the lock's cache line, which
+                    // arrives by itself.
                     lock.is_none_or(|lock| lock.holders().all(|holder| continues[holder as usize]))
                 }
                 TaskState::Children => families.parents.contains(&id),

@@ -1,5 +1,6 @@
-//! The interface between the engine and the switch-time scheduler: the project's scheduler in its simulated kernel, or one
-//! of the baselines. All have the same methods; [`Kernel`] documents the methods that have no comment here.
+//! The interface between the engine and the switch-time scheduler: the project's scheduler in its simulated
+//! kernel, or one of the baselines. All have the same methods; [`Kernel`] documents the methods that have no
+//! comment here.
 
 use commonhold_dispatch::{Account, Kernel, Kick, NOBODY, Recall, Settings, TaskId, Unit, UnitRules, near};
 
@@ -101,8 +102,8 @@ impl Switcher {
         }
     }
 
-    /// Gives a task a seat at a CPU, or takes the seat away. Under Hurricane the task runs only at its seat; under the project's
-    /// scheduler it prefers the seat. The other baselines ignore seats.
+    /// Gives a task a seat at a CPU, or takes the seat away. Under Hurricane the task runs only at its seat;
+    /// under the project's scheduler it prefers the seat. The other baselines ignore seats.
     pub(super) fn seat(&mut self, id: TaskId, cpu: Option<u32>) {
         match (self, cpu) {
             (Switcher::Commonhold(kernel), cpu) => kernel.seat(id, cpu.unwrap_or(NOBODY)),
@@ -119,7 +120,8 @@ impl Switcher {
         delegate!(self, scheduler => scheduler.schedule(now, cpu, runnable))
     }
 
-    /// A clock tick. Returns whether the CPU's task has to leave; never for baselines, which count time exactly.
+    /// A clock tick. Returns whether the CPU's task has to leave; never for baselines, which count time
+    /// exactly.
     pub(super) fn tick(&mut self, now: Time, cpu: u32) -> bool {
         match self {
             Switcher::Commonhold(kernel) => kernel.tick(now, cpu),
@@ -146,7 +148,8 @@ impl Switcher {
         }
     }
 
-    /// Sets a unit's rules. Returns whether they were accepted. Baselines ignore them: they have neither weights nor loans.
+    /// Sets a unit's rules. Returns whether they were accepted. Baselines ignore them: they have neither
+    /// weights nor loans.
     pub(super) fn set_unit(&mut self, now: Time, unit: u32, rules: UnitRules) -> bool {
         match self {
             Switcher::Commonhold(kernel) => kernel.set_unit(now, unit, rules),
@@ -154,7 +157,8 @@ impl Switcher {
         }
     }
 
-    /// Lets a task run for another unit: a lock's holder runs for the unit of the first waiter. Baselines do not do this.
+    /// Lets a task run for another unit: a lock's holder runs for the unit of the first waiter. Baselines do
+    /// not do this.
     pub(super) fn move_to_unit(&mut self, now: Time, id: TaskId, unit: u32) {
         if let Switcher::Commonhold(kernel) = self {
             kernel.move_to_unit(now, id, unit);
@@ -197,7 +201,8 @@ impl Switcher {
         }
     }
 
-    /// Whether a CPU runs another unit's task and its owner can call it back, or has. Never under a baseline: it lends no CPUs.
+    /// Whether a CPU runs another unit's task and its owner can call it back, or has. Never under a baseline:
+    /// it lends no CPUs.
     pub(super) fn can_come_back(&self, cpu: u32) -> bool {
         match self {
             Switcher::Commonhold(kernel) => kernel.can_come_back(cpu),
@@ -213,8 +218,8 @@ impl Switcher {
         }
     }
 
-    /// The longest wait for a CPU under a baseline, in ns, if at most `tasks` tasks lived at once. `None` under the project's
-    /// own scheduler, whose bounds differ by unit.
+    /// The longest wait for a CPU under a baseline, in ns, if at most `tasks` tasks lived at once. `None`
+    /// under the project's own scheduler, whose bounds differ by unit.
     pub(super) fn patience(&self, switch_ns: Time, tasks: u64) -> Option<Time> {
         match self {
             Switcher::Commonhold(_) => None,

@@ -60,13 +60,15 @@ pub(super) struct Task {
     /// The number of children that it still has to start, and of started children that have not ended.
     pub(super) to_start: u32,
     pub(super) alive: u32,
-    /// The remaining work of the op, in ns alone on a CPU: up to the next touch of a page, and after that touch.
+    /// The remaining work of the op, in ns alone on a CPU: up to the next touch of a page, and after that
+    /// touch.
     pub(super) left: Time,
     pub(super) beyond: Time,
     /// The fraction of this work done in the kernel, in millionths; and the work's bus transactions per ms.
     pub(super) kernel: u32,
     pub(super) bus: u32,
-    /// Bytes that the work reuses in the last-level cache; the fraction of a core's throughput that it uses, in millionths.
+    /// Bytes that the work reuses in the last-level cache; the fraction of a core's throughput that it uses,
+    /// in millionths.
     pub(super) working: u64,
     pub(super) core: u32,
     pub(super) space: SpaceId,
@@ -128,7 +130,8 @@ pub(crate) struct Instance {
     pub(super) disk: usize,
     pub(crate) started: Time,
     pub(crate) ended: Option<Time>,
-    /// By the workload's number of a file: the open file's index, or [`NONE`] if the instance has not opened the file.
+    /// By the workload's number of a file: the open file's index, or [`NONE`] if the instance has not opened
+    /// the file.
     pub(super) files: Vec<u32>,
     /// Where the CPU time of its tasks went, in ns.
     pub(crate) spent: Spent,
@@ -143,8 +146,8 @@ pub struct Spent {
     pub lock_ns: u64,
     /// Waiting for memory that other CPUs had in their caches, or for the bus, or for interrupts to end.
     pub stall_ns: u64,
-    /// The extra time of accesses to memory of other nodes, compared with local memory. Refills after a switch count as
-    /// `switch_ns`.
+    /// The extra time of accesses to memory of other nodes, compared with local memory. Refills after a
+    /// switch count as `switch_ns`.
     pub remote_ns: u64,
     /// Spinning on a CPU for other tasks of the job.
     pub spin_ns: u64,
@@ -293,7 +296,8 @@ impl Engine<'_> {
         self.kernel.start(self.now, id, unit.0, Some(parent).filter(|parent| *parent != NONE));
         self.patience.task_entered(unit.0);
         if self.units.add_process(unit.0) {
-            // A unit that may not borrow would have no CPU until the next policy step, a quarter of a second later.
+            // A unit that may not borrow would have no CPU until the next policy step, a quarter of a second
+            // later.
             self.advance_turn(self.now);
             self.sample_memory_next_turn();
         }
@@ -352,7 +356,8 @@ impl Engine<'_> {
         }
     }
 
-    /// Ends a task that has done its last op: frees its memory, seat and number, and wakes a parent that waits for it.
+    /// Ends a task that has done its last op: frees its memory, seat and number, and wakes a parent that
+    /// waits for it.
     pub(super) fn end(&mut self, id: TaskId) {
         self.count_answer(id);
         let task = &mut self.tasks[id as usize];
@@ -387,7 +392,8 @@ impl Engine<'_> {
         }
     }
 
-    /// A task's timer has expired: its sleep ends, a lock's cache line arrives, or the signal that continues it arrives.
+    /// A task's timer has expired: its sleep ends, a lock's cache line arrives, or the signal that continues
+    /// it arrives.
     pub(super) fn task_event(&mut self, id: TaskId) {
         let task = &self.tasks[id as usize];
         match task.state {

@@ -98,8 +98,8 @@ impl Units {
 }
 
 impl Engine<'_> {
-    /// Records the entitlements of a new plan, in millionths of a CPU, and updates the bounds on waits for CPUs, which follow
-    /// from a unit's entitlement without its sub-units'.
+    /// Records the entitlements of a new plan, in millionths of a CPU, and updates the bounds on waits for
+    /// CPUs, which follow from a unit's entitlement without its sub-units'.
     pub(super) fn note_entitled(&mut self, entitled: &[u64]) {
         self.units.set_entitled(entitled, self.now);
         let contract = &self.scenario.contract;

@@ -1,8 +1,8 @@
-//! The figures by which disciplines are compared: each unit's CPU time and entitlement in each window of time, and how long
-//! tasks that woke up waited for a CPU.
+//! The figures by which disciplines are compared: each unit's CPU time and entitlement in each window of
+//! time, and how long tasks that woke up waited for a CPU.
 //!
-//! A window is as long as the time between two samples of rounds. At its end, CPUs are accounted up to that moment, so a
-//! slice that spans two windows is divided between them.
+//! A window is as long as the time between two samples of rounds. At its end, CPUs are accounted up to that
+//! moment, so a slice that spans two windows is divided between them.
 
 use std::collections::BTreeMap;
 
@@ -115,7 +115,8 @@ impl Engine<'_> {
         }
     }
 
-    /// By window: the CPU time of a unit's own processes, and what they were entitled to, both without sub-units.
+    /// By window: the CPU time of a unit's own processes, and what they were entitled to, both without
+    /// sub-units.
     pub(super) fn windows_of(&self, id: UnitId) -> (Vec<Time>, Vec<Time>) {
         let contract = &self.scenario.contract;
         let mut entitled = self.windows.units[id.index()].entitled_ns.clone();
@@ -131,7 +132,8 @@ impl Engine<'_> {
         self.windows.every_ns
     }
 
-    /// A task sleeps or ends, and so has completed the request that it woke up for: counts its deadline as met or missed.
+    /// A task sleeps or ends, and so has completed the request that it woke up for: counts its deadline as
+    /// met or missed.
     pub(super) fn count_answer(&mut self, id: TaskId) {
         let task = &mut self.tasks[id as usize];
         let Some(since) = task.up_since.take() else { return };
@@ -141,7 +143,8 @@ impl Engine<'_> {
         if self.now - since <= deadline_ns { waits.met += 1 } else { waits.missed += 1 }
     }
 
-    /// At the end of the run: counts as missed the deadlines that have passed while the task still works on the request.
+    /// At the end of the run: counts as missed the deadlines that have passed while the task still works on
+    /// the request.
     pub(super) fn count_missed_deadlines(&mut self) {
         for id in 0..super::number(self.tasks.len()) {
             let task = &self.tasks[id as usize];
@@ -173,8 +176,8 @@ mod tests {
         for span in 1..=100 {
             waits.add(span * 1_000);
         }
-        // The 50th and the 99th of a hundred. 50,000 is below 2^16, so it is rounded to a multiple of 2^9; 99,000 to one of
-        // 2^10.
+        // The 50th and the 99th of a hundred. 50,000 is below 2^16, so it is rounded to a multiple of 2^9;
+        // 99,000 to one of 2^10.
         let WakesOutcome { count, median_ns, p99_ns, max_ns, .. } = waits.outcome("job");
         assert_eq!((count, median_ns, p99_ns, max_ns), (100, 50_000 >> 9 << 9, 99_000 >> 10 << 10, 100_000));
         assert_eq!(Waits::default().quantile(500), 0);

@@ -1,17 +1,17 @@
 //! The page cache of one file, as counts of pages per owner.
 //!
-//! Pages of a file are counted, not simulated one by one. An operation that hits some of them hits each kind (clean, dirty;
-//! owner) in proportion, and the remainder of each division is carried to the next operation. So when a second unit reads
-//! the file, the first unit's pages become `shared` as fast as if the reads fell on random pages; if the second unit reads
-//! the whole file at once, all pages do.
+//! Pages of a file are counted, not simulated one by one. An operation that hits some of them hits each kind
+//! (clean, dirty; owner) in proportion, and the remainder of each division is carried to the next operation.
+//! So when a second unit reads the file, the first unit's pages become `shared` as fast as if the reads fell
+//! on random pages; if the second unit reads the whole file at once, all pages do.
 
 use commonhold_contract::{MILLIONTH, UnitId};
 use commonhold_policy::share::split;
 
 use crate::Time;
 
-/// A file whose pages were used only once counts as this many times older, since a task that reads a file from end to end
-/// usually does not read it again.
+/// A file whose pages were used only once counts as this many times older, since a task that reads a file
+/// from end to end usually does not read it again.
 pub(super) const USED_ONCE: u64 = 4;
 
 /// One unit's pages of a file.
@@ -60,7 +60,8 @@ pub(super) struct CachedFile {
     referenced: u64,
     /// How many of the file's pages were ever in the cache.
     seen: u64,
-    /// How many pages were evicted recently and are not back: a page that returns may be one of them, a refault.
+    /// How many pages were evicted recently and are not back: a page that returns may be one of them, a
+    /// refault.
     pub(super) evicted: u64,
     /// The machine's count of evictions at the file's latest.
     pub(super) evicted_at: u64,
@@ -109,8 +110,8 @@ impl CachedFile {
         self.owned.iter().map(|owned| owned.writing + owned.leaving).sum()
     }
 
-    /// The age by which clean pages are evicted: the time since the last use; for a file that was used only once, the time
-    /// since its oldest page entered the cache, times [`USED_ONCE`].
+    /// The age by which clean pages are evicted: the time since the last use; for a file that was used only
+    /// once, the time since its oldest page entered the cache, times [`USED_ONCE`].
     pub(super) fn clean_age(&self, now: Time) -> Time {
         if self.referenced > self.entered {
             now.saturating_sub(self.used_at)
@@ -119,7 +120,8 @@ impl CachedFile {
         }
     }
 
-    /// The age by which dirty pages are evicted: the time since the oldest became dirty, longer if the file was used only once.
+    /// The age by which dirty pages are evicted: the time since the oldest became dirty, longer if the file
+    /// was used only once.
     pub(super) fn dirty_age(&self, now: Time) -> Time {
         let age = now.saturating_sub(self.dirty_since);
         if self.referenced > self.entered { age } else { age.saturating_mul(USED_ONCE) }
@@ -158,9 +160,10 @@ impl CachedFile {
         self.evicted_at = evictions;
     }
 
-    /// `pages` missing pages are about to enter the cache. Returns how many of them are refaults: pages that were evicted
-    /// recently, that is, at most `frames` evictions ago; `evictions` is the machine's count. It is assumed that pages that were
-    /// never cached come first, or, if the access is `anywhere` in the file, in proportion to their number.
+    /// `pages` missing pages are about to enter the cache. Returns how many of them are refaults: pages that
+    /// were evicted recently, that is, at most `frames` evictions ago; `evictions` is the machine's count. It
+    /// is assumed that pages that were never cached come first, or, if the access is `anywhere` in the file,
+    /// in proportion to their number.
     pub(super) fn count_refaults(&mut self, pages: u64, evictions: u64, frames: u64, anywhere: bool) -> u64 {
         if evictions - self.evicted_at > frames {
             self.evicted = 0;
@@ -187,9 +190,9 @@ impl CachedFile {
         !self.open || (self.seen <= self.pages && self.evicted <= self.seen.saturating_sub(self.cached()))
     }
 
-    /// The fraction of the cached pages that was not used since `before`, as numerator and denominator. For a file that was used
-    /// only once, these are the pages that entered before, which are assumed to have entered evenly; for any other file, all
-    /// pages or none.
+    /// The fraction of the cached pages that was not used since `before`, as numerator and denominator. For a
+    /// file that was used only once, these are the pages that entered before, which are assumed to have
+    /// entered evenly; for any other file, all pages or none.
     pub(super) fn unused_since(&self, before: Time) -> (u64, u64) {
         if self.used_at <= before {
             (1, 1)
@@ -206,8 +209,8 @@ impl CachedFile {
         self.referenced += pages;
     }
 
-    /// A process of `unit` uses cached pages. Pages that belong to another unit become `shared`'s. Returns how many, by former
-    /// owner.
+    /// A process of `unit` uses cached pages. Pages that belong to another unit become `shared`'s. Returns
+    /// how many, by former owner.
     pub(super) fn reference(&mut self, unit: UnitId, pages: u64, now: Time) -> Vec<(UnitId, u64)> {
         self.touch(pages, now);
         let is_foreign = |owned: &&mut Owned| owned.unit != unit && owned.unit != UnitId::SHARED;
@@ -246,7 +249,8 @@ impl CachedFile {
         }
     }
 
-    /// The oldest `pages` of `before` clean pages leave: updates the age of the rest, as if pages had entered evenly.
+    /// The oldest `pages` of `before` clean pages leave: updates the age of the rest, as if pages had entered
+    /// evenly.
     pub(super) fn remove_oldest_clean(&mut self, pages: u64, before: u64) {
         self.since = interpolate(self.since, self.used_at, pages, before);
     }
@@ -257,8 +261,8 @@ impl CachedFile {
     }
 }
 
-/// How many of the `pages` that an operation hits among `total` belong to a group of `group` pages, in proportion. The
-/// remainder of the division, in millionths of a page, is carried in `rest`.
+/// How many of the `pages` that an operation hits among `total` belong to a group of `group` pages, in
+/// proportion. The remainder of the division, in millionths of a page, is carried in `rest`.
 fn hits_in_proportion(pages: u64, group: u64, total: u64, rest: &mut u64) -> u64 {
     if total == 0 || group == 0 {
         return 0;

@@ -1,34 +1,38 @@
-//! Memory as a Linux kernel with control groups holds it: bounds, protection, and one reclaim for the whole machine.
+//! Memory as a Linux kernel with control groups holds it: bounds, protection, and one reclaim for the whole
+//! machine.
 //!
-//! Problem: the live policy gives orders that Linux can carry out, and reads figures that Linux reports. So a simulated
-//! machine must carry out the same orders and report the same figures.
+//! Problem: the live policy gives orders that Linux can carry out, and reads figures that Linux reports. So a
+//! simulated machine must carry out the same orders and report the same figures.
 //!
 //! Terms:
-//! - A unit's *bound* is its memory.high, on its own processes. Its *protection* is its memory.min and memory.low.
+//! - A unit's *bound* is its memory.high, on its own processes. Its *protection* is its memory.min and
+//!   memory.low.
 //! - The *effective* protection of a unit is the part of its protection that the groups around it let it have
 //!   ([`protection`]).
-//! - The *watermarks* are numbers of free frames: below *low*, frames are reclaimed in the background until *high* are
-//!   free. Below *min*, a task that requests frames reclaims them itself, and waits.
+//! - The *watermarks* are numbers of free frames: below *low*, frames are reclaimed in the background until
+//!   *high* are free. Below *min*, a task that requests frames reclaims them itself, and waits.
 //!
 //! Algorithm, on a request ([`Memory::reclaim`] after a refusal):
-//! 1. A unit that would exceed its bound gives its own pages, and waits for their writes. If it has nothing to give, the
-//!    request is granted, and counted as `forced`.
-//! 2. If fewer frames than the min watermark would be left, all units give, each in proportion to its use beyond its
-//!    effective protection: at first beyond the larger of memory.min and memory.low, and if nothing is left there, beyond
-//!    memory.min. Within each of these steps, the floors of spaces go last.
-//! 3. If all memory is within memory.min, Linux kills a process. Here this is counted (`ooms`), and one request may use
-//!    the frames below the min watermark (`forced`). If not even those suffice, the unit that uses most gives pages in
-//!    spite of its protection, in place of the memory of a killed process.
+//! 1. A unit that would exceed its bound gives its own pages, and waits for their writes. If it has nothing
+//!    to give, the request is granted, and counted as `forced`.
+//! 2. If fewer frames than the min watermark would be left, all units give, each in proportion to its use
+//!    beyond its effective protection: at first beyond the larger of memory.min and memory.low, and if
+//!    nothing is left there, beyond memory.min. Within each of these steps, the floors of spaces go last.
+//! 3. If all memory is within memory.min, Linux kills a process. Here this is counted (`ooms`), and one
+//!    request may use the frames below the min watermark (`forced`). If not even those suffice, the unit that
+//!    uses most gives pages in spite of its protection, in place of the memory of a killed process.
 //!
-//! Algorithm, in the background ([`Memory::reclaim_in_background`]): as step 2, but spaces keep their floors, and nothing
-//! within memory.low is taken. [`Memory::order_reclaim`] takes from one unit by order, whatever its protection.
+//! Algorithm, in the background ([`Memory::reclaim_in_background`]): as step 2, but spaces keep their floors,
+//! and nothing within memory.low is taken. [`Memory::order_reclaim`] takes from one unit by order, whatever
+//! its protection.
 //!
-//! The watermarks are Linux's. min is 4 * sqrt(n) KiB, where n is the KiB that the kernel does not keep for itself:
-//! the square root of 16 n, from 128 KiB to 256 MiB (`vm.min_free_kbytes`). low and high are each a quarter of that,
-//! or 1/1000 of the machine if that is more, above the one before (`watermark_scale_factor`).
+//! The watermarks are Linux's. min is 4 * sqrt(n) KiB, where n is the KiB that the kernel does not keep for
+//! itself: the square root of 16 n, from 128 KiB to 256 MiB (`vm.min_free_kbytes`). low and high are each a
+//! quarter of that, or 1/1000 of the machine if that is more, above the one before
+//! (`watermark_scale_factor`).
 //!
-//! The choice of a unit's pages is described in [`super::reclaim`], with one difference: a space's oldest pages go first,
-//! clean or dirty.
+//! The choice of a unit's pages is described in [`super::reclaim`], with one difference: a space's oldest
+//! pages go first, clean or dirty.
 //!
 //! The caller has these duties in addition to those of [`Memory`]:
 //! - to call [`Memory::reclaim_in_background`] after requests were granted, and whenever a page-out ends;
@@ -37,21 +41,24 @@
 //!
 //! Properties (tested):
 //! - Frames are conserved, whatever is ordered.
-//! - A unit's pages within its memory.min are taken only for the unit's own bound, by an order, or for a counted kill.
+//! - A unit's pages within its memory.min are taken only for the unit's own bound, by an order, or for a
+//!   counted kill.
 //! - Pages within memory.low are not taken while any unit has memory beyond its own memory.low.
 //! - No request is refused for ever.
 //! - A page stays charged to the unit that brought it in.
 //!
 //! Limits:
-//! - Linux's lists of active and inactive pages, its generations and `vm.swappiness` are not modelled. Clean pages of
-//!   files go before all others.
-//! - A unit beyond its bound is slowed only by the reclaim of its pages, not by the sleeps of up to two seconds that Linux
-//!   adds. A reduced bound reclaims nothing by itself, as on Linux 6.16 with the flag that the live backend sets.
+//! - Linux's lists of active and inactive pages, its generations and `vm.swappiness` are not modelled. Clean
+//!   pages of files go before all others.
+//! - A unit beyond its bound is slowed only by the reclaim of its pages, not by the sleeps of up to two
+//!   seconds that Linux adds. A reduced bound reclaims nothing by itself, as on Linux 6.16 with the flag that
+//!   the live backend sets.
 //! - A space keeps its floor when its unit meets its bound. Linux has no floors.
 //! - Linux may take up to 32 pages from within a protection. The simulation never does.
 //!
-//! Source: cgroup-v2.rst, "Memory Interface Files"; Linux 6.12, `mm/page_alloc.c` (`__setup_per_zone_wmarks`),
-//! `mm/vmscan.c` (`shrink_node_memcgs`, `get_scan_count`), `mm/memcontrol.c` (`mem_cgroup_handle_over_high`).
+//! Source: cgroup-v2.rst, "Memory Interface Files"; Linux 6.12, `mm/page_alloc.c`
+//! (`__setup_per_zone_wmarks`), `mm/vmscan.c` (`shrink_node_memcgs`, `get_scan_count`), `mm/memcontrol.c`
+//! (`mem_cgroup_handle_over_high`).
 
 use std::cmp::Reverse;
 
@@ -71,10 +78,11 @@ use protection::{Place, Setting};
 
 /// The bounds of the min watermark, in KiB.
 const MIN_FREE_KIB: (u64, u64) = (128, 256 << 10);
-/// The watermarks are at least the machine's frames divided by this apart (`watermark_scale_factor`, 10 of 10,000).
+/// The watermarks are at least the machine's frames divided by this apart (`watermark_scale_factor`, 10 of
+/// 10,000).
 const SCALE_PART: u64 = 1_000;
-/// The time to reclaim a page that only has to be dropped, in ns, on a CPU that executes an instruction per ns
-/// (docs/memory.md, "Measured": 3,600 MiB/s).
+/// The time to reclaim a page that only has to be dropped, in ns, on a CPU that executes an instruction per
+/// ns (docs/memory.md, "Measured": 3,600 MiB/s).
 const DROP_NS: Time = 1_000;
 
 /// The state of memory that only a kernel has that enforces as Linux does.
@@ -107,12 +115,14 @@ struct Cgroup {
     own: u64,
     /// One request of at most this size may use frames below the min watermark. 0 for none.
     pass: u64,
-    /// The group's accumulated part of what was taken from all groups, less what it gave, in millionths of a frame.
+    /// The group's accumulated part of what was taken from all groups, less what it gave, in millionths of a
+    /// frame.
     due: i64,
     /// Requests that would have exceeded the bound.
     met_bound: u64,
     refaulted: u64,
-    /// The number of tasks that wait for memory, since when there is at least one, and the time before with at least one.
+    /// The number of tasks that wait for memory, since when there is at least one, and the time before with
+    /// at least one.
     waiting: u32,
     waiting_since: Time,
     stalled_ns: Time,
@@ -173,9 +183,9 @@ impl Linux {
 }
 
 impl Memory {
-    /// Bounds the memory of a unit's own processes, in bytes, rounded down to whole frames; `None` for no bound. A request
-    /// beyond the bound takes the unit's own pages first. A lower bound than before takes nothing by itself. A bound that is
-    /// not lower ends an order to reclaim. (memory.high)
+    /// Bounds the memory of a unit's own processes, in bytes, rounded down to whole frames; `None` for no
+    /// bound. A request beyond the bound takes the unit's own pages first. A lower bound than before takes
+    /// nothing by itself. A bound that is not lower ends an order to reclaim. (memory.high)
     pub fn set_bound(&mut self, unit: UnitId, bytes: Option<u64>) {
         let allowed = bytes.map_or(self.frames, |bytes| self.in_frames(bytes).min(self.frames));
         let own = &mut self.units[unit.index()];
@@ -192,9 +202,9 @@ impl Memory {
         own.used + pages > own.allowed
     }
 
-    /// Protects the memory of a unit with its sub-units, in bytes: memory within `min` is never taken, memory within `low` not
-    /// while another unit has memory beyond its own `low`. `own` is the part of `low` for the unit's own processes.
-    /// (memory.min, memory.low)
+    /// Protects the memory of a unit with its sub-units, in bytes: memory within `min` is never taken, memory
+    /// within `low` not while another unit has memory beyond its own `low`. `own` is the part of `low` for
+    /// the unit's own processes. (memory.min, memory.low)
     pub fn protect(&mut self, unit: UnitId, min: u64, low: u64, own: u64) {
         let [min, low, own] = [min, low, own].map(|bytes| self.in_frames(bytes));
         if let Some(cgroup) = self.cgroup_mut(unit) {
@@ -202,10 +212,10 @@ impl Memory {
         }
     }
 
-    /// Orders the reclaim of `bytes` bytes, rounded down to whole frames, from a unit's own processes, whatever their
-    /// protection. The order replaces the rest of an earlier order. A unit above its bound is reduced to the bound at most.
-    /// Clean pages are free at once, dirty ones are written in batches: see [`Memory::continue_reclaim`]. (memory.reclaim, as
-    /// the live machine's pager uses it)
+    /// Orders the reclaim of `bytes` bytes, rounded down to whole frames, from a unit's own processes,
+    /// whatever their protection. The order replaces the rest of an earlier order. A unit above its bound is
+    /// reduced to the bound at most. Clean pages are free at once, dirty ones are written in batches: see
+    /// [`Memory::continue_reclaim`]. (memory.reclaim, as the live machine's pager uses it)
     pub fn order_reclaim(&mut self, unit: UnitId, bytes: u64) -> Reclaimed {
         let wanted = self.in_frames(bytes);
         let UnitPages { used, allowed, .. } = self.units[unit.index()];
@@ -216,8 +226,9 @@ impl Memory {
         self.continue_reclaim(unit)
     }
 
-    /// Continues a unit's order to reclaim. The order ends when the unit has nothing to give: every space is down to its floor,
-    /// and the rest of the files' pages is in write-behind. `waits` in the result: pages that the order took are being written.
+    /// Continues a unit's order to reclaim. The order ends when the unit has nothing to give: every space is
+    /// down to its floor, and the rest of the files' pages is in write-behind. `waits` in the result: pages
+    /// that the order took are being written.
     pub fn continue_reclaim(&mut self, unit: UnitId) -> Reclaimed {
         let mut out = Reclaimed::default();
         loop {
@@ -249,8 +260,8 @@ impl Memory {
         self.cgroup(unit).is_some_and(|cgroup| cgroup.wanted > 0 || cgroup.ordered > 0)
     }
 
-    /// Reclaims from all units in the background: starts when fewer frames are free than the low watermark, and ends at the
-    /// high watermark. Takes nothing that is protected. No task waits for it. (kswapd)
+    /// Reclaims from all units in the background: starts when fewer frames are free than the low watermark,
+    /// and ends at the high watermark. Takes nothing that is protected. No task waits for it. (kswapd)
     pub fn reclaim_in_background(&mut self) -> Reclaimed {
         let mut out = Reclaimed::default();
         loop {
@@ -269,7 +280,8 @@ impl Memory {
         }
     }
 
-    /// [`Memory::charge`] as Linux does it: the unit's bound and the min watermark permit the request, or a forced grant does.
+    /// [`Memory::charge`] as Linux does it: the unit's bound and the min watermark permit the request, or a
+    /// forced grant does.
     pub(super) fn charge_as_linux(&mut self, unit: UnitId, pages: u64) -> Grant {
         let (kept, own) = (self.kept(), &self.units[unit.index()]);
         let (used, allowed, bound_pass) = (own.used, own.allowed, own.pass);
@@ -337,8 +349,8 @@ impl Memory {
             for floor in [true, false] {
                 want -= self.take_from_all(want, keeps, floor, out);
             }
-            // Pages in write-behind can be dropped once they are written, so the task waits for them before protected pages
-            // are taken.
+            // Pages in write-behind can be dropped once they are written, so the task waits for them before
+            // protected pages are taken.
             let beyond = self.beyond(keeps);
             let clean_soon =
                 self.units.iter().zip(&beyond).any(|(unit, beyond)| *beyond > 0 && unit.writing > 0);
@@ -363,9 +375,9 @@ impl Memory {
         }
     }
 
-    /// Takes up to `want` pages from all units, in proportion to each unit's use beyond the protection that `keeps` names.
-    /// Returns the number taken. As in [`super::reclaim`], each unit is credited with its part as its due, and the unit with
-    /// the largest due gives the next cluster.
+    /// Takes up to `want` pages from all units, in proportion to each unit's use beyond the protection that
+    /// `keeps` names. Returns the number taken. As in [`super::reclaim`], each unit is credited with its part
+    /// as its due, and the unit with the largest due gives the next cluster.
     fn take_from_all(&mut self, want: u64, keeps: Keeps, floor: bool, out: &mut Reclaimed) -> u64 {
         if want == 0 {
             return 0;
@@ -412,7 +424,8 @@ impl Memory {
         self.units.iter().zip(&kept).map(beyond).collect()
     }
 
-    /// The effective protection of each unit's own processes, in frames. The kernel's memory is protected altogether.
+    /// The effective protection of each unit's own processes, in frames. The kernel's memory is protected
+    /// altogether.
     fn protected(&self, keeps: Keeps) -> Vec<u64> {
         let Some(linux) = &self.linux else { return vec![0; self.units.len()] };
         let used: Vec<u64> = self.units.iter().map(|unit| unit.used).collect();

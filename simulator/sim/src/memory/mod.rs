@@ -1,49 +1,60 @@
-//! The page frames of the simulated machine: how many each unit uses, and which pages are reclaimed when frames are short.
+//! The page frames of the simulated machine: how many each unit uses, and which pages are reclaimed when
+//! frames are short.
 //!
-//! Problem: memory must behave as in a kernel that charges each frame to a unit and refuses requests beyond the unit's
-//! allowance. The cost of the simulation must not grow with the size of the memory.
+//! Problem: memory must behave as in a kernel that charges each frame to a unit and refuses requests beyond
+//! the unit's allowance. The cost of the simulation must not grow with the size of the memory.
 //!
 //! Terms:
-//! - A *space* is the anonymous memory of one process. Its pages are resident and clean (an up-to-date copy is in
-//!   swap), resident and dirty, being written to swap (*leaving*), or in swap alone.
+//! - A *space* is the anonymous memory of one process. Its pages are resident and clean (an up-to-date copy
+//!   is in swap), resident and dirty, being written to swap (*leaving*), or in swap alone.
 //! - The *cache* holds pages of files: clean, dirty, or being written.
-//! - A *page-out* is one disk write of pages. When the write ends, a page that *leaves* frees its frame, and a page that
-//!   *stays* is clean.
-//! - A unit is *short* if a request of the unit was refused, or pages were reclaimed on its behalf, since the last sample.
+//! - A *page-out* is one disk write of pages. When the write ends, a page that *leaves* frees its frame, and
+//!   a page that *stays* is clean.
+//! - A unit is *short* if a request of the unit was refused, or pages were reclaimed on its behalf, since the
+//!   last sample.
 //! - A *debtor* is a unit that uses more than it is allowed, because its allowance was reduced.
 //!
-//! Algorithm: pages are counted, not simulated one by one. A request is granted if the unit stays within its allowance and
-//! enough frames are free. Otherwise the request is refused, and [`Memory::reclaim`] takes pages on behalf of that unit; the
-//! module `reclaim` says from which unit, and which pages. How many frames each unit may use is decided elsewhere:
-//! [`Memory::facts`] is the input of `commonhold_policy::memory::frames`, whose result is set by [`Memory::allow`]. A page
-//! that a second unit uses is charged to `shared` from then on.
+//! Algorithm: pages are counted, not simulated one by one. A request is granted if the unit stays within its
+//! allowance and enough frames are free. Otherwise the request is refused, and [`Memory::reclaim`] takes
+//! pages on behalf of that unit; the module `reclaim` says from which unit, and which pages. How many frames
+//! each unit may use is decided elsewhere: [`Memory::facts`] is the input of
+//! `commonhold_policy::memory::frames`, whose result is set by [`Memory::allow`]. A page that a second unit
+//! uses is charged to `shared` from then on.
 //!
-//! All this describes the published kernel (`enforces = "irix"`). The module `linux` has what differs on a machine that
-//! enforces as Linux does: orders, the choice of pages, the facts reported, and the caller's further duties.
+//! All this describes the published kernel (`enforces = "irix"`). The module `linux` has what differs on a
+//! machine that enforces as Linux does: orders, the choice of pages, the facts reported, and the caller's
+//! further duties.
 //!
 //! The caller has four duties:
 //! - to call [`Memory::at`] when time has passed;
 //! - on [`Grant::Short`], to call `reclaim`;
-//! - to retry: at once if frames were freed or a grant was forced, otherwise after the next [`Memory::written`] or `close`;
-//! - to call `reclaim` without a refused request for a unit that is low ([`Memory::is_unit_low`]), as a pager does.
+//! - to retry: at once if frames were freed or a grant was forced, otherwise after the next
+//!   [`Memory::written`] or `close`;
+//! - to call `reclaim` without a refused request for a unit that is low ([`Memory::is_unit_low`]), as a pager
+//!   does.
 //!
-//! Properties: used and free frames sum to the machine's ([`Memory::check`]). While units are held to allowances, an
-//! operation of one unit takes no pages from another unit, except in two cases: the other unit is a debtor, or no frame is
-//! free and the unit itself has nothing to give. The second case is counted as `seized`.
+//! Properties: used and free frames sum to the machine's ([`Memory::check`]). While units are held to
+//! allowances, an operation of one unit takes no pages from another unit, except in two cases: the other unit
+//! is a debtor, or no frame is free and the unit itself has nothing to give. The second case is counted as
+//! `seized`.
 //!
-//! Progress: no request of at most [`Memory::request_pages_max`] pages is refused for ever. `reclaim` frees a frame, has a
-//! page-out in flight, or finds that the unit has nothing left to give: every space of the unit is down to its floor, two
-//! clusters. Then one request is granted beyond the allowance, and counted as `forced`. So a unit whose allowance is at
-//! least two clusters per space and one request never needs a forced grant.
+//! Progress: no request of at most [`Memory::request_pages_max`] pages is refused for ever. `reclaim` frees a
+//! frame, has a page-out in flight, or finds that the unit has nothing left to give: every space of the unit
+//! is down to its floor, two clusters. Then one request is granted beyond the allowance, and counted as
+//! `forced`. So a unit whose allowance is at least two clusters per space and one request never needs a
+//! forced grant.
 //!
 //! Limits:
-//! - The contents of a page are not known, so an access to a file hits its pages in proportion to their kinds.
+//! - The contents of a page are not known, so an access to a file hits its pages in proportion to their
+//!   kinds.
 //! - A page that is overwritten or used while it is being written is neither written again nor kept.
-//! - Pages that were read ahead may be reclaimed before they are used: their reader counts as served when the read is done.
+//! - Pages that were read ahead may be reclaimed before they are used: their reader counts as served when the
+//!   read is done.
 //! - Swap is unlimited.
 //! - The module `nodes` counts in which node pages lie; reclaim ignores nodes.
 //!
-//! Source: seed 000, sections 2.2 (`kernel` and `shared`) and 3.2 (limits, refusal, per-unit paging, first touch).
+//! Source: seed 000, sections 2.2 (`kernel` and `shared`) and 3.2 (limits, refusal, per-unit paging, first
+//! touch).
 
 use commonhold_contract::{Contract, MILLIONTH, UnitId};
 use commonhold_policy::memory::frames::Facts;
@@ -74,7 +85,8 @@ pub use writeback::{PageOut, Source};
 /// Bytes of a disk sector.
 const SECTOR_BYTES: u64 = 512;
 
-/// Clusters that a space keeps as long as other pages can be taken: the cluster that its process faults on, and one more.
+/// Clusters that a space keeps as long as other pages can be taken: the cluster that its process faults on,
+/// and one more.
 const FLOOR_CLUSTERS: u64 = 2;
 
 /// A space's number. Numbers of closed spaces are reused.
@@ -151,7 +163,8 @@ struct UnitPages {
     leaving: u64,
     /// Pages of files being written that stay in the cache; part of `used`.
     writing: u64,
-    /// The size of a forced grant: one request of at most this many pages is granted beyond the allowance. 0 for none.
+    /// The size of a forced grant: one request of at most this many pages is granted beyond the allowance. 0
+    /// for none.
     pass: u64,
     counts: Counts,
 }
@@ -190,7 +203,8 @@ pub struct Memory {
     cluster: u64,
     /// The number of pages of one disk request.
     request: u64,
-    /// The number of dirty pages of files above which write-behind starts, and the age at which it starts anyway.
+    /// The number of dirty pages of files above which write-behind starts, and the age at which it starts
+    /// anyway.
     dirty_limit: u64,
     dirty_age_ns: Time,
     nodes: Option<Nodes>,
@@ -208,8 +222,8 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// The memory of a machine, with only the kernel in it. Every unit may use all frames, until [`allow`](Self::allow) limits
-    /// it.
+    /// The memory of a machine, with only the kernel in it. Every unit may use all frames, until
+    /// [`allow`](Self::allow) limits it.
     pub fn new(hardware: &Hardware, contract: &Contract) -> Result<Memory, TooSmall> {
         let costs = &hardware.kernel;
         let frame_bytes = costs.frame_bytes.max(1);
@@ -253,8 +267,8 @@ impl Memory {
         self.now = now;
     }
 
-    /// Opens the memory of a new process, which has no pages yet. The process accesses each of its pages once per `reuse_ns` of
-    /// its CPU time.
+    /// Opens the memory of a new process, which has no pages yet. The process accesses each of its pages once
+    /// per `reuse_ns` of its CPU time.
     pub fn open_space(&mut self, unit: UnitId, reuse_ns: Time) -> SpaceId {
         self.units[unit.index()].spaces += 1;
         let space = Space::new(unit, reuse_ns, self.now);
@@ -266,8 +280,8 @@ impl Memory {
         SpaceId(number(self.spaces.len()))
     }
 
-    /// Closes the memory of a process that has ended. Its frames are free at once, except those of pages that are being
-    /// written, which are free afterwards.
+    /// Closes the memory of a process that has ended. Its frames are free at once, except those of pages that
+    /// are being written, which are free afterwards.
     pub fn close_space(&mut self, id: SpaceId) {
         let space = &mut self.spaces[id.0 as usize];
         debug_assert!(space.open, "a space is closed once");
@@ -319,7 +333,8 @@ impl Memory {
         grant
     }
 
-    /// Brings up to `pages` of a process's swapped-out pages back into frames. The caller performs the disk read.
+    /// Brings up to `pages` of a process's swapped-out pages back into frames. The caller performs the disk
+    /// read.
     pub fn swap_in(&mut self, id: SpaceId, pages: u32) -> Grant {
         let space = &self.spaces[id.0 as usize];
         let (pages, unit) = (u64::from(pages).min(space.swapped), space.unit);
@@ -339,8 +354,8 @@ impl Memory {
         self.spaces[id.0 as usize].ran_at = self.now;
     }
 
-    /// Adds missing pages of a file to the cache, charged to `unit`: clean if they are read from the disk, dirty if they are
-    /// written. At most as many as the file has that are not cached.
+    /// Adds missing pages of a file to the cache, charged to `unit`: clean if they are read from the disk,
+    /// dirty if they are written. At most as many as the file has that are not cached.
     pub fn cache(&mut self, id: FileId, unit: UnitId, pages: u32, dirty: bool) -> Grant {
         self.bring_in(id, unit, pages, dirty, false)
     }
@@ -364,8 +379,9 @@ impl Memory {
         grant
     }
 
-    /// A process of `unit` uses cached pages of a file. To be called for every page that is read or written, whether it was
-    /// cached before or not: a file whose pages are used no more often than they entered the cache counts as read once.
+    /// A process of `unit` uses cached pages of a file. To be called for every page that is read or written,
+    /// whether it was cached before or not: a file whose pages are used no more often than they entered the
+    /// cache counts as read once.
     pub fn reference(&mut self, id: FileId, unit: UnitId, pages: u32) {
         if self.linux.is_some() {
             // On Linux, a page stays charged to the unit that brought it in.
@@ -444,21 +460,22 @@ impl Memory {
         self.units[unit.index()].counts
     }
 
-    /// The largest request for which progress is guaranteed, in pages: a cluster, or a disk request if that is larger.
+    /// The largest request for which progress is guaranteed, in pages: a cluster, or a disk request if that
+    /// is larger.
     pub fn request_pages_max(&self) -> u64 {
         self.request.max(self.cluster)
     }
 
-    /// Whether fewer frames are free than the reserve (on Linux: than the low watermark). Without allowances, the pager begins
-    /// then (seed 000, section 3.2).
+    /// Whether fewer frames are free than the reserve (on Linux: than the low watermark). Without allowances,
+    /// the pager begins then (seed 000, section 3.2).
     pub fn is_low(&self) -> bool {
         self.linux.as_ref().map_or(self.free < self.reserve, |linux| linux.is_low(self.free))
     }
 
-    /// Whether the pager should take pages from a unit. With allowances: the unit is a debtor, or its headroom below the
-    /// allowance is smaller than its proportional part of the reserve. Without allowances: the machine is low. The built-in
-    /// units `kernel` and `shared`, which have no allowances, are low when less than half of the reserve is free; it is not
-    /// while every unit keeps its part.
+    /// Whether the pager should take pages from a unit. With allowances: the unit is a debtor, or its
+    /// headroom below the allowance is smaller than its proportional part of the reserve. Without allowances:
+    /// the machine is low. The built-in units `kernel` and `shared`, which have no allowances, are low when
+    /// less than half of the reserve is free; it is not while every unit keeps its part.
     pub fn is_unit_low(&self, unit: UnitId) -> bool {
         if self.linux.is_some() {
             return false;
@@ -474,7 +491,8 @@ impl Memory {
         used > allowed || u128::from(allowed - used) < part_of_reserve
     }
 
-    /// Sets how many frames each unit may use from now on, by [`UnitId::index`]. Units beyond the end of the list may use none.
+    /// Sets how many frames each unit may use from now on, by [`UnitId::index`]. Units beyond the end of the
+    /// list may use none.
     pub fn allow(&mut self, allowed: &[u64]) {
         for (i, unit) in self.units.iter_mut().enumerate() {
             unit.allowed = allowed.get(i).copied().unwrap_or(0).min(self.frames);

@@ -1,23 +1,24 @@
 //! The NUMA placement of processes' pages: how many lie in each node.
 //!
-//! Problem: on a NUMA machine, the speed of a process depends on the nodes that have its pages (see `crate::contention`).
+//! Problem: on a NUMA machine, the speed of a process depends on the nodes that have its pages (see
+//! `crate::contention`).
 //!
 //! Terms: a *node* has a number of frames. A process's *home* is the node of the CPU that it runs on now.
 //!
-//! Algorithm: first touch. A page that a process touches for the first time, or gets back from swap, is placed in the home
-//! node, or in the nearest node with free frames if the home node is full. Pages are taken from a process in proportion to
-//! its pages in each node.
+//! Algorithm: first touch. A page that a process touches for the first time, or gets back from swap, is
+//! placed in the home node, or in the nearest node with free frames if the home node is full. Pages are taken
+//! from a process in proportion to its pages in each node.
 //!
-//! Properties: the pages of a process by node, with pages that are being written out, sum to the frames that the process
-//! occupies. No node has more pages than frames ([`Memory::check`]). Nothing is counted on a machine with one node, or
-//! without configured latencies.
+//! Properties: the pages of a process by node, with pages that are being written out, sum to the frames that
+//! the process occupies. No node has more pages than frames ([`Memory::check`]). Nothing is counted on a
+//! machine with one node, or without configured latencies.
 //!
-//! Limits: the kernel's own frames are spread over the nodes by their size. Pages of files have no node. They occupy
-//! frames that processes do not use, in any node, and never displace a process's pages from its home. Pages move only by
-//! an order, never by themselves.
+//! Limits: the kernel's own frames are spread over the nodes by their size. Pages of files have no node. They
+//! occupy frames that processes do not use, in any node, and never displace a process's pages from its home.
+//! Pages move only by an order, never by themselves.
 //!
-//! Source: seed 001, section 4 (data goes to the local processor's memory, and to a remote one's where it does not
-//! fit) and section 3 (no migration, no replication). First touch is what Linux does by default.
+//! Source: seed 001, section 4 (data goes to the local processor's memory, and to a remote one's where it
+//! does not fit) and section 3 (no migration, no replication). First touch is what Linux does by default.
 
 use commonhold_policy::share::split;
 
@@ -35,8 +36,8 @@ pub(super) struct Nodes {
 }
 
 impl Nodes {
-    /// The nodes of a machine with `frames` frames, of which the kernel keeps `kernel`. `None` if pages have no node: the machine
-    /// has one node, or no configured latencies.
+    /// The nodes of a machine with `frames` frames, of which the kernel keeps `kernel`. `None` if pages have
+    /// no node: the machine has one node, or no configured latencies.
     pub(super) fn new(hardware: &Hardware, frames: u64, kernel: u64) -> Option<Nodes> {
         let bytes: Vec<u64> = hardware.machine.nodes.iter().map(|node| node.memory_bytes).collect();
         let between_ns = &hardware.latency.as_ref().filter(|_| bytes.len() > 1)?.between_ns;
@@ -53,8 +54,8 @@ impl Nodes {
         Some(Nodes { free: frames.clone(), frames, nearest })
     }
 
-    /// Places `pages` pages in the node `home`, or the nearest nodes with free frames; the machine has enough. `by_node` has the
-    /// process's pages in each node.
+    /// Places `pages` pages in the node `home`, or the nearest nodes with free frames; the machine has
+    /// enough. `by_node` has the process's pages in each node.
     fn place(&mut self, by_node: &mut Vec<u64>, home: usize, pages: u64) {
         by_node.resize(self.free.len(), 0);
         let mut remaining = pages;
@@ -67,9 +68,9 @@ impl Nodes {
         debug_assert_eq!(remaining, 0, "granted pages have frames");
     }
 
-    /// Moves pages of processes that share their memory, up to the `targets` (nodes, each with a number of pages) and as far
-    /// as frames are free there: from every node with an excess, to the first target with a deficit, then to the next. The
-    /// pages are taken from the processes in proportion.
+    /// Moves pages of processes that share their memory, up to the `targets` (nodes, each with a number of
+    /// pages) and as far as frames are free there: from every node with an excess, to the first target with a
+    /// deficit, then to the next. The pages are taken from the processes in proportion.
     fn divide(&mut self, processes: &mut [&mut Vec<u64>], targets: &[(usize, u64)]) {
         let nodes = self.free.len();
         let mut present = vec![0; nodes];
@@ -117,9 +118,9 @@ impl Memory {
         self.spaces[id.0 as usize].home = node;
     }
 
-    /// Migrates the pages of processes that share their memory to nodes, given as indices into the machine's nodes with
-    /// weights. `divided`: all pages are divided among these nodes by weight. Otherwise only the pages that lie outside these
-    /// nodes move.
+    /// Migrates the pages of processes that share their memory to nodes, given as indices into the machine's
+    /// nodes with weights. `divided`: all pages are divided among these nodes by weight. Otherwise only the
+    /// pages that lie outside these nodes move.
     pub fn migrate(&mut self, ids: &[SpaceId], parts: &[(usize, u64)], divided: bool) {
         let Some(nodes) = &mut self.nodes else { return };
         let mut processes: Vec<&mut Vec<u64>> = Vec::new();
@@ -142,8 +143,8 @@ impl Memory {
         nodes.divide(&mut processes, &targets);
     }
 
-    /// How many of a process's pages lie in each node, including pages that are being written out. Nodes beyond the end of the
-    /// list have none; the list is empty if pages have no nodes.
+    /// How many of a process's pages lie in each node, including pages that are being written out. Nodes
+    /// beyond the end of the list have none; the list is empty if pages have no nodes.
     pub fn pages_by_node(&self, id: SpaceId) -> &[u64] {
         &self.spaces[id.0 as usize].by_node
     }

@@ -2,28 +2,28 @@
 //!
 //! The unit, in this order:
 //! 1. If the request exceeds the unit's allowance, pages of the unit itself are taken.
-//! 2. If no frame is free, and the unit is within its allowance or has nothing to give: the largest debtor (the unit that
-//!    exceeds its allowance most) gives up to its debt, even its last pages. Then the unit itself gives, if it is within its
-//!    allowance. Then all units give.
+//! 2. If no frame is free, and the unit is within its allowance or has nothing to give: the largest debtor
+//!    (the unit that exceeds its allowance most) gives up to its debt, even its last pages. Then the unit
+//!    itself gives, if it is within its allowance. Then all units give.
 //!
-//! If no unit is held to an allowance, all units give: this is the global clock of a kernel without isolation. Pages that
-//! are being written already count towards the demand, so they are not taken twice.
+//! If no unit is held to an allowance, all units give: this is the global clock of a kernel without
+//! isolation. Pages that are being written already count towards the demand, so they are not taken twice.
 //!
-//! On a machine that enforces as Linux does, [`linux`](super::linux) chooses the unit. The choice of pages is the same
-//! except that a space's oldest pages go first, clean or dirty.
+//! On a machine that enforces as Linux does, [`linux`](super::linux) chooses the unit. The choice of pages is
+//! the same except that a space's oldest pages go first, clean or dirty.
 //!
 //! The pages, in this order:
-//! 1. Clean pages of the cache, which are free at once, from the file whose pages were unused for longest. A file that was
-//!    used only once counts as [`USED_ONCE`](super::cache::USED_ONCE) times older.
-//! 2. Dirty pages of the cache and anonymous pages together, a cluster at a time. Each file and space gives in proportion to
-//!    its pages times the time since their use. For each cluster, every file and space is credited with its part (its
-//!    *due*); the one with the largest due gives the cluster.
+//! 1. Clean pages of the cache, which are free at once, from the file whose pages were unused for longest. A
+//!    file that was used only once counts as [`USED_ONCE`](super::cache::USED_ONCE) times older.
+//! 2. Dirty pages of the cache and anonymous pages together, a cluster at a time. Each file and space gives
+//!    in proportion to its pages times the time since their use. For each cluster, every file and space is
+//!    credited with its part (its *due*); the one with the largest due gives the cluster.
 //!
-//! No space gives its last [`FLOOR_CLUSTERS`] clusters, except in two cases: no frame is free and its unit uses more
-//! than it is allowed, or nothing else is left in the machine.
+//! No space gives its last [`FLOOR_CLUSTERS`] clusters, except in two cases: no frame is free and its unit
+//! uses more than it is allowed, or nothing else is left in the machine.
 //!
-//! Properties: over many page-outs, each file and space gives its part to within about a cluster. All arithmetic is in
-//! integers; ties go to the lower number. Cost: one pass over files and spaces per cluster.
+//! Properties: over many page-outs, each file and space gives its part to within about a cluster. All
+//! arithmetic is in integers; ties go to the lower number. Cost: one pass over files and spaces per cluster.
 //!
 //! Source: seed 000, section 3.2.
 
@@ -36,7 +36,8 @@ use super::writeback::{PageOut, Source};
 use super::{FLOOR_CLUSTERS, FileId, Memory, SpaceId};
 use crate::Time;
 
-/// A debt is paid in pieces of at most this many clusters, so that one refusal does not fill the disk's queue.
+/// A debt is paid in pieces of at most this many clusters, so that one refusal does not fill the disk's
+/// queue.
 pub(super) const CLUSTERS_AT_ONCE: u64 = 16;
 
 /// The result of a reclaim.
@@ -98,8 +99,8 @@ enum Giver {
 }
 
 impl Memory {
-    /// Reclaims on behalf of `unit`, which was refused `pages` frames, or from which the pager wants that many. Takes `pages`
-    /// pages, or more if the unit exceeds its allowance by more.
+    /// Reclaims on behalf of `unit`, which was refused `pages` frames, or from which the pager wants that
+    /// many. Takes `pages` pages, or more if the unit exceeds its allowance by more.
     pub fn reclaim(&mut self, unit: UnitId, pages: u32) -> Reclaimed {
         if self.linux.is_some() {
             return self.reclaim_as_linux(unit, u64::from(pages));
@@ -130,8 +131,9 @@ impl Memory {
         out
     }
 
-    /// Collects a unit's debt: drops clean pages of the cache at once, and writes the rest in batches; call again when a write
-    /// ends. No task waits for this, so there is no forced grant: a unit that has nothing left to give remains a debtor.
+    /// Collects a unit's debt: drops clean pages of the cache at once, and writes the rest in batches; call
+    /// again when a write ends. No task waits for this, so there is no forced grant: a unit that has nothing
+    /// left to give remains a debtor.
     pub fn collect_debt(&mut self, unit: UnitId) -> Reclaimed {
         let (scope, mut out) = (Scope::One(unit), Reclaimed::default());
         let owed = self.owed(unit);
@@ -148,7 +150,8 @@ impl Memory {
         }
     }
 
-    /// Whether a unit owes pages and could give some, but none of its pages is being written. For the engine's audit.
+    /// Whether a unit owes pages and could give some, but none of its pages is being written. For the
+    /// engine's audit.
     pub fn is_debtor_idle(&self, unit: UnitId) -> bool {
         let scope = Scope::One(unit);
         self.owed(unit) > 0
@@ -179,8 +182,8 @@ impl Memory {
         units
     }
 
-    /// Takes pages when no frame is free: from the largest debtor, else from the unit itself if it is `within` its allowance,
-    /// else from all units.
+    /// Takes pages when no frame is free: from the largest debtor, else from the unit itself if it is
+    /// `within` its allowance, else from all units.
     fn find_frames(&mut self, unit: UnitId, pages: u64, within: bool, out: &mut Reclaimed) {
         // A debtor gives even its last pages, so that other units get the frames that they are allowed.
         let debtor_gave = self.debtor().is_some_and(|(debtor, debt)| {
@@ -193,7 +196,8 @@ impl Memory {
         }
     }
 
-    /// Takes pages from all units on behalf of one. `below_floors`: if nothing else is left, takes the spaces' floors too.
+    /// Takes pages from all units on behalf of one. `below_floors`: if nothing else is left, takes the
+    /// spaces' floors too.
     fn take_from_all_units(&mut self, by: UnitId, pages: u64, below_floors: bool, out: &mut Reclaimed) {
         if !self.take_in(by, Scope::All, pages, true, out) && below_floors {
             self.take_in(by, Scope::All, pages, false, out);
@@ -207,8 +211,8 @@ impl Memory {
         debts.filter(|(_, debt)| *debt > 0).max_by_key(|(unit, debt)| (*debt, Reverse(*unit)))
     }
 
-    /// Takes `want` pages within a scope, on behalf of `by`; pages that are leaving already count. `floor`: spaces keep their
-    /// floors. Returns whether frames were freed or pages are being written.
+    /// Takes `want` pages within a scope, on behalf of `by`; pages that are leaving already count. `floor`:
+    /// spaces keep their floors. Returns whether frames were freed or pages are being written.
     pub(super) fn take_in(
         &mut self,
         by: UnitId,
@@ -253,8 +257,8 @@ impl Memory {
         dropped
     }
 
-    /// The clean pages that were unused for longest, as indices of the file and of its owner; of equally old ones, the largest
-    /// group.
+    /// The clean pages that were unused for longest, as indices of the file and of its owner; of equally old
+    /// ones, the largest group.
     fn oldest_clean(&self, scope: Scope) -> Option<(usize, usize)> {
         let mut best: Option<((Time, u64), (usize, usize))> = None;
         for (i, file) in self.files.iter().enumerate() {
@@ -269,8 +273,8 @@ impl Memory {
         best.map(|(_, indices)| indices)
     }
 
-    /// Takes anonymous pages and dirty pages of the cache, a cluster at a time. Adds pages that are free at once to `freed`.
-    /// Returns how many pages are being written.
+    /// Takes anonymous pages and dirty pages of the cache, a cluster at a time. Adds pages that are free at
+    /// once to `freed`. Returns how many pages are being written.
     pub(super) fn page_out(
         &mut self,
         scope: Scope,
@@ -357,12 +361,14 @@ fn candidate(giver: Giver, pages: u64, age: Time, due: i64) -> Candidate {
     Candidate { giver, pages, weight: u128::from(pages) * u128::from(age_us), due }
 }
 
-/// Adds to each candidate's due its part of `pages`, by weight. Then chooses the candidate with the largest due, and deducts
-/// what it gives. Returns the giver and the number of pages; `None` if there are no candidates.
+/// Adds to each candidate's due its part of `pages`, by weight. Then chooses the candidate with the largest
+/// due, and deducts what it gives. Returns the giver and the number of pages; `None` if there are no
+/// candidates.
 fn most_due(candidates: &mut [Candidate], pages: u64) -> Option<(Giver, u64)> {
     let sum: u128 = candidates.iter().map(|candidate| candidate.weight).sum();
     for candidate in candidates.iter_mut() {
-        // Both factors fit: a cluster in millionths of a page is below 2^52, and the quotient of weights at most 1.
+        // Both factors fit: a cluster in millionths of a page is below 2^52, and the quotient of weights at
+        // most 1.
         let part = candidate.weight.saturating_mul(u128::from(pages * MILLIONTH)) / sum;
         candidate.due = candidate.due.saturating_add(i64::try_from(part).unwrap_or(i64::MAX));
     }

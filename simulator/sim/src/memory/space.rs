@@ -4,8 +4,8 @@ use commonhold_contract::{MILLIONTH, UnitId};
 
 use crate::Time;
 
-/// The fraction of pages swapped in that are modified before they are paged out again, in millionths. An assumption: a
-/// program also writes half of the pages that it accesses again.
+/// The fraction of pages swapped in that are modified before they are paged out again, in millionths. An
+/// assumption: a program also writes half of the pages that it accesses again.
 pub const MODIFIED: u64 = 500_000;
 
 /// The pages of one process that belong to no file.
@@ -27,7 +27,8 @@ pub(super) struct Space {
     pub(super) leaving: u64,
     /// Pages in swap alone.
     pub(super) swapped: u64,
-    /// The node in which the process runs, and the number of the space's frames in each node: see [`super::nodes`].
+    /// The node in which the process runs, and the number of the space's frames in each node: see
+    /// [`super::nodes`].
     pub(super) home: usize,
     pub(super) by_node: Vec<u64>,
     /// The space's part of what the pager took so far, less what it gave, in millionths of a page.
@@ -68,7 +69,8 @@ impl Space {
         self.resident() + self.leaving
     }
 
-    /// The time since a typical page was used: the reuse time while the process runs, and longer the longer it does not run.
+    /// The time since a typical page was used: the reuse time while the process runs, and longer the longer
+    /// it does not run.
     pub(super) fn age(&self, now: Time) -> Time {
         self.reuse_ns.saturating_add(now.saturating_sub(self.ran_at))
     }
@@ -82,18 +84,19 @@ impl Space {
         self.swapped -= pages;
     }
 
-    /// Gives up to `pages` resident pages, clean ones first, because they need no write. Returns how many frames are free at
-    /// once, and how many pages must be written first.
+    /// Gives up to `pages` resident pages, clean ones first, because they need no write. Returns how many
+    /// frames are free at once, and how many pages must be written first.
     pub(super) fn give(&mut self, pages: u64) -> (u64, u64) {
         self.leave(pages.min(self.clean), pages)
     }
 
-    /// Gives pages like [`Space::give`], but as Linux does: the oldest go first, clean or dirty. So the clean pages among them
-    /// are in proportion.
+    /// Gives pages like [`Space::give`], but as Linux does: the oldest go first, clean or dirty. So the clean
+    /// pages among them are in proportion.
     pub(super) fn give_oldest(&mut self, pages: u64) -> (u64, u64) {
         let resident = self.resident();
         let pages = pages.min(resident);
-        // The remainder is carried on: a cluster is so small that it might never have a whole clean page otherwise.
+        // The remainder is carried on: a cluster is so small that it might never have a whole clean page
+        // otherwise.
         let clean_part =
             u128::from(pages) * u128::from(MILLIONTH) * u128::from(self.clean) / u128::from(resident.max(1));
         let freed = u64::try_from(clean_part).unwrap_or(u64::MAX).saturating_add(self.oldest_rest);

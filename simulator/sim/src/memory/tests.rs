@@ -11,8 +11,8 @@ pub(super) const A: UnitId = UnitId(2);
 pub(super) const B: UnitId = UnitId(3);
 pub(super) const MS: Time = 1_000_000;
 
-/// 4 KiB frames in three nodes, half of them in the first; 40 of them the kernel's; clusters of 4 pages, so a floor of 8;
-/// disk requests of 64 KiB, 16 pages. Node 2 is nearer to node 0 than node 1 is.
+/// 4 KiB frames in three nodes, half of them in the first; 40 of them the kernel's; clusters of 4 pages, so a
+/// floor of 8; disk requests of 64 KiB, 16 pages. Node 2 is nearer to node 0 than node 1 is.
 pub(super) fn hardware(frames: u64) -> Hardware {
     let mut machine = Machine::synthetic("nodes:3 cpus:1 memory:4MiB").unwrap();
     let parts = [frames - frames / 2, frames / 4, frames / 2 - frames / 4];
@@ -88,7 +88,8 @@ fn write_all_of(memory: &mut Memory, unit: UnitId, pages: u32) {
     write_all(memory, out.writes);
 }
 
-/// Requests a few pages, and reclaims until the request is granted. Returns how often it reclaimed. Writes take no time.
+/// Requests a few pages, and reclaims until the request is granted. Returns how often it reclaimed. Writes
+/// take no time.
 pub(super) fn insist(
     memory: &mut Memory,
     unit: UnitId,
@@ -184,8 +185,8 @@ fn pages_come_to_their_parts() {
 }
 
 proptest! {
-    /// Random migrations lose no page and move no page to a node that is not named. Repeated, a migration moves nothing if
-    /// there was room the first time.
+    /// Random migrations lose no page and move no page to a node that is not named. Repeated, a migration
+    /// moves nothing if there was room the first time.
     #[test]
     fn pages_that_move_are_conserved(
         grown in proptest::collection::vec((0usize..2, 0usize..3, 1u32..60), 1..6),
@@ -253,8 +254,8 @@ fn pages_in_flight_outlive_their_process() {
     assert_eq!(memory.open_space(A, 0), space);
 }
 
-/// a has used up its 60 frames; b uses 20 of its 140, so 120 are free. a's request is refused all the same, and the pages
-/// that are then paged out are a's own.
+/// a has used up its 60 frames; b uses 20 of its 140, so 120 are free. a's request is refused all the same,
+/// and the pages that are then paged out are a's own.
 #[test]
 fn a_full_unit_is_refused_while_frames_are_free() {
     let mut memory = memory(240, 60, 140);
@@ -274,7 +275,8 @@ fn a_full_unit_is_refused_while_frames_are_free() {
     assert_eq!((memory.resident(other), memory.used(B)), (20, 20));
 }
 
-/// Clean cache pages go first, even if the space was unused for longer; of two files, the one that was read only once.
+/// Clean cache pages go first, even if the space was unused for longer; of two files, the one that was read
+/// only once.
 #[test]
 fn clean_pages_go_first_and_used_once_before_used_twice() {
     let mut memory = memory(240, 60, 140);
@@ -296,8 +298,9 @@ fn clean_pages_go_first_and_used_once_before_used_twice() {
     write_all(&mut memory, out.writes);
 }
 
-/// A space that ran just now (age: its reuse time, 10 ms) and one that slept for 90 ms (age 100 ms), both 92 pages above the
-/// floor: of 40 pages the sleeper gives ten elevenths at first, 36, and a little less as it shrinks.
+/// A space that ran just now (age: its reuse time, 10 ms) and one that slept for 90 ms (age 100 ms), both 92
+/// pages above the floor: of 40 pages the sleeper gives ten elevenths at first, 36, and a little less as it
+/// shrinks.
 #[test]
 fn idle_spaces_give_more() {
     let mut memory = memory(240, 200, 0);
@@ -309,8 +312,8 @@ fn idle_spaces_give_more() {
     assert_eq!((memory.missing(running), memory.missing(idle)), (4, 36));
 }
 
-/// 256 frames, 8 % of them 20, and 16 are free: the pager begins. Two equal spaces of different units give alike where nobody
-/// is held to anything: 8 each of 16.
+/// 256 frames, 8 % of them 20, and 16 are free: the pager begins. Two equal spaces of different units give
+/// alike where nobody is held to anything: 8 each of 16.
 #[test]
 fn smp_takes_from_everybody() {
     let mut memory = memory(256, 256, 256);
@@ -353,8 +356,8 @@ fn pages_that_were_not_modified_need_no_second_write() {
     assert_eq!(memory.counts(A).paged_out, 8);
 }
 
-/// a reads a file of 40 pages. After b has read half of it, half is shared; after another half, half of the rest; after the
-/// whole, all of it. Shared pages never go back to a user.
+/// a reads a file of 40 pages. After b has read half of it, half is shared; after another half, half of the
+/// rest; after the whole, all of it. Shared pages never go back to a user.
 #[test]
 fn the_second_user_makes_pages_shared() {
     let mut memory = memory(240, 100, 100);
@@ -373,7 +376,8 @@ fn the_second_user_makes_pages_shared() {
     memory.check().unwrap();
 }
 
-/// b uses one page of a's 40 after the other: 1, 39/40, 39/40, 38/40, 37/40 of a page, and no part of it is lost.
+/// b uses one page of a's 40 after the other: 1, 39/40, 39/40, 38/40, 37/40 of a page, and no part of it is
+/// lost.
 #[test]
 fn parts_of_pages_add_up() {
     let mut memory = memory(240, 100, 100);
@@ -386,8 +390,8 @@ fn parts_of_pages_add_up() {
     assert_eq!(shared, [1, 1, 2, 3, 4]);
 }
 
-/// A fault shows that the process runs: 90 ms after its last fault, a space's pages are 100 ms old; at a new fault, 10 ms, its
-/// reuse time.
+/// A fault shows that the process runs: 90 ms after its last fault, a space's pages are 100 ms old; at a new
+/// fault, 10 ms, its reuse time.
 #[test]
 fn a_fault_is_a_sign_of_life() {
     let mut memory = memory(240, 100, 0);
@@ -402,8 +406,8 @@ fn a_fault_is_a_sign_of_life() {
     assert_eq!(memory.spaces[0].age(memory.now), 10 * MS);
 }
 
-/// 20 % of 240 is 48. Two files, 40 dirty pages at 0 and 20 at 10 ms, are over it: the older is written, 16 pages at a time,
-/// until 44 are dirty; what is left waits until it is 30 s old. Its pages stay, clean.
+/// 20 % of 240 is 48. Two files, 40 dirty pages at 0 and 20 at 10 ms, are over it: the older is written, 16
+/// pages at a time, until 44 are dirty; what is left waits until it is 30 s old. Its pages stay, clean.
 #[test]
 fn write_behind_begins_with_the_oldest() {
     let mut memory = memory(240, 200, 0);
@@ -438,8 +442,8 @@ fn who_has_nothing_to_give_is_forced() {
     assert_eq!(memory.resident(spaces[0]), 8);
 }
 
-/// 25 spaces of 8 pages, all floors, fill the machine, and nobody is held to anything: the one that was not used for longest
-/// gives up pages all the same, and so the next asks in vain no more than once.
+/// 25 spaces of 8 pages, all floors, fill the machine, and nobody is held to anything: the one that was not
+/// used for longest gives up pages all the same, and so the next asks in vain no more than once.
 #[test]
 fn floors_give_way_when_nothing_else_is_left() {
     let mut memory = memory(240, 240, 240);
@@ -450,8 +454,8 @@ fn floors_give_way_when_nothing_else_is_left() {
     assert_eq!((memory.resident(spaces[0]), memory.counts(A).forced), (4, 0));
 }
 
-/// a and b are within their 100 frames, and the common parts have grown until none is free: a gives its own, until the next
-/// look at what everybody may use.
+/// a and b are within their 100 frames, and the common parts have grown until none is free: a gives its own,
+/// until the next look at what everybody may use.
 #[test]
 fn without_debtors_a_unit_helps_itself() {
     let mut memory = memory(240, 100, 100);
@@ -463,7 +467,8 @@ fn without_debtors_a_unit_helps_itself() {
     assert_eq!(memory.missing(a), 4);
 }
 
-/// A unit whose pager has to free pages is short; a debtor's that pays is not, as long as it asks for nothing.
+/// A unit whose pager has to free pages is short; a debtor's that pays is not, as long as it asks for
+/// nothing.
 #[test]
 fn the_pager_marks_who_is_within_its_allowance() {
     let mut memory = memory(240, 100, 100);
@@ -477,8 +482,8 @@ fn the_pager_marks_who_is_within_its_allowance() {
     assert_eq!(memory.facts()[2], Facts { present: true, used: 56, short: false, ..Facts::default() });
 }
 
-/// a was granted frames beyond its allowance of 60 by force, until no frame was free. b gets its allowance from a, not from
-/// itself.
+/// a was granted frames beyond its allowance of 60 by force, until no frame was free. b gets its allowance
+/// from a, not from itself.
 #[test]
 fn who_was_forced_gives_its_floor_to_who_is_entitled() {
     let mut memory = memory(240, 60, 140);
@@ -486,7 +491,8 @@ fn who_was_forced_gives_its_floor_to_who_is_entitled() {
     for _ in 0..13 {
         grown(&mut memory, A, 8);
     }
-    // 7 spaces fit in 56; 4 pages more are within 60, and what comes after is forced until 100 are used; then a pays.
+    // 7 spaces fit in 56; 4 pages more are within 60, and what comes after is forced until 100 are used; then
+    // a pays.
     assert_eq!((memory.used(A), memory.free()), (100, 0));
     insist(&mut memory, B, 4, |memory| memory.grow(mine, 4));
     assert_eq!((memory.used(A), memory.used(B), memory.resident(mine)), (96, 104, 104));
@@ -507,8 +513,8 @@ fn dirty_pages_that_were_used_once_are_older() {
     assert_eq!((memory.cached(once), memory.cached(twice)), (4, 16));
 }
 
-/// A file read from 0 to 36 ms, 4 pages each 4 ms. When 20 of its 40 pages are gone, those left came after 18 ms: at 42 ms
-/// they count as 4 * 24 = 96 ms old. The same for dirty pages.
+/// A file read from 0 to 36 ms, 4 pages each 4 ms. When 20 of its 40 pages are gone, those left came after 18
+/// ms: at 42 ms they count as 4 * 24 = 96 ms old. The same for dirty pages.
 #[test]
 fn of_a_stream_the_first_pages_go_first() {
     let mut memory = memory(240, 200, 0);
@@ -527,8 +533,9 @@ fn of_a_stream_the_first_pages_go_first() {
     assert_eq!(memory.files[1].dirty_since, 14_400_000);
 }
 
-/// 1,040 frames, 8 % of them 83: the pager of a unit of 500 begins at 500 * 83 / 1,040 = 39 frames below its allowance,
-/// whatever is free; that of the common parts when 41 are free. Where nobody is held to anything all begin at 83.
+/// 1,040 frames, 8 % of them 83: the pager of a unit of 500 begins at 500 * 83 / 1,040 = 39 frames below its
+/// allowance, whatever is free; that of the common parts when 41 are free. Where nobody is held to anything
+/// all begin at 83.
 #[test]
 fn low_is_near_the_allowance() {
     let mut memory = memory(1_040, 500, 500);
@@ -676,8 +683,8 @@ proptest! {
         prop_assert_eq!(memory.free(), 160, "nothing but the kernel's 40 of 200 is left");
     }
 
-    /// a and b are held to 80 frames each of 160, and touch no file of the other's. Whatever a does, b's pages stay, and b
-    /// may have the rest of its frames in the end.
+    /// a and b are held to 80 frames each of 160, and touch no file of the other's. Whatever a does, b's
+    /// pages stay, and b may have the rest of its frames in the end.
     #[test]
     fn nobody_takes_anothers_pages(acts in proptest::collection::vec(act(), 1..200)) {
         let mut trial = Trial::new(200, 80, 80);
@@ -729,8 +736,8 @@ proptest! {
         }
     }
 
-    /// The policy and the memory together: under constant demands, allowances settle, and a unit whose demand fits gets all of
-    /// it.
+    /// The policy and the memory together: under constant demands, allowances settle, and a unit whose demand
+    /// fits gets all of it.
     #[test]
     fn the_policy_and_the_memory_come_to_rest(fits in 10u32..45, wants in 60u32..120, reserve in 0u64..100_000) {
         let mut contract = contract(Scheme::Isolate);
@@ -775,8 +782,8 @@ proptest! {
     }
 }
 
-/// 10 frames from the beginning, 30 from 1 s to 3 s, 20 to 4 s: 90 frame-seconds in 4 s. Grants that are refused count for
-/// nothing.
+/// 10 frames from the beginning, 30 from 1 s to 3 s, 20 to 4 s: 90 frame-seconds in 4 s. Grants that are
+/// refused count for nothing.
 #[test]
 fn frames_are_counted_over_time() {
     let mut memory = memory(1000, 30, 960);

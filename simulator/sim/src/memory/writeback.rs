@@ -2,11 +2,11 @@
 //!
 //! Problem: dirty pages of files must reach the disk although no task waits for them.
 //!
-//! Algorithm: while there are more dirty pages than the dirty limit, or the oldest dirty page is older than the dirty age,
-//! the file whose dirty pages are oldest is written, one disk request at a time.
+//! Algorithm: while there are more dirty pages than the dirty limit, or the oldest dirty page is older than
+//! the dirty age, the file whose dirty pages are oldest is written, one disk request at a time.
 //!
-//! Properties: pages stay charged to their units while they are written. Each owner's part of a write is returned, for
-//! charging the bandwidth (seed 000, section 3.3: each page of a shared write to its unit).
+//! Properties: pages stay charged to their units while they are written. Each owner's part of a write is
+//! returned, for charging the bandwidth (seed 000, section 3.3: each page of a shared write to its unit).
 //!
 //! Limit: the pages of one write count as contiguous in the file.
 
@@ -80,7 +80,8 @@ impl Memory {
         self.files.iter().map(|file| file.dirty() + file.in_flight()).sum()
     }
 
-    /// The next write-behind, if one is due. Call it until it returns `None`, or the limit of writes in flight is reached.
+    /// The next write-behind, if one is due. Call it until it returns `None`, or the limit of writes in
+    /// flight is reached.
     pub fn flush(&mut self) -> Option<PageOut> {
         let dirty: u64 = self.files.iter().map(super::cache::CachedFile::dirty).sum();
         let number = |(i, _): &(usize, _)| FileId(u32::try_from(*i).unwrap_or(u32::MAX));
@@ -90,8 +91,8 @@ impl Memory {
         if due { self.write_out(id) } else { None }
     }
 
-    /// Writes dirty pages of a file now, as many as one request takes: for a task that waits for them. `None` if the file
-    /// has no dirty pages.
+    /// Writes dirty pages of a file now, as many as one request takes: for a task that waits for them. `None`
+    /// if the file has no dirty pages.
     pub fn write_out(&mut self, id: FileId) -> Option<PageOut> {
         let file = &mut self.files[id.0 as usize];
         let before = file.dirty();
@@ -156,7 +157,8 @@ impl Memory {
         self.uncharge(unit, pages);
     }
 
-    /// A file's pages were written and stay in the cache, clean; if the file was removed meanwhile, frees their frames.
+    /// A file's pages were written and stay in the cache, clean; if the file was removed meanwhile, frees
+    /// their frames.
     fn cache_written(&mut self, id: FileId, unit: UnitId, pages: u64) {
         let file = &mut self.files[id.0 as usize];
         let open = file.open;

@@ -1,8 +1,9 @@
 //! Reads the changes of rights in a workload: changes of tickets and offers to exchange tickets.
 //!
-//! The tickets of units depend only on the contract and on earlier changes. So this module replays all changes, and reports a
-//! change that would be refused as an error of the workload: the simulation never refuses one. The time of an offer that
-//! waits for a job is unknown; the replay makes these offers last, in the order of the text.
+//! The tickets of units depend only on the contract and on earlier changes. So this module replays all
+//! changes, and reports a change that would be refused as an error of the workload: the simulation never
+//! refuses one. The time of an offer that waits for a job is unknown; the replay makes these offers last, in
+//! the order of the text.
 
 use commonhold_contract::document::{Document, Named};
 use commonhold_contract::quantity::duration_text;
@@ -15,8 +16,8 @@ use super::model::{AwaitedChange, Op, RightsChange, Workload};
 use super::values::{Entry, Span, missing, number};
 use super::workload::unit;
 
-/// Reads the tables `[change.NAME]` and `[offer.NAME]`, and reports those that would be refused. Returns the changes that have
-/// a time, in order of time, and the offers that wait for a job, in the order of the text.
+/// Reads the tables `[change.NAME]` and `[offer.NAME]`, and reports those that would be refused. Returns the
+/// changes that have a time, in order of time, and the offers that wait for a job, in the order of the text.
 pub(super) fn read(
     document: &mut Document,
     tables: [&[(Named, &DeTable)]; 2],
@@ -221,7 +222,8 @@ fn tickets(document: &mut Document, entry: &Entry) -> Option<Offer> {
     parsed.ok()
 }
 
-/// Reports the required keys that a table lacks. Each key comes with an example and with whether the table has the key.
+/// Reports the required keys that a table lacks. Each key comes with an example and with whether the table
+/// has the key.
 fn report_missing(document: &mut Document, named: &Named, noun: &str, required: &[(&str, &str, bool)]) {
     let table = format!("{noun} `{}`", named.name);
     for (key, example, _) in required.iter().filter(|(_, _, is_present)| !is_present) {

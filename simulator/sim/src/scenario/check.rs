@@ -1,8 +1,9 @@
 //! Checks that the values of a workload fit each other and the machine.
 //!
-//! It reports what a simulation would find only late or never: jobs that never start or never end, barriers at which
-//! processes wait forever, loops in which no time passes, files that do not fit on their disk, and names that no job uses.
-//! The checks that follow one program to the next need programs without cycles, so cycles are reported first.
+//! It reports what a simulation would find only late or never: jobs that never start or never end, barriers
+//! at which processes wait forever, loops in which no time passes, files that do not fit on their disk, and
+//! names that no job uses. The checks that follow one program to the next need programs without cycles, so
+//! cycles are reported first.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -152,7 +153,8 @@ impl Subject<'_> {
         Some(Diagnostic::warning("beyond-end", place.clone(), message).help(help))
     }
 
-    /// An error if a step makes more bus transactions than the bus carries: a step's rate is its rate alone on the machine.
+    /// An error if a step makes more bus transactions than the bus carries: a step's rate is its rate alone
+    /// on the machine.
     fn above_bus(&self, bus_per_ms: u32, place: &Span) -> Option<Diagnostic> {
         let capacity = self.hardware.bus?.transactions_per_ms;
         let message = format!(
@@ -163,8 +165,9 @@ impl Subject<'_> {
             .then(|| Diagnostic::error("above-bus", place.clone(), message).help(help))
     }
 
-    /// An error if a step has a working set in the last-level cache but the cache's size is unknown: the working set would have
-    /// no effect. A machine without CPUs stands for a shape that could not be read, which was reported.
+    /// An error if a step has a working set in the last-level cache but the cache's size is unknown: the
+    /// working set would have no effect. A machine without CPUs stands for a shape that could not be read,
+    /// which was reported.
     fn no_cache(&self, bytes: u64, place: &Span) -> Option<Diagnostic> {
         let is_known = self.hardware.machine.cpus.is_empty() || self.hardware.machine.cache_bytes().is_some();
         let working_set = quantity::bytes_text(bytes);
@@ -207,7 +210,8 @@ impl Subject<'_> {
         )
     }
 
-    /// Reports endless loops in which no time passes, and steps after an endless loop, which are never reached.
+    /// Reports endless loops in which no time passes, and steps after an endless loop, which are never
+    /// reached.
     fn loops(&self, demands: &[Demand]) -> Vec<Diagnostic> {
         let mut found = Vec::new();
         for (program, place) in self.workload.programs.iter().zip(&self.places.programs) {
@@ -281,7 +285,8 @@ impl Subject<'_> {
         found
     }
 
-    /// The barriers of a program that wait for at least two processes: the position and the number of processes.
+    /// The barriers of a program that wait for at least two processes: the position and the number of
+    /// processes.
     fn barriers_of(&self, program: usize) -> impl Iterator<Item = (Span, u32)> {
         let ops = self.workload.programs[program].ops.iter().zip(&self.places.programs[program].steps);
         ops.filter_map(|(op, place)| match op {
@@ -325,7 +330,8 @@ impl Subject<'_> {
         found
     }
 
-    /// An error if more than [`TASKS_MAX`] tasks would live at the same time; it points at the job with the most.
+    /// An error if more than [`TASKS_MAX`] tasks would live at the same time; it points at the job with the
+    /// most.
     fn tasks(&self, demands: &[Demand]) -> Option<Diagnostic> {
         let tasks_of =
             |job: &Job| demands[usize::from(job.program)].tasks.saturating_mul(u64::from(job.count));
@@ -342,7 +348,8 @@ impl Subject<'_> {
             .then(|| Diagnostic::error("too-many-tasks", place.value("count"), message).help(help))
     }
 
-    /// Reports jobs that cannot end before the horizon: each by itself, or else all together, by their CPU time.
+    /// Reports jobs that cannot end before the horizon: each by itself, or else all together, by their CPU
+    /// time.
     fn time(&self, demands: &[Demand]) -> Vec<Diagnostic> {
         let horizon_ns = u128::from(self.workload.horizon_ns);
         let help = "write a later `horizon`, or `background = true` in what need not end";
@@ -456,7 +463,8 @@ impl Subject<'_> {
         ambiguous.iter().map(diagnostic).collect()
     }
 
-    /// Reports files, locks and programs that no job uses. `order` has each program after the programs that it runs.
+    /// Reports files, locks and programs that no job uses. `order` has each program after the programs that
+    /// it runs.
     fn unused(&self, order: &[usize], demands: &[Demand]) -> Vec<Diagnostic> {
         let Workload { files, locks, programs, jobs, .. } = self.workload;
         if jobs.is_empty() {

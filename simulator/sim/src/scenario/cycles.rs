@@ -1,13 +1,14 @@
 //! Cycles of a directed graph: programs that run themselves, locks that are taken in circles.
 //!
-//! Problem: find a topological order in which each node comes after all nodes that its edges lead to, or show the cycles that
-//! make such an order impossible.
+//! Problem: find a topological order in which each node comes after all nodes that its edges lead to, or show
+//! the cycles that make such an order impossible.
 //!
-//! Algorithm: depth-first search from each node in turn. An edge to a node that is still open (on the current path) closes a
-//! cycle: the edges of the path from that node on.
+//! Algorithm: depth-first search from each node in turn. An edge to a node that is still open (on the current
+//! path) closes a cycle: the edges of the path from that node on.
 //!
-//! Properties: without a cycle, the order is complete. If there are cycles, at least one is found. Each edge closes at most
-//! one cycle. The cost is linear in nodes and edges, plus the length of the cycles found. The search does not recurse.
+//! Properties: without a cycle, the order is complete. If there are cycles, at least one is found. Each edge
+//! closes at most one cycle. The cost is linear in nodes and edges, plus the length of the cycles found. The
+//! search does not recurse.
 //!
 //! Limits: of several cycles that share an edge, some may be found only after the first is removed.
 //!

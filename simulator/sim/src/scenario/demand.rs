@@ -1,19 +1,20 @@
 //! Computes a program's demand from its text: time, tasks, files and locks.
 //!
-//! Problem: some mistakes are better reported before the simulation than found by it: a horizon before the end of the
-//! work, a million processes, a loop in which no time passes.
+//! Problem: some mistakes are better reported before the simulation than found by it: a horizon before the
+//! end of the work, a million processes, a loop in which no time passes.
 //!
 //! Terms:
-//! - *Span*: the time that a program takes alone on a machine with enough CPUs. Every amount has its mean, every file is in
-//!   the cache, and no task waits for another.
+//! - *Span*: the time that a program takes alone on a machine with enough CPUs. Every amount has its mean,
+//!   every file is in the cache, and no task waits for another.
 //! - *Work*: the CPU time of the program and of all programs that it runs.
 //!
 //! Both are lower bounds of the mean: a simulation takes longer.
 //!
-//! Algorithm: each program comes after the programs that it runs (reverse topological order). One pass over a program's steps
-//! records span and work before each step. At the end of a loop, the difference since the loop's first step is the cost of
-//! one iteration; it is added once for each further iteration. An inner loop ends first, so the cost of an iteration of the
-//! outer loop contains the inner loop in full. An endless loop counts as one iteration.
+//! Algorithm: each program comes after the programs that it runs (reverse topological order). One pass over a
+//! program's steps records span and work before each step. At the end of a loop, the difference since the
+//! loop's first step is the cost of one iteration; it is added once for each further iteration. An inner loop
+//! ends first, so the cost of an iteration of the outer loop contains the inner loop in full. An endless loop
+//! counts as one iteration.
 //!
 //! Properties: linear in the number of steps. Sums saturate, so they never overflow.
 //!
@@ -69,7 +70,8 @@ impl Times {
     }
 }
 
-/// The demand of each program. `order` has each program after the programs that it runs; no program runs itself.
+/// The demand of each program. `order` has each program after the programs that it runs; no program runs
+/// itself.
 pub(crate) fn demands(programs: &[Program], order: &[usize], kernel: &KernelCosts) -> Vec<Demand> {
     let mut demands = vec![Demand::default(); programs.len()];
     for program in order {
@@ -137,8 +139,8 @@ fn op_times(op: &Op, before: &[Times], demands: &[Demand], kernel: &KernelCosts)
     }
 }
 
-/// Whether a step takes time in every run. A read or a cached write may find all pages in memory, and a wait at a lock or a
-/// barrier may end at once, so these count as taking no time.
+/// Whether a step takes time in every run. A read or a cached write may find all pages in memory, and a wait
+/// at a lock or a barrier may end at once, so these count as taking no time.
 pub(crate) fn takes_time(op: &Op, demands: &[Demand]) -> bool {
     match *op {
         Op::Cpu { .. }

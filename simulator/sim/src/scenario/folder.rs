@@ -1,7 +1,8 @@
 //! Reads the three texts of a scenario together: contract, machine and workload.
 //!
-//! A workload names units of the contract and disks of the machine. So it is read only if contract and machine are without
-//! error. Overrides of the command line replace values of the files before the workload is read.
+//! A workload names units of the contract and disks of the machine. So it is read only if contract and
+//! machine are without error. Overrides of the command line replace values of the files before the workload
+//! is read.
 
 use commonhold_contract::{Contract, Diagnostic, Scheme};
 
@@ -64,7 +65,8 @@ impl Overrides {
     }
 }
 
-/// Reads a scenario from the texts of its files. The workload is read only if contract and machine are without error.
+/// Reads a scenario from the texts of its files. The workload is read only if contract and machine are
+/// without error.
 pub fn read(contract: &str, machine: &str, workload: &str) -> Read {
     read_with(contract, machine, workload, Overrides::default())
 }

@@ -1,5 +1,5 @@
-//! The tables of keys of `machine.toml` and `workload.toml`. The readers refuse a key that is not in a table, and the reference
-//! is written from the tables.
+//! The tables of keys of `machine.toml` and `workload.toml`. The readers refuse a key that is not in a table,
+//! and the reference is written from the tables.
 
 use super::model::{Enforces, Scheduler};
 use commonhold_contract::Resource;
@@ -159,8 +159,8 @@ pub(crate) static MACHINE: Table = Table {
     ],
 };
 
-/// `[kernel]`. The defaults are those of Linux 6.12 on a present-day server, where it has a setting, else round figures of
-/// the right size; reproductions of old machines set them all.
+/// `[kernel]`. The defaults are those of Linux 6.12 on a present-day server, where it has a setting, else
+/// round figures of the right size; reproductions of old machines set them all.
 pub(crate) static KERNEL: Table = Table {
     title: "[kernel]",
     definition: "[kernel]",
@@ -332,7 +332,8 @@ pub(crate) static LAST_CACHE: Table = Table {
     keys: &[key(
         "miss",
         Kind::Decimal { max: 100_000 },
-        // A program that waits half of its time for the last-level cache, where memory takes three times as long as the cache.
+        // A program that waits half of its time for the last-level cache, where memory takes three times as
+        // long as the cache.
         "1",
         "2.5",
         "How much longer a step takes if its `cache` is not in the last-level cache at all: with 1, twice as long. The size \
@@ -1033,8 +1034,8 @@ static REPEAT: Table = Table {
     keys: &[key("repeat", Kind::Times, "", "10", "Does the steps of `do` this number of times."), DO],
 };
 
-/// The kinds of step: the key that says what a step does, and the table of its keys. The first key of this list that a step
-/// has decides its kind, since `read` is also a key of `lock` steps.
+/// The kinds of step: the key that says what a step does, and the table of its keys. The first key of this
+/// list that a step has decides its kind, since `read` is also a key of `lock` steps.
 pub(crate) static STEPS: [(&str, &Table); 9] = [
     ("lock", &LOCKED),
     ("repeat", &REPEAT),

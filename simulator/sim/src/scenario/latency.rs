@@ -1,7 +1,8 @@
 //! Reads `[latency]`: how long a load takes from each node's memory to each node's CPUs.
 //!
-//! The text gives the latency of local memory, and that of remote memory in one of two ways: as a time (`remote`, and `near`
-//! within a socket), or as a matrix of distances, in the unit of the firmware's tables (10 is local).
+//! The text gives the latency of local memory, and that of remote memory in one of two ways: as a time
+//! (`remote`, and `near` within a socket), or as a matrix of distances, in the unit of the firmware's tables
+//! (10 is local).
 
 use commonhold_contract::document::{Document, article, integer};
 use commonhold_contract::{Diagnostic, quantity};
@@ -31,8 +32,8 @@ enum Remote<'e, 'a> {
     Unset,
 }
 
-/// Reads the table for a machine. `machine` is `None` if its shape is wrong; the result is then `None` too, since the number of
-/// nodes is unknown.
+/// Reads the table for a machine. `machine` is `None` if its shape is wrong; the result is then `None` too,
+/// since the number of nodes is unknown.
 pub(crate) fn read(document: &mut Document, entry: &Entry, machine: Option<&Machine>) -> Option<Latency> {
     let nodes = machine.map(|machine| machine.nodes.len());
     let table = document.table(entry)?;
@@ -111,7 +112,8 @@ fn latencies(document: &mut Document, local_ns: Time, remote: &Remote, nodes: us
     (0..nodes).map(row).collect()
 }
 
-/// Reports a remote latency below the local one or above `max_ns`. Returns the remote latency, raised to the local one.
+/// Reports a remote latency below the local one or above `max_ns`. Returns the remote latency, raised to the
+/// local one.
 fn checked_remote_ns(
     document: &mut Document,
     local_ns: Time,
@@ -127,7 +129,8 @@ fn checked_remote_ns(
     remote_ns.max(local_ns)
 }
 
-/// Reads the matrix of distances: a row for each node, with a distance for each node. `nodes` is `None` if unknown.
+/// Reads the matrix of distances: a row for each node, with a distance for each node. `nodes` is `None` if
+/// unknown.
 fn distances(document: &mut Document, entry: &Entry, nodes: Option<usize>) -> Option<Vec<Vec<u64>>> {
     let Some(list) = entry.value.get_ref().as_array() else {
         document.wrong_type(entry, "a list of lists of distances");

@@ -1,5 +1,5 @@
-//! Bounds of the values in a machine and a workload. They ensure that no sum of virtual times overflows, and that a typing
-//! error is reported rather than simulated for days.
+//! Bounds of the values in a machine and a workload. They ensure that no sum of virtual times overflows, and
+//! that a typing error is reported rather than simulated for days.
 
 use crate::Time;
 
@@ -11,8 +11,9 @@ const HOUR_NS: Time = 3_600_000_000_000;
 /// The longest simulation: ten years. Virtual times stay below a fiftieth of what 64 bits hold.
 pub(crate) const HORIZON_MAX_NS: Time = 10 * 365 * 24 * HOUR_NS;
 
-/// The longest single step: a year. An exponential draw is below 45 times its mean (53 bits of randomness make 2^-53 the
-/// smallest probability, whose logarithm is -37), so that a step that begins at the horizon still ends within 64 bits.
+/// The longest single step: a year. An exponential draw is below 45 times its mean (53 bits of randomness
+/// make 2^-53 the smallest probability, whose logarithm is -37), so that a step that begins at the horizon
+/// still ends within 64 bits.
 pub(crate) const STEP_MAX_NS: Time = 365 * 24 * HOUR_NS;
 
 const _: () = assert!(HORIZON_MAX_NS as u128 + 45 * STEP_MAX_NS as u128 <= u64::MAX as u128);
@@ -68,10 +69,12 @@ pub const TASKS_MAX: u64 = 1_000_000;
 /// The most disks: they are numbered in 16 bits, and each has tables of its own.
 pub(crate) const DISKS_MAX: usize = 4096;
 
-/// The most files: each program keeps the set of files that it uses, directly or through programs that it runs.
+/// The most files: each program keeps the set of files that it uses, directly or through programs that it
+/// runs.
 pub(crate) const FILES_MAX: usize = 4096;
 
-/// The most locks: each program keeps the set of locks that it takes, directly or through programs that it runs.
+/// The most locks: each program keeps the set of locks that it takes, directly or through programs that it
+/// runs.
 pub(crate) const LOCKS_MAX: usize = 1024;
 
 /// The most programs.

@@ -1,14 +1,15 @@
 //! Finds deadlocks from a workload's text alone.
 //!
-//! Terms: a program *holds* a lock from the first to the last step inside a `lock` step, also while a program that it
-//! started runs.
+//! Terms: a program *holds* a lock from the first to the last step inside a `lock` step, also while a program
+//! that it started runs.
 //!
-//! Algorithm: one pass over each program's steps keeps the set of held locks. A `run` step counts as taking every lock of
-//! the program that it runs.
+//! Algorithm: one pass over each program's steps keeps the set of held locks. A `run` step counts as taking
+//! every lock of the program that it runs.
 //! - A program that takes a lock twice waits for itself forever: an error.
-//! - A program that takes lock B while it holds lock A adds an edge from A to B. On a cycle of edges, processes may wait for
-//!   each other: a warning (lock-order inversion).
-//! - A barrier for several processes inside an exclusive lock waits for processes that need that lock: an error.
+//! - A program that takes lock B while it holds lock A adds an edge from A to B. On a cycle of edges,
+//!   processes may wait for each other: a warning (lock-order inversion).
+//! - A barrier for several processes inside an exclusive lock waits for processes that need that lock: an
+//!   error.
 //!
 //! Limits: two programs whose locks form a cycle get a warning even if they never run at the same time.
 
@@ -24,7 +25,8 @@ use super::model::Op;
 /// A step: the indices of its program and of the step in the program.
 type Step = (usize, usize);
 
-/// The edges (held lock, taken lock), each with the first step that takes the second lock while the first is held.
+/// The edges (held lock, taken lock), each with the first step that takes the second lock while the first is
+/// held.
 type LockOrder = BTreeMap<(u16, u16), Step>;
 
 /// Reports locks for which a process would wait forever, and orders of locks in which it might.
@@ -50,7 +52,8 @@ fn check_program(
     // The held locks: the lock, whether it is held as a reader, and the step that took it.
     let mut held: Vec<(u16, bool, usize)> = Vec::new();
     let mut diagnostics = Vec::new();
-    // Records the order of `lock` after each held lock; returns the step that took the same lock before, if any.
+    // Records the order of `lock` after each held lock; returns the step that took the same lock before, if
+    // any.
     let mut take = |lock: u16, step: usize, held: &[(u16, bool, usize)]| {
         for (other, _, _) in held.iter().filter(|(other, _, _)| *other != lock) {
             order.entry((*other, lock)).or_insert((program, step));
@@ -99,8 +102,9 @@ fn allows_readers(subject: &Subject, lock: u16) -> bool {
     subject.workload.locks[usize::from(lock)].readers
 }
 
-/// The error of a lock that is taken at step `first` and again at step `second`, by the program itself or by the `child` that
-/// it runs. Readers are no exception: the second read may queue behind a writer that waits for the first to end.
+/// The error of a lock that is taken at step `first` and again at step `second`, by the program itself or by
+/// the `child` that it runs. Readers are no exception: the second read may queue behind a writer that waits
+/// for the first to end.
 fn taken_twice(subject: &Subject, lock: u16, first: Step, second: Step, child: Option<&str>) -> Diagnostic {
     let lock = name(subject, lock);
     let message = match child {

@@ -1,7 +1,7 @@
 //! Reads `machine.toml`: the simulated hardware and what its kernel costs.
 //!
-//! Every key but `version` and `shape` has a default, that of a present-day machine. A wrong value is reported and its
-//! default kept, so that the values that depend on it can be checked too.
+//! Every key but `version` and `shape` has a default, that of a present-day machine. A wrong value is
+//! reported and its default kept, so that the values that depend on it can be checked too.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +35,8 @@ const HP97560_BYTES_PER_S: u64 = 72 * SECTOR * 4002 / 60;
 const TICK_NS: Time = 4_000_000;
 
 impl KernelCosts {
-    /// The defaults of `machine.toml`: the costs of a present-day Linux on a machine with `memory_bytes` of memory.
+    /// The defaults of `machine.toml`: the costs of a present-day Linux on a machine with `memory_bytes` of
+    /// memory.
     pub fn modern(memory_bytes: u64) -> Self {
         KernelCosts {
             tick_ns: TICK_NS,
@@ -69,8 +70,8 @@ pub fn parse_machine(text: &str) -> Parsed<Hardware> {
     parse_with_scheduler_span(text).0
 }
 
-/// Reads a machine, and returns the position of `scheduler` if the text has that key. Whether the scheduler can hold the
-/// scheme depends on the contract, so the caller checks that and points at the key.
+/// Reads a machine, and returns the position of `scheduler` if the text has that key. Whether the scheduler
+/// can hold the scheme depends on the contract, so the caller checks that and points at the key.
 pub(super) fn parse_with_scheduler_span(text: &str) -> (Parsed<Hardware>, Option<Span>) {
     let mut scheduler_span = None;
     let parsed = read(text, &MACHINE, |document, entries| {
@@ -185,7 +186,8 @@ impl Reader<'_, '_> {
         kernel
     }
 
-    /// Reads one key of `[kernel]` into its field. A wrong value is reported, and leaves the field at its default.
+    /// Reads one key of `[kernel]` into its field. A wrong value is reported, and leaves the field at its
+    /// default.
     fn kernel_cost(&mut self, entry: &Entry, kernel: &mut KernelCosts, memory_bytes: Option<u64>) {
         let document = &mut *self.document;
         let field_64: &mut u64 = match entry.key.name {
@@ -259,8 +261,8 @@ impl Reader<'_, '_> {
         })
     }
 
-    /// Reads an amount of bytes, or a percentage of the machine's memory. `memory_bytes` is `None` if the shape is wrong;
-    /// a percentage is then unknown.
+    /// Reads an amount of bytes, or a percentage of the machine's memory. `memory_bytes` is `None` if the
+    /// shape is wrong; a percentage is then unknown.
     fn kernel_memory(&mut self, entry: &Entry, memory_bytes: Option<u64>) -> Option<u64> {
         let text = self.document.string(entry, "an amount of memory in quotes")?;
         match quantity::amount(text, Resource::Memory) {
@@ -328,8 +330,8 @@ impl Reader<'_, '_> {
         self.document.report(Diagnostic::error("impossible-machine", at, message).help(help));
     }
 
-    /// Reads a table whose values are all numbers: the numbers in the order of the table's keys, and the position of each
-    /// value in the text. `defaults` has the same order.
+    /// Reads a table whose values are all numbers: the numbers in the order of the table's keys, and the
+    /// position of each value in the text. `defaults` has the same order.
     fn numbers<const N: usize>(
         &mut self,
         entry: &Entry,
@@ -428,7 +430,8 @@ impl Reader<'_, '_> {
     }
 }
 
-/// The values of all models' keys, collected before the disk's model is known: the keys of a table come in any order.
+/// The values of all models' keys, collected before the disk's model is known: the keys of a table come in
+/// any order.
 struct Mechanics {
     scale: u32,
     access_ns: Time,
@@ -522,8 +525,8 @@ pub(crate) fn sectors(disk: &Disk) -> u64 {
     }
 }
 
-/// Turns an error in a machine's shape into a problem of the document. The error counts columns in characters; the
-/// problem's span counts bytes.
+/// Turns an error in a machine's shape into a problem of the document. The error counts columns in
+/// characters; the problem's span counts bytes.
 fn shape_problem(text: &str, error: SyntheticError) -> Problem {
     let start = text.char_indices().nth(error.column - 1).map_or(text.len(), |(offset, _)| offset);
     let end = text.len().min(start + error.word.len());

@@ -1,9 +1,10 @@
 //! Scenarios: a contract, a machine and a workload, as files of a folder.
 //!
-//! The contract crate reads `contract.toml`. [`parse_machine()`] reads `machine.toml`. [`parse_workload()`] reads
-//! `workload.toml`, which names units of the contract and disks of the machine. Like the contract's, both languages
-//! are tables of keys (`keys`). One pass reports all mistakes of a text, each with its position and a remedy;
-//! [`commonhold_contract::render`] shows them. This module opens no file. [`reference()`] lists every key.
+//! The contract crate reads `contract.toml`. [`parse_machine()`] reads `machine.toml`. [`parse_workload()`]
+//! reads `workload.toml`, which names units of the contract and disks of the machine. Like the contract's,
+//! both languages are tables of keys (`keys`). One pass reports all mistakes of a text, each with its
+//! position and a remedy; [`commonhold_contract::render`] shows them. This module opens no file.
+//! [`reference()`] lists every key.
 //!
 //! Code map, in the order of the flow:
 //! - `values`: reads numbers and names, by the contract crate's `document`;

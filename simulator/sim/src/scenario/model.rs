@@ -1,4 +1,5 @@
-//! The values of a scenario after its files were read: amounts in nanoseconds, bytes and millionths, references as indices.
+//! The values of a scenario after its files were read: amounts in nanoseconds, bytes and millionths,
+//! references as indices.
 
 use commonhold_contract::{Contract, Scheme, UnitId};
 use commonhold_machine::Machine;
@@ -20,7 +21,8 @@ pub struct Scenario {
 /// The simulated machine: the facts that policies see, and the costs of events on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hardware {
-    /// The facts that policies see: CPUs, nodes, memory. It has the disks of the field `disks`, in the same order.
+    /// The facts that policies see: CPUs, nodes, memory. It has the disks of the field `disks`, in the same
+    /// order.
     pub machine: Machine,
     /// How the kernel limits units' use of memory and disks.
     pub enforces: Enforces,
@@ -30,8 +32,8 @@ pub struct Hardware {
     pub latency: Option<Latency>,
     /// The per-CPU cache, which a migrated task refills; `None`: a migration is free.
     pub cache: Option<Cache>,
-    /// How much longer a task takes if none of its working set is in the last-level cache, in millionths. `machine` has the sizes
-    /// of the caches; without them, tasks do not compete for cache.
+    /// How much longer a task takes if none of its working set is in the last-level cache, in millionths.
+    /// `machine` has the sizes of the caches; without them, tasks do not compete for cache.
     pub last_cache_miss: u64,
     /// The memory bus; `None`: memory traffic never waits.
     pub bus: Option<Bus>,
@@ -46,11 +48,11 @@ pub struct Hardware {
 /// How a simulated kernel limits units' use of memory and disks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Enforces {
-    /// As the modified IRIX of seed 000 (sections 3.2 and 3.3): allowances that are exceeded only by force, a pager for each
-    /// unit, and disks that schedule by shares.
+    /// As the modified IRIX of seed 000 (sections 3.2 and 3.3): allowances that are exceeded only by force, a
+    /// pager for each unit, and disks that schedule by shares.
     Irix,
-    /// As Linux does with control groups: bounds that slow down, protection, and one reclaim for the whole machine; rates
-    /// and weights for disks.
+    /// As Linux does with control groups: bounds that slow down, protection, and one reclaim for the whole
+    /// machine; rates and weights for disks.
     #[default]
     Linux,
 }
@@ -68,7 +70,8 @@ impl Enforces {
 /// The costs of a simulated kernel, the scheduler and the settings of its memory management.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KernelCosts {
-    /// The period of the clock tick, in ns; the CPUs' ticks are staggered evenly over the period. 0: no ticks.
+    /// The period of the clock tick, in ns; the CPUs' ticks are staggered evenly over the period. 0: no
+    /// ticks.
     pub tick_ns: Time,
     /// The scheduler that decides which task a CPU runs next.
     pub scheduler: Scheduler,
@@ -121,7 +124,8 @@ pub enum Scheduler {
     IrixDecay,
     /// Linux 2.4: epochs. Under the scheme `smp` only.
     Linux24,
-    /// Hurricane: each task has a CPU of its own, which the policy's placement chooses. Under the scheme `smp` only.
+    /// Hurricane: each task has a CPU of its own, which the policy's placement chooses. Under the scheme
+    /// `smp` only.
     Hurricane,
 }
 
@@ -157,7 +161,8 @@ impl core::fmt::Display for Scheduler {
 pub enum CallBack {
     /// At the borrower's next clock tick (seed 000, section 3.1).
     Tick,
-    /// At the borrower's next clock tick or its next entry to the kernel, whichever is first (seed 000, section 3.1).
+    /// At the borrower's next clock tick or its next entry to the kernel, whichever is first (seed 000,
+    /// section 3.1).
     Entry,
     /// At once, by an inter-processor interrupt.
     Now,
@@ -166,11 +171,11 @@ pub enum CallBack {
 /// How much idle memory is lent to a unit that is short.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemoryLoans {
-    /// As much as could be called back within the contract's `call-back-memory`, judged by the unit's pages and the measured
-    /// rate of page writes. Called-back pages are written at once. As on live machines.
+    /// As much as could be called back within the contract's `call-back-memory`, judged by the unit's pages
+    /// and the measured rate of page writes. Called-back pages are written at once. As on live machines.
     InTime,
-    /// All idle memory, however long a call-back takes. Called-back pages are written when the lender needs them (seed 000,
-    /// section 3.2, which has no bound).
+    /// All idle memory, however long a call-back takes. Called-back pages are written when the lender needs
+    /// them (seed 000, section 3.2, which has no bound).
     Any,
 }
 
@@ -200,7 +205,8 @@ impl Hardware {
 pub struct Latency {
     /// The latency of memory in the CPU's own node, in ns; at least 1.
     pub local_ns: Time,
-    /// Latencies by the CPU's node, then by the memory's node, in the machine's order, in ns; at least `local_ns`.
+    /// Latencies by the CPU's node, then by the memory's node, in the machine's order, in ns; at least
+    /// `local_ns`.
     pub between_ns: Vec<Vec<Time>>,
     /// Service times, for loads that queue on their way; `None`: any number of loads pass at once.
     pub service: Option<Service>,
@@ -211,7 +217,8 @@ pub struct Latency {
 pub struct Service {
     /// The memory of a node.
     pub module_ns: Time,
-    /// The bus of a socket. A load from another node occupies the bus of its own socket, and that of the other socket.
+    /// The bus of a socket. A load from another node occupies the bus of its own socket, and that of the
+    /// other socket.
     pub bus_ns: Time,
     /// The ring between the sockets.
     pub ring_ns: Time,
@@ -364,7 +371,8 @@ pub struct File {
     pub shared: bool,
     /// The size of a contiguous piece, in bytes; 0: the whole file is one piece.
     pub fragment_bytes: u64,
-    /// The size of the cache into which processes copy what they read, in bytes: that much of the file is in memory twice.
+    /// The size of the cache into which processes copy what they read, in bytes: that much of the file is in
+    /// memory twice.
     pub buffer_bytes: u64,
 }
 
@@ -394,13 +402,14 @@ pub struct Program {
     pub reuse_ns: Time,
     /// The cache lines that the process loads again after a migration, in bytes.
     pub hot_bytes: u64,
-    /// The part of its CPU time that the process waits for memory while all its memory is in its own node, in millionths.
+    /// The part of its CPU time that the process waits for memory while all its memory is in its own node, in
+    /// millionths.
     pub stalled: u32,
-    /// The part of its CPU time that the process waits for data of its job's other processes while all that data is in its own
-    /// node, in millionths.
+    /// The part of its CPU time that the process waits for data of its job's other processes while all that
+    /// data is in its own node, in millionths.
     pub shares: u32,
-    /// The part of `shares` that is for data of the job's first process, in millionths. The rest is spread evenly over the
-    /// other processes.
+    /// The part of `shares` that is for data of the job's first process, in millionths. The rest is spread
+    /// evenly over the other processes.
     pub of_first: u32,
     /// Whether each run of the program is a job of its own.
     pub is_job: bool,
@@ -457,7 +466,8 @@ pub enum Op {
         file: u16,
         /// The size of the access, in bytes.
         bytes: Amount,
-        /// Whether the access begins anywhere in the file; else it begins where the process's last access ended.
+        /// Whether the access begins anywhere in the file; else it begins where the process's last access
+        /// ended.
         random: bool,
     },
     /// Writes to a file, into the page cache.
@@ -466,7 +476,8 @@ pub enum Op {
         file: u16,
         /// The size of the access, in bytes.
         bytes: Amount,
-        /// Whether the access begins anywhere in the file; else it begins where the process's last access ended.
+        /// Whether the access begins anywhere in the file; else it begins where the process's last access
+        /// ended.
         random: bool,
         /// Whether the step waits until the data is on the disk.
         sync: bool,
@@ -491,7 +502,8 @@ pub enum Op {
         times: u32,
         /// The number of runs at a time.
         at_once: u32,
-        /// Whether the process goes on with the next step; it then waits for the runs at the end of its program.
+        /// Whether the process goes on with the next step; it then waits for the runs at the end of its
+        /// program.
         beside: bool,
     },
     /// Waits until this number of processes with the same parent have come to the barrier.
@@ -542,7 +554,8 @@ pub struct Job {
     pub count: u32,
     /// Time between the starts of two copies, in ns.
     pub every_ns: Time,
-    /// Deadline after each sleep: time within which a process should sleep again or end, in ns. Counted, not enforced.
+    /// Deadline after each sleep: time within which a process should sleep again or end, in ns. Counted, not
+    /// enforced.
     pub deadline_ns: Option<Time>,
     /// The disk of its files and its swap; the machine's first disk by default.
     pub disk: u16,

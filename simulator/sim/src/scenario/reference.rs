@@ -1,5 +1,5 @@
-//! Writes the reference of `machine.toml` and `workload.toml` from the tables of keys: every key with its default, its range
-//! and its meaning.
+//! Writes the reference of `machine.toml` and `workload.toml` from the tables of keys: every key with its
+//! default, its range and its meaning.
 
 use std::fmt::Write;
 

@@ -1,7 +1,8 @@
 //! Reads a program's steps, and flattens nested lists of steps into one list of [`Op`]s.
 //!
-//! `{ lock = .., do = [..] }` becomes `Acquire`, the steps, `Release`. `{ repeat = .., do = [..] }` becomes the steps and
-//! `Again`, which jumps back to the first of these steps. Beside each op stands its position in the text, for messages.
+//! `{ lock = .., do = [..] }` becomes `Acquire`, the steps, `Release`. `{ repeat = .., do = [..] }` becomes
+//! the steps and `Again`, which jumps back to the first of these steps. Beside each op stands its position in
+//! the text, for messages.
 
 use commonhold_contract::document::{Document, article};
 use commonhold_contract::{Diagnostic, nearest, quantity};
@@ -103,8 +104,8 @@ impl Reader<'_, '_> {
         self.steps.partial |= read.is_none();
     }
 
-    /// Finds the key that says what the step does, with the table of keys of such steps. Reports a step with no such key or
-    /// with two.
+    /// Finds the key that says what the step does, with the table of keys of such steps. Reports a step with
+    /// no such key or with two.
     fn verb(&mut self, table: &DeTable, at: &Span) -> Option<(&'static str, &'static Table)> {
         let mut verbs = STEPS.iter().filter(|(verb, _)| table.contains_key(*verb));
         let Some((verb, keys)) = verbs.next() else {
@@ -121,7 +122,8 @@ impl Reader<'_, '_> {
         Some((*verb, *keys))
     }
 
-    /// Reports a step without a verb. If the step has a key that no step has, the message suggests the verb most like that key.
+    /// Reports a step without a verb. If the step has a key that no step has, the message suggests the verb
+    /// most like that key.
     fn report_no_verb(&mut self, table: &DeTable, at: &Span) {
         let verbs: Vec<&str> = STEPS.iter().map(|(verb, _)| *verb).collect();
         let mut help = format!("a step has one of the keys {}", verbs.join(", "));
@@ -296,7 +298,8 @@ impl Reader<'_, '_> {
         Some(())
     }
 
-    /// An amount: the mean from `entry`, and the step's `spread`. `None` if the entry is missing or either is wrong.
+    /// An amount: the mean from `entry`, and the step's `spread`. `None` if the entry is missing or either is
+    /// wrong.
     fn amount(&mut self, step: &Step, entry: Option<&Entry>) -> Option<Amount> {
         let spread = step.find("spread").map_or(Some(Spread::None), |entry| self.spread(entry));
         let mean = number(self.document, entry?);

@@ -1,5 +1,5 @@
-//! Checks that the memory of one process of each program fits into the machine: into the frames that the kernel leaves, and
-//! swap.
+//! Checks that the memory of one process of each program fits into the machine: into the frames that the
+//! kernel leaves, and swap.
 
 use commonhold_contract::Diagnostic;
 
@@ -7,8 +7,8 @@ use super::check::{BYTE_UNITS, Subject, rounded};
 use super::limits::{BYTES_MAX, FILE_FIFTHS, SECTOR};
 use super::machine;
 
-/// Reports programs of which even a single process would not fit. Whether several processes fit together is only seen in a
-/// simulation.
+/// Reports programs of which even a single process would not fit. Whether several processes fit together is
+/// only seen in a simulation.
 pub(crate) fn check(subject: &Subject<'_>) -> Vec<Diagnostic> {
     let hardware = subject.hardware;
     // Without a disk nothing can be paged out; `check` reports that.

@@ -1,5 +1,5 @@
-//! Reads the parts that the languages of machine and workload share: numbers of each kind, names, and the head of a file
-//! (version, title and source).
+//! Reads the parts that the languages of machine and workload share: numbers of each kind, names, and the
+//! head of a file (version, title and source).
 
 use std::collections::BTreeMap;
 
@@ -29,11 +29,13 @@ pub struct Parsed<T> {
     pub value: Option<T>,
     /// The file's title and source, if they could be read.
     pub about: About,
-    /// All errors and warnings, in the order of the text, at most 200. If there are more, the last one counts the rest.
+    /// All errors and warnings, in the order of the text, at most 200. If there are more, the last one counts
+    /// the rest.
     pub diagnostics: Vec<Diagnostic>,
 }
 
-/// Codes of errors that report something missing. After a syntax error they are withheld: the unreadable part may have it.
+/// Codes of errors that report something missing. After a syntax error they are withheld: the unreadable part
+/// may have it.
 pub(crate) const MISSING: [&str; 5] =
     ["missing-version", "missing-key", "unknown-name", "no-disk", "never-starts"];
 
@@ -73,8 +75,8 @@ fn read_head(document: &mut Document, entry: &Entry, about: &mut About, has_vers
     true
 }
 
-/// Reads a number of the key's kind: in nanoseconds, bytes, bytes per second, millionths or thousandths. A wrong value is
-/// reported, and `None`.
+/// Reads a number of the key's kind: in nanoseconds, bytes, bytes per second, millionths or thousandths. A
+/// wrong value is reported, and `None`.
 pub(crate) fn number(document: &mut Document, entry: &Entry) -> Option<u64> {
     match entry.key.kind {
         Kind::Count { min, max } => document.count(entry, min..=max),
@@ -123,8 +125,8 @@ fn thousandths(text: &str) -> Option<u64> {
     integer.parse::<u64>().ok()?.checked_mul(1000)?.checked_add(fraction)
 }
 
-/// The named tables of an entry, in the order of the text: the first `max`. Reports further tables, bad names and values
-/// that are no tables. `noun` is what messages call such a table: `file`.
+/// The named tables of an entry, in the order of the text: the first `max`. Reports further tables, bad names
+/// and values that are no tables. `noun` is what messages call such a table: `file`.
 pub(crate) fn tables<'a>(
     document: &mut Document,
     entry: &Entry<'a>,
@@ -157,7 +159,8 @@ fn report_no_table(document: &mut Document, named: &Named, noun: &str) {
     document.report(Diagnostic::error("wrong-type", span, message).help(help));
 }
 
-/// Reports a name that would be unsafe or ambiguous in reports, file names and commands, which all contain names.
+/// Reports a name that would be unsafe or ambiguous in reports, file names and commands, which all contain
+/// names.
 fn check_name(document: &mut Document, named: &Named, noun: &str) {
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let fits = (1..=NAME_CHARS_MAX).contains(&named.name.len()) && named.name.chars().all(is_allowed);

@@ -1,8 +1,8 @@
 //! Reads `workload.toml`: the files, locks, programs and jobs of the simulated machine.
 //!
-//! Names are numbered first, so that a step may name a file, lock or program that the text declares later. A reference to an
-//! undeclared name is reported, and the step or job that has it is left out. [`check`] then finds values that contradict
-//! each other, the machine or the contract.
+//! Names are numbered first, so that a step may name a file, lock or program that the text declares later. A
+//! reference to an undeclared name is reported, and the step or job that has it is left out. [`check`] then
+//! finds values that contradict each other, the machine or the contract.
 
 use commonhold_contract::document::{Document, Named};
 use commonhold_contract::{Contract, Diagnostic, UnitId, nearest};
@@ -102,7 +102,8 @@ fn file(document: &mut Document, named: &Named, table: &DeTable, disks: &Names) 
         match entry.key.name {
             "size" => {
                 has_size = true;
-                // An unreadable size counts as the largest, so that no access is reported as beyond the file's end.
+                // An unreadable size counts as the largest, so that no access is reported as beyond the
+                // file's end.
                 file.bytes = number(document, &entry).unwrap_or(u64::MAX);
             }
             "disk" => file.disk = disks.find(document, &entry),
@@ -264,8 +265,8 @@ impl JobReader<'_> {
     }
 }
 
-/// The unit that an entry names. Reports an unknown unit, and the built-in unit `kernel`, which runs no jobs and has no
-/// tickets. `relation` completes the message "no ... the built-in unit `kernel`".
+/// The unit that an entry names. Reports an unknown unit, and the built-in unit `kernel`, which runs no jobs
+/// and has no tickets. `relation` completes the message "no ... the built-in unit `kernel`".
 pub(super) fn unit(
     document: &mut Document,
     entry: &Entry,

@@ -94,8 +94,8 @@ fn entries(counts: &str, at: Span) -> Result<Line<'_>, Diagnostic> {
     Err(Diagnostic::error("lost-events", at, message).help(LARGER))
 }
 
-/// Reads an event: `TASK-PID [CPU] FLAGS SECONDS: NAME: KEY=VALUE ...`. A task's name may have spaces, so the time is found by
-/// its form, not by counting words.
+/// Reads an event: `TASK-PID [CPU] FLAGS SECONDS: NAME: KEY=VALUE ...`. A task's name may have spaces, so the
+/// time is found by its form, not by counting words.
 fn event(text: &str, at: Span) -> Result<Line<'_>, Diagnostic> {
     let no_event = || {
         let help = "give the text of tracefs' `trace`, cut at the ends of lines";

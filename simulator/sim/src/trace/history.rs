@@ -1,5 +1,6 @@
-//! Turns the events of a recording into each task's bursts and sleeps. A state machine per task (`Activity`) follows the events;
-//! an event that is impossible in the task's state shows that events are missing, and is an error.
+//! Turns the events of a recording into each task's bursts and sleeps. A state machine per task (`Activity`)
+//! follows the events; an event that is impossible in the task's state shows that events are missing, and is
+//! an error.
 
 use std::collections::BTreeMap;
 
@@ -175,9 +176,9 @@ impl Reader {
         Ok(())
     }
 
-    /// Whether a thread is listed in a unit and no event has mentioned it so far. The list may have been made after the
-    /// recording, so the thread may be forked during the recording. Then the list decides its unit, not the thread that forked
-    /// it.
+    /// Whether a thread is listed in a unit and no event has mentioned it so far. The list may have been made
+    /// after the recording, so the thread may be forked during the recording. Then the list decides its unit,
+    /// not the thread that forked it.
     fn is_listed_only(&self, pid: u32) -> bool {
         let task = self.by_pid.get(&pid).map(|index| &self.tasks[*index]);
         task.is_some_and(|task| matches!(task.state, Activity::Unknown))
@@ -253,7 +254,8 @@ impl Reader {
         task.state = Activity::Ready;
     }
 
-    /// Ends the recording; an error if units, events or wake-ups are missing altogether. `at` is the end of the text.
+    /// Ends the recording; an error if units, events or wake-ups are missing altogether. `at` is the end of
+    /// the text.
     fn end(self, at: usize) -> Result<Recording, Diagnostic> {
         let error =
             |code, message: &str, help: &str| Err(Diagnostic::error(code, at..at, message).help(help));

@@ -2,7 +2,8 @@
 //!
 //! # Format
 //!
-//! A recording is the text of the kernel's `trace` file (tracefs). Lines before the events list the threads of each unit:
+//! A recording is the text of the kernel's `trace` file (tracefs). Lines before the events list the threads
+//! of each unit:
 //!
 //! ```text
 //! # commonhold unit light: 101 102
@@ -10,22 +11,24 @@
 //!           <idle>-0     [002] d..2.    81.000120: sched_switch: prev_comm=swapper/2 prev_pid=0 ... ==> ... next_pid=101 ...
 //! ```
 //!
-//! The numbers are thread IDs (`cgroup.threads`). A forked thread is in the unit of the thread that forked it, unless a line
-//! lists the new thread. Four events count: `sched_switch`, `sched_wakeup`, `sched_wakeup_new`, `sched_process_fork`; others
-//! are ignored. The reader uses only the keys `prev_pid`, `prev_state`, `next_pid`, `pid` and `child_pid`, so a recording may
-//! omit the others. The clock must be the same on all CPUs (`mono`). A recording with lost events is refused.
+//! The numbers are thread IDs (`cgroup.threads`). A forked thread is in the unit of the thread that forked
+//! it, unless a line lists the new thread. Four events count: `sched_switch`, `sched_wakeup`,
+//! `sched_wakeup_new`, `sched_process_fork`; others are ignored. The reader uses only the keys `prev_pid`,
+//! `prev_state`, `next_pid`, `pid` and `child_pid`, so a recording may omit the others. The clock must be the
+//! same on all CPUs (`mono`). A recording with lost events is refused.
 //!
 //! # The workload
 //!
-//! Every task becomes a job with a program of its own: the CPU time of each burst, and the time of each sleep between two
-//! bursts. Waits for a CPU and the choice of CPU are left out, since the simulation determines both. A task that was runnable
-//! when the recording ended computes without end; a task that slept then sleeps to the end of the simulation.
+//! Every task becomes a job with a program of its own: the CPU time of each burst, and the time of each sleep
+//! between two bursts. Waits for a CPU and the choice of CPU are left out, since the simulation determines
+//! both. A task that was runnable when the recording ended computes without end; a task that slept then
+//! sleeps to the end of the simulation.
 //!
 //! # Limits
 //!
-//! The length of each sleep and the time of each fork are those of the recording, even if other tasks are faster or slower in
-//! the simulation. A parent does not wait for its children, nor a task for another task's message. The work of tasks in no
-//! unit (interrupt threads, daemons) is counted but not replayed.
+//! The length of each sleep and the time of each fork are those of the recording, even if other tasks are
+//! faster or slower in the simulation. A parent does not wait for its children, nor a task for another task's
+//! message. The work of tasks in no unit (interrupt threads, daemons) is counted but not replayed.
 
 #![allow(clippy::result_large_err, reason = "a recording is read once, and has one error at most")]
 
@@ -44,11 +47,13 @@ use crate::Time;
 pub struct Recording {
     /// The time from the first event to the last, in ns.
     pub length_ns: Time,
-    /// The tasks: first those that existed when the recording began, in the order of the text, then the others by arrival.
+    /// The tasks: first those that existed when the recording began, in the order of the text, then the
+    /// others by arrival.
     pub tasks: Vec<Recorded>,
     /// CPU time of tasks that are in no unit, in ns.
     pub others_ns: Time,
-    /// The number of sleeps that ended without a wake-up event, since a signal was pending. Such a task counts as awake.
+    /// The number of sleeps that ended without a wake-up event, since a signal was pending. Such a task
+    /// counts as awake.
     pub unwoken: u64,
 }
 
@@ -100,7 +105,8 @@ pub fn read(text: &str) -> Result<Recording, Diagnostic> {
 }
 
 impl Recording {
-    /// The recording as the text of a `workload.toml`. `source` becomes the workload's `source`: where the recording is from.
+    /// The recording as the text of a `workload.toml`. `source` becomes the workload's `source`: where the
+    /// recording is from.
     pub fn workload(&self, source: &str) -> String {
         text::workload(self, source)
     }

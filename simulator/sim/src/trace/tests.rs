@@ -6,7 +6,8 @@ use super::{End, Recorded, Recording, Step, read};
 
 const MS: u64 = 1_000_000;
 
-/// Two units on one CPU: `a` (11) runs when the recording begins, `b` (12) waits, 13 of `b` sleeps; 14 is in no unit.
+/// Two units on one CPU: `a` (11) runs when the recording begins, `b` (12) waits, 13 of `b` sleeps; 14 is in
+/// no unit.
 const WRITTEN: &str = "\
 # commonhold unit a: 11
 # commonhold unit team/b: 12 13
@@ -50,8 +51,8 @@ fn bursts_and_sleeps_are_read() {
     assert_eq!(read(WRITTEN).unwrap(), expected);
 }
 
-/// A thread belongs to the unit that lists it, even if another unit forked it: 20 is listed for `a`, and forked by `b`
-/// or by somebody in no unit.
+/// A thread belongs to the unit that lists it, even if another unit forked it: 20 is listed for `a`, and
+/// forked by `b` or by somebody in no unit.
 #[test]
 fn a_listed_thread_stays_listed_whoever_forks_it() {
     for forks in ["pid=12 child_comm", "pid=14 child_comm"] {

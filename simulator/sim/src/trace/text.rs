@@ -1,5 +1,5 @@
-//! Writes a recording as a workload: a job in the background for each task, and a job that sleeps for the length of the
-//! recording, so that the simulation ends with the recording.
+//! Writes a recording as a workload: a job in the background for each task, and a job that sleeps for the
+//! length of the recording, so that the simulation ends with the recording.
 
 use std::fmt::Write;
 
@@ -41,7 +41,8 @@ pub(super) fn workload(recording: &Recording, source: &str) -> String {
     text
 }
 
-/// A unique name for a task: its index and its thread ID. The kernel reuses IDs, so the ID alone is not unique.
+/// A unique name for a task: its index and its thread ID. The kernel reuses IDs, so the ID alone is not
+/// unique.
 fn name(index: usize, task: &Recorded) -> String {
     format!("task-{index}-{}", task.pid)
 }

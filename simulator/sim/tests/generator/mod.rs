@@ -1,7 +1,9 @@
-//! Random scenarios, as texts, from a seed: all features of the three languages, in sizes that run in milliseconds.
+//! Random scenarios, as texts, from a seed: all features of the three languages, in sizes that run in
+//! milliseconds.
 //!
-//! Every scenario is valid. Locks are taken in the order of their numbers. No barrier and no run stands inside a lock. The
-//! number of processes that run at once equals the number that a barrier waits for. So no process can wait forever.
+//! Every scenario is valid. Locks are taken in the order of their numbers. No barrier and no run stands
+//! inside a lock. The number of processes that run at once equals the number that a barrier waits for. So no
+//! process can wait forever.
 
 #![allow(dead_code, reason = "not every file of tests has use for both kinds")]
 
@@ -35,10 +37,11 @@ pub(crate) fn texts(seed: u64) -> Texts {
     }
 }
 
-/// A minute of endless work in a unit of one discipline with sub-units of others, the first of which has that of `inner`.
+/// A minute of endless work in a unit of one discipline with sub-units of others, the first of which has that
+/// of `inner`.
 ///
-/// Tasks that always compute, and tasks that often sleep, share few CPUs. So a discipline that can starve a task does so here.
-/// Disks, memory and locks play no role.
+/// Tasks that always compute, and tasks that often sleep, share few CPUs. So a discipline that can starve a
+/// task does so here. Disks, memory and locks play no role.
 pub(crate) fn nested(outer: Discipline, inner: Discipline, seed: u64) -> Texts {
     let mut chance = Chance::of(seed ^ 0x7e57);
     let mut units = vec![("u".to_owned(), outer, chance.from(0, 2))];
@@ -323,7 +326,8 @@ fn workload(chance: &mut Chance, machine: &Machine, units: &[String]) -> String 
     text + &jobs(chance, machine, units, parties) + &changes(chance, units)
 }
 
-/// Changes of tickets. Tickets are never transferred: a transfer of tickets that a unit lacks would be an error.
+/// Changes of tickets. Tickets are never transferred: a transfer of tickets that a unit lacks would be an
+/// error.
 fn changes(chance: &mut Chance, units: &[String]) -> String {
     let mut text = String::new();
     let declared: Vec<&str> = units.iter().map(String::as_str).filter(|unit| *unit != "shared").collect();

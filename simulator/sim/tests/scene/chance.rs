@@ -1,4 +1,5 @@
-//! Random choices of the generator of scenarios: `SplitMix64`, so that a seed gives the same scenario on any machine.
+//! Random choices of the generator of scenarios: `SplitMix64`, so that a seed gives the same scenario on any
+//! machine.
 
 /// One stream of choices.
 pub(crate) struct Chance(u64);

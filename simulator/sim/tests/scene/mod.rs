@@ -70,7 +70,8 @@ pub(crate) fn near(is: u64, should: u64, per_mille: u64) {
     assert!(off * 1000 <= should * per_mille, "{is} is not within {per_mille} per mille of {should}");
 }
 
-/// A machine with `cpus` CPUs on which all costs are zero but those in `more`. The clock ticks every 10 ms, slices last 30 ms.
+/// A machine with `cpus` CPUs on which all costs are zero but those in `more`. The clock ticks every 10 ms,
+/// slices last 30 ms.
 pub(crate) fn machine(cpus: u32, more: &str) -> String {
     let mut text = format!("version = 1\nshape = \"cpus:{cpus} memory:64MiB\"\n[kernel]\n{more}\n");
     let is_given = |key: &str| more.lines().any(|line| line.starts_with(key));

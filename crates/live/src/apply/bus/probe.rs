@@ -14,8 +14,8 @@
 //! runs. Transfers that a busy host takes from a virtual machine are missing, too. On a machine with several
 //! nodes, the result is the sum of all nodes' capacities; programs that use remote memory get less.
 //!
-//! Source: J. `McCalpin`, Memory Bandwidth and Machine Balance in Current High Performance Computers, 1995 (STREAM's triad,
-//! with arrays of four times the last-level cache).
+//! Source: J. `McCalpin`, Memory Bandwidth and Machine Balance in Current High Performance Computers, 1995
+//! (STREAM's triad, with arrays of four times the last-level cache).
 
 use std::collections::BTreeMap;
 use std::io;
@@ -45,7 +45,8 @@ const ARRAYS: u64 = 3;
 const ELEMENT: u64 = 8;
 /// The size of an array, as a multiple of the caches that could hold it.
 const TIMES_CACHE: u64 = 4;
-/// The smallest total size of all arrays, as a multiple of all caches. Smaller arrays would be served partly from the caches.
+/// The smallest total size of all arrays, as a multiple of all caches. Smaller arrays would be served partly
+/// from the caches.
 const TIMES_CACHE_MIN: u64 = 2;
 /// The assumed size of a cache that the kernel does not describe.
 const CACHE_BYTES: u64 = 32 << 20;
@@ -163,7 +164,8 @@ fn best_rate(cpus: &[u32], elements: usize, length: Duration, done: &dyn Fn()) -
     // `ready` includes the calling thread, which starts its clock when all arrays exist.
     let (ready, pass_barrier) = (Barrier::new(cpus.len() + 1), Barrier::new(cpus.len()));
     let (failed, continues, stop) = (AtomicBool::new(false), AtomicBool::new(true), AtomicBool::new(false));
-    // The leader alone decides whether another pass follows, so that all threads make the same number of passes.
+    // The leader alone decides whether another pass follows, so that all threads make the same number of
+    // passes.
     let run = |leads: bool, cpu: u32| -> io::Result<Vec<(Instant, Instant)>> {
         let arrays = affinity::set(0, &CpuSet::from_iter([cpu])).and_then(|()| Arrays::new(elements));
         if arrays.is_err() {
@@ -209,8 +211,8 @@ fn best_rate(cpus: &[u32], elements: usize, length: Duration, done: &dyn Fn()) -
     Ok(bytes_per_s(bytes, shortest_pass(&passes)))
 }
 
-/// The duration of the shortest pass, which lasts from its first start to its last end. `passes` has the start and end of each
-/// pass for each thread.
+/// The duration of the shortest pass, which lasts from its first start to its last end. `passes` has the
+/// start and end of each pass for each thread.
 fn shortest_pass(passes: &[Vec<(Instant, Instant)>]) -> Duration {
     let count = passes.iter().map(Vec::len).min().unwrap_or(0);
     let duration = |n: usize| {
@@ -280,7 +282,8 @@ impl Busy {
     }
 }
 
-/// The busy time of all CPUs in /proc/stat, including time stolen by the host, in nanoseconds: `proc_stat(5)`.
+/// The busy time of all CPUs in /proc/stat, including time stolen by the host, in nanoseconds:
+/// `proc_stat(5)`.
 fn busy_ns(stat: &str) -> u64 {
     /// `USER_HZ` is 100 on every architecture that Linux still supports.
     const TICK_NS: u64 = 10_000_000;
@@ -315,7 +318,8 @@ mod tests {
         let sizes = |free_mib: u64| {
             Sizes::for_machine(&tree, &machine, free_mib << 20).map_err(|error| error.to_string())
         };
-        // For one: four times 16 MiB. For each of four threads: four times two caches of 16 MiB, divided by four.
+        // For one: four times 16 MiB. For each of four threads: four times two caches of 16 MiB, divided by
+        // four.
         let mib = |mib: usize| mib << 17;
         assert_eq!(sizes(8192), Ok(Sizes { one_cpu: mib(64), per_cpu: mib(32) }));
         // A quarter of 600 MiB is 150 MiB: 50 MiB for each array.

@@ -11,8 +11,9 @@
 //! journal before it is made. The kernel moves the tasks of a removed group to the default group, so nothing
 //! else must be undone. Counts never decrease.
 //!
-//! Limits: a processor has a limited number of groups (`num_rmids`); units without a group are not measured. Sub-units are not
-//! measured separately. A thread that is born while its process is being moved may stay behind until the next second.
+//! Limits: a processor has a limited number of groups (`num_rmids`); units without a group are not measured.
+//! Sub-units are not measured separately. A thread that is born while its process is being moved may stay
+//! behind until the next second.
 
 mod jobs;
 
@@ -44,7 +45,8 @@ const OURS: &str = "commonhold-";
 const CHECK_NS: Time = 1_000_000_000;
 /// The shortest interval between reads of the counts, in nanoseconds. Each read interrupts a CPU.
 const READ_NS: Time = 10_000_000;
-/// How many times a process's threads are listed while they are moved, because the process may start new threads.
+/// How many times a process's threads are listed while they are moved, because the process may start new
+/// threads.
 const ROUNDS: usize = 3;
 
 /// The groups of a contract's units.
@@ -99,8 +101,9 @@ fn is_wanted(contract: &Contract) -> bool {
 }
 
 impl Bus {
-    /// If the contract needs groups, finds the `resctrl` file system, and mounts it if necessary and possible. `root` is `/`, or
-    /// a folder that looks like it, in tests. A machine without support is no problem here, because `doctor` reports it.
+    /// If the contract needs groups, finds the `resctrl` file system, and mounts it if necessary and
+    /// possible. `root` is `/`, or a folder that looks like it, in tests. A machine without support is no
+    /// problem here, because `doctor` reports it.
     pub(crate) fn open(
         &mut self,
         root: &Path,
@@ -137,8 +140,9 @@ impl Bus {
         self.filesystem.as_ref()?.throttle
     }
 
-    /// Moves units' processes to their groups, and reads the counts, each no more often than necessary. `members_changed`:
-    /// whether processes were born or changed their unit since the last call. Returns the errors.
+    /// Moves units' processes to their groups, and reads the counts, each no more often than necessary.
+    /// `members_changed`: whether processes were born or changed their unit since the last call. Returns the
+    /// errors.
     pub(crate) fn follow(
         &mut self,
         now: Time,
@@ -223,8 +227,8 @@ impl Bus {
         self.groups.get(&unit).map_or(Ok(()), |group| throttle_to(&group.dir, percent, means))
     }
 
-    /// Moves a unit's processes from its monitoring group, which is removed, to the control group in `dir`. The unit's count
-    /// continues.
+    /// Moves a unit's processes from its monitoring group, which is removed, to the control group in `dir`.
+    /// The unit's count continues.
     fn move_to_control_group(
         &mut self,
         unit: UnitId,
@@ -234,7 +238,8 @@ impl Bus {
     ) -> Result<(), LiveError> {
         let keys: Vec<ProcessKey> =
             self.placed.iter().filter(|(_, placed)| **placed == unit).map(|(key, _)| *key).collect();
-        // The groups of the unit's jobs are outside of the control group. They are removed here, and made again inside of it.
+        // The groups of the unit's jobs are outside of the control group. They are removed here, and made
+        // again inside of it.
         self.remove_job_groups(|_, owner, _| owner != unit);
         let mut result = Ok(());
         for key in keys {
@@ -386,7 +391,8 @@ impl Bus {
     }
 }
 
-/// The outermost unit around a unit, or the unit itself; `None` for the common units, and for units that are not in the contract.
+/// The outermost unit around a unit, or the unit itself; `None` for the common units, and for units that are
+/// not in the contract.
 fn outermost(contract: &Contract, unit: UnitId) -> Option<UnitId> {
     (!unit.is_common() && contract.has(unit)).then(|| tree::outermost(contract, unit))
 }
@@ -403,9 +409,9 @@ fn make_group(dir: &Path, journal: &mut Journal) -> Result<(), LiveError> {
 
 /// Moves a process's threads to a group. Threads that end meanwhile are skipped.
 ///
-/// The file `tasks` takes bare thread numbers, which the kernel may have reused for a thread of another process by the time of
-/// the write. So each round lists the process's threads again. A number that was written and is not listed any more may name
-/// such a foreign thread, which is moved to the default group.
+/// The file `tasks` takes bare thread numbers, which the kernel may have reused for a thread of another
+/// process by the time of the write. So each round lists the process's threads again. A number that was
+/// written and is not listed any more may name such a foreign thread, which is moved to the default group.
 fn move_threads(key: ProcessKey, dir: &Path, procfs: &mut ProcFs) -> Result<(), LiveError> {
     let tasks = dir.join("tasks");
     let (mut moved, mut tids) = (BTreeSet::new(), Vec::new());
@@ -438,7 +444,8 @@ fn move_threads(key: ProcessKey, dir: &Path, procfs: &mut ProcFs) -> Result<(), 
     Ok(())
 }
 
-/// Moves a thread that is in the group `dir` to the default group. Does nothing if no thread there has this number.
+/// Moves a thread that is in the group `dir` to the default group. Does nothing if no thread there has this
+/// number.
 fn move_to_default(dir: &Path, tid: u32) {
     let is_in_group = |dir: &Path| {
         let tasks = host::read_to_string(&dir.join("tasks")).unwrap_or_default();
@@ -452,8 +459,8 @@ fn move_to_default(dir: &Path, tid: u32) {
     }
 }
 
-/// Throttles a control group to this percentage in all domains, rounded up to a value that the processor supports. Reads the
-/// values back to verify them.
+/// Throttles a control group to this percentage in all domains, rounded up to a value that the processor
+/// supports. Reads the values back to verify them.
 fn throttle_to(dir: &Path, percent: u32, means: Throttle) -> Result<(), LiveError> {
     let path = dir.join("schemata");
     let read = || host::read_to_string(&path).map_err(|source| failed(&path, "read it", source));

@@ -1,4 +1,5 @@
-//! Carries out a plan: routes each order to the part of the backend that writes it. Failures do not stop further orders.
+//! Carries out a plan: routes each order to the part of the backend that writes it. Failures do not stop
+//! further orders.
 
 use std::collections::BTreeSet;
 use std::path::Path;

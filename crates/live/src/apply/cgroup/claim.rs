@@ -3,7 +3,8 @@
 //! Problem: only one daemon may use the subtree, since two daemons that write the same files would undo each
 //! other's work without noticing. Also, BASE's child cgroups may still be without controllers.
 //!
-//! Algorithm: the extended attribute [`MARK`] of the subtree's directory names its owner by PID and start time.
+//! Algorithm: the extended attribute [`MARK`] of the subtree's directory names its owner by PID and start
+//! time.
 //! - If the owner still runs, the claim is refused.
 //! - If the owner has exited, the directory is removed.
 //! - A directory without a mark is removed if it holds no processes; otherwise the claim is refused.
@@ -16,8 +17,8 @@
 //!
 //! Properties: every change is in the journal before it is made.
 //!
-//! Limits: where the file system has no extended attributes (kernels before 5.7), another program's subtree is recognised only
-//! if it holds processes, and only the journal's lock keeps two daemons apart.
+//! Limits: where the file system has no extended attributes (kernels before 5.7), another program's subtree
+//! is recognised only if it holds processes, and only the journal's lock keeps two daemons apart.
 //!
 //! Source: "No Internal Process Constraint" and "Delegation" in the kernel's cgroup-v2.rst.
 
@@ -38,7 +39,8 @@ pub(super) const TOP: &str = "commonhold";
 pub(super) const ASIDE: &str = "commonhold.daemon";
 /// The extended attribute that names the subtree's owner: `PID START`.
 const MARK: &str = "user.commonhold";
-/// The controllers that this backend can use. `io` needs `memory` to charge writeback to the cgroup that dirtied a page.
+/// The controllers that this backend can use. `io` needs `memory` to charge writeback to the cgroup that
+/// dirtied a page.
 const CONTROLLERS: [&str; 4] = ["cpu", "cpuset", "io", "memory"];
 /// How many passes to make over a cgroup whose processes fork while they are moved out.
 const SWEEPS_MAX: usize = 100;
@@ -163,8 +165,8 @@ fn is_populated(dir: &Path) -> Result<bool, LiveError> {
     Ok(value_of(&text, "populated") == Some(1))
 }
 
-/// Removes a cgroup with its descendants, and moves their remaining processes to the cgroup `outside`. A cgroup that disappears
-/// meanwhile counts as removed.
+/// Removes a cgroup with its descendants, and moves their remaining processes to the cgroup `outside`. A
+/// cgroup that disappears meanwhile counts as removed.
 pub(super) fn remove(dir: &Path, outside: &Path) -> Result<(), LiveError> {
     match try_to_remove(dir, outside) {
         Err(_) if matches!(host::is_there(dir), Ok(false)) => Ok(()),
@@ -208,7 +210,8 @@ fn clear_away(top: &Path, outside: &Path, procfs: &mut ProcFs) -> Result<Vec<Liv
     Ok(elsewhere.notices().into_iter().map(notice).collect())
 }
 
-/// Moves every process out of a cgroup, including processes that are forked meanwhile. Calls `before_move` with each PID.
+/// Moves every process out of a cgroup, including processes that are forked meanwhile. Calls `before_move`
+/// with each PID.
 pub(super) fn empty(
     dir: &Path,
     to: &Path,
@@ -246,8 +249,8 @@ pub(super) fn processes(dir: &Path) -> Result<Vec<u32>, LiveError> {
     read.map_err(|source| failed(&dir.join("cgroup.procs"), "read it".to_owned(), source))
 }
 
-/// Makes a cgroup. If it exists already, because a removal failed or a creation was incomplete, it is removed first: a new
-/// cgroup has no settings.
+/// Makes a cgroup. If it exists already, because a removal failed or a creation was incomplete, it is removed
+/// first: a new cgroup has no settings.
 pub(super) fn make(dir: &Path, outside: &Path, journal: &mut Journal) -> Result<(), LiveError> {
     record(journal, &[Entry::Created { cgroup: dir.to_owned() }])?;
     let mut result = host::make_dir(dir);
@@ -258,8 +261,8 @@ pub(super) fn make(dir: &Path, outside: &Path, journal: &mut Journal) -> Result<
     result.map_err(|source| failed(dir, "create this cgroup".to_owned(), source))
 }
 
-/// Enables the missing controllers for the children of BASE. Writes them one by one, since a single write would fail as a whole
-/// if one controller is refused. Returns the refusals.
+/// Enables the missing controllers for the children of BASE. Writes them one by one, since a single write
+/// would fail as a whole if one controller is refused. Returns the refusals.
 fn enable(place: &CgroupBase, journal: &mut Journal) -> Result<Vec<LiveError>, LiveError> {
     let file = place.base.join("cgroup.subtree_control");
     let enabled = words(&file)?;

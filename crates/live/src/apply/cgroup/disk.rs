@@ -1,16 +1,18 @@
 //! Disks on a live machine: discovery, use by unit, and orders as writes to cgroup files.
 //!
-//! Facts come from io.stat and io.pressure of each unit's own cgroup, read at most every 80 ms. Orders are written to io.max, and
-//! to io.weight or io.bfq.weight. In the daemon's own cgroups these settings vanish with the cgroup, so the journal has no entry
-//! for them. The cost model that makes weights effective is machine-wide and is in the journal (`io_cost`).
+//! Facts come from io.stat and io.pressure of each unit's own cgroup, read at most every 80 ms. Orders are
+//! written to io.max, and to io.weight or io.bfq.weight. In the daemon's own cgroups these settings vanish
+//! with the cgroup, so the journal has no entry for them. The cost model that makes weights effective is
+//! machine-wide and is in the journal (`io_cost`).
 //!
-//! A disk is a whole physical device. Requests to a partition, LVM, dm-crypt or md reach the device with their cgroup, so they
-//! are counted and limited at the device; to count the layers above as well would count requests twice. Some arrays write to
-//! their drives without attributing the requests to a cgroup: such an array is a disk itself, and its drives are not (`arrays`).
-//! Network file systems have no disk and are not controlled.
+//! A disk is a whole physical device. Requests to a partition, LVM, dm-crypt or md reach the device with
+//! their cgroup, so they are counted and limited at the device; to count the layers above as well would count
+//! requests twice. Some arrays write to their drives without attributing the requests to a cgroup: such an
+//! array is a disk itself, and its drives are not (`arrays`). Network file systems have no disk and are not
+//! controlled.
 //!
-//! Disks are hot-plugged, and an assembled array replaces its drives. Orders on a device that is no longer a disk are
-//! reset. If another device takes a known name or number, its state starts afresh.
+//! Disks are hot-plugged, and an assembled array replaces its drives. Orders on a device that is no longer a
+//! disk are reset. If another device takes a known name or number, its state starts afresh.
 //!
 //! Source: "IO" in the kernel's cgroup-v2.rst; block/blk-throttle.c, block/blk-iocost.c, block/bfq-cgroup.c.
 
@@ -33,7 +35,8 @@ use crate::observe::memory::source::{Buffer, Source};
 const CAPS: &str = "io.max";
 /// How often to rescan disks and their schedulers.
 const DEVICES_NS: Time = 5_000 * MS;
-/// The largest number of files that are kept open between samples, because opening a file costs more than reading it.
+/// The largest number of files that are kept open between samples, because opening a file costs more than
+/// reading it.
 const KEPT_MAX: usize = 96;
 
 /// The machine's disks, the use by unit, and the orders in force.
@@ -50,7 +53,8 @@ pub(crate) struct Disks {
     /// When the facts were sampled.
     at: Option<Time>,
     files: OpenFiles,
-    /// The counters of each foreign group when it was first sampled, by device number. Earlier use is not the unit's.
+    /// The counters of each foreign group when it was first sampled, by device number. Earlier use is not the
+    /// unit's.
     baselines: BTreeMap<(GroupId, String), DiskUse>,
     /// Use in each foreign group since its baseline, by disk.
     in_foreign_groups: BTreeMap<GroupId, Vec<(String, DiskUse)>>,
@@ -70,7 +74,8 @@ impl OpenFiles {
         if !by_path.contains_key(path) {
             let opened = Source::open(path).ok()?;
             if by_path.len() >= KEPT_MAX {
-                // Files are read in about the same order each time, so evicting the last keeps most of the cache.
+                // Files are read in about the same order each time, so evicting the last keeps most of the
+                // cache.
                 by_path.pop_last();
             }
             by_path.insert(path.to_owned(), opened);
@@ -95,9 +100,10 @@ impl Disks {
         &self.in_foreign_groups
     }
 
-    /// The facts for the policy, at most 80 ms old: each unit's use of each disk since the unit's cgroup was made. `leaves`
-    /// yields the cgroup of each unit's own processes, and each foreign group of a unit. It is not called if there is no disk.
-    /// Unreadable cgroups are skipped, since a cgroup may be removed at any time.
+    /// The facts for the policy, at most 80 ms old: each unit's use of each disk since the unit's cgroup was
+    /// made. `leaves` yields the cgroup of each unit's own processes, and each foreign group of a unit. It is
+    /// not called if there is no disk. Unreadable cgroups are skipped, since a cgroup may be removed at any
+    /// time.
     pub(crate) fn observe(
         &mut self,
         now: Time,
@@ -117,7 +123,8 @@ impl Disks {
         let leaves = if self.devices.is_empty() { Vec::new() } else { leaves() };
         let units = leaves.iter().map(|(unit, _, _)| unit.index() + 1).max().unwrap_or(0);
         let mut facts: BTreeMap<&str, DiskFacts> = BTreeMap::new();
-        // A replaced device is omitted from one sample: the policy then repeats its orders for the disk that reappears.
+        // A replaced device is omitted from one sample: the policy then repeats its orders for the disk that
+        // reappears.
         for device in self.devices.iter().filter(|device| !replaced.contains(&device.name)) {
             let weighs = device.weigher.is_some();
             let bytes_per_s = device.model.map(|model| model.bytes_per_s());
@@ -160,8 +167,8 @@ impl Disks {
         self.facts.clone()
     }
 
-    /// Replaces the list of devices, and resets the orders on devices that were removed. Returns the names that now refer to
-    /// another device.
+    /// Replaces the list of devices, and resets the orders on devices that were removed. Returns the names
+    /// that now refer to another device.
     fn follow_devices(&mut self, devices: Vec<Device>) -> Vec<String> {
         let former = std::mem::replace(&mut self.devices, devices);
         let is_present = |old: &Device| {
@@ -223,7 +230,8 @@ impl Disks {
         })
     }
 
-    /// Limits reads and writes of the cgroup `dir`, sub-units included, in bytes per second; `None` removes a limit.
+    /// Limits reads and writes of the cgroup `dir`, sub-units included, in bytes per second; `None` removes a
+    /// limit.
     pub(crate) fn cap(
         &mut self,
         dir: &Path,

@@ -1,13 +1,14 @@
-//! Makes the OOM killer prefer processes of *exposed* units: units that exceed their entitlement while memory is tight.
+//! Makes the OOM killer prefer processes of *exposed* units: units that exceed their entitlement while memory
+//! is tight.
 //!
-//! Problem: when memory runs out, the kernel kills the largest process of the machine, which may be in a unit that stays within
-//! its entitlement.
+//! Problem: when memory runs out, the kernel kills the largest process of the machine, which may be in a unit
+//! that stays within its entitlement.
 //!
 //! Algorithm: at each memory sample, every member of an exposed unit gets a raised `oom_score_adj`
-//! ([`oom_score`](crate::host::oom_score)). A member's children inherit the raised value; such children are recognised by this
-//! value and by their parent. A member gets its original value back when its unit is not exposed any more, or when it moves to a
-//! unit that is not exposed. Children may be born while values are restored; so a unit that was exposed is searched for them in
-//! [`SAMPLES_AFTER`] more samples.
+//! ([`oom_score`](crate::host::oom_score)). A member's children inherit the raised value; such children are
+//! recognised by this value and by their parent. A member gets its original value back when its unit is not
+//! exposed any more, or when it moves to a unit that is not exposed. Children may be born while values are
+//! restored; so a unit that was exposed is searched for them in [`SAMPLES_AFTER`] more samples.
 //!
 //! Properties:
 //! - No process's value is set below the original.
@@ -54,7 +55,8 @@ pub(super) struct Exposure {
     refused: BTreeSet<ProcessKey>,
     /// Processes whose failure was reported.
     reported: BTreeSet<ProcessKey>,
-    /// The standing problem of each exposed unit that exceeds its bound, because nothing of it can be paged out.
+    /// The standing problem of each exposed unit that exceeds its bound, because nothing of it can be paged
+    /// out.
     beyond_means: BTreeMap<UnitId, LiveError>,
 }
 
@@ -91,8 +93,8 @@ impl Exposure {
         self.exposed.is_empty() && self.searched.is_empty() && self.adjusted.is_empty()
     }
 
-    /// Records a standing problem for each exposed unit that exceeds its bound. A problem keeps its first message, although the
-    /// numbers in it change, so that it is reported once.
+    /// Records a standing problem for each exposed unit that exceeds its bound. A problem keeps its first
+    /// message, although the numbers in it change, so that it is reported once.
     pub(super) fn record_exceeding(&mut self, contract: &Contract, plan: &MemoryPlan) {
         for beyond in plan.beyond.iter().filter(|beyond| self.exposed.contains(&beyond.unit)) {
             let allowed = plan.units.get(beyond.unit.index()).map_or(0, |share| share.allowed);
@@ -101,13 +103,15 @@ impl Exposure {
         }
     }
 
-    /// Raises the values of processes of exposed units, and restores the values of other processes. Returns the errors.
+    /// Raises the values of processes of exposed units, and restores the values of other processes. Returns
+    /// the errors.
     pub(super) fn follow(&mut self, roster: &mut Roster, journal: &mut Journal) -> Vec<LiveError> {
         if self.is_idle() {
             return Vec::new();
         }
         let is_examined = |unit: &UnitId| self.exposed.contains(unit) || self.searched.contains_key(unit);
-        // Memory of members in other control groups is not charged to the unit, so these members are not exposed with it.
+        // Memory of members in other control groups is not charged to the unit, so these members are not
+        // exposed with it.
         let members =
             roster.members().filter(|member| member.stays.is_none() && is_examined(&member.placement.unit));
         let keys: BTreeSet<ProcessKey> =
@@ -196,8 +200,8 @@ impl Exposure {
         Some(adjusted)
     }
 
-    /// The original value of the process from which this process inherited its raised `value`: its parent; if the parent has
-    /// exited, any process of its session, or else any process of its user in its unit.
+    /// The original value of the process from which this process inherited its raised `value`: its parent; if
+    /// the parent has exited, any process of its session, or else any process of its user in its unit.
     fn inherited_original(&self, roster: &Roster, key: ProcessKey, value: i16) -> Option<i16> {
         if !self.given.contains(&value) {
             return None;
@@ -231,8 +235,8 @@ impl Exposure {
         });
     }
 
-    /// Returns the error to report for a process whose value could not be read or written: once per process, and never for a
-    /// process that has exited.
+    /// Returns the error to report for a process whose value could not be read or written: once per process,
+    /// and never for a process that has exited.
     fn note_error(&mut self, roster: &Roster, key: ProcessKey, source: io::Error) -> Option<LiveError> {
         let has_exited =
             source.kind() == io::ErrorKind::NotFound || source.raw_os_error() == Some(libc::ESRCH);
@@ -259,8 +263,9 @@ impl Exposure {
     }
 }
 
-/// Opens the file with the value of a process; `None` if the process has exited. The file is opened before the process's
-/// identity is checked, because an open file refers to the same process even if its number is reused later.
+/// Opens the file with the value of a process; `None` if the process has exited. The file is opened before
+/// the process's identity is checked, because an open file refers to the same process even if its number is
+/// reused later.
 fn open_score(roster: &mut Roster, key: ProcessKey) -> io::Result<Option<OomScore>> {
     let score = OomScore::open(key.pid);
     let stat = roster.procfs().stat(key.pid).map_err(io::Error::other)?;
@@ -375,8 +380,9 @@ mod tests {
         end(jobs);
     }
 
-    /// Of two units one is exposed: its processes and their children are killed first. All get their original values back
-    /// when it is no longer exposed or the daemon is killed, including children that the daemon never saw.
+    /// Of two units one is exposed: its processes and their children are killed first. All get their original
+    /// values back when it is no longer exposed or the daemon is killed, including children that the daemon
+    /// never saw.
     #[test]
     fn exposed_processes_get_raised_scores_and_then_their_own_again() {
         let jobs = vec![job(), job()];

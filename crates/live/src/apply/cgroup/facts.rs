@@ -1,4 +1,5 @@
-//! The snapshot: what units use and wait for, from the roster, the kernel's counts and, where there is one, the scheduler's.
+//! The snapshot: what units use and wait for, from the roster, the kernel's counts and, where there is one,
+//! the scheduler's.
 
 use commonhold_contract::UnitId;
 use commonhold_policy::membership::is_within;

@@ -88,7 +88,8 @@ impl CgroupBackend {
         }
     }
 
-    /// Moves back members that another program moved away, unless they may not be moved from where they are now.
+    /// Moves back members that another program moved away, unless they may not be moved from where they are
+    /// now.
     pub(super) fn find_displaced(&mut self) -> Result<(), LiveError> {
         let mut by_unit: BTreeMap<UnitId, Vec<(ProcessKey, String)>> = BTreeMap::new();
         let held = |member: &&Member| !member.placement.unit.is_common() && member.stays.is_none();

@@ -9,20 +9,22 @@
 //! no unit is held in the group any more. A group's memory protection is also added to the protection of each
 //! of its ancestors (`around`).
 //!
-//! Groups of systemd: systemd gets our values as properties ([`systemd`](super::systemd)), and enables the controllers. In groups
-//! of other managers, we enable missing controllers in the ancestors.
+//! Groups of systemd: systemd gets our values as properties ([`systemd`](super::systemd)), and enables the
+//! controllers. In groups of other managers, we enable missing controllers in the ancestors.
 //!
-//! systemd applies a property a moment later, and then rewrites all files of the group with the values that it knows. This is a
-//! race with memory bounds: if an owner calls memory back in between, systemd lowers the bound that has just grown, and the
-//! kernel reclaims the owner's pages. So systemd gets memory values only after they were stable for five seconds. Before a bound
-//! grows beyond the value that systemd has, systemd is sent the manager's own bound. After systemd has written the files, our
-//! values are written again. CPUs and weights that systemd writes may be stale as well, so they are checked twice a second.
+//! systemd applies a property a moment later, and then rewrites all files of the group with the values that
+//! it knows. This is a race with memory bounds: if an owner calls memory back in between, systemd lowers the
+//! bound that has just grown, and the kernel reclaims the owner's pages. So systemd gets memory values only
+//! after they were stable for five seconds. Before a bound grows beyond the value that systemd has, systemd
+//! is sent the manager's own bound. After systemd has written the files, our values are written again. CPUs
+//! and weights that systemd writes may be stale as well, so they are checked twice a second.
 //!
-//! Groups of other managers: their files are polled every five seconds, and read before each write. Content that we did not
-//! write becomes the manager's value.
+//! Groups of other managers: their files are polled every five seconds, and read before each write. Content
+//! that we did not write becomes the manager's value.
 //!
-//! A group may be removed and made again under the same path, as when a service restarts. The inode tells the two groups apart,
-//! and the policy gets a new [`GroupId`] for the second one. systemd applies the properties that it has to the new group.
+//! A group may be removed and made again under the same path, as when a service restarts. The inode tells the
+//! two groups apart, and the policy gets a new [`GroupId`] for the second one. systemd applies the properties
+//! that it has to the new group.
 //!
 //! Limits: `cgroup.freeze` of a foreign group is never written.
 
@@ -111,8 +113,8 @@ struct ForeignGroup {
     protection: (u64, u64),
     /// The memory protection (min, low) that was sent to systemd last.
     sent_protection: (u64, u64),
-    /// Earlier bounds of ours that memory.high may show until the pager's thread has written the ordered one. Without this list,
-    /// they would seem to be values of the manager.
+    /// Earlier bounds of ours that memory.high may show until the pager's thread has written the ordered one.
+    /// Without this list, they would seem to be values of the manager.
     former_highs: Vec<String>,
     /// The manager's memory.max, which we never write.
     memory_max: Option<u64>,
@@ -244,7 +246,8 @@ impl ForeignGroups {
         problems: &mut Vec<LiveError>,
     ) -> bool {
         let before: Vec<GroupId> = self.groups.iter().map(|group| group.id).collect();
-        // If a manager other than systemd made a group again, the group has the manager's values, and is a new group to us.
+        // If a manager other than systemd made a group again, the group has the manager's values, and is a
+        // new group to us.
         let stays = |group: &ForeignGroup| {
             unit_by_group.contains_key(&group.cgroup)
                 && (group.systemd_unit.is_some() || !group.was_removed())
@@ -420,8 +423,8 @@ impl ForeignGroups {
         self.groups.iter().any(|group| group.dir == dir && group.cap.as_deref() == Some(cap))
     }
 
-    /// The facts for the policy. `memory` has the bytes that each group was charged at the last memory sample, `disks` the use of
-    /// each disk in each group.
+    /// The facts for the policy. `memory` has the bytes that each group was charged at the last memory
+    /// sample, `disks` the use of each disk in each group.
     pub(super) fn facts(
         &mut self,
         memory: &BTreeMap<GroupId, u64>,
@@ -495,9 +498,10 @@ impl ForeignGroups {
 
     /// Bounds a group's memory.
     ///
-    /// systemd later writes the bound that it knows, and the kernel then reclaims memory beyond it. So systemd gets a bound only
-    /// when the bound is stable and the group's memory is within it ([`Self::send_memory`]). Before a bound grows beyond the
-    /// value that systemd has, systemd is sent the manager's own bound.
+    /// systemd later writes the bound that it knows, and the kernel then reclaims memory beyond it. So
+    /// systemd gets a bound only when the bound is stable and the group's memory is within it
+    /// ([`Self::send_memory`]). Before a bound grows beyond the value that systemd has, systemd is sent the
+    /// manager's own bound.
     fn bound(
         &mut self,
         index: usize,
@@ -582,7 +586,8 @@ impl ForeignGroups {
         self.set_property(index, Property::MemoryMin, Value::Number(min));
     }
 
-    /// Writes our values into the files of a systemd unit again, because systemd has written values that may be stale.
+    /// Writes our values into the files of a systemd unit again, because systemd has written values that may
+    /// be stale.
     fn rewrite(&mut self, unit: &str, pager: Option<&mut Pager>) -> Vec<LiveError> {
         let mut problems = Vec::new();
         problems.extend(self.rewrite_ancestor(unit));
@@ -616,8 +621,8 @@ impl ForeignGroups {
         }
     }
 
-    /// Writes a file of a group, after recording the manager's value. Does not write if the file does not exist yet, or if the
-    /// manager has just set another bound.
+    /// Writes a file of a group, after recording the manager's value. Does not write if the file does not
+    /// exist yet, or if the manager has just set another bound.
     fn put(
         &mut self,
         index: usize,
@@ -699,8 +704,8 @@ impl ForeignGroups {
         Ok(true)
     }
 
-    /// Restores the manager's values in a group in which no unit is held any more, and ends the group's journal entries. Values
-    /// that systemd got as properties are restored by [`Properties::end_holding`].
+    /// Restores the manager's values in a group in which no unit is held any more, and ends the group's
+    /// journal entries. Values that systemd got as properties are restored by [`Properties::end_holding`].
     fn restore(&mut self, mut group: ForeignGroup, journal: &mut Journal) -> Vec<LiveError> {
         let files: Vec<&str> = group.originals.keys().copied().collect();
         let is_systemds = group.systemd_unit.is_some();
@@ -730,8 +735,8 @@ impl ForeignGroups {
         } else if is_systemds {
             return problems;
         }
-        // The entries of files that could not be restored stay in the journal, for the caretaker. So do the rates of a group that
-        // still exists.
+        // The entries of files that could not be restored stay in the journal, for the caretaker. So do the
+        // rates of a group that still exists.
         let files = files.into_iter().filter(|file| !not_restored.contains(file));
         let files = files.chain(was_removed.then_some("io.max"));
         let released: Vec<PathBuf> = files.map(|file| group.dir.join(file)).collect();
@@ -795,7 +800,8 @@ impl ForeignGroups {
     }
 }
 
-/// Records a file's original content in the journal, unless it is recorded already. Call this before the first write.
+/// Records a file's original content in the journal, unless it is recorded already. Call this before the
+/// first write.
 fn record_original(
     recorded: &mut BTreeSet<PathBuf>,
     path: &Path,
@@ -872,7 +878,8 @@ impl ForeignGroup {
         inode.is_none() || inode != self.inode
     }
 
-    /// Resets the record because systemd has made the group again: the new group has the properties that systemd knows.
+    /// Resets the record because systemd has made the group again: the new group has the properties that
+    /// systemd knows.
     fn reset_to_sent_values(&mut self) {
         self.inode = inode_of(&self.dir);
         (self.high, self.protection, self.unsent_since) = (self.sent_high, self.sent_protection, None);
@@ -911,8 +918,8 @@ impl ForeignGroup {
         self.cap.as_ref().filter(is_lost)
     }
 
-    /// The CPUs and weight that we wrote and systemd has overwritten, because they have not been sent to systemd yet. Each is a
-    /// file and our value.
+    /// The CPUs and weight that we wrote and systemd has overwritten, because they have not been sent to
+    /// systemd yet. Each is a file and our value.
     fn overwritten(&self, properties: &Properties) -> Vec<(&'static str, &str)> {
         let Some(unit) = &self.systemd_unit else { return Vec::new() };
         let overwritten = |(file, property): (&'static str, Property)| {
@@ -923,12 +930,14 @@ impl ForeignGroup {
         files.into_iter().filter_map(overwritten).collect()
     }
 
-    /// Whether the group's memory protection is ours: we wrote it, and no administrator has set protection since.
+    /// Whether the group's memory protection is ours: we wrote it, and no administrator has set protection
+    /// since.
     fn has_our_protection(&self) -> bool {
         self.written.contains_key("memory.low") && !self.manager_bounds.kept
     }
 
-    /// Whether a file has our last value, or an earlier bound of ours which the pager's thread is about to replace.
+    /// Whether a file has our last value, or an earlier bound of ours which the pager's thread is about to
+    /// replace.
     fn shows_our_value(&self, file: &str) -> bool {
         let is_ours = |content: &String| {
             self.written.get(file) == Some(content) || file == HIGH && self.former_highs.contains(content)
@@ -936,8 +945,8 @@ impl ForeignGroup {
         self.content(file).is_some_and(|content| is_ours(&content))
     }
 
-    /// Reads the files that we wrote. Content that we did not write becomes the manager's value. Returns the files that the
-    /// manager reset to its former value, into which our values must be written again.
+    /// Reads the files that we wrote. Content that we did not write becomes the manager's value. Returns the
+    /// files that the manager reset to its former value, into which our values must be written again.
     fn poll_manager(&mut self, journal: &mut Journal) -> Result<Vec<&'static str>, LiveError> {
         let mut reset = Vec::new();
         let files: Vec<&'static str> = self.originals.keys().copied().collect();
@@ -993,8 +1002,9 @@ impl ForeignGroup {
         read(&self.dir.join("memory.max")).ok()?.parse().ok()
     }
 
-    /// Whether the group's manager has set a CPU cap. Our caps are only in the file, even in systemd's groups, because systemd
-    /// has no property with the precision of cpu.max. So any other cap in the file is the manager's.
+    /// Whether the group's manager has set a CPU cap. Our caps are only in the file, even in systemd's
+    /// groups, because systemd has no property with the precision of cpu.max. So any other cap in the file is
+    /// the manager's.
     fn is_capped_by_others(&self) -> bool {
         let is_ours = |content: &String| self.cap.as_ref() == Some(content);
         read(&self.dir.join(CAP)).is_ok_and(|content| !content.starts_with("max") && !is_ours(&content))

@@ -1,8 +1,8 @@
 //! One cgroup per unit, with the orders in force on it.
 //!
-//! An order on a unit applies to its sub-units, too, unless these have orders of their own. A cgroup may be made after an order
-//! was given, so the orders are remembered, and applied to cgroups that lack them. The values in the kernel are cached, so that
-//! no value is written twice.
+//! An order on a unit applies to its sub-units, too, unless these have orders of their own. A cgroup may be
+//! made after an order was given, so the orders are remembered, and applied to cgroups that lack them. The
+//! values in the kernel are cached, so that no value is written twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -21,8 +21,8 @@ use crate::LiveError;
 use crate::observe::knob::{Gauge, failed, read, value_of};
 use crate::undo::journal::Journal;
 
-/// How long to wait for a unit's processes to freeze. A process freezes when it next runs on a CPU: well under a millisecond
-/// unless that CPU is contended or the process waits for a device.
+/// How long to wait for a unit's processes to freeze. A process freezes when it next runs on a CPU: well
+/// under a millisecond unless that CPU is contended or the process waits for a device.
 const FREEZE_WAIT: Duration = Duration::from_millis(10);
 
 /// A unit that has not frozen after this time, in nanoseconds, is reported.
@@ -59,7 +59,8 @@ struct Group {
     cap: Option<u64>,
     /// Whether `cap` is certain. A write that failed may be in force nevertheless.
     is_cap_certain: bool,
-    /// The number of the unit's own runnable threads at the last sample, or, if it is stopped, just before it was stopped.
+    /// The number of the unit's own runnable threads at the last sample, or, if it is stopped, just before it
+    /// was stopped.
     runnable: u32,
     /// Whether the unit's own processes are frozen, or freezing.
     stopped: bool,
@@ -69,7 +70,8 @@ struct Group {
     stopping: Option<Time>,
     /// cpu.stat of the unit's own processes; `None` if the cgroup could not be made.
     usage: Option<Gauge>,
-    /// The CPU time of the unit's own processes that `usage` does not count, because they were in another cgroup.
+    /// The CPU time of the unit's own processes that `usage` does not count, because they were in another
+    /// cgroup.
     carried_ns: u64,
     /// The layout that is still to be made, because an attempt failed as a whole or in part.
     unfinished: Option<Home>,
@@ -191,7 +193,8 @@ impl Groups {
             None => self.create(group, journal),
             Some(_) if needs_leaf => {
                 let result = self.split(group, journal);
-                // After a failure, the unit's processes stay in the directory until they can move into the leaf.
+                // After a failure, the unit's processes stay in the directory until they can move into the
+                // leaf.
                 group.home.inner = result.is_ok();
                 result
             }
@@ -216,8 +219,8 @@ impl Groups {
         Ok(())
     }
 
-    /// Moves a unit's processes into a leaf when it gets its first sub-unit, because a cgroup cannot have both processes and
-    /// children with controllers.
+    /// Moves a unit's processes into a leaf when it gets its first sub-unit, because a cgroup cannot have
+    /// both processes and children with controllers.
     fn split(&self, group: &mut Group, journal: &mut Journal) -> Result<(), LiveError> {
         let leaf = group.leaf();
         make(&leaf, &group.home.dir, journal)?;
@@ -248,7 +251,8 @@ impl Groups {
         self.at(unit).is_some_and(|i| self.list[i].usage.is_some())
     }
 
-    /// The cgroups to which a unit's memory is charged; `None` for the built-in units, and if the cgroup could not be made.
+    /// The cgroups to which a unit's memory is charged; `None` for the built-in units, and if the cgroup
+    /// could not be made.
     pub(super) fn charged(&self, unit: UnitId, parent: Option<UnitId>) -> Option<UnitDirs> {
         let group = &self.list[self.at(unit)?];
         group.usage.as_ref()?;
@@ -260,8 +264,8 @@ impl Groups {
         self.at(unit).map(|i| self.list[i].home.dir.as_path())
     }
 
-    /// CPU time of a unit's own processes since its cgroup was made, in nanoseconds, including that of exited processes. `None`
-    /// for the built-in units.
+    /// CPU time of a unit's own processes since its cgroup was made, in nanoseconds, including that of exited
+    /// processes. `None` for the built-in units.
     pub(super) fn used_ns(&self, unit: UnitId) -> Result<Option<u64>, LiveError> {
         let Some(i) = self.at(unit) else { return Ok(None) };
         let group = &self.list[i];
@@ -269,8 +273,8 @@ impl Groups {
         Ok(Some(group.carried_ns + used_us * 1_000))
     }
 
-    /// Records the number of a unit's runnable threads, and returns the number to report. Stopped threads are not runnable, so
-    /// for a stopped unit the number from before it was stopped is reported.
+    /// Records the number of a unit's runnable threads, and returns the number to report. Stopped threads are
+    /// not runnable, so for a stopped unit the number from before it was stopped is reported.
     pub(super) fn wanting(&mut self, unit: UnitId, runnable: u32) -> u32 {
         let Some(i) = self.at(unit) else { return runnable };
         let group = &mut self.list[i];
@@ -280,8 +284,8 @@ impl Groups {
         group.runnable
     }
 
-    /// Notes that a process joined a unit. If the unit is stopped, the process cannot show that it is runnable, so the unit is
-    /// assumed to have at least one runnable thread.
+    /// Notes that a process joined a unit. If the unit is stopped, the process cannot show that it is
+    /// runnable, so the unit is assumed to have at least one runnable thread.
     pub(super) fn note_arrival(&mut self, unit: UnitId) {
         if let Some(i) = self.at(unit).filter(|i| self.list[*i].stopped) {
             self.list[i].runnable = self.list[i].runnable.max(1);
@@ -322,7 +326,8 @@ impl Groups {
         self.apply_cpus(self.outermost(i))
     }
 
-    /// Writes the CPU sets within an outermost unit, at position `root`, that differ from the orders in force.
+    /// Writes the CPU sets within an outermost unit, at position `root`, that differ from the orders in
+    /// force.
     fn apply_cpus(&mut self, root: usize) -> Vec<LiveError> {
         if !self.tree.has("cpuset") {
             return Vec::new();
@@ -349,8 +354,8 @@ impl Groups {
         problems
     }
 
-    /// The CPU sets within an outermost unit, at position `root`, as [`Cell`]s. For each cell, the position of the unit, and
-    /// whether the cell is the leaf [`OWN`] of this unit.
+    /// The CPU sets within an outermost unit, at position `root`, as [`Cell`]s. For each cell, the position
+    /// of the unit, and whether the cell is the leaf [`OWN`] of this unit.
     fn cells(&self, root: usize) -> (Vec<Cell>, Vec<(usize, bool)>) {
         let (mut cells, mut positions) = (Vec::new(), Vec::new());
         let mut cell_of = vec![None; self.list.len()];

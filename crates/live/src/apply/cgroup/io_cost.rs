@@ -1,11 +1,11 @@
 //! The kernel's I/O cost model, io.cost: enabled with measured coefficients, and reset at the end.
 //!
-//! Problem: io.weight has no effect unless io.cost is enabled for the disk, and little effect if io.cost uses the model of a
-//! different disk.
+//! Problem: io.weight has no effect unless io.cost is enabled for the disk, and little effect if io.cost uses
+//! the model of a different disk.
 //!
-//! Algorithm: at its start, the daemon writes the coefficients of every disk with a measured model to io.cost.model, and enables
-//! io.cost.qos. Both files are in the root cgroup and have a line per disk. The original lines are first recorded in the journal,
-//! and the caretaker restores them.
+//! Algorithm: at its start, the daemon writes the coefficients of every disk with a measured model to
+//! io.cost.model, and enables io.cost.qos. Both files are in the root cgroup and have a line per disk. The
+//! original lines are first recorded in the journal, and the caretaker restores them.
 //!
 //! `QoS` parameters:
 //! - `max`: requests are issued at no more than 90 % of the modelled rate, so that they queue in the kernel,
@@ -13,16 +13,18 @@
 //! - `rlat`, `wlat`: the latency targets are the latencies that the disk had at full load while it was
 //!   measured. If more than 5 % of the requests exceed the target, the rate sinks, down to 25 % of the
 //!   modelled rate (`min`).
-//! - A latency target is at most 250 ms, the kernel's own for a rotating disk. The kernel's period is twice the target, and
-//!   a unit's weight takes effect one period after the unit begins to use the disk (measured: `docs/disk.md`).
-//! - A latency target is at least 5 ms, the kernel's own for a fast SSD. An SSD whose requests took 100 us while it was measured
-//!   would otherwise be throttled while it erases blocks.
+//! - A latency target is at most 250 ms, the kernel's own for a rotating disk. The kernel's period is twice
+//!   the target, and a unit's weight takes effect one period after the unit begins to use the disk (measured:
+//!   `docs/disk.md`).
+//! - A latency target is at least 5 ms, the kernel's own for a fast SSD. An SSD whose requests took 100 us
+//!   while it was measured would otherwise be throttled while it erases blocks.
 //!
 //! Disks that are left alone:
 //! - a disk that BFQ schedules, which has weights itself;
 //! - a disk for which the administrator has enabled io.cost;
 //! - a disk without a request queue, where the kernel cannot hold requests back;
-//! - all disks if the kernel has no io.cost, or its files are not writable (in a container, or for a user's daemon).
+//! - all disks if the kernel has no io.cost, or its files are not writable (in a container, or for a user's
+//!   daemon).
 //!
 //! Source: "IO" in the kernel's cgroup-v2.rst; block/blk-iocost.c.
 
@@ -46,7 +48,8 @@ const RATE_MAX: &str = "90.00";
 /// The bounds on the latency target, in microseconds.
 const LATENCY_US: std::ops::RangeInclusive<u64> = 5_000..=250_000;
 
-/// The files in the order in which they are written. Undoing reverses the order, so io.cost is off before the model is reset.
+/// The files in the order in which they are written. Undoing reverses the order, so io.cost is off before the
+/// model is reset.
 const FILES: [&str; 2] = ["io.cost.model", "io.cost.qos"];
 
 /// The disks for which to enable io.cost: measured disks on which weights have no effect yet.
@@ -64,7 +67,8 @@ pub fn would_be_on(mount: &Path) -> Vec<String> {
     disks_to_enable(&Tree::new(Path::new("/")), mount).into_iter().map(|(disk, _)| disk.name).collect()
 }
 
-/// Enables io.cost for every measured disk. Returns the names of the disks for which that succeeded, and the errors.
+/// Enables io.cost for every measured disk. Returns the names of the disks for which that succeeded, and the
+/// errors.
 pub(crate) fn switch_on(mount: &Path, journal: &mut Journal) -> (Vec<String>, Vec<LiveError>) {
     let (mut enabled, mut problems) = (Vec::new(), Vec::new());
     for (device, model) in disks_to_enable(&Tree::new(Path::new("/")), mount) {
@@ -98,8 +102,9 @@ fn switch_on_one(
     Ok(())
 }
 
-/// The value that restores a disk's line. A line with `ctrl=auto` shows values that the kernel chose; to write these values
-/// would turn them into a user's choice, so only `ctrl=auto` is written. A disk without a line is disabled and automatic.
+/// The value that restores a disk's line. A line with `ctrl=auto` shows values that the kernel chose; to
+/// write these values would turn them into a user's choice, so only `ctrl=auto` is written. A disk without a
+/// line is disabled and automatic.
 fn original(file: &str, line: Option<&str>, number: &str) -> String {
     let is_qos = file == "io.cost.qos";
     match line {
@@ -137,7 +142,8 @@ mod tests {
     use super::*;
     use crate::observe::files::fake;
 
-    /// Four disks: sda is measured and has a queue, sdb is scheduled by BFQ, sdc has no queue, and sdd is not measured.
+    /// Four disks: sda is measured and has a queue, sdb is scheduled by BFQ, sdc has no queue, and sdd is not
+    /// measured.
     fn machine(mount: &[(&str, &str)]) -> tempfile::TempDir {
         let model = serde_json::to_string(&MODEL).unwrap();
         let mut files = Vec::new();

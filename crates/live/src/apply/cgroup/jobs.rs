@@ -73,8 +73,8 @@ impl CgroupBackend {
     /// Stops the gangs that are shut, and only then continues the gangs that are open, so that the CPUs of an
     /// open gang are free when it begins to run.
     ///
-    /// A unit whose own processes are one job is frozen in its cgroup; signals stop all other gangs, and those processes of
-    /// such a unit that may not be moved into its cgroup.
+    /// A unit whose own processes are one job is frozen in its cgroup; signals stop all other gangs, and
+    /// those processes of such a unit that may not be moved into its cgroup.
     pub(super) fn enforce_gangs(&mut self) -> Result<(), LiveError> {
         self.frozen_gangs = self.seats.shut_units(&self.contract);
         self.frozen_gangs.retain(|unit| self.groups.is_made(*unit));

@@ -16,8 +16,8 @@ const PERIOD_US_MAX: u64 = 1_000_000;
 /// The period to use where the quota is long enough, in microseconds.
 const PERIOD_US: u64 = 100_000;
 
-/// The text for cpu.max, `QUOTA PERIOD` in microseconds. A cap below 1 % of a CPU needs a longer period, since its quota would
-/// be too short. A cap below 0.1 % is rounded up to 0.1 %.
+/// The text for cpu.max, `QUOTA PERIOD` in microseconds. A cap below 1 % of a CPU needs a longer period,
+/// since its quota would be too short. A cap below 0.1 % is rounded up to 0.1 %.
 pub(super) fn cpu_max(micro_cpus: Option<u64>) -> String {
     let Some(micro) = micro_cpus else { return format!("max {PERIOD_US}") };
     let quota = u128::from(micro) * u128::from(PERIOD_US) / 1_000_000;
@@ -35,8 +35,8 @@ pub(crate) fn put(path: &Path, value: &str) -> Result<(), LiveError> {
     expect(path, value, "; another program writes this file too: stop it, or let it leave this cgroup alone")
 }
 
-/// Writes a CPU set, and checks that it is both accepted and effective; `None` lets the cgroup use every CPU of its parent.
-/// Returns the file's content after the write; `None` if the file is empty.
+/// Writes a CPU set, and checks that it is both accepted and effective; `None` lets the cgroup use every CPU
+/// of its parent. Returns the file's content after the write; `None` if the file is empty.
 pub(super) fn put_cpus(dir: &Path, cpus: Option<&CpuSet>) -> Result<Option<CpuSet>, LiveError> {
     let Some(cpus) = cpus else { return put_any_cpu(dir) };
     put(&dir.join("cpuset.cpus"), &cpus.to_string())?;
@@ -48,7 +48,8 @@ pub(super) fn put_cpus(dir: &Path, cpus: Option<&CpuSet>) -> Result<Option<CpuSe
     Ok(Some(cpus.clone()))
 }
 
-/// Lets a cgroup use every CPU of its parent. Returns the file's content, since not every kernel accepts an empty set.
+/// Lets a cgroup use every CPU of its parent. Returns the file's content, since not every kernel accepts an
+/// empty set.
 fn put_any_cpu(dir: &Path) -> Result<Option<CpuSet>, LiveError> {
     let path = dir.join("cpuset.cpus");
     let written =
@@ -71,8 +72,8 @@ fn expect(path: &Path, value: &str, remedy: &str) -> Result<(), LiveError> {
     })
 }
 
-/// Writes a device's line into a file with one line per device, and checks that the file then shows the line `expected`. If
-/// `expected` is empty, the file must not have a line for the device.
+/// Writes a device's line into a file with one line per device, and checks that the file then shows the line
+/// `expected`. If `expected` is empty, the file must not have a line for the device.
 pub(super) fn put_line(path: &Path, value: &str, expected: &str) -> Result<(), LiveError> {
     write(path, value).map_err(|source| failed(path, format!("write `{value}`"), source))?;
     let text = read(path).map_err(|source| failed(path, "read it back".to_owned(), source))?;

@@ -1,7 +1,7 @@
 //! The directory of each unit in the cgroup tree: `TOP/UNIT/SUBUNIT`, nested as in the contract.
 //!
-//! A cgroup may have either processes or child cgroups with controllers, but not both. So if a unit has sub-units, the unit's
-//! own processes are in a child cgroup called [`OWN`], the *leaf*.
+//! A cgroup may have either processes or child cgroups with controllers, but not both. So if a unit has
+//! sub-units, the unit's own processes are in a child cgroup called [`OWN`], the *leaf*.
 
 use std::path::{Path, PathBuf};
 
@@ -41,9 +41,10 @@ pub(super) fn homes(contract: &Contract, top: &Path) -> (Vec<Home>, Vec<Option<u
     (homes, index)
 }
 
-/// The directory name for a unit's name. It must not collide with a control file (all have a dot, like `cpu.max`) or with
-/// [`OWN`]. So such names get the prefix `_`, and names that begin with `_` get it as well, to stay distinct. Names of sub-units
-/// may come from the machine's user database, so `/` is replaced to keep the directory inside its parent.
+/// The directory name for a unit's name. It must not collide with a control file (all have a dot, like
+/// `cpu.max`) or with [`OWN`]. So such names get the prefix `_`, and names that begin with `_` get it as
+/// well, to stay distinct. Names of sub-units may come from the machine's user database, so `/` is replaced
+/// to keep the directory inside its parent.
 fn escape(name: &str) -> String {
     if name.contains(['.', '/', '\n']) || name.starts_with('_') || name == OWN {
         format!("_{}", name.replace(['/', '\n'], "_"))

@@ -57,7 +57,8 @@ pub(super) struct Members {
     origins: BTreeMap<ProcessKey, PathBuf>,
     /// The number of times that each process was moved back.
     returns: BTreeMap<ProcessKey, u8>,
-    /// Anonymous memory of each process when it was moved, in bytes. It stays charged to the process's origin.
+    /// Anonymous memory of each process when it was moved, in bytes. It stays charged to the process's
+    /// origin.
     charged_to_origin: BTreeMap<ProcessKey, u64>,
     /// Processes that could not be moved into their units' cgroups.
     refused: BTreeMap<ProcessKey, Refused>,
@@ -79,7 +80,8 @@ struct Refused {
 }
 
 impl Members {
-    /// No process was moved yet. `overwritten`: the affinity of a thread that chose none, on kernels that overwrite affinities.
+    /// No process was moved yet. `overwritten`: the affinity of a thread that chose none, on kernels that
+    /// overwrite affinities.
     pub(super) fn new(mount: &Path, procfs: ProcFs, overwritten: Option<CpuSet>) -> Members {
         Members {
             mount: mount.to_owned(),
@@ -97,7 +99,8 @@ impl Members {
         }
     }
 
-    /// Moves processes to their units' cgroups, after recording their origins in the journal. Returns the errors.
+    /// Moves processes to their units' cgroups, after recording their origins in the journal. Returns the
+    /// errors.
     pub(super) fn bring(
         &mut self,
         arrivals: &[Arrival],
@@ -138,8 +141,9 @@ impl Members {
         entries.push(Entry::Moved { process, from: origin });
     }
 
-    /// The journal entries that undo the moves of these processes by systemd into a scope. A process in one of our cgroups, below
-    /// `top`, or in another of our scopes needs none, because its origin is recorded already.
+    /// The journal entries that undo the moves of these processes by systemd into a scope. A process in one
+    /// of our cgroups, below `top`, or in another of our scopes needs none, because its origin is recorded
+    /// already.
     pub(super) fn leave_for_scope(&mut self, processes: &[ProcessKey], top: &Path) -> Vec<Entry> {
         let mut entries = Vec::new();
         for process in processes {
@@ -153,8 +157,9 @@ impl Members {
         entries
     }
 
-    /// Moves a process out of another unit's scope, back to its origin or that of its parent. If that cgroup does not exist any
-    /// more, the process stays in the scope, which belongs to systemd anyway. Returns an error once per process.
+    /// Moves a process out of another unit's scope, back to its origin or that of its parent. If that cgroup
+    /// does not exist any more, the process stays in the scope, which belongs to systemd anyway. Returns an
+    /// error once per process.
     pub(super) fn send_out_of_scope(&mut self, process: ProcessKey, name: &str) -> Option<LiveError> {
         let origin = origin_of(&mut self.procfs, process.pid, &self.origins);
         match way_back::send_out_of_scope(&mut self.procfs, process, origin.as_deref()) {
@@ -334,7 +339,8 @@ fn anonymous_bytes(pid: u32) -> Option<u64> {
     Some(resident.saturating_sub(shared) * crate::observe::memory::source::page_bytes())
 }
 
-/// Whether a kernel of this release overwrites a thread's affinity when the CPU set of the thread's cgroup changes.
+/// Whether a kernel of this release overwrites a thread's affinity when the CPU set of the thread's cgroup
+/// changes.
 pub(super) fn forgets_affinity(release: &str) -> bool {
     let mut numbers =
         release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse::<u32>().unwrap_or(0));

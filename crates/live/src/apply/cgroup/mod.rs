@@ -1,7 +1,7 @@
 //! The `cgroup` backend: units as control groups (version 2).
 //!
-//! Problem: keep each unit to its CPUs, weight and cap, whatever its processes do, and have the kernel account exactly
-//! for the CPU time that they use.
+//! Problem: keep each unit to its CPUs, weight and cap, whatever its processes do, and have the kernel
+//! account exactly for the CPU time that they use.
 //!
 //! Algorithm: the daemon's own subtree (`claim`) has one cgroup per unit (`layout`, `groups`). Processes are
 //! moved in when the roster finds them; their children inherit the cgroup (`members`). Orders become writes
@@ -125,8 +125,9 @@ impl CgroupBackend {
     /// Claims a subtree below the cgroup `place.base`, and makes a cgroup for every unit of the contract.
     /// Processes are moved by the first [`Backend::settle_members`].
     ///
-    /// The caretaker must already be running: in a delegated cgroup it is moved aside together with the daemon. Fails if the
-    /// subtree belongs to a running daemon or to another program. Lesser failures go to [`CgroupBackend::take_problems`].
+    /// The caretaker must already be running: in a delegated cgroup it is moved aside together with the
+    /// daemon. Fails if the subtree belongs to a running daemon or to another program. Lesser failures go to
+    /// [`CgroupBackend::take_problems`].
     pub fn new(
         place: &CgroupBase,
         contract: &Contract,
@@ -224,8 +225,8 @@ impl CgroupBackend {
         memory.follow(self.contract.held().filter_map(place).collect(), &mut self.journal);
     }
 
-    /// Enables the kernel's io.cost for every disk with a measured model, so that weights take effect there. Returns the
-    /// names of these disks; failures go to [`CgroupBackend::take_problems`].
+    /// Enables the kernel's io.cost for every disk with a measured model, so that weights take effect there.
+    /// Returns the names of these disks; failures go to [`CgroupBackend::take_problems`].
     pub fn switch_on_io_cost(&mut self) -> Vec<String> {
         if !self.groups.tree().has("io") {
             return Vec::new();
@@ -251,7 +252,8 @@ impl CgroupBackend {
         self.follow_scopes();
         self.follow_foreign_groups();
         let came = !(changes.joined.is_empty() && changes.moved.is_empty());
-        // Also samples counters, before `settle_jobs` removes groups of ended jobs, whose counts would be lost.
+        // Also samples counters, before `settle_jobs` removes groups of ended jobs, whose counts would be
+        // lost.
         let bus = self.bus.follow(now, came, &self.contract, &mut self.roster, &mut self.journal);
         self.problems.extend(bus);
         self.seen.extend(changes.seen);
@@ -315,8 +317,8 @@ impl CgroupBackend {
         self.changed
     }
 
-    /// Drops failures on foreign control groups that have ended: a service may stop, or a session end, between observing and
-    /// applying.
+    /// Drops failures on foreign control groups that have ended: a service may stop, or a session end,
+    /// between observing and applying.
     fn without_ended_groups(&self, mut problems: Vec<LiveError>) -> Vec<LiveError> {
         let (mount, own) = (self.foreign.mount(), &self.groups.tree().top);
         problems.retain(|problem| {
@@ -473,8 +475,8 @@ mod tests {
         fs::write(dir.join("cgroup"), "0::/\n").unwrap();
     }
 
-    /// A backend with a unit of the command `make`, over a fake /proc and a fake cgroup that has memory files but no
-    /// controllers.
+    /// A backend with a unit of the command `make`, over a fake /proc and a fake cgroup that has memory files
+    /// but no controllers.
     fn backend(dir: &Path) -> CgroupBackend {
         let place = CgroupBase {
             mount: dir.join("cgroup"),
@@ -524,7 +526,8 @@ mod tests {
         assert!(observes_memory(1_000_000_000 - EARLY_NS));
     }
 
-    /// A program that enters from a shell's session waits until systemd has made its scope, and is held there from that turn.
+    /// A program that enters from a shell's session waits until systemd has made its scope, and is held there
+    /// from that turn.
     #[test]
     fn a_process_that_enters_waits_for_its_scope_and_is_held_there() {
         const SHELL: &str = "/user.slice/user-0.slice/session-3.scope";

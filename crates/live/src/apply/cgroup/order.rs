@@ -1,17 +1,20 @@
 //! The order in which to write CPU sets into a tree of cgroups.
 //!
-//! Problem: when CPU sets change, every unit's processes must always run on CPUs of the unit's old or new set, even between two
-//! writes. The kernel intersects a cgroup's set with its parent's, and if the result is empty, uses *all* CPUs of the parent. So
-//! if a child's set is written before its parent's set is widened, the child's processes may run anywhere for a moment.
+//! Problem: when CPU sets change, every unit's processes must always run on CPUs of the unit's old or new
+//! set, even between two writes. The kernel intersects a cgroup's set with its parent's, and if the result is
+//! empty, uses *all* CPUs of the parent. So if a child's set is written before its parent's set is widened,
+//! the child's processes may run anywhere for a moment.
 //!
-//! Terms: a *cell* is one cgroup's CPU set. The cgroup of a *leaf* cell has processes. The cgroup of an *inner* cell has
-//! cgroups, and its set is the union of the leaves below.
+//! Terms: a *cell* is one cgroup's CPU set. The cgroup of a *leaf* cell has processes. The cgroup of an
+//! *inner* cell has cgroups, and its set is the union of the leaves below.
 //!
-//! Algorithm: first, each inner cell is widened to the union of its old and new set, from the top down. Then each leaf gets its
-//! new set. Last, each inner cell is narrowed to its new set, from the bottom up. Writes that change nothing are skipped.
+//! Algorithm: first, each inner cell is widened to the union of its old and new set, from the top down. Then
+//! each leaf gets its new set. Last, each inner cell is narrowed to its new set, from the bottom up. Writes
+//! that change nothing are skipped.
 //!
-//! Properties (tested): before, between and after the writes every cell lies within its parent, and no set is empty.
-//! Afterwards every cell has the wanted set. There are at most two writes per inner cell and one per leaf.
+//! Properties (tested): before, between and after the writes every cell lies within its parent, and no set is
+//! empty. Afterwards every cell has the wanted set. There are at most two writes per inner cell and one per
+//! leaf.
 //!
 //! Source: `update_cpumasks_hier()` in the kernel's kernel/cgroup/cpuset.c.
 
@@ -31,7 +34,8 @@ pub(super) struct Cell {
 /// Sets the target of every inner cell to the union of its children's targets.
 pub(super) fn set_inner_targets(cells: &mut [Cell]) {
     let mut has_target = vec![false; cells.len()];
-    // A parent precedes its children, so in reverse order each cell's target is complete before its parent uses it.
+    // A parent precedes its children, so in reverse order each cell's target is complete before its parent
+    // uses it.
     for i in (0..cells.len()).rev() {
         let Some(parent) = cells[i].parent else { continue };
         cells[parent].target = if has_target[parent] {
@@ -43,7 +47,8 @@ pub(super) fn set_inner_targets(cells: &mut [Cell]) {
     }
 }
 
-/// The writes that lead from the current to the target sets, in order. Each is a cell's index and the set to write.
+/// The writes that lead from the current to the target sets, in order. Each is a cell's index and the set to
+/// write.
 pub(super) fn writes(cells: &[Cell]) -> Vec<(usize, Option<CpuSet>)> {
     let mut written: Vec<Option<CpuSet>> = cells.iter().map(|cell| cell.current.clone()).collect();
     let mut is_inner = vec![false; cells.len()];
@@ -96,7 +101,8 @@ mod tests {
         (bits != 0).then(|| (0..8).filter(|cpu| bits & (1 << cpu) != 0).collect())
     }
 
-    /// A tree of up to 12 cells. Both the current and the target set of an inner cell is the union of its leaves' sets.
+    /// A tree of up to 12 cells. Both the current and the target set of an inner cell is the union of its
+    /// leaves' sets.
     fn trees() -> impl Strategy<Value = Vec<Cell>> {
         proptest::collection::vec((any::<u16>(), any::<u8>(), any::<u8>()), 1..12).prop_map(|seeds| {
             let parent = |i: usize, seed: u16| match usize::from(seed) % (i + 1) {

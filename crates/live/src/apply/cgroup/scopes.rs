@@ -1,8 +1,8 @@
 //! systemd scopes for processes that share a control group with other units.
 //!
-//! Problem: a process that entered by `exec` is in its user's session scope, together with the shell. For the contract to hold
-//! its unit, the process must leave that group. But if it were moved without systemd, it would be in a group that systemd does
-//! not know.
+//! Problem: a process that entered by `exec` is in its user's session scope, together with the shell. For the
+//! contract to hold its unit, the process must leave that group. But if it were moved without systemd, it
+//! would be in a group that systemd does not know.
 //!
 //! Algorithm: the roster has the processes that are due ([`Roster::due_for_scopes`]). systemd is asked for a
 //! scope in the unit's slice. Each process that entered by `exec` gets a scope of its own. The other due
@@ -10,11 +10,11 @@
 //! The scope and each process's origin are recorded in the journal before the request. If systemd refuses
 //! twice, or does not answer, the processes are moved into the unit's own control group instead.
 //!
-//! Properties: except during a call to systemd, a process is in no scope of another unit. systemd removes empty scopes, which
-//! are then removed from the journal, too.
+//! Properties: except during a call to systemd, a process is in no scope of another unit. systemd removes
+//! empty scopes, which are then removed from the journal, too.
 //!
-//! Limits: if systemd carries out a request late, it may still move a process from the unit's own group into the scope. The
-//! contract holds the unit in the scope as well.
+//! Limits: if systemd carries out a request late, it may still move a process from the unit's own group into
+//! the scope. The contract holds the unit in the scope as well.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -38,8 +38,8 @@ const BATCH_NS: Time = 500 * MS;
 /// How often to check for scopes that have ended.
 const POLL_NS: Time = 1_000 * MS;
 
-/// The maximum number of requests for one process. systemd makes no scope if any process of a request has exited, so the second
-/// request is for one process alone.
+/// The maximum number of requests for one process. systemd makes no scope if any process of a request has
+/// exited, so the second request is for one process alone.
 const TRIES_MAX: u8 = 2;
 
 /// The maximum number of requests in flight to systemd. Further processes get no scope, so that they need not
@@ -170,8 +170,8 @@ impl Scopes {
         replies
     }
 
-    /// Asks systemd for a scope in the unit's slice for these processes, after recording the scope and their origins in the
-    /// journal.
+    /// Asks systemd for a scope in the unit's slice for these processes, after recording the scope and their
+    /// origins in the journal.
     fn ask(
         &mut self,
         now: Time,

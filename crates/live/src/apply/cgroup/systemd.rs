@@ -1,10 +1,10 @@
 //! Orders on systemd's control groups, set as systemd properties.
 //!
-//! Problem: systemd rewrites the files of its control groups, and disables a controller that none of its properties needs. So
-//! values that are only in the kernel's files do not last.
+//! Problem: systemd rewrites the files of its control groups, and disables a controller that none of its
+//! properties needs. So values that are only in the kernel's files do not last.
 //!
-//! Terms: a value is *wanted* until it was sent to systemd, and *given* from then on. The *former* value is the one to restore.
-//! A contract's unit is *held* in the group of a systemd unit.
+//! Terms: a value is *wanted* until it was sent to systemd, and *given* from then on. The *former* value is
+//! the one to restore. A contract's unit is *held* in the group of a systemd unit.
 //!
 //! Algorithm: [`foreign_groups`](super::foreign_groups) writes the kernel's file at once, and here the value
 //! becomes wanted. At most twice a second for each systemd unit, the daemon reads the unit's properties, and
@@ -12,22 +12,24 @@
 //! signal all D-Bus listeners; so these are sent only when they were stable for a second, or after five
 //! seconds. Former and given values are recorded in the journal before systemd is asked to set them.
 //!
-//! Administrators: a value that is neither the former nor a given one was set by an administrator, and becomes the former value.
-//! This is checked every five seconds. An administrator's value is a fact for the policy ([`GroupBounds`]), which orders within
-//! that bound. A given value that an administrator replaced is not given again until the policy has seen the new value.
+//! Administrators: a value that is neither the former nor a given one was set by an administrator, and
+//! becomes the former value. This is checked every five seconds. An administrator's value is a fact for the
+//! policy ([`GroupBounds`]), which orders within that bound. A given value that an administrator replaced is
+//! not given again until the policy has seen the new value.
 //!
-//! Lost values: if a property has neither a given value nor an administrator's, systemd did not carry out the request, or another
-//! program reset the property. Then the last given value is given again. If a systemd unit goes away and comes back with its
-//! former values, all given values are given again.
+//! Lost values: if a property has neither a given value nor an administrator's, systemd did not carry out the
+//! request, or another program reset the property. Then the last given value is given again. If a systemd
+//! unit goes away and comes back with its former values, all given values are given again.
 //!
-//! Lists of devices: systemd appends to them. If an administrator appends a disk, the daemon removes its own entries, since the
-//! policy orders no rates where others have set some.
+//! Lists of devices: systemd appends to them. If an administrator appends a disk, the daemon removes its own
+//! entries, since the policy orders no rates where others have set some.
 //!
-//! Leaving: when no unit is held in a group any more, the properties of its systemd unit are reverted. This happens even if a
-//! unit is held there again at once, since the systemd unit may be a new one of the same name.
+//! Leaving: when no unit is held in a group any more, the properties of its systemd unit are reverted. This
+//! happens even if a unit is held there again at once, since the systemd unit may be a new one of the same
+//! name.
 //!
-//! Rewriting: systemd rewrites all files of a group when one of its properties is set, and the files of all groups after a
-//! `daemon-reload`. [`Properties::take_rewritten`] returns these groups.
+//! Rewriting: systemd rewrites all files of a group when one of its properties is set, and the files of all
+//! groups after a `daemon-reload`. [`Properties::take_rewritten`] returns these groups.
 //!
 //! The `cpu` controller: our scheduler does not see groups without it. systemd keeps the controller enabled
 //! for a systemd unit with a weight, but not for one with accounting alone, since the kernel accounts CPU
@@ -35,10 +37,10 @@
 //!
 //! Limits:
 //! - While systemd does not answer, orders are in force in the kernel's files, until systemd rewrites them.
-//! - systemd has no compare-and-set. A value that an administrator sets in the tenth of a millisecond between reading and
-//!   setting is lost.
-//! - When an administrator sets a rate without `--runtime`, systemd also saves our rates of other disks below `/etc`. The next
-//!   poll removes them, unless `/etc` is not writable.
+//! - systemd has no compare-and-set. A value that an administrator sets in the tenth of a millisecond between
+//!   reading and setting is lost.
+//! - When an administrator sets a rate without `--runtime`, systemd also saves our rates of other disks below
+//!   `/etc`. The next poll removes them, unless `/etc` is not writable.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -144,7 +146,8 @@ pub(super) struct Properties {
     silence: Option<LiveError>,
     /// Since when systemd answers again, if it was silent before.
     answers_since: Option<Time>,
-    /// Whether systemd has to reload, because property files were removed. This is requested after all pending reverts.
+    /// Whether systemd has to reload, because property files were removed. This is requested after all
+    /// pending reverts.
     needs_reload: bool,
     /// The earliest time of a retried reload.
     reload_after: Time,
@@ -328,8 +331,8 @@ impl Properties {
         problems
     }
 
-    /// Updates the standing problem that systemd does not answer. Hysteresis: one answer does not end a silence, because a
-    /// systemd that was blocked has a backlog, and may be late again.
+    /// Updates the standing problem that systemd does not answer. Hysteresis: one answer does not end a
+    /// silence, because a systemd that was blocked has a backlog, and may be late again.
     fn update_silence(&mut self) {
         let now = self.now;
         match self.queue.silence() {
@@ -396,8 +399,9 @@ impl Properties {
         self.asked.insert(number, (unit, Asked::Revert(properties)));
     }
 
-    /// Handles a failed request to set values. If systemd did not answer, the values are wanted again. If it refused several
-    /// values, each is requested alone, since systemd sets all or none. A single refused value does not count as given.
+    /// Handles a failed request to set values. If systemd did not answer, the values are wanted again. If it
+    /// refused several values, each is requested alone, since systemd sets all or none. A single refused
+    /// value does not count as given.
     fn handle_failed_set(&mut self, unit: &str, changes: Vec<Change>, is_silence: bool) {
         let Some(state) = self.units.get_mut(unit) else { return };
         if is_silence {
@@ -522,8 +526,8 @@ impl UnitProperties {
         state
     }
 
-    /// Whether a wanted value is due to be sent: any value at once, except that a new value of a [`LENT`] property that was given
-    /// before has to be stable.
+    /// Whether a wanted value is due to be sent: any value at once, except that a new value of a [`LENT`]
+    /// property that was given before has to be stable.
     fn is_due(&self, now: Time) -> bool {
         let must_be_stable =
             |property: &Property| LENT.contains(property) && self.given.contains_key(property);

@@ -1,11 +1,13 @@
 //! CPU time of a unit, combined from the kernel's count and our scheduler's.
 //!
-//! Problem: the kernel's count, cpu.stat, is exact but expensive to read. For each read, the kernel flushes the counters of
-//! every CPU, under one lock for all control groups.
+//! Problem: the kernel's count, cpu.stat, is exact but expensive to read. For each read, the kernel flushes
+//! the counters of every CPU, under one lock for all control groups.
 //!
-//! Algorithm: cpu.stat is read every two seconds. In between, the growth of the scheduler's count since the last read is added.
+//! Algorithm: cpu.stat is read every two seconds. In between, the growth of the scheduler's count since the
+//! last read is added.
 //!
-//! Limits: our scheduler does not run real-time and deadline tasks, so their CPU time shows up to two seconds late.
+//! Limits: our scheduler does not run real-time and deadline tasks, so their CPU time shows up to two seconds
+//! late.
 
 use commonhold_policy::Time;
 
@@ -29,8 +31,8 @@ struct Counts {
 }
 
 impl Usage {
-    /// CPU time so far, which never decreases. `scheduler_ns` is the scheduler's count, if there is a scheduler; `read_kernel`
-    /// reads the kernel's count. If neither is known, the last value is returned.
+    /// CPU time so far, which never decreases. `scheduler_ns` is the scheduler's count, if there is a
+    /// scheduler; `read_kernel` reads the kernel's count. If neither is known, the last value is returned.
     pub(super) fn now(
         &mut self,
         now: Time,
@@ -66,8 +68,8 @@ mod tests {
         assert_eq!(usage.now(S, Some(60), || Some(183)), 183);
         assert_eq!(usage.now(S + 1, Some(60), || unreachable!("the count is recent")), 183);
         assert_eq!(usage.now(S + 2, Some(70), || unreachable!("the count is recent")), 193);
-        // The kernel counts at ticks, the scheduler at switches, so the kernel's count is behind. The reported time never
-        // decreases.
+        // The kernel counts at ticks, the scheduler at switches, so the kernel's count is behind. The
+        // reported time never decreases.
         assert_eq!(usage.now(2 * S, Some(70), || Some(190)), 193);
         assert_eq!(usage.now(2 * S + 1, Some(75), || unreachable!("the count is recent")), 195);
     }

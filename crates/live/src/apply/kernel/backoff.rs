@@ -33,7 +33,8 @@ impl Backoff {
         self.attached_since = Some(now);
     }
 
-    /// Notes that the scheduler ended or could not be loaded. Returns when to retry; `None` if the scheduler is given up.
+    /// Notes that the scheduler ended or could not be loaded. Returns when to retry; `None` if the scheduler
+    /// is given up.
     pub(super) fn failed(&mut self, now: Time) -> Option<Time> {
         if self.attached_since.take().is_some_and(|since| now.saturating_sub(since) >= QUIET_NS) {
             self.failures = 0;

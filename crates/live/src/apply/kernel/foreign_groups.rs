@@ -17,7 +17,8 @@ use crate::host;
 use crate::live_backend::LiveBackend;
 use crate::observe::process::ProcessKey;
 
-/// The unit and the inode of each group, by path. The inode tells a group from a later group at the same path.
+/// The unit and the inode of each group, by path. The inode tells a group from a later group at the same
+/// path.
 type Groups = BTreeMap<String, (UnitId, Option<u64>)>;
 
 /// The groups and processes that were sent to the scheduler.

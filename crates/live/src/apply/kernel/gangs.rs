@@ -48,7 +48,8 @@ impl Gangs {
             .collect();
         self.numbers.retain(|job, _| jobs.contains_key(job));
         let used: BTreeSet<u32> = self.numbers.values().copied().collect();
-        // A number that has just become free is used last, because the scheduler may still have its former processes.
+        // A number that has just become free is used last, because the scheduler may still have its former
+        // processes.
         let unused = (0..GANGS_MAX).filter(|number| !used.contains(number) && !ended.contains(number));
         let mut free = unused.chain(ended.iter().copied());
         for job in jobs.keys() {

@@ -24,7 +24,8 @@ pub(super) trait Scheduler {
     /// Removes a cgroup from the map.
     fn forget(&mut self, cgroup: u64) -> Result<(), LiveError>;
 
-    /// Sets the membership rules for processes that execute a program, which apply until the daemon moves the process.
+    /// Sets the membership rules for processes that execute a program, which apply until the daemon moves the
+    /// process.
     fn set_matches(&mut self, lists: &Lists);
 
     /// Attaches the scheduler: from now on, it schedules the machine's tasks.
@@ -45,7 +46,8 @@ pub(super) trait Scheduler {
     /// Sets the gang of a process; `None` removes the process from its gang. Requires [`Scheduler::attach`].
     fn join(&mut self, process: u32, gang: Option<u32>) -> Result<(), LiveError>;
 
-    /// Shuts (true) or opens gangs, and services tasks parked at gates. Also called without changes while a gang is shut.
+    /// Shuts (true) or opens gangs, and services tasks parked at gates. Also called without changes while a
+    /// gang is shut.
     fn gate(&mut self, gangs: &[(u32, bool)]) -> Result<(), LiveError>;
 
     /// Resets the counters of a slot that another unit will take.
@@ -83,12 +85,12 @@ pub(super) struct Features {
 
 /// Loads schedulers, and describes the machine to them.
 pub(super) trait Loader {
-    /// Loads a scheduler with tables for `units` units. When the scheduler is dropped, it is detached, and the kernel's own
-    /// scheduler takes over.
+    /// Loads a scheduler with tables for `units` units. When the scheduler is dropped, it is detached, and
+    /// the kernel's own scheduler takes over.
     fn load(&mut self, units: u32, features: Features) -> Result<Box<dyn Scheduler>, LiveError>;
 
-    /// The pool number of each CPU; [`NOBODY`] for a missing CPU. `isolated`: whether the contract uses isolated CPUs, so that
-    /// pools are numbered as in plans.
+    /// The pool number of each CPU; [`NOBODY`] for a missing CPU. `isolated`: whether the contract uses
+    /// isolated CPUs, so that pools are numbered as in plans.
     fn pools(&self, form: PoolForm, isolated: bool) -> Result<Vec<u32>, LiveError>;
 
     /// The number of online CPUs.
@@ -125,7 +127,8 @@ impl Loader for ThisKernel {
 pub fn settings(units: u32) -> Result<Settings, LiveError> {
     let root = Path::new("/");
     let machine = topology::read(root)?;
-    // The tables have room for all possible CPUs, since CPUs may be hot-plugged. A container may list fewer than it uses.
+    // The tables have room for all possible CPUs, since CPUs may be hot-plugged. A container may list fewer
+    // than it uses.
     let last = topology::possible(root)?.union(&machine.cpu_set()).iter().last();
     let cpus = last.map_or(1, |last| last + 1);
     Ok(Settings {

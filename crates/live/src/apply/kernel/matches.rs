@@ -2,9 +2,10 @@
 //! scheduler applies these rules, and puts the process into its unit before the program's first instruction.
 //! So even a process that ends before the daemon could see it runs in its unit.
 //!
-//! The rules are the policy's ([`selectors`]), in the same order. The scheduler matches the user, the groups, the program's
-//! names, and whether a `command:` rule put the parent into a unit. The scheduler also knows the process's control group: a
-//! process that was moved into a unit's cgroup stays in that unit or a sub-unit.
+//! The rules are the policy's ([`selectors`]), in the same order. The scheduler matches the user, the groups,
+//! the program's names, and whether a `command:` rule put the parent into a unit. The scheduler also knows
+//! the process's control group: a process that was moved into a unit's cgroup stays in that unit or a
+//! sub-unit.
 //!
 //! Limits: the scheduler cannot decide some cases. The daemon decides them in its next iteration:
 //! - `pid:` and `cgroup:` rules;
@@ -13,7 +14,8 @@
 //!   unit to which it was moved;
 //! - the first process of a user who has no sub-unit yet, under `each = "user"`.
 //!
-//! Property (tested at random): in all other cases the decision equals [`place`](commonhold_policy::membership::place)'s.
+//! Property (tested at random): in all other cases the decision equals
+//! [`place`](commonhold_policy::membership::place)'s.
 
 use std::collections::BTreeMap;
 
@@ -132,8 +134,9 @@ mod tests {
     }
 
     proptest! {
-        /// A parent and a child: the scheduler decides as the policy, by rules and by inheritance. If the parent was moved
-        /// already, a child that belongs to a sub-unit of the parent's unit is still found there.
+        /// A parent and a child: the scheduler decides as the policy, by rules and by inheritance. If the
+        /// parent was moved already, a child that belongs to a sub-unit of the parent's unit is still found
+        /// there.
         #[test]
         fn the_scheduler_decides_as_the_policy_does(
             contract in contracts(), parent in processes(), child in processes(),

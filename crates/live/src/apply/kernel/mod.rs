@@ -96,8 +96,9 @@ pub struct KernelBackend {
 }
 
 impl KernelBackend {
-    /// Loads the scheduler over a `cgroup` backend that has not moved any process yet. Fails if the kernel does not accept
-    /// the scheduler. A contract that it [`cannot_hold`] is not a failure: control groups enforce it.
+    /// Loads the scheduler over a `cgroup` backend that has not moved any process yet. Fails if the kernel
+    /// does not accept the scheduler. A contract that it [`cannot_hold`] is not a failure: control groups
+    /// enforce it.
     pub fn new(cgroup: CgroupBackend, contract: &Contract) -> Result<KernelBackend, LiveError> {
         let mut backend = KernelBackend::detached(cgroup, contract);
         backend.supervisor.start()?;
@@ -121,7 +122,8 @@ impl KernelBackend {
         KernelBackend { supervisor, cgroup, seated: 0, foreign: ForeignGroups::default(), caps, named: 0 }
     }
 
-    /// Settles members. Returns what was seen of units with `each`, for which the contract may need sub-units.
+    /// Settles members. Returns what was seen of units with `each`, for which the contract may need
+    /// sub-units.
     ///
     /// First checks whether the scheduler is still attached, because the next plan is made for the means that
     /// the backend has at this moment.

@@ -1,10 +1,12 @@
 //! Assigns each unit its *slot*, the unit's number in the scheduler's tables.
 //!
-//! The slots [`KERNEL`] and [`COMMON`] belong to the built-in units, which have no cgroup; all other slots belong to units with a
-//! cgroup. A unit is identified by its path, since unit numbers may change at a reload.
+//! The slots [`KERNEL`] and [`COMMON`] belong to the built-in units, which have no cgroup; all other slots
+//! belong to units with a cgroup. A unit is identified by its path, since unit numbers may change at a
+//! reload.
 //!
-//! Properties (tested): a unit keeps its slot. When a unit leaves the contract, no other unit gets its slot until its cgroup is
-//! removed, since tasks may be in the cgroup until then. The lowest free slot is taken first, so that the tables stay small.
+//! Properties (tested): a unit keeps its slot. When a unit leaves the contract, no other unit gets its slot
+//! until its cgroup is removed, since tasks may be in the cgroup until then. The lowest free slot is taken
+//! first, so that the tables stay small.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
@@ -38,8 +40,8 @@ pub(super) struct Slots {
 }
 
 impl Slots {
-    /// Returns the slot of the unit `unit` with the cgroup `dir`: the unit's present slot, or the first free one. If the cgroup
-    /// does not exist, its inode is 0, which no cgroup has.
+    /// Returns the slot of the unit `unit` with the cgroup `dir`: the unit's present slot, or the first free
+    /// one. If the cgroup does not exist, its inode is 0, which no cgroup has.
     pub(super) fn take(&mut self, unit: &str, dir: &Path) -> Slot {
         let cgroup = inode(dir).unwrap_or(0);
         let number = match self.held.get(unit) {

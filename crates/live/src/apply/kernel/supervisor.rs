@@ -4,14 +4,15 @@
 //! groups enforce the contract, and the policy gives the orders that control groups can carry out. A unit's
 //! *slot* is its number in the scheduler's tables.
 //!
-//! Algorithm: the supervisor has a copy of the scheduler's tables: the units' slots, cgroups, weights, lending and borrowing, and
-//! the owners of CPUs. A newly loaded scheduler gets the whole copy: parents before their sub-units, cgroups before the scheduler
-//! is attached, owners after. The next poll notices a scheduler that the kernel has ended. The scheduler is loaded again at once
-//! after CPU hotplug or a change of discipline, and otherwise after a back-off ([`backoff`](super::backoff)). A scheduler that
-//! refuses an update counts as failed.
+//! Algorithm: the supervisor has a copy of the scheduler's tables: the units' slots, cgroups, weights,
+//! lending and borrowing, and the owners of CPUs. A newly loaded scheduler gets the whole copy: parents
+//! before their sub-units, cgroups before the scheduler is attached, owners after. The next poll notices a
+//! scheduler that the kernel has ended. The scheduler is loaded again at once after CPU hotplug or a change
+//! of discipline, and otherwise after a back-off ([`backoff`](super::backoff)). A scheduler that refuses an
+//! update counts as failed.
 //!
-//! Properties (tested): a unit's cgroup is admitted before a process is moved into it. No update is repeated. A reloaded
-//! scheduler has the state of the scheduler before it.
+//! Properties (tested): a unit's cgroup is admitted before a process is moved into it. No update is repeated.
+//! A reloaded scheduler has the state of the scheduler before it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -31,7 +32,8 @@ use super::switched::{PastCounts, UnitCounters};
 use crate::LiveError;
 use crate::observe::jobs::has_gangs;
 
-/// The scheduler is loaded with tables for this multiple of the present number of units, so that there is room for new units.
+/// The scheduler is loaded with tables for this multiple of the present number of units, so that there is
+/// room for new units.
 const ROOM: u32 = 2;
 /// The smallest number of units for which the scheduler is loaded with tables.
 const UNITS_MIN: u32 = 64;
@@ -62,7 +64,8 @@ pub(super) struct Outage {
 enum Retry {
     /// At this time.
     At(Time),
-    /// When the contract or the CPU caps in control groups change, because the scheduler cannot hold the present ones.
+    /// When the contract or the CPU caps in control groups change, because the scheduler cannot hold the
+    /// present ones.
     OnChange,
     /// Never, because the scheduler failed too often.
     Never,
@@ -108,8 +111,8 @@ pub(super) struct Supervisor {
     /// The units' counters in the schedulers before the present one.
     past_counts: PastCounts,
     contract: Contract,
-    /// The path of a control group with another program's CPU cap, which our scheduler cannot enforce; `None`: there is no such
-    /// group.
+    /// The path of a control group with another program's CPU cap, which our scheduler cannot enforce;
+    /// `None`: there is no such group.
     capped: Option<String>,
     now: Time,
     problems: Vec<LiveError>,
@@ -359,13 +362,14 @@ impl Supervisor {
         }
     }
 
-    /// Whether the scheduler stops these gangs when they are shut: it is attached, and its table of gangs has room for them.
+    /// Whether the scheduler stops these gangs when they are shut: it is attached, and its table of gangs has
+    /// room for them.
     pub(super) fn can_gate(&self, members: &[Member]) -> bool {
         self.features.gangs && self.outage().is_none() && fits(members)
     }
 
-    /// Tells the scheduler the members of gangs, and which gangs are shut. If the scheduler does not stop these gangs
-    /// ([`Supervisor::can_gate`]), opens all of them, because signals stop them instead.
+    /// Tells the scheduler the members of gangs, and which gangs are shut. If the scheduler does not stop
+    /// these gangs ([`Supervisor::can_gate`]), opens all of them, because signals stop them instead.
     pub(super) fn gate(&mut self, members: &[Member]) {
         let update = if self.can_gate(members) {
             self.gangs.follow(members)
@@ -540,7 +544,8 @@ impl Supervisor {
         self.attachment = Attachment::Detached(Outage { since, why, retry });
     }
 
-    /// Calls `act` with the scheduler, if the scheduler is attached. A scheduler that refuses an update has failed.
+    /// Calls `act` with the scheduler, if the scheduler is attached. A scheduler that refuses an update has
+    /// failed.
     fn update(&mut self, act: impl FnOnce(&Supervisor, &mut dyn Scheduler) -> Result<(), LiveError>) {
         // The scheduler is taken out of `self` for the call, since `act` reads `self` as well.
         let placeholder = Outage { since: self.now, why: String::new(), retry: Retry::Never };

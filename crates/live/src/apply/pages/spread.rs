@@ -1,17 +1,19 @@
 //! Decides which pages of a job move to which node, block by block.
 //!
-//! Problem: a job's pages must be divided among several nodes in given proportions, with as few moves as possible.
+//! Problem: a job's pages must be divided among several nodes in given proportions, with as few moves as
+//! possible.
 //!
-//! Terms: a node is *due* its part of the job's pages. A node with more pages has an *excess*; a node with fewer has a *lack*. A
-//! *block* is a set of pages of one node that move together.
+//! Terms: a node is *due* its part of the job's pages. A node with more pages has an *excess*; a node with
+//! fewer has a *lack*. A *block* is a set of pages of one node that move together.
 //!
 //! Algorithm: the pages of a node with an excess are examined block by block. At any point, the same fraction
 //! of the pages examined so far has moved: excess / pages. A block moves if the node has then given at most
 //! half a block more than this fraction of its examined pages. The block moves to the node that has received
 //! the smallest fraction of its lack; ties go to the node that is listed first.
 //!
-//! Properties: if all blocks of a node are examined, the node gives its excess to within half a block. At any time, all nodes
-//! with a lack have received the same fraction of it, to within a block. So neighbouring pages are spread over all these nodes.
+//! Properties: if all blocks of a node are examined, the node gives its excess to within half a block. At any
+//! time, all nodes with a lack have received the same fraction of it, to within a block. So neighbouring
+//! pages are spread over all these nodes.
 
 use std::collections::BTreeMap;
 
@@ -43,7 +45,8 @@ pub(super) struct Spread {
 }
 
 impl Spread {
-    /// Begins to divide pages that are now distributed as in `pages_by_node`, so that each node has its part of their sum.
+    /// Begins to divide pages that are now distributed as in `pages_by_node`, so that each node has its part
+    /// of their sum.
     pub(super) fn new(pages_by_node: &BTreeMap<u32, u64>, parts: &[NodePart]) -> Spread {
         let dues = NodePart::due(parts, pages_by_node.values().sum());
         let due_of = |node: u32| dues.iter().find(|(other, _)| *other == node).map_or(0, |(_, due)| *due);
@@ -66,7 +69,8 @@ impl Spread {
         self.givers.get(&node).is_some_and(|giver| giver.given < giver.excess)
     }
 
-    /// Decides about the next block, `pages` pages of a node: the node to which the block moves, or `None` if it stays.
+    /// Decides about the next block, `pages` pages of a node: the node to which the block moves, or `None` if
+    /// it stays.
     pub(super) fn target(&mut self, node: u32, pages: u64) -> Option<u32> {
         let giver = self.givers.get_mut(&node)?;
         giver.examined += pages;
@@ -110,7 +114,8 @@ mod tests {
     }
 
     proptest! {
-        /// Each node ends with its due, to within a block for each giver; and no page leaves a node without an excess.
+        /// Each node ends with its due, to within a block for each giver; and no page leaves a node without
+        /// an excess.
         #[test]
         fn nodes_end_with_their_dues(
             blocks in proptest::collection::vec(0u64..200, 4), wanted in proptest::collection::vec(0u64..10, 3),

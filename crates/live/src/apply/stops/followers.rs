@@ -4,21 +4,22 @@
 //! program sends itself SIGSTOP, as a job of an interactive shell should; sudo stops its whole process group.
 //! Nothing continues the program when its child is continued, so it would stay stopped for ever.
 //!
-//! Algorithm: before a process is stopped, its running ancestors are recorded in the journal as followers. When the last stopped
-//! descendant of a follower is to be continued, the follower is examined. If SIGSTOP has stopped the follower meanwhile, it is
-//! continued as well, with the processes of its process group that stopped at the same time. Descendants are continued first: a
-//! parent that continues while its child is still stopped would stop itself again.
+//! Algorithm: before a process is stopped, its running ancestors are recorded in the journal as followers.
+//! When the last stopped descendant of a follower is to be continued, the follower is examined. If SIGSTOP
+//! has stopped the follower meanwhile, it is continued as well, with the processes of its process group that
+//! stopped at the same time. Descendants are continued first: a parent that continues while its child is
+//! still stopped would stop itself again.
 //!
 //! Properties:
-//! - A process that was stopped before its descendant stays stopped. So does a process that its terminal stopped (Ctrl-Z), which
-//!   the stop signal's number shows.
-//! - A parent that saw its child stopped may be slow, and stop itself only after the child was continued. So a follower
-//!   *settles*: it is watched for another [`SETTLES_NS`], and for as long as it is running.
+//! - A process that was stopped before its descendant stays stopped. So does a process that its terminal
+//!   stopped (Ctrl-Z), which the stop signal's number shows.
+//! - A parent that saw its child stopped may be slow, and stop itself only after the child was continued. So
+//!   a follower *settles*: it is watched for another [`SETTLES_NS`], and for as long as it is running.
 //!
 //! Cost: an ancestor's file is read when it is first recorded, and then only after it has run.
 //!
-//! Limits: a SIGSTOP that a user sends to an ancestor while its descendant is stopped cannot be distinguished from the
-//! ancestor's own.
+//! Limits: a SIGSTOP that a user sends to an ancestor while its descendant is stopped cannot be distinguished
+//! from the ancestor's own.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,8 +40,8 @@ pub(super) type Followers = BTreeMap<ProcessKey, Follower>;
 /// What is known of a process that may stop itself.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Follower {
-    /// The follower's CPU clock when it was last seen running. While the clock has this value, the follower has not stopped
-    /// itself. `None`: examine it in any case.
+    /// The follower's CPU clock when it was last seen running. While the clock has this value, the follower
+    /// has not stopped itself. `None`: examine it in any case.
     clock: Option<u64>,
     /// The time since when the follower has no stopped descendant; `None` while it has one.
     settles_since: Option<Time>,
@@ -56,8 +57,8 @@ pub(super) struct Verdict {
 }
 
 impl Stopping<'_> {
-    /// The running ancestors of the processes in `stopping` that are not followers yet. They must be in the journal as followers
-    /// before any process in `stopping` is stopped.
+    /// The running ancestors of the processes in `stopping` that are not followers yet. They must be in the
+    /// journal as followers before any process in `stopping` is stopped.
     pub(super) fn new_followers(
         &mut self,
         stopping: &[ProcessKey],
@@ -82,8 +83,8 @@ impl Stopping<'_> {
         Ok(new)
     }
 
-    /// The processes in `released`, which are about to be continued, that have a descendant which stays stopped. They become
-    /// followers, since they may stop themselves as soon as they run.
+    /// The processes in `released`, which are about to be continued, that have a descendant which stays
+    /// stopped. They become followers, since they may stop themselves as soon as they run.
     pub(super) fn followers_among(&self, released: &BTreeSet<ProcessKey>) -> Vec<(ProcessKey, Follower)> {
         if released.is_empty() {
             return Vec::new();
@@ -125,7 +126,8 @@ impl Stopping<'_> {
         let Some(follower) = self.stops.followers.get_mut(&key) else { return Ok(()) };
         let since = *follower.settles_since.get_or_insert(now);
         let may_still_stop = now < since.saturating_add(SETTLES_NS);
-        // A follower that has not run since it was seen running has not stopped itself: its state need not be read.
+        // A follower that has not run since it was seen running has not stopped itself: its state need not be
+        // read.
         if clock.is_some() && follower.clock == clock {
             if !may_still_stop {
                 verdict.settled.push(key);
@@ -169,8 +171,8 @@ impl Stopping<'_> {
         Ok(stopped)
     }
 
-    /// Continues the processes that the verdict says have stopped, and forgets the followers that have settled. Returns the
-    /// entries for the journal. A signal that fails is retried by the next scan.
+    /// Continues the processes that the verdict says have stopped, and forgets the followers that have
+    /// settled. Returns the entries for the journal. A signal that fails is retried by the next scan.
     pub(super) fn continue_followers(&mut self, verdict: Verdict) -> Vec<Entry> {
         let Verdict { stopped, settled } = verdict;
         for key in stopped {
@@ -182,7 +184,8 @@ impl Stopping<'_> {
         settled.into_iter().map(|process| Entry::NoLongerFollows { process }).collect()
     }
 
-    /// The ancestors of the processes that we stopped and that stay stopped when the processes in `released` are continued.
+    /// The ancestors of the processes that we stopped and that stay stopped when the processes in `released`
+    /// are continued.
     fn ancestors_of_remaining_stops(&self, released: &BTreeSet<ProcessKey>) -> BTreeSet<ProcessKey> {
         let remaining = self.stops.ours.values().map(|(key, _)| key).filter(|key| !released.contains(*key));
         self.ancestors(remaining.map(|key| key.pid))

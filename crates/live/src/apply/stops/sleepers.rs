@@ -1,7 +1,7 @@
 //! Sleepers: processes behind a closed gate that are left alone, because they sleep.
 //!
-//! Problem: units take turns ten times a second. To stop and continue a unit's thousand idle processes each time costs more than
-//! half a CPU, and changes nothing: a sleeping process uses no CPU.
+//! Problem: units take turns ten times a second. To stop and continue a unit's thousand idle processes each
+//! time costs more than half a CPU, and changes nothing: a sleeping process uses no CPU.
 //!
 //! Algorithm: when a gate closes for the first time, all processes behind it are stopped. When the gate
 //! opens, each process's CPU clock is recorded. When the gate closes again, a process that has run for less
@@ -9,12 +9,14 @@
 //! moves, the sleeper has woken, and is stopped like all others.
 //!
 //! CPU time that sleepers use before they are noticed is taken from their unit's allowance
-//! ([`allowance`](super::super::allowance)). While the allowance is overdrawn, all processes of the unit are stopped.
+//! ([`allowance`](super::super::allowance)). While the allowance is overdrawn, all processes of the unit are
+//! stopped.
 //!
-//! Properties: the cost is proportional to the number of running processes. A sleeper needs no signal, no journal entry, and no
-//! system call.
+//! Properties: the cost is proportional to the number of running processes. A sleeper needs no signal, no
+//! journal entry, and no system call.
 //!
-//! Limits: a sleeper that wakes runs until its clock is next read ([`Roster::clock`](crate::observe::roster::Roster)).
+//! Limits: a sleeper that wakes runs until its clock is next read
+//! ([`Roster::clock`](crate::observe::roster::Roster)).
 
 use std::collections::BTreeMap;
 
@@ -24,8 +26,8 @@ use commonhold_policy::Time;
 use super::super::allowance::Allowance;
 use crate::observe::process::ProcessKey;
 
-/// The CPU time that a process uses just by being stopped and continued, with some margin. A process that used less since its
-/// gate opened is considered idle.
+/// The CPU time that a process uses just by being stopped and continued, with some margin. A process that
+/// used less since its gate opened is considered idle.
 const IDLE_NS: u64 = 500_000;
 
 /// A process behind an open gate.
@@ -34,8 +36,9 @@ struct Released {
     key: ProcessKey,
     /// Its CPU clock when the gate opened.
     clock: u64,
-    /// Whether the process was left asleep behind the gate. If so, and its clock has not moved since, it still sleeps. If it was
-    /// stopped instead, a clock that has not moved may also mean that it waits for a CPU.
+    /// Whether the process was left asleep behind the gate. If so, and its clock has not moved since, it
+    /// still sleeps. If it was stopped instead, a clock that has not moved may also mean that it waits for a
+    /// CPU.
     was_asleep: bool,
 }
 
@@ -105,8 +108,8 @@ impl Sleepers {
         self.asleep.remove(&key.pid);
     }
 
-    /// Records that the gate of a process opens. `clock` is its CPU clock now; for a sleeper, the clock at which it was left
-    /// asleep is used instead.
+    /// Records that the gate of a process opens. `clock` is its CPU clock now; for a sleeper, the clock at
+    /// which it was left asleep is used instead.
     pub(super) fn release(&mut self, key: ProcessKey, clock: Option<u64>) {
         let asleep_at = self.asleep.remove(&key.pid).map(|(_, clock)| clock);
         if let Some(clock) = asleep_at.or(clock) {
@@ -161,7 +164,8 @@ mod tests {
         assert_eq!(sleepers.judge(KEY, UNIT, Some(5), S), Rest::Stop);
     }
 
-    /// A user whose processes sleep and wake by turns to run out of turn gains no more than a hundredth of a CPU.
+    /// A user whose processes sleep and wake by turns to run out of turn gains no more than a hundredth of a
+    /// CPU.
     #[test]
     fn waking_out_of_turn_gains_no_more_than_the_rate() {
         let mut sleepers = Sleepers::default();

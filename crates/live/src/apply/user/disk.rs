@@ -4,17 +4,17 @@
 //! process's transfers (/proc/PID/io), and the process can be stopped. The policy decides when to stop a
 //! unit, by the unit's debt (`policy::disk::debt`).
 //!
-//! Algorithm: the transfers of each unit's processes are summed every [`FRESH_NS`], and at every scan while a unit has a rate.
-//! All disks count as one, because the kernel does not count a process's transfers by disk.
+//! Algorithm: the transfers of each unit's processes are summed every [`FRESH_NS`], and at every scan while a
+//! unit has a rate. All disks count as one, because the kernel does not count a process's transfers by disk.
 //!
 //! Cost: a process's count grows only while the process runs. So the file with the count is read only if the
 //! process's CPU clock has moved since the last reading. A scan while no process runs reads no such file.
 //!
-//! Properties: transfers of ended children are counted once, although the kernel adds them to the parent's count as well when
-//! the parent waits for the child.
+//! Properties: transfers of ended children are counted once, although the kernel adds them to the parent's
+//! count as well when the parent waits for the child.
 //!
-//! Limits: a write counts when it enters the cache. The counts of processes that the daemon may not examine (another user's)
-//! are missing.
+//! Limits: a write counts when it enters the cache. The counts of processes that the daemon may not examine
+//! (another user's) are missing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -30,7 +30,8 @@ use crate::observe::files::Tree;
 use crate::observe::process::{ProcessKey, Transferred};
 use crate::observe::roster::Roster;
 
-/// What this backend can enforce: rates, by stopping units; and weights, by priorities, if a disk's scheduler honours them.
+/// What this backend can enforce: rates, by stopping units; and weights, by priorities, if a disk's scheduler
+/// honours them.
 pub(super) const MEANS: DiskMeans = DiskMeans { caps: true, weights: true, shares: false, limits_only: true };
 
 /// The interval of scans while no unit has a rate.
@@ -102,8 +103,8 @@ impl Disks {
         self.stopped.retain(|unit| contract.has(*unit));
     }
 
-    /// Records whether a unit has a rate for reading or writing, in bytes/s. The policy enforces the rate; this backend only
-    /// scans more often while any unit has a rate.
+    /// Records whether a unit has a rate for reading or writing, in bytes/s. The policy enforces the rate;
+    /// this backend only scans more often while any unit has a rate.
     pub(super) fn cap(&mut self, unit: UnitId, read: Option<u64>, write: Option<u64>) {
         if read.is_none() && write.is_none() {
             self.capped.remove(&unit);
@@ -169,8 +170,9 @@ impl Disks {
         Ok(())
     }
 
-    /// Replaces the list of devices. Rates are ordered for a disk by name. So if the name changes, the rates are dropped, and the
-    /// policy orders them again. A stopped unit stays stopped until an order continues it.
+    /// Replaces the list of devices. Rates are ordered for a disk by name. So if the name changes, the rates
+    /// are dropped, and the policy orders them again. A stopped unit stays stopped until an order continues
+    /// it.
     fn set_devices(&mut self, devices: Vec<Device>) {
         let former_name = self.name().map(str::to_owned);
         self.devices = devices;
@@ -208,8 +210,8 @@ impl Disks {
             self.clocks.insert(key, clock);
             let Some(count) = read else { continue };
             if !self.processes.contains_key(&key) {
-                // The child of a member made all its transfers as a member, too. Any other new member may have made some before
-                // it joined, so its count so far is ignored.
+                // The child of a member made all its transfers as a member, too. Any other new member may
+                // have made some before it joined, so its count so far is ignored.
                 let is_members_child = self.processes.keys().any(|known| known.pid == parent);
                 let last = if is_members_child { Transferred::default() } else { count };
                 self.processes.insert(key, Counted { parent, last, owed: Transferred::default() });
@@ -266,8 +268,8 @@ impl Disks {
 mod tests {
     use super::*;
 
-    /// A child with a count of 5 ends, and its parent's count includes the child's. The parent's count grows by 8, of which 3 are
-    /// new.
+    /// A child with a count of 5 ends, and its parent's count includes the child's. The parent's count grows
+    /// by 8, of which 3 are new.
     #[test]
     fn a_childs_transfers_count_once() {
         let key = |pid| ProcessKey { pid, start: u64::from(pid) };

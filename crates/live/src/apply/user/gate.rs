@@ -52,9 +52,9 @@ impl Gates {
 }
 
 impl UserBackend {
-    /// Makes the set of stopped processes match the gates. Stops every process in a closed unit or a shut gang, including
-    /// processes that are forked meanwhile, and processes that another process continued. Then continues the processes that we
-    /// stopped and that are behind no closed gate any more.
+    /// Makes the set of stopped processes match the gates. Stops every process in a closed unit or a shut
+    /// gang, including processes that are forked meanwhile, and processes that another process continued.
+    /// Then continues the processes that we stopped and that are behind no closed gate any more.
     ///
     /// Stops come first, because they free CPUs for the processes that continue.
     pub(super) fn enforce_gates(&mut self) -> Result<(), LiveError> {

@@ -2,29 +2,29 @@
 //!
 //! Problem: without control groups, the kernel does not keep a unit to its memory bound.
 //!
-//! Algorithm: at each scan that is due, the memory of all members is summed from /proc. Pages that several processes map count
-//! in portions ([`portions`](crate::observe::memory::portions)). If a unit exceeds its bound by more than [`SLACK_BYTES`], the
-//! excess is paged out ([`pageout`](super::pageout)). Memory that the policy orders to be reclaimed is paged out, too. Between
-//! two scans nothing is enforced.
+//! Algorithm: at each scan that is due, the memory of all members is summed from /proc. Pages that several
+//! processes map count in portions ([`portions`](crate::observe::memory::portions)). If a unit exceeds its
+//! bound by more than [`SLACK_BYTES`], the excess is paged out ([`pageout`](super::pageout)). Memory that the
+//! policy orders to be reclaimed is paged out, too. Between two scans nothing is enforced.
 //!
 //! The policy gets these facts:
-//! - *Used* is the resident memory that the unit's processes have mapped. Files that they read and write without mapping them
-//!   are in the cache, which belongs to no unit.
+//! - *Used* is the resident memory that the unit's processes have mapped. Files that they read and write
+//!   without mapping them are in the cache, which belongs to no unit.
 //! - *Refused* counts the scans at which the unit exceeded its bound.
 //! - *Refaulted* counts the unit's major faults, but at most as many as pages were taken from the unit.
 //!
 //! Cold pages, dirty pages and waiting times are not measured. So only unused memory is lent.
 //!
-//! Cost: a process that has not run since the last scan has not touched, mapped or freed memory, so its last numbers are
-//! remembered and no file is read. But other programs can take pages from a sleeping process. So the numbers of a sleeping
-//! process are read again
+//! Cost: a process that has not run since the last scan has not touched, mapped or freed memory, so its last
+//! numbers are remembered and no file is read. But other programs can take pages from a sleeping process. So
+//! the numbers of a sleeping process are read again
 //! - in turn: at each scan, one in [`TURNS`] of the processes is read, but at most [`TURN_MAX`];
 //! - if swap has filled since the last scan;
 //! - if pages are being taken, or are about to be taken, from its unit: never on remembered numbers alone.
 //!
-//! Properties: a bound neither kills nor slows a process. If paging out cannot bring a unit within its bound, this is reported
-//! once, until the unit is within its bound again. Scans take at most 1/[`REST_TIMES`] of a CPU. If the kernel does not page out
-//! for us, nothing is enforced.
+//! Properties: a bound neither kills nor slows a process. If paging out cannot bring a unit within its bound,
+//! this is reported once, until the unit is within its bound again. Scans take at most 1/[`REST_TIMES`] of a
+//! CPU. If the kernel does not page out for us, nothing is enforced.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -122,7 +122,8 @@ struct Examined {
 }
 
 impl Examined {
-    /// Examines a member. Reads its files if it has run since the numbers `before` were read, or if `must_read`.
+    /// Examines a member. Reads its files if it has run since the numbers `before` were read, or if
+    /// `must_read`.
     fn examine(
         roster: &mut Roster,
         process: ProcessKey,

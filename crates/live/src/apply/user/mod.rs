@@ -3,9 +3,10 @@
 //! - it enforces disks by I/O priorities ([`priorities`]) and stops ([`disk`]);
 //! - it enforces memory by paging out ([`memory`]), which does take privileges.
 //!
-//! Homes and loans are affinity masks on every thread of every member. A share finer than a CPU is a gate: the unit's processes
-//! are stopped and continued as a whole. New processes and threads inherit their creator's mask, so a fork storm stays
-//! confined. A process that joins a unit in another way is confined when it is found.
+//! Homes and loans are affinity masks on every thread of every member. A share finer than a CPU is a gate:
+//! the unit's processes are stopped and continued as a whole. New processes and threads inherit their
+//! creator's mask, so a fork storm stays confined. A process that joins a unit in another way is confined
+//! when it is found.
 //!
 //! Properties: a thread runs on the CPUs that both the order and its owner allow, or on the order's if the
 //! two contradict each other. When an order ends, the thread runs where its owner last allowed. Every change
@@ -63,7 +64,8 @@ const SECOND: Time = 1_000_000_000;
 /// The means that this backend always has. The means for memory are added by [`UserBackend::with_memory`].
 pub const MEANS: Means = Means { cpu_sets: true, gates: true, disk: disk::MEANS, ..Means::NONE };
 
-/// The means for memory if the kernel pages out for us ([`paging_out`](crate::observe::capability::paging_out)).
+/// The means for memory if the kernel pages out for us
+/// ([`paging_out`](crate::observe::capability::paging_out)).
 pub use memory::MEANS as MEMORY_MEANS;
 
 /// The orders in force for a unit.
@@ -100,7 +102,8 @@ pub struct UserBackend {
 }
 
 impl UserBackend {
-    /// A backend that enforces a contract on `cpus`, the CPUs that may be used. Changes nothing before the first order.
+    /// A backend that enforces a contract on `cpus`, the CPUs that may be used. Changes nothing before the
+    /// first order.
     pub fn new(contract: Contract, cpus: CpuSet, roster: Roster, journal: Journal) -> Self {
         UserBackend {
             orders: vec![Order::default(); contract.units.len()],
@@ -129,7 +132,8 @@ impl UserBackend {
         Ok(self)
     }
 
-    /// Records that a process entered a unit by `exec`; it is a member from the next scan on. False if it has ended.
+    /// Records that a process entered a unit by `exec`; it is a member from the next scan on. False if it has
+    /// ended.
     pub fn enter(&mut self, key: ProcessKey, unit: UnitId) -> Result<bool, LiveError> {
         self.roster.enter(&self.contract, key, unit)
     }

@@ -1,23 +1,26 @@
 //! Pages out a unit's memory, process by process.
 //!
-//! Problem: without control groups, nothing limits a unit's memory. But a daemon with the privilege can have the kernel page out
-//! what a process has mapped (`process_madvise(MADV_PAGEOUT)`). The pages return when they are touched.
+//! Problem: without control groups, nothing limits a unit's memory. But a daemon with the privilege can have
+//! the kernel page out what a process has mapped (`process_madvise(MADV_PAGEOUT)`). The pages return when
+//! they are touched.
 //!
-//! Algorithm: each unit has a *target*, the number of bytes to page out, which each scan sets anew. One thread serves the units
-//! one after another. It ranks the mappings of the unit's processes ([`mappings`](crate::observe::memory::mappings)), and goes
-//! through them in *pieces* of at most [`PIECE_BYTES`]: pages that are resident, that no other process maps, and that swap or a
-//! file can take. The thread ends when no target is left.
+//! Algorithm: each unit has a *target*, the number of bytes to page out, which each scan sets anew. One
+//! thread serves the units one after another. It ranks the mappings of the unit's processes
+//! ([`mappings`](crate::observe::memory::mappings)), and goes through them in *pieces* of at most
+//! [`PIECE_BYTES`]: pages that are resident, that no other process maps, and that swap or a file can take.
+//! The thread ends when no target is left.
 //!
 //! Properties:
 //! - Never more than the target is requested.
 //! - The pages *taken* are counted by examining the same pages again after the request.
-//! - A scan measures memory while pages are being taken. Pages taken since the measurement are subtracted from the new target.
+//! - A scan measures memory while pages are being taken. Pages taken since the measurement are subtracted
+//!   from the new target.
 //! - The rest of a mapping is skipped after [`FRUITLESS_MAX`] fruitless pieces in a row.
 //! - Fruitless passes take at most 1/[`REST_TIMES`] of a CPU.
 //! - Nothing must be undone: pages return when they are touched.
 //!
-//! Limits: dirty file pages stay until they are written. The kernel takes file pages only from a process that may write to the
-//! file or owns it.
+//! Limits: dirty file pages stay until they are written. The kernel takes file pages only from a process that
+//! may write to the file or owns it.
 //!
 //! Source: `process_madvise(2)`, madvise(2), admin-guide/mm/pagemap.rst.
 
@@ -48,7 +51,8 @@ const WINDOW_PAGES: usize = 8_192;
 const RANGES_MAX: usize = 1_024;
 /// After this many pieces in a row of which less than an eighth was taken, the rest of a mapping is skipped.
 const FRUITLESS_MAX: u32 = 2;
-/// After a pass that took less than half of the target, a unit is left alone for this multiple of the pass's duration.
+/// After a pass that took less than half of the target, a unit is left alone for this multiple of the pass's
+/// duration.
 const REST_TIMES: u32 = 20;
 const REST_MIN: Duration = Duration::from_millis(500);
 
@@ -72,8 +76,8 @@ struct Target {
     rest_until: Option<Instant>,
 }
 
-/// A problem, with the process and the kind of problem. The caller reports each kind once per process, and a problem without a
-/// process once in total.
+/// A problem, with the process and the kind of problem. The caller reports each kind once per process, and a
+/// problem without a process once in total.
 pub(super) type Problem = (Option<ProcessKey>, &'static str, LiveError);
 
 /// The state that the daemon and the thread share.
@@ -192,7 +196,8 @@ fn serve_targets(shared: &Shared) {
             let is_next = |(unit, target): &(&UnitId, &Target)| target.is_due() && !served.contains(*unit);
             let next =
                 state.targets.iter().find(is_next).map(|(unit, target)| (*unit, target.processes.clone()));
-            // A served unit whose target has become due again waits for the next scan, which starts another thread.
+            // A served unit whose target has become due again waits for the next scan, which starts another
+            // thread.
             state.working = next.is_some() && !state.refused;
             next.filter(|_| state.working)
         };
@@ -217,7 +222,8 @@ fn serve_target(shared: &Shared, unit: UnitId, processes: &[ProcessKey]) {
     let mut state = shared.lock();
     if let Some(target) = state.targets.get_mut(&unit) {
         target.taken.time = target.taken.time.saturating_add(begun.elapsed());
-        // A unit that gave at least half is not stuck even if it still exceeds its bound: it may have allocated memory meanwhile.
+        // A unit that gave at least half is not stuck even if it still exceeds its bound: it may have
+        // allocated memory meanwhile.
         let is_stuck = target.bytes >= page_bytes() && target.taken.bytes - taken_before < target_bytes / 2;
         target.stuck = is_stuck;
         target.rest_until = is_stuck.then(|| Instant::now() + REST_MIN.max(begun.elapsed() * REST_TIMES));
@@ -249,7 +255,8 @@ enum Outcome {
 }
 
 impl Pass<'_> {
-    /// Takes from the mappings of these processes, those with the most untouched memory first, until the target is met.
+    /// Takes from the mappings of these processes, those with the most untouched memory first, until the
+    /// target is met.
     fn take_from(&self, procfs: &mut ProcFs, processes: &[ProcessKey]) {
         let mut subjects = Vec::new();
         // Each mapping with the index of its process in `subjects`.
@@ -281,7 +288,8 @@ impl Pass<'_> {
         if state.refused { 0 } else { state.targets.get(&self.unit).map_or(0, |target| target.bytes) }
     }
 
-    /// Goes through one mapping: examines a window of pages, takes a piece of the window, and goes on after the piece.
+    /// Goes through one mapping: examines a window of pages, takes a piece of the window, and goes on after
+    /// the piece.
     fn take_from_mapping(&self, subject: &Subject, mapping: &Mapping) {
         let (page_bytes, mut address, mut fruitless) = (page_bytes(), mapping.start, 0);
         while address < mapping.end {
@@ -336,7 +344,8 @@ impl Pass<'_> {
         Outcome::Took(bytes)
     }
 
-    /// Reports an error of the kernel, if it matters. An error that concerns all processes ends paging out altogether.
+    /// Reports an error of the kernel, if it matters. An error that concerns all processes ends paging out
+    /// altogether.
     fn note_refusal(&self, key: ProcessKey, source: io::Error) -> Outcome {
         match source.raw_os_error() {
             // The process or the mapping has ended, or the call was interrupted.

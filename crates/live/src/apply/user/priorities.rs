@@ -1,19 +1,22 @@
 //! I/O priorities: give units their shares of the disks without control groups.
 //!
-//! Problem: without control groups, no weight can be set for a unit. But BFQ honours the I/O priority of the requesting thread.
+//! Problem: without control groups, no weight can be set for a unit. But BFQ honours the I/O priority of the
+//! requesting thread.
 //!
-//! Algorithm: a unit's share is the product of the weights ordered for the unit and the units around it. The largest share gets
-//! level 0 of the best-effort class. Other shares get levels in proportion, since BFQ gives level n the weight 8 - n. Every
-//! thread of every member gets its unit's level, and its children inherit the level. A thread that joins in another way is found
-//! when its process is first seen, or once a second.
+//! Algorithm: a unit's share is the product of the weights ordered for the unit and the units around it. The
+//! largest share gets level 0 of the best-effort class. Other shares get levels in proportion, since BFQ
+//! gives level n the weight 8 - n. Every thread of every member gets its unit's level, and its children
+//! inherit the level. A thread that joins in another way is found when its process is first seen, or once a
+//! second.
 //!
 //! Properties: a thread has the weaker of its unit's level and the priority that its owner chose, the
 //! thread's *original*. When the order or the daemon ends, the thread gets the original back. Every change is
 //! in the journal before it is made. No thread is put into the idle class, since the smallest share is a
 //! promise, too.
 //!
-//! Limits: there are eight levels, so no unit's weight is below an eighth of the largest. A priority belongs to a thread, so a
-//! unit with more requesting processes gets more. Deferred writes are made by kernel threads, at the priority of these threads.
+//! Limits: there are eight levels, so no unit's weight is below an eighth of the largest. A priority belongs
+//! to a thread, so a unit with more requesting processes gets more. Deferred writes are made by kernel
+//! threads, at the priority of these threads.
 //!
 //! Source: block/bfq-iosched.c.
 
@@ -84,8 +87,8 @@ impl UserBackend {
         self.priorities.weights.insert(unit, weight);
     }
 
-    /// Computes all units' levels from the weights, and gives them to all members' threads. If no disk's scheduler honours
-    /// priorities any more, every thread gets its original back.
+    /// Computes all units' levels from the weights, and gives them to all members' threads. If no disk's
+    /// scheduler honours priorities any more, every thread gets its original back.
     pub(super) fn follow_weights(&mut self) {
         if !self.disks.honours_priorities() {
             self.priorities.weights.clear();
@@ -116,7 +119,8 @@ impl UserBackend {
         }
     }
 
-    /// Gives the threads of these processes the levels of their units, or their originals back if nothing is ordered for them.
+    /// Gives the threads of these processes the levels of their units, or their originals back if nothing is
+    /// ordered for them.
     pub(super) fn prioritize(&mut self, keys: &[ProcessKey]) {
         if self.priorities.is_idle() {
             return;
@@ -166,8 +170,8 @@ impl UserBackend {
         self.priorities.levels.get(&member.placement.unit).copied()
     }
 
-    /// The record of a thread after the change that it needs; `None` if it needs no change. Adds the journal entries that undo
-    /// the change to `entries`.
+    /// The record of a thread after the change that it needs; `None` if it needs no change. Adds the journal
+    /// entries that undo the change to `entries`.
     fn examine(&self, key: ProcessKey, tid: u32, entries: &mut Vec<Entry>) -> Option<PrioritizedThread> {
         let present = io_priority::get(tid).ok()?;
         let known = self.priorities.prioritized.get(&key).and_then(|threads| threads.get(&tid));
@@ -358,7 +362,8 @@ mod tests {
         end(jobs);
     }
 
-    /// A process whose threads cannot be listed does not delay the others, and gets its own priority at the next scan.
+    /// A process whose threads cannot be listed does not delay the others, and gets its own priority at the
+    /// next scan.
     #[test]
     fn a_process_whose_threads_cannot_be_listed_does_not_delay_others() {
         let jobs = vec![job(), job()];
@@ -394,8 +399,8 @@ mod tests {
         end(jobs);
     }
 
-    /// Three to one, also for processes forked meanwhile. When BFQ no longer schedules the disk, and when the daemon is killed,
-    /// everything is restored, for forked processes as well.
+    /// Three to one, also for processes forked meanwhile. When BFQ no longer schedules the disk, and when the
+    /// daemon is killed, everything is restored, for forked processes as well.
     #[test]
     fn members_get_and_lose_the_priority_of_their_share() {
         let jobs = vec![job(), job()];

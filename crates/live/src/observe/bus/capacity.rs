@@ -1,8 +1,8 @@
 //! The measured bandwidth of the memory bus, kept across runs of the program and reboots.
 //!
-//! A result is found by what determines it: the processors' model, the numbers of CPUs and nodes, and the memory. Memory is
-//! rounded up to GiB, since the part that the kernel keeps for itself differs from boot to boot. Each such machine has a JSON
-//! file below [`FOLDER`], which may be removed at any time.
+//! A result is found by what determines it: the processors' model, the numbers of CPUs and nodes, and the
+//! memory. Memory is rounded up to GiB, since the part that the kernel keeps for itself differs from boot to
+//! boot. Each such machine has a JSON file below [`FOLDER`], which may be removed at any time.
 
 use std::path::{Path, PathBuf};
 
@@ -74,8 +74,8 @@ fn model(cpuinfo: &str) -> String {
     value(cpuinfo, "model name").map_or_else(numbers, str::to_owned)
 }
 
-/// The value of the first line `NAME : VALUE` with this name in /proc/cpuinfo; `None` if there is no such line, or if the value
-/// is empty.
+/// The value of the first line `NAME : VALUE` with this name in /proc/cpuinfo; `None` if there is no such
+/// line, or if the value is empty.
 fn value<'t>(cpuinfo: &'t str, name: &str) -> Option<&'t str> {
     let mut lines = cpuinfo.lines().filter_map(|line| line.split_once(':'));
     let value = lines.find(|(key, _)| key.trim() == name)?.1.trim();

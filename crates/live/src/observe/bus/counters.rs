@@ -1,14 +1,14 @@
 //! Hardware counters of jobs: cache misses of processes that do not report their memory bus transfers.
 //!
-//! Algorithm: each thread of a process gets a counter when the process is first seen. The kernel counts a thread that starts
-//! later with the thread that started it. Each sample adds the growth of the counters to the sum of the process's job. A cache
-//! miss counts as the bytes of a cache line.
+//! Algorithm: each thread of a process gets a counter when the process is first seen. The kernel counts a
+//! thread that starts later with the thread that started it. Each sample adds the growth of the counters to
+//! the sum of the process's job. A cache miss counts as the bytes of a cache line.
 //!
-//! Properties: a job's sum never decreases. A process that reports its transfers has no counters here, so nothing counts twice.
-//! There are at most [`COUNTERS_MAX`] counters, each an open file.
+//! Properties: a job's sum never decreases. A process that reports its transfers has no counters here, so
+//! nothing counts twice. There are at most [`COUNTERS_MAX`] counters, each an open file.
 //!
-//! Limits: a thread that starts while its process is first seen may be missed. Misses in the kernel are not counted, nor are
-//! prefetches on processors whose counters leave them out.
+//! Limits: a thread that starts while its process is first seen may be missed. Misses in the kernel are not
+//! counted, nor are prefetches on processors whose counters leave them out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -97,8 +97,8 @@ impl Counters {
             }
             let mut counted = Counted::default();
             for tid in tids {
-                // `perf_event_open(2)` takes a thread id, which another process's thread may have by now. Then the counter is
-                // closed before it is ever read.
+                // `perf_event_open(2)` takes a thread id, which another process's thread may have by now.
+                // Then the counter is closed before it is ever read.
                 let counter = OfThread::open(self.event, tid)
                     .and_then(|counter| Ok(pins.pin(procfs, *key)?.has_thread(tid)?.then_some(counter)));
                 match counter {
@@ -195,8 +195,8 @@ mod tests {
             );
             return;
         };
-        // In a thread that starts after the first sample. The allocation is so large that its pages are always new: a smaller
-        // one may reuse pages touched before.
+        // In a thread that starts after the first sample. The allocation is so large that its pages are
+        // always new: a smaller one may reuse pages touched before.
         let touch = || std::hint::black_box(vec![1u8; 64 << 20]).len();
         assert_eq!(std::thread::spawn(touch).join().unwrap(), 64 << 20);
         let second = look(2, &jobs()).unwrap();

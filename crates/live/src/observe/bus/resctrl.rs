@@ -5,8 +5,8 @@
 //! separate counter. A bandwidth percentage is relative to the maximum of one CPU, so two threads of a group
 //! with 10 % may together transfer twice as much as one thread.
 //!
-//! Limits: on AMD processors, and with the mount option `mba_MBps`, a schemata has rates instead of percentages. Groups with
-//! rates are not throttled.
+//! Limits: on AMD processors, and with the mount option `mba_MBps`, a schemata has rates instead of
+//! percentages. Groups with rates are not throttled.
 //!
 //! Source: the kernel's Documentation/filesystems/resctrl.rst.
 
@@ -21,7 +21,8 @@ use crate::observe::files::Tree;
 /// The usual mount point.
 pub(crate) const FOLDER: &str = "/sys/fs/resctrl";
 
-/// The mount source that this program gives, by which mountinfo shows that this program mounted the file system.
+/// The mount source that this program gives, by which mountinfo shows that this program mounted the file
+/// system.
 pub(crate) const SOURCE: &str = "commonhold";
 
 /// The value of an unthrottled control group, in percent.
@@ -38,7 +39,8 @@ pub(crate) struct Mount {
     pub(crate) in_rates: bool,
 }
 
-/// The mount of resctrl that mountinfo shows, with paths in this tree of kernel files; `None` if it is not mounted.
+/// The mount of resctrl that mountinfo shows, with paths in this tree of kernel files; `None` if it is not
+/// mounted.
 pub(crate) fn mounted(tree: &Tree) -> Option<Mount> {
     let text = tree.text("/proc/self/mountinfo")?;
     text.lines().find_map(|line| {
@@ -51,8 +53,8 @@ pub(crate) fn mounted(tree: &Tree) -> Option<Mount> {
     })
 }
 
-/// The event that counts a group's transfers: preferably all transfers, else those within the node where the tasks run. `None`
-/// if the processor counts neither.
+/// The event that counts a group's transfers: preferably all transfers, else those within the node where the
+/// tasks run. `None` if the processor counts neither.
 pub(crate) fn event(point: &Path) -> Option<&'static str> {
     let features = host::read_to_string(&point.join("info/L3_MON/mon_features")).ok()?;
     let has = |event: &&str| features.lines().any(|line| line.trim() == *event);
@@ -109,7 +111,8 @@ pub(crate) fn throttle(mount: &Mount) -> Result<Throttle, String> {
     Ok(Throttle { least: least.clamp(1, 100), step: step.clamp(1, 100) })
 }
 
-/// Parses the line MB of a schemata to the domains, each with its value (a percentage or a rate); empty without that line.
+/// Parses the line MB of a schemata to the domains, each with its value (a percentage or a rate); empty
+/// without that line.
 pub(crate) fn bandwidths(schemata: &str) -> Vec<(u64, u64)> {
     let line = schemata.lines().find_map(|line| line.trim().strip_prefix("MB:"));
     let parse_pair = |pair: &str| {
@@ -125,8 +128,9 @@ pub(crate) fn bandwidth_line(domains: &[(u64, u64)], percent: u32) -> String {
     format!("MB:{}", pairs.join(";"))
 }
 
-/// Whether a process is in a group of another program. `groups` is the text of `/proc/PID/cpu_resctrl_groups`; `own_prefix`
-/// begins the names of this program's groups. The default group has an empty name.
+/// Whether a process is in a group of another program. `groups` is the text of
+/// `/proc/PID/cpu_resctrl_groups`; `own_prefix` begins the names of this program's groups. The default group
+/// has an empty name.
 pub(crate) fn is_anothers(groups: &str, own_prefix: &str) -> bool {
     let parse_name = |line: &str| {
         let name = line.strip_prefix("res:").or_else(|| line.strip_prefix("mon:"))?;
@@ -146,12 +150,13 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
-    /// Reads the counters of a group's domains, and adds their growth to the sum. A counter that cannot be read now
-    /// (`Unavailable` if no task of the group has run in the domain, `Error`, `Unassigned`) counts as unchanged. A counter that
-    /// decreased was reset, and adds nothing this time.
+    /// Reads the counters of a group's domains, and adds their growth to the sum. A counter that cannot be
+    /// read now (`Unavailable` if no task of the group has run in the domain, `Error`, `Unassigned`) counts
+    /// as unchanged. A counter that decreased was reset, and adds nothing this time.
     pub(crate) fn read(&mut self, group: &Path, event: &str) {
         for folder in host::list(&group.join("mon_data")).unwrap_or_default() {
-            // A cache's folder may contain folders of its nodes. They are not read, since the cache's counter is their sum.
+            // A cache's folder may contain folders of its nodes. They are not read, since the cache's counter
+            // is their sum.
             if !folder.name().starts_with("mon_L3_") {
                 continue;
             }

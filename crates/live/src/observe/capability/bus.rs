@@ -15,8 +15,8 @@ use crate::host;
 use crate::observe::bus::capacity::known;
 use crate::observe::bus::resctrl::{FOLDER, event, mounted, throttle};
 
-/// If other programs had more than this percentage of the CPUs' time while the bus was measured, its true capacity may be larger
-/// than the measured one.
+/// If other programs had more than this percentage of the CPUs' time while the bus was measured, its true
+/// capacity may be larger than the measured one.
 const OTHERS_PERCENT: u64 = 5;
 
 /// The row that says whether the processor can throttle units.
@@ -26,8 +26,8 @@ pub(super) const CAP: &str = "bus use of units capped";
 const REPORT: &str =
     "start programs with LD_PRELOAD=libcommonhold-gang.so, or have them report it (docs/gangs.md)";
 
-/// The rows about the memory bus: the four sources of transferred bytes, throttling, and the features that these need. `counter`
-/// is the result of opening a counter of cache misses for this process.
+/// The rows about the memory bus: the four sources of transferred bytes, throttling, and the features that
+/// these need. `counter` is the result of opening a counter of cache misses for this process.
 pub(super) fn rows(context: &Context, counter: io::Result<()>) -> Vec<Row> {
     let counts = counters(context, counter);
     vec![
@@ -85,7 +85,8 @@ fn by_units(context: &Context) -> Row {
     Row::yes(area, name, format!("{event} counts what outermost units fetch and write back"))
 }
 
-/// The row that says whether the daemon can count the transfers of jobs. `counters` is the row about hardware counters.
+/// The row that says whether the daemon can count the transfers of jobs. `counters` is the row about hardware
+/// counters.
 fn by_jobs(counters: &Row) -> Row {
     let (area, name) = (Area::Bus, "bus use of jobs");
     let misses = "cache misses times a line, counted by the daemon for 512 threads";
@@ -102,7 +103,8 @@ fn by_jobs(counters: &Row) -> Row {
     }
 }
 
-/// The row that says how programs can count their own transfers. `counters` is the row about hardware counters.
+/// The row that says how programs can count their own transfers. `counters` is the row about hardware
+/// counters.
 fn by_programs(counters: &Row) -> Row {
     let (area, name) = (Area::Bus, "bus use reported by programs");
     match counters.state {
@@ -148,7 +150,8 @@ fn cap(context: &Context) -> Row {
     }
 }
 
-/// The row about a feature that the processor has if it shows one of these flags. `what` completes "the processor cannot ...".
+/// The row about a feature that the processor has if it shows one of these flags. `what` completes "the
+/// processor cannot ...".
 fn feature(context: &Context, name: &str, flags: &[&str], what: &str) -> Row {
     if let Some(flag) = flags.iter().find(|flag| context.cpu_flags.contains(**flag)) {
         return Row::yes(Area::Bus, name, format!("the processor has it (`{flag}`)"));
@@ -191,8 +194,8 @@ fn resctrl(context: &Context) -> Row {
     Row::no(Area::Bus, name, "neither the kernel nor the processor offers it here")
 }
 
-/// The row about hardware counters of cache misses, which approximate use of the bus without resctrl. `counter` is the result of
-/// opening one for this process.
+/// The row about hardware counters of cache misses, which approximate use of the bus without resctrl.
+/// `counter` is the result of opening one for this process.
 fn counters(context: &Context, counter: io::Result<()>) -> Row {
     let name = "hardware counters";
     let paranoid = context.tree.text("/proc/sys/kernel/perf_event_paranoid");

@@ -186,14 +186,14 @@ fn find_base(context: &Context, mount: &Path) -> Option<Base> {
     })
 }
 
-/// Whether we may make cgroups in a directory. Delegation grants write access to the directory and these two files:
-/// cgroup-v2.rst, "Model of Delegation".
+/// Whether we may make cgroups in a directory. Delegation grants write access to the directory and these two
+/// files: cgroup-v2.rst, "Model of Delegation".
 fn may_manage(context: &Context, dir: &Path) -> bool {
     ["", "cgroup.procs", "cgroup.subtree_control"].iter().all(|file| context.tree.may_write(dir.join(file)))
 }
 
-/// The highest ancestor of `dir` below which we may move processes to `dir`: moving takes write access to cgroup.procs of the
-/// common ancestor of source and destination.
+/// The highest ancestor of `dir` below which we may move processes to `dir`: moving takes write access to
+/// cgroup.procs of the common ancestor of source and destination.
 fn reach(context: &Context, dir: &Path, mount: &Path) -> PathBuf {
     let ancestors = dir.ancestors().take_while(|dir| dir.starts_with(mount));
     let writable = ancestors.take_while(|dir| context.tree.may_write(dir.join("cgroup.procs")));
@@ -215,7 +215,8 @@ fn how_to_get_a_base(context: &Context, mount: &Path) -> String {
     }
 }
 
-/// The remedy for a read-only mount. Containers usually see their control groups read-only, and cannot change that from within.
+/// The remedy for a read-only mount. Containers usually see their control groups read-only, and cannot change
+/// that from within.
 fn make_writable(context: &Context, mount: &Path) -> String {
     let outside = "in a container, start it with its control groups writable (docker run --privileged --cgroupns private)";
     match context.status.euid {
@@ -237,7 +238,8 @@ fn pass_on(context: &Context, base: &Base, controller: &str) -> String {
     format!("as root, from the top down to {}: echo +{controller} > {}", base.dir.display(), parent.display())
 }
 
-/// The remedy that moves a controller from cgroup v1 to v2: at the next boot, or at once if its v1 hierarchy has only a root.
+/// The remedy that moves a controller from cgroup v1 to v2: at the next boot, or at once if its v1 hierarchy
+/// has only a root.
 fn unbind(context: &Context, mount: &Path, v1_name: &str) -> String {
     let (mount, boot) = (mount.display(), boot_v2(context));
     match kernel_table(context, v1_name) {
@@ -249,7 +251,8 @@ fn unbind(context: &Context, mount: &Path, v1_name: &str) -> String {
     }
 }
 
-/// A controller's number of cgroups and whether it is enabled, from its line `name hierarchy cgroups enabled` in /proc/cgroups.
+/// A controller's number of cgroups and whether it is enabled, from its line `name hierarchy cgroups enabled`
+/// in /proc/cgroups.
 fn kernel_table(context: &Context, v1_name: &str) -> Option<(u64, bool)> {
     let table = context.tree.text("/proc/cgroups")?;
     let mut lines = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
@@ -278,8 +281,8 @@ fn not_in_kernel(context: &Context, area: Area, name: String, controller: &str, 
     }
 }
 
-/// Whether a controller is disabled. Newer kernels list in /proc/cgroups only the controllers of v1, so the kernel command line
-/// is checked as well.
+/// Whether a controller is disabled. Newer kernels list in /proc/cgroups only the controllers of v1, so the
+/// kernel command line is checked as well.
 fn is_disabled(context: &Context, controller: &str, v1_name: &str) -> bool {
     let command_line = context.tree.text("/proc/cmdline").unwrap_or_default();
     let mut disabled = command_line

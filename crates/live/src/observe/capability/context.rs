@@ -42,8 +42,8 @@ impl Context {
         Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
     }
 
-    /// The mount of the cgroup v2 hierarchy. Of several mounts, preferably the one at the usual path, else one that shows the
-    /// hierarchy's root.
+    /// The mount of the cgroup v2 hierarchy. Of several mounts, preferably the one at the usual path, else
+    /// one that shows the hierarchy's root.
     pub(super) fn cgroup2(&self) -> Option<&Mount> {
         let mounts = self.mounts.iter().filter(|mount| mount.kind == "cgroup2");
         mounts.min_by_key(|mount| (mount.point != Path::new("/sys/fs/cgroup"), mount.root != Path::new("/")))
@@ -57,8 +57,8 @@ impl Context {
         self.mounts.iter().find(has_controller)
     }
 
-    /// Whether a cgroup of this path exists, in the v2 hierarchy or in systemd's v1 hierarchy, whose paths /proc shows if v2 is
-    /// unused. `None` if no mount would show a cgroup of this path.
+    /// Whether a cgroup of this path exists, in the v2 hierarchy or in systemd's v1 hierarchy, whose paths
+    /// /proc shows if v2 is unused. `None` if no mount would show a cgroup of this path.
     pub(super) fn has_cgroup(&self, path: &Path) -> Option<bool> {
         let hierarchies = [self.cgroup2(), self.cgroup1("name=systemd")];
         let mut directories =
@@ -67,8 +67,9 @@ impl Context {
         Some(directories.any(|directory| self.tree.exists(directory)))
     }
 
-    /// The mount point and our own cgroup, both as directories, in the v2 hierarchy (`controller: None`) or in the hierarchy of a
-    /// v1 controller. `None` if the hierarchy is not mounted, or our cgroup is outside the part that the mount shows.
+    /// The mount point and our own cgroup, both as directories, in the v2 hierarchy (`controller: None`) or
+    /// in the hierarchy of a v1 controller. `None` if the hierarchy is not mounted, or our cgroup is outside
+    /// the part that the mount shows.
     pub(super) fn own_cgroup(&self, controller: Option<&str>) -> Option<(PathBuf, PathBuf)> {
         let mount = match controller {
             None => self.cgroup2()?,
@@ -97,7 +98,8 @@ pub(super) struct Mount {
 }
 
 impl Mount {
-    /// The path at which this mount shows a folder, given by its path in the mounted file system; `None` if it does not.
+    /// The path at which this mount shows a folder, given by its path in the mounted file system; `None` if
+    /// it does not.
     fn directory_of(&self, path: &Path) -> Option<PathBuf> {
         // A cgroup outside our cgroup namespace is shown as `/../..`: there is no directory for it.
         if path.components().any(|part| part.as_os_str() == "..") {
@@ -132,7 +134,8 @@ fn parse_mount(line: &str) -> Option<Mount> {
     })
 }
 
-/// Decodes a path of mountinfo, in which the kernel writes space, tab, newline and backslash as `\040` and the like.
+/// Decodes a path of mountinfo, in which the kernel writes space, tab, newline and backslash as `\040` and
+/// the like.
 fn unescape(text: &str) -> String {
     let escapes = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
     escapes.iter().fold(text.to_owned(), |text, (escape, character)| text.replace(escape, character))

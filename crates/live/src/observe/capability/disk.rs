@@ -78,7 +78,8 @@ pub(super) fn by_user(context: &Context) -> Row {
         let remedy = "boot a kernel built with CONFIG_TASK_IO_ACCOUNTING=y";
         return Row::no(Area::Disk, name, reason).remedy(remedy);
     }
-    // Only BFQ honours I/O priorities, by which this backend holds shares. Other disks are named with their schedulers.
+    // Only BFQ honours I/O priorities, by which this backend holds shares. Other disks are named with their
+    // schedulers.
     let has_priorities = |disk: &&Device| disk.weigher == Some(Weigher::Bfq);
     let with = names_of(disks.iter().filter(has_priorities));
     let without = disks.iter().filter(|disk| !has_priorities(disk));
@@ -111,8 +112,8 @@ pub(super) fn by_user(context: &Context) -> Row {
     }
 }
 
-/// The row about io.cost, which enforces io.weight. io.cost is configured per disk, in the root cgroup only. `io` is the row of
-/// the io controller.
+/// The row about io.cost, which enforces io.weight. io.cost is configured per disk, in the root cgroup only.
+/// `io` is the row of the io controller.
 fn io_cost(context: &Context, disks: &[Device], io: &Row) -> Row {
     let name = "io.cost";
     let mount = context.cgroup2().map(|mount| mount.point.clone()).unwrap_or_default();
@@ -237,9 +238,10 @@ fn bfq(context: &Context, disks: &[Device]) -> Row {
     row.remedy(remedy)
 }
 
-/// The row about layers. Requests keep their cgroup on the way through device mapper and md, so the disk below can attribute them
-/// to units. An array whose own threads write to its drives, attributed to no unit, is itself a disk. Arrays of LVM, whose drives
-/// are image devices, are an exception: no kernel file shows their level.
+/// The row about layers. Requests keep their cgroup on the way through device mapper and md, so the disk
+/// below can attribute them to units. An array whose own threads write to its drives, attributed to no unit,
+/// is itself a disk. Arrays of LVM, whose drives are image devices, are an exception: no kernel file shows
+/// their level.
 fn layers(context: &Context, disks: &[Device]) -> Row {
     let name = "layers on disks";
     let layers_on = |disk: &Device| {
@@ -279,8 +281,8 @@ fn layers(context: &Context, disks: &[Device]) -> Row {
     Row::partly(Area::Disk, name, reason).remedy("make such arrays with mdadm, and volumes on top of them")
 }
 
-/// A sentence about each kind of layer whose transfers are made by kernel threads, so that the disk below attributes them to no
-/// unit.
+/// A sentence about each kind of layer whose transfers are made by kernel threads, so that the disk below
+/// attributes them to no unit.
 fn unattributed(context: &Context) -> Vec<String> {
     let devices = context.tree.names("/sys/block");
     let names_where = |is_wanted: &dyn Fn(&str) -> bool| {
@@ -304,8 +306,9 @@ fn unattributed(context: &Context) -> Vec<String> {
     present.map(|(names, what)| format!("{names}: {what}")).collect()
 }
 
-/// The row about write-back: kernel threads write file data to the disk after the program's write. Only some file systems
-/// attribute these writes to a cgroup, and only with the memory controller, whose row is `memory`.
+/// The row about write-back: kernel threads write file data to the disk after the program's write. Only some
+/// file systems attribute these writes to a cgroup, and only with the memory controller, whose row is
+/// `memory`.
 fn write_back(context: &Context, memory: &Row) -> Row {
     let name = "write-back is attributed";
     if memory.state == State::No {
@@ -342,8 +345,8 @@ pub(super) fn outside_of_control(context: &Context) -> Option<String> {
     (!remote.is_empty()).then(words)
 }
 
-/// The mounts of the kinds of file system for which `is_wanted` is true, as `/home (nfs4)`: at most four, and the number of
-/// others.
+/// The mounts of the kinds of file system for which `is_wanted` is true, as `/home (nfs4)`: at most four, and
+/// the number of others.
 fn mounted(context: &Context, is_wanted: &dyn Fn(&str) -> bool) -> Vec<String> {
     let mounts = context.mounts.iter().filter(|mount| is_wanted(&mount.kind));
     let mut shown: Vec<String> =

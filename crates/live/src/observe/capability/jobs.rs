@@ -1,4 +1,5 @@
-//! What this machine offers to jobs: pools for their threads, and nodes between which their pages can be moved.
+//! What this machine offers to jobs: pools for their threads, and nodes between which their pages can be
+//! moved.
 
 use commonhold_machine::Machine;
 use commonhold_machine::capability::{Area, Row};

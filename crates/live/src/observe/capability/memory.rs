@@ -1,5 +1,5 @@
-//! What the kernel offers for holding memory, besides the memory controller itself: guarantees, calling memory back, the ages of
-//! pages, charges for shared files, and paging out by the `user` backend.
+//! What the kernel offers for holding memory, besides the memory controller itself: guarantees, calling
+//! memory back, the ages of pages, charges for shared files, and paging out by the `user` backend.
 //!
 //! `cgroups` is the part of the cgroup hierarchy in which this program may make its subtree.
 
@@ -21,7 +21,8 @@ const ENABLED: &str = "/sys/kernel/mm/lru_gen/enabled";
 /// The file with the control group that each page frame is charged to.
 const CHARGED_TO: &str = "/proc/kpagecgroup";
 
-/// The rows about guarantees, calling back, cold pages and shared files. The first two exist only with the memory controller.
+/// The rows about guarantees, calling back, cold pages and shared files. The first two exist only with the
+/// memory controller.
 pub(super) fn rows(context: &Context, cgroups: Option<&CgroupBase>) -> Vec<Row> {
     let with_memory = cgroups.filter(|cgroups| cgroups.controllers.contains("memory"));
     let mut rows: Vec<Row> = with_memory
@@ -75,7 +76,8 @@ fn guarantees(context: &Context, cgroups: &CgroupBase) -> Row {
     Row::partly(Area::Memory, name, reason).remedy(remedy)
 }
 
-/// The orders about memory that can be enforced in these cgroups. `reclaim`: whether these cgroups have `memory.reclaim`.
+/// The orders about memory that can be enforced in these cgroups. `reclaim`: whether these cgroups have
+/// `memory.reclaim`.
 pub(crate) fn means_at(cgroups: &CgroupBase, reclaim: bool) -> MemoryMeans {
     if !cgroups.controllers.contains("memory") {
         return MemoryMeans::NONE;
@@ -91,7 +93,8 @@ impl CgroupBase {
     }
 }
 
-/// Whether cgroups below this base have memory.reclaim. The hierarchy's root never has this file, so the children are asked, too.
+/// Whether cgroups below this base have memory.reclaim. The hierarchy's root never has this file, so the
+/// children are asked, too.
 fn has_reclaim(cgroups: &CgroupBase) -> bool {
     host::list(&cgroups.base)
         .unwrap_or_default()
@@ -99,8 +102,8 @@ fn has_reclaim(cgroups: &CgroupBase) -> bool {
         .any(|entry| host::exists(&entry.path.join("memory.reclaim")) || entry.name() == "memory.reclaim")
 }
 
-/// The row about memory.reclaim (Linux 5.19). Without this file, a loan is called back by lowering the borrower's bound, which is
-/// slower and makes the borrower wait.
+/// The row about memory.reclaim (Linux 5.19). Without this file, a loan is called back by lowering the
+/// borrower's bound, which is slower and makes the borrower wait.
 fn call_back(cgroups: &CgroupBase) -> Row {
     let name = "memory called back at once";
     let bound = tightest_bound(&cgroups.base, &cgroups.mount).filter(|_| cgroups.delegated);
@@ -144,8 +147,8 @@ fn cold(context: &Context) -> Row {
     }
 }
 
-/// The row that says whether the `user` backend can hold memory, by having other processes' memory paged out. `has_syscall`:
-/// whether the kernel has `process_madvise(2)`.
+/// The row that says whether the `user` backend can hold memory, by having other processes' memory paged out.
+/// `has_syscall`: whether the kernel has `process_madvise(2)`.
 pub(super) fn paging_out(context: &Context, has_syscall: bool) -> Row {
     let name = "user backend, memory";
     let no = |why: &str, remedy: &str| {
@@ -163,7 +166,8 @@ pub(super) fn paging_out(context: &Context, has_syscall: bool) -> Row {
     if !context.status.has(Capability::SysNice) {
         return no("paging out others' memory takes CAP_SYS_NICE", GIVE_CAPABILITIES);
     }
-    // This is weaker than control groups: nothing bounds a unit between two polls, or keeps others from taking its memory.
+    // This is weaker than control groups: nothing bounds a unit between two polls, or keeps others from
+    // taking its memory.
     let weaker =
         "memory beyond a unit's allowance is paged out after the unit took it; no guarantees, no cold pages";
     let swapless = resources::swaps(context).is_empty();
@@ -178,7 +182,8 @@ pub(super) fn paging_out(context: &Context, has_syscall: bool) -> Row {
     }
 }
 
-/// The enforcer of memory: cgroups (an error is the reason why there are none), else the `user` backend, whose row is `paging`.
+/// The enforcer of memory: cgroups (an error is the reason why there are none), else the `user` backend,
+/// whose row is `paging`.
 pub(super) fn enforcer(cgroups: Result<&CgroupBase, &Row>, rows: &[Row], paging: &Row) -> Enforcer {
     let row_named = |name: &str| rows.iter().find(|row| row.area == Area::Memory && row.name == name);
     let (name, why) = match cgroups {

@@ -1,4 +1,5 @@
-//! What the kernel offers for CPU and memory besides cgroup controllers: pressure stall information (PSI), swap and zram.
+//! What the kernel offers for CPU and memory besides cgroup controllers: pressure stall information (PSI),
+//! swap and zram.
 
 use std::io;
 

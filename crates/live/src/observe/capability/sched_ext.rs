@@ -1,4 +1,5 @@
-//! The kernel's extensible scheduler class (`sched_ext`): whether the kernel has it, and whether the `kernel` backend can use it.
+//! The kernel's extensible scheduler class (`sched_ext`): whether the kernel has it, and whether the `kernel`
+//! backend can use it.
 
 use commonhold_machine::capability::{Area, Row, State};
 
@@ -29,7 +30,8 @@ pub(super) fn rows(context: &Context, built_in: bool) -> Vec<Row> {
     rows
 }
 
-/// The row of the `kernel` backend. `cgroup` is the row of the `cgroup` backend, on which the `kernel` backend builds.
+/// The row of the `kernel` backend. `cgroup` is the row of the `cgroup` backend, on which the `kernel`
+/// backend builds.
 pub(super) fn backend(context: &Context, cgroup: &Row, built_in: bool) -> Row {
     let name = "kernel backend";
     let is_yes = |row: &Row| row.state == State::Yes;
@@ -57,10 +59,12 @@ fn scheduler(built_in: bool) -> Row {
     Row::no(Area::Cpu, name, NOT_BUILT_IN.0).remedy(NOT_BUILT_IN.1)
 }
 
-/// The state of `sched_ext` in /sys while the kernel unloads a scheduler, until all tasks are queued with the kernel's own.
+/// The state of `sched_ext` in /sys while the kernel unloads a scheduler, until all tasks are queued with the
+/// kernel's own.
 pub(super) const LEAVING: &str = "disabling";
 
-/// The row about `sched_ext` itself. Another program's scheduler keeps ours out, and changes the meaning of cgroup weights.
+/// The row about `sched_ext` itself. Another program's scheduler keeps ours out, and changes the meaning of
+/// cgroup weights.
 pub(super) fn sched_ext(context: &Context) -> Row {
     let name = "sched_ext";
     let Some(state) = context.tree.text("/sys/kernel/sched_ext/state") else {
@@ -93,8 +97,8 @@ pub(super) fn sched_ext(context: &Context) -> Row {
     Row::partly(Area::Cpu, name, reason).remedy(stop)
 }
 
-/// The row that says whether the kernel reports control groups to schedulers, which identify units by them. `None` if the
-/// kernel's configuration cannot be read.
+/// The row that says whether the kernel reports control groups to schedulers, which identify units by them.
+/// `None` if the kernel's configuration cannot be read.
 fn groups(context: &Context) -> Option<Row> {
     let name = "cgroups in sched_ext";
     let is_built_in = option(context, OPTION)? && option(context, OPTION_GROUPS)?;
@@ -116,8 +120,8 @@ fn btf(context: &Context) -> Row {
         .remedy("boot a kernel built with CONFIG_DEBUG_INFO_BTF=y")
 }
 
-/// The row that says whether we may load a scheduler. That takes `CAP_BPF` and `CAP_PERFMON`, or `CAP_SYS_ADMIN`, from which both
-/// were split (Linux 5.8).
+/// The row that says whether we may load a scheduler. That takes `CAP_BPF` and `CAP_PERFMON`, or
+/// `CAP_SYS_ADMIN`, from which both were split (Linux 5.8).
 fn may_load(context: &Context) -> Row {
     let (name, what) = ("may load a scheduler", "CAP_SYS_ADMIN, or CAP_BPF and CAP_PERFMON");
     let has = |capability| context.status.has(capability);
@@ -140,8 +144,8 @@ fn recent(context: &Context) -> Row {
     }
 }
 
-/// Whether the running kernel was built with an option; `None` if its configuration cannot be read. (The compressed copy in
-/// /proc/config.gz is not read.)
+/// Whether the running kernel was built with an option; `None` if its configuration cannot be read. (The
+/// compressed copy in /proc/config.gz is not read.)
 fn option(context: &Context, name: &str) -> Option<bool> {
     let text = context.tree.text(format!("/boot/config-{}", context.kernel))?;
     Some(text.lines().any(|line| line.strip_prefix(name) == Some("=y")))

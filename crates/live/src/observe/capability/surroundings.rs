@@ -10,11 +10,12 @@ use crate::observe::caps::CAP;
 use crate::observe::cpu_kinds::Isolation;
 use crate::observe::topology;
 
-/// The oldest kernel on which everything here works: `pidfd_open(2)` came with 5.3, waiting on a pidfd with 5.4.
+/// The oldest kernel on which everything here works: `pidfd_open(2)` came with 5.3, waiting on a pidfd with
+/// 5.4.
 const KERNEL_MIN: (u32, u32) = (5, 4);
 
-/// The remedy that gives this program the capabilities of the `user` backend. It names all of them, since `setcap` replaces the
-/// capabilities that a file already has.
+/// The remedy that gives this program the capabilities of the `user` backend. It names all of them, since
+/// `setcap` replaces the capabilities that a file already has.
 pub(crate) const GIVE_CAPABILITIES: &str =
     "run as root, or `setcap cap_kill,cap_sys_nice,cap_sys_ptrace+ep $(command -v commonhold)`";
 
@@ -87,8 +88,8 @@ pub(super) fn surroundings(context: &Context) -> Vec<Row> {
 /// The row that says whether we see other users' processes although /proc is mounted with `hidepid` (see
 /// `proc(5)`); `None` if /proc is mounted without that option.
 ///
-/// `ptraceable` hides processes that we may not trace, whatever our groups are. The other modes exempt the group that `gid=`
-/// names, by default root's.
+/// `ptraceable` hides processes that we may not trace, whatever our groups are. The other modes exempt the
+/// group that `gid=` names, by default root's.
 pub(super) fn hidden_processes(context: &Context) -> Option<Row> {
     let proc =
         context.mounts.iter().rfind(|mount| mount.kind == "proc" && mount.point == Path::new("/proc"))?;
@@ -180,7 +181,8 @@ const GROUPS: &str = "/sys/fs/cgroup";
 /// The most groups that a message names; it gives the number of the others.
 const NAMED_MAX: usize = 3;
 
-/// The row about bounds on CPU time and memory that others have set in slices and services. This program never sets any there.
+/// The row about bounds on CPU time and memory that others have set in slices and services. This program
+/// never sets any there.
 fn bounds_of_others(context: &Context) -> Row {
     let name = "no bounds set by others in slices and services";
     let is_set = |dir: &str, file: &str| {
@@ -268,8 +270,8 @@ fn virtual_machine(context: &Context) -> Row {
     Row::partly(Area::Surroundings, name, format!("{sign}: its host may take CPU time away{steal}"))
 }
 
-/// CPU time stolen by the host, in thousandths of all CPU time: column 8 of the first line of /proc/stat relative to columns 1 to
-/// 8.
+/// CPU time stolen by the host, in thousandths of all CPU time: column 8 of the first line of /proc/stat
+/// relative to columns 1 to 8.
 fn steal_per_mille(stat: &str) -> Option<u64> {
     let line = stat.lines().next()?.strip_prefix("cpu ")?;
     // Columns 9 and 10 (guest time) are left out, since columns 1 and 2 contain them.
@@ -278,14 +280,15 @@ fn steal_per_mille(stat: &str) -> Option<u64> {
     ticks.get(7)?.saturating_mul(1000).checked_div(total)
 }
 
-/// The row that says whether the daemon's nice value counts against processes of other sessions. With autogroup, it counts only
-/// within a session: see `sched(7)`.
+/// The row that says whether the daemon's nice value counts against processes of other sessions. With
+/// autogroup, it counts only within a session: see `sched(7)`.
 fn nice_counts(context: &Context) -> Row {
     let (area, name) = (Area::Surroundings, "nice value counts beyond its session");
     if context.tree.text("/proc/sys/kernel/sched_autogroup_enabled").as_deref() != Some("1") {
         return Row::yes(area, name, "autogroup is off");
     }
-    // Files in /proc/PID of a program with file capabilities (`setcap`) belong to root, so such a daemon cannot write there.
+    // Files in /proc/PID of a program with file capabilities (`setcap`) belong to root, so such a daemon
+    // cannot write there.
     if context.status.euid == 0 && context.status.has(Capability::SysNice) {
         let reason = "autogroup is on: until it ends, `run` gives its session's autogroup the daemon's nice value, too";
         return Row::yes(area, name, reason);
@@ -334,7 +337,8 @@ pub(super) fn equal_capacity(machine: &Machine) -> Row {
     }
 }
 
-/// The row about the tightest cap on this process's CPU time, in either version of cgroups. Values are in hundredths of a CPU.
+/// The row about the tightest cap on this process's CPU time, in either version of cgroups. Values are in
+/// hundredths of a CPU.
 fn cpu_time_not_capped(context: &Context) -> Row {
     let name = "CPU time not capped";
     let version2 = find_cap(context, None, "cpu.max", |text, _| {
@@ -386,8 +390,9 @@ struct Cap {
     value: u64,
 }
 
-/// The tightest cap in our own cgroup and its visible ancestors, in the v2 hierarchy (`controller: None`) or in that of a v1
-/// controller. `parse` returns the value of a cap from the text and the path of a file; `None` if the file sets no cap.
+/// The tightest cap in our own cgroup and its visible ancestors, in the v2 hierarchy (`controller: None`) or
+/// in that of a v1 controller. `parse` returns the value of a cap from the text and the path of a file;
+/// `None` if the file sets no cap.
 fn find_cap(
     context: &Context,
     controller: Option<&str>,

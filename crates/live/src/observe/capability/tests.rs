@@ -1,5 +1,5 @@
-//! Machines as fake trees. The tests may run as root, to whom no permission is denied. So a folder that may not be written to is
-//! one whose files are missing.
+//! Machines as fake trees. The tests may run as root, to whom no permission is denied. So a folder that may
+//! not be written to is one whose files are missing.
 
 #![allow(clippy::unwrap_used)]
 
@@ -135,7 +135,8 @@ fn the_effect_of_autogroup_on_the_daemon_is_reported() {
     }
 }
 
-/// A container that sees its control group as the root, and may not write there: every controller's row says so, too.
+/// A container that sees its control group as the root, and may not write there: every controller's row says
+/// so, too.
 #[test]
 fn read_only_control_groups_of_a_container_are_reported() {
     let mount = "30 25 0:26 / /sys/fs/cgroup ro,nosuid,nodev - cgroup2 cgroup rw,nsdelegate\n";

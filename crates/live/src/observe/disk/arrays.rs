@@ -1,19 +1,22 @@
-//! Self-writing arrays, whose own threads write to their drives: Linux md RAID 4, 5 and 6, and RAID 1 with write-behind.
+//! Self-writing arrays, whose own threads write to their drives: Linux md RAID 4, 5 and 6, and RAID 1 with
+//! write-behind.
 //!
-//! Problem: a self-writing array must write parity with the data, or lets a drive lag behind. So a unit's writes reach the drives
-//! as the array's own requests, attributed to no unit, and are neither counted nor limited at the drives. At the array itself,
-//! reads and writes are attributed to the unit, and the kernel can count and limit them (io.stat, io.max).
+//! Problem: a self-writing array must write parity with the data, or lets a drive lag behind. So a unit's
+//! writes reach the drives as the array's own requests, attributed to no unit, and are neither counted nor
+//! limited at the drives. At the array itself, reads and writes are attributed to the unit, and the kernel
+//! can count and limit them (io.stat, io.max).
 //!
-//! Algorithm: a self-writing array counts as a disk, and a drive that serves only such arrays does not. A drive serves only such
-//! arrays if two conditions hold. All devices stacked on the drive or its partitions, directly or through other layers, are
-//! self-writing arrays. And partitions without a device on them were not used since boot. Arrays of arrays follow the same rule.
+//! Algorithm: a self-writing array counts as a disk, and a drive that serves only such arrays does not. A
+//! drive serves only such arrays if two conditions hold. All devices stacked on the drive or its partitions,
+//! directly or through other layers, are self-writing arrays. And partitions without a device on them were
+//! not used since boot. Arrays of arrays follow the same rule.
 //!
-//! Properties: each transfer of a unit is limited at one device at least, except for up to 16 MiB through another
-//! partition of an array's drive. A drive with another use is limited in addition to the array; reads through the array then
-//! count at both.
+//! Properties: each transfer of a unit is limited at one device at least, except for up to 16 MiB through
+//! another partition of an array's drive. A drive with another use is limited in addition to the array; reads
+//! through the array then count at both.
 //!
-//! Limits: an array can be held only by rates, since it has no request queue to schedule. RAID 4, 5 and 6 made by dm-raid (LVM)
-//! is not found, since only an ioctl shows the level of a device-mapper target.
+//! Limits: an array can be held only by rates, since it has no request queue to schedule. RAID 4, 5 and 6
+//! made by dm-raid (LVM) is not found, since only an ioctl shows the level of a device-mapper target.
 //!
 //! Source: the kernel's admin-guide/md.rst; `alloc_behind_master_bio` in drivers/md/raid1.c.
 
@@ -73,8 +76,9 @@ fn serves_arrays_only_above(tree: &Tree, name: &str, depth: u32) -> bool {
         })
 }
 
-/// Whether more was transferred through a partition since boot than probing takes. Mounts would be no evidence: a mount may be in
-/// another namespace, and databases and some file systems use partitions without a mount.
+/// Whether more was transferred through a partition since boot than probing takes. Mounts would be no
+/// evidence: a mount may be in another namespace, and databases and some file systems use partitions without
+/// a mount.
 fn was_used(tree: &Tree, partition: &str) -> bool {
     let text = tree.text(format!("{partition}/stat")).unwrap_or_default();
     let words: Vec<&str> = text.split_whitespace().collect();
@@ -84,7 +88,8 @@ fn was_used(tree: &Tree, partition: &str) -> bool {
     sum.is_none_or(|sum| sum > UNUSED_SECTORS)
 }
 
-/// Why a measurement of an array would not be representative now, such as a resync; `None` if it would be representative.
+/// Why a measurement of an array would not be representative now, such as a resync; `None` if it would be
+/// representative.
 pub(crate) fn unfit(tree: &Tree, name: &str) -> Option<String> {
     let text = |file: &str| tree.text(format!("/sys/block/{name}/md/{file}")).unwrap_or_default();
     match (text("sync_action").as_str(), text("degraded").as_str()) {
@@ -99,7 +104,8 @@ mod tests {
     use super::*;
     use crate::observe::files::fake;
 
-    /// sda and sdb have a large partition for md0, and sda a small one that a boot loader may use; sdc as a whole belongs to md0.
+    /// sda and sdb have a large partition for md0, and sda a small one that a boot loader may use; sdc as a
+    /// whole belongs to md0.
     const ARRAY: [(&str, &str); 8] = [
         ("/sys/block/md0/size", "1000\n"),
         ("/sys/block/md0/md/level", "raid5\n"),

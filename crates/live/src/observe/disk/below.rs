@@ -1,7 +1,8 @@
 //! Finds the disk that a folder is on.
 //!
-//! Algorithm: the search begins at the device of the folder's file system. From a partition it goes on to the partition's disk,
-//! and from a device of device mapper or md to the devices below. It stops at a self-writing array, which counts as a disk.
+//! Algorithm: the search begins at the device of the folder's file system. From a partition it goes on to the
+//! partition's disk, and from a device of device mapper or md to the devices below. It stops at a
+//! self-writing array, which counts as a disk.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -62,9 +63,9 @@ fn is_array(tree: &Tree) -> impl Fn(&str) -> bool {
     move |name| arrays::level(tree, name).is_some()
 }
 
-/// The number (`259:0`) of the device with the file system of a folder, whose metadata shows the number `device`. File systems
-/// such as btrfs show an anonymous number with the major part 0. Then the device is the source of the mount that contains the
-/// folder.
+/// The number (`259:0`) of the device with the file system of a folder, whose metadata shows the number
+/// `device`. File systems such as btrfs show an anonymous number with the major part 0. Then the device is
+/// the source of the mount that contains the folder.
 fn number_of(tree: &Tree, folder: &Path, device: u64) -> Option<String> {
     let number = |device: u64| (rustix::fs::major(device), rustix::fs::minor(device));
     let text = |(major, minor): (u32, u32)| format!("{major}:{minor}");
@@ -86,8 +87,9 @@ fn parse_mount(line: &str) -> Option<(PathBuf, PathBuf)> {
     Some((PathBuf::from(point), PathBuf::from(source)))
 }
 
-/// Adds the whole disks below `device`, a folder of /sys, to `into`: the disk of a partition or of an eMMC area, and the slaves
-/// of device mapper, md and the like. The search goes down to the first device for which `is_disk` is true, else to the bottom.
+/// Adds the whole disks below `device`, a folder of /sys, to `into`: the disk of a partition or of an eMMC
+/// area, and the slaves of device mapper, md and the like. The search goes down to the first device for which
+/// `is_disk` is true, else to the bottom.
 fn add_whole_disks(device: &Path, is_disk: &dyn Fn(&str) -> bool, into: &mut Vec<String>, depth: u32) {
     // Deeper than any stack of devices; guards against cycles in a broken tree.
     if depth > 16 {

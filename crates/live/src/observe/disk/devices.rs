@@ -26,8 +26,9 @@ pub(crate) struct Device {
     pub(crate) name: String,
     /// Its number, as io.stat and io.max write it: `259:0`.
     pub(crate) number: String,
-    /// The inode of its folder in /sys, which differs from that of a later device with the same name and number. (The kernel's
-    /// `diskseq` does not serve: it counts media, and changes when an array is first opened.)
+    /// The inode of its folder in /sys, which differs from that of a later device with the same name and
+    /// number. (The kernel's `diskseq` does not serve: it counts media, and changes when an array is first
+    /// opened.)
     pub(crate) folder: Option<u64>,
     /// The level of an array.
     pub(crate) level: Option<String>,
@@ -45,8 +46,9 @@ pub(crate) struct Device {
     pub(crate) queues: bool,
 }
 
-/// The disks of a machine whose cgroup v2 hierarchy is mounted at `mount`, except disks used only for swap. A unit's memory bound
-/// already determines how much it swaps out; throttling these transfers would make a lender wait for its memory.
+/// The disks of a machine whose cgroup v2 hierarchy is mounted at `mount`, except disks used only for swap. A
+/// unit's memory bound already determines how much it swaps out; throttling these transfers would make a
+/// lender wait for its memory.
 pub(crate) fn read(tree: &Tree, mount: &Path) -> Vec<Device> {
     let qos = tree.text(mount.join("io.cost.qos")).unwrap_or_default();
     let device = |name: String| {
@@ -92,15 +94,17 @@ impl Device {
     }
 }
 
-/// The mechanism by which a disk or an array's drive honours weights now; `None` if neither mechanism is enabled on it.
+/// The mechanism by which a disk or an array's drive honours weights now; `None` if neither mechanism is
+/// enabled on it.
 pub(crate) fn weigher_of(tree: &Tree, mount: &Path, name: &str) -> Option<Weigher> {
     let qos = tree.text(mount.join("io.cost.qos")).unwrap_or_default();
     let schedulers = tree.text(format!("/sys/block/{name}/queue/scheduler")).unwrap_or_default();
     weigher(&schedulers, &qos, &tree.text(format!("/sys/block/{name}/dev"))?)
 }
 
-/// The mechanism that honours weights, from the texts of queue/scheduler and io.cost.qos. BFQ takes precedence over io.cost,
-/// which is in a layer above BFQ: if weights were set for both, they would be applied twice.
+/// The mechanism that honours weights, from the texts of queue/scheduler and io.cost.qos. BFQ takes
+/// precedence over io.cost, which is in a layer above BFQ: if weights were set for both, they would be
+/// applied twice.
 fn weigher(schedulers: &str, qos: &str, number: &str) -> Option<Weigher> {
     if schedulers.contains("[bfq]") {
         return Some(Weigher::Bfq);
@@ -109,8 +113,8 @@ fn weigher(schedulers: &str, qos: &str, number: &str) -> Option<Weigher> {
     line.split_whitespace().any(|word| word == "enable=1").then_some(Weigher::IoCost)
 }
 
-/// Adds all devices stacked on a device to `into`, at any depth: the kernel's `holders` of the device and of its partitions, and
-/// their holders.
+/// Adds all devices stacked on a device to `into`, at any depth: the kernel's `holders` of the device and of
+/// its partitions, and their holders.
 fn add_holders(tree: &Tree, name: &str, into: &mut BTreeSet<String>) {
     let of_whole = format!("/sys/block/{name}/holders");
     let folders = partitions(tree, name).map(|partition| format!("{partition}/holders")).chain([of_whole]);
@@ -138,8 +142,8 @@ const REMOTE: [&str; 12] = [
     "gpfs",
 ];
 
-/// File systems that charge write-back to the cgroup that wrote (those with `SB_I_CGROUPWB`: fs/ext2, ext4, btrfs, xfs, f2fs,
-/// and bcachefs).
+/// File systems that charge write-back to the cgroup that wrote (those with `SB_I_CGROUPWB`: fs/ext2, ext4,
+/// btrfs, xfs, f2fs, and bcachefs).
 const CHARGES_WRITE_BACK: [&str; 7] = ["ext2", "ext3", "ext4", "btrfs", "xfs", "f2fs", "bcachefs"];
 
 /// Other writable file systems on disks of this machine.

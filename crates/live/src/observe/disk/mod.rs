@@ -1,7 +1,8 @@
 //! Disks: their names and layers, the kernel's statistics, and measured cost models.
 //!
-//! A disk here is a device at the bottom of a stack, such as a drive. Partitions and layers such as LVM are no disks. An
-//! exception is a *self-writing array* ([`arrays`]), which counts as a disk in place of its drives.
+//! A disk here is a device at the bottom of a stack, such as a drive. Partitions and layers such as LVM are
+//! no disks. An exception is a *self-writing array* ([`arrays`]), which counts as a disk in place of its
+//! drives.
 
 pub(crate) mod arrays;
 pub(crate) mod below;
@@ -14,8 +15,8 @@ use commonhold_machine::Disk;
 use super::files::Tree;
 use crate::LiveError;
 
-/// Why a device in /sys/block does not count as a disk. If a layer counted, every transfer would count at the layer and at the
-/// disk below it.
+/// Why a device in /sys/block does not count as a disk. If a layer counted, every transfer would count at the
+/// layer and at the disk below it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NotADisk {
     /// The device is stacked on other devices of this machine: device mapper, md, bcache, drbd, anything with
@@ -76,8 +77,8 @@ pub(crate) fn not_a_disk(tree: &Tree, name: &str) -> Option<NotADisk> {
     BY_NAME.into_iter().find(|(prefix, _)| is_numbered(name, prefix)).map(|(_, why)| why)
 }
 
-/// Whether a device is one of several paths to an `NVMe` namespace, by its name (`nvme0c1n1`). Kernels before 4.17 have no file
-/// `hidden`, which shows the same.
+/// Whether a device is one of several paths to an `NVMe` namespace, by its name (`nvme0c1n1`). Kernels before
+/// 4.17 have no file `hidden`, which shows the same.
 fn is_nvme_path(name: &str) -> bool {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let numbers = name.strip_prefix("nvme").and_then(|rest| rest.split_once('c'));
@@ -111,7 +112,8 @@ fn all_disks(tree: &Tree) -> Result<Vec<Disk>, LiveError> {
         }
         let size_file = format!("/sys/block/{name}/size");
         let Some(size) = tree.optional(&size_file)? else { continue };
-        // The size is in units of 512 bytes, whatever the disk's sector size: Documentation/ABI/stable/sysfs-block.
+        // The size is in units of 512 bytes, whatever the disk's sector size:
+        // Documentation/ABI/stable/sysfs-block.
         let bytes = size.parse::<u64>().ok().and_then(|sectors| sectors.checked_mul(512));
         let bytes = bytes.ok_or_else(|| tree.malformed(&size_file, "a number of sectors", &size))?;
         if bytes > 0 {
@@ -122,12 +124,14 @@ fn all_disks(tree: &Tree) -> Result<Vec<Disk>, LiveError> {
     Ok(disks)
 }
 
-/// The names of the disks, except for drives that serve only self-writing arrays; empty if the disks cannot be read.
+/// The names of the disks, except for drives that serve only self-writing arrays; empty if the disks cannot
+/// be read.
 pub(crate) fn disk_names(tree: &Tree) -> Vec<String> {
     list(tree).unwrap_or_default().into_iter().map(|disk| disk.name).collect()
 }
 
-/// The names of the disks, including drives that serve only self-writing arrays; empty if the disks cannot be read.
+/// The names of the disks, including drives that serve only self-writing arrays; empty if the disks cannot be
+/// read.
 pub(crate) fn all_disk_names(tree: &Tree) -> Vec<String> {
     all_disks(tree).unwrap_or_default().into_iter().map(|disk| disk.name).collect()
 }

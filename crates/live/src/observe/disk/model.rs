@@ -1,8 +1,8 @@
 //! The measured cost model of a disk, kept across runs of the program and reboots.
 //!
-//! A disk is identified by its model, its serial number and its size, since its kernel name may change at the next boot. An array
-//! is identified by its level, the number of its drives, its UUID and its size. Each disk has a JSON file below [`FOLDER`],
-//! which may be removed at any time; the disk then counts as not measured.
+//! A disk is identified by its model, its serial number and its size, since its kernel name may change at the
+//! next boot. An array is identified by its level, the number of its drives, its UUID and its size. Each disk
+//! has a JSON file below [`FOLDER`], which may be removed at any time; the disk then counts as not measured.
 
 use std::path::{Path, PathBuf};
 
@@ -22,7 +22,8 @@ pub struct Way {
     pub sequential_per_s: u64,
     /// Random requests of 4 KiB per second.
     pub random_per_s: u64,
-    /// The 95th percentile of the latency of random requests, in microseconds, at the queue depth of the measurement.
+    /// The 95th percentile of the latency of random requests, in microseconds, at the queue depth of the
+    /// measurement.
     pub latency_us: u64,
 }
 
@@ -59,7 +60,8 @@ impl Identity {
         let text =
             |file: &str| tree.text(format!("/sys/block/{disk}/{file}")).filter(|text| !text.is_empty());
         let sectors: u64 = text("size")?.parse().ok()?;
-        // An array's performance depends on its level and number of drives. Without a superblock it has no UUID.
+        // An array's performance depends on its level and number of drives. Without a superblock it has no
+        // UUID.
         let array_model = || Some(format!("md {} of {}", text("md/level")?, text("md/raid_disks")?));
         let uuid =
             || text("md/uuid").filter(|uuid| uuid.contains(|c: char| c.is_ascii_hexdigit() && c != '0'));

@@ -2,9 +2,9 @@
 
 use commonhold_policy::{DeviceUse, DiskUse};
 
-/// Parses a control group's io.stat to its use of each device, by device number. The file has a line per device,
-/// `259:0 rbytes=90112 wbytes=0 rios=22 wios=0 dbytes=0 dios=0` and possibly more keys. For a device without statistics, some
-/// kernels write only the number, without a line break.
+/// Parses a control group's io.stat to its use of each device, by device number. The file has a line per
+/// device, `259:0 rbytes=90112 wbytes=0 rios=22 wios=0 dbytes=0 dios=0` and possibly more keys. For a device
+/// without statistics, some kernels write only the number, without a line break.
 pub(crate) fn parse(text: &str) -> Vec<(&str, DiskUse)> {
     let mut devices: Vec<(&str, DiskUse)> = Vec::new();
     for word in text.split_whitespace() {
@@ -32,9 +32,9 @@ pub(crate) fn stalled_ns(text: &str) -> Option<u64> {
     total.parse::<u64>().ok()?.checked_mul(1_000)
 }
 
-/// Parses a disk's `stat` (Documentation/block/stat.rst). Eleven fields: completed requests, merged requests, sectors and
-/// milliseconds, for reads and then for writes; requests in flight; milliseconds during which any were in flight; and a weighted
-/// time. Newer kernels append discards and flushes.
+/// Parses a disk's `stat` (Documentation/block/stat.rst). Eleven fields: completed requests, merged requests,
+/// sectors and milliseconds, for reads and then for writes; requests in flight; milliseconds during which any
+/// were in flight; and a weighted time. Newer kernels append discards and flushes.
 pub(crate) fn device(text: &str) -> Option<DeviceUse> {
     let values: Option<Vec<u64>> = text.split_whitespace().map(|word| word.parse().ok()).collect();
     let values = values.filter(|values| values.len() >= 11)?;

@@ -2,21 +2,23 @@
 //!
 //! Problem: a control group's charge does not distinguish pages in use from pages last used an hour ago.
 //!
-//! Algorithm: a kernel with a multi-generation LRU keeps the pages of a control group in numbered generations, and shows them in
-//! debugfs. Every [`GENERATION_INTERVAL`], the kernel is made to begin a generation in every control group of ours, and in every
-//! group inside a foreign group that holds a unit. For this, it walks the page tables. Pages that were touched since the previous
-//! walk move to the generation that was the youngest until then; pages that were not touched stay in theirs. With the last walk,
-//! the youngest generation began. The kernel does not know yet which pages were touched since. So pages count as cold if, at the
-//! last walk, they had not been touched for [`COLD_AFTER`].
+//! Algorithm: a kernel with a multi-generation LRU keeps the pages of a control group in numbered
+//! generations, and shows them in debugfs. Every [`GENERATION_INTERVAL`], the kernel is made to begin a
+//! generation in every control group of ours, and in every group inside a foreign group that holds a unit.
+//! For this, it walks the page tables. Pages that were touched since the previous walk move to the generation
+//! that was the youngest until then; pages that were not touched stay in theirs. With the last walk, the
+//! youngest generation began. The kernel does not know yet which pages were touched since. So pages count as
+//! cold if, at the last walk, they had not been touched for [`COLD_AFTER`].
 //!
-//! Walking page tables takes time. When the kernel reclaims pages from a control group, it begins a generation by itself, and is
-//! not made to begin another. A separate thread does the work, for a small part of the machine's time ([`rest_after`]).
+//! Walking page tables takes time. When the kernel reclaims pages from a control group, it begins a
+//! generation by itself, and is not made to begin another. A separate thread does the work, for a small part
+//! of the machine's time ([`rest_after`]).
 //!
-//! Fallback: if there is no such LRU, or generations are disabled (the kernel then still shows the last generations), file pages
-//! on the kernel's inactive list count as cold, and anonymous memory never does.
+//! Fallback: if there is no such LRU, or generations are disabled (the kernel then still shows the last
+//! generations), file pages on the kernel's inactive list count as cold, and anonymous memory never does.
 //!
-//! Limits: memory that a program reads only by system calls may look colder than it is. The policy stops relying on the ages when
-//! the unit refaults memory that it lent.
+//! Limits: memory that a program reads only by system calls may look colder than it is. The policy stops
+//! relying on the ages when the unit refaults memory that it lent.
 //!
 //! Source: `multigen_lru.rst`, "Working set estimation".
 
@@ -38,7 +40,8 @@ const GENERATION_INTERVAL: Duration = Duration::from_secs(5);
 const GENERATION_AGE_MIN: Duration = Duration::from_secs(4);
 /// Pages not touched for this long are cold: two generations, of the four that exist at most.
 const COLD_AFTER: Duration = Duration::from_secs(10);
-/// The file with the kernel's generations, and the file that says whether it makes any: a hexadecimal mask of enabled features.
+/// The file with the kernel's generations, and the file that says whether it makes any: a hexadecimal mask of
+/// enabled features.
 const LRU_GEN: &str = "/sys/kernel/debug/lru_gen";
 const ENABLED: &str = "/sys/kernel/mm/lru_gen/enabled";
 const MAIN_SWITCH: u64 = 1;
@@ -50,7 +53,8 @@ pub(crate) struct Cold {
     pub(crate) file: u64,
 }
 
-/// Cold memory by the path of a control group, as the kernel shows it; `None` while the kernel makes no generations.
+/// Cold memory by the path of a control group, as the kernel shows it; `None` while the kernel makes no
+/// generations.
 type Known = Arc<Mutex<Option<BTreeMap<String, Cold>>>>;
 
 /// The control groups that are aged with all their descendants, by their paths as the kernel shows them.
@@ -78,8 +82,8 @@ fn are_shown(file: &Path) -> bool {
 }
 
 impl Ages {
-    /// Starts a thread that ages the control groups below `own_top`, a path as in /proc/PID/cgroup; `None` if the kernel does not
-    /// show generations.
+    /// Starts a thread that ages the control groups below `own_top`, a path as in /proc/PID/cgroup; `None` if
+    /// the kernel does not show generations.
     pub(crate) fn begin(own_top: String) -> Option<Ages> {
         if !are_shown(Path::new(LRU_GEN)) {
             return None;
@@ -111,7 +115,8 @@ impl Ages {
     /// Cold memory of a control group with its descendants; `None` if the kernel makes no generations.
     pub(crate) fn of_all(&self, path: &str) -> Option<Cold> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        // Paths with this prefix are contiguous in the map. Some are no descendants: `/user/10` begins like `/user/1`.
+        // Paths with this prefix are contiguous in the map. Some are no descendants: `/user/10` begins like
+        // `/user/1`.
         let with_prefix =
             known.as_ref()?.range(path.to_owned()..).take_while(|(group, _)| group.starts_with(path));
         let inside = with_prefix.filter(|(group, _)| is_within(group, path));
@@ -131,8 +136,8 @@ impl Drop for Ages {
     }
 }
 
-/// Reads the generations in the file [`LRU_GEN`], records cold memory, and begins the next generations. With `None`, since the
-/// kernel makes no generations, records that cold memory is unknown.
+/// Reads the generations in the file [`LRU_GEN`], records cold memory, and begins the next generations. With
+/// `None`, since the kernel makes no generations, records that cold memory is unknown.
 fn age(file: Option<&Path>, tops: &[String], known: &Known) {
     let Some(file) = file else {
         *known.lock().unwrap_or_else(PoisonError::into_inner) = None;
@@ -146,8 +151,8 @@ fn age(file: Option<&Path>, tops: &[String], known: &Known) {
     let youngest =
         groups.iter().filter(is_aged).flat_map(|group| group.due().map(move |due| (group.id, due)));
     for (group, (node, generation)) in youngest {
-        // The two last numbers mean: age anonymous memory, too, and do so even if all generations are in use. The kernel refuses
-        // if this generation is no longer the youngest; then another has already begun.
+        // The two last numbers mean: age anonymous memory, too, and do so even if all generations are in use.
+        // The kernel refuses if this generation is no longer the youngest; then another has already begun.
         let _ = write(file, &format!("+ {group} {node} {generation} 1 1"));
     }
 }
@@ -193,8 +198,8 @@ struct Generation {
 }
 
 impl Node {
-    /// The memory of the generations whose pages were not touched for [`COLD_AFTER`], from the beginning of the next generation
-    /// to the beginning of the youngest.
+    /// The memory of the generations whose pages were not touched for [`COLD_AFTER`], from the beginning of
+    /// the next generation to the beginning of the youngest.
     fn cold(&self) -> Cold {
         let Some(youngest) = self.generations.last() else { return Cold::default() };
         let is_cold = |next: &Generation| next.age.saturating_sub(youngest.age) >= COLD_AFTER;
@@ -210,8 +215,9 @@ impl Cold {
     }
 }
 
-/// Parses `lru_gen`: for each control group a line `memcg ID PATH`; for each of its nodes a line `node ID`; for each generation
-/// there, the oldest first, a line `NUMBER AGE-IN-MS ANON FILE`, with sizes in pages of `page` bytes.
+/// Parses `lru_gen`: for each control group a line `memcg ID PATH`; for each of its nodes a line `node ID`;
+/// for each generation there, the oldest first, a line `NUMBER AGE-IN-MS ANON FILE`, with sizes in pages of
+/// `page` bytes.
 fn parse(text: &str, page: u64) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     for line in text.lines() {
@@ -247,7 +253,8 @@ fn parse(text: &str, page: u64) -> Vec<Group> {
 mod tests {
     use super::*;
 
-    /// The kernel still shows generations when they are disabled: from then on nothing is known, until they are enabled again.
+    /// The kernel still shows generations when they are disabled: from then on nothing is known, until they
+    /// are enabled again.
     #[test]
     fn disabled_generations_show_no_cold_memory() {
         assert!(are_made("0x0007\n") && are_made("0x0005") && are_made("1"));
@@ -303,9 +310,10 @@ mod tests {
         );
     }
 
-    /// On node 0 of /commonhold/a, generation 13 began 5 s ago. Pages of 10 were not touched from the beginning of 11, 16 s ago,
-    /// until then: 300 + 40 pages are cold. Pages of 11 were not touched since 14.9 s ago, which is slightly too short. On node
-    /// 1, those of 1 were not touched for 12 s. On node 2 the kernel began a generation by itself, so another would be useless.
+    /// On node 0 of /commonhold/a, generation 13 began 5 s ago. Pages of 10 were not touched from the
+    /// beginning of 11, 16 s ago, until then: 300 + 40 pages are cold. Pages of 11 were not touched since
+    /// 14.9 s ago, which is slightly too short. On node 1, those of 1 were not touched for 12 s. On node 2
+    /// the kernel began a generation by itself, so another would be useless.
     #[test]
     fn pages_untouched_for_long_enough_are_cold() {
         let text = concat!(

@@ -1,8 +1,9 @@
 //! Wakes the daemon when a unit that lends reaches its bound.
 //!
-//! With five samples a second, the unit, which owns the memory lent, could wait for up to 200 ms. The kernel notifies sooner: a
-//! poll of a cgroup's memory.events.local wakes up when the cgroup is throttled at memory.high, at most once in 10 ms. The files
-//! of all lending units are in one epoll set, and the daemon's loop also waits for the descriptor of that set.
+//! With five samples a second, the unit, which owns the memory lent, could wait for up to 200 ms. The kernel
+//! notifies sooner: a poll of a cgroup's memory.events.local wakes up when the cgroup is throttled at
+//! memory.high, at most once in 10 ms. The files of all lending units are in one epoll set, and the daemon's
+//! loop also waits for the descriptor of that set.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

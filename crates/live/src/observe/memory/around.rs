@@ -1,13 +1,16 @@
-//! How much memory our units may use below a bounded control group: in a container, or in a slice that others use, too.
+//! How much memory our units may use below a bounded control group: in a container, or in a slice that others
+//! use, too.
 //!
-//! Problem: a control group's usage is limited by its own bound and by the bounds of its ancestors, where others may already hold
-//! memory. The tightest bound alone is not enough: others may have nearly used up a wider bound.
+//! Problem: a control group's usage is limited by its own bound and by the bounds of its ancestors, where
+//! others may already hold memory. The tightest bound alone is not enough: others may have nearly used up a
+//! wider bound.
 //!
-//! Algorithm: each bounded group on the path to the root leaves its bound less the memory charged there to others than our units.
-//! The room is the least of these differences. Others' file pages do not count, as on a whole machine ([`super::machine`]),
-//! since the kernel reclaims them at the bound.
+//! Algorithm: each bounded group on the path to the root leaves its bound less the memory charged there to
+//! others than our units. The room is the least of these differences. Others' file pages do not count, as on
+//! a whole machine ([`super::machine`]), since the kernel reclaims them at the bound.
 //!
-//! Limits: ancestors whose files cannot be opened are left out. So are ancestors above the mount, which are not visible.
+//! Limits: ancestors whose files cannot be opened are left out. So are ancestors above the mount, which are
+//! not visible.
 
 use std::path::{Path, PathBuf};
 
@@ -45,7 +48,8 @@ impl Around {
     }
 }
 
-/// The bytes that others than our units hold in a control group that is charged `all`, without cache that the kernel can reclaim.
+/// The bytes that others than our units hold in a control group that is charged `all`, without cache that the
+/// kernel can reclaim.
 fn held_by_others(all: &Charged, units: &Charged) -> u64 {
     let of_others = all.current.saturating_sub(units.current);
     of_others.saturating_sub(all.cached.saturating_sub(units.cached))

@@ -32,8 +32,8 @@ impl Packing {
         Packing { swapped, pool, next: 0, permille: 0 }
     }
 
-    /// The memory that a unit's pages on zram take if the unit has `swapped` bytes in swap. The unit's share of zram's memory is
-    /// assumed to be its share of all swapped bytes.
+    /// The memory that a unit's pages on zram take if the unit has `swapped` bytes in swap. The unit's share
+    /// of zram's memory is assumed to be its share of all swapped bytes.
     pub(crate) fn of(&self, swapped: u64) -> u64 {
         let bytes = u128::from(self.pool) * u128::from(swapped) / u128::from(self.swapped.max(1));
         u64::try_from(bytes).unwrap_or(u64::MAX).min(self.pool)
@@ -94,14 +94,17 @@ impl Group {
 }
 
 impl Charged {
-    /// Parses memory.stat, where sizes are in bytes and events in pages of `page` bytes. Fields from other files stay 0.
+    /// Parses memory.stat, where sizes are in bytes and events in pages of `page` bytes. Fields from other
+    /// files stay 0.
     fn parse(text: &str, page: u64) -> Charged {
         let value = |key: &str| value_of(text, key).unwrap_or(0);
         let kernel = value("kernel").saturating_sub(value("slab_reclaimable"));
-        // `anon` counts only mapped pages. Pages read ahead from swap, or being written to swap, are anonymous but not mapped.
+        // `anon` counts only mapped pages. Pages read ahead from swap, or being written to swap, are
+        // anonymous but not mapped.
         let (mapped, swap_cached) = (value("anon") + value("shmem"), value("swapcached"));
         let anonymous = mapped.max(value("active_anon") + value("inactive_anon"));
-        // Pages being written to swap count both as swap cache and as write-back, so their number is subtracted from both.
+        // Pages being written to swap count both as swap cache and as write-back, so their number is
+        // subtracted from both.
         let to_swap = value("file_writeback").min(swap_cached).min(anonymous - mapped);
         let refaults = value("workingset_refault_anon") + value("workingset_refault_file");
         Charged {
@@ -160,10 +163,11 @@ impl Charged {
         }
     }
 
-    /// The charge in the form that the policy takes. Fields of [`UnitMemory`] from other files keep their defaults.
+    /// The charge in the form that the policy takes. Fields of [`UnitMemory`] from other files keep their
+    /// defaults.
     pub(crate) fn unit(self) -> UnitMemory {
-        // On a busy machine with Linux 7.3, memory.stat was seen to lag by a second, and memory.current does not. The difference
-        // is reported as uncounted.
+        // On a busy machine with Linux 7.3, memory.stat was seen to lag by a second, and memory.current does
+        // not. The difference is reported as uncounted.
         let counted = self
             .packed
             .saturating_add(self.anonymous)
@@ -192,7 +196,8 @@ pub(crate) fn stalled_ns(text: &str) -> u64 {
     total.and_then(|us| us.parse::<u64>().ok()).unwrap_or(0).saturating_mul(1_000)
 }
 
-/// The tightest bound of a control group and its ancestors up to the mount, in bytes; `None` if there is no bound.
+/// The tightest bound of a control group and its ancestors up to the mount, in bytes; `None` if there is no
+/// bound.
 pub(crate) fn tightest_bound(dir: &Path, mount: &Path) -> Option<u64> {
     dir.ancestors().take_while(|dir| dir.starts_with(mount)).filter_map(bound_of).min()
 }
@@ -203,7 +208,8 @@ pub(crate) fn bound_of(dir: &Path) -> Option<u64> {
     ["memory.max", "memory.high"].into_iter().filter_map(bound).min()
 }
 
-/// Bytes that a control group may still swap out, by its own swap bound and its ancestors' bounds; `None` if unlimited.
+/// Bytes that a control group may still swap out, by its own swap bound and its ancestors' bounds; `None` if
+/// unlimited.
 pub(crate) fn swap_room(dir: &Path, mount: &Path) -> Option<u64> {
     let number = |dir: &Path, file: &str| -> Option<u64> {
         host::read_to_string(&dir.join(file)).ok()?.trim().parse().ok()
@@ -215,8 +221,8 @@ pub(crate) fn swap_room(dir: &Path, mount: &Path) -> Option<u64> {
     dir.ancestors().take_while(|dir| dir.starts_with(mount)).filter_map(room).min()
 }
 
-/// Whether memory.low takes effect below `dir`: `dir` and each of its ancestors must have a memory.low above 0, except for the
-/// hierarchy's root, which has no such file.
+/// Whether memory.low takes effect below `dir`: `dir` and each of its ancestors must have a memory.low above
+/// 0, except for the hierarchy's root, which has no such file.
 pub(crate) fn is_protected(dir: &Path, mount: &Path) -> bool {
     let mut chain = dir.ancestors().take_while(|dir| dir.starts_with(mount));
     let is_unprotected = |dir: &Path| match host::read_to_string(&dir.join("memory.low")) {
@@ -284,7 +290,8 @@ mod tests {
         assert_eq!((stalled_ns(text), stalled_ns("")), (1_234_000, 0));
     }
 
-    /// A container of 1 MiB in a slice with 512 KiB; protection takes effect only while all ancestors have it.
+    /// A container of 1 MiB in a slice with 512 KiB; protection takes effect only while all ancestors have
+    /// it.
     #[test]
     fn bounds_and_protection_of_ancestors_count() {
         let mount = tempfile::tempdir().unwrap();

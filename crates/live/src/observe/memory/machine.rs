@@ -1,22 +1,26 @@
 //! The memory of the machine: how much is free, and how much belongs to no unit.
 //!
-//! Problem: units divide the memory that remains after the memory of no unit is subtracted: the kernel's, and that of processes
-//! in no unit. The kernel does not count this memory; it is the memory that is neither free nor charged to a unit. But `MemFree`
-//! leaves out the free pages on per-CPU lists. Since Linux 6.7 these lists may have an eighth of the machine's memory, and their
-//! pages stay there while the CPU is idle. A process that ended on such a CPU would still seem to hold its memory. So the pages
-//! on the lists are read from /proc/zoneinfo.
+//! Problem: units divide the memory that remains after the memory of no unit is subtracted: the kernel's, and
+//! that of processes in no unit. The kernel does not count this memory; it is the memory that is neither free
+//! nor charged to a unit. But `MemFree` leaves out the free pages on per-CPU lists. Since Linux 6.7 these
+//! lists may have an eighth of the machine's memory, and their pages stay there while the CPU is idle. A
+//! process that ended on such a CPU would still seem to hold its memory. So the pages on the lists are read
+//! from /proc/zoneinfo.
 //!
-//! Algorithm: pages on the lists count as free, but some of the free memory counts as *kept* by the kernel, so that no unit is
-//! promised it. When memory is short, the kernel reclaims pages everywhere, and even kills processes, before it drains the lists
-//! of an idle CPU, and it always leaves as much as a zone's low watermark on the lists. That much always counts as kept, since a
-//! unit that fills the memory within a moment cannot get it. When the other free memory sinks to the amount that the kernel
-//! keeps there, the remaining pages on the lists count as kept, too (*stuck*). This happens gradually ([`SETTLE_NS`]): lists
+//! Algorithm: pages on the lists count as free, but some of the free memory counts as *kept* by the kernel,
+//! so that no unit is promised it. When memory is short, the kernel reclaims pages everywhere, and even kills
+//! processes, before it drains the lists of an idle CPU, and it always leaves as much as a zone's low
+//! watermark on the lists. That much always counts as kept, since a unit that fills the memory within a
+//! moment cannot get it. When the other free memory sinks to the amount that the kernel keeps there, the
+//! remaining pages on the lists count as kept, too (*stuck*). This happens gradually ([`SETTLE_NS`]): lists
 //! change within milliseconds, and the amount to be divided should not.
 //!
-//! Cost: /proc/zoneinfo has about six lines per CPU and zone, which the kernel writes with the zone locked. At most a hundredth
-//! of the time is spent reading it. On machines with too many CPUs to read it at every sample, the last value is used.
+//! Cost: /proc/zoneinfo has about six lines per CPU and zone, which the kernel writes with the zone locked.
+//! At most a hundredth of the time is spent reading it. On machines with too many CPUs to read it at every
+//! sample, the last value is used.
 //!
-//! Source: proc.rst, "meminfo", "zoneinfo"; `mm/page_alloc.c` (`zone_set_pageset_high_and_batch`, `decay_pcp_high`).
+//! Source: proc.rst, "meminfo", "zoneinfo"; `mm/page_alloc.c` (`zone_set_pageset_high_and_batch`,
+//! `decay_pcp_high`).
 
 use std::path::Path;
 
@@ -88,8 +92,8 @@ impl Machine {
         Ok(self.update(now, meminfo, zones, min_free.unwrap_or(0)))
     }
 
-    /// The sums of /proc/zoneinfo. `None` if it cannot be read, or disagrees with /proc/meminfo about the `total` memory: in a
-    /// container, meminfo may be synthetic (lxcfs).
+    /// The sums of /proc/zoneinfo. `None` if it cannot be read, or disagrees with /proc/meminfo about the
+    /// `total` memory: in a container, meminfo may be synthetic (lxcfs).
     fn zones(&self, total: u64, buffer: &mut Buffer) -> Option<Zones> {
         let mut zones = Zones::default();
         self.zoneinfo.as_ref()?.lines(buffer, |line| zones.add_line(line)).ok()?;
@@ -97,8 +101,8 @@ impl Machine {
     }
 
     /// Completes `meminfo`, the content of /proc/meminfo, by the free and the kept memory. `min_free_kib` is
-    /// `vm.min_free_kbytes`. If `zones` were read, the pages on lists and other free pages are both taken from `zones`, so that
-    /// both are of the same moment.
+    /// `vm.min_free_kbytes`. If `zones` were read, the pages on lists and other free pages are both taken
+    /// from `zones`, so that both are of the same moment.
     fn update(
         &mut self,
         now: Time,
@@ -130,8 +134,8 @@ impl Machine {
 }
 
 impl Zones {
-    /// Adds the number in a line of /proc/zoneinfo to a sum: `pages free 123` and `managed 456` of a zone, or `count: 7` of a
-    /// CPU's list. Other lines are ignored.
+    /// Adds the number in a line of /proc/zoneinfo to a sum: `pages free 123` and `managed 456` of a zone, or
+    /// `count: 7` of a CPU's list. Other lines are ignored.
     fn add_line(&mut self, line: &str) {
         let sums =
             [("pages free", &mut self.free), ("managed", &mut self.total), ("count:", &mut self.on_lists)];
@@ -150,7 +154,8 @@ pub(crate) struct MachineMemory {
     pub(crate) total: u64,
     /// Free memory, including pages on per-CPU lists.
     pub(crate) free: u64,
-    /// The part of `free` that no unit can get, since the kernel keeps it, including pages stuck on per-CPU lists.
+    /// The part of `free` that no unit can get, since the kernel keeps it, including pages stuck on per-CPU
+    /// lists.
     pub(crate) kept_free: u64,
     pub(crate) swap_free: u64,
     /// Pages in zswap at full size, and the memory that they take.
@@ -198,14 +203,15 @@ impl MachineMemory {
 }
 
 /// The free bytes that the kernel keeps besides the per-CPU lists, of `total` bytes of memory; `min_free` is
-/// `vm.min_free_kbytes` in bytes. The kernel begins to reclaim at 1.25 times that, and stops at 1.5 times, or slightly above if
-/// memory is large (`watermark_scale_factor`).
+/// `vm.min_free_kbytes` in bytes. The kernel begins to reclaim at 1.25 times that, and stops at 1.5 times, or
+/// slightly above if memory is large (`watermark_scale_factor`).
 fn kept_free(total: u64, min_free: u64) -> u64 {
     min_free.saturating_add(min_free / 2).max(min_free.saturating_add(total / 500))
 }
 
-/// Bytes that the kernel always leaves on per-CPU lists (`pcp->high_min`), in sum the low watermark at which it begins to
-/// reclaim. They stay on the lists when memory runs out: the lab's machine had 99 of 2,048 MiB there when the OOM killer ran.
+/// Bytes that the kernel always leaves on per-CPU lists (`pcp->high_min`), in sum the low watermark at which
+/// it begins to reclaim. They stay on the lists when memory runs out: the lab's machine had 99 of 2,048 MiB
+/// there when the OOM killer ran.
 fn kept_on_lists(min_free: u64) -> u64 {
     min_free.saturating_add(min_free / 4)
 }
@@ -245,8 +251,9 @@ mod tests {
         assert_eq!(free(&mut machine), 8_192, "no more than there is");
     }
 
-    /// The kernel always keeps 10 MiB on the lists. Another 27 MiB there are available while 7 MiB beyond what is kept are free
-    /// elsewhere, and stuck while nothing is. That takes effect within five seconds, half of it after 2.5.
+    /// The kernel always keeps 10 MiB on the lists. Another 27 MiB there are available while 7 MiB beyond
+    /// what is kept are free elsewhere, and stuck while nothing is. That takes effect within five seconds,
+    /// half of it after 2.5.
     #[test]
     fn pages_on_lists_are_stuck_while_memory_is_short() {
         const MIB: u64 = 1 << 20;
@@ -310,7 +317,8 @@ mod tests {
         assert_eq!(seen, expected);
     }
 
-    /// Of 1,000, 100 are free. Units have 500, of which 300 are cached. Others have 400, of which the kernel has 50 and the cache
+    /// Of 1,000, 100 are free. Units have 500, of which 300 are cached. Others have 400, of which the kernel
+    /// has 50 and the cache
     /// 150. They need 20 of that cache, as much as the kernel keeps free.
     #[test]
     fn reclaimable_cache_of_others_does_not_count_as_theirs() {

@@ -1,11 +1,12 @@
 //! The order in which a process's mappings are paged out.
 //!
-//! Rule: the mapping with the most unreferenced memory (resident less referenced, in whole MiB) comes first. Tie-break: the
-//! mapping with the most memory that can be paged out. Some pages cannot be paged out: pages mapped by several processes, locked
-//! pages, reserved huge pages, devices, and without free swap all anonymous pages.
+//! Rule: the mapping with the most unreferenced memory (resident less referenced, in whole MiB) comes first.
+//! Tie-break: the mapping with the most memory that can be paged out. Some pages cannot be paged out: pages
+//! mapped by several processes, locked pages, reserved huge pages, devices, and without free swap all
+//! anonymous pages.
 //!
-//! Limits: the kernel clears reference bits only while it reclaims. So on a machine with enough memory, nearly every page
-//! counts as referenced, and the largest mapping comes first.
+//! Limits: the kernel clears reference bits only while it reclaims. So on a machine with enough memory,
+//! nearly every page counts as referenced, and the largest mapping comes first.
 //!
 //! Source: proc.rst, "smaps".
 
@@ -97,13 +98,15 @@ impl Page {
         self.0 & Page::PRESENT != 0
     }
 
-    /// Whether it can be paged out: it is resident, no other process maps it, and a file or free swap can take it.
+    /// Whether it can be paged out: it is resident, no other process maps it, and a file or free swap can
+    /// take it.
     pub(crate) fn is_pageable(self, swap: bool) -> bool {
         self.is_present() && self.0 & Page::EXCLUSIVE != 0 && (swap || self.0 & Page::IN_FILE != 0)
     }
 }
 
-/// The first `pages_max` pages that can be paged out, as runs of consecutive pages: the index of the first page, and the length.
+/// The first `pages_max` pages that can be paged out, as runs of consecutive pages: the index of the first
+/// page, and the length.
 pub(crate) fn runs(pages: &[Page], swap: bool, pages_max: usize) -> Vec<(usize, usize)> {
     let mut runs: Vec<(usize, usize)> = Vec::new();
     let pageable = pages.iter().enumerate().filter(|(_, page)| page.is_pageable(swap));
@@ -174,7 +177,8 @@ VmFlags: rd wr lo
     }
 
     proptest! {
-        /// Never more pages than asked for; only pages that can be paged out, and all of these unless the limit is reached.
+        /// Never more pages than asked for; only pages that can be paged out, and all of these unless the
+        /// limit is reached.
         #[test]
         fn runs_have_the_first_pageable_pages(
             bits in proptest::collection::vec(0u8..8, 0..200),

@@ -1,19 +1,22 @@
 //! A process's portion of memory that several processes map.
 //!
-//! Problem: /proc/PID/status is cheap, but it counts a page in each process that maps it: a server's shared memory once for each
-//! worker. `smaps_rollup` divides each page among the processes that map it, but walks all pages of the process.
+//! Problem: /proc/PID/status is cheap, but it counts a page in each process that maps it: a server's shared
+//! memory once for each worker. `smaps_rollup` divides each page among the processes that map it, but walks
+//! all pages of the process.
 //!
-//! Algorithm: a process's *portion* is the ratio of its memory in `smaps_rollup` to its memory in `status`. A thread measures the
-//! portions of the [`PROCESSES_MAX`] largest processes of each unit with more than one process. It then pauses for
-//! [`REST_TIMES`] times as long as that took, and at least for [`PAUSE_MIN`]. Between measurements, memory in `status` times the
-//! portion counts as the process's own.
+//! Algorithm: a process's *portion* is the ratio of its memory in `smaps_rollup` to its memory in `status`. A
+//! thread measures the portions of the [`PROCESSES_MAX`] largest processes of each unit with more than one
+//! process. It then pauses for [`REST_TIMES`] times as long as that took, and at least for [`PAUSE_MIN`].
+//! Between measurements, memory in `status` times the portion counts as the process's own.
 //!
-//! Cost: a process that has not run since its measurement is measured again only after [`VALID_USUALLY`], since other processes
-//! may have mapped or unmapped its pages. If the set of measured processes has changed since, it is measured again after
-//! [`VALID_AFTER_CHANGE`]. So on an idle machine, each process is measured once a minute.
+//! Cost: a process that has not run since its measurement is measured again only after [`VALID_USUALLY`],
+//! since other processes may have mapped or unmapped its pages. If the set of measured processes has changed
+//! since, it is measured again after [`VALID_AFTER_CHANGE`]. So on an idle machine, each process is measured
+//! once a minute.
 //!
-//! Limits: a process's memory counts in full until its portion is known, which takes some seconds. It always counts in full if
-//! [`PROCESSES_MAX`] processes of the unit are larger, or if it is smaller than [`BYTES_MIN`]. Portions are some seconds old.
+//! Limits: a process's memory counts in full until its portion is known, which takes some seconds. It always
+//! counts in full if [`PROCESSES_MAX`] processes of the unit are larger, or if it is smaller than
+//! [`BYTES_MIN`]. Portions are some seconds old.
 //!
 //! Source: proc.rst, `smaps_rollup`.
 
@@ -122,8 +125,8 @@ struct Measurement {
 }
 
 impl Measurement {
-    /// Whether the result is still valid for a process whose CPU clock is now `clock`, if the set of processes last changed at
-    /// `changed`.
+    /// Whether the result is still valid for a process whose CPU clock is now `clock`, if the set of
+    /// processes last changed at `changed`.
     fn is_valid(&self, clock: Option<u64>, changed: Option<Instant>, now: Instant) -> bool {
         let age = now.saturating_duration_since(self.at);
         let is_after_change = changed.is_none_or(|changed| self.at > changed);
@@ -236,7 +239,8 @@ mod tests {
         assert_eq!(pids(&many).len(), PROCESSES_MAX);
     }
 
-    /// While its process sleeps, a result holds for a minute, or for ten seconds if the set of processes changed.
+    /// While its process sleeps, a result holds for a minute, or for ten seconds if the set of processes
+    /// changed.
     #[test]
     fn a_sleeping_process_is_measured_rarely() {
         let now = Instant::now();

@@ -1,17 +1,19 @@
-//! Estimates how much of a unit's charge is for others: a file page is charged to the unit that first touched it, although
-//! processes of other units may map the page, too.
+//! Estimates how much of a unit's charge is for others: a file page is charged to the unit that first touched
+//! it, although processes of other units may map the page, too.
 //!
-//! Problem: the kernel charges a page to one control group, and counts nowhere how much each unit uses. But for a page that a
-//! process maps, it shows which control group is charged, and the page's number of mappings.
+//! Problem: the kernel charges a page to one control group, and counts nowhere how much each unit uses. But
+//! for a page that a process maps, it shows which control group is charged, and the page's number of
+//! mappings.
 //!
-//! Algorithm: in each round, up to [`PROCESSES_MAX`] processes of each unit are sampled. Among the pages of the files that such a
-//! process maps, [`SAMPLES`] are drawn by stratified sampling. A resident page that is charged to another unit counts as a charge
-//! of that unit for others, divided by the page's number of mappings. The result estimates the part of each unit's charge that
-//! would move to others if every page were charged in equal parts to the processes that map it. A thread does this, with pauses
-//! of at least [`PAUSE_MIN`] that keep it to a small part of the machine's time ([`rest_after`]).
+//! Algorithm: in each round, up to [`PROCESSES_MAX`] processes of each unit are sampled. Among the pages of
+//! the files that such a process maps, [`SAMPLES`] are drawn by stratified sampling. A resident page that is
+//! charged to another unit counts as a charge of that unit for others, divided by the page's number of
+//! mappings. The result estimates the part of each unit's charge that would move to others if every page were
+//! charged in equal parts to the processes that map it. A thread does this, with pauses of at least
+//! [`PAUSE_MIN`] that keep it to a small part of the machine's time ([`rest_after`]).
 //!
-//! Limits: the estimate's error is some percent of the mapped memory. Files that are read without being mapped are not seen. It
-//! takes root (`CAP_SYS_ADMIN`), and a kernel with `CONFIG_PROC_PAGE_MONITOR`.
+//! Limits: the estimate's error is some percent of the mapped memory. Files that are read without being
+//! mapped are not seen. It takes root (`CAP_SYS_ADMIN`), and a kernel with `CONFIG_PROC_PAGE_MONITOR`.
 //!
 //! Source: admin-guide/mm/pagemap.rst.
 
@@ -140,8 +142,8 @@ fn sample(leaves: &[PathBuf], frames: &Frames, random: &mut u64) -> BTreeMap<Pat
     charges
 }
 
-/// Estimates a process's part of the file pages that it maps, in bytes, by the inode of the control group that is charged for
-/// them. `folder` is the process's folder in /proc. Empty for a process that has ended.
+/// Estimates a process's part of the file pages that it maps, in bytes, by the inode of the control group
+/// that is charged for them. `folder` is the process's folder in /proc. Empty for a process that has ended.
 fn sample_process(folder: &Path, frames: &Frames, random: &mut u64) -> BTreeMap<u64, u64> {
     let mut bytes_by_owner = BTreeMap::new();
     let page = page_bytes();
@@ -149,7 +151,8 @@ fn sample_process(folder: &Path, frames: &Frames, random: &mut u64) -> BTreeMap<
     let mappings = file_mappings(&read(&folder.join("maps")).unwrap_or_default());
     let pages: u64 = mappings.iter().map(|(from, to)| (to - from) / page).sum();
     let samples = pages.min(SAMPLES);
-    // Stratified sampling: the pages are divided into `samples` strata of equal size, and one page is drawn from each.
+    // Stratified sampling: the pages are divided into `samples` strata of equal size, and one page is drawn
+    // from each.
     for stratum in 0..samples {
         let boundary = |n: u64| u64::try_from(u128::from(pages) * u128::from(n) / u128::from(samples));
         let (from, to) = (boundary(stratum).unwrap_or(0), boundary(stratum + 1).unwrap_or(pages));
@@ -161,8 +164,8 @@ fn sample_process(folder: &Path, frames: &Frames, random: &mut u64) -> BTreeMap<
     bytes_by_owner
 }
 
-/// The inode of the control group that is charged for a process's page, and the page's number of mappings. `index` is the page's
-/// address divided by the page size. `None` if the page is not resident.
+/// The inode of the control group that is charged for a process's page, and the page's number of mappings.
+/// `index` is the page's address divided by the page size. `None` if the page is not resident.
 fn charge_of(pagemap: &File, frames: &Frames, index: u64) -> Option<(u64, u64)> {
     let entry = number(pagemap, index).ok()?;
     // Without the privilege, every frame number reads as 0.
@@ -174,7 +177,8 @@ fn charge_of(pagemap: &File, frames: &Frames, index: u64) -> Option<(u64, u64)> 
     Some((owner, number(&frames.mapping_counts, frame).unwrap_or(1).max(1)))
 }
 
-/// The address ranges of file mappings, from the text of /proc/PID/maps: `FROM-TO FLAGS OFFSET DEVICE INODE PATH`.
+/// The address ranges of file mappings, from the text of /proc/PID/maps: `FROM-TO FLAGS OFFSET DEVICE INODE
+/// PATH`.
 fn file_mappings(text: &str) -> Vec<(u64, u64)> {
     let mapping = |line: &str| {
         let mut words = line.split_whitespace();
@@ -199,7 +203,8 @@ fn address_at(mappings: &[(u64, u64)], mut offset: u64) -> Option<u64> {
     None
 }
 
-/// A pseudo-random number, good enough for sampling (a linear congruential generator with Knuth's constants, the upper bits).
+/// A pseudo-random number, good enough for sampling (a linear congruential generator with Knuth's constants,
+/// the upper bits).
 fn draw(state: &mut u64) -> u64 {
     *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     *state >> 33
@@ -226,9 +231,9 @@ mod tests {
         assert_eq!(address_at(&mappings, 0x4000), None);
     }
 
-    /// Pages 1 to 4 of a process map a file. Page 1 is charged to its own unit; 2 to another, and only this process maps it; 3 to
-    /// the other, and three processes map it; 4 is not resident. All are sampled: the other's charge for others is one page and a
-    /// third.
+    /// Pages 1 to 4 of a process map a file. Page 1 is charged to its own unit; 2 to another, and only this
+    /// process maps it; 3 to the other, and three processes map it; 4 is not resident. All are sampled: the
+    /// other's charge for others is one page and a third.
     #[test]
     fn a_page_is_divided_among_its_mappings() {
         let proc = tempfile::tempdir().unwrap();
@@ -250,7 +255,8 @@ mod tests {
         assert_eq!(found, BTreeMap::from([(other, page + page / 3)]));
     }
 
-    /// Every third of forty processes is sampled, and counts for three: 14 of them map a page charged to another unit.
+    /// Every third of forty processes is sampled, and counts for three: 14 of them map a page charged to
+    /// another unit.
     #[test]
     fn a_sample_of_many_processes_is_extrapolated() {
         let proc = tempfile::tempdir().unwrap();

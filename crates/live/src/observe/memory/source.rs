@@ -43,7 +43,8 @@ impl Source {
         Ok(buffer.text(n))
     }
 
-    /// Like [`Source::read`], but opens the path again if reading fails: a control group may have been removed and made anew.
+    /// Like [`Source::read`], but opens the path again if reading fails: a control group may have been
+    /// removed and made anew.
     pub(crate) fn read_anew<'a>(&mut self, buffer: &'a mut Buffer) -> Result<&'a str, LiveError> {
         let n = if let Ok(n) = self.fill(buffer) {
             n
@@ -65,7 +66,8 @@ impl Source {
         }
     }
 
-    /// Passes every line of the file to `visit`, without growing the buffer. A line longer than the buffer is passed in pieces.
+    /// Passes every line of the file to `visit`, without growing the buffer. A line longer than the buffer is
+    /// passed in pieces.
     pub(crate) fn lines(&self, buffer: &mut Buffer, mut visit: impl FnMut(&str)) -> io::Result<()> {
         // The buffer begins with `pending` bytes of a line whose end was not read yet.
         let (mut offset, mut pending) = (0, 0);
@@ -88,8 +90,8 @@ impl Source {
     }
 }
 
-/// Turns the error of a disabled feature into a length of 0: with `psi=0`, the kernel has pressure files, but refuses to read
-/// them.
+/// Turns the error of a disabled feature into a length of 0: with `psi=0`, the kernel has pressure files, but
+/// refuses to read them.
 fn empty_if_disabled(read: io::Result<usize>) -> io::Result<usize> {
     match read {
         Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(0),

@@ -1,18 +1,20 @@
 //! Swap in memory: zram and zswap.
 //!
-//! Problem: a page that goes to zram or zswap is compressed and kept in memory. The kernel charges zram's memory to no group.
-//! So a unit could exceed its part of the machine by swapping out. And swapping out a page frees less than its size.
+//! Problem: a page that goes to zram or zswap is compressed and kept in memory. The kernel charges zram's
+//! memory to no group. So a unit could exceed its part of the machine by swapping out. And swapping out a
+//! page frees less than its size.
 //!
 //! Algorithm: a unit's *packed* memory is its part of zram's memory, in proportion to its part of all swapped
 //! memory (memory.swap.current). The next page swapped out is expected to compress as well as the pages
 //! already swapped out, but to half its size while less than [`ENOUGH`] is swapped out. The kernel fills swap
 //! areas in the order of their priority, the highest first.
 //!
-//! Limits: the kernel does not show which area has a unit's pages, nor how well they compress. All units are assumed to be alike.
-//! zswap charges its memory to the unit itself, so only the compression of the next page is needed from it.
+//! Limits: the kernel does not show which area has a unit's pages, nor how well they compress. All units are
+//! assumed to be alike. zswap charges its memory to the unit itself, so only the compression of the next page
+//! is needed from it.
 //!
-//! Source: zram.rst (`mm_stat`), cgroup-v2.rst (`memory.swap.current`, `memory.zswap.current`), proc.rst (`Zswap`,
-//! `Zswapped`).
+//! Source: zram.rst (`mm_stat`), cgroup-v2.rst (`memory.swap.current`, `memory.zswap.current`), proc.rst
+//! (`Zswap`, `Zswapped`).
 
 use super::facts::Packing;
 use super::machine::MachineMemory;
@@ -77,15 +79,16 @@ fn areas(text: &str) -> Vec<Area> {
     text.lines().skip(1).filter_map(area).collect()
 }
 
-/// Parses a zram device's `mm_stat` to the size of its pages before compression, and the memory that they take, in bytes.
+/// Parses a zram device's `mm_stat` to the size of its pages before compression, and the memory that they
+/// take, in bytes.
 fn sizes(text: &str) -> Option<(u64, u64)> {
     let mut words = text.split_whitespace().map(str::parse);
     let (uncompressed, _compressed, taken) = (words.next()?.ok()?, words.next()?.ok()?, words.next()?.ok()?);
     Some((uncompressed, taken))
 }
 
-/// Combines the facts about swap areas. `sizes` returns the size of a zram device's pages and the memory that they take, as
-/// [`sizes`] does; `zswap` has these two of zswap, if it is enabled.
+/// Combines the facts about swap areas. `sizes` returns the size of a zram device's pages and the memory that
+/// they take, as [`sizes`] does; `zswap` has these two of zswap, if it is enabled.
 fn packing(areas: &[Area], sizes: impl Fn(&str) -> Option<(u64, u64)>, zswap: Option<(u64, u64)>) -> Packing {
     let on_zram = |area: &Area| area.zram.as_deref().and_then(&sizes);
     let next = areas.iter().filter(|area| !area.is_full).max_by_key(|area| area.priority);

@@ -1,4 +1,5 @@
-//! Repeats unanswered lookups of users and groups once a minute, in a thread, since a directory server may take long to answer.
+//! Repeats unanswered lookups of users and groups once a minute, in a thread, since a directory server may
+//! take long to answer.
 
 use std::fmt;
 use std::io;
@@ -43,7 +44,8 @@ pub(super) struct Answer {
 #[derive(Debug, Default)]
 pub(super) struct Retries {
     due: Option<Time>,
-    /// The channel with the thread's answers, while a thread runs. The channel closes when the thread has asked all questions.
+    /// The channel with the thread's answers, while a thread runs. The channel closes when the thread has
+    /// asked all questions.
     answers: Option<Receiver<Answer>>,
 }
 
@@ -64,7 +66,8 @@ impl Retries {
         }
     }
 
-    /// Starts a thread that asks `questions`, if a round is due and no earlier thread is still waiting for its server.
+    /// Starts a thread that asks `questions`, if a round is due and no earlier thread is still waiting for
+    /// its server.
     pub(super) fn ask_if_due(
         &mut self,
         now: Time,

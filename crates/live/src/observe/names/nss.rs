@@ -1,8 +1,8 @@
-//! Lookups of users and groups in the machine's name service (NSS), which uses files, LDAP and other sources, as configured in
-//! `/etc/nsswitch.conf`.
+//! Lookups of users and groups in the machine's name service (NSS), which uses files, LDAP and other sources,
+//! as configured in `/etc/nsswitch.conf`.
 //!
-//! Every lookup is one call into the C library, repeated with a larger buffer while the entry does not fit. A call blocks until
-//! the servers behind it answer.
+//! Every lookup is one call into the C library, repeated with a larger buffer while the entry does not fit. A
+//! call blocks until the servers behind it answer.
 
 use std::ffi::{CStr, CString};
 use std::fmt;
@@ -89,7 +89,8 @@ impl NameService for Nss {
     fn groups_of(&self, uid: u32) -> Found<Vec<u32>> {
         let Some((record, _buffer)) = by_uid(uid)? else { return Ok(None) };
         groups_that_fit(|groups, count| {
-            // SAFETY: pw_name points to a string in the buffer, which is still alive here; `count` is the length of `groups`.
+            // SAFETY: pw_name points to a string in the buffer, which is still alive here; `count` is the
+            // length of `groups`.
             unsafe { libc::getgrouplist(record.pw_name, record.pw_gid, groups.as_mut_ptr(), count) }
         })
         .map(Some)
@@ -98,7 +99,8 @@ impl NameService for Nss {
 
 fn uid_of(name: &CStr) -> Found<u32> {
     let entry = with_buffer(|record: &mut libc::passwd, buffer, found| {
-        // SAFETY: `name` ends with NUL; record, buffer and found are valid for writing, the buffer's true length is given.
+        // SAFETY: `name` ends with NUL; record, buffer and found are valid for writing, the buffer's true
+        // length is given.
         unsafe { libc::getpwnam_r(name.as_ptr(), record, buffer.as_mut_ptr().cast(), buffer.len(), found) }
     })?;
     Ok(entry.map(|(record, _buffer)| record.pw_uid))
@@ -120,8 +122,8 @@ fn by_uid(uid: u32) -> Found<(libc::passwd, Vec<u8>)> {
     })
 }
 
-/// Calls `look_up`, a reentrant function of the C library, with growing buffers until the entry fits. Returns the record with the
-/// buffer that it points into.
+/// Calls `look_up`, a reentrant function of the C library, with growing buffers until the entry fits. Returns
+/// the record with the buffer that it points into.
 fn with_buffer<T>(mut look_up: impl FnMut(&mut T, &mut [u8], *mut *mut T) -> i32) -> Found<(T, Vec<u8>)> {
     let mut buffer = vec![0u8; 1024];
     loop {
@@ -139,8 +141,8 @@ fn with_buffer<T>(mut look_up: impl FnMut(&mut T, &mut [u8], *mut *mut T) -> i32
     }
 }
 
-/// Calls `look_up`, which fills a list with groups, with growing lists until all groups fit. If they do not fit, `look_up`
-/// returns a negative number, and sets its second argument to the number of groups.
+/// Calls `look_up`, which fills a list with groups, with growing lists until all groups fit. If they do not
+/// fit, `look_up` returns a negative number, and sets its second argument to the number of groups.
 fn groups_that_fit(
     mut look_up: impl FnMut(&mut [u32], *mut libc::c_int) -> i32,
 ) -> Result<Vec<u32>, LookupError> {
@@ -154,7 +156,8 @@ fn groups_that_fit(
             return Ok(groups);
         }
         if count <= groups.len() {
-            // The list was long enough, so the failure has another cause. For getgrouplist(3), that can only be an allocation.
+            // The list was long enough, so the failure has another cause. For getgrouplist(3), that can only
+            // be an allocation.
             return Err(LookupError::Service(libc::ENOMEM));
         }
         if count > BUFFER_BYTES_MAX / size_of::<u32>() {
@@ -202,11 +205,13 @@ mod tests {
         let mut file = tempfile::tempfile().unwrap();
         let members: Vec<String> = (0..60_000).map(|n| format!("student-of-physics-{n:05}")).collect();
         writeln!(file, "students:x:5000:{}", members.join(",")).unwrap();
-        // SAFETY: the descriptor is open, and closed only after the stream's last use; the mode ends with NUL.
+        // SAFETY: the descriptor is open, and closed only after the stream's last use; the mode ends with
+        // NUL.
         let stream = unsafe { libc::fdopen(libc::dup(file.as_raw_fd()), c"r".as_ptr()) };
         assert!(!stream.is_null());
         let entry = with_buffer(|record: &mut libc::group, buffer, found| {
-            // SAFETY: the stream is open; record, buffer and found are valid for writing, the true length is given.
+            // SAFETY: the stream is open; record, buffer and found are valid for writing, the true length is
+            // given.
             unsafe {
                 libc::rewind(stream);
                 fgetgrent_r(stream, record, buffer.as_mut_ptr().cast(), buffer.len(), found)

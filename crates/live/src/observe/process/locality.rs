@@ -22,14 +22,15 @@ impl ProcFs {
         Ok(self.read(&format!("{pid}/task/{tid}/stat"))?.and_then(parse_on_cpu))
     }
 
-    /// Bytes of a process's memory by node number, from `/proc/PID/numa_maps`; `None` if the process has ended, or the kernel
-    /// does not show them.
+    /// Bytes of a process's memory by node number, from `/proc/PID/numa_maps`; `None` if the process has
+    /// ended, or the kernel does not show them.
     pub(crate) fn by_node(&mut self, pid: u32) -> Result<Option<Vec<(u32, u64)>>, LiveError> {
         Ok(self.read_lines(&format!("{pid}/numa_maps"))?.map(parse_by_node))
     }
 }
 
-/// Parses fields 3, 14, 15 and 39 of /proc/PID/task/TID/stat. The name before these fields may contain anything.
+/// Parses fields 3, 14, 15 and 39 of /proc/PID/task/TID/stat. The name before these fields may contain
+/// anything.
 fn parse_on_cpu(text: &[u8]) -> Option<OnCpu> {
     let name_end = text.iter().rposition(|byte| *byte == b')')? + 1;
     let fields: Vec<&[u8]> =

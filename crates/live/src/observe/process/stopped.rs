@@ -7,20 +7,20 @@ use crate::LiveError;
 const SIGTSTP_BIT: u64 = 1 << (libc::SIGTSTP - 1);
 
 impl Stat {
-    /// Whether SIGSTOP stopped the process, and not its terminal (SIGTSTP, SIGTTIN, SIGTTOU) or a debugger. The kernel forgets
-    /// the signal once the parent has waited for the stop; SIGSTOP is then assumed.
+    /// Whether SIGSTOP stopped the process, and not its terminal (SIGTSTP, SIGTTIN, SIGTTOU) or a debugger.
+    /// The kernel forgets the signal once the parent has waited for the stop; SIGSTOP is then assumed.
     pub(crate) fn is_stopped_by_sigstop(&self) -> bool {
         self.state == ThreadState::Stopped && matches!(self.stop_signal, 0 | libc::SIGSTOP)
     }
 }
 
 impl ProcFs {
-    /// The processes to continue together with `first`: itself, and each of `candidates` that is in its process group and was
-    /// stopped by SIGSTOP. A program may stop its whole group when its child stops, as sudo does. Children come before their
-    /// parents.
+    /// The processes to continue together with `first`: itself, and each of `candidates` that is in its
+    /// process group and was stopped by SIGSTOP. A program may stop its whole group when its child stops, as
+    /// sudo does. Children come before their parents.
     ///
-    /// Empty if the terminal has requested a stop of the group meanwhile (Ctrl-Z), because the group must then stay stopped. The
-    /// request is a pending SIGTSTP, which SIGCONT would discard.
+    /// Empty if the terminal has requested a stop of the group meanwhile (Ctrl-Z), because the group must
+    /// then stay stopped. The request is a pending SIGTSTP, which SIGCONT would discard.
     pub(crate) fn stopped_with(
         &mut self,
         first: &Stat,

@@ -17,7 +17,8 @@ pub struct SchedStat {
 pub(crate) struct Resident {
     /// Memory that no file backs, so that it can only go to swap. Includes shared memory without a file.
     pub(crate) anonymous: u64,
-    /// Pages of mapped files. The page cache of files that are read and written without mapping counts for no process.
+    /// Pages of mapped files. The page cache of files that are read and written without mapping counts for no
+    /// process.
     pub(crate) file: u64,
 }
 
@@ -56,13 +57,15 @@ impl ProcFs {
         Ok(self.read(&format!("{pid}/status"))?.and_then(parse_resident))
     }
 
-    /// Like [`ProcFs::resident`], with each page divided by the number of processes that map it (PSS). Expensive: the kernel
-    /// walks all pages. `None` if the process has ended or may not be read, or if the kernel lacks `smaps_rollup`.
+    /// Like [`ProcFs::resident`], with each page divided by the number of processes that map it (PSS).
+    /// Expensive: the kernel walks all pages. `None` if the process has ended or may not be read, or if the
+    /// kernel lacks `smaps_rollup`.
     pub(crate) fn proportional(&mut self, pid: u32) -> Result<Option<Resident>, LiveError> {
         Ok(self.read(&format!("{pid}/smaps_rollup"))?.and_then(parse_proportional))
     }
 
-    /// Disk transfers of a process; `None` if it has ended, may not be read, or the kernel does not count them.
+    /// Disk transfers of a process; `None` if it has ended, may not be read, or the kernel does not count
+    /// them.
     pub(crate) fn transferred(&mut self, pid: u32) -> Result<Option<Transferred>, LiveError> {
         Ok(self.read(&format!("{pid}/io"))?.and_then(parse_transferred))
     }

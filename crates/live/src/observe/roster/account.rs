@@ -20,8 +20,8 @@ use crate::observe::process::{ProcFs, ThreadState};
 /// How old the facts of an unwatched unit may be.
 const UNWATCHED_AGE_MAX: Time = 100 * MS;
 
-/// How old the facts of the unit `shared` may be, unless it is the default unit: no decision depends on them, and `shared` may
-/// have most of a machine's processes.
+/// How old the facts of the unit `shared` may be, unless it is the default unit: no decision depends on them,
+/// and `shared` may have most of a machine's processes.
 const SHARED_AGE_MAX: Time = 1_000 * MS;
 
 /// A CPU clock that has stood still for the time `t` is read again after `t / STILL_DIVISOR`. So the clock of
@@ -29,9 +29,9 @@ const SHARED_AGE_MAX: Time = 1_000 * MS;
 /// rarely.
 const STILL_DIVISOR: Time = 8;
 
-/// The longest pause between two readings of a clock that stands still: the age that facts of unwatched units may have, or
-/// [`PAUSE_PER_PROCESS`] times the number of processes if that is longer, so that reading all clocks takes at most half a
-/// percent of a CPU.
+/// The longest pause between two readings of a clock that stands still: the age that facts of unwatched units
+/// may have, or [`PAUSE_PER_PROCESS`] times the number of processes if that is longer, so that reading all
+/// clocks takes at most half a percent of a CPU.
 const PAUSE_MAX: Time = UNWATCHED_AGE_MAX;
 const PAUSE_PER_PROCESS: Time = MS / 5;
 
@@ -63,8 +63,8 @@ impl Account {
     /// Charges CPU time of a process.
     fn charge(&mut self, known: &Known, ns: u64) {
         self.used_ns += ns;
-        // While systemd moves a process into the unit's group, the kernel begins to count it there at an unknown moment: do not
-        // count its time twice.
+        // While systemd moves a process into the unit's group, the kernel begins to count it there at an
+        // unknown moment: do not count its time twice.
         if known.member.stays.is_some_and(Stays::is_outside) && !known.is_leaving {
             self.outside_ns += ns;
         }
@@ -102,14 +102,15 @@ pub(super) struct Clocks {
     /// The CPU time of ended children for which the process has waited, as the kernel sums it up; `None`
     /// before the first reading, if the process is older than the roster.
     children_ns: Option<u64>,
-    /// The CPU time of ended children that was charged while they lived, and that the kernel has yet to add to `children_ns`,
-    /// when this process waits for them.
+    /// The CPU time of ended children that was charged while they lived, and that the kernel has yet to add
+    /// to `children_ns`, when this process waits for them.
     expected_ns: u64,
     /// Threads that wanted a CPU.
     runnable: u32,
     /// The number of scans since the states of the process's threads were last read.
     trusted_scans: u8,
-    /// Time that each thread spent runnable without a CPU, in nanoseconds, sorted by thread. `None` before the first reading.
+    /// Time that each thread spent runnable without a CPU, in nanoseconds, sorted by thread. `None` before
+    /// the first reading.
     waits: Option<Vec<(u32, u64)>>,
     waits_at: Time,
 }
@@ -123,8 +124,8 @@ impl Clocks {
         Clocks { cpu_ns, children_ns, waits, ..Clocks::default() }
     }
 
-    /// The CPU clock of this process, read at most once per scan, and less often while it stands still. `None` if the process
-    /// does not exist.
+    /// The CPU clock of this process, read at most once per scan, and less often while it stands still.
+    /// `None` if the process does not exist.
     pub(super) fn read(&mut self, pid: u32, pass: Pass) -> Option<u64> {
         let (scan, previous) = self.last_read;
         let pause = (self.read_at.saturating_sub(self.still_since) / STILL_DIVISOR).min(pass.pause_max);
@@ -155,7 +156,8 @@ impl Clocks {
         }
     }
 
-    /// Updates the children's time to `children_ns`, and returns the part of its growth that was not charged before.
+    /// Updates the children's time to `children_ns`, and returns the part of its growth that was not charged
+    /// before.
     fn uncharged_children_ns(&mut self, children_ns: u64) -> u64 {
         let growth = children_ns.saturating_sub(self.children_ns.unwrap_or(children_ns));
         self.children_ns = Some(children_ns);
@@ -171,7 +173,8 @@ impl Roster {
     /// since its last update costs at most one system call.
     pub fn account(&mut self, now: Time, watch: &[UnitId]) -> Result<(), LiveError> {
         self.now = now;
-        // Clocks are read once per scan. A second call in one scan must read them anew, so it counts as another scan.
+        // Clocks are read once per scan. A second call in one scan must read them anew, so it counts as
+        // another scan.
         if self.accounted == self.scan {
             self.scan += 1;
         }
@@ -243,7 +246,8 @@ impl Roster {
         facts
     }
 
-    /// CPU time that a unit's processes used while outside the unit's control group, in nanoseconds since the roster was created.
+    /// CPU time that a unit's processes used while outside the unit's control group, in nanoseconds since the
+    /// roster was created.
     pub fn used_outside_ns(&self, unit: UnitId) -> u64 {
         self.accounts.get(unit.index()).map_or(0, |account| account.outside_ns)
     }
@@ -288,8 +292,8 @@ fn charge(known: &mut Known, account: &mut Account, pass: Pass) -> bool {
     let charged_ns = known.clocks.cpu_ns.unwrap_or(cpu_ns);
     known.clocks.cpu_ns = Some(cpu_ns);
     if cpu_ns < charged_ns {
-        // A clock that went back belongs to a later process with the same pid. With an inode of 0, the next listing reads this
-        // pid's files again, and finds the later process.
+        // A clock that went back belongs to a later process with the same pid. With an inode of 0, the next
+        // listing reads this pid's files again, and finds the later process.
         known.inode = 0;
         return false;
     }
@@ -331,7 +335,8 @@ fn update(
     } else if procfs.threads(pid, threads)? {
         known.clocks.runnable = count_runnable(procfs, pid, threads)?;
     }
-    // Waiting times are read less often if there are many threads: they are only accounted, and no decision depends on them.
+    // Waiting times are read less often if there are many threads: they are only accounted, and no decision
+    // depends on them.
     let pause = UNWATCHED_AGE_MAX * (1 + threads.len() as u64 / THREADS_SAMPLED_MAX as u64);
     if known.clocks.waits.is_none() || now >= known.clocks.waits_at.saturating_add(pause) {
         known.clocks.waits_at = now;
@@ -340,7 +345,8 @@ fn update(
     Ok(())
 }
 
-/// The number of runnable threads among `threads` of a process, extrapolated from an even sample if there are many.
+/// The number of runnable threads among `threads` of a process, extrapolated from an even sample if there are
+/// many.
 fn count_runnable(procfs: &mut ProcFs, pid: u32, threads: &[u32]) -> Result<u32, LiveError> {
     let step = threads.len().div_ceil(THREADS_SAMPLED_MAX).max(1);
     let (mut sampled, mut runnable) = (0, 0);

@@ -66,8 +66,8 @@ impl Roster {
         users.into_iter().map(user).chain(groups.into_iter().map(group)).collect()
     }
 
-    /// The child of a rule's control group that contains a process, at any depth. `None` if the process is directly in the rule's
-    /// group, or if no `cgroup` rule placed it.
+    /// The child of a rule's control group that contains a process, at any depth. `None` if the process is
+    /// directly in the rule's group, or if no `cgroup` rule placed it.
     fn group_of<'a>(&self, known: &'a Known) -> Option<&'a str> {
         let Placement { member: Some((unit, position)), .. } = known.member.placement else { return None };
         let rule = self.contract.unit(unit).members.get(usize::from(position))?;
@@ -104,7 +104,8 @@ impl Roster {
     }
 }
 
-/// The CPUs and the weight that a control group's manager has set in it; fields that are unset or cannot be read are `None`.
+/// The CPUs and the weight that a control group's manager has set in it; fields that are unset or cannot be
+/// read are `None`.
 fn manager_settings(mount: &Path, group: &str) -> Given {
     let dir = mount.join(group.trim_start_matches('/'));
     let text = |file: &str| read(&dir.join(file)).ok().filter(|text| !text.is_empty());

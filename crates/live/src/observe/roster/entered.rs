@@ -26,7 +26,8 @@ pub trait KeepsEntered: std::fmt::Debug {
 }
 
 impl Roster {
-    /// Sets the keeper for processes that enter from now on. A process that the keeper cannot store does not enter.
+    /// Sets the keeper for processes that enter from now on. A process that the keeper cannot store does not
+    /// enter.
     pub fn keep_entered(&mut self, keeper: Box<dyn KeepsEntered>) {
         self.keeper = Some(keeper);
     }

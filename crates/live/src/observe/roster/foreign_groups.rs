@@ -1,8 +1,8 @@
 //! The control groups of other programs in which units are held, and the processes in these groups.
 //!
-//! The policy assigns groups to units ([`foreign_groups`]). It does so once a second, and at once when a process of a unit
-//! appears in a group that had no process of that unit. A process that enters an assigned group in between is held there at
-//! once.
+//! The policy assigns groups to units ([`foreign_groups`]). It does so once a second, and at once when a
+//! process of a unit appears in a group that had no process of that unit. A process that enters an assigned
+//! group in between is held there at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -51,8 +51,8 @@ impl Roster {
         }
     }
 
-    /// The user that a process counts for: its effective user, except where units are held in place. There, a user's slice
-    /// decides ([`foreign_groups::user_of`]).
+    /// The user that a process counts for: its effective user, except where units are held in place. There, a
+    /// user's slice decides ([`foreign_groups::user_of`]).
     pub(super) fn user_of(&self, facts: &ProcessFacts) -> u32 {
         if self.is_in_place() { foreign_groups::user_of(&facts.cgroup, facts.uid) } else { facts.uid }
     }

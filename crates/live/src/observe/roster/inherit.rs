@@ -58,8 +58,9 @@ impl Roster {
         }
     }
 
-    /// Replaces the control group of a new process by the group in which `cgroup` rules see it: a process that started in a group
-    /// into which the backend had moved its parent counts as being in the group that the parent came from.
+    /// Replaces the control group of a new process by the group in which `cgroup` rules see it: a process
+    /// that started in a group into which the backend had moved its parent counts as being in the group that
+    /// the parent came from.
     fn set_origin(&self, known: &mut Known) {
         let parent = self.known.get(&known.member.parent);
         let cgroup = std::mem::take(&mut known.facts.cgroup);
@@ -106,8 +107,8 @@ impl Roster {
         (user_entered || (any_user_entered && is_root())).then_some(path)
     }
 
-    /// Places again the processes whose facts changed. Then, generation by generation, places again the children of processes
-    /// whose placement changed.
+    /// Places again the processes whose facts changed. Then, generation by generation, places again the
+    /// children of processes whose placement changed.
     pub(super) fn place_again(&mut self, changes: &mut Changes) {
         let mut due: Vec<u32> = std::mem::take(&mut self.stale).into_iter().collect();
         // Each round is one generation; no line of descent is longer than the number of processes.
@@ -204,7 +205,8 @@ fn line_of_descent(pid: u32, parent_of: impl Fn(u32) -> Option<u32>) -> Vec<u32>
     line
 }
 
-/// Converts an inherited placement to a new contract; `None` if the new contract lacks its unit, or the rule that placed it.
+/// Converts an inherited placement to a new contract; `None` if the new contract lacks its unit, or the rule
+/// that placed it.
 fn carry_placement(
     placement: Placement,
     old: &Contract,

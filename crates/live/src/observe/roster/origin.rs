@@ -1,11 +1,13 @@
 //! The control group that a process counts as being in for `cgroup` rules after this program has moved it.
 //!
-//! Problem: `cgroup:/lab` puts a process into a unit. A backend that holds units as control groups then moves the process out
-//! of /lab. Read again, the process would no longer match, leave its unit and be moved back to /lab, where it matches again.
+//! Problem: `cgroup:/lab` puts a process into a unit. A backend that holds units as control groups then moves
+//! the process out of /lab. Read again, the process would no longer match, leave its unit and be moved back
+//! to /lab, where it matches again.
 //!
-//! Algorithm: while a process is in the backend's subtree, `cgroup` rules see it in its *origin*, the group that it came from.
-//! A process that started in the subtree has its parent's origin. If the parent has ended, its origin is that of the process
-//! read last in the same group. Scopes that systemd makes for processes of units are treated like the subtree.
+//! Algorithm: while a process is in the backend's subtree, `cgroup` rules see it in its *origin*, the group
+//! that it came from. A process that started in the subtree has its parent's origin. If the parent has ended,
+//! its origin is that of the process read last in the same group. Scopes that systemd makes for processes of
+//! units are treated like the subtree.
 
 use std::collections::BTreeMap;
 

@@ -81,7 +81,8 @@ impl Roster {
         }
     }
 
-    /// Reads these processes again, after systemd has answered the request for their scopes, or after they left a scope.
+    /// Reads these processes again, after systemd has answered the request for their scopes, or after they
+    /// left a scope.
     pub fn look_for_scopes(&mut self, pids: &[u32]) -> Result<Changes, LiveError> {
         let mut changes = self.look_again(pids)?;
         self.assign_foreign_groups(true, &mut changes);
@@ -93,7 +94,8 @@ impl Roster {
         Ok(changes)
     }
 
-    /// Records that systemd refused a scope for these processes. They may now be moved into the unit's own group.
+    /// Records that systemd refused a scope for these processes. They may now be moved into the unit's own
+    /// group.
     pub fn refuse_scopes(&mut self, keys: &[ProcessKey]) -> Changes {
         let mut changes = Changes::default();
         for key in keys {

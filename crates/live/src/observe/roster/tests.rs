@@ -130,7 +130,8 @@ fn children_stay_with_a_parent_that_ends() {
     assert_eq!(fake.look(Scan::Full).moved, [Moved { key: key(3), from: Some(build), to: ana }]);
 }
 
-/// A user whose account is created after the start: from then on the rule applies, also to processes that already exist.
+/// A user whose account is created after the start: from then on the rule applies, also to processes that
+/// already exist.
 #[test]
 fn a_user_that_appears_is_a_member_within_a_minute() {
     let (mut contract, build, ana) = contract();
@@ -193,7 +194,8 @@ fn a_scan_that_fails_midway_loses_no_process() {
     assert_eq!(fake.roster.look_again(&[]).unwrap().joined, [(key(6), build)]);
 }
 
-/// A process that joined before a reload and was not reported yet is reported with its unit under the new contract.
+/// A process that joined before a reload and was not reported yet is reported with its unit under the new
+/// contract.
 #[test]
 fn findings_of_a_failed_scan_are_reported_under_the_new_contract() {
     let (contract, _, ana) = contract();
@@ -331,7 +333,8 @@ impl KeepsEntered for Record {
     }
 }
 
-/// Fails if entered processes are not kept: under the next daemon's roster, a rule or the default would decide.
+/// Fails if entered processes are not kept: under the next daemon's roster, a rule or the default would
+/// decide.
 #[test]
 fn a_process_that_entered_keeps_its_unit_under_the_next_daemon() {
     let record = Rc::new(RefCell::new(Vec::new()));
@@ -461,8 +464,8 @@ fn stays(fake: &Fake, pids: &[u32]) -> Vec<Option<Stays>> {
     pids.iter().map(|pid| fake.roster.member(BASE + pid).unwrap().stays).collect()
 }
 
-/// Root's shell, and a program that root runs as ana from it by `su` or `sudo -u`, are in root's slice. The program
-/// belongs to ana's unit, and no process is moved for it.
+/// Root's shell, and a program that root runs as ana from it by `su` or `sudo -u`, are in root's slice. The
+/// program belongs to ana's unit, and no process is moved for it.
 #[test]
 fn processes_that_root_runs_as_another_user_count_for_that_user() {
     let (contract, [_, _, ana, _]) = contract_of_users();
@@ -481,7 +484,8 @@ fn processes_that_root_runs_as_another_user_count_for_that_user() {
     assert!(fake.roster.due_for_scopes(fake.now + super::SECOND).is_empty(), "no scope is asked for");
 }
 
-/// Ana's shell, what she runs as root, and her service manager are in her slice. A job of hers is in cron's group.
+/// Ana's shell, what she runs as root, and her service manager are in her slice. A job of hers is in cron's
+/// group.
 #[test]
 fn a_user_is_held_in_the_users_slice() {
     let (contract, [_, _, ana, bob]) = contract_of_users();
@@ -600,8 +604,9 @@ fn groups_get_sub_units_and_lose_them_when_empty() {
     }
 }
 
-/// systemd makes scopes: a build in a session is due after a second, a process that entered by `exec` at once. They are then
-/// held in the unit's slice. A process that `exec` started in cron's group is refused a scope.
+/// systemd makes scopes: a build in a session is due after a second, a process that entered by `exec` at
+/// once. They are then held in the unit's slice. A process that `exec` started in cron's group is refused a
+/// scope.
 #[test]
 fn a_named_process_in_a_mixed_group_is_due_for_a_scope() {
     let (contract, [_, tools, ana, bob]) = contract_of_users();

@@ -1,8 +1,9 @@
 //! The journal's text format: a header with the version, then one line per entry.
 //!
-//! A line is a letter and fields, separated by spaces. In a field, every byte other than a printable ASCII character, and `%`,
-//! is written as `%` and two hexadecimal digits. So a field contains no space and no line break, and a path that is not UTF-8
-//! survives. An empty field is written as `%`. A malformed line is skipped, because the other entries still need undoing.
+//! A line is a letter and fields, separated by spaces. In a field, every byte other than a printable ASCII
+//! character, and `%`, is written as `%` and two hexadecimal digits. So a field contains no space and no line
+//! break, and a path that is not UTF-8 survives. An empty field is written as `%`. A malformed line is
+//! skipped, because the other entries still need undoing.
 
 use std::ffi::OsString;
 use std::io;
@@ -92,8 +93,8 @@ const QUOTED_BYTES: usize = 32;
 
 /// Parses a journal's content. A last line without a line break is incomplete, and skipped.
 ///
-/// Errors: `InvalidData` if the content has another version, or is no journal. It must not be taken for an empty journal, since
-/// the changes that it lists would never be undone.
+/// Errors: `InvalidData` if the content has another version, or is no journal. It must not be taken for an
+/// empty journal, since the changes that it lists would never be undone.
 pub(super) fn parse(content: &[u8]) -> io::Result<Vec<Entry>> {
     let Some(lines) = content.strip_prefix(HEADER) else {
         // A daemon that died while it wrote the header had recorded nothing.
@@ -131,8 +132,8 @@ fn put(lines: &mut Vec<u8>, letter: u8, fields: &[&[u8]]) {
     lines.push(b'\n');
 }
 
-/// Appends a line about a property of a systemd unit. The first field has `u` for a user's systemd or `s` for the machine's,
-/// and the folder of its sockets.
+/// Appends a line about a property of a systemd unit. The first field has `u` for a user's systemd or `s` for
+/// the machine's, and the folder of its sockets.
 fn put_property(
     lines: &mut Vec<u8>,
     letter: u8,

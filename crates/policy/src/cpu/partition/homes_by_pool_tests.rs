@@ -55,7 +55,8 @@ impl World {
     }
 }
 
-/// The example of `pool_fit`: pools of 8, 8 and 4 CPUs. The first unit of 6 gets the pool in the tightest socket.
+/// The example of `pool_fit`: pools of 8, 8 and 4 CPUs. The first unit of 6 gets the pool in the tightest
+/// socket.
 #[test]
 fn a_unit_starts_in_the_smallest_unused_pool_that_holds_it() {
     let mut world = World::new("nodes:3 cpus:8");
@@ -66,7 +67,8 @@ fn a_unit_starts_in_the_smallest_unused_pool_that_holds_it() {
     assert_eq!(world.deal(&[6, 6, 3, 1], 0), "aaaaaa.. bbbbbb.. cccd");
 }
 
-/// Four units of 2 on two pools of 8 lie two and two. A fifth makes three in the first; so a sixth is in the second.
+/// Four units of 2 on two pools of 8 lie two and two. A fifth makes three in the first; so a sixth is in the
+/// second.
 #[test]
 fn a_pool_is_shared_with_as_few_as_possible() {
     let mut world = World::new("nodes:2 cpus:8");
@@ -78,8 +80,8 @@ fn a_pool_is_shared_with_as_few_as_possible() {
     assert_eq!(world.deal(&[2, 2, 1, 4, 1, 3], 0), "aacfff.. bbdddde.");
 }
 
-/// Two sockets of two pools of 4. A unit of 8 gets a whole socket, though a pool of the other is unused. One of 5 gets the
-/// remaining whole pool, and its rest joins the unit of 3: no other pool is broken up.
+/// Two sockets of two pools of 4. A unit of 8 gets a whole socket, though a pool of the other is unused. One
+/// of 5 gets the remaining whole pool, and its rest joins the unit of 3: no other pool is broken up.
 #[test]
 fn a_large_unit_gets_adjacent_pools_and_a_part_of_a_used_one() {
     let mut world = World::new("nodes:4 cpus:4 sockets:2");
@@ -94,7 +96,8 @@ fn a_large_unit_gets_adjacent_pools_and_a_part_of_a_used_one() {
     assert_eq!(world.deal(&[3, 5], 0), "aaab bbbb .... ....");
 }
 
-/// Pools of 8, 4 and 2. The rest of the second unit of 5 joins the pool with more free CPUs, and starts no pool.
+/// Pools of 8, 4 and 2. The rest of the second unit of 5 joins the pool with more free CPUs, and starts no
+/// pool.
 #[test]
 fn a_remainder_opens_no_unused_pool() {
     let mut world = World::new("nodes:3 cpus:8 sockets:1");
@@ -122,7 +125,8 @@ fn a_growing_unit_takes_an_unused_pool() {
     assert_eq!(world.deal(&[9, 2], 0), "aaaa bba. aaaa ....");
 }
 
-/// A unit of 2 grows by 2, and a new one of 2 comes: of two pools with enough free CPUs, it gets the one where no unit grows.
+/// A unit of 2 grows by 2, and a new one of 2 comes: of two pools with enough free CPUs, it gets the one
+/// where no unit grows.
 #[test]
 fn growing_units_come_before_new_ones() {
     let mut world = World::new("nodes:2 cpus:4");
@@ -130,7 +134,8 @@ fn growing_units_come_before_new_ones() {
     assert_eq!(world.deal(&[2, 4, 2], 0), "bbbb ccaa");
 }
 
-/// A unit of 8 has two pools with interleaved CPU numbers. Halved, it keeps one of them, and not half of each.
+/// A unit of 8 has two pools with interleaved CPU numbers. Halved, it keeps one of them, and not half of
+/// each.
 #[test]
 fn a_shrinking_unit_leaves_whole_pools() {
     let mut world = World::new("cpus:8 caches:2");
@@ -141,8 +146,8 @@ fn a_shrinking_unit_leaves_whole_pools() {
     assert_eq!(world.deal(&[4], 0), "aaaa ....");
 }
 
-/// Units come one by one, and the common unit shrinks: each unit still gets a pool of its own. While the common unit does not
-/// shrink, it does not move.
+/// Units come one by one, and the common unit shrinks: each unit still gets a pool of its own. While the
+/// common unit does not shrink, it does not move.
 #[test]
 fn the_common_units_cpus_block_no_unit() {
     let mut world = World::new("nodes:4 cpus:4");
@@ -153,7 +158,8 @@ fn the_common_units_cpus_block_no_unit() {
     assert_eq!(world.deal(&[2, 1, 6], 7), "aac- bc-- cccc ----");
 }
 
-/// Nodes of two caches of four cores of two threads: within a pool, a new unit's CPUs and a growing unit's are adjacent.
+/// Nodes of two caches of four cores of two threads: within a pool, a new unit's CPUs and a growing unit's
+/// are adjacent.
 #[test]
 fn in_a_pool_cpus_lie_together() {
     let mut world = World::new("nodes:2 cpus:16 caches:2 threads:2");
@@ -190,7 +196,8 @@ fn fewest(mut room: Vec<usize>, mut need: usize) -> usize {
 }
 
 prop_compose! {
-    /// A machine of uneven nodes, pools of any form, and claims at several times; some CPUs are offline at some of them.
+    /// A machine of uneven nodes, pools of any form, and claims at several times; some CPUs are offline at
+    /// some of them.
     fn history()(
         shape in (1u32..6, 1u32..3, 1u32..4),
         form in prop_oneof![
@@ -216,8 +223,9 @@ prop_compose! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
 
-    /// For any claims and hotplug: a unit has the CPUs that it is entitled to, even when pools are full, and keeps every CPU
-    /// that it may keep. A new home spans as few pools as were free, the largest first: an unused pool, if one holds it.
+    /// For any claims and hotplug: a unit has the CPUs that it is entitled to, even when pools are full, and
+    /// keeps every CPU that it may keep. A new home spans as few pools as were free, the largest first: an
+    /// unused pool, if one holds it.
     #[test]
     fn homes_by_pool((machine, form, times) in history()) {
         let mut before = Owners::new();

@@ -88,9 +88,9 @@ impl Board {
         pool < self.room.len() && self.free(pool) > 0
     }
 
-    /// The pool for another thread of a job; `None` if no pool has a free seat that the thread may use. `spread` has the number
-    /// of the job's threads in each of its pools, `current` is the pool where the thread runs now, if known, and `may_use` says
-    /// whether the thread's affinity permits a pool.
+    /// The pool for another thread of a job; `None` if no pool has a free seat that the thread may use.
+    /// `spread` has the number of the job's threads in each of its pools, `current` is the pool where the
+    /// thread runs now, if known, and `may_use` says whether the thread's affinity permits a pool.
     pub(crate) fn choose(
         &self,
         placement: Placement,
@@ -110,7 +110,8 @@ impl Board {
         in_district.or_else(|| self.choose_among(placement, 0..self.room.len(), current, may_use))
     }
 
-    /// The district for a job's first thread; `None` if no district has a free seat. `current` is the pool where the thread runs.
+    /// The district for a job's first thread; `None` if no district has a free seat. `current` is the pool
+    /// where the thread runs.
     fn choose_district(&self, placement: Placement, current: Option<PoolAt>) -> Option<usize> {
         let free = |district: usize| self.district_free[district];
         let candidates = (0..self.districts.len()).filter(|district| free(*district) > 0);

@@ -1,5 +1,5 @@
-//! Seats on machines of 512 and 4,096 CPUs, on uneven machines, and under CPU hotplug: no thread lacks a seat while one is
-//! free.
+//! Seats on machines of 512 and 4,096 CPUs, on uneven machines, and under CPU hotplug: no thread lacks a seat
+//! while one is free.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -104,7 +104,8 @@ fn count(state: &Seating, unit: Option<UnitId>, now: u64) -> (usize, usize) {
     (sit, stand)
 }
 
-/// Invariants after each step: no pool is overfull, and no awake thread lacks a seat while its unit has a free one.
+/// Invariants after each step: no pool is overfull, and no awake thread lacks a seat while its unit has a
+/// free one.
 fn holds(world: &World) -> Result<(), String> {
     let now = world.now - world.step_ns;
     let mut taken: BTreeMap<usize, usize> = BTreeMap::new();
@@ -200,7 +201,8 @@ proptest! {
     }
 }
 
-/// The CPUs of the first pool go offline, which renumbers the pools: threads elsewhere stay, without new orders.
+/// The CPUs of the first pool go offline, which renumbers the pools: threads elsewhere stay, without new
+/// orders.
 #[test]
 fn threads_stay_when_other_cpus_go_offline() {
     let mut world = World::new("nodes:4 cpus:2 memory:1GiB", Placement::WorstFit);

@@ -4,19 +4,20 @@
 //! other jobs. A job's final number of threads is unknown when a thread is placed, since threads come one at
 //! a time.
 //!
-//! Terms: a *seat* is room for one thread in a pool, and a *board* keeps account of the seats ([`board`]). A thread is *awake*
-//! while it wants a CPU and for [`REST_NS`] afterwards. A job's *cohesion* is a sum over all pools: in each
-//! pool, the number of the job's threads there, squared. A job with 4 threads in one pool has cohesion 16;
-//! with 3 threads in one pool and 1 in another, it has 9 + 1 = 10.
+//! Terms: a *seat* is room for one thread in a pool, and a *board* keeps account of the seats ([`board`]). A
+//! thread is *awake* while it wants a CPU and for [`REST_NS`] afterwards. A job's *cohesion* is a sum over
+//! all pools: in each pool, the number of the job's threads there, squared. A job with 4 threads in one pool
+//! has cohesion 16; with 3 threads in one pool and 1 in another, it has 9 + 1 = 10.
 //!
 //! Algorithm:
 //! 0. If the pools took another form, a seat moves to the pool that now has the first CPU of the seat's old
 //!    pool (the first that still exists).
 //! 1. Threads that ended, fell asleep, or sit where their unit has no CPU any more give up their seats.
-//! 2. Awake threads without a seat are placed within their affinity, job by job in the order of arrival, by the contract's
-//!    placement ([`board::Board::choose`]). Exception under worst fit: if a job's first thread already runs,
-//!    it stays in its present pool if three quarters of the pool's seats are free. Its pages are there, and
-//!    few other threads disturb it. If no pool has a free seat, a thread runs anywhere in its unit.
+//! 2. Awake threads without a seat are placed within their affinity, job by job in the order of arrival, by
+//!    the contract's placement ([`board::Board::choose`]). Exception under worst fit: if a job's first thread
+//!    already runs, it stays in its present pool if three quarters of the pool's seats are free. Its pages
+//!    are there, and few other threads disturb it. If no pool has a free seat, a thread runs anywhere in its
+//!    unit.
 //! 3. Repartitioning, if the contract asks for it. The job's main pool is the pool where most of its threads
 //!    are. A thread of the job in another pool moves to the main pool: to a free seat, or it swaps seats with
 //!    a thread of another job there. A thread moves if the total cohesion of the jobs concerned grows, and if
@@ -66,8 +67,8 @@ pub(crate) const REST_NS: Time = 1_000 * MS;
 /// Cost of moving a thread to another pool: about a megabyte to bring into another cache.
 pub(crate) const MOVE_NS: u64 = MS;
 
-/// By running in one pool, a job is assumed to save one part in this many of its CPU time: a tenth. Seed 001 measured more, with
-/// slower memory.
+/// By running in one pool, a job is assumed to save one part in this many of its CPU time: a tenth. Seed 001
+/// measured more, with slower memory.
 pub(crate) const GAIN_PART: u64 = 10;
 
 /// The pools of a machine in the form that a contract asks for.
@@ -162,7 +163,8 @@ pub(crate) struct SeatPlan<'a> {
     pub(crate) orders: &'a mut Vec<Step<SeatOrder>>,
 }
 
-/// Places the threads of all jobs, on the CPUs `held` by their units, and adds the decisions and orders to `orders`.
+/// Places the threads of all jobs, on the CPUs `held` by their units, and adds the decisions and orders to
+/// `orders`.
 pub(crate) fn step(
     state: &mut Seating,
     pool_cache: &mut PoolCache,
@@ -235,9 +237,9 @@ impl<'a> Boards<'a> {
         }
     }
 
-    /// The CPUs on which a thread with a seat in a pool may run: those that its unit holds there. A scheduler that decides at
-    /// every switch keeps units on their CPUs by itself and may lend them any other, so that all CPUs of the pool are allowed
-    /// then.
+    /// The CPUs on which a thread with a seat in a pool may run: those that its unit holds there. A scheduler
+    /// that decides at every switch keeps units on their CPUs by itself and may lend them any other, so that
+    /// all CPUs of the pool are allowed then.
     fn seat_cpus(&self, unit: UnitId, pool: PoolAt) -> CpuSet {
         match self.pools.pools.get(pool) {
             Some(pool) if self.switches => pool.cpus.iter().copied().collect(),
@@ -306,8 +308,8 @@ impl Seating {
         self.jobs.is_empty()
     }
 
-    /// Renumbers seats after the pools took another form, or after CPUs came or went: a seat moves to the pool that contains
-    /// the first remaining CPU of the old pool.
+    /// Renumbers seats after the pools took another form, or after CPUs came or went: a seat moves to the
+    /// pool that contains the first remaining CPU of the old pool.
     fn renumber_pools(&mut self, pools: &Arc<Pools>) {
         let before = core::mem::replace(&mut self.pools, Arc::clone(pools));
         if Arc::ptr_eq(&before, pools) || before == *pools {
@@ -376,8 +378,8 @@ impl Seating {
         }
     }
 
-    /// Enters the seats in the boards of this step. A thread gives up its seat if it sleeps, or if its seat does not exist any
-    /// more.
+    /// Enters the seats in the boards of this step. A thread gives up its seat if it sleeps, or if its seat
+    /// does not exist any more.
     fn vacate(&mut self, now: Time, input: Input<'_>, boards: &mut Boards<'_>) {
         let fixed = input.means.seats == Seats::Fixed;
         for job in self.jobs.values_mut() {
@@ -410,8 +412,8 @@ impl Seating {
                 // Make the board now: the closures below borrow all boards.
                 boards.board(job.unit);
                 let may_use = |pool| boards.may_use(job.unit, thread, pool);
-                // Under worst fit, a job's first thread stays where it is, since the memory that it touched so far is local
-                // there.
+                // Under worst fit, a job's first thread stays where it is, since the memory that it touched
+                // so far is local there.
                 let first_pool = thread
                     .first_pool
                     .filter(|pool| placement == Placement::WorstFit && !fixed && may_use(*pool));
@@ -442,8 +444,8 @@ impl Seating {
         }
     }
 
-    /// Adds a decision for each thread whose seat is in another pool than last reported, and an order for each thread whose CPUs
-    /// differ from those last ordered.
+    /// Adds a decision for each thread whose seat is in another pool than last reported, and an order for
+    /// each thread whose CPUs differ from those last ordered.
     fn report(&mut self, input: Input<'_>, boards: &Boards<'_>, orders: &mut SeatPlan<'_>) {
         let fixed = input.means.seats == Seats::Fixed;
         for (id, job) in &mut self.jobs {
@@ -495,17 +497,17 @@ impl Seating {
     }
 }
 
-/// Whether a seat restricts a thread without a dedicated CPU to the pool. It does not if the machine has one pool. Neither does
-/// it in a pool of one CPU, unless the contract asks for such pools: the thread would wait whenever that CPU is busy, most often
-/// with the thread's own children.
+/// Whether a seat restricts a thread without a dedicated CPU to the pool. It does not if the machine has one
+/// pool. Neither does it in a pool of one CPU, unless the contract asks for such pools: the thread would wait
+/// whenever that CPU is busy, most often with the thread's own children.
 fn restricts(input: Input<'_>, pools: &Pools, pool: PoolAt) -> bool {
     let wants_single_cpus = input.contract.machine.pools == PoolForm::Size(1);
     pools.pools.len() > 1
         && pools.pools.get(pool).is_some_and(|pool| wants_single_cpus || pool.cpus.len() > 1)
 }
 
-/// Lifts the restrictions on a thread that ended or left its job. `last` is what was known of the thread. If it lives on, it may
-/// run anywhere in its unit.
+/// Lifts the restrictions on a thread that ended or left its job. `last` is what was known of the thread. If
+/// it lives on, it may run anywhere in its unit.
 fn release(job: JobId, unit: UnitId, thread: ThreadId, last: &Thread, orders: &mut SeatPlan<'_>) {
     let Some(reported) = &last.reported else { return };
     let reason = Reason::ThreadGone;

@@ -1,7 +1,7 @@
 //! Page placement: in which nodes a job's pages should be.
 //!
-//! Problem: the kernel places a page on first touch, in the node of the thread that touches it. So the pages of a job's first
-//! process are all in one node, and pages of threads that moved to another node stay behind.
+//! Problem: the kernel places a page on first touch, in the node of the thread that touches it. So the pages
+//! of a job's first process are all in one node, and pages of threads that moved to another node stay behind.
 //!
 //! Terms: a job's *parent* is its earliest thread with a seat. A job's *due* in a node is the number of its
 //! pages that should be in the node. If a node has more pages of the job than the due, the excess pages are
@@ -26,8 +26,9 @@
 //! used in its stead. A job's pages are divided as a whole: even a process whose threads are all in one pool
 //! has its pages interleaved over all pools of its job.
 //!
-//! Source: D. Gureya and others, Bandwidth-Aware Page Placement in NUMA, IPDPS 2020 (interleaving in proportion, over the nodes
-//! of all workers). Seed 001, sections 5 and 6.1: children mostly need their parent's memory.
+//! Source: D. Gureya and others, Bandwidth-Aware Page Placement in NUMA, IPDPS 2020 (interleaving in
+//! proportion, over the nodes of all workers). Seed 001, sections 5 and 6.1: children mostly need their
+//! parent's memory.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -51,8 +52,8 @@ const MOVE_PAUSE_NS: Time = 10_000 * MS;
 /// Weight of one thread. A weight above 1 can be divided among several nodes.
 const THREAD_WEIGHT: u64 = 1_000;
 
-/// The nodes for a job's pages with their weights, and the number of misplaced bytes; `None` if the pages may stay. `memory` has
-/// the job's bytes in each node.
+/// The nodes for a job's pages with their weights, and the number of misplaced bytes; `None` if the pages may
+/// stay. `memory` has the job's bytes in each node.
 pub(super) fn wanted_nodes(
     job: &Job,
     memory: &[(u32, u64)],
@@ -83,8 +84,9 @@ fn parent_pool(job: &Job) -> Option<PoolAt> {
     job.threads.values().find_map(|thread| thread.seat)
 }
 
-/// The weights of the nodes of a job's pools by the job's threads there, the nodes of the parent's pool first. The threads of a
-/// pool that covers several nodes are divided among these by the number of the pool's CPUs in each.
+/// The weights of the nodes of a job's pools by the job's threads there, the nodes of the parent's pool
+/// first. The threads of a pool that covers several nodes are divided among these by the number of the pool's
+/// CPUs in each.
 fn node_weights(spread: &[(PoolAt, u32)], parent: PoolAt, machine: &Machine, pools: &Pools) -> Vec<NodePart> {
     // By node: whether it is a node of the parent's pool, and its weight.
     let mut by_node: BTreeMap<u32, (bool, u64)> = BTreeMap::new();

@@ -1,5 +1,5 @@
-//! Repartitioning: moves scattered threads of a job to the pool where most of its threads are. This is step 3 of the algorithm
-//! in [`super`], which also defines cohesion, gain and cost.
+//! Repartitioning: moves scattered threads of a job to the pool where most of its threads are. This is step 3
+//! of the algorithm in [`super`], which also defines cohesion, gain and cost.
 
 use alloc::vec::Vec;
 
@@ -9,24 +9,26 @@ use crate::plan::Reason;
 use crate::snapshot::{JobId, ThreadId};
 use crate::time::Time;
 
-/// By how much a job's cohesion grows if a thread moves from one pool to another: with t threads in the pool `to` and f in the
-/// pool `from`, (t + 1)² - t² + (f - 1)² - f² = 2 (t - f + 1). Negative if the job becomes more scattered.
+/// By how much a job's cohesion grows if a thread moves from one pool to another: with t threads in the pool
+/// `to` and f in the pool `from`, (t + 1)² - t² + (f - 1)² - f² = 2 (t - f + 1). Negative if the job becomes
+/// more scattered.
 fn growth(spread: &[(PoolAt, u32)], from: PoolAt, to: PoolAt) -> i64 {
     2 * (i64::from(in_pool(spread, to)) - i64::from(in_pool(spread, from)) + 1)
 }
 
-/// The CPU time that a job of `threads` threads is expected to save by a `growth` of its cohesion, in nanoseconds; negative if it
-/// loses time. Of the n² pairs of its threads, cohesion counts those in one pool. The job is expected to run for as long as it
-/// has run since its last move.
+/// The CPU time that a job of `threads` threads is expected to save by a `growth` of its cohesion, in
+/// nanoseconds; negative if it loses time. Of the n² pairs of its threads, cohesion counts those in one pool.
+/// The job is expected to run for as long as it has run since its last move.
 ///
-/// For example, 4 threads that ran for 100 ms save at most a tenth of 400 ms. If a thread joins 3 others, cohesion grows from
-/// 10 to 16, by 6 of 16 pairs: they save 15 ms.
+/// For example, 4 threads that ran for 100 ms save at most a tenth of 400 ms. If a thread joins 3 others,
+/// cohesion grows from 10 to 16, by 6 of 16 pairs: they save 15 ms.
 fn gain_ns(job: &Job, threads: u32, growth: i64, now: Time) -> i128 {
     let age = i128::from(now.saturating_sub(job.settled_since));
     age * i128::from(growth) / (i128::from(threads.max(1)) * i128::from(GAIN_PART))
 }
 
-/// A move of a thread to its job's main pool, and the thread of another job that changes places with it, if no seat is free.
+/// A move of a thread to its job's main pool, and the thread of another job that changes places with it, if
+/// no seat is free.
 struct Move {
     thread: ThreadId,
     from: PoolAt,
@@ -37,7 +39,8 @@ struct Move {
 /// Makes moves that pay, until no further move pays.
 pub(super) fn step(state: &mut Seating, now: Time, boards: &mut Boards<'_>) {
     let mut moved: Vec<JobId> = Vec::new();
-    // Repeat until no job moves: a seat that one job gives up may be useful to another, and an exchange may scatter a job.
+    // Repeat until no job moves: a seat that one job gives up may be useful to another, and an exchange may
+    // scatter a job.
     loop {
         let moved_before = moved.len();
         let scattered = state.jobs.iter().filter(|(_, job)| job.spread().len() > 1);
@@ -60,8 +63,8 @@ pub(super) fn step(state: &mut Seating, now: Time, boards: &mut Boards<'_>) {
     }
 }
 
-/// The best move for one job: from the pool with the fewest of its threads to the pool with the most. `None` if it does not pay,
-/// or if no thread may move there.
+/// The best move for one job: from the pool with the fewest of its threads to the pool with the most. `None`
+/// if it does not pay, or if no thread may move there.
 fn best_move(state: &Seating, id: JobId, now: Time, boards: &Boards<'_>) -> Option<Move> {
     let job = state.jobs.get(&id)?;
     let spread = job.spread();
@@ -95,7 +98,8 @@ fn best_move(state: &Seating, id: JobId, now: Time, boards: &Boards<'_>) -> Opti
     pays.then_some(Move { thread, from, to, exchanged_with: Some(other) })
 }
 
-/// Carries out a move of job `id`. In an exchange, the other thread first frees its seat, since the pool is full.
+/// Carries out a move of job `id`. In an exchange, the other thread first frees its seat, since the pool is
+/// full.
 fn carry_out(state: &mut Seating, id: JobId, planned: &Move, boards: &mut Boards<'_>) {
     if let Some((other, other_thread)) = planned.exchanged_with {
         reseat(state, other, other_thread, planned.to, None, boards);
@@ -106,8 +110,8 @@ fn carry_out(state: &mut Seating, id: JobId, planned: &Move, boards: &mut Boards
     }
 }
 
-/// Frees a thread's seat, unless it is free already, and gives it one in the pool `to`, unless that is `None`. The reason
-/// reported for the new seat names the pool `from`.
+/// Frees a thread's seat, unless it is free already, and gives it one in the pool `to`, unless that is
+/// `None`. The reason reported for the new seat names the pool `from`.
 fn reseat(
     state: &mut Seating,
     id: JobId,

@@ -64,8 +64,8 @@ fn a_seat_is_the_whole_pool_where_a_scheduler_keeps_units_apart() {
     }
 }
 
-/// Two nodes of eight. A job that already runs in a node stays there while a quarter of it is occupied; the next one goes where
-/// more is free.
+/// Two nodes of eight. A job that already runs in a node stays there while a quarter of it is occupied; the
+/// next one goes where more is free.
 #[test]
 fn a_job_stays_in_a_pool_that_is_mostly_free() {
     let mut world = World::new("nodes:2 cpus:8 memory:1GiB", Placement::WorstFit);

@@ -465,7 +465,8 @@ fn the_parents_node_is_filled_first() {
     );
 }
 
-/// Pools of six become pools of four: seats follow their CPUs while there is room, and all threads get new orders.
+/// Pools of six become pools of four: seats follow their CPUs while there is room, and all threads get new
+/// orders.
 #[test]
 fn seats_follow_a_change_of_the_pools_form() {
     let mut world = World::new(STATIONS, Placement::WorstFit);
@@ -563,7 +564,8 @@ fn seats(state: &Seating) -> BTreeMap<ThreadId, PoolAt> {
 }
 
 proptest! {
-    /// For any distribution of pages: orders sum to all pages, name each node once, and lead to a stable distribution.
+    /// For any distribution of pages: orders sum to all pages, name each node once, and lead to a stable
+    /// distribution.
     #[test]
     fn well_placed_pages_stay(
         size in 1u32..7, threads in 1u32..13, memory in proptest::collection::vec(0u64..1 << 32, 3),

@@ -1,5 +1,6 @@
-//! A device that serves one request after the other, each in a time that depends on its size. Before it stands a model of
-//! the kernel's io.max: at the start of each slice of 100 ms it admits all that may pass in the slice.
+//! A device that serves one request after the other, each in a time that depends on its size. Before it
+//! stands a model of the kernel's io.max: at the start of each slice of 100 ms it admits all that may pass in
+//! the slice.
 
 use alloc::collections::VecDeque;
 
@@ -8,8 +9,8 @@ use super::*;
 const TICK: Time = MS / 2;
 const SLICE: Time = 100 * MS;
 
-/// A job with `depth` requests of `bytes` in flight. Each is sent `thinks_ns` after its predecessor completed, and after every
-/// `burst` requests the job pauses for `pauses_ns`.
+/// A job with `depth` requests of `bytes` in flight. Each is sent `thinks_ns` after its predecessor
+/// completed, and after every `burst` requests the job pauses for `pauses_ns`.
 #[derive(Debug, Clone, Copy)]
 struct Job {
     unit: u32,
@@ -28,8 +29,8 @@ enum Place {
     Device { since: Time },
 }
 
-/// A unit's throttle, as the kernel implements it: a slice admits what the rate allows until its end, so all of it may pass at
-/// the start. An unused allowance is lost with the slice, unless a request waits.
+/// A unit's throttle, as the kernel implements it: a slice admits what the rate allows until its end, so all
+/// of it may pass at the start. An unused allowance is lost with the slice, unless a request waits.
 #[derive(Debug, Clone, Copy, Default)]
 struct Gate {
     rate: u64,
@@ -44,7 +45,8 @@ impl Gate {
         i64::try_from(rate.min(1 << 40) / 1_000 * (elapsed / MS)).unwrap()
     }
 
-    /// Changes the rate. What was admitted beyond or below the old rate counts against the new one while a request waits.
+    /// Changes the rate. What was admitted beyond or below the old rate counts against the new one while a
+    /// request waits.
     fn set_rate(&mut self, now: Time, rate: u64) {
         if self.rate != rate {
             let ahead = self.admitted - Gate::allows(self.rate, now - self.begun);
@@ -196,20 +198,22 @@ fn per_burst(bytes: u64, bytes_per_s: u64) -> Time {
     bytes * 1_000_000_000 / bytes_per_s
 }
 
-/// The result of two jobs side by side, in per cent: how much longer the light job's requests took than alone, and what the
-/// heavy job got of the capacity that the light job leaves when it is alone.
+/// The result of two jobs side by side, in per cent: how much longer the light job's requests took than
+/// alone, and what the heavy job got of the capacity that the light job leaves when it is alone.
 #[derive(Debug)]
 struct Outcome {
     slowdown: u64,
     idle_used: u64,
-    /// The lowest rate to which the light unit was throttled, in percent of its part of the device; `None` if it never was.
+    /// The lowest rate to which the light unit was throttled, in percent of its part of the device; `None` if
+    /// it never was.
     light_held: Option<u64>,
 }
 
 const CARRIES: u64 = 8 * MB;
 
-/// A light job that starts after 3 s and a phase, beside a heavy job that started before, for 15 s; equal shares of a device of
-/// 8 MB/s. Transfers before 4.5 s are not counted: the light job first waits for the heavy job's backlog.
+/// A light job that starts after 3 s and a phase, beside a heavy job that started before, for 15 s; equal
+/// shares of a device of 8 MB/s. Transfers before 4.5 s are not counted: the light job first waits for the
+/// heavy job's backlog.
 fn beside(burst_bytes: u64, light: Job, heavy: Job, phase_ns: Time) -> Outcome {
     const SECONDS: u64 = 15;
     let run = |jobs: &[Job]| {
@@ -250,8 +254,8 @@ const LARGE: Job = Job { bytes: 256 << 10, ..COPY };
 const COMPILE: Job = Job { unit: 0, bytes: 32 << 10, depth: 1, thinks_ns: 12 * MS, ..COPY };
 const SERIAL: Job = Job { thinks_ns: 0, ..COMPILE };
 
-/// For comparison: fixed rates that leave the light job what it takes do not delay it at all on such a device, here and in the
-/// lab.
+/// For comparison: fixed rates that leave the light job what it takes do not delay it at all on such a
+/// device, here and in the lab.
 #[test]
 fn a_light_job_is_not_delayed_by_a_queue_of_others() {
     let rests = Job { thinks_ns: 30 * MS, ..COMPILE };
@@ -280,8 +284,8 @@ fn a_light_job_is_not_delayed_by_a_queue_of_others() {
     }
 }
 
-/// The kernel admits all of a slice at its start. A device without a cache then delays the next request by that much. The
-/// kernel's throttling cannot prevent this, so other units get less instead.
+/// The kernel admits all of a slice at its start. A device without a cache then delays the next request by
+/// that much. The kernel's throttling cannot prevent this, so other units get less instead.
 #[test]
 fn without_a_cache_bursts_delay_a_little() {
     for (heavy, slowdown_max) in [(COPY, 140), (LARGE, 150)] {
@@ -291,7 +295,8 @@ fn without_a_cache_bursts_delay_a_little() {
     }
 }
 
-/// Seed 004, section 5.4, from the first second on: the unit with half has two requests in flight, the four have four each.
+/// Seed 004, section 5.4, from the first second on: the unit with half has two requests in flight, the four
+/// have four each.
 #[test]
 fn four_to_one_in_a_device() {
     for burst_bytes in [0, CACHE] {
@@ -311,7 +316,8 @@ fn four_to_one_in_a_device() {
     }
 }
 
-/// A unit without processes has no tickets, but its write-back is still in flight, and its next job may come soon.
+/// A unit without processes has no tickets, but its write-back is still in flight, and its next job may come
+/// soon.
 #[test]
 fn a_unit_that_has_just_left_is_not_throttled_to_nothing() {
     let mut bench = Bench::tickets(&[100, 100]);
@@ -327,8 +333,8 @@ fn a_unit_that_has_just_left_is_not_throttled_to_nothing() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Like a compiler: bursts of small files, and pauses, in any rhythm. A unit within its part is never throttled below it,
-    /// even if the heavy unit was throttled to so little that the light one seems ahead.
+    /// Like a compiler: bursts of small files, and pauses, in any rhythm. A unit within its part is never
+    /// throttled below it, even if the heavy unit was throttled to so little that the light one seems ahead.
     #[test]
     fn a_unit_within_its_part_is_not_throttled_below_it(
         phase_ms in 0u64..1_000,

@@ -1,9 +1,9 @@
 //! Doubt whether a unit's cold pages are really unneeded.
 //!
-//! Lending cold pages was wrong if the lender soon needs these pages again. There are two signs: the lender is short while
-//! it lends, and has refaults; or it has room, but refaults so fast that its whole loan would be read back within
-//! [`BACK_NS`]. The unit's cold pages then count as warm for [`DOUBT_NS`], with exponential back-off up to
-//! [`DOUBT_NS_MAX`].
+//! Lending cold pages was wrong if the lender soon needs these pages again. There are two signs: the lender
+//! is short while it lends, and has refaults; or it has room, but refaults so fast that its whole loan would
+//! be read back within [`BACK_NS`]. The unit's cold pages then count as warm for [`DOUBT_NS`], with
+//! exponential back-off up to [`DOUBT_NS_MAX`].
 
 use crate::memory::UnitRecord;
 use crate::snapshot::UnitMemory;
@@ -36,9 +36,9 @@ impl UnitRecord {
         }
     }
 
-    /// Whether the unit lately refaulted so fast that its whole loan would be read back within [`BACK_NS`]. Refaults during
-    /// a period of doubt do not count, since their pages were reclaimed before the doubt began. Measures at most once per
-    /// [`BACK_INTERVAL_NS`], and returns `false` in between.
+    /// Whether the unit lately refaulted so fast that its whole loan would be read back within [`BACK_NS`].
+    /// Refaults during a period of doubt do not count, since their pages were reclaimed before the doubt
+    /// began. Measures at most once per [`BACK_INTERVAL_NS`], and returns `false` in between.
     fn refaults_too_fast(&mut self, now: Time, memory: UnitMemory, frame_bytes: u64) -> bool {
         let elapsed = now.saturating_sub(self.read_back_at);
         let counts = self.known && now >= self.doubted_until && self.share.lent > 0;

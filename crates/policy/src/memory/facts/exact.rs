@@ -1,9 +1,10 @@
 //! The facts of a machine that hands out memory itself, frame by frame.
 //!
-//! Such a machine, the simulated one, knows how many frames each unit uses, and whether a request of the unit was refused.
-//! It also knows which pages were written, and it drops clean pages in no time. So loans are limited by nothing but the rate
-//! of writes, and only if the machine wants them limited ([`Frames::in_time`]). The whole call-back time can be used for
-//! writing, since the machine notices at once that a lender is short.
+//! Such a machine, the simulated one, knows how many frames each unit uses, and whether a request of the unit
+//! was refused. It also knows which pages were written, and it drops clean pages in no time. So loans are
+//! limited by nothing but the rate of writes, and only if the machine wants them limited
+//! ([`Frames::in_time`]). The whole call-back time can be used for writing, since the machine notices at once
+//! that a lender is short.
 
 use alloc::vec::Vec;
 

@@ -83,9 +83,9 @@ fn periods(
     (0..n).fold((loans, Vec::new()), |(loans, _), _| period(loans, contract, frames, units))
 }
 
-/// Of 1,000 frames, 100 are common. The first of two units leaves 430 idle, of which 80 are the reserve, and lends 350. Then
-/// the contract gets a third unit. That changes nothing while it has no processes. When it has, each unit is entitled to
-/// 300, and the first leaves 280. So 150 come back, and no more.
+/// Of 1,000 frames, 100 are common. The first of two units leaves 430 idle, of which 80 are the reserve, and
+/// lends 350. Then the contract gets a third unit. That changes nothing while it has no processes. When it
+/// has, each unit is entitled to 300, and the first leaves 280. So 150 come back, and no more.
 #[test]
 fn loans_survive_a_new_unit() {
     let (mut contract, _) = equals(2, Scheme::Isolate);
@@ -100,8 +100,8 @@ fn loans_survive_a_new_unit() {
     assert_eq!((all[2].lent, all[3].borrowed, all[4].allowed), (200, 200, 300));
 }
 
-/// The first of two units called its frames back, and waits for them, far from its bound. It lends nothing until it has had
-/// them for a second. A unit that is calm goes on lending what it does not need.
+/// The first of two units called its frames back, and waits for them, far from its bound. It lends nothing
+/// until it has had them for a second. A unit that is calm goes on lending what it does not need.
 #[test]
 fn a_unit_that_waits_for_its_frames_does_not_lend_them_again() {
     let (contract, _) = equals(2, Scheme::Isolate);
@@ -123,8 +123,10 @@ fn a_unit_that_waits_for_its_frames_does_not_lend_them_again() {
     assert!(all[2].lent > 0);
 }
 
-/// Of 1,000 frames, 100 are common, and each of three units is entitled to 300. The first leaves 280 idle, and the reserve is
-/// 80. If the first may lend 100, or a third of its 300, 20 of these are beyond the reserve. The second may borrow 50, or a
+/// Of 1,000 frames, 100 are common, and each of three units is entitled to 300. The first leaves 280 idle,
+/// and the reserve is
+/// 80. If the first may lend 100, or a third of its 300, 20 of these are beyond the reserve. The second may
+///     borrow 50, or a
 /// tenth of the 900.
 #[test]
 fn loans_do_not_exceed_the_permitted_amounts() {
@@ -167,8 +169,8 @@ fn amounts_of_loans_are_in_whole_frames() {
     assert_eq!(in_whole_frames(part, 4_096), part);
 }
 
-/// 100 and 50 frames could be called back from two borrowers in the promised time. Alone, each borrows that; together, each
-/// borrows half of it.
+/// 100 and 50 frames could be called back from two borrowers in the promised time. Alone, each borrows that;
+/// together, each borrows half of it.
 #[test]
 fn borrowers_share_the_time_of_a_call_back() {
     let (contract, _) = equals(3, Scheme::Isolate);
@@ -182,9 +184,10 @@ fn borrowers_share_the_time_of_a_call_back() {
     assert_eq!(borrowed(true), [50, 25]);
 }
 
-/// One unit borrows all 200 lendable frames, since all could be called back from it. Then another is short, from which 50
-/// could. Of 150 and 50, which take 75 % and all of the time, 1/1.75 fits. The first gives back 56 at a sample. While it has
-/// 144, which take 72 % of the time, there is time for 28 % of the other's 50, rounded down.
+/// One unit borrows all 200 lendable frames, since all could be called back from it. Then another is short,
+/// from which 50 could. Of 150 and 50, which take 75 % and all of the time, 1/1.75 fits. The first gives back
+/// 56 at a sample. While it has 144, which take 72 % of the time, there is time for 28 % of the other's 50,
+/// rounded down.
 #[test]
 fn a_loan_waits_until_it_could_be_called_back_in_time() {
     let (contract, _) = equals(3, Scheme::Isolate);
@@ -201,9 +204,9 @@ fn a_loan_waits_until_it_could_be_called_back_in_time() {
     }
 }
 
-/// 100 frames a second can be reclaimed; 75 are relied on in the first second, and 90 in each further one. Of 1,000 frames a
-/// unit leaves 480 idle, and the reserve is 80. At first it lends what comes back within a second; after 20 s, within two;
-/// after a minute, within six, rounded down to an eighth of an octave.
+/// 100 frames a second can be reclaimed; 75 are relied on in the first second, and 90 in each further one. Of
+/// 1,000 frames a unit leaves 480 idle, and the reserve is 80. At first it lends what comes back within a
+/// second; after 20 s, within two; after a minute, within six, rounded down to an eighth of an octave.
 #[test]
 fn a_loan_grows_with_the_idle_time_of_its_memory() {
     let (mut contract, units) = equals(2, Scheme::Isolate);
@@ -237,8 +240,8 @@ fn a_loan_grows_with_the_idle_time_of_its_memory() {
     assert_eq!((all[2].lent, all[2].within_ns), (75, Some(1_000 * MS)));
 }
 
-/// One unit has slept for a minute; another needs its memory every four seconds. 75 frames would be back in a second, 516 in
-/// six. What both lend is to be back within both times.
+/// One unit has slept for a minute; another needs its memory every four seconds. 75 frames would be back in a
+/// second, 516 in six. What both lend is to be back within both times.
 #[test]
 fn a_sleeping_unit_lends_more_than_one_that_wakes_often() {
     let (mut contract, _) = equals(3, Scheme::Isolate);
@@ -256,7 +259,8 @@ fn a_sleeping_unit_lends_more_than_one_that_wakes_often() {
         (last[2].lent, last[3].lent, last[4].borrowed)
     };
     assert_eq!(loans_with(&contract, 10), (257, 259, 516), "both sleep");
-    // The second needs all of its 333 frames now and then: it lends what is back within a second, less rounding.
+    // The second needs all of its 333 frames now and then: it lends what is back within a second, less
+    // rounding.
     assert_eq!(loans_with(&contract, 333), (318, 74, 392));
 }
 
@@ -264,8 +268,8 @@ fn allowed(allowances: &[Allowance]) -> Vec<u64> {
     allowances.iter().map(|allowance| allowance.allowed).collect()
 }
 
-/// 1,000 frames, 60 for the kernel and 40 shared: three quotas of 300, regardless of which units are present and whatever is
-/// idle. Of 1,001, one unit gets the remaining frame.
+/// 1,000 frames, 60 for the kernel and 40 shared: three quotas of 300, regardless of which units are present
+/// and whatever is idle. Of 1,001, one unit gets the remaining frame.
 #[test]
 fn quota_divides_what_the_common_parts_leave() {
     let (contract, _) = equals(3, Scheme::Quota);
@@ -291,8 +295,9 @@ fn smp_restricts_no_unit() {
     assert_eq!(allowed(&all), [1_000; 4]);
 }
 
-/// 1,000 frames, reserve 8 % = 80, two units of 500. b is short with its 500, a uses 300. a is calm after 5 samples: the
-/// excess is 200 - 80 = 120, and each sample lends at most 1000/16 = 62 of it: 62, then 120, where it stays.
+/// 1,000 frames, reserve 8 % = 80, two units of 500. b is short with its 500, a uses 300. a is calm after 5
+/// samples: the excess is 200 - 80 = 120, and each sample lends at most 1000/16 = 62 of it: 62, then 120,
+/// where it stays.
 #[test]
 fn idle_less_the_reserve_is_lent_in_bounded_steps() {
     let (contract, _) = equals(2, Scheme::Isolate);
@@ -309,8 +314,8 @@ fn idle_less_the_reserve_is_lent_in_bounded_steps() {
     assert_eq!(allowed(&last)[2..], [380, 620]);
 }
 
-/// The same machine: a has lent 120, uses its 380, and is short. At the next sample, even between periods, it has its 500
-/// again and b is down to 500.
+/// The same machine: a has lent 120, uses its 380, and is short. At the next sample, even between periods, it
+/// has its 500 again and b is down to 500.
 #[test]
 fn a_lender_that_is_short_has_its_entitlement_at_the_next_sample() {
     let (contract, _) = equals(2, Scheme::Isolate);
@@ -323,8 +328,8 @@ fn a_lender_that_is_short_has_its_entitlement_at_the_next_sample() {
     assert_eq!(back[3].because, Because::GaveBack { frames: 120 });
 }
 
-/// b was short at a sample between two periods, and has waited for a frame since: at the period's end its loan still grows, by
-/// 62, and only once.
+/// b was short at a sample between two periods, and has waited for a frame since: at the period's end its
+/// loan still grows, by 62, and only once.
 #[test]
 fn shortness_between_two_periods_counts_at_the_periods_end() {
     let (contract, _) = equals(2, Scheme::Isolate);
@@ -340,8 +345,8 @@ fn shortness_between_two_periods_counts_at_the_periods_end() {
     assert_eq!(allowed(&after)[2..], [500, 500]);
 }
 
-/// a uses all its 500 frames, 300 of them cold: less the reserve of 8 %, 220 of 1,000 are lent. Of 1,500 frames 280 are lent
-/// if c leaves 100 unused: those go first, and a lends the other 180.
+/// a uses all its 500 frames, 300 of them cold: less the reserve of 8 %, 220 of 1,000 are lent. Of 1,500
+/// frames 280 are lent if c leaves 100 unused: those go first, and a lends the other 180.
 #[test]
 fn cold_frames_are_lent_after_unused_ones() {
     let (contract, _) = equals(2, Scheme::Isolate);
@@ -358,8 +363,8 @@ fn cold_frames_are_lent_after_unused_ones() {
     );
 }
 
-/// a uses its 500 frames and three more, and 303 are cold: it gives up the three, and lends of the other 300 what the reserve
-/// leaves. If only 200 of 800 are cold, or no unit is short, it keeps what it borrows.
+/// a uses its 500 frames and three more, and 303 are cold: it gives up the three, and lends of the other 300
+/// what the reserve leaves. If only 200 of 800 are cold, or no unit is short, it keeps what it borrows.
 #[test]
 fn a_unit_gives_up_cold_frames_beyond_its_entitlement_before_it_lends() {
     let (contract, _) = equals(2, Scheme::Isolate);
@@ -376,8 +381,8 @@ fn a_unit_gives_up_cold_frames_beyond_its_entitlement_before_it_lends() {
     assert_eq!(after(800, 200, false), (0, 300));
 }
 
-/// Of three units with 500 each, one borrows 100 and has 400 cold. Once another unit is short, that loan goes back, and then
-/// the unit lends.
+/// Of three units with 500 each, one borrows 100 and has 400 cold. Once another unit is short, that loan goes
+/// back, and then the unit lends.
 #[test]
 fn a_cold_loan_is_given_back() {
     let (contract, _) = equals(3, Scheme::Isolate);
@@ -393,8 +398,9 @@ fn a_cold_loan_is_given_back() {
     );
 }
 
-/// A unit that is short is lent 62 of 1,000. Between two periods it keeps them, used or not, unless their owner is short or
-/// they could not be called back in time. At the period's end it gives back what it did not use.
+/// A unit that is short is lent 62 of 1,000. Between two periods it keeps them, used or not, unless their
+/// owner is short or they could not be called back in time. At the period's end it gives back what it did not
+/// use.
 #[test]
 fn a_new_loan_is_kept_for_a_period() {
     let (contract, _) = equals(2, Scheme::Isolate);
@@ -417,8 +423,8 @@ fn a_new_loan_is_kept_for_a_period() {
     assert_eq!(after(rests, facts(510, false), Trigger::Period), 510);
 }
 
-/// Of 500 idle frames less 80, a borrower has 420. If only 100 could be called back in time, it gets 100, and gives back the
-/// rest as soon as that is known, by 62 at a sample.
+/// Of 500 idle frames less 80, a borrower has 420. If only 100 could be called back in time, it gets 100, and
+/// gives back the rest as soon as that is known, by 62 at a sample.
 #[test]
 fn a_loan_is_no_larger_than_can_be_called_back() {
     let (contract, _) = equals(2, Scheme::Isolate);
@@ -436,8 +442,8 @@ fn a_loan_is_no_larger_than_can_be_called_back() {
     assert_eq!(all[3].borrowed, 100);
 }
 
-/// Four units of 250, no reserve: d lends 200. a has all of it, then b and c become short too: 200/3 is 67, 67 and 66, and
-/// a gives up one step of 1000/16 = 62 after the other until it is down to 67.
+/// Four units of 250, no reserve: d lends 200. a has all of it, then b and c become short too: 200/3 is 67,
+/// 67 and 66, and a gives up one step of 1000/16 = 62 after the other until it is down to 67.
 #[test]
 fn borrowers_converge_to_equal_loans() {
     let (mut contract, _) = equals(4, Scheme::Isolate);
@@ -457,8 +463,8 @@ fn borrowers_converge_to_equal_loans() {
     assert_eq!(allowed(&last)[2..], [317, 317, 316, 50]);
 }
 
-/// In frames of 4,096 bytes, b is limited to 600 and a fraction: beyond its 499 it gets 101. The 4,097 bytes that a reserves
-/// are two frames; the rest is divided equally. The machine's reserve is rounded up as well.
+/// In frames of 4,096 bytes, b is limited to 600 and a fraction: beyond its 499 it gets 101. The 4,097 bytes
+/// that a reserves are two frames; the rest is divided equally. The machine's reserve is rounded up as well.
 #[test]
 fn limits_bound_loans_in_frames() {
     let (mut contract, ids) = equals(2, Scheme::Isolate);
@@ -482,8 +488,8 @@ fn limits_bound_loans_in_frames() {
     assert_eq!(lent(Amount::Absolute(399 * 4096 + 1)), (500, 499));
 }
 
-/// a's job has ended and left 400 frames of page cache. b alone is then entitled to everything, but while it is not short a's
-/// pages may stay.
+/// a's job has ended and left 400 frames of page cache. b alone is then entitled to everything, but while it
+/// is not short a's pages may stay.
 #[test]
 fn page_cache_of_an_absent_unit_stays_until_another_unit_is_short() {
     let (contract, _) = equals(2, Scheme::Isolate);
@@ -670,8 +676,8 @@ proptest! {
         }
     }
 
-    /// Borrowers that are called on at once share the time. At rest, all loans would come back within it; until then no loan
-    /// grows.
+    /// Borrowers that are called on at once share the time. At rest, all loans would come back within it;
+    /// until then no loan grows.
     #[test]
     fn all_that_is_lent_comes_back_in_time(
         contract in contracts(),
@@ -702,7 +708,8 @@ proptest! {
         prop_assert!(millionths <= 1_000_000, "{} millionths", millionths);
     }
 
-    /// At rest, a unit that wants more than there is gets no less with more tickets, to within a frame per unit and level.
+    /// At rest, a unit that wants more than there is gets no less with more tickets, to within a frame per
+    /// unit and level.
     #[test]
     fn more_tickets_are_never_less(
         contract in contracts(),

@@ -15,8 +15,9 @@ fn learn(
     rates.observe(0, reclaiming, unit, facts, owes);
 }
 
-/// A borrower has 4 MiB of clean pages, and 20 MiB are reclaimed: these, and 16 that go to swap. It reads on, and at the next
-/// sample has as many clean pages as were reclaimed. 16 MiB in a sixth of a second go to swap at 96 MiB/s.
+/// A borrower has 4 MiB of clean pages, and 20 MiB are reclaimed: these, and 16 that go to swap. It reads on,
+/// and at the next sample has as many clean pages as were reclaimed. 16 MiB in a sixth of a second go to swap
+/// at 96 MiB/s.
 #[test]
 fn pages_read_after_reclaim_began_were_not_reclaimed() {
     let facts = MemoryFacts { swap_free: 1_000 * MIB, ..MemoryFacts::default() };
@@ -53,8 +54,8 @@ fn pages_read_after_reclaim_began_were_not_reclaimed() {
     assert_eq!(written.curve(both, &facts).within(1_000 * MS) / MIB, 43);
     // Whether 100 MiB that came after pages were counted can be dropped is unknown.
     assert_eq!(UnitMemory { used: 800 * MIB, uncounted: 100 * MIB, ..both }.clean(), 0);
-    // Pages that are all in swap already only have to be dropped: at the assumed 128 MiB/s. If dropping takes no time, they go
-    // before dirty pages.
+    // Pages that are all in swap already only have to be dropped: at the assumed 128 MiB/s. If dropping takes
+    // no time, they go before dirty pages.
     let in_swap =
         UnitMemory { used: 500 * MIB, anonymous: 500 * MIB, swap_cached: 500 * MIB, ..UnitMemory::default() };
     assert_eq!(ReclaimRates::default().curve(in_swap, &facts).within(1_000 * MS) / MIB, 128);
@@ -66,8 +67,8 @@ fn pages_read_after_reclaim_began_were_not_reclaimed() {
     assert!(callable(&rates, 900) > 800);
 }
 
-/// 4 MiB go to swap, too little for a measurement. An hour later the unit has read 400 MiB, and 100 of these are dropped within
-/// 10 ms. That does not measure swap.
+/// 4 MiB go to swap, too little for a measurement. An hour later the unit has read 400 MiB, and 100 of these
+/// are dropped within 10 ms. That does not measure swap.
 #[test]
 fn pages_dropped_later_do_not_count_for_swap() {
     let facts = MemoryFacts { swap_free: 1_000 * MIB, ..MemoryFacts::default() };
@@ -112,7 +113,8 @@ fn rates_follow_measurements() {
     // 16 MiB in 16 ms: 1,000 MiB/s, which replaces the assumed rate.
     learn(&mut rates, &mut before, memory(16, 16), &none, false);
     assert_eq!(callable(&rates), 300);
-    // Too little; then not while reclaim goes on; then 100 MiB in 500 ms: a quarter of the way down from 1,000 to 200.
+    // Too little; then not while reclaim goes on; then 100 MiB in 500 ms: a quarter of the way down from
+    // 1,000 to 200.
     learn(&mut rates, &mut before, memory(20, 300), &none, false);
     learn(&mut rates, &mut before, memory(100, 400), &none, true);
     assert_eq!(callable(&rates), 300);
@@ -136,8 +138,8 @@ fn rates_follow_measurements() {
     assert_eq!(within(&rates, anonymous, &swap(1_000, 0), second), 120);
     let callable_into = |swap: &MemoryFacts| within(&rates, anonymous, swap, second);
     assert_eq!(callable_into(&swap(10, 0)), 10, "no more than swap has room for");
-    // A third is in swap already. If swap has room for a fortieth of the rest, a fortieth of that third counts; without room,
-    // nothing does.
+    // A third is in swap already. If swap has room for a fortieth of the rest, a fortieth of that third
+    // counts; without room, nothing does.
     let third = UnitMemory { swap_cached: 200 * MIB, ..anonymous };
     assert_eq!([10, 0].map(|room| within(&rates, third, &swap(room, 0), second)), [10 + 5, 0]);
     // Swap that is memory: a quarter of each page stays there. Nothing stays of dirty file pages.
@@ -167,8 +169,9 @@ fn rates_follow_measurements() {
     assert_eq!((callable_into(&other), callable_into(&swap(1_000, 0))), (12, 120));
 }
 
-/// A borrower owes 100 MiB, and has shrunk by that after two seconds. An order reclaimed 10 of them in one second; the unit's
-/// own bound did the rest. So they came at 50 MiB/s. What the unit freed by itself does not count.
+/// A borrower owes 100 MiB, and has shrunk by that after two seconds. An order reclaimed 10 of them in one
+/// second; the unit's own bound did the rest. So they came at 50 MiB/s. What the unit freed by itself does
+/// not count.
 #[test]
 fn memory_counts_whether_an_order_or_the_bound_reclaimed_it() {
     let facts = MemoryFacts { swap_free: 1_000 * MIB, ..MemoryFacts::default() };
@@ -200,8 +203,8 @@ fn memory_counts_whether_an_order_or_the_bound_reclaimed_it() {
     assert_eq!(callable(&rates), 30);
 }
 
-/// 20 MiB go to swap in 400 ms, over three samples. The unit reads 100 MiB of files meanwhile, which were not there to be
-/// dropped when reclaim began.
+/// 20 MiB go to swap in 400 ms, over three samples. The unit reads 100 MiB of files meanwhile, which were not
+/// there to be dropped when reclaim began.
 #[test]
 fn pages_present_when_reclaim_began_were_reclaimed() {
     let facts = MemoryFacts { swap_free: 1_000 * MIB, ..MemoryFacts::default() };

@@ -22,9 +22,10 @@ fn every_unit_has_its_entitlement_and_no_more() {
     assert_eq!(world.sample(250).0, []);
 }
 
-/// u0 may not borrow, and uses its 960 MiB of 1,920 when u1's tickets double. It is then entitled to 640, and its bound
-/// follows. A kernel enforces that only when the unit allocates, so the rest is reclaimed by order. Fruitless orders are
-/// repeated rarely, and samples are not more frequent. A unit that may borrow keeps what no other unit wants.
+/// u0 may not borrow, and uses its 960 MiB of 1,920 when u1's tickets double. It is then entitled to 640, and
+/// its bound follows. A kernel enforces that only when the unit allocates, so the rest is reclaimed by order.
+/// Fruitless orders are repeated rarely, and samples are not more frequent. A unit that may borrow keeps what
+/// no other unit wants.
 #[test]
 fn a_unit_that_may_not_borrow_keeps_nothing_beyond_its_entitlement() {
     for (borrow, owes) in [(Permission::No, true), (Permission::Yes, false)] {
@@ -59,8 +60,8 @@ fn a_unit_that_may_not_borrow_keeps_nothing_beyond_its_entitlement() {
     }
 }
 
-/// A guarantee covers sub-units. Of 1,920 MiB, a has 200 hard and half of the rest, 1,060 in all. Of these, its sub-unit b
-/// has a tenth hard, and half of the rest beside a's own processes: 583.
+/// A guarantee covers sub-units. Of 1,920 MiB, a has 200 hard and half of the rest, 1,060 in all. Of these,
+/// its sub-unit b has a tenth hard, and half of the rest beside a's own processes: 583.
 #[test]
 fn guarantees_enclose_those_of_sub_units() {
     let mut contract = Contract::default();
@@ -87,8 +88,9 @@ fn guarantees_enclose_those_of_sub_units() {
     assert_eq!(world.share(a).allowed, 477 * MIB);
 }
 
-/// Nothing is reserved for a itself. The reservations of its sub-units b and d, and of e in d, are guaranteed all the way up: a
-/// kernel protects no memory of a group that is not protected in its parent. a has half of 1,920 MiB.
+/// Nothing is reserved for a itself. The reservations of its sub-units b and d, and of e in d, are guaranteed
+/// all the way up: a kernel protects no memory of a group that is not protected in its parent. a has half of
+/// 1,920 MiB.
 #[test]
 fn a_reservation_inside_a_unit_is_guaranteed_around_it() {
     let mut contract = Contract::default();
@@ -108,7 +110,8 @@ fn a_reservation_inside_a_unit_is_guaranteed_around_it() {
     world.present[b.index()] = false;
     world.sample(250);
     assert_eq!(all(&world), [100, 0, 100, 100, 200]);
-    // The reservations exceed a's entitlement: they shrink alike, and a is guaranteed its entitlement, no more.
+    // The reservations exceed a's entitlement: they shrink alike, and a is guaranteed its entitlement, no
+    // more.
     for id in [d, inner] {
         world.contract.units[id.index()].hard.memory = Some(Amount::Absolute(1_900 * MIB));
     }
@@ -119,9 +122,9 @@ fn a_reservation_inside_a_unit_is_guaranteed_around_it() {
     assert!(min_of_a + min_of_other <= 1_920);
 }
 
-/// Of 1,920 MiB, u0 has 600 reserved and 660 of the rest, and uses 700, 500 of them cold. Its unused memory is lent, and 100
-/// MiB of cold memory; the rest is reserved. When it uses only 300, its guarantee sinks with its bound, and is never above
-/// that. When it is short, both are whole again.
+/// Of 1,920 MiB, u0 has 600 reserved and 660 of the rest, and uses 700, 500 of them cold. Its unused memory
+/// is lent, and 100 MiB of cold memory; the rest is reserved. When it uses only 300, its guarantee sinks with
+/// its bound, and is never above that. When it is short, both are whole again.
 #[test]
 fn only_the_unused_part_of_a_reservation_is_lent() {
     let (mut contract, units) = equals(2);
@@ -171,8 +174,8 @@ fn small_movements_change_no_order() {
     }
 }
 
-/// Without an observation, orders stay. They are withdrawn if a unit has no processes, if the backend can no longer enforce
-/// them, and under `smp`.
+/// Without an observation, orders stay. They are withdrawn if a unit has no processes, if the backend can no
+/// longer enforce them, and under `smp`.
 #[test]
 fn orders_are_withdrawn_when_they_should_not_hold() {
     let (contract, units) = equals(2);
@@ -197,7 +200,8 @@ fn orders_are_withdrawn_when_they_should_not_hold() {
     assert!(world.in_force.is_empty());
 }
 
-/// A unit uses its packed memory, but no bound and no guarantee of the kernel counts it, so they are lower by that amount.
+/// A unit uses its packed memory, but no bound and no guarantee of the kernel counts it, so they are lower by
+/// that amount.
 #[test]
 fn packed_memory_is_subtracted_from_bounds_and_guarantees() {
     let (contract, units) = equals(2);

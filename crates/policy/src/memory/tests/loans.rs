@@ -1,7 +1,7 @@
 use super::*;
 
-/// Of 1,920 MiB, u0 uses 60 of its 960; u1 thrashes with clean file pages. Less the reserve of 8 % of 2,048, 736 may be lent,
-/// 120 at a sample. Then u0 is short: it has its entitlement at once, and u1 owes.
+/// Of 1,920 MiB, u0 uses 60 of its 960; u1 thrashes with clean file pages. Less the reserve of 8 % of 2,048,
+/// 736 may be lent, 120 at a sample. Then u0 is short: it has its entitlement at once, and u1 owes.
 #[test]
 fn a_loan_grows_and_is_called_back_at_once() {
     let (contract, units) = equals(2);
@@ -66,8 +66,8 @@ fn memory_that_could_not_be_called_back_in_time_is_not_lent() {
     }
 }
 
-/// u0 uses all its 960 MiB, and 500 of them are cold: they are lent. It misses them, so its cold pages count as warm for a
-/// while.
+/// u0 uses all its 960 MiB, and 500 of them are cold: they are lent. It misses them, so its cold pages count
+/// as warm for a while.
 #[test]
 fn cold_pages_that_were_missed_count_as_warm_for_a_while() {
     let (contract, units) = equals(2);
@@ -130,8 +130,9 @@ fn doubt_lasts_twice_as_long_each_time_until_it_is_forgotten() {
     assert_eq!(doubted(9 * DOUBT_NS + 2 * DOUBT_NS_MAX, true), DOUBT_NS);
 }
 
-/// A loan begins small. Of a second, 208 ms pass until a sample and 40 until the last one; three quarters of the rest at 128
-/// MiB/s are 72 MiB. What a trial reclaims shows the rate, and the loan follows: 64 MiB in 320 ms allow 112 MiB.
+/// A loan begins small. Of a second, 208 ms pass until a sample and 40 until the last one; three quarters of
+/// the rest at 128 MiB/s are 72 MiB. What a trial reclaims shows the rate, and the loan follows: 64 MiB in
+/// 320 ms allow 112 MiB.
 #[test]
 fn a_loan_grows_when_its_rate_was_measured() {
     let (mut contract, units) = equals(2);
@@ -154,7 +155,8 @@ fn a_loan_grows_when_its_rate_was_measured() {
         }
         trials
     };
-    // Each comes twice as long after the last: within 22 samples of 250 ms, at 0, 0.5, 1.5 and 3.5 s, each a sample later.
+    // Each comes twice as long after the last: within 22 samples of 250 ms, at 0, 0.5, 1.5 and 3.5 s, each a
+    // sample later.
     assert_eq!(trials(&mut world, 22), [32; 4]);
     let borrowed = world.share(units[1]).borrowed / MIB;
     assert!((71..=72).contains(&borrowed), "{borrowed}");
@@ -190,7 +192,8 @@ fn a_unit_that_is_short_learns_why_it_may_not_use_more() {
     assert_eq!((world.share(units[0]).no_more, world.share(units[1]).no_more), (None, in_time));
 }
 
-/// Cold memory that is lent is reclaimed from its owner, if the backend can do that. For the owner this is no call-back.
+/// Cold memory that is lent is reclaimed from its owner, if the backend can do that. For the owner this is no
+/// call-back.
 #[test]
 fn lent_cold_memory_is_reclaimed_from_its_owner() {
     for reclaim in [true, false] {
@@ -212,7 +215,8 @@ fn lent_cold_memory_is_reclaimed_from_its_owner() {
     }
 }
 
-/// Cold anonymous memory is lent while it fits into swap, less what it takes there. Swap space counts once for two lenders.
+/// Cold anonymous memory is lent while it fits into swap, less what it takes there. Swap space counts once
+/// for two lenders.
 #[test]
 fn cold_anonymous_memory_is_lent_while_swap_has_room() {
     let most = |swap: u64, packed_permille: u64| {
@@ -288,8 +292,8 @@ fn lender_of(lent: u64, grain: u64, back: &[u64], every_ms: u64) -> Vec<bool> {
     doubted.collect()
 }
 
-/// 600 MiB are lent. At 2 MiB a second all would be read back within five minutes; at a MiB in two seconds it would not. Pages
-/// read back during the ten seconds of doubt were taken before, and do not count.
+/// 600 MiB are lent. At 2 MiB a second all would be read back within five minutes; at a MiB in two seconds it
+/// would not. Pages read back during the ten seconds of doubt were taken before, and do not count.
 #[test]
 fn pages_that_are_read_back_were_not_cold() {
     assert_eq!(lender(600, &[2, 2, 0], 1_000), [false, true, true]);
@@ -297,7 +301,8 @@ fn pages_that_are_read_back_were_not_cold() {
     let back: Vec<u64> = [9; 11].into_iter().chain([0; 9]).collect();
     let doubted = lender(600, &back, 1_000);
     assert_eq!(doubted.iter().filter(|doubted| **doubted).count(), 10, "{doubted:?}");
-    // A few pages do not count, however little is lent. A unit that lends nothing did not lose them by lending.
+    // A few pages do not count, however little is lent. A unit that lends nothing did not lose them by
+    // lending.
     assert_eq!(lender(0, &[0], 2_000), [false]);
     assert_eq!(lender_of(MIB, 1_000_000, &[1, 0, 1], 2_000), [false; 3]);
     assert_eq!(lender_of(MIB, 1_000_000, &[2, 0, 0], 2_000), [true; 3]);
@@ -315,7 +320,8 @@ fn a_reload_keeps_orders_in_force() {
     assert_eq!(world.sample(250).0, []);
 }
 
-/// Loans grow once a period (208 ms here), or a little sooner ([`EARLY_NS`]), however many samples come in between.
+/// Loans grow once a period (208 ms here), or a little sooner ([`EARLY_NS`]), however many samples come in
+/// between.
 #[test]
 fn loans_grow_once_a_period() {
     let (contract, units) = equals(2);
@@ -332,8 +338,8 @@ fn loans_grow_once_a_period() {
     assert_eq!([20, 20, 142, 1].map(|ms| borrowed(&mut world, ms)), [120, 120, 120, 240]);
 }
 
-/// A reload removes a unit that borrows. At the next sample, between two periods, its loan has ended, and the lender has its
-/// whole entitlement.
+/// A reload removes a unit that borrows. At the next sample, between two periods, its loan has ended, and the
+/// lender has its whole entitlement.
 #[test]
 fn a_unit_that_a_reload_removed_borrows_nothing() {
     let (contract, units) = equals(3);

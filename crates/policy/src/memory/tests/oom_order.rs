@@ -17,9 +17,9 @@ fn fill(world: &mut World, unit: UnitId, mib: u64) {
     (memory.used, memory.anonymous) = (mib * MIB, mib * MIB);
 }
 
-/// Of 1,920 MiB, u0 has no more than its 960, and u1 has more. u1 is exposed from when less than 419 MiB are left (8 % of
-/// 2,048, and an eighth that may lie on lists) until 501 are left again, and nothing is ordered twice. It is reported from
-/// 163 MiB until 245. Clean pages and what fits into swap do not count.
+/// Of 1,920 MiB, u0 has no more than its 960, and u1 has more. u1 is exposed from when less than 419 MiB are
+/// left (8 % of 2,048, and an eighth that may lie on lists) until 501 are left again, and nothing is ordered
+/// twice. It is reported from 163 MiB until 245. Clean pages and what fits into swap do not count.
 #[test]
 fn a_unit_beyond_its_entitlement_is_exposed_before_memory_is_short() {
     let (contract, units) = equals(2);
@@ -68,7 +68,8 @@ fn a_unit_beyond_its_entitlement_is_exposed_before_memory_is_short() {
     assert!(!world.sample(250).0.iter().any(|step| matches!(step.action, MemoryOrder::Expose { .. })));
 }
 
-/// Processes outside all units grow by 900 MiB. Units are then entitled to half as much as before, and none is to blame.
+/// Processes outside all units grow by 900 MiB. Units are then entitled to half as much as before, and none
+/// is to blame.
 #[test]
 fn growth_outside_all_units_exposes_no_unit() {
     let (contract, units) = equals(2);
@@ -89,8 +90,9 @@ fn growth_outside_all_units_exposes_no_unit() {
     }
 }
 
-/// Processes outside all units had 900 MiB all the time. A unit that takes more than its half of the rest is to blame, long
-/// before it has what it would be entitled to without them. At the first sample, who took memory first is unknown.
+/// Processes outside all units had 900 MiB all the time. A unit that takes more than its half of the rest is
+/// to blame, long before it has what it would be entitled to without them. At the first sample, who took
+/// memory first is unknown.
 #[test]
 fn memory_held_outside_all_units_from_the_start_excuses_no_unit() {
     let (contract, units) = equals(2);
@@ -109,8 +111,8 @@ fn memory_held_outside_all_units_from_the_start_excuses_no_unit() {
     }
 }
 
-/// The same if entitlements do not sink alike: of 400 MiB less, a unit with 900 MiB reserved loses half, and so does the other
-/// unit, which had much less.
+/// The same if entitlements do not sink alike: of 400 MiB less, a unit with 900 MiB reserved loses half, and
+/// so does the other unit, which had much less.
 #[test]
 fn growth_outside_all_units_exposes_no_unit_beside_a_large_reservation() {
     let (mut contract, units) = equals(2);
@@ -130,8 +132,8 @@ fn growth_outside_all_units_exposes_no_unit_beside_a_large_reservation() {
     assert_eq!(exposed_units, BTreeSet::from([units[1]]));
 }
 
-/// While a unit is within its entitlement, a sub-unit that takes from another is not exposed. When the unit is beyond, that
-/// sub-unit is exposed. Under `smp`, none is.
+/// While a unit is within its entitlement, a sub-unit that takes from another is not exposed. When the unit
+/// is beyond, that sub-unit is exposed. Under `smp`, none is.
 #[test]
 fn a_sub_unit_is_exposed_when_its_parent_is_beyond() {
     let (mut contract, units) = equals(2);

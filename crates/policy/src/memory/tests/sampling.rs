@@ -1,7 +1,8 @@
 use super::*;
 
-/// A sample a second is enough while no unit is near its bound and none lends, if units that meet their bounds raise alarms.
-/// The alarms of units far from their bounds are wanted, also while another unit is near its bound.
+/// A sample a second is enough while no unit is near its bound and none lends, if units that meet their
+/// bounds raise alarms. The alarms of units far from their bounds are wanted, also while another unit is near
+/// its bound.
 #[test]
 fn samples_are_rare_while_no_unit_is_near_its_bound() {
     let (contract, units) = equals(2);
@@ -41,7 +42,8 @@ fn a_unit_without_processes_is_near_no_bound() {
     assert_eq!(world.share(units[1]).borrowed, MIB);
 }
 
-/// While a unit lends, samples are a quarter of the promised time apart; otherwise a period, which the number of units sets.
+/// While a unit lends, samples are a quarter of the promised time apart; otherwise a period, which the number
+/// of units sets.
 #[test]
 fn a_lender_is_sampled_in_time() {
     let (mut contract, units) = equals(2);

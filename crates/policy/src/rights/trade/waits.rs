@@ -77,7 +77,8 @@ pub enum Waits {
         offer: u64,
         /// The minimum that the other offer wants.
         wants: Offer,
-        /// The amount that this offer would have to give for that minimum; `None`: more than can be represented.
+        /// The amount that this offer would have to give for that minimum; `None`: more than can be
+        /// represented.
         needs: Option<Offer>,
     },
     /// The two offers match, but at the ratio of one, the other falls below its minimum.
@@ -137,8 +138,8 @@ impl Rights {
         first_reason.or(Some(Waits::NoRing))
     }
 
-    /// The offers that can be an offer's neighbour on one side of a ring, or why there is no such offer. `Err`
-    /// of `None`: no other offer is of the right kind.
+    /// The offers that can be an offer's neighbour on one side of a ring, or why there is no such offer.
+    /// `Err` of `None`: no other offer is of the right kind.
     fn neighbours(
         &self,
         bid: &Bid,

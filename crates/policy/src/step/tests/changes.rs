@@ -48,7 +48,8 @@ fn a_reload_keeps_what_the_units_that_stay_hold() {
     assert_eq!(w.holds(1), "0-1");
 }
 
-/// Pools of five that cross a node cannot hold three units of four CPUs in one each. Pools by node can, and homes move at once.
+/// Pools of five that cross a node cannot hold three units of four CPUs in one each. Pools by node can, and
+/// homes move at once.
 #[test]
 fn a_reload_of_pools_moves_homes_at_once() {
     let mut w = World::new("nodes:3 cpus:4", USER, &[100, 100, 100]);

@@ -8,8 +8,8 @@ use proptest::test_runner::TestRunner;
 
 use super::*;
 
-/// The CPUs that each unit gets and can use, in CPUs for a quantum of 250 ms. `truth` has the CPUs that each unit can use in each
-/// quantum, `claims` the demand that it shows.
+/// The CPUs that each unit gets and can use, in CPUs for a quantum of 250 ms. `truth` has the CPUs that each
+/// unit can use in each quantum, `claims` the demand that it shows.
 fn useful_cpus(remembered_ns: Time, truth: &[[u32; 3]], claims: &[[u32; 3]]) -> [i64; 3] {
     let mut world = World::new("cpus:6 memory:1GiB", USER, &[100, 100, 100]);
     world.contract.machine.loans_remembered_ns = remembered_ns;
@@ -36,8 +36,8 @@ fn held_by(world: &World, n: usize) -> u32 {
     (owned - lent + loans().filter(|loan| loan.borrower == unit).count()) as u32
 }
 
-/// The number of histories by gain: how many more CPUs for a quantum a unit gets and can use if it overstates its demand in some
-/// quanta.
+/// The number of histories by gain: how many more CPUs for a quantum a unit gets and can use if it overstates
+/// its demand in some quanta.
 fn gains_of_claiming(remembered_ns: Time, histories: usize) -> BTreeMap<i64, usize> {
     let wants = proptest::collection::vec(proptest::array::uniform3(0u32..8), 12);
     let lies = proptest::collection::vec(0u32..6, 12);
@@ -56,10 +56,11 @@ fn gains_of_claiming(remembered_ns: Time, histories: usize) -> BTreeMap<i64, usi
     gains
 }
 
-/// Three units of two CPUs each want 0 to 7 of the six, anew in each of 12 quanta. One of them overstates its demand by 3 to 5
-/// in half of these. In none of 10,000 histories does it get more than one CPU more for one quantum. It gets that much more in
-/// 40, and less in 3,753. Redistributing loans in each quantum removes the gain: by that alone, it gets less in 360. Credits
-/// make false claims expensive. The bound is empirical, not proved. The histories are the same in every run.
+/// Three units of two CPUs each want 0 to 7 of the six, anew in each of 12 quanta. One of them overstates its
+/// demand by 3 to 5 in half of these. In none of 10,000 histories does it get more than one CPU more for one
+/// quantum. It gets that much more in 40, and less in 3,753. Redistributing loans in each quantum removes the
+/// gain: by that alone, it gets less in 360. Credits make false claims expensive. The bound is empirical, not
+/// proved. The histories are the same in every run.
 #[test]
 fn overstating_demand_gains_at_most_one_cpu_for_a_quantum() {
     let gains = gains_of_claiming(600_000 * MS, 10_000);
@@ -76,8 +77,9 @@ fn overstating_demand_gains_at_most_one_cpu_for_a_quantum() {
     );
 }
 
-/// The number of CPUs that each borrower gets when the third of three units lends its two CPUs, and both others want more. For
-/// two seconds before, the second unit lent the CPUs that it did not want, and the first borrowed these.
+/// The number of CPUs that each borrower gets when the third of three units lends its two CPUs, and both
+/// others want more. For two seconds before, the second unit lent the CPUs that it did not want, and the
+/// first borrowed these.
 fn borrowed_after_lending(remembered_ns: Time, lent: &[u32]) -> (World, [usize; 2]) {
     let mut world = World::new("cpus:6 memory:1GiB", USER, &[100, 100, 100]);
     world.contract.machine.loans_remembered_ns = remembered_ns;
@@ -125,8 +127,8 @@ fn a_giver_is_first_with_memory_alone_and_the_plan_says_why() {
     assert!(to_giver && matches!(first.reason, Reason::OwnerIdleToGiver { .. }), "{first:?}");
 }
 
-/// One CPU of u1 is lent for a second. The charge does not depend on use, or on the sampling interval. A plan that is not
-/// carried out is made again, and charged once. The owner calls it back once.
+/// One CPU of u1 is lent for a second. The charge does not depend on use, or on the sampling interval. A plan
+/// that is not carried out is made again, and charged once. The owner calls it back once.
 #[test]
 fn a_loan_is_charged_once_and_called_back_once() {
     let credit = |looks: &[u64]| {

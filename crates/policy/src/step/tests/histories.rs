@@ -16,8 +16,8 @@ fn permissions() -> impl Strategy<Value = Permission> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
-    /// For any demand and changes of amounts, no unit lends or borrows more; and amounts above the machine's size have no
-    /// effect on plans.
+    /// For any demand and changes of amounts, no unit lends or borrows more; and amounts above the machine's
+    /// size have no effect on plans.
     #[test]
     fn no_loan_is_beyond_an_amount(
         cpus in 1u64..9,
@@ -67,8 +67,8 @@ proptest! {
         }
     }
 
-    /// For any demand, every plan passes the checker, which `World::after` calls, and at every step an owner that wants its CPUs
-    /// has all of them.
+    /// For any demand, every plan passes the checker, which `World::after` calls, and at every step an owner
+    /// that wants its CPUs has all of them.
     #[test]
     fn any_history_is_conserved(
         cpus in 1u64..9,

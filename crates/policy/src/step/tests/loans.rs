@@ -5,8 +5,8 @@ use commonhold_contract::{Amount, Permission};
 use super::*;
 use crate::cpu::{NotHeld, Side, WhyNot, not_held};
 
-/// Of 8 CPUs, u0 and u1 own 4 each. u0 is idle and lends at most 2; u1 may borrow at most 3, then 1. Fractional amounts are
-/// rounded down, and loans beyond a lowered amount end at the next step.
+/// Of 8 CPUs, u0 and u1 own 4 each. u0 is idle and lends at most 2; u1 may borrow at most 3, then 1.
+/// Fractional amounts are rounded down, and loans beyond a lowered amount end at the next step.
 #[test]
 fn no_more_is_lent_and_borrowed_than_the_amounts() {
     let cpus = |millionths| Permission::AtMost(Amount::Absolute(millionths));
@@ -78,8 +78,8 @@ fn a_cap_leaves_room_for_what_may_be_borrowed() {
     assert_eq!(cap(at_most(Amount::Absolute(5 * MILLIONTH)), None), None);
 }
 
-/// A scheduler that lends at every switch enforces no amount. With weights, amounts to lend are not enforced, and amounts to
-/// borrow by caps. Plans lend no fractions of CPUs.
+/// A scheduler that lends at every switch enforces no amount. With weights, amounts to lend are not enforced,
+/// and amounts to borrow by caps. Plans lend no fractions of CPUs.
 #[test]
 fn unenforced_amounts_are_reported() {
     let mut contract = Contract::default();

@@ -19,7 +19,8 @@ fn with_switches_no_unit_waits_for_a_sample() {
     }
 }
 
-/// With a scheduler, expensive samples are stretched to a fiftieth of a CPU; otherwise a unit may be waiting for the next one.
+/// With a scheduler, expensive samples are stretched to a fiftieth of a CPU; otherwise a unit may be waiting
+/// for the next one.
 #[test]
 fn with_switches_expensive_samples_are_rare() {
     for (look_ns, rest) in [(0, 250), (5 * MS, 250), (8 * MS, 400), (20 * MS, 1_000), (900 * MS, 1_000)] {
@@ -63,8 +64,8 @@ fn with_switches_the_plan_assigns_owners_and_confines_no_unit() {
     assert_eq!(owned, 4);
 }
 
-/// The kernel ejects a scheduler under which a task waits for 30 s: a unit's turns come within 5 s, however small its share,
-/// which they do not increase; and no weight is below a thousandth.
+/// The kernel ejects a scheduler under which a task waits for 30 s: a unit's turns come within 5 s, however
+/// small its share, which they do not increase; and no weight is below a thousandth.
 #[test]
 fn small_units_get_their_turns_in_time() {
     let mut w = World::new("cpus:8 memory:1GiB", SWITCHES, &[1, 2000]);
@@ -94,8 +95,8 @@ fn small_units_get_their_turns_in_time() {
     );
 }
 
-/// The scheduler ends, and comes back: the first plan after its end confines every unit and lends idle CPUs; the first after
-/// its return lifts CPU sets, loans and caps. Home CPUs do not change.
+/// The scheduler ends, and comes back: the first plan after its end confines every unit and lends idle CPUs;
+/// the first after its return lifts CPU sets, loans and caps. Home CPUs do not change.
 #[test]
 fn means_may_change_in_the_middle() {
     let mut contract = Contract::default();
@@ -128,8 +129,8 @@ fn means_may_change_in_the_middle() {
     assert_eq!(w.state.cpu.owners, owners);
 }
 
-/// What a scheduler without caps cannot enforce: limits, and a ban on borrowing where CPUs are time-shared, among all units or
-/// among one unit's sub-units.
+/// What a scheduler without caps cannot enforce: limits, and a ban on borrowing where CPUs are time-shared,
+/// among all units or among one unit's sub-units.
 #[test]
 fn some_contracts_need_caps() {
     let mut contract = Contract::default();

@@ -7,8 +7,8 @@ use crate::plan::{DiskOrder, Step};
 use crate::rights::{Bid, Ending, Offer, Refused, Trade, Waits};
 use crate::snapshot::{DiskMeans, MemoryFacts, UnitMemory};
 
-/// Values derived from rights are cached until rights change: a disk that divides by shares gets new shares when tickets or its
-/// capacity change, and not otherwise. Entitlements also follow which units are present.
+/// Values derived from rights are cached until rights change: a disk that divides by shares gets new shares
+/// when tickets or its capacity change, and not otherwise. Entitlements also follow which units are present.
 #[test]
 fn shares_of_a_disk_follow_rights_and_what_it_carries() {
     let disk = DiskMeans { shares: true, ..DiskMeans::NONE };
@@ -35,7 +35,8 @@ fn shares_of_a_disk_follow_rights_and_what_it_carries() {
     assert_eq!(look(&mut w), (vec![], [0, 1_000_000]));
 }
 
-/// A step asks for the next one at the end of an exchange at the latest, and that one ends it; the checker replays both.
+/// A step asks for the next one at the end of an exchange at the latest, and that one ends it; the checker
+/// replays both.
 #[test]
 fn a_step_comes_when_an_exchange_ends() {
     let mut contract = Contract::default();

@@ -20,15 +20,15 @@ fn carried_per_ms(rates: &[u32], slowdowns: &[u64]) -> f64 {
     rates.iter().zip(slowdowns).map(|(rate, slowdown)| f64::from(*rate) * 1e6 / real(*slowdown)).sum()
 }
 
-// Loads 0.4 and 0.2 of the bus. Each finds the other there with the probability that it is at the bus when alone, its load:
-// the first is slowed by 1 + 0.4 * 0.2, the second by 1 + 0.2 * 0.4.
+// Loads 0.4 and 0.2 of the bus. Each finds the other there with the probability that it is at the bus when
+// alone, its load: the first is slowed by 1 + 0.4 * 0.2, the second by 1 + 0.2 * 0.4.
 #[test]
 fn two_tasks_by_hand() {
     assert_eq!(slowdowns(1_000, &[400, 200]), [1_080_000, 1_080_000]);
 }
 
-// Three of load 0.4. Two others: P(0), P(1), P(2) = 0.36, 0.48, 2 * 0.16 = 0.32, in sum 1.16; mean (0.48 + 0.64) / 1.16.
-// Slowed by 1 + 0.4 * 1.12 / 1.16 = 1.386207.
+// Three of load 0.4. Two others: P(0), P(1), P(2) = 0.36, 0.48, 2 * 0.16 = 0.32, in sum 1.16; mean (0.48 +
+// 0.64) / 1.16. Slowed by 1 + 0.4 * 1.12 / 1.16 = 1.386207.
 #[test]
 fn three_tasks_by_hand() {
     assert_eq!(slowdowns(1_000, &[400, 400, 400]), [1_386_207; 3]);
@@ -76,7 +76,8 @@ fn streams_are_whole_quarters_of_the_bus() {
     assert_eq!([14_452, 23_600].map(|rate| streams(rate, 29_500)), [1, 3], "the published programs");
 }
 
-// A task that uses much of the bus alone is split into enough streams that each uses the bus for less than half of the time.
+// A task that uses much of the bus alone is split into enough streams that each uses the bus for less than
+// half of the time.
 #[test]
 fn streams_think_longer_than_their_transactions_last() {
     for rate in 1u32..930 {
@@ -86,7 +87,8 @@ fn streams_think_longer_than_their_transactions_last() {
     }
 }
 
-/// The rate of one thread alone, in transactions per ms, where two together have this rate: see the file's head.
+/// The rate of one thread alone, in transactions per ms, where two together have this rate: see the file's
+/// head.
 fn one_of_two(together_per_ms: f64) -> u32 {
     let part = together_per_ms / 29_500.0;
     let alone = 29_500.0 * part / (1.0 + (1.0 - part * part).sqrt());
@@ -101,8 +103,8 @@ fn slower_by_percent(together_per_ms: f64, beside: &[u32]) -> f64 {
     (1000.0 * (ratio - 1.0)).round() / 10.0
 }
 
-// Seed 003, section 3: the application with the highest rate has 23.31 per us with two threads. v = 23.31/29.5 = 0.790169,
-// sqrt(1 - v^2) = 0.612887, one alone 29.5 * 0.790169 / 1.612887 = 14.452.
+// Seed 003, section 3: the application with the highest rate has 23.31 per us with two threads. v =
+// 23.31/29.5 = 0.790169, sqrt(1 - v^2) = 0.612887, one alone 29.5 * 0.790169 / 1.612887 = 14.452.
 #[test]
 fn a_thread_alone_has_more_than_half_of_the_rate_of_two() {
     let thread = one_of_two(23_310.0);
@@ -122,8 +124,9 @@ fn two_instances_of_the_published_applications() {
     assert!((total - 28_990.0).abs() < 5.0, "{total}");
 }
 
-// Printed, beside two programs that stream with 23.6 per us: 2 to almost 3 times as long for those with high rates, 2 % at
-// least for the others; and nothing beside two programs with 0.0037 per us (3.7 per ms, here 4).
+// Printed, beside two programs that stream with 23.6 per us: 2 to almost 3 times as long for those with high
+// rates, 2 % at least for the others; and nothing beside two programs with 0.0037 per us (3.7 per ms, here
+// 4).
 #[test]
 fn beside_the_published_streaming_programs() {
     let streaming = |rate: f64| slower_by_percent(rate, &[23_600; 2]);
@@ -135,8 +138,8 @@ fn beside_the_published_streaming_programs() {
 
 #[test]
 fn slowed_long_before_the_bus_is_full() {
-    // Four tasks ask for half of the bus. Beside three of load 1/8: P = 0.669922, 0.287109, 2 * 0.041016, 6 * 0.001953, in
-    // sum 1.050781; mean 0.486328 / 1.050781 = 0.462825; 1 + 0.462825 / 8.
+    // Four tasks ask for half of the bus. Beside three of load 1/8: P = 0.669922, 0.287109, 2 * 0.041016, 6 *
+    // 0.001953, in sum 1.050781; mean 0.486328 / 1.050781 = 0.462825; 1 + 0.462825 / 8.
     assert_eq!(slowdowns(1_000, &[125; 4]), [1_057_853; 4]);
 }
 
@@ -213,8 +216,9 @@ proptest! {
         prop_assert_eq!(slowdowns(1_000, &turned), expected);
     }
 
-    /// Against the network's balance equations: with one stream each, the probability of every set of streams at the bus is
-    /// (its size)! times the product of the loads inside and of their complements outside. Throughputs from all 2^N sets.
+    /// Against the network's balance equations: with one stream each, the probability of every set of streams
+    /// at the bus is (its size)! times the product of the loads inside and of their complements outside.
+    /// Throughputs from all 2^N sets.
     #[test]
     fn equals_the_sum_over_all_states(rates in prop::collection::vec(1u32..500, 1..9)) {
         let loads: Vec<f64> = rates.iter().map(|rate| f64::from(*rate) / 1_000.0).collect();

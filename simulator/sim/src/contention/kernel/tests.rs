@@ -32,8 +32,8 @@ fn stall_grows_with_each_other_cpu() {
     assert_eq!(slowdown, Slowdown { total: 1_060_000, lock: 0, stall: 60_000 });
 }
 
-// D = 1/2, as above: beside 1.5 others half way between 1/4 and 3/5, 0.425; the stall is 1.5 * 2 % = 3 %. A task with 40 %
-// kernel work feels 40 % of both: 0.17 and 0.012.
+// D = 1/2, as above: beside 1.5 others half way between 1/4 and 3/5, 0.425; the stall is 1.5 * 2 % = 3 %. A
+// task with 40 % kernel work feels 40 % of both: 0.17 and 0.012.
 #[test]
 fn part_time_kernel_work_is_interpolated_and_weighted() {
     let slowdown = kernel(500_000, 20_000, 4).slowdown(400_000, 1_500_000);
@@ -61,12 +61,12 @@ fn work_that_is_all_lock_is_served_in_turn() {
     );
 }
 
-// Seed 000, section 4.2.3: eight CPUs, each with a kernel-intensive job, take 31 % longer than one; 60 % of that is
-// synchronisation, 18.6 %, and 40 % stall, 12.4 %.
+// Seed 000, section 4.2.3: eight CPUs, each with a kernel-intensive job, take 31 % longer than one; 60 % of
+// that is synchronisation, 18.6 %, and 40 % stall, 12.4 %.
 //   γ = 12.4 % / 7 others = 1.7714 %
 //   D: W(8) = 18.6 %, by bisection = 11.7256 %
-// With these, what one job takes on 4 CPUs and on 2, against one: +10.35 % and +3.15 %, a ratio of +6.99 %. (Section 4.4
-// reports +4 %, for a workload that also waits for its disk.)
+// With these, what one job takes on 4 CPUs and on 2, against one: +10.35 % and +3.15 %, a ratio of +6.99 %.
+// (Section 4.4 reports +4 %, for a workload that also waits for its disk.)
 #[test]
 fn calibration_on_the_published_eight_cpus() {
     let waits = |demand: u64| all_in_kernel(&kernel(demand, 0, 8), 8).lock;
@@ -85,7 +85,8 @@ fn calibration_on_the_published_eight_cpus() {
 
 #[test]
 fn a_machine_of_4096_cpus_saturates_at_the_demand_per_cpu() {
-    // The lock carries 1/D = 10 CPUs' work at most: 4,096 CPUs take 4,096 * D = 409.6 each, of which 408.6 they wait.
+    // The lock carries 1/D = 10 CPUs' work at most: 4,096 CPUs take 4,096 * D = 409.6 each, of which 408.6
+    // they wait.
     let kernel = kernel(100_000, 0, 4_096);
     assert_eq!(all_in_kernel(&kernel, 4_096).lock, 408_600_000);
     assert_eq!(all_in_kernel(&kernel, 4_095).lock, 408_500_000);
@@ -122,15 +123,16 @@ proptest! {
         prop_assert!(kernel.slowdown(k + 1, others).total >= before.total);
     }
 
-    /// The lock is never held for more than the whole time: P customers each hold it for D out of every 1 + W.
+    /// The lock is never held for more than the whole time: P customers each hold it for D out of every 1 +
+    /// W.
     #[test]
     fn the_lock_is_held_by_one_at_a_time(demand in 1..=MILLIONTH, cpus in 1u64..500) {
         let wait = all_in_kernel(&kernel(demand, 0, 500), cpus).lock;
         prop_assert!(cpus * demand <= MILLIONTH + wait + 1, "{cpus} CPUs, wait {wait}");
     }
 
-    /// Each further CPU makes the others wait longer by a larger step than the one before, and never by more than D. Each
-    /// of the three entries may be off by half a millionth.
+    /// Each further CPU makes the others wait longer by a larger step than the one before, and never by more
+    /// than D. Each of the three entries may be off by half a millionth.
     #[test]
     fn steps_grow_up_to_the_demand(demand in 0..=MILLIONTH, cpus in 2u64..500) {
         let kernel = kernel(demand, 0, 501);

@@ -42,24 +42,24 @@ fn with_nobody_in_between_nothing_is_lost() {
     assert_eq!(caches.arrive(0, 768 * KIB, Some(left)), 0);
 }
 
-// A and B, half the cache each. B brings in 512 KiB: half of A's lines are overwritten, 256 KiB. A's 256 KiB overwrite a
-// quarter of B's, 128 KiB. And so on: both fit, so the payments halve.
+// A and B, half the cache each. B brings in 512 KiB: half of A's lines are overwritten, 256 KiB. A's 256 KiB
+// overwrite a quarter of B's, 128 KiB. And so on: both fit, so the payments halve.
 #[test]
 fn two_that_fit_soon_pay_nothing() {
     let paid = in_turn([512 * KIB, 512 * KIB], 6);
     assert_eq!(paid, [512, 512, 256, 128, 64, 32].map(fetch_kib));
 }
 
-// A and B, three quarters of the cache each: only a quarter of the one fits beside the other, so each pays for half a
-// cache each time. (A's first return: 768 * 768/1024 = 576 KiB are overwritten, more than that.)
+// A and B, three quarters of the cache each: only a quarter of the one fits beside the other, so each pays
+// for half a cache each time. (A's first return: 768 * 768/1024 = 576 KiB are overwritten, more than that.)
 #[test]
 fn two_that_do_not_fit_pay_each_time() {
     let paid = in_turn([768 * KIB, 768 * KIB], 6);
     assert_eq!(paid, [768, 768, 576, 512, 512, 512].map(fetch_kib));
 }
 
-// A tenth of the cache comes and goes nine times while A waits: it brings in 102.4 KiB once, and once only. Lost: 512 KiB *
-// 0.1 = 51.2 KiB = 409.6 lines, a started one counts.
+// A tenth of the cache comes and goes nine times while A waits: it brings in 102.4 KiB once, and once only.
+// Lost: 512 KiB * 0.1 = 51.2 KiB = 409.6 lines, a started one counts.
 #[test]
 fn many_short_stints_of_the_same_neighbour_count_once() {
     let mut caches = Caches::new(&CACHE, 1);
@@ -73,7 +73,8 @@ fn many_short_stints_of_the_same_neighbour_count_once() {
     assert_eq!(caches.arrive(0, 512 * KIB, Some(ours)), 410 * 500);
 }
 
-// Two lines, and a byte more than half of the cache brought in: 256 * 524,289 / 1,048,576 is just above one line.
+// Two lines, and a byte more than half of the cache brought in: 256 * 524,289 / 1,048,576 is just above one
+// line.
 #[test]
 fn a_line_that_was_touched_is_lost() {
     assert_eq!(in_turn([256, 512 * KIB + 1], 3)[2], 2 * 500);
@@ -103,8 +104,8 @@ fn in_turn<const N: usize>(hot_bytes: [u64; N], stints: usize) -> Vec<Time> {
 }
 
 proptest! {
-    /// Over random sequences of tasks and CPUs, no task refills more than its hot set or the cache, and at least the lines that
-    /// do not fit beside the latest task's are gone.
+    /// Over random sequences of tasks and CPUs, no task refills more than its hot set or the cache, and at
+    /// least the lines that do not fit beside the latest task's are gone.
     #[test]
     fn payments_are_bounded(
         hot in prop::collection::vec(0u64..2 << 20, 1..6),

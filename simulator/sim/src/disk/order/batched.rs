@@ -1,48 +1,54 @@
-//! Fair queueing in turns: units get disk time by share, in batches, and a light unit is served between a heavy unit's
-//! batches.
+//! Fair queueing in turns: units get disk time by share, in batches, and a light unit is served between a
+//! heavy unit's batches.
 //!
-//! Problem: a light unit reads small pieces one after the other, with pauses for computation. A heavy unit copies a large
-//! file. By head position, the heavy unit keeps the head. By the criterion of [`super::fair`], each read of the light unit
-//! waits for a request of the heavy unit, because the disk seeks away in every pause, and the heavy unit pays two seeks each
-//! time. And two heavy units should not alternate request by request.
+//! Problem: a light unit reads small pieces one after the other, with pauses for computation. A heavy unit
+//! copies a large file. By head position, the heavy unit keeps the head. By the criterion of [`super::fair`],
+//! each read of the light unit waits for a request of the heavy unit, because the disk seeks away in every
+//! pause, and the heavy unit pays two seeks each time. And two heavy units should not alternate request by
+//! request.
 //!
-//! Terms: a unit's *tag* is the disk time that it has had, weighted by share: it advances by the service time, times the
-//! mean share divided by the unit's share. *Virtual time* is the smallest tag of the active units, and never decreases. The
-//! *holder* is the unit whose turn it is.
+//! Terms: a unit's *tag* is the disk time that it has had, weighted by share: it advances by the service
+//! time, times the mean share divided by the unit's share. *Virtual time* is the smallest tag of the active
+//! units, and never decreases. The *holder* is the unit whose turn it is.
 //!
 //! Algorithm:
 //!
-//! 1. A unit that becomes active keeps its tag, but starts at most `credit` behind virtual time. So it may claim time that
-//!    it did not use, up to the credit.
-//! 2. The holder is served as long as its tag is at most `turn` ahead of the smallest tag of a unit that waits. Within the
-//!    turn its requests are served by C-SCAN, except that a request that too many others have overtaken goes next. So two
-//!    heavy units alternate with batches of two turns. A light unit, whose credit exceeds a turn, is served as soon as the
-//!    request in service ends.
-//! 3. If the holder has no waiting request, but its next request usually arrives quickly (at least 4 of its last 8 pauses
-//!    were shorter than `pause`), the disk waits for the holder, for `pause`. The holder's tag advances by the time that the
-//!    disk was idle for it while others waited. Pauses are measured whether or not the disk waited.
-//! 4. The kernel's requests go first. Delayed writes go when no unit waits and the last request of a unit ended `pause` ago.
-//!    When they are too old, they become requests of their owners. Their time advances their owners' tags, up to `credit`
-//!    ahead of virtual time. So writes that used an idle disk do not lock their owner out later.
+//! 1. A unit that becomes active keeps its tag, but starts at most `credit` behind virtual time. So it may
+//!    claim time that it did not use, up to the credit.
+//! 2. The holder is served as long as its tag is at most `turn` ahead of the smallest tag of a unit that
+//!    waits. Within the turn its requests are served by C-SCAN, except that a request that too many others
+//!    have overtaken goes next. So two heavy units alternate with batches of two turns. A light unit, whose
+//!    credit exceeds a turn, is served as soon as the request in service ends.
+//! 3. If the holder has no waiting request, but its next request usually arrives quickly (at least 4 of its
+//!    last 8 pauses were shorter than `pause`), the disk waits for the holder, for `pause`. The holder's tag
+//!    advances by the time that the disk was idle for it while others waited. Pauses are measured whether or
+//!    not the disk waited.
+//! 4. The kernel's requests go first. Delayed writes go when no unit waits and the last request of a unit
+//!    ended `pause` ago. When they are too old, they become requests of their owners. Their time advances
+//!    their owners' tags, up to `credit` ahead of virtual time. So writes that used an idle disk do not lock
+//!    their owner out later.
 //!
-//! `pause` is the time for repositioning this disk (a seek and half a revolution, 10 ms at scale 2). So the disk waits for
-//! at most half of the cost of seeking away and back. `turn` is four times that, so that two units that always have
-//! requests lose about an eighth of the time to repositioning. Both are 0 on a disk without an arm.
+//! `pause` is the time for repositioning this disk (a seek and half a revolution, 10 ms at scale 2). So the
+//! disk waits for at most half of the cost of seeking away and back. `turn` is four times that, so that two
+//! units that always have requests lose about an eighth of the time to repositioning. Both are 0 on a disk
+//! without an arm.
 //!
-//! Properties: of units that always have requests waiting, each gets its share of the disk's time, within a turn and a
-//! request.
+//! Properties: of units that always have requests waiting, each gets its share of the disk's time, within a
+//! turn and a request.
 //!
-//! Bound on the wait of a unit's first request. Let M be the longest service time, and w(i) the mean share divided by the
-//! share of unit i. A tag is at most D = max(credit, turn + w * (M + pause)) ahead of virtual time, and that of an active
-//! unit at most `credit` behind. Each other unit B is served until its tag is `turn` ahead of the waiting unit's, which is
-//! for at most (D + credit + turn) / w(B) + M + pause. So the wait is at most the sum of this over the other units, plus
-//! 2 M. Further requests of the same unit also wait for the unit's requests that go first: at most 4 n + 16.
+//! Bound on the wait of a unit's first request. Let M be the longest service time, and w(i) the mean share
+//! divided by the share of unit i. A tag is at most D = max(credit, turn + w * (M + pause)) ahead of virtual
+//! time, and that of an active unit at most `credit` behind. Each other unit B is served until its tag is
+//! `turn` ahead of the waiting unit's, which is for at most (D + credit + turn) / w(B) + M + pause. So the
+//! wait is at most the sum of this over the other units, plus 2 M. Further requests of the same unit also
+//! wait for the unit's requests that go first: at most 4 n + 16.
 //!
-//! Limits: the bound is a turn longer per unit than for strict alternation, and does not hold while the kernel keeps the
-//! disk busy. If all requests are random, turns save nothing. Cost: O(units with waiting requests) and O(log n).
+//! Limits: the bound is a turn longer per unit than for strict alternation, and does not hold while the
+//! kernel keeps the disk busy. If all requests are random, turns save nothing. Cost: O(units with waiting
+//! requests) and O(log n).
 //!
-//! Source: this project. Start-time fair queueing (Goyal, Vin and Cheng 1996) for tags and virtual time; anticipation
-//! (Iyer and Druschel 2001) for the pause.
+//! Source: this project. Start-time fair queueing (Goyal, Vin and Cheng 1996) for tags and virtual time;
+//! anticipation (Iyer and Druschel 2001) for the pause.
 
 use commonhold_contract::UnitId;
 use commonhold_policy::disk::fairness::weights;
@@ -145,8 +151,8 @@ impl Batched {
         entry.tag = entry.tag.saturating_add(u64::try_from(weighted).unwrap_or(u64::MAX));
     }
 
-    /// Charges the owner of delayed writes, but moves the owner's tag at most `credit` ahead of virtual time: the rest is
-    /// forgiven.
+    /// Charges the owner of delayed writes, but moves the owner's tag at most `credit` ahead of virtual time:
+    /// the rest is forgiven.
     fn charge_owner(&mut self, unit: UnitId, time_ns: Time) {
         let (tag_min, tag_max) = (
             self.virtual_time.saturating_sub(self.credit_ns),
@@ -164,7 +170,8 @@ impl Batched {
         self.virtual_time = self.virtual_time.max(least.unwrap_or(0));
     }
 
-    /// A unit has a request: if its pause ends by that, records the pause's length and limits the unit's claim.
+    /// A unit has a request: if its pause ends by that, records the pause's length and limits the unit's
+    /// claim.
     fn activate(&mut self, now: Time, unit: UnitId) {
         if self.active.contains(&unit) {
             return;
@@ -180,8 +187,8 @@ impl Batched {
         self.active.push(unit);
     }
 
-    /// After the end of a request of `unit`: if the unit has no other request, begins its pause, and a wait for it if it is the
-    /// holder and its pauses are usually short.
+    /// After the end of a request of `unit`: if the unit has no other request, begins its pause, and a wait
+    /// for it if it is the holder and its pauses are usually short.
     fn pause_if_idle(&mut self, now: Time, unit: UnitId, queue: &Queue) {
         if queue.has(unit) || self.units[unit.index()].in_service > 0 {
             return;
@@ -212,8 +219,8 @@ impl Batched {
         }
     }
 
-    /// The unit whose turn it is: the holder or `lightest`, the waiting unit with the smallest tag. The error is the time until
-    /// which to wait for the holder.
+    /// The unit whose turn it is: the holder or `lightest`, the waiting unit with the smallest tag. The error
+    /// is the time until which to wait for the holder.
     fn decide(&mut self, now: Time, lightest: UnitId, queue: &Queue) -> Result<UnitId, Time> {
         let Some(holder) = self.holder else { return Ok(lightest) };
         let ahead = self.units[holder.index()].tag.saturating_sub(self.units[lightest.index()].tag);
@@ -276,7 +283,8 @@ impl Order for Batched {
     fn began(&mut self, _now: Time, transfer: &Transfer) {
         let unit = transfer.scheduled_unit;
         self.entry(unit).in_service += 1;
-        // The time is charged at the start already. With one channel that makes no difference: nothing is decided before the end.
+        // The time is charged at the start already. With one channel that makes no difference: nothing is
+        // decided before the end.
         if !unit.is_common() {
             self.charge(unit, transfer.service_ns);
         }

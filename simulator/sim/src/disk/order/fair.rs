@@ -1,21 +1,24 @@
 //! Scheduling by head position among the units that pass the fairness criterion.
 //!
 //! Algorithm: C-SCAN over the requests of the kernel and of the units that pass (see
-//! [`commonhold_policy::disk::fairness`]). If none of these waits, C-SCAN over the requests of the denied units; if no unit
-//! waits, over delayed writes. After a request the criterion is checked for the unit as whose request it was scheduled.
-//! Delayed writes are charged, when they complete, to the units that own the sectors.
+//! [`commonhold_policy::disk::fairness`]). If none of these waits, C-SCAN over the requests of the denied
+//! units; if no unit waits, over delayed writes. After a request the criterion is checked for the unit as
+//! whose request it was scheduled. Delayed writes are charged, when they complete, to the units that own the
+//! sectors.
 //!
 //! Properties:
 //! - With threshold 0, units alternate.
-//! - With threshold `u64::MAX`, the schedule equals that of [`super::position`], request by request. For this, delayed
-//!   writes do not come last then.
-//! - A denied unit passes again at the latest when its count has decayed to the threshold, one half-life per factor of two.
-//! - A unit that passes waits at most until each other unit has exceeded its share by the threshold and a request. If the
-//!   threshold is more than units transfer in a half-life, the unit waits as long as by position alone.
+//! - With threshold `u64::MAX`, the schedule equals that of [`super::position`], request by request. For
+//!   this, delayed writes do not come last then.
+//! - A denied unit passes again at the latest when its count has decayed to the threshold, one half-life per
+//!   factor of two.
+//! - A unit that passes waits at most until each other unit has exceeded its share by the threshold and a
+//!   request. If the threshold is more than units transfer in a half-life, the unit waits as long as by
+//!   position alone.
 //!
-//! Limits: a unit that has nearly all shares is hardly ever denied, and the others wait for the sweep. Sectors are
-//! counted, so a unit with small scattered requests may use most of the disk's time. A light unit's request still
-//! waits for the request in service. Cost: O(log n) for each unit with waiting requests.
+//! Limits: a unit that has nearly all shares is hardly ever denied, and the others wait for the sweep.
+//! Sectors are counted, so a unit with small scattered requests may use most of the disk's time. A light
+//! unit's request still waits for the request in service. Cost: O(log n) for each unit with waiting requests.
 //!
 //! Source: seed 000, section 3.3.
 
@@ -45,7 +48,8 @@ impl Fair {
         }
     }
 
-    /// The sum over the active units, which have requests queued or in service: what they used, and their shares.
+    /// The sum over the active units, which have requests queued or in service: what they used, and their
+    /// shares.
     fn active(&self, now: Time, queue: &Queue) -> Total {
         let mut serving = self.in_service.clone();
         serving.sort_unstable();

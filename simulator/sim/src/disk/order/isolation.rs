@@ -1,18 +1,19 @@
 //! Scheduling by bandwidth alone: equal or share-weighted bandwidth for units, regardless of seeks.
 //!
-//! Algorithm: the unit with the smallest count of sectors per share goes next, with its oldest request. Counts decay (see
-//! [`commonhold_policy::disk::fairness`]). Of units with equal counts, the least recently served goes next. The kernel goes
-//! before all units, and delayed writes after them, oldest first.
+//! Algorithm: the unit with the smallest count of sectors per share goes next, with its oldest request.
+//! Counts decay (see [`commonhold_policy::disk::fairness`]). Of units with equal counts, the least recently
+//! served goes next. The kernel goes before all units, and delayed writes after them, oldest first.
 //!
-//! Properties: units that always have waiting requests get sectors by share, to within a request each. A unit that was
-//! idle goes first until its count has caught up. A unit's oldest request waits at most until the unit's own count has
-//! decayed, one half-life per factor of two, and then for one request of each other unit.
+//! Properties: units that always have waiting requests get sectors by share, to within a request each. A unit
+//! that was idle goes first until its count has caught up. A unit's oldest request waits at most until the
+//! unit's own count has decayed, one half-life per factor of two, and then for one request of each other
+//! unit.
 //!
 //! Limits: most requests need a seek. Cost: O(units with waiting requests) and O(log n).
 //!
-//! Source: seed 000, section 4.5, the second of three policies ("ignores the disk-head position, and only strives to
-//! provide equal disk bandwidth"). The source does not say how this policy chooses the next unit. Here the counts of
-//! section 3.3 do that.
+//! Source: seed 000, section 4.5, the second of three policies ("ignores the disk-head position, and only
+//! strives to provide equal disk bandwidth"). The source does not say how this policy chooses the next unit.
+//! Here the counts of section 3.3 do that.
 
 use commonhold_contract::UnitId;
 use commonhold_policy::disk::fairness::Meter;

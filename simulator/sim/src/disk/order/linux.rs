@@ -1,40 +1,44 @@
 //! The scheduling of Linux's block layer: by weight, as io.cost does it, or by arrival.
 //!
-//! Problem: a program that enforces shares on Linux cannot choose the next request. It can give control groups weights, or
-//! rate limits if weights are ignored (see `gates`). The effect of its orders depends on the kernel.
+//! Problem: a program that enforces shares on Linux cannot choose the next request. It can give control
+//! groups weights, or rate limits if weights are ignored (see `gates`). The effect of its orders depends on
+//! the kernel.
 //!
 //! Terms:
-//! - A request's *cost* is the disk time that it is expected to take, by direction, size, and whether it begins within
-//!   16 MiB of the end of its unit's last request. The cost is an estimate, as io.cost's is.
-//! - A unit is *active* while it has requests here or in the device, and for a *period* after. The period is twice the
-//!   time that a small request takes among 64 others, and between 10 and 500 ms.
-//! - A unit's *part* of the disk is a product over the units from it up to the top: each one's weight over the sum of the
-//!   weights of its active siblings. A unit's own processes count as one more sibling of its sub-units, with weight 100.
-//!   All units are in one control group. `shared` is beside that group, with weight 100 against the group's 100, whatever
-//!   the units' weights.
-//! - A unit's *tag* is the sum of the costs of its requests, each divided by the unit's part at that moment. *Virtual time*
-//!   is the tag of the unit that was chosen last, before that request. It never decreases.
+//! - A request's *cost* is the disk time that it is expected to take, by direction, size, and whether it
+//!   begins within 16 MiB of the end of its unit's last request. The cost is an estimate, as io.cost's is.
+//! - A unit is *active* while it has requests here or in the device, and for a *period* after. The period is
+//!   twice the time that a small request takes among 64 others, and between 10 and 500 ms.
+//! - A unit's *part* of the disk is a product over the units from it up to the top: each one's weight over
+//!   the sum of the weights of its active siblings. A unit's own processes count as one more sibling of its
+//!   sub-units, with weight 100. All units are in one control group. `shared` is beside that group, with
+//!   weight 100 against the group's 100, whatever the units' weights.
+//! - A unit's *tag* is the sum of the costs of its requests, each divided by the unit's part at that moment.
+//!   *Virtual time* is the tag of the unit that was chosen last, before that request. It never decreases.
 //!
-//! Algorithm on a disk that honours weights: the unit with the smallest tag goes next; of equals, the least recently chosen.
-//! On a disk with an arm, the sweep chooses among the unit's requests; otherwise the oldest goes. A unit that gets a request
-//! after it had none keeps its tag, but is at most half a period behind virtual time. The kernel's own requests go first,
-//! without a charge. Writes to swap go first too, charged to their units.
+//! Algorithm on a disk that honours weights: the unit with the smallest tag goes next; of equals, the least
+//! recently chosen. On a disk with an arm, the sweep chooses among the unit's requests; otherwise the oldest
+//! goes. A unit that gets a request after it had none keeps its tag, but is at most half a period behind
+//! virtual time. The kernel's own requests go first, without a charge. Writes to swap go first too, charged
+//! to their units.
 //!
 //! On a disk that ignores weights, requests go to the device in order of arrival.
 //!
-//! Delayed writes are their main owner's requests from the start, as on file systems that support write-back by control
-//! group.
+//! Delayed writes are their main owner's requests from the start, as on file systems that support write-back
+//! by control group.
 //!
 //! Properties (tested):
 //! - Of units that always have waiting requests, each gets its part of the cost, to within a request each.
 //! - The disk does not idle while a request waits here.
 //! - The share that a unit does not use is divided among all others by part, not among its siblings first.
 //!
-//! Limits: io.cost limits the disk's load, so that a tenth of it idles, and lowers the weights of units that use little of
-//! their parts. Neither is modelled. The estimate does not charge a unit for the arm's return from another unit's requests;
-//! on a disk with an arm, units alternate with a seek each. Cost: O(active units) and O(log n) per request.
+//! Limits: io.cost limits the disk's load, so that a tenth of it idles, and lowers the weights of units that
+//! use little of their parts. Neither is modelled. The estimate does not charge a unit for the arm's return
+//! from another unit's requests; on a disk with an arm, units alternate with a seek each. Cost: O(active
+//! units) and O(log n) per request.
 //!
-//! Source: block/blk-iocost.c; start-time fair queueing (Goyal, Vin and Cheng 1996) for tags and virtual time.
+//! Source: block/blk-iocost.c; start-time fair queueing (Goyal, Vin and Cheng 1996) for tags and virtual
+//! time.
 
 use std::collections::BTreeSet;
 
@@ -46,7 +50,8 @@ use crate::disk::Request;
 use crate::disk::mechanics::{Costs, Mechanics};
 use crate::disk::queue::Queue;
 
-/// The default weight, also that of a unit's own processes among its sub-units; and the bounds of all weights.
+/// The default weight, also that of a unit's own processes among its sub-units; and the bounds of all
+/// weights.
 const USUAL: u32 = 100;
 const WEIGHTS: std::ops::RangeInclusive<u32> = 1..=1_000;
 /// The whole disk, as the unit of parts.
@@ -99,8 +104,8 @@ const FRESH: Unit =
     Unit { weight: USUAL, tag: 0, is_busy: false, in_device: 0, rested_at: None, cursor: None, last_turn: 0 };
 
 impl Linux {
-    /// A scheduler with default weights and no active unit. `parents` are by [`UnitId::index`]; a unit beyond the end of the
-    /// list is at the top.
+    /// A scheduler with default weights and no active unit. `parents` are by [`UnitId::index`]; a unit beyond
+    /// the end of the list is at the top.
     pub(in crate::disk) fn new(parents: &[Option<UnitId>], weighs: bool, mechanics: &Mechanics) -> Linux {
         let costs = mechanics.costs();
         let latency_ns = costs.of(SMALL_SECTORS, false, false).saturating_mul(CROWD);
@@ -232,8 +237,8 @@ impl Linux {
         entry.cursor = Some(request.lba + sectors);
     }
 
-    /// The waiting unit with the smallest tag; of equals, the least recently chosen. The kernel goes first: it is never
-    /// charged, so its tag stays 0.
+    /// The waiting unit with the smallest tag; of equals, the least recently chosen. The kernel goes first:
+    /// it is never charged, so its tag stays 0.
     fn lightest(&self, queue: &Queue) -> Option<UnitId> {
         let key = |unit: &UnitId| {
             let unit = self.units.get(unit.index()).unwrap_or(&FRESH);

@@ -1,27 +1,31 @@
 //! YFQ: fair queueing by virtual finish times, in batches that are served by head position.
 //!
-//! Problem: each unit should get its share of the sectors, but a disk that alternates between units seeks for each request.
+//! Problem: each unit should get its share of the sectors, but a disk that alternates between units seeks for
+//! each request.
 //!
 //! Terms:
 //! - A unit's *head* is the oldest of its waiting requests that were not chosen yet.
-//! - The *start tag* of a head is the finish tag of the unit's request before it, or virtual time if that is later.
+//! - The *start tag* of a head is the finish tag of the unit's request before it, or virtual time if that is
+//!   later.
 //! - Its *finish tag* is its start tag plus its sectors divided by the unit's share.
-//! - *Virtual time* is the smallest start tag among heads and among chosen requests that have not completed. When the disk
-//!   has nothing to do, all tags are reset.
+//! - *Virtual time* is the smallest start tag among heads and among chosen requests that have not completed.
+//!   When the disk has nothing to do, all tags are reset.
 //!
-//! Algorithm: a batch is filled up to its size; each time, the head with the smallest finish tag is chosen. The batch is
-//! served in the order of the sweep. The next batch is chosen when all requests of this batch have completed. On a disk that
-//! serves several requests at once, a batch has at least as many. The kernel's requests go first, and delayed writes when no
-//! unit waits.
+//! Algorithm: a batch is filled up to its size; each time, the head with the smallest finish tag is chosen.
+//! The batch is served in the order of the sweep. The next batch is chosen when all requests of this batch
+//! have completed. On a disk that serves several requests at once, a batch has at least as many. The kernel's
+//! requests go first, and delayed writes when no unit waits.
 //!
-//! Properties: units that always have waiting requests get sectors by share, to within a batch and a request. A unit that was
-//! idle has no claim to the share that it did not use. A request waits for its batch, and for the heads with smaller tags.
+//! Properties: units that always have waiting requests get sectors by share, to within a batch and a request.
+//! A unit that was idle has no claim to the share that it did not use. A request waits for its batch, and for
+//! the heads with smaller tags.
 //!
-//! Limits: a unit that has one request at a time gets at most one request in each batch, even if its share of a batch is
-//! larger. The larger the batches, the fewer seeks, and the coarser the shares. Sectors are counted, not seeks. Cost:
-//! O(units with waiting requests) and O(log n) for each request.
+//! Limits: a unit that has one request at a time gets at most one request in each batch, even if its share of
+//! a batch is larger. The larger the batches, the fewer seeks, and the coarser the shares. Sectors are
+//! counted, not seeks. Cost: O(units with waiting requests) and O(log n) for each request.
 //!
-//! Source: seed 004, section 5.4, which takes it from Bruno, Brustoloni, Gabber, Ozden and Silberschatz (1999).
+//! Source: seed 004, section 5.4, which takes it from Bruno, Brustoloni, Gabber, Ozden and Silberschatz
+//! (1999).
 
 use commonhold_contract::UnitId;
 use commonhold_policy::disk::fairness::weights;

@@ -52,14 +52,14 @@ fn writes(unit: UnitId, lba: u64, sectors: u32) -> Request {
 
 #[test]
 fn a_rate_lets_pass_a_slice_at_a_time() {
-    // One request is what may pass in the first 100 ms. The second is allowed in 200 ms: the slice, and what it lacks
-    // there takes another 100. From then on, one in 100 ms.
+    // One request is what may pass in the first 100 ms. The second is allowed in 200 ms: the slice, and what
+    // it lacks there takes another 100. From then on, one in 100 ms.
     let mut drive = linux(fixed(), &flat(), true);
     drive.cap(0, A, Some(RATE), None);
     submit_each(&mut drive, 0, [read(A, 0, 8), read(A, 8, 8), read(A, 16, 8), read(A, 24, 8)]);
     assert_eq!(begins(&mut drive), [0, 200, 300, 400]);
-    // Two and a half in a slice: two at once. The third lacks half of one, 20 ms at this rate, and with it in the second
-    // slice go the fourth and fifth.
+    // Two and a half in a slice: two at once. The third lacks half of one, 20 ms at this rate, and with it in
+    // the second slice go the fourth and fifth.
     let mut drive = linux(ssd(), &flat(), true);
     drive.cap(0, A, Some(RATE / 2 * 5), None);
     submit_each(&mut drive, 0, (0..6).map(|n| read(A, 8 * n, 8)));
@@ -107,8 +107,8 @@ fn a_rate_holds_sub_units_which_take_turns() {
         0,
         [read(C, 0, 4), read(C, 8, 8), read(C, 16, 8), read(D, 24, 4), read(D, 32, 8)],
     );
-    // C: 2048 bytes at once, 6144 by 300 ms, and 10240 by 500. A: 2048 each of C and D at once, 4096 more by 200 ms.
-    // D's first is behind C's in the device.
+    // C: 2048 bytes at once, 6144 by 300 ms, and 10240 by 500. A: 2048 each of C and D at once, 4096 more by
+    // 200 ms. D's first is behind C's in the device.
     assert_eq!(begins(&mut drive), [0, 300, 500, 4, 200]);
 }
 
@@ -119,8 +119,8 @@ fn another_rate_counts_from_now() {
     submit_each(&mut drive, 0, [read(A, 0, 8), read(A, 8, 8), read(A, 16, 8)]);
     assert_eq!(drive.complete(ONE_NS).map(|finished| finished.request.id), Some(0));
     drive.start(ONE_NS);
-    // After 50 ms, 2048 bytes more than the rate have passed. At twice the rate, the slice has room for 8192, and these
-    // count: one request, and the other lacks 2048 bytes, 25 ms.
+    // After 50 ms, 2048 bytes more than the rate have passed. At twice the rate, the slice has room for 8192,
+    // and these count: one request, and the other lacks 2048 bytes, 25 ms.
     drive.cap(50 * MS, A, Some(RATE * 2), None);
     drive.start(50 * MS);
     assert_eq!(begins(&mut drive), [50, 175]);
@@ -153,8 +153,8 @@ fn a_rate_is_reached() {
     assert!((9_800_000..=10_100_000).contains(&bytes), "{bytes}");
 }
 
-/// Units in the order in which their requests complete, if each has `each` waiting from the beginning. The first
-/// round is there when the first is chosen.
+/// Units in the order in which their requests complete, if each has `each` waiting from the beginning. The
+/// first round is there when the first is chosen.
 fn served(drive: &mut Drive, each: u64, units: &[UnitId]) -> Vec<UnitId> {
     for n in 0..each {
         submit_each(drive, 0, units.iter().map(|unit| read(*unit, 1_000 * u64::from(unit.0) + 8 * n, 8)));
@@ -201,8 +201,8 @@ fn what_a_sleeping_unit_leaves_goes_to_the_other() {
     drive.weigh(0, B, 1_000);
     submit_each(&mut drive, 0, (0..10).map(|n| read(A, 8 * n, 8)));
     assert_eq!(begins(&mut drive)[9], 9 * ONE_NS / MS);
-    // It has no debt for that: when B comes, A's next goes after a thousand of B's, and not after more. B has half a
-    // period's credit besides, 250 ms of which 1000 of 1001 are 52 requests.
+    // It has no debt for that: when B comes, A's next goes after a thousand of B's, and not after more. B has
+    // half a period's credit besides, 250 ms of which 1000 of 1001 are 52 requests.
     let now = 1_000 * MS;
     submit_each(&mut drive, now, (0..1_200).map(|n| read(B, 8 * n, 8)).chain([read(A, 80, 8)]));
     let at = (begins(&mut drive)[1_200] - 1_000) * MS / ONE_NS;
@@ -226,8 +226,8 @@ fn weights_count_among_siblings() {
 
 #[test]
 fn a_unit_counts_for_a_period_after_its_last_request() {
-    // D has one request of three quarters of A's half, and rests from 4.8 ms on. Twice 64 requests of 4.8 ms are more
-    // than the 500 ms that a period is at most.
+    // D has one request of three quarters of A's half, and rests from 4.8 ms on. Twice 64 requests of 4.8 ms
+    // are more than the 500 ms that a period is at most.
     let streams = || {
         let many = |unit| Stream { sectors: 8, ..Stream::copy(unit, 1_000 * u64::from(unit.0), 100_000) };
         vec![Stream { outstanding: 1, requests: 1, ..many(D) }, many(B), many(C)]
@@ -284,8 +284,8 @@ fn the_kernel_goes_first_and_shared_as_a_unit() {
     assert_eq!(order, [kernel, kernel, kernel, shared, A, shared, A, shared, A]);
 }
 
-/// All units are in one control group, beside those of processes in no unit: however many units are active, and
-/// whatever their weights, half of the disk is theirs.
+/// All units are in one control group, beside those of processes in no unit: however many units are active,
+/// and whatever their weights, half of the disk is theirs.
 #[test]
 fn what_is_shared_has_as_much_as_all_units_together() {
     let shared = UnitId::SHARED;
@@ -382,7 +382,8 @@ fn facts_are_those_of_a_kernel() {
 #[test]
 fn what_disks_carry() {
     let carries = |model| Mechanics::new(&model).costs().bytes_per_s();
-    // 1368 sectors in 1530 sector times, and 1.1 ms of the controller for each write of 2048 sectors, 238.5 ms.
+    // 1368 sectors in 1530 sector times, and 1.1 ms of the controller for each write of 2048 sectors, 238.5
+    // ms.
     let rate = carries(hp());
     assert!((4_370_000..4_380_000).contains(&rate), "{rate}");
     // Four channels; a write takes 0.2 ms and 2.048 ms, and a fourth of that is the disk's.
@@ -391,7 +392,8 @@ fn what_disks_carry() {
 
 #[test]
 fn costs_are_those_of_the_mechanics() {
-    // Random reads of 16 sectors, and reads in sequence, on the disk with an arm: what is expected, and what they take.
+    // Random reads of 16 sectors, and reads in sequence, on the disk with an arm: what is expected, and what
+    // they take.
     for (random, within) in [(true, 15), (false, 5)] {
         let stream =
             Stream { random, span: 2_600_000, outstanding: 1, sectors: 16, ..Stream::copy(A, 0, 1_000) };
@@ -486,7 +488,8 @@ proptest! {
         prop_assert_eq!(schedule(&outcome()), schedule(&done));
     }
 
-    /// Units that always have waiting requests get disk time by parts: none is ever more than a request ahead of another.
+    /// Units that always have waiting requests get disk time by parts: none is ever more than a request ahead
+    /// of another.
     #[test]
     fn weights_divide_the_disks_time(
         tree in 0usize..3, weights in proptest::collection::vec(1u32..=1_000, 6),
@@ -526,8 +529,8 @@ proptest! {
         }
     }
 
-    /// With sub-units, within any time since its first request, a gate passes at most its rate times that time, plus one
-    /// slice's allowance.
+    /// With sub-units, within any time since its first request, a gate passes at most its rate times that
+    /// time, plus one slice's allowance.
     #[test]
     fn rates_are_not_exceeded(
         streams in streams(), model in 1usize..3, tree in 0usize..3, weighs in any::<bool>(),

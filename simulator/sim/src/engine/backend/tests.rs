@@ -21,7 +21,8 @@ fn scenario(scheme: &str) -> Scenario {
     read(&contract, machine, workload).scenario.unwrap()
 }
 
-/// Facts of disks are as old as on a live machine. The last look of a run, which asks for all there is, has those of now.
+/// Facts of disks are as old as on a live machine. The last look of a run, which asks for all there is, has
+/// those of now.
 #[test]
 fn facts_of_disks_are_no_fresher_than_there() {
     let (scenario, clock) = (scenario("isolate"), AtomicU64::new(0));

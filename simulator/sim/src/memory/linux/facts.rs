@@ -1,29 +1,31 @@
 //! Facts about memory that a simulated Linux machine reports to the policy.
 //!
-//! Problem: the policy reads figures that a kernel keeps anyway, but that a simulation has to compute only for reporting.
+//! Problem: the policy reads figures that a kernel keeps anyway, but that a simulation has to compute only
+//! for reporting.
 //!
 //! Algorithm, each figure as the live machine reports it (`commonhold_live::observe::memory`):
 //! - Kernel memory is the kernel's own frames and the high watermark.
-//! - Shared memory is the memory charged to `shared` that can only be paged out: its pages of files are excluded, except for
-//!   the high watermark, at most half of them.
-//! - Cold memory was not touched for [`COLD_NS`]. A process accesses its pages evenly, each once per reuse time. So a page is
-//!   cold if the process did not run long enough in [`COLD_NS`] to reach it. For a file that was used only once, the ages
-//!   of its pages are spread evenly over the time since the first entered the cache. All pages of any other file have the
-//!   age of the file's last use.
-//! - Refaults: every page that is swapped in counts. A page of a file counts if it was evicted at most as many evictions ago
-//!   as the machine has frames (Linux remembers about as many). Which pages enter is not known: with random access, each
-//!   missing page is equally likely; otherwise pages that were never cached come first, and among the rest each is equally
-//!   likely.
-//! - Swap cache: a page that was swapped in and not changed since is still in swap, so it only has to be dropped.
+//! - Shared memory is the memory charged to `shared` that can only be paged out: its pages of files are
+//!   excluded, except for the high watermark, at most half of them.
+//! - Cold memory was not touched for [`COLD_NS`]. A process accesses its pages evenly, each once per reuse
+//!   time. So a page is cold if the process did not run long enough in [`COLD_NS`] to reach it. For a file
+//!   that was used only once, the ages of its pages are spread evenly over the time since the first entered
+//!   the cache. All pages of any other file have the age of the file's last use.
+//! - Refaults: every page that is swapped in counts. A page of a file counts if it was evicted at most as
+//!   many evictions ago as the machine has frames (Linux remembers about as many). Which pages enter is not
+//!   known: with random access, each missing page is equally likely; otherwise pages that were never cached
+//!   come first, and among the rest each is equally likely.
+//! - Swap cache: a page that was swapped in and not changed since is still in swap, so it only has to be
+//!   dropped.
 //! - A unit stalls while at least one of its tasks waits for memory.
-//! - Memory taken by order counts once its frames are free. An order takes from its start until all its pages are written;
-//!   dropping a page takes [`DROP_NS`].
+//! - Memory taken by order counts once its frames are free. An order takes from its start until all its pages
+//!   are written; dropping a page takes [`DROP_NS`].
 //!
 //! Properties (tested): a unit's reported figures are within its use.
 //!
 //! Limits:
-//! - A process counts as having run without a break until its last run. A live machine detects cold memory up to five seconds
-//!   later.
+//! - A process counts as having run without a break until its last run. A live machine detects cold memory up
+//!   to five seconds later.
 //! - No kernel memory is charged to units, swap is a disk, and no process is killed.
 
 use commonhold_contract::UnitId;
@@ -57,8 +59,8 @@ impl Memory {
         }
     }
 
-    /// The facts about memory that a live Linux machine would report, in bytes; `swap_free` is the free swap, in bytes. Default
-    /// values on a machine that does not enforce as Linux does.
+    /// The facts about memory that a live Linux machine would report, in bytes; `swap_free` is the free swap,
+    /// in bytes. Default values on a machine that does not enforce as Linux does.
     pub fn live_facts(&self, now: Time, swap_free: u64) -> MemoryFacts {
         let Some(linux) = &self.linux else { return MemoryFacts::default() };
         let mut units = vec![UnitMemory::default(); self.units.len()];
@@ -124,7 +126,8 @@ impl Memory {
         }
     }
 
-    /// Counts pages that an order took: `freed` pages that are free now, and `written` pages that are being written.
+    /// Counts pages that an order took: `freed` pages that are free now, and `written` pages that are being
+    /// written.
     pub(super) fn count_ordered(&mut self, unit: UnitId, freed: u64, written: u64) {
         let now = self.now;
         let Some(cgroup) = self.cgroup_mut(unit) else { return };

@@ -1,18 +1,22 @@
-//! Effective protection: how much of a unit's memory.min or memory.low is in force, given the protection of its parents.
+//! Effective protection: how much of a unit's memory.min or memory.low is in force, given the protection of
+//! its parents.
 //!
 //! Problem: a unit's sub-units may be promised more than the unit itself.
 //!
-//! Terms: each unit is a control group that contains its sub-units. If it has sub-units, its own processes are one more
-//! group beside them. All top-level units are in one group, whose setting is the sum of theirs, as on the live machine.
-//! `shared` memory is outside the tree. A group *claims* the smaller of its use and its setting.
+//! Terms: each unit is a control group that contains its sub-units. If it has sub-units, its own processes
+//! are one more group beside them. All top-level units are in one group, whose setting is the sum of theirs,
+//! as on the live machine. `shared` memory is outside the tree. A group *claims* the smaller of its use and
+//! its setting.
 //!
 //! Algorithm, from the top down:
-//! - If the parent's effective protection covers the claims of its children, each child gets its claim. Otherwise each gets
-//!   a part of the parent's protection in proportion to its claim.
-//! - The parent's protection beyond the claims protects children that use more than their setting, in proportion to that
-//!   excess. Linux does so if the file system is mounted with `memory_recursiveprot`, as systemd does.
+//! - If the parent's effective protection covers the claims of its children, each child gets its claim.
+//!   Otherwise each gets a part of the parent's protection in proportion to its claim.
+//! - The parent's protection beyond the claims protects children that use more than their setting, in
+//!   proportion to that excess. Linux does so if the file system is mounted with `memory_recursiveprot`, as
+//!   systemd does.
 //!
-//! Properties (tested): the effective protection of a group, and the sum over siblings, is at most the parent's.
+//! Properties (tested): the effective protection of a group, and the sum over siblings, is at most the
+//! parent's.
 //!
 //! Source: Linux 6.12, `mm/page_counter.c` (`effective_protection`); cgroup-v2.rst, "`memory_recursiveprot`".
 
@@ -58,12 +62,13 @@ pub(super) fn places(contract: &Contract) -> Vec<Place> {
     contract.ids().map(place).collect()
 }
 
-/// The effective protection of each unit's own processes, which may be more than they use. `used` is without sub-units. All
-/// slices have one element per unit.
+/// The effective protection of each unit's own processes, which may be more than they use. `used` is without
+/// sub-units. All slices have one element per unit.
 pub(super) fn effective(places: &[Place], used: &[u64], settings: &[Setting]) -> Vec<u64> {
     let (mut top, mut groups) = (Group::default(), vec![Group::default(); places.len()]);
     let mut has_sub_units = vec![false; places.len()];
-    // Uses and claims, bottom up: a unit comes before its sub-units, so going backwards sums them up before the parent.
+    // Uses and claims, bottom up: a unit comes before its sub-units, so going backwards sums them up before
+    // the parent.
     for (i, place) in places.iter().enumerate().rev() {
         groups[i].used += used[i];
         if has_sub_units[i] {

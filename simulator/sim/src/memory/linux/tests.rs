@@ -39,8 +39,8 @@ fn told(memory: &Memory, unit: UnitId) -> commonhold_policy::UnitMemory {
 }
 
 /// 800 KiB: sqrt(12,800) = 113, so 128 KiB, 32 frames, and a quarter. 4,000 KiB: sqrt(64,000) = 252 KiB, 63
-/// frames, and 15. 64 GiB: 32 MiB, 8,192 frames; a thousandth of the machine is more than a quarter of that. 8
-/// TiB: 362 MiB, so 256.
+/// frames, and 15. 64 GiB: 32 MiB, 8,192 frames; a thousandth of the machine is more than a quarter of that.
+/// 8 TiB: 362 MiB, so 256.
 #[test]
 fn watermarks_are_those_of_linux() {
     let marks = |frames| {
@@ -57,8 +57,8 @@ fn watermarks_are_those_of_linux() {
     assert!(Memory::new(&linux(95), &contract()).is_err());
 }
 
-/// a is bounded to 60 frames, and 108 more are available. A request beyond the bound takes a's own pages, once they are
-/// written.
+/// a is bounded to 60 frames, and 108 more are available. A request beyond the bound takes a's own pages,
+/// once they are written.
 #[test]
 fn beyond_its_bound_a_unit_takes_its_own_pages() {
     let mut memory = memory(240);
@@ -83,7 +83,8 @@ fn beyond_its_bound_a_unit_takes_its_own_pages() {
     assert_eq!(memory.counts(A).forced, 0);
 }
 
-/// Ten spaces that are floors, and a bound of 60: there is nothing to give, so each request is granted by force.
+/// Ten spaces that are floors, and a bound of 60: there is nothing to give, so each request is granted by
+/// force.
 #[test]
 fn a_unit_with_nothing_to_give_is_let_through() {
     let mut memory = memory(240);
@@ -96,8 +97,8 @@ fn a_unit_with_nothing_to_give_is_let_through() {
     assert_eq!((memory.counts(A).forced, memory.used(A), memory.resident(spaces[0])), (8, 84, 8));
 }
 
-/// The same with no frame to be had: it is let through its bound, and then b, which has all the rest, gives. 192
-/// frames less the 32 that are kept: a has 80, b has 80.
+/// The same with no frame to be had: it is let through its bound, and then b, which has all the rest, gives.
+/// 192 frames less the 32 that are kept: a has 80, b has 80.
 #[test]
 fn let_through_its_bound_a_unit_takes_from_all() {
     let mut memory = memory(232);
@@ -123,7 +124,8 @@ fn all_give_in_proportion_to_what_is_beyond_their_protection() {
     }
 }
 
-/// 44 are free: nothing happens. 40 are not fewer than 40; with 36 the background begins, and goes on until 48 are.
+/// 44 are free: nothing happens. 40 are not fewer than 40; with 36 the background begins, and goes on until
+/// 48 are.
 #[test]
 fn the_background_works_from_low_to_high() {
     let mut memory = memory(240);
@@ -147,9 +149,9 @@ fn the_background_works_from_low_to_high() {
     assert_eq!((memory.free(), pages(&memory.reclaim_in_background())), (44, 4));
 }
 
-/// Clean pages are free at once, however many are wanted: 1,000 frames, of which 78 and 93 are the watermarks. a
-/// has a file of 600, and b grows to 324: 76 are free, so a gives the 17 that are missing, or b its part of
-/// these.
+/// Clean pages are free at once, however many are wanted: 1,000 frames, of which 78 and 93 are the
+/// watermarks. a has a file of 600, and b grows to 324: 76 are free, so a gives the 17 that are missing, or b
+/// its part of these.
 #[test]
 fn the_background_drops_all_at_once() {
     let mut memory = memory(1_040);
@@ -161,8 +163,8 @@ fn the_background_drops_all_at_once() {
     assert_eq!((out.freed, out.writes.len(), memory.free(), memory.used(A)), (17, 0, 93, 583));
 }
 
-/// memory.low protects a's 120 frames; b has no protection. `shared` takes all that b has and no page of a's; then the floors
-/// of b and of its own; and a gives only when nothing else is left.
+/// memory.low protects a's 120 frames; b has no protection. `shared` takes all that b has and no page of a's;
+/// then the floors of b and of its own; and a gives only when nothing else is left.
 #[test]
 fn low_is_taken_last() {
     let mut memory = memory(232);
@@ -175,14 +177,15 @@ fn low_is_taken_last() {
     let few: Vec<SpaceId> = (0..5).map(|_| grown(&mut memory, B, 8)).collect();
     protect(&mut memory, B, 0, 40);
     protect(&mut memory, A, 100, 120);
-    // Both are within low. a has 20 beyond its min and b 40: of 4 pages a would give 1 1/3, and b 2 2/3, but b
-    // has floors.
+    // Both are within low. a has 20 beyond its min and b 40: of 4 pages a would give 1 1/3, and b 2 2/3, but
+    // b has floors.
     insist(&mut memory, B, 4, |memory| memory.grow(few[0], 4));
     assert_eq!((memory.resident(a), memory.used(B)), (116, 44));
     assert_eq!(memory.counts(B).ooms, 0);
 }
 
-/// a's 120 pages of a file are all in write-behind. b's 40 are within memory.low, so a request waits for a's pages.
+/// a's 120 pages of a file are all in write-behind. b's 40 are within memory.low, so a request waits for a's
+/// pages.
 #[test]
 fn what_is_clean_soon_is_waited_for_before_low_is_taken() {
     let mut memory = memory(232);
@@ -196,8 +199,8 @@ fn what_is_clean_soon_is_waited_for_before_low_is_taken() {
     assert_eq!((memory.resident(space), memory.cached(file)), (44, 116));
 }
 
-/// All is within memory.min. b's request of 4 is let through to what is kept, and what b has beyond its own min
-/// then is taken before there is a second kill.
+/// All is within memory.min. b's request of 4 is let through to what is kept, and what b has beyond its own
+/// min then is taken before there is a second kill.
 #[test]
 fn within_min_a_kill_is_counted() {
     let mut memory = memory(232);
@@ -215,8 +218,9 @@ fn within_min_a_kill_is_counted() {
     assert_eq!((memory.resident(a), memory.resident(b)), (120, 40));
 }
 
-/// More memory is promised than the machine has. b's requests are granted by force eight times, until no frame is free. The
-/// ninth time, the unit that uses most gives 36 pages, so that the 32 frames of the min watermark are free again.
+/// More memory is promised than the machine has. b's requests are granted by force eight times, until no
+/// frame is free. The ninth time, the unit that uses most gives 36 pages, so that the 32 frames of the min
+/// watermark are free again.
 #[test]
 fn where_more_is_promised_than_there_is_the_largest_gives() {
     let mut memory = memory(232);
@@ -232,8 +236,8 @@ fn where_more_is_promised_than_there_is_the_largest_gives() {
     assert_eq!((memory.resident(a), memory.resident(b)), (84, 76));
 }
 
-/// a is protected of 100 with x; a's own processes are to have 20 of it, x 80. Both use more. A sub-unit is protected
-/// of no more than its encloser, and b takes from neither.
+/// a is protected of 100 with x; a's own processes are to have 20 of it, x 80. Both use more. A sub-unit is
+/// protected of no more than its encloser, and b takes from neither.
 #[test]
 fn a_sub_unit_is_protected_within_its_encloser() {
     let mut memory = memory(272);
@@ -244,7 +248,8 @@ fn a_sub_unit_is_protected_within_its_encloser() {
     // x claims 100 of its setting, a claims 20: of these 120, five sixths are protected.
     protect(&mut memory, X, 0, 200);
     assert_eq!(memory.protected(Keeps::Low)[2..], [16, 0, 83]);
-    // In proportion to 24, 17 and 60 beyond: of 16 pages, 3.8, 2.7 and 9.5. In clusters: b 9.5 to 5.5 to 1.5, a, x.
+    // In proportion to 24, 17 and 60 beyond: of 16 pages, 3.8, 2.7 and 9.5. In clusters: b 9.5 to 5.5 to 1.5,
+    // a, x.
     assert_eq!(memory.free(), 32);
     let out = memory.reclaim_in_background();
     write_all(&mut memory, out.writes);
@@ -265,7 +270,8 @@ fn protection_comes_from_the_top() {
     assert_eq!(effective([90, 90, 30, 50, 100, 40], 80, 60, 20), [0, 0, 14, 50, 57, 28]);
     // 20, 30 and 0: 50 more go by what is beyond, which is 10, 70 and 40 of 120.
     assert_eq!(effective([90, 90, 30, 50, 100, 40], 30, 0, 20), [0, 0, 24, 50, 59, 16]);
-    // a uses 40 of its 100 in all, and b 90: what a does not claim protects b. Of the 40, x has what a itself leaves.
+    // a uses 40 of its 100 in all, and b 90: what a does not claim protects b. Of the 40, x has what a itself
+    // leaves.
     assert_eq!(effective([90, 90, 10, 90, 30, 0], 0, 0, 10), [0, 0, 10, 110, 30, 0]);
 }
 
@@ -299,8 +305,8 @@ fn taking_is_an_act_that_takes_time() {
     assert_eq!((pages(&out), memory.used(A)), (5, 30));
 }
 
-/// Of a space of 100 pages 64 are written at once, 16 clusters; then the rest of 80. A bound that grows ends it,
-/// and so do floors.
+/// Of a space of 100 pages 64 are written at once, 16 clusters; then the rest of 80. A bound that grows ends
+/// it, and so do floors.
 #[test]
 fn taking_goes_on_as_pages_are_written() {
     let mut memory = memory(240);
@@ -328,8 +334,8 @@ fn taking_goes_on_as_pages_are_written() {
     assert_eq!((memory.continue_reclaim(A), memory.has_reclaim_order(A)), (Reclaimed::default(), false));
 }
 
-/// Of a file of 100, 40 pages came in, and 20 of them were taken. The next 60 are new, and the 20 after that came
-/// back. Pages that come back from swap count, too.
+/// Of a file of 100, 40 pages came in, and 20 of them were taken. The next 60 are new, and the 20 after that
+/// came back. Pages that come back from swap count, too.
 #[test]
 fn what_was_taken_and_comes_back_is_a_refault() {
     let mut memory = memory(240);
@@ -366,8 +372,9 @@ fn what_was_taken_and_comes_back_is_a_refault() {
     assert_eq!(told(&memory, B).refaulted, 230 * PAGE);
 }
 
-/// Of a file of 100, 40 pages came in, and all were taken. What is read anywhere in it after that was there before in 40 of
-/// 100 cases: 4 of 10. Then 54 of the 90 that are missing were never there: 3 of the next 5, and 2 come back.
+/// Of a file of 100, 40 pages came in, and all were taken. What is read anywhere in it after that was there
+/// before in 40 of 100 cases: 4 of 10. Then 54 of the 90 that are missing were never there: 3 of the next 5,
+/// and 2 come back.
 #[test]
 fn what_is_read_anywhere_comes_back_in_proportion() {
     let mut memory = memory(240);
@@ -383,7 +390,8 @@ fn what_is_read_anywhere_comes_back_in_proportion() {
     assert_eq!(told(&memory, A).refaulted, 40 * PAGE);
 }
 
-/// Half of a file's missing pages were taken long ago, half lately: half of the pages that come back count as refaults.
+/// Half of a file's missing pages were taken long ago, half lately: half of the pages that come back count as
+/// refaults.
 #[test]
 fn missing_pages_come_back_evenly() {
     let mut memory = memory(240);
@@ -413,8 +421,8 @@ fn a_unit_stalls_while_a_task_of_it_waits() {
     assert_eq!((stalled(40), stalled(45)), ([20, 20, 0], [25, 25, 0]));
 }
 
-/// A process that comes back to each page once in 4 s, and ran up to 12 s. At 20 s, it ran for 2 s of the last
-/// 10: half of its pages had their turn. At 15 s all had, and at 22 s none.
+/// A process that comes back to each page once in 4 s, and ran up to 12 s. At 20 s, it ran for 2 s of the
+/// last 10: half of its pages had their turn. At 15 s all had, and at 22 s none.
 #[test]
 fn memory_that_was_not_touched_is_cold() {
     let mut memory = memory(240);
@@ -455,9 +463,9 @@ fn files_that_were_not_used_are_cold() {
     assert_eq!([19, 21, 22].map(|s| cold(&memory, s)), [0, 0, 40]);
 }
 
-/// 240 frames: 40 are the kernel's, and 48 free ones. `shared` has 24 in a process, and 40 clean ones of a file
-/// of which it needs 20, a half of them since 48 is more. a has 30: 20 in no file, 6 dirty, 4 clean; b uses the
-/// file too.
+/// 240 frames: 40 are the kernel's, and 48 free ones. `shared` has 24 in a process, and 40 clean ones of a
+/// file of which it needs 20, a half of them since 48 is more. a has 30: 20 in no file, 6 dirty, 4 clean; b
+/// uses the file too.
 #[test]
 fn facts_are_told_as_a_live_machine_tells_them() {
     let mut memory = memory(240);
@@ -615,8 +623,8 @@ proptest! {
         }
     }
 
-    /// Whatever others want, a unit keeps what it uses of its memory.min, while no more is promised than there
-    /// is: 232 frames, of which 40 are the kernel's, 32 are kept, and a request takes 16.
+    /// Whatever others want, a unit keeps what it uses of its memory.min, while no more is promised than
+    /// there is: 232 frames, of which 40 are the kernel's, 32 are kept, and a request takes 16.
     #[test]
     fn min_is_never_taken(
         acts in proptest::collection::vec(act(), 1..300),
@@ -647,7 +655,8 @@ proptest! {
         prop_assert!(trial.memory.resident(space) >= before);
     }
 
-    /// b is protected by memory.low of all that it uses, and others have a space that is large enough to take from.
+    /// b is protected by memory.low of all that it uses, and others have a space that is large enough to take
+    /// from.
     #[test]
     fn low_is_not_taken_while_others_have_more(acts in proptest::collection::vec(act(), 1..300)) {
         let mut trial = Trial::new(232);
@@ -668,7 +677,8 @@ proptest! {
         }
     }
 
-    /// Progress: each request is granted after some rounds, with any allowances and protections, on a full machine.
+    /// Progress: each request is granted after some rounds, with any allowances and protections, on a full
+    /// machine.
     #[test]
     fn no_request_is_refused_for_ever(
         acts in proptest::collection::vec(act(), 1..150),
@@ -691,7 +701,8 @@ proptest! {
         memory.check().unwrap();
     }
 
-    /// The effective protection of a unit, and the sum over its children, is at most that of the unit around it.
+    /// The effective protection of a unit, and the sum over its children, is at most that of the unit around
+    /// it.
     #[test]
     fn no_unit_is_protected_of_more_than_what_encloses_it(
         used in proptest::collection::vec(0u64..100, 7),
@@ -711,7 +722,8 @@ proptest! {
         let alone = protection::effective(&places, &[0, 0, used[2], 0, used[4], used[5], used[6]], &settings);
         prop_assert!(alone.iter().sum::<u64>() <= most);
         prop_assert_eq!((kept[0], kept[1]), (0, 0));
-        // What is used of a promise is kept, up to a part of each frame, where the promises above hold as much.
+        // What is used of a promise is kept, up to a part of each frame, where the promises above hold as
+        // much.
         if used[3] <= whole[3] && used[2] + used[4] + used[5] + used[6] <= whole[2] {
             prop_assert!(kept[3] >= used[3]);
         }

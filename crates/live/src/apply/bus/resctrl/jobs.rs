@@ -1,11 +1,12 @@
 //! Jobs as groups of the kernel's `resctrl`, if gangs are chosen by their occupancy of the last-level caches.
 //!
-//! Algorithm: each job has a monitoring group, to which the threads of its processes are moved. The group is inside the unit's
-//! control group if the unit has one, else inside the default group. At each scan, the group's occupancy is integrated over the
-//! time since the last scan.
+//! Algorithm: each job has a monitoring group, to which the threads of its processes are moved. The group is
+//! inside the unit's control group if the unit has one, else inside the default group. At each scan, the
+//! group's occupancy is integrated over the time since the last scan.
 //!
-//! Properties: a job's occupancy, in byte-seconds, never decreases. The memory traffic of the job still counts for its unit: see
-//! [`super::Bus`]. A group is in the journal before it is made, and is removed with its job. Each error is reported once.
+//! Properties: a job's occupancy, in byte-seconds, never decreases. The memory traffic of the job still
+//! counts for its unit: see [`super::Bus`]. A group is in the journal before it is made, and is removed with
+//! its job. Each error is reported once.
 //!
 //! Limits: units and jobs share the processor's groups; jobs that start when no group is left are not
 //! measured. A reused group may start with cache lines of the job that had the group before. Each read

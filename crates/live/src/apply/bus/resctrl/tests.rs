@@ -298,7 +298,8 @@ impl World {
         world
     }
 
-    /// A scan at units and then at jobs (process, job, unit). Returns each job's reported occupancy, and the problems.
+    /// A scan at units and then at jobs (process, job, unit). Returns each job's reported occupancy, and the
+    /// problems.
     fn jobs(&mut self, now: Time, processes: &[(u32, u32, &str)]) -> (Vec<Option<u64>>, Vec<String>) {
         let mut problems = self.look(now);
         let key = |pid| ProcessKey { pid, start: 101 };
@@ -322,8 +323,8 @@ impl World {
 
 const S: Time = 1_000_000_000;
 
-/// Two processes of `a` are a job each, with groups beside the unit's. Their occupancy is counted separately, their memory
-/// traffic in the unit.
+/// Two processes of `a` are a job each, with groups beside the unit's. Their occupancy is counted separately,
+/// their memory traffic in the unit.
 #[test]
 fn jobs_have_groups_within_their_units() {
     let mut world = World::by_cache(9);
@@ -399,7 +400,8 @@ fn jobs_without_a_group_are_not_measured_and_that_is_reported_once() {
     assert!(world.group("mon_groups/commonhold-job-1").exists());
 }
 
-/// The process ends, and its number is reused while it is moved. Fails if the owner of the number is not checked again.
+/// The process ends, and its number is reused while it is moved. Fails if the owner of the number is not
+/// checked again.
 #[test]
 fn a_reused_number_goes_to_the_default_group() {
     let mut world = World::opened(2);

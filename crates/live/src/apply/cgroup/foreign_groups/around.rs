@@ -1,8 +1,8 @@
 //! Memory protection of the ancestors of foreign groups.
 //!
-//! The kernel protects a control group's memory at most as much as its ancestors' memory. So each ancestor of foreign groups gets
-//! the sum of their protection (`memory.min` and `memory.low`). Protection that an administrator has set on an ancestor is left
-//! alone.
+//! The kernel protects a control group's memory at most as much as its ancestors' memory. So each ancestor of
+//! foreign groups gets the sum of their protection (`memory.min` and `memory.low`). Protection that an
+//! administrator has set on an ancestor is left alone.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,8 @@ use crate::systemd::{Property, Value};
 use crate::undo::journal::{Entry, Journal, record};
 
 impl ForeignGroups {
-    /// Whether the protection in an ancestor's file is ours: we wrote it, and no administrator has set protection there since.
+    /// Whether the protection in an ancestor's file is ours: we wrote it, and no administrator has set
+    /// protection there since.
     fn is_ancestor_protection_ours(&self, group: &Path, file: &str) -> bool {
         let is_set_by_others = || {
             let (properties, unit) = (self.properties.as_ref()?, systemd_unit_of(&self.mount, group)?);
@@ -112,7 +113,8 @@ impl ForeignGroups {
         }
     }
 
-    /// Writes the protection of an ancestor again, because systemd has written the files of the systemd unit `unit`.
+    /// Writes the protection of an ancestor again, because systemd has written the files of the systemd unit
+    /// `unit`.
     pub(super) fn rewrite_ancestor(&self, unit: &str) -> Vec<LiveError> {
         let mut problems = Vec::new();
         let ancestor = self

@@ -111,7 +111,8 @@ fn cpus_that_a_manager_sets_later_are_reported() {
     assert_eq!(bench.foreign.given_cpus(&bench.contract), [(bench.unit, 2)]);
 }
 
-/// `MemoryMax=` is not set here, so it is read from the kernel's file, both before the group is held and later.
+/// `MemoryMax=` is not set here, so it is read from the kernel's file, both before the group is held and
+/// later.
 #[test]
 fn a_bound_that_an_administrator_sets_later_is_seen() {
     let mut bench = Bench::new();
@@ -166,7 +167,8 @@ fn systemd_gets_a_stable_bound_when_the_group_is_within_it() {
     assert_eq!(bound(&mut bench, Some(1_000), 40), ("1000".to_owned(), Value::Number(UNSET)));
     bench.put(group, "memory.current", "900");
     assert_eq!(bound(&mut bench, None, 200), ("1000".to_owned(), Value::Number(1_000)));
-    // Before a bound grows, systemd is sent no bound. It writes that, and the file is rewritten after its reply.
+    // Before a bound grows, systemd is sent no bound. It writes that, and the file is rewritten after its
+    // reply.
     bench.put(group, "memory.current", "4000");
     assert_eq!(bound(&mut bench, Some(3_000), 0).0, "3000");
     bench.put(group, "memory.high", "max");
@@ -222,7 +224,8 @@ impl Bench {
         self.foreign.protect(index, min, low, &mut self.journal).unwrap();
     }
 
-    /// Replaces a group by another of the same path. The first one is moved away, so that its inode is not reused.
+    /// Replaces a group by another of the same path. The first one is moved away, so that its inode is not
+    /// reused.
     fn make_anew(&self, group: &str) {
         let gone = self.root.path().join(format!("gone{}", group.replace('/', "-")));
         std::fs::rename(self.path(group, ""), gone).unwrap();
@@ -444,8 +447,8 @@ fn a_group_that_was_made_again_is_a_new_group() {
     assert_eq!(bench.cpus(), "4-7");
 }
 
-/// A user logs out and in again, or a service restarts: its group is removed and made again between two polls. It has the
-/// properties sent to systemd, but no other values. The former values are still known.
+/// A user logs out and in again, or a service restarts: its group is removed and made again between two
+/// polls. It has the properties sent to systemd, but no other values. The former values are still known.
 #[test]
 fn a_group_that_systemd_made_again_is_a_new_group() {
     let group = "/a.slice";

@@ -1,28 +1,30 @@
 //! Memory of units in control groups: use, and orders.
 //!
-//! Problem: keep each unit within the memory that it is allowed, protect its guarantee from other units, and find memory that the
-//! unit does not need.
+//! Problem: keep each unit within the memory that it is allowed, protect its guarantee from other units, and
+//! find memory that the unit does not need.
 //!
-//! Algorithm, orders: guarantees are written to memory.min and memory.low, bounds to memory.high, and orders to reclaim to
-//! memory.reclaim ([`pager`]).
+//! Algorithm, orders: guarantees are written to memory.min and memory.low, bounds to memory.high, and orders
+//! to reclaim to memory.reclaim ([`pager`]).
 //!
 //! Algorithm, facts:
 //! - memory.current, memory.stat, memory.events.local and memory.pressure of each unit, and /proc
 //!   ([`machine`](crate::observe::memory::machine));
 //! - cold pages, by multi-gen LRU generations ([`ages`](crate::observe::memory::ages));
-//! - an estimate of the pages that are charged to a unit and used by others ([`sharing`](crate::observe::memory::sharing));
+//! - an estimate of the pages that are charged to a unit and used by others
+//!   ([`sharing`](crate::observe::memory::sharing));
 //! - the memory that a unit's pages occupy in compressed swap ([`swap`](crate::observe::memory::swap)).
 //!
-//! In a container, the memory to divide is bounded by the limits of the container's cgroup and of its ancestors
-//! ([`around`](crate::observe::memory::around)). A lender that reaches its bound wakes the daemon
+//! In a container, the memory to divide is bounded by the limits of the container's cgroup and of its
+//! ancestors ([`around`](crate::observe::memory::around)). A lender that reaches its bound wakes the daemon
 //! ([`alarms`](crate::observe::memory::alarms)).
 //!
-//! Properties: memory.max is never written, so no order here invokes the OOM killer. The original content of every file is
-//! in the journal before the first write, so the caretaker lifts all bounds when the daemon dies. A failed write leaves the
-//! unit as it was, and is reported.
+//! Properties: memory.max is never written, so no order here invokes the OOM killer. The original content of
+//! every file is in the journal before the first write, so the caretaker lifts all bounds when the daemon
+//! dies. A failed write leaves the unit as it was, and is reported.
 //!
-//! Limits: a page stays charged to the control group that first touched it. So memory that a process had before it joined
-//! a unit is charged elsewhere, and a file that two units read is charged to the first reader.
+//! Limits: a page stays charged to the control group that first touched it. So memory that a process had
+//! before it joined a unit is charged elsewhere, and a file that two units read is charged to the first
+//! reader.
 
 mod pager;
 
@@ -53,7 +55,8 @@ use crate::observe::memory::swap::Swaps;
 use crate::undo::journal::{self, Entry, Journal};
 pub(super) use pager::Pager;
 
-/// The number of files kept open per unit: those of [`Files`]. To open them for each sample would cost more than to read them.
+/// The number of files kept open per unit: those of [`Files`]. To open them for each sample would cost more
+/// than to read them.
 pub(crate) const FILES_PER_UNIT: usize = 5;
 
 /// The number of failed samples in a row after which memory is not enforced any more.
@@ -82,7 +85,8 @@ pub(crate) struct Memory {
     units: BTreeMap<UnitId, Unit>,
     machine: Machine,
     swaps: Swaps,
-    /// The cgroups above a delegated subtree, whose limits bound the memory to divide; `None` if the subtree is not delegated.
+    /// The cgroups above a delegated subtree, whose limits bound the memory to divide; `None` if the subtree
+    /// is not delegated.
     around: Option<Around>,
     pager: Pager,
     alarms: Option<Alarms>,
@@ -148,7 +152,8 @@ struct Files {
 }
 
 impl Files {
-    /// Opens a unit's files: the charge of the unit with its sub-units, and the events and pressure of its own processes.
+    /// Opens a unit's files: the charge of the unit with its sub-units, and the events and pressure of its
+    /// own processes.
     fn open(dirs: &UnitDirs) -> Result<Files, LiveError> {
         // A kernel without memory.events.local counts events of descendants as well.
         let events = Source::optional(&dirs.leaf.join("memory.events.local"));
@@ -221,7 +226,8 @@ impl Memory {
         })
     }
 
-    /// What can be enforced: nothing after [`FAILED_MAX`] failed samples, so that units are not kept to outdated bounds.
+    /// What can be enforced: nothing after [`FAILED_MAX`] failed samples, so that units are not kept to
+    /// outdated bounds.
     pub(crate) fn means(&self) -> MemoryMeans {
         let alarms = self.alarms.is_some();
         if self.failed < FAILED_MAX { MemoryMeans { alarms, ..self.means } } else { MemoryMeans::NONE }
@@ -250,7 +256,8 @@ impl Memory {
         self.due = 0;
     }
 
-    /// Follows the foreign groups in which units are held. A group whose files cannot be opened has ended, and is left out.
+    /// Follows the foreign groups in which units are held. A group whose files cannot be opened has ended,
+    /// and is left out.
     pub(super) fn follow_foreign_groups<'a>(
         &mut self,
         groups: impl Iterator<Item = (GroupId, UnitId, &'a Path)>,
@@ -354,8 +361,8 @@ impl Memory {
         self.due = 0;
     }
 
-    /// Samples the facts, if they are due within [`EARLY_NS`] or an alarm was raised. `None` if they are not due, or if the
-    /// sample failed. `units` is the number of units.
+    /// Samples the facts, if they are due within [`EARLY_NS`] or an alarm was raised. `None` if they are not
+    /// due, or if the sample failed. `units` is the number of units.
     pub(crate) fn observe(&mut self, now: Time, units: usize) -> Option<MemoryFacts> {
         let is_alarmed = self.alarms.as_mut().is_some_and(Alarms::take);
         if !is_alarmed && now.saturating_add(EARLY_NS) < self.due {
@@ -466,7 +473,8 @@ impl Memory {
         Ok(facts)
     }
 
-    /// The facts of one unit without its sub-units. `charged` has the memory that each unit is charged with its sub-units.
+    /// The facts of one unit without its sub-units. `charged` has the memory that each unit is charged with
+    /// its sub-units.
     fn unit(&mut self, id: UnitId, charged: &BTreeMap<UnitId, Charged>) -> Result<UnitMemory, LiveError> {
         let of_sub_units: Vec<Charged> = self
             .units
@@ -496,7 +504,8 @@ impl Memory {
         }
         let Counts { refused, killed, stalled_ns, .. } = counts;
         let aged = self.ages.as_ref().and_then(|ages| ages.of(&self.kernel_path(&unit.dirs.leaf)));
-        // Without generations, inactive file pages count as cold; `own` already includes those of the foreign groups.
+        // Without generations, inactive file pages count as cold; `own` already includes those of the foreign
+        // groups.
         let cold = aged
             .map_or(Cold { file: own.inactive_file, anonymous: 0 }, |cold| cold.with(cold_in_foreign_groups));
         let taking_ns = u64::try_from(taken.time.as_nanos()).unwrap_or(u64::MAX);
@@ -548,8 +557,8 @@ impl Memory {
         self.pager.bound(leaf, &text, is_lowered)
     }
 
-    /// Protects a unit's memory: `min` and `low` bytes of the unit with its sub-units. `own` is the part of `low` that protects
-    /// the unit's own processes.
+    /// Protects a unit's memory: `min` and `low` bytes of the unit with its sub-units. `own` is the part of
+    /// `low` that protects the unit's own processes.
     fn guarantee(
         &mut self,
         id: UnitId,
@@ -562,7 +571,8 @@ impl Memory {
         let outermost = || self.units.values().filter(|unit| unit.dirs.parent.is_none());
         let all_min = outermost().map(|unit| unit.min).sum();
         let all_low = outermost().map(|unit| unit.low).sum();
-        // The kernel protects a cgroup at most as much as its ancestors, so the top gets the sum of all units.
+        // The kernel protects a cgroup at most as much as its ancestors, so the top gets the sum of all
+        // units.
         let top = self.top.clone();
         self.put_guarantee(&top, all_min, all_low, journal)?;
         self.put_guarantee(&dirs.dir, min, low, journal)?;
@@ -587,7 +597,8 @@ impl Memory {
         Ok(())
     }
 
-    /// Records a file's original content in the journal, unless it is recorded already. Call this before the first write.
+    /// Records a file's original content in the journal, unless it is recorded already. Call this before the
+    /// first write.
     fn record(&mut self, path: &Path, original: &str, journal: &mut Journal) -> Result<(), LiveError> {
         if self.recorded.contains(path) {
             return Ok(());
@@ -659,8 +670,8 @@ mod tests {
         std::fs::write(dir.join("memory.stat"), stat).unwrap();
     }
 
-    /// The memory to divide and the part used by others, in MiB, on a machine with 10,000 MiB free and units below `base` that
-    /// are charged 400 MiB, 50 of them file pages.
+    /// The memory to divide and the part used by others, in MiB, on a machine with 10,000 MiB free and units
+    /// below `base` that are charged 400 MiB, 50 of them file pages.
     fn divided(mount: &Path, base: &Path) -> (u64, u64) {
         let place = CgroupBase {
             mount: mount.to_owned(),
@@ -676,7 +687,8 @@ mod tests {
         (facts.total / MIB, facts.shared / MIB)
     }
 
-    /// In a container of 1,000 MiB others are charged 300, of which 200 are file pages that the kernel can drop.
+    /// In a container of 1,000 MiB others are charged 300, of which 200 are file pages that the kernel can
+    /// drop.
     #[test]
     fn file_pages_of_others_in_a_container_count_as_free() {
         let dir = tempfile::tempdir().unwrap();
@@ -684,8 +696,8 @@ mod tests {
         assert_eq!(divided(dir.path(), dir.path()), (1_000, 100));
     }
 
-    /// Outside the container of 1,000 MiB, others use 500 of the slice's 1,200: 700 are left. A slice as large as the machine
-    /// does not count.
+    /// Outside the container of 1,000 MiB, others use 500 of the slice's 1,200: 700 are left. A slice as
+    /// large as the machine does not count.
     #[test]
     fn memory_that_others_use_in_an_enclosing_slice_is_deducted() {
         let mount = tempfile::tempdir().unwrap();

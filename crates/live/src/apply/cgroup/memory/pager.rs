@@ -1,7 +1,8 @@
 //! Reclaims memory from control groups without blocking the daemon.
 //!
-//! Problem: a write that lowers memory.high, or a write to memory.reclaim, returns only after the kernel has reclaimed memory.
-//! That takes as long as the devices to which pages are written, and the daemon must be able to call back CPUs meanwhile.
+//! Problem: a write that lowers memory.high, or a write to memory.reclaim, returns only after the kernel has
+//! reclaimed memory. That takes as long as the devices to which pages are written, and the daemon must be
+//! able to call back CPUs meanwhile.
 //!
 //! Algorithm: a thread per control group makes the slow writes, and exits when it has nothing to do. Each
 //! control group has one *target*, a bound and an amount to reclaim. A new order replaces the target, so
@@ -10,8 +11,9 @@
 //! it has been written. So the kernel may report a failure although it has reclaimed some pages. After a
 //! failure, the number of bytes reclaimed is taken from memory.stat (`pgsteal`).
 //!
-//! Properties: the last bound written is the last bound ordered, whatever write was in flight. Reclaim proceeds in steps, so that
-//! a new target takes effect soon, and stops at the bound. The threads end with the daemon.
+//! Properties: the last bound written is the last bound ordered, whatever write was in flight. Reclaim
+//! proceeds in steps, so that a new target takes effect soon, and stops at the bound. The threads end with
+//! the daemon.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -121,7 +123,8 @@ impl Pager {
             return Ok(());
         }
         write_bound(&dir.join("memory.high"), text)?;
-        // A running thread may be about to write an earlier bound. After that, it writes this bound again, and checks it.
+        // A running thread may be about to write an earlier bound. After that, it writes this bound again,
+        // and checks it.
         if working { Ok(()) } else { expect(&worker, dir, text) }
     }
 
@@ -142,7 +145,8 @@ impl Pager {
         if let Some(worker) = self.workers.get(dir) {
             let mut target = worker.lock();
             text.clone_into(&mut target.bound);
-            // A running thread may be about to write an earlier bound. After that, it writes this bound again.
+            // A running thread may be about to write an earlier bound. After that, it writes this bound
+            // again.
             (target.unwritten, target.reclaim) = (target.working, 0);
         }
     }
@@ -284,8 +288,8 @@ fn reclaim_step(
     let request = if files { format!("{bytes} {FILES_ALONE}") } else { bytes.to_string() };
     match write(&file, &request) {
         Ok(()) => *fruitless = 0,
-        // EINVAL: a kernel before Linux 6.10 has no `swappiness=`. EAGAIN: there are no more file pages. Either way, the next
-        // step reclaims any pages.
+        // EINVAL: a kernel before Linux 6.10 has no `swappiness=`. EAGAIN: there are no more file pages.
+        // Either way, the next step reclaims any pages.
         Err(error) if files && matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EAGAIN)) => {
             worker.lock().files = false;
             return Ok(());
@@ -377,7 +381,8 @@ mod tests {
         assert_eq!(read(&dir.path().join("memory.reclaim")).unwrap(), (4 << 20).to_string());
     }
 
-    /// Reclaim from a group above its bound of 50 MiB stops there; a group that was never above it is still reclaimed from.
+    /// Reclaim from a group above its bound of 50 MiB stops there; a group that was never above it is still
+    /// reclaimed from.
     #[test]
     fn reclaim_stops_at_the_bound() {
         let dir = group();
@@ -419,8 +424,8 @@ mod tests {
         assert_eq!((target.reclaim, target.taken.bytes), (10 << 20, 30 << 20));
     }
 
-    /// After three fruitless steps the target is given up without a problem; another error ends it at once and is reported.
-    /// Bytes reclaimed before count.
+    /// After three fruitless steps the target is given up without a problem; another error ends it at once
+    /// and is reported. Bytes reclaimed before count.
     #[test]
     fn fruitless_reclaim_is_given_up_after_three_steps() {
         let refuse = |errnos: &'static [i32]| {
@@ -443,7 +448,8 @@ mod tests {
         assert_eq!(refuse(&[0, libc::EOPNOTSUPP]), (2, 8, 1));
     }
 
-    /// Of each step of 8 MiB the kernel has written 3 to swap when it returns EAGAIN, four times; then nothing is left.
+    /// Of each step of 8 MiB the kernel has written 3 to swap when it returns EAGAIN, four times; then
+    /// nothing is left.
     #[test]
     fn a_partly_successful_reclaim_counts() {
         let dir = tempfile::tempdir().unwrap();

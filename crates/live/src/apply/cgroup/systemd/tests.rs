@@ -182,7 +182,8 @@ fn values_without_an_answer_are_sent_again() {
     assert!(scene.properties.silence().is_none());
 }
 
-/// systemd refuses a bound of 0. The CPU set of the same request is set nevertheless, and the refusal is reported once.
+/// systemd refuses a bound of 0. The CPU set of the same request is set nevertheless, and the refusal is
+/// reported once.
 #[test]
 fn a_refused_value_does_not_prevent_the_others() {
     let mut scene = Scene::known();
@@ -243,7 +244,8 @@ fn an_administrators_value_set_after_the_reading_is_not_overwritten() {
     assert_eq!(scene.others().memory, Some(150));
 }
 
-/// A weight keeps the `cpu` controller enabled, an administrator's or ours; an administrator's is not replaced.
+/// A weight keeps the `cpu` controller enabled, an administrator's or ours; an administrator's is not
+/// replaced.
 #[test]
 fn a_weight_keeps_the_cpu_controller_on() {
     let mut scene = Scene::new(&[(Property::CPUWeight, Value::Number(300))]);
@@ -432,7 +434,8 @@ fn a_unit_that_comes_back_gets_its_given_values_again() {
     }
 }
 
-/// A service restarts between two polls. Its group is another one of the same name; systemd never reported the unit as gone.
+/// A service restarts between two polls. Its group is another one of the same name; systemd never reported
+/// the unit as gone.
 #[test]
 fn a_new_unit_of_the_same_name_starts_afresh() {
     let (mut scene, property) = (Scene::new(&[(Property::AllowedCPUs, cpus("0-5"))]), Property::MemoryHigh);
@@ -481,7 +484,8 @@ fn values_that_cannot_be_reverted_stay_if_the_unit_is_held_again() {
     assert_eq!(scene.value(Property::MemoryHigh), Value::Number(UNSET));
 }
 
-/// CPUs are lent and called back ten times a second. systemd gets them every five seconds; once they are stable, within two.
+/// CPUs are lent and called back ten times a second. systemd gets them every five seconds; once they are
+/// stable, within two.
 #[test]
 fn values_that_change_with_loans_are_sent_seldom() {
     let mut scene = Scene::known();

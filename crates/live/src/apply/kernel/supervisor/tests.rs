@@ -296,8 +296,8 @@ fn credits_are_part_of_a_units_rules() {
     assert!(w.calls().contains("unit 2 weighs 100 flags 3 credit -7000"));
 }
 
-/// Queued tasks cannot change their discipline, so a change reloads the scheduler, and so does the first discipline other than
-/// stride. A new unit with a loaded discipline needs no reload.
+/// Queued tasks cannot change their discipline, so a change reloads the scheduler, and so does the first
+/// discipline other than stride. A new unit with a loaded discipline needs no reload.
 #[test]
 fn a_change_of_discipline_reloads() {
     let mut w = World::new(&["a", "b"]);
@@ -537,8 +537,8 @@ fn membership_rules_are_sent_by_slot() {
     assert_eq!(w.calls(), "rules of 1 2");
 }
 
-/// A reload of the contract renumbers units: slots stay, only changes are sent, and a removed unit loses its CPUs at once and
-/// its slot when its cgroup is gone.
+/// A reload of the contract renumbers units: slots stay, only changes are sent, and a removed unit loses its
+/// CPUs at once and its slot when its cgroup is gone.
 #[test]
 fn a_contract_reload_sends_only_changes() {
     let mut w = World::new(&["a", "b"]);
@@ -632,7 +632,8 @@ fn a_contract_that_the_scheduler_cannot_hold_is_left_to_cgroups() {
     assert!(!w.is_attached() && w.problems()[0].contains("needs a cap"));
 }
 
-/// Only the kernel's own scheduler enforces `CPUQuota=`. Ours is detached while one is set, which is reported once.
+/// Only the kernel's own scheduler enforces `CPUQuota=`. Ours is detached while one is set, which is reported
+/// once.
 #[test]
 fn another_programs_cap_detaches_the_scheduler() {
     let mut w = World::new(&["a", "b"]);

@@ -11,7 +11,8 @@ fn bid(by: UnitId, gives: Offer, wants: Offer) -> Bid {
     Bid { by, gives, wants, with: None, for_ns: None, at_least: None, bound: false }
 }
 
-/// `ana` and `al` in `lab`, `bo` in `works`, each with 1,000 tickets, and 1,000 bytes of memory reserved for `ana`.
+/// `ana` and `al` in `lab`, `bo` in `works`, each with 1,000 tickets, and 1,000 bytes of memory reserved for
+/// `ana`.
 fn units(present: bool) -> ([UnitId; 4], Rights) {
     let mut contract = Contract::default();
     let (lab, works) = (contract.add(None, "lab"), contract.add(None, "works"));
