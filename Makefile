@@ -30,6 +30,7 @@ lint: ## formatting, lints, import rules, and the documents' sentences and links
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked $(FEATURES) -- --deny warnings
 	scripts/rooms
+	scripts/width
 	scripts/prose
 	bench/all --check
 	bench/test_all.py

@@ -175,8 +175,8 @@ fn absent_cgroups(contract: &Contract) -> Vec<Diagnostic> {
         .help(if path.contains(['*', '?']) {
             "write the path as it is: no pattern is looked for in it"
         } else {
-            "write the path that /proc/PID/cgroup shows for a process that should be a member; if its manager has yet to make it, \
-             all is well"
+            "write the path that /proc/PID/cgroup shows for a process that should be a member; if its manager has \
+             yet to make it, all is well"
         })
     };
     absent.map(warning).collect()

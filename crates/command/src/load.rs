@@ -113,8 +113,8 @@ fn cpu_notes(contract: &Contract, machine: &Machine, is_here: bool) -> Vec<Strin
     let help = match contract.machine.isolated {
         false => "write `isolated = true` in [machine] to divide those that commonhold may use",
         true => {
-            "this process may not use them: for those of isolcpus, start it under `taskset -c LIST`; a cpuset partition keeps its \
-             CPUs until it is dissolved"
+            "this process may not use them: for those of isolcpus, start it under `taskset -c LIST`; a cpuset \
+             partition keeps its CPUs until it is dissolved"
         }
     };
     let isolated =

@@ -163,7 +163,8 @@ fn a_cpu_that_is_called_back_is_its_owners_first() {
     }
 }
 
-/// A past lender borrows everything while it has credit, and only its share again when the credit is set to 0.
+/// A past lender borrows everything while it has credit, and only its share again when the credit is set
+/// to 0.
 #[test]
 fn a_unit_with_credit_borrows_first_until_its_credit_is_reset() {
     for (giver, other) in [(ONE, THREE), (THREE, ONE)] {

@@ -59,7 +59,8 @@ pub fn text(shown: &Shown<'_>, style: Style) -> String {
     }
     if shown.others_percent > OTHERS_PERCENT {
         text += &format!(
-            "note: other programs had {} % of the CPUs meanwhile, so the bus may carry more: measure it while nothing else runs\n",
+            "note: other programs had {} % of the CPUs meanwhile, so the bus may carry more: measure it while nothing else \
+             runs\n",
             shown.others_percent
         );
     }

@@ -156,8 +156,8 @@ fn limits(currency: &Currency) -> Vec<String> {
     let here = if currency.encloser.is_some() { format!("in {around}") } else { "at the top".to_owned() };
     let holds = if currency.encloser.is_some() { "holds" } else { "has" };
     lines.push(format!(
-        "{unit} at most: what {around} {holds}, {}. It never holds more, whatever the others {here} give up; loans, and what it holds of \
-         other currencies, come on top",
+        "{unit} at most: what {around} {holds}, {}. It never holds more, whatever the others {here} give up; loans, \
+         and what it holds of other currencies, come on top",
         amounts(currency.worth_around, currency.encloser.is_some() && currency.held().is_none()),
     ));
     if currency.encloser.is_some() {
@@ -165,9 +165,9 @@ fn limits(currency: &Currency) -> Vec<String> {
             "{unit} with fewer tickets: its part goes to the others {here}. Nobody outside {around} gains by it"
         ));
         lines.push(format!(
-            "the way out: an exchange of {around}. It holds more of one resource for less of another, with `commonhold offer \
-             --unit {around} --give disk:30 --want cpu:20`, or of {unit} with a unit elsewhere; and others gain where it has fewer tickets itself, by `commonhold \
-             fund {around}`"
+            "the way out: an exchange of {around}. It holds more of one resource for less of another, with \
+             `commonhold offer --unit {around} --give disk:30 --want cpu:20`, or of {unit} with a unit elsewhere; \
+             and others gain where it has fewer tickets itself, by `commonhold fund {around}`"
         ));
     }
     if !currency.issued.is_empty() {

@@ -353,7 +353,8 @@ exchange  lends  to  tickets      began                       ends
             trials: 2,
         };
         let wide = Style { width: 200, ..Style::PLAIN };
-        let used = "a used 0.612000 CPUs instead of 0.490000 (more), b used 0.103000 CPUs instead of 0.100000 (not to be told apart)";
+        let used = "a used 0.612000 CPUs instead of 0.490000 (more), b used 0.103000 CPUs instead of 0.100000 (not to be told \
+         apart)";
         let expected = format!(
             "exchange 3, trial 1: kept; {used}\n\
              exchange 6, trial 1: undone, since b lost; {used}\n\

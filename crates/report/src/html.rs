@@ -24,7 +24,8 @@ pub fn open(title: &str, more_style: &str) -> String {
     // In the browser's title, the page's title follows the program's name, so it begins with a small letter.
     let (first, rest) = title.split_at(title.chars().next().map_or(0, char::len_utf8));
     format!(
-        "{head}<title>Commonhold: {}{rest}</title>\n<style>\n{style}{more_style}</style>\n</head>\n<body>\n<main>\n<h1>{title}</h1>\n",
+        "{head}<title>Commonhold: \
+         {}{rest}</title>\n<style>\n{style}{more_style}</style>\n</head>\n<body>\n<main>\n<h1>{title}</h1>\n",
         first.to_lowercase()
     )
 }

@@ -17,11 +17,12 @@ use crate::words::path;
 pub const EXEMPT: &str = "kernel threads, process 1 and Commonhold itself";
 
 /// How units are held on a machine with systemd.
-pub const IN_PLACE: &str = "systemd runs here. Units are held in the control groups that it gave to users, sessions and services. \
-    Nobody is moved out of these but processes that `exec`, a `pid:` or a `command:` rule puts into a unit while others are in their \
-    group: systemd makes a scope for such a process, in a slice of the unit's. A process in a group with processes of several \
-    units is a member of its unit; its CPU time is held by the `kernel` backend, and nothing else of it. While any group has a \
-    `CPUQuota=`, the scheduler of the `kernel` backend rests, and control groups hold CPU.";
+pub const IN_PLACE: &str = "systemd runs here. Units are held in the control groups that it gave to users, sessions \
+    and services. Nobody is moved out of these but processes that `exec`, a `pid:` or a `command:` rule puts into a \
+    unit while others are in their group: systemd makes a scope for such a process, in a slice of the unit's. A \
+    process in a group with processes of several units is a member of its unit; its CPU time is held by the `kernel` \
+    backend, and nothing else of it. While any group has a `CPUQuota=`, the scheduler of the `kernel` backend rests, \
+    and control groups hold CPU.";
 
 /// A summary of the processes in a unit, or of those in no unit.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -98,7 +98,8 @@ fn add_bar(svg: &mut String, bar: &ChartBar, top: f64, x: impl Fn(f64) -> f64) {
         let (low, high) = (x(low), x(high));
         let (above, below) = (middle - 5.0, middle + 5.0);
         *svg += &format!(
-            "<path class='whisker' d='M{low:.1} {middle:.1}H{high:.1}M{low:.1} {above:.1}V{below:.1}M{high:.1} {above:.1}V{below:.1}'/>\n"
+            "<path class='whisker' d='M{low:.1} {middle:.1}H{high:.1}M{low:.1} {above:.1}V{below:.1}M{high:.1} \
+             {above:.1}V{below:.1}'/>\n"
         );
     }
 }
@@ -147,7 +148,8 @@ pub fn steps(chart: &TimeChart) -> String {
         open(chart.id, chart.title, chart.description, bottom - (PANEL_PITCH - PANEL_HEIGHT) + AXIS_HEIGHT);
     let id = escape(chart.id);
     svg += &format!(
-        "<defs><pattern id='{id}-beyond' width='6' height='6' patternUnits='userSpaceOnUse'><path class='hatch' d='M-1 1L1 -1M0 6L6 0M5 7L7 5'/></pattern></defs>\n"
+        "<defs><pattern id='{id}-beyond' width='6' height='6' patternUnits='userSpaceOnUse'><path class='hatch' d='M-1 1L1 \
+         -1M0 6L6 0M5 7L7 5'/></pattern></defs>\n"
     );
     for (panel, i) in chart.panels.iter().zip(0u32..) {
         add_panel(&mut svg, chart, panel, PANELS_TOP + PANEL_PITCH * f64::from(i));

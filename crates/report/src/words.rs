@@ -120,13 +120,13 @@ pub fn refused(contract: &Contract, why: Refused) -> String {
             lent + 1
         ),
         Refused::NoExchange { unit } => format!(
-            "an exchange of unit {} must give at least one ticket of a resource for at least one of another, and its minimum must be \
-             of the resource that it wants, and no larger than what it wants",
+            "an exchange of unit {} must give at least one ticket of a resource for at least one of another, and its \
+             minimum must be of the resource that it wants, and no larger than what it wants",
             name(unit)
         ),
         Refused::NotReserved { unit, resource, left: None } => format!(
-            "unit {} has no reserved {resource} to lend; reserve some with `hard` in the contract, or offer tickets, a number without \
-             a unit",
+            "unit {} has no reserved {resource} to lend; reserve some with `hard` in the contract, or offer tickets, \
+             a number without a unit",
             name(unit)
         ),
         Refused::NotReserved { unit, resource, left: Some(left) } => {
@@ -143,8 +143,8 @@ pub fn refused(contract: &Contract, why: Refused) -> String {
             spare_memory(most)
         ),
         Refused::Loop { unit } => format!(
-            "unit {} would fund itself: a unit cannot hold tickets of its own currency, nor of a currency that its own funds; name \
-             another unit",
+            "unit {} would fund itself: a unit cannot hold tickets of its own currency, nor of a currency that its \
+             own funds; name another unit",
             name(unit)
         ),
         Refused::TooManyOffers => {
@@ -686,7 +686,8 @@ mod tests {
             ),
             (
                 Waits::NobodyActive { offer: 2, within: None },
-                "it cannot be compared with offer 2 now: tickets of the top level are worth nothing while no unit there is active",
+                "it cannot be compared with offer 2 now: tickets of the top level are worth nothing while no unit \
+                 there is active",
             ),
             (
                 Waits::NotWeighed { offer: 2, what: memory(3) },

@@ -31,9 +31,11 @@ fn findings() -> Findings {
             Row::partly(
                 Area::Surroundings,
                 "CPU time not capped",
-                "/sys/fs/cgroup/user.slice/user-1000.slice/user@1000.service/app.slice/a-very-long-name.scope/cpu.max holds us to 1.50 CPUs",
+                "/sys/fs/cgroup/user.slice/user-1000.slice/user@1000.service/app.slice/a-very-long-name.scope/cpu.max holds us \
+                 to 1.50 CPUs",
             )
-            .remedy("echo max > /sys/fs/cgroup/user.slice/user-1000.slice/user@1000.service/app.slice/a-very-long-name.scope/cpu.max"),
+            .remedy("echo max > \
+             /sys/fs/cgroup/user.slice/user-1000.slice/user@1000.service/app.slice/a-very-long-name.scope/cpu.max"),
             Row::yes(Area::Surroundings, "a name\u{1b}[2J that clears", "物理学部の計算機はここにあります。 そして続きます。 もう少し。"),
         ],
     }

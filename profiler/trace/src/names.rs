@@ -365,7 +365,9 @@ mod tests {
 
     #[test]
     fn a_perf_map_is_read_for_the_wanted_addresses() {
-        let text = b"1000 20 old name\nnoise\n10 zz x\n0x2000 0x10 void Main.take(int)\n3000 8 other\n1010 20 new\xff\r\n\n5000 0 nothing\nffffffffffffff00 ffffffffffffffff last";
+        let text =
+            b"1000 20 old name\nnoise\n10 zz x\n0x2000 0x10 void Main.take(int)\n3000 8 other\n1010 20 \
+         new\xff\r\n\n5000 0 nothing\nffffffffffffff00 ffffffffffffffff last";
         let of = |wanted: &[u64]| of_perf_map(text, wanted);
         let named = |start, size, name: &str| (start, size, name.to_owned());
         assert_eq!(of(&[0x200f]), [named(0x2000, 0x10, "void Main.take(int)")]);

@@ -119,7 +119,8 @@ fn switches_are_ends_of_slices() {
 }
 
 const ISOLATED: &str = "version = 1\n[machine]\nscheme = \"isolate\"\n[unit.a]\n[unit.b]\n";
-const WORK: &str = "version = 1\nhorizon = \"1s\"\n[program.p]\ndo = [{ cpu = \"1ms\" }]\n[job.j]\nunit = \"a\"\nprogram = \"p\"\n";
+const WORK: &str = "version = 1\nhorizon = \"1s\"\n[program.p]\ndo = [{ cpu = \"1ms\" }]\n[job.j]\nunit = \"a\"\nprogram = \
+ \"p\"\n";
 
 #[test]
 fn a_baseline_is_refused_where_units_are_held() {

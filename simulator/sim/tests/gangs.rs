@@ -173,7 +173,8 @@ fn a_limit_of_the_bus_is_held() {
 fn taken_at(gangs: &str, first: f64, then: f64, at: &str) -> f64 {
     let text = format!(
         "version = 1\nhorizon = \"{at}\"\n[program.p]\ndo = [{{ run = \"thread\", times = 2, at_once = 2 }}]\n[program.thread]\n\
-         do = [{{ repeat = 100, do = [{{ cpu = \"10ms\", bus = {first} }}] }}, {{ repeat = \"forever\", do = [{{ cpu = \"10ms\", bus = {then} }}] }}]\n\
+         do = [{{ repeat = 100, do = [{{ cpu = \"10ms\", bus = {first} }}] }}, {{ repeat = \"forever\", do = [{{ cpu = \
+         \"10ms\", bus = {then} }}] }}]\n\
          [program.still]\ndo = [{{ repeat = \"forever\", do = [{{ cpu = \"10ms\" }}] }}]\n\
          [job.p]\nunit = \"jobs\"\nprogram = \"p\"\nbackground = true\n[job.still]\nunit = \"jobs\"\nprogram = \"still\"\n\
              background = true\n"

@@ -50,7 +50,8 @@ impl Machine {
     fn text(&self) -> String {
         let Machine { cpus, memory_mib, disk, kernel } = self;
         format!(
-            "version = 1\nshape = \"cpus:{cpus} memory:{memory_mib}MiB\"\nenforces = \"irix\"\n[kernel]\nslice = \"30ms\"\n{kernel}\n[disk.d0]\n{disk}\n"
+            "version = 1\nshape = \"cpus:{cpus} memory:{memory_mib}MiB\"\nenforces = \"irix\"\n[kernel]\nslice = \
+             \"30ms\"\n{kernel}\n[disk.d0]\n{disk}\n"
         )
     }
 }

@@ -59,7 +59,7 @@ fn a_change_is_made_and_answered_with_its_worth() {
     let place = Place::with_units(&[&members[0], &members[1]]);
     let daemon = place.run(&[]);
     let cpus = std::thread::available_parallelism().unwrap().get() as u64 * 1_000_000;
-    let request = "{\"method\":\"io.commonhold.Change\",\"parameters\":{\"kind\":\"issue\",\"unit\":\"u0\",\"resource\":\"cpu\",\"tickets\":200}}";
+    let request = r#"{"method":"io.commonhold.Change","parameters":{"kind":"issue","unit":"u0","resource":"cpu","tickets":200}}"#;
     let answer = ask(&place, request);
     let row = &answer["parameters"]["tickets"][0];
     let expected = serde_json::json!(

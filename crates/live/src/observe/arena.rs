@@ -140,7 +140,8 @@ impl Arena {
         }
         let too_many = |whose: &str, limit: usize| {
             NotJoined::TooMany(format!(
-                "{limit} processes{whose} already report their transfers; this process is assumed to transfer as much as other processes of its job"
+                "{limit} processes{whose} already report their transfers; this process is assumed to transfer as much as other \
+                 processes of its job"
             ))
         };
         match has_room(self) {

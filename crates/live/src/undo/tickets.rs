@@ -385,7 +385,8 @@ mod tests {
         let path = dir.path().join(FILE_NAME);
         let row = |tickets: &str| {
             format!(
-                "{{\"version\": 1, \"changed\": [\n {{\"unit\": \"a\", \"resource\": \"cpu\", \"contract\": 1,\n  \"tickets\": {tickets}}}]}}"
+                "{{\"version\": 1, \"changed\": [\n {{\"unit\": \"a\", \"resource\": \"cpu\", \"contract\": 1,\n  \"tickets\": \
+                 {tickets}}}]}}"
             )
         };
         for (text, words) in [

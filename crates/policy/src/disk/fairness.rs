@@ -33,9 +33,9 @@
 //!   half is rounding down once by a quarter.
 //!
 //! Unequal shares: in the source, a unit's count decays the faster the larger its share s is. With a constant
-//! transfer rate r, that count converges to a value proportional to r / s. Here the count converges to 2 * r
-//! * half-life for any share, and is divided by s when it is compared. Both methods order the units by r / s
-//! in the steady state. But here the counts of all units cover the same time.
+//! transfer rate r, that count converges to a value proportional to r / s. Here the count converges to
+//! `2 * r * half-life` for any share, and is divided by s when it is compared. Both methods order the units
+//! by r / s in the steady state. But here the counts of all units cover the same time.
 //!
 //! Limits: at a constant rate, a count just before a halving is up to 2 sectors below twice the transfer per
 //! half-life, because of rounding. The measure is sectors, so no unit is charged for seeks.
@@ -280,7 +280,8 @@ mod tests {
 
     #[test]
     fn a_steady_rate_settles_at_twice_the_transfer_per_half_life() {
-        // 1,024 sectors in each period. Just before each halving: 1024, 512 + 1024 = 1536, 1792, 1920, ... 2047.
+        // 1,024 sectors in each period. Just before each halving: 1024, 512 + 1024 = 1536, 1792, 1920,
+        // ... 2047.
         let mut count = DecayingCount::default();
         let mut seen = Vec::new();
         for period in 0..20 {
@@ -305,7 +306,8 @@ mod tests {
         assert!(both.is_exceeded_by(standing(100, 5), 29));
         assert!(!both.is_exceeded_by(standing(100, 5), 30));
         assert!(!both.is_exceeded_by(standing(40, 5), 0));
-        // Shares 3:1, counts 90 and 30: each has its part. One sector more for the second: 121 / 4 = 30.25 < 31.
+        // Shares 3:1, counts 90 and 30: each has its part. One sector more for the second: 121 / 4 = 30.25
+        // < 31.
         let both = Total::default().and(standing(90, 3)).and(standing(30, 1));
         assert!(!both.is_exceeded_by(standing(90, 3), 0) && !both.is_exceeded_by(standing(30, 1), 0));
         let both = Total::default().and(standing(90, 3)).and(standing(31, 1));

@@ -81,7 +81,8 @@ impl Terms {
         self.hard.map(Ordered::amount)
     }
 
-    /// The same terms with the reservation reduced by `lent`, which is in the reservation's measure; at least 0.
+    /// The same terms with the reservation reduced by `lent`, which is in the reservation's measure; at
+    /// least 0.
     pub(super) fn less(self, lent: u64) -> Terms {
         let hard = self.hard.map(|hard| match hard {
             Ordered::Part(part) => Ordered::Part(part.saturating_sub(lent)),

@@ -310,9 +310,9 @@ mod tests {
 
     #[test]
     fn full_stroke() {
-        // Overhead 2.2 + seek 23.688 = 25.888 ms. Sector 0 of the last cylinder starts at offset 1961 * (1368 + 162),
-        // modulo 72 that is 1961 * 18 mod 72 = 18: 18 * 208,229 ns = 3.748 ms; 25.888 ms is 10.8955 ms into a revolution.
-        // The wait is 3.748,122 + 14.992,488 - 10.895,512 = 7.845,098 ms.
+        // Overhead 2.2 + seek 23.688 = 25.888 ms. Sector 0 of the last cylinder starts at offset 1961 *
+        // (1368 + 162), modulo 72 that is 1961 * 18 mod 72 = 18: 18 * 208,229 ns = 3.748 ms; 25.888 ms is
+        // 10.8955 ms into a revolution. The wait is 3.748,122 + 14.992,488 - 10.895,512 = 7.845,098 ms.
         let mut drive = Hp97560::new(1);
         let service = drive.service(0, cylinder(1_961), 1, true);
         assert_eq!((service.seek_ns, service.rotation_ns), (23_688 * US, 7_845_098));

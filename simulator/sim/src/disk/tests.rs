@@ -364,7 +364,8 @@ fn a_light_unit_waits_for_a_bounded_number_of_sectors() {
             (3..6).map(|unit| Stream::copy(UnitId(unit), u64::from(unit) * 300_000, 100_000)).collect();
         streams.push(Stream::small(A, 0, 400 * MS, 60));
         let outcome = run(drive(order, threshold, &[0, 0, 1, 1, 1, 1]), streams, 60_000 * MS);
-        // At most 2 * 3 * (4 * 64 + 78 + 16) sectors, in requests of 78: 27 requests at 20 ms. Threshold 0: 8.
+        // At most 2 * 3 * (4 * 64 + 78 + 16) sectors, in requests of 78: 27 requests at 20 ms. Threshold
+        // 0: 8.
         let requests = 2 * 3 * (4 * threshold + 78 + 16) / 78 + 1;
         assert_eq!(outcome.of(3).count(), 60);
         assert!(

@@ -13,16 +13,17 @@
 //! most 3 S (n - 1) of the queue's CPU time before the task runs. Up to S may remain of a slice in progress:
 //! *work* = 3 S (n - 1) + S.
 //!
-//! Between queues, a queue gets CPU time as from a latency-rate server with rate e and a *lag*: at least e t - lag
-//! within a time t. The lag depends on how the unit gets its CPUs:
+//! Between queues, a queue gets CPU time as from a latency-rate server with rate e and a *lag*: at least e
+//! t - lag within a time t. The lag depends on how the unit gets its CPUs:
 //! - A unit that always owns a whole CPU (e = 1) has no lag. The CPU serves its owner's queue first, and a
 //!   loan ends within the call-back time.
-//! - A unit that owns a fraction of a CPU gets the CPU in turns of length P. A turn goes to the unit with the largest
-//!   credit. Credits sum to zero, and greedy emptying keeps each of m below H(m) - 1, where H(m) = 1 + 1/2 + .. + 1/m.
-//!   Proof: let s(j) be the sum of the j largest credits. In a turn, either the winner is among them and their sum does not
-//!   grow, or all of them were below the winner, and s(j) / j <= (s(j + 1) + 1) / (j + 1). From s(m) = 0 follows
-//!   s(1) <= H(m) - 1, and H(m) before the turn is given. The turn costs the winner one credit. So the lag is at most
-//!   P (2 H(m) + 1): a unit that is that far behind is next.
+//! - A unit that owns a fraction of a CPU gets the CPU in turns of length P. A turn goes to the unit with
+//!   the largest credit. Credits sum to zero, and greedy emptying keeps each of m below H(m) - 1, where
+//!   H(m) = 1 + 1/2 + .. + 1/m. Proof: let s(j) be the sum of the j largest credits. In a turn, either the
+//!   winner is among them and their sum does not grow, or all of them were below the winner, and s(j) / j
+//!   <= (s(j + 1) + 1) / (j + 1). From s(m) = 0 follows s(1) <= H(m) - 1, and H(m) before the turn is
+//!   given. The turn costs the winner one credit. So the lag is at most P (2 H(m) + 1): a unit that is that
+//!   far behind is next.
 //! - On time-shared CPUs the unit with the smallest pass is next. A unit's pass exceeds the machine's by at
 //!   most the unit's slices in progress, min(n, c) S over its weight. It is behind the machine's by at most
 //!   one slice over its weight (`catch_up`). Each of the m - 1 other units catches up with the unit before

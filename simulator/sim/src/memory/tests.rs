@@ -124,7 +124,8 @@ pub(super) fn cached(memory: &mut Memory, unit: UnitId, pages: u32, dirty: bool)
     file
 }
 
-/// 240 frames less the kernel's 40 are free. A space of 100 and a file of 40 leave 60; when both are gone, 200.
+/// 240 frames less the kernel's 40 are free. A space of 100 and a file of 40 leave 60; when both are
+/// gone, 200.
 #[test]
 fn frames_come_back_at_close() {
     let mut memory = memory(240, 200, 0);

@@ -73,7 +73,8 @@ impl Priorities {
     }
 }
 
-/// The level whose weight in BFQ, 8 - level, is nearest to the share's fraction of the largest share, times 8.
+/// The level whose weight in BFQ, 8 - level, is nearest to the share's fraction of the largest share,
+/// times 8.
 fn level(share: u64, largest: u64) -> IoPriority {
     let levels = u64::from(LEVELS);
     // Rounded to the nearest integer.

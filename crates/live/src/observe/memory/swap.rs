@@ -126,7 +126,8 @@ mod tests {
                         /dev/zram0                              partition\t524284\t\t102400\t\t100\n\
                         /dev/nvme0n1                            partition\t786428\t\t102400\t\t-2\n";
 
-    /// 100 MiB on zram take 25 MiB, and 100 MiB are on a drive: a unit with 40 of the 200 has a fifth of the 25.
+    /// 100 MiB on zram take 25 MiB, and 100 MiB are on a drive: a unit with 40 of the 200 has a fifth of
+    /// the 25.
     #[test]
     fn zrams_memory_is_divided_in_proportion_to_swapped_bytes() {
         let areas = areas(TEXT);

@@ -34,10 +34,11 @@ fn three_tasks_by_hand() {
     assert_eq!(slowdowns(1_000, &[400, 400, 400]), [1_386_207; 3]);
 }
 
-// A task that takes 0.6 of the bus has two streams: 2 u / (1 + u^2) = 0.6, u = 1/3. Beside one of load 0.4, whose slowdown:
-// two streams of 1/3: P = 4/9, 4/9, 2 * 1/9, in sum 10/9; mean (4/9 + 4/9) / (10/9) = 0.8; 1 + 0.4 * 0.8 = 1.32.
-// The first task's second stream meets 0.4 and its own 1/3: P = 0.6 * 2/3 = 0.4, 0.6/3 + 0.4 * 2/3 = 0.466667, 2 * 0.4/3 =
-// 0.266667, in sum 1.133333; mean 1 / 1.133333; 1 + 1/3 / 1.133333 = 1.294118. Alone it meets 1 + 1/9: the ratio is 1.164706.
+// A task that takes 0.6 of the bus has two streams: 2 u / (1 + u^2) = 0.6, u = 1/3. Beside one of load 0.4,
+// whose slowdown: two streams of 1/3: P = 4/9, 4/9, 2 * 1/9, in sum 10/9; mean (4/9 + 4/9) / (10/9) = 0.8;
+// 1 + 0.4 * 0.8 = 1.32. The first task's second stream meets 0.4 and its own 1/3: P = 0.6 * 2/3 = 0.4,
+// 0.6/3 + 0.4 * 2/3 = 0.466667, 2 * 0.4/3 = 0.266667, in sum 1.133333; mean 1 / 1.133333; 1 + 1/3 /
+// 1.133333 = 1.294118. Alone it meets 1 + 1/9: the ratio is 1.164706.
 #[test]
 fn two_streams_by_hand() {
     assert_eq!(slowdowns(1_000, &[600, 400]), [1_164_706, 1_320_000]);

@@ -109,8 +109,9 @@ fn let_through_its_bound_a_unit_takes_from_all() {
     assert_eq!((memory.used(A), memory.resident(other), memory.free()), (84, 76, 32));
 }
 
-/// a uses 120 frames and b 40, and no more than what is kept, 32, is free. Until 48 are, a gives 12 and b 4. With
-/// 100 of a's protected, they give in proportion to 20 and 40: 5 1/3 and 10 2/3, in clusters of 4: 4 and 12.
+/// a uses 120 frames and b 40, and no more than what is kept, 32, is free. Until 48 are, a gives 12 and b 4.
+/// With 100 of a's protected, they give in proportion to 20 and 40: 5 1/3 and 10 2/3, in clusters of 4: 4
+/// and 12.
 #[test]
 fn all_give_in_proportion_to_what_is_beyond_their_protection() {
     for (low, gives) in [(0, (12, 4)), (100, (4, 12))] {
