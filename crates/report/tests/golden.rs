@@ -239,8 +239,10 @@ fn status_of_units_that_lend() {
     };
     assert_eq!(
         status::holder(holder),
-        "Contract lab.toml, held by the cgroup backend.\nThe kernel backend has not held it for 12.0 s: it stalled.\ncpu \
-             held by the cgroup backend\nmemory  not held: no memory controller here\n"
+        "Contract lab.toml, held by the cgroup backend.\n\
+         The kernel backend has not held it for 12.0 s: it stalled.\n\
+         cpu     held by the cgroup backend\n\
+         memory  not held: no memory controller here\n"
     );
     assert!(status::json(holder, &statement).contains("\"of\": \"kernel\""));
     assert!(status::text(&statement, COLOUR).contains("\x1b["));
