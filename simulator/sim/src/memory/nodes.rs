@@ -68,9 +68,9 @@ impl Nodes {
         debug_assert_eq!(remaining, 0, "granted pages have frames");
     }
 
-    /// Moves pages of processes that share their memory, up to the `targets` (nodes, each with a number of
-    /// pages) and as far as frames are free there: from every node with an excess, to the first target with a
-    /// deficit, then to the next. The pages are taken from the processes in proportion.
+    /// Moves pages of processes that share their memory. `targets` are nodes, each with a number of pages; no
+    /// node gets more than that, or than its free frames. Pages move from every node with an excess to the
+    /// first target with a deficit, then to the next. The pages are taken from the processes in proportion.
     fn divide(&mut self, processes: &mut [&mut Vec<u64>], targets: &[(usize, u64)]) {
         let nodes = self.free.len();
         let mut present = vec![0; nodes];
