@@ -332,8 +332,8 @@ fn a_limit_below_a_cpu_is_a_limit() {
     assert!((38..=42).contains(&held), "{held}");
 }
 
-/// Two hard CPUs for one unit leave nothing for the other: it runs on idle CPUs, and is stopped when no CPU is
-/// idle.
+/// Two hard CPUs for one unit leave nothing for the other: it runs on idle CPUs, and is stopped when no CPU
+/// is idle.
 #[test]
 fn a_unit_without_entitlement_runs_on_idle_cpus() {
     for means in [USER, CGROUP] {
