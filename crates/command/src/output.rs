@@ -57,7 +57,11 @@ impl Page {
 
     /// Prints the result, then writes the page, if there is one. In this order the user sees the result even
     /// if the page cannot be written.
-    pub fn after(page: Option<Page>, result: &str, html: impl FnOnce() -> String) -> Result<(), Failure> {
+    pub fn print_then_write(
+        page: Option<Page>,
+        result: &str,
+        html: impl FnOnce() -> String,
+    ) -> Result<(), Failure> {
         print(result)?;
         page.map_or(Ok(()), |page| page.write(&html()))
     }

@@ -90,7 +90,7 @@ pub fn text(
     }
     let unheld = Resource::ALL.map(|resource| divisions[resource].entitlement.unheld);
     if unheld.iter().any(|value| *value > 0) {
-        table.row(Paint::Faint, row("(held by none)".to_owned(), String::new(), tree.own_part(unheld)));
+        table.row(Paint::Faint, row("(held by none)".to_owned(), String::new(), tree.amount_cells(unheld)));
     }
     head + &table.render(style) + "\n" + &footer(contract, units, style)
 }
@@ -237,8 +237,9 @@ impl<'a> Tree<'a> {
         ))
     }
 
-    /// Cells for amounts that are no unit's, such as a unit's own part. An amount of 0 gives an empty cell.
-    fn own_part(&self, values: [u64; 4]) -> [String; 4] {
+    /// Cells for amounts beside the rows of units: what no unit holds, or a unit's own part. An amount of 0
+    /// gives an empty cell.
+    fn amount_cells(&self, values: [u64; 4]) -> [String; 4] {
         let cell = |(resource, value): (Resource, u64)| match value {
             0 => String::new(),
             value => amount(resource, self.divisions[resource].amount(value)),
@@ -284,7 +285,10 @@ impl<'a> Tree<'a> {
         }
         let own = Resource::ALL.map(|resource| self.divisions[resource].entitlement.own(id));
         if has_sub_units && own.iter().any(|value| *value > 0) {
-            table.row(Paint::Faint, row(format!("{below}in no sub-unit"), String::new(), self.own_part(own)));
+            table.row(
+                Paint::Faint,
+                row(format!("{below}in no sub-unit"), String::new(), self.amount_cells(own)),
+            );
         }
         let indent = format!("{below}  ");
         let sums = Resource::ALL.into_iter().filter_map(|resource| self.sum(id, resource));

@@ -217,13 +217,13 @@ impl Steward {
     /// The worth of a unit's tickets of a resource while all active units want it: millionths of a CPU, bytes
     /// of memory, or millionths of the capacity of each disk or of the memory bus. 0 for an inactive unit.
     pub fn worth(&self, rights: &Rights, unit: UnitId, resource: Resource) -> u64 {
-        rights.to_part(resource, self.divided(resource)).value(unit)
+        rights.at_capacity(resource, self.divided(resource)).value(unit)
     }
 
     /// The worth of the part that the unit's own processes hold, without its sub-units; in the same measure
     /// as [`Steward::worth`].
     pub fn own_worth(&self, rights: &Rights, unit: UnitId, resource: Resource) -> u64 {
-        rights.to_part(resource, self.divided(resource)).own(unit)
+        rights.at_capacity(resource, self.divided(resource)).own(unit)
     }
 
     /// The amount of a resource that all units together divide, in the same measure as [`Steward::worth`].

@@ -72,7 +72,7 @@ pub(crate) fn main(args: &Scale) -> Result<Exit, Failure> {
 
 fn show(args: &Scale, study: &Study, page: Option<Page>) -> Result<(), Failure> {
     let text = if args.json { report::json(study) } else { report::text(study, output::style()) };
-    Page::after(page, &text, || report::html(study))
+    Page::print_then_write(page, &text, || report::html(study))
 }
 
 fn interrupted() -> Failure {

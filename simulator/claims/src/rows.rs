@@ -103,11 +103,11 @@ type Says = (&'static str, &'static str, &'static str, &'static str);
 
 /// A row for a parameter, which tests check.
 const fn parameter(says: Says, held_by: &'static [&'static str]) -> Row {
-    Row { basis: Basis::Parameter, held_by, ..unmeasured(says, Basis::Parameter, "") }
+    Row { basis: Basis::Parameter, held_by, ..unmeasured_row(says, Basis::Parameter, "") }
 }
 
 /// A row that is not measured, and why.
-const fn unmeasured(says: Says, basis: Basis, why: &'static str) -> Row {
+const fn unmeasured_row(says: Says, basis: Basis, why: &'static str) -> Row {
     let (id, place, says, expected) = says;
     Row {
         id,
@@ -132,7 +132,7 @@ const fn predicted(
     needs: &'static [Experiment],
     measure: fn(Seed) -> Option<f64>,
 ) -> Row {
-    Row { tolerance, ..unmeasured(says, Basis::Predicted, "").measured(needs, measure) }
+    Row { tolerance, ..unmeasured_row(says, Basis::Predicted, "").measured(needs, measure) }
 }
 
 /// A number with a tolerance on both sides.

@@ -19,7 +19,9 @@ pub(crate) fn main(args: &Claims) -> Result<Exit, Failure> {
     // Only a terminal bounds the width.
     let style = output::style();
     let style = if output::is_terminal() { style } else { Style { width: COLUMNS, ..style } };
-    Page::after(page, &if args.json { json(&claims) } else { text(&claims, style) }, || html(&claims))?;
+    Page::print_then_write(page, &if args.json { json(&claims) } else { text(&claims, style) }, || {
+        html(&claims)
+    })?;
     Ok(if runs.sound() { Exit::Ok } else { Exit::CheckFailed })
 }
 

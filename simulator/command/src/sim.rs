@@ -36,7 +36,7 @@ pub(crate) fn main(args: &Sim) -> Result<Exit, Failure> {
         (_, true) => simulation::csv(&study),
         _ => simulation::text(&study, output::style()),
     };
-    Page::after(page, &text, || simulation::html(&study))?;
+    Page::print_then_write(page, &text, || simulation::html(&study))?;
     Ok(if study.sound() { Exit::Ok } else { Exit::CheckFailed })
 }
 
@@ -71,7 +71,7 @@ fn compare(args: &Sim, scenario: &Scenario, machine: &str, page: Option<Page>) -
         (_, true) => schemes::csv(&schemes),
         _ => schemes::text(&schemes, output::style()),
     };
-    Page::after(page, &text, || schemes::html(&schemes))?;
+    Page::print_then_write(page, &text, || schemes::html(&schemes))?;
     Ok(if schemes.sound() { Exit::Ok } else { Exit::CheckFailed })
 }
 
@@ -109,7 +109,7 @@ fn compare_disciplines(
         (_, true) => disciplines::csv(&compared),
         _ => disciplines::text(&compared, output::style()),
     };
-    Page::after(page, &text, || disciplines::html(&compared))?;
+    Page::print_then_write(page, &text, || disciplines::html(&compared))?;
     Ok(if compared.sound() { Exit::Ok } else { Exit::CheckFailed })
 }
 

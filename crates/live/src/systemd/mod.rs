@@ -5,6 +5,8 @@
 //! limits are set as run-time *properties*: systemd writes each property into the control group, and keeps it
 //! in a file, its *drop-in*.
 //!
+//! What is sent, and when: [`apply/cgroup/systemd`](crate::apply).
+//!
 //! Terms: a *systemd unit* is a slice, a service or a scope, and owns a control group. It is not a unit of
 //! the contract.
 //!

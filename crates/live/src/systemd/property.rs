@@ -88,7 +88,7 @@ impl Property {
         }
     }
 
-    /// Parses a value from a text that [`Value::text`] may have written; `None` if it is malformed.
+    /// Parses a text in the format that [`Value::text`] writes; `None` if it is malformed.
     pub fn parse(self, text: &str) -> Option<Value> {
         match (self.shape(), text) {
             (Shape::Weight, "") | (Shape::Bound, "infinity") => Some(Value::Number(UNSET)),

@@ -143,7 +143,7 @@ impl DiskState {
     /// Each unit's entitlement to a disk, in millionths, by unit index.
     fn entitled(&mut self, rights: &Arc<Rights>) -> Vec<u64> {
         if !Arc::ptr_eq(&self.entitled.0, rights) {
-            let parts = rights.to_part(Resource::Disk, Capacity::Parts).all();
+            let parts = rights.at_capacity(Resource::Disk, Capacity::Parts).all();
             let mut entitled = parts.own;
             entitled[UnitId::SHARED.index()] = parts.unheld;
             self.entitled = Arc::new((rights.clone(), entitled));
@@ -216,10 +216,10 @@ pub(crate) fn step(
     let any_weighted = input.means.disk.weights && input.snapshot.disks.iter().any(|facts| facts.weighs);
     let rights_if_all_present = any_weighted.then(|| with_all_present(input, rights));
     let if_all_present =
-        rights_if_all_present.as_ref().unwrap_or(rights).to_part(Resource::Disk, Capacity::Parts).all();
+        rights_if_all_present.as_ref().unwrap_or(rights).at_capacity(Resource::Disk, Capacity::Parts).all();
     for facts in &input.snapshot.disks {
         let disk = Arc::make_mut(state.disk(facts));
-        let entitlement = rights.to_part(Resource::Disk, capacity_of(facts)).all();
+        let entitlement = rights.at_capacity(Resource::Disk, capacity_of(facts)).all();
         let weighted = decide(disk, now, input, facts, (&entitlement, &if_all_present), orders);
         add_credits(&mut plan.credits, disk.control.credits());
         if disk.control.is_busy() {
@@ -274,7 +274,7 @@ fn order_shares(
     }
     let disk = Arc::make_mut(disk);
     disk.shares_from = Some((rights.clone(), capacity));
-    let entitlement = with_all_present(input, rights).to_part(Resource::Disk, capacity).all();
+    let entitlement = with_all_present(input, rights).at_capacity(Resource::Disk, capacity).all();
     for unit in input.contract.held() {
         let share = entitlement.own(unit);
         if disk.shares.insert(unit, share).unwrap_or(0) != share {

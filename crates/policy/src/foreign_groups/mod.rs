@@ -187,7 +187,7 @@ pub struct GroupParts {
     ordered: BTreeMap<Holder, Ordered>,
     /// The samples from which the next rates are measured.
     samples: BTreeMap<Holder, Usage>,
-    rates: BTreeMap<Holder, UsageRate>,
+    use_rates: BTreeMap<Holder, UsageRate>,
 }
 
 /// A holder's use per second.
@@ -456,11 +456,11 @@ impl GroupParts {
                 (disk.clone(), (per_s(*read, read_before), per_s(*written, written_before)))
             });
             let rate = UsageRate { cpu: per_s(sample.cpu_ns, previous.cpu_ns), disks: disks.collect() };
-            self.rates.insert(holder, rate);
+            self.use_rates.insert(holder, rate);
             self.samples.insert(holder, sample);
         }
         let samples = &self.samples;
-        self.rates.retain(|holder, _| samples.contains_key(holder));
+        self.use_rates.retain(|holder, _| samples.contains_key(holder));
     }
 
     /// Spreads bounds, protection and reclaim of memory.
@@ -677,7 +677,7 @@ impl GroupParts {
 
     /// A holder's CPU time per second, in nanoseconds; 0 until it is measured.
     fn cpu_rate(&self, holder: Holder) -> u64 {
-        self.rates.get(&holder).map_or(0, |used| used.cpu)
+        self.use_rates.get(&holder).map_or(0, |used| used.cpu)
     }
 
     /// Spreads CPU caps over all holders within each capped unit. A holder within several capped units gets
@@ -729,13 +729,13 @@ impl GroupParts {
                 let within = held_groups.within(unit);
                 let mut holders = vec![(unit, None)];
                 holders.extend(within.iter().map(|group| (group.unit, Some(group.id))));
-                let rate = |holder: &Holder| {
-                    let used = self.rates.get(holder).and_then(|used| used.disks.get(&disk));
+                let used_rates = |holder: &Holder| {
+                    let used = self.use_rates.get(holder).and_then(|used| used.disks.get(&disk));
                     used.copied().unwrap_or_default()
                 };
                 let uncapped = vec![u64::MAX; holders.len()];
-                let read_uses: Vec<u64> = holders.iter().map(|holder| rate(holder).0).collect();
-                let write_uses: Vec<u64> = holders.iter().map(|holder| rate(holder).1).collect();
+                let read_uses: Vec<u64> = holders.iter().map(|holder| used_rates(holder).0).collect();
+                let write_uses: Vec<u64> = holders.iter().map(|holder| used_rates(holder).1).collect();
                 let read_parts = read.map(|rate| spread_with_own(rate, &read_uses, &uncapped));
                 let write_parts = write.map(|rate| spread_with_own(rate, &write_uses, &uncapped));
                 for (nth, holder) in holders.into_iter().enumerate() {

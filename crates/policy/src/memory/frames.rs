@@ -293,7 +293,7 @@ impl<'a> Division<'a> {
         let common = facts[UnitId::KERNEL.index()].used.saturating_add(facts[UnitId::SHARED.index()].used);
         let divided = input.frames.saturating_sub(common);
         let capacity = Capacity::Pieces { total: divided, bytes: input.frame_bytes };
-        let entitlement = input.rights.to_part(Resource::Memory, capacity).all();
+        let entitlement = input.rights.at_capacity(Resource::Memory, capacity).all();
         let mut previously_allowed = loans.allowed;
         previously_allowed.truncate(facts.len());
         previously_allowed.extend_from_slice(&entitlement.own[previously_allowed.len()..]);

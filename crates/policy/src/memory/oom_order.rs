@@ -89,7 +89,7 @@ struct Entitlements<'a> {
 impl Entitlements<'_> {
     fn for_divided(&mut self, divided: u64) -> &Entitlement {
         let divided = divided.max(self.least);
-        let compute = || self.rights.to_part(Resource::Memory, Capacity::Known(divided)).all();
+        let compute = || self.rights.at_capacity(Resource::Memory, Capacity::Known(divided)).all();
         self.by_divided.entry(divided).or_insert_with(compute)
     }
 }

@@ -112,7 +112,7 @@ pub fn entitle(contract: &Contract, resource: Resource, capacity: Capacity, pres
         // Refused for `shared` and `kernel`, which hold no tickets.
         let _ = rights.set_present_for(id, resource, *present);
     }
-    rights.to_part(resource, capacity).all()
+    rights.at_capacity(resource, capacity).all()
 }
 
 /// As [`entitle`], for every resource, with the machine's capacities.
@@ -121,7 +121,7 @@ pub fn entitle_all(contract: &Contract, machine: &Machine, present: &[bool]) -> 
     for (id, present) in contract.ids().zip(present) {
         let _ = rights.set_present(id, *present);
     }
-    let entitled = |resource| rights.to_part(resource, capacity(contract, machine, resource)).all();
+    let entitled = |resource| rights.at_capacity(resource, capacity(contract, machine, resource)).all();
     PerResource {
         cpu: entitled(Resource::Cpu),
         memory: entitled(Resource::Memory),

@@ -129,7 +129,7 @@ impl Rights {
     /// The values of memory in bytes, at the capacity that units divide; `None` before the first sample.
     fn memory_values(&self) -> Option<super::Values<'_>> {
         let in_use = self.in_use.as_ref()?;
-        Some(self.to_part(Resource::Memory, Capacity::Known(in_use.divided)))
+        Some(self.at_capacity(Resource::Memory, Capacity::Known(in_use.divided)))
     }
 
     /// Refuses if a unit's reservation, reduced by `lent` bytes, would no longer cover the memory in use that

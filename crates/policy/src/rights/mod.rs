@@ -46,7 +46,8 @@
 //!   active before gets a larger value, whatever the limits and reservations are. Because of rounding,
 //!   siblings may miss these two rules by 1; deeper in the tree, each level and each percentage adds 1.
 //! - *Transfers*: if two active siblings without limits transfer tickets, no other value at their level
-//!   changes by more than 1 (rounding), and no value outside that level changes. Two transfers do more: a
+//!   changes by more than 1 (rounding), and no value outside that level changes. Two kinds of transfer change
+//!   more: a
 //!   unit at its limit may give away tickets that its limit made worthless, and an inactive unit may give
 //!   tickets to an active one. These tickets become effective, so other units have less than before. But no
 //!   unit has less than it would have if all units were active and without limits (seed 004, section 5.5).
@@ -925,12 +926,12 @@ impl Rights {
 
     /// The rights to a resource, as amounts that sum to the resource's capacity.
     pub fn to(&self, resource: Resource) -> Values<'_> {
-        self.to_part(resource, self.capacity(resource))
+        self.at_capacity(resource, self.capacity(resource))
     }
 
     /// The rights to a part of a resource, such as one of several disks: as [`Rights::to`], with another
     /// capacity.
-    pub fn to_part(&self, resource: Resource, capacity: Capacity) -> Values<'_> {
+    pub fn at_capacity(&self, resource: Resource, capacity: Capacity) -> Values<'_> {
         Values { rights: self, resource, capacity }
     }
 

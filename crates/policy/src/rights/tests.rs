@@ -93,7 +93,7 @@ fn parts_are_rounded_by_sums() {
     let mut r = rights(&c, 1, &ids);
     r.set_capacity(Cpu, Capacity::Known(100));
     assert_eq!(ids.map(|id| r.value(id, Cpu)), [33, 33, 34]);
-    assert_eq!(r.to_part(Cpu, Capacity::Known(10)).all().value[2..], [3, 3, 4]);
+    assert_eq!(r.at_capacity(Cpu, Capacity::Known(10)).all().value[2..], [3, 3, 4]);
 }
 
 /// Under `quota` all parts wait for their owners: presence changes nothing, except that a unit with sub-units
@@ -500,7 +500,7 @@ impl Both {
                 assert_eq!(self.rights.issued(level, resource), tickets);
             }
         }
-        let other = self.rights.to_part(Cpu, Capacity::Known(12_345));
+        let other = self.rights.at_capacity(Cpu, Capacity::Known(12_345));
         assert_eq!(other.all(), self.plain.all(Cpu, Capacity::Known(12_345)));
     }
 

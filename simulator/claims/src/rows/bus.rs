@@ -9,7 +9,7 @@
 use commonhold_contract::{Gangs, Scheme};
 use commonhold_sim_report::claims::{Basis, Tolerance};
 
-use super::{Row, above, below, between, parameter, predicted, unmeasured};
+use super::{Row, above, below, between, parameter, predicted, unmeasured_row};
 use crate::experiments::{BUS, Experiment, as_it_is};
 use crate::measure::{Seed, divide, real};
 
@@ -288,7 +288,7 @@ pub(super) const ROWS: &[Row] = &[
     )
     .basis(Basis::Calibrated),
     parameter(("BB-F1A-O", "003, figure 2", "The order of the programs by their rates", ""), &[BUS_SETS]),
-    unmeasured(
+    unmeasured_row(
         ("BB-F1A-V", "003, figure 1A", "The nine rates between", ""),
         Basis::Lost,
         "only in the figure",
@@ -321,7 +321,7 @@ pub(super) const ROWS: &[Row] = &[
         |at| Some(least(&slowdowns(at, &DOUBLED, &HIGH)?)),
     )
     .basis(Basis::Calibrated),
-    unmeasured(
+    unmeasured_row(
         ("BB-F1-RT", "003, section 3", "Four threads of Raytrace carry 34.89, more than STREAM", "34.89"),
         Basis::Outside,
         "its authors could not explain it; a bus cannot carry more than it can",
@@ -379,7 +379,7 @@ pub(super) const ROWS: &[Row] = &[
         |at| mean(&slowdowns(at, &BESIDE_BBMA, &MODERATE)?),
     )
     .basis(Basis::Calibrated),
-    unmeasured(
+    unmeasured_row(
         (
             "BB-F1-LU",
             "003, section 3",
@@ -424,7 +424,7 @@ pub(super) const ROWS: &[Row] = &[
         &[OVERLOADED],
     ),
     parameter(("BB-4-QW", "003, section 4", "Quanta window: the average of five", "5"), &[WINDOW]),
-    unmeasured(
+    unmeasured_row(
         ("BB-4-MGR", "003, section 4", "The CPU manager, its shared page, its signals", ""),
         Basis::Outside,
         "live, and held by tests there",
@@ -563,12 +563,12 @@ pub(super) const ROWS: &[Row] = &[
             mean(&parts?)
         },
     ),
-    unmeasured(
+    unmeasured_row(
         ("BB-F2-CACHE", "003, section 5", "Quanta of 200 ms do not disturb caches", ""),
         Basis::Outside,
         "for counters of a real machine",
     ),
-    unmeasured(
+    unmeasured_row(
         ("BB-F2-V", "003, figure 2", "Improvements of each program", ""),
         Basis::Lost,
         "only in the figure",

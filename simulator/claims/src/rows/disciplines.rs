@@ -20,7 +20,7 @@ use commonhold_contract::Discipline::{
 use commonhold_contract::Scheme::Isolate;
 use commonhold_sim_report::claims::{Basis, Tolerance, Unit};
 
-use super::{Row, above, between, parameter, predicted, unmeasured};
+use super::{Row, above, between, parameter, predicted, unmeasured_row};
 use crate::experiments::{
     BOOSTING, ENTITLEMENT_SHARES, Experiment, FIRST_COME, Files, GIVES_UP, INACTIVE, MANY_BY_USER,
     MANY_PROCESSES, NAP, SLEEPER, SMALLEST_SHARE, TICKETS_CPU_FINE, on,
@@ -387,7 +387,7 @@ pub(super) const ROWS: &[Row] = &[
         &[CURRENCIES],
         off_in_currencies,
     ),
-    unmeasured(
+    unmeasured_row(
         ("CH-WIL-4", "002 Williams", "It works very well, with low overhead", ""),
         Basis::Outside,
         "no number, and nothing to compare with; its patent and its products are no claims about machines",

@@ -167,7 +167,7 @@ const fn row_of_5(row: usize, printed: Printed, figures: Figures) -> [Row; 6] {
 
 const TOO_FAST: &str = "no verdict: 5.5 MB in 0.93 s are more than the stated disk can read";
 
-const EMPTY: Row = super::unmeasured(("", "", "", ""), Basis::Lost, "");
+const EMPTY: Row = super::unmeasured_row(("", "", "", ""), Basis::Lost, "");
 
 /// The statements of a row's cells.
 macro_rules! says {

@@ -7,7 +7,7 @@ use commonhold_sim_report::claims::{Basis, Tolerance, Unit};
 
 use super::kernel::{F6_1, LIGHT, f6_1};
 use super::machines::{F9_5, MP1_ISOLATE, MP1_SMP, MP6_ISOLATE, MP6_SMP, f9_5};
-use super::{Row, above, below, between, parameter, predicted, unmeasured};
+use super::{Row, above, below, between, parameter, predicted, unmeasured_row};
 use crate::experiments::{
     CALL_BACK, CPU_ISOLATION_NUMA, Experiment, KERNEL_ONE, KERNEL_UNBALANCED, LOCKS_FIXED, LOCKS_INODE,
     LOCKS_INSERT, LOCKS_STOCK, MAKE_ALONE, MAKE_AND_COPY, RESERVE, on,
@@ -501,7 +501,7 @@ pub(super) const ROWS: &[Row] = &[
         },
     )
     .note("on two nodes with Hector's latencies (seed 001, table 1): refills of caches, and remote memory"),
-    unmeasured(
+    unmeasured_row(
         ("PI-5-NET", "5.0", "Network bandwidth would be held like a disk without a head", ""),
         Basis::Outside,
         "the simulated machine has no network",

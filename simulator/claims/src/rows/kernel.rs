@@ -4,7 +4,7 @@ use commonhold_contract::Scheme::{Isolate, Quota, Smp};
 use commonhold_sim::outcome::Spent;
 use commonhold_sim_report::claims::{Basis, Tolerance};
 
-use super::{Row, above, below, between, parameter, predicted, unmeasured};
+use super::{Row, above, below, between, parameter, predicted, unmeasured_row};
 use crate::experiments::{
     Experiment, KERNEL_AMPLE, KERNEL_BALANCED, KERNEL_ONE, KERNEL_TWO, KERNEL_UNBALANCED, on,
 };
@@ -102,7 +102,7 @@ pub(super) const ROWS: &[Row] = &[
         &[on(KERNEL_UNBALANCED, Quota), on(KERNEL_BALANCED, Quota)],
         |at| at.change(&LIGHT, on(KERNEL_UNBALANCED, Quota), on(KERNEL_BALANCED, Quota)),
     ),
-    unmeasured(
+    unmeasured_row(
         ("PI-F4-3", "figure 4", "The bars of quota and isolate", ""),
         Basis::Lost,
         "the figure's numbers did not survive; ours are drawn",
@@ -220,7 +220,7 @@ pub(super) const ROWS: &[Row] = &[
     )
     .note("the model has this one spin lock")
     .basis(Basis::Calibrated),
-    unmeasured(
+    unmeasured_row(
         (
             "PI-F7-5",
             "4.2.3",

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use commonhold_contract::{Placement, PoolForm, Scheme};
 use commonhold_sim_report::claims::{Basis, Tolerance};
 
-use super::{Row, above, below, between, parameter, predicted, unmeasured};
+use super::{Row, above, below, between, parameter, predicted, unmeasured_row};
 use crate::experiments::{Experiment, Files, POOLS_EIGHT, POOLS_FOUR, POOLS_SIX, POOLS_TWO, as_it_is};
 use crate::measure::{Seed, divide, largest_step, real, smallest_step};
 
@@ -159,7 +159,7 @@ pub(super) const ROWS: &[Row] = &[
     parameter(("PP-T1-R32", "001, table 1", "With a delay of 32", "133"), &[TABLE_1]),
     parameter(("PP-T1-R64", "001, table 1", "With a delay of 64", "229"), &[TABLE_1]),
     parameter(("PP-T1-LIN", "001, table 1", "A line over the ring takes 37 + 3 d cycles", ""), &[TABLE_1]),
-    unmeasured(
+    unmeasured_row(
         ("PP-3-CMP", "001, section 3", "Other machines are farther apart than Hector with a delay of 16", ""),
         Basis::Outside,
         "what other machines take is told for comparison alone",
@@ -273,7 +273,7 @@ pub(super) const ROWS: &[Row] = &[
             Some(response(FOUR[1])?.max(response(FOUR_4)?).max(response(FOUR_6)?))
         },
     ),
-    unmeasured(("PP-F1-V", "001, figure 1", "Response times", ""), Basis::Lost, "only in the figure"),
+    unmeasured_row(("PP-F1-V", "001, figure 1", "Response times", ""), Basis::Lost, "only in the figure"),
     predicted(
         ("PP-F2-1", "001, section 5.3", "Eight processes: the worst size of pools by the best", "no effect"),
         Tolerance::AtMost { high: 1.10 },
@@ -348,7 +348,7 @@ pub(super) const ROWS: &[Row] = &[
             ratios.map(|ratios| ratios.into_iter().fold(f64::MAX, f64::min))
         },
     ),
-    unmeasured(("PP-F2-V", "001, figure 2", "Response times", ""), Basis::Lost, "only in the figure"),
+    unmeasured_row(("PP-F2-V", "001, figure 2", "Response times", ""), Basis::Lost, "only in the figure"),
     predicted(
         (
             "PP-F3-1a",
@@ -392,7 +392,7 @@ pub(super) const ROWS: &[Row] = &[
         &[SIX_4, SIX_6],
         |at| at.change(&THREE, SIX_4, SIX_6),
     ),
-    unmeasured(
+    unmeasured_row(
         ("PP-F3-V", "001, figure 3", "Percentages above the bars", ""),
         Basis::Lost,
         "only in the figure",
@@ -452,7 +452,7 @@ pub(super) const ROWS: &[Row] = &[
         &[FOUR_4, BY_JOBS],
         |at| combined(at, BY_JOBS, FOUR_4),
     ),
-    unmeasured(
+    unmeasured_row(
         ("PP-8-CONT", "001, section 8", "Less contention in the interconnect", "not observable"),
         Basis::Outside,
         "the paper could not see it",

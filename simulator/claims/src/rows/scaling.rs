@@ -19,7 +19,7 @@ use commonhold_scale::{Point, scaling};
 use commonhold_sim::outcome::{LockOutcome, Outcome};
 use commonhold_sim_report::claims::{Basis, Tolerance, Unit};
 
-use super::{Row, above, below, between, parameter, predicted, unmeasured};
+use super::{Row, above, below, between, parameter, predicted, unmeasured_row};
 use crate::experiments::{
     AIM7, AIM7_FEW, DISK_ACCESS, Experiment, GANGS, INTERRUPTED, INTERRUPTS_SPREAD, QUEUE, QUEUE_TWO,
     TREE_NONE, TREE_READERS, TREE_SPIN, on,
@@ -223,7 +223,7 @@ pub(super) const ROWS: &[Row] = &[
         |at| Some(at.disk(READS[1])?.latency_ms),
     )
     .unit(Unit::Milliseconds),
-    unmeasured(
+    unmeasured_row(
         ("CH-HOPS", "002 NUMA concepts", "A hypercube of n nodes has O(n-th root of n) hops", ""),
         Basis::Outside,
         "as printed that is next to 1 for all n; a hypercube of n nodes has log2 n hops. Machines here have distances \
@@ -243,7 +243,7 @@ pub(super) const ROWS: &[Row] = &[
         ],
     )
     .note("what is reserved are CPUs, which are chosen next to each other"),
-    unmeasured(
+    unmeasured_row(
         (
             "CH-PRIN",
             "002 general principles",
@@ -382,7 +382,7 @@ pub(super) const ROWS: &[Row] = &[
         SPIN_12,
         |at| metered(at, |lock, run| divide(real(lock.waited_ns), spun_ns(run))),
     ),
-    unmeasured(
+    unmeasured_row(
         (
             "CH-LOCK-1f",
             "002 lock metering",
@@ -393,7 +393,7 @@ pub(super) const ROWS: &[Row] = &[
         "50,542,055 takes, 13.1 % of them with a wait of 29 us; 35 s are 50,542,055 times 0.5 us by 72.3 %. That is \
          7.5 % more than printed",
     ),
-    unmeasured(
+    unmeasured_row(
         (
             "CH-LOCK-2",
             "002 lock metering",
@@ -459,7 +459,7 @@ pub(super) const ROWS: &[Row] = &[
         &[SPIN[AT_12], READERS[AT_12]],
         |at| faster(at, READERS[AT_12], SPIN[AT_12]),
     ),
-    unmeasured(
+    unmeasured_row(
         ("CH-FS", "002 other file systems", "ext3 and xfs on a RAM disk, and by spindles", ""),
         Basis::Lost,
         "the curves are pictures, of which nothing is left in the text",
@@ -508,7 +508,7 @@ pub(super) const ROWS: &[Row] = &[
         &MEETS,
         |at| faster(at, MEETS[0], MEETS[1]),
     ),
-    unmeasured(
+    unmeasured_row(
         (
             "CH-JOB-LIMb",
             "002 job currency",
@@ -518,7 +518,7 @@ pub(super) const ROWS: &[Row] = &[
         Basis::Outside,
         "ours sorts nothing anew: a job changes its band when it is looked at (crates/dispatch/src/discipline)",
     ),
-    unmeasured(
+    unmeasured_row(
         ("CH-GOALS", "002 conclusions", "ccNUMA can scale; tuning for one architecture can break others", ""),
         Basis::Outside,
         "a conclusion, with nothing to compare",

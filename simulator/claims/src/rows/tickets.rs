@@ -7,7 +7,7 @@
 use commonhold_contract::Scheme::Isolate;
 use commonhold_sim_report::claims::{Basis, Tolerance};
 
-use super::{Row, above, between, parameter, predicted, unmeasured};
+use super::{Row, above, between, parameter, predicted, unmeasured_row};
 use crate::experiments::{
     Experiment, TICKETS_CPU, TICKETS_DISK, TICKETS_DISK_TWO, TICKETS_EXCHANGE, TICKETS_EXCHANGE_LONG,
     TICKETS_MEMORY, on,
@@ -344,7 +344,7 @@ pub(super) const ROWS: &[Row] = &[
         &EXCHANGES,
         best_exchange,
     ),
-    unmeasured(
+    unmeasured_row(
         ("TK-F9-3", "004 fig. 9", "The gains as drawn", ""),
         Basis::Lost,
         "the figure is a picture that could not be read",

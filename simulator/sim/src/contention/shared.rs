@@ -4,9 +4,9 @@
 //! is in other nodes. And a node's memory, and the path to it, serves one load at a time. How much longer
 //! does each running task take?
 //!
-//! Terms: m is the fraction of its CPU time that a task *shares*: that it waits for other tasks' data, if all
-//! of the data is in its own node. Its *targets* are the nodes of the data, with weights w that sum to 1.
-//! λ(n, j) is the time of a load from node j on node n, and ℓ that of a local load.
+//! Terms: m is the fraction of a task's CPU time that it would wait for other tasks' data if all of that data
+//! were in its own node; the task *shares* this fraction. Its *targets* are the nodes of the data, with
+//! weights w that sum to 1. λ(n, j) is the time of a load from node j on node n, and ℓ that of a local load.
 //!
 //! Algorithm, without queues: a unit of work has m / ℓ loads, and takes
 //!

@@ -3,11 +3,12 @@
 //! The unit, in this order:
 //! 1. If the request exceeds the unit's allowance, pages of the unit itself are taken.
 //! 2. If no frame is free, and the unit is within its allowance or has nothing to give: the largest debtor
-//!    (the unit that exceeds its allowance most) gives up to its debt, even its last pages. Then the unit
-//!    itself gives, if it is within its allowance. Then all units give.
+//!    (the unit that exceeds its allowance most) gives pages until its debt is paid, even its last ones. Then
+//!    the unit itself gives, if it is within its allowance. Then all units give.
 //!
 //! If no unit is held to an allowance, all units give: this is the global clock of a kernel without
-//! isolation. Pages that are being written already count towards the demand, so they are not taken twice.
+//! isolation. Pages under write-out count towards the demand from the start, so that they are not taken
+//! twice.
 //!
 //! On a machine that enforces as Linux does, [`linux`](super::linux) chooses the unit. The choice of pages is
 //! the same except that a space's oldest pages go first, clean or dirty.

@@ -261,8 +261,8 @@ impl Reader<'_, '_> {
         })
     }
 
-    /// Reads an amount of bytes, or a percentage of the machine's memory. `memory_bytes` is `None` if the
-    /// shape is wrong; a percentage is then unknown.
+    /// Reads how much memory the kernel keeps: bytes, or a percentage of the machine's memory. If the key
+    /// `shape` is invalid, `memory_bytes` is `None`, and a percentage gives `None`.
     fn kernel_memory(&mut self, entry: &Entry, memory_bytes: Option<u64>) -> Option<u64> {
         let text = self.document.string(entry, "an amount of memory in quotes")?;
         match quantity::amount(text, Resource::Memory) {

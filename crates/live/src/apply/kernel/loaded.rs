@@ -51,7 +51,7 @@ pub(super) trait Scheduler {
     fn gate(&mut self, gangs: &[(u32, bool)]) -> Result<(), LiveError>;
 
     /// Resets the counters of a slot that another unit will take.
-    fn clear(&mut self, unit: u32);
+    fn clear(&mut self, slot: u32);
 
     /// A unit's counters since the scheduler was loaded, as of the last context switch on each CPU.
     fn unit_counters(&self, unit: u32) -> UnitCounters;
@@ -89,8 +89,8 @@ pub(super) trait Loader {
     /// the kernel's own scheduler takes over.
     fn load(&mut self, units: u32, features: Features) -> Result<Box<dyn Scheduler>, LiveError>;
 
-    /// The pool number of each CPU; [`NOBODY`] for a missing CPU. `isolated`: whether the contract uses
-    /// isolated CPUs, so that pools are numbered as in plans.
+    /// The pool number of each CPU; [`NOBODY`] for a missing CPU. `isolated` says whether the contract
+    /// uses isolated CPUs: it is needed to number the pools as plans do.
     fn pools(&self, form: PoolForm, isolated: bool) -> Result<Vec<u32>, LiveError>;
 
     /// The number of online CPUs.

@@ -20,11 +20,12 @@
 //! the numbers of a sleeping process are read again
 //! - in turn: at each scan, one in [`TURNS`] of the processes is read, but at most [`TURN_MAX`];
 //! - if swap has filled since the last scan;
-//! - if pages are being taken, or are about to be taken, from its unit: never on remembered numbers alone.
+//! - if pages are being taken, or are about to be taken, from its unit, so that no page is taken on
+//!   remembered numbers alone.
 //!
 //! Properties: a bound neither kills nor slows a process. If paging out cannot bring a unit within its bound,
-//! this is reported once, until the unit is within its bound again. Scans take at most 1/[`REST_TIMES`] of a
-//! CPU. If the kernel does not page out for us, nothing is enforced.
+//! this is reported once, and again only after the unit was within its bound. Scans take at most
+//! 1/[`REST_TIMES`] of a CPU. If the kernel does not page out for us, nothing is enforced.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;

@@ -183,11 +183,11 @@ proptest! {
                 Happens::Present { unit, present } => r.set_present(ids[unit], present).unwrap(),
             }
             let hard = |r: &Rights| {
-                let all = r.to_part(Memory, Capacity::Known(DIVIDED)).all();
+                let all = r.at_capacity(Memory, Capacity::Known(DIVIDED)).all();
                 ids.map(|id| all.hard(id))
             };
             let before = hard(&r);
-            let known = r.to_part(Memory, Capacity::Known(DIVIDED));
+            let known = r.at_capacity(Memory, Capacity::Known(DIVIDED));
             prop_assert_eq!(before, ids.map(|id| known.hard(id)));
             let active = ids.map(|id| r.is_active(id, Memory));
             let came = r.settle(now as u64);
