@@ -119,7 +119,7 @@ under() {
 
 	# A program that trades is killed.
 	commonhold exec works/bo -- trade /run/commonhold/socket 100000000 > trade.log 2>&1 &
-	ok "a program offers disk tickets" wait_for 10 grep -q stands trade.log
+	ok "a program offers disk tickets" wait_for 10 grep -q "is open" trade.log
 	soon "its offer is taken" commonhold offer --unit lab/ana --give cpu:25 --want disk:10
 	ok "the program knows" wait_for 10 grep -q 'in force' trade.log
 	weights; before=$weighs

@@ -25,7 +25,7 @@ adj_of() {
 	cat "/proc/$1/oom_score_adj"
 }
 problems() {
-	commonhold status | grep -c "^problem: .*\`$1\`.* beyond means"
+	commonhold status | grep -c "^problem: .*\`$1\`.* beyond its bound"
 }
 
 work touch outside 300 1 > outside.log 2>&1 &
@@ -58,7 +58,7 @@ ok "all that were killed are the other unit's" is "$(killed "$HELD/hog/memory.ev
 ok "the owner keeps its memory" at_least $(($(value owner memory.current) / mib)) 960
 ok "the owner's goes by its own" is "$(adj_of "$big")" 0
 # The log has the problem from its beginning on; `status` shows the problem only while it lasts, and it may have ended by now.
-ok "it is a problem" grep -q "^problem: .*\`hog\`.* beyond means" "$daemon_log"
+ok "it is a problem" grep -q "^problem: .*\`hog\`.* beyond its bound" "$daemon_log"
 account owner entitled; owner_entitled=$((found / mib))
 account hog entitled
 on_lists() {
