@@ -16,7 +16,7 @@ use bpf::{fail, out};
 const TABLES: &str = "src/tables/mod.rs";
 /// The types in the header, by their names in Rust and in C. An enum's name prefixes its values:
 /// `DISPATCH_RECALL_NOW`.
-const NAMES: [(&str, &str); 28] = [
+const NAMES: [(&str, &str); 34] = [
     ("Account", "dispatch_account"),
     ("By", "dispatch_by"),
     ("Cause", "dispatch_wait"),
@@ -26,12 +26,18 @@ const NAMES: [(&str, &str); 28] = [
     ("Discipline", "dispatch"),
     ("Facts", "dispatch_facts"),
     ("Had", "dispatch_had"),
+    ("History", "dispatch_history"),
+    ("Holder", "dispatch_holder"),
+    ("Interval", "dispatch_interval"),
     ("Joined", "dispatch_joined"),
     ("Match", "dispatch_match"),
     ("Memory", "dispatch_memory"),
+    ("Occupancy", "dispatch_occupancy"),
     ("Order", "dispatch_order"),
     ("Own", "dispatch_task"),
     ("Owned", "dispatch_owned"),
+    ("Pair", "dispatch_pair"),
+    ("Pairs", "dispatch_pairs"),
     ("Place", "dispatch_place"),
     ("Put", "dispatch_put"),
     ("Recall", "dispatch_recall"),
@@ -72,6 +78,7 @@ fn main() {
         "rescue.h",
         "seats.h",
         "tree.h",
+        "waits.h",
         "waking.h",
         "world.h",
         "native",
@@ -134,6 +141,7 @@ fn compile_for_the_simulator() {
         .include(header("native", &NATIVE_NAMES))
         .file("src/native/dispatch.c")
         .file("src/native/matches.c")
+        .file("src/native/waits.c")
         .std("gnu11")
         .opt_level(2)
         .warnings(true)

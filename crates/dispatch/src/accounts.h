@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
 /*
- * Counters per unit and CPU: CPU time by who owns the CPU, waits by cause, migrations by distance, and the latency of
- * call-backs.
+ * Counters per unit and CPU: CPU time by who owns the CPU, waits by cause and by what had the CPU (waits.h), migrations by
+ * distance, and the latency of call-backs.
  */
 #ifndef DISPATCH_ACCOUNTS_H
 #define DISPATCH_ACCOUNTS_H
@@ -64,7 +64,7 @@ static void came_back(struct dispatch_cpu *cpu, struct dispatch_unit *owner, u64
  * when a higher class takes a CPU. So this is inferred if the CPU neither ran a task of this scheduler nor idled for longer
  * than a switch takes. Intervals near each other are merged.
  */
-static __attribute__((noinline)) void note_higher(struct dispatch_cpu *cpu, u64 now)
+static __attribute__((noinline)) void note_higher(struct dispatch_cpu *cpu, u32 id, u64 now)
 {
 	struct dispatch_stretch *last = &cpu->higher[cpu->stretches % DISPATCH_STRETCHES];
 	u64 from = cpu->since;
@@ -79,6 +79,7 @@ static __attribute__((noinline)) void note_higher(struct dispatch_cpu *cpu, u64 
 		last->had = now - from;
 	}
 	last->to = now;
+	note_higher_interval(cpu, id, from, now);
 }
 
 /*
@@ -118,7 +119,7 @@ static void move(struct dispatch_task *task, struct dispatch_account *account, c
 		account->moved_cache++;
 }
 
-/* Books the wait of a dispatched task by cause, and its migration. */
+/* Books the wait of a dispatched task, by cause and by what had the CPU, and its migration. */
 static void arrive(struct task_struct *p, struct dispatch_task *task, struct dispatch_unit *unit, struct dispatch_cpu *cpu,
 		   u32 id, u64 now)
 {
@@ -129,7 +130,7 @@ static void arrive(struct task_struct *p, struct dispatch_task *task, struct dis
 	if (!account)
 		return;
 	if (now - cpu->since > HIGHER_NS)
-		note_higher(cpu, now);
+		note_higher(cpu, id, now);
 	account->switches++;
 	if (cpu->rescue)
 		account->rescues++;
@@ -139,6 +140,7 @@ static void arrive(struct task_struct *p, struct dispatch_task *task, struct dis
 		if (waited > HIGHER_NS)
 			account->waited_ns[DISPATCH_WAIT_HIGHER] += higher = higher_ns(cpu, task->since);
 		account->waited_ns[cause] += waited - higher;
+		divide(account, cpu, id, payer(task), task->since, now);
 		if (waited > SLOW_NS || unit->slow_ns)
 			note_wait(p, unit, waited);
 	}

@@ -100,6 +100,7 @@
 #include "waking.h"
 #include "seats.h"
 #include "gates.h"
+#include "waits.h"
 #include "accounts.h"
 
 char _license[] SEC("license") = "Dual MIT/GPL";
@@ -643,6 +644,7 @@ void BPF_STRUCT_OPS(dispatch_running, struct task_struct *p)
 	if (gated())
 		count(task, unit); /* a task that was parked is not counted as active yet */
 	arrive(p, task, unit, cpu, id, now);
+	note_begins(cpu, id, payer(task), now);
 	cpu->since = cpu->booked = now;
 	cpu->looks = 0;
 	cpu->on_loan = 0;
@@ -695,6 +697,7 @@ void BPF_STRUCT_OPS(dispatch_stopping, struct task_struct *p, bool runnable)
 	if (!task || !cpu || !(unit = unit_at(task->unit)))
 		return;
 	charge(p, cpu, task, unit);
+	note_stops(cpu);
 	if (runnable) {
 		/*
 		 * Valid if a higher class took the CPU. If its slice ended instead, it is enqueued next, which sets both again.

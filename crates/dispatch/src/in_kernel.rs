@@ -27,10 +27,11 @@ use crate::matches::{self, Lists, Match};
 use crate::simulated_kernel::Settings;
 use crate::tables::kernel::EndTable;
 use crate::tables::{
-    Account, CPUS_MAX, Cpu, GANGS_MAX, Joined, LATENCIES, NOBODY, Near, Owned, Put, Rules, Seated, Setting,
-    Turned, UNITS_MAX, Unit,
+    Account, CPUS_MAX, Cpu, GANGS_MAX, Joined, LATENCIES, NOBODY, Near, Owned, Pairs, Put, Rules, Seated,
+    Setting, Turned, UNITS_MAX, Unit,
 };
 use crate::unit_rules::UnitRules;
+use crate::waits::take_pairs;
 
 /// Compiled by build.rs.
 static PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/dispatch.bpf.o"));
@@ -154,6 +155,8 @@ pub struct Scheduler {
     units: Table<Unit>,
     accounts: Table<Account>,
     cpus: Table<Cpu>,
+    pairs: Table<Pairs>,
+    rules: Table<Rules>,
     matches: Table<Match>,
     /// Whether the lists in force are in the second half of `matches`.
     second_half: bool,
@@ -213,6 +216,7 @@ impl Scheduler {
         let units: Table<Unit> = Table::map(&object, "units", UNITS_MAX as usize)?;
         let accounts = Table::map(&object, "accounts", counts.accounts())?;
         let cpus: Table<Cpu> = Table::map(&object, "cpus", CPUS_MAX as usize)?;
+        let pairs = Table::map(&object, "pairs", counts.cpus as usize)?;
         let matches = Table::map(&object, "matches", matches::ENTRIES)?;
         let end = Table::map(&object, ".data.end", 1)?;
         let gates = Table::map(&object, GATES, 1)?;
@@ -225,7 +229,7 @@ impl Scheduler {
             units: unit_count,
             cpus: cpu_count,
             recall: recall as u32,
-            unused: 0,
+            pairs_half: 0,
         };
         // SAFETY: elements of the tables, which nothing reads before the scheduler is attached.
         unsafe {
@@ -244,6 +248,8 @@ impl Scheduler {
             units,
             accounts,
             cpus,
+            pairs,
+            rules,
             matches,
             second_half: false,
             gates,
@@ -354,6 +360,23 @@ impl Scheduler {
     /// If there is no such unit.
     pub fn accounts(&self, unit: u32) -> Vec<Account> {
         (0..self.counts.cpus).map(|cpu| self.account(unit, cpu)).collect()
+    }
+
+    /// Reports how long tasks of one unit waited while tasks of another had the CPU that they got: calls
+    /// `each` with the waiting unit, the other unit, and the time in ns since it was last reported, for
+    /// each CPU. What CPUs count from one call on is reported by the call after the next: by then, no CPU
+    /// is still adding to it. [`Account::waited_for_ns`] has the other parts of a unit's waits.
+    pub fn take_waits_for_others(&mut self, mut each: impl FnMut(u32, u32, u64)) {
+        // SAFETY: a field of the table's only element, which no other code writes.
+        let half = unsafe { &raw mut (*self.rules.at(0)).pairs_half };
+        // SAFETY: as above.
+        let idle = 1 - (unsafe { half.read_volatile() } & 1);
+        for cpu in 0..self.counts.cpus {
+            // SAFETY: an element of the table. CPUs add to the other half, since the previous call.
+            unsafe { take_pairs(self.pairs.at(cpu as usize), idle as usize, &mut each) };
+        }
+        // SAFETY: as above.
+        unsafe { half.write_volatile(idle) };
     }
 
     /// Maps a control group to a unit, and with it those of its descendants that are not mapped themselves.
@@ -526,9 +549,16 @@ fn load(
     callbacks: &[&str],
 ) -> libbpf_rs::Result<Object> {
     let mut open = ObjectBuilder::default().open_memory(PROGRAM)?;
-    let room = u32::try_from(counts.accounts()).unwrap_or(u32::MAX);
-    for mut map in open.maps_mut().filter(|map| map.name() == "accounts") {
-        map.set_max_entries(room)?;
+    let rooms = [
+        ("accounts", counts.accounts()),
+        ("histories", counts.cpus as usize),
+        ("occupancies", counts.accounts() + counts.cpus as usize),
+        ("pairs", counts.cpus as usize),
+    ];
+    for mut map in open.maps_mut() {
+        if let Some((_, room)) = rooms.iter().find(|(name, _)| map.name() == *name) {
+            map.set_max_entries(u32::try_from(*room).unwrap_or(u32::MAX))?;
+        }
     }
     for mut map in open.maps_mut().filter(|map| TABLES.iter().any(|table| map.name() == *table)) {
         if let Some(timeout_ms) = timeout_ms {
@@ -685,6 +715,9 @@ mod tests {
             "units",
             "accounts",
             "cpus",
+            "histories",
+            "occupancies",
+            "pairs",
             "unit_of_cgroup",
             "matches",
             ".data.rules",
@@ -706,6 +739,7 @@ mod tests {
         assert_eq!(size("units"), size_of::<Unit>());
         assert_eq!(size("accounts"), size_of::<Account>());
         assert_eq!(size("cpus"), size_of::<Cpu>());
+        assert_eq!(size("pairs"), size_of::<Pairs>());
         assert_eq!(size("matches"), size_of::<Match>());
         assert_eq!(size(".data.rules"), size_of::<Rules>());
         assert_eq!(size(".data.end"), size_of::<EndTable>());

@@ -31,5 +31,6 @@ enum dispatch_task_state {
 
 _Static_assert(DISPATCH_DISCIPLINES == DISPATCH_SENTINEL, "DISCIPLINES in tables/mod.rs is not the number of disciplines");
 _Static_assert(DISPATCH_CAUSES == DISPATCH_WAIT_SENTINEL, "CAUSES in tables/mod.rs is not the number of causes");
+_Static_assert(DISPATCH_HOLDERS == DISPATCH_HOLDER_SENTINEL, "HOLDERS in tables/mod.rs is not the number of holders");
 
 #endif

@@ -19,15 +19,16 @@ mod affinity;
 
 use std::cell::Cell;
 use std::cmp::Ordering;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::ptr;
 
 use crate::tables::native::{Task, World};
 use crate::tables::{
-    Account, CPUS_MAX, Cpu, GANGS_MAX, NOBODY, Near, Own, Owned, Recall, Rescue, Rescues, Rules, Setting,
-    UNITS_MAX, Unit, WAITS_BLOCK,
+    Account, CPUS_MAX, Cpu, GANGS_MAX, History, NOBODY, Near, Occupancy, Own, Owned, Pairs, Recall, Rescue,
+    Rescues, Rules, Setting, UNITS_MAX, Unit, WAITS_BLOCK,
 };
 use crate::unit_rules::UnitRules;
+use crate::waits::take_pairs;
 
 /// A task's number: an index, reused after the task has ended.
 pub type TaskId = u32;
@@ -207,6 +208,13 @@ pub struct Kernel {
     units: Vec<Unit>,
     accounts: Vec<Account>,
     table: Vec<Cpu>,
+    #[expect(dead_code, reason = "only the scheduler accesses it, through `world`")]
+    histories: Vec<History>,
+    #[expect(dead_code, reason = "only the scheduler accesses it, through `world`")]
+    occupancies: Vec<Occupancy>,
+    pairs: Vec<Pairs>,
+    /// The sums of what was taken out of `pairs`.
+    waits_for_others: BTreeMap<(u32, u32), u64>,
     idle: Vec<u64>,
     masks: Vec<u64>,
     #[expect(dead_code, reason = "only the scheduler accesses it, through `world`")]
@@ -260,7 +268,7 @@ impl Kernel {
         }
         let mut idle = vec![0; words as usize];
         idle.copy_from_slice(&masks[time_shared..time_shared + words as usize]);
-        let rules = Rules { slice_ns, preempt_ns, units, cpus, recall: recall as u32, unused: 0 };
+        let rules = Rules { slice_ns, preempt_ns, units, cpus, recall: recall as u32, pairs_half: 0 };
         let mut table: Vec<Cpu> = (0..cpus as usize)
             .map(|cpu| {
                 Cpu::new(near.get(cpu).copied().unwrap_or(Near {
@@ -273,6 +281,9 @@ impl Kernel {
         let mut groups = group_masks(&table, words as usize);
         let mut unit_table: Vec<Unit> = (0..units).map(|unit| Unit::with_slices(unit, slice_ns)).collect();
         let mut accounts = vec![Account::default(); units as usize];
+        let mut histories = vec![History::EMPTY; cpus as usize];
+        let mut occupancies = vec![Occupancy::default(); cpus as usize * (units as usize + 1)];
+        let mut pairs = vec![Pairs::EMPTY; cpus as usize];
         let mut gates = vec![0; if gated { GANGS_MAX as usize } else { 0 }];
         // A queue per unit, one per CPU, and one for the parked tasks of shut gangs.
         let mut queued = vec![0; (units + cpus + 1) as usize];
@@ -287,6 +298,9 @@ impl Kernel {
                 units: unit_table.as_mut_ptr(),
                 accounts: accounts.as_mut_ptr(),
                 cpus: table.as_mut_ptr(),
+                histories: histories.as_mut_ptr(),
+                occupancies: occupancies.as_mut_ptr(),
+                pairs: pairs.as_mut_ptr(),
                 idle: idle.as_mut_ptr(),
                 masks: masks.as_mut_ptr(),
                 groups: groups.as_mut_ptr(),
@@ -308,6 +322,10 @@ impl Kernel {
             accounts,
             groups,
             table,
+            histories,
+            occupancies,
+            pairs,
+            waits_for_others: BTreeMap::new(),
             idle,
             masks,
             queued,
@@ -610,6 +628,20 @@ impl Kernel {
     /// A unit's account.
     pub fn account(&self, unit: u32) -> &Account {
         &self.accounts[unit as usize]
+    }
+
+    /// How long tasks of one unit waited while tasks of another had the CPU that they got, in ns, by the two
+    /// units: first the one that waited. [`Account::waited_for_ns`] has the other parts of a unit's waits.
+    pub fn waits_for_others(&mut self) -> &BTreeMap<(u32, u32), u64> {
+        for pairs in &mut self.pairs {
+            // SAFETY: the scheduler accesses the table only within `Kernel::call`.
+            unsafe {
+                take_pairs(pairs, 0, |waiter, runner, ns| {
+                    *self.waits_for_others.entry((waiter, runner)).or_default() += ns;
+                });
+            }
+        }
+        &self.waits_for_others
     }
 
     /// The present state of a unit.

@@ -5,6 +5,9 @@
  *
  *   rules(), unit_at(id), cpu_at(id)     entries of the tables; NULL for a number out of range, including DISPATCH_NOBODY
  *   account_at(unit, cpu)                likewise; natively one account for all CPUs
+ *   history_at(cpu), pairs_at(cpu)       likewise: a CPU's latest intervals, and the waits of units for each other: see waits.h
+ *   occupancy_at(unit, cpu)              how long a unit had a CPU; any number but a unit's stands for higher classes
+ *   masked(index, size)                  an index modulo a power of two
  *   waits_add(unit, by), waits_in(unit)  the number of tasks of a unit that wait, or are about to
  *   waiting(block), lowest(bits)         a bit mask of a block's units with waiting tasks; the number of the lowest bit
  *   task_of(p), new_task(p)              the scheduler's state of a task: look-up; creation

@@ -45,6 +45,8 @@ enum { false = 0, true = 1 };
 #define HIGHER_NS 100000ull
 /* Such an interval is merged with the previous one if that began less than this ago. */
 #define STRETCH_NS 20000000ull
+/* A switch takes at most this long: see waits.h. */
+#define SWITCH_NS HIGHER_NS
 
 /* include/uapi/linux/bpf.h */
 enum { BPF_MAP_TYPE_HASH = 1, BPF_MAP_TYPE_ARRAY = 2, BPF_MAP_TYPE_TASK_STORAGE = 29 };

@@ -56,6 +56,30 @@ struct {
 	__type(value, struct dispatch_account);
 } accounts SEC(".maps");
 
+/* The next three are for waits.h. Each entry is written by its CPU alone. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1); /* CPUs: set before loading */
+	__type(key, u32);
+	__type(value, struct dispatch_history);
+} histories SEC(".maps");
+
+/* Index: cpu * (rules.units + 1) + unit, where higher classes have the number of units. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1); /* units, and one more, times CPUs: set before loading */
+	__type(key, u32);
+	__type(value, struct dispatch_occupancy);
+} occupancies SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1); /* CPUs: set before loading */
+	__type(key, u32);
+	__type(value, struct dispatch_pairs);
+} pairs SEC(".maps");
+
 /* Two masks per unit and two of the machine. Index: 2 * id + which, where the machine's id is MACHINE. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -128,6 +152,23 @@ static __always_inline struct dispatch_account *account_at(u32 id, u32 cpu)
 	u32 at = cpu * dispatch_rules.units + id;
 
 	return id < dispatch_rules.units && cpu < dispatch_rules.cpus ? bpf_map_lookup_elem(&accounts, &at) : NULL;
+}
+
+static __always_inline struct dispatch_history *history_at(u32 cpu)
+{
+	return bpf_map_lookup_elem(&histories, &cpu);
+}
+
+static __always_inline struct dispatch_pairs *pairs_at(u32 cpu)
+{
+	return bpf_map_lookup_elem(&pairs, &cpu);
+}
+
+static __always_inline struct dispatch_occupancy *occupancy_at(u32 id, u32 cpu)
+{
+	u32 last = dispatch_rules.units, at = cpu * (last + 1) + (id < last ? id : last);
+
+	return bpf_map_lookup_elem(&occupancies, &at);
 }
 
 /* Bounds an index by a power of two, in a form that the compiler keeps and the verifier recognises. */

@@ -22,6 +22,7 @@ typedef int64_t s64;
 
 #define HIGHER_NS (~0ull) /* the simulated kernel has no higher classes */
 #define STRETCH_NS 0ull
+#define SWITCH_NS 0ull /* the scheduler sees switches as taking no time */
 
 /* Values as in the kernel (include/linux/sched/ext.h). */
 #define SCX_DSQ_LOCAL    ((1ull << 63) | 2)

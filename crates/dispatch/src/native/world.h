@@ -65,6 +65,28 @@ static inline struct dispatch_account *account_at(u32 id, u32 cpu)
 	return id < world->rules.units && cpu < world->rules.cpus ? &world->accounts[id] : NULL;
 }
 
+static inline struct dispatch_history *history_at(u32 cpu)
+{
+	return cpu < world->rules.cpus ? &world->histories[cpu] : NULL;
+}
+
+static inline struct dispatch_pairs *pairs_at(u32 cpu)
+{
+	return cpu < world->rules.cpus ? &world->pairs[cpu] : NULL;
+}
+
+static inline struct dispatch_occupancy *occupancy_at(u32 id, u32 cpu)
+{
+	u32 last = world->rules.units;
+
+	return cpu < world->rules.cpus ? &world->occupancies[(u64)cpu * (last + 1) + (id < last ? id : last)] : NULL;
+}
+
+static inline u32 masked(u32 index, u32 size)
+{
+	return index & (size - 1);
+}
+
 static inline u32 waits_in(u32 id)
 {
 	return id < world->rules.units ? world->waits[id] : 0;

@@ -1,7 +1,10 @@
 //! The initial values of the tables' entries.
 
 use super::native::{Entity, Task};
-use super::{Cpu, Deadlines, LATENCIES, Memory, NOBODY, Order, Own, RANKS, STRETCHES, Stretch, Unit};
+use super::{
+    Cpu, Deadlines, History, INTERVALS, Interval, LATENCIES, Memory, NOBODY, Order, Own, PAIRS, Pair, Pairs,
+    RANKS, STRETCHES, Stretch, Unit,
+};
 
 /// Which CPUs are near each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,6 +82,8 @@ impl Cpu {
             looks_at: 0,
             seeks_at: 0,
             higher: [Stretch { from: 0, to: 0, had: 0 }; STRETCHES],
+            had_from: 0,
+            had_until: 0,
             home: NOBODY,
             runs: NOBODY,
             cache: near.cache,
@@ -97,8 +102,25 @@ impl Cpu {
             apart: 0,
             wanted: NOBODY,
             gang: NOBODY,
+            had_by: NOBODY,
+            unused: 0,
         }
     }
+}
+
+impl History {
+    /// A history without intervals.
+    pub(crate) const EMPTY: History = History {
+        intervals: [Interval { from: 0, until: 0, had: 0, all: 0, before: 0, unit: 0, unused: 0 }; INTERVALS],
+        count: 0,
+        unused: 0,
+    };
+}
+
+impl Pairs {
+    /// A table without pairs.
+    pub(crate) const EMPTY: Pairs =
+        Pairs { used: [0; 2], halves: [[Pair { key: 0, unused: 0, ns: 0 }; PAIRS]; 2] };
 }
 
 impl Task {

@@ -44,6 +44,10 @@ pub const GANGS_MAX: u32 = 4096_u32;
 pub const RANKS: usize = 4;
 /// Size of the ring of intervals in which a higher class had a CPU: see [`Cpu`]; a power of two.
 pub const STRETCHES: usize = 8;
+/// Size of the ring of intervals in which units had a CPU: see `waits.h`; a power of two.
+pub const INTERVALS: usize = 256;
+/// Size of one half of a CPU's table of pairs of waiter and runner: see `waits.h`; a power of two.
+pub const PAIRS: usize = 256;
 
 /// How a lent CPU is called back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,7 +119,24 @@ pub enum Cause {
 /// The number of causes, asserted likewise.
 pub const CAUSES: usize = 3;
 
-/// Set before the scheduler starts, and constant from then on.
+/// What had the CPU while a task waited for it, apart from other units: see `waits.h`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub enum Holder {
+    /// Tasks of its own unit.
+    Own,
+    /// Real-time, deadline or stop tasks.
+    Higher,
+    /// No task: the CPU was idle, or switched.
+    Idle,
+    /// Not known: the wait began before the CPU's recorded intervals, or the table of pairs was full.
+    Unknown,
+}
+
+/// The number of holders, asserted likewise.
+pub const HOLDERS: usize = 4;
+
+/// Set before the scheduler starts, and constant from then on, except for `pairs_half`.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub(crate) struct Rules {
@@ -130,7 +151,8 @@ pub(crate) struct Rules {
     pub(crate) cpus: u32,
     /// [`Recall`].
     pub(crate) recall: u32,
-    pub(crate) unused: u32,
+    /// The half of [`Pairs`] that CPUs add to: 0 or 1. The loader reads and clears the other half.
+    pub(crate) pairs_half: u32,
 }
 
 /// The state that a discipline keeps of one party: see `discipline/party.h`.
@@ -293,6 +315,8 @@ pub struct Account {
     pub visited_ns: u64,
     /// How long its tasks waited before they were dispatched on this CPU, by [`Cause`].
     pub waited_ns: [u64; CAUSES],
+    /// The part of these waits in which no other unit had the CPU, by [`Holder`]. The rest is in [`Pairs`].
+    pub waited_for_ns: [u64; HOLDERS],
     /// Migrations of its tasks to this CPU from one with the same last-level cache.
     pub moved_cache: u64,
     /// Migrations from a CPU of the same NUMA node with another last-level cache.
@@ -346,6 +370,63 @@ pub(crate) struct Stretch {
     had: u64,
 }
 
+/// An interval in which one unit had a CPU, switches between its tasks included: see `waits.h`.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub(crate) struct Interval {
+    from: u64,
+    until: u64,
+    /// How long this unit had had the CPU before `from`, in ns: see [`Occupancy`].
+    had: u64,
+    /// How long all units together had had it before `from`, in ns.
+    all: u64,
+    /// The end of the unit's previous interval; 0 if it had none.
+    before: u64,
+    /// The unit, or the number of units for a higher class.
+    unit: u32,
+    unused: u32,
+}
+
+/// The latest intervals of one CPU: a ring.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct History {
+    intervals: [Interval; INTERVALS],
+    /// The number of intervals so far; modulo the ring's size, the index of the latest, whose `until` is out
+    /// of date: [`Cpu`] has it.
+    count: u32,
+    unused: u32,
+}
+
+/// How long one unit had one CPU.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub(crate) struct Occupancy {
+    /// The sum of its intervals, in ns. Without the latest interval of the CPU.
+    had: u64,
+    /// The end of the last of these.
+    until: u64,
+}
+
+/// The time for which tasks of one unit waited while tasks of another had the CPU.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(C)]
+pub(crate) struct Pair {
+    /// The waiting unit's number times 65,536, plus the number of the unit that had the CPU; 0: unused entry.
+    pub(crate) key: u32,
+    pub(crate) unused: u32,
+    pub(crate) ns: u64,
+}
+
+/// Such times on one CPU: two hash tables with open addressing.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Pairs {
+    /// The number of used entries in each half.
+    pub(crate) used: [u32; 2],
+    pub(crate) halves: [[Pair; PAIRS]; 2],
+}
+
 /// One CPU. The loader sets `cache`, `node` and `socket` before the start, `pool` whenever pools change, and
 /// `home` by `dispatch_own`; the scheduler writes the rest.
 #[derive(Debug, Clone, Copy)]
@@ -367,6 +448,10 @@ pub(crate) struct Cpu {
     seeks_at: u64,
     /// The latest intervals in which a higher class had it: a ring.
     higher: [Stretch; STRETCHES],
+    /// When the latest interval in which one unit had it began: see `waits.h`.
+    had_from: u64,
+    /// The end of that interval; out of date while a task runs.
+    had_until: u64,
     /// The unit that owns it; [`NOBODY`]: it is time-shared.
     pub(crate) home: u32,
     /// The unit whose queue its task came from, or [`NOBODY`].
@@ -405,6 +490,9 @@ pub(crate) struct Cpu {
     wanted: u32,
     /// The gang of its task, or [`NOBODY`]: see `gates.h`.
     gang: u32,
+    /// The unit that had it in the latest interval, the number of units for a higher class, or [`NOBODY`].
+    had_by: u32,
+    unused: u32,
 }
 
 /// What determined a task's unit.

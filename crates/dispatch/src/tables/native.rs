@@ -3,7 +3,7 @@
 //! kernel's own `struct task_struct`.
 
 use super::exec::Match;
-use super::{Account, Cpu, Own, Rescues, Rules, Unit};
+use super::{Account, Cpu, History, Occupancy, Own, Pairs, Rescues, Rules, Unit};
 
 /// The part of a task that `sched_ext` shares with a scheduler.
 #[derive(Debug, Clone, Copy)]
@@ -47,6 +47,12 @@ pub(crate) struct World {
     /// One per unit, for all CPUs: the simulation is sequential, so CPUs do not write concurrently.
     pub(crate) accounts: *mut Account,
     pub(crate) cpus: *mut Cpu,
+    /// One per CPU.
+    pub(crate) histories: *mut History,
+    /// Per CPU, one for each unit and one for higher classes.
+    pub(crate) occupancies: *mut Occupancy,
+    /// One per CPU.
+    pub(crate) pairs: *mut Pairs,
     /// The idle CPUs: a bit mask in words of 64 bits.
     pub(crate) idle: *mut u64,
     /// Two masks of CPUs per unit, then two of the machine: `enum mask` in `world.h`.

@@ -1,6 +1,6 @@
 //! Sums of counters over units and CPUs, and statistics of these.
 
-use super::{Account, Cause, Had, LATENCIES, Unit};
+use super::{Account, Cause, Had, Holder, LATENCIES, Unit};
 
 impl Unit {
     /// Counts and latencies of the unit's call-backs since the start.
@@ -78,6 +78,11 @@ impl Account {
     pub fn waited_ns(&self, cause: Cause) -> u64 {
         self.waited_ns[cause as usize]
     }
+
+    /// How long the unit's tasks waited while `holder` had the CPU that they got, in ns.
+    pub fn waited_for_ns(&self, holder: Holder) -> u64 {
+        self.waited_for_ns[holder as usize]
+    }
 }
 
 impl std::ops::AddAssign for Account {
@@ -89,6 +94,9 @@ impl std::ops::AddAssign for Account {
         self.lent_ns += other.lent_ns;
         self.visited_ns += other.visited_ns;
         for (waited, more) in self.waited_ns.iter_mut().zip(other.waited_ns) {
+            *waited += more;
+        }
+        for (waited, more) in self.waited_for_ns.iter_mut().zip(other.waited_for_ns) {
             *waited += more;
         }
         self.moved_cache += other.moved_cache;

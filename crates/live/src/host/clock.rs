@@ -18,6 +18,11 @@ pub fn of_ticks(ticks: u64) -> Time {
     ticks.saturating_mul(TICK_NS).saturating_add(TICK_NS / 2).saturating_sub(suspended)
 }
 
+/// Time since the machine booted in nanoseconds, including the time for which it was suspended.
+pub fn since_boot() -> Time {
+    read(libc::CLOCK_BOOTTIME).unwrap_or(0)
+}
+
 /// Wall-clock time, in milliseconds since 1970. It may jump.
 pub fn wall_ms() -> u64 {
     read(libc::CLOCK_REALTIME).unwrap_or(0) / 1_000_000

@@ -61,11 +61,16 @@ impl Gauge {
 
     /// The present number behind `key` in a file of `key number` lines; 0 if the file has no such key.
     pub(crate) fn value(&self, key: &str) -> Result<u64, LiveError> {
+        self.values([key]).map(|[value]| value)
+    }
+
+    /// As [`Gauge::value`], for several keys, in one read.
+    pub(crate) fn values<const N: usize>(&self, keys: [&str; N]) -> Result<[u64; N], LiveError> {
         let mut buffer = [0; 1024];
         let read = self.0.read_at(&mut buffer, 0);
         let n = read.map_err(|source| failed(self.0.path(), "read it".to_owned(), source))?;
         let text = std::str::from_utf8(&buffer[..n]).unwrap_or_default();
-        Ok(value_of(text, key).unwrap_or_default())
+        Ok(keys.map(|key| value_of(text, key).unwrap_or_default()))
     }
 }
 

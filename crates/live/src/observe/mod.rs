@@ -9,6 +9,7 @@ pub(crate) mod caps;
 pub mod cpu_kinds;
 pub mod disk;
 pub(crate) mod files;
+pub mod hidden;
 pub(crate) mod idle;
 pub(crate) mod jobs;
 pub(crate) mod knob;

@@ -12,7 +12,7 @@ use commonhold_contract::{Amount, Contract, Resource, UnitId};
 use crate::tree::lineage;
 
 /// A unit's own limit. `None` if it has no limit, or if the limit is a percentage of an unknown amount.
-pub(crate) fn own(contract: &Contract, resource: Resource, unit: UnitId, whole: u64) -> Option<u64> {
+pub fn own(contract: &Contract, resource: Resource, unit: UnitId, whole: u64) -> Option<u64> {
     match contract.unit(unit).limit[resource]? {
         Amount::Absolute(amount) => Some(amount),
         part @ Amount::Part(_) => Some(part.of(percentage_base(contract, resource, unit, whole)?)),

@@ -70,7 +70,7 @@
 mod change;
 pub mod entitlement;
 mod in_use;
-pub(crate) mod limits;
+pub mod limits;
 mod lots;
 mod ordered;
 pub mod share;

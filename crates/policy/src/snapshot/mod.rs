@@ -4,6 +4,7 @@ mod disk;
 mod foreign_groups;
 mod jobs;
 mod memory;
+mod waits;
 
 use alloc::vec::Vec;
 
@@ -13,6 +14,7 @@ pub use disk::{DeviceUse, DiskFacts, DiskMeans, DiskUse};
 pub use foreign_groups::{GroupBounds, GroupFacts, GroupId};
 pub use jobs::{BusUse, JobFacts, JobId, Seats, SharedUse, ThreadFacts, ThreadId};
 pub use memory::{Frames, MemoryFacts, MemoryMeans, UnitMemory};
+pub use waits::{Occupant, WaitedFor};
 
 use crate::time::Time;
 
@@ -90,6 +92,9 @@ pub struct UnitFacts {
     /// Time that its threads were runnable without a CPU since the backend started, in nanoseconds; 0 if the
     /// kernel does not report it. Monotone.
     pub waited_ns: u64,
+    /// Time for which the unit's limit on CPU time kept its runnable threads from running since the backend
+    /// started, in nanoseconds; 0 if the backend does not report it. Part of `waited_ns`. Monotone.
+    pub limited_ns: u64,
     /// The unit's loans made at switches, which no plan contains.
     pub loans: SwitchLoans,
     /// Its memory bus transfers, if the machine reports them by unit.
@@ -120,6 +125,11 @@ pub struct Snapshot {
     /// Indexed by [`UnitId::index`](commonhold_contract::UnitId::index); units of the contract beyond its end
     /// count as empty.
     pub units: Vec<UnitFacts>,
+    /// What had the CPU while units' tasks waited for it, by ascending waiter and occupant; empty if the
+    /// backend does not count it, or not at present. A wait counts when it ends. From one snapshot that lists
+    /// a waiter to the next one in succession, the sum over its occupants grows by as much as its `waited_ns`
+    /// ([`UnitFacts`]): live, both are up to a second old.
+    pub waited_for: Vec<WaitedFor>,
     /// Idle CPU time of all CPUs since the backend started, in nanoseconds.
     pub idle_ns: u64,
     /// Disks sampled, in any order; empty if nothing can be ordered for disks.

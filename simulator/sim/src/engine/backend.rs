@@ -18,14 +18,14 @@ use std::convert::Infallible;
 use std::sync::atomic::Ordering;
 
 use commonhold_contract::{Contract, UnitId};
-use commonhold_dispatch::{NOBODY, UnitRules};
+use commonhold_dispatch::{Holder, NOBODY, UnitRules};
 use commonhold_ledger::Statement;
 use commonhold_policy::disk::FRESH_NS;
 use commonhold_policy::memory::{EARLY_NS, frames};
 use commonhold_policy::plan::{DiskOrder, MemoryOrder};
 use commonhold_policy::{
-    DiskFacts, DiskMeans, DiskUse, Frames, Means, MemoryFacts, MemoryMeans, Plan, Snapshot, SwitchLoans,
-    Time, UnitFacts, UnitMemory,
+    DiskFacts, DiskMeans, DiskUse, Frames, Means, MemoryFacts, MemoryMeans, Occupant, Plan, Snapshot,
+    SwitchLoans, Time, UnitFacts, UnitMemory, WaitedFor,
 };
 use commonhold_steward::{ALARM_NS, Backend, Rules, Steward, SwitchUpdate, Switches};
 
@@ -243,11 +243,36 @@ impl Engine<'_> {
         Snapshot {
             at: self.now,
             units,
+            waited_for: self.waited_for(),
             idle_ns: self.cpus.iter().map(|cpu| cpu.idle_ns).sum(),
             disks: (0..self.drives.len()).map(|drive| self.disk_facts(drive)).collect(),
             jobs: self.jobs(),
             ..Snapshot::default()
         }
+    }
+
+    /// What had the CPU while units' tasks waited for it; empty under a baseline. A wait counts when it ends.
+    fn waited_for(&mut self) -> Vec<WaitedFor> {
+        let Some(others) = self.kernel.waits_for_others() else { return Vec::new() };
+        let others =
+            others.iter().map(|((waiter, runner), ns)| (*waiter, Occupant::Unit(UnitId(*runner)), *ns));
+        let mut listed: Vec<(u32, Occupant, u64)> = others.collect();
+        for unit in 0..self.scenario.contract.units.len() {
+            let number = super::number(unit);
+            let account = self.kernel.account(number);
+            for (occupant, holder) in [
+                (Occupant::Unit(UnitId(number)), Holder::Own),
+                (Occupant::HigherClass, Holder::Higher),
+                (Occupant::Idle, Holder::Idle),
+                (Occupant::Unknown, Holder::Unknown),
+            ] {
+                listed.push((number, occupant, account.waited_for_ns(holder)));
+            }
+        }
+        listed.retain(|(_, _, ns)| *ns > 0);
+        listed.sort_unstable();
+        let wait = |(waiter, occupant, ns)| WaitedFor { waiter: UnitId(waiter), occupant, ns };
+        listed.into_iter().map(wait).collect()
     }
 
     fn unit_facts(&self, unit: usize) -> UnitFacts {
@@ -260,6 +285,7 @@ impl Engine<'_> {
             used_ns: account.used_ns(),
             waited_ns: self.units.waited_ns[unit],
             outside: 0,
+            limited_ns: 0,
             bus: None,
             loans: SwitchLoans {
                 lent_ns: account.lent_ns,

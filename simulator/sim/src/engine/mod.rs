@@ -275,6 +275,11 @@ impl<'a> Engine<'a> {
 
     /// Runs until all foreground jobs have ended, or to the horizon.
     pub(crate) fn run(mut self) -> Outcome {
+        self.run_events();
+        self.finish()
+    }
+
+    fn run_events(&mut self) {
         let horizon = self.scenario.workload.horizon_ns;
         // A workload with background jobs alone runs to the horizon.
         let runs_to_horizon = self.unfinished == 0;
@@ -301,7 +306,6 @@ impl<'a> Engine<'a> {
             }
             self.follow_up();
         }
-        self.finish()
     }
 
     /// Completes an event: sends interrupts to kicked CPUs, updates the speeds of tasks whose neighbours

@@ -2,6 +2,8 @@
 //! kernel, or one of the baselines. All have the same methods; [`Kernel`] documents the methods that have no
 //! comment here.
 
+use std::collections::BTreeMap;
+
 use commonhold_dispatch::{Account, Kernel, Kick, NOBODY, Recall, Settings, TaskId, Unit, UnitRules, near};
 
 use commonhold_machine::Cpu;
@@ -191,6 +193,15 @@ impl Switcher {
 
     pub(super) fn account(&self, unit: u32) -> &Account {
         delegate!(self, scheduler => scheduler.account(unit))
+    }
+
+    /// How long tasks of one unit waited while tasks of another had the CPU that they got, in ns, by the two
+    /// units. `None` under a baseline.
+    pub(super) fn waits_for_others(&mut self) -> Option<&BTreeMap<(u32, u32), u64>> {
+        match self {
+            Switcher::Commonhold(kernel) => Some(kernel.waits_for_others()),
+            Switcher::IrixDecay(_) | Switcher::Linux24(_) | Switcher::Hurricane(_) => None,
+        }
     }
 
     /// The owner of a CPU; [`NOBODY`] under a baseline.

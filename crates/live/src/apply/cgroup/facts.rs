@@ -64,17 +64,22 @@ impl CgroupBackend {
         Ok(())
     }
 
-    /// CPU time of a unit's own processes; the previous value if the kernel's count cannot be read.
-    fn used_ns(&mut self, unit: UnitId, counted: Option<Time>) -> Time {
-        let CgroupBackend { usage, groups, problems, now, roster, foreign, contract, .. } = self;
+    /// CPU time of a unit's own processes, and the time for which its cap throttled it; the previous
+    /// values if the kernel's counts cannot be read, or need not be.
+    fn used_and_limited_ns(&mut self, unit: UnitId, counted: Option<Time>) -> (Time, Time) {
+        let CgroupBackend { usage, groups, problems, now, roster, foreign, contract, facts, .. } = self;
         let outside_ns = roster.used_outside_ns(unit) + foreign.used_ns(unit, &contract.unit(unit).path);
-        usage[unit.index()].now(*now, counted, || {
-            let in_group = groups.used_ns(unit).unwrap_or_else(|error| {
+        let mut limited_ns = facts[unit.index()].limited_ns;
+        let used_ns = usage[unit.index()].now(*now, counted, || {
+            let in_group = groups.used_and_limited_ns(unit).unwrap_or_else(|error| {
                 problems.push(error);
                 None
             });
-            in_group.map(|in_group| in_group + outside_ns)
-        })
+            let (used_ns, throttled_ns) = in_group?;
+            limited_ns = limited_ns.max(throttled_ns);
+            Some(used_ns + outside_ns)
+        });
+        (used_ns, limited_ns)
     }
 
     /// Memory facts. A unit's memory includes the memory that its processes had when they were moved in,
@@ -111,8 +116,12 @@ impl CgroupBackend {
             any_arrived |= before.processes == 0 && !empty;
             let due = fresh && !(empty && self.usage_is_final[unit.index()]);
             self.usage_is_final[unit.index()] = empty && (due || self.usage_is_final[unit.index()]);
-            facts.used_ns =
-                if due { self.used_ns(unit, counted(unit).filter(|_| !empty)) } else { before.used_ns };
+            let counts = if due {
+                self.used_and_limited_ns(unit, counted(unit).filter(|_| !empty))
+            } else {
+                (before.used_ns, before.limited_ns)
+            };
+            (facts.used_ns, facts.limited_ns) = (counts.0, counts.1.min(facts.waited_ns));
         }
         // The last memory plan has no bound for a unit that was empty.
         if let Some(memory) = self.memory.as_mut().filter(|_| any_arrived) {

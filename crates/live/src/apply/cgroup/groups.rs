@@ -28,6 +28,9 @@ const FREEZE_WAIT: Duration = Duration::from_millis(10);
 /// A unit that has not frozen after this time, in nanoseconds, is reported.
 const FREEZE_LATE_NS: Time = 1_000_000_000;
 
+/// The key in cpu.stat of the time for which a cap throttled a cgroup, in microseconds.
+const THROTTLED: &str = "throttled_usec";
+
 /// Files kept open per unit: cpu.stat.
 pub(super) const FILES_PER_UNIT: usize = 1;
 
@@ -265,12 +268,18 @@ impl Groups {
     }
 
     /// CPU time of a unit's own processes since its cgroup was made, in nanoseconds, including that of exited
-    /// processes. `None` for the built-in units.
-    pub(super) fn used_ns(&self, unit: UnitId) -> Result<Option<u64>, LiveError> {
+    /// processes; and the time for which the unit's cap throttled the unit, sub-units included, summed over
+    /// CPUs. `None` for the built-in units.
+    pub(super) fn used_and_limited_ns(&self, unit: UnitId) -> Result<Option<(u64, u64)>, LiveError> {
         let Some(i) = self.at(unit) else { return Ok(None) };
         let group = &self.list[i];
-        let used_us = group.usage.as_ref().map_or(Ok(0), |gauge| gauge.value("usage_usec"))?;
-        Ok(Some(group.carried_ns + used_us * 1_000))
+        let Some(usage) = &group.usage else { return Ok(Some((group.carried_ns, 0))) };
+        let [used_us, mut limited_us] = usage.values(["usage_usec", THROTTLED])?;
+        // The cap is in the directory that has the leaf.
+        if group.home.inner && group.cap.is_some() {
+            limited_us = Gauge::open(&group.home.dir.join("cpu.stat"))?.value(THROTTLED)?;
+        }
+        Ok(Some((group.carried_ns + used_us * 1_000, limited_us * 1_000)))
     }
 
     /// Records the number of a unit's runnable threads, and returns the number to report. Stopped threads are

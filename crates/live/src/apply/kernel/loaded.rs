@@ -59,6 +59,11 @@ pub(super) trait Scheduler {
     /// A unit's account on each CPU, indexed by CPU number; [`Scheduler::unit_counters`] has the sums.
     fn accounts(&self, unit: u32) -> Vec<Account>;
 
+    /// Calls `each` with a unit whose tasks waited, the other unit that had the CPU meanwhile, and the
+    /// time in ns since it was last reported. What is counted after one call is reported by the call after
+    /// the next.
+    fn take_waits_for_others(&mut self, each: &mut dyn FnMut(u32, u32, u64));
+
     /// How the scheduler ended; `None` while it schedules.
     fn ended(&self) -> Option<Ended>;
 }
@@ -226,6 +231,10 @@ mod in_kernel {
 
         fn accounts(&self, unit: u32) -> Vec<Account> {
             self.accounts(unit)
+        }
+
+        fn take_waits_for_others(&mut self, each: &mut dyn FnMut(u32, u32, u64)) {
+            self.take_waits_for_others(each);
         }
 
         fn ended(&self) -> Option<Ended> {

@@ -33,6 +33,7 @@ mod matches;
 mod slots;
 mod supervisor;
 mod switched;
+mod waits;
 
 use std::collections::BTreeSet;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -40,7 +41,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use commonhold_contract::{Contract, UnitId};
 use commonhold_dispatch::UNITS_MAX;
 use commonhold_policy::cpu::needs_cap;
-use commonhold_policy::{Means, Plan, Snapshot, Time};
+use commonhold_policy::{Means, Plan, Snapshot, Time, WaitedFor};
 
 use crate::apply::cgroup::CgroupBackend;
 use crate::host::clock;
@@ -55,6 +56,7 @@ use foreign_groups::ForeignGroups;
 use loaded::ThisKernel;
 use matches::levels;
 use supervisor::{Outage, Supervisor, UnitCgroup};
+use waits::Waited;
 
 pub use crate::observe::capability::BUILT_IN;
 pub use commonhold_dispatch::{Account, CallBacks, Cause, Had};
@@ -90,6 +92,8 @@ pub struct KernelBackend {
     seated: u64,
     foreign: ForeignGroups,
     caps: Caps,
+    /// By unit.
+    waited: Vec<Waited>,
     /// The version of the resolved user and group names
     /// ([`SystemNames::changes`](crate::observe::names::SystemNames)) in the scheduler's rules.
     named: u64,
@@ -119,7 +123,8 @@ impl KernelBackend {
             Supervisor::new(Box::new(ThisKernel), contract, &unit_cgroups(&cgroup), levels, clock::now());
         let mut caps = Caps::new(cgroup.mount());
         supervisor.note_capped(caps.look(cgroup.now(), None, |dir, cap| cgroup.has_capped(dir, cap)));
-        KernelBackend { supervisor, cgroup, seated: 0, foreign: ForeignGroups::default(), caps, named: 0 }
+        let (foreign, waited) = (ForeignGroups::default(), Vec::new());
+        KernelBackend { supervisor, cgroup, seated: 0, foreign, caps, waited, named: 0 }
     }
 
     /// Settles members. Returns what was seen of units with `each`, for which the contract may need
@@ -158,6 +163,10 @@ fn unit_cgroups(cgroup: &CgroupBackend) -> Vec<UnitCgroup> {
 impl LiveBackend for KernelBackend {
     fn set_contract(&mut self, contract: &Contract) {
         self.cgroup.set_contract(contract);
+        self.waited.resize(contract.units.len(), Waited::default());
+        for unit in &contract.vacant {
+            self.waited[unit.index()] = Waited::default();
+        }
         let levels = levels(contract, self.cgroup.roster().names());
         self.supervisor.follow(contract, &unit_cgroups(&self.cgroup), levels);
     }
@@ -255,8 +264,18 @@ impl Backend for KernelBackend {
         let (supervisor, rules) = (&self.supervisor, self.supervisor.outage().is_none());
         let counted = |unit| rules.then(|| supervisor.unit_counters(unit).account.used_ns());
         let mut snapshot = self.cgroup.observe_counted(watch, &counted)?;
-        for (unit, facts) in (0..).map(UnitId).zip(&mut snapshot.units) {
-            facts.loans = supervisor.unit_counters(unit).loans();
+        snapshot.waited_for = self.supervisor.waited_for(snapshot.at).to_vec();
+        let mut sums = vec![0; snapshot.units.len()];
+        for WaitedFor { waiter, ns, .. } in &snapshot.waited_for {
+            if let Some(sum) = sums.get_mut(waiter.index()) {
+                *sum += ns;
+            }
+        }
+        self.waited.resize(sums.len(), Waited::default());
+        let counts = sums.into_iter().zip(&mut self.waited);
+        for ((unit, facts), (sum, waited)) in (0..).map(UnitId).zip(&mut snapshot.units).zip(counts) {
+            facts.waited_ns = waited.now(facts.waited_ns, rules.then_some(sum));
+            facts.loans = self.supervisor.unit_counters(unit).loans();
         }
         Ok(snapshot)
     }

@@ -19,7 +19,7 @@ use std::path::PathBuf;
 
 use commonhold_contract::{Contract, Scheme, UnitId};
 use commonhold_dispatch::{Account, COMMON, KERNEL, Lists, NOBODY, UNITS_MAX, UnitRules};
-use commonhold_policy::{Plan, Time};
+use commonhold_policy::{Plan, Time, WaitedFor};
 use commonhold_steward::{Rules, SwitchUpdate, Switches, disciplined, seated};
 
 use super::backoff::Backoff;
@@ -29,6 +29,7 @@ use super::loaded::{Features, Loader, Scheduler};
 use super::matches::{Levels, in_slots};
 use super::slots::{Slot, Slots};
 use super::switched::{PastCounts, UnitCounters};
+use super::waits::Waits;
 use crate::LiveError;
 use crate::observe::jobs::has_gangs;
 
@@ -110,6 +111,9 @@ pub(super) struct Supervisor {
     matches: Lists,
     /// The units' counters in the schedulers before the present one.
     past_counts: PastCounts,
+    waits: Waits,
+    /// The latest sample of what had the CPU while units' tasks waited.
+    waited_for: Vec<WaitedFor>,
     contract: Contract,
     /// The path of a control group with another program's CPU cap, which our scheduler cannot enforce;
     /// `None`: there is no such group.
@@ -143,6 +147,8 @@ impl Supervisor {
             foreign: BTreeMap::new(),
             matches: Lists::new(),
             past_counts: PastCounts::default(),
+            waits: Waits::default(),
+            waited_for: Vec::new(),
             contract: contract.clone(),
             capped: None,
             now,
@@ -198,6 +204,36 @@ impl Supervisor {
         self.past_counts.sums_by_cpu_with(slot, &present)
     }
 
+    /// What had the CPU while units' tasks waited for it, in all schedulers since the backend began, by
+    /// ascending waiter and occupant: a sample that is at most a second old. The scheduler's pairs of
+    /// units in it lag by up to two seconds more. Empty while the scheduler is detached.
+    pub(super) fn waited_for(&mut self, now: Time) -> &[WaitedFor] {
+        if let Attachment::Attached(scheduler) = &mut self.attachment
+            && self.waits.is_due(now)
+        {
+            let waits = &mut self.waits;
+            scheduler.take_waits_for_others(&mut |waiter, runner, ns| waits.add(waiter, runner, ns));
+            self.sample_waits();
+        }
+        if self.outage().is_none() { &self.waited_for } else { &[] }
+    }
+
+    /// Makes the list of what had the CPU while units' tasks waited for it.
+    fn sample_waits(&mut self) {
+        let mut units: BTreeMap<u32, UnitId> = BTreeMap::new();
+        for (unit, slot) in (0..).map(UnitId).zip(&self.slot_of) {
+            if let Some(slot) = slot {
+                units.insert(*slot, unit);
+            }
+        }
+        let in_order = (0..).map(UnitId).zip(&self.slot_of);
+        let of = |(unit, slot): (UnitId, &Option<u32>)| {
+            let account = self.unit_counters(unit).account;
+            Some(self.waits.of(unit, (*slot)?, &account, |slot| units.get(&slot).copied()))
+        };
+        self.waited_for = in_order.filter_map(of).flatten().collect();
+    }
+
     /// Takes the errors since the last call.
     pub(super) fn take_problems(&mut self) -> Vec<LiveError> {
         std::mem::take(&mut self.problems)
@@ -248,6 +284,7 @@ impl Supervisor {
         let former_pools = self.contract.machine.pools;
         self.contract.clone_from(contract);
         self.assign_slots(cgroups);
+        self.sample_waits();
         let lists = self.lists(levels);
         let former_matches = std::mem::replace(&mut self.matches, lists);
         let retry = self.outage().map(|outage| outage.retry);
@@ -535,10 +572,11 @@ impl Supervisor {
     /// Keeps the counters of an attached scheduler, and detaches it: the kernel's own scheduler takes over.
     fn detach(&mut self, why: String, retry: Retry) {
         let since = self.outage().map_or(self.now, |outage| outage.since);
-        if let Attachment::Attached(scheduler) = &self.attachment {
+        if let Attachment::Attached(scheduler) = &mut self.attachment {
             for slot in self.cgroups.keys().filter(|slot| **slot < self.room) {
                 self.past_counts.add(*slot, &scheduler.unit_counters(*slot), &scheduler.accounts(*slot));
             }
+            take_waits(scheduler.as_mut(), &mut self.waits);
         }
         // This drops an attached scheduler, which detaches it.
         self.attachment = Attachment::Detached(Outage { since, why, retry });
@@ -592,6 +630,7 @@ impl Supervisor {
                     let is_forgotten =
                         scheduler.forget(cgroup).and_then(|()| scheduler.set_unit(number, EMPTY)).is_ok();
                     if is_forgotten {
+                        take_waits(scheduler.as_mut(), &mut self.waits);
                         scheduler.clear(number);
                     }
                     is_forgotten
@@ -600,9 +639,17 @@ impl Supervisor {
             };
             if is_forgotten {
                 self.past_counts.forget(number);
+                self.waits.forget(number);
                 self.slots.give_back(number);
             }
         }
+    }
+}
+
+/// Takes all that the scheduler has counted about waits for other units.
+fn take_waits(scheduler: &mut dyn Scheduler, waits: &mut Waits) {
+    for _half in 0..2 {
+        scheduler.take_waits_for_others(&mut |waiter, runner, ns| waits.add(waiter, runner, ns));
     }
 }
 

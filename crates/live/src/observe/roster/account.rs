@@ -49,10 +49,15 @@ const THREADS_SAMPLED_MAX: usize = 64;
 /// its clock stops, they are read at once.
 const TRUSTED_SCANS: u8 = 3;
 
+/// The most users whose CPU time is counted separately in a unit. That of further users is counted together.
+const USERS_MAX: usize = 256;
+
 /// One unit's sums since the roster was created.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Account {
     used_ns: u64,
+    /// `used_ns` by the effective user of the process; `None` is all users beyond [`USERS_MAX`].
+    used_by: BTreeMap<Option<u32>, u64>,
     /// The part of `used_ns` that processes used while they were outside the unit's control group.
     outside_ns: u64,
     waited_ns: u64,
@@ -62,7 +67,13 @@ pub(super) struct Account {
 impl Account {
     /// Charges CPU time of a process.
     fn charge(&mut self, known: &Known, ns: u64) {
+        if ns == 0 {
+            return;
+        }
         self.used_ns += ns;
+        let user = Some(known.member.uid);
+        let is_counted = self.used_by.len() < USERS_MAX || self.used_by.contains_key(&user);
+        *self.used_by.entry(user.filter(|_| is_counted)).or_insert(0) += ns;
         // While systemd moves a process into the unit's group, the kernel begins to count it there at an
         // unknown moment: do not count its time twice.
         if known.member.stays.is_some_and(Stays::is_outside) && !known.is_leaving {
@@ -250,6 +261,13 @@ impl Roster {
     /// roster was created.
     pub fn used_outside_ns(&self, unit: UnitId) -> u64 {
         self.accounts.get(unit.index()).map_or(0, |account| account.outside_ns)
+    }
+
+    /// CPU time by user that a unit's processes used, sub-units excluded, in nanoseconds since the roster was
+    /// created. `None` stands for all users beyond the first 256. Processes that no scan saw are not
+    /// included.
+    pub fn used_by_user(&self, unit: UnitId) -> Option<&BTreeMap<Option<u32>, u64>> {
+        Some(&self.accounts.get(unit.index())?.used_by).filter(|users| !users.is_empty())
     }
 
     /// Threads of one process that wanted a CPU at the last scan.

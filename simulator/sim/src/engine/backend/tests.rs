@@ -86,3 +86,32 @@ fn memory_is_told_of_under_smp() {
     engine.now = 300 * MS;
     assert!(engine.observe(engine.now, &[]).unwrap().memory.is_some());
 }
+
+/// Two jobs of two units share one CPU: each unit waits for the other's turns, and the sum is its waiting
+/// time.
+#[test]
+fn units_wait_for_each_other() {
+    let contract = "version = 1\n[unit.a]\n[unit.b]\n";
+    let machine = "version = 1\nshape = \"cpus:1 memory:1GiB\"\n";
+    let workload = "version = 1\nhorizon = \"1s\"\n[program.one]\ndo = [{ cpu = \"10s\" }]\n\
+                    [job.one]\nunit = \"a\"\nprogram = \"one\"\n\
+                    [job.two]\nunit = \"b\"\nprogram = \"one\"\n";
+    let scenario = read(contract, machine, workload).scenario.unwrap();
+    let (b, clock) = (UnitId(3), AtomicU64::new(0));
+    let mut engine = Engine::new(&scenario, 1, &clock).unwrap();
+    engine.run_events();
+    let snapshot = engine.snapshot();
+    let listed = |waiter, occupant| {
+        let found =
+            snapshot.waited_for.iter().find(|wait| wait.waiter == waiter && wait.occupant == occupant);
+        found.map_or(0, |wait| wait.ns)
+    };
+    for (waiter, other) in [(A, b), (b, A)] {
+        let whole: u64 =
+            snapshot.waited_for.iter().filter(|wait| wait.waiter == waiter).map(|wait| wait.ns).sum();
+        // The scheduler's clock has no 0: waits from the beginning are a nanosecond shorter there.
+        assert!(snapshot.unit(waiter).waited_ns - whole <= 1, "{whole}");
+        assert!(listed(waiter, Occupant::Unit(other)) > 400 * MS, "{:?}", snapshot.waited_for);
+        assert_eq!(listed(waiter, Occupant::Unknown), 0);
+    }
+}

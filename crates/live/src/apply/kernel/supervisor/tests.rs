@@ -8,7 +8,7 @@ use commonhold_contract::PoolForm;
 use commonhold_dispatch::{Account, Discipline};
 use commonhold_policy::membership::{Selector, Test};
 use commonhold_policy::plan::{CpuDecision, CpuOrder, Orders};
-use commonhold_policy::{Reason, Step};
+use commonhold_policy::{Occupant, Reason, Step};
 
 use super::super::loaded::Ended;
 use super::*;
@@ -28,6 +28,8 @@ struct Kernel {
     names: BTreeMap<u64, String>,
     /// Switches counted by the scheduler, by slot.
     switches: BTreeMap<u32, u64>,
+    /// What it will report of waits: the slot that waited, the slot that had the CPU, and the time in ns.
+    waits: Vec<(u32, u32, u64)>,
 }
 
 impl Kernel {
@@ -120,6 +122,12 @@ impl Scheduler for Loaded {
     /// All on CPU 1.
     fn accounts(&self, unit: u32) -> Vec<Account> {
         vec![Account::default(), self.unit_counters(unit).account]
+    }
+
+    fn take_waits_for_others(&mut self, each: &mut dyn FnMut(u32, u32, u64)) {
+        for (waiter, runner, ns) in std::mem::take(&mut self.0.borrow_mut().waits) {
+            each(waiter, runner, ns);
+        }
     }
 
     fn ended(&self) -> Option<Ended> {
@@ -281,6 +289,49 @@ fn a_load_fills_the_tables_in_order() {
     let again = units.replace("3 in 2 weighs 100", "3 in 2 weighs 5000") + ", own 0 4, own 2 1";
     assert!(w.is_attached() && w.problems().is_empty());
     assert_eq!(w.calls(), again);
+}
+
+/// What was waited for is sampled once a second, kept over a reload, and not attributed to a unit that takes
+/// another's slot.
+#[test]
+fn waits_are_by_unit_and_not_by_slot() {
+    let mut w = World::new(&["a", "b"]);
+    w.begin().unwrap();
+    let (a, b) = (w.unit("a"), w.unit("b"));
+    let unit = |waiter, unit, ns| WaitedFor { waiter, occupant: Occupant::Unit(unit), ns };
+    let counted = |w: &mut World, at: Time, waits: &[(u32, u32, u64)]| {
+        w.kernel.borrow_mut().waits.extend_from_slice(waits);
+        w.supervisor().poll(at);
+        w.supervisor().waited_for(at).to_vec()
+    };
+    assert_eq!(
+        counted(&mut w, SECOND, &[(2, 3, 5), (3, 1, 7), (2, 3, 1)]),
+        [unit(a, b, 6), unit(b, UnitId::SHARED, 7)]
+    );
+    assert_eq!(counted(&mut w, SECOND + 1, &[(2, 3, 10)]).len(), 2, "it is not sampled yet");
+    // A reload takes what was counted.
+    w.end(true);
+    assert_eq!(
+        counted(&mut w, 2 * SECOND, &[(3, 2, 1)]),
+        [unit(a, b, 16), unit(b, UnitId::SHARED, 7), unit(b, a, 1)]
+    );
+    // While it is detached, there is no list.
+    w.end(false);
+    assert_eq!(counted(&mut w, 3 * SECOND, &[]), []);
+    let mut w = World::new(&["a", "b"]);
+    w.begin().unwrap();
+    assert_eq!(counted(&mut w, SECOND, &[(2, 3, 5), (3, 2, 7)]).len(), 2);
+    // b leaves, and then its cgroup and its slot. What is counted until then is not c's.
+    w.have(&["a", "c"]);
+    w.follow();
+    std::fs::remove_dir(w.top.path().join("b")).unwrap();
+    let unknown = |ns| WaitedFor { waiter: a, occupant: Occupant::Unknown, ns };
+    assert_eq!(w.supervisor().waited_for(SECOND + 1), [unknown(5)]);
+    assert_eq!(counted(&mut w, 2 * SECOND, &[(2, 3, 1)]), [unknown(6)]);
+    w.have(&["a", "c", "d"]);
+    w.follow();
+    let d = w.unit("d");
+    assert_eq!(counted(&mut w, 3 * SECOND, &[(2, 3, 2)]), [unit(a, d, 2), unknown(6)]);
 }
 
 /// A credit is sent, and again after a reload.
