@@ -86,6 +86,11 @@ fn bytes(per_second: u64, duration: Time) -> u64 {
 }
 
 impl Bus {
+    /// The time of the quanta in which a unit waited, in nanoseconds.
+    pub(crate) fn waited_ns(&self, unit: UnitId) -> u64 {
+        self.units.get(&unit).map_or(0, |entry| entry.waited_ns)
+    }
+
     /// Enters a plan's report on the quantum that has just ended, if it has one.
     pub(crate) fn book(&mut self, plan: &Plan) {
         let Some(bus) = &plan.decisions.bus else { return };

@@ -15,6 +15,7 @@ use commonhold_policy::{DiskUse, Plan, Reason, Snapshot, Time};
 use crate::Imbalance;
 use crate::loans::Loans;
 use crate::spread::Histogram;
+use crate::waits::{Cause, Occupants, had_by};
 
 /// The disk account of one unit since the ledger was opened, all disks together, sub-units included.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
@@ -56,6 +57,8 @@ struct DiskEntry {
     /// The transfer rate over the last interval, in bytes per second.
     using: u64,
     used: DiskUse,
+    /// Its stall time between the last two samples.
+    stalled_ns: u64,
     entitled: u64,
     loans: Loans,
     call_backs: Histogram,
@@ -72,6 +75,8 @@ pub(crate) struct Disks {
     seen: BTreeMap<String, (Time, Vec<DiskUse>)>,
     /// The units and disks with a rate limit in force.
     limited: BTreeSet<(UnitId, String)>,
+    /// Those of them that the contract's own limit for the unit caused.
+    by_contract: BTreeSet<(UnitId, String)>,
 }
 
 impl Disks {
@@ -79,7 +84,11 @@ impl Disks {
     pub(crate) fn observe(&mut self, snapshot: &Snapshot) {
         // The limits on a removed disk ended with the disk.
         self.limited.retain(|(_, name)| snapshot.disks.iter().any(|disk| disk.name == *name));
+        self.by_contract.retain(|key| self.limited.contains(key));
         let is_new = |name: &str, at: Time| self.seen.get(name).is_none_or(|(seen, _)| *seen < at);
+        for entry in &mut self.units {
+            entry.stalled_ns = 0;
+        }
         if !snapshot.disks.iter().any(|disk| is_new(&disk.name, disk.at)) {
             return;
         }
@@ -138,6 +147,8 @@ impl Disks {
     fn observe_stalls(&mut self, snapshot: &Snapshot) {
         let Some(disk) = snapshot.disks.first() else { return };
         for (entry, used) in self.units.iter_mut().zip(&disk.units) {
+            let before = entry.used.stalled_ns.or(used.stalled_ns);
+            entry.stalled_ns = used.stalled_ns.unwrap_or(0).saturating_sub(before.unwrap_or(0));
             entry.used.stalled_ns = used.stalled_ns;
         }
     }
@@ -155,7 +166,13 @@ impl Disks {
             let key = (*unit, disk.clone());
             if read.is_none() && write.is_none() {
                 self.limited.remove(&key);
+                self.by_contract.remove(&key);
                 continue;
+            }
+            if matches!(step.reason, Reason::DiskLimit { .. }) {
+                self.by_contract.insert(key.clone());
+            } else {
+                self.by_contract.remove(&key);
             }
             let is_new_limit = self.limited.insert(key);
             if let (true, Reason::DiskWanted { by, since, .. }) = (is_new_limit, step.reason) {
@@ -174,6 +191,7 @@ impl Disks {
             }
         }
         self.limited.retain(|(id, _)| contract.has(*id));
+        self.by_contract.retain(|(id, _)| contract.has(*id));
         // The next snapshot is the baseline for the new contract's units.
         self.seen.clear();
     }
@@ -181,6 +199,7 @@ impl Disks {
     /// Closes the account of a unit that ended, and adds it to the encloser's account.
     pub(crate) fn close_into(&mut self, unit: UnitId, encloser: UnitId) {
         self.limited.retain(|(limited, _)| *limited != unit);
+        self.by_contract.retain(|(limited, _)| *limited != unit);
         // Another unit may take the number and count from 0.
         for (_, units) in self.seen.values_mut() {
             units.get_mut(unit.index()).map(std::mem::take);
@@ -222,6 +241,38 @@ impl Disks {
             call_back_p99_ns: call_backs.quantile(990_000),
             call_back_max_ns: call_backs.quantile(1_000_000),
         })
+    }
+
+    /// The units that stalled for disks between the last two samples, each with the time, if the last
+    /// snapshot sampled a disk.
+    pub(crate) fn stalls(&self) -> Vec<(UnitId, u64)> {
+        let stalled = (0u32..).map(UnitId).zip(&self.units).filter(|(_, entry)| entry.stalled_ns > 0);
+        stalled.map(|(unit, entry)| (unit, entry.stalled_ns)).collect()
+    }
+
+    /// Why a unit stalled between the last two samples: the causes, weighted by transfers, and whether the
+    /// unit had at least its entitlement. `lineage`: the unit and its enclosers.
+    pub(crate) fn causes(&self, lineage: &[UnitId]) -> (Vec<(Cause, u64)>, bool) {
+        let Some(entry) = lineage.first().and_then(|unit| self.units.get(unit.index())) else {
+            return (Vec::new(), false);
+        };
+        let total: u64 = self.units.iter().map(|entry| entry.using).sum();
+        let is_beyond = entry.using >= part_of(total, entry.part, 1_000_000);
+        if self.by_contract.iter().any(|(unit, _)| lineage.contains(unit)) {
+            return (vec![(Cause::Limit, 1)], is_beyond);
+        }
+        let ids = (0u32..).map(UnitId).zip(&self.units).filter(|(_, entry)| entry.using > 0);
+        let had = Occupants::of(ids.map(|(id, entry)| (had_by(id), entry.using)));
+        (had.causes(lineage[0], Cause::Own, entry.using), is_beyond)
+    }
+
+    /// A unit's entitled bytes, transferred bytes and stall time since the ledger was opened, sub-units
+    /// excluded; `None` if no disk was observed.
+    pub(crate) fn totals_of(&self, unit: UnitId) -> Option<(u64, u64)> {
+        if self.seen.is_empty() {
+            return None;
+        }
+        self.units.get(unit.index()).map(|entry| (entry.entitled, entry.used.bytes()))
     }
 
     /// The imbalance if lent bytes differ from borrowed bytes.

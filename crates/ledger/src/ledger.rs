@@ -4,21 +4,24 @@
 //! [`Ledger::observe`] charges the time since the previous snapshot, under the plans in force then.
 //! [`Ledger::book`] enters a new plan. [`Ledger::statement`] sums each unit with its sub-units.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use commonhold_contract::{Contract, MILLIONTH, UnitId};
+use commonhold_contract::{Contract, MILLIONTH, Resource, UnitId};
 use commonhold_machine::{CpuSet, Machine};
 use commonhold_policy::plan::{self, CpuDecision};
+use commonhold_policy::rights::limits::own as limit;
 use commonhold_policy::share::part_of;
-use commonhold_policy::tree::Levels;
+use commonhold_policy::tree::{Levels, lineage, sums};
 use commonhold_policy::{Plan, Snapshot, SwitchLoans, Time, UnitFacts};
 
 use crate::bus::Bus;
 use crate::disk::Disks;
 use crate::jobs::Jobs;
 use crate::loans::Loans;
-use crate::memory::Memory;
+use crate::memory::{Memory, MemoryMark};
 use crate::trade::Exchanges;
+use crate::verdict::{BATCH_NS, Batch, UnitBatch, Window};
+use crate::waits::{Amounts, Cause, Occupants, Waited, Waits, had_by};
 use crate::{Account, Credits, Imbalance, Place, Statement};
 
 /// A unit's running CPU account, sub-units excluded.
@@ -31,7 +34,11 @@ struct CpuEntry {
     using_micro_cpus: u64,
     used_ns: u64,
     waited_ns: u64,
+    /// The part of `waited_ns` in which the unit's limit kept its threads from running.
+    limited_ns: u64,
     waited_on_ns: BTreeMap<UnitId, u64>,
+    /// Call-backs in this batch that exceeded the promise: the longest, and their number.
+    late: (u64, u64),
     entitled_micro_cpus: u64,
     entitled_ns: u64,
     /// Loans that plans made, in nanoseconds.
@@ -48,7 +55,7 @@ struct CpuEntry {
 
 impl CpuEntry {
     /// Enters the loans and call-backs that the scheduler made at switches since the previous sample.
-    fn charge_switch_loans(&mut self, now: SwitchLoans) {
+    fn charge_switch_loans(&mut self, now: SwitchLoans, promised_ns: u64) {
         let before = if self.has_baseline { self.facts.loans } else { now };
         self.at_switches += Loans {
             lent: now.lent_ns.saturating_sub(before.lent_ns),
@@ -56,10 +63,17 @@ impl CpuEntry {
         };
         self.called_back += now.called_back.saturating_sub(before.called_back);
         self.call_back_sum_ns += now.call_back_sum_ns.saturating_sub(before.call_back_sum_ns);
+        if now.call_back_max_ns > before.call_back_max_ns && now.call_back_max_ns > promised_ns {
+            self.note_late(now.call_back_max_ns);
+        }
         if now.called_back > before.called_back {
             // The maximum is since the backend started: an upper bound of that since the ledger was opened.
             self.call_back_max_ns = self.call_back_max_ns.max(now.call_back_max_ns);
         }
+    }
+
+    fn note_late(&mut self, took_ns: u64) {
+        self.late = (self.late.0.max(took_ns), self.late.1 + 1);
     }
 
     /// Adds the sums of another account, which is being closed. Its current values, which are no sums, are
@@ -67,6 +81,7 @@ impl CpuEntry {
     fn merge(&mut self, other: CpuEntry) {
         self.used_ns += other.used_ns;
         self.waited_ns += other.waited_ns;
+        self.limited_ns += other.limited_ns;
         for (unit, ns) in other.waited_on_ns {
             *self.waited_on_ns.entry(unit).or_insert(0) += ns;
         }
@@ -113,6 +128,62 @@ pub struct Ledger {
     exchanges: Exchanges,
     jobs: Jobs,
     places: Vec<plan::ForeignGroup>,
+    waits: Waits,
+    window: Window,
+    batch: OpenBatch,
+    /// The promised time of a CPU's call-back.
+    call_back_ns: u64,
+}
+
+/// The batch that is not complete yet: the totals at its beginning, and what happened since.
+#[derive(Debug, Clone, Default)]
+struct OpenBatch {
+    /// When it began; `None` before the first snapshot.
+    since: Option<Time>,
+    /// By [`UnitId::index`].
+    marks: Vec<Mark>,
+    /// CPU time in no unit and not idle, at the beginning.
+    common_ns: u64,
+    /// CPU time on loan, by lender and borrower.
+    loans: BTreeMap<(UnitId, UnitId), u64>,
+    /// Stall times for memory and disks, already attributed.
+    waits: Vec<Amounts>,
+}
+
+impl OpenBatch {
+    /// Adds the totals of a unit that ended to its encloser's, as the accounts do.
+    fn close_into(&mut self, unit: UnitId, encloser: UnitId) {
+        let size = self.marks.len().max(encloser.index() + 1).max(unit.index() + 1);
+        self.marks.resize(size, Mark::default());
+        let mark = std::mem::take(&mut self.marks[unit.index()]);
+        let sum = &mut self.marks[encloser.index()];
+        sum.used_ns += mark.used_ns;
+        sum.waited_ns += mark.waited_ns;
+        sum.limited_ns += mark.limited_ns;
+        sum.memory.entitled += mark.memory.entitled;
+        sum.memory.used += mark.memory.used;
+        sum.disk.0 += mark.disk.0;
+        sum.disk.1 += mark.disk.1;
+        let moved = |(from, to): (UnitId, UnitId)| {
+            let moved = |id: UnitId| if id == unit { encloser } else { id };
+            (moved(from), moved(to))
+        };
+        for (pair, ns) in std::mem::take(&mut self.loans) {
+            *self.loans.entry(moved(pair)).or_insert(0) += ns;
+        }
+    }
+}
+
+/// One unit's totals at the beginning of a batch, sub-units excluded.
+#[derive(Debug, Clone, Copy, Default)]
+struct Mark {
+    used_ns: u64,
+    waited_ns: u64,
+    limited_ns: u64,
+    entitled_ns: u64,
+    gated_ns: u64,
+    memory: MemoryMark,
+    disk: (u64, u64),
 }
 
 impl Ledger {
@@ -139,6 +210,10 @@ impl Ledger {
                 jobs
             },
             places: Vec::new(),
+            waits: Waits::default(),
+            window: Window::default(),
+            batch: OpenBatch::default(),
+            call_back_ns: contract.machine.call_back_ns,
         }
     }
 
@@ -156,7 +231,7 @@ impl Ledger {
 
     /// Charges the time since the previous snapshot, under the plans in force until now. Returns imbalances.
     #[must_use]
-    pub fn observe(&mut self, machine: &Machine, snapshot: &Snapshot) -> Vec<Imbalance> {
+    pub fn observe(&mut self, contract: &Contract, machine: &Machine, snapshot: &Snapshot) -> Vec<Imbalance> {
         self.units.resize(self.units.len().max(snapshot.units.len()), CpuEntry::default());
         let elapsed = self.opened_at.map_or(0, |_| snapshot.at.saturating_sub(self.at));
         let idle = self.opened_at.map_or(0, |_| snapshot.idle_ns.saturating_sub(self.idle_seen_ns));
@@ -175,12 +250,191 @@ impl Ledger {
         self.disks.observe(snapshot);
         self.memory.observe(snapshot);
         self.jobs.observe(machine, snapshot);
+        self.attribute_stalls(contract);
+        self.attribute_batch(contract, snapshot);
         self.imbalances()
+    }
+
+    /// Attributes the time for which units stalled for memory and disks since the last samples of these.
+    fn attribute_stalls(&mut self, contract: &Contract) {
+        for (unit, ns) in self.memory.stalls() {
+            let (weights, is_beyond) = self.memory.causes(unit);
+            let waited = Waited { unit, resource: Resource::Memory, ns, is_beyond };
+            self.waits.infer(waited, &weights, &mut self.batch.waits);
+        }
+        for (unit, ns) in self.disks.stalls().into_iter().filter(|(unit, _)| contract.has(*unit)) {
+            let (weights, is_beyond) = self.disks.causes(&lineage(contract, unit).collect::<Vec<_>>());
+            let waited = Waited { unit, resource: Resource::Disk, ns, is_beyond };
+            self.waits.infer(waited, &weights, &mut self.batch.waits);
+        }
+    }
+
+    /// Completes the batch if it is long enough: attributes the time for which units waited for CPUs, and
+    /// adds the batch to the window of verdicts.
+    fn attribute_batch(&mut self, contract: &Contract, snapshot: &Snapshot) {
+        let Some(since) = self.batch.since else {
+            self.begin_batch();
+            self.waits.count(&snapshot.waited_for, |_| Cause::Own, |_| false, &mut Vec::new());
+            return;
+        };
+        let length = self.at.saturating_sub(since);
+        if length < BATCH_NS {
+            return;
+        }
+        let mut waits = std::mem::take(&mut self.batch.waits);
+        let marks = std::mem::take(&mut self.batch.marks);
+        let before = |unit: UnitId| marks.get(unit.index()).copied().unwrap_or_default();
+        let entry = |unit: UnitId| self.units.get(unit.index());
+        let used =
+            |unit: UnitId| entry(unit).map_or(0, |now| now.used_ns.saturating_sub(before(unit).used_ns));
+        let entitled = |unit: UnitId| {
+            entry(unit).map_or(0, |now| now.entitled_ns.saturating_sub(before(unit).entitled_ns))
+        };
+        let used_within = sums(contract, used);
+        let is_beyond = |unit: UnitId| {
+            let had = used_within.get(unit.index()).copied().unwrap_or(0);
+            had >= part_of(entitled(unit), 98, 100)
+        };
+        let whole = u64::from(self.cpus) * MILLIONTH;
+        let is_at_limit = |unit: UnitId| {
+            let limit = limit(contract, Resource::Cpu, unit, whole);
+            let had = used_within.get(unit.index()).copied().unwrap_or(0);
+            limit.is_some_and(|limit| had >= part_of(cpu_time(limit, length), 95, 100))
+        };
+        let limited: BTreeSet<UnitId> = contract.held().filter(|unit| is_at_limit(*unit)).collect();
+        let own = |unit: UnitId| {
+            let is_limited =
+                !limited.is_empty() && lineage(contract, unit).any(|unit| limited.contains(&unit));
+            if is_limited { Cause::Limit } else { Cause::Own }
+        };
+        if snapshot.waited_for.is_empty() {
+            self.waits.rebase();
+            let common_ns = self.common_ns().saturating_sub(self.batch.common_ns);
+            let owners = self.owners(contract);
+            let mut occupants: BTreeMap<Option<UnitId>, Occupants> = BTreeMap::new();
+            for unit in contract.held() {
+                let Some(now) = entry(unit) else { continue };
+                let ns = now.waited_ns.saturating_sub(before(unit).waited_ns);
+                let limited_ns = now.limited_ns.saturating_sub(before(unit).limited_ns).min(ns);
+                let waited =
+                    Waited { unit, resource: Resource::Cpu, ns: limited_ns, is_beyond: is_beyond(unit) };
+                if ns > 0 {
+                    let owner = owners.get(unit.index()).copied().flatten();
+                    let had = occupants
+                        .entry(owner)
+                        .or_insert_with(|| self.occupants(contract, owner, &owners, used, common_ns));
+                    let weights = had.causes(unit, own(unit), used(unit));
+                    self.waits.charge(waited, Cause::Limit, &mut waits);
+                    self.waits.infer(Waited { ns: ns - limited_ns, ..waited }, &weights, &mut waits);
+                }
+            }
+        } else {
+            self.waits.count(&snapshot.waited_for, own, is_beyond, &mut waits);
+        }
+        let units = (0..self.units.len()).map(|index| {
+            let unit = UnitId(u32::try_from(index).unwrap_or(u32::MAX));
+            let (now, mark) = (&self.units[index], before(unit));
+            let runs_and_wants = u64::from(now.facts.runnable) * MILLIONTH;
+            UnitBatch {
+                cpu_used: used(unit),
+                cpu_entitled: entitled(unit),
+                waits_unseen: now.waited_ns == 0 && runs_and_wants > now.using_micro_cpus + MILLIONTH,
+                cpu_late: now.late,
+                memory: self.memory.totals_of(unit).map(|now| {
+                    let MemoryMark { entitled, used, .. } = mark.memory;
+                    (now.entitled.saturating_sub(entitled), now.used.saturating_sub(used))
+                }),
+                is_short_of_memory: self.memory.totals_of(unit).is_some_and(|now| now.is_short),
+                memory_late: self
+                    .memory
+                    .totals_of(unit)
+                    .map_or((0, (0, 0)), |now| (now.late.saturating_sub(mark.memory.late), now.longest)),
+                disk: self
+                    .disks
+                    .totals_of(unit)
+                    .map(|(due, used)| (due.saturating_sub(mark.disk.0), used.saturating_sub(mark.disk.1))),
+            }
+        });
+        let units = units.collect();
+        for unit in contract.held() {
+            let gated_ns = self.bus.waited_ns(unit).saturating_sub(before(unit).gated_ns);
+            let waited = Waited { unit, resource: Resource::Bus, ns: gated_ns, is_beyond: true };
+            self.waits.charge(waited, Cause::Gate, &mut waits);
+        }
+        self.window.push(Batch { length, units, waits });
+        self.begin_batch();
+    }
+
+    /// Begins a batch at the last snapshot.
+    fn begin_batch(&mut self) {
+        let marks = (0..self.units.len()).map(|index| {
+            let unit = UnitId(u32::try_from(index).unwrap_or(u32::MAX));
+            let entry = &self.units[index];
+            Mark {
+                used_ns: entry.used_ns,
+                waited_ns: entry.waited_ns,
+                limited_ns: entry.limited_ns,
+                entitled_ns: entry.entitled_ns,
+                gated_ns: self.bus.waited_ns(unit),
+                memory: self.memory.totals_of(unit).unwrap_or_default(),
+                disk: self.disks.totals_of(unit).unwrap_or_default(),
+            }
+        });
+        let marks = marks.collect();
+        let common_ns = self.common_ns();
+        self.batch = OpenBatch { since: Some(self.at), marks, common_ns, ..OpenBatch::default() };
+        for entry in &mut self.units {
+            entry.late = (0, 0);
+        }
+    }
+
+    /// CPU time of the common parts, since the ledger was opened: not idle, and in no unit but built-in ones.
+    fn common_ns(&self) -> u64 {
+        // The two built-in units come first.
+        let used: u64 = self.units.iter().skip(2).map(|entry| entry.used_ns).sum();
+        self.capacity_ns.saturating_sub(used).saturating_sub(self.idle_ns)
+    }
+
+    /// By [`UnitId::index`]: the unit itself or its nearest encloser that owns CPUs; `None`: no such unit.
+    fn owners(&self, contract: &Contract) -> Vec<Option<UnitId>> {
+        let owners: BTreeSet<UnitId> = self.owner.values().copied().collect();
+        let mut nearest: Vec<Option<UnitId>> = vec![None; contract.units.len()];
+        // Enclosers precede the units within them.
+        for unit in contract.held() {
+            let encloser = contract.unit(unit).parent.and_then(|parent| nearest[parent.index()]);
+            nearest[unit.index()] = if owners.contains(&unit) { Some(unit) } else { encloser };
+        }
+        nearest
+    }
+
+    /// What had the CPUs of `owner` in this batch, weighted by CPU time: the units within the owner, its
+    /// borrowers, and the common parts. Without an owner: the units that own no CPUs, and the common parts.
+    fn occupants(
+        &self,
+        contract: &Contract,
+        owner: Option<UnitId>,
+        owners: &[Option<UnitId>],
+        used: impl Fn(UnitId) -> u64,
+        common_ns: u64,
+    ) -> Occupants {
+        let within = contract.held().filter(|unit| owners.get(unit.index()).copied().flatten() == owner);
+        let within = within.filter(|unit| !unit.is_common()).map(|unit| (had_by(unit), used(unit)));
+        let loans = self.batch.loans.iter().filter(|((lender, _), _)| Some(*lender) == owner);
+        // A borrower has a lent CPU only while the common parts leave it.
+        let borrowers =
+            loans.map(|((_, borrower), ns)| (Cause::CallBack(*borrower), (*ns).min(used(*borrower))));
+        let owned =
+            self.owner.values().filter(|unit| owner.is_none_or(|owner| **unit == owner)).count() as u64;
+        let cpus = u64::from(self.cpus.max(1));
+        let cpus_of_owner = if owner.is_some() { owned } else { cpus - owned.min(cpus) };
+        let common = part_of(common_ns, cpus_of_owner, cpus);
+        Occupants::of(within.chain(borrowers).chain([(Cause::Common, common)]))
     }
 
     /// Enters a plan that was carried out at `applied_at`. Returns imbalances.
     #[must_use]
     pub fn book(&mut self, plan: &Plan, applied_at: Time) -> Vec<Imbalance> {
+        let promised_ns = self.call_back_ns;
         let entitled = &plan.decisions.cpu.entitled;
         self.units.resize(self.units.len().max(entitled.len()), CpuEntry::default());
         for (entry, entitled) in self.units.iter_mut().zip(entitled) {
@@ -202,6 +456,9 @@ impl Ledger {
                     entry.called_back += 1;
                     entry.call_back_sum_ns += latency;
                     entry.call_back_max_ns = entry.call_back_max_ns.max(latency);
+                    if latency > promised_ns {
+                        entry.note_late(latency);
+                    }
                 }
                 CpuDecision::Return { cpu, .. } => drop(self.loan.remove(&cpu)),
             }
@@ -248,7 +505,10 @@ impl Ledger {
         }
         self.disks.adopt(contract);
         self.memory.adopt(contract);
+        self.waits.rebase();
+        self.window.clear();
         self.follow(contract);
+        self.begin_batch();
     }
 
     /// Closes the accounts of sub-units that ended, such as jobs, and adds them to their enclosers' accounts.
@@ -260,6 +520,9 @@ impl Ledger {
                 self.unit(encloser).merge(entry);
                 self.disks.close_into(*unit, encloser);
                 self.memory.close_into(*unit, encloser);
+                self.waits.close_into(*unit, encloser);
+                self.window.close_into(*unit, encloser);
+                self.batch.close_into(*unit, encloser);
             }
         }
         for entry in &mut self.units {
@@ -274,6 +537,8 @@ impl Ledger {
         self.bus.adopt(contract);
         self.exchanges.adopt(contract);
         self.jobs.adopt(contract);
+        self.waits.adopt(contract);
+        self.call_back_ns = contract.machine.call_back_ns;
         self.owner.retain(|_, unit| contract.has(*unit));
         self.loan.retain(|_, (lender, borrower)| contract.has(*lender) && contract.has(*borrower));
     }
@@ -292,12 +557,14 @@ impl Ledger {
         for (lender, borrower) in self.loan.values().copied().collect::<Vec<_>>() {
             self.unit(lender).by_plans.lent += elapsed;
             self.unit(borrower).by_plans.borrowed += elapsed;
+            *self.batch.loans.entry((lender, borrower)).or_insert(0) += elapsed;
         }
     }
 
     /// Enters a unit's facts, and its entitlement over `elapsed`.
     fn charge_unit(&mut self, index: usize, facts: UnitFacts, elapsed: Time) {
         let unit = UnitId(u32::try_from(index).unwrap_or(u32::MAX));
+        let promised_ns = self.call_back_ns;
         let entry = &mut self.units[index];
         entry.entitled_ns += cpu_time(entry.entitled_micro_cpus, elapsed);
         let since_sample = facts.at.saturating_sub(entry.facts.at);
@@ -306,7 +573,10 @@ impl Ledger {
             if entry.has_baseline { facts.waited_ns.saturating_sub(entry.facts.waited_ns) } else { 0 };
         entry.used_ns += used;
         entry.waited_ns += waited;
-        entry.charge_switch_loans(facts.loans);
+        if entry.has_baseline {
+            entry.limited_ns += facts.limited_ns.saturating_sub(entry.facts.limited_ns);
+        }
+        entry.charge_switch_loans(facts.loans, promised_ns);
         // A second sample at the same time gives no rate, but may add CPU time used before.
         if since_sample > 0 || !entry.has_baseline {
             entry.using_micro_cpus = part_of(used, MILLIONTH, since_sample.max(1));
@@ -431,6 +701,8 @@ impl Ledger {
             bus: self.bus.account(unit),
             gangs: self.jobs.gangs_of(family),
             memory: self.memory.account(contract, family),
+            waits: self.waits.of_family(contract, family),
+            findings: self.window.findings(contract, unit, family),
             credits: Some(credits).filter(|credits| *credits != Credits::default()),
         }
     }
@@ -490,7 +762,7 @@ mod tests {
             ..Snapshot::default()
         };
         // Counts from before the ledger was opened are ignored.
-        assert_eq!(ledger.observe(&machine, &snapshot(5_000, (70, 7), 90, 1_000)), []);
+        assert_eq!(ledger.observe(&contract, &machine, &snapshot(5_000, (70, 7), 90, 1_000)), []);
         let steps = vec![
             because(CpuDecision::Own { cpu: 0, unit: HEAVY }),
             because(CpuDecision::Own { cpu: 1, unit: LIGHT }),
@@ -498,10 +770,10 @@ mod tests {
         ];
         let entitled = vec![0, 0, MILLIONTH, MILLIONTH];
         assert_eq!(ledger.book(&plan(steps, entitled.clone()), 5_000 * MS), []);
-        assert_eq!(ledger.observe(&machine, &snapshot(5_600, (70, 12), 1_190, 1_100)), []);
+        assert_eq!(ledger.observe(&contract, &machine, &snapshot(5_600, (70, 12), 1_190, 1_100)), []);
         let back = CpuDecision::CallBack { cpu: 1, lender: LIGHT, borrower: HEAVY, since: 5_592 * MS };
         assert_eq!(ledger.book(&plan(vec![because(back)], entitled), 5_601 * MS), []);
-        assert_eq!(ledger.observe(&machine, &snapshot(6_000, (370, 12), 1_590, 1_150)), []);
+        assert_eq!(ledger.observe(&contract, &machine, &snapshot(6_000, (370, 12), 1_590, 1_150)), []);
         let statement = ledger.statement(&contract);
         let ms = |ns: u64| ns / MS;
         let light = statement.account("light").unwrap();
@@ -537,7 +809,10 @@ mod tests {
                 ..SwitchLoans::default()
             });
             units[HEAVY.index()] = with(SwitchLoans { borrowed_ns: lent * MS, ..SwitchLoans::default() });
-            assert_eq!(ledger.observe(&machine, &Snapshot { at: at * MS, units, ..Snapshot::default() }), []);
+            assert_eq!(
+                ledger.observe(&contract, &machine, &Snapshot { at: at * MS, units, ..Snapshot::default() }),
+                []
+            );
         }
         let statement = ledger.statement(&contract);
         let (light, heavy) = (statement.account("light").unwrap(), statement.account("heavy").unwrap());
@@ -567,16 +842,16 @@ mod tests {
                 ];
                 plan(steps, Vec::new())
             };
-            assert_eq!(ledger.observe(&machine, &snapshot(0, 0)), []);
+            assert_eq!(ledger.observe(&contract, &machine, &snapshot(0, 0)), []);
             assert_eq!(ledger.book(&lend(), 0), []);
-            assert_eq!(ledger.observe(&machine, &snapshot(100 * MS, 70 * MS)), []);
+            assert_eq!(ledger.observe(&contract, &machine, &snapshot(100 * MS, 70 * MS)), []);
             let mut without = contract.clone();
             without.vacant.insert(dropped);
             ledger.adopt(&without);
             assert_eq!(ledger.book(&Plan::default(), 100 * MS), []);
-            assert_eq!(ledger.observe(&machine, &snapshot(200 * MS, 0)), []);
+            assert_eq!(ledger.observe(&contract, &machine, &snapshot(200 * MS, 0)), []);
             assert_eq!(ledger.book(&lend(), 200 * MS), []);
-            assert_eq!(ledger.observe(&machine, &snapshot(300 * MS, 30 * MS)), []);
+            assert_eq!(ledger.observe(&contract, &machine, &snapshot(300 * MS, 30 * MS)), []);
             let statement = ledger.statement(&contract);
             let (light, heavy) = (statement.account("light").unwrap(), statement.account("heavy").unwrap());
             // The unit that stayed has both loans, its successor only the second.
@@ -604,7 +879,10 @@ mod tests {
         assert_eq!(ledger.book(&plan(vec![lend], Vec::new()), 0), std::slice::from_ref(&stranger));
         ledger.unit(LIGHT).by_plans.lent = 7;
         let time = Imbalance::CpuTime { lent: 7, borrowed: 0 };
-        assert_eq!(ledger.observe(&machine, &Snapshot::default()), [time.clone(), stranger.clone()]);
+        assert_eq!(
+            ledger.observe(&contract, &machine, &Snapshot::default()),
+            [time.clone(), stranger.clone()]
+        );
         assert_eq!(
             [time, stranger].map(|wrong| wrong.to_string()),
             [

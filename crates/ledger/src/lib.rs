@@ -13,6 +13,8 @@ mod loans;
 mod memory;
 mod spread;
 mod trade;
+mod verdict;
+mod waits;
 
 pub use bus::BusAccount;
 pub use disk::DiskAccount;
@@ -20,8 +22,10 @@ pub use gangs::{Gang, GangAccount, GangState, Known};
 pub use imbalance::Imbalance;
 pub use jobs::Job;
 pub use ledger::Ledger;
-pub use memory::{CallBacks, MemoryAccount, MemoryTotals, Return};
+pub use memory::{CallBacks, MemoryAccount, MemoryIntegrals, MemoryTotals, Return};
 pub use trade::{Cause, Done, Exchange, Lent, Negotiated, Side, Trial};
+pub use verdict::{Finding, FindingReason, Verdict, WINDOW_NS};
+pub use waits::{Wait, WaitCause};
 
 use std::collections::BTreeMap;
 
@@ -81,6 +85,12 @@ pub struct Account {
     /// Memory, if it is controlled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryAccount>,
+    /// Its waiting time by resource and cause, the causes of a resource in the order of their time.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waits: Vec<Wait>,
+    /// The verdicts on its resources: CPUs, memory, disks.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub findings: Vec<Finding>,
     /// Its credits, if it lent or borrowed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credits: Option<Credits>,

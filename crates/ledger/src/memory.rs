@@ -25,6 +25,7 @@ use commonhold_policy::{Plan, Snapshot, Time, UnitMemory};
 
 use crate::Imbalance;
 use crate::spread::Histogram;
+use crate::waits::{Cause, Occupants, had_by};
 
 /// A unit's memory account since the ledger was opened, sub-units included. In bytes; times in nanoseconds.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
@@ -49,6 +50,9 @@ pub struct MemoryAccount {
     pub lent_mean: u64,
     /// Average borrowed.
     pub borrowed_mean: u64,
+    /// The amounts behind these averages. They are not serialised: JSON has no numbers of this size.
+    #[serde(skip)]
+    pub integrals: MemoryIntegrals,
     /// Number of call-backs.
     pub called_back: u64,
     /// Median call-back.
@@ -90,6 +94,19 @@ pub struct MemoryAccount {
     /// Its most recent call-backs, the latest last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub last_call_backs: Vec<Return>,
+}
+
+/// Amounts of memory, integrated over the time since the ledger was opened, in bytes times nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct MemoryIntegrals {
+    /// The unit's entitlement.
+    pub entitled_byte_ns: u128,
+    /// Its use.
+    pub used_byte_ns: u128,
+    /// What it lent.
+    pub lent_byte_ns: u128,
+    /// What it borrowed.
+    pub borrowed_byte_ns: u128,
 }
 
 /// A completed call-back.
@@ -142,6 +159,20 @@ pub struct MemoryTotals {
     pub divided: u64,
 }
 
+/// A unit's totals since the ledger was opened, sub-units excluded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct MemoryMark {
+    /// Entitlement and use, integrated over time, in byte-nanoseconds.
+    pub(crate) entitled: u128,
+    pub(crate) used: u128,
+    /// Whether it wants more than it may use now.
+    pub(crate) is_short: bool,
+    /// Late call-backs.
+    pub(crate) late: u64,
+    /// The promised and the actual duration of its last call-back.
+    pub(crate) longest: (u64, u64),
+}
+
 /// A unit's running account, sub-units excluded.
 #[derive(Debug, Clone, Default)]
 struct MemoryEntry {
@@ -149,6 +180,8 @@ struct MemoryEntry {
     first: Option<UnitMemory>,
     /// The latest sample.
     facts: UnitMemory,
+    /// Its stall time between the last two samples.
+    stalled_ns: u64,
     /// The unit's share by the latest decision.
     share: Share,
     /// Integrals over time, in byte-nanoseconds.
@@ -252,6 +285,9 @@ impl Memory {
     /// Adds the previous amounts, times the time since the previous sample, to the integrals. Then enters the
     /// snapshot's sample of memory.
     pub(crate) fn observe(&mut self, snapshot: &Snapshot) {
+        for entry in &mut self.units {
+            entry.stalled_ns = 0;
+        }
         let Some(facts) = &snapshot.memory else { return };
         self.units.resize(self.units.len().max(facts.units.len()), MemoryEntry::default());
         let elapsed = u128::from(self.opened_at.map_or(0, |_| snapshot.at.saturating_sub(self.at)));
@@ -261,6 +297,9 @@ impl Memory {
             entry.lent += u128::from(entry.share.lent) * elapsed;
             entry.borrowed += u128::from(entry.share.borrowed) * elapsed;
             entry.used += u128::from(entry.facts.used) * elapsed;
+            // A counter that fell was restarted. The first sample is the baseline.
+            let before = entry.first.map_or(facts.stalled_ns, |_| entry.facts.stalled_ns);
+            entry.stalled_ns = facts.stalled_ns.saturating_sub(before);
             entry.first.get_or_insert(*facts);
             entry.facts = *facts;
         }
@@ -352,6 +391,67 @@ impl Memory {
         }
     }
 
+    /// The units that stalled for memory between the last two samples, each with the time.
+    pub(crate) fn stalls(&self) -> Vec<(UnitId, u64)> {
+        let stalled = (0u32..).map(UnitId).zip(&self.units).filter(|(_, entry)| entry.stalled_ns > 0);
+        stalled.map(|(unit, entry)| (unit, entry.stalled_ns)).collect()
+    }
+
+    /// Why a unit stalled at the last sample: the causes with their weights, and whether the unit had at
+    /// least its entitlement.
+    pub(crate) fn causes(&self, unit: UnitId) -> (Vec<(Cause, u64)>, bool) {
+        let Some(entry) = self.units.get(unit.index()) else { return (Vec::new(), false) };
+        let (used, entitled) = (entry.facts.used, entry.share.entitled);
+        let ids = || (0u32..).map(UnitId).zip(&self.units);
+        if self.totals.divided == 0 {
+            // Nothing is entitled to anything: each unit takes what it can.
+            let had = Occupants::of(ids().map(|(id, other)| (had_by(id), other.facts.used)));
+            return (had.causes(unit, Cause::Own, used), true);
+        }
+        let lends = |call: &Call| call.lenders.iter().any(|(lender, _)| *lender == unit.index());
+        let owing: Vec<(Cause, u64)> = ids()
+            .filter(|(_, other)| other.owed > 0)
+            .map(|(id, other)| (Cause::CallBack(id), other.owed))
+            .collect();
+        let is_beyond = used >= entitled;
+        if !owing.is_empty() && self.calls.in_progress.iter().any(lends) {
+            (owing, is_beyond)
+        } else if entry.share.no_more == Some(NoMore::Limit) {
+            (vec![(Cause::Limit, 1)], is_beyond)
+        } else if is_beyond {
+            (vec![(Cause::Own, 1)], true)
+        } else {
+            let over = |(id, other): (UnitId, &MemoryEntry)| {
+                let over = other.facts.used.saturating_sub(other.share.entitled);
+                (id != unit && !id.is_common() && over > 0).then_some((Cause::Unit(id), over))
+            };
+            let others: Vec<(Cause, u64)> = ids().filter_map(over).collect();
+            // No unit has more than its part: the stalls are page faults that the unit would have alone.
+            let none_is_over = others.is_empty();
+            (
+                if none_is_over {
+                    vec![(Cause::Own, 1)]
+                } else {
+                    Occupants::of(others).causes(unit, Cause::Own, 0)
+                },
+                false,
+            )
+        }
+    }
+
+    /// A unit's totals for a batch; `None` if memory was never sampled.
+    pub(crate) fn totals_of(&self, unit: UnitId) -> Option<MemoryMark> {
+        self.opened_at?;
+        let entry = self.units.get(unit.index())?;
+        Some(MemoryMark {
+            entitled: entry.entitled,
+            used: entry.used,
+            is_short: entry.share.no_more.is_some(),
+            late: entry.late,
+            longest: entry.returns.back().map_or((0, 0), |back| (back.promised_ns, back.took_ns)),
+        })
+    }
+
     /// The sums of the last decision that do not balance.
     pub(crate) fn imbalances(&self) -> Vec<Imbalance> {
         // Without the two common units, which come first.
@@ -376,9 +476,14 @@ impl Memory {
         let elapsed = u128::from(self.at.saturating_sub(self.opened_at?)).max(1);
         let entries = || family.iter().filter_map(|id| self.units.get(id.index()));
         let sum = |part: fn(&MemoryEntry) -> u64| entries().map(part).sum::<u64>();
-        let mean = |part: fn(&MemoryEntry) -> u128| {
-            u64::try_from(entries().map(part).sum::<u128>() / elapsed).unwrap_or(u64::MAX)
+        let integral = |part: fn(&MemoryEntry) -> u128| entries().map(part).sum::<u128>();
+        let integrals = MemoryIntegrals {
+            entitled_byte_ns: integral(|entry| entry.entitled),
+            used_byte_ns: integral(|entry| entry.used),
+            lent_byte_ns: integral(|entry| entry.lent),
+            borrowed_byte_ns: integral(|entry| entry.borrowed),
         };
+        let mean = |integral: u128| u64::try_from(integral / elapsed).unwrap_or(u64::MAX);
         let mut call_backs = Histogram::default();
         entries().for_each(|entry| call_backs.merge(&entry.call_backs));
         let call_backs = CallBacks::from(&call_backs);
@@ -400,10 +505,11 @@ impl Memory {
             cold: sum(|entry| entry.facts.cold),
             lent: sum(|entry| entry.share.lent),
             borrowed: sum(|entry| entry.share.borrowed),
-            entitled_mean: mean(|entry| entry.entitled),
-            used_mean: mean(|entry| entry.used),
-            lent_mean: mean(|entry| entry.lent),
-            borrowed_mean: mean(|entry| entry.borrowed),
+            entitled_mean: mean(integrals.entitled_byte_ns),
+            used_mean: mean(integrals.used_byte_ns),
+            lent_mean: mean(integrals.lent_byte_ns),
+            borrowed_mean: mean(integrals.borrowed_byte_ns),
+            integrals,
             called_back: call_backs.loans,
             call_back_p50_ns: call_backs.p50_ns,
             call_back_p99_ns: call_backs.p99_ns,

@@ -138,7 +138,7 @@ impl Steward {
     /// Charges the time since the previous snapshot to the accounts, without making a plan. A run ends with
     /// such a call.
     pub fn account(&mut self, snapshot: &Snapshot) -> Vec<Imbalance> {
-        self.ledger.observe(&self.machine, snapshot)
+        self.ledger.observe(&self.contract, &self.machine, snapshot)
     }
 
     /// Calls [`Backend::settle_members`] until the contract has every unit that `each` asks for: at most one
