@@ -3,28 +3,17 @@
 use commonhold_ledger::{Account, BusAccount, Statement};
 
 use crate::figures::{bytes, duration, percent_text, rate};
+use crate::status::{call_backs, heads};
 use crate::table::{Paint, Style, Table, indented, wrap};
-
-const HEADS: [&str; 9] = [
-    "bus",
-    "entitled",
-    "using",
-    "owed",
-    "used %",
-    "lent",
-    "borrowed",
-    "called back\n(99 % within)",
-    "waited",
-];
 
 /// A table with one row for each outermost unit whose transfers are known; `None` if there is no such unit.
 pub fn table(statement: &Statement, style: Style) -> Option<Table> {
-    let mut table = Table::new(&HEADS);
+    let mut table = Table::new(&heads("bus"));
     let mut any = false;
     for account in &statement.accounts {
         let Some(bus) = &account.bus else { continue };
         table.row(Paint::Plain, cells(account, bus).into());
-        for line in restrictions(bus).iter().flat_map(|remark| wrap(remark, style.width, "  ", "    ")) {
+        for line in remarks(bus).iter().flat_map(|remark| wrap(remark, style.width, "  ", "    ")) {
             table.line(Paint::Faint, line);
         }
         any = true;
@@ -32,8 +21,19 @@ pub fn table(statement: &Statement, style: Style) -> Option<Table> {
     any.then_some(table)
 }
 
-/// The restrictions that are in force on a unit's transfers now, in words.
-fn restrictions(bus: &BusAccount) -> Vec<String> {
+/// Remarks on a unit's transfers that the columns do not show: its backlog or surplus, the times of its
+/// call-backs, and the restrictions that are in force now.
+fn remarks(bus: &BusAccount) -> Vec<String> {
+    let size = bytes(bus.owed_bytes.unsigned_abs());
+    let owed = match bus.owed_bytes.signum() {
+        0 => None,
+        1 => Some(format!("is owed {size}")),
+        _ => Some(format!("transferred {size} more than its share")),
+    };
+    let within = (bus.called_back > 0 && bus.call_back_p99_ns > 0)
+        .then(|| format!("99 of 100 call-backs took {} at most", duration(bus.call_back_p99_ns)));
+    let balance: Vec<String> = owed.into_iter().chain(within).collect();
+    let balance = (!balance.is_empty()).then(|| balance.join("; "));
     let most = bus.most_bytes_per_s.map(|most| format!("may transfer {} at most", rate(most)));
     let waits = bus.waits.then(|| {
         let until = "waits until others have what they are owed";
@@ -42,31 +42,20 @@ fn restrictions(bus: &BusAccount) -> Vec<String> {
             Some(_) => format!("{until}, or until it is back at that"),
         }
     });
-    most.into_iter().chain(waits).collect()
-}
-
-/// A signed number of bytes in words. What a unit is owed is negative if the unit had more than its share.
-fn signed(bytes_owed: i64) -> String {
-    let sign = if bytes_owed < 0 { "-" } else { "" };
-    sign.to_owned() + &bytes(bytes_owed.unsigned_abs())
+    balance.into_iter().chain(most).chain(waits).collect()
 }
 
 fn cells(account: &Account, bus: &BusAccount) -> [String; 9] {
-    let called_back = match bus.called_back {
-        0 => "0".to_owned(),
-        // No call-back has ended yet, so there is no time to show.
-        count if bus.call_back_max_ns == 0 => count.to_string(),
-        count => format!("{count} ({})", duration(bus.call_back_p99_ns)),
-    };
+    let [called_back, longest] = call_backs(bus.called_back, bus.call_back_max_ns);
     [
         indented(&account.unit),
         rate(bus.entitled_bytes_per_s),
         rate(bus.using_bytes_per_s),
-        signed(bus.owed_bytes),
         percent_text(bus.used_bytes, bus.entitled_bytes),
         bytes(bus.lent_bytes),
         bytes(bus.borrowed_bytes),
         called_back,
+        longest,
         duration(bus.waited_ns),
     ]
 }
@@ -100,7 +89,12 @@ mod tests {
         let text = |statement: &Statement| table(statement, style).unwrap().render(style);
         let words = |statement: &Statement| text(statement).split_whitespace().collect::<Vec<_>>().join(" ");
         let said = words(&statement);
-        assert!(said.ends_with("waited b 5 GB/s 2.5 GB/s -1.5 GiB 75 2 GiB 0 B 4 1.2 s"), "{said}");
+        assert!(
+            said.ends_with(
+                "waited b 5 GB/s 2.5 GB/s 75 2 GiB 0 B 4 1.2 s transferred 1.5 GiB more than its share"
+            ),
+            "{said}"
+        );
         let bus = BusAccount {
             owed_bytes: 1 << 20,
             waits: true,
@@ -112,7 +106,10 @@ mod tests {
         statement.accounts = vec![account("b", Some(bus))];
         let said = words(&statement);
         assert!(
-            said.contains("2.5 GB/s 1 MiB 75 2 GiB 0 B 4 (400.0 ms) 1.2 s may transfer 3 GB/s at most"),
+            said.contains(
+                "2.5 GB/s 75 2 GiB 0 B 4 400.0 ms 1.2 s is owed 1 MiB; 99 of 100 call-backs took 400.0 ms at most may transfer \
+                 3 GB/s at most"
+            ),
             "{said}"
         );
         assert!(

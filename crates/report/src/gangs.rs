@@ -15,12 +15,14 @@ pub(crate) fn now(statement: &Statement) -> Option<String> {
     gangs().next()?;
     let running: u32 = gangs().map(|gangs| gangs.running).fold(0, u32::saturating_add);
     let waiting: u32 = gangs().map(|gangs| gangs.waiting).fold(0, u32::saturating_add);
+    Some(summary(running, waiting))
+}
+
+/// Numbers of gangs in words: `3 gangs run, 2 wait`.
+pub fn summary(running: u32, waiting: u32) -> String {
     let run = if running == 1 { "runs" } else { "run" };
-    Some(format!(
-        "{} {run}, {waiting} wait{}",
-        count(running as usize, "gang"),
-        if waiting == 1 { "s" } else { "" }
-    ))
+    let wait = if waiting == 1 { "waits" } else { "wait" };
+    format!("{} {run}, {waiting} {wait}", count(running as usize, "gang"))
 }
 
 /// A table with a row for each unit that has, or had, gangs; `None` if no unit had any.

@@ -5,9 +5,9 @@ use commonhold_ledger::{Account, Statement};
 
 use crate::comparison::{Bar, Comparison, Job, Run, Sample, bars, lessons, verdicts};
 use crate::figures::{count, duration};
-use crate::status::{HEADS, cells, totals, waits};
+use crate::status::{cells, heads, totals, waits};
 use crate::svg::{self, BarChart, ChartBar, Panel, TimeChart};
-use crate::table::{depth, escape};
+use crate::table::{depth, escape, html_cell};
 
 /// The most units that a chart over time shows, since each takes a panel.
 const PANELS_MAX: usize = 8;
@@ -252,14 +252,13 @@ fn ledger(run: &Run, statement: &Statement) -> String {
         duration(statement.elapsed_ns)
     );
     table += &format!("<caption>{}</caption>\n", escape(&totals(statement)));
-    let heads: String = HEADS
-        .iter()
-        .map(|head| format!("<th scope=\"col\">{}</th>", escape(&head.replace('\n', " "))))
-        .collect();
-    table += &format!("<thead><tr>{heads}</tr></thead>\n<tbody>\n");
+    let heads = heads("unit").map(|head| escape(&head.replace('\n', " ")));
+    let headings: String = heads.iter().map(|head| format!("<th scope=\"col\">{head}</th>")).collect();
+    table += &format!("<thead><tr>{headings}</tr></thead>\n<tbody>\n");
     for account in statement.accounts.iter().take(ROWS_MAX) {
         let cells = cells(account);
-        let figures: String = cells[1..].iter().map(|cell| format!("<td>{}</td>", escape(cell))).collect();
+        let figures: String =
+            heads.iter().zip(&cells).skip(1).map(|(head, cell)| html_cell(head, cell)).collect();
         let indent = 0.55 + 1.2 * f64::from(u32::try_from(depth(&account.unit)).unwrap_or(0).min(16));
         table += &format!(
             "<tr><th scope=\"row\" style=\"padding-left:{indent:.2}rem\">{}</th>{figures}</tr>\n",
@@ -268,7 +267,7 @@ fn ledger(run: &Run, statement: &Statement) -> String {
         if let Some(waits) = waits(account) {
             table += &format!(
                 "<tr><td class=\"waits\" colspan=\"{}\">{}</td></tr>\n",
-                HEADS.len(),
+                heads.len(),
                 escape(&waits)
             );
         }

@@ -16,6 +16,7 @@ mod disks;
 pub mod doctor;
 pub mod exchanges;
 pub mod figures;
+pub mod findings;
 pub mod gangs;
 pub mod holdings;
 pub mod html;
@@ -31,6 +32,7 @@ pub mod switches;
 pub mod table;
 pub mod tickets;
 pub mod tree;
+pub mod why;
 pub mod words;
 
 pub use table::{Style, is_foul};

@@ -3,24 +3,15 @@
 use commonhold_ledger::{MemoryAccount, MemoryTotals, Statement};
 use commonhold_policy::plan::NoMore;
 
-use crate::figures::{bytes, duration};
+use crate::figures::{bytes, duration, percent_text};
+use crate::status::{call_backs, heads};
 use crate::table::{Paint, Style, Table, clean, depth, indented, wrap};
 
 /// A table of the memory that each unit holds, uses and lends; empty if memory is not held. (JSON also has
 /// cold memory, and averages over time.)
-pub fn text(statement: &Statement, style: Style) -> String {
+pub(crate) fn text(statement: &Statement, style: Style) -> String {
     let Some(totals) = statement.memory else { return String::new() };
-    let mut table = Table::new(&[
-        "unit",
-        "entitled",
-        "allowed",
-        "using",
-        "lent",
-        "borrowed",
-        "called\nback",
-        "longest",
-        "waited",
-    ]);
+    let mut table = Table::new(&heads("memory"));
     for account in &statement.accounts {
         let Some(memory) = &account.memory else { continue };
         let indent = "  ".repeat(depth(&account.unit));
@@ -42,11 +33,18 @@ pub fn text(statement: &Statement, style: Style) -> String {
 }
 
 fn cells(name: String, memory: &MemoryAccount) -> Vec<String> {
-    let sizes = [memory.entitled, memory.allowed, memory.used, memory.lent, memory.borrowed];
-    let took = |ns| if memory.called_back == 0 { String::new() } else { duration(ns) };
-    let times = [took(memory.call_back_max_ns), duration(memory.waited_ns)];
-    let counts = [memory.called_back.to_string()];
-    [name].into_iter().chain(sizes.map(bytes)).chain(counts).chain(times).collect()
+    let [called_back, longest] = call_backs(memory.called_back, memory.call_back_max_ns);
+    vec![
+        name,
+        bytes(memory.entitled),
+        bytes(memory.used),
+        percent_text(memory.used, memory.entitled),
+        bytes(memory.lent),
+        bytes(memory.borrowed),
+        called_back,
+        longest,
+        duration(memory.waited_ns),
+    ]
 }
 
 /// Amounts of memory below this get no remark: a few pages of shared libraries are not worth one.
@@ -55,11 +53,16 @@ const SAID_MIN: u64 = 1 << 20;
 /// Remarks on a unit's memory that the columns do not show, each a part of a sentence.
 fn remarks(memory: &MemoryAccount) -> Vec<String> {
     let mut remarks = Vec::new();
+    // Usually this can be read from the columns.
+    let by_loans = memory.entitled.saturating_sub(memory.lent).saturating_add(memory.borrowed);
+    if memory.allowed != by_loans {
+        remarks.push(format!("may use {} now", bytes(memory.allowed)));
+    }
     if let Some(within) = memory.within_ns {
         remarks.push(format!("has all that it lends back within {}, once it needs it", duration(within)));
     }
     remarks.extend(memory.no_more.map(no_more));
-    remarks.extend(call_backs(memory));
+    remarks.extend(returns(memory));
     remarks.extend(promises(memory));
     if memory.killed > 0 {
         remarks.push(format!("the kernel killed {} of its processes for want of memory", memory.killed));
@@ -87,7 +90,7 @@ fn remarks(memory: &MemoryAccount) -> Vec<String> {
 
 /// How long it took until the unit had lent memory back: for each borrower, the most frequent first, and then
 /// for all loans.
-fn call_backs(memory: &MemoryAccount) -> Vec<String> {
+fn returns(memory: &MemoryAccount) -> Vec<String> {
     let words = |what: String, p50_ns, p99_ns| {
         let (half, most) = (duration(p50_ns), duration(p99_ns));
         format!("{what} was back within {half} in half of the cases, within {most} in 99 of 100")
@@ -230,9 +233,9 @@ mod tests {
             ..MemoryAccount::default()
         };
         let back = "was back within 20.0 ms in half of the cases, within 40.0 ms in 99 of 100";
-        assert_eq!(call_backs(&memory), [format!("what it lent to b (2 times) {back}")]);
+        assert_eq!(returns(&memory), [format!("what it lent to b (2 times) {back}")]);
         let unnamed = MemoryAccount { called_back_from: std::collections::BTreeMap::new(), ..memory };
-        assert_eq!(call_backs(&unnamed), [format!("all that it lent {back}")]);
-        assert_eq!(call_backs(&MemoryAccount::default()), Vec::<String>::new());
+        assert_eq!(returns(&unnamed), [format!("all that it lent {back}")]);
+        assert_eq!(returns(&MemoryAccount::default()), Vec::<String>::new());
     }
 }

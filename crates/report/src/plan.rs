@@ -13,7 +13,7 @@ use commonhold_policy::{Plan, Reason};
 use serde::{Serialize, Serializer};
 
 use crate::figures::{count, duration};
-use crate::holdings::Holding;
+use crate::holdings::Outlook;
 use crate::present::{self, Present, PresentJson};
 use crate::table::{Paint, Style, clean, wrap};
 use crate::words::{Action, path, steps, words};
@@ -80,12 +80,10 @@ fn look(contract: &Contract, plan: &Plan, style: Style) -> String {
 
 #[derive(Serialize)]
 struct PlanJson<'a> {
-    #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    holdings: &'a [Holding],
+    #[serde(flatten)]
+    outlook: Outlook<'a>,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     io_cost: &'a [String],
-    #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    notes: &'a [&'a str],
     #[serde(skip_serializing_if = "Vec::is_empty")]
     present: Vec<PresentJson<'a>>,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
@@ -297,9 +295,8 @@ impl Serialize for ReasonJson<'_> {
 /// what no unit holds. It does not include `kernel`, which is entitled to nothing and never restricted.
 pub fn json(contract: &Contract, plan: &Plan, about: About<'_>) -> String {
     let content = PlanJson {
-        holdings: about.holdings,
+        outlook: about.outlook,
         io_cost: about.io_cost,
-        notes: about.notes,
         present: present::json(contract, about.present),
         warnings: about.warnings,
         at_ns: plan.at,
@@ -323,12 +320,10 @@ pub fn json(contract: &Contract, plan: &Plan, about: About<'_>) -> String {
 pub struct About<'a> {
     /// The present processes of each unit.
     pub present: &'a [Present],
-    /// How each resource would be held.
-    pub holdings: &'a [Holding],
+    /// How each resource would be held, and what cannot be kept.
+    pub outlook: Outlook<'a>,
     /// The disks for which io.cost would be switched on.
     pub io_cost: &'a [String],
-    /// Further notes, in sentences.
-    pub notes: &'a [&'a str],
     /// The contract's warnings, in the format in which the errors of an invalid contract are given.
     pub warnings: &'a [serde_json::Value],
 }

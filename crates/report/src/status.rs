@@ -1,26 +1,39 @@
-//! The ledger's statement in three forms: a table for `status`, a table that is redrawn in place, and JSON.
+//! The ledger's statement in three forms: verdicts and tables for `status`, a table that is redrawn in place,
+//! and JSON.
 
 use commonhold_contract::MILLIONTH;
-use commonhold_ledger::{Account, Credits, Statement};
+use commonhold_ledger::{Account, Credits, Statement, Verdict};
 
 use crate::bus;
 use crate::disks;
 use crate::exchanges::{self, When};
 use crate::figures::{bytes, count, cpus, duration, percent_text, rate};
+use crate::findings;
 use crate::gangs;
-use crate::holdings::Holding;
+use crate::holdings::{self, Holding};
+use crate::memory;
 use crate::switches::UnitSwitches;
-use crate::table::{Paint, Style, Table, clean, depth, fit, indented, pad, wrap};
+use crate::table::{Paint, Style, Table, clean, depth, fit, indented, pad, wrap, wrap_whole};
 use crate::tickets::{Expected, Lot, Tickets};
 
-/// The headings of the columns that [`cells`] fills.
-pub(crate) const HEADS: [&str; 9] =
-    ["unit", "entitled", "using", "used %", "lent", "borrowed", "called\nback", "longest", "waited"];
+/// The headings of a resource's table. `first` is the heading of the units. All resources have the same
+/// columns in the same order.
+pub(crate) const fn heads(first: &'static str) -> [&'static str; 9] {
+    [first, "entitled", "using", "used %", "lent", "borrowed", "called\nback", "longest", "waited"]
+}
 
-/// A unit's account as cells in the order of [`HEADS`]. Entitlement and present use are numbers of CPUs.
+/// The cells of `called back` and `longest`. Without call-backs, or before the first has ended, there is no
+/// longest one.
+pub(crate) fn call_backs(count: u64, max_ns: u64) -> [String; 2] {
+    let longest = if count == 0 || max_ns == 0 { String::new() } else { duration(max_ns) };
+    [count.to_string(), longest]
+}
+
+/// A unit's account as cells in the order of [`heads`]. Entitlement and present use are numbers of CPUs.
 /// `used %` is the CPU time used since the ledger was opened, in percent of the entitlement. The other
 /// figures are CPU time, except the count of call-backs.
 pub(crate) fn cells(account: &Account) -> [String; 9] {
+    let [called_back, longest] = call_backs(account.called_back, account.call_back_max_ns);
     [
         clean(leaf(&account.unit)),
         cpus(account.entitled_micro_cpus),
@@ -28,8 +41,8 @@ pub(crate) fn cells(account: &Account) -> [String; 9] {
         percent_text(account.used_ns, account.entitled_ns),
         duration(account.lent_ns),
         duration(account.borrowed_ns),
-        account.called_back.to_string(),
-        if account.called_back == 0 { String::new() } else { duration(account.call_back_max_ns) },
+        called_back,
+        longest,
         duration(account.waited_ns),
     ]
 }
@@ -44,23 +57,26 @@ fn leaf(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// The statement for a terminal: a row for each unit, indented by nesting, and below the table what the
-/// machine's CPU time was used for.
+/// The statement for a terminal. It begins with the verdicts. A table for each resource follows, with a row
+/// for each unit, indented by nesting; then jobs, gangs and exchanges.
 pub fn text(statement: &Statement, style: Style) -> String {
-    let mut text = style.paint(Paint::Strong, &headline(statement)) + "\n\n";
+    let mut text = verdicts(statement, style);
+    text += &style.paint(Paint::Strong, &headline(statement));
+    text += "\n\n";
     if statement.accounts.is_empty() {
         text += "No unit holds tickets: all is shared.\n";
     } else {
-        let mut table = Table::new(&HEADS);
+        let mut table = Table::new(&heads("cpu"));
         for account in &statement.accounts {
             add_account(&mut table, account, style);
         }
         text += &table.render(style);
     }
     text.push('\n');
-    for line in wrap(&totals(statement), style.width, "", "  ") {
-        text += &line;
+    text += &wrapped(&totals(statement), style);
+    if statement.memory.is_some() {
         text.push('\n');
+        text += &memory::text(statement, style);
     }
     text += &disks::table(statement, style);
     if let Some(bus) = bus::table(statement, style) {
@@ -83,6 +99,70 @@ pub fn text(statement: &Statement, style: Style) -> String {
         text += &trials;
     }
     text
+}
+
+fn wrapped(text: &str, style: Style) -> String {
+    wrap(text, style.width, "", "  ").join("\n") + "\n"
+}
+
+/// The most broken verdicts that [`text`] shows with their sentences.
+const BROKEN_SHOWN: usize = 20;
+
+/// The verdict on the whole machine. Below it stand the broken verdicts, each with what to do.
+fn verdicts(statement: &Statement, style: Style) -> String {
+    let paint = match findings::overall(statement) {
+        Verdict::Kept => Paint::Good,
+        Verdict::CannotTell => Paint::Strong,
+        Verdict::Broken => Paint::Bad,
+    };
+    let mut lines: Vec<String> = wrap(&findings::heading(statement), style.width, "", "  ")
+        .iter()
+        .map(|line| style.paint(paint, line))
+        .collect();
+    let broken = findings::not_kept(statement);
+    let broken = broken.iter().filter(|(_, finding)| finding.verdict == Verdict::Broken);
+    for (unit, finding) in broken.clone().take(BROKEN_SHOWN) {
+        lines.extend(wrap(&findings::line(unit, finding), style.width, "  ", "    "));
+        let remedy = Some(findings::remedy(finding)).filter(|remedy| !remedy.is_empty());
+        lines.extend(remedy.iter().flat_map(|remedy| wrap(remedy, style.width, "    ", "    ")));
+    }
+    let more = broken.clone().count().saturating_sub(BROKEN_SHOWN);
+    if more > 0 {
+        lines.extend(wrap(&format!("and {more} more: see `status --check`"), style.width, "  ", "    "));
+    }
+    // One line needs no empty line after it.
+    let end = if broken.count() > 0 { "\n\n" } else { "\n" };
+    lines.join("\n") + end
+}
+
+/// The verdicts that are not *kept*, a line each for scripts; `kept` if all are kept.
+pub fn check(statement: &Statement) -> String {
+    let found = findings::not_kept(statement);
+    match found.as_slice() {
+        [] if findings::overall(statement) == Verdict::Kept => "kept\n".to_owned(),
+        [] => format!("{}\n", findings::heading(statement)),
+        found => found.iter().map(|(unit, finding)| findings::line(unit, finding) + "\n").collect(),
+    }
+}
+
+/// Leaves only a unit and its sub-units in a statement; the machine's totals stay. Returns whether the
+/// statement has that unit.
+pub fn only(statement: &mut Statement, unit: &str) -> bool {
+    let is_within = |path: &str| is_within(path, unit);
+    let known = statement.accounts.iter().any(|account| account.unit == unit);
+    statement.accounts.retain(|account| is_within(&account.unit));
+    statement.jobs.retain(|job| is_within(&job.unit));
+    statement.places.retain(|place| is_within(&place.unit));
+    statement.negotiated.retain(|it| is_within(&it.unit));
+    statement
+        .exchanges
+        .retain(|exchange| exchange.lent.iter().any(|lent| is_within(&lent.from) || is_within(&lent.to)));
+    known
+}
+
+/// Whether `path` is a unit or one of its sub-units, at any depth.
+pub fn is_within(path: &str, unit: &str) -> bool {
+    path.strip_prefix(unit).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 fn headline(statement: &Statement) -> String {
@@ -219,8 +299,9 @@ pub struct Instead<'a> {
     pub why: &'a str,
 }
 
-/// The state of the daemon, below the statement: the active backend, then how each resource is held.
-pub fn holder(holder: Holder<'_>) -> String {
+/// The state of the daemon, below the statement: the active backend, how each resource is held, changed
+/// tickets, and problems. Lines are wrapped at `width`, if there is one.
+pub fn holder(holder: Holder<'_>, width: Option<usize>) -> String {
     let Holder {
         contract,
         backend,
@@ -232,16 +313,28 @@ pub fn holder(holder: Holder<'_>) -> String {
         lots,
         problems,
     } = holder;
-    let mut text = format!("Contract {contract}, held by the {backend} backend.\n");
+    let mut lines = vec![format!("Contract {contract}, held by the {backend} backend.")];
     if let Some(Instead { of, for_ns, why }) = instead {
-        text += &format!("The {of} backend has not held it for {}: {why}.\n", duration(for_ns));
+        lines.push(format!("The {of} backend has not held it for {}: {why}.", duration(for_ns)));
     }
-    text.extend(holdings.iter().map(|holding| holding.line() + "\n"));
-    text.extend(tickets.iter().map(|changed| format!("tickets {}\n", changed.line())));
-    text.extend(expected_tickets.iter().map(|expected| format!("tickets {}\n", expected.line())));
-    text.extend(lots.iter().map(|lot| format!("tickets {}\n", lot.line())));
-    text.extend(problems.iter().map(|problem| format!("problem: {problem}\n")));
-    text
+    let tickets = tickets
+        .iter()
+        .map(Tickets::line)
+        .chain(expected_tickets.iter().map(Expected::line))
+        .chain(lots.iter().map(Lot::line))
+        .map(|line| format!("tickets {line}"));
+    // Verdicts stand above the tables.
+    let problems = problems.iter().filter(|problem| !problem.starts_with(findings::PROBLEM));
+    let problems = problems.map(|problem| format!("problem: {problem}"));
+    let below: Vec<String> = tickets.chain(problems).collect();
+    lines.iter().map(|line| message(line, width)).collect::<String>()
+        + &holdings::text(holdings, width)
+        + &below.iter().map(|line| message(line, width)).collect::<String>()
+}
+
+/// A message of one line, with its newline. It is wrapped at `width`, if there is one; words are not cut.
+pub(crate) fn message(text: &str, width: Option<usize>) -> String {
+    width.map_or_else(|| text.to_owned(), |width| wrap_whole(text, width, "", "  ").join("\n")) + "\n"
 }
 
 /// The statement as JSON: first the fields of the daemon's state, then the ledger's own fields.

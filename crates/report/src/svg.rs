@@ -3,11 +3,14 @@
 //! Elements have classes, for which the page's style sheet has the colours of a light and a dark scheme. No
 //! fact is shown by colour alone: each bar has its figure beside it, and a unit's use beyond its entitlement
 //! is hatched.
+//!
+//! A page scales charts to its width. Charts are narrow, and labels stand above what they name, so that text
+//! stays readable on a phone, where the style sheet also makes it larger.
 
 use crate::table::{escape, fit};
 
-/// The width of every chart, in SVG units, which are pixels at full size.
-pub const WIDTH: f64 = 720.0;
+/// The width of every chart, in SVG units.
+pub const WIDTH: f64 = 480.0;
 
 /// The content of a bar chart.
 #[derive(Debug)]
@@ -29,7 +32,7 @@ pub struct BarChart<'a> {
 /// One bar.
 #[derive(Debug)]
 pub struct ChartBar<'a> {
-    /// The label; it is cut after ten columns.
+    /// The label; it is cut after [`NAME_COLUMNS`].
     pub label: &'a str,
     /// The class that determines the bar's colour.
     pub class: &'a str,
@@ -37,18 +40,21 @@ pub struct ChartBar<'a> {
     pub value: Option<f64>,
     /// The lowest and the highest of several measurements, shown as a whisker.
     pub range: Option<(f64, f64)>,
-    /// The figure, which stands in a column before the bar. After the bar, the line of the promise could
-    /// cross it.
+    /// The figure, which stands after the label, above the bar.
     pub figure: String,
 }
 
-/// The x at which the bars begin. Labels and figures are left of it, so that a narrow screen shows them
-/// first.
-const BARS_LEFT: f64 = 190.0;
+/// The columns after which names are cut.
+const NAME_COLUMNS: usize = 30;
+
+/// The x at which the bars begin: half of the width of the axis's `0`.
+const BARS_LEFT: f64 = 6.0;
 /// The margin at the right, for half of the last mark's number.
-const BARS_RIGHT: f64 = 14.0;
-const BAR_PITCH: f64 = 34.0;
-const BAR_HEIGHT: f64 = 20.0;
+const BARS_RIGHT: f64 = 16.0;
+const BAR_PITCH: f64 = 46.0;
+const BAR_HEIGHT: f64 = 18.0;
+/// From the top of a bar's row to the bar. The label is in between.
+const BAR_TOP: f64 = 22.0;
 const BARS_TOP: f64 = 24.0;
 
 /// Horizontal bars from zero, each with its figure.
@@ -60,11 +66,13 @@ pub fn bars(chart: &BarChart) -> String {
     let bottom = BARS_TOP + BAR_PITCH * chart.bars.len() as f64;
     let mut svg = open(chart.id, chart.title, chart.description, bottom + AXIS_HEIGHT);
     for (bar, i) in chart.bars.iter().zip(0u32..) {
-        let top = BARS_TOP + BAR_PITCH * f64::from(i) + (BAR_PITCH - BAR_HEIGHT) / 2.0;
+        let top = BARS_TOP + BAR_PITCH * f64::from(i) + BAR_TOP;
         add_bar(&mut svg, bar, top, x);
+        // The line of the promise leaves the labels out.
+        let (at, from, to) = (x(chart.bound.0), top - 3.0, top + BAR_HEIGHT + 3.0);
+        svg += &format!("<line class='bound' x1='{at:.1}' y1='{from:.1}' x2='{at:.1}' y2='{to:.1}'/>\n");
     }
     let at = x(chart.bound.0);
-    svg += &format!("<line class='bound' x1='{at:.1}' y1='{BARS_TOP:.1}' x2='{at:.1}' y2='{bottom:.1}'/>\n");
     let label = escape(&chart.bound.1);
     // The label extends towards the middle, since it would otherwise be cut at the picture's edge.
     let anchor = if at > f64::midpoint(BARS_LEFT, WIDTH) { "end" } else { "start" };
@@ -80,13 +88,13 @@ pub fn bars(chart: &BarChart) -> String {
 
 fn add_bar(svg: &mut String, bar: &ChartBar, top: f64, x: impl Fn(f64) -> f64) {
     let middle = top + BAR_HEIGHT / 2.0;
-    let base = middle + 5.0;
-    let ChartBar { label, class, .. } = bar;
-    *svg += &format!("<text x='0' y='{base:.1}'>{}</text>\n", escape(&fit(label, 10)));
+    let ChartBar { label, class, figure, .. } = bar;
     *svg += &format!(
-        "<text class='figure' x='{:.1}' y='{base:.1}' text-anchor='end'>{}</text>\n",
-        BARS_LEFT - 14.0,
-        escape(&bar.figure)
+        "<text x='{:.1}' y='{:.1}'>{}<tspan class='figure' dx='10'>{}</tspan></text>\n",
+        BARS_LEFT + 5.0,
+        top - 6.0,
+        escape(&fit(label, NAME_COLUMNS)),
+        escape(figure)
     );
     if let Some(value) = bar.value {
         *svg += &format!(
@@ -133,11 +141,12 @@ pub struct Panel<'a> {
     pub samples: Vec<(f64, f64)>,
 }
 
-const PANEL_LEFT: f64 = 150.0;
+const PANEL_LEFT: f64 = 66.0;
 const PANEL_RIGHT: f64 = 18.0;
 const PANEL_HEIGHT: f64 = 54.0;
-const PANEL_PITCH: f64 = 74.0;
-const PANELS_TOP: f64 = 12.0;
+const PANEL_PITCH: f64 = 88.0;
+/// From the top of a chart to its first panel. The panel's name is in between.
+const PANELS_TOP: f64 = 24.0;
 
 /// The chart of CPU use over time. Use is drawn as a step line, filled up to the entitlement and hatched
 /// beyond it. A dashed line shows the entitlement.
@@ -186,13 +195,18 @@ fn add_panel(svg: &mut String, chart: &TimeChart, panel: &Panel, top: f64) {
     let y = |cpus: f64| {
         bottom - if chart.cpus > 0.0 { (cpus / chart.cpus).clamp(0.0, 1.0) * PANEL_HEIGHT } else { 0.0 }
     };
-    let name = escape(&fit(panel.unit, 14));
-    *svg += &format!("<text x='0' y='{:.1}'>{name}</text>\n", top + 16.0);
-    for (value, unit) in [(0.0, ""), (chart.cpus, if chart.cpus > 1.0 { " CPUs" } else { " CPU" })] {
+    let name = escape(&fit(panel.unit, NAME_COLUMNS));
+    let entitlement = panel.entitled.map_or_else(String::new, |entitled| {
+        format!("<tspan class='small' dx='10'>entitled {entitled:.2}</tspan>")
+    });
+    *svg += &format!("<text x='0' y='{:.1}'>{name}{entitlement}</text>\n", top - 7.0);
+    let cpus = if chart.cpus > 1.0 { " CPUs" } else { " CPU" };
+    // The upper value hangs below its height, clear of the panel's name.
+    for (value, unit, below) in [(0.0, "", 4.0), (chart.cpus, cpus, 11.0)] {
         *svg += &format!(
             "<text class='small' x='{:.1}' y='{:.1}' text-anchor='end'>{value}{unit}</text>\n",
             PANEL_LEFT - 7.0,
-            y(value) + 4.0
+            y(value) + below
         );
     }
     *svg += &format!(
@@ -214,7 +228,6 @@ fn add_panel(svg: &mut String, chart: &TimeChart, panel: &Panel, top: f64) {
         *svg += &format!(
             "<line class='entitled' x1='{PANEL_LEFT:.1}' y1='{at:.1}' x2='{right:.1}' y2='{at:.1}'/>\n"
         );
-        *svg += &format!("<text class='small' x='0' y='{:.1}'>entitled {entitled:.2}</text>\n", top + 34.0);
     }
 }
 
@@ -349,7 +362,7 @@ mod tests {
     fn equal_neighbours_are_one_rectangle() {
         let path = area(&[(1.0, 1.0), (2.0, 1.0), (3.0, 0.0), (4.0, 2.0)], 4.0, |cpus| (10.0, 10.0 - cpus));
         assert_eq!(path.matches('Z').count(), 2, "{path}");
-        assert!(path.starts_with("M150.0 10.0V9.0H426.0V10.0Z"), "{path}");
+        assert!(path.starts_with("M66.0 10.0V9.0H264.0V10.0Z"), "{path}");
     }
 
     #[test]

@@ -89,20 +89,17 @@ impl Table {
 
     /// The table as HTML.
     pub fn html(&self) -> String {
-        let cells = |tag: &str, cells: &[String]| -> String {
-            cells.iter().map(|cell| format!("<{tag}>{}</{tag}>", escape(cell.trim()))).collect()
-        };
-        let heads: Vec<String> = self.heads.iter().map(|head| head.replace('\n', " ")).collect();
-        let mut out = format!(
-            "<div class=\"wide\"><table>\n<thead><tr>{}</tr></thead>\n<tbody>\n",
-            cells("th", &heads)
-        );
+        let heads: Vec<String> = self.heads.iter().map(|head| escape(&head.replace('\n', " "))).collect();
+        let headings: String = heads.iter().map(|head| format!("<th scope=\"col\">{head}</th>")).collect();
+        let mut out = format!("<div class=\"wide\"><table>\n<thead><tr>{headings}</tr></thead>\n<tbody>\n");
         for row in &self.rows {
             out += &match row {
                 Row::Cells(_, row) => {
                     let (name, figures) = row.split_at(1.min(row.len()));
                     let name = name.first().map(|name| html_name(name)).unwrap_or_default();
-                    format!("<tr>{name}{}</tr>\n", cells("td", figures))
+                    let figures = figures.iter().zip(heads.iter().skip(1));
+                    let figures: String = figures.map(|(cell, head)| html_cell(head, cell.trim())).collect();
+                    format!("<tr>{name}{figures}</tr>\n")
                 }
                 Row::Line(_, text) => {
                     let text = escape(text);
@@ -201,6 +198,12 @@ impl Table {
     }
 }
 
+/// A cell of a row as HTML. It repeats the column's heading, which is already escaped, for screens on which
+/// a row is a block.
+pub fn html_cell(head: &str, cell: &str) -> String {
+    format!("<td data-head=\"{head}\">{}</td>", escape(cell))
+}
+
 /// The first cell of a row as HTML, indented as in a terminal.
 fn html_name(name: &str) -> String {
     let text = escape(name.trim());
@@ -266,6 +269,23 @@ pub fn clean(text: &str) -> String {
 /// Breaks `text` between words into lines of at most `columns` columns. The first line begins with `first`,
 /// the others begin with `rest`. A word that is longer than a line is cut.
 pub fn wrap(text: &str, columns: usize, first: &str, rest: &str) -> Vec<String> {
+    let longest = columns.saturating_sub(rest.width()).max(NAME_COLUMNS_MIN);
+    wrap_words(text, columns, first, rest, |word| fit(word, longest))
+}
+
+/// Breaks `text` as [`wrap`] does, but does not cut words: a path or a command that is longer than a line
+/// can still be copied.
+pub fn wrap_whole(text: &str, columns: usize, first: &str, rest: &str) -> Vec<String> {
+    wrap_words(text, columns, first, rest, str::to_owned)
+}
+
+fn wrap_words(
+    text: &str,
+    columns: usize,
+    first: &str,
+    rest: &str,
+    cut: impl Fn(&str) -> String,
+) -> Vec<String> {
     let mut lines = Vec::new();
     let mut line = first.to_owned();
     let mut is_empty = true;
@@ -277,7 +297,7 @@ pub fn wrap(text: &str, columns: usize, first: &str, rest: &str) -> Vec<String> 
         if !is_empty {
             line.push(' ');
         }
-        line += &fit(word, columns.saturating_sub(rest.width()).max(NAME_COLUMNS_MIN));
+        line += &cut(word);
         is_empty = false;
     }
     lines.push(line);
@@ -336,6 +356,8 @@ mod tests {
         assert_eq!(wrap("one two three", 9, "- ", "  "), ["- one two", "  three"]);
         assert_eq!(wrap("a incomprehensibilities b", 12, "", "  "), ["a", "  incompreh…", "  b"]);
         assert_eq!(wrap("", 12, "- ", ""), ["- "]);
+        let whole = wrap_whole("a incomprehensibilities b", 12, "", "  ");
+        assert_eq!(whole, ["a", "  incomprehensibilities", "  b"]);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use commonhold_policy::entitlement::{Capacity, Entitlement};
 use serde::Serialize;
 
 use crate::figures::{amount, bytes, count};
-use crate::holdings::Holding;
+use crate::holdings::Outlook;
 use crate::present::EXEMPT;
 use crate::table::{Paint, Style, Table, clean, fit, wrap};
 
@@ -387,11 +387,8 @@ struct TreeJson<'a, W> {
     capacity: PerResource<Amount>,
     unheld: PerResource<Amount>,
     units: Vec<UnitJson<'a>>,
-    /// How `run` would hold each resource on this machine.
-    #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    holdings: &'a [Holding],
-    #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    notes: &'a [&'a str],
+    #[serde(flatten)]
+    outlook: Outlook<'a>,
     /// The contract's warnings, in the format in which the errors of an invalid contract are given.
     warnings: &'a W,
 }
@@ -436,14 +433,12 @@ struct ResourceJson {
 
 /// The tree as JSON, with the units in the contract's order. An amount is `{"absolute": n}` in the resource's
 /// unit of measure. If the machine's capacity is not known, it is `{"part": n}` in millionths of that
-/// capacity. Amounts of `lend` and `borrow` are as the contract states them. `holdings` are the holdings on
-/// this machine; empty for another machine.
+/// capacity. Amounts of `lend` and `borrow` are as the contract states them.
 pub fn json(
     contract: &Contract,
     machine: &Machine,
     divisions: &PerResource<Division>,
-    holdings: &[Holding],
-    notes: &[&str],
+    outlook: Outlook<'_>,
     warnings: &impl Serialize,
 ) -> String {
     let tree = Tree::new(contract, divisions);
@@ -458,8 +453,7 @@ pub fn json(
         capacity: per_resource(|resource| divisions[resource].whole()),
         unheld: per_resource(|resource| divisions[resource].amount(divisions[resource].entitlement.unheld)),
         units: contract.held().map(|id| tree.unit_json(id)).collect(),
-        holdings,
-        notes,
+        outlook,
         warnings,
     };
     crate::json("commonhold.tree", content)

@@ -5,11 +5,11 @@
 mod fixture;
 
 use commonhold_contract::{Contract, Resource, UnitId};
-use commonhold_ledger::{Credits, Negotiated};
+use commonhold_ledger::{Credits, Finding, FindingReason, Negotiated, Verdict, WaitCause};
 use commonhold_policy::membership::Stays;
 use commonhold_policy::{GroupBounds, Plan};
 use commonhold_report::comparison::{self, Comparison};
-use commonhold_report::holdings::Holding;
+use commonhold_report::holdings::{Holding, Outlook};
 use commonhold_report::present::{self, Present};
 use commonhold_report::switches::{CpuSwitches, Latency, Times, UnitSwitches};
 use commonhold_report::{Style, html, plan, status, tree};
@@ -34,7 +34,7 @@ fn tree_of_a_contract() {
     assert_snapshot!(text);
     assert_snapshot!(
         "tree_of_a_contract_json",
-        tree::json(&contract, &machine, &divisions, &[], &[], &[0u8; 0])
+        tree::json(&contract, &machine, &divisions, Outlook::default(), &[0u8; 0])
     );
 }
 
@@ -103,8 +103,7 @@ fn who_is_in_which_unit() {
     assert!(!text.contains('\x1b'));
     assert_snapshot!(text);
     let measured = ["sda".to_owned()];
-    let about =
-        plan::About { present: &all[..2], holdings: &[], io_cost: &measured, notes: &[], warnings: &[] };
+    let about = plan::About { present: &all[..2], io_cost: &measured, ..plan::About::default() };
     assert_snapshot!("who_is_in_which_unit_json", plan::json(&contract, &plan, about));
     let set = GroupBounds { memory: Some(300 << 20), cap: true, ..GroupBounds::default() };
     let in_place = Present {
@@ -195,6 +194,67 @@ fn status_of_gangs_and_of_the_bus() {
     );
 }
 
+/// Broken verdicts stand first, with remedies, whatever the order of units. Those that cannot be told are
+/// only counted.
+#[test]
+fn status_begins_with_broken_verdicts() {
+    let mut statement = fixture::statement();
+    let finding = |resource, verdict, reason| Finding {
+        resource,
+        verdict,
+        reason,
+        entitled: 720_000,
+        wanted: 1_400_000,
+        had: 130_000,
+    };
+    let students = WaitCause::Unit { unit: "students".to_owned() };
+    let short = FindingReason::Short { by: students, waited_ns: 94_000_000_000 };
+    let late = FindingReason::Late { promised_ns: 10_000_000, took_ns: 596_000_000, count: 1 };
+    statement.accounts[0].findings = vec![
+        finding(Resource::Cpu, Verdict::Kept, FindingReason::HadWanted),
+        finding(Resource::Disk, Verdict::CannotTell, FindingReason::NotHeld),
+    ];
+    statement.accounts[1].findings = vec![finding(Resource::Cpu, Verdict::Broken, late)];
+    statement.accounts[2].findings = vec![finding(Resource::Cpu, Verdict::Broken, short)];
+    let text = status::text(&statement, Style::PLAIN);
+    assert_fits(&text, 80);
+    assert!(text.contains("\n\nscheme isolate"), "{text}");
+    assert_snapshot!(text);
+    assert_snapshot!("status_check_of_broken_verdicts", status::check(&statement));
+    let narrow = status::text(&statement, Style { colour: false, width: 40 });
+    let verdicts = narrow.split("\n\n").next().unwrap();
+    assert_fits(verdicts, 40);
+    let mut physics = statement.clone();
+    assert!(status::only(&mut physics, "physics"));
+    let units: Vec<&str> = physics.accounts.iter().map(|account| account.unit.as_str()).collect();
+    assert_eq!(units, ["physics", "physics/night-batch"]);
+    assert!(!status::only(&mut physics, "phys"), "no part of a name is a unit");
+    statement.accounts[0].findings.truncate(1);
+    statement.accounts.truncate(1);
+    assert_eq!(status::check(&statement), "kept\n");
+    assert!(status::text(&statement, COLOUR).starts_with("\x1b[32mEvery unit has what it is entitled to."));
+    assert_eq!(status::check(&fixture::nothing()), "Too early to tell: a verdict needs 10 s of accounts.\n");
+}
+
+#[test]
+fn status_lists_few_of_many_broken_verdicts() {
+    let mut statement = fixture::crowd(1_000);
+    for account in &mut statement.accounts {
+        account.findings = vec![Finding {
+            resource: Resource::Memory,
+            verdict: Verdict::Broken,
+            reason: FindingReason::Short { by: WaitCause::Unknown, waited_ns: 0 },
+            entitled: 2 << 30,
+            wanted: 3 << 30,
+            had: 1 << 30,
+        }];
+    }
+    let text = status::text(&statement, Style::PLAIN);
+    assert!(text.starts_with("1000 of 1000 verdicts are broken.\n"), "{text}");
+    assert_eq!(text.matches("memory: broken").count(), 20);
+    assert!(text.contains("\n  and 980 more: see `status --check`\n\n"), "{text}");
+}
+
 #[test]
 fn status_of_units_that_lend() {
     let statement = fixture::statement();
@@ -211,7 +271,7 @@ fn status_of_units_that_lend() {
     let holder = holder(&problems);
     assert_snapshot!("status_of_units_that_lend_json", status::json(holder, &statement));
     assert_eq!(
-        status::holder(holder),
+        status::holder(holder, None),
         "Contract lab.toml, held by the user backend.\nproblem: the caretaker was killed\n"
     );
     let weakly = Holding::partly(Resource::Disk, "weakly, by stopping");
@@ -238,7 +298,7 @@ fn status_of_units_that_lend() {
         problems: &[],
     };
     assert_eq!(
-        status::holder(holder),
+        status::holder(holder, None),
         "Contract lab.toml, held by the cgroup backend.\n\
          The kernel backend has not held it for 12.0 s: it stalled.\n\
          cpu     held by the cgroup backend\n\

@@ -113,21 +113,25 @@ pub(crate) struct Stack<'a> {
 
 const PITCH: f64 = 30.0;
 const BAR: f64 = 20.0;
-/// The width of a character of a name. A part contains its name only if there is room.
-const NAME_WIDTH: f64 = 6.5;
+/// The width of a character of a name, in the font of narrow screens. A part contains its name only if there
+/// is room.
+const NAME_WIDTH: f64 = 7.5;
+const LEGEND_PITCH: f64 = 18.0;
 
 /// Draws the bars. Each part contains the name of its kind if there is room, so that colour is not the only
 /// distinction.
 pub(crate) fn stack(stack: &Stack) -> String {
     let longest = stack.bars.iter().map(|bar| bar.lengths.iter().sum::<f64>()).fold(0.0, f64::max);
     let longest = if longest > 0.0 { longest } else { 1.0 };
+    let (legend, legend_height) = legend(stack.kinds);
+    let bars_top = TOP + legend_height - LEGEND_PITCH;
     #[allow(clippy::cast_precision_loss)]
-    let bottom = TOP + PITCH * stack.bars.len() as f64;
+    let bottom = bars_top + PITCH * stack.bars.len() as f64;
     let mut svg = open(stack.id, stack.title, stack.description, bottom + AXIS_HEIGHT);
     let scale = (WIDTH - LEFT - RIGHT) / longest;
-    add_legend(&mut svg, stack.kinds);
+    svg += &legend;
     for (bar, i) in stack.bars.iter().zip(0u32..) {
-        let top = TOP + PITCH * f64::from(i) + (PITCH - BAR) / 2.0;
+        let top = bars_top + PITCH * f64::from(i) + (PITCH - BAR) / 2.0;
         let base = top + BAR / 2.0 + 4.0;
         svg += &format!("<text x='0' y='{base:.1}'>{}</text>\n", escape(&bar.label));
         let mut left = LEFT;
@@ -165,20 +169,28 @@ fn colour(kind: usize) -> &'static str {
     COLOURS[kind % COLOURS.len()]
 }
 
-fn add_legend(svg: &mut String, kinds: &[&str]) {
-    let mut left = LEFT;
+/// The legend, in as many rows as it needs, and its height.
+fn legend(kinds: &[&str]) -> (String, f64) {
+    let mut svg = String::new();
+    let (mut left, mut top) = (0.0, 6.0);
     for (kind, at) in kinds.iter().zip(0..) {
         #[allow(clippy::cast_precision_loss)]
-        let width = NAME_WIDTH * kind.len() as f64;
-        *svg += &format!(
-            "<rect style='fill:{}' x='{left:.1}' y='6' width='10' height='10'/>\n\
-             <text class='small' x='{:.1}' y='15'>{}</text>\n",
+        let width = 14.0 + NAME_WIDTH * kind.len() as f64 + 14.0;
+        if left > 0.0 && left + width > WIDTH {
+            left = 0.0;
+            top += LEGEND_PITCH;
+        }
+        svg += &format!(
+            "<rect style='fill:{}' x='{left:.1}' y='{top:.1}' width='10' height='10'/>\n\
+             <text class='small' x='{:.1}' y='{:.1}'>{}</text>\n",
             colour(at),
             left + 14.0,
+            top + 9.0,
             escape(kind)
         );
-        left += 14.0 + width + 14.0;
+        left += width;
     }
+    (svg, top - 6.0 + LEGEND_PITCH)
 }
 
 #[cfg(test)]
@@ -201,9 +213,9 @@ mod tests {
         });
         assert_eq!(drawn.matches("<circle").count(), 1);
         // The highest value is at ten elevenths of the height.
-        assert!(drawn.contains("<circle class='point' cx='702.0' cy='53.6' r='3'/>"), "{drawn}");
-        assert!(drawn.contains("class='curve' d='M64.0 290.0L702.0 53.6'"), "{drawn}");
-        assert!(drawn.contains("L702.0 30.0L702.0 77.3L64.0 290.0Z"), "{drawn}");
+        assert!(drawn.contains("<circle class='point' cx='462.0' cy='53.6' r='3'/>"), "{drawn}");
+        assert!(drawn.contains("class='curve' d='M64.0 290.0L462.0 53.6'"), "{drawn}");
+        assert!(drawn.contains("L462.0 30.0L462.0 77.3L64.0 290.0Z"), "{drawn}");
         assert!(!drawn.contains("NaN") && !drawn.contains("inf"), "{drawn}");
     }
 
@@ -222,8 +234,8 @@ mod tests {
             unit: "s",
         });
         assert!(
-            drawn.contains("x='64.0' y='35.0' width='319.0'")
-                && drawn.contains("x='383.0' y='35.0' width='319.0'")
+            drawn.contains("x='64.0' y='35.0' width='199.0'")
+                && drawn.contains("x='263.0' y='35.0' width='199.0'")
         );
         assert_eq!(drawn.matches("height='20.0'").count(), 3, "{drawn}");
     }

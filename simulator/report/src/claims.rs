@@ -3,7 +3,7 @@
 use commonhold_report::figures::{NOTHING, count};
 use commonhold_report::html;
 use commonhold_report::svg::{self, BarChart, ChartBar};
-use commonhold_report::table::{Paint, Style, Table, escape, wrap};
+use commonhold_report::table::{Paint, Style, Table, escape, html_cell, wrap};
 use serde::Serialize;
 
 /// The selected claims with their results.
@@ -501,8 +501,9 @@ fn claims_table(claims: &Claims) -> String {
             Some(false) => " class=\"broken\"",
             None => "",
         };
-        let figures: String = cells[1..6].iter().map(|cell| format!("<td>{}</td>", escape(cell))).collect();
-        let verdict = format!("<td{class}>{}</td>", escape(&cells[6]));
+        let figures = HEADS.iter().zip(&cells).take(6).skip(1);
+        let figures: String = figures.map(|(head, cell)| html_cell(head, cell)).collect();
+        let verdict = format!("<td{class} data-head=\"{}\">{}</td>", HEADS[6], escape(&cells[6]));
         table += &format!("<tr><th scope=\"row\">{}</th>{figures}{verdict}</tr>\n", escape(&cells[0]));
         table += &format!("<tr><td class=\"waits\" colspan=\"7\">{}</td></tr>\n", escape(&explained(claim)));
     }

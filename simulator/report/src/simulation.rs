@@ -3,7 +3,7 @@
 use commonhold_contract::Scheme;
 use commonhold_report::exchanges::{self, When};
 use commonhold_report::figures::{NOTHING, bytes, count, cpus, duration, seconds};
-use commonhold_report::svg::{AXIS_HEIGHT, Axis, add_axis, step_for};
+use commonhold_report::svg::{AXIS_HEIGHT, Axis, WIDTH, add_axis, step_for};
 use commonhold_report::table::{Paint, Style, Table, escape};
 use commonhold_report::{bus, gangs, html};
 use commonhold_sim::outcome::{CommonMemory, JobOutcome, Outcome, Spent, Stuck, UnitOutcome};
@@ -483,14 +483,16 @@ pub fn html(study: &Study) -> String {
     page + html::CLOSE
 }
 
-/// Left edge of the bars: right of the jobs' names and times.
-const LEFT: f64 = 190.0;
-/// Width of the picture.
-const WIDTH: f64 = 720.0;
+/// Left edge of the bars: half of the width of the axis's `0`.
+const LEFT: f64 = 6.0;
 /// Margin at the right.
 const RIGHT: f64 = 18.0;
-/// From the top of one bar to the next.
-const PITCH: f64 = 30.0;
+/// From the top of one job's name to the next.
+const PITCH: f64 = 44.0;
+/// From the top of a job's name to its bar.
+const BAR_TOP: f64 = 20.0;
+/// The parts in a row of the legend.
+const LEGEND_COLUMNS: u32 = 4;
 
 /// A bar per job: its length is the mean response time, its colours the states in which the job's tasks spent
 /// it.
@@ -499,7 +501,7 @@ fn response_bars(study: &Study) -> String {
     let longest = jobs.iter().filter_map(JobRow::range).map(|(_, high)| high).fold(0.0, f64::max);
     #[expect(clippy::cast_precision_loss, reason = "a number of jobs")]
     let bottom = PITCH * jobs.len() as f64;
-    let height = bottom + AXIS_HEIGHT + 26.0;
+    let height = bottom + AXIS_HEIGHT + 44.0;
     let mut svg = format!(
         "<svg viewBox=\"0 0 {WIDTH} {height:.0}\" role=\"img\" aria-label=\"response time of each job\">\n"
     );
@@ -507,18 +509,17 @@ fn response_bars(study: &Study) -> String {
         let (top, Some(mean)) = (f64::from(row) * PITCH, job.mean()) else { continue };
         let long = mean / longest * (WIDTH - LEFT - RIGHT);
         svg += &format!(
-            "<text x='0' y='{y:.1}'>{}</text><text class='figure' x='{x:.1}' y='{y:.1}' text-anchor='end'>{}</text>\n",
+            "<text x='0' y='{:.1}'>{}<tspan class='figure' dx='10'>{}</tspan></text>\n",
+            top + 14.0,
             escape(&job.name),
-            seconds(mean),
-            x = LEFT - 12.0,
-            y = top + 19.0
+            seconds(mean)
         );
-        svg += &divided(&job.spent, LEFT, top + 5.0, long);
+        svg += &divided(&job.spent, LEFT, top + BAR_TOP, long);
     }
     let axis =
         Axis { left: LEFT, right: WIDTH - RIGHT, until: longest, step: step_for(longest), unit: "seconds" };
     add_axis(&mut svg, &axis, bottom);
-    svg += &legend(height - 10.0);
+    svg += &legend(height - 28.0);
     svg + "</svg>\n"
 }
 
@@ -550,7 +551,8 @@ fn divided(spent: &Spent, left: f64, top: f64, long: f64) -> String {
 fn legend(y: f64) -> String {
     let mut out = String::new();
     for ((name, colour), place) in PARTS.iter().zip(0u32..) {
-        let x = f64::from(place) * 102.0;
+        let x = f64::from(place % LEGEND_COLUMNS) * (WIDTH / f64::from(LEGEND_COLUMNS));
+        let y = y + f64::from(place / LEGEND_COLUMNS) * 18.0;
         out += &format!(
             "<rect x='{x}' y='{:.0}' width='10' height='10' fill='{colour}'/>\
              <text class='small' x='{}' y='{y:.0}'>{name}</text>\n",
