@@ -698,7 +698,8 @@ static ch_error ch__ask(ch_client *client, const char *method, const char *param
 		if (!ch__string(&name, client->error_name, sizeof client->error_name))
 			return ch__fail(client, CH_NOT_UNDERSTOOD, "the daemon's answer has an error without a name", "");
 		if (!ch__key(whole, "parameters", &words) ||
-		    !ch__key_string(words, "message", client->message, sizeof client->message))
+		    (!ch__key_string(words, "message", client->message, sizeof client->message) &&
+		     !ch__key_string(words, "parameter", client->message, sizeof client->message)))
 			return ch__fail(client, CH_REFUSED, client->error_name, "");
 		return CH_REFUSED;
 	}

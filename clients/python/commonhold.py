@@ -279,7 +279,7 @@ class Client:
         if not isinstance(result, dict):
             raise NotUnderstood("the daemon's answer has parameters that are no object")
         if "error" in answer:
-            raise Refused(str(answer["error"]), str(result.get("message", "")))
+            raise Refused(str(answer["error"]), str(result.get("message") or result.get("parameter", "")))
         return result
 
     def _receive(self) -> bytes:

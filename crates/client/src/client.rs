@@ -1,6 +1,7 @@
 //! A connection to the daemon.
 
-use std::io::Read;
+use std::io::{self, Read};
+use std::marker::PhantomData;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -12,7 +13,7 @@ use serde::de::DeserializeOwned;
 use crate::error::Error;
 use crate::gang::WithFile;
 use crate::reply::{Awaited, Changed, Made, Offers, State, Tickets};
-use crate::wire::{Asked, Call, Refusal, Reply, Resource, receive, send};
+use crate::wire::{Asked, Call, Flags, Receiver, Refusal, Reply, Request, Resource, receive, send};
 
 /// The timeout of a request. A daemon answers within milliseconds, unless it is stopped or stuck.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -182,6 +183,32 @@ impl Client {
         self.call_within(call, Some(PATIENCE))
     }
 
+    /// Makes a call that has several replies, such as [`Call::Monitor`], and returns these replies as they
+    /// arrive. The connection serves no other request any more.
+    ///
+    /// The subscription waits for a reply without a limit, unless [`Subscription::set_patience`] sets one. It
+    /// ends when it is dropped.
+    ///
+    /// ```no_run
+    /// use commonhold_client::{Client, wire::Call};
+    ///
+    /// # fn main() -> Result<(), commonhold_client::Error> {
+    /// let client = Client::connect("/run/commonhold/socket")?;
+    /// for reply in client.subscribe::<serde_json::Value>(&Call::Monitor { every_ms: Some(500) })? {
+    ///     println!("{}", reply?);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn subscribe<T: DeserializeOwned>(self, call: &Call) -> Result<Subscription<T>, Error> {
+        let Client { stream } = self;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(None)?;
+        let flags = Flags { more: true, ..Flags::default() };
+        send(&stream, &Request { call, flags }).map_err(hung_up_or)?;
+        Ok(Subscription { stream, receiver: Receiver::default(), has_ended: false, replies: PhantomData })
+    }
+
     fn call_within<T: DeserializeOwned>(
         &mut self,
         call: &Call,
@@ -213,18 +240,75 @@ impl Client {
                 // The connection is closed, since an answer that comes late would be taken for the answer to
                 // the next request.
                 let _ = self.stream.shutdown(std::net::Shutdown::Both);
-                return Err(match e.kind() {
-                    std::io::ErrorKind::BrokenPipe | std::io::ErrorKind::ConnectionReset => Error::HungUp,
-                    _ => Error::Io(e),
-                });
+                return Err(hung_up_or(e));
             }
         };
-        if let Ok(refusal) = serde_json::from_slice::<Refusal>(&bytes) {
-            return Err(refusal.into());
+        Ok(parse(&bytes)?.parameters)
+    }
+}
+
+/// A failure to send or receive: the daemon closed the connection, or another failure.
+fn hung_up_or(e: io::Error) -> Error {
+    match e.kind() {
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => Error::HungUp,
+        _ => Error::Io(e),
+    }
+}
+
+/// Parses a reply, or the refusal of the request.
+fn parse<T: DeserializeOwned>(message: &[u8]) -> Result<Reply<T>, Error> {
+    if let Ok(refusal) = serde_json::from_slice::<Refusal>(message) {
+        return Err(refusal.into());
+    }
+    serde_json::from_slice(message).map_err(|e| Error::NotUnderstood(e.to_string()))
+}
+
+/// The replies to a call with several replies ([`Client::subscribe`]): an iterator that blocks until the next
+/// reply.
+///
+/// It ends after the daemon's last reply. Any error ends it, too, except that the daemon did not reply in
+/// time ([`Subscription::set_patience`]): then the next call waits again. No reply is lost. If the client
+/// falls behind, the daemon skips replies, and the next one has the differences of all.
+#[derive(Debug)]
+pub struct Subscription<T> {
+    stream: UnixStream,
+    receiver: Receiver,
+    has_ended: bool,
+    replies: PhantomData<fn() -> T>,
+}
+
+impl<T> Subscription<T> {
+    /// Limits the time for which the iterator waits for a reply; `None`: there is no limit. When the time
+    /// expires, the iterator returns an [`Error::Io`] of the kind [`io::ErrorKind::WouldBlock`].
+    ///
+    /// # Errors
+    /// `patience` is zero.
+    pub fn set_patience(&self, patience: Option<Duration>) -> Result<(), Error> {
+        Ok(self.stream.set_read_timeout(patience)?)
+    }
+
+    /// Another handle of the connection, by which another thread can end the subscription:
+    /// [`UnixStream::shutdown`].
+    pub fn connection(&self) -> Result<UnixStream, Error> {
+        Ok(self.stream.try_clone()?)
+    }
+}
+
+impl<T: DeserializeOwned> Iterator for Subscription<T> {
+    type Item = Result<T, Error>;
+
+    fn next(&mut self) -> Option<Result<T, Error>> {
+        if self.has_ended {
+            return None;
         }
-        let reply: Reply<T> =
-            serde_json::from_slice(&bytes).map_err(|e| Error::NotUnderstood(e.to_string()))?;
-        Ok(reply.parameters)
+        let reply = match self.receiver.receive(&self.stream) {
+            Ok(Some(message)) => parse::<T>(&message),
+            Ok(None) => Err(Error::HungUp),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Some(Err(Error::Io(e))),
+            Err(e) => Err(hung_up_or(e)),
+        };
+        self.has_ended = !reply.as_ref().is_ok_and(|reply| reply.continues);
+        Some(reply.map(|reply| reply.parameters))
     }
 }
 
@@ -302,5 +386,44 @@ mod tests {
         assert_eq!(late.to_string(), "the daemon does not answer in time");
         let _ = daemon.write_all(b"{\"parameters\":{\"offers\":[],\"exchanges\":[],\"elapsed_ns\":0}}\0");
         assert!(matches!(client.offers(), Err(Error::HungUp)));
+    }
+
+    #[test]
+    fn a_subscription_ends_with_the_last_reply_or_an_error() {
+        let numbers = |answer| {
+            let (client, asked) = answered(answer);
+            let call = Call::Monitor { every_ms: Some(250) };
+            let replies: Vec<Result<u32, Error>> = client.subscribe(&call).unwrap().collect();
+            let asked = String::from_utf8(asked.join().unwrap()).unwrap();
+            let expected =
+                "{\"method\":\"io.commonhold.Monitor\",\"parameters\":{\"every_ms\":250},\"more\":true}\0";
+            assert_eq!(asked, expected);
+            replies
+        };
+        let two = numbers(b"{\"parameters\":1,\"continues\":true}\0{\"parameters\":2}\0{\"parameters\":3}\0");
+        assert!(matches!(two[..], [Ok(1), Ok(2)]), "{two:?}");
+        let cut = numbers(b"{\"parameters\":1,\"continues\":true}\0{\"param");
+        assert!(matches!(cut[..], [Ok(1), Err(Error::HungUp)]), "{cut:?}");
+        let refused =
+            numbers(b"{\"error\":\"io.commonhold.TooManyClients\",\"parameters\":{\"message\":\"no\"}}\0");
+        assert!(
+            matches!(&refused[..], [Err(Error::Refused { why: Why::TooManyClients, .. })]),
+            "{refused:?}"
+        );
+    }
+
+    #[test]
+    fn a_subscription_continues_after_a_timeout() {
+        let (client, mut daemon) = UnixStream::pair().unwrap();
+        let call = Call::Monitor { every_ms: None };
+        let mut replies = Client::from(client).subscribe::<u32>(&call).unwrap();
+        replies.set_patience(Some(Duration::from_millis(1))).unwrap();
+        daemon.write_all(b"{\"parameters\":1,\"cont").unwrap();
+        let late = replies.next().unwrap().unwrap_err();
+        assert!(matches!(&late, Error::Io(e) if e.kind() == io::ErrorKind::WouldBlock), "{late}");
+        daemon.write_all(b"inues\":true}\0").unwrap();
+        assert!(matches!(replies.next(), Some(Ok(1))));
+        replies.connection().unwrap().shutdown(std::net::Shutdown::Both).unwrap();
+        assert!(matches!(replies.next(), Some(Err(Error::HungUp))) && replies.next().is_none());
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{fmt, io};
 
-use crate::wire::Refusal;
+use crate::wire::{Explanation, Refusal};
 
 /// Why a request failed: the daemon refused it, did not answer, or answered in another format.
 #[derive(Debug)]
@@ -71,11 +71,19 @@ pub enum Why {
     InvalidParameter,
     /// The daemon has no such method.
     MethodNotFound,
+    /// The daemon has no such interface.
+    InterfaceNotFound,
+    /// The daemon describes the method, but does not have it on this machine.
+    MethodNotImplemented,
+    /// The method needs [`Flags::more`](crate::wire::Flags::more).
+    ExpectedMore,
+    /// The daemon does not talk to this client.
+    PermissionDenied,
     /// The name of an error that this version does not know, from a daemon of a later version.
     Other(String),
 }
 
-const NAMES: [(Why, &str); 20] = [
+const NAMES: [(Why, &str); 24] = [
     (Why::NotAllowed, "io.commonhold.NotAllowed"),
     (Why::NoSuchUnit, "io.commonhold.NoSuchUnit"),
     (Why::NoSuchProcess, "io.commonhold.NoSuchProcess"),
@@ -96,9 +104,18 @@ const NAMES: [(Why, &str); 20] = [
     (Why::Failed, "io.commonhold.Failed"),
     (Why::InvalidParameter, "org.varlink.service.InvalidParameter"),
     (Why::MethodNotFound, "org.varlink.service.MethodNotFound"),
+    (Why::InterfaceNotFound, "org.varlink.service.InterfaceNotFound"),
+    (Why::MethodNotImplemented, "org.varlink.service.MethodNotImplemented"),
+    (Why::ExpectedMore, "org.varlink.service.ExpectedMore"),
+    (Why::PermissionDenied, "org.varlink.service.PermissionDenied"),
 ];
 
 impl Why {
+    /// All errors that this version knows: all but [`Why::Other`].
+    pub fn all() -> impl Iterator<Item = Why> {
+        NAMES.iter().map(|(why, _)| why.clone())
+    }
+
     /// The daemon's name of the error, as messages have it.
     pub fn name(&self) -> &str {
         match self {
@@ -126,7 +143,19 @@ impl Error {
 
 impl From<Refusal> for Error {
     fn from(refusal: Refusal) -> Error {
-        Error::Refused { why: Why::of(&refusal.error), message: refusal.parameters.message }
+        let Refusal { error, parameters } = refusal;
+        let Explanation { message, parameter, method, interface } = parameters;
+        // The standard errors have no message.
+        let standard = || match (parameter, method, interface) {
+            (Some(parameter), ..) => format!("the request is invalid: {parameter}"),
+            (_, Some(name), _) => format!("the daemon has no method `{name}`; is it of an earlier version?"),
+            (.., Some(name)) => format!("the daemon has no interface `{name}`; is it of an earlier version?"),
+            (None, None, None) => String::new(),
+        };
+        Error::Refused {
+            why: Why::of(&error),
+            message: if message.is_empty() { standard() } else { message },
+        }
     }
 }
 
@@ -174,5 +203,20 @@ mod tests {
             assert_eq!(NAMES.iter().filter(|(_, other)| other == name).count(), 1);
         }
         assert_eq!(Why::of("io.commonhold.New").name(), "io.commonhold.New");
+    }
+
+    #[test]
+    fn a_standard_error_is_put_into_words() {
+        let words = |parameters: &str| {
+            let refusal = format!("{{\"error\":\"org.varlink.service.Any\",\"parameters\":{parameters}}}");
+            Error::from(serde_json::from_str::<Refusal>(&refusal).unwrap()).to_string()
+        };
+        assert_eq!(
+            words("{\"method\":\"io.commonhold.X\"}"),
+            "the daemon has no method `io.commonhold.X`; is it of an earlier version?"
+        );
+        assert!(words("{\"parameter\":\"every_ms\"}").contains("is invalid: every_ms"));
+        assert_eq!(words("{}"), "org.varlink.service.Any");
+        assert_eq!(words("{\"message\":\"no\",\"parameter\":\"unit\"}"), "no");
     }
 }

@@ -18,8 +18,9 @@
 //! ```
 //!
 //! A [`Client`] is one connection, and its requests are synchronous, so each thread should have its own
-//! client. The wire format is that of varlink: JSON objects, each followed by a NUL, over a UNIX socket. The
-//! module [`wire`] defines the messages for client and daemon.
+//! client. [`Client::subscribe`] turns a client into a [`Subscription`] to the state of all units. The wire
+//! format is that of varlink: JSON objects, each followed by a NUL, over a UNIX socket. The module [`wire`]
+//! defines the messages for client and daemon.
 //!
 //! The daemon authenticates a client by the socket's peer credentials: the user of the process when it
 //! connected.
@@ -41,7 +42,7 @@ struct Programs;
 #[doc = include_str!("../../../docs/gangs.md")]
 struct Gangs;
 
-pub use client::{Client, Offer, PATIENCE};
+pub use client::{Client, Offer, PATIENCE, Subscription};
 pub use error::{Error, Why};
 pub use reply::{Awaited, Exchange, Lent, Made, Offers, Standing, State, Tickets};
 pub use wire::Resource;

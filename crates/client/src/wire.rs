@@ -1,5 +1,6 @@
 //! The messages between daemon and clients: JSON objects, each ended by a NUL, over a UNIX socket. This is
-//! varlink's wire format, so that `varlinkctl call` and five lines of any language can speak it.
+//! [varlink](https://varlink.org), so that `varlinkctl` and five lines of any language can speak it. The
+//! daemon describes its interface (`varlinkctl introspect`).
 //!
 //! The caller's identity comes from the socket's peer credentials, never from a message.
 
@@ -11,7 +12,31 @@ use serde::{Deserialize, Serialize};
 /// The longest message that either side accepts, in bytes: the size of a status of 100,000 units.
 pub const MESSAGE_BYTES_MAX: usize = 64 << 20;
 
-/// A request.
+/// The varlink interface of every varlink service, which describes the service.
+pub const SERVICE: &str = "org.varlink.service";
+
+/// The daemon's varlink interface.
+pub const INTERFACE: &str = "io.commonhold";
+
+/// The names of all methods: one for each kind of [`Call`].
+pub const METHODS: [&str; 14] = [
+    "io.commonhold.Status",
+    "io.commonhold.Monitor",
+    "io.commonhold.Where",
+    "io.commonhold.Members",
+    "io.commonhold.Enter",
+    "io.commonhold.Tickets",
+    "io.commonhold.Currency",
+    "io.commonhold.AsContract",
+    "io.commonhold.Offers",
+    "io.commonhold.Change",
+    "io.commonhold.Join",
+    "io.commonhold.Await",
+    "org.varlink.service.GetInfo",
+    "org.varlink.service.GetInterfaceDescription",
+];
+
+/// A request's method and parameters.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "method", content = "parameters")]
 pub enum Call {
@@ -23,11 +48,28 @@ pub enum Call {
         #[serde(default)]
         by_cpu: bool,
     },
+    /// The present state of all units. In a request with [`Flags::more`], the daemon goes on to reply with
+    /// the differences, until the client disconnects.
+    #[serde(rename = "io.commonhold.Monitor")]
+    Monitor {
+        /// The interval between two replies in milliseconds, at least 250; `None`: 1,000.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        every_ms: Option<u64>,
+    },
     /// The unit of a process, and the rule by which it is in that unit.
     #[serde(rename = "io.commonhold.Where")]
     Where {
         /// The process.
         pid: u32,
+    },
+    /// The processes in a unit, without those of its sub-units.
+    #[serde(rename = "io.commonhold.Members")]
+    Members {
+        /// The unit's path.
+        unit: String,
+        /// The most processes to list, at most 2,000; `None`: 2,000.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        at_most: Option<u32>,
     },
     /// Moves the calling process into a unit.
     #[serde(rename = "io.commonhold.Enter")]
@@ -69,6 +111,40 @@ pub enum Call {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         at_most_ns: Option<u64>,
     },
+    /// The name and the version of the daemon, and its interfaces.
+    #[serde(rename = "org.varlink.service.GetInfo")]
+    GetInfo {},
+    /// The description of one of the daemon's interfaces.
+    #[serde(rename = "org.varlink.service.GetInterfaceDescription")]
+    GetInterfaceDescription {
+        /// The interface's name.
+        interface: String,
+    },
+}
+
+/// How a request is to be answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct Flags {
+    /// The client accepts more than one reply. Each of them but the last has [`Reply::continues`].
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub more: bool,
+    /// The client wants no reply, not even an error.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub oneway: bool,
+    /// The client would speak another protocol after the reply. The daemon refuses such a request.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub upgrade: bool,
+}
+
+/// A request.
+#[derive(Debug, Serialize)]
+pub struct Request<C> {
+    /// The method and its parameters.
+    #[serde(flatten)]
+    pub call: C,
+    /// How to answer it.
+    #[serde(flatten)]
+    pub flags: Flags,
 }
 
 /// A change of rights. Units are given by path, and amounts in exchanges as `disk:300`.
@@ -196,6 +272,9 @@ pub struct Joined {
 pub struct Reply<T> {
     /// The result.
     pub parameters: T,
+    /// Whether further replies to the same request follow. Only a request with [`Flags::more`] has several.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub continues: bool,
 }
 
 /// The answer to a request that failed.
@@ -208,12 +287,22 @@ pub struct Refusal {
     pub parameters: Explanation,
 }
 
-/// The parameters of a [`Refusal`].
-#[derive(Debug, Default, Serialize, Deserialize)]
+/// The parameters of a [`Refusal`]. The errors of `io.commonhold` have a `message`. The standard errors of
+/// `org.varlink.service` have at most one of the other parameters.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Explanation {
     /// The reason and the remedy, for people.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
+    /// The parameter that is invalid, or in which respect the request is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parameter: Option<String>,
+    /// The full name of the method that does not exist.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub method: Option<String>,
+    /// The name of the interface that does not exist.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interface: Option<String>,
 }
 
 /// Sends a message, with its NUL.
@@ -224,28 +313,98 @@ pub fn send(mut stream: impl Write, message: &impl Serialize) -> io::Result<()> 
 }
 
 /// Waits for a message, and returns it without its NUL; `None` if the other side closed the connection before
-/// the message was complete. Nothing follows the NUL, since each side sends its next message only after the
-/// other side's.
-pub fn receive(mut stream: impl Read) -> io::Result<Option<Vec<u8>>> {
-    let mut bytes = Vec::new();
-    let mut chunk = [0; 4096];
-    loop {
-        let n = match stream.read(&mut chunk) {
-            // A signal interrupts the call when the gate of a client's unit stops and continues the client.
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-            read => read?,
-        };
-        if n == 0 {
-            return Ok(None);
+/// the message was complete. Nothing may follow the NUL: to receive the replies to a request with
+/// [`Flags::more`], use a [`Receiver`].
+pub fn receive(stream: impl Read) -> io::Result<Option<Vec<u8>>> {
+    Receiver::default().receive(stream)
+}
+
+/// Receives messages that may follow each other at once.
+#[derive(Debug, Default)]
+pub struct Receiver {
+    /// The bytes that were read and not yet returned.
+    pending: Vec<u8>,
+    /// The number of bytes at the start of `pending` that contain no NUL.
+    searched: usize,
+}
+
+impl Receiver {
+    /// Waits for a message, and returns it without its NUL; `None` if the other side closed the connection
+    /// before the message was complete. After a timeout, the part that was received is kept, and the next
+    /// call continues with it.
+    pub fn receive(&mut self, mut stream: impl Read) -> io::Result<Option<Vec<u8>>> {
+        let mut chunk = [0; 4096];
+        loop {
+            let end = self.pending[self.searched..].iter().position(|byte| *byte == 0);
+            if let Some(length) = end.map(|end| self.searched + end) {
+                let rest = self.pending.split_off(length + 1);
+                let mut message = std::mem::replace(&mut self.pending, rest);
+                message.truncate(length);
+                self.searched = 0;
+                return Ok(Some(message));
+            }
+            self.searched = self.pending.len();
+            if self.pending.len() > MESSAGE_BYTES_MAX {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "a message without an end"));
+            }
+            match stream.read(&mut chunk) {
+                Ok(0) => return Ok(None),
+                Ok(n) => self.pending.extend_from_slice(&chunk[..n]),
+                // A signal interrupts the call when the gate of a client's unit stops and continues the
+                // client.
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
         }
-        // Only the new bytes are searched: the earlier ones contain no NUL.
-        let end = chunk[..n].iter().position(|byte| *byte == 0);
-        bytes.extend_from_slice(&chunk[..end.unwrap_or(n)]);
-        if end.is_some() {
-            return Ok(Some(bytes));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// serde lists all kinds of call when it refuses one.
+    #[test]
+    fn all_methods_are_listed() {
+        let unknown = serde_json::from_str::<Call>("{\"method\":\"?\",\"parameters\":{}}").unwrap_err();
+        let unknown = unknown.to_string();
+        let listed: Vec<&str> = unknown.split('`').skip(3).step_by(2).collect();
+        assert_eq!(listed, METHODS, "{unknown}");
+    }
+
+    #[test]
+    fn flags_are_left_out_unless_they_are_set() {
+        let text = |flags| serde_json::to_string(&Request { call: &Call::Offers {}, flags }).unwrap();
+        let offers = "{\"method\":\"io.commonhold.Offers\",\"parameters\":{}";
+        assert_eq!(text(Flags::default()), format!("{offers}}}"));
+        assert_eq!(text(Flags { more: true, ..Flags::default() }), format!("{offers},\"more\":true}}"));
+    }
+
+    /// A stream that returns these chunks, and then a timeout each time.
+    struct Chunks(Vec<&'static [u8]>);
+
+    impl Read for Chunks {
+        fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+            if self.0.is_empty() {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            let chunk = self.0.remove(0);
+            into[..chunk.len()].copy_from_slice(chunk);
+            Ok(chunk.len())
         }
-        if bytes.len() > MESSAGE_BYTES_MAX {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "a message without an end"));
+    }
+
+    #[test]
+    fn messages_may_be_divided_and_joined_at_will() {
+        let mut receiver = Receiver::default();
+        let mut stream = Chunks(vec![b"a", b"b\0c\0\0d"]);
+        let mut next = |stream: &mut Chunks| receiver.receive(stream);
+        for expected in ["ab", "c", ""] {
+            assert_eq!(next(&mut stream).unwrap().as_deref(), Some(expected.as_bytes()));
         }
+        assert_eq!(next(&mut stream).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        stream.0 = vec![b"e\0f", b""];
+        assert_eq!(next(&mut stream).unwrap().as_deref(), Some(&b"de"[..]), "continued after the timeout");
+        assert_eq!(next(&mut stream).unwrap(), None, "the end, in the middle of a message");
     }
 }
