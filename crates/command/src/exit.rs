@@ -13,10 +13,15 @@ pub enum Exit {
     Ok,
     /// The contract is invalid, or exceeds this machine's capacity.
     Invalid,
+    /// `status --check`: the contract is broken for a unit. It shares its code with [`Exit::Invalid`].
+    Broken,
     /// The command line is invalid.
     Usage,
     /// `scale`: the program failed, or its work cannot be measured.
     Unmeasured,
+    /// `status --check`: whether the contract is kept cannot be told. It shares its code with
+    /// [`Exit::Unmeasured`].
+    CannotTell,
     /// A change of tickets or offers was refused.
     Refused,
     /// A file cannot be read, or is of the wrong kind.
@@ -42,8 +47,8 @@ pub enum Exit {
 }
 
 impl Exit {
-    /// One variant for each exit code. [`Exit::CannotCreate`] is left out, since it shares the code of
-    /// [`Exit::InUse`].
+    /// One variant for each exit code. [`Exit::Broken`], [`Exit::CannotTell`] and [`Exit::CannotCreate`] are
+    /// left out, since they share the codes of others.
     pub const ALL: [Exit; 14] = [
         Exit::Ok,
         Exit::Invalid,
@@ -65,9 +70,9 @@ impl Exit {
     pub fn code(self) -> u8 {
         match self {
             Exit::Ok => 0,
-            Exit::Invalid => 1,
+            Exit::Invalid | Exit::Broken => 1,
             Exit::Usage => 2,
-            Exit::Unmeasured => 3,
+            Exit::Unmeasured | Exit::CannotTell => 3,
             Exit::Refused => 65,
             Exit::NoInput => 66,
             Exit::Unavailable => 69,
@@ -94,9 +99,13 @@ impl Exit {
     fn meaning(self) -> &'static str {
         match self {
             Exit::Ok => "success",
-            Exit::Invalid => "the contract or another input is invalid, or exceeds the machine's capacity",
+            Exit::Invalid | Exit::Broken => {
+                "an input is invalid, or exceeds the machine's capacity; status --check: the contract is broken"
+            }
             Exit::Usage => "the command line is invalid",
-            Exit::Unmeasured => "scale: the program failed at some size, or could not be measured there",
+            Exit::Unmeasured | Exit::CannotTell => {
+                "scale: the program failed, or could not be measured; status --check: it cannot be told"
+            }
             Exit::Refused => "a change of tickets or offers was refused; nothing has changed",
             Exit::NoInput => "a file cannot be read, or is of the wrong kind",
             Exit::Unavailable => "no daemon is running, or the daemon or machine lacks what was requested",

@@ -79,8 +79,9 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     let ms: u64 = match unit {
         "ms" => 1,
         "s" => 1_000,
-        "min" => 60_000,
+        "m" | "min" => 60_000,
         "h" => 3_600_000,
+        "d" => 86_400_000,
         _ => return Err(remedy()),
     };
     number.checked_mul(ms).filter(|ms| *ms > 0).map(Duration::from_millis).ok_or_else(remedy)

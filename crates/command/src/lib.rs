@@ -7,5 +7,6 @@ pub mod flags;
 mod here;
 pub mod load;
 pub mod output;
+pub mod place;
 pub mod progress;
 pub mod signals;

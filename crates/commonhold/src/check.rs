@@ -5,7 +5,7 @@ use commonhold_contract::{Contract, PerResource, Resource};
 use commonhold_live::observe::names::SystemNames;
 use commonhold_machine::Machine;
 use commonhold_policy::entitlement::{capacity, entitle_all};
-use commonhold_report::holdings::{self, Holding};
+use commonhold_report::holdings;
 use commonhold_report::tree::{self, Division};
 
 use crate::cli::{BackendChoice, Check};
@@ -28,37 +28,33 @@ pub(crate) fn main(args: &Check) -> Result<Exit, Failure> {
     output::complain_of(&loaded.warnings);
     load::tell_of_cpus(&loaded.contract, &machine, args.machine.is_none());
     let machine = load::divided(&loaded.contract, &machine);
-    let (holdings, notes) = outlook(args, &loaded.contract, &machine)?;
+    let outlook = outlook(args, &loaded.contract, &machine)?;
+    let holdings = outlook.as_ref().map_or(&[][..], |it| &it.holdings);
     let asked_for = loaded.contract.asked_for();
-    for (resource, holding) in Resource::ALL.into_iter().zip(&holdings) {
+    for (resource, holding) in Resource::ALL.into_iter().zip(holdings) {
         if let (true, Some(warning)) = (asked_for[resource], holding.warning()) {
             output::warn(&warning);
         }
     }
     let divisions = divide(&loaded.contract, &machine);
     let mut text = tree::text(&loaded.contract, &machine, &divisions, output::style());
-    if !holdings.is_empty() {
+    if let Some(outlook) = &outlook {
+        let width = output::message_width();
         text += "\nOn this machine, `run` would say:\n";
-        text += &holdings::text(&holdings);
-        text += &holdings::notes(&notes, output::style());
+        text += &holdings::text(&outlook.holdings, width);
+        text += &holdings::cannot_be_kept(&outlook.cannot_keep, width);
+        text += &holdings::notes(&outlook.notes(), output::style());
     }
     output::print(&text)?;
     Ok(Exit::Ok)
 }
 
-/// The holdings and notes that `run` would report on this machine. Both are empty if `check` is for another
-/// machine.
-fn outlook(
-    args: &Check,
-    contract: &Contract,
-    machine: &Machine,
-) -> Result<(Vec<Holding>, Vec<&'static str>), Failure> {
-    if args.machine.is_some() {
-        return Ok(Default::default());
+/// What `run` would report on this machine; `None` if `check` is for another machine.
+fn outlook(args: &Check, contract: &Contract, machine: &Machine) -> Result<Option<Outlook>, Failure> {
+    match args.machine {
+        Some(_) => Ok(None),
+        None => Outlook::new(BackendChoice::Auto, contract, machine).map(Some),
     }
-    let outlook = Outlook::new(BackendChoice::Auto, contract, machine)?;
-    let notes = outlook.notes();
-    Ok((outlook.holdings, notes))
 }
 
 /// Prints the tree of units as JSON or, if the contract has errors, the errors.
@@ -67,9 +63,15 @@ fn json(args: &Check, machine: &Machine, names: Option<&SystemNames>) -> Result<
         (Some(contract), warnings) => {
             load::tell_of_cpus(&contract, machine, args.machine.is_none());
             let machine = load::divided(&contract, machine);
-            let (holdings, notes) = outlook(args, &contract, &machine)?;
+            let outlook = outlook(args, &contract, &machine)?;
+            let notes = outlook.as_ref().map(Outlook::notes).unwrap_or_default();
+            let said = outlook.as_ref().map_or_else(holdings::Outlook::default, |it| holdings::Outlook {
+                holdings: &it.holdings,
+                cannot_keep: &it.cannot_keep,
+                notes: &notes,
+            });
             let divisions = divide(&contract, &machine);
-            output::print(&tree::json(&contract, &machine, &divisions, &holdings, &notes, &warnings))?;
+            output::print(&tree::json(&contract, &machine, &divisions, said, &warnings))?;
             Ok(Exit::Ok)
         }
         (None, errors) => load::refuse_in_json(&errors),

@@ -14,6 +14,7 @@ use commonhold_policy::rights::TICKETS_MAX;
 
 use commonhold_command::exit::Exit;
 use commonhold_command::flags::{SchemeChoice, duration, in_paragraphs};
+use commonhold_command::place::Place;
 
 /// The backends built into this binary, best first. A build without clang has no `kernel`.
 pub const BACKENDS: &str = if BUILT_IN { "kernel, cgroup, user" } else { "cgroup, user" };
@@ -56,6 +57,9 @@ pub enum Command {
     Run(Run),
     Exec(Exec),
     Status(Status),
+    Why(Why),
+    History(History),
+    Account(Account),
     Tickets(Tickets),
     Fund(Fund),
     Issue(Issue),
@@ -64,6 +68,12 @@ pub enum Command {
     Offers(Offers),
     Cancel(Cancel),
     Demo(Demo),
+    /// Watch units live: entitled, used, lent, waiting, verdicts
+    #[command(disable_help_flag = true)]
+    Top(Elsewhere),
+    /// Serve metrics for Prometheus, and a live page, on this machine
+    #[command(disable_help_flag = true)]
+    Serve(Elsewhere),
     /// Measure how a program scales with CPUs, where its time goes, and what is to blame
     #[command(disable_help_flag = true)]
     Scale(Elsewhere),
@@ -228,6 +238,20 @@ pub struct Run {
     /// `calibrate` measured, until it ends; weights then take effect on them
     #[arg(long)]
     pub no_io_cost: bool,
+    /// Keep no history of what units had, used and waited for
+    ///
+    /// Without this flag, the daemon keeps one for `history` and `account`: in /var/lib/commonhold/history if
+    /// it runs as root, else in ~/.local/state/commonhold/history (or below `$XDG_STATE_HOME`), and with
+    /// --directory in DIR/history. Everybody may read root's, as everybody may ask for `status`, unless /proc
+    /// is mounted with `hidepid`.
+    #[arg(long)]
+    pub no_history: bool,
+    /// The most space for the history, such as `64MiB` [default: 64MiB; at least 1MiB]
+    ///
+    /// A record a second is kept for an hour, a record a minute for a week, and a record an hour for a year.
+    /// Where the space does not suffice for that, older records are removed.
+    #[arg(long, value_name = "SIZE", value_parser = history_size, conflicts_with = "no_history")]
+    pub history_size: Option<u64>,
     /// Print every decision with its reason as it is made
     #[arg(long, short)]
     pub verbose: bool,
@@ -253,55 +277,217 @@ pub struct Exec {
     pub place: Place,
 }
 
-/// Show per unit: entitled, used, lent, borrowed, called back, waited
+/// Show whether the contract is kept, and per unit: entitled, used, lent, waited
 ///
-/// CPUs:
-///   entitled     CPUs that the unit holds now
-///   using        CPUs that it used lately
-///   used %       CPU time it used since the daemon started, in percent of
-///                its entitlement
-///   lent         CPU time on its CPUs that others used
-///   borrowed     CPU time on others' CPUs that it used
-///   called back  loans that it ended because it wanted the CPU
+/// Begins with the verdict. For each unit and resource, the contract is kept
+/// if the unit had all that it wanted or is entitled to, in the last 10 s.
+/// It is broken if the unit had less while others had what it is entitled
+/// to, or if a call-back took longer than promised. Each broken verdict is
+/// shown with its reason and a remedy.
+///
+/// A table for each resource that is held has the same columns:
+///   entitled     what the unit holds now: CPUs, bytes of memory, a share of
+///                each disk, or bytes per second of the bus
+///   using        what it uses now; of memory, page cache included
+///   used %       what it used since the daemon started, in percent of its
+///                entitlement; of memory, what it uses now; of disks, of its
+///                share while it used them
+///   lent         what others used of its entitlement: CPU time, or bytes
+///                transferred; of memory, what it lends now
+///   borrowed     what it used of others' entitlements
+///   called back  how often it called back what it had lent
 ///   longest      upper bound on the longest call-back
-///   waited       time that its threads were ready to run without a CPU;
-///                the line below names the units that borrowed its CPUs
-///   common       CPU time of everything outside the units
+///   waited       CPU: time that its threads were ready to run without a
+///                CPU; memory, disk: time that one of its processes was
+///                stalled; bus: time that it was stopped for others
 ///
-/// Disks, all together:
-///   entitled     the share of each disk that the unit holds now
-///   using        its recent reads and writes
-///   used %       its transfers, in percent of its share while it used
-///                the disks
-///   lent         bytes that others moved with this unit's idle share
-///   borrowed     bytes that it moved with the idle share of others
-///   called back  times that it called back its share, and the 99th
-///                percentile of the time until it had that
-///   waited       time that one of its processes was stalled for a disk
+/// Lines below a row say what its columns do not. The lines below a table
+/// account for all of the machine's CPU time or memory; `common` is the CPU
+/// time of everything outside the units.
 ///
-/// Memory, in a separate table, if memory is held:
-///   entitled     the worth of its tickets in the memory that is divided
-///   allowed      what it may use now: entitled - lent + borrowed
-///   using        memory charged to it, page cache included
-///   lent         what it lends now
-///   borrowed     what it borrows now
-///   called back  times that it called back what it lent
-///   longest      the longest call-back
-///   waited       time that one of its processes waited for memory
-///
-/// The line below that table accounts for all of the machine's memory.
-/// The last lines list what is not held, and why.
+/// The lines after the tables say how each resource is held, or why it is
+/// not. Problems follow and, under the kernel backend, the counters of its
+/// scheduler.
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct Status {
+    /// Show only this unit and its sub-units
+    #[arg(conflicts_with = "pid")]
+    pub unit: Option<String>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+    /// Show again after this many seconds, until Ctrl-C
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "2",
+        value_parser = clap::value_parser!(u64).range(1..=86_400),
+        conflicts_with_all = ["pid", "check"]
+    )]
+    pub watch: Option<u64>,
+    /// Print only verdicts that are not `kept`; exit with 0 if all are kept, 1 if one is broken, 3 if it
+    /// cannot be told
+    #[arg(long, conflicts_with_all = ["pid", "json"])]
+    pub check: bool,
     /// Show the unit of this process, and the rule that put it there
     #[arg(long, value_name = "PID")]
     pub pid: Option<u32>,
     #[command(flatten)]
     pub place: Place,
+}
+
+/// Explain where the time of a unit, a process or a job went
+///
+/// Every second for which the unit waited is in one cause, and the causes add up to the whole. First come
+/// sentences: what the unit waited for, which unit had it, and what would have helped, if the accounts prove
+/// it. Then comes a table of all causes.
+///
+/// A wait for a CPU is the time for which a thread was ready to run and did not run; the waits of several
+/// threads are added up. Under the `kernel` backend, the scheduler counts at every switch what had the CPU
+/// meanwhile. Under `cgroup` and `user`, and for memory and disks under every backend, the waits of each
+/// second are divided over those that had the resource in that second, in proportion to what they had. The
+/// column `inferred` has these times.
+///
+/// A unit waits `beyond its part` while it has at least its entitlement: no other unit owes it anything.
+/// Waits at a limit of the unit, and for its own threads, are kept apart from waits for neighbours. Sleep,
+/// and waits for locks or for input, are not waits for the machine.
+///
+/// The figures come from the history (see `commonhold history`). Without it, they come from the daemon, and
+/// cover the time since it started. A process or job has the causes of its unit.
+#[derive(Debug, Args)]
+pub struct Why {
+    /// A unit's path, the number of a process, or the name of a job
+    #[arg(value_name = "UNIT|PID|JOB")]
+    pub subject: String,
+    /// The period that ends now (`30s`, `10m`, `2h`, `7d`)
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "10m")]
+    pub last: Duration,
+    /// The folder of the history [default: that of the daemon]
+    #[arg(long, value_name = "DIR")]
+    pub history: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub place: Place,
+}
+
+/// Show what units had, used and waited for in the past
+///
+/// A row for each interval, with the columns of `status` in the same order: entitlement and use are averages
+/// over the interval, the other figures its sums. Without a unit, all units together. Intervals in which no
+/// daemon ran are shown as a line, and so is a clock that was set.
+///
+/// The files of the history are read directly, whether a daemon runs or not.
+///
+/// Times are in the local time zone. A time is one of:
+///
+/// - `10m`, `2h`, `7d`, `3w`, `30s`: so long ago
+///
+/// - `today`, `yesterday`: the beginning of that day
+///
+/// - `2026-11-28`, `2026-11-28 14:00`, `2026-11-28T14:00:00+01:00`
+///
+/// - `@1795874400`: seconds since 1970
+#[derive(Debug, Args)]
+pub struct History {
+    /// The unit, by its path: `physics/night-batch` [default: all units together]
+    pub unit: Option<String>,
+    /// The first time of the period
+    #[arg(long, value_name = "WHEN", default_value = "1h")]
+    pub since: String,
+    /// The end of the period [default: now]
+    #[arg(long, value_name = "WHEN")]
+    pub until: Option<String>,
+    /// The length of an interval
+    #[arg(long, value_enum, default_value_t = StepChoice::Auto)]
+    pub step: StepChoice,
+    #[command(flatten)]
+    pub output: HistoryOutput,
+}
+
+/// The values of `--step`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum StepChoice {
+    /// Kept for an hour
+    Second,
+    /// Kept for a week
+    Minute,
+    /// Kept for a year
+    Hour,
+    /// The longest of these that gives enough rows, and is still kept
+    Auto,
+}
+
+/// Account for what units, or users, had and used over a period
+///
+/// CPU-hours used, entitled, lent, borrowed and waited; GiB-hours of memory; and GiB read and written.
+/// Figures of a unit include its sub-units. The text states which part of the period the history does not
+/// cover. Each stretch of time is accounted with the finest records that are still kept.
+///
+/// By user, only CPU time is known: that of processes that lived long enough to be seen, mostly some tens of
+/// milliseconds. The rest is shown as unseen.
+///
+/// `commonhold history --help` explains how times are written.
+#[derive(Debug, Args)]
+pub struct Account {
+    /// The unit, by its path, with its sub-units [default: all units]
+    pub unit: Option<String>,
+    /// Account for a month of the local time zone [default: the present one]
+    #[arg(long, value_name = "YYYY-MM", num_args = 0..=1, default_missing_value = "", conflicts_with_all = ["since", "until"])]
+    pub month: Option<String>,
+    /// The first time of the period [default: the beginning of the history]
+    #[arg(long, value_name = "WHEN")]
+    pub since: Option<String>,
+    /// The end of the period [default: now]
+    #[arg(long, value_name = "WHEN")]
+    pub until: Option<String>,
+    /// What a row is about
+    #[arg(long, value_enum, default_value_t = ByChoice::Unit)]
+    pub by: ByChoice,
+    #[command(flatten)]
+    pub output: HistoryOutput,
+}
+
+/// The values of `--by`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ByChoice {
+    /// A unit
+    Unit,
+    /// A user in a unit
+    User,
+}
+
+// What `history` and `account` read, and how they print it. The comments of the fields are the help that
+// users read; clap would show one on the struct in their place.
+#[derive(Debug, Args)]
+pub struct HistoryOutput {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Print comma-separated values (RFC 4180) with a header line
+    #[arg(long, conflicts_with = "json")]
+    pub csv: bool,
+    /// The folder of the history, whatever --directory says [default: that of this user's daemon, then
+    /// that of root's]
+    #[arg(long, value_name = "DIR")]
+    pub history: Option<PathBuf>,
+    #[command(flatten)]
+    pub place: Place,
+}
+
+/// Parses `--history-size`.
+fn history_size(text: &str) -> Result<u64, String> {
+    let bytes = commonhold_contract::quantity::bytes(text)
+        .map_err(|problem| format!("{}; {}", problem.message, problem.help))?;
+    let (least, most) = (commonhold_history::BYTES_MIN, 64 << 30);
+    match (least..=most).contains(&bytes) {
+        true => Ok(bytes),
+        false => Err("a history has at least 1MiB and at most 64GiB".to_owned()),
+    }
 }
 
 /// Show units' tickets, or change them while the daemon runs
@@ -549,15 +735,6 @@ pub struct DemoTask {
     pub kind: String,
     pub amount: u64,
     pub count: u32,
-}
-
-/// Where a daemon and its clients meet.
-#[derive(Debug, Args)]
-pub struct Place {
-    /// The daemon's directory [default for root: /run/commonhold; for others: `$XDG_RUNTIME_DIR/commonhold`,
-    /// or /tmp/commonhold-UID if that is missing; client commands then try root's]
-    #[arg(long, value_name = "DIR", env = "COMMONHOLD_DIR", hide_env_values = true)]
-    pub directory: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

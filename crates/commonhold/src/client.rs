@@ -1,16 +1,19 @@
 //! The client side: the commands that call a running daemon, such as `exec`, `status`, `tickets` and `offer`.
 
+use std::fmt::Write as _;
 use std::io::ErrorKind;
 use std::os::unix::process::CommandExt;
+use std::time::Duration;
 
 use commonhold_client::wire::{Asked, Call};
 use commonhold_client::{Client, Error, PATIENCE, Why};
 use commonhold_contract::PerResource;
-use commonhold_ledger::Exchange;
+use commonhold_ledger::{Exchange, Verdict};
 use commonhold_live::observe::roster::{MARKER, marker};
 use commonhold_policy::rights::{How, TICKETS_MAX};
 use commonhold_report::currency::{self, Currency};
-use commonhold_report::{exchanges, memory, status, switches, tickets};
+use commonhold_report::table::wrap_whole;
+use commonhold_report::{exchanges, findings, status, switches, tickets};
 use serde::de::DeserializeOwned;
 
 use crate::cli::{
@@ -98,21 +101,65 @@ fn where_json(pid: u32, reply: &WhereReply) -> String {
 }
 
 pub(crate) fn status(args: &Status) -> Result<Exit, Failure> {
-    let mut client = Client::from(place::connect(&args.place)?);
     if let Some(pid) = args.pid {
-        let reply: WhereReply = call(&mut client, &Call::Where { pid })?;
-        let text = if args.json {
-            where_json(pid, &reply)
-        } else {
-            let outside = reply
-                .outside
-                .map(|why| format!("; it is not in the unit's control group, since it is {why}"));
-            format!("process {pid} is in unit {} ({}){}", reply.unit, reply.rule, outside.unwrap_or_default())
-        };
-        output::print(&text)?;
-        return Ok(Exit::Ok);
+        return status_of_process(pid, args);
     }
-    let reply: StatusReply = call(&mut client, &Call::Status { by_cpu: args.json })?;
+    if args.check {
+        let statement = ask_status(args)?.statement;
+        output::print(&status::check(&statement))?;
+        return Ok(match findings::overall(&statement) {
+            Verdict::Kept => Exit::Ok,
+            Verdict::Broken => Exit::Broken,
+            Verdict::CannotTell => Exit::CannotTell,
+        });
+    }
+    let text = status_text(&ask_status(args)?, args.json);
+    match args.watch {
+        None => output::print(&text)?,
+        Some(seconds) => watch(args, text, Duration::from_secs(seconds))?,
+    }
+    Ok(Exit::Ok)
+}
+
+fn status_of_process(pid: u32, args: &Status) -> Result<Exit, Failure> {
+    let mut client = Client::from(place::connect(&args.place)?);
+    let reply: WhereReply = call(&mut client, &Call::Where { pid })?;
+    let text = if args.json {
+        where_json(pid, &reply)
+    } else {
+        let outside =
+            reply.outside.map(|why| format!("; it is not in the unit's control group, since it is {why}"));
+        let outside = outside.unwrap_or_default();
+        output::messages(&format!("process {pid} is in unit {} ({}){outside}", reply.unit, reply.rule))
+    };
+    output::print(&text)?;
+    Ok(Exit::Ok)
+}
+
+/// Asks the daemon for its status. With a unit on the command line, leaves only what concerns that unit.
+fn ask_status(args: &Status) -> Result<StatusReply, Failure> {
+    let mut client = Client::from(place::connect(&args.place)?);
+    let mut reply: StatusReply = call(&mut client, &Call::Status { by_cpu: args.json })?;
+    if let Some(unit) = &args.unit {
+        let known: Vec<String> = reply.statement.accounts.iter().map(|it| it.unit.clone()).collect();
+        if !status::only(&mut reply.statement, unit) {
+            let known = known.iter().take(UNITS_NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
+            let what = format!("no unit `{unit}` holds tickets; units are {known}");
+            return Err(Failure::new(Exit::Unavailable, what));
+        }
+        let is_within = |path: &str| status::is_within(path, unit);
+        reply.switches.retain(|it| is_within(&it.unit));
+        reply.tickets.retain(|it| is_within(&it.unit));
+        reply.expected_tickets.retain(|it| is_within(&it.unit));
+        reply.lots.retain(|it| is_within(&it.unit));
+    }
+    Ok(reply)
+}
+
+/// The most units that the message about an unknown unit names.
+const UNITS_NAMED: usize = 10;
+
+fn status_text(reply: &StatusReply, json: bool) -> String {
     let instead = reply.instead.as_ref();
     let holder = status::Holder {
         contract: &reply.contract,
@@ -129,21 +176,69 @@ pub(crate) fn status(args: &Status) -> Result<Exit, Failure> {
         lots: &reply.lots,
         problems: &reply.problems,
     };
-    if args.json {
-        output::print(&status::json(holder, &reply.statement))?;
-    } else {
-        let mut tables = status::text(&reply.statement, output::style());
-        if reply.statement.memory.is_some() {
-            tables.push('\n');
-            tables += &memory::text(&reply.statement, output::style());
-        }
-        if reply.switches.iter().any(|unit| unit.switches > 0) {
-            tables.push('\n');
-            tables += &switches::text(&reply.switches, output::style());
-        }
-        output::print(&format!("{tables}\n{}", status::holder(holder)))?;
+    if json {
+        return status::json(holder, &reply.statement);
     }
-    Ok(Exit::Ok)
+    let style = output::style();
+    let mut text = status::text(&reply.statement, style);
+    text.push('\n');
+    text += &status::holder(holder, output::message_width());
+    if reply.switches.iter().any(|unit| unit.switches > 0) {
+        text.push('\n');
+        text += &switches::text(&reply.switches, style);
+    }
+    text
+}
+
+/// Shows the status again and again, in place if standard output is a terminal. While the daemon does not
+/// answer, shows why, and keeps asking: it may be about to restart. Ends when standard output has no reader
+/// any more, or by a signal.
+fn watch(args: &Status, first: String, interval: Duration) -> Result<(), Failure> {
+    let mut text = first;
+    loop {
+        let screen = match output::size() {
+            Some((_, rows)) if !args.json => in_place(&text, rows),
+            _ => text,
+        };
+        if !output::print_to_reader(&screen)? {
+            return Ok(());
+        }
+        std::thread::sleep(interval);
+        text = match ask_status(args) {
+            Ok(reply) => status_text(&reply, args.json),
+            Err(failure) if args.json => {
+                output::complain(&failure.to_string());
+                String::new()
+            }
+            Err(failure) => {
+                wrap_whole(&failure.to_string(), output::style().width, "", "  ").join("\n") + "\n"
+            }
+        };
+    }
+}
+
+/// A text that replaces the terminal's content: at most `rows` lines, the last of which says how many are
+/// left out. The cursor ends below the text, where the shell continues after Ctrl-C.
+fn in_place(text: &str, rows: usize) -> String {
+    // A line that is wider than the terminal is cut rather than wrapped, so that each line takes one row.
+    const NO_WRAP_HOME: &str = "\x1b[?7l\x1b[H";
+    const CLEAR_BELOW_WRAP: &str = "\x1b[J\x1b[?7h";
+    const CLEAR_TO_END_OF_LINE: &str = "\x1b[K";
+    let lines: Vec<&str> = text.lines().collect();
+    // The cursor needs a row of its own.
+    let room = rows.saturating_sub(1).max(1);
+    let shown = if lines.len() <= room { lines.len() } else { room - 1 };
+    let mut screen = NO_WRAP_HOME.to_owned();
+    for line in &lines[..shown] {
+        screen += line;
+        screen += CLEAR_TO_END_OF_LINE;
+        screen.push('\n');
+    }
+    if shown < lines.len() {
+        let _ = writeln!(screen, "... {} more lines{CLEAR_TO_END_OF_LINE}", lines.len() - shown);
+    }
+    screen.insert_str(screen.len() - 1, CLEAR_BELOW_WRAP);
+    screen
 }
 
 pub(crate) fn tickets(args: &Tickets) -> Result<Exit, Failure> {
@@ -179,7 +274,7 @@ pub(crate) fn tickets(args: &Tickets) -> Result<Exit, Failure> {
     let text = match (common.json, &args.what) {
         (true, _) => tickets::json(&reply.tickets, beside),
         (false, None) => tickets::text(&reply.tickets, beside, output::style()),
-        (false, Some(_)) => tickets::outcome(&reply.tickets, beside),
+        (false, Some(_)) => output::messages(&tickets::outcome(&reply.tickets, beside)),
     };
     output::print(&text)?;
     Ok(Exit::Ok)
@@ -236,7 +331,7 @@ fn change(asked: Asked, common: &Common) -> Result<Exit, Failure> {
     let beside = tickets::Beside { expected: &reply.expected, lots: &reply.lots, not_held: &reply.not_held };
     print(&match common.json {
         true => tickets::json(&reply.tickets, beside),
-        false => tickets::outcome(&reply.tickets, beside),
+        false => output::messages(&tickets::outcome(&reply.tickets, beside)),
     })
 }
 
@@ -279,7 +374,7 @@ pub(crate) fn offer(args: &Offer) -> Result<Exit, Failure> {
         None => format!("offer {number} is open; `commonhold cancel {number}` withdraws it\n"),
     };
     let beside = tickets::Beside { expected: &[], lots: &reply.lots, not_held: &reply.not_held };
-    print(&(text + &tickets::outcome(&reply.tickets, beside)))
+    print(&output::messages(&(text + &tickets::outcome(&reply.tickets, beside))))
 }
 
 pub(crate) fn offers(args: &Offers) -> Result<Exit, Failure> {
@@ -302,7 +397,7 @@ pub(crate) fn cancel(args: &Cancel) -> Result<Exit, Failure> {
     let beside = tickets::Beside { expected: &[], lots: &reply.lots, not_held: &reply.not_held };
     print(&match args.common.json {
         true => tickets::json(&reply.tickets, beside),
-        false => cancelled_text(number, &reply),
+        false => output::messages(&cancelled_text(number, &reply)),
     })
 }
 
@@ -358,4 +453,18 @@ fn cancel_all(client: &mut Client, unit: &str, json: bool) -> Result<Exit, Failu
 fn print(text: &str) -> Result<Exit, Failure> {
     output::print(text)?;
     Ok(Exit::Ok)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_screen_has_no_more_lines_than_the_terminal() {
+        let lines = |text: &str, rows| in_place(text, rows).matches('\n').count();
+        let text = "1\n2\n3\n4\n5\n";
+        assert_eq!((lines(text, 80), lines(text, 6), lines(text, 5), lines(text, 1)), (5, 5, 4, 1));
+        assert!(in_place(text, 5).contains("3\x1b[K\n... 2 more lines\x1b[K"), "{:?}", in_place(text, 5));
+        assert!(in_place(text, 6).ends_with("5\x1b[K\x1b[J\x1b[?7h\n"));
+    }
 }

@@ -8,15 +8,16 @@ mod client;
 mod daemon;
 mod demo;
 mod doctor;
-mod place;
+mod history;
 mod program_beside;
-mod protocol;
+mod why;
 
 use std::process::ExitCode;
 
 use commonhold::cli::{self, Cli, Command};
 use commonhold_command::exit::{self, Exit, Failure};
-use commonhold_command::{flags, load, output, progress, signals};
+use commonhold_command::{flags, load, output, place, progress, signals};
+use commonhold_protocol::replies as protocol;
 
 fn main() -> ExitCode {
     commonhold_live::host::child::keep_children();
@@ -32,6 +33,9 @@ fn run(command: &Command) -> Result<Exit, Failure> {
         Command::Run(args) => json_on_failure(args.json, daemon::main(args)),
         Command::Exec(args) => client::exec(args),
         Command::Status(args) => client::status(args),
+        Command::Why(args) => why::main(args),
+        Command::History(args) => history::history(args),
+        Command::Account(args) => history::account(args),
         Command::Tickets(args) => client::tickets(args),
         Command::Fund(args) => client::fund(args),
         Command::Issue(args) => client::issue(args),
@@ -42,7 +46,12 @@ fn run(command: &Command) -> Result<Exit, Failure> {
         Command::Demo(args) => demo::main(args),
         Command::Caretaker(args) => Ok(daemon::caretaker(args)),
         Command::DemoTask(args) => demo::task(args),
-        Command::Scale(_) | Command::Sim(_) | Command::Claims(_) | Command::Generate(_) => {
+        Command::Top(_)
+        | Command::Serve(_)
+        | Command::Scale(_)
+        | Command::Sim(_)
+        | Command::Claims(_)
+        | Command::Generate(_) => {
             unreachable!("program_beside runs these before the command line is parsed")
         }
     }

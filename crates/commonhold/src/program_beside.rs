@@ -15,7 +15,9 @@ use crate::cli::Cli;
 use crate::exit::{Exit, Failure};
 
 /// The external commands that --help lists, each with the name of its program.
-const LISTED: [(&str, &str); 4] = [
+const LISTED: [(&str, &str); 6] = [
+    ("top", "commonhold-top"),
+    ("serve", "commonhold-serve"),
     ("sim", "commonhold-sim"),
     ("claims", "commonhold-sim"),
     ("scale", "commonhold-scale"),

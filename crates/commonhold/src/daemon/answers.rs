@@ -21,20 +21,25 @@ pub(super) struct Answers {
 }
 
 impl Answers {
-    /// The cache key of a request whose answer depends only on the session's state; `None` for any other
-    /// request.
-    pub(super) fn key(call: &Call) -> Option<String> {
+    /// The cache key of a request whose answer depends only on the session's state and on whether the caller
+    /// may see all processes; `None` for any other request.
+    pub(super) fn key(call: &Call, sees_all: bool) -> Option<String> {
         match call {
             Call::Status { .. }
             | Call::Tickets {}
             | Call::Currency { .. }
             | Call::AsContract {}
-            | Call::Offers {} => serde_json::to_string(call).ok(),
-            Call::Where { .. }
+            | Call::Offers {} => serde_json::to_string(&(call, sees_all)).ok(),
+            // `Monitor` has a cache of its own, and the last two are cheap.
+            Call::Monitor { .. }
+            | Call::Where { .. }
+            | Call::Members { .. }
             | Call::Enter { .. }
             | Call::Change(_)
             | Call::Join {}
-            | Call::Await { .. } => None,
+            | Call::Await { .. }
+            | Call::GetInfo {}
+            | Call::GetInterfaceDescription { .. } => None,
         }
     }
 
@@ -66,9 +71,10 @@ mod tests {
     #[test]
     fn an_answer_is_shared_until_it_is_old_or_something_changed() {
         let mut answers = Answers::default();
-        let key = Answers::key(&Call::Status { by_cpu: false }).unwrap();
-        assert_ne!(Some(&key), Answers::key(&Call::Status { by_cpu: true }).as_ref());
-        assert_eq!(Answers::key(&Call::Where { pid: 1 }), None);
+        let key = Answers::key(&Call::Status { by_cpu: false }, true).unwrap();
+        assert_ne!(Some(&key), Answers::key(&Call::Status { by_cpu: true }, true).as_ref());
+        assert_ne!(Some(&key), Answers::key(&Call::Status { by_cpu: false }, false).as_ref());
+        assert_eq!(Answers::key(&Call::Where { pid: 1 }, true), None);
         answers.keep(key.clone(), &Rc::from(*b"x\0"), 5);
         assert_eq!(answers.get(&key, 5 + AGE_MAX_NS - 1).as_deref(), Some(&b"x\0"[..]));
         assert_eq!(answers.get(&key, 5 + AGE_MAX_NS), None);

@@ -7,8 +7,9 @@
 //! a request is disconnected. Back-pressure: while a client leaves an answer unread, the daemon reads no
 //! further request of that client.
 //!
-//! No client locks others out. At most [`CLIENTS_MAX`] clients are connected. A *kept* client holds an offer
-//! or waits for an outcome, which may last as long as its program; at most [`KEPT_MAX`] clients are kept.
+//! No client locks others out. At most [`CLIENTS_MAX`] clients are connected. A *kept* client holds an offer,
+//! waits for an outcome or subscribes to the state of all units, which may last as long as its program; at
+//! most [`KEPT_MAX`] clients are kept.
 //! When all connections are in use, a new connection replaces an old one that is not kept: the least recently
 //! used one of the user with the most connections.
 
@@ -108,8 +109,10 @@ struct Client {
     passed: Option<OwnedFd>,
     /// Whether the client has shut down its writing side; it may still read.
     ended: bool,
-    /// Whether the client waits for an answer that is not known yet.
+    /// Whether the client waits for an answer that is not known yet, or for the next reply to a subscription.
     waits: bool,
+    /// Whether the client wants no answer to the request that was taken last.
+    oneway: bool,
     /// The value of [`Clients::uses`] when the client was last used.
     used: u64,
 }
@@ -201,6 +204,7 @@ impl Clients {
             passed: None,
             ended: false,
             waits: false,
+            oneway: false,
             used: self.uses,
         };
         self.connected.insert(self.next, client);
@@ -249,6 +253,11 @@ impl Clients {
         self.connected.get(&id).map(|client| client.caller.party)
     }
 
+    /// The credentials of a client; `None` if the client is no longer connected.
+    pub(super) fn caller(&self, id: u64) -> Option<&Caller> {
+        self.connected.get(&id).map(|client| &*client.caller)
+    }
+
     fn drop_client(&mut self, id: u64) {
         if let Some(client) = self.connected.remove(&id) {
             self.closed.push((id, client.caller.party));
@@ -295,12 +304,30 @@ impl Clients {
         }
     }
 
+    /// Drops the next answer to a client, which wants none.
+    pub(super) fn drop_answer(&mut self, id: u64) {
+        if let Some(client) = self.connected.get_mut(&id) {
+            client.oneway = true;
+        }
+    }
+
     /// Queues an answer, whose last byte is a NUL, with a file descriptor to pass along. Sends as much as the
     /// socket takes.
     pub(super) fn answer(&mut self, id: u64, message: Rc<[u8]>, passed: Option<OwnedFd>) {
         if let Some(client) = self.connected.get_mut(&id) {
             client.waits = false;
-            client.passed = passed;
+            if !std::mem::take(&mut client.oneway) {
+                client.passed = passed;
+                (client.output, client.sent) = (message, 0);
+            }
+        }
+        self.flush(id);
+    }
+
+    /// Queues one of several replies to a client that goes on waiting for further ones, and sends as much as
+    /// the socket takes. The previous reply must be sent ([`Clients::has_unsent_output`]).
+    pub(super) fn reply_and_continue(&mut self, id: u64, message: Rc<[u8]>) {
+        if let Some(client) = self.connected.get_mut(&id) {
             (client.output, client.sent) = (message, 0);
         }
         self.flush(id);

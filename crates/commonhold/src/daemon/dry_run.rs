@@ -13,8 +13,9 @@ use commonhold_live::observe::names::SystemNames;
 use commonhold_live::observe::roster::{Roster, Scan};
 use commonhold_live::observe::{bounds, capability};
 use commonhold_policy::{Input, PolicyState, Snapshot, step};
+use commonhold_report::holdings as said;
+use commonhold_report::plan;
 use commonhold_report::present::{self, Present};
-use commonhold_report::{holdings, plan};
 
 use super::backend_choice::Choice;
 use super::outlook::Outlook;
@@ -57,9 +58,12 @@ pub(super) fn main(args: &Run) -> Result<Exit, Failure> {
         if start::switches_io_cost(&contract, args) { io_cost(&outlook.choice) } else { Vec::new() };
     let about = plan::About {
         present: &present,
-        holdings: &outlook.holdings,
+        outlook: said::Outlook {
+            holdings: &outlook.holdings,
+            cannot_keep: &outlook.cannot_keep,
+            notes: &outlook.notes(),
+        },
         io_cost: &io_cost,
-        notes: &outlook.notes(),
         warnings: &warnings,
     };
     if args.json {
@@ -68,11 +72,13 @@ pub(super) fn main(args: &Run) -> Result<Exit, Failure> {
         let (name, why) = (outlook.choice.name(), &outlook.why);
         output::say(&format!("the {name} backend would hold this ({why}):\n"));
         output::print(&present::text(&contract, &present, output::style()))?;
-        output::print(&holdings::notes(&outlook.notes(), output::style()))?;
+        output::print(&said::notes(&outlook.notes(), output::style()))?;
         output::say("");
         output::print(&plan::text(&contract, &plan, output::style()))?;
         output::say("\nThis plan is about CPUs; of each resource, `run` would say:");
-        output::print(&holdings::text(&outlook.holdings))?;
+        let width = output::message_width();
+        output::print(&said::text(&outlook.holdings, width))?;
+        output::say_text(&said::cannot_be_kept(&outlook.cannot_keep, width));
         start::say_io_cost(&io_cost, "would be");
     }
     Ok(Exit::Ok)

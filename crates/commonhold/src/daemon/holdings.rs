@@ -112,7 +112,7 @@ fn gangs(contract: &Contract, backend: &str, means: Means) -> Option<Holding> {
 }
 
 /// The name under which [`Holding::resource`] lists jobs in pools, although they are no resource.
-const JOBS: &str = "jobs";
+pub(super) const JOBS: &str = "jobs";
 
 /// The holding of jobs in pools, if the contract has any.
 fn jobs(contract: &Contract, machine: &Machine, means: Means, moves_pages: bool) -> Option<Holding> {
@@ -227,7 +227,7 @@ fn cpu(contract: &Contract, cpus: usize, means: Means, by: &str) -> Holding {
 
 /// A text that names the first [`NAMED`] items of a list and gives the number of the others; `None` for an
 /// empty list.
-fn named<T>(all: &[T], name: impl FnMut(&T) -> String) -> Option<String> {
+pub(super) fn named<T>(all: &[T], name: impl FnMut(&T) -> String) -> Option<String> {
     let mut named: Vec<String> = all.iter().take(NAMED).map(name).collect();
     if all.len() > NAMED {
         named.push(format!("{} more", all.len() - NAMED));

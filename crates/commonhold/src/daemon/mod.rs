@@ -8,13 +8,16 @@ mod answers;
 mod as_contract;
 mod audit;
 mod backend_choice;
+mod cannot_keep;
 mod clients;
 mod descriptors;
 mod dry_run;
 mod fair_queue;
 mod held_offers;
+mod history;
 mod holdings;
 mod kept_tickets;
+mod monitor;
 mod outlook;
 mod pace;
 mod requests;
@@ -22,6 +25,7 @@ mod service;
 mod session;
 mod start;
 mod tickets;
+mod verdicts;
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -30,7 +34,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use commonhold_client::Why;
-use commonhold_client::wire::{Asked, Call, Refusal};
+use commonhold_client::wire::{Asked, Call, Refusal, Request};
 use commonhold_contract::Scheme;
 use commonhold_live::ActiveBackend;
 use commonhold_live::host::{affinity, clock};
@@ -59,6 +63,8 @@ use audit::{Audit, Record};
 use clients::{Arrival, Caller, Clients};
 use fair_queue::{FairQueue, Party};
 use held_offers::HeldOffers;
+use history::History;
+use monitor::Monitor;
 pub(crate) use outlook::Outlook;
 use requests::{About, Answer};
 use service::Service;
@@ -209,9 +215,9 @@ struct Hotplug {
 }
 
 /// The clients whose connections must stay open: those that hold an offer or exchange, those that wait for an
-/// outcome, and those whose process is entering a unit.
-fn kept(held: &HeldOffers, entering: &[(u64, ProcessKey, Answer)]) -> BTreeSet<u64> {
-    held.kept().into_iter().chain(entering.iter().map(|(id, ..)| *id)).collect()
+/// outcome, those whose process is entering a unit, and subscribers.
+fn kept(held: &HeldOffers, entering: &[(u64, ProcessKey, Answer)], monitor: &Monitor) -> BTreeSet<u64> {
+    held.kept().into_iter().chain(entering.iter().map(|(id, ..)| *id)).chain(monitor.clients()).collect()
 }
 
 /// The start of the current series of failed turns; `None` if the last turn succeeded.
@@ -271,6 +277,7 @@ struct Daemon<'a> {
     /// Clients to answer after the next turn.
     deferred: Vec<Deferred>,
     held: HeldOffers,
+    monitor: Monitor,
     /// Clients whose process enters a unit and that wait for its systemd scope; each with the process and the
     /// answer.
     entering: Vec<(u64, ProcessKey, Answer)>,
@@ -296,6 +303,8 @@ struct Daemon<'a> {
     /// The time of the last move.
     moved_at: Time,
     outage: Outage,
+    /// `None` with `--no-history`.
+    history: Option<History>,
     /// Keeps a second daemon out of the directory.
     _lock: commonhold_live::undo::lock::Lock,
 }
@@ -314,6 +323,9 @@ impl Daemon<'_> {
         self.service.ready(&self.status_line());
         let result = self.serve();
         self.service.ending();
+        if result.is_ok() && self.outage.0.is_none() {
+            self.finish_accounts()?;
+        }
         if let Some(problem) = self.session.retry_persisting() {
             output::complain(&format!("problem: {problem}"));
         }
@@ -341,7 +353,13 @@ impl Daemon<'_> {
             if !self.entering.is_empty() {
                 self.next = self.next.min(self.stepped_at + ENTERING_NS);
             }
-            let wakes = [Some(self.next), self.ends, self.held.next_deadline(), self.queue.due(clock::now())];
+            let wakes = [
+                Some(self.next),
+                self.ends,
+                self.held.next_deadline(),
+                self.monitor.next_due(),
+                self.queue.due(clock::now()),
+            ];
             self.waits.wake_at(wakes.into_iter().flatten().min().unwrap_or(self.next))?;
             let mut connection_is_pending = false;
             for source in self.waits.wait()? {
@@ -371,6 +389,9 @@ impl Daemon<'_> {
             }
             if connection_is_pending {
                 self.accept()?;
+            }
+            for subscriber in self.monitor.take_due(clock::now()) {
+                self.mark_ready(subscriber);
             }
             self.serve_clients()?;
             self.answer_deferred()?;
@@ -437,6 +458,7 @@ impl Daemon<'_> {
         }
         for (client, party) in closed {
             self.held.close(client);
+            self.monitor.unsubscribe(client);
             self.entering.retain(|(id, ..)| *id != client);
             self.queue.forget(party, client);
         }
@@ -525,6 +547,9 @@ impl Daemon<'_> {
                 for problem in stepped.ended {
                     output::say(&format!("problem ended: {problem}"));
                 }
+                for verdicts::Change { is_broken, line } in self.session.changed_verdicts() {
+                    if is_broken { output::complain(&line) } else { output::say(&line) }
+                }
                 for news in self.session.take_news() {
                     output::say(&news);
                 }
@@ -539,6 +564,9 @@ impl Daemon<'_> {
                     self.print_plan(&stepped.plan);
                 }
                 self.report_backend_change();
+                if let Some(history) = &mut self.history {
+                    history.record(&mut self.session);
+                }
                 Ok(())
             }
             Err(e) => {
@@ -552,6 +580,17 @@ impl Daemon<'_> {
                 Ok(())
             }
         }
+    }
+
+    /// Accounts for the time until now, and prints the final account.
+    fn finish_accounts(&mut self) -> Result<(), Failure> {
+        self.step()?;
+        if let Some(history) = &mut self.history {
+            history.record_rest(&mut self.session);
+        }
+        let account = crate::history::final_account(&self.session.statement(), output::style());
+        account.lines().for_each(output::say);
+        Ok(())
     }
 
     fn print_plan(&self, plan: &commonhold_policy::Plan) {
@@ -572,7 +611,7 @@ impl Daemon<'_> {
         let why = fallback_from
             .map_or_else(|| "again".to_owned(), |other| format!("not by {}: {}", other.name, other.why));
         let by = backend_choice::by_backend(name, &why);
-        output::say(&holdings::cpu_now(&mut self.session, &by).line());
+        output::say(&holdings::cpu_now(&mut self.session, &by).wrapped(output::message_width()));
     }
 
     /// Reads the machine again if CPUs went online or offline. Checks this at most once per [`HOTPLUG_NS`].
@@ -638,6 +677,8 @@ impl Daemon<'_> {
                 output::complain_of(&loaded.warnings);
                 let machine = load::divided(&loaded.contract, &machine);
                 self.session.reload(loaded.contract, machine);
+                self.monitor.restart();
+                self.about.hidden = start::hidden_processes(&mut self.session);
                 self.session.note_reload(None);
                 self.about.contract_text = text;
                 for note in self.session.ended_changes() {
@@ -674,8 +715,8 @@ impl Daemon<'_> {
     fn accept(&mut self) -> Result<(), Failure> {
         for _ in 0..ACCEPTS_MAX {
             let (now, begun) = (clock::now(), clock::thread_cpu_ns());
-            let (queue, held, entering) = (&self.queue, &self.held, &self.entering);
-            let kept = || kept(held, entering);
+            let (queue, held, entering, monitor) = (&self.queue, &self.held, &self.entering, &self.monitor);
+            let kept = || kept(held, entering, monitor);
             let procfs = self.session.backend().roster_mut().procfs();
             let party = match self.clients.accept(procfs, kept, |party| queue.may_connect(party, now)) {
                 Arrival::None => break,
@@ -707,21 +748,35 @@ impl Daemon<'_> {
 
     /// The answer to a request; `None` if the client has to wait for it.
     fn answer(&mut self, id: u64, caller: &Rc<Caller>, request: &[u8]) -> Result<Option<Answer>, Failure> {
-        let call = match requests::read(request) {
-            Ok(call) => call,
-            Err(refusal) => return Ok(Some(Answer::of(Err(refusal)))),
+        let (call, flags) = match requests::read(request) {
+            Ok(Request { call, flags }) => (call, flags),
+            Err(refusal) => {
+                if requests::is_oneway(request) {
+                    self.clients.drop_answer(id);
+                }
+                return Ok(Some(Answer::of(Err(refusal))));
+            }
         };
-        if let Some(key) = Answers::key(&call) {
+        if flags.oneway {
+            self.clients.drop_answer(id);
+        }
+        if let Some(key) = Answers::key(&call, requests::sees_all(&self.about, caller)) {
             return Ok(Some(self.shared_answer(caller, &call, key)));
         }
         let answer = match &call {
+            Call::Monitor { every_ms } => {
+                return Ok(self.monitor(id, caller, *every_ms, flags.more && !flags.oneway));
+            }
             Call::Change(asked) => self.change_rights(id, caller, asked)?,
             Call::Await { number, at_most_ns } => match self.await_outcome(id, *number, *at_most_ns) {
                 Ok(None) => return Ok(None),
                 Ok(Some(state)) => Answer::of(requests::reply(&AwaitReply { number: *number, state })),
                 Err(refusal) => Answer::of(Err(refusal)),
             },
-            Call::Where { pid } if requests::needs_new_sample(&mut self.session, *pid, self.stepped_at) => {
+            Call::Where { pid }
+                if requests::may_see(&mut self.session, &self.about, caller, *pid)
+                    && requests::needs_new_sample(&mut self.session, *pid, self.stepped_at) =>
+            {
                 self.defer(id, caller, AfterTurn::Find(caller.clone(), call));
                 return Ok(None);
             }
@@ -752,6 +807,44 @@ impl Daemon<'_> {
             self.answers.keep(key, &answer.message, clock::now());
         }
         answer
+    }
+
+    /// Answers with the state of all units, or subscribes the client to it. The result is then `None`: the
+    /// client's first reply is due at once.
+    fn monitor(
+        &mut self,
+        id: u64,
+        caller: &Caller,
+        every_ms: Option<u64>,
+        subscribes: bool,
+    ) -> Option<Answer> {
+        let every_ns = match Monitor::interval(every_ms).and_then(|every_ns| {
+            self.may_be_kept(id, subscribes)?;
+            Ok(every_ns)
+        }) {
+            Ok(every_ns) => every_ns,
+            Err(refusal) => return Some(Answer::of(Err(refusal))),
+        };
+        if subscribes {
+            self.monitor.subscribe(id, every_ns);
+            self.clients.wait(id);
+            return None;
+        }
+        let sees_all = requests::sees_all(&self.about, caller);
+        let message = self.monitor.whole(&mut self.session, &self.about, sees_all);
+        Some(Answer { message, passed: None, error: None })
+    }
+
+    /// Sends a subscriber the reply that is due, if any, unless the previous one is not sent yet.
+    fn continue_subscription(&mut self, id: u64) {
+        if !self.monitor.is_due(id) || self.clients.has_unsent_output(id) {
+            return;
+        }
+        let Some(caller) = self.clients.caller(id) else { return };
+        let sees_all = requests::sees_all(&self.about, caller);
+        if let Some(message) = self.monitor.reply_to(id, &mut self.session, &self.about, sees_all) {
+            self.clients.reply_and_continue(id, message);
+        }
     }
 
     /// Handles a request to change rights: queues the change, forces a turn that makes or refuses the change,
@@ -811,19 +904,19 @@ impl Daemon<'_> {
         }
     }
 
-    /// Checks the limits on kept clients. With `becomes_kept`, the client is about to hold an offer or to
-    /// wait; it is refused if a limit is reached.
+    /// Checks the limits on kept clients. With `becomes_kept`, the client is about to hold an offer, to wait
+    /// or to subscribe; it is refused if a limit is reached.
     fn may_be_kept(&self, id: u64, becomes_kept: bool) -> Result<(), Refusal> {
-        if !becomes_kept || self.clients.may_be_kept(id, &kept(&self.held, &self.entering)) {
+        if !becomes_kept || self.clients.may_be_kept(id, &kept(&self.held, &self.entering, &self.monitor)) {
             return Ok(());
         }
-        let message = "the limit of clients that hold offers or wait for one is reached; make the offer without \
-                       `while_connected`, or ask again later";
+        let message = "the limit of clients that hold offers, wait for one, or subscribe is reached; make the \
+                       offer without `while_connected`, or ask again later";
         Err(requests::refuse(&Why::TooManyClients, message.to_owned()))
     }
 
     /// Does a bounded amount of work for a client: sends pending output, reads, and answers at most one
-    /// request.
+    /// request or sends one reply to a subscription.
     fn serve_client(&mut self, id: u64) -> Result<(), Failure> {
         self.clients.flush(id);
         self.clients.read(id);
@@ -832,6 +925,7 @@ impl Daemon<'_> {
         {
             self.clients.answer(id, message, passed);
         } else {
+            self.continue_subscription(id);
             self.clients.flush(id);
         }
         if self.clients.has_request(id) {

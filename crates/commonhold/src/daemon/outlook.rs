@@ -16,6 +16,7 @@ use commonhold_report::holdings::Holding;
 use commonhold_report::present::IN_PLACE;
 
 use super::backend_choice::{self, Choice};
+use super::cannot_keep;
 use super::holdings::{self, Holder};
 use crate::cli::BackendChoice;
 use crate::exit::Failure;
@@ -28,6 +29,8 @@ pub(crate) struct Outlook {
     pub(super) means: Means,
     /// The holding of each resource.
     pub(crate) holdings: Vec<Holding>,
+    /// What cannot be kept, in sentences.
+    pub(crate) cannot_keep: Vec<String>,
 }
 
 impl Outlook {
@@ -42,7 +45,8 @@ impl Outlook {
         let by = backend_choice::by_backend(choice.name(), &why);
         let holder = Holder { backend: choice.name(), means, in_place: in_place(&choice), by: &by };
         let holdings = holdings::of(contract, machine, holder);
-        Ok(Outlook { choice, why, means, holdings })
+        let cannot_keep = cannot_keep::of(contract, machine, holder, &holdings);
+        Ok(Outlook { choice, why, means, holdings, cannot_keep })
     }
 
     /// Further notes for the user. The only one at present says that units would be held in systemd's control

@@ -9,30 +9,43 @@ use std::rc::Rc;
 
 use commonhold_client::Why;
 use commonhold_client::arena::PAGE_BYTES;
-use commonhold_client::wire::{Call, Explanation, Joined, Refusal, Reply};
+use commonhold_client::wire::{
+    Call, Explanation, Flags, INTERFACE, Joined, METHODS, Refusal, Reply, Request, SERVICE,
+};
 use commonhold_contract::{UnitId, position};
+use commonhold_ledger::Job;
 use commonhold_live::apply::kernel::{Account, CallBacks, Cause, Had, UnitCounters};
 use commonhold_live::host::clock;
 use commonhold_live::observe::arena::NotJoined;
+use commonhold_live::observe::hidden::HiddenProcesses;
 use commonhold_live::observe::process::ThreadState;
 use commonhold_live::{LiveBackend, MORE_FILES};
 use commonhold_policy::Time;
 use commonhold_policy::membership::{Placement, ProcessFacts, Rule, may_enter};
+use commonhold_protocol::{DESCRIPTIONS, description};
 use commonhold_report::switches::{CpuSwitches, Deadlines, Latency, Times, UnitSwitches};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
 
 use super::clients::Caller;
 use super::fair_queue::Party;
 use super::pace::Pace;
 use super::session::Session;
 use super::{as_contract, holdings, start, tickets};
-use crate::protocol::{AwaitReply, EnterReply, Instead, StatusReply, WhereReply};
+use crate::protocol::{
+    AwaitReply, DescriptionReply, EnterReply, InfoReply, Instead, MembersReply, StatusReply, WhereReply,
+};
 
-/// Facts about the daemon itself, for `status`.
+/// The most processes in a reply to `Members`.
+const MEMBERS_MAX: usize = 2_000;
+
+/// Facts about the daemon itself, and the settings that answers depend on.
 pub(super) struct About {
     pub(super) contract_path: String,
     pub(super) contract_text: String,
     pub(super) pace: Pace,
+    /// The processes that /proc hides from ordinary users.
+    pub(super) hidden: HiddenProcesses,
 }
 
 /// An answer, ready to be sent.
@@ -61,8 +74,43 @@ fn with_nul(mut message: Vec<u8>) -> Rc<[u8]> {
 }
 
 /// Parses a request. The error is the refusal to send to the client.
-pub(super) fn read(request: &[u8]) -> Result<Call, Refusal> {
-    serde_json::from_slice(request).map_err(|e| malformed(request, &e))
+pub(super) fn read(request: &[u8]) -> Result<Request<Call>, Refusal> {
+    let object: Map<String, Value> = serde_json::from_slice(request)
+        .map_err(|e| invalid(&format!("the request is no JSON object: {e}")))?;
+    let flags = Flags {
+        more: flag(&object, "more")?,
+        oneway: flag(&object, "oneway")?,
+        upgrade: flag(&object, "upgrade")?,
+    };
+    if flags.upgrade {
+        return Err(invalid("upgrade"));
+    }
+    let Some(Value::String(method)) = object.get("method") else { return Err(invalid("method")) };
+    if !METHODS.contains(&method.as_str()) {
+        return Err(no_method(method));
+    }
+    let call = match object.get("parameters") {
+        None | Some(Value::Null) => Call::deserialize(json!({"method": method, "parameters": {}})),
+        // Parsed from the text, since `object` no longer has duplicate keys, which are an error.
+        Some(Value::Object(_)) => serde_json::from_slice(request),
+        Some(_) => return Err(invalid("parameters")),
+    };
+    Ok(Request { call: call.map_err(|e| invalid(&e.to_string()))?, flags })
+}
+
+/// Whether a request that cannot be parsed wants no reply nevertheless.
+pub(super) fn is_oneway(request: &[u8]) -> bool {
+    serde_json::from_slice::<Map<String, Value>>(request)
+        .is_ok_and(|object| object.get("oneway") == Some(&Value::Bool(true)))
+}
+
+/// The value of a flag of a request; false if the request does not have it.
+fn flag(request: &Map<String, Value>, name: &str) -> Result<bool, Refusal> {
+    match request.get(name) {
+        None | Some(Value::Null) => Ok(false),
+        Some(Value::Bool(is_set)) => Ok(*is_set),
+        Some(_) => Err(invalid(name)),
+    }
 }
 
 /// Whether another turn is needed to find the unit of a process, since the process started after the last
@@ -87,8 +135,11 @@ pub(super) type Answered = Result<Vec<u8>, Refusal>;
 pub(super) fn answer(session: &mut Session, about: &About, caller: &Caller, call: &Call) -> Answer {
     let mut passed = None;
     let answered = match call {
-        Call::Status { by_cpu } => status(session, about, *by_cpu),
-        Call::Where { pid } => find(session, about, *pid),
+        Call::Status { by_cpu } => status(session, about, caller, *by_cpu),
+        // This is a single reply. The daemon handles subscriptions, and caches the replies.
+        Call::Monitor { .. } => Err(no_method("io.commonhold.Monitor")),
+        Call::Where { pid } => find(session, about, caller, *pid),
+        Call::Members { unit, at_most } => members(session, about, caller, unit, *at_most),
         Call::Enter { unit } => enter(session, caller, unit),
         Call::Join {} => join(session, caller).and_then(|(joined, page)| {
             passed = Some(page);
@@ -104,33 +155,59 @@ pub(super) fn answer(session: &mut Session, about: &About, caller: &Caller, call
         // daemon later.
         Call::Await { number, .. } => tickets::present_state(session, *number)
             .and_then(|state| reply(&AwaitReply { number: *number, state })),
+        Call::GetInfo {} => reply(&InfoReply {
+            vendor: "The Commonhold authors".to_owned(),
+            product: "commonhold".to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            url: "file:///usr/share/doc/commonhold/protocol.md".to_owned(),
+            interfaces: DESCRIPTIONS.iter().map(|(name, _)| (*name).to_owned()).collect(),
+        }),
+        Call::GetInterfaceDescription { interface } => match description(interface) {
+            Some(description) => reply(&DescriptionReply { description: description.to_owned() }),
+            None => Err(no_interface(interface.clone())),
+        },
     };
     Answer { passed, ..Answer::of(answered) }
 }
 
-fn status(session: &mut Session, about: &About, by_cpu: bool) -> Answered {
-    let active = session.backend().active();
-    // Status lists the units that negotiate. Without this warning they would seem to wait for their first
-    // trial.
-    let no_trade = start::no_trade(session.contract(), active.name).map(str::to_owned);
-    let instead = active.fallback_from.map(|other| Instead {
-        of: other.name.to_owned(),
-        for_ns: clock::now().saturating_sub(other.since),
-        why: other.why,
-    });
+fn status(session: &mut Session, about: &About, caller: &Caller, by_cpu: bool) -> Answered {
+    let (backend, instead) = backend_now(session);
+    let mut statement = session.statement();
+    if !sees_all(about, caller) {
+        hide_programs(&mut statement.jobs);
+    }
     reply(&StatusReply {
         holdings: holdings::now(session),
-        backend: active.name.to_owned(),
+        backend,
         instead,
         contract: about.contract_path.clone(),
-        statement: session.statement(),
+        statement,
         daemon: about.pace.now(),
         switches: switches(session, by_cpu),
         tickets: tickets::changed(session),
         expected_tickets: session.expected(),
         lots: tickets::lots(session.contract(), &session.rights(), |_| true),
-        problems: session.problems().into_iter().chain(no_trade).collect(),
+        problems: problems_now(session),
     })
+}
+
+/// The active backend, and the preferred one if the active one is a fallback.
+pub(super) fn backend_now(session: &mut Session) -> (String, Option<Instead>) {
+    let active = session.backend().active();
+    let instead = active.fallback_from.map(|other| Instead {
+        of: other.name.to_owned(),
+        for_ns: clock::now().saturating_sub(other.since),
+        why: other.why,
+    });
+    (active.name.to_owned(), instead)
+}
+
+/// The problems so far, with a warning if units cannot negotiate. Without it, the units that negotiate would
+/// seem to wait for their first trial.
+pub(super) fn problems_now(session: &mut Session) -> Vec<String> {
+    let backend = session.backend().active().name;
+    let no_trade = start::no_trade(session.contract(), backend).map(str::to_owned);
+    session.problems().into_iter().chain(no_trade).collect()
 }
 
 /// The kernel scheduler's counters of every unit, and of tasks in no unit.
@@ -195,52 +272,116 @@ fn times(account: &Account) -> Times {
 }
 
 pub(super) fn reply<T: Serialize>(parameters: &T) -> Answered {
-    serde_json::to_vec(&Reply { parameters }).map_err(|e| refuse(&Why::Failed, e.to_string()))
+    encode(parameters, false)
 }
 
+/// Encodes a reply; `continues`: further replies to the same request follow.
+pub(super) fn encode<T: Serialize>(parameters: &T, continues: bool) -> Answered {
+    serde_json::to_vec(&Reply { parameters, continues }).map_err(|e| refuse(&Why::Failed, e.to_string()))
+}
+
+/// A refusal, with the reason and the remedy in words.
 pub(super) fn refuse(why: &Why, message: String) -> Refusal {
-    Refusal { error: why.name().to_owned(), parameters: Explanation { message } }
+    if *why == Why::InvalidParameter {
+        return invalid(&message);
+    }
+    Refusal { error: why.name().to_owned(), parameters: Explanation { message, ..Explanation::default() } }
 }
 
-/// The refusal of a malformed request: it names an unknown method, or wrong parameters of a known method.
-fn malformed(request: &[u8], e: &serde_json::Error) -> Refusal {
-    let value: Option<serde_json::Value> = serde_json::from_slice(request).ok();
-    let method = value.as_ref().and_then(|value| value.get("method")).and_then(|method| method.as_str());
-    let known = [
-        "Status",
-        "Where",
-        "Enter",
-        "Tickets",
-        "Currency",
-        "AsContract",
-        "Offers",
-        "Change",
-        "Join",
-        "Await",
-    ]
-    .map(|name| format!("io.commonhold.{name}"));
-    match method {
-        Some(method) if !known.iter().any(|known| known == method) => {
-            refuse(&Why::MethodNotFound, format!("no method `{method}`; there are {}", known.join(", ")))
+/// The refusal of an invalid request. This error of the standard has no message for people, so `parameter` is
+/// the name of the invalid parameter, or states what is wrong.
+pub(super) fn invalid(parameter: &str) -> Refusal {
+    let parameter = Some(parameter.to_owned());
+    let parameters = Explanation { parameter, ..Explanation::default() };
+    Refusal { error: Why::InvalidParameter.name().to_owned(), parameters }
+}
+
+/// The refusal of a request for an unknown method.
+fn no_method(method: &str) -> Refusal {
+    match method.rsplit_once('.') {
+        Some((interface, _)) if ![INTERFACE, SERVICE].contains(&interface) => {
+            no_interface(interface.to_owned())
         }
-        _ => refuse(&Why::InvalidParameter, format!("the request is not understood: {e}")),
+        _ => {
+            let parameters = Explanation { method: Some(method.to_owned()), ..Explanation::default() };
+            Refusal { error: Why::MethodNotFound.name().to_owned(), parameters }
+        }
     }
 }
 
-/// Answers which unit a process is in, and by which rule.
-fn find(session: &mut Session, about: &About, pid: u32) -> Answered {
+fn no_interface(interface: String) -> Refusal {
+    let parameters = Explanation { interface: Some(interface), ..Explanation::default() };
+    Refusal { error: Why::InterfaceNotFound.name().to_owned(), parameters }
+}
+
+/// Answers which unit a process is in, and by which rule. A process that /proc hides from the caller does not
+/// exist for the caller.
+fn find(session: &mut Session, about: &About, caller: &Caller, pid: u32) -> Answered {
+    let nothing = |why| Err(refuse(&Why::NoSuchProcess, format!("process {pid} {why}")));
+    if !may_see(session, about, caller, pid) {
+        return nothing("does not exist");
+    }
     let Some(member) = session.backend().roster().member(pid).cloned() else {
         let stat = session.backend().roster_mut().procfs().stat(pid).ok().flatten();
-        let why = match stat.map(|stat| stat.state) {
+        return nothing(match stat.map(|stat| stat.state) {
             None => "does not exist",
             Some(ThreadState::Ended) => "has ended, and its parent has not collected it yet",
             Some(_) => "is in no unit: process 1 and the daemon's own processes never are",
-        };
-        return Err(refuse(&Why::NoSuchProcess, format!("process {pid} {why}")));
+        });
     };
     let unit = session.contract().unit(member.placement.unit).path.clone();
     let outside = member.stays.filter(|why| why.is_outside()).map(|why| why.to_string());
     reply(&WhereReply { unit, rule: explain(session, about, member.placement), outside })
+}
+
+/// Whether /proc would show a process to the caller. The kernel shows a process to a user only if all user
+/// numbers of the process are that user's.
+pub(super) fn may_see(session: &mut Session, about: &About, caller: &Caller, pid: u32) -> bool {
+    if sees_all(about, caller) {
+        return true;
+    }
+    let identity = session.backend().roster_mut().procfs().identity(pid).ok().flatten();
+    identity.is_some_and(|identity| identity.uid == caller.uid && identity.uid_real == caller.uid)
+}
+
+/// Removes the names of programs and the process numbers from jobs, for callers from whom /proc hides
+/// processes.
+pub(super) fn hide_programs(jobs: &mut [Job]) {
+    for job in jobs {
+        "hidden".clone_into(&mut job.name);
+    }
+}
+
+/// Whether /proc hides no process from the caller.
+pub(super) fn sees_all(about: &About, caller: &Caller) -> bool {
+    is_privileged(caller) || !about.hidden.from(&caller.gids)
+}
+
+/// Lists the processes of a unit that the caller may see.
+fn members(
+    session: &mut Session,
+    about: &About,
+    caller: &Caller,
+    path: &str,
+    at_most: Option<u32>,
+) -> Answered {
+    let common = session.contract().find(path).filter(|unit| unit.is_common());
+    let unit = match common {
+        Some(unit) => unit,
+        None => unit_of(session, path, "listed")?,
+    };
+    let at_most = at_most.map_or(MEMBERS_MAX, |most| (most as usize).min(MEMBERS_MAX));
+    let sees_all = sees_all(about, caller);
+    let mut reply_with = MembersReply::default();
+    for member in session.backend().roster().members_of(unit) {
+        if sees_all || member.uid == caller.uid {
+            if reply_with.pids.len() < at_most {
+                reply_with.pids.push(member.key.pid);
+            }
+            reply_with.count += 1;
+        }
+    }
+    reply(&reply_with)
 }
 
 /// The rule by which a process is in its unit, in words.
@@ -377,8 +518,10 @@ fn can_enter(
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use super::super::session;
     use super::*;
     use commonhold_client::wire::{Asked, How, Numbers, Resource};
+    use commonhold_live::host::child;
     use proptest::prelude::*;
 
     fn caller(uid: u32, party: Party) -> Caller {
@@ -429,7 +572,8 @@ mod tests {
         assert!(*end == 0 && !message.contains(&0), "a NUL would end the answer early");
         let refusal: Refusal = serde_json::from_slice(message).unwrap();
         assert!(
-            [Why::InvalidParameter, Why::MethodNotFound].contains(&Why::of(&refusal.error)),
+            [Why::InvalidParameter, Why::MethodNotFound, Why::InterfaceNotFound]
+                .contains(&Why::of(&refusal.error)),
             "{refusal:?}"
         );
         Some(refusal.error)
@@ -446,17 +590,109 @@ mod tests {
             error_of(&request);
         }
 
+        /// Flags are read as they were sent, whatever the order and the method; only `upgrade`, and values
+        /// that are no truth values, are refused.
+        #[test]
+        fn flags_are_read_or_refused(
+            method in proptest::sample::select(METHODS.to_vec()),
+            values in prop::array::uniform3(prop::sample::select(vec!["true", "false", "null", "1", "\"true\"", "{}"])),
+            with_parameters: bool,
+        ) {
+            let [more, oneway, upgrade] = values;
+            let parameters = if with_parameters { ",\"parameters\":null" } else { "" };
+            let request = format!(
+                "{{\"upgrade\":{upgrade},\"more\":{more},\"method\":\"{method}\",\"oneway\":{oneway}{parameters}}}"
+            );
+            let is_flag = |value: &str| matches!(value, "true" | "false" | "null");
+            let is_wrong = upgrade == "true" || !values.iter().all(|value| is_flag(value));
+            if let Ok(Request { flags, .. }) = read(request.as_bytes()) {
+                prop_assert!(!is_wrong, "{request}");
+                let (more, oneway) = (more == "true", oneway == "true");
+                prop_assert_eq!(flags, Flags { more, oneway, upgrade: false });
+            } else {
+                let error = error_of(request.as_bytes());
+                prop_assert_eq!(error.as_deref(), Some(Why::InvalidParameter.name()));
+                let bare = format!("{{\"method\":\"{method}\",\"parameters\":{{}}}}");
+                prop_assert!(is_wrong || serde_json::from_str::<Call>(&bare).is_err(), "{request}");
+            }
+        }
+
         /// An encoded request parses to the same request; a damaged one is answered with an error.
         #[test]
         fn a_change_is_read_as_it_was_asked_for(asked in any_asked(), at: usize, byte: u8) {
             let mut request = serde_json::to_vec(&Call::Change(asked.clone())).unwrap();
-            let Ok(Call::Change(found)) = read(&request) else { panic!("{asked:?}") };
+            let Ok(Request { call: Call::Change(found), .. }) = read(&request) else { panic!("{asked:?}") };
             prop_assert_eq!(found, asked);
             prop_assert!(error_of(&request[..at % request.len()]).is_some(), "a part of a request is none");
             let at = at % request.len();
             request[at] = byte;
             error_of(&request);
         }
+    }
+
+    /// What these callers learn about a process of this user, with /proc that shows all processes, and with
+    /// one that hides those of others.
+    #[test]
+    fn a_process_that_proc_hides_does_not_exist() {
+        let directory = tempfile::tempdir().unwrap();
+        let (mut session, _) = session::tests::troubled(directory.path());
+        let mut sleeper = child::command("sleep").arg("60").spawn().unwrap();
+        // A step may not yet be able to read a process that has just begun.
+        let mut steps = 0;
+        while session.backend().roster().member(sleeper.id()).is_none() {
+            session.step().unwrap();
+            steps += 1;
+            assert!(steps < 1_000, "the process is not found");
+        }
+        let me = rustix::process::geteuid().as_raw();
+        let mut asked = |uid, party, hidden, call: &Call| {
+            let about = About {
+                contract_path: String::new(),
+                contract_text: String::new(),
+                pace: Pace::default(),
+                hidden,
+            };
+            let answer = answer(&mut session, &about, &caller(uid, party), call);
+            serde_json::from_slice::<Value>(answer.message.split_last().unwrap().1).unwrap()
+        };
+        let (pid, nobody) = (sleeper.id(), me + 1_000);
+        let (shown, hidden) = (HiddenProcesses::default(), HiddenProcesses::ALL);
+        let sees = [
+            (me, Party::Privileged, hidden, true),
+            (me, Party::User(me), hidden, true),
+            (nobody, Party::User(nobody), shown, true),
+            (nobody, Party::User(nobody), hidden, false),
+        ];
+        for (uid, party, hidden, sees) in sees {
+            let found = asked(uid, party, hidden, &Call::Where { pid });
+            let members =
+                asked(uid, party, hidden, &Call::Members { unit: "shared".to_owned(), at_most: None });
+            let members = &members["parameters"];
+            let pids = members["pids"].as_array().unwrap();
+            assert_eq!(pids.contains(&json!(pid)), sees, "{party:?} {hidden:?}: {found} {members}");
+            assert!(members["count"].as_u64().unwrap() >= pids.len() as u64);
+            if sees {
+                assert_eq!(found["parameters"]["unit"], "shared", "{party:?} {hidden:?}");
+            } else {
+                // No process can have this number.
+                let nothing = asked(uid, party, hidden, &Call::Where { pid: 1 << 30 });
+                let words = |answer: &Value| answer.to_string().replace(&pid.to_string(), "PID");
+                assert_eq!(words(&found), words(&nothing).replace("1073741824", "PID"));
+            }
+        }
+        let first = asked(
+            me,
+            Party::Privileged,
+            shown,
+            &Call::Members { unit: "shared".to_owned(), at_most: Some(1) },
+        );
+        assert_eq!(first["parameters"]["pids"].as_array().unwrap().len(), 1);
+        assert!(first["parameters"]["count"].as_u64().unwrap() > 1);
+        let unknown =
+            asked(me, Party::Privileged, shown, &Call::Members { unit: "x".to_owned(), at_most: None });
+        assert_eq!(unknown["error"], Why::NoSuchUnit.name());
+        sleeper.kill().unwrap();
+        sleeper.wait().unwrap();
     }
 
     #[test]
@@ -477,9 +713,31 @@ mod tests {
     fn a_change_is_five_words_of_json() {
         let request = br#"{"method":"io.commonhold.Change","parameters":
             {"kind":"take-back","unit":"a/b","resource":"disk","tickets":40}}"#;
-        let Ok(Call::Change(asked)) = read(request) else { panic!("it is one") };
+        let Ok(Request { call: Call::Change(asked), .. }) = read(request) else { panic!("it is one") };
         assert_eq!(asked, Asked::TakeBack { unit: "a/b".into(), resource: Resource::Disk, tickets: 40 });
         let unknown = br#"{"method":"io.commonhold.Steal","parameters":{}}"#;
         assert_eq!(error_of(unknown).as_deref(), Some(Why::MethodNotFound.name()));
+    }
+
+    #[test]
+    fn a_refusal_has_the_parameters_of_the_standard() {
+        let refused = |request: &str| {
+            let refusal = read(request.as_bytes()).unwrap_err();
+            serde_json::to_string(&refusal).unwrap().replace("org.varlink.service.", "")
+        };
+        assert_eq!(
+            refused("{\"method\":\"io.commonhold.Steal\"}"),
+            "{\"error\":\"MethodNotFound\",\"parameters\":{\"method\":\"io.commonhold.Steal\"}}"
+        );
+        assert_eq!(
+            refused("{\"method\":\"io.systemd.Steal\"}"),
+            "{\"error\":\"InterfaceNotFound\",\"parameters\":{\"interface\":\"io.systemd\"}}"
+        );
+        assert_eq!(
+            refused("{\"method\":\"io.commonhold.Offers\",\"upgrade\":true}"),
+            "{\"error\":\"InvalidParameter\",\"parameters\":{\"parameter\":\"upgrade\"}}"
+        );
+        assert!(refused("{\"method\":\"io.commonhold.Where\"}").contains("missing field `pid`"));
+        assert!(refused("[]").contains("the request is no JSON object"));
     }
 }

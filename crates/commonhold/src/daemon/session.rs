@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use commonhold_contract::{Contract, Resource, Scheme, UnitId};
-use commonhold_ledger::Statement;
+use commonhold_ledger::{FindingReason, Statement};
 use commonhold_live::host::clock;
 use commonhold_live::{LiveBackend, LiveError};
 use commonhold_machine::Machine;
@@ -18,6 +18,7 @@ use commonhold_report::tickets::Expected;
 use commonhold_steward::{Steward, Turn, Wrong};
 
 use super::kept_tickets::Keeper;
+use super::verdicts::{self, Verdicts};
 
 /// The interval at which a failed write of the tickets is retried.
 const KEEP_AGAIN_NS: Time = 1_000_000_000;
@@ -45,6 +46,8 @@ pub(super) struct Session {
     /// The last turn's trades.
     traded: Vec<Trade>,
     problems: VecDeque<String>,
+    /// Why the history is not written, if it is not.
+    history_problem: Option<String>,
     /// The error of the last reload, if it failed.
     not_reloaded: Option<String>,
     /// Ongoing problems of the backend.
@@ -58,6 +61,7 @@ pub(super) struct Session {
     news: Vec<String>,
     /// The problems that were reported. A problem in this set is not reported again when it occurs again.
     reported: BTreeSet<String>,
+    verdicts: Verdicts,
 }
 
 /// The result of one step.
@@ -89,12 +93,14 @@ impl Session {
             decided: Vec::new(),
             traded: Vec::new(),
             problems: VecDeque::new(),
+            history_problem: None,
             not_reloaded: None,
             standing: Vec::new(),
             imbalances: BTreeMap::new(),
             step_ns: None,
             news: Vec::new(),
             reported: BTreeSet::new(),
+            verdicts: Verdicts::default(),
         }
     }
 
@@ -304,23 +310,46 @@ impl Session {
         self.contract().machine.scheme
     }
 
+    /// The ledger's statement. It has no verdicts on resources that are not held and for which the contract
+    /// has no rules: there is nothing to keep.
     pub(super) fn statement(&self) -> Statement {
-        self.steward.statement()
+        let mut statement = self.steward.statement();
+        let asked_for = self.contract().asked_for();
+        for account in &mut statement.accounts {
+            account.findings.retain(|finding| {
+                finding.reason != FindingReason::NotHeld
+                    || finding.resource == Resource::Cpu
+                    || asked_for[finding.resource]
+            });
+        }
+        statement
+    }
+
+    /// The changes of verdicts to report now; empty if they were compared less than a second ago.
+    pub(super) fn changed_verdicts(&mut self) -> Vec<verdicts::Change> {
+        let now = clock::now();
+        if !self.verdicts.are_due(now) {
+            return Vec::new();
+        }
+        let statement = self.statement();
+        self.verdicts.compare(now, &statement)
     }
 
     pub(super) fn backend(&mut self) -> &mut dyn LiveBackend {
         self.backend.as_mut()
     }
 
-    /// The recent problems, newest last, followed by the lasting ones.
+    /// The recent problems, newest last, followed by the lasting ones and the broken verdicts.
     pub(super) fn problems(&self) -> Vec<String> {
         let persist_problem = self.persist_problem.iter().map(|(why, _)| why);
         self.problems
             .iter()
             .chain(&self.standing)
             .chain(persist_problem)
+            .chain(&self.history_problem)
             .chain(&self.not_reloaded)
             .chain(self.imbalances.values())
+            .chain(self.verdicts.problems())
             .cloned()
             .collect()
     }
@@ -333,6 +362,11 @@ impl Session {
     /// Adds a problem for `status`.
     pub(super) fn note(&mut self, problem: String) {
         self.problems.push_back(problem);
+    }
+
+    /// Records whether the history is written: `None` if it is. Returns the previous problem.
+    pub(super) fn note_history(&mut self, problem: Option<String>) -> Option<String> {
+        std::mem::replace(&mut self.history_problem, problem)
     }
 
     /// Records the outcome of a reload: `None` if the contract is in force.
@@ -405,7 +439,7 @@ fn printable(problem: &str) -> String {
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
-mod tests {
+pub(super) mod tests {
     use std::cell::RefCell;
     use std::collections::BTreeSet;
     use std::fs;
@@ -499,7 +533,7 @@ mod tests {
 
     /// A session of two units without members, its files in a directory, and ongoing problems that the test
     /// sets.
-    fn troubled(directory: &Path) -> (Session, Rc<RefCell<Vec<&'static str>>>) {
+    pub(in super::super) fn troubled(directory: &Path) -> (Session, Rc<RefCell<Vec<&'static str>>>) {
         let mut contract = Contract::default();
         contract.add(None, "a");
         contract.add(None, "b");

@@ -4,13 +4,14 @@
 
 use std::path::Path;
 
-use commonhold_contract::{Contract, MILLIONTH, Resource, Scheme};
+use commonhold_contract::{Contract, Scheme};
 use commonhold_live::apply::cgroup::CgroupBackend;
 use commonhold_live::apply::kernel::KernelBackend;
 use commonhold_live::apply::standing;
 use commonhold_live::apply::user::UserBackend;
 use commonhold_live::host::clock;
 use commonhold_live::observe::capability;
+use commonhold_live::observe::hidden::HiddenProcesses;
 use commonhold_live::observe::names::SystemNames;
 use commonhold_live::observe::roster::Roster;
 use commonhold_live::observe::topology;
@@ -22,16 +23,19 @@ use commonhold_live::undo::undo;
 use commonhold_live::{LiveBackend, LiveError};
 use commonhold_machine::Machine;
 use commonhold_machine::capability::State;
-use commonhold_policy::entitlement::{capacity, entitle};
+use commonhold_report::holdings as report;
 
 use super::answers::Answers;
 use super::audit::Audit;
 use super::backend_choice::{self, Choice};
+use super::cannot_keep;
 use super::clients::Clients;
 use super::fair_queue::FairQueue;
 use super::held_offers::HeldOffers;
+use super::history::History;
 use super::holdings::{self, Holder};
 use super::kept_tickets::Keeper;
+use super::monitor::Monitor;
 use super::pace::Pace;
 use super::requests::About;
 use super::service::Service;
@@ -129,10 +133,13 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
     let by = backend_choice::by_backend(active.name, &why);
     let in_place = backend.roster().is_in_place();
     let holder = Holder { backend: active.name, means: backend.means(), in_place, by: &by };
-    for holding in holdings::of(&contract, &machine, holder) {
-        output::say(&holding.line());
+    let width = output::message_width();
+    let holdings = holdings::of(&contract, &machine, holder);
+    for holding in &holdings {
+        output::say(&holding.wrapped(width));
     }
-    warn_of_turns(&contract, &machine, active.name);
+    let limits = cannot_keep::of(&contract, &machine, holder, &holdings);
+    output::say_text(&report::cannot_be_kept(&limits, width));
     if let Some(why) = no_trade(&contract, active.name) {
         output::say(&format!("warning: {why}"));
     }
@@ -150,6 +157,8 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
     for note in session.restore() {
         output::say(&note);
     }
+    let hidden = hidden_processes(&mut session);
+    let history = if args.no_history { None } else { Some(History::open(args, &directory, &mut session)) };
     let length = args.length.map(|length| u64::try_from(length.as_nanos()).unwrap_or(u64::MAX));
     Ok(Daemon {
         args,
@@ -159,6 +168,7 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
             contract_path: args.contract.display().to_string(),
             contract_text,
             pace: Pace::default(),
+            hidden,
         },
         caretaker,
         clients,
@@ -167,6 +177,7 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
         audit: Audit::open(),
         deferred: Vec::new(),
         held: HeldOffers::default(),
+        monitor: Monitor::default(),
         entering: Vec::new(),
         signals,
         service: Service::of_environment(),
@@ -180,7 +191,16 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
         moved_at: 0,
         stepped_at: now,
         outage: super::Outage::default(),
+        history,
         _lock: lock,
+    })
+}
+
+/// The processes that /proc hides from ordinary users. If that cannot be read, all are taken to be hidden.
+pub(super) fn hidden_processes(session: &mut Session) -> HiddenProcesses {
+    HiddenProcesses::read(session.backend().roster_mut().procfs()).unwrap_or_else(|e| {
+        output::complain(&format!("problem: {e}; clients see no process of another user"));
+        HiddenProcesses::ALL
     })
 }
 
@@ -291,20 +311,4 @@ pub(super) fn no_trade(contract: &Contract, backend: &str) -> Option<&'static st
         "units do not negotiate under the user backend, which cannot tell how long each of them waits for disks and memory; \
          their own offers are served",
     )
-}
-
-/// Warns, under the `user` backend, if a unit is entitled to a fraction of a CPU. This backend holds such a
-/// share by stopping and continuing processes with signals, which users can notice.
-fn warn_of_turns(contract: &Contract, machine: &Machine, backend: &str) {
-    if backend != "user" || contract.machine.scheme == Scheme::Smp {
-        return;
-    }
-    let all_active = vec![true; contract.units.len()];
-    let cpu = entitle(contract, Resource::Cpu, capacity(contract, machine, Resource::Cpu), &all_active);
-    if contract.held().any(|id| cpu.own(id) % MILLIONTH != 0) {
-        output::say(
-            "warning: units that hold a part of a CPU take turns, and their processes are stopped in between: a shell whose \
-             command runs in such a unit may report it as stopped",
-        );
-    }
 }

@@ -16,7 +16,9 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use super::work::Kind;
 use super::{Load, pause};
-use crate::cli::{BackendChoice, Place};
+use commonhold_command::place::Place;
+
+use crate::cli::BackendChoice;
 use crate::client::call;
 use crate::exit::{Exit, Failure};
 use crate::place;

@@ -23,3 +23,4 @@ mod signals;
 mod skipped;
 mod support;
 mod tickets;
+mod varlink;

@@ -23,10 +23,94 @@ fn it_holds_answers_and_leaves_nothing_behind() {
     assert_eq!(daemon.wait().code(), Some(0));
     assert!(members.iter().all(Process::is_free));
     assert!(daemon.out().contains("undone: 2 threads unpinned"), "{}", daemon.out());
-    let left: Vec<_> =
+    let mut left: Vec<_> =
         fs::read_dir(place.directory()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert_eq!(left, ["lock"]);
+    left.sort();
+    assert_eq!(left, ["history", "lock"]);
     assert_eq!(daemon.err(), "");
+}
+
+/// A daemon that has just begun cannot tell yet whether the contract is kept.
+#[test]
+fn status_shows_one_unit_verdicts_alone_and_again() {
+    let place = Place::with(
+        "version = 1\n[unit.a]\nmembers = []\n[unit.a.unit.b]\nmembers = []\n[unit.c]\nmembers = []\n",
+    );
+    let _daemon = place.run(&[]);
+    let all = place.call(&["status"]).out;
+    assert!(all.starts_with("Too early to tell: "), "{all}");
+    let one = place.call(&["status", "a"]).out;
+    assert!(one.contains("\na ") && one.contains("\n  b ") && !one.contains("\nc "), "{one}");
+    place.call(&["status", "d"]).refused(69, &["no unit `d` holds tickets; units are a, a/b, c"]);
+    let check = place.call(&["status", "--check"]);
+    assert!(check.code == Some(3) && check.out.lines().count() >= 1, "{check:?}");
+    place.call(&["status", "--check", "--json"]).refused(2, &["cannot be used with"]);
+    // It ends when the reader of its output is gone.
+    let mut watch = place.command(&["status", "--watch=1"]);
+    let mut watch = watch.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut out = std::io::BufReader::new(watch.stdout.take().unwrap());
+    let mut screens = 0;
+    while screens < 2 {
+        let mut line = String::new();
+        assert_ne!(std::io::BufRead::read_line(&mut out, &mut line).unwrap(), 0);
+        screens += usize::from(line.starts_with("scheme isolate"));
+    }
+    drop(out);
+    assert_eq!(watch.wait().unwrap().code(), Some(0));
+}
+
+/// What a daemon did is read after its end, and the next daemon continues it.
+#[test]
+fn it_keeps_a_history_and_ends_with_an_account() {
+    let member = Process::spinner();
+    let place = Place::with_units(&[&member]);
+    for _ in 0..2 {
+        let mut daemon = place.run(&["--for", "2500ms"]);
+        assert_eq!(daemon.wait().code(), Some(0));
+        let out = daemon.out();
+        assert!(out.contains("history in ") && out.contains("account of "), "{out}");
+        let account = out.split("account of ").nth(1).unwrap_or_default();
+        assert!(account.contains("\nu0 ") && account.contains("undo"), "{out}");
+        assert_eq!(daemon.err(), "");
+    }
+    let json = |arguments: &[&str]| -> serde_json::Value {
+        serde_json::from_str(&place.call(arguments).out).unwrap()
+    };
+    let history = json(&["history", "u0", "--since", "1h", "--step", "second", "--json"]);
+    let records = history["records"].as_array().unwrap();
+    assert!(records.len() >= 4, "{history}");
+    let ns = |value: &serde_json::Value| value.as_u64().unwrap();
+    let covered: u64 = records.iter().map(|record| ns(&record["duration_ns"])).sum();
+    let account = json(&["account", "u0", "--json"]);
+    assert_eq!(ns(&account["covered_ns"]), covered);
+    let unit = &account["units"][0];
+    let by_user: u64 = unit["users"].as_array().unwrap().iter().map(|user| ns(&user["used_ns"])).sum();
+    // The ledger's sample and the roster's are not of the same moment.
+    let used = ns(&unit["cpu"]["used_ns"]);
+    assert!(used > 0 && by_user.abs_diff(used) <= used / 4, "{account}");
+}
+
+#[test]
+fn it_keeps_no_history_if_told_so() {
+    let place = Place::with_units(&[&Process::sleeper()]);
+    let mut daemon = place.run(&["--for", "1s", "--no-history"]);
+    assert_eq!(daemon.wait().code(), Some(0));
+    assert!(!place.directory().join("history").exists());
+    assert!(daemon.out().contains("account of "), "{}", daemon.out());
+}
+
+/// A history that cannot be written is a problem, and nothing else fails.
+#[test]
+fn a_history_that_cannot_be_written_is_a_problem() {
+    let place = Place::with_units(&[&Process::sleeper()]);
+    fs::create_dir_all(place.directory()).unwrap();
+    fs::write(place.directory().join("history"), "a file").unwrap();
+    let mut daemon = place.run(&[]);
+    let problems = place.status()["problems"].to_string();
+    assert!(problems.contains("history is not written: "), "{problems}");
+    daemon.stop();
+    assert!(daemon.err().contains("problem: history is not written: "), "{}", daemon.err());
+    assert_eq!(fs::read_to_string(place.directory().join("history")).unwrap(), "a file");
 }
 
 #[test]

@@ -7,19 +7,29 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
+use clap::Args;
 use commonhold_live::host::trust;
 use commonhold_live::undo::journal::FILE_NAME;
 
-use crate::cli::Place;
 use crate::exit::{Exit, Failure};
 use crate::output;
+
+// The comments of the fields are the help that users read; clap would show one on the struct in their place.
+#[allow(missing_docs)]
+#[derive(Debug, Clone, Args)]
+pub struct Place {
+    /// The daemon's directory [default for root: /run/commonhold; for others: `$XDG_RUNTIME_DIR/commonhold`,
+    /// or /tmp/commonhold-UID if that is missing; client commands then try root's]
+    #[arg(long, value_name = "DIR", env = "COMMONHOLD_DIR", hide_env_values = true)]
+    pub directory: Option<PathBuf>,
+}
 
 /// The directory of root's daemon. Clients of other users try the directory of the user's own daemon before
 /// it.
 const SYSTEM: &str = "/run/commonhold";
 
 /// The socket in a daemon's directory.
-pub(crate) fn socket(directory: &Path) -> PathBuf {
+pub fn socket(directory: &Path) -> PathBuf {
     directory.join("socket")
 }
 
@@ -41,7 +51,7 @@ fn default_directory() -> PathBuf {
 
 /// Makes the daemon's directory, if it does not exist; returns its absolute path. Fails if another user owns
 /// the directory, or could write to it or replace it.
-pub(crate) fn make(place: &Place) -> Result<PathBuf, Failure> {
+pub fn make(place: &Place) -> Result<PathBuf, Failure> {
     let directory = place.directory.clone().unwrap_or_else(default_directory);
     // Root's daemon serves every user; an ordinary user's daemon serves that user.
     let mode = if uid() == 0 { 0o755 } else { 0o700 };
@@ -68,9 +78,38 @@ pub(crate) fn make(place: &Place) -> Result<PathBuf, Failure> {
     fs::canonicalize(&directory).map_err(|e| problem(e.to_string()))
 }
 
+/// The folder of root's history.
+const SYSTEM_HISTORY: &str = "/var/lib/commonhold/history";
+
+/// The folder in which this user's daemon keeps its history: `history` in the directory that the command line
+/// names. Without one, root's daemon keeps it in /var/lib/commonhold, and another user's where programs keep
+/// their state; `None` if that user has no home.
+pub fn own_history(place: &Place) -> Option<PathBuf> {
+    if let Some(directory) = &place.directory {
+        return Some(directory.join("history"));
+    }
+    if uid() == 0 {
+        return Some(PathBuf::from(SYSTEM_HISTORY));
+    }
+    let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let state = absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")))?;
+    Some(state.join("commonhold/history"))
+}
+
+/// The folders in which a client looks for a history: that of this user's daemon, then root's, unless the
+/// command line names a directory.
+pub fn histories(place: &Place) -> Vec<PathBuf> {
+    let mut folders: Vec<PathBuf> = own_history(place).into_iter().collect();
+    if place.directory.is_none() {
+        folders.push(PathBuf::from(SYSTEM_HISTORY));
+    }
+    folders.dedup();
+    folders
+}
+
 /// Connects to the daemon in the directory that the command line names. Without one, tries this user's
 /// daemon, then root's.
-pub(crate) fn connect(place: &Place) -> Result<UnixStream, Failure> {
+pub fn connect(place: &Place) -> Result<UnixStream, Failure> {
     let places = match &place.directory {
         Some(directory) => vec![directory.clone()],
         None => vec![default_directory(), PathBuf::from(SYSTEM)],
@@ -108,7 +147,7 @@ pub(crate) fn connect(place: &Place) -> Result<UnixStream, Failure> {
 }
 
 /// Warns if a daemon runs in a default directory other than `directory`.
-pub(crate) fn warn_of_others(directory: &Path) {
+pub fn warn_of_others(directory: &Path) {
     let mut places = vec![default_directory(), PathBuf::from(SYSTEM)];
     places.dedup();
     for other in places.iter().filter(|other| *other != directory && !is_of_another_user(other)) {

@@ -1,0 +1,170 @@
+//! `commonhold history` and `commonhold account` on a history that is written here: `history/*.trycmd`, byte
+//! for byte. `TRYCMD=overwrite cargo test -p commonhold --test history` updates the files; review the
+//! difference.
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use commonhold_contract::Resource;
+use commonhold_history::{
+    CallBacks, CpuUse, DiskUse, MachineUse, MemoryUse, Moment, Options, Record, UnitUse, UserUse, Writer,
+};
+use commonhold_ledger::{Verdict, Wait, WaitCause};
+
+const S: u64 = 1_000_000_000;
+const MIB: u128 = 1 << 20;
+/// 2026-11-28 02:00 UTC.
+const START_MS: u64 = 1_795_831_200_000;
+
+fn unit(path: &str, seconds: u64, part: u64) -> UnitUse {
+    let ns = seconds * S;
+    let byte_ms = |mib: u128| mib * MIB * u128::from(seconds) * 1_000;
+    let wait = Wait {
+        resource: Resource::Cpu,
+        cause: WaitCause::Unit { unit: "students".to_owned() },
+        ns: ns / 10,
+        beyond_ns: 0,
+        inferred_ns: 0,
+    };
+    UnitUse {
+        unit: path.to_owned(),
+        processes: 3,
+        cpu: CpuUse {
+            entitled_ns: ns * 2,
+            used_ns: ns * part / 2,
+            lent_ns: ns / 4,
+            borrowed_ns: ns / 8,
+            waited_ns: ns / 10,
+        },
+        memory: Some(MemoryUse {
+            entitled_byte_ms: byte_ms(2_048),
+            used_byte_ms: byte_ms(512 * u128::from(part)),
+            lent_byte_ms: byte_ms(256),
+            borrowed_byte_ms: 0,
+            waited_ns: 0,
+        }),
+        disk: Some(DiskUse {
+            entitled_bytes: seconds * 10_000_000,
+            read_bytes: seconds * 4_000_000,
+            written_bytes: seconds * 2_000_000 * part,
+            lent_bytes: seconds * 1_000_000,
+            borrowed_bytes: 0,
+            waited_ns: ns / 100,
+        }),
+        call_backs: BTreeMap::from([(Resource::Cpu, CallBacks { count: part, late: 0, max_ns: 7_500_000 })]),
+        waits: vec![wait],
+        verdicts: BTreeMap::from([(Resource::Cpu, if part > 2 { Verdict::Broken } else { Verdict::Kept })]),
+        users: vec![
+            UserUse { uid: Some(0), used_ns: ns * part / 4 },
+            UserUse { uid: Some(4_000_000_001), used_ns: ns / 8 },
+            UserUse { uid: None, used_ns: S },
+        ],
+    }
+}
+
+/// From 02:00 to 02:10; then, after another boot, from 07:45 to 07:50, while the clock is set forward by an
+/// hour at 07:48.
+fn fixture(folder: &Path, inner: &str) {
+    let (mut writer, _) = Writer::open(folder, &Options::default()).unwrap();
+    let mut append = |boot, boot_s: u64, wall_s: u64, part| {
+        let moment =
+            |s: u64| Moment { wall_ms: START_MS + (wall_s + s) * 1_000, boot, boot_ns: (boot_s + s) * S };
+        let mut inner = unit(inner, 60, 1);
+        inner.users.clear();
+        let record = Record {
+            start: moment(0),
+            end: moment(60),
+            duration_ns: 60 * S,
+            machine: MachineUse {
+                cpus: 8,
+                memory_bytes: 8 << 30,
+                capacity_ns: 480 * S,
+                idle_ns: 200 * S,
+                common_ns: 10 * S,
+            },
+            units: vec![unit("physics", 60, part), inner, unit("students", 60, 2)],
+            ..Record::default()
+        };
+        writer.append(record).unwrap();
+    };
+    for minute in 0..10 {
+        append(1, 500 + minute * 60, minute * 60, 2 + minute / 8);
+    }
+    let later = 5 * 3_600 + 45 * 60;
+    for minute in 0..5 {
+        let set_s = if minute >= 3 { 3_600 } else { 0 };
+        append(2, 20 + minute * 60, later + minute * 60 + set_s, 2);
+    }
+}
+
+#[test]
+fn commands() {
+    let dir = tempfile::tempdir().unwrap();
+    fixture(&dir.path().join("history"), "physics/night");
+    trycmd::TestCases::new()
+        .env("COLUMNS", "100")
+        .env("TZ", "UTC0")
+        .env("COMMONHOLD_DIR", dir.path().to_str().unwrap())
+        .case("tests/history/*.trycmd");
+}
+
+fn run(folder: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_commonhold"));
+    command.args(arguments).arg("--history").arg(folder).env("TZ", "UTC0").output().unwrap()
+}
+
+#[test]
+fn damage_is_reported_and_the_rest_is_read() {
+    let dir = tempfile::tempdir().unwrap();
+    fixture(dir.path(), "physics/night, \"batch\"");
+    let file = dir.path().join("second-0000001.history");
+    let mut bytes = fs::read(&file).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&file, bytes).unwrap();
+    fs::write(dir.path().join("second-0000002.history"), b"CH-HIST\n\x07\x00\x00\x00\x00\x00\x00\x00")
+        .unwrap();
+    let output = run(dir.path(), &["history", "--since", "2026-11-28", "--step", "second", "--csv"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{said}");
+    assert_eq!(String::from_utf8(output.stdout).unwrap().lines().count(), 1 + 14 * 3);
+    assert!(said.contains("warning: second-0000001.history: ") && said.contains("are damaged"), "{said}");
+    assert!(said.contains("second-0000002.history: skipped, since it has format 7"), "{said}");
+}
+
+#[test]
+fn csv_and_json_have_the_same_figures() {
+    let dir = tempfile::tempdir().unwrap();
+    fixture(dir.path(), "physics/night, \"batch\"");
+    let output =
+        run(dir.path(), &["history", "physics", "--since", "2026-11-28", "--json", "--step", "minute"]);
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let records = json["records"].as_array().unwrap();
+    assert_eq!(records.len(), 15);
+    let used: u64 = records.iter().map(|it| it["units"][0]["cpu"]["used_ns"].as_u64().unwrap()).sum();
+    let output = run(dir.path(), &["account", "physics", "--since", "2026-11-28", "--csv"]);
+    let csv = String::from_utf8(output.stdout).unwrap();
+    let mut lines = csv.split("\r\n").map(|line| line.split(',').collect::<Vec<_>>());
+    let heads = lines.next().unwrap();
+    let at = heads.iter().position(|head| *head == "cpu_used_seconds").unwrap();
+    let seconds = lines.next().unwrap()[at].replace('.', "");
+    assert_eq!(seconds.parse::<u64>().unwrap(), used);
+    assert!(csv.contains("\"physics/night, \"\"batch\"\"\""), "{csv}");
+}
+
+#[test]
+fn a_reader_that_leaves_is_no_error() {
+    let dir = tempfile::tempdir().unwrap();
+    fixture(dir.path(), "physics/night, \"batch\"");
+    let program = env!("CARGO_BIN_EXE_commonhold");
+    let script = format!(
+        "'{program}' history --since 2026-11-28 --csv --step second --history '{}' | head -n 1; echo ${{PIPESTATUS[0]}}",
+        dir.path().display()
+    );
+    let output = Command::new("bash").args(["-c", &script]).output().unwrap();
+    assert!(output.stdout.ends_with(b"\n0\n"), "{output:?}");
+    assert_eq!(output.stderr, b"");
+}
