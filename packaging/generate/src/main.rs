@@ -96,6 +96,8 @@ fn combined_definition() -> Definition {
     let other_programs = [
         commonhold_sim_command::cli::Cli::command(),
         commonhold_scale_command::cli::Cli::command(),
+        commonhold_top::cli::Cli::command(),
+        commonhold_serve::cli::Cli::command(),
         Cli::command(),
     ];
     let implemented = |command: &Definition| {
