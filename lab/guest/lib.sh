@@ -401,7 +401,7 @@ are_members() {
 # without blanks. (It comes from `switches`: the daemon's accounts, from plans and samples, have fields of the same names.)
 switch_count() {
 	# The file has no trailing newline, so neither has sed's output.
-	echo "$(sed "s/.*\"switches\":\[.*{\"unit\":\"$2\",[^][}]*\"$3\":\([0-9]*\).*/\1/" "$1")"
+	echo "$(sed "s/\"accounts\":.*//; s/.*\"switches\":\[.*{\"unit\":\"$2\",[^][}]*\"$3\":\([0-9]*\).*/\1/" "$1")"
 }
 
 # kernel_complaints [PATTERN]: prints the kernel's messages about sched_ext, and its warnings, such as the deprecation of a kfunc.

@@ -128,7 +128,7 @@ for round in cgroup:TERM kernel:KILL; do
 	}
 	ok "status has the places $how" wait_for 10 listed || cat status.txt
 	commonhold status --pid "$(pid_of sleep 1002)" > pid.txt
-	ok "and says of one that it is held $how" is "$(grep -c 'in unit ana' pid.txt) $(grep -c 'does not hold' pid.txt)" '1 0' || cat pid.txt
+	ok "and says of one that it is held $how" is "$(grep -c 'in unit ana' pid.txt) $(grep -c 'not in the unit' pid.txt)" '1 0' || cat pid.txt
 	used() {
 		found=$(commonhold status --json | tr -d ' \n' | sed -n 's/.*"unit":"ana"[^}]*"used_ns":\([0-9]*\).*/\1/p')
 		[ "${found:-0}" -ge 1000000000 ]

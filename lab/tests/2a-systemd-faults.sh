@@ -92,7 +92,7 @@ managers() {
 	ok "a silence of systemd's ends $how" soon 120 is_over
 	sleep 20
 	ok "it is reported once $how" is "$(lines_since_mark "problem: .*$SILENCE")" 1
-	ok "and so is its end $how" is "$(lines_since_mark "over: .*$SILENCE")" 1
+	ok "and so is its end $how" is "$(lines_since_mark "problem ended: .*$SILENCE")" 1
 	[ $way = kernel ] || ok "afterwards, systemd shows what the kernel's files have $how" soon 60 agrees
 	holds_service "silence: the contract is held"
 	on ana "systemctl --user stop lab-spin"
@@ -134,7 +134,7 @@ no_silence() {
 	[ -z "$detail" ]
 }
 is_over() {
-	[ "$(lines_since_mark "over: .*$SILENCE")" -gt 0 ]
+	[ "$(lines_since_mark "problem ended: .*$SILENCE")" -gt 0 ]
 }
 
 # --- The daemon and its caretaker are killed together.

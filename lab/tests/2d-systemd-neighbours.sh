@@ -47,7 +47,7 @@ pressure() {
 	places > places-now.txt
 	ok "and no other process $how" same places.txt places-now.txt
 	ok "the daemon is the same $how" is "$(main_pid)" "$service_pid"
-	ok "and logs nothing about a removed group $how" is "$(lines_since_mark "another program removed")" 0
+	ok "and logs nothing about a removed group $how" is "$(lines_since_mark "the cgroup was removed")" 0
 	holds_service "and holds"
 	systemctl stop systemd-oomd
 	ok "it ends $how" systemctl stop commonhold

@@ -92,7 +92,7 @@ is_bound() {
 ok "that is its bound" wait_for 10 is_bound
 ok "what is entitled to is protected" at_least "$(value owner memory.low)" $((entitled - 16 * mib))
 commonhold status > status.txt
-sed -n '/allowed/,/^memory/p' status.txt | sed 's/^/# /'
+sed -n '/^memory  /,/^memory .* =/p' status.txt | sed 's/^/# /'
 ok "status says from whom it was back, and how soon" grep -q "what it lent to borrower (.*) was back within" status.txt
 
 # A process in no unit takes 100 MiB and exits: the memory to divide shrinks meanwhile, and no unit's bound interferes.
