@@ -2,6 +2,7 @@
 
 use commonhold_contract::Resource;
 use commonhold_ledger::Verdict;
+use commonhold_report::findings::PROBLEM;
 use commonhold_report::table::{clean, fit, wrap};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -173,7 +174,8 @@ fn troubles(sight: &Sight, width: u16, theme: Theme) -> Vec<Line<'static>> {
     let findings = sight.broken().map(|(unit, finding)| {
         (format!("{} {}", clean(&unit.unit), clean(&pane::finding(finding))), theme.broken())
     });
-    let problems = sight.frame.machine.problems.iter().rev();
+    // Broken verdicts are among the problems, too, and are shown as findings.
+    let problems = sight.frame.machine.problems.iter().rev().filter(|problem| !problem.starts_with(PROBLEM));
     let problems = problems.map(|problem| (format!("problem: {}", clean(problem)), theme.cannot_tell()));
     let all: Vec<_> = findings.chain(problems).collect();
     let mut lines = Vec::new();

@@ -44,7 +44,7 @@ fn plain(width: u16) -> Style {
     Style { colour: false, width: usize::from(width) }
 }
 
-/// A finding in sentences: `cpu broken: had 0.13 of 0.72 CPUs ...`.
+/// A finding in sentences, with the remedy: `cpu broken: It is entitled to 0.72 CPUs, ...`.
 pub(crate) fn finding(finding: &Finding) -> String {
     let verdict = match finding.verdict {
         Verdict::Kept => "kept",
@@ -52,7 +52,7 @@ pub(crate) fn finding(finding: &Finding) -> String {
         Verdict::Broken => "broken",
     };
     let remedy = remedy(finding);
-    let remedy = if remedy.is_empty() { remedy } else { format!("; {remedy}") };
+    let remedy = if remedy.is_empty() { remedy } else { format!(" {remedy}") };
     format!("{} {verdict}: {}{remedy}", finding.resource, sentence(finding))
 }
 

@@ -177,6 +177,7 @@ pub(crate) fn picture(s: u64) -> MonitorReply {
         daemon: PaceReply { cpu_ns: s * SECOND * 3 / 1_000, ..PaceReply::default() },
         problems: vec![
             "the file /sys/fs/cgroup/x\u{1b}[2J/cpu.max was changed by another program".to_owned(),
+            "verdict: physics cpu is broken: shown as a finding".to_owned(),
         ],
         exchanges: vec![exchange],
         jobs: vec![job],
