@@ -176,11 +176,11 @@ places() {
 		echo "$pid $(cgroup_of "$pid")"
 	done | sort
 }
-# all_groups: systemd's control groups.
+# all_groups: systemd's control groups, without that of a service of podman's, which ends by itself after half a minute.
 # settings: the contents of the kernel's files of the groups in groups.txt. That a file is missing also makes a difference.
 FILES="cgroup.subtree_control cpu.weight cpu.max cpuset.cpus memory.min memory.low memory.high memory.max io.weight io.max io.bfq.weight"
 all_groups() {
-	find $CGROUPS/user.slice $CGROUPS/system.slice $CGROUPS/init.scope -type d
+	find $CGROUPS/user.slice $CGROUPS/system.slice $CGROUPS/init.scope -type d ! -name netavark-dhcp-proxy.service
 	echo $CGROUPS
 }
 settings() {
