@@ -6,7 +6,7 @@ use commonhold_policy::plan::SharedRate;
 use commonhold_protocol::monitor::UnitView;
 use commonhold_report::exchanges::{self, When};
 use commonhold_report::figures::{NOTHING, bytes, duration, rate};
-use commonhold_report::findings::{cause, remedy, sentence};
+use commonhold_report::findings::{cause, remedy, sentence, word};
 use commonhold_report::table::{Paint, Style, Table, clean, wrap};
 
 use crate::columns::gauge;
@@ -46,11 +46,7 @@ fn plain(width: u16) -> Style {
 
 /// A finding in sentences, with the remedy: `cpu broken: It is entitled to 0.72 CPUs, ...`.
 pub(crate) fn finding(finding: &Finding) -> String {
-    let verdict = match finding.verdict {
-        Verdict::Kept => "kept",
-        Verdict::CannotTell => "cannot tell",
-        Verdict::Broken => "broken",
-    };
+    let verdict = word(finding.verdict);
     let remedy = remedy(finding);
     let remedy = if remedy.is_empty() { remedy } else { format!(" {remedy}") };
     format!("{} {verdict}: {}{remedy}", finding.resource, sentence(finding))
