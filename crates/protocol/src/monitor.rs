@@ -77,6 +77,24 @@ pub struct MachineView {
     /// Existing jobs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub jobs: Vec<Job>,
+    /// Loans of CPUs now, the largest first, at most [`LOANS_MAX`]. Memory and disk transfers that units do
+    /// not use are lent to all that want more together, so that they have no pairs: see [`Gauge::lent`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub loans: Vec<LoanView>,
+}
+
+/// The most loans in a reply. The number of pairs may be the square of the number of units.
+pub const LOANS_MAX: usize = 64;
+
+/// CPUs on loan from one unit to another, sub-units excluded.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct LoanView {
+    /// The path of the unit that owns the CPUs.
+    pub lender: String,
+    /// The path of the unit that uses them.
+    pub borrower: String,
+    /// Millionths of a CPU, over the last interval between replies.
+    pub micro_cpus: u64,
 }
 
 /// A unit, sub-units included unless a field states otherwise.

@@ -26,7 +26,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::DESCRIPTIONS;
-use crate::monitor::{CallBackView, Gauge, MachineView, MonitorReply, UnitTotals, UnitView};
+use crate::monitor::{CallBackView, Gauge, LoanView, MachineView, MonitorReply, UnitTotals, UnitView};
 use crate::replies::{
     AwaitReply, Awaited, ContractReply, DescriptionReply, EnterReply, InfoReply, Instead, MembersReply,
     OffersReply, PaceReply, StatusReply, TicketsReply, WhereReply,
@@ -440,6 +440,7 @@ fn monitor() -> MonitorReply {
         problems: vec![text("none")],
         exchanges: exchanges(),
         jobs: jobs(),
+        loans: vec![LoanView { lender: text("a"), borrower: text("b"), micro_cpus: 1 }],
         ..MachineView::default()
     };
     let call_backs = CallBackView {

@@ -181,6 +181,7 @@ pub(crate) fn picture(s: u64) -> MonitorReply {
         ],
         exchanges: vec![exchange],
         jobs: vec![job],
+        loans: Vec::new(),
         ..MachineView::default()
     };
     let units = units(s);
