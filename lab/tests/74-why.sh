@@ -38,10 +38,10 @@ busy() {
 		fi
 	done
 }
-# asks UNIT RESOURCE: writes the causes of a unit's waits for a resource in the last seconds to `causes`, the largest first, one
-# per line; own threads and switches are left out.
+# asks UNIT RESOURCE SECONDS: writes the causes of a unit's waits for a resource in the last seconds to `causes`, the largest
+# first, one per line; own threads and switches are left out.
 asks() {
-	commonhold why "$1" --last 5s --json | tr -d ' \n' | tr '{' '\n' | grep "\"resource\":\"$2\"" > all-causes
+	commonhold why "$1" --last "$3s" --json | tr -d ' \n' | tr '{' '\n' | grep "\"resource\":\"$2\"" > all-causes
 	grep -v -e '"cause":"own"' -e '"cause":"switch"' all-causes > causes
 }
 # names PATTERN...: whether the largest causes match the patterns, one each, in any order.
@@ -54,12 +54,12 @@ names() {
 
 cases=0
 named=0
-# planted TEXT UNIT RESOURCE PATTERN...: the end of a case.
+# planted TEXT UNIT RESOURCE PATTERN...: the end of a case, which asks about its last five seconds, or the last `seconds`.
 planted() {
 	what=$1 unit=$2 resource=$3
 	shift 3
 	pause 7
-	asks "$unit" "$resource"
+	asks "$unit" "$resource" "${seconds:-5}"
 	cases=$((cases + 1))
 	if names "$@"; then
 		named=$((named + 1))
@@ -105,13 +105,16 @@ for depth in 4 8 16 32; do
 	commonhold exec noisy -- work read culprit "$disk" 64 $depth > /dev/null 2>&1 &
 	planted "disk flood, depth $depth" victim disk '"unit":"noisy"'
 done
-# The borrower takes what the owner leaves idle; then the owner touches all of its own.
+# The borrower takes what the owner leaves idle; then the owner touches all of its own, once. That may take less than two seconds.
+seconds=10
 for mib in 700 800 900 1000; do
 	touch_in noisy culprit 2200 0
 	pause 6
 	touch_in victim victim $mib 0
 	planted "memory hog beside $mib MiB" victim memory '"cause":"call-back","unit":"noisy"\|"cause":"unit","unit":"noisy"'
 done
+
+unset seconds
 
 # Own limits.
 kill "$daemon"
