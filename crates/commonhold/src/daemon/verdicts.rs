@@ -1,7 +1,8 @@
 //! Changes of verdicts: each is reported once, in the daemon's log, and what is broken is a problem.
 //!
 //! A unit may flap between kept and broken, and a contract may have thousands of units. So verdicts are
-//! compared at most once a second, and the lines of a minute are limited.
+//! compared at most once a second, a verdict is reported as kept again only after it was for
+//! [`HYSTERESIS_NS`], and the lines of a minute are limited.
 
 use std::collections::BTreeMap;
 
@@ -14,6 +15,9 @@ use commonhold_report::table::clean;
 
 /// The least time between two comparisons.
 const INTERVAL_NS: Time = 1_000_000_000;
+
+/// How long a verdict must have been kept before the log says so.
+const HYSTERESIS_NS: Time = 10_000_000_000;
 
 /// The most changes reported within [`MINUTE_NS`]; the number of further changes is reported at its end.
 const LINES_MAX: usize = 20;
@@ -31,14 +35,22 @@ pub(super) struct Change {
     pub(super) line: String,
 }
 
+/// A verdict that was reported as broken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Broken {
+    since: Time,
+    /// Since when it has been kept, without a break; `None`: it is broken now.
+    kept_since: Option<Time>,
+}
+
 /// The verdicts that are broken, and the lines reported lately.
 #[derive(Debug, Default)]
 pub(super) struct Verdicts {
     /// When verdicts were last compared.
     compared: Option<Time>,
-    /// The broken verdicts, with the times since which they are broken. A verdict that cannot be told at
-    /// present stays broken until it is kept.
-    broken: BTreeMap<(String, Resource), Time>,
+    /// The verdicts that were reported as broken, and not yet as kept again. A verdict that cannot be told at
+    /// present counts as what it was before.
+    broken: BTreeMap<(String, Resource), Broken>,
     /// The broken verdicts in words.
     problems: Vec<String>,
     /// When the present minute began.
@@ -68,27 +80,33 @@ impl Verdicts {
         for account in &statement.accounts {
             for finding in &account.findings {
                 let key = (account.unit.clone(), finding.resource);
-                let since = before.get(&key).copied();
-                match (finding.verdict, since) {
+                let was = before.get(&key).copied();
+                match (finding.verdict, was) {
                     (Verdict::Broken, _) => {
                         let problem = findings::problem(&account.unit, finding);
-                        if since.is_none() {
+                        if was.is_none() {
                             self.report(&mut changes, true, problem.clone());
                         }
                         if broken_count < PROBLEMS_MAX {
                             self.problems.push(problem);
                         }
                         broken_count += 1;
-                        self.broken.insert(key, since.unwrap_or(now));
+                        let since = was.map_or(now, |was| was.since);
+                        self.broken.insert(key, Broken { since, kept_since: None });
                     }
-                    (Verdict::Kept, Some(since)) => {
+                    (Verdict::Kept, Some(was)) => {
+                        let kept_since = was.kept_since.unwrap_or(now);
+                        if now < kept_since.saturating_add(HYSTERESIS_NS) {
+                            self.broken.insert(key, Broken { kept_since: Some(kept_since), ..was });
+                            continue;
+                        }
                         let (unit, resource) = (clean(&account.unit), finding.resource);
-                        let lasted = duration(now.saturating_sub(since));
+                        let lasted = duration(kept_since.saturating_sub(was.since));
                         let prefix = findings::PROBLEM;
                         let line = format!("{prefix}{unit} {resource} is kept again, after {lasted}");
                         self.report(&mut changes, false, line);
                     }
-                    (Verdict::CannotTell, Some(since)) => drop(self.broken.insert(key, since)),
+                    (Verdict::CannotTell, Some(was)) => drop(self.broken.insert(key, was)),
                     (Verdict::Kept | Verdict::CannotTell, None) => {}
                 }
             }
@@ -185,11 +203,15 @@ mod tests {
         assert_eq!(at(4, Broken), []);
         assert_eq!(at(5, CannotTell), []);
         assert_eq!(at(6, Broken), [], "it was never kept");
-        let kept = at(45, Kept);
+        assert_eq!(at(45, Kept), []);
+        assert_eq!(at(54, Kept), []);
+        let kept = at(55, Kept);
         assert_eq!(lines(&kept), ["verdict: physics\u{FFFD} cpu is kept again, after 42.0 s"]);
         assert!(!kept[0].is_broken);
-        assert_eq!(at(46, Kept), []);
-        assert_eq!(at(47, Broken).len(), 1);
+        assert_eq!(at(56, Kept), []);
+        assert_eq!(at(57, Broken).len(), 1);
+        assert_eq!(at(58, Kept), []);
+        assert_eq!(at(59, Broken), [], "a second does not make it kept again");
     }
 
     #[test]
@@ -199,7 +221,10 @@ mod tests {
         assert_eq!(verdicts.problems().len(), 2);
         verdicts.compare(2 * S, &statement(&[("a", Verdict::Kept)]));
         assert_eq!(verdicts.problems(), Vec::<String>::new());
-        assert!(verdicts.broken.is_empty(), "nothing is kept of a unit that is gone");
+        assert!(
+            verdicts.broken.keys().all(|(unit, _)| unit == "a"),
+            "nothing is kept of a unit that is gone"
+        );
     }
 
     #[test]
@@ -210,12 +235,12 @@ mod tests {
             let verdict = if s % 2 == 0 { Verdict::Broken } else { Verdict::Kept };
             changes.extend(verdicts.compare(s * S, &statement(&[("a", verdict)])));
         }
-        assert_eq!(changes.len(), LINES_MAX);
-        let next = verdicts.compare(120 * S, &statement(&[("a", Verdict::Kept)]));
-        assert_eq!(lines(&next), ["verdict: 40 further changes in the last minute are not listed"]);
+        assert_eq!(changes.len(), 1);
         let units: Vec<String> = (0..1_000).map(|n| format!("u{n}")).collect();
         let all: Vec<(&str, Verdict)> = units.iter().map(|unit| (unit.as_str(), Verdict::Broken)).collect();
-        assert_eq!(verdicts.compare(121 * S, &statement(&all)).len(), LINES_MAX);
+        assert_eq!(verdicts.compare(120 * S, &statement(&all)).len(), LINES_MAX);
+        let next = verdicts.compare(180 * S, &statement(&all));
+        assert_eq!(lines(&next), ["verdict: 980 further changes in the last minute are not listed"]);
         assert_eq!(verdicts.problems().len(), PROBLEMS_MAX + 1);
         assert_eq!(verdicts.problems()[PROBLEMS_MAX], "verdict: 980 more are broken: see `status --check`");
     }
