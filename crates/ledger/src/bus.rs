@@ -61,6 +61,7 @@ struct BusEntry {
     part: Option<BusPart>,
     entitled: u64,
     used: u64,
+    due: u64,
     loans: Loans,
     waited_quanta: u64,
     waited_ns: u64,
@@ -68,6 +69,31 @@ struct BusEntry {
     call_backs: Histogram,
     /// The start of the unit's backlog, and whether others have waited since then; `None`: no backlog.
     owed_since: Option<(Time, bool)>,
+}
+
+/// One outermost unit's totals since the ledger was opened, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct BusTotals {
+    pub(crate) entitled: u64,
+    pub(crate) used: u64,
+    /// What the unit would have transferred on a private bus of the size of its entitlement.
+    pub(crate) due: u64,
+    pub(crate) borrowed: u64,
+    /// The unit's limit now, in bytes per second.
+    pub(crate) most: u64,
+}
+
+impl BusTotals {
+    /// The growth since `before`; the limit is the present one.
+    pub(crate) fn since(self, before: BusTotals) -> BusTotals {
+        BusTotals {
+            entitled: self.entitled.saturating_sub(before.entitled),
+            used: self.used.saturating_sub(before.used),
+            due: self.due.saturating_sub(before.due),
+            borrowed: self.borrowed.saturating_sub(before.borrowed),
+            most: self.most,
+        }
+    }
 }
 
 /// The accounts of all units.
@@ -89,6 +115,14 @@ impl Bus {
     /// The time of the quanta in which a unit waited, in nanoseconds.
     pub(crate) fn waited_ns(&self, unit: UnitId) -> u64 {
         self.units.get(&unit).map_or(0, |entry| entry.waited_ns)
+    }
+
+    /// A unit's totals; `None` if the latest plan did not list it.
+    pub(crate) fn totals_of(&self, unit: UnitId) -> Option<BusTotals> {
+        let entry = self.units.get(&unit)?;
+        let most = entry.part?.most.unwrap_or(u64::MAX);
+        let BusEntry { entitled, used, due, loans, .. } = entry;
+        Some(BusTotals { entitled: *entitled, used: *used, due: *due, borrowed: loans.borrowed, most })
     }
 
     /// Enters a plan's report on the quantum that has just ended, if it has one.
@@ -123,6 +157,9 @@ impl Bus {
             bus.units.iter().map(move |part| bytes(rate(part), bus.quantum_ns)).collect::<Vec<u64>>()
         };
         let (entitled, used) = (bytes_at(|part| part.entitled), bytes_at(|part| part.used));
+        for (part, due) in bus.units.iter().zip(bytes_at(|part| part.due)) {
+            self.units.entry(part.unit).or_default().due += due;
+        }
         let unused: Vec<u64> =
             entitled.iter().zip(&used).map(|(entitled, used)| entitled.saturating_sub(*used)).collect();
         let borrowed: u64 =

@@ -12,9 +12,9 @@ use commonhold_policy::plan::{self, CpuDecision};
 use commonhold_policy::rights::limits::own as limit;
 use commonhold_policy::share::part_of;
 use commonhold_policy::tree::{Levels, lineage, sums};
-use commonhold_policy::{Plan, Snapshot, SwitchLoans, Time, UnitFacts};
+use commonhold_policy::{LentTo, LoansByPair, Plan, Snapshot, SwitchLoans, Time, UnitFacts};
 
-use crate::bus::Bus;
+use crate::bus::{Bus, BusTotals};
 use crate::disk::Disks;
 use crate::jobs::Jobs;
 use crate::loans::Loans;
@@ -22,7 +22,7 @@ use crate::memory::{Memory, MemoryMark};
 use crate::trade::Exchanges;
 use crate::verdict::{BATCH_NS, Batch, UnitBatch, Window};
 use crate::waits::{Amounts, Cause, Occupants, Waited, Waits, had_by};
-use crate::{Account, Credits, Imbalance, Place, Statement};
+use crate::{Account, CpuLoan, Credits, Imbalance, LOANS_MAX, Place, Statement};
 
 /// A unit's running CPU account, sub-units excluded.
 #[derive(Debug, Clone, Default)]
@@ -34,7 +34,7 @@ struct CpuEntry {
     using_micro_cpus: u64,
     used_ns: u64,
     waited_ns: u64,
-    /// The part of `waited_ns` in which the unit's limit kept its threads from running.
+    /// Time for which the unit's limit kept its threads, and those of its sub-units, from running.
     limited_ns: u64,
     waited_on_ns: BTreeMap<UnitId, u64>,
     /// Call-backs in this batch that exceeded the promise: the longest, and their number.
@@ -63,8 +63,15 @@ impl CpuEntry {
         };
         self.called_back += now.called_back.saturating_sub(before.called_back);
         self.call_back_sum_ns += now.call_back_sum_ns.saturating_sub(before.call_back_sum_ns);
-        if now.call_back_max_ns > before.call_back_max_ns && now.call_back_max_ns > promised_ns {
-            self.note_late(now.call_back_max_ns);
+        let is_longest = now.call_back_max_ns > before.call_back_max_ns && now.call_back_max_ns > promised_ns;
+        let late = now.late.saturating_sub(before.late).max(u64::from(is_longest));
+        if late > 0 {
+            // The sum of all call-backs since then is an upper bound, too, and exact if there was only one.
+            let all_ns = now.call_back_sum_ns.saturating_sub(before.call_back_sum_ns);
+            self.note_late(
+                if is_longest { now.call_back_max_ns } else { all_ns.min(now.call_back_max_ns) },
+                late,
+            );
         }
         if now.called_back > before.called_back {
             // The maximum is since the backend started: an upper bound of that since the ledger was opened.
@@ -72,8 +79,8 @@ impl CpuEntry {
         }
     }
 
-    fn note_late(&mut self, took_ns: u64) {
-        self.late = (self.late.0.max(took_ns), self.late.1 + 1);
+    fn note_late(&mut self, took_ns: u64, count: u64) {
+        self.late = (self.late.0.max(took_ns), self.late.1 + count);
     }
 
     /// Adds the sums of another account, which is being closed. Its current values, which are no sums, are
@@ -131,6 +138,10 @@ pub struct Ledger {
     waits: Waits,
     window: Window,
     batch: OpenBatch,
+    /// The loans of CPUs in the last second, in millionths of a CPU: made by plans, and made at switches.
+    recent_loans: [BTreeMap<(UnitId, UnitId), u64>; 2],
+    /// The latest sample of loans made at switches.
+    loans_by_pair: LoansByPair,
     /// The promised time of a CPU's call-back.
     call_back_ns: u64,
 }
@@ -182,6 +193,7 @@ struct Mark {
     limited_ns: u64,
     entitled_ns: u64,
     gated_ns: u64,
+    bus: BusTotals,
     memory: MemoryMark,
     disk: (u64, u64),
 }
@@ -213,6 +225,8 @@ impl Ledger {
             waits: Waits::default(),
             window: Window::default(),
             batch: OpenBatch::default(),
+            recent_loans: Default::default(),
+            loans_by_pair: LoansByPair::default(),
             call_back_ns: contract.machine.call_back_ns,
         }
     }
@@ -243,6 +257,7 @@ impl Ledger {
         // Some kernels count idle time by ticks and may overshoot: clamp it to the capacity.
         self.idle_ns += idle.min(u64::from(self.cpus) * elapsed);
         self.charge_loans(elapsed);
+        self.note_loans_at_switches(&snapshot.loans);
         for index in 0..self.units.len() {
             let facts = snapshot.units.get(index).copied().unwrap_or_default();
             self.charge_unit(index, facts, elapsed);
@@ -312,10 +327,23 @@ impl Ledger {
             let common_ns = self.common_ns().saturating_sub(self.batch.common_ns);
             let owners = self.owners(contract);
             let mut occupants: BTreeMap<Option<UnitId>, Occupants> = BTreeMap::new();
+            let grown = |unit: UnitId, of: fn(&CpuEntry) -> u64, mark: u64| {
+                entry(unit).map_or(0, |now| of(now).saturating_sub(mark))
+            };
+            let waited_ns = |unit: UnitId| grown(unit, |now| now.waited_ns, before(unit).waited_ns);
+            let waited_within = sums(contract, waited_ns);
+            // A limit throttles the threads of all units within: each in proportion to its waits.
+            let limited_by = |limit: UnitId, ns: u64| {
+                let limited_ns = grown(limit, |now| now.limited_ns, before(limit).limited_ns);
+                match waited_within.get(limit.index()) {
+                    Some(within) if *within > 0 => part_of(limited_ns.min(*within), ns, *within),
+                    _ => 0,
+                }
+            };
             for unit in contract.held() {
-                let Some(now) = entry(unit) else { continue };
-                let ns = now.waited_ns.saturating_sub(before(unit).waited_ns);
-                let limited_ns = now.limited_ns.saturating_sub(before(unit).limited_ns).min(ns);
+                let ns = waited_ns(unit);
+                let limited_ns =
+                    lineage(contract, unit).map(|limit| limited_by(limit, ns)).sum::<u64>().min(ns);
                 let waited =
                     Waited { unit, resource: Resource::Cpu, ns: limited_ns, is_beyond: is_beyond(unit) };
                 if ns > 0 {
@@ -353,6 +381,7 @@ impl Ledger {
                     .disks
                     .totals_of(unit)
                     .map(|(due, used)| (due.saturating_sub(mark.disk.0), used.saturating_sub(mark.disk.1))),
+                bus: self.bus.totals_of(unit).map(|now| now.since(mark.bus)),
             }
         });
         let units = units.collect();
@@ -362,6 +391,8 @@ impl Ledger {
             self.waits.charge(waited, Cause::Gate, &mut waits);
         }
         self.window.push(Batch { length, units, waits });
+        let rate = |(pair, ns)| (pair, part_of(ns, MILLIONTH, length));
+        self.recent_loans[0] = std::mem::take(&mut self.batch.loans).into_iter().map(rate).collect();
         self.begin_batch();
     }
 
@@ -376,6 +407,7 @@ impl Ledger {
                 limited_ns: entry.limited_ns,
                 entitled_ns: entry.entitled_ns,
                 gated_ns: self.bus.waited_ns(unit),
+                bus: self.bus.totals_of(unit).unwrap_or_default(),
                 memory: self.memory.totals_of(unit).unwrap_or_default(),
                 disk: self.disks.totals_of(unit).unwrap_or_default(),
             }
@@ -457,7 +489,7 @@ impl Ledger {
                     entry.call_back_sum_ns += latency;
                     entry.call_back_max_ns = entry.call_back_max_ns.max(latency);
                     if latency > promised_ns {
-                        entry.note_late(latency);
+                        entry.note_late(latency, 1);
                     }
                 }
                 CpuDecision::Return { cpu, .. } => drop(self.loan.remove(&cpu)),
@@ -561,6 +593,24 @@ impl Ledger {
         }
     }
 
+    /// Computes the rates of the loans that the scheduler made at switches, if there is a later sample.
+    fn note_loans_at_switches(&mut self, now: &LoansByPair) {
+        let before = &self.loans_by_pair;
+        if now.at == before.at {
+            return;
+        }
+        let elapsed = if before.at == 0 { 0 } else { now.at.saturating_sub(before.at) };
+        let counted: BTreeMap<(UnitId, UnitId), u64> =
+            before.lent.iter().map(|loan| ((loan.lender, loan.borrower), loan.ns)).collect();
+        let rate = |loan: &LentTo| {
+            let pair = (loan.lender, loan.borrower);
+            let ns = loan.ns.saturating_sub(counted.get(&pair).copied().unwrap_or(0));
+            (ns > 0 && elapsed > 0).then(|| (pair, part_of(ns, MILLIONTH, elapsed)))
+        };
+        self.recent_loans[1] = now.lent.iter().filter_map(rate).collect();
+        self.loans_by_pair = now.clone();
+    }
+
     /// Enters a unit's facts, and its entitlement over `elapsed`.
     fn charge_unit(&mut self, index: usize, facts: UnitFacts, elapsed: Time) {
         let unit = UnitId(u32::try_from(index).unwrap_or(u32::MAX));
@@ -637,11 +687,24 @@ impl Ledger {
             common_ns: capacity_ns - used - idle_ns,
             memory: self.memory.totals(),
             accounts,
+            loans: self.loans_now(contract),
             exchanges: self.exchanges.statement(contract, self.opened_at.unwrap_or(0)),
             negotiated: self.exchanges.negotiated(contract),
             jobs: self.jobs.statement(contract),
             places: self.places_of(contract),
         }
+    }
+
+    /// The loans of the last complete batch, the largest first.
+    fn loans_now(&self, contract: &Contract) -> Vec<CpuLoan> {
+        let path = |unit: UnitId| Some(contract.units.get(unit.index())?.path.clone());
+        let loan = |(&(lender, borrower), &micro_cpus): (&(UnitId, UnitId), &u64)| {
+            Some(CpuLoan { lender: path(lender)?, borrower: path(borrower)?, micro_cpus })
+        };
+        let mut loans: Vec<CpuLoan> = self.recent_loans.iter().flatten().filter_map(loan).collect();
+        loans.sort_by_key(|loan| std::cmp::Reverse(loan.micro_cpus));
+        loans.truncate(LOANS_MAX);
+        loans
     }
 
     /// The account of a unit: sums over `family`, the unit and its sub-units in the order of their numbers.
@@ -724,6 +787,8 @@ mod tests {
     use super::*;
     use commonhold_policy::plan::{CpuPlan, Decisions};
     use commonhold_policy::{MS, Reason, Step};
+
+    use crate::{FindingReason, WaitCause};
 
     const HEAVY: UnitId = UnitId(3);
     const LIGHT: UnitId = UnitId(2);
@@ -818,6 +883,92 @@ mod tests {
         let (light, heavy) = (statement.account("light").unwrap(), statement.account("heavy").unwrap());
         assert_eq!((light.lent_ns, light.borrowed_ns, heavy.borrowed_ns), (200 * MS, 0, 200 * MS));
         assert_eq!((light.called_back, light.call_back_sum_ns, light.call_back_max_ns), (1, 7 * MS, 8 * MS));
+    }
+
+    /// A ledger of two units that is shown a snapshot each 100 ms, with the loans at switches and the loans by
+    /// pair that `at` returns.
+    fn over(snapshots: u64, at: impl Fn(u64) -> (SwitchLoans, LoansByPair)) -> Statement {
+        let mut contract = Contract::default();
+        let machine = Machine::synthetic("cpus:2 memory:1GiB").unwrap();
+        assert_eq!([contract.add(None, "light"), contract.add(None, "heavy")], [LIGHT, HEAVY]);
+        let mut ledger = Ledger::open(&contract, &machine);
+        for n in 1..=snapshots {
+            let (switches, loans) = at(n);
+            let mut units = vec![UnitFacts::default(); 4];
+            units[LIGHT.index()] = UnitFacts { loans: switches, ..facts(n * 100 * MS, 0, 0) };
+            units[HEAVY.index()] = facts(n * 100 * MS, 0, 0);
+            let snapshot = Snapshot { at: n * 100 * MS, units, loans, ..Snapshot::default() };
+            assert_eq!(ledger.observe(&contract, &machine, &snapshot), []);
+        }
+        ledger.statement(&contract)
+    }
+
+    /// The longest call-back, of 596 ms, is long ago. A later one of 40 ms is late, too.
+    #[test]
+    fn a_late_call_back_that_is_not_the_longest_breaks_the_contract() {
+        let switches = |n: u64| {
+            let (called_back, sum, late) = if n < 130 { (7, 600, 1) } else { (8, 640, 2) };
+            SwitchLoans {
+                called_back,
+                late,
+                call_back_sum_ns: sum * MS,
+                call_back_max_ns: 596 * MS,
+                ..SwitchLoans::default()
+            }
+        };
+        let reason = |snapshots| {
+            let statement = over(snapshots, |n| (switches(n), LoansByPair::default()));
+            statement.account("light").unwrap().findings[0].reason.clone()
+        };
+        assert_eq!(reason(125), FindingReason::HadWanted);
+        assert_eq!(reason(145), FindingReason::Late { promised_ns: 10 * MS, took_ns: 40 * MS, count: 1 });
+        assert_eq!(reason(260), FindingReason::HadWanted);
+    }
+
+    /// The backend samples pairs once a second, which is not when the ledger looks.
+    #[test]
+    fn loans_at_switches_are_rates_between_samples() {
+        let pairs = |n: u64| {
+            let at = n * 100 * MS / (1_100 * MS) * 1_100 * MS;
+            let lent = |lender, borrower, ns| LentTo { lender, borrower, ns };
+            LoansByPair { at, lent: vec![lent(LIGHT, HEAVY, at / 2), lent(HEAVY, LIGHT, 7)] }
+        };
+        let loan = CpuLoan { lender: "light".to_owned(), borrower: "heavy".to_owned(), micro_cpus: 500_000 };
+        for snapshots in [22, 25, 40] {
+            assert_eq!(over(snapshots, |n| (SwitchLoans::default(), pairs(n))).loans, [loan.clone()]);
+        }
+        assert_eq!(over(21, |n| (SwitchLoans::default(), pairs(n))).loans, [], "there is one sample");
+        assert_eq!(over(40, |_| (SwitchLoans::default(), LoansByPair::default())).loans, []);
+    }
+
+    /// A limit around two sub-units throttles both, in proportion to their waits; the rest of the waits has
+    /// another cause.
+    #[test]
+    fn an_enclosing_limit_is_the_cause_of_waits_within() {
+        let mut contract = Contract::default();
+        let machine = Machine::synthetic("cpus:2 memory:1GiB").unwrap();
+        let outer = contract.add(None, "outer");
+        let [a, b] = ["a", "b"].map(|name| contract.add(Some(outer), name));
+        let mut ledger = Ledger::open(&contract, &machine);
+        for s in 0..=2 {
+            let mut units = vec![UnitFacts::default(); 5];
+            let unit = |waited_ms: u64, limited_ms: u64| UnitFacts {
+                waited_ns: waited_ms * s * MS,
+                limited_ns: limited_ms * s * MS,
+                ..facts(s * 1_000 * MS, s * 10 * MS, 0)
+            };
+            units[outer.index()] = unit(0, 300);
+            units[a.index()] = unit(100, 0);
+            units[b.index()] = unit(500, 0);
+            let snapshot = Snapshot { at: s * 1_000 * MS, units, ..Snapshot::default() };
+            assert_eq!(ledger.observe(&contract, &machine, &snapshot), []);
+        }
+        let statement = ledger.statement(&contract);
+        let limited = |unit: &str| {
+            let waits = &statement.account(unit).unwrap().waits;
+            waits.iter().filter(|wait| wait.cause == WaitCause::Limit).map(|wait| wait.ns / MS).sum::<u64>()
+        };
+        assert_eq!(["outer/a", "outer/b", "outer"].map(limited), [100, 500, 600]);
     }
 
     /// The light unit lends its CPU to the heavy one for 100 ms; a reload drops one of the two, and a new

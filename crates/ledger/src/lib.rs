@@ -130,6 +130,9 @@ pub struct Statement {
     /// Units that hold tickets, in the contract's order. Figures include sub-units unless the field states
     /// otherwise.
     pub accounts: Vec<Account>,
+    /// Loans of CPUs in the last second, the largest first, at most [`LOANS_MAX`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub loans: Vec<CpuLoan>,
     /// Exchanges of tickets: those in force and the last hundred that ended, in the order of their numbers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub exchanges: Vec<Exchange>,
@@ -142,6 +145,21 @@ pub struct Statement {
     /// Other programs' control groups in which units' limits apply.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub places: Vec<Place>,
+}
+
+/// The most loans in a statement. There may be as many as the square of the number of units.
+pub const LOANS_MAX: usize = 64;
+
+/// CPUs on loan from one unit to another, sub-units excluded. Memory and disk transfers that units do not use
+/// are lent to all that want more together, so that they have no pairs.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct CpuLoan {
+    /// The path of the unit that owns the CPUs.
+    pub lender: String,
+    /// The path of the unit that uses them.
+    pub borrower: String,
+    /// Millionths of a CPU, on average over the last second.
+    pub micro_cpus: u64,
 }
 
 /// Another program's control group in which a unit's limits apply.

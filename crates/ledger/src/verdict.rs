@@ -11,6 +11,7 @@ use commonhold_policy::Time;
 use commonhold_policy::share::part_of;
 use serde::{Deserialize, Serialize};
 
+use crate::bus::BusTotals;
 use crate::waits::{Amounts, Cause, WaitCause, named, sum_family};
 
 /// Whether the contract is kept.
@@ -121,6 +122,8 @@ pub(crate) struct UnitBatch {
     pub(crate) memory_late: (u64, (u64, u64)),
     /// Disk bytes: entitlement and use; `None` if no disk is sampled.
     pub(crate) disk: Option<(u64, u64)>,
+    /// Transfers on the memory bus, of outermost units, sub-units included; `None` if they are not known.
+    pub(crate) bus: Option<BusTotals>,
 }
 
 /// One batch.
@@ -215,17 +218,35 @@ impl Window {
                     (sum.0, sum.1) = (sum.0 + entitled, sum.1 + used);
                 }
             }
+            if let Some(part) = batch.units.get(unit.index()).and_then(|unit| unit.bus) {
+                let sum = whole.bus.get_or_insert_default();
+                (sum.entitled, sum.used) = (sum.entitled + part.entitled, sum.used + part.used);
+                (sum.due, sum.most) = (sum.due + part.due, part.most);
+            }
             whole.cpu_entitled += batch.units.get(unit.index()).map_or(0, |own| own.cpu_entitled);
         }
         sums
     }
 
-    /// The verdicts on a unit: on CPUs, and on memory and disks if they were sampled.
+    /// The unit that transferred most beyond its entitlement on the memory bus, in the last batch in which one
+    /// did.
+    fn largest_on_bus(&self) -> Option<UnitId> {
+        let borrowed = |batch: &Batch| {
+            let of = |unit: &UnitBatch| unit.bus.map_or(0, |bus| bus.borrowed);
+            let (most, unit) = batch.units.iter().zip(0u32..).map(|(unit, id)| (of(unit), id)).max()?;
+            (most > 0).then_some(UnitId(unit))
+        };
+        self.batches.iter().rev().find_map(borrowed)
+    }
+
+    /// The verdicts on a unit: on CPUs; on memory and disks if they were sampled; and on the bus if the unit's
+    /// transfers are known.
     pub(crate) fn findings(&self, contract: &Contract, unit: UnitId, family: &[UnitId]) -> Vec<Finding> {
         let sums = self.sums(unit, family);
         let late = Late { call_back_ns: contract.machine.call_back_ns };
-        let findings = [Some(sums.cpu(late)), sums.memory(), sums.disk()];
-        let resources = [Resource::Cpu, Resource::Memory, Resource::Disk];
+        let bus = sums.bus(|| self.largest_on_bus());
+        let findings = [Some(sums.cpu(late)), sums.memory(), sums.disk(), bus];
+        let resources = [Resource::Cpu, Resource::Memory, Resource::Disk, Resource::Bus];
         let named = |(resource, finding): (Resource, Option<Judged>)| {
             let Judged { verdict, reason, entitled, wanted, had } = finding?;
             let reason = match reason {
@@ -448,17 +469,46 @@ impl Sums {
         let wanted = if had_wanted { used } else { used.max(entitled) };
         Some(Judged { verdict, reason, entitled: rate(entitled), wanted: rate(wanted), had: rate(used) })
     }
+
+    /// `largest` is the unit that transferred most beyond its entitlement.
+    fn bus(&self, largest: impl Fn() -> Option<UnitId>) -> Option<Judged> {
+        let BusTotals { entitled, used, due, most, .. } = self.unit.bus?;
+        let rate = |bytes| part_of(bytes, 1_000_000_000, self.length.max(1));
+        let blame = self.blame(Resource::Bus);
+        let is_gated = blame.all_ns > part_of(STALLED_NS_MIN, self.length, BATCH_NS);
+        let (verdict, reason) = if self.is_too_early() {
+            (Verdict::CannotTell, Why::Other(FindingReason::TooEarly))
+        } else if used >= part_of(entitled, 100 - TOLERANCE_PERCENT, 100) {
+            let reason = if is_gated { FindingReason::HadEntitlement } else { FindingReason::HadWanted };
+            (Verdict::Kept, Why::Other(reason))
+        } else if used >= part_of(due, 100 - TOLERANCE_PERCENT, 100) {
+            (Verdict::Kept, Why::Other(FindingReason::HadWanted))
+        } else if rate(used) >= part_of(most, 100 - TOLERANCE_PERCENT, 100) {
+            (Verdict::Kept, Why::OwnDoing(Cause::Limit))
+        } else {
+            // The quanta in which its gang waited, for units that were short before it, or what others
+            // transferred beyond their parts.
+            let by = if is_gated { Some(Cause::Gate) } else { largest().map(Cause::Unit) };
+            let waited_ns = blame.all_ns;
+            match by {
+                Some(by) => (Verdict::Broken, Why::Short { by, waited_ns }),
+                None => (Verdict::CannotTell, Why::Other(FindingReason::UnknownCause)),
+            }
+        };
+        let wanted = used.max(due);
+        Some(Judged { verdict, reason, entitled: rate(entitled), wanted: rate(wanted), had: rate(used) })
+    }
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use commonhold_contract::Amount;
     use commonhold_machine::Machine;
     use commonhold_policy::plan::{CpuPlan, Decisions};
     use commonhold_policy::{MS, Occupant, Plan, Snapshot, UnitFacts, WaitedFor};
 
     use super::*;
+    use crate::waits::Amount;
     use crate::{Ledger, Statement, Wait};
 
     const PHYSICS: UnitId = UnitId(2);
@@ -481,7 +531,7 @@ mod tests {
     fn run(seconds: u64, second: Second, counted: &[(Occupant, u64)]) -> Statement {
         let mut contract = Contract::default();
         assert_eq!([contract.add(None, "physics"), contract.add(None, "students")], [PHYSICS, STUDENTS]);
-        contract.units[PHYSICS.index()].limit.cpu = second.limit.map(Amount::Absolute);
+        contract.units[PHYSICS.index()].limit.cpu = second.limit.map(commonhold_contract::Amount::Absolute);
         let machine = Machine::synthetic("cpus:2 memory:1GiB").unwrap();
         let mut ledger = Ledger::open(&contract, &machine);
         let cpu = CpuPlan { entitled: vec![0, 0, 720_000, 1_280_000], ..CpuPlan::default() };
@@ -639,5 +689,52 @@ mod tests {
             window.push(batch((0, 0)));
         }
         assert_eq!(window.findings(&contract, PHYSICS, &[PHYSICS])[0].verdict, Verdict::Kept);
+    }
+
+    /// On a bus of which physics is entitled to 4 GB/s: due, used, its limit, and quanta in which its gang
+    /// waited.
+    #[test]
+    fn the_bus_is_judged_by_what_a_unit_would_have_on_a_bus_of_its_own() {
+        const GB: u64 = 1_000_000_000;
+        let mut contract = Contract::default();
+        assert_eq!([contract.add(None, "physics"), contract.add(None, "students")], [PHYSICS, STUDENTS]);
+        let judged = |due: u64, used: u64, most: u64, gated: u64, students: u64| {
+            let mut window = Window::default();
+            for _ in 0..10 {
+                let bus = |due, used: u64, most| {
+                    let borrowed = used.saturating_sub(4 * GB);
+                    let bus = Some(BusTotals { entitled: 4 * GB, used, due, borrowed, most });
+                    UnitBatch { bus, ..UnitBatch::default() }
+                };
+                let units = vec![
+                    UnitBatch::default(),
+                    UnitBatch::default(),
+                    bus(due, used, most),
+                    bus(students, students, u64::MAX),
+                ];
+                let amount = Amount { ns: gated, beyond_ns: 0, inferred_ns: 0 };
+                let waits = Amounts::from([((Resource::Bus, Cause::Gate), amount)]);
+                let waits = vec![Amounts::new(), Amounts::new(), waits];
+                window.push(Batch { length: BATCH_NS, units, waits });
+            }
+            let finding = window.findings(&contract, PHYSICS, &[PHYSICS]).pop().unwrap();
+            assert_eq!(finding.resource, Resource::Bus);
+            (finding.verdict, finding.reason)
+        };
+        let students = || WaitCause::Unit { unit: "students".to_owned() };
+        let short = |by, waited_ns| (Verdict::Broken, FindingReason::Short { by, waited_ns });
+        assert_eq!(judged(GB, GB, u64::MAX, 0, 0), (Verdict::Kept, FindingReason::HadWanted));
+        assert_eq!(
+            judged(4 * GB, 4 * GB, u64::MAX, 300 * MS, 0),
+            (Verdict::Kept, FindingReason::HadEntitlement)
+        );
+        assert_eq!(judged(4 * GB, 2 * GB, u64::MAX, 0, 6 * GB), short(students(), 0));
+        assert_eq!(judged(4 * GB, 2 * GB, u64::MAX, 300 * MS, 6 * GB), short(WaitCause::Gate, 3_000 * MS));
+        let limit = FindingReason::OwnDoing { by: WaitCause::Limit };
+        assert_eq!(judged(4 * GB, 2 * GB, 2 * GB, 300 * MS, 6 * GB), (Verdict::Kept, limit));
+        assert_eq!(
+            judged(4 * GB, 2 * GB, u64::MAX, 0, 0),
+            (Verdict::CannotTell, FindingReason::UnknownCause)
+        );
     }
 }

@@ -46,8 +46,8 @@ pub use plan::{Plan, Reason, Step};
 pub use rights::{entitlement, share};
 pub use snapshot::{
     BusUse, DeviceUse, DiskFacts, DiskMeans, DiskUse, Frames, GroupBounds, GroupFacts, GroupId, JobFacts,
-    JobId, Means, MemoryFacts, MemoryMeans, Occupant, Seats, SharedUse, Snapshot, SwitchLoans, ThreadFacts,
-    ThreadId, Throttle, UnitFacts, UnitMemory, WaitedFor,
+    JobId, LentTo, LoansByPair, Means, MemoryFacts, MemoryMeans, Occupant, Seats, SharedUse, Snapshot,
+    SwitchLoans, ThreadFacts, ThreadId, Throttle, UnitFacts, UnitMemory, WaitedFor,
 };
 pub use step::{PolicyState, step};
 pub use time::{MS, Time};

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use commonhold_contract::Resource;
-use commonhold_ledger::{Exchange, Finding, Job, MemoryTotals, Wait};
+use commonhold_ledger::{CpuLoan, Exchange, Finding, Job, MemoryTotals, Wait};
 use commonhold_report::holdings::Holding;
 use serde::{Deserialize, Serialize};
 
@@ -77,24 +77,9 @@ pub struct MachineView {
     /// Existing jobs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub jobs: Vec<Job>,
-    /// Loans of CPUs now, the largest first, at most [`LOANS_MAX`]. Memory and disk transfers that units do
-    /// not use are lent to all that want more together, so that they have no pairs: see [`Gauge::lent`].
+    /// Loans of CPUs now, the largest first, see [`Statement`](commonhold_ledger::Statement).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub loans: Vec<LoanView>,
-}
-
-/// The most loans in a reply. The number of pairs may be the square of the number of units.
-pub const LOANS_MAX: usize = 64;
-
-/// CPUs on loan from one unit to another, sub-units excluded.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct LoanView {
-    /// The path of the unit that owns the CPUs.
-    pub lender: String,
-    /// The path of the unit that uses them.
-    pub borrower: String,
-    /// Millionths of a CPU, over the last interval between replies.
-    pub micro_cpus: u64,
+    pub loans: Vec<CpuLoan>,
 }
 
 /// A unit, sub-units included unless a field states otherwise.

@@ -10,9 +10,9 @@ use commonhold_client::Why;
 use commonhold_client::wire::{self, Asked, Call, Joined, METHODS, Numbers};
 use commonhold_contract::{PerResource, Resource};
 use commonhold_ledger::{
-    Account, BusAccount, CallBacks, Cause, Credits, DiskAccount, Done, Exchange, Finding, FindingReason,
-    Gang, GangAccount, Job, Lent, MemoryAccount, MemoryTotals, Negotiated, Place, Return, Side, Statement,
-    Trial, Verdict, Wait, WaitCause,
+    Account, BusAccount, CallBacks, Cause, CpuLoan, Credits, DiskAccount, Done, Exchange, Finding,
+    FindingReason, Gang, GangAccount, Job, Lent, MemoryAccount, MemoryTotals, Negotiated, Place, Return,
+    Side, Statement, Trial, Verdict, Wait, WaitCause,
 };
 use commonhold_policy::plan::{NoMore, SharedRate};
 use commonhold_policy::rights::Ending;
@@ -26,7 +26,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::DESCRIPTIONS;
-use crate::monitor::{CallBackView, Gauge, LoanView, MachineView, MonitorReply, UnitTotals, UnitView};
+use crate::monitor::{CallBackView, Gauge, MachineView, MonitorReply, UnitTotals, UnitView};
 use crate::replies::{
     AwaitReply, Awaited, ContractReply, DescriptionReply, EnterReply, InfoReply, Instead, MembersReply,
     OffersReply, PaceReply, StatusReply, TicketsReply, WhereReply,
@@ -391,12 +391,17 @@ fn account() -> Account {
     }
 }
 
+fn loans() -> Vec<CpuLoan> {
+    vec![CpuLoan { lender: text("a"), borrower: text("b"), micro_cpus: 1 }]
+}
+
 fn statement() -> Statement {
     let set =
         GroupBounds { memory: Some(1), cpus: Some([3].into_iter().collect()), ..GroupBounds::default() };
     Statement {
         memory: Some(MemoryTotals::default()),
         accounts: vec![account(), Account::default()],
+        loans: loans(),
         exchanges: exchanges(),
         negotiated: negotiated(),
         jobs: jobs(),
@@ -440,7 +445,7 @@ fn monitor() -> MonitorReply {
         problems: vec![text("none")],
         exchanges: exchanges(),
         jobs: jobs(),
-        loans: vec![LoanView { lender: text("a"), borrower: text("b"), micro_cpus: 1 }],
+        loans: loans(),
         ..MachineView::default()
     };
     let call_backs = CallBackView {

@@ -335,7 +335,7 @@ fn machine(session: &mut Session, about: &About, statement: Statement) -> Machin
         problems: requests::problems_now(session),
         exchanges: statement.exchanges.into_iter().filter(in_force).collect(),
         jobs: statement.jobs,
-        loans: Vec::new(),
+        loans: statement.loans,
     }
 }
 

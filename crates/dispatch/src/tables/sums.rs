@@ -35,6 +35,12 @@ impl CallBacks {
         })
     }
 
+    /// The number of latencies in the classes that lie above a bound, in ns. Latencies in the bound's own
+    /// class do not count, though they may exceed it.
+    pub fn longer_than(&self, ns: u64) -> u64 {
+        self.classes().filter(|(lower_bound, _, _)| *lower_bound >= ns).map(|(_, _, count)| count).sum()
+    }
+
     /// An upper bound of a quantile of the latency, in ns; the quantile is in millionths. The bound is the
     /// upper end of the quantile's class, or the longest latency if that is less. `None` without call-backs.
     pub fn within_ns(&self, millionths: u64) -> Option<u64> {
@@ -126,6 +132,7 @@ mod tests {
             [(4_096, Some(8_192), 50), (524_288, Some(1_048_576), 49), (4_294_967_296, None, 1)]
         );
         assert_eq!(some.classes().next(), Some((0, Some(1_024), 0)));
+        assert_eq!([0, 4_096, 4_097, 524_288, 600_000].map(|ns| some.longer_than(ns)), [100, 100, 50, 50, 1]);
         // No class reaches beyond the longest.
         some.max_ns = 1_000_000;
         assert_eq!(some.within_ns(990_000), Some(1_000_000));

@@ -92,8 +92,9 @@ pub struct UnitFacts {
     /// Time that its threads were runnable without a CPU since the backend started, in nanoseconds; 0 if the
     /// kernel does not report it. Monotone.
     pub waited_ns: u64,
-    /// Time for which the unit's limit on CPU time kept its runnable threads from running since the backend
-    /// started, in nanoseconds; 0 if the backend does not report it. Part of `waited_ns`. Monotone.
+    /// Time for which the unit's limit on CPU time kept its runnable threads, and those of its sub-units, from
+    /// running since the backend started, summed over CPUs, in nanoseconds; 0 if the backend does not report
+    /// it. Monotone.
     pub limited_ns: u64,
     /// The unit's loans made at switches, which no plan contains.
     pub loans: SwitchLoans,
@@ -115,6 +116,29 @@ pub struct SwitchLoans {
     pub call_back_sum_ns: u64,
     /// The longest call-back, in nanoseconds.
     pub call_back_max_ns: u64,
+    /// The number of call-backs that took longer than the contract promises. A scheduler that only counts
+    /// them by classes of duration leaves out those less than twice as long as promised.
+    pub late: u64,
+}
+
+/// The loans made at switches by a scheduler that lends by itself ([`Means::switches`]), by pairs of units.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct LoansByPair {
+    /// When they were sampled, on the backend's clock; 0 if they were not.
+    pub at: Time,
+    /// By ascending lender and borrower.
+    pub lent: Vec<LentTo>,
+}
+
+/// The loans from one unit to another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LentTo {
+    /// The unit that owned the CPUs.
+    pub lender: UnitId,
+    /// The unit that used them, sub-units excluded.
+    pub borrower: UnitId,
+    /// CPU time since the backend started, in nanoseconds. Monotone.
+    pub ns: u64,
 }
 
 /// The facts that a backend observed at one moment.
@@ -130,6 +154,9 @@ pub struct Snapshot {
     /// a waiter to the next one in succession, the sum over its occupants grows by as much as its `waited_ns`
     /// ([`UnitFacts`]): live, both are up to a second old.
     pub waited_for: Vec<WaitedFor>,
+    /// Loans made at switches, live up to a second old; not sampled if plans make the loans, or if the backend
+    /// does not count them by pairs.
+    pub loans: LoansByPair,
     /// Idle CPU time of all CPUs since the backend started, in nanoseconds.
     pub idle_ns: u64,
     /// Disks sampled, in any order; empty if nothing can be ordered for disks.

@@ -293,6 +293,7 @@ impl Engine<'_> {
                 called_back: counted.recalls,
                 call_back_sum_ns: counted.recall_ns,
                 call_back_max_ns: counted.recall_ns_max,
+                late: counted.call_backs().longer_than(self.scenario.contract.machine.call_back_ns),
             },
         }
     }

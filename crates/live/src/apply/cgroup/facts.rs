@@ -114,14 +114,16 @@ impl CgroupBackend {
             let fresh = facts.at != before.at || before.at == 0;
             let empty = facts.processes == 0;
             any_arrived |= before.processes == 0 && !empty;
-            let due = fresh && !(empty && self.usage_is_final[unit.index()]);
+            // A cap of an empty unit may throttle its sub-units.
+            let final_now = empty && self.usage_is_final[unit.index()] && !self.groups.is_capped(unit);
+            let due = fresh && !final_now;
             self.usage_is_final[unit.index()] = empty && (due || self.usage_is_final[unit.index()]);
             let counts = if due {
                 self.used_and_limited_ns(unit, counted(unit).filter(|_| !empty))
             } else {
                 (before.used_ns, before.limited_ns)
             };
-            (facts.used_ns, facts.limited_ns) = (counts.0, counts.1.min(facts.waited_ns));
+            (facts.used_ns, facts.limited_ns) = counts;
         }
         // The last memory plan has no bound for a unit that was empty.
         if let Some(memory) = self.memory.as_mut().filter(|_| any_arrived) {

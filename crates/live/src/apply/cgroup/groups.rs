@@ -282,6 +282,11 @@ impl Groups {
         Ok(Some((group.carried_ns + used_us * 1_000, limited_us * 1_000)))
     }
 
+    /// Whether a cap on CPU time is set on a unit's cgroup.
+    pub(super) fn is_capped(&self, unit: UnitId) -> bool {
+        self.at(unit).is_some_and(|i| self.list[i].cap.is_some())
+    }
+
     /// Records the number of a unit's runnable threads, and returns the number to report. Stopped threads are
     /// not runnable, so for a stopped unit the number from before it was stopped is reported.
     pub(super) fn wanting(&mut self, unit: UnitId, runnable: u32) -> u32 {

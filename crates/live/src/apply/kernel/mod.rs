@@ -29,6 +29,7 @@ mod backoff;
 mod foreign_groups;
 mod gangs;
 mod loaded;
+mod loans;
 mod matches;
 mod slots;
 mod supervisor;
@@ -265,6 +266,7 @@ impl Backend for KernelBackend {
         let counted = |unit| rules.then(|| supervisor.unit_counters(unit).account.used_ns());
         let mut snapshot = self.cgroup.observe_counted(watch, &counted)?;
         snapshot.waited_for = self.supervisor.waited_for(snapshot.at).to_vec();
+        snapshot.loans = self.supervisor.loans();
         let mut sums = vec![0; snapshot.units.len()];
         for WaitedFor { waiter, ns, .. } in &snapshot.waited_for {
             if let Some(sum) = sums.get_mut(waiter.index()) {
@@ -275,7 +277,7 @@ impl Backend for KernelBackend {
         let counts = sums.into_iter().zip(&mut self.waited);
         for ((unit, facts), (sum, waited)) in (0..).map(UnitId).zip(&mut snapshot.units).zip(counts) {
             facts.waited_ns = waited.now(facts.waited_ns, rules.then_some(sum));
-            facts.loans = self.supervisor.unit_counters(unit).loans();
+            facts.loans = self.supervisor.switch_loans(unit);
         }
         Ok(snapshot)
     }

@@ -19,13 +19,14 @@ use std::path::PathBuf;
 
 use commonhold_contract::{Contract, Scheme, UnitId};
 use commonhold_dispatch::{Account, COMMON, KERNEL, Lists, NOBODY, UNITS_MAX, UnitRules};
-use commonhold_policy::{Plan, Time, WaitedFor};
+use commonhold_policy::{LoansByPair, Plan, SwitchLoans, Time, WaitedFor};
 use commonhold_steward::{Rules, SwitchUpdate, Switches, disciplined, seated};
 
 use super::backoff::Backoff;
 use super::cannot_hold;
 use super::gangs::{Gangs, Member, fits};
 use super::loaded::{Features, Loader, Scheduler};
+use super::loans::Loans;
 use super::matches::{Levels, in_slots};
 use super::slots::{Slot, Slots};
 use super::switched::{PastCounts, UnitCounters};
@@ -114,6 +115,7 @@ pub(super) struct Supervisor {
     waits: Waits,
     /// The latest sample of what had the CPU while units' tasks waited.
     waited_for: Vec<WaitedFor>,
+    loans: Loans,
     contract: Contract,
     /// The path of a control group with another program's CPU cap, which our scheduler cannot enforce;
     /// `None`: there is no such group.
@@ -149,6 +151,7 @@ impl Supervisor {
             past_counts: PastCounts::default(),
             waits: Waits::default(),
             waited_for: Vec::new(),
+            loans: Loans::default(),
             contract: contract.clone(),
             capped: None,
             now,
@@ -214,6 +217,7 @@ impl Supervisor {
             let waits = &mut self.waits;
             scheduler.take_waits_for_others(&mut |waiter, runner, ns| waits.add(waiter, runner, ns));
             self.sample_waits();
+            self.sample_loans(now);
         }
         if self.outage().is_none() { &self.waited_for } else { &[] }
     }
@@ -232,6 +236,24 @@ impl Supervisor {
             Some(self.waits.of(unit, (*slot)?, &account, |slot| units.get(&slot).copied()))
         };
         self.waited_for = in_order.filter_map(of).flatten().collect();
+    }
+
+    /// Adds the loans since the previous sample.
+    fn sample_loans(&mut self, now: Time) {
+        let units = (0..).map(UnitId).zip(&self.slot_of).filter(|(_, slot)| slot.is_some());
+        let accounts = units.map(|(unit, _)| (unit, self.accounts(unit))).collect();
+        self.loans.sample(now, accounts);
+    }
+
+    /// The loans between units in all schedulers since the backend began: a sample that is at most a second
+    /// old. Empty while the scheduler is detached, since plans make the loans then.
+    pub(super) fn loans(&self) -> LoansByPair {
+        if self.outage().is_none() { self.loans.all() } else { LoansByPair::default() }
+    }
+
+    /// A unit's loans at switches, with all other units together.
+    pub(super) fn switch_loans(&self, unit: UnitId) -> SwitchLoans {
+        self.unit_counters(unit).loans(self.contract.machine.call_back_ns)
     }
 
     /// Takes the errors since the last call.

@@ -21,7 +21,8 @@ pub struct UnitCounters {
 
 impl UnitCounters {
     /// The counters of loans, in the ledger's format.
-    pub(super) fn loans(&self) -> SwitchLoans {
+    /// `promised_ns` is the promised time of a call-back.
+    pub(super) fn loans(&self, promised_ns: u64) -> SwitchLoans {
         let UnitCounters { account: Account { lent_ns, borrowed_ns, .. }, call_backs, .. } = *self;
         SwitchLoans {
             lent_ns,
@@ -29,6 +30,7 @@ impl UnitCounters {
             called_back: call_backs.count,
             call_back_sum_ns: call_backs.sum_ns,
             call_back_max_ns: call_backs.max_ns,
+            late: call_backs.longer_than(promised_ns),
         }
     }
 
