@@ -3,7 +3,7 @@
 # seconds: 420
 # needs: commonhold spin chrt
 # The kernel backend counts what had the CPU while units' tasks waited for it. Two busy sub-units share a unit's CPUs: each waits for
-# the other, and neither for another unit that has CPUs of its own. A real-time task is named as a higher class. All waits of a unit
+# the other, and neither for another unit that has CPUs of its own. While that unit idles, it lends its CPUs to both, by name. A real-time task is named as a higher class. All waits of a unit
 # are counted, and at least 95 % of them are attributed.
 
 commonhold doctor --json | tr -d ' \n' > doctor
@@ -55,6 +55,12 @@ part() {
 ok "the daemon holds the contract" start_daemon waits.toml --backend kernel || exit 1
 ok "the light sub-unit is at work" enter_spinners physics/light 8
 ok "the noisy one, too" enter_spinners physics/noisy 8
+lent() {
+	commonhold status --json | tr -d ' \n' > accounts
+	grep -q '"lender":"students","borrower":"physics/'$1'"' accounts
+}
+ok "students lend to the light sub-unit" wait_for 20 lent light
+ok "and to the noisy one" wait_for 20 lent noisy
 ok "students are at work" enter_spinners students 8
 cap_cpus
 siblings() {

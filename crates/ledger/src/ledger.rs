@@ -935,7 +935,10 @@ mod tests {
         };
         let loan = CpuLoan { lender: "light".to_owned(), borrower: "heavy".to_owned(), micro_cpus: 500_000 };
         for snapshots in [22, 25, 40] {
-            assert_eq!(over(snapshots, |n| (SwitchLoans::default(), pairs(n))).loans, [loan.clone()]);
+            assert_eq!(
+                over(snapshots, |n| (SwitchLoans::default(), pairs(n))).loans,
+                std::slice::from_ref(&loan)
+            );
         }
         assert_eq!(over(21, |n| (SwitchLoans::default(), pairs(n))).loans, [], "there is one sample");
         assert_eq!(over(40, |_| (SwitchLoans::default(), LoansByPair::default())).loans, []);
