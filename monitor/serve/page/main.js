@@ -1,6 +1,6 @@
 // The live page: follows /api/live, and shows verdicts, units and plots.
 
-import { RESOURCES, VERDICTS, clean, duration, element, setText } from './figures.js';
+import { RESOURCES, VERDICTS, bytes, clean, cpus, duration, element, setText } from './figures.js';
 import { Plots } from './plots.js';
 import { Tree, parentOf } from './tree.js';
 
@@ -76,14 +76,16 @@ function show() {
   const units = state.order.map((path) => state.units.get(path)).filter(Boolean);
   showVerdicts(units);
   showMachine();
+  showTrades();
   tree.update(units, recentWaits);
   if (selected !== null && !state.units.has(selected)) tree.select(selected);
   showPlots();
   showDetail();
 }
 
+// Without a selected unit, the plots show the units at the top, or those that match the filter.
 function showPlots() {
-  const top = state.order.filter((path) => parentOf(path) === null);
+  const top = tree.filter ? tree.matching() : state.order.filter((path) => parentOf(path) === null);
   plots.show(selected === null ? top : [selected], selected !== null);
 }
 
@@ -133,15 +135,59 @@ function showMachine() {
   list.replaceChildren(...facts.flatMap(([name, text]) => [element('dt', '', name), element('dd', '', clean(text))]));
 }
 
-function rows(caption, lines) {
+function rows(caption, lines, heads) {
   const table = element('table');
   table.append(element('caption', '', caption));
+  if (heads) {
+    const row = table.createTHead().insertRow();
+    for (const head of heads) {
+      const cell = element('th', '', head);
+      cell.scope = 'col';
+      row.append(cell);
+    }
+  }
   const body = table.createTBody();
   for (const cells of lines) {
     const row = body.insertRow();
     for (const [text, className] of cells) row.append(element('td', className, text));
   }
   return table;
+}
+
+// What a job does as a gang; empty if jobs are no gangs.
+function gangText(gang) {
+  if (!gang) return '';
+  if (gang.state === 'waits') return `waits, ${gang.waits} quanta so far`;
+  return gang.state === 'runs' ? `runs on ${gang.cpus} CPUs` : gang.state;
+}
+
+// Replaces the tables of a place, unless they are the same. Each is a caption, lines, and heads.
+function showTables(place, tables) {
+  const key = JSON.stringify(tables);
+  if (place.dataset.key === key) return;
+  place.dataset.key = key;
+  place.replaceChildren(...tables.filter(([, lines]) => lines.length).map((table) => rows(...table)));
+}
+
+// Loans of CPUs under way, exchanges of tickets, and jobs with their pools and gangs.
+function showTrades() {
+  const { machine } = state;
+  if (!machine) return;
+  const loans = (machine.loans ?? []).map((loan) => [
+    [clean(loan.borrower), ''], [cpus(loan.micro_cpus / 1e6), 'number'], [clean(loan.lender), '']]);
+  const exchanges = (machine.exchanges ?? []).flatMap((exchange) => exchange.lent.map((lent) => [
+    [`${exchange.number}`, 'number'], [clean(lent.from), ''], [clean(lent.to), ''],
+    [lent.of ? `${lent.what} of ${clean(lent.of)}` : lent.what, '']]));
+  const jobs = (machine.jobs ?? []).map((job) => [
+    [`${job.job} ${clean(job.name)}`, ''], [clean(job.unit), ''], [`${job.threads}`, 'number'],
+    [job.pools.map(([pool, threads]) => `${pool}: ${threads}`).join(', '), ''],
+    [(job.memory ?? []).map(([node, held]) => `${node}: ${bytes(held)}`).join(', '), ''], [gangText(job.gang), '']]);
+  $('trades').hidden = !(loans.length || exchanges.length || jobs.length);
+  showTables($('trades-tables'), [
+    ['CPUs on loan', loans, ['borrower', 'CPUs', 'lender']],
+    ['Exchanges of tickets in force', exchanges, ['exchange', 'lends', 'to', 'tickets']],
+    ['Jobs', jobs, ['job', 'unit', 'threads', 'threads in pools', 'memory in nodes', 'gang']],
+  ]);
 }
 
 // The selected unit: its verdicts in sentences, and why it waited.
@@ -161,14 +207,19 @@ function showDetail() {
     [resource, ''], [`${view.count}`, 'number'],
     [view.p99_ns === undefined ? '' : `99 % within ${duration(view.p99_ns)}`, ''], [`longest ${duration(view.max_ns)}`, ''],
     [view.promised_ns === undefined ? '' : `promised ${duration(view.promised_ns)}`, '']]);
-  const key = JSON.stringify([verdicts, causes, backs]);
-  if (detail.dataset.key === key) return;
-  detail.dataset.key = key;
-  detail.replaceChildren(
-    ...(verdicts.length ? [rows('Verdicts', verdicts)] : []),
-    ...(causes.length ? [rows('Waited for, since the accounts were opened', causes)] : []),
-    ...(backs.length ? [rows('Call-backs', backs)] : []),
-  );
+  const withOther = (loan) => (loan.lender === unit.unit ? ['lends', loan.borrower] : ['borrows', loan.lender]);
+  const loans = (state.machine?.loans ?? [])
+    .filter((loan) => loan.lender === unit.unit || loan.borrower === unit.unit)
+    .map((loan) => {
+      const [does, other] = withOther(loan);
+      return [[does, ''], [cpus(loan.micro_cpus / 1e6), 'number'], [`${does === 'lends' ? 'to' : 'from'} ${clean(other)}`, '']];
+    });
+  showTables(detail, [
+    ['Verdicts', verdicts],
+    ['Waited for, since the accounts were opened', causes],
+    ['CPUs on loan', loans],
+    ['Call-backs', backs],
+  ]);
 }
 
 function showLink(text, isLost) {
@@ -179,6 +230,7 @@ function showLink(text, isLost) {
 $('filter').addEventListener('input', (event) => {
   tree.filter = event.target.value.trim();
   tree.show();
+  showPlots();
 });
 $('fold').addEventListener('click', () => tree.foldAll(true));
 $('unfold').addEventListener('click', () => tree.foldAll(false));

@@ -199,7 +199,7 @@ export class Plots {
       samples = Math.max(samples, table[0].length);
       uplot.setData(table);
     }
-    const left = this.leftOut > 0 && !this.single ? `The first ${LINES} units are shown, ${this.leftOut} are not. ` : '';
+    const left = this.leftOut > 0 && !this.single ? `The first ${LINES} units are shown, ${this.leftOut} are not: filter the units above to choose others. ` : '';
     this.note.textContent = left + (samples === 0 && this.units.length ? 'There are no samples of this period.' : '');
   }
 

@@ -212,6 +212,12 @@ export class Tree {
     if (!rows.some((row) => row.tabIndex === 0) && rows[0]) rows[0].tabIndex = 0;
   }
 
+  // The paths that match the filter, without the units around them.
+  matching() {
+    const filter = this.filter.toLowerCase();
+    return this.visible().map((row) => row.dataset.path).filter((path) => path.toLowerCase().includes(filter));
+  }
+
   visible() {
     return [...this.body.rows].filter((row) => !row.hidden);
   }
