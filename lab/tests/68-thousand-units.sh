@@ -1,8 +1,9 @@
-# budget: 35
-# seconds: 150
-# needs: commonhold spin
+# budget: 70
+# seconds: 240
+# needs: commonhold commonhold-top commonhold-serve spin
 # A contract of a thousand units under the kernel backend, with the default limit on open files: it is held, its busy units get
-# their shares, and the daemon's end undoes everything.
+# their shares, questions about all units and about one are answered, and the daemon's end undoes everything. What a subscriber
+# costs the daemon is printed.
 
 units=1000
 
@@ -47,6 +48,54 @@ by_tickets() {
 }
 measured by_tickets
 uncap_cpus
+
+# timed NAME COMMAND...: runs it with its output in `said`; prints how long it took, and leaves its exit status in `status`.
+timed() {
+	what=$1
+	shift
+	begun=$(uptime_cs)
+	"$@" > said 2>&1
+	status=$?
+	note "$what took $((($(uptime_cs) - begun) * 10)) ms and said $(wc -c < said) bytes"
+}
+# has PATTERN COUNT: whether it succeeded, and said COUNT different words that match.
+has() {
+	detail=$(tr -d ' ' < said | grep -oE "$1" | sort -u | wc -l)
+	[ $status -eq 0 ] && [ "$detail" -eq "$2" ]
+}
+timed status commonhold status
+ok "status has each unit" is "$status-$(awk '$1 ~ /^m[0-9]+$/ { print $1 }' said | sort -u | wc -l)" 0-$((units - 2))
+timed "status --json" commonhold status --json
+ok "so has its JSON" has '"unit":"m[0-9]*"' $((units - 2))
+timed "status --check" commonhold status --check
+ok "the contract is judged" [ $status -ne 2 -a $status -le 3 ]
+note "the verdict: status $status, $(head -n 1 said | cut -c 1-120)"
+timed "top --once --json" commonhold top --once --json
+ok "top has each unit" has '"unit":"m[0-9]*"' $((units - 2))
+timed "why" commonhold why three --last 10s --json
+ok "why answers for one of them" [ $status -eq 0 ] && ok "of its CPU time" grep -q '"used_ns": *[1-9]' said
+
+# cost SECONDS: sets `cost` to the daemon's CPU time per second, in ms.
+cost() {
+	daemon_time
+	before=$daemon_ms
+	pause "$1"
+	daemon_time
+	cost=$(((daemon_ms - before) / $1))
+}
+cost 5
+alone=$cost
+commonhold serve --as-root --listen 127.0.0.1:9477 > serve.log 2>&1 &
+server=$!
+serves() {
+	printf 'GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n' | timeout 20 nc 127.0.0.1 9477 > said
+	status=0
+	has '^commonhold_unit_entitlement_cpus[{]unit="m[0-9]*"' $((units - 2))
+}
+ok "metrics have each unit" wait_for 60 serves
+cost 5
+note "the daemon's CPU time in a second: $alone ms, with a subscriber $cost ms; $(wc -l < said) lines of metrics"
+kill -TERM $server
 kill -KILL $(pidof spin)
 
 kill -TERM "$daemon"

@@ -502,6 +502,8 @@ fn span(from: u64, to: u64, zone: &TimeZone) -> String {
 struct Coverage {
     first_ms: Option<u64>,
     last: Option<commonhold_history::Moment>,
+    /// The number of the last record.
+    number: u64,
     covered_ns: u64,
     events: Vec<Event>,
 }
@@ -511,11 +513,14 @@ impl Coverage {
     fn add(&mut self, record: &Record) -> Vec<Event> {
         let mut events = Vec::new();
         if let Some(last) = self.last {
-            if last.until_ns(&record.start) >= GAP_NS {
+            let set = last.clock_set_ms(&record.start);
+            let is_set = set.unsigned_abs() >= CLOCK_SET_MS;
+            // If the clock was set out of the period and back, the records in between have other labels.
+            let is_next = record.number == self.number + 1;
+            if last.until_ns(&record.start) >= GAP_NS && (is_next || !is_set) {
                 events.push(Event::Gap(last.wall_ms, record.start.wall_ms));
             }
-            let set = last.clock_set_ms(&record.start);
-            if set.unsigned_abs() >= CLOCK_SET_MS {
+            if is_set {
                 events.push(Event::ClockSet(set, last.wall_ms));
             }
         }
@@ -528,6 +533,7 @@ impl Coverage {
         }
         self.first_ms.get_or_insert(record.start.wall_ms);
         self.last = Some(record.end);
+        self.number = record.number;
         self.covered_ns = self.covered_ns.saturating_add(record.duration_ns);
         self.events.extend(&events);
         events

@@ -4,12 +4,13 @@
 //! accounts, which cover the time since it started.
 
 use std::fs;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use commonhold_client::Client;
 use commonhold_client::wire::Call;
 use commonhold_history::{Reader, Record, UnitUse};
 use commonhold_ledger::{Job, Statement, Wait};
+use commonhold_live::host::clock;
 use commonhold_report::why::{self, Asked, Explained};
 
 use crate::cli::Why;
@@ -110,18 +111,25 @@ fn waited_ns(pid: u32) -> Option<u64> {
 }
 
 /// Sums up the records of the period. `None`: no record has the unit, though there are records.
+///
+/// The clock may have been set in the period. So of this boot's records, those count that began in the period
+/// by the time since boot; of other boots', those whose labels are in it.
 fn from_history(reader: &Reader, unit: &str, period: Duration) -> Option<Recorded> {
-    let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis());
-    let now_ms = u64::try_from(now_ms).unwrap_or(u64::MAX);
-    let from_ms = now_ms.saturating_sub(u64::try_from(period.as_millis()).unwrap_or(u64::MAX));
+    let (now_ms, since_boot_ns, boot) = (clock::wall_ms(), clock::since_boot(), clock::boot());
+    let period_ns = nanoseconds(period);
+    let from_ms = now_ms.saturating_sub(period_ns / 1_000_000);
+    let is_in_period = |record: &Record| match record.start.boot == boot {
+        true => record.start.boot_ns >= since_boot_ns.saturating_sub(period_ns),
+        false => record.start.wall_ms <= now_ms,
+    };
     let mut sum: Option<Record> = None;
     for record in reader.finest(from_ms, u64::MAX) {
         match record {
-            Ok(record) => commonhold_history::add(&mut sum, record),
+            Ok(record) if is_in_period(&record) => commonhold_history::add(&mut sum, record),
+            Ok(_) => {}
             Err(skipped) => output::warn(&format!("warning: {skipped}")),
         }
     }
-    let period_ns = nanoseconds(period);
     let Some(sum) = sum else { return Some(Recorded { period_ns, recorded_ns: 0, used: Used::default() }) };
     let UnitUse { cpu, waits, .. } = sum.unit(unit)?.clone();
     let used = Used { entitled_ns: cpu.entitled_ns, used_ns: cpu.used_ns, waits };

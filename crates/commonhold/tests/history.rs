@@ -13,6 +13,7 @@ use commonhold_history::{
     CallBacks, CpuUse, DiskUse, MachineUse, MemoryUse, Moment, Options, Record, UnitUse, UserUse, Writer,
 };
 use commonhold_ledger::{Verdict, Wait, WaitCause};
+use commonhold_live::host::clock;
 
 const S: u64 = 1_000_000_000;
 const MIB: u128 = 1 << 20;
@@ -109,6 +110,48 @@ fn commands() {
         .env("TZ", "UTC0")
         .env("COMMONHOLD_DIR", dir.path().to_str().unwrap())
         .case("tests/history/*.trycmd");
+}
+
+/// A second in which unit `a` used half a CPU, so long ago in this boot, labelled as `ahead_s` later than it
+/// was; the same for its end.
+fn second(ago_s: u64, ahead_s: [u64; 2]) -> Record {
+    let (wall_ms, boot, boot_ns) = (clock::wall_ms(), clock::boot(), clock::since_boot());
+    let moment = |ago_s, ahead_s| Moment {
+        wall_ms: wall_ms + ahead_s * 1_000 - ago_s * 1_000,
+        boot,
+        boot_ns: boot_ns.saturating_sub(ago_s * S),
+    };
+    Record {
+        start: moment(ago_s, ahead_s[0]),
+        end: moment(ago_s - 1, ahead_s[1]),
+        duration_ns: S,
+        units: vec![unit("a", 1, 1)],
+        ..Record::default()
+    }
+}
+
+/// The clock was set forward by a day, and back twenty seconds later.
+#[test]
+fn after_the_clock_was_set_forward_and_back_no_time_is_missing_and_none_is_too_much() {
+    const DAY_S: u64 = 86_400;
+    let dir = tempfile::tempdir().unwrap();
+    let (mut writer, _) = Writer::open(dir.path(), &Options::default()).unwrap();
+    for ago_s in (1..=30).rev() {
+        let ahead = |ago_s| if (5..25).contains(&ago_s) { DAY_S } else { 0 };
+        writer.append(second(ago_s, [ahead(ago_s), ahead(ago_s - 1)])).unwrap();
+    }
+    let output = run(dir.path(), &["history", "--since", "1m", "--step", "second"]);
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.contains("the clock was set back by 24.0 h at "), "{said}");
+    assert!(!said.contains("no daemon ran"), "{said}");
+    let output = run(dir.path(), &["history", "--since", "2d", "--until", "@9999999999", "--step", "second"]);
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.contains("the clock was set forward by 24.0 h at "), "{said}");
+
+    let output = run(dir.path(), &["why", "a", "--last", "10s", "--json"]);
+    let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let recorded_ns = said["recorded_ns"].as_u64().unwrap();
+    assert!((1..=10 * S).contains(&recorded_ns), "{said}");
 }
 
 fn run(folder: &Path, arguments: &[&str]) -> Output {

@@ -5,7 +5,7 @@
 //! a lasting problem, and writing is tried again every [`RETRY_NS`]; the first record then has the time since
 //! the last one that was written.
 
-use std::fs::{self, DirBuilder};
+use std::fs::DirBuilder;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -39,23 +39,31 @@ pub(super) struct History {
 }
 
 impl History {
-    /// Opens the history. A failure is a problem, and no reason not to start.
-    pub(super) fn open(args: &Run, directory: &Path, session: &mut Session) -> History {
+    /// Opens the history; `private`: only the daemon's user may read it, as when /proc hides users' processes
+    /// from each other. A failure is a problem, and no reason not to start.
+    pub(super) fn open(args: &Run, directory: &Path, private: bool, session: &mut Session) -> History {
         // The directory's path is absolute; the command line's may not be.
         let of_directory = || directory.join("history");
         let folder = match args.place.directory {
             Some(_) => of_directory(),
             None => place::own_history(&args.place).unwrap_or_else(of_directory),
         };
-        let options = Options {
-            bytes_max: args.history_size.unwrap_or(commonhold_history::BYTES_DEFAULT),
-            private: mounts_hide_processes(&fs::read_to_string("/proc/self/mounts").unwrap_or_default()),
-        };
-        let mut history = History { folder, options, writer: None, last: None, due: 0, boot: boot() };
+        let options =
+            Options { bytes_max: args.history_size.unwrap_or(commonhold_history::BYTES_DEFAULT), private };
+        let mut history = History { folder, options, writer: None, last: None, due: 0, boot: clock::boot() };
         if history.reopen(session) {
             output::say(&format!("history in {}", history.folder.display()));
         }
         history
+    }
+
+    /// Sets whether only the daemon's user may read the history.
+    pub(super) fn set_private(&mut self, private: bool, session: &mut Session) {
+        if std::mem::replace(&mut self.options.private, private) != private {
+            // Opening it sets the modes. The lock of the folder is released before.
+            self.writer = None;
+            self.reopen(session);
+        }
     }
 
     /// Records the time since the last record if that is a second ago. Call this after a turn.
@@ -174,43 +182,12 @@ fn make_trusted(folder: &Path) -> Result<(), String> {
     }
 }
 
-/// A part of the identifier of this boot.
-fn boot() -> u64 {
-    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let digits: String = text.chars().filter(char::is_ascii_hexdigit).take(16).collect();
-    u64::from_str_radix(&digits, 16).unwrap_or(0)
-}
-
-/// Whether /proc hides users' processes from each other (`hidepid` in proc(5)), given /proc/self/mounts. Then
-/// the history is hidden, too.
-fn mounts_hide_processes(mounts: &str) -> bool {
-    let mut proc = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
-    let options = proc.rfind(|fields| fields.get(1..3) == Some(&["/proc", "proc"]));
-    let options = options.and_then(|fields| fields.get(3).copied()).unwrap_or_default();
-    options
-        .split(',')
-        .filter_map(|option| option.strip_prefix("hidepid="))
-        .any(|how| !matches!(how, "0" | "off"))
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use std::fs;
+
     use super::*;
-
-    #[test]
-    fn hidden_processes_hide_the_history() {
-        let plain = "proc /proc proc rw,nosuid 0 0\n";
-        assert!(!mounts_hide_processes(plain) && !mounts_hide_processes(""));
-        assert!(mounts_hide_processes("proc /proc proc rw,hidepid=invisible,gid=5 0 0\n"));
-        assert!(!mounts_hide_processes("proc /proc proc rw,hidepid=0 0 0\n"));
-        assert!(!mounts_hide_processes("proc /srv/proc proc rw,hidepid=2 0 0\nproc /proc proc rw 0 0\n"));
-    }
-
-    #[test]
-    fn a_boot_has_a_number() {
-        assert!(boot() != 0 && boot() == boot());
-    }
 
     #[test]
     fn a_folder_is_made_with_those_around_it() {

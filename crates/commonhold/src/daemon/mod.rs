@@ -679,6 +679,9 @@ impl Daemon<'_> {
                 self.session.reload(loaded.contract, machine);
                 self.monitor.restart();
                 self.about.hidden = start::hidden_processes(&mut self.session);
+                if let Some(history) = &mut self.history {
+                    history.set_private(self.about.hidden.are_any(), &mut self.session);
+                }
                 self.session.note_reload(None);
                 self.about.contract_text = text;
                 for note in self.session.ended_changes() {

@@ -158,7 +158,10 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
         output::say(&note);
     }
     let hidden = hidden_processes(&mut session);
-    let history = if args.no_history { None } else { Some(History::open(args, &directory, &mut session)) };
+    let history = match args.no_history {
+        true => None,
+        false => Some(History::open(args, &directory, hidden.are_any(), &mut session)),
+    };
     let length = args.length.map(|length| u64::try_from(length.as_nanos()).unwrap_or(u64::MAX));
     Ok(Daemon {
         args,

@@ -1,6 +1,6 @@
 //! The backend's clock, the wall clock, and the CPU clocks of processes and threads.
 
-use std::io;
+use std::{fs, io};
 
 use commonhold_policy::Time;
 
@@ -21,6 +21,13 @@ pub fn of_ticks(ticks: u64) -> Time {
 /// Time since the machine booted in nanoseconds, including the time for which it was suspended.
 pub fn since_boot() -> Time {
     read(libc::CLOCK_BOOTTIME).unwrap_or(0)
+}
+
+/// Identifies this boot: a part of the kernel's identifier; 0 if that cannot be read.
+pub fn boot() -> u64 {
+    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).take(16).collect();
+    u64::from_str_radix(&digits, 16).unwrap_or(0)
 }
 
 /// Wall-clock time, in milliseconds since 1970. It may jump.
@@ -65,6 +72,11 @@ mod tests {
         assert!(
             now() > time && thread_cpu_ns() > thread && process_cpu_ns(std::process::id()).unwrap() > cpu
         );
+    }
+
+    #[test]
+    fn a_boot_has_a_number() {
+        assert!(boot() != 0 && boot() == boot());
     }
 
     #[test]

@@ -50,6 +50,11 @@ impl HiddenProcesses {
         hidden
     }
 
+    /// Whether any process is hidden from any user.
+    pub fn are_any(&self) -> bool {
+        self.are_any
+    }
+
     /// Whether other users' processes are hidden from an ordinary user in these groups.
     pub fn from(&self, gids: &[u32]) -> bool {
         self.are_any && self.exempt.is_none_or(|exempt| !gids.contains(&exempt))
