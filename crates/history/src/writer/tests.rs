@@ -227,6 +227,24 @@ fn the_bound_of_bytes_wins() {
     assert!(writer.bytes() <= BYTES_MIN);
 }
 
+/// docs/history.md has these numbers.
+#[test]
+fn the_default_size_holds_an_hour_of_a_hundred_units() {
+    let held = |units: u64, resolution: Resolution| {
+        let (busy, mut record) = (crate::testing::busy, second(0));
+        let path = |n| format!("students/user-{n}");
+        let idle = |n| crate::testing::idle(&path(n), n);
+        record.units = (0..units).map(|n| if n % 2 == 0 { busy(&path(n), n) } else { idle(n) }).collect();
+        let record = sum(std::iter::repeat_n(record, (resolution.ms() / 1_000) as usize)).unwrap();
+        let bytes = (wire::encode(&record).unwrap().len() + frame::FRAME) as u64;
+        // Just after the oldest segment was removed.
+        let least = bytes_of(resolution, &Options::default()) / SEGMENTS * (SEGMENTS - 1) / bytes;
+        least.min(resolution.records_kept())
+    };
+    let rows = [10, 50, 100, 1_000].map(|units| Resolution::ALL.map(|resolution| held(units, resolution)));
+    assert_eq!(rows, [[3_600, 10_080, 8_760], [3_600, 8_980, 6_773], [3_600, 4_522, 3_408], [433, 452, 341]]);
+}
+
 /// A ring keeps its number of records, whatever the clock says.
 #[test]
 fn old_records_go_and_a_clock_that_jumps_removes_nothing() {
