@@ -8,7 +8,8 @@ mod intervals;
 mod when;
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 
 use commonhold_command::place::Place;
 use commonhold_history::{Reader, Record, UnitUse};
@@ -34,7 +35,8 @@ fn check(period: Period, zone: &TimeZone) -> Result<(), Failure> {
     match period.from_ms < period.to_ms {
         true => Ok(()),
         false => Err(usage(format!(
-            "the period ends before it begins: it is to begin at {}, and to end at {}",
+            "the period ends before it begins: it is to begin at {}, and to end at {}; give an earlier --since or a \
+             later --until",
             words(period.from_ms, zone),
             words(period.to_ms, zone)
         ))),
@@ -49,7 +51,14 @@ pub(crate) fn open(named: Option<&Path>, place: &Place) -> Result<Reader, Failur
         match commonhold_history::open(folder) {
             Ok(reader) => return Ok(reader),
             Err(error) if error.is_missing() => tried.push(folder.display().to_string()),
-            Err(error) => return Err(Failure::new(Exit::of_named(&error.source), error)),
+            Err(error) => {
+                let remedy = match error.source.kind() {
+                    ErrorKind::PermissionDenied => "; read it as the daemon's user or as root",
+                    ErrorKind::NotADirectory => "; name the folder that has the history's files",
+                    _ => "",
+                };
+                return Err(Failure::new(Exit::of_named(&error.source), format!("{error}{remedy}")));
+            }
         }
     }
     let why = format!(
@@ -62,14 +71,16 @@ pub(crate) fn open(named: Option<&Path>, place: &Place) -> Result<Reader, Failur
 /// Reads records, of all units or of one, and remembers what could not be read.
 struct Reading<'a> {
     unit: Option<&'a str>,
+    folder: PathBuf,
     is_found: bool,
     others: BTreeSet<String>,
     skipped: Vec<String>,
 }
 
 impl<'a> Reading<'a> {
-    fn new(unit: Option<&'a str>) -> Reading<'a> {
-        Reading { unit, is_found: unit.is_none(), others: BTreeSet::new(), skipped: Vec::new() }
+    fn new(unit: Option<&'a str>, reader: &Reader) -> Reading<'a> {
+        let (folder, is_found) = (reader.path(), unit.is_none());
+        Reading { unit, folder, is_found, others: BTreeSet::new(), skipped: Vec::new() }
     }
 
     /// The records, reduced to the unit and its sub-units if one is asked for.
@@ -91,7 +102,7 @@ impl<'a> Reading<'a> {
                 Some(record)
             }
             Err(skipped) => {
-                self.skipped.push(skipped.to_string());
+                self.skipped.push(format!("{}/{skipped}", self.folder.display()));
                 None
             }
         })

@@ -36,7 +36,7 @@ pub(crate) fn account(args: &cli::Account) -> Result<Exit, Failure> {
         },
     };
     check(period, zone)?;
-    let mut reading = Reading::new(args.unit.as_deref());
+    let mut reading = Reading::new(args.unit.as_deref(), &reader);
     let (mut total, mut coverage) = (None, Coverage::default());
     for record in reading.records(reader.finest(period.from_ms, period.to_ms)) {
         coverage.add(&record);

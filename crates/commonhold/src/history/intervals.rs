@@ -35,7 +35,7 @@ pub(crate) fn history(args: &cli::History) -> Result<Exit, Failure> {
     check(period, now.time_zone())?;
     let reader = open(args.output.history.as_deref(), &args.output.place)?;
     let resolution = resolution(args.step, &reader, period);
-    let mut reading = Reading::new(args.unit.as_deref());
+    let mut reading = Reading::new(args.unit.as_deref(), &reader);
     let zone = now.time_zone();
     if args.output.json || args.output.csv {
         let mut out = Out::new();
