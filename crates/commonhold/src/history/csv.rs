@@ -94,6 +94,7 @@ pub(super) fn line(cells: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use commonhold_history::{DiskUse, MemoryUse};
 
     #[test]
     fn a_name_is_no_formula_and_moves_no_cursor() {
@@ -107,8 +108,8 @@ mod tests {
     fn every_column_has_a_head() {
         let empty = unit(&UnitUse::default());
         let full = unit(&UnitUse {
-            memory: Some(Default::default()),
-            disk: Some(Default::default()),
+            memory: Some(MemoryUse::default()),
+            disk: Some(DiskUse::default()),
             ..UnitUse::default()
         });
         assert_eq!([3 + empty.len(), 3 + full.len()], [UNIT.split(',').count(); 2]);
