@@ -246,7 +246,7 @@ pub struct Run {
     /// is mounted with `hidepid`.
     #[arg(long)]
     pub no_history: bool,
-    /// The most space for the history, such as `64MiB` [default: 64MiB; at least 1MiB]
+    /// The most space for the history, such as `64MiB` [default: 128MiB; at least 1MiB]
     ///
     /// A record a second is kept for an hour, a record a minute for a week, and a record an hour for a year.
     /// Where the space does not suffice for that, older records are removed.

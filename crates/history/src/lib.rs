@@ -2,9 +2,8 @@
 //! period.
 //!
 //! A [`Record`] has what each unit had, used and waited for *over an interval*, so the account of a period is
-//! the sum of its records, and time without a record is time in which no daemon ran. [`Writer`] appends
-//! records to the three rings of a folder. [`Reader`] reads them, also while a daemon writes and when none
-//! runs.
+//! the sum of its records. [`Writer`] appends records to the three rings of a folder. [`Reader`] reads them,
+//! also while a daemon writes and when none runs.
 //!
 //! ```no_run
 //! let reader = commonhold_history::open("/var/lib/commonhold/history".as_ref())?;

@@ -64,6 +64,8 @@ pub struct Record {
     /// The time of the interval in which a daemon ran, in nanoseconds. Less than the length of the interval
     /// if no daemon ran for a part of it, or if the machine was suspended.
     pub duration_ns: u64,
+    /// The time for which the machine was suspended while a daemon ran, in nanoseconds.
+    pub suspended_ns: u64,
     /// The machine's CPUs.
     pub machine: MachineUse,
     /// The units that had processes, were entitled to anything or used anything, in the contract's order.
@@ -163,7 +165,8 @@ pub struct DiskUse {
 pub struct CallBacks {
     /// Their number.
     pub count: u64,
-    /// The number of those that took longer than promised. Known for memory only, else 0.
+    /// The number of those that are known to have taken longer than promised; 0 for disks, of which nothing
+    /// is promised. There may have been more of CPUs ([`Sample::between`](crate::Sample::between)).
     pub late: u64,
     /// An upper bound of the longest, in nanoseconds.
     pub max_ns: u64,
@@ -193,6 +196,7 @@ impl Record {
     pub fn add(&mut self, later: Record) {
         self.end = later.end;
         self.duration_ns = self.duration_ns.saturating_add(later.duration_ns);
+        self.suspended_ns = self.suspended_ns.saturating_add(later.suspended_ns);
         self.machine.add(later.machine);
         self.left_out = self.left_out.max(later.left_out);
         // Units mostly stay in their order: look for each where the previous one was found.

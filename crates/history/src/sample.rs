@@ -11,6 +11,10 @@ use crate::record::{CallBacks, CpuUse, DiskUse, MachineUse, MemoryUse, Moment, R
 /// user `None` stands for all further users.
 pub type UsersCpu = BTreeMap<String, BTreeMap<Option<u32>, u64>>;
 
+/// The least time for which the machine was suspended that a record has, in nanoseconds. The two clocks are
+/// read one after another, and are not compared more closely.
+const SUSPENDED_MIN_NS: u64 = 2_000_000_000;
+
 /// The ledger's statement at a moment. Two samples of one daemon give a record.
 #[derive(Debug, Clone, Default)]
 pub struct Sample {
@@ -20,6 +24,11 @@ pub struct Sample {
     pub statement: Statement,
     /// CPU time by unit and user.
     pub users: UsersCpu,
+    /// The time within which CPUs are to be called back, in nanoseconds.
+    pub call_back_ns: u64,
+    /// The number of call-backs of CPUs that took longer, since the daemon began, by the path of a unit, its
+    /// sub-units included: of units whose call-backs a scheduler in the kernel counts by their time.
+    pub late: BTreeMap<String, u64>,
 }
 
 impl Sample {
@@ -28,6 +37,9 @@ impl Sample {
     /// A unit that the earlier sample does not have began in between. An account that was closed in between
     /// has nothing to add: the time since the earlier sample is lost for that unit, but not for the unit
     /// that encloses it.
+    ///
+    /// The call-backs of CPUs that plans made are known by their number, their sum and the longest. So the
+    /// number of late ones is a lower bound: as few as can have this sum.
     pub fn between(before: &Sample, after: &Sample) -> Record {
         let (from, to) = (&before.statement, &after.statement);
         let since = |part: fn(&Statement) -> u64| part(to).saturating_sub(part(from));
@@ -46,14 +58,25 @@ impl Sample {
         let units = to.accounts.iter().enumerate().map(|(at, account)| {
             let earlier = account_before(at, &account.unit).unwrap_or(&fresh);
             let users = users_between(before.users.get(&account.unit), after.users.get(&account.unit));
-            unit_between(earlier, account, users)
+            let mut unit = unit_between(earlier, account, users);
+            if let Some(found) = unit.call_backs.get_mut(&Resource::Cpu) {
+                let counted = after.late.get(&account.unit);
+                let counted = counted.map(|now| now - before.late.get(&account.unit).unwrap_or(now).min(now));
+                let late = counted.unwrap_or_else(|| late_between(earlier, account, after.call_back_ns));
+                found.late = late.min(found.count);
+            }
+            unit
         });
+        let duration_ns = since(|statement| statement.elapsed_ns);
+        let suspended_ns = before.at.until_ns(&after.at).saturating_sub(duration_ns);
         Record {
             number: 0,
             through: 0,
             start: before.at,
             end: after.at,
-            duration_ns: since(|statement| statement.elapsed_ns),
+            duration_ns,
+            // The ledger's clock stops meanwhile.
+            suspended_ns: if suspended_ns < SUSPENDED_MIN_NS { 0 } else { suspended_ns },
             machine: MachineUse {
                 cpus: to.cpus,
                 memory_bytes: to.memory.map_or(0, |memory| memory.divided),
@@ -110,6 +133,17 @@ fn unit_between(before: &Account, after: &Account, users: Vec<UserUse>) -> UnitU
         verdicts: after.findings.iter().map(|finding| (finding.resource, finding.verdict)).collect(),
         users,
     }
+}
+
+/// The least number of call-backs of CPUs between two accounts that took longer than `promised_ns`.
+fn late_between(before: &Account, after: &Account, promised_ns: u64) -> u64 {
+    let since = |part: fn(&Account) -> u64| part(after).saturating_sub(part(before));
+    let (sum, longest) = (since(|account| account.call_back_sum_ns), after.call_back_max_ns);
+    // None took longer than the longest, nor did those in time take longer than promised.
+    let beyond = sum.saturating_sub(since(|account| account.called_back).saturating_mul(promised_ns));
+    let late = beyond.div_ceil(longest.saturating_sub(promised_ns).max(1));
+    let is_longest_new = longest > before.call_back_max_ns && longest > promised_ns;
+    late.max(u64::from(is_longest_new))
 }
 
 fn memory_between(before: Option<&MemoryAccount>, after: &MemoryAccount) -> MemoryUse {
@@ -243,7 +277,8 @@ mod tests {
         };
         let at = Moment { wall_ms: second, boot: 1, boot_ns: second * 1_000_000 };
         let users = BTreeMap::from([(Some(7), second * 2), (Some(8), 5), (None, second)]);
-        Sample { at, statement, users: BTreeMap::from([("a".to_owned(), users)]) }
+        let users = BTreeMap::from([("a".to_owned(), users)]);
+        Sample { at, statement, users, call_back_ns: 9, late: BTreeMap::new() }
     }
 
     #[test]
@@ -270,7 +305,7 @@ mod tests {
         assert_eq!(
             a.call_backs.clone().into_iter().collect::<Vec<_>>(),
             [
-                (Resource::Cpu, back(2, 0, 20)),
+                (Resource::Cpu, back(2, 1, 20)),
                 (Resource::Memory, back(2, 1, 30)),
                 (Resource::Disk, back(2, 0, 0))
             ]
@@ -280,6 +315,51 @@ mod tests {
         assert_eq!(a.verdicts, BTreeMap::from([(Resource::Disk, Verdict::Broken)]));
         let user = |uid, used_ns| UserUse { uid, used_ns };
         assert_eq!(a.users, [user(None, 2), user(Some(7), 4)]);
+    }
+
+    #[test]
+    fn late_call_backs_are_counted_or_at_least_bounded() {
+        let backs = |called_back, call_back_sum_ns, call_back_max_ns| Account {
+            unit: "a".to_owned(),
+            called_back,
+            call_back_sum_ns,
+            call_back_max_ns,
+            ..Account::default()
+        };
+        for (before, after, late) in [
+            (backs(3, 30, 12), backs(3, 30, 12), 0),
+            (backs(3, 30, 12), backs(5, 50, 12), 0),
+            // One, and it was late.
+            (backs(3, 30, 12), backs(4, 41, 12), 1),
+            // Four of 43 together: one of 12 is not enough.
+            (backs(3, 30, 12), backs(7, 73, 12), 2),
+            // The longest yet, among short ones.
+            (backs(3, 30, 12), backs(9, 52, 15), 1),
+            (backs(3, 30, 12), backs(5, 54, 12), 2),
+        ] {
+            assert_eq!(late_between(&before, &after, 10), late, "{after:?}");
+        }
+        let (mut before, mut after) = (sample(3, vec![backs(3, 30, 12)]), sample(5, vec![backs(9, 99, 40)]));
+        let late = |before: &Sample, after: &Sample| {
+            Sample::between(before, after).units[0].call_backs[&Resource::Cpu].late
+        };
+        // What the scheduler counted wins. What it counted before is not known at first.
+        after.late.insert("a".to_owned(), 6);
+        assert_eq!(late(&before, &after), 0);
+        before.late.insert("a".to_owned(), 1);
+        assert_eq!(late(&before, &after), 5);
+    }
+
+    #[test]
+    fn the_clock_that_stops_tells_that_the_machine_was_suspended() {
+        let (before, mut after) = (sample(3, vec![]), sample(5, vec![]));
+        after.at.boot_ns += 1_990_000_000;
+        assert_eq!(Sample::between(&before, &after).suspended_ns, 0);
+        after.at.boot_ns += 60_000_000_000;
+        let record = Sample::between(&before, &after);
+        assert_eq!((record.duration_ns, record.suspended_ns), (2_000, record.missing_ns()));
+        let twice = crate::sum([record.clone(), record.clone()]).unwrap();
+        assert_eq!(twice.suspended_ns, 2 * record.suspended_ns);
     }
 
     /// An account that was closed, and opened again, has less than before.

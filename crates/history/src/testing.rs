@@ -90,3 +90,15 @@ pub(crate) fn busy(unit: &str, n: u64) -> UnitUse {
         users: vec![UserUse { uid: Some(1_000), used_ns: ns(70) }],
     }
 }
+
+/// A unit that lent all that it was entitled to of the CPUs.
+pub(crate) fn idle(unit: &str, n: u64) -> UnitUse {
+    UnitUse {
+        call_backs: BTreeMap::new(),
+        waits: Vec::new(),
+        users: Vec::new(),
+        disk: Some(DiskUse::default()),
+        cpu: CpuUse { entitled_ns: 1_000_000_000, lent_ns: 1_000_000_000, ..CpuUse::default() },
+        ..busy(unit, n)
+    }
+}

@@ -4,6 +4,9 @@
 //! A payload is a [`Head`], by which readers find records without decoding the rest, and a [`Body`]. Paths
 //! are front-coded: each has the number of bytes that it shares with the path before it, and the rest.
 //! Units come first in the list of paths, then paths that only causes of waiting name.
+//!
+//! Behind the body there may be the time for which the machine was suspended. It came later: readers that do
+//! not know it ignore what follows a body, and in older records it is missing.
 
 use std::collections::BTreeMap;
 
@@ -77,7 +80,8 @@ pub(crate) fn encode(record: &Record) -> Result<Vec<u8>, postcard::Error> {
     }
     let units = record.units.iter().map(|unit| wire_unit(unit, &mut paths)).collect();
     let body = Body { machine: record.machine, paths: paths.coded, units, left_out: record.left_out };
-    postcard::to_extend(&body, postcard::to_extend(&head, Vec::new())?)
+    let payload = postcard::to_extend(&body, postcard::to_extend(&head, Vec::new())?)?;
+    if record.suspended_ns == 0 { Ok(payload) } else { postcard::to_extend(&record.suspended_ns, payload) }
 }
 
 /// The head of a payload, and the encoded body.
@@ -87,7 +91,8 @@ pub(crate) fn decode_head(payload: &[u8]) -> Option<(Head, &[u8])> {
 
 /// The record of a head and its encoded body; `None` if the bytes are no body.
 pub(crate) fn decode_body(head: Head, body: &[u8]) -> Option<Record> {
-    let body: Body = postcard::from_bytes(body).ok()?;
+    let (body, rest): (Body, _) = postcard::take_from_bytes(body).ok()?;
+    let suspended_ns = if rest.is_empty() { 0 } else { postcard::from_bytes(rest).ok()? };
     let paths = decode_paths(&body.paths)?;
     let mut names = paths.iter();
     let mut units = Vec::with_capacity(body.units.len());
@@ -101,6 +106,7 @@ pub(crate) fn decode_body(head: Head, body: &[u8]) -> Option<Record> {
         start,
         end,
         duration_ns,
+        suspended_ns,
         machine: body.machine,
         units,
         left_out: body.left_out,
@@ -252,7 +258,7 @@ fn resource(code: u8) -> Option<Resource> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::testing::{busy, second};
+    use crate::testing::{busy, idle, second};
 
     fn read(payload: &[u8]) -> Option<Record> {
         let (head, body) = decode_head(payload)?;
@@ -291,6 +297,13 @@ mod tests {
         let payload = encode(&record).unwrap();
         assert_eq!(read(&payload), Some(record.clone()));
         assert_eq!(read(&payload[..payload.len() - 1]), None);
+        record.suspended_ns = 1_000_000;
+        let longer = encode(&record).unwrap();
+        assert_eq!(read(&longer), Some(record.clone()));
+        assert!(longer.starts_with(&payload) && read(&longer[..longer.len() - 1]).is_none());
+        // A program of before, which knows no such time, reads the rest.
+        let (_, body) = decode_head(&longer).unwrap();
+        assert_eq!(postcard::from_bytes::<Body>(body).unwrap().left_out, record.left_out);
     }
 
     /// docs/history.md has these sizes.
@@ -302,14 +315,7 @@ mod tests {
             encode(&record).unwrap().len() / 1_000
         };
         let busy = |n| busy(&format!("students/user-{n}"), n);
-        let idle = |n| UnitUse {
-            call_backs: BTreeMap::new(),
-            waits: Vec::new(),
-            users: Vec::new(),
-            disk: Some(DiskUse::default()),
-            cpu: CpuUse { entitled_ns: 1_000_000_000, lent_ns: 1_000_000_000, ..CpuUse::default() },
-            ..busy(n)
-        };
+        let idle = |n| idle(&format!("students/user-{n}"), n);
         assert_eq!((bytes_each(&busy), bytes_each(&idle)), (129, 52));
     }
 

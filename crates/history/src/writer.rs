@@ -27,7 +27,7 @@ use crate::record::{Record, add};
 use crate::wire;
 
 /// The default bound on a history's size, in bytes.
-pub const BYTES_DEFAULT: u64 = 64 << 20;
+pub const BYTES_DEFAULT: u64 = 128 << 20;
 /// The least bound that is possible, in bytes.
 pub const BYTES_MIN: u64 = 1 << 20;
 
@@ -53,12 +53,12 @@ impl Default for Options {
     }
 }
 
-/// The part of the bound for a ring: a quarter for seconds, and three eighths each for minutes and hours.
+/// The part of the bound for a ring. By default, 100 units have their hour of seconds.
 fn bytes_of(resolution: Resolution, options: &Options) -> u64 {
-    let eighth = options.bytes_max.max(BYTES_MIN) / 8;
+    let sixteenth = options.bytes_max.max(BYTES_MIN) / 16;
     match resolution {
-        Resolution::Second => 2 * eighth,
-        Resolution::Minute | Resolution::Hour => 3 * eighth,
+        Resolution::Second | Resolution::Hour => 5 * sixteenth,
+        Resolution::Minute => 6 * sixteenth,
     }
 }
 

@@ -3,13 +3,15 @@
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
+use std::process::Command;
 use std::time::Duration;
 
 use commonhold_client::wire::{Call, Receiver};
 use commonhold_client::{Client, Error, Subscription, Why};
 use serde_json::Value;
 
-use crate::support::{Daemon, Place, Process, eventually};
+use crate::skipped::skipped;
+use crate::support::{Daemon, Place, Process, eventually, said};
 
 /// The most clients that may hold offers, wait or subscribe at one time.
 const KEPT_MAX: usize = 192;
@@ -71,6 +73,20 @@ fn the_daemon_describes_itself() {
     }
     let unknown = client.call::<Value>(&Call::GetInterfaceDescription { interface: "x".to_owned() });
     assert_eq!(unknown.unwrap_err().why(), Some(&Why::InterfaceNotFound));
+}
+
+/// A client that others wrote, from the description alone.
+#[test]
+fn the_public_python_module_understands_the_daemon() {
+    let (place, _daemon) = start();
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/daemon/public_client.py");
+    let mut python = Command::new("python3");
+    let said = said(python.args(["-B", script]).arg(place.socket()));
+    if said.code == Some(77) {
+        skipped("python3 has no module varlink: pip install varlink");
+    } else {
+        assert_eq!(said.code, Some(0), "{}", said.err);
+    }
 }
 
 #[test]

@@ -169,6 +169,29 @@ fn damage_in_the_middle_costs_only_what_it_hits() {
     assert_eq!(read(dir.path(), Resolution::Second).0.len(), 50);
 }
 
+/// Whichever bit is flipped: readers lose one record, or a file whose header is damaged, and report it.
+#[test]
+fn no_flipped_bit_goes_unnoticed() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("second-0000001.history");
+    let mut writer = open(dir.path());
+    (0..3).for_each(|n| writer.append(second(n)).unwrap());
+    writer.append(Record { suspended_ns: 5, ..second(3) }).unwrap();
+    let (whole, bytes) = (read(dir.path(), Resolution::Second).0, fs::read(&file).unwrap());
+    for bit in 0..bytes.len() * 8 {
+        let mut flipped = bytes.clone();
+        flipped[bit / 8] ^= 1 << (bit % 8);
+        fs::write(&file, flipped).unwrap();
+        let (records, skipped) = read(dir.path(), Resolution::Second);
+        let lost = if bit / 8 < frame::HEADER { 4 } else { 1 };
+        assert_eq!(records.len(), 4 - lost, "bit {bit}");
+        assert!(records.iter().all(|record| whole.contains(record)), "bit {bit}");
+        // The last record may be one that is being written.
+        let is_last = records.len() == 3 && records[2].number == 3;
+        assert_eq!(skipped.len(), usize::from(!is_last), "bit {bit}: {skipped:?}");
+    }
+}
+
 #[test]
 fn other_formats_and_files_stay_as_they_are() {
     let dir = tempfile::tempdir().unwrap();
@@ -225,6 +248,24 @@ fn the_bound_of_bytes_wins() {
     let (mut writer, _) = Writer::open(dir.path(), &options).unwrap();
     writer.append(second(20_000)).unwrap();
     assert!(writer.bytes() <= BYTES_MIN);
+}
+
+/// docs/history.md has these numbers.
+#[test]
+fn the_default_size_holds_an_hour_of_a_hundred_units() {
+    let held = |units: u64, resolution: Resolution| {
+        let (busy, mut record) = (crate::testing::busy, second(0));
+        let path = |n| format!("students/user-{n}");
+        let idle = |n| crate::testing::idle(&path(n), n);
+        record.units = (0..units).map(|n| if n % 2 == 0 { busy(&path(n), n) } else { idle(n) }).collect();
+        let record = sum(std::iter::repeat_n(record, (resolution.ms() / 1_000) as usize)).unwrap();
+        let bytes = (wire::encode(&record).unwrap().len() + frame::FRAME) as u64;
+        // Just after the oldest segment was removed.
+        let least = bytes_of(resolution, &Options::default()) / SEGMENTS * (SEGMENTS - 1) / bytes;
+        least.min(resolution.records_kept())
+    };
+    let rows = [10, 50, 100, 1_000].map(|units| Resolution::ALL.map(|resolution| held(units, resolution)));
+    assert_eq!(rows, [[3_600, 10_080, 8_760], [3_600, 8_980, 6_773], [3_600, 4_522, 3_408], [433, 452, 341]]);
 }
 
 /// A ring keeps its number of records, whatever the clock says.
