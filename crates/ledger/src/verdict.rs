@@ -228,8 +228,8 @@ impl Window {
         sums
     }
 
-    /// The unit that transferred most beyond its entitlement on the memory bus, in the last batch in which one
-    /// did.
+    /// The unit that transferred most beyond its entitlement on the memory bus, in the last batch in which
+    /// one did.
     fn largest_on_bus(&self) -> Option<UnitId> {
         let borrowed = |batch: &Batch| {
             let of = |unit: &UnitBatch| unit.bus.map_or(0, |bus| bus.borrowed);
@@ -239,8 +239,8 @@ impl Window {
         self.batches.iter().rev().find_map(borrowed)
     }
 
-    /// The verdicts on a unit: on CPUs; on memory and disks if they were sampled; and on the bus if the unit's
-    /// transfers are known.
+    /// The verdicts on a unit: on CPUs; on memory and disks if they were sampled; and on the bus if the
+    /// unit's transfers are known.
     pub(crate) fn findings(&self, contract: &Contract, unit: UnitId, family: &[UnitId]) -> Vec<Finding> {
         let sums = self.sums(unit, family);
         let late = Late { call_back_ns: contract.machine.call_back_ns };

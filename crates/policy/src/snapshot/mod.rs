@@ -92,9 +92,9 @@ pub struct UnitFacts {
     /// Time that its threads were runnable without a CPU since the backend started, in nanoseconds; 0 if the
     /// kernel does not report it. Monotone.
     pub waited_ns: u64,
-    /// Time for which the unit's limit on CPU time kept its runnable threads, and those of its sub-units, from
-    /// running since the backend started, summed over CPUs, in nanoseconds; 0 if the backend does not report
-    /// it. Monotone.
+    /// Time for which the unit's limit on CPU time kept its runnable threads, and those of its sub-units,
+    /// from running since the backend started, summed over CPUs, in nanoseconds; 0 if the backend does not
+    /// report it. Monotone.
     pub limited_ns: u64,
     /// The unit's loans made at switches, which no plan contains.
     pub loans: SwitchLoans,
@@ -154,8 +154,8 @@ pub struct Snapshot {
     /// a waiter to the next one in succession, the sum over its occupants grows by as much as its `waited_ns`
     /// ([`UnitFacts`]): live, both are up to a second old.
     pub waited_for: Vec<WaitedFor>,
-    /// Loans made at switches, live up to a second old; not sampled if plans make the loans, or if the backend
-    /// does not count them by pairs.
+    /// Loans made at switches, live up to a second old; not sampled if plans make the loans, or if the
+    /// backend does not count them by pairs.
     pub loans: LoansByPair,
     /// Idle CPU time of all CPUs since the backend started, in nanoseconds.
     pub idle_ns: u64,

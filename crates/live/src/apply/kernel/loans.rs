@@ -4,8 +4,8 @@
 //! not to whom it lent.
 //!
 //! Algorithm: once a second, the growth of all counters of a CPU is compared. A CPU has one owner at a time,
-//! so what units borrowed there, they borrowed from the unit that lent. If the CPU changed its owner meanwhile,
-//! each borrower's part is divided over the lenders in proportion to what they lent.
+//! so what units borrowed there, they borrowed from the unit that lent. If the CPU changed its owner
+//! meanwhile, each borrower's part is divided over the lenders in proportion to what they lent.
 
 use std::collections::BTreeMap;
 
