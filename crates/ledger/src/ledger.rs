@@ -885,8 +885,8 @@ mod tests {
         assert_eq!((light.called_back, light.call_back_sum_ns, light.call_back_max_ns), (1, 7 * MS, 8 * MS));
     }
 
-    /// A ledger of two units that is shown a snapshot each 100 ms, with the loans at switches and by pair that
-    /// `at` returns.
+    /// A ledger of two units that observes a snapshot each 100 ms, with the loans that `at` returns: at
+    /// switches, and by pair.
     fn over(snapshots: u64, at: impl Fn(u64) -> (SwitchLoans, LoansByPair)) -> Statement {
         let mut contract = Contract::default();
         let machine = Machine::synthetic("cpus:2 memory:1GiB").unwrap();
