@@ -1,8 +1,9 @@
 // The live page: follows /api/live, and shows verdicts, units and plots.
 
-import { RESOURCES, VERDICTS, clean, duration, element, setText } from './figures.js';
-import { Plots } from './plots.js';
-import { Tree, parentOf } from './tree.js';
+import { RESOURCES, VERDICTS, clean, cpus, duration, element, fill, perSecond, setText } from './figures.js';
+import { Plots, UNITS_MAX } from './plots.js';
+import { showTrades } from './trades.js';
+import { Tree, parentIn } from './tree.js';
 
 const $ = (id) => document.getElementById(id);
 
@@ -13,15 +14,33 @@ const waits = new Map();
 const WINDOW_MS = 10_000;
 
 const plots = new Plots($('plots'), $('plots-note'));
-const tree = new Tree($('units'), select);
+const tree = new Tree($('units'), select, togglePlotted);
 let selected = null;
+// The units that the reader chose to plot; null: those that follow from the selection.
+let chosen = null;
+// The most units that are plotted unless the reader chooses others.
+const PLOTTED = 8;
+// The most problems that are listed.
+const PROBLEMS = 8;
 
 function select(path) {
   selected = path;
-  $('all').hidden = path === null;
-  setText($('plots-head'), path === null ? 'All units' : clean(path));
   showPlots();
   showDetail();
+}
+
+function togglePlotted(path) {
+  const units = new Set(plotted());
+  if (!units.delete(path) && units.size < UNITS_MAX) units.add(path);
+  chosen = units;
+  showPlots();
+}
+
+// The paths of the units that are plotted, in order: by default the selected unit and its sub-units, or those at the top.
+function plotted() {
+  if (chosen) return state.order.filter((path) => chosen.has(path));
+  const below = state.order.filter((path) => parentIn(state.units, path) === selected);
+  return (selected === null ? below : [selected, ...below]).slice(0, PLOTTED);
 }
 
 const waitKey = (wait) => JSON.stringify([wait.resource, wait.cause, wait.unit ?? '']);
@@ -77,14 +96,21 @@ function show() {
   showVerdicts(units);
   showMachine();
   tree.update(units, recentWaits);
+  $('units-box').classList.toggle('long', units.length > 40);
   if (selected !== null && !state.units.has(selected)) tree.select(selected);
   showPlots();
   showDetail();
+  showTrades(state, $);
 }
 
 function showPlots() {
-  const top = state.order.filter((path) => parentOf(path) === null);
-  plots.show(selected === null ? top : [selected], selected !== null);
+  const units = plotted();
+  const shown = new Set(units);
+  const hasOthers = state.order.some((path) => !shown.has(path) && parentIn(state.units, path) === null);
+  plots.show(units, units.includes(selected) ? selected : null, hasOthers);
+  tree.showPlotted(plots.colours());
+  $('unchoose').hidden = chosen === null;
+  setText($('unchoose'), selected === null ? 'Plot the units at the top' : 'Plot the selected unit');
 }
 
 function showVerdicts(units) {
@@ -105,6 +131,8 @@ function showVerdicts(units) {
     // Broken verdicts are listed above.
     if (!problem.startsWith('verdict: ')) lines.push([clean(problem), 'note']);
   }
+  // Else a machine of many units would have nothing but these on its first screens.
+  if (lines.length > PROBLEMS) lines.splice(PROBLEMS, lines.length, [`${lines.length - PROBLEMS} further problems; the tree marks broken verdicts`, 'note']);
   const list = $('problems');
   const key = JSON.stringify(lines);
   if (list.dataset.key !== key) {
@@ -133,42 +161,50 @@ function showMachine() {
   list.replaceChildren(...facts.flatMap(([name, text]) => [element('dt', '', name), element('dd', '', clean(text))]));
 }
 
-function rows(caption, lines) {
-  const table = element('table');
-  table.append(element('caption', '', caption));
-  const body = table.createTBody();
-  for (const cells of lines) {
-    const row = body.insertRow();
-    for (const [text, className] of cells) row.append(element('td', className, text));
+// CPUs that a unit lends to others, or borrows from them, by the other's path. Loans among its own sub-units are left out.
+function loansOf(path, from, to) {
+  const isIn = (unit) => unit === path || unit.startsWith(`${path}/`);
+  const sums = new Map();
+  for (const loan of state.machine?.loans ?? []) {
+    if (!isIn(loan[from]) || isIn(loan[to])) continue;
+    sums.set(loan[to], (sums.get(loan[to]) ?? 0) + loan.micro_cpus);
   }
-  return table;
+  return [...sums].sort((a, b) => b[1] - a[1]);
 }
 
-// The selected unit: its verdicts in sentences, and why it waited.
+// The selected unit: its verdicts in sentences, what it has, to whom it lends, and why it waited.
 function showDetail() {
   const unit = selected === null ? null : state.units.get(selected);
-  const detail = $('detail');
-  detail.hidden = !unit;
+  $('detail').hidden = !unit;
   if (!unit) return;
-  const verdicts = unit.verdicts.map((verdict) => [
-    [verdict.resource, ''], [VERDICTS[verdict.verdict], verdict.verdict],
-    [`${clean(verdict.said)} ${clean(verdict.remedy)}`.trim(), '']]);
+  setText($('detail-head'), clean(selected));
+  const tables = [];
+  const add = (caption, heads, rows) => rows.length && tables.push({ caption, heads, rows });
+  const numbers = (...texts) => texts.map((text) => [text, 'number']);
+  add('Verdicts', [], unit.verdicts.map((verdict) => [
+    verdict.resource, [VERDICTS[verdict.verdict], verdict.verdict], `${clean(verdict.said)} ${clean(verdict.remedy)}`.trim()]));
+  add('Now', ['', ...numbers('entitled', 'using', 'lent', 'borrowed', 'of')], RESOURCES.filter(({ key }) => unit[key]).map(
+    ({ key, name, write }) => {
+      const { entitled, using, lent, borrowed, whole } = unit[key];
+      return [name, ...numbers(...[entitled, using, lent, borrowed, whole].map(write))];
+    }));
+  const loans = (words, from, to) => loansOf(selected, from, to)
+    .map(([other, micro]) => [words, clean(other), ...numbers(`${cpus(micro / 1e6)} CPUs`)]);
+  add('Loans of CPUs', [], [...loans('lends to', 'lender', 'borrower'), ...loans('borrows from', 'borrower', 'lender')]);
+  const rates = new Map(recentWaits(unit).map((wait) => [waitKey(wait), wait.rate]));
   const total = unit.waits.reduce((sum, wait) => sum + wait.ns, 0);
-  const causes = [...unit.waits].sort((a, b) => b.ns - a.ns).map((wait) => [
-    [wait.resource, ''], [clean(wait.said), ''], [duration(wait.ns), 'number'],
-    [total > 0 ? `${Math.round(100 * wait.ns / total)} %` : '', 'number']]);
-  const backs = Object.entries(unit.call_backs ?? {}).map(([resource, view]) => [
-    [resource, ''], [`${view.count}`, 'number'],
-    [view.p99_ns === undefined ? '' : `99 % within ${duration(view.p99_ns)}`, ''], [`longest ${duration(view.max_ns)}`, ''],
-    [view.promised_ns === undefined ? '' : `promised ${duration(view.promised_ns)}`, '']]);
-  const key = JSON.stringify([verdicts, causes, backs]);
-  if (detail.dataset.key === key) return;
-  detail.dataset.key = key;
-  detail.replaceChildren(
-    ...(verdicts.length ? [rows('Verdicts', verdicts)] : []),
-    ...(causes.length ? [rows('Waited for, since the accounts were opened', causes)] : []),
-    ...(backs.length ? [rows('Call-backs', backs)] : []),
-  );
+  const dash = (ns) => (ns > 0 ? duration(ns) : '-');
+  add('Waits for', ['', 'cause', ...numbers('now', 'in all', 'share', 'beyond its part', 'inferred')], [...unit.waits].sort((a, b) => b.ns - a.ns)
+    .map((wait) => {
+      const now = rates.has(waitKey(wait)) ? perSecond(rates.get(waitKey(wait))) : '-';
+      const part = total > 0 ? `${Math.round(100 * wait.ns / total)} %` : '';
+      return [wait.resource, clean(wait.said), ...numbers(now, duration(wait.ns), part, dash(wait.beyond_ns), dash(wait.inferred_ns))];
+    }));
+  const time = (ns) => (ns === undefined ? '-' : duration(ns));
+  add('Call-backs', ['', ...numbers('number', '99 % within', 'longest', 'promised')], Object.entries(unit.call_backs ?? {}).map(
+    ([resource, { count, p99_ns: most, max_ns: longest, promised_ns: promised }]) => [
+      resource, ...numbers(String(count), ...[most, longest, promised].map(time))]));
+  fill($('detail-tables'), tables);
 }
 
 function showLink(text, isLost) {
@@ -182,7 +218,11 @@ $('filter').addEventListener('input', (event) => {
 });
 $('fold').addEventListener('click', () => tree.foldAll(true));
 $('unfold').addEventListener('click', () => tree.foldAll(false));
-$('all').addEventListener('click', () => selected !== null && tree.select(selected));
+$('close').addEventListener('click', () => tree.select(selected));
+$('unchoose').addEventListener('click', () => {
+  chosen = null;
+  showPlots();
+});
 $('period').addEventListener('change', (event) => plots.showPeriod(Number(event.target.value)));
 
 const events = new EventSource('/api/live');
