@@ -2,7 +2,7 @@
 //! and what the negotiator's trials showed.
 
 use commonhold_contract::amount_text;
-use commonhold_ledger::{Cause, Done, Exchange, Negotiated, Side, Trial};
+use commonhold_ledger::{Cause, Done, Exchange, Lent, Negotiated, Side, Trial};
 use commonhold_policy::rights::{Ending, Offer, Stake};
 use serde::{Deserialize, Serialize};
 
@@ -138,6 +138,11 @@ fn wanted(offer: &Standing) -> String {
     much(offer.wants) + &least
 }
 
+/// What one unit lends another in an exchange, `30 disk of physics`: tickets of the currency of `physics`.
+pub fn lent_amount(lent: &Lent) -> String {
+    much(lent.what) + &lent.of.as_deref().map_or_else(String::new, |of| format!(" of {}", clean(of)))
+}
+
 /// A table with a row for each loan of each exchange; `None` without exchanges.
 pub fn table(exchanges: &[Exchange], when: When) -> Option<Table> {
     if exchanges.is_empty() {
@@ -156,8 +161,7 @@ pub fn table(exchanges: &[Exchange], when: When) -> Option<Table> {
                 once(exchange.number.to_string()),
                 clean(&lent.from),
                 clean(&lent.to),
-                much(lent.what)
-                    + &lent.of.as_deref().map_or_else(String::new, |of| format!(" of {}", clean(of))),
+                lent_amount(lent),
                 once(when.words(exchange.began_ns)),
                 once(until.clone()),
             ];

@@ -50,3 +50,37 @@ export const element = (tag, className, text) => {
 export const setText = (node, text) => {
   if (node.textContent !== text) node.textContent = text;
 };
+
+export const setAttribute = (node, name, value) => {
+  if (node.getAttribute(name) !== value) node.setAttribute(name, value);
+};
+
+// Shows tables in `holder`: each has a caption, perhaps headings, and rows of cells, which are a text or a text and a
+// class. What is there is changed in place, so that a selection of text survives.
+export function fill(holder, tables) {
+  while (holder.children.length > tables.length) holder.lastChild.remove();
+  tables.forEach(({ caption, heads = [], rows }, i) => {
+    const table = holder.children[i] ?? holder.appendChild(element('table'));
+    setText(table.caption ?? table.createCaption(), caption ?? '');
+    table.caption.hidden = !caption;
+    if (heads.length) fillRow(table.tHead?.rows[0] ?? table.createTHead().insertRow(), heads, 'th');
+    else table.deleteTHead();
+    table.classList.toggle('wide', heads.length > 4);
+    const body = table.tBodies[0] ?? table.createTBody();
+    while (body.rows.length > rows.length) body.lastChild.remove();
+    rows.forEach((cells, at) => fillRow(body.rows[at] ?? body.insertRow(), cells, 'td', heads));
+  });
+}
+
+// `heads` are the headings of the cells, for screens that are too narrow for columns.
+function fillRow(row, cells, tag, heads = []) {
+  while (row.cells.length > cells.length) row.lastChild.remove();
+  cells.forEach((cell, at) => {
+    const [text, className = ''] = Array.isArray(cell) ? cell : [cell];
+    const node = row.cells[at] ?? row.appendChild(element(tag));
+    setText(node, text);
+    if (node.className !== className) node.className = className;
+    const [head] = [heads[at] ?? ''].flat();
+    if (tag === 'td' && node.dataset.head !== head) node.dataset.head = head;
+  });
+}

@@ -1,8 +1,9 @@
 // The live page: follows /api/live, and shows verdicts, units and plots.
 
-import { RESOURCES, VERDICTS, bytes, clean, cpus, duration, element, setText } from './figures.js';
-import { Plots } from './plots.js';
-import { Tree, parentOf } from './tree.js';
+import { RESOURCES, VERDICTS, clean, cpus, duration, element, fill, perSecond, setText } from './figures.js';
+import { Plots, UNITS_MAX } from './plots.js';
+import { showTrades } from './trades.js';
+import { Tree, parentIn } from './tree.js';
 
 const $ = (id) => document.getElementById(id);
 
@@ -13,15 +14,33 @@ const waits = new Map();
 const WINDOW_MS = 10_000;
 
 const plots = new Plots($('plots'), $('plots-note'));
-const tree = new Tree($('units'), select);
+const tree = new Tree($('units'), select, togglePlotted);
 let selected = null;
+// The units that the reader chose to plot; null: those that follow from the selection.
+let chosen = null;
+// The most units that are plotted unless the reader chooses others.
+const PLOTTED = 8;
+// The most problems that are listed.
+const PROBLEMS = 8;
 
 function select(path) {
   selected = path;
-  $('all').hidden = path === null;
-  setText($('plots-head'), path === null ? 'All units' : clean(path));
   showPlots();
   showDetail();
+}
+
+function togglePlotted(path) {
+  const units = new Set(plotted());
+  if (!units.delete(path) && units.size < UNITS_MAX) units.add(path);
+  chosen = units;
+  showPlots();
+}
+
+// The paths of the units that are plotted, in order: by default the selected unit and its sub-units, or those at the top.
+function plotted() {
+  if (chosen) return state.order.filter((path) => chosen.has(path));
+  const below = state.order.filter((path) => parentIn(state.units, path) === selected);
+  return (selected === null ? below : [selected, ...below]).slice(0, PLOTTED);
 }
 
 const waitKey = (wait) => JSON.stringify([wait.resource, wait.cause, wait.unit ?? '']);
@@ -76,17 +95,22 @@ function show() {
   const units = state.order.map((path) => state.units.get(path)).filter(Boolean);
   showVerdicts(units);
   showMachine();
-  showTrades();
   tree.update(units, recentWaits);
+  $('units-box').classList.toggle('long', units.length > 40);
   if (selected !== null && !state.units.has(selected)) tree.select(selected);
   showPlots();
   showDetail();
+  showTrades(state, $);
 }
 
-// Without a selected unit, the plots show the units at the top, or those that match the filter.
 function showPlots() {
-  const top = tree.filter ? tree.matching() : state.order.filter((path) => parentOf(path) === null);
-  plots.show(selected === null ? top : [selected], selected !== null);
+  const units = plotted();
+  const shown = new Set(units);
+  const hasOthers = state.order.some((path) => !shown.has(path) && parentIn(state.units, path) === null);
+  plots.show(units, units.includes(selected) ? selected : null, hasOthers);
+  tree.showPlotted(plots.colours());
+  $('unchoose').hidden = chosen === null;
+  setText($('unchoose'), selected === null ? 'Plot the units at the top' : 'Plot the selected unit');
 }
 
 function showVerdicts(units) {
@@ -107,6 +131,8 @@ function showVerdicts(units) {
     // Broken verdicts are listed above.
     if (!problem.startsWith('verdict: ')) lines.push([clean(problem), 'note']);
   }
+  // Else a machine of many units would have nothing but these on its first screens.
+  if (lines.length > PROBLEMS) lines.splice(PROBLEMS, lines.length, [`${lines.length - PROBLEMS} further problems; the tree marks broken verdicts`, 'note']);
   const list = $('problems');
   const key = JSON.stringify(lines);
   if (list.dataset.key !== key) {
@@ -135,91 +161,50 @@ function showMachine() {
   list.replaceChildren(...facts.flatMap(([name, text]) => [element('dt', '', name), element('dd', '', clean(text))]));
 }
 
-function rows(caption, lines, heads) {
-  const table = element('table');
-  table.append(element('caption', '', caption));
-  if (heads) {
-    const row = table.createTHead().insertRow();
-    for (const head of heads) {
-      const cell = element('th', '', head);
-      cell.scope = 'col';
-      row.append(cell);
-    }
+// CPUs that a unit lends to others, or borrows from them, by the other's path. Loans among its own sub-units are left out.
+function loansOf(path, from, to) {
+  const isIn = (unit) => unit === path || unit.startsWith(`${path}/`);
+  const sums = new Map();
+  for (const loan of state.machine?.loans ?? []) {
+    if (!isIn(loan[from]) || isIn(loan[to])) continue;
+    sums.set(loan[to], (sums.get(loan[to]) ?? 0) + loan.micro_cpus);
   }
-  const body = table.createTBody();
-  for (const cells of lines) {
-    const row = body.insertRow();
-    for (const [text, className] of cells) row.append(element('td', className, text));
-  }
-  return table;
+  return [...sums].sort((a, b) => b[1] - a[1]);
 }
 
-// What a job does as a gang; empty if jobs are no gangs.
-function gangText(gang) {
-  if (!gang) return '';
-  if (gang.state === 'waits') return `waits, ${gang.waits} quanta so far`;
-  return gang.state === 'runs' ? `runs on ${gang.cpus} CPUs` : gang.state;
-}
-
-// Replaces the tables of a place, unless they are the same. Each is a caption, lines, and heads.
-function showTables(place, tables) {
-  const key = JSON.stringify(tables);
-  if (place.dataset.key === key) return;
-  place.dataset.key = key;
-  place.replaceChildren(...tables.filter(([, lines]) => lines.length).map((table) => rows(...table)));
-}
-
-// Loans of CPUs under way, exchanges of tickets, and jobs with their pools and gangs.
-function showTrades() {
-  const { machine } = state;
-  if (!machine) return;
-  const loans = (machine.loans ?? []).map((loan) => [
-    [clean(loan.borrower), ''], [cpus(loan.micro_cpus / 1e6), 'number'], [clean(loan.lender), '']]);
-  const exchanges = (machine.exchanges ?? []).flatMap((exchange) => exchange.lent.map((lent) => [
-    [`${exchange.number}`, 'number'], [clean(lent.from), ''], [clean(lent.to), ''],
-    [lent.of ? `${lent.what} of ${clean(lent.of)}` : lent.what, '']]));
-  const jobs = (machine.jobs ?? []).map((job) => [
-    [`${job.job} ${clean(job.name)}`, ''], [clean(job.unit), ''], [`${job.threads}`, 'number'],
-    [job.pools.map(([pool, threads]) => `${pool}: ${threads}`).join(', '), ''],
-    [(job.memory ?? []).map(([node, held]) => `${node}: ${bytes(held)}`).join(', '), ''], [gangText(job.gang), '']]);
-  $('trades').hidden = !(loans.length || exchanges.length || jobs.length);
-  showTables($('trades-tables'), [
-    ['CPUs on loan', loans, ['borrower', 'CPUs', 'lender']],
-    ['Exchanges of tickets in force', exchanges, ['exchange', 'lends', 'to', 'tickets']],
-    ['Jobs', jobs, ['job', 'unit', 'threads', 'threads in pools', 'memory in nodes', 'gang']],
-  ]);
-}
-
-// The selected unit: its verdicts in sentences, and why it waited.
+// The selected unit: its verdicts in sentences, what it has, to whom it lends, and why it waited.
 function showDetail() {
   const unit = selected === null ? null : state.units.get(selected);
-  const detail = $('detail');
-  detail.hidden = !unit;
+  $('detail').hidden = !unit;
   if (!unit) return;
-  const verdicts = unit.verdicts.map((verdict) => [
-    [verdict.resource, ''], [VERDICTS[verdict.verdict], verdict.verdict],
-    [`${clean(verdict.said)} ${clean(verdict.remedy)}`.trim(), '']]);
+  setText($('detail-head'), clean(selected));
+  const tables = [];
+  const add = (caption, heads, rows) => rows.length && tables.push({ caption, heads, rows });
+  const numbers = (...texts) => texts.map((text) => [text, 'number']);
+  add('Verdicts', [], unit.verdicts.map((verdict) => [
+    verdict.resource, [VERDICTS[verdict.verdict], verdict.verdict], `${clean(verdict.said)} ${clean(verdict.remedy)}`.trim()]));
+  add('Now', ['', ...numbers('entitled', 'using', 'lent', 'borrowed', 'of')], RESOURCES.filter(({ key }) => unit[key]).map(
+    ({ key, name, write }) => {
+      const { entitled, using, lent, borrowed, whole } = unit[key];
+      return [name, ...numbers(...[entitled, using, lent, borrowed, whole].map(write))];
+    }));
+  const loans = (words, from, to) => loansOf(selected, from, to)
+    .map(([other, micro]) => [words, clean(other), ...numbers(`${cpus(micro / 1e6)} CPUs`)]);
+  add('Loans of CPUs', [], [...loans('lends to', 'lender', 'borrower'), ...loans('borrows from', 'borrower', 'lender')]);
+  const rates = new Map(recentWaits(unit).map((wait) => [waitKey(wait), wait.rate]));
   const total = unit.waits.reduce((sum, wait) => sum + wait.ns, 0);
-  const causes = [...unit.waits].sort((a, b) => b.ns - a.ns).map((wait) => [
-    [wait.resource, ''], [clean(wait.said), ''], [duration(wait.ns), 'number'],
-    [total > 0 ? `${Math.round(100 * wait.ns / total)} %` : '', 'number']]);
-  const backs = Object.entries(unit.call_backs ?? {}).map(([resource, view]) => [
-    [resource, ''], [`${view.count}`, 'number'],
-    [view.p99_ns === undefined ? '' : `99 % within ${duration(view.p99_ns)}`, ''], [`longest ${duration(view.max_ns)}`, ''],
-    [view.promised_ns === undefined ? '' : `promised ${duration(view.promised_ns)}`, '']]);
-  const withOther = (loan) => (loan.lender === unit.unit ? ['lends', loan.borrower] : ['borrows', loan.lender]);
-  const loans = (state.machine?.loans ?? [])
-    .filter((loan) => loan.lender === unit.unit || loan.borrower === unit.unit)
-    .map((loan) => {
-      const [does, other] = withOther(loan);
-      return [[does, ''], [cpus(loan.micro_cpus / 1e6), 'number'], [`${does === 'lends' ? 'to' : 'from'} ${clean(other)}`, '']];
-    });
-  showTables(detail, [
-    ['Verdicts', verdicts],
-    ['Waited for, since the accounts were opened', causes],
-    ['CPUs on loan', loans],
-    ['Call-backs', backs],
-  ]);
+  const dash = (ns) => (ns > 0 ? duration(ns) : '-');
+  add('Waits for', ['', 'cause', ...numbers('now', 'in all', 'share', 'beyond its part', 'inferred')], [...unit.waits].sort((a, b) => b.ns - a.ns)
+    .map((wait) => {
+      const now = rates.has(waitKey(wait)) ? perSecond(rates.get(waitKey(wait))) : '-';
+      const part = total > 0 ? `${Math.round(100 * wait.ns / total)} %` : '';
+      return [wait.resource, clean(wait.said), ...numbers(now, duration(wait.ns), part, dash(wait.beyond_ns), dash(wait.inferred_ns))];
+    }));
+  const time = (ns) => (ns === undefined ? '-' : duration(ns));
+  add('Call-backs', ['', ...numbers('number', '99 % within', 'longest', 'promised')], Object.entries(unit.call_backs ?? {}).map(
+    ([resource, { count, p99_ns: most, max_ns: longest, promised_ns: promised }]) => [
+      resource, ...numbers(String(count), ...[most, longest, promised].map(time))]));
+  fill($('detail-tables'), tables);
 }
 
 function showLink(text, isLost) {
@@ -230,11 +215,14 @@ function showLink(text, isLost) {
 $('filter').addEventListener('input', (event) => {
   tree.filter = event.target.value.trim();
   tree.show();
-  showPlots();
 });
 $('fold').addEventListener('click', () => tree.foldAll(true));
 $('unfold').addEventListener('click', () => tree.foldAll(false));
-$('all').addEventListener('click', () => selected !== null && tree.select(selected));
+$('close').addEventListener('click', () => tree.select(selected));
+$('unchoose').addEventListener('click', () => {
+  chosen = null;
+  showPlots();
+});
 $('period').addEventListener('change', (event) => plots.showPeriod(Number(event.target.value)));
 
 const events = new EventSource('/api/live');

@@ -1,13 +1,18 @@
-// Plots of CPUs, memory, disks and waiting: of all units at the top, or of one unit.
+// Plots of CPUs, memory, disks and waiting: of one unit in detail, or of several and the sum of the others.
 
 /* global uPlot */
-import { bytes, clean, cpus, element, perSecond, rate } from './figures.js';
+import { bytes, clean, cpus, element, perSecond, rate, setText } from './figures.js';
+import { parentIn } from './tree.js';
 
 const LIVE_S = 600;
 // The most samples that are asked for.
 const POINTS = 600;
-// The most lines of one plot.
-const LINES = 8;
+// Colours of lines. Further lines have the same colours, and are dotted.
+const COLOURS = 8;
+// The most units of a plot.
+export const UNITS_MAX = 2 * COLOURS;
+// The key of the sum of the units at the top.
+const TOTAL = null;
 
 const PLOTS = [
   { name: 'CPUs', key: 'cpu', write: cpus, columns: ['used', 'entitled', 'lent', 'borrowed'] },
@@ -40,6 +45,14 @@ const sampleOf = (unit, before, seconds) => {
   };
 };
 
+const sumOf = (samples) => {
+  const sum = Object.fromEntries(KEYS.map((key) => [key, null]));
+  for (const sample of samples) {
+    for (const key of KEYS) if (sample[key] !== null) sum[key] = (sum[key] ?? 0) + sample[key];
+  }
+  return sum;
+};
+
 const two = (n) => String(n).padStart(2, '0');
 const day = (date) => `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())}`;
 const minute = (date) => `${two(date.getHours())}:${two(date.getMinutes())}`;
@@ -51,11 +64,14 @@ export class Plots {
     this.note = note;
     this.period = LIVE_S;
     this.units = [];
-    this.single = false;
+    this.main = null;
+    this.hasOthers = false;
     // Samples by unit, by column.
     this.data = new Map();
     this.charts = [];
+    // The numbers of the last question for samples, and of the one whose answer is drawn.
     this.asked = 0;
+    this.drawn = 0;
     // The time of the last picture, and the end of the period shown, in seconds since 1970.
     this.now = undefined;
     this.end = Date.now() / 1000;
@@ -65,13 +81,20 @@ export class Plots {
     setInterval(() => { if (this.period > LIVE_S) this.load(); }, 60_000);
   }
 
-  // Shows one unit, or several at once.
-  show(paths, single) {
-    const units = paths.slice(0, LINES);
-    this.leftOut = paths.length - units.length;
-    if (single === this.single && units.length === this.units.length && units.every((path, i) => path === this.units[i])) return;
+  // The colour of each unit that is plotted.
+  colours() {
+    return new Map(this.units.map((unit, i) => [unit, `var(--line-${1 + i % COLOURS})`]));
+  }
+
+  // Shows units; if there are several, also the sum of the units outside them, if there are any, and the entitlement of
+  // the unit `main`, if it is one of them.
+  show(units, main, hasOthers) {
+    const key = JSON.stringify([units, main, hasOthers]);
+    if (key === this.key) return;
+    this.key = key;
     this.units = units;
-    this.single = single;
+    this.main = main;
+    this.hasOthers = hasOthers;
     this.load();
   }
 
@@ -87,8 +110,10 @@ export class Plots {
     const to = Math.floor(this.now ?? Date.now() / 1000) + 1;
     this.end = to;
     const step = Math.max(1, Math.ceil(this.period / POINTS));
-    const answers = await Promise.all(this.units.map(async (unit) => {
-      const query = new URLSearchParams({ unit, from: to - this.period, to, step });
+    const keys = this.keys();
+    const answers = await Promise.all(keys.map(async (unit) => {
+      const query = new URLSearchParams({ from: to - this.period, to, step });
+      if (unit !== TOTAL) query.set('unit', unit);
       try {
         const answer = await fetch(`/api/history?${query}`);
         return answer.ok ? await answer.json() : null;
@@ -98,10 +123,20 @@ export class Plots {
     }));
     // The selection changed meanwhile.
     if (asked !== this.asked) return;
-    this.data = new Map(this.units.map((unit, i) => [
+    this.drawn = asked;
+    this.data = new Map(keys.map((unit, i) => [
       unit, answers[i] ?? Object.fromEntries(['t', ...KEYS].map((key) => [key, []])),
     ]));
     this.draw();
+  }
+
+  isSingle() {
+    return this.units.length === 1;
+  }
+
+  // What samples are needed of.
+  keys() {
+    return this.hasOthers && !this.isSingle() ? [...this.units, TOTAL] : this.units;
   }
 
   // Adds the present state to live plots.
@@ -109,13 +144,14 @@ export class Plots {
     this.now = now;
     if (this.period > LIVE_S) return;
     this.end = now;
-    for (const path of this.units) {
+    for (const path of this.keys()) {
       const data = this.data.get(path);
-      const unit = units.get(path);
       if (!data) continue;
       // The machine's clock was set back, or the sample is already here.
       while (data.t.length && data.t[data.t.length - 1] >= now) for (const key of ['t', ...KEYS]) data[key].pop();
-      const sample = unit ? sampleOf(unit, before?.get(path), seconds) : {};
+      const wanted = path === TOTAL ? [...units.keys()].filter((other) => !other.includes('/')) : [path];
+      const present = wanted.map((other) => units.get(other)).filter(Boolean);
+      const sample = sumOf(present.map((unit) => sampleOf(unit, before?.get(unit.unit), seconds)));
       data.t.push(now);
       for (const key of KEYS) data[key].push(sample[key] ?? null);
       while (data.t[0] < now - LIVE_S) for (const key of ['t', ...KEYS]) data[key].shift();
@@ -125,11 +161,12 @@ export class Plots {
 
   // Each line of a plot: a unit, its label, and how to get its values.
   lines(plot) {
-    if (this.single) {
+    if (this.isSingle()) {
       const [unit] = this.units;
-      return plot.columns.map((column) => {
+      return plot.columns.map((column, i) => {
         const key = plot.key === 'waiting' ? `${column}_waiting` : `${plot.key}_${column}`;
-        return { unit, label: column, values: (data) => data[key], dash: column === 'entitled' ? [6, 4] : undefined };
+        const dash = column === 'entitled' ? [6, 4] : undefined;
+        return { unit, label: column, values: (data) => data[key], stroke: `--line-${i + 1}`, dash };
       });
     }
     const sum = (data) => data.t.map((_, i) => {
@@ -137,16 +174,36 @@ export class Plots {
       return parts.length ? parts.reduce((a, b) => a + b) : null;
     });
     const values = plot.key === 'waiting' ? sum : (data) => data[`${plot.key}_used`];
-    return this.units.map((unit) => ({ unit, label: clean(unit), values }));
+    const lines = this.keys().map((unit, i) => (unit === TOTAL
+      ? { unit, label: 'other units', values, stroke: '--soft' }
+      : { unit, label: clean(unit), values, stroke: `--line-${1 + i % COLOURS}`, dash: i < COLOURS ? undefined : [2, 3] }));
+    const main = this.main !== null && lines.find((line) => line.unit === this.main);
+    if (main && plot.key !== 'waiting') {
+      const entitled = (data) => data[`${plot.key}_entitled`];
+      lines.push({ ...main, label: `${main.label}, entitled`, values: entitled, dash: [6, 4] });
+    }
+    return lines;
   }
 
+  // Times, and the values of each line.
   table(plot) {
-    const lines = this.lines(plot).filter((line) => this.data.has(line.unit));
-    const tables = lines.map((line) => {
+    const lines = this.lines(plot);
+    if (!lines.length || lines.some((line) => !this.data.has(line.unit))) return [[], ...lines.map(() => [])];
+    const table = uPlot.join(lines.map((line) => {
       const data = this.data.get(line.unit);
       return [data.t, line.values(data)];
-    });
-    return tables.length ? uPlot.join(tables) : [[]];
+    }));
+    const total = lines.findIndex((line) => line.unit === TOTAL);
+    if (total >= 0) {
+      // A unit's samples include its sub-units.
+      const all = new Set(this.units);
+      const outermost = this.units.map((unit, i) => [unit, i]).filter(([unit]) => parentIn(all, unit) === null);
+      table[total + 1] = Array.from(table[total + 1], (value, at) => {
+        const others = outermost.reduce((left, [, i]) => left - (table[i + 1][at] ?? 0), value ?? 0);
+        return value === null || value === undefined ? null : Math.max(0, others);
+      });
+    }
+    return table;
   }
 
   draw() {
@@ -158,7 +215,7 @@ export class Plots {
     this.charts = PLOTS.map((plot) => {
       const figure = element('figure', 'plot');
       const lines = this.lines(plot);
-      const heading = plot.name + (this.single || plot.key === 'waiting' ? '' : ', used');
+      const heading = plot.name + (this.isSingle() || plot.key === 'waiting' ? '' : ', used');
       figure.append(element('figcaption', '', heading));
       this.holder.append(figure);
       const axis = { stroke: colour('--soft'), grid: { stroke: colour('--line'), width: 1 }, ticks: { stroke: colour('--line') } };
@@ -174,9 +231,9 @@ export class Plots {
             label: 'time',
             value: (_, at) => (at === null || at === undefined ? '-' : `${day(dateOf(at))} ${minute(dateOf(at))}:${two(dateOf(at).getSeconds())}`),
           },
-          ...lines.map((line, i) => ({
+          ...lines.map((line) => ({
             label: line.label,
-            stroke: colour(`--line-${i + 1}`),
+            stroke: colour(line.stroke),
             width: 1.5,
             dash: line.dash,
             points: { show: false },
@@ -193,14 +250,17 @@ export class Plots {
   }
 
   redraw() {
+    // The charts still have the lines of other units.
+    if (this.drawn !== this.asked) return;
     let samples = 0;
     for (const { plot, uplot } of this.charts) {
       const table = this.table(plot);
       samples = Math.max(samples, table[0].length);
       uplot.setData(table);
     }
-    const left = this.leftOut > 0 && !this.single ? `The first ${LINES} units are shown, ${this.leftOut} are not: filter the units above to choose others. ` : '';
-    this.note.textContent = left + (samples === 0 && this.units.length ? 'There are no samples of this period.' : '');
+    const names = this.isSingle() ? `${clean(this.units[0])}. ` : '';
+    const without = this.units.length === 0 ? 'No unit is chosen.' : samples === 0 ? 'There are no samples of this period.' : '';
+    setText(this.note, names + without);
   }
 
   resize() {

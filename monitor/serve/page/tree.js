@@ -1,6 +1,6 @@
 // The units as a treegrid: one row for each unit, with a bar for each resource.
 
-import { RESOURCES, VERDICTS, clean, duration, element, perSecond, setText } from './figures.js';
+import { RESOURCES, VERDICTS, clean, duration, element, perSecond, setAttribute, setText } from './figures.js';
 
 const SVG = 'http://www.w3.org/2000/svg';
 const HEADS = { cpu: 'CPUs', memory: 'Memory', disk: 'Disk', bus: 'Bus' };
@@ -13,8 +13,8 @@ const shape = (tag, className, parent) => {
 };
 
 const place = (rect, from, to) => {
-  rect.setAttribute('x', `${from}%`);
-  rect.setAttribute('width', `${Math.max(0, to - from)}%`);
+  setAttribute(rect, 'x', `${from}%`);
+  setAttribute(rect, 'width', `${Math.max(0, to - from)}%`);
 };
 
 // A cell with a bar: used, borrowed, lent, and the entitlement as a mark.
@@ -55,22 +55,24 @@ class Bar {
       place(this.lent, at(Math.max(0, gauge.entitled - gauge.lent)), at(gauge.entitled));
       this.lent.style.display = gauge.lent > 0 ? '' : 'none';
       const mark = `${Math.min(99.5, Math.max(0.5, at(gauge.entitled)))}%`;
-      this.mark.setAttribute('x1', mark);
-      this.mark.setAttribute('x2', mark);
+      setAttribute(this.mark, 'x1', mark);
+      setAttribute(this.mark, 'x2', mark);
       setText(this.amount, `${write(gauge.using)} of ${write(gauge.entitled)}`);
     }
     const loans = [['lent', gauge?.lent], ['borrowed', gauge?.borrowed]].filter(([, amount]) => amount > 0);
     setText(this.loans, loans.map(([word, amount]) => `${word} ${write(amount)}`).join(', '));
     setText(this.verdict, verdict ? VERDICTS[verdict.verdict] : '');
     this.verdict.className = verdict?.verdict ?? '';
-    this.verdict.title = verdict?.said ?? '';
+    this.verdict.title = clean(verdict?.said ?? '');
   }
 }
 
 class Row {
-  constructor(path) {
+  // The row of a unit below the one with the path `parent`, at `depth`.
+  constructor(path, parent, depth) {
     this.path = path;
-    this.depth = path.split('/').length;
+    this.parent = parent;
+    this.depth = depth;
     this.row = element('tr');
     this.row.setAttribute('role', 'row');
     this.row.setAttribute('aria-level', this.depth);
@@ -81,9 +83,13 @@ class Row {
     this.twist.setAttribute('aria-hidden', 'true');
     const text = element('div');
     this.processes = element('div', 'small');
-    const shown = this.depth > 1 ? path.slice(path.lastIndexOf('/') + 1) : path;
+    const shown = parent === null ? path : path.slice(parent.length + 1);
     text.append(element('span', 'path', clean(shown)), this.processes);
-    name.append(this.twist, text);
+    this.box = element('input');
+    this.box.type = 'checkbox';
+    this.box.tabIndex = -1;
+    this.box.setAttribute('aria-label', `Plot ${clean(path)}`);
+    name.append(this.twist, this.box, text);
     const first = this.cell('');
     first.style.paddingLeft = `${(this.depth - 1) * 1.1 + 0.25}rem`;
     name.style.marginLeft = '0';
@@ -109,7 +115,12 @@ class Row {
     return cell;
   }
 
-  update(unit, scales, waits) {
+  update(unit, scales, scale, waits) {
+    setText(this.waitsText, waits);
+    this.waits.classList.toggle('empty', waits === '-');
+    if (this.unit === unit && this.scale === scale) return;
+    this.unit = unit;
+    this.scale = scale;
     const count = unit.processes === 1 ? '1 process' : `${unit.processes} processes`;
     setText(this.processes, unit.gangs ? `${count}; ${clean(unit.gangs)}` : count);
     for (const bar of this.bars) {
@@ -117,10 +128,6 @@ class Row {
       const verdict = unit.verdicts.find((verdict) => verdict.resource === key);
       bar.update(unit[key], scales[key], verdict);
     }
-    this.waits.classList.toggle('empty', waits.length === 0);
-    setText(this.waitsText, waits.length
-      ? waits.slice(0, 2).map((wait) => `${clean(wait.said)}: ${wait.resource} ${perSecond(wait.rate)}`).join('; ')
-      : '-');
     const { cpu } = unit.call_backs ?? {};
     const p99 = cpu?.p99_ns ?? cpu?.max_ns;
     this.callBack.classList.toggle('empty', !cpu?.count);
@@ -133,11 +140,17 @@ class Row {
   }
 }
 
+const inWords = (waits) => waits.length
+  ? waits.slice(0, 2).map((wait) => `${clean(wait.said)}: ${wait.resource} ${perSecond(wait.rate)}`).join('; ')
+  : '-';
+
 export class Tree {
-  constructor(table, onSelect) {
+  // `onSelect` gets the path of the selected unit or null, and `onPlot` that of a unit to be plotted or not.
+  constructor(table, onSelect, onPlot) {
     this.table = table;
     this.body = table.tBodies[0];
     this.onSelect = onSelect;
+    this.onPlot = onPlot;
     this.rows = new Map();
     this.folded = new Set();
     this.filter = '';
@@ -147,7 +160,8 @@ export class Tree {
       const row = event.target.closest('tr');
       if (!row) return;
       this.focus(row);
-      if (event.target.closest('.twist') && row.hasAttribute('aria-expanded')) this.toggle(row.dataset.path);
+      if (event.target.type === 'checkbox') this.onPlot(row.dataset.path);
+      else if (event.target.closest('.twist') && row.hasAttribute('aria-expanded')) this.toggle(row.dataset.path);
       else this.select(row.dataset.path);
     });
   }
@@ -160,23 +174,27 @@ export class Tree {
       scales[key] = Math.max(0, ...amounts);
     }
     this.table.classList.toggle('has-bus', units.some((unit) => unit.bus));
-    const parents = new Set(units.map((unit) => parentOf(unit.unit)));
-    const wanted = new Set();
+    const scale = JSON.stringify(scales);
+    const wanted = new Set(units.map((unit) => unit.unit));
+    const parents = new Set();
     let before = null;
     for (const unit of units) {
+      const parent = parentIn(wanted, unit.unit);
+      parents.add(parent);
       let row = this.rows.get(unit.unit);
-      if (!row) {
-        row = new Row(unit.unit);
+      const depth = (this.rows.get(parent)?.depth ?? 0) + 1;
+      if (row?.parent !== parent || row.depth !== depth) {
+        row?.row.remove();
+        row = new Row(unit.unit, parent, depth);
         this.rows.set(unit.unit, row);
       }
-      wanted.add(unit.unit);
-      row.update(unit, scales, waitsOf(unit));
-      row.isParent = parents.has(unit.unit);
+      row.update(unit, scales, scale, inWords(waitsOf(unit)));
       const next = before ? before.nextElementSibling : this.body.firstElementChild;
       if (next !== row.row) this.body.insertBefore(row.row, next);
       before = row.row;
     }
     for (const [path, row] of this.rows) {
+      row.isParent = parents.has(path);
       if (!wanted.has(path)) {
         const hadFocus = row.row === document.activeElement;
         row.row.remove();
@@ -194,28 +212,31 @@ export class Tree {
     if (filter) {
       for (const path of this.rows.keys()) {
         if (path.toLowerCase().includes(filter)) {
-          for (let at = path; at !== null; at = parentOf(at)) matching.add(at);
+          for (let at = path; at !== null; at = this.rows.get(at).parent) matching.add(at);
         }
       }
     }
     for (const [path, row] of this.rows) {
       let isHidden = filter ? !matching.has(path) : false;
-      for (let at = parentOf(path); at !== null && !filter; at = parentOf(at)) isHidden ||= this.folded.has(at);
-      row.row.hidden = isHidden;
+      for (let at = row.parent; at !== null && !filter; at = this.rows.get(at).parent) isHidden ||= this.folded.has(at);
+      if (row.row.hidden !== isHidden) row.row.hidden = isHidden;
       const isFolded = this.folded.has(path) && !filter;
-      if (row.isParent) row.row.setAttribute('aria-expanded', String(!isFolded));
+      if (row.isParent) setAttribute(row.row, 'aria-expanded', String(!isFolded));
       else row.row.removeAttribute('aria-expanded');
       setText(row.twist, row.isParent ? (isFolded ? '\u25b8' : '\u25be') : '');
-      row.row.setAttribute('aria-selected', String(path === this.selected));
+      setAttribute(row.row, 'aria-selected', String(path === this.selected));
     }
     const rows = this.visible();
     if (!rows.some((row) => row.tabIndex === 0) && rows[0]) rows[0].tabIndex = 0;
   }
 
-  // The paths that match the filter, without the units around them.
-  matching() {
-    const filter = this.filter.toLowerCase();
-    return this.visible().map((row) => row.dataset.path).filter((path) => path.toLowerCase().includes(filter));
+  // Marks the units that are plotted, each with the colour of its line.
+  showPlotted(colours) {
+    for (const [path, { box }] of this.rows) {
+      const colour = colours.get(path);
+      box.checked = colour !== undefined;
+      if (box.style.accentColor !== (colour ?? '')) box.style.accentColor = colour ?? '';
+    }
   }
 
   visible() {
@@ -223,7 +244,8 @@ export class Tree {
   }
 
   focus(row) {
-    for (const other of this.body.rows) other.tabIndex = other === row ? 0 : -1;
+    for (const other of this.body.querySelectorAll('tr[tabindex="0"]')) other.tabIndex = -1;
+    row.tabIndex = 0;
     row.focus();
   }
 
@@ -251,7 +273,7 @@ export class Tree {
     const index = rows.indexOf(row);
     const path = row?.dataset.path;
     const expanded = row?.getAttribute('aria-expanded');
-    const parent = rows.find((other) => other.dataset.path === parentOf(path ?? ''));
+    const parent = this.rows.get(this.rows.get(path)?.parent)?.row;
     const act = {
       ArrowDown: () => rows[index + 1] && this.focus(rows[index + 1]),
       ArrowUp: () => rows[index - 1] && this.focus(rows[index - 1]),
@@ -261,6 +283,8 @@ export class Tree {
       ArrowLeft: () => (expanded === 'true' ? this.toggle(path) : parent && this.focus(parent)),
       Enter: () => this.select(path),
       ' ': () => this.select(path),
+      p: () => this.onPlot(path),
+      P: () => this.onPlot(path),
     }[event.key];
     if (!row || !act) return;
     event.preventDefault();
@@ -268,8 +292,12 @@ export class Tree {
   }
 }
 
-// The path of the enclosing unit; null for a unit at the top.
-export function parentOf(path) {
-  const slash = path.lastIndexOf('/');
-  return slash < 0 ? null : path.slice(0, slash);
+// The path of the nearest enclosing unit among `units`, which has paths; null for a unit at the top.
+export function parentIn(units, path) {
+  for (let at = path.lastIndexOf('/'); at >= 0; at = path.lastIndexOf('/', at - 1)) {
+    const parent = path.slice(0, at);
+    if (units.has(parent)) return parent;
+    if (at === 0) break;
+  }
+  return null;
 }

@@ -1,11 +1,11 @@
-//! `/api/history`: past samples of a unit.
+//! `/api/history`: past samples of a unit, or of all units together.
 
 // Plots need no more than single precision.
 #![allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)]
 
 use std::path::PathBuf;
 
-use commonhold_history::{Record, Resolution};
+use commonhold_history::{Record, Resolution, UnitUse};
 use serde::{Deserialize, Serialize};
 
 /// The most samples in an answer.
@@ -14,8 +14,8 @@ const POINTS_MAX: u64 = 2_000;
 /// A question.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Query {
-    /// The unit's path.
-    pub(crate) unit: String,
+    /// The unit's path; `None`: the sum of the units at the top.
+    pub(crate) unit: Option<String>,
     /// Begin and end of the period, in seconds since 1970.
     pub(crate) from: u64,
     pub(crate) to: u64,
@@ -69,6 +69,34 @@ pub(crate) struct Sample {
     pub(crate) disk_waiting: Option<f32>,
 }
 
+impl Sample {
+    /// The sum. What is known of one alone is not changed by the other.
+    pub(crate) fn plus(self, other: Sample) -> Sample {
+        let sum = |a: Option<f32>, b: Option<f32>| match (a, b) {
+            (Some(a), Some(b)) => Some(a + b),
+            (a, b) => a.or(b),
+        };
+        Sample {
+            cpu_used: sum(self.cpu_used, other.cpu_used),
+            cpu_entitled: sum(self.cpu_entitled, other.cpu_entitled),
+            cpu_lent: sum(self.cpu_lent, other.cpu_lent),
+            cpu_borrowed: sum(self.cpu_borrowed, other.cpu_borrowed),
+            memory_used: sum(self.memory_used, other.memory_used),
+            memory_entitled: sum(self.memory_entitled, other.memory_entitled),
+            disk_used: sum(self.disk_used, other.disk_used),
+            disk_entitled: sum(self.disk_entitled, other.disk_entitled),
+            cpu_waiting: sum(self.cpu_waiting, other.cpu_waiting),
+            memory_waiting: sum(self.memory_waiting, other.memory_waiting),
+            disk_waiting: sum(self.disk_waiting, other.disk_waiting),
+        }
+    }
+}
+
+/// Whether no unit encloses the one with this path.
+pub(crate) fn is_at_top(path: &str) -> bool {
+    !path.contains('/')
+}
+
 /// Samples by column, as plots need them: each column has an entry for each of `t`.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Series {
@@ -120,40 +148,46 @@ pub(crate) fn of_daemon(histories: &[PathBuf], query: &Query) -> Option<Series> 
     for record in reader.records(resolution, query.from * 1_000, query.to * 1_000).flatten() {
         let is_full = |sum: &Record| record.start.wall_ms.saturating_sub(sum.start.wall_ms) >= step_ms;
         if sum.as_ref().is_some_and(is_full) {
-            series.add_record(sum.take(), &query.unit);
+            series.add_record(sum.take(), query.unit.as_deref());
         }
         commonhold_history::add(&mut sum, record);
     }
-    series.add_record(sum, &query.unit);
+    series.add_record(sum, query.unit.as_deref());
     (!series.t.is_empty()).then_some(series)
 }
 
 impl Series {
     /// Adds a record of the history as one sample, unless it is empty.
-    fn add_record(&mut self, record: Option<Record>, unit: &str) {
+    fn add_record(&mut self, record: Option<Record>, unit: Option<&str>) {
         let Some(record) = record.filter(|record| record.duration_ns > 0) else { return };
         let seconds = record.duration_ns as f64 / 1e9;
-        let per_second = |amount: f64| Some((amount / seconds) as f32);
-        let unit = record.unit(unit).cloned().unwrap_or_default();
-        let (cpu, memory, disk) = (unit.cpu, unit.memory, unit.disk);
-        let ns = |ns: u64| per_second(ns as f64 / 1e9);
-        let bytes = |byte_ms: u128| per_second(byte_ms as f64 / 1e3);
-        self.push(
-            record.end.wall_ms,
-            Sample {
-                cpu_used: ns(cpu.used_ns),
-                cpu_entitled: ns(cpu.entitled_ns),
-                cpu_lent: ns(cpu.lent_ns),
-                cpu_borrowed: ns(cpu.borrowed_ns),
-                memory_used: memory.and_then(|memory| bytes(memory.used_byte_ms)),
-                memory_entitled: memory.and_then(|memory| bytes(memory.entitled_byte_ms)),
-                disk_used: disk.and_then(|disk| per_second((disk.read_bytes + disk.written_bytes) as f64)),
-                disk_entitled: disk.and_then(|disk| per_second(disk.entitled_bytes as f64)),
-                cpu_waiting: ns(cpu.waited_ns),
-                memory_waiting: memory.and_then(|memory| ns(memory.waited_ns)),
-                disk_waiting: disk.and_then(|disk| ns(disk.waited_ns)),
-            },
-        );
+        let sample = if let Some(path) = unit {
+            sample(&record.unit(path).cloned().unwrap_or_default(), seconds)
+        } else {
+            let at_top = record.units.iter().filter(|unit| is_at_top(&unit.unit));
+            at_top.fold(Sample::default(), |sum, unit| sum.plus(sample(unit, seconds)))
+        };
+        self.push(record.end.wall_ms, sample);
+    }
+}
+
+fn sample(unit: &UnitUse, seconds: f64) -> Sample {
+    let per_second = |amount: f64| Some((amount / seconds) as f32);
+    let (cpu, memory, disk) = (unit.cpu, unit.memory, unit.disk);
+    let ns = |ns: u64| per_second(ns as f64 / 1e9);
+    let bytes = |byte_ms: u128| per_second(byte_ms as f64 / 1e3);
+    Sample {
+        cpu_used: ns(cpu.used_ns),
+        cpu_entitled: ns(cpu.entitled_ns),
+        cpu_lent: ns(cpu.lent_ns),
+        cpu_borrowed: ns(cpu.borrowed_ns),
+        memory_used: memory.and_then(|memory| bytes(memory.used_byte_ms)),
+        memory_entitled: memory.and_then(|memory| bytes(memory.entitled_byte_ms)),
+        disk_used: disk.and_then(|disk| per_second((disk.read_bytes + disk.written_bytes) as f64)),
+        disk_entitled: disk.and_then(|disk| per_second(disk.entitled_bytes as f64)),
+        cpu_waiting: ns(cpu.waited_ns),
+        memory_waiting: memory.and_then(|memory| ns(memory.waited_ns)),
+        disk_waiting: disk.and_then(|disk| ns(disk.waited_ns)),
     }
 }
 
@@ -163,7 +197,7 @@ mod tests {
 
     #[test]
     fn questions_are_bounded() {
-        let check = |from, to, step| Query { unit: String::new(), from, to, step }.check();
+        let check = |from, to, step| Query { unit: None, from, to, step }.check();
         assert!(check(0, 600, 1).is_ok());
         assert!(check(0, 2_000, 1).is_ok());
         assert!(check(600, 600, 1).unwrap_err().contains("less than"));

@@ -242,7 +242,7 @@ async fn history(State(shared): State<Shared>, query: Result<Parameters<Query>, 
     };
     let series = on_disk.unwrap_or_else(|| {
         let recent = shared.recent.lock().unwrap_or_else(PoisonError::into_inner);
-        recent.series(&query.unit, query.from * 1_000, query.to * 1_000, query.step * 1_000)
+        recent.series(query.unit.as_deref(), query.from * 1_000, query.to * 1_000, query.step * 1_000)
     });
     json(StatusCode::OK, &series)
 }

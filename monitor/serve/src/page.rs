@@ -14,7 +14,7 @@ const CSS: &str = "text/css; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
 /// All files.
-pub(crate) const FILES: [File; 10] = [
+pub(crate) const FILES: [File; 11] = [
     File { path: "/", content_type: HTML, text: include_str!("../page/index.html") },
     File { path: "/style.css", content_type: CSS, text: include_str!("../page/style.css") },
     File { path: "/icon.svg", content_type: "image/svg+xml", text: include_str!("../page/icon.svg") },
@@ -22,6 +22,7 @@ pub(crate) const FILES: [File; 10] = [
     File { path: "/figures.js", content_type: SCRIPT, text: include_str!("../page/figures.js") },
     File { path: "/tree.js", content_type: SCRIPT, text: include_str!("../page/tree.js") },
     File { path: "/plots.js", content_type: SCRIPT, text: include_str!("../page/plots.js") },
+    File { path: "/trades.js", content_type: SCRIPT, text: include_str!("../page/trades.js") },
     File { path: "/uPlot.js", content_type: SCRIPT, text: include_str!("../page/vendor/uPlot.iife.min.js") },
     File { path: "/uPlot.css", content_type: CSS, text: include_str!("../page/vendor/uPlot.min.css") },
     File {

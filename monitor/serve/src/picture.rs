@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use commonhold_contract::Resource;
-use commonhold_ledger::{Verdict, Wait};
+use commonhold_ledger::{Exchange, Verdict, Wait};
 use commonhold_protocol::monitor::{MachineView, MonitorReply, UnitView};
-use commonhold_report::findings;
+use commonhold_report::{exchanges, findings};
 use serde::Serialize;
 
 /// The state that clients see. It is replaced as a whole, and never changed.
@@ -84,12 +84,59 @@ struct PagePicture<'a> {
     whole: bool,
     wall_ms: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
-    machine: Option<&'a MachineView>,
+    machine: Option<PageMachine<'a>>,
     units: Vec<PageUnit<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     gone: Vec<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     order: Option<Vec<&'a str>>,
+}
+
+#[derive(Serialize)]
+struct PageMachine<'a> {
+    /// The machine, without the field that is here in words.
+    #[serde(flatten)]
+    machine: MachineView,
+    #[serde(rename = "exchanges", skip_serializing_if = "Vec::is_empty")]
+    exchanges_in_words: Vec<PageExchange<'a>>,
+}
+
+/// An exchange of tickets. Times are in milliseconds since 1970.
+#[derive(Serialize)]
+struct PageExchange<'a> {
+    number: u64,
+    began_ms: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    until_ms: Option<u64>,
+    lent: Vec<PageLent<'a>>,
+}
+
+#[derive(Serialize)]
+struct PageLent<'a> {
+    from: &'a str,
+    to: &'a str,
+    /// The amount, in words.
+    what: String,
+}
+
+impl<'a> PageMachine<'a> {
+    fn of(view: &'a MachineView, picture: &MonitorReply) -> PageMachine<'a> {
+        let wall_ms = |at_ns: u64| {
+            picture.wall_ms.saturating_add(at_ns / 1_000_000).saturating_sub(picture.at_ns / 1_000_000)
+        };
+        let exchange = |exchange: &'a Exchange| PageExchange {
+            number: exchange.number,
+            began_ms: wall_ms(exchange.began_ns),
+            until_ms: exchange.until_ns.map(wall_ms),
+            lent: (exchange.lent.iter())
+                .map(|lent| PageLent { from: &lent.from, to: &lent.to, what: exchanges::lent_amount(lent) })
+                .collect(),
+        };
+        PageMachine {
+            machine: MachineView { exchanges: Vec::new(), ..view.clone() },
+            exchanges_in_words: view.exchanges.iter().map(exchange).collect(),
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -151,7 +198,8 @@ fn difference<'a>(old: Option<&'a MonitorReply>, new: &'a MonitorReply) -> PageP
         machine: new
             .machine
             .as_ref()
-            .filter(|machine| old.and_then(|old| old.machine.as_ref()) != Some(machine)),
+            .filter(|machine| old.and_then(|old| old.machine.as_ref()) != Some(machine))
+            .map(|machine| PageMachine::of(machine, new)),
         units: changed.map(PageUnit::from).collect(),
         gone: before.keys().filter(|path| !now.contains(**path)).copied().collect(),
         order: (!has_same_order).then(|| paths(new).collect()),
@@ -182,6 +230,9 @@ mod tests {
         assert_eq!(whole["units"].as_array().unwrap().len(), sample().units.len());
         assert!(whole["units"][0]["verdicts"][0]["said"].is_string());
         assert!(whole["units"][0]["waits"][0]["said"].is_string());
+        let exchange = &whole["machine"]["exchanges"][0];
+        assert_eq!(exchange["lent"][0]["what"], "30 disk");
+        assert_eq!(exchange["began_ms"], sample().wall_ms - 120_000);
 
         let mut changed = sample();
         changed.units[1].processes += 1;

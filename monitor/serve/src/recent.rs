@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use commonhold_protocol::monitor::{Gauge, MonitorReply, UnitView};
 
-use crate::history::{Sample, Series};
+use crate::history::{Sample, Series, is_at_top};
 
 /// How far back samples reach, in milliseconds.
 const REACH_MS: u64 = 600_000;
@@ -51,17 +51,25 @@ impl Recent {
         }
     }
 
-    /// A unit's samples of a period, in milliseconds since 1970, at least `step_ms` apart.
-    pub(crate) fn series(&self, unit: &str, from_ms: u64, to_ms: u64, step_ms: u64) -> Series {
+    /// The samples of a unit, or of the units at the top together, of a period in milliseconds since 1970, at
+    /// least `step_ms` apart. The moments are the same for all units, so that samples can be subtracted.
+    pub(crate) fn series(&self, unit: Option<&str>, from_ms: u64, to_ms: u64, step_ms: u64) -> Series {
         let mut series = Series::default();
         let mut next = from_ms;
         for moment in self.moments.iter().filter(|moment| moment.at_ms <= to_ms) {
-            if moment.at_ms >= next
-                && let Some(sample) = moment.units.get(unit)
-            {
-                // Pictures are never exactly a second apart.
-                next = moment.at_ms + step_ms - step_ms / 2;
-                series.push(moment.at_ms, *sample);
+            if moment.at_ms < next {
+                continue;
+            }
+            // Pictures are never exactly a second apart.
+            next = moment.at_ms + step_ms - step_ms / 2;
+            let sample = if let Some(path) = unit {
+                moment.units.get(path).copied()
+            } else {
+                let at_top = moment.units.iter().filter(|(path, _)| is_at_top(path));
+                at_top.map(|(_, sample)| *sample).reduce(Sample::plus)
+            };
+            if let Some(sample) = sample {
+                series.push(moment.at_ms, sample);
             }
         }
         series
@@ -115,15 +123,19 @@ mod tests {
             recent.add(&picture);
         }
         let end_ms = picture.wall_ms;
-        let all = recent.series(&unit, 0, u64::MAX, 1_000);
+        let all = recent.series(Some(&unit), 0, u64::MAX, 1_000);
         assert_eq!(all.t.len(), 601);
         assert_eq!(all.cpu_waiting.last(), Some(&Some(0.5)));
-        assert!(recent.series(&unit, end_ms - 60_000, end_ms, 10_000).t.len() <= 13);
-        assert!(recent.series("no such unit", 0, u64::MAX, 1_000).t.is_empty());
+        assert!(recent.series(Some(&unit), end_ms - 60_000, end_ms, 10_000).t.len() <= 13);
+        assert!(recent.series(Some("no such unit"), 0, u64::MAX, 1_000).t.is_empty());
+        let sum = recent.series(None, 0, u64::MAX, 1_000);
+        // 1.13 of physics, 6.1 of students and 0.12 of shared.
+        assert!((sum.cpu_used[0].unwrap() - 7.35).abs() < 1e-5);
+        assert_eq!(sum.t, all.t);
         // The clock is set back.
         picture.wall_ms = end_ms - 100_000;
         recent.add(&picture);
-        let t = recent.series(&unit, 0, u64::MAX, 1_000).t;
+        let t = recent.series(Some(&unit), 0, u64::MAX, 1_000).t;
         assert!(t.windows(2).all(|pair| pair[0] < pair[1]));
         assert_eq!(recent.count, recent.moments.iter().map(|moment| moment.units.len()).sum::<usize>());
     }

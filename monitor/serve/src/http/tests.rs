@@ -141,6 +141,9 @@ fn history_answers_and_refuses() {
     let body: serde_json::Value = serde_json::from_str(answer.split("\r\n\r\n").nth(1).unwrap()).unwrap();
     assert_eq!(body["t"].as_array().unwrap().len(), 1);
     assert!(body["cpu_entitled"][0].is_number());
+    let answer = server.get(&format!("/api/history?from={}&to={}", wall - 60, wall + 1));
+    let body: serde_json::Value = serde_json::from_str(answer.split("\r\n\r\n").nth(1).unwrap()).unwrap();
+    assert_eq!(body["cpu_entitled"][0], 8.0);
     for wrong in ["", "?unit=a&from=1&to=x", "?unit=a&from=2&to=1", "?unit=a&from=0&to=99999&step=1"] {
         let answer = server.get(&format!("/api/history{wrong}"));
         assert_eq!(status(&answer), "400", "{wrong}");
