@@ -71,7 +71,7 @@ ok "nothing is recorded" is "$(recorded)" "$at"
 unharmed "on a full disk"
 rm $folder/filler
 ok "with space it writes again" wait_for 40 more_than $((at + 2))
-ok "the problem is over" not_told '^problem: history'
+ok "the problem is gone" not_told '^problem: history'
 ok "and said so" grep -q '^problem ended: history' $daemon_log
 # The record after it has the time since.
 ok "no second is lost" at_least "$(covered second)" $((($(uptime_cs) - started) / 100 - 4))

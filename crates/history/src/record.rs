@@ -166,7 +166,8 @@ pub struct CallBacks {
     /// Their number.
     pub count: u64,
     /// The number of those that are known to have taken longer than promised; 0 for disks, of which nothing
-    /// is promised. There may have been more of CPUs ([`Sample::between`](crate::Sample::between)).
+    /// is promised. There may have been more of CPUs
+    /// ([`Account::call_backs_late`](commonhold_ledger::Account::call_backs_late)).
     pub late: u64,
     /// An upper bound of the longest, in nanoseconds.
     pub max_ns: u64,

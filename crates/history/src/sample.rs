@@ -24,11 +24,6 @@ pub struct Sample {
     pub statement: Statement,
     /// CPU time by unit and user.
     pub users: UsersCpu,
-    /// The time within which CPUs are to be called back, in nanoseconds.
-    pub call_back_ns: u64,
-    /// The number of call-backs of CPUs that took longer, since the daemon began, by the path of a unit, its
-    /// sub-units included: of units whose call-backs a scheduler in the kernel counts by their time.
-    pub late: BTreeMap<String, u64>,
 }
 
 impl Sample {
@@ -37,9 +32,6 @@ impl Sample {
     /// A unit that the earlier sample does not have began in between. An account that was closed in between
     /// has nothing to add: the time since the earlier sample is lost for that unit, but not for the unit
     /// that encloses it.
-    ///
-    /// The call-backs of CPUs that plans made are known by their number, their sum and the longest. So the
-    /// number of late ones is a lower bound: as few as can have this sum.
     pub fn between(before: &Sample, after: &Sample) -> Record {
         let (from, to) = (&before.statement, &after.statement);
         let since = |part: fn(&Statement) -> u64| part(to).saturating_sub(part(from));
@@ -58,14 +50,7 @@ impl Sample {
         let units = to.accounts.iter().enumerate().map(|(at, account)| {
             let earlier = account_before(at, &account.unit).unwrap_or(&fresh);
             let users = users_between(before.users.get(&account.unit), after.users.get(&account.unit));
-            let mut unit = unit_between(earlier, account, users);
-            if let Some(found) = unit.call_backs.get_mut(&Resource::Cpu) {
-                let counted = after.late.get(&account.unit);
-                let counted = counted.map(|now| now - before.late.get(&account.unit).unwrap_or(now).min(now));
-                let late = counted.unwrap_or_else(|| late_between(earlier, account, after.call_back_ns));
-                found.late = late.min(found.count);
-            }
-            unit
+            unit_between(earlier, account, users)
         });
         let duration_ns = since(|statement| statement.elapsed_ns);
         let suspended_ns = before.at.until_ns(&after.at).saturating_sub(duration_ns);
@@ -103,7 +88,7 @@ fn unit_between(before: &Account, after: &Account, users: Vec<UserUse>) -> UnitU
         Resource::Cpu,
         CallBacks {
             count,
-            late: 0,
+            late: since(|account| account.call_backs_late),
             // The ledger has the longest since it was opened. All of the interval's together are no less
             // than the longest of these.
             max_ns: after.call_back_max_ns.min(since(|account| account.call_back_sum_ns)),
@@ -133,17 +118,6 @@ fn unit_between(before: &Account, after: &Account, users: Vec<UserUse>) -> UnitU
         verdicts: after.findings.iter().map(|finding| (finding.resource, finding.verdict)).collect(),
         users,
     }
-}
-
-/// The least number of call-backs of CPUs between two accounts that took longer than `promised_ns`.
-fn late_between(before: &Account, after: &Account, promised_ns: u64) -> u64 {
-    let since = |part: fn(&Account) -> u64| part(after).saturating_sub(part(before));
-    let (sum, longest) = (since(|account| account.call_back_sum_ns), after.call_back_max_ns);
-    // None took longer than the longest, nor did those in time take longer than promised.
-    let beyond = sum.saturating_sub(since(|account| account.called_back).saturating_mul(promised_ns));
-    let late = beyond.div_ceil(longest.saturating_sub(promised_ns).max(1));
-    let is_longest_new = longest > before.call_back_max_ns && longest > promised_ns;
-    late.max(u64::from(is_longest_new))
 }
 
 fn memory_between(before: Option<&MemoryAccount>, after: &MemoryAccount) -> MemoryUse {
@@ -241,6 +215,7 @@ mod tests {
             called_back: n,
             call_back_sum_ns: 10 * n,
             call_back_max_ns: 500,
+            call_backs_late: n / 2,
             disk: Some(DiskAccount { read_bytes: 4 * n, called_back: n, ..DiskAccount::default() }),
             memory: Some(MemoryAccount {
                 integrals: MemoryIntegrals {
@@ -277,8 +252,7 @@ mod tests {
         };
         let at = Moment { wall_ms: second, boot: 1, boot_ns: second * 1_000_000 };
         let users = BTreeMap::from([(Some(7), second * 2), (Some(8), 5), (None, second)]);
-        let users = BTreeMap::from([("a".to_owned(), users)]);
-        Sample { at, statement, users, call_back_ns: 9, late: BTreeMap::new() }
+        Sample { at, statement, users: BTreeMap::from([("a".to_owned(), users)]) }
     }
 
     #[test]
@@ -315,39 +289,6 @@ mod tests {
         assert_eq!(a.verdicts, BTreeMap::from([(Resource::Disk, Verdict::Broken)]));
         let user = |uid, used_ns| UserUse { uid, used_ns };
         assert_eq!(a.users, [user(None, 2), user(Some(7), 4)]);
-    }
-
-    #[test]
-    fn late_call_backs_are_counted_or_at_least_bounded() {
-        let backs = |called_back, call_back_sum_ns, call_back_max_ns| Account {
-            unit: "a".to_owned(),
-            called_back,
-            call_back_sum_ns,
-            call_back_max_ns,
-            ..Account::default()
-        };
-        for (before, after, late) in [
-            (backs(3, 30, 12), backs(3, 30, 12), 0),
-            (backs(3, 30, 12), backs(5, 50, 12), 0),
-            // One, and it was late.
-            (backs(3, 30, 12), backs(4, 41, 12), 1),
-            // Four of 43 together: one of 12 is not enough.
-            (backs(3, 30, 12), backs(7, 73, 12), 2),
-            // The longest yet, among short ones.
-            (backs(3, 30, 12), backs(9, 52, 15), 1),
-            (backs(3, 30, 12), backs(5, 54, 12), 2),
-        ] {
-            assert_eq!(late_between(&before, &after, 10), late, "{after:?}");
-        }
-        let (mut before, mut after) = (sample(3, vec![backs(3, 30, 12)]), sample(5, vec![backs(9, 99, 40)]));
-        let late = |before: &Sample, after: &Sample| {
-            Sample::between(before, after).units[0].call_backs[&Resource::Cpu].late
-        };
-        // What the scheduler counted wins. What it counted before is not known at first.
-        after.late.insert("a".to_owned(), 6);
-        assert_eq!(late(&before, &after), 0);
-        before.late.insert("a".to_owned(), 1);
-        assert_eq!(late(&before, &after), 5);
     }
 
     #[test]

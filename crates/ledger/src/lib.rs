@@ -69,6 +69,10 @@ pub struct Account {
     pub call_back_max_ns: u64,
     /// The sum of all call-backs' durations, for the mean.
     pub call_back_sum_ns: u64,
+    /// The number of call-backs that took longer than promised. A scheduler that makes the loans may not
+    /// count all of them: see [`SwitchLoans::late`](commonhold_policy::SwitchLoans::late).
+    #[serde(default)]
+    pub call_backs_late: u64,
     /// Time for which the unit's threads were runnable without a CPU.
     pub waited_ns: u64,
     /// The part of `waited_ns` during which a home CPU of the unit was on loan, by borrower.
@@ -88,7 +92,7 @@ pub struct Account {
     /// Its waiting time by resource and cause, the causes of a resource in the order of their time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waits: Vec<Wait>,
-    /// The verdicts on its resources: CPUs, memory, disks.
+    /// The verdicts on its resources: CPUs, memory, disks, bus.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub findings: Vec<Finding>,
     /// Its credits, if it lent or borrowed.

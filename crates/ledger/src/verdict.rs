@@ -228,13 +228,14 @@ impl Window {
         sums
     }
 
-    /// The unit that transferred most beyond its entitlement on the memory bus, in the last batch in which
-    /// one did.
-    fn largest_on_bus(&self) -> Option<UnitId> {
+    /// The unit other than `short` that transferred most beyond its entitlement on the memory bus, in the last
+    /// batch in which one did.
+    fn largest_on_bus(&self, short: UnitId) -> Option<UnitId> {
         let borrowed = |batch: &Batch| {
             let of = |unit: &UnitBatch| unit.bus.map_or(0, |bus| bus.borrowed);
-            let (most, unit) = batch.units.iter().zip(0u32..).map(|(unit, id)| (of(unit), id)).max()?;
-            (most > 0).then_some(UnitId(unit))
+            let units = batch.units.iter().zip((0..).map(UnitId)).filter(|(_, id)| *id != short);
+            let (most, unit) = units.map(|(unit, id)| (of(unit), id)).max()?;
+            (most > 0).then_some(unit)
         };
         self.batches.iter().rev().find_map(borrowed)
     }
@@ -244,7 +245,7 @@ impl Window {
     pub(crate) fn findings(&self, contract: &Contract, unit: UnitId, family: &[UnitId]) -> Vec<Finding> {
         let sums = self.sums(unit, family);
         let late = Late { call_back_ns: contract.machine.call_back_ns };
-        let bus = sums.bus(|| self.largest_on_bus());
+        let bus = sums.bus(|| self.largest_on_bus(unit));
         let findings = [Some(sums.cpu(late)), sums.memory(), sums.disk(), bus];
         let resources = [Resource::Cpu, Resource::Memory, Resource::Disk, Resource::Bus];
         let named = |(resource, finding): (Resource, Option<Judged>)| {
@@ -470,7 +471,7 @@ impl Sums {
         Some(Judged { verdict, reason, entitled: rate(entitled), wanted: rate(wanted), had: rate(used) })
     }
 
-    /// `largest` is the unit that transferred most beyond its entitlement.
+    /// `largest` is the other unit that transferred most beyond its entitlement.
     fn bus(&self, largest: impl Fn() -> Option<UnitId>) -> Option<Judged> {
         let BusTotals { entitled, used, due, most, .. } = self.unit.bus?;
         let rate = |bytes| part_of(bytes, 1_000_000_000, self.length.max(1));

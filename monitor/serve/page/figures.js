@@ -56,7 +56,7 @@ export const setAttribute = (node, name, value) => {
 };
 
 // Shows tables in `holder`: each has a caption, perhaps headings, and rows of cells, which are a text or a text and a
-// class. What is there is changed in place, so that a selection of text survives.
+// class. Existing cells are updated in place, so that a selection of text survives.
 export function fill(holder, tables) {
   while (holder.children.length > tables.length) holder.lastChild.remove();
   tables.forEach(({ caption, heads = [], rows }, i) => {

@@ -134,7 +134,7 @@ export class Plots {
     return this.units.length === 1;
   }
 
-  // What samples are needed of.
+  // The units whose samples are needed.
   keys() {
     return this.hasOthers && !this.isSingle() ? [...this.units, TOTAL] : this.units;
   }

@@ -70,7 +70,7 @@ pub(crate) struct Sample {
 }
 
 impl Sample {
-    /// The sum. What is known of one alone is not changed by the other.
+    /// The sum. A value that only one sample has is taken as it is.
     pub(crate) fn plus(self, other: Sample) -> Sample {
         let sum = |a: Option<f32>, b: Option<f32>| match (a, b) {
             (Some(a), Some(b)) => Some(a + b),

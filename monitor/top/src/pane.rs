@@ -1,7 +1,7 @@
 //! Text that is longer than a row: the details of a unit, the view of trades, and the help.
 
 use commonhold_contract::Resource;
-use commonhold_ledger::{Finding, GangState, Job, Verdict};
+use commonhold_ledger::{CpuLoan, Finding, GangState, Job, Verdict};
 use commonhold_policy::plan::SharedRate;
 use commonhold_protocol::monitor::UnitView;
 use commonhold_report::exchanges::{self, When};
@@ -80,6 +80,9 @@ pub(crate) fn details(sight: &Sight, index: usize, width: u16) -> Vec<TextLine> 
         );
     }
     section(&mut lines, &has(unit).render_in_blocks(plain(width)), 1);
+    if let Some(table) = cpus_on_loan(&sight.frame.machine.loans, Some(&unit.unit)) {
+        section(&mut lines, &table.render(plain(width)), 1);
+    }
     if !rates.waits.is_empty() || !unit.waits.is_empty() {
         section(&mut lines, &waits(sight, index).render(plain(width)), 2);
     }
@@ -95,6 +98,22 @@ fn section(lines: &mut Vec<TextLine>, text: &str, heads: usize) {
         lines.push(line("", Look::Plain));
     }
     add_table(lines, text, heads);
+}
+
+/// Loans of CPUs under way by pairs of units: all, or those between a unit with its sub-units and others.
+fn cpus_on_loan(loans: &[CpuLoan], of: Option<&str>) -> Option<Table> {
+    let mut table = Table::new(&["CPUs on loan from", "to", "CPUs"]);
+    let mut any = false;
+    for loan in loans {
+        let is_of = |path: &str| of.is_none_or(|root| crate::is_within(path, root));
+        if of.is_some() && is_of(&loan.lender) == is_of(&loan.borrower) {
+            continue;
+        }
+        let cells = vec![clean(&loan.lender), clean(&loan.borrower), cpus(loan.micro_cpus)];
+        table.row(Paint::Plain, cells);
+        any = true;
+    }
+    any.then_some(table)
 }
 
 /// What the unit has of each resource now.
@@ -166,6 +185,9 @@ pub(crate) fn trades(sight: &Sight, width: u16) -> Vec<TextLine> {
     match loans(sight) {
         Some(table) => add_table(&mut lines, &table.render(style), 1),
         None => lines.push(line("No unit lends or borrows now.", Look::Dim)),
+    }
+    if let Some(table) = cpus_on_loan(&machine.loans, None) {
+        section(&mut lines, &table.render(style), 1);
     }
     match exchanges::table(&machine.exchanges, When::Ago(sight.frame.at_ns)) {
         Some(table) => section(&mut lines, &table.render_in_blocks(style), 1),

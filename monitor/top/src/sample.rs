@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use commonhold_contract::Resource;
 use commonhold_ledger::{
-    Exchange, Finding, FindingReason, Gang, GangState, Job, Known, Lent, MemoryTotals, Verdict, Wait,
-    WaitCause,
+    CpuLoan, Exchange, Finding, FindingReason, Gang, GangState, Job, Known, Lent, MemoryTotals, Verdict,
+    Wait, WaitCause,
 };
 use commonhold_policy::plan::SharedRate;
 use commonhold_policy::rights::Offer;
@@ -164,6 +164,11 @@ pub(crate) fn picture(s: u64) -> MonitorReply {
         gang: Some(gang),
         ..Job::default()
     };
+    let loan = |lender: &str, borrower: &str, micro_cpus| CpuLoan {
+        lender: lender.to_owned(),
+        borrower: borrower.to_owned(),
+        micro_cpus,
+    };
     let machine = MachineView {
         contract: "/etc/commonhold/contract.toml".to_owned(),
         scheme: "isolate".to_owned(),
@@ -181,7 +186,11 @@ pub(crate) fn picture(s: u64) -> MonitorReply {
         ],
         exchanges: vec![exchange],
         jobs: vec![job],
-        loans: Vec::new(),
+        loans: vec![
+            loan("a\u{1b}[31m\u{202e}very long name that does not fit", "students/ana", 490_000),
+            loan("backup", "students/ana", 450_000),
+            loan("physics/night-batch", "students/ana", 240_000),
+        ],
         ..MachineView::default()
     };
     let units = units(s);

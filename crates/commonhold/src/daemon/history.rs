@@ -15,7 +15,6 @@ use commonhold_history::{Moment, Options, Sample, UsersCpu, Writer};
 use commonhold_live::host::{clock, trust};
 use commonhold_policy::Time;
 
-use super::monitor::call_backs_at_switches;
 use super::session::Session;
 use crate::cli::Run;
 use crate::output;
@@ -141,17 +140,13 @@ impl History {
         statement.exchanges = Vec::new();
         statement.jobs = Vec::new();
         let units = session.contract().listed();
-        let call_back_ns = session.contract().machine.call_back_ns;
-        let at_switches = call_backs_at_switches(session, &units);
-        let path = |unit| session.contract().unit(unit).path.clone();
-        let late = at_switches.iter().map(|(unit, found)| (path(*unit), found.longer_than(call_back_ns)));
-        let late = late.collect();
-        let paths: Vec<String> = units.iter().copied().map(path).collect();
+        let paths: Vec<String> =
+            units.iter().map(|unit| session.contract().unit(*unit).path.clone()).collect();
         let roster = session.backend().roster();
         let of = |(unit, path)| Some((path, roster.used_by_user(unit)?.clone()));
         let users: UsersCpu = units.into_iter().zip(paths).filter_map(of).collect();
         let at = Moment { wall_ms: clock::wall_ms(), boot: self.boot, boot_ns: clock::since_boot() };
-        Sample { at, statement, users, call_back_ns, late }
+        Sample { at, statement, users }
     }
 }
 

@@ -438,10 +438,7 @@ fn unit(account: &Account, flow: Flow, wholes: &Wholes, switches: bool) -> UnitV
 }
 
 /// The call-backs that the scheduler in the kernel counted, of each of these units with its sub-units.
-pub(super) fn call_backs_at_switches(
-    session: &mut Session,
-    listed: &[UnitId],
-) -> BTreeMap<UnitId, CallBacks> {
+fn call_backs_at_switches(session: &mut Session, listed: &[UnitId]) -> BTreeMap<UnitId, CallBacks> {
     let mut sums: BTreeMap<UnitId, CallBacks> = BTreeMap::new();
     for id in listed {
         let Some(counters) = session.backend().unit_counters(*id) else { continue };

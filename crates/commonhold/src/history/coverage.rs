@@ -37,8 +37,8 @@ impl Event {
             Event::SuspendedIn(from, ns) => format!("the machine was suspended {}", part(from, ns)),
             Event::ClockSet(ms, at) => {
                 let by = duration(ms.unsigned_abs().saturating_mul(1_000_000));
-                let whither = if ms < 0 { "back" } else { "forward" };
-                format!("the clock was set {whither} by {by} at {}", words(at, zone))
+                let direction = if ms < 0 { "back" } else { "forward" };
+                format!("the clock was set {direction} by {by} at {}", words(at, zone))
             }
         }
     }

@@ -115,8 +115,8 @@ impl CgroupBackend {
             let empty = facts.processes == 0;
             any_arrived |= before.processes == 0 && !empty;
             // A cap of an empty unit may throttle its sub-units.
-            let final_now = empty && self.usage_is_final[unit.index()] && !self.groups.is_capped(unit);
-            let due = fresh && !final_now;
+            let is_final = empty && self.usage_is_final[unit.index()] && !self.groups.is_capped(unit);
+            let due = fresh && !is_final;
             self.usage_is_final[unit.index()] = empty && (due || self.usage_is_final[unit.index()]);
             let counts = if due {
                 self.used_and_limited_ns(unit, counted(unit).filter(|_| !empty))
