@@ -59,6 +59,8 @@ lent() {
 	commonhold status --json | tr -d ' \n' > accounts
 	grep -q '"lender":"students","borrower":"physics/'$1'"' accounts
 }
+# A unit without processes is entitled to nothing, so that it lends nothing.
+commonhold exec students -- sleep 600 > /dev/null 2>&1 &
 ok "students lend to the light sub-unit" wait_for 20 lent light
 ok "and to the noisy one" wait_for 20 lent noisy
 ok "students are at work" enter_spinners students 8

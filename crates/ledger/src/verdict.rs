@@ -738,4 +738,18 @@ mod tests {
             (Verdict::CannotTell, FindingReason::UnknownCause)
         );
     }
+
+    /// The unit that is short in the window may have borrowed most in the last batch.
+    #[test]
+    fn a_unit_is_not_its_own_culprit_on_the_bus() {
+        let unit = |borrowed| {
+            let bus = Some(BusTotals { borrowed, ..BusTotals::default() });
+            UnitBatch { bus, ..UnitBatch::default() }
+        };
+        let units = vec![UnitBatch::default(), UnitBatch::default(), unit(7), unit(3)];
+        let mut window = Window::default();
+        window.push(Batch { length: BATCH_NS, units, waits: Vec::new() });
+        assert_eq!(window.largest_on_bus(PHYSICS), Some(STUDENTS));
+        assert_eq!(window.largest_on_bus(STUDENTS), Some(PHYSICS));
+    }
 }
