@@ -228,8 +228,8 @@ impl Window {
         sums
     }
 
-    /// The unit other than `short` that transferred most beyond its entitlement on the memory bus, in the last
-    /// batch in which one did.
+    /// The unit other than `short` that transferred most beyond its entitlement on the memory bus, in the
+    /// last batch in which one did.
     fn largest_on_bus(&self, short: UnitId) -> Option<UnitId> {
         let borrowed = |batch: &Batch| {
             let of = |unit: &UnitBatch| unit.bus.map_or(0, |bus| bus.borrowed);

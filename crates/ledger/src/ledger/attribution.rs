@@ -1,5 +1,6 @@
 //! Attribution: once a second, a *batch* of snapshots is completed. The time for which units waited in it is
-//! divided over causes, the loans of CPUs in it are told by pairs, and verdicts are given on the last batches.
+//! divided over causes, the rates of loans between units are computed, and the batch enters the window of
+//! verdicts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
