@@ -509,6 +509,14 @@ impl Unit {
     pub fn hard_span(&self, resource: Resource) -> Span {
         self.places.hard[resource].clone().unwrap_or_else(|| self.span.clone())
     }
+
+    /// Whether the unit has rules of its own for the resource: a reservation, a limit, an amount to lend or
+    /// borrow, or tickets that differ from those for other resources.
+    pub fn asks_for(&self, resource: Resource) -> bool {
+        let tickets = self.tickets.single().is_none() && self.tickets[resource] != DEFAULT_TICKETS;
+        let loans = [self.lend, self.borrow].iter().any(|loans| loans[resource].amount().is_some());
+        tickets || loans || self.hard[resource].is_some() || self.limit[resource].is_some()
+    }
 }
 
 /// A whole contract. Its values are consistent with each other. Whether they fit a machine is checked
@@ -576,16 +584,12 @@ impl Contract {
         }
     }
 
-    /// The resources for which the contract has rules of their own: a reservation, a limit, an amount to lend
-    /// or borrow, or tickets that differ from those for other resources.
+    /// The resources for which the contract has rules of their own: those that a unit asks for.
     pub fn asked_for(&self) -> PerResource<bool> {
         let mut has_rules = PerResource::all(false);
         for unit in self.held().map(|id| self.unit(id)) {
             for resource in Resource::ALL {
-                let tickets = unit.tickets.single().is_none() && unit.tickets[resource] != DEFAULT_TICKETS;
-                let loans = [unit.lend, unit.borrow].iter().any(|loans| loans[resource].amount().is_some());
-                has_rules[resource] |=
-                    tickets || loans || unit.hard[resource].is_some() || unit.limit[resource].is_some();
+                has_rules[resource] |= unit.asks_for(resource);
             }
         }
         has_rules

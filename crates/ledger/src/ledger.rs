@@ -621,7 +621,7 @@ mod tests {
 
     /// A ledger of two units that observes a snapshot each 100 ms, with the loans that `at` returns: at
     /// switches, and by pair.
-    fn over(snapshots: u64, at: impl Fn(u64) -> (SwitchLoans, LoansByPair)) -> Statement {
+    fn observed(snapshots: u64, at: impl Fn(u64) -> (SwitchLoans, LoansByPair)) -> (Ledger, Contract) {
         let mut contract = Contract::default();
         let machine = Machine::synthetic("cpus:2 memory:1GiB").unwrap();
         assert_eq!([contract.add(None, "light"), contract.add(None, "heavy")], [LIGHT, HEAVY]);
@@ -634,6 +634,12 @@ mod tests {
             let snapshot = Snapshot { at: n * 100 * MS, units, loans, ..Snapshot::default() };
             assert_eq!(ledger.observe(&contract, &machine, &snapshot), []);
         }
+        (ledger, contract)
+    }
+
+    /// The statement after [`observed`].
+    fn over(snapshots: u64, at: impl Fn(u64) -> (SwitchLoans, LoansByPair)) -> Statement {
+        let (ledger, contract) = observed(snapshots, at);
         ledger.statement(&contract)
     }
 
@@ -676,6 +682,10 @@ mod tests {
         }
         assert_eq!(over(21, |n| (SwitchLoans::default(), pairs(n))).loans, [], "there is one sample");
         assert_eq!(over(40, |_| (SwitchLoans::default(), LoansByPair::default())).loans, []);
+        // A reload may give a unit's number to another unit.
+        let (mut ledger, contract) = observed(40, |n| (SwitchLoans::default(), pairs(n)));
+        ledger.adopt(&contract);
+        assert_eq!(ledger.statement(&contract).loans, []);
     }
 
     /// A limit around two sub-units throttles both, in proportion to their waits; the rest of the waits has

@@ -46,6 +46,14 @@ pub struct Finding {
     pub had: u64,
 }
 
+impl Finding {
+    /// The finding on a resource that nothing holds, and of which the ledger cannot tell more.
+    pub fn not_held(resource: Resource) -> Finding {
+        let (verdict, reason) = (Verdict::CannotTell, FindingReason::NotHeld);
+        Finding { resource, verdict, reason, entitled: 0, wanted: 0, had: 0 }
+    }
+}
+
 /// The length of the window that verdicts are about, in nanoseconds.
 pub const WINDOW_NS: u64 = 10_000_000_000;
 
@@ -80,7 +88,8 @@ pub enum FindingReason {
     },
     /// Cannot tell: the accounts are younger than the window.
     TooEarly,
-    /// Cannot tell: the resource is not held on this machine, or by this backend.
+    /// Nothing holds the resource on this machine, or under this backend. Broken if the unit was short of it;
+    /// otherwise, cannot tell.
     NotHeld,
     /// Cannot tell: the kernel does not report how long the unit's threads waited.
     NoWaits,

@@ -153,6 +153,13 @@ pub fn sentence(finding: &Finding) -> String {
         FindingReason::TooEarly => {
             format!("The accounts are younger than the {} that a verdict is about.", duration(WINDOW_NS))
         }
+        FindingReason::NotHeld if finding.verdict == Verdict::Broken => format!(
+            "It is entitled to {}, wanted {} and had {}; nothing holds {} on this machine.",
+            measured(entitled),
+            bare(wanted),
+            bare(had),
+            noun(resource)
+        ),
         FindingReason::NotHeld => format!("Nothing holds {} on this machine.", noun(resource)),
         FindingReason::NoWaits => "The kernel does not report how long its threads waited.".to_owned(),
         FindingReason::UnknownCause => format!(
@@ -365,7 +372,7 @@ mod tests {
         ];
         let of = |verdict| move |reason| (verdict, reason);
         kept.map(of(Verdict::Kept))
-            .chain(short.chain(late).map(of(Verdict::Broken)))
+            .chain(short.chain(late).chain([FindingReason::NotHeld]).map(of(Verdict::Broken)))
             .chain(unclear.map(of(Verdict::CannotTell)))
             .collect()
     }

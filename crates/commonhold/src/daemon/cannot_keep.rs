@@ -8,7 +8,7 @@ use commonhold_policy::MS;
 use commonhold_policy::entitlement::{capacity, entitle};
 use commonhold_report::holdings::Holding;
 
-use super::holdings::{Holder, JOBS, named};
+use super::holdings::{Holder, JOBS, named, not_held};
 
 /// Sentences on what cannot be kept; empty if there is nothing to say. `holdings` are those of the same
 /// contract under the same backend.
@@ -89,12 +89,13 @@ fn by_user(contract: &Contract, holder: Holder<'_>) -> Vec<&'static str> {
 
 /// The keys of the contract that have no effect here, in a sentence.
 fn without_effect(contract: &Contract, holder: Holder<'_>, holdings: &[Holding]) -> Option<String> {
-    let is_held = |name: &str| holdings.iter().all(|it| it.resource != name || it.held != State::No);
+    let not_held = not_held(holdings);
+    let has_jobs = holdings.iter().all(|it| it.resource != JOBS || it.held != State::No);
     let mut keys = Vec::new();
     for id in contract.held() {
         let unit = contract.unit(id);
         let mut key = |name: &str| keys.push(format!("`{name}` of `{}`", unit.path));
-        for resource in Resource::ALL.into_iter().filter(|resource| !is_held(resource.name())) {
+        for resource in Resource::ALL.into_iter().filter(|resource| not_held[*resource]) {
             for name in keys_of(unit, resource) {
                 key(&format!("{name}.{resource}"));
             }
@@ -105,7 +106,7 @@ fn without_effect(contract: &Contract, holder: Holder<'_>, holdings: &[Holding])
         if !holder.means.switches && unit.deadline.is_some() {
             key("deadline");
         }
-        if unit.job.is_some() && !is_held(JOBS) && !holdings.iter().any(|it| it.resource == "gangs") {
+        if unit.job.is_some() && !has_jobs && !holdings.iter().any(|it| it.resource == "gangs") {
             key("job");
         }
         if unit.negotiate && holder.backend == "user" {

@@ -7,11 +7,13 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use commonhold_contract::{Contract, Discipline, Gangs, GangsShare, JobKind, Resource, Scheme, Unit, UnitId};
+use commonhold_contract::{
+    Contract, Discipline, Gangs, GangsShare, JobKind, PerResource, Resource, Scheme, Unit, UnitId,
+};
 use commonhold_live::observe::capability;
 use commonhold_machine::Machine;
 use commonhold_machine::capability::State;
-use commonhold_policy::cpu::{NotHeld, Side, WhyNot, not_held};
+use commonhold_policy::cpu::{self, NotHeld, Side, WhyNot};
 use commonhold_policy::{MS, Means, MemoryMeans};
 use commonhold_report::holdings::Holding;
 
@@ -157,6 +159,16 @@ fn holder_now<'a>(session: &mut Session, by: &'a str) -> Holder<'a> {
     Holder { backend: backend.active().name, means: backend.means(), in_place, by }
 }
 
+/// The resources that nothing holds.
+pub(super) fn not_held(holdings: &[Holding]) -> PerResource<bool> {
+    let mut not_held = PerResource::all(false);
+    for resource in Resource::ALL {
+        let of_resource = |holding: &Holding| holding.resource == resource.name();
+        not_held[resource] = holdings.iter().any(|it| of_resource(it) && it.held == State::No);
+    }
+    not_held
+}
+
 /// The holdings of the resources that are not held, with the reasons. Jobs are left out, since they have no
 /// tickets.
 pub(super) fn of_those_not_held(session: &mut Session) -> Vec<Holding> {
@@ -200,7 +212,7 @@ fn in_no_unit(contract: &Contract, means: Means, in_place: bool) -> Option<&'sta
 /// cannot enforce.
 fn cpu(contract: &Contract, cpus: usize, means: Means, by: &str) -> Holding {
     let by = format!("{by}{}", limits_of_cpu(contract, means));
-    let not_held = not_held(contract, means, cpus);
+    let not_held = cpu::not_held(contract, means, cpus);
     let disciplines = disciplines_not_held(contract, means);
     if not_held.is_empty() && disciplines.is_none() {
         return Holding::held(Resource::Cpu, &by);

@@ -6,8 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use commonhold_contract::{Contract, Resource, Scheme, UnitId};
-use commonhold_ledger::{FindingReason, Statement};
+use commonhold_contract::{Contract, PerResource, Resource, Scheme, UnitId};
+use commonhold_ledger::{Finding, FindingReason, Statement, Verdict};
 use commonhold_live::host::clock;
 use commonhold_live::{LiveBackend, LiveError};
 use commonhold_machine::Machine;
@@ -17,6 +17,7 @@ use commonhold_policy::{Plan, Time};
 use commonhold_report::tickets::Expected;
 use commonhold_steward::{Steward, Turn, Wrong};
 
+use super::holdings;
 use super::kept_tickets::Keeper;
 use super::verdicts::{self, Verdicts};
 
@@ -62,6 +63,8 @@ pub(super) struct Session {
     /// The problems that were reported. A problem in this set is not reported again when it occurs again.
     reported: BTreeSet<String>,
     verdicts: Verdicts,
+    /// The resources that nothing held when verdicts were last compared.
+    not_held: PerResource<bool>,
 }
 
 /// The result of one step.
@@ -101,6 +104,7 @@ impl Session {
             news: Vec::new(),
             reported: BTreeSet::new(),
             verdicts: Verdicts::default(),
+            not_held: PerResource::all(false),
         }
     }
 
@@ -310,17 +314,25 @@ impl Session {
         self.contract().machine.scheme
     }
 
-    /// The ledger's statement. It has no verdicts on resources that are not held and for which the contract
-    /// has no rules: there is nothing to keep.
+    /// The ledger's statement, in which verdicts say if nothing holds a resource. Such a resource has a
+    /// verdict, even if the ledger has none, where a unit asks for it.
     pub(super) fn statement(&self) -> Statement {
         let mut statement = self.steward.statement();
-        let asked_for = self.contract().asked_for();
-        for account in &mut statement.accounts {
-            account.findings.retain(|finding| {
-                finding.reason != FindingReason::NotHeld
-                    || finding.resource == Resource::Cpu
-                    || asked_for[finding.resource]
-            });
+        for resource in Resource::ALL.into_iter().filter(|resource| self.not_held[*resource]) {
+            let contract = self.contract();
+            let asking = contract.held().map(|id| contract.unit(id)).filter(|unit| unit.asks_for(resource));
+            let asking: BTreeSet<&str> = asking.map(|unit| unit.path.as_str()).collect();
+            for account in &mut statement.accounts {
+                match account.findings.iter_mut().find(|finding| finding.resource == resource) {
+                    Some(finding) if finding.verdict == Verdict::Broken => {
+                        finding.reason = FindingReason::NotHeld;
+                    }
+                    None if asking.contains(account.unit.as_str()) => {
+                        account.findings.push(Finding::not_held(resource));
+                    }
+                    Some(_) | None => {}
+                }
+            }
         }
         statement
     }
@@ -331,6 +343,8 @@ impl Session {
         if !self.verdicts.are_due(now) {
             return Vec::new();
         }
+        let holdings = holdings::now(self);
+        self.not_held = holdings::not_held(&holdings);
         let statement = self.statement();
         self.verdicts.compare(now, &statement)
     }

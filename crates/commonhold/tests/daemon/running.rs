@@ -59,6 +59,20 @@ fn status_shows_one_unit_verdicts_alone_and_again() {
     assert_eq!(watch.wait().unwrap().code(), Some(0));
 }
 
+/// A rule for a resource that nothing holds is no promise that was kept.
+#[test]
+fn status_names_a_unit_whose_resource_nothing_holds() {
+    let place =
+        Place::with("version = 1\n[unit.a]\nmembers = []\nlimit.bus = \"10 %\"\n[unit.b]\nmembers = []\n");
+    let _daemon = place.run(&["--backend", "user"]);
+    let mut check = place.call(&["status", "--check"]);
+    eventually("a verdict on the bus", || {
+        check = place.call(&["status", "--check"]);
+        check.out.contains("a bus: cannot tell. Nothing holds the bus on this machine.")
+    });
+    assert!(check.code == Some(3) && !check.out.contains("b bus"), "{check:?}");
+}
+
 /// What a daemon did is read after its end, and the next daemon continues it.
 #[test]
 fn it_keeps_a_history_and_ends_with_an_account() {
