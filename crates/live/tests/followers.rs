@@ -48,6 +48,20 @@ impl Parent {
     fn all_run(&self) -> bool {
         state(self.member) == Some('S') && self.stopped().is_empty()
     }
+
+    /// Whether no process has a SIGCHLD pending. A second one would be merged with it, so that a parent such as
+    /// `script` would learn that its child continued, and never that it stopped again.
+    fn has_handled_signals(&self) -> bool {
+        let pending = |pid: &u32| {
+            let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+            let sets = status
+                .lines()
+                .filter_map(|line| line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:")));
+            sets.filter_map(|set| u64::from_str_radix(set.trim(), 16).ok())
+                .any(|set| set & 1 << (libc::SIGCHLD - 1) != 0)
+        };
+        !descendants(self.job.pid()).iter().any(pending)
+    }
 }
 
 impl Drop for Parent {
@@ -220,7 +234,9 @@ fn a_members_parents_continue_when_it_does() {
                 rig.eventually(&format!("{command:?} stops itself"), || !parent.stopped().is_empty());
             }
             rig.gate(0, true);
-            rig.eventually(&format!("{command:?} runs again"), || parent.all_run());
+            rig.eventually(&format!("{command:?} runs again"), || {
+                parent.all_run() && parent.has_handled_signals()
+            });
         }
         // So short that the parent stops itself only afterwards, if at all.
         for _ in 0..20 {

@@ -63,8 +63,9 @@ pub(super) struct Session {
     /// The problems that were reported. A problem in this set is not reported again when it occurs again.
     reported: BTreeSet<String>,
     verdicts: Verdicts,
-    /// The resources that nothing held when verdicts were last compared.
-    not_held: PerResource<bool>,
+    /// The resources that nothing holds, and the active backend for which that was found out; `None` after the
+    /// contract or the machine was replaced.
+    not_held: Option<(&'static str, PerResource<bool>)>,
 }
 
 /// The result of one step.
@@ -104,7 +105,7 @@ impl Session {
             news: Vec::new(),
             reported: BTreeSet::new(),
             verdicts: Verdicts::default(),
-            not_held: PerResource::all(false),
+            not_held: None,
         }
     }
 
@@ -295,11 +296,13 @@ impl Session {
         self.backend.set_contract(self.steward.contract());
         self.reported.clear();
         self.must_persist = true;
+        self.not_held = None;
     }
 
     /// Replaces the machine, after CPU hotplug.
     pub(super) fn set_machine(&mut self, machine: Machine) {
         self.steward.set_machine(machine);
+        self.not_held = None;
     }
 
     pub(super) fn machine(&self) -> &Machine {
@@ -318,7 +321,8 @@ impl Session {
     /// verdict, even if the ledger has none, where a unit asks for it.
     pub(super) fn statement(&self) -> Statement {
         let mut statement = self.steward.statement();
-        for resource in Resource::ALL.into_iter().filter(|resource| self.not_held[*resource]) {
+        let not_held = self.not_held.as_ref().map_or(PerResource::all(false), |(_, not_held)| *not_held);
+        for resource in Resource::ALL.into_iter().filter(|resource| not_held[*resource]) {
             let contract = self.contract();
             let asking = contract.held().map(|id| contract.unit(id)).filter(|unit| unit.asks_for(resource));
             let asking: BTreeSet<&str> = asking.map(|unit| unit.path.as_str()).collect();
@@ -343,10 +347,19 @@ impl Session {
         if !self.verdicts.are_due(now) {
             return Vec::new();
         }
-        let holdings = holdings::now(self);
-        self.not_held = holdings::not_held(&holdings);
+        self.update_not_held();
         let statement = self.statement();
         self.verdicts.compare(now, &statement)
+    }
+
+    /// Finds out which resources nothing holds, unless that is known for the active backend. It takes hundreds of
+    /// system calls.
+    fn update_not_held(&mut self) {
+        let backend = self.backend.active().name;
+        if self.not_held.as_ref().is_none_or(|(known, _)| *known != backend) {
+            let holdings = holdings::now(self);
+            self.not_held = Some((backend, holdings::not_held(&holdings)));
+        }
     }
 
     pub(super) fn backend(&mut self) -> &mut dyn LiveBackend {

@@ -64,7 +64,7 @@ fn status_shows_one_unit_verdicts_alone_and_again() {
 fn status_names_a_unit_whose_resource_nothing_holds() {
     let place =
         Place::with("version = 1\n[unit.a]\nmembers = []\nlimit.bus = \"10 %\"\n[unit.b]\nmembers = []\n");
-    let _daemon = place.run(&["--backend", "user"]);
+    let _daemon = place.run(&[]);
     let mut check = place.call(&["status", "--check"]);
     eventually("a verdict on the bus", || {
         check = place.call(&["status", "--check"]);
