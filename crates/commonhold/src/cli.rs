@@ -294,7 +294,8 @@ pub struct Exec {
 ///                share while it used them
 ///   lent         what others used of its entitlement: CPU time, or bytes
 ///                transferred; of memory, what it lends now
-///   borrowed     what it used of others' entitlements
+///   borrowed     what it had on loan of others: time for which it had a CPU,
+///                bytes transferred; of memory, what it borrows now
 ///   called back  how often it called back what it had lent
 ///   longest      upper bound on the longest call-back
 ///   waited       CPU: time that its threads were ready to run without a
@@ -328,7 +329,7 @@ pub struct Status {
         conflicts_with_all = ["pid", "check"]
     )]
     pub watch: Option<u64>,
-    /// Print only verdicts that are not `kept`; exit with 0 if all are kept, 1 if one is broken, 3 if it
+    /// Print the verdicts, in a line if all are kept; exit with 0 if all are kept, 1 if one is broken, 3 if it
     /// cannot be told
     #[arg(long, conflicts_with_all = ["pid", "json"])]
     pub check: bool,

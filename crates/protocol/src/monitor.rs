@@ -138,7 +138,7 @@ pub struct UnitTotals {
     pub cpu_used_ns: u64,
     /// CPU time of its CPUs that others used.
     pub cpu_lent_ns: u64,
-    /// CPU time on others' CPUs that it used.
+    /// Time for which it had CPUs of others on loan.
     pub cpu_borrowed_ns: u64,
     /// Time that its threads were runnable without a CPU.
     pub cpu_waited_ns: u64,

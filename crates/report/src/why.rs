@@ -61,9 +61,13 @@ pub fn text(explained: &Explained, style: Style) -> String {
         text += "\n";
         text += &table(explained).render(style);
         if explained.waits.iter().any(|wait| wait.inferred_ns > 0) {
-            let note = "Inferred times are divided in proportion to what each had of the resource in the same \
-                        second. Other times were counted at every switch of a CPU.";
-            text += &format!("\n{}\n", wrap(note, style.width, "", "").join("\n"));
+            let mut note =
+                "Inferred times are divided in proportion to what each had of the resource in the same second."
+                    .to_owned();
+            if explained.waits.iter().any(|wait| wait.inferred_ns < wait.ns) {
+                note += " Other times were counted at every switch of a CPU.";
+            }
+            text += &format!("\n{}\n", wrap(&note, style.width, "", "").join("\n"));
         }
     }
     text

@@ -40,7 +40,7 @@ families! {
     CPU: Counter "commonhold_unit_cpu_seconds" "seconds" "CPU time used.";
     CPU_LENT: Counter "commonhold_unit_cpu_lent_seconds" "seconds" "CPU time of its CPUs that others used.";
     CPU_BORROWED: Counter "commonhold_unit_cpu_borrowed_seconds" "seconds"
-        "CPU time on others' CPUs that it used.";
+        "Time for which it had CPUs of others on loan.";
     CPU_PRESSURE: Counter "commonhold_unit_pressure_cpu_waiting_seconds" "seconds"
         "Time that its threads were runnable without a CPU, summed over threads.";
     MEMORY_PRESSURE: Counter "commonhold_unit_pressure_memory_waiting_seconds" "seconds"

@@ -547,8 +547,8 @@ impl Daemon<'_> {
                 for problem in stepped.ended {
                     output::say(&format!("problem ended: {problem}"));
                 }
-                for verdicts::Change { is_broken, line } in self.session.changed_verdicts() {
-                    if is_broken { output::complain(&line) } else { output::say(&line) }
+                for line in self.session.changed_verdicts() {
+                    output::complain(&line);
                 }
                 for news in self.session.take_news() {
                     output::say(&news);

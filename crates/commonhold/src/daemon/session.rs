@@ -19,7 +19,7 @@ use commonhold_steward::{Steward, Turn, Wrong};
 
 use super::holdings;
 use super::kept_tickets::Keeper;
-use super::verdicts::{self, Verdicts};
+use super::verdicts::Verdicts;
 
 /// The interval at which a failed write of the tickets is retried.
 const KEEP_AGAIN_NS: Time = 1_000_000_000;
@@ -342,7 +342,7 @@ impl Session {
     }
 
     /// The changes of verdicts to report now; empty if they were compared less than a second ago.
-    pub(super) fn changed_verdicts(&mut self) -> Vec<verdicts::Change> {
+    pub(super) fn changed_verdicts(&mut self) -> Vec<String> {
         let now = clock::now();
         if !self.verdicts.are_due(now) {
             return Vec::new();

@@ -26,15 +26,6 @@ const MINUTE_NS: Time = 60_000_000_000;
 /// The most broken verdicts that are listed as problems; the number of further ones is listed instead.
 const PROBLEMS_MAX: usize = 20;
 
-/// A line for the log.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Change {
-    /// Whether the contract is broken, so that the line is a complaint.
-    pub(super) is_broken: bool,
-    /// The line, without its newline.
-    pub(super) line: String,
-}
-
 /// A verdict that was reported as broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Broken {
@@ -72,7 +63,7 @@ impl Verdicts {
     }
 
     /// Compares the verdicts of a statement with those before, and returns the changes to report.
-    pub(super) fn compare(&mut self, now: Time, statement: &Statement) -> Vec<Change> {
+    pub(super) fn compare(&mut self, now: Time, statement: &Statement) -> Vec<String> {
         let mut changes = self.begin_minute(now);
         let before = std::mem::take(&mut self.broken);
         self.problems.clear();
@@ -85,7 +76,7 @@ impl Verdicts {
                     (Verdict::Broken, _) => {
                         let problem = findings::problem(&account.unit, finding);
                         if was.is_none() {
-                            self.report(&mut changes, true, problem.clone());
+                            self.report(&mut changes, problem.clone());
                         }
                         if broken_count < PROBLEMS_MAX {
                             self.problems.push(problem);
@@ -104,7 +95,7 @@ impl Verdicts {
                         let lasted = duration(kept_since.saturating_sub(was.since));
                         let prefix = findings::PROBLEM;
                         let line = format!("{prefix}{unit} {resource} is kept again, after {lasted}");
-                        self.report(&mut changes, false, line);
+                        self.report(&mut changes, line);
                     }
                     (Verdict::CannotTell, Some(was)) => drop(self.broken.insert(key, was)),
                     (Verdict::Kept | Verdict::CannotTell, None) => {}
@@ -125,7 +116,7 @@ impl Verdicts {
 
     /// Begins another minute, if the present one has ended. Returns the number of its suppressed changes in
     /// words, if there are any.
-    fn begin_minute(&mut self, now: Time) -> Vec<Change> {
+    fn begin_minute(&mut self, now: Time) -> Vec<String> {
         if now < self.minute.saturating_add(MINUTE_NS) {
             return Vec::new();
         }
@@ -136,16 +127,16 @@ impl Verdicts {
             n => {
                 let line =
                     format!("{}{n} further changes in the last minute are not listed", findings::PROBLEM);
-                vec![Change { is_broken: false, line }]
+                vec![line]
             }
         }
     }
 
     /// Adds a change to those to report, unless this minute has enough.
-    fn report(&mut self, changes: &mut Vec<Change>, is_broken: bool, line: String) {
+    fn report(&mut self, changes: &mut Vec<String>, line: String) {
         if self.lines < LINES_MAX {
             self.lines += 1;
-            changes.push(Change { is_broken, line });
+            changes.push(line);
         } else {
             self.suppressed += 1;
         }
@@ -199,7 +190,6 @@ mod tests {
               or processes in no unit had the rest while it waited 2 s"
             ]
         );
-        assert!(broken[0].is_broken);
         assert_eq!(at(4, Broken), []);
         assert_eq!(at(5, CannotTell), []);
         assert_eq!(at(6, Broken), [], "it was never kept");
@@ -207,7 +197,6 @@ mod tests {
         assert_eq!(at(54, Kept), []);
         let kept = at(55, Kept);
         assert_eq!(lines(&kept), ["verdict: physics\u{FFFD} cpu is kept again, after 42.0 s"]);
-        assert!(!kept[0].is_broken);
         assert_eq!(at(56, Kept), []);
         assert_eq!(at(57, Broken).len(), 1);
         assert_eq!(at(58, Kept), []);

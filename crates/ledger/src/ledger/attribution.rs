@@ -151,7 +151,14 @@ impl Ledger {
                     let had = occupants
                         .entry(owner)
                         .or_insert_with(|| self.occupants(contract, owner, &owners, used, common_ns));
-                    let weights = had.causes(unit, own(unit), used(unit));
+                    let mut weights = had.causes(unit, own(unit), used(unit));
+                    // Threads of a unit hardly wait for each other if a single one could have used and waited as
+                    // much.
+                    let by_others: u64 =
+                        weights.iter().filter(|(cause, _)| *cause != Cause::Own).map(|(_, had)| had).sum();
+                    if by_others > 0 && used(unit).saturating_add(ns) <= length {
+                        weights.retain(|(cause, _)| *cause != Cause::Own);
+                    }
                     self.waits.charge(waited, Cause::Limit, &mut waits);
                     self.waits.infer(Waited { ns: ns - limited_ns, ..waited }, &weights, &mut waits);
                 }
