@@ -161,7 +161,7 @@ static inline __attribute__((always_inline)) bool is_ahead(const struct dispatch
 	if ((s64)ran < 0)
 		ran = 0; /* the clocks of two CPUs differ slightly */
 	if (cpu->runs == task->unit && is_other(unit->discipline))
-		return interrupts(unit->discipline, task->vtime, cpu->vtime);
+		return interrupts(unit->discipline, task->vtime, cpu->vtime, ran);
 	if (cpu->runs == task->unit)
 		return before(task->vtime + margin, cpu->vtime + ran);
 	/* Passes do not apply to a guest, to kernel threads, which go first, or to a rescue. */
@@ -170,8 +170,11 @@ static inline __attribute__((always_inline)) bool is_ahead(const struct dispatch
 	if (cpu->home != DISPATCH_NOBODY && (cpu->home != unit->top || cpu->home != other->top))
 		return false;
 	meet(task->unit, cpu->runs, &mine, &its);
-	if (disciplined() && (other = unit_at(mine.within)) && other->discipline != DISPATCH_STRIDE)
-		return interrupts(other->discipline, mine.pass, its.pass);
+	if (disciplined() && (other = unit_at(mine.within)) && other->discipline != DISPATCH_STRIDE) {
+		if (other->discipline == DISPATCH_LOTTERY)
+			its.pass -= over_weight(counted, its.weight); /* the draw was decided by the keys as they were then */
+		return interrupts(other->discipline, mine.pass, its.pass, ran);
+	}
 	/* The running task is counted as a whole slice (struct competitor): replace that by the time that it ran. */
 	its.pass += over_weight(ran, its.weight) - over_weight(counted, its.weight);
 	return before(mine.pass + over_weight(margin, mine.weight), its.pass);

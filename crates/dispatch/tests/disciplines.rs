@@ -27,6 +27,8 @@ enum Life {
     Computes,
     /// Yields after this time, and remains runnable.
     Yields(u64),
+    /// Computes for the first time, then sleeps for the second.
+    Sleeps(u64, u64),
 }
 
 /// A task: its behaviour, the rest of its work before it yields, and its CPU time.
@@ -72,7 +74,7 @@ impl Play {
         let id = TaskId::try_from(self.tasks.len()).expect("few tasks");
         let left = match life {
             Life::Computes => u64::MAX,
-            Life::Yields(work) => work,
+            Life::Yields(work) | Life::Sleeps(work, _) => work,
         };
         self.tasks.push(Task { life, left, had: 0 });
         self.kernel.start(at, id, unit);
@@ -102,20 +104,26 @@ impl Play {
 
     fn switch(&mut self, now: u64, cpu: u32) {
         let (task, since, number) = self.cpus[cpu as usize];
+        let mut runnable = task.is_some();
         if let Some(id) = task {
             let task = &mut self.tasks[id as usize];
             let ran = now - since;
             task.had += ran;
-            if let Life::Yields(work) = task.life {
-                if task.left > ran {
-                    task.left -= ran;
-                } else {
+            match task.life {
+                Life::Computes => {}
+                Life::Yields(_) | Life::Sleeps(..) if task.left > ran => task.left -= ran,
+                Life::Yields(work) => {
                     task.left = work;
                     self.kernel.give_turn_up(cpu);
                 }
+                Life::Sleeps(work, sleep) => {
+                    task.left = work;
+                    runnable = false;
+                    self.events.push(Reverse((now + sleep, Event::Wakes(id))));
+                }
             }
         }
-        let next = self.kernel.schedule(now, cpu, task.is_some());
+        let next = self.kernel.schedule(now, cpu, runnable);
         self.cpus[cpu as usize] = (next, now, number + 1);
         if let Some(id) = next {
             let length = self.kernel.slice_left(now, cpu).min(self.tasks[id as usize].left);
@@ -224,6 +232,38 @@ fn a_lottery_compensates_partly_used_turns() {
     play.run(120 * SECOND);
     let parts = play.parts(&[0, 0]);
     assert!(parts[0].abs_diff(500) <= 25, "{parts:?}");
+}
+
+/// One uses a fifth of each slice and sleeps, beside another that computes: the share of the first, in
+/// thousandths, of two tasks of a unit and of two sub-units.
+fn part_of_a_fifth_of_each_turn(discipline: Discipline, sleep: u64) -> [u64; 2] {
+    [[UNIT; 2], [SUB[0], SUB[1]]].map(|[one, other]| {
+        let mut play = Play::new(discipline, 1, [100; 3], 7);
+        play.come(0, one, Life::Sleeps(MS, sleep));
+        play.come(0, other, Life::Computes);
+        play.run(120 * SECOND);
+        play.parts(&[0, 0])[0]
+    })
+}
+
+/// A sleep of 10 us loses nothing. One of 4 ms loses the turn of the other during which it ends, and then a
+/// sixth of the draws: a turn of 1 ms for every 1.2 slices of the other.
+#[test]
+fn a_lottery_compensates_after_a_sleep() {
+    for (sleep, expected) in [(MS / 100, 500), (4 * MS, 143)] {
+        for part in part_of_a_fifth_of_each_turn(Discipline::Lottery, sleep) {
+            assert!(part.abs_diff(expected) <= expected / 20, "{part}, not {expected}, after {sleep} ns");
+        }
+    }
+}
+
+/// A task or sub-unit that wakes during a turn runs after that turn: a turn of 1 ms for each slice of the
+/// other.
+#[test]
+fn who_wakes_during_a_turn_runs_after_it() {
+    for part in part_of_a_fifth_of_each_turn(Discipline::Rr, MS / 100) {
+        assert!(part.abs_diff(167) <= 3, "{part}");
+    }
 }
 
 /// A lottery's turns are independent of each other: of ten tasks each has a tenth of the turns, by a

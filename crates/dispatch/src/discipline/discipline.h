@@ -67,7 +67,7 @@ PART void party_comes(u32 discipline, struct party *party, struct dispatch_order
 {
 	switch (discipline) {
 	case DISPATCH_LOTTERY:
-		lottery_comes(party, woke);
+		lottery_comes(party, now, woke);
 		break;
 	case DISPATCH_ENTITLEMENT:
 		entitlement_comes(party, now);
@@ -104,13 +104,16 @@ PART void party_ran(u32 discipline, struct party *party, struct dispatch_order *
 {
 	switch (discipline) {
 	case DISPATCH_LOTTERY:
-		lottery_ran(party, used);
+		lottery_ran(party, used, now);
 		break;
 	case DISPATCH_ENTITLEMENT:
 		entitlement_ran(party, used, now);
 		break;
 	case DISPATCH_DECAY:
 		decay_ran(party, used, now);
+		break;
+	case DISPATCH_RR:
+		rr_ran(party);
 		break;
 	case DISPATCH_BATCH:
 		batch_ran(party, used);
@@ -252,10 +255,12 @@ VERIFIED_ALONE(u32) to_own_tasks(u32 id, u32 event, u64 used)
 	return 0;
 }
 
-/* Whether a waking party with the key `mine` preempts a running one with the key `its`. */
-static bool interrupts(u32 discipline, u64 mine, u64 its)
+/* Whether a waking party with the key `mine` preempts one with the key `its` that has run for `ran` ns in this turn. */
+static bool interrupts(u32 discipline, u64 mine, u64 its, u64 ran)
 {
 	switch (discipline) {
+	case DISPATCH_LOTTERY:
+		return before(mine, its) && ran < LOTTERY_NAP;
 	case DISPATCH_ENTITLEMENT:
 		return before(mine + ENTITLEMENT_HALF_LIFE / 16, its);
 	case DISPATCH_DECAY:

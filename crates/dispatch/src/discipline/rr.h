@@ -2,7 +2,10 @@
 /*
  * Round robin. Idea: parties take turns of one slice each.
  *
- *   key = a sequence number, drawn for each turn
+ *   key = a sequence number, drawn when the party begins to wait, when its turn begins and when it ends
+ *
+ * The number drawn at the beginning keeps other CPUs from choosing the same sub-unit again before the rest. The one drawn at
+ * the end lets those go first that woke during the turn.
  *
  * Weights are ignored, and a waking party preempts no other.
  *
@@ -17,6 +20,11 @@
 static void rr_comes(struct party *party)
 {
 	party->key = party->clock + 1;
+}
+
+static void rr_ran(struct party *party)
+{
+	rr_comes(party);
 }
 
 #endif
