@@ -93,6 +93,9 @@ pub(super) fn of(order: DiskOrder, disk: &Disk, shares: &[u64], mechanics: &Mech
         DiskOrder::Fair => Box::new(fair::Fair::new(shares, disk.half_life_ns, disk.threshold_sectors)),
         DiskOrder::Batched => Box::new(batched::Batched::new(shares, mechanics.reposition_ns())),
         DiskOrder::Linux => Box::new(Linux::new(&[], true, mechanics)),
-        DiskOrder::Yfq => Box::new(yfq::Yfq::new(shares, mechanics.channels().max(disk.batch as usize))),
+        DiskOrder::Yfq => {
+            let size = mechanics.channels().max(disk.batch as usize);
+            Box::new(yfq::Yfq::new(shares, size, disk.batch_chosen))
+        }
     }
 }

@@ -4,7 +4,7 @@ use commonhold_contract::UnitId;
 use proptest::prelude::*;
 
 use super::*;
-use crate::scenario::DiskModel;
+use crate::scenario::{BatchChosen, DiskModel};
 
 mod linux;
 
@@ -32,6 +32,7 @@ fn disk(model: DiskModel, threshold_sectors: u64) -> Disk {
         threshold_sectors,
         half_life_ns: 500 * MS,
         batch: 2,
+        batch_chosen: BatchChosen::AtCompletion,
     }
 }
 
@@ -691,5 +692,53 @@ fn who_waits_for_each_request_has_half_of_the_disk() {
         let (one, other) = (outcome.sectors(0), outcome.sectors(1));
         let per_cent = one * 100 / (one + other);
         assert!((48..52).contains(&per_cent), "{shares:?}: {per_cent} %");
+    }
+}
+
+/// Seed 004, figure 8: half of the disk for one task, an eighth for each of four others, with one request at a
+/// time each, which they send 0.3 ms after the last. At completion, the one misses each batch after one in
+/// which it was last.
+#[test]
+fn who_was_last_in_a_batch_has_a_place_in_the_next_after_resubmission() {
+    let part = |batch_chosen| {
+        let disk = Disk { batch_chosen, ..disk(hp(), 0) };
+        let stream = |at: u32| Stream {
+            sectors: 8,
+            ..Stream::small(UnitId(2 + at), u64::from(at) * 300_000, 3 * MS / 10, 100_000)
+        };
+        let drive = Drive::new(&disk, DiskOrder::Yfq, &[0, 0, 4, 1, 1, 1, 1]);
+        let outcome = run(drive, (0..5).map(stream).collect(), 60_000 * MS);
+        let [one, all] = [outcome.sectors(0), (0..5).map(|at| outcome.sectors(at)).sum()];
+        one * 100 / all
+    };
+    let parts = [BatchChosen::AtCompletion, BatchChosen::AfterResubmission].map(part);
+    assert!((33..37).contains(&parts[0]) && (49..=50).contains(&parts[1]), "{parts:?} per cent");
+}
+
+/// The requests that five tasks have in a hundred seconds, with one at a time each, where the first has
+/// `tickets` and the others 1,000 each. Their files lie one behind the other.
+fn carried(model: DiskModel, random: bool, tickets: u64) -> u64 {
+    let disk = Disk { batch_chosen: BatchChosen::AfterResubmission, ..disk(model, 0) };
+    let stream = |at: u32| Stream {
+        outstanding: 1,
+        sectors: 8,
+        think_ns: 3 * MS / 10,
+        random,
+        span: 32_768,
+        ..Stream::copy(UnitId(2 + at), u64::from(at) * 32_768, 100_000)
+    };
+    let drive = Drive::new(&disk, DiskOrder::Yfq, &[0, 0, tickets, 1_000, 1_000, 1_000, 1_000]);
+    run(drive, (0..5).map(stream).collect(), 100_000 * MS).done.len() as u64
+}
+
+/// Equal finish tags change nothing about how much a disk carries: neither on one without an arm, nor where
+/// requests lie anywhere in the files. (Tasks with equal shares that read their files in sequence do so in
+/// step, so the platters have turned by the same angle from each request to the next. That angle, and no tie,
+/// is what makes the disk faster or slower at equal shares than at any others.)
+#[test]
+fn equal_shares_carry_as_much_as_others() {
+    for (model, random) in [(fixed(), false), (DiskModel::Hp97560 { scale: 1 }, true)] {
+        let [equal, other] = [1_000, 1_010].map(|tickets| carried(model.clone(), random, tickets));
+        assert!(equal.abs_diff(other) * 100 < equal * 3 / 2, "{model:?}: {equal} and {other}");
     }
 }

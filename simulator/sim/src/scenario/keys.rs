@@ -536,6 +536,15 @@ pub(crate) static DISK: Table = Table {
             "8",
             "Requests that are chosen together and served by position, where the order is `yfq`.",
         ),
+        key(
+            "batch_chosen",
+            Kind::Choice(&["at-completion", "after-resubmission"]),
+            "\"at-completion\"",
+            "\"after-resubmission\"",
+            "When the next batch is chosen, where the order is `yfq`: as soon as the last request of a batch has completed \
+             (at-completion), or once its process has had 1 ms in which to send its next request (after-resubmission). With \
+             at-completion, a process that sends one request at a time misses the batch after one in which it was last.",
+        ),
     ],
 };
 

@@ -15,8 +15,8 @@ use toml::de::DeTable;
 use super::keys::{BUS, CACHE, CONTENTION, DISK, KERNEL, Kind, LAST_CACHE, MACHINE, OF_MODELS, Table};
 use super::limits::{BYTES_MAX, DISKS_MAX, SECTOR, TICK_MIN_NS};
 use super::model::{
-    Bus, Cache, CallBack, Contention, Disk, DiskModel, DiskOrder, Enforces, Hardware, KernelCosts,
-    LINE_BYTES, MemoryLoans, Scheduler,
+    BatchChosen, Bus, Cache, CallBack, Contention, Disk, DiskModel, DiskOrder, Enforces, Hardware,
+    KernelCosts, LINE_BYTES, MemoryLoans, Scheduler,
 };
 use super::values::{Entry, Parsed, Span, missing, number, number_32, read, tables};
 use super::{interrupts, latency};
@@ -388,7 +388,7 @@ impl Reader<'_, '_> {
         let mut model = Some("ssd");
         let mut mechanics = Mechanics::default();
         let (mut order, mut weighs, mut threshold_sectors, mut half_life_ns) = (None, false, 64, 500_000_000);
-        let mut batch = 2;
+        let (mut batch, mut batch_chosen) = (2, BatchChosen::AtCompletion);
         for entry in &entries {
             match entry.key.name {
                 "model" => model = self.word(entry),
@@ -399,6 +399,12 @@ impl Reader<'_, '_> {
                 }
                 "half_life" => half_life_ns = number(self.document, entry).unwrap_or(half_life_ns),
                 "batch" => batch = number_32(self.document, entry).unwrap_or(batch),
+                "batch_chosen" => {
+                    batch_chosen = match self.word(entry) {
+                        Some("after-resubmission") => BatchChosen::AfterResubmission,
+                        _ => BatchChosen::AtCompletion,
+                    };
+                }
                 name => mechanics.set(name, number(self.document, entry)),
             }
         }
@@ -406,7 +412,7 @@ impl Reader<'_, '_> {
             self.refuse_keys_of_other_models(&entries, model);
         }
         let (name, model) = (named.name.to_owned(), mechanics.model(model.unwrap_or("ssd")));
-        Disk { name, model, order, weighs, threshold_sectors, half_life_ns, batch }
+        Disk { name, model, order, weighs, threshold_sectors, half_life_ns, batch, batch_chosen }
     }
 
     /// The word of a key whose value is one of a few words; `None` if the value is another.

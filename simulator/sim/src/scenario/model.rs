@@ -266,6 +266,17 @@ pub struct Disk {
     pub half_life_ns: Time,
     /// Requests in a batch of YFQ, 1 or more (seed 004, section 5.4: 2).
     pub batch: u32,
+    /// When YFQ chooses the next batch.
+    pub batch_chosen: BatchChosen,
+}
+
+/// When YFQ chooses the next batch. Seed 004 does not say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BatchChosen {
+    /// As soon as the last request of a batch has completed.
+    AtCompletion,
+    /// Once the process that waited for that request has had time to send the next.
+    AfterResubmission,
 }
 
 /// A disk's mechanics.

@@ -8,8 +8,8 @@ use super::keys::{
     OF_MODELS, PROGRAM, STEPS, Table, WORKLOAD,
 };
 use super::{
-    Amount, Bus, Cache, CallBack, Contention, Disk, DiskModel, DiskOrder, Hardware, Op, Spread, Workload,
-    parse_machine, parse_workload,
+    Amount, BatchChosen, Bus, Cache, CallBack, Contention, Disk, DiskModel, DiskOrder, Hardware, Op, Spread,
+    Workload, parse_machine, parse_workload,
 };
 
 fn machine(text: &str) -> Hardware {
@@ -176,6 +176,7 @@ fn a_machine_arrives() {
         threshold_sectors: 64,
         half_life_ns: 500_000_000,
         batch: 2,
+        batch_chosen: BatchChosen::AtCompletion,
     };
     // 512 B at 5 MiB/s are 97,656.25 ns, at 400 MiB/s 1,220.7 ns; 1 GiB is 2^21 sectors, 1 TiB 2^31.
     let fixed = DiskModel::Fixed { access_ns: 3_000_000, sector_ns: 97_656, sectors: 1 << 21 };

@@ -13,15 +13,18 @@
 //!
 //! Algorithm: a batch is filled up to its size; each time, the head with the smallest finish tag is chosen.
 //! The batch is served in the order of the sweep. The next batch is chosen when all requests of this batch
-//! have completed. On a disk that serves several requests at once, a batch has at least as many. The kernel's
-//! requests go first, and delayed writes when no unit waits.
+//! have completed, or [`RESUBMISSION_NS`] later unless the unit whose request was the last has another by
+//! then ([`BatchChosen`]). On a disk that serves several requests at once, a batch has at least as many. The
+//! kernel's requests go first, and delayed writes when no unit waits.
 //!
 //! Properties: units that always have waiting requests get sectors by share, to within a batch and a request.
 //! A unit that was idle has no claim to the share that it did not use. A request waits for its batch, and for
 //! the heads with smaller tags.
 //!
 //! Limits: a unit that has one request at a time gets at most one request in each batch, even if its share of
-//! a batch is larger. The larger the batches, the fewer seeks, and the coarser the shares. Sectors are
+//! a batch is larger; and none in the batch after one in which its request was the last, if batches are
+//! chosen at completion. After resubmission, the disk is idle before each batch, for as long as a process
+//! takes to send a request. The larger the batches, the fewer seeks, and the coarser the shares. Sectors are
 //! counted, not seeks. Cost: O(units with waiting requests) and O(log n) for each request.
 //!
 //! Source: seed 004, section 5.4, which takes it from Bruno, Brustoloni, Gabber, Ozden and Silberschatz
@@ -33,6 +36,11 @@ use commonhold_policy::disk::fairness::weights;
 use super::{Choice, Order, Transfer};
 use crate::Time;
 use crate::disk::queue::{Place, Queue};
+use crate::scenario::BatchChosen;
+
+/// The time within which a process that is woken, and runs at once, sends its next request: three times our
+/// estimate of the CPU time for a page fault that reads (`scenarios/tickets-disk`).
+const RESUBMISSION_NS: Time = 1_000_000;
 
 /// Sectors divided by a share, in units of 2^-64.
 type Tag = u128;
@@ -48,6 +56,9 @@ pub(super) struct Yfq {
     /// The units and start tags of the requests of the batch that have not completed.
     chosen: Vec<(UnitId, Tag)>,
     virtual_time: Tag,
+    chosen_when: BatchChosen,
+    /// The unit whose request was the last of its batch, and until when its next request is awaited.
+    awaited: Option<(UnitId, Time)>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -63,8 +74,16 @@ struct Unit {
 
 impl Yfq {
     /// The policy for an idle disk, with batches of `size` requests.
-    pub(super) fn new(shares: &[u64], size: usize) -> Yfq {
-        let mut yfq = Yfq { size, units: Vec::new(), batch: Vec::new(), chosen: Vec::new(), virtual_time: 0 };
+    pub(super) fn new(shares: &[u64], size: usize, chosen_when: BatchChosen) -> Yfq {
+        let mut yfq = Yfq {
+            size,
+            units: Vec::new(),
+            batch: Vec::new(),
+            chosen: Vec::new(),
+            virtual_time: 0,
+            chosen_when,
+            awaited: None,
+        };
         yfq.set_shares(shares);
         yfq
     }
@@ -100,6 +119,13 @@ impl Yfq {
         }
     }
 
+    /// Until when the next batch is put off, if a unit's next request is awaited and others wait.
+    fn put_off_until(&self, now: Time, queue: &Queue) -> Option<Time> {
+        let (unit, until) = self.awaited?;
+        let others_wait = queue.units().any(|unit| !unit.is_common());
+        (others_wait && !queue.has(unit) && now < until).then_some(until)
+    }
+
     /// Fills the batch with heads, in the order of their finish tags.
     fn fill(&mut self, queue: &Queue) {
         while self.batch.len() < self.size {
@@ -133,11 +159,14 @@ impl Order for Yfq {
         }
     }
 
-    fn choose(&mut self, _now: Time, head: u64, queue: &Queue) -> Choice {
+    fn choose(&mut self, now: Time, head: u64, queue: &Queue) -> Choice {
         if queue.has(UnitId::KERNEL) {
             return queue.sweep([UnitId::KERNEL].into_iter(), head).into();
         }
         if self.chosen.is_empty() {
+            if let Some(until) = self.put_off_until(now, queue) {
+                return Choice::WaitUntil(until);
+            }
             self.fill(queue);
         }
         let sweep_order = |place: &Place| (place.lba < head, *place);
@@ -150,9 +179,13 @@ impl Order for Yfq {
         }
     }
 
-    fn ended(&mut self, _now: Time, transfer: &Transfer, queue: &Queue) {
-        if let Some(index) = self.chosen.iter().position(|(unit, _)| *unit == transfer.scheduled_unit) {
+    fn ended(&mut self, now: Time, transfer: &Transfer, queue: &Queue) {
+        let served = transfer.scheduled_unit;
+        if let Some(index) = self.chosen.iter().position(|(unit, _)| *unit == served) {
             self.chosen.swap_remove(index);
+            if self.chosen.is_empty() && self.chosen_when == BatchChosen::AfterResubmission {
+                self.awaited = Some((served, now + RESUBMISSION_NS));
+            }
         }
         self.advance_virtual_time(queue);
     }
