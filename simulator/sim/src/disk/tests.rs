@@ -695,8 +695,8 @@ fn who_waits_for_each_request_has_half_of_the_disk() {
     }
 }
 
-/// Seed 004, figure 8: half of the disk for one task, an eighth for each of four others, with one request at a
-/// time each, which they send 0.3 ms after the last. At completion, the one misses each batch after one in
+/// Seed 004, figure 8: half of the disk for one task, an eighth for each of four others, with one request at
+/// a time each, which they send 0.3 ms after the last. At completion, the one misses each batch after one in
 /// which it was last.
 #[test]
 fn who_was_last_in_a_batch_has_a_place_in_the_next_after_resubmission() {
