@@ -116,6 +116,9 @@ pub const TICKETS_DISK: Files = files!("tickets-disk", "machine", "workload");
 pub const TICKETS_DISK_TWO: Files = files!("tickets-disk", "machine", "two");
 /// Two tasks compute and five read (seed 004, section 5.5).
 pub const TICKETS_EXCHANGE: Files = files!("tickets-exchange", "machine", "workload");
+/// [`TICKETS_EXCHANGE`] under lottery scheduling, as in the paper.
+pub const TICKETS_EXCHANGE_LOTTERY: Files =
+    files!("tickets-exchange", "lottery", "machine", "lottery-workload");
 /// [`TICKETS_EXCHANGE`] for longer, with a file large enough for that. Beyond the paper.
 pub const TICKETS_EXCHANGE_LONG: Files = files!("tickets-exchange", "machine", "long");
 
@@ -632,7 +635,9 @@ impl Change {
                 }
             }
         }
-        let pair: Vec<_> = scenario.contract.held().take(2).collect();
+        let contract = &scenario.contract;
+        let around: Vec<_> = contract.held().filter_map(|unit| contract.unit(unit).parent).collect();
+        let pair: Vec<_> = contract.held().filter(|unit| !around.contains(unit)).take(2).collect();
         for unit in &pair {
             scenario.contract.units[unit.index()].negotiate |= self.negotiate;
         }

@@ -4,9 +4,11 @@
 #![allow(clippy::unwrap_used)]
 
 use commonhold_claims::experiments::{self, Files, on};
-use commonhold_contract::{Amount, Resource, Scheme};
+use commonhold_contract::{Amount, Discipline, Resource, Scheme};
 use commonhold_policy::rights::Change;
-use commonhold_sim::scenario::{Amount as Span, CallBack, DiskModel, DiskOrder, Op, Scenario, Spread};
+use commonhold_sim::scenario::{
+    Amount as Span, BatchChosen, CallBack, DiskModel, DiskOrder, Op, Scenario, Spread,
+};
 
 const MIB: u64 = 1 << 20;
 
@@ -279,8 +281,8 @@ fn tickets() {
     let disk = scenario(experiments::TICKETS_DISK);
     let (drive, kernel) = (&disk.hardware.disks[0], &disk.hardware.kernel);
     assert_eq!(
-        (drive.order, drive.batch, kernel.read_ahead, kernel.request_sectors),
-        (Some(DiskOrder::Yfq), 2, 0, 8)
+        (drive.order, drive.batch, drive.batch_chosen, kernel.read_ahead, kernel.request_sectors),
+        (Some(DiskOrder::Yfq), 2, BatchChosen::AfterResubmission, 0, 8)
     );
     assert_eq!(
         disk.contract.unit(disk.workload.jobs[0].unit).hard[Resource::Disk],
@@ -298,12 +300,24 @@ fn tickets() {
     for resource in [Resource::Cpu, Resource::Disk] {
         assert!(tickets_of(&seven, resource).iter().all(|(_, tickets)| *tickets == 1_000));
     }
-    let exchanged = on(experiments::TICKETS_EXCHANGE, Scheme::Isolate).exchange(300).scenario().unwrap();
-    let first = |resource| tickets_of(&exchanged, resource)[..3].iter().map(|(_, n)| *n).collect::<Vec<_>>();
+    let lottery = scenario(experiments::TICKETS_EXCHANGE_LOTTERY);
+    assert_eq!(lottery.hardware, seven.hardware);
     assert_eq!(
-        (first(Resource::Cpu), first(Resource::Disk)),
-        (vec![1_300, 700, 1_000], vec![700, 1_300, 1_000])
+        lottery.contract.unit(lottery.contract.find("tasks").unwrap()).discipline,
+        Discipline::Lottery
     );
+    assert_eq!(jobs(&lottery).len(), 7);
+    for (files, around) in [(experiments::TICKETS_EXCHANGE, 0), (experiments::TICKETS_EXCHANGE_LOTTERY, 1)] {
+        let exchanged = on(files, Scheme::Isolate).exchange(300).scenario().unwrap();
+        let first = |resource| {
+            let tickets = tickets_of(&exchanged, resource);
+            tickets[around..around + 3].iter().map(|(_, n)| *n).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            (first(Resource::Cpu), first(Resource::Disk)),
+            (vec![1_300, 700, 1_000], vec![700, 1_300, 1_000])
+        );
+    }
 }
 
 /// Seed 004, section 5.6.

@@ -9,8 +9,8 @@ use commonhold_sim_report::claims::{Basis, Tolerance};
 
 use super::{Row, above, between, parameter, predicted, unmeasured_row};
 use crate::experiments::{
-    Experiment, TICKETS_CPU, TICKETS_DISK, TICKETS_DISK_TWO, TICKETS_EXCHANGE, TICKETS_EXCHANGE_LONG,
-    TICKETS_MEMORY, on,
+    Experiment, Files, TICKETS_CPU, TICKETS_DISK, TICKETS_DISK_TWO, TICKETS_EXCHANGE, TICKETS_EXCHANGE_LONG,
+    TICKETS_EXCHANGE_LOTTERY, TICKETS_MEMORY, on,
 };
 use crate::measure::{Seed, divide, real};
 
@@ -48,17 +48,26 @@ const PROGRESS: [Experiment; 5] = [
 const USERS: [&str; 4] = ["user/first", "user/second", "user/third", "user/fourth"];
 const ONE_OTHER: Experiment = on(TICKETS_DISK_TWO, Isolate);
 
-const EXCHANGES: [Experiment; 9] = [
-    on(TICKETS_EXCHANGE, Isolate),
-    on(TICKETS_EXCHANGE, Isolate).exchange(100),
-    on(TICKETS_EXCHANGE, Isolate).exchange(200),
-    on(TICKETS_EXCHANGE, Isolate).exchange(300),
-    on(TICKETS_EXCHANGE, Isolate).exchange(400),
-    on(TICKETS_EXCHANGE, Isolate).exchange(500),
-    on(TICKETS_EXCHANGE, Isolate).exchange(600),
-    on(TICKETS_EXCHANGE, Isolate).exchange(700),
-    on(TICKETS_EXCHANGE, Isolate).exchange(800),
-];
+/// A scenario without an exchange, and with each of the eight exchanges of figure 9.
+const fn exchanges(files: Files) -> [Experiment; 9] {
+    let run = on(files, Isolate);
+    [
+        run,
+        run.exchange(100),
+        run.exchange(200),
+        run.exchange(300),
+        run.exchange(400),
+        run.exchange(500),
+        run.exchange(600),
+        run.exchange(700),
+        run.exchange(800),
+    ]
+}
+
+/// The paper's, under lottery scheduling.
+const EXCHANGES: [Experiment; 9] = exchanges(TICKETS_EXCHANGE_LOTTERY);
+/// The same under our default discipline, under which the negotiator's are run.
+const BY_STRIDE: [Experiment; 9] = exchanges(TICKETS_EXCHANGE);
 /// Runs of 140 and of 240 s without an exchange, then with a negotiator. The difference of two runs is the
 /// last 100 s.
 const NEGOTIATED: [Experiment; 4] = [
@@ -72,12 +81,12 @@ const FOUND_AND_SET: [Experiment; 13] = {
     let mut all = [NEGOTIATED[0]; 13];
     let mut at = 0;
     while at < 13 {
-        all[at] = if at < 4 { NEGOTIATED[at] } else { EXCHANGES[at - 4] };
+        all[at] = if at < 4 { NEGOTIATED[at] } else { BY_STRIDE[at - 4] };
         at += 1;
     }
     all
 };
-const READERS: [&str; 4] = ["reads-1", "reads-2", "reads-3", "reads-4"];
+const READERS: [&str; 4] = ["tasks/reads-1", "tasks/reads-2", "tasks/reads-3", "tasks/reads-4"];
 
 /// CPU time of a unit, in s.
 fn cpu_s(at: Seed, run: Experiment, unit: &str) -> Option<f64> {
@@ -139,28 +148,28 @@ fn linear(at: Seed) -> Option<f64> {
 }
 
 /// A unit's gain by each exchange, from 100 tickets on: 0.1 means ten per cent more than without an exchange.
-fn gains(at: Seed, of: Figure, unit: &str) -> Option<Vec<f64>> {
-    let before = of(at, EXCHANGES[0], unit)?;
-    EXCHANGES[1..].iter().map(|run| Some(divide(of(at, *run, unit)?, before)? - 1.0)).collect()
+fn gains(at: Seed, runs: [Experiment; 9], of: Figure, unit: &str) -> Option<Vec<f64>> {
+    let before = of(at, runs[0], unit)?;
+    runs[1..].iter().map(|run| Some(divide(of(at, *run, unit)?, before)? - 1.0)).collect()
 }
 
 /// The largest difference between a gain of the unit that computes and the gain that its tickets imply.
 fn off_by_tickets(at: Seed) -> Option<f64> {
     let says = |n: f64| (1000.0 + n) / (2000.0 + n) / 0.5 - 1.0;
     let by_tickets = [100.0, 200.0, 300.0, 400.0, 500.0, 600.0, 700.0, 800.0].map(says);
-    let gains = gains(at, cpu_s, "dhrystone")?;
+    let gains = gains(at, EXCHANGES, cpu_s, "tasks/dhrystone")?;
     most(gains.into_iter().zip(by_tickets).map(|(gain, says)| Some((gain - says).abs())))
 }
 
 /// The smallest increase of the computing unit's gain from one exchange to the next larger one.
 fn smallest_growth(at: Seed) -> Option<f64> {
-    let gains = gains(at, cpu_s, "dhrystone")?;
+    let gains = gains(at, EXCHANGES, cpu_s, "tasks/dhrystone")?;
     least(gains.windows(2).map(|pair| Some(pair[1] - pair[0])))
 }
 
 /// The number of exchanged tickets at which the reading unit gained most.
 fn best_exchange(at: Seed) -> Option<f64> {
-    let gains = gains(at, pages, "iohog")?;
+    let gains = gains(at, EXCHANGES, pages, "tasks/iohog")?;
     let best = (0..gains.len()).max_by(|a, b| gains[*a].total_cmp(&gains[*b]))?;
     Some(100.0 * real(best as u64 + 1))
 }
@@ -175,7 +184,7 @@ const SIDES: [(&str, Figure); 2] = [("dhrystone", cpu_s), ("iohog", pages)];
 /// The largest gain of the eight exchanges, where the gain of an exchange is that of the side that gains
 /// less.
 fn largest_gain(at: Seed) -> Option<f64> {
-    let [one, other] = SIDES.map(|(unit, of)| gains(at, of, unit));
+    let [one, other] = SIDES.map(|(unit, of)| gains(at, BY_STRIDE, of, unit));
     most(one?.into_iter().zip(other?).map(|(one, other)| Some(one.min(other))))
 }
 
@@ -197,7 +206,7 @@ fn least_in_all(at: Seed) -> Option<f64> {
 
 /// The smallest part of CPU time that the task that computes and exchanged nothing has under any exchange.
 fn least_cpu(at: Seed) -> Option<f64> {
-    least(EXCHANGES.into_iter().map(|run| Some(cpu_s(at, run, "computes")? / 100.0)))
+    least(EXCHANGES.into_iter().map(|run| Some(cpu_s(at, run, "tasks/computes")? / 100.0)))
 }
 
 /// The parts of all disk requests of the readers that exchanged nothing.
@@ -213,7 +222,7 @@ fn least_disk(at: Seed) -> Option<f64> {
 
 /// The loss of the task that computes, by the largest exchange, compared with the loss of the readers.
 fn losses(at: Seed) -> Option<f64> {
-    let cpu = divide(cpu_s(at, EXCHANGES[8], "computes")?, cpu_s(at, EXCHANGES[0], "computes")?)?;
+    let cpu = divide(cpu_s(at, EXCHANGES[8], "tasks/computes")?, cpu_s(at, EXCHANGES[0], "tasks/computes")?)?;
     let disk = |run| Some(parts_of_disk(at, run)?.iter().sum::<f64>());
     divide(1.0 - cpu, 1.0 - divide(disk(EXCHANGES[8])?, disk(EXCHANGES[0])?)?)
 }
@@ -336,7 +345,7 @@ pub(super) const ROWS: &[Row] = &[
         ("TK-F9-2a", "004 fig. 9", "The task that reads gains by each exchange: the smallest gain", ""),
         above(0.0),
         &EXCHANGES,
-        |at| least(gains(at, pages, "iohog")?.into_iter().map(Some)),
+        |at| least(gains(at, EXCHANGES, pages, "tasks/iohog")?.into_iter().map(Some)),
     ),
     predicted(
         ("TK-F9-2b", "004 fig. 9", "It gains most by an exchange of about 500 tickets", "500"),
