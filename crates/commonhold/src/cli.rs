@@ -125,7 +125,8 @@ pub struct Check {
     ///
     /// - `nodes:N` (1)
     ///
-    /// - of each node: `cpus:N` logical CPUs (1), `memory:SIZE` (1GiB), `caches:N` last-level caches (1)
+    /// - of each node: `cpus:N` logical CPUs (1), `memory:SIZE` (1GiB), `caches:N` last-level caches (1);
+    ///   `cpus:5,7,4` are the CPUs of three nodes
     ///
     /// - of each core: `threads:N` (1)
     ///

@@ -4,7 +4,7 @@
 //! | word | meaning | default |
 //! | --- | --- | --- |
 //! | `nodes:4` | NUMA nodes | 1 |
-//! | `cpus:2` | logical CPUs per node | 1 |
+//! | `cpus:2` | logical CPUs per node; `cpus:5,7,4`: of each of three nodes | 1 |
 //! | `memory:512MiB` | memory per node | 1GiB |
 //! | `threads:2` | hardware threads per core; divides `cpus` | 1 |
 //! | `caches:2` | last-level caches per node; divides the cores of a node | 1 |
@@ -52,7 +52,7 @@ impl Machine {
         let words = Words::split(text)?;
         let shape = Shape::read(&words)?;
         Ok(Machine {
-            cpus: (0..shape.nodes * shape.cpus).map(|id| shape.cpu(id)).collect(),
+            cpus: shape.all_cpus(),
             nodes: (0..shape.nodes).map(|id| Node { id, memory_bytes: shape.memory_bytes }).collect(),
             swap_bytes: words.amount("swap", quantity::bytes)?.unwrap_or(0),
             disks: words.disks()?,
@@ -66,7 +66,8 @@ impl Machine {
 /// `cpus`, that `caches` divides `cpus / threads`, and that `sockets` divides `nodes`.
 struct Shape {
     nodes: u32,
-    cpus: u32,
+    /// By node.
+    cpus: Vec<u32>,
     threads: u32,
     caches: u32,
     sockets: u32,
@@ -75,11 +76,22 @@ struct Shape {
 
 impl Shape {
     fn read(words: &Words<'_>) -> Result<Shape, SyntheticError> {
-        let nodes = words.count("nodes", 1, MAX_CPUS)?.unwrap_or(1);
+        let listed = words.list("cpus", 1, MAX_CPUS)?;
+        let nodes = words.count("nodes", 1, MAX_CPUS)?;
+        let nodes = nodes.unwrap_or(u32::try_from(listed.len()).unwrap_or(MAX_CPUS).max(1));
+        let cpus = match listed[..] {
+            [] => vec![1; nodes as usize],
+            [cpus] => vec![cpus; nodes as usize],
+            _ if listed.len() != nodes as usize => {
+                let what = format!("{} numbers of CPUs, for {nodes} nodes", listed.len());
+                return Err(words.wrong("cpus", what, "write one number for all nodes, or one for each"));
+            }
+            _ => listed,
+        };
         let shape = Shape {
             nodes,
             sockets: words.count("sockets", 1, MAX_CPUS)?.unwrap_or(nodes),
-            cpus: words.count("cpus", 1, MAX_CPUS)?.unwrap_or(1),
+            cpus,
             threads: words.count("threads", 1, MAX_CPUS)?.unwrap_or(1),
             caches: words.count("caches", 1, MAX_CPUS)?.unwrap_or(1),
             memory_bytes: words.amount("memory", quantity::bytes)?.unwrap_or(1 << 30),
@@ -89,19 +101,27 @@ impl Shape {
     }
 
     fn check(&self, words: &Words<'_>) -> Result<(), SyntheticError> {
-        let Shape { nodes, cpus, threads, caches, sockets, memory_bytes } = *self;
-        if u64::from(nodes) * u64::from(cpus) > u64::from(MAX_CPUS) {
-            let what = format!("{nodes} nodes of {cpus} CPUs are more than {MAX_CPUS} CPUs");
+        let Shape { nodes, threads, caches, sockets, memory_bytes, .. } = *self;
+        let all: u64 = self.cpus.iter().map(|cpus| u64::from(*cpus)).sum();
+        if all > u64::from(MAX_CPUS) {
+            let what = match self.cpus.iter().all(|cpus| *cpus == self.cpus[0]) {
+                true => format!("{nodes} nodes of {} CPUs are more than {MAX_CPUS} CPUs", self.cpus[0]),
+                false => format!("{all} CPUs are more than {MAX_CPUS}"),
+            };
             return Err(words.wrong("nodes", what, "write fewer nodes, or fewer CPUs per node"));
         }
-        if cpus % threads != 0 {
-            let what = format!("the {cpus} CPUs of a node are not whole cores of {threads} hardware threads");
-            return Err(words.wrong("threads", what, "`cpus` counts hardware threads: make it a multiple"));
-        }
-        let cores = cpus / threads;
-        if cores % caches != 0 {
-            let what = format!("the {cores} cores of a node do not divide evenly among {caches} caches");
-            return Err(words.wrong("caches", what, &format!("write {}", divisors(cores))));
+        for cpus in &self.cpus {
+            if cpus % threads != 0 {
+                let what =
+                    format!("the {cpus} CPUs of a node are not whole cores of {threads} hardware threads");
+                let remedy = "`cpus` counts hardware threads: make it a multiple";
+                return Err(words.wrong("threads", what, remedy));
+            }
+            let cores = cpus / threads;
+            if cores % caches != 0 {
+                let what = format!("the {cores} cores of a node do not divide evenly among {caches} caches");
+                return Err(words.wrong("caches", what, &format!("write {}", divisors(cores))));
+            }
         }
         if nodes % sockets != 0 {
             let what = format!("the {nodes} nodes do not divide evenly among {sockets} sockets");
@@ -117,17 +137,24 @@ impl Shape {
         Ok(())
     }
 
-    /// The CPU with this number, in topological order.
-    fn cpu(&self, id: u32) -> Cpu {
-        Cpu {
-            id,
-            node: id / self.cpus,
-            cache: id / (self.cpus / self.caches),
-            core: id / self.threads,
-            socket: id / self.cpus / (self.nodes / self.sockets),
-            isolated: false,
-            capacity: CAPACITY_MAX,
+    /// The CPUs, in topological order.
+    fn all_cpus(&self) -> Vec<Cpu> {
+        let mut all = Vec::new();
+        for (node, cpus) in (0u32..).zip(&self.cpus) {
+            let first = u32::try_from(all.len()).unwrap_or(MAX_CPUS);
+            let cpu = |index| Cpu {
+                id: first + index,
+                node,
+                cache: node * self.caches + index / (cpus / self.caches),
+                // Every node has whole cores.
+                core: (first + index) / self.threads,
+                socket: node / (self.nodes / self.sockets),
+                isolated: false,
+                capacity: CAPACITY_MAX,
+            };
+            all.extend((0..*cpus).map(cpu));
         }
+        all
     }
 }
 
@@ -211,6 +238,19 @@ impl<'a> Words<'a> {
                 remedy: format!("write `{key}:2`"),
             })),
         }
+    }
+
+    /// The numbers of a word that is a list of numbers from `min` to `max`; empty if the text has no such word.
+    fn list(&self, key: &str, min: u32, max: u32) -> Result<Vec<u32>, SyntheticError> {
+        let Some(word) = self.find(key) else { return Ok(Vec::new()) };
+        let number = |text: &str| match text.parse::<u32>() {
+            Ok(n) if (min..=max).contains(&n) => Ok(n),
+            _ => Err(word.wrong(Wrong {
+                what: format!("`{text}` is not a whole number from {min} to {max}"),
+                remedy: format!("write `{key}:2`"),
+            })),
+        };
+        word.value.split(',').map(number).collect()
     }
 
     fn amount(
@@ -338,8 +378,24 @@ mod tests {
     }
 
     #[test]
+    fn nodes_of_different_sizes() {
+        let machine = Machine::synthetic("cpus:5,7,4").unwrap();
+        let of_node = |node| machine.cpus.iter().filter(|cpu| cpu.node == node).count();
+        assert_eq!((machine.nodes.len(), [0, 1, 2].map(of_node)), (3, [5, 7, 4]));
+        let caches: Vec<u32> = machine.cpus.iter().map(|cpu| cpu.cache).collect();
+        assert_eq!(caches, [0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2]);
+        assert!(machine.cpus.iter().zip(0..).all(|(cpu, id)| cpu.id == id && cpu.core == id));
+        assert_eq!(
+            Machine::synthetic("nodes:2 cpus:5,7,4").unwrap_err().to_string(),
+            "synthetic machine, column 9: `cpus:5,7,4`: 3 numbers of CPUs, for 2 nodes; write one number for all \
+             nodes, or one for each"
+        );
+    }
+
+    #[test]
     fn bounds() {
         assert_eq!(Machine::synthetic("nodes:256 cpus:256").unwrap().cpus.len(), 65_536);
+        assert!(Machine::synthetic("cpus:65536,1").is_err() && Machine::synthetic("cpus:4,").is_err());
         for bad in [
             "memory:0B",
             "nodes:2 memory:1024PiB",

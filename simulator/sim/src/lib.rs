@@ -5,6 +5,7 @@ mod baseline;
 mod chance;
 pub mod contention;
 pub mod disk;
+pub mod disturbance;
 mod engine;
 pub mod memory;
 pub mod outcome;
@@ -69,5 +70,6 @@ pub fn run_watched(scenario: &Scenario, seed: u64, clock: &AtomicU64) -> Result<
     if !scheduler.holds(scheme) {
         return Err(Unfit::Unheld(scheduler, scheme));
     }
-    Ok(engine::Engine::new(scenario, seed, clock)?.run())
+    let disturbed = disturbance::with_daemons(scenario);
+    Ok(engine::Engine::new(&disturbed, seed, clock)?.run())
 }

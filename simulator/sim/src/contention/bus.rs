@@ -23,14 +23,17 @@
 //! alone. u is found from the task's rate alone by bisection: the task's m streams, alone on the bus, carry
 //! exactly that rate.
 //!
-//! Number of streams, which scenarios do not specify: a task has one stream per whole quarter of the bus that
-//! it uses alone, and at least one. A program that waits for every transaction can use much of the bus only
+//! Number of streams: by default, a task has one stream per whole quarter of the bus that it uses alone, and
+//! at least one (`streams = 4`). A program that waits for every transaction can use much of the bus only
 //! if it does almost nothing else; so a program that uses 80 % of the bus has several outstanding
 //! transactions. With this rule, in a task that uses less than 93 % of the bus, every stream thinks longer
 //! than its transactions take. The quarter is a calibration. Of the published programs, the streaming one
 //! (23.6 of 29.5 per us alone) gets three streams. Each application thread (at most 14.45, just below one
 //! half) gets one. With these, the worst slowdown beside two streaming programs is 2.87, published as almost
 //! three. With one stream each, it is 1.81.
+//!
+//! How a real bus divides its capacity when it is full is rarely published. `division = "even"` is the other
+//! extreme: a round robin among the processors, in which a task is slowed only when the bus is full.
 //!
 //! Properties: a task alone is not slowed. Equal tasks are slowed equally. One more task, or a higher rate of
 //! another, makes no task faster. The bus never carries more than B. A task with a rate above B (measured on
@@ -51,14 +54,11 @@ use std::collections::BTreeMap;
 use commonhold_contract::MILLIONTH;
 
 use super::{millionths, real};
-use crate::scenario;
+use crate::scenario::{self, BusDivision};
 
 /// The size of the cache of results, as the sum of the numbers of rates; a few megabytes. A full cache is
 /// emptied.
 const CACHED_RATES_MAX: usize = 1 << 16;
-
-/// The number of streams of a task that uses the whole bus alone.
-const STREAMS_OF_A_FULL_BUS: u64 = 4;
 
 /// The number of bisection steps for a load, enough for the precision of a float.
 const HALVINGS: u32 = 60;
@@ -67,6 +67,8 @@ const HALVINGS: u32 = 60;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bus {
     capacity_per_ms: u64,
+    streams_of_full: u64,
+    division: BusDivision,
     /// The cache of results: by the sorted positive rates of the running tasks, their slowdowns in the same
     /// order.
     cache: BTreeMap<Vec<u32>, Vec<u64>>,
@@ -79,8 +81,14 @@ pub struct Bus {
 impl Bus {
     /// A bus with no tasks. A capacity of 0 counts as one transaction per ms.
     pub fn new(bus: &scenario::Bus) -> Self {
-        let capacity_per_ms = bus.transactions_per_ms.max(1);
-        Bus { capacity_per_ms, cache: BTreeMap::new(), cached_rates: 0, sorted: Vec::new() }
+        Bus {
+            capacity_per_ms: bus.transactions_per_ms.max(1),
+            streams_of_full: u64::from(bus.streams),
+            division: bus.division,
+            cache: BTreeMap::new(),
+            cached_rates: 0,
+            sorted: Vec::new(),
+        }
     }
 
     /// Computes the slowdowns of the running tasks, in millionths, from the rates that they would have alone,
@@ -98,7 +106,10 @@ impl Bus {
             look_up(rates_per_ms, &self.sorted, slowdowns, out);
             return;
         }
-        let slowdowns = solve(self.capacity_per_ms, &self.sorted);
+        let slowdowns = match self.division {
+            BusDivision::Queue => queued(self.capacity_per_ms, self.streams_of_full, &self.sorted),
+            BusDivision::Even => even(self.capacity_per_ms, &self.sorted),
+        };
         look_up(rates_per_ms, &self.sorted, &slowdowns, out);
         self.add_to_cache(slowdowns);
     }
@@ -122,10 +133,24 @@ fn look_up(rates_per_ms: &[u32], sorted: &[u32], slowdowns: &[u64], out: &mut Ve
     out.extend(rates_per_ms.iter().map(slowdown));
 }
 
-/// The slowdowns of tasks, in the order of their rates, which are sorted and positive.
-fn solve(capacity_per_ms: u64, sorted: &[u32]) -> Vec<u64> {
-    let classes: Vec<Class> =
-        sorted.chunk_by(|a, b| a == b).map(|equal| Class::new(capacity_per_ms, equal)).collect();
+/// The slowdowns on a bus that divides its capacity evenly: a task gets its rate, or an equal part of what the
+/// tasks of lower rates leave (max-min fairness). The rates are sorted and positive.
+fn even(capacity_per_ms: u64, sorted: &[u32]) -> Vec<u64> {
+    let mut left = real(capacity_per_ms);
+    let part = |(index, rate): (usize, &u32)| {
+        let rate = f64::from(*rate);
+        let got = rate.min(left / real((sorted.len() - index) as u64));
+        left -= got;
+        millionths(rate / got)
+    };
+    sorted.iter().enumerate().map(part).collect()
+}
+
+/// The slowdowns of tasks whose transactions queue, in the order of their rates, which are sorted and
+/// positive.
+fn queued(capacity_per_ms: u64, streams_of_full: u64, sorted: &[u32]) -> Vec<u64> {
+    let class = |equal: &[u32]| Class::new(capacity_per_ms, streams_of_full, equal);
+    let classes: Vec<Class> = sorted.chunk_by(|a, b| a == b).map(class).collect();
     let slowdown = |class: &Class| {
         // All streams but one of this class, whose slowdown is computed.
         let mut queue = Queue::empty();
@@ -153,19 +178,14 @@ struct Class {
 
 impl Class {
     /// The tasks with these rates, which are equal; at least one.
-    fn new(capacity_per_ms: u64, equal: &[u32]) -> Self {
+    fn new(capacity_per_ms: u64, streams_of_full: u64, equal: &[u32]) -> Self {
         let nominal_rate = u64::from(equal[0]);
         let rate = nominal_rate.min(capacity_per_ms);
-        let streams = streams(rate, capacity_per_ms);
+        let streams = (rate * streams_of_full / capacity_per_ms).max(1);
         let load = load(real(rate) / real(capacity_per_ms), streams);
         let stretch_alone = stretch_alone(load, streams);
         Class { tasks: equal.len(), streams, load, stretch_alone, excess: real(nominal_rate) / real(rate) }
     }
-}
-
-/// The number of outstanding transactions of a task with this rate.
-fn streams(rate_per_ms: u64, capacity_per_ms: u64) -> u64 {
-    (rate_per_ms * STREAMS_OF_A_FULL_BUS / capacity_per_ms).max(1)
 }
 
 /// The load of each of `streams` streams that together, alone on the bus, use the fraction `share` of it.

@@ -41,6 +41,7 @@ use crate::Time;
 use crate::chance::Chance;
 use crate::contention;
 use crate::disk::{Drive, Stalls};
+use crate::disturbance;
 use crate::memory::{Memory, TooSmall};
 use crate::outcome::Outcome;
 use crate::scenario::{DiskOrder, Enforces, Scenario};
@@ -266,7 +267,7 @@ impl<'a> Engine<'a> {
             if !job.background {
                 self.unfinished += job.count;
             }
-            self.timers.set(self.job_timer(number), job.start_ns);
+            self.timers.set(self.job_timer(number), self.start_of(number, 0));
         }
         self.timers.set(self.policy_timer(), 0);
         self.timers.set(self.policy_timer() + 1, 0);
@@ -376,8 +377,16 @@ impl<'a> Engine<'a> {
         self.spawn(job.program, instance, NONE, chance);
         self.arrived[number] += 1;
         if self.arrived[number] < job.count {
-            self.timers.set(self.job_timer(number), self.now.saturating_add(job.every_ns));
+            let start = self.start_of(number, self.arrived[number]);
+            self.timers.set(self.job_timer(number), start.max(self.now));
         }
+    }
+
+    /// When a copy of a job starts, unless the copy before it starts later.
+    fn start_of(&self, job_number: usize, copy: u32) -> Time {
+        let job = &self.scenario.workload.jobs[job_number];
+        let delay = disturbance::delay(self.scenario, self.seed, number(job_number), copy);
+        job.start_ns.saturating_add(job.every_ns.saturating_mul(u64::from(copy))).saturating_add(delay)
     }
 
     /// Settles all progress up to now, makes the ledger's last entry, audits the machine a last time, and

@@ -55,6 +55,7 @@ pub(super) fn hardware(frames: u64) -> Hardware {
         bus: None,
         contention: None,
         interrupts: None,
+        disturbance: None,
         disks: Vec::new(),
     }
 }

@@ -153,16 +153,21 @@ impl Subject<'_> {
         Some(Diagnostic::warning("beyond-end", place.clone(), message).help(help))
     }
 
-    /// An error if a step makes more bus transactions than the bus carries: a step's rate is its rate alone
+    /// A warning if a step makes more bus transactions than the bus carries: a step's rate is its rate alone
     /// on the machine.
     fn above_bus(&self, bus_per_ms: u32, place: &Span) -> Option<Diagnostic> {
         let capacity = self.hardware.bus?.transactions_per_ms;
         let message = format!(
-            "the step asks for {bus_per_ms} bus transactions per ms, and the machine's bus carries {capacity}"
+            "the step asks for {bus_per_ms} bus transactions per ms, and the machine's bus carries {capacity}: it is slowed \
+             even when it runs alone"
         );
-        let help = format!("`bus` counts transactions per microsecond: write {} at most", capacity / 1000);
+        let help = format!(
+            "leave it if the rate was measured on a faster bus; `bus` counts transactions per microsecond, so {} is all \
+             that this one carries",
+            capacity / 1000
+        );
         (u64::from(bus_per_ms) > capacity)
-            .then(|| Diagnostic::error("above-bus", place.clone(), message).help(help))
+            .then(|| Diagnostic::warning("above-bus", place.clone(), message).help(help))
     }
 
     /// An error if a step has a working set in the last-level cache but the cache's size is unknown: the

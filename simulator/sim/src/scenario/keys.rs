@@ -155,6 +155,13 @@ pub(crate) static MACHINE: Table = Table {
             "{}",
             "The CPU time that interrupts take. Without this table, they take none.",
         ),
+        key(
+            "disturbance",
+            Kind::Table(&DISTURBANCE),
+            "",
+            "{}",
+            "What disturbs every run on a real machine. Without this table, nothing does.",
+        ),
         key("disk", Kind::Named(&DISK), "", "{ d0 = {} }", "The disks by name, in the order of the text."),
     ],
 };
@@ -404,15 +411,33 @@ pub(crate) static LATENCY: Table = Table {
 pub(crate) static BUS: Table = Table {
     title: "[bus]",
     definition: "[bus]",
-    keys: &[key(
-        "transactions",
-        // A step's rate, in thousandths per microsecond, is also an integer per ms: both fit in 32 bits.
-        Kind::Count { min: 1, max: 1_000_000_000 },
-        // One channel of DDR4-3200: 25.6 GB/s in lines of 64 bytes.
-        "400000",
-        "29500",
-        "Transactions that the bus carries in a millisecond.",
-    )],
+    keys: &[
+        key(
+            "transactions",
+            // A step's rate, in thousandths per microsecond, is also an integer per ms: both fit in 32 bits.
+            Kind::Count { min: 1, max: 1_000_000_000 },
+            // One channel of DDR4-3200: 25.6 GB/s in lines of 64 bytes.
+            "400000",
+            "29500",
+            "Transactions that the bus carries in a millisecond.",
+        ),
+        key(
+            "streams",
+            Kind::Count { min: 1, max: 64 },
+            "4",
+            "8",
+            "How many transactions a task that uses the whole bus has outstanding; a task that uses a part of the \
+             bus has that part of them, at least one.",
+        ),
+        key(
+            "division",
+            Kind::Choice(&["queue", "even"]),
+            "\"queue\"",
+            "\"even\"",
+            "How the bus divides its capacity. \"queue\": transactions queue, so that tasks slow each other down \
+             before the bus is full. \"even\": each task gets its rate, or an equal part of what is left.",
+        ),
+    ],
 };
 
 /// `[contention]`.
@@ -458,6 +483,42 @@ pub(crate) static INTERRUPTS: Table = Table {
             "",
             "0",
             "The CPU, numbered from 0, that takes all interrupts. If not said, all CPUs take them evenly.",
+        ),
+    ],
+};
+
+/// `[disturbance]`.
+pub(crate) static DISTURBANCE: Table = Table {
+    title: "[disturbance]",
+    definition: "[disturbance]",
+    keys: &[
+        key(
+            "daemons",
+            Kind::Count { min: 0, max: 1_000 },
+            "0",
+            "4",
+            "The number of daemons: tasks in no unit that compute now and then.",
+        ),
+        key(
+            "every",
+            Kind::Time { min: 1_000_000, max: STEP_MAX_NS },
+            "\"100ms\"",
+            "\"1s\"",
+            "The mean time for which a daemon sleeps; exponentially distributed.",
+        ),
+        key(
+            "runs",
+            STEP_TIME,
+            "\"1ms\"",
+            "\"200us\"",
+            "The mean CPU time for which it then computes; exponentially distributed.",
+        ),
+        key(
+            "starts",
+            Kind::Time { min: 0, max: STEP_MAX_NS },
+            "\"0s\"",
+            "\"50ms\"",
+            "Each copy of a job starts later than the workload says, by a uniformly distributed time of up to this.",
         ),
     ],
 };

@@ -12,11 +12,13 @@ use commonhold_dispatch::SLICE_NS;
 use commonhold_machine::{Machine, SyntheticError};
 use toml::de::DeTable;
 
-use super::keys::{BUS, CACHE, CONTENTION, DISK, KERNEL, Kind, LAST_CACHE, MACHINE, OF_MODELS, Table};
+use super::keys::{
+    BUS, CACHE, CONTENTION, DISK, DISTURBANCE, KERNEL, Kind, LAST_CACHE, MACHINE, OF_MODELS, Table,
+};
 use super::limits::{BYTES_MAX, DISKS_MAX, SECTOR, TICK_MIN_NS};
 use super::model::{
-    BatchChosen, Bus, Cache, CallBack, Contention, Disk, DiskModel, DiskOrder, Enforces, Hardware,
-    KernelCosts, LINE_BYTES, MemoryLoans, Scheduler,
+    BatchChosen, Bus, BusDivision, Cache, CallBack, Contention, Disk, DiskModel, DiskOrder, Disturbance,
+    Enforces, Hardware, KernelCosts, LINE_BYTES, MemoryLoans, Scheduler,
 };
 use super::values::{Entry, Parsed, Span, missing, number, number_32, read, tables};
 use super::{interrupts, latency};
@@ -135,8 +137,29 @@ impl Reader<'_, '_> {
             bus,
             contention: find("contention").map(|entry| self.contention(entry)),
             interrupts: find("interrupts").map(|entry| interrupts::read(self.document, entry, cpus)),
+            disturbance: find("disturbance").map(|entry| self.disturbance(entry)),
             disks,
         }
+    }
+
+    /// Reads `[disturbance]`.
+    fn disturbance(&mut self, entry: &Entry) -> Disturbance {
+        let mut disturbance =
+            Disturbance { daemons: 0, every_ns: 100_000_000, runs_ns: 1_000_000, starts_ns: 0 };
+        let Some(table) = self.document.table(entry) else { return disturbance };
+        for entry in self.document.entries(&DISTURBANCE, table) {
+            let field = match entry.key.name {
+                "daemons" => {
+                    disturbance.daemons = number_32(self.document, &entry).unwrap_or(0);
+                    continue;
+                }
+                "every" => &mut disturbance.every_ns,
+                "runs" => &mut disturbance.runs_ns,
+                _ => &mut disturbance.starts_ns,
+            };
+            *field = number(self.document, &entry).unwrap_or(*field);
+        }
+        disturbance
     }
 
     /// The machine without its disks; `None` if the text is no valid shape.
@@ -369,8 +392,20 @@ impl Reader<'_, '_> {
     }
 
     fn bus(&mut self, entry: &Entry) -> Bus {
-        let ([transactions_per_ms], _) = self.numbers(entry, &BUS, [400_000]);
-        Bus { transactions_per_ms }
+        let mut bus = Bus::DEFAULT;
+        let Some(table) = self.document.table(entry) else { return bus };
+        for entry in self.document.entries(&BUS, table) {
+            match entry.key.name {
+                "transactions" => {
+                    bus.transactions_per_ms =
+                        number(self.document, &entry).unwrap_or(bus.transactions_per_ms);
+                }
+                "streams" => bus.streams = number_32(self.document, &entry).unwrap_or(bus.streams),
+                _ if self.word(&entry) == Some("even") => bus.division = BusDivision::Even,
+                _ => {}
+            }
+        }
+        bus
     }
 
     fn contention(&mut self, entry: &Entry) -> Contention {

@@ -41,6 +41,8 @@ pub struct Hardware {
     pub contention: Option<Contention>,
     /// The CPU time that interrupts take; `None`: no time.
     pub interrupts: Option<Interrupts>,
+    /// What disturbs a run; `None`: nothing does.
+    pub disturbance: Option<Disturbance>,
     /// The disks, by index.
     pub disks: Vec<Disk>,
 }
@@ -229,6 +231,25 @@ pub struct Service {
 pub struct Bus {
     /// Capacity: transactions per millisecond.
     pub transactions_per_ms: u64,
+    /// How many transactions a task that uses the whole bus has outstanding, at least 1; a task that uses a part
+    /// of the bus has that part of them.
+    pub streams: u32,
+    /// How the capacity is divided.
+    pub division: BusDivision,
+}
+
+impl Bus {
+    /// The defaults of `[bus]`.
+    pub const DEFAULT: Bus = Bus { transactions_per_ms: 400_000, streams: 4, division: BusDivision::Queue };
+}
+
+/// How a memory bus divides its capacity ([`crate::contention::Bus`]).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BusDivision {
+    /// Transactions queue, so that they slow each other down before the bus is full.
+    Queue,
+    /// Each task gets its rate, or an equal part of what is left.
+    Even,
 }
 
 /// Kernel work slows down with the number of CPUs that do it (seed 000, sections 3.4 and 4.2.3).
@@ -247,6 +268,20 @@ pub struct Interrupts {
     pub part: u64,
     /// The CPU that takes all interrupts; `None`: they are spread evenly over all CPUs.
     pub cpu: Option<u32>,
+}
+
+/// What disturbs every run on a real machine ([`crate::disturbance`]).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Disturbance {
+    /// The number of daemons: tasks in no unit that compute now and then.
+    pub daemons: u32,
+    /// The mean time for which a daemon sleeps, in ns; exponentially distributed.
+    pub every_ns: Time,
+    /// The mean CPU time for which it then computes, in ns; exponentially distributed.
+    pub runs_ns: Time,
+    /// Copies of jobs start later than the workload says, by a uniformly distributed time below this, in ns;
+    /// 0: they start on time.
+    pub starts_ns: Time,
 }
 
 /// A disk.

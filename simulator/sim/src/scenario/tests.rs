@@ -166,7 +166,7 @@ fn a_machine_arrives() {
         (10_000_000, CallBack::Entry, 16 << 20)
     );
     assert_eq!(hardware.cache, Some(Cache { bytes: 1 << 20, line_bytes: 128, miss_ns: 80 }));
-    assert_eq!(hardware.bus, Some(Bus { transactions_per_ms: 29_500 }));
+    assert_eq!(hardware.bus, Some(Bus { transactions_per_ms: 29_500, ..Bus::DEFAULT }));
     assert_eq!(hardware.contention, Some(Contention { lock_demand: 117_000, stall: 17_700 }));
     let disk = |name: &str, model, order| Disk {
         name: name.to_owned(),

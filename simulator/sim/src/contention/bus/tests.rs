@@ -3,11 +3,12 @@ use proptest::prelude::*;
 use super::*;
 
 /// The published bus: 29.5 transactions per us (seed 003, section 3).
-const PUBLISHED: scenario::Bus = scenario::Bus { transactions_per_ms: 29_500 };
+const PUBLISHED: scenario::Bus = scenario::Bus { transactions_per_ms: 29_500, ..scenario::Bus::DEFAULT };
 
 fn slowdowns(capacity: u64, rates: &[u32]) -> Vec<u64> {
     let mut out = Vec::new();
-    Bus::new(&scenario::Bus { transactions_per_ms: capacity }).slowdowns(rates, &mut out);
+    Bus::new(&scenario::Bus { transactions_per_ms: capacity, ..scenario::Bus::DEFAULT })
+        .slowdowns(rates, &mut out);
     out
 }
 
