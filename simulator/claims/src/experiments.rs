@@ -3,6 +3,7 @@
 //! The texts are those of `scenarios/`. They are compiled in, so that the claims can be checked on a machine
 //! that has only the program.
 
+use crate::unknowns::{Document, unknowns};
 use commonhold_contract::{Amount, CpuMode, Discipline, Gangs, Placement, PoolForm, Resource, Scheme};
 use commonhold_policy::rights::{self, Offer};
 use commonhold_sim::scenario::{CallBack, DiskOrder, Job, Scenario, Scheduler};
@@ -15,6 +16,13 @@ pub struct Files {
     contract: &'static str,
     machine: &'static str,
     workload: &'static str,
+}
+
+impl Files {
+    /// The folder in `scenarios/`.
+    pub fn folder(&self) -> &'static str {
+        self.name.split_once('/').map_or(self.name, |(folder, _)| folder)
+    }
 }
 
 #[cfg(test)]
@@ -462,6 +470,11 @@ impl Experiment {
     /// The experiment's name in reports: files, scheme, changes.
     pub fn name(&self) -> String {
         format!("{} {}{}", self.files.name, self.scheme, self.change.words())
+    }
+
+    /// Whether an unknown of the document concerns the experiment's scenario.
+    pub fn is_touched_by(&self, document: Document) -> bool {
+        unknowns(document).any(|unknown| unknown.concerns(self.files.folder()))
     }
 
     /// The scenario to run. The error lists the mistakes in the built-in texts.

@@ -10,6 +10,7 @@
 //! - `run`: runs the experiments;
 //! - `measure`: figures of runs, for the rows' formulas;
 //! - `verdict`: compares the figures of a row with its tolerance;
+//! - `unknowns`: what the documents leave unsaid; `fit`: fits it to one half of the rows, and predicts the other;
 //! - `figures`: the charts;
 //! - `assess`: collects the results as the data of a report. [`commonhold_sim_report::claims`] writes it as
 //!   text, JSON and HTML.
@@ -21,11 +22,14 @@
 mod assess;
 pub mod experiments;
 mod figures;
+pub mod fit;
+mod frozen;
 mod measure;
 pub mod rows;
 pub mod run;
+pub mod unknowns;
 pub mod verdict;
 
 pub use assess::assess;
-pub use rows::{Row, Unknown, rows, select};
+pub use rows::{NoSuchClaim, Row, rows, select};
 pub use run::{Progress, Runs, SEEDS, run};

@@ -173,18 +173,18 @@ pub fn rows() -> Vec<&'static Row> {
     "no claim is called `{name}`; `commonhold claims` without names runs all claims; the beginning of a name stands \
      for all claims that begin so, as in `PI-T4`"
 )]
-pub struct Unknown {
+pub struct NoSuchClaim {
     /// The name.
     pub name: String,
 }
 
 /// The rows whose identifier begins with one of `names`, ignoring case; all rows if `names` is empty.
-pub fn select(names: &[String]) -> Result<Vec<&'static Row>, Unknown> {
+pub fn select(names: &[String]) -> Result<Vec<&'static Row>, NoSuchClaim> {
     let rows = rows();
     let begins_with = |row: &Row, name: &String| row.id.to_lowercase().starts_with(&name.to_lowercase());
     for name in names {
         if name.is_empty() || !rows.iter().any(|row| begins_with(row, name)) {
-            return Err(Unknown { name: name.clone() });
+            return Err(NoSuchClaim { name: name.clone() });
         }
     }
     Ok(rows

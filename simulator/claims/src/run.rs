@@ -9,6 +9,7 @@ use rayon::prelude::*;
 
 use crate::experiments::Experiment;
 use crate::rows::Row;
+use crate::unknowns::{Document, Setting, shorten};
 
 /// The seeds of every published result.
 pub const SEEDS: [u64; 7] = [1, 2, 3, 4, 5, 6, 7];
@@ -85,7 +86,22 @@ impl Runs {
 
 /// The number of runs that [`run`] makes for these rows with this number of seeds.
 pub fn count(rows: &[&Row], seeds: usize) -> usize {
-    needed(rows).iter().map(|experiment| seeds_needed(rows, *experiment).min(seeds)).sum()
+    count_of(rows, seeds, &|_| true)
+}
+
+/// [`count`] of the experiments that meet a condition.
+pub(crate) fn count_of(rows: &[&Row], seeds: usize, is_counted: &dyn Fn(&Experiment) -> bool) -> usize {
+    let counted = needed(rows).into_iter().filter(is_counted);
+    counted.map(|experiment| seeds_needed(rows, experiment).min(seeds)).sum()
+}
+
+/// What is varied in runs: the unknowns of a document.
+#[derive(Clone, Copy)]
+pub struct Subject<'a> {
+    /// The document.
+    pub document: Document,
+    /// Its unknowns' values.
+    pub setting: &'a Setting,
 }
 
 /// The number of seeds that an experiment needs: the maximum over the rows that use it.
@@ -98,7 +114,43 @@ fn seeds_needed(rows: &[&Row], experiment: Experiment) -> usize {
 /// do not depend on the number of threads. The threads call `progress` in the order in which runs end.
 pub fn run(rows: &[&Row], seeds: &[u64], progress: &(dyn Fn(Progress) + Sync)) -> Runs {
     let experiments = needed(rows);
-    let scenarios: Vec<Result<Scenario, String>> = experiments.iter().map(Experiment::scenario).collect();
+    let scenarios = experiments.iter().map(Experiment::scenario).collect();
+    run_scenarios(rows, experiments, scenarios, seeds, progress)
+}
+
+/// [`run`] with a setting of unknowns, and with the shorter jobs of a fit. With the outcomes under the `guess`,
+/// experiments that the unknowns do not concern are not repeated.
+pub(crate) fn run_under(
+    rows: &[&Row],
+    seeds: &[u64],
+    Subject { document, setting }: Subject,
+    guess: Option<&Runs>,
+    progress: &(dyn Fn(Progress) + Sync),
+) -> Runs {
+    let (experiments, same): (Vec<_>, Vec<_>) = needed(rows)
+        .into_iter()
+        .partition(|experiment| guess.is_none() || experiment.is_touched_by(document));
+    let scenario = |experiment: &Experiment| {
+        let mut scenario = experiment.scenario()?;
+        setting.apply(document, experiment, &mut scenario);
+        shorten(document, &mut scenario);
+        Ok(scenario)
+    };
+    let scenarios = experiments.iter().map(scenario).collect();
+    let mut runs = run_scenarios(rows, experiments, scenarios, seeds, progress);
+    let of_guess =
+        guess.iter().flat_map(|guess| &guess.runs).filter(|(experiment, _)| same.contains(experiment));
+    runs.runs.extend(of_guess.cloned());
+    runs
+}
+
+fn run_scenarios(
+    rows: &[&Row],
+    experiments: Vec<Experiment>,
+    scenarios: Vec<Result<Scenario, String>>,
+    seeds: &[u64],
+    progress: &(dyn Fn(Progress) + Sync),
+) -> Runs {
     let done = AtomicUsize::new(0);
     let seeds_by_experiment: Vec<&[u64]> =
         experiments.iter().map(|run| &seeds[..seeds_needed(rows, *run).min(seeds.len())]).collect();

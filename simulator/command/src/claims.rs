@@ -1,6 +1,7 @@
 //! `commonhold claims`.
 
-use commonhold_claims::{assess, run, run::count, select};
+use commonhold_claims::unknowns::Document;
+use commonhold_claims::{assess, fit, run, run::count, select};
 use commonhold_command::exit::{Exit, Failure};
 use commonhold_command::output::{self, Page};
 use commonhold_command::progress::Progress;
@@ -12,10 +13,18 @@ pub(crate) fn main(args: &Claims) -> Result<Exit, Failure> {
     let rows = select(&args.ids).map_err(|e| Failure::new(Exit::Usage, e))?;
     let page = args.html.as_deref().map(Page::at).transpose()?;
     let seeds: Vec<u64> = (1..=args.seeds).collect();
-    let progress = Progress::new("runs", count(&rows, seeds.len()));
+    let is_studied = |document: &Document| rows.iter().any(|row| fit::document(row) == Some(*document));
+    let studied: Vec<Document> = match args.quick {
+        true => Vec::new(),
+        false => Document::ALL.into_iter().filter(is_studied).collect(),
+    };
+    let fits: usize = studied.iter().map(|document| fit::count(*document)).sum();
+    let progress = Progress::new("runs", count(&rows, seeds.len()) + fits);
     let runs = run(&rows, &seeds, &|_| progress.step());
+    let studies: Vec<_> =
+        studied.iter().map(|document| fit::study(*document, &|_| progress.step())).collect();
     drop(progress);
-    let claims = assess(&rows, &runs, &command(args));
+    let claims = assess(&rows, &runs, &studies, &command(args));
     // Only a terminal bounds the width.
     let style = output::style();
     let style = if output::is_terminal() { style } else { Style { width: COLUMNS, ..style } };
@@ -29,6 +38,9 @@ pub(crate) fn main(args: &Claims) -> Result<Exit, Failure> {
 fn command(args: &Claims) -> String {
     let mut words = vec!["commonhold claims".to_owned()];
     words.extend(args.ids.iter().cloned());
+    if args.quick {
+        words.push("--quick".to_owned());
+    }
     if args.seeds != 7 {
         words.push(format!("--seeds {}", args.seeds));
     }

@@ -6,6 +6,8 @@ use commonhold_report::svg::{self, BarChart, ChartBar};
 use commonhold_report::table::{Paint, Style, Table, escape, html_cell, wrap};
 use serde::Serialize;
 
+use crate::studies::{self, Study};
+
 /// The selected claims with their results.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Claims {
@@ -15,6 +17,8 @@ pub struct Claims {
     pub rows: Vec<Claim>,
     /// The papers' figures, with measured values beside the published ones.
     pub charts: Vec<Chart>,
+    /// The fits of the documents' unknowns; empty if they were not asked for.
+    pub studies: Vec<Study>,
     /// The command line that repeats the measurement.
     pub command: String,
 }
@@ -110,7 +114,7 @@ impl Unit {
 }
 
 /// A number with about three significant digits.
-fn digits(value: f64) -> String {
+pub fn digits(value: f64) -> String {
     match value.abs() {
         size if size < 9.995 => format!("{value:.2}"),
         size if size < 99.95 => format!("{value:.1}"),
@@ -160,7 +164,7 @@ pub enum Tolerance {
 
 impl Tolerance {
     /// `1.48..1.64`, `>1.00 sure`.
-    fn text(self) -> String {
+    pub(crate) fn text(self) -> String {
         match self {
             Tolerance::None => NOTHING.to_owned(),
             Tolerance::Between { low, high } => format!("{}..{}", digits(low), digits(high)),
@@ -169,6 +173,20 @@ impl Tolerance {
             Tolerance::AlwaysAtMost { high } => format!("all <={}", digits(high)),
             Tolerance::Above { bound } => format!("sign >{}", digits(bound)),
             Tolerance::Below { bound } => format!("sign <{}", digits(bound)),
+        }
+    }
+}
+
+impl Tolerance {
+    /// The lower and the upper end; `None` where there is none.
+    pub(crate) fn ends(self) -> (Option<f64>, Option<f64>) {
+        match self {
+            Tolerance::None => (None, None),
+            Tolerance::Between { low, high } => (Some(low), Some(high)),
+            Tolerance::AtLeast { low } | Tolerance::Above { bound: low } => (Some(low), None),
+            Tolerance::AtMost { high }
+            | Tolerance::AlwaysAtMost { high }
+            | Tolerance::Below { bound: high } => (None, Some(high)),
         }
     }
 }
@@ -187,9 +205,19 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// `1.53 ±0.02`.
+    /// Whether several seeds gave the same value.
+    pub fn is_constant(&self) -> bool {
+        self.by_seed.len() > 1 && self.by_seed.windows(2).all(|pair| pair[0].total_cmp(&pair[1]).is_eq())
+    }
+
+    /// `1.53 ±0.02`; `1.53 const` if the value is the same with every seed, so that its confidence interval says
+    /// nothing.
     fn text(&self, unit: Unit) -> String {
-        let half = self.half_95.map_or_else(String::new, |half| format!(" ±{}", digits(half)));
+        let half = match self.half_95 {
+            Some(_) if self.is_constant() => " const".to_owned(),
+            Some(half) => format!(" ±{}", digits(half)),
+            None => String::new(),
+        };
         format!("{}{half}{}", digits(self.mean), unit.suffix())
     }
 }
@@ -399,7 +427,11 @@ pub fn text(claims: &Claims, style: Style) -> String {
     for tally in tallies(claims) {
         text += &format!("{}\n", tally.text());
     }
-    text + &format!("{}; ± is half of the 95 % confidence interval\n", count(claims.seeds.len(), "seed"))
+    text += &format!(
+        "{}; ± is half of the 95 % confidence interval; const: the same with every seed\n",
+        count(claims.seeds.len(), "seed")
+    );
+    if claims.studies.is_empty() { text } else { text + &studies::text(&claims.studies, style) }
 }
 
 #[derive(Serialize)]
@@ -417,8 +449,9 @@ pub fn json(claims: &Claims) -> String {
 
 /// The claims as a self-contained HTML page, without scripts.
 pub fn html(claims: &Claims) -> String {
-    const STYLE: &str =
-        "td.kept { color: var(--good); }\ntd.broken { color: var(--bad); font-weight: 600; }\n";
+    const STYLE: &str = "td.kept { color: var(--good); }\ntd.broken { color: var(--bad); font-weight: 600; }\n\
+         svg .band { fill: var(--good); opacity: 0.15; }\nsvg .point { fill: none; stroke: var(--ink); }\n\
+         svg .kept-point { fill: var(--ink); }\n";
     const TITLE: &str = "The paper's claims, and what the simulator makes of them";
     let mut page = html::open(TITLE, STYLE);
     page += "<ul class=\"promises\">\n";
@@ -438,6 +471,7 @@ pub fn html(claims: &Claims) -> String {
         page += &figure(chart);
     }
     page += &claims_table(claims);
+    page += &studies::html(&claims.studies);
     page += HOW_TO_READ;
     page += &format!("<h2>Repeat it</h2>\n<pre>{}</pre>\n", escape(&claims.command));
     page + html::CLOSE
@@ -524,7 +558,8 @@ fn explained(claim: &Claim) -> String {
 
 const HOW_TO_READ: &str = "<h2>How to read it</h2>
 <p>A number is met (hit) where the mean over the seeds lies within its tolerance. A sign holds where the whole 90 % \
-confidence interval lies on the right side of its bound. A row is void if one of its runs failed a check. \
+confidence interval lies on the right side of its bound; a value marked `const` is the same with every seed, so its sign \
+is not a matter of confidence. A row is void if one of its runs failed a check. \
 A ratio is taken within one seed, so that both runs have the same luck.</p>
 <dl class=\"facts\">
 <dt>predicted</dt><dd>No parameter was fitted to it. Its tolerance was fixed before the first run.</dd>

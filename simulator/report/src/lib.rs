@@ -11,3 +11,4 @@ pub mod disciplines;
 pub mod occupancy;
 pub mod schemes;
 pub mod simulation;
+pub mod studies;

@@ -69,7 +69,13 @@ fn claims() -> Claims {
             bar("U", "isolate", None, None),
         ],
     }];
-    Claims { seeds: vec![1, 2], rows, charts, command: "commonhold claims T <x>".to_owned() }
+    Claims {
+        seeds: vec![1, 2],
+        rows,
+        charts,
+        studies: Vec::new(),
+        command: "commonhold claims T <x>".to_owned(),
+    }
 }
 
 #[test]

@@ -411,7 +411,8 @@ pub(super) const ROWS: &[Row] = &[
         Tolerance::AtLeast { low: 3.0 },
         &[FOUR_4, FIRST_FIT],
         |at| programs_better(at, 0.15),
-    ),
+    )
+    .basis(Basis::Calibrated),
     predicted(
         ("PP-F5-2", "001, section 6.2", "All jobs under worst fit, by first fit", "significantly better"),
         Tolerance::AtMost { high: 0.9 },
