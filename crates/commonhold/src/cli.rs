@@ -330,8 +330,8 @@ pub struct Status {
         conflicts_with_all = ["pid", "check"]
     )]
     pub watch: Option<u64>,
-    /// Print the verdicts, in a line if all are kept; exit with 0 if all are kept, 1 if one is broken, 3 if it
-    /// cannot be told
+    /// Print the verdicts, in a line if all are kept; exit with 0 if all are kept, 1 if one is broken, 3 if
+    /// it cannot be told
     #[arg(long, conflicts_with_all = ["pid", "json"])]
     pub check: bool,
     /// Show the unit of this process, and the rule that put it there

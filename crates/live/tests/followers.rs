@@ -49,8 +49,8 @@ impl Parent {
         state(self.member) == Some('S') && self.stopped().is_empty()
     }
 
-    /// Whether no process has a SIGCHLD pending. A second one would be merged with it, so that a parent such as
-    /// `script` would learn that its child continued, and never that it stopped again.
+    /// Whether no process has a SIGCHLD pending. A second one would be merged with it, so that a parent such
+    /// as `script` would learn that its child continued, and never that it stopped again.
     fn has_handled_signals(&self) -> bool {
         let pending = |pid: &u32| {
             let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();

@@ -240,7 +240,8 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// The numbers of a word that is a list of numbers from `min` to `max`; empty if the text has no such word.
+    /// The numbers of a word that is a list of numbers from `min` to `max`; empty if the text has no such
+    /// word.
     fn list(&self, key: &str, min: u32, max: u32) -> Result<Vec<u32>, SyntheticError> {
         let Some(word) = self.find(key) else { return Ok(Vec::new()) };
         let number = |text: &str| match text.parse::<u32>() {

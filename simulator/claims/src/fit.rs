@@ -1,29 +1,29 @@
 //! Fits the unknowns of a document to one half of its rows, and predicts the other half.
 //!
-//! Problem: a model needs values that its document leaves unsaid. Guessed once, they make a row hold or fail by
-//! accident. Fitted to all rows, they prove nothing.
+//! Problem: a model needs values that its document leaves unsaid. Guessed once, they make a row hold or fail
+//! by accident. Fitted to all rows, they prove nothing.
 //!
 //! Terms: a *setting* has a value for each unknown of a document. A row is *fitted* or *held out* ([`part`]).
 //!
 //! Algorithm, after the history matching of computer experiments:
-//! 1. Draw settings ([`settings`] has their number) by a Latin hypercube: each unknown's range is divided into as many parts as there
-//!    are settings, and each part is used once. The first setting is the guess.
+//! 1. Draw settings ([`settings`] has their number) by a Latin hypercube: each unknown's range is divided
+//!    into as many parts as there are settings, and each part is used once. The first setting is the guess.
 //! 2. Run all experiments of the document's rows under each setting, with [`SEEDS`] seeds.
-//! 3. A setting meets a fitted row if the mean over the seeds lies within the row's tolerance. *Keep* the settings
-//!    that meet the most fitted rows, and those that meet at most [`SLACK`] fewer. All kept settings count alike; the
-//!    held-out rows have no part in the choice.
-//! 4. A held-out row's *interval* spans the central [`CENTRAL`] of its figures under all kept settings and seeds.
-//!    The row is met if the whole interval lies within the row's tolerance, missed if no part of it does, and
-//!    undecided otherwise.
+//! 3. A setting meets a fitted row if the mean over the seeds lies within the row's tolerance. *Keep* the
+//!    settings that meet the most fitted rows, and those that meet at most [`SLACK`] fewer. All kept settings
+//!    count alike; the held-out rows have no part in the choice.
+//! 4. A held-out row's *interval* spans the central [`CENTRAL`] of its figures under all kept settings and
+//!    seeds. The row is met if the whole interval lies within the row's tolerance, missed if no part of it
+//!    does, and undecided otherwise.
 //!
-//! Properties: the design, the split and the seeds are fixed, so the result is the same in every run. More kept
-//! settings make intervals wider, and never turn a missed row into a met one.
+//! Properties: the design, the split and the seeds are fixed, so the result is the same in every run. More
+//! kept settings make intervals wider, and never turn a missed row into a met one.
 //!
-//! Limits: a few dozen settings sample the ranges thinly. A row that is met only in a small corner of the ranges is
-//! reported as undecided or missed.
+//! Limits: a few dozen settings sample the ranges thinly. A row that is met only in a small corner of the
+//! ranges is reported as undecided or missed.
 //!
-//! Source: M. McKay, R. Beckman, W. Conover 1979 (Latin hypercubes); P. Craig, M. Goldstein, A. Seheult, J. Smith
-//! 1997 (history matching).
+//! Source: M. McKay, R. Beckman, W. Conover 1979 (Latin hypercubes); P. Craig, M. Goldstein, A. Seheult, J.
+//! Smith 1997 (history matching).
 
 use commonhold_sim_report::claims::{Basis, Tolerance};
 
@@ -59,8 +59,8 @@ pub enum Part {
     HeldOut,
 }
 
-/// Rows whose part is set by hand, since the two belong together: the value of one determines an unknown on which
-/// the other depends.
+/// Rows whose part is set by hand, since the two belong together: the value of one determines an unknown on
+/// which the other depends.
 const PAIRS: &[(&str, Part)] = &[
     // Memory of the four-way machine.
     ("PI-F2-MP6", Part::Fitted),
@@ -78,12 +78,12 @@ const PAIRS: &[(&str, Part)] = &[
     ("PI-T5", Part::HeldOut),
 ];
 
-/// The part of a row; `None` if the row has no part: it is not of a document, not measured, or has no tolerance;
-/// or it is measured with one seed only, since its runs take too long to be repeated.
+/// The part of a row; `None` if the row has no part: it is not of a document, not measured, or has no
+/// tolerance; or it is measured with one seed only, since its runs take too long to be repeated.
 ///
-/// Calibrated rows are fitted. Predicted rows are halved: the rows of each figure, table or section are ordered by a
-/// hash of their names, and every other one is held out. Which one is first depends on a hash of the place. The
-/// pairs above are set by hand.
+/// Calibrated rows are fitted. Predicted rows are halved: the rows of each figure, table or section are
+/// ordered by a hash of their names, and every other one is held out. Which one is first depends on a hash of
+/// the place. The pairs above are set by hand.
 pub fn part(row: &Row) -> Option<Part> {
     let document = document(row)?;
     match row.basis {
@@ -161,7 +161,8 @@ pub struct Studied {
     pub id: &'static str,
     /// Its part.
     pub part: Part,
-    /// Its figures, by setting and seed; empty for a setting under which a figure is missing or a run is not valid.
+    /// Its figures, by setting and seed; empty for a setting under which a figure is missing or a run is not
+    /// valid.
     pub figures: Vec<Vec<f64>>,
     /// The interval of its figures under the kept settings; `None` if a figure is missing.
     pub interval: Option<(f64, f64)>,
@@ -307,8 +308,8 @@ fn is_met(tolerance: &Tolerance, (low, high): (f64, f64)) -> Option<bool> {
 pub struct Effect {
     /// The unknown.
     pub unknown: &'static Unknown,
-    /// The fraction of the variance of the row's means over the settings that a curve of the unknown explains: the
-    /// means of four classes of its range, or of its variants.
+    /// The fraction of the variance of the row's means over the settings that a curve of the unknown
+    /// explains: the means of four classes of its range, or of its variants.
     pub explains: f64,
 }
 
@@ -324,8 +325,8 @@ impl Study {
         effects
     }
 
-    /// A row's mean under each setting, with the value of an unknown there; settings with missing figures are left
-    /// out.
+    /// A row's mean under each setting, with the value of an unknown there; settings with missing figures are
+    /// left out.
     pub fn points(&self, row: &Studied, unknown: usize) -> Vec<(f64, f64, bool)> {
         let guess: Vec<f64> = unknowns(self.document).map(|unknown| unknown.guess).collect();
         let point = |(index, figures): (usize, &Vec<f64>)| {
@@ -336,8 +337,8 @@ impl Study {
         row.figures.iter().enumerate().filter_map(point).collect()
     }
 
-    /// The values of an unknown at which a row's value crosses a bound of its tolerance, by straight lines through
-    /// the means of four classes of the unknown's range. None for a structural unknown.
+    /// The values of an unknown at which a row's value crosses a bound of its tolerance, by straight lines
+    /// through the means of four classes of the unknown's range. None for a structural unknown.
     pub fn thresholds(&self, row: &Studied, unknown: usize, tolerance: &Tolerance) -> Vec<f64> {
         let Some(range) = unknowns(self.document).nth(unknown).map(|unknown| unknown.range) else {
             return Vec::new();

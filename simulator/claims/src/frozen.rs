@@ -1,5 +1,5 @@
-//! The results of the frozen models: every row's mean and verdict before any unknown was varied and before the
-//! models' faults that docs/reproduction.md names were mended. The file never changes.
+//! The results of the frozen models: every row's mean and verdict before any unknown was varied and before
+//! the models' faults that docs/reproduction.md names were mended. The file never changes.
 
 use commonhold_sim_report::studies::Frozen;
 
@@ -7,7 +7,7 @@ use commonhold_sim_report::studies::Frozen;
 const TEXT: &str = include_str!("frozen.csv");
 
 /// The frozen result of a row; `None` if the row was added later.
-pub fn frozen(id: &str) -> Option<Frozen> {
+pub(crate) fn frozen(id: &str) -> Option<Frozen> {
     let line = TEXT.lines().find_map(|line| line.strip_prefix(id)?.strip_prefix(','))?;
     let (mean, verdict) = line.split_once(',')?;
     let met = match verdict {

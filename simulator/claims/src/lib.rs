@@ -10,7 +10,8 @@
 //! - `run`: runs the experiments;
 //! - `measure`: figures of runs, for the rows' formulas;
 //! - `verdict`: compares the figures of a row with its tolerance;
-//! - `unknowns`: what the documents leave unsaid; `fit`: fits it to one half of the rows, and predicts the other;
+//! - `unknowns`: what the documents leave unsaid; `fit`: fits it to one half of the rows, and predicts the
+//!   other;
 //! - `figures`: the charts;
 //! - `assess`: collects the results as the data of a report. [`commonhold_sim_report::claims`] writes it as
 //!   text, JSON and HTML.

@@ -118,8 +118,8 @@ pub fn run(rows: &[&Row], seeds: &[u64], progress: &(dyn Fn(Progress) + Sync)) -
     run_scenarios(rows, experiments, scenarios, seeds, progress)
 }
 
-/// [`run`] with a setting of unknowns, and with the shorter jobs of a fit. With the outcomes under the `guess`,
-/// experiments that the unknowns do not concern are not repeated.
+/// [`run`] with a setting of unknowns, and with the shorter jobs of a fit. With the outcomes under the
+/// `guess`, experiments that the unknowns do not concern are not repeated.
 pub(crate) fn run_under(
     rows: &[&Row],
     seeds: &[u64],

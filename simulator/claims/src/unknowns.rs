@@ -1,9 +1,9 @@
 //! The unknowns: what the documents leave unsaid, and the models need.
 //!
 //! Each unknown has the range that the document's text, its hardware and its time allow, the source of that
-//! range, and the *guess* that the scenario's files contain. A structural unknown is a choice between variants of
-//! the model. [`crate::fit`] draws settings from the ranges, keeps those that reproduce one half of a
-//! document's rows, and predicts the other half with them.
+//! range, and the *guess* that the scenario's files contain. A structural unknown is a choice between
+//! variants of the model. [`crate::fit`] draws settings from the ranges, keeps those that reproduce one half
+//! of a document's rows, and predicts the other half with them.
 //!
 //! An unknown is not varied if the document prints the value, or if the value follows from what it prints.
 
@@ -303,8 +303,8 @@ pub static UNKNOWNS: &[Unknown] = &[
                 let before = f64::from(program.shares) / 1e6;
                 let after = (before * percent / 40.0).min(0.95);
                 program.shares = small(after * 1e6);
-                // A shared access within a station takes 10 / 19 longer on three of four modules. The sum of work and
-                // waits stays, so that S(4) stays as printed.
+                // A shared access within a station takes 10 / 19 longer on three of four modules. The sum of
+                // work and waits stays, so that S(4) stays as printed.
                 let longer = |shares: f64| 1.0 + shares * 0.75 * 10.0 / 19.0;
                 scale_work(program, longer(before) / longer(after));
             }
@@ -614,8 +614,8 @@ pub static UNKNOWNS: &[Unknown] = &[
     },
 ];
 
-/// Shortens the experiments that would take too long to be repeated under many settings: streams of jobs in pools
-/// have a quarter of their rounds. Ratios of times, which the rows measure, stay about the same.
+/// Shortens the experiments that would take too long to be repeated under many settings: streams of jobs in
+/// pools have a quarter of their rounds. Ratios of times, which the rows measure, stay about the same.
 pub(crate) fn shorten(document: Document, scenario: &mut Scenario) {
     if document != Document::Pools {
         return;
@@ -687,7 +687,8 @@ mod tests {
         }
     }
 
-    /// A guess is what the scenario's files contain, and every other value changes a scenario of the document.
+    /// A guess is what the scenario's files contain, and every other value changes a scenario of the
+    /// document.
     #[test]
     fn guesses_change_nothing_and_other_values_do() {
         for document in Document::ALL {

@@ -90,7 +90,8 @@ fn only_these_are_calibrated() {
     let calibrated: Vec<&str> =
         rows().iter().filter(|row| row.basis == Basis::Calibrated).map(|row| row.id).collect();
     let expected = "PI-3.4-GAIN PI-F6-1 PI-F7-3 PI-F7-4 PI-T4-P1a PI-T4-P1b PI-T4-P1c PI-T4-P1d PI-T4-P1e PI-T4-P1f PI-T5-D \
-                    TK-DB-GRIDa TK-F11-3 CH-LOCK-1a CH-LOCK-1b PP-F5-1 BB-BBMA BB-F1A-1 BB-F1B-2b BB-F1-MEMa BB-F1-MODb BB-F1-MODc";
+                    TK-DB-GRIDa TK-F11-3 CH-LOCK-1a CH-LOCK-1b PP-F5-1 BB-BBMA \
+                    BB-F1A-1 BB-F1B-2b BB-F1-MEMa BB-F1-MODb BB-F1-MODc";
     assert_eq!(calibrated.join(" "), expected);
 }
 

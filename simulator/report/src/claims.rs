@@ -210,8 +210,8 @@ impl Measured {
         self.by_seed.len() > 1 && self.by_seed.windows(2).all(|pair| pair[0].total_cmp(&pair[1]).is_eq())
     }
 
-    /// `1.53 ±0.02`; `1.53 const` if the value is the same with every seed, so that its confidence interval says
-    /// nothing.
+    /// `1.53 ±0.02`; `1.53 const` if the value is the same with every seed, so that its confidence interval
+    /// says nothing.
     fn text(&self, unit: Unit) -> String {
         let half = match self.half_95 {
             Some(_) if self.is_constant() => " const".to_owned(),

@@ -1,5 +1,5 @@
-//! The fits of the documents' unknowns, as text, JSON and HTML: for each row the frozen guess, the fitted and the
-//! held-out half; the ranges of the unknowns; and plots of rows against the unknowns that move them.
+//! The fits of the documents' unknowns, as text, JSON and HTML: for each row the frozen guess, the fitted and
+//! the held-out half; the ranges of the unknowns; and plots of rows against the unknowns that move them.
 
 use commonhold_report::figures::NOTHING;
 use commonhold_report::svg::WIDTH;
@@ -95,8 +95,8 @@ pub struct Plot {
     pub tolerance: Tolerance,
     /// For each setting: the unknown's value, the row's mean, and whether the setting was kept.
     pub points: Vec<(f64, f64, bool)>,
-    /// The values of the unknown at which the row's value crosses the bound of its tolerance, by a line through the
-    /// means of classes.
+    /// The values of the unknown at which the row's value crosses the bound of its tolerance, by a line
+    /// through the means of classes.
     pub thresholds: Vec<f64>,
 }
 

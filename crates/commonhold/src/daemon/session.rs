@@ -63,8 +63,8 @@ pub(super) struct Session {
     /// The problems that were reported. A problem in this set is not reported again when it occurs again.
     reported: BTreeSet<String>,
     verdicts: Verdicts,
-    /// The resources that nothing holds, and the active backend for which that was found out; `None` after the
-    /// contract or the machine was replaced.
+    /// The resources that nothing holds, and the active backend for which that was found out; `None` after
+    /// the contract or the machine was replaced.
     not_held: Option<(&'static str, PerResource<bool>)>,
 }
 
@@ -352,8 +352,8 @@ impl Session {
         self.verdicts.compare(now, &statement)
     }
 
-    /// Finds out which resources nothing holds, unless that is known for the active backend. It takes hundreds of
-    /// system calls.
+    /// Finds out which resources nothing holds, unless that is known for the active backend. It takes
+    /// hundreds of system calls.
     fn update_not_held(&mut self) {
         let backend = self.backend.active().name;
         if self.not_held.as_ref().is_none_or(|(known, _)| *known != backend) {

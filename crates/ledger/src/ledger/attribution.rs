@@ -152,8 +152,8 @@ impl Ledger {
                         .entry(owner)
                         .or_insert_with(|| self.occupants(contract, owner, &owners, used, common_ns));
                     let mut weights = had.causes(unit, own(unit), used(unit));
-                    // Threads of a unit hardly wait for each other if a single one could have used and waited as
-                    // much.
+                    // Threads of a unit hardly wait for each other if a single one could have used and waited
+                    // as much.
                     let by_others: u64 =
                         weights.iter().filter(|(cause, _)| *cause != Cause::Own).map(|(_, had)| had).sum();
                     if by_others > 0 && used(unit).saturating_add(ns) <= length {

@@ -208,8 +208,8 @@ fn improvements(at: Seed, runs: &Each, linux: &Each) -> Option<Vec<f64>> {
     (0..PROGRAMS.len()).map(|program| improvement(at, runs, linux, program)).collect()
 }
 
-/// The mean improvement of a program's CPU time over Linux: what remains of an improvement when each program has as
-/// much CPU time as under Linux.
+/// The mean improvement of a program's CPU time over Linux: what remains of an improvement when each program
+/// has as much CPU time as under Linux.
 fn mean_improvement_of_cpu_time(at: Seed, runs: &Each, linux: &Each) -> Option<f64> {
     let improvement = |program: usize| {
         let of = |run: Experiment| at.spent(run, &[PROGRAMS[program]], busy);

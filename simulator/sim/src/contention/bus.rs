@@ -133,8 +133,8 @@ fn look_up(rates_per_ms: &[u32], sorted: &[u32], slowdowns: &[u64], out: &mut Ve
     out.extend(rates_per_ms.iter().map(slowdown));
 }
 
-/// The slowdowns on a bus that divides its capacity evenly: a task gets its rate, or an equal part of what the
-/// tasks of lower rates leave (max-min fairness). The rates are sorted and positive.
+/// The slowdowns on a bus that divides its capacity evenly: a task gets its rate, or an equal part of what
+/// the tasks of lower rates leave (max-min fairness). The rates are sorted and positive.
 fn even(capacity_per_ms: u64, sorted: &[u32]) -> Vec<u64> {
     let mut left = real(capacity_per_ms);
     let part = |(index, rate): (usize, &u32)| {

@@ -231,8 +231,8 @@ pub struct Service {
 pub struct Bus {
     /// Capacity: transactions per millisecond.
     pub transactions_per_ms: u64,
-    /// How many transactions a task that uses the whole bus has outstanding, at least 1; a task that uses a part
-    /// of the bus has that part of them.
+    /// How many transactions a task that uses the whole bus has outstanding, at least 1; a task that uses a
+    /// part of the bus has that part of them.
     pub streams: u32,
     /// How the capacity is divided.
     pub division: BusDivision,
