@@ -397,7 +397,8 @@ impl Study {
         }
         let between: f64 =
             sums.iter().filter(|(count, _)| *count > 0.0).map(|(count, sum)| sum * sum / count).sum();
-        if total > 0.0 { between / total } else { 0.0 }
+        // Rounding alone is no effect.
+        if total > 1e-18 * mean * mean { between / total } else { 0.0 }
     }
 }
 

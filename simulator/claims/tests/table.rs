@@ -286,7 +286,7 @@ fn runs(rows: &[&Row]) -> Runs {
 #[test]
 fn every_measure_finds_what_it_looks_for_in_what_its_row_needs() {
     for row in rows().into_iter().filter(|row| row.measure.is_some()) {
-        let claims = assess(&[row], &runs(&[row]), "");
+        let claims = assess(&[row], &runs(&[row]), &[], "");
         let measured = claims.rows[0].measured.as_ref();
         assert!(
             measured.is_some_and(|m| m.by_seed.len() == row.seeds.min(2)),
@@ -300,7 +300,7 @@ fn every_measure_finds_what_it_looks_for_in_what_its_row_needs() {
 #[test]
 fn what_was_not_run_is_not_measured() {
     let all = rows();
-    let claims = assess(&all, &Runs::new(SEEDS.to_vec(), Vec::new()), "");
+    let claims = assess(&all, &Runs::new(SEEDS.to_vec(), Vec::new()), &[], "");
     for claim in &claims.rows {
         match (&claim.verdict, claim.basis) {
             (Verdict::Parameter { .. }, Basis::Parameter) => {}
@@ -314,7 +314,7 @@ fn what_was_not_run_is_not_measured() {
 #[test]
 fn every_figure_is_drawn_from_what_the_rows_need() {
     let all = rows();
-    let claims = assess(&all, &runs(&all), "commonhold claims");
+    let claims = assess(&all, &runs(&all), &[], "commonhold claims");
     let drawn: Vec<&str> = claims.charts.iter().map(|chart| chart.id.as_str()).collect();
     let expected = [
         "figure-2",
