@@ -22,8 +22,8 @@
 //! Limits: a few dozen settings sample the ranges thinly. A row that is met only in a small corner of the
 //! ranges is reported as undecided or missed.
 //!
-//! Source: M. McKay, R. Beckman, W. Conover 1979 (Latin hypercubes); P. Craig, M. Goldstein, A. Seheult, J.
-//! Smith 1997 (history matching).
+//! Source: Beckman, Conover et al. 1979 (Latin hypercubes); Craig, Goldstein, Seheult and Smith 1997 (history
+//! matching).
 
 use commonhold_sim_report::claims::{Basis, Tolerance};
 

@@ -114,8 +114,8 @@ fn seeds_needed(rows: &[&Row], experiment: Experiment) -> usize {
 /// do not depend on the number of threads. The threads call `progress` in the order in which runs end.
 pub fn run(rows: &[&Row], seeds: &[u64], progress: &(dyn Fn(Progress) + Sync)) -> Runs {
     let experiments = needed(rows);
-    let scenarios = experiments.iter().map(Experiment::scenario).collect();
-    run_scenarios(rows, experiments, scenarios, seeds, progress)
+    let scenarios: Vec<_> = experiments.iter().map(Experiment::scenario).collect();
+    run_scenarios(rows, &experiments, &scenarios, seeds, progress)
 }
 
 /// [`run`] with a setting of unknowns, and with the shorter jobs of a fit. With the outcomes under the
@@ -136,8 +136,8 @@ pub(crate) fn run_under(
         shorten(document, &mut scenario);
         Ok(scenario)
     };
-    let scenarios = experiments.iter().map(scenario).collect();
-    let mut runs = run_scenarios(rows, experiments, scenarios, seeds, progress);
+    let scenarios: Vec<_> = experiments.iter().map(scenario).collect();
+    let mut runs = run_scenarios(rows, &experiments, &scenarios, seeds, progress);
     let of_guess =
         guess.iter().flat_map(|guess| &guess.runs).filter(|(experiment, _)| same.contains(experiment));
     runs.runs.extend(of_guess.cloned());
@@ -146,8 +146,8 @@ pub(crate) fn run_under(
 
 fn run_scenarios(
     rows: &[&Row],
-    experiments: Vec<Experiment>,
-    scenarios: Vec<Result<Scenario, String>>,
+    experiments: &[Experiment],
+    scenarios: &[Result<Scenario, String>],
     seeds: &[u64],
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Runs {

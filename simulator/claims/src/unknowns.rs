@@ -117,11 +117,10 @@ impl Unknown {
     /// A value in words: `1.5 ms`, or the name of a variant.
     pub fn value(&self, value: f64) -> String {
         match self.range {
-            Range::OneOf(variants) => variants
-                .iter()
-                .nth(usize::try_from(whole(value)).unwrap_or(usize::MAX))
-                .unwrap_or(&"")
-                .to_string(),
+            Range::OneOf(variants) => {
+                let index = usize::try_from(whole(value)).unwrap_or(usize::MAX);
+                variants.get(index).copied().unwrap_or_default().to_owned()
+            }
             Range::Even { .. } | Range::Log { .. } => {
                 format!("{} {}", digits(value), self.unit).trim_end().to_owned()
             }

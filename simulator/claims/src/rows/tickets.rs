@@ -148,7 +148,7 @@ fn linear(at: Seed) -> Option<f64> {
 }
 
 /// A unit's gain by each exchange, from 100 tickets on: 0.1 means ten per cent more than without an exchange.
-fn gains(at: Seed, runs: [Experiment; 9], of: Figure, unit: &str) -> Option<Vec<f64>> {
+fn gains(at: Seed, runs: &[Experiment; 9], of: Figure, unit: &str) -> Option<Vec<f64>> {
     let before = of(at, runs[0], unit)?;
     runs[1..].iter().map(|run| Some(divide(of(at, *run, unit)?, before)? - 1.0)).collect()
 }
@@ -157,19 +157,19 @@ fn gains(at: Seed, runs: [Experiment; 9], of: Figure, unit: &str) -> Option<Vec<
 fn off_by_tickets(at: Seed) -> Option<f64> {
     let says = |n: f64| (1000.0 + n) / (2000.0 + n) / 0.5 - 1.0;
     let by_tickets = [100.0, 200.0, 300.0, 400.0, 500.0, 600.0, 700.0, 800.0].map(says);
-    let gains = gains(at, EXCHANGES, cpu_s, "tasks/dhrystone")?;
+    let gains = gains(at, &EXCHANGES, cpu_s, "tasks/dhrystone")?;
     most(gains.into_iter().zip(by_tickets).map(|(gain, says)| Some((gain - says).abs())))
 }
 
 /// The smallest increase of the computing unit's gain from one exchange to the next larger one.
 fn smallest_growth(at: Seed) -> Option<f64> {
-    let gains = gains(at, EXCHANGES, cpu_s, "tasks/dhrystone")?;
+    let gains = gains(at, &EXCHANGES, cpu_s, "tasks/dhrystone")?;
     least(gains.windows(2).map(|pair| Some(pair[1] - pair[0])))
 }
 
 /// The number of exchanged tickets at which the reading unit gained most.
 fn best_exchange(at: Seed) -> Option<f64> {
-    let gains = gains(at, EXCHANGES, pages, "tasks/iohog")?;
+    let gains = gains(at, &EXCHANGES, pages, "tasks/iohog")?;
     let best = (0..gains.len()).max_by(|a, b| gains[*a].total_cmp(&gains[*b]))?;
     Some(100.0 * real(best as u64 + 1))
 }
@@ -184,7 +184,7 @@ const SIDES: [(&str, Figure); 2] = [("dhrystone", cpu_s), ("iohog", pages)];
 /// The largest gain of the eight exchanges, where the gain of an exchange is that of the side that gains
 /// less.
 fn largest_gain(at: Seed) -> Option<f64> {
-    let [one, other] = SIDES.map(|(unit, of)| gains(at, BY_STRIDE, of, unit));
+    let [one, other] = SIDES.map(|(unit, of)| gains(at, &BY_STRIDE, of, unit));
     most(one?.into_iter().zip(other?).map(|(one, other)| Some(one.min(other))))
 }
 
@@ -345,7 +345,7 @@ pub(super) const ROWS: &[Row] = &[
         ("TK-F9-2a", "004 fig. 9", "The task that reads gains by each exchange: the smallest gain", ""),
         above(0.0),
         &EXCHANGES,
-        |at| least(gains(at, EXCHANGES, pages, "tasks/iohog")?.into_iter().map(Some)),
+        |at| least(gains(at, &EXCHANGES, pages, "tasks/iohog")?.into_iter().map(Some)),
     ),
     predicted(
         ("TK-F9-2b", "004 fig. 9", "It gains most by an exchange of about 500 tickets", "500"),
