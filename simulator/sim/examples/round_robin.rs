@@ -75,6 +75,7 @@ fn scenario(cpus: u32, tasks: u32, slice_ns: u64, seconds: u64, scheme: Scheme) 
             bus: None,
             contention: None,
             interrupts: None,
+            disturbance: None,
             disks: Vec::new(),
         },
         workload: Workload {

@@ -181,11 +181,16 @@ impl Class {
     fn new(capacity_per_ms: u64, streams_of_full: u64, equal: &[u32]) -> Self {
         let nominal_rate = u64::from(equal[0]);
         let rate = nominal_rate.min(capacity_per_ms);
-        let streams = (rate * streams_of_full / capacity_per_ms).max(1);
+        let streams = streams(rate, capacity_per_ms, streams_of_full);
         let load = load(real(rate) / real(capacity_per_ms), streams);
         let stretch_alone = stretch_alone(load, streams);
         Class { tasks: equal.len(), streams, load, stretch_alone, excess: real(nominal_rate) / real(rate) }
     }
+}
+
+/// The number of outstanding transactions of a task with this rate.
+fn streams(rate_per_ms: u64, capacity_per_ms: u64, streams_of_full: u64) -> u64 {
+    (rate_per_ms * streams_of_full / capacity_per_ms).max(1)
 }
 
 /// The load of each of `streams` streams that together, alone on the bus, use the fraction `share` of it.

@@ -71,11 +71,27 @@ fn who_transfers_nothing_is_not_slowed_and_slows_nobody() {
     assert_eq!(slowdowns(0, &[0, 1]), [MILLIONTH; 2], "a bus of nothing counts as one of 1 per ms");
 }
 
+/// An even division slows a task only when the bus is full, and then those first that want most.
+#[test]
+fn an_even_division_gives_each_its_rate_or_an_equal_part() {
+    let bus = scenario::Bus {
+        transactions_per_ms: 1_000,
+        division: scenario::BusDivision::Even,
+        ..scenario::Bus::DEFAULT
+    };
+    let mut out = Vec::new();
+    Bus::new(&bus).slowdowns(&[400, 0, 600], &mut out);
+    assert_eq!(out, [MILLIONTH; 3]);
+    // 100 are left alone; the other three have 300 each.
+    Bus::new(&bus).slowdowns(&[600, 100, 600, 900], &mut out);
+    assert_eq!(out, [2_000_000, MILLIONTH, 2_000_000, 3_000_000]);
+}
+
 #[test]
 fn streams_are_whole_quarters_of_the_bus() {
     let rates = [1, 499, 500, 749, 750, 999, 1_000];
-    assert_eq!(rates.map(|rate| streams(rate, 1_000)), [1, 1, 2, 2, 3, 3, 4]);
-    assert_eq!([14_452, 23_600].map(|rate| streams(rate, 29_500)), [1, 3], "the published programs");
+    assert_eq!(rates.map(|rate| streams(rate, 1_000, 4)), [1, 1, 2, 2, 3, 3, 4]);
+    assert_eq!([14_452, 23_600].map(|rate| streams(rate, 29_500, 4)), [1, 3], "the published programs");
 }
 
 // A task that uses much of the bus alone is split into enough streams that each uses the bus for less than
@@ -84,7 +100,7 @@ fn streams_are_whole_quarters_of_the_bus() {
 fn streams_think_longer_than_their_transactions_last() {
     for rate in 1u32..930 {
         let share = f64::from(rate) / 1_000.0;
-        let load = load(share, streams(rate.into(), 1_000));
+        let load = load(share, streams(rate.into(), 1_000, 4));
         assert!(load < 0.5, "share {share}: load {load}");
     }
 }
