@@ -49,16 +49,18 @@ impl Parent {
         state(self.member) == Some('S') && self.stopped().is_empty()
     }
 
-    /// Whether no process has a SIGCHLD pending. A second one would be merged with it, so that a parent such
-    /// as `script` would learn that its child continued, and never that it stopped again.
+    /// Whether no `script` has a SIGCHLD pending. It learns of its child by that signal alone. A second one
+    /// is merged with the first: it would learn that its child continued, and not that it stopped again.
     fn has_handled_signals(&self) -> bool {
         let pending = |pid: &u32| {
             let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
             let sets = status
                 .lines()
                 .filter_map(|line| line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:")));
-            sets.filter_map(|set| u64::from_str_radix(set.trim(), 16).ok())
-                .any(|set| set & 1 << (libc::SIGCHLD - 1) != 0)
+            status.starts_with("Name:\tscript\n")
+                && sets
+                    .filter_map(|set| u64::from_str_radix(set.trim(), 16).ok())
+                    .any(|set| set & 1 << (libc::SIGCHLD - 1) != 0)
         };
         !descendants(self.job.pid()).iter().any(pending)
     }

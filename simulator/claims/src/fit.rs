@@ -68,9 +68,7 @@ const PAIRS: &[(&str, Part)] = &[
     // How often a process comes back to its pages.
     ("PI-F9-5", Part::Fitted),
     ("PI-F9-3", Part::HeldOut),
-    ("PI-2.1-G3", Part::HeldOut),
     // Outstanding requests of a copy, and where files lie.
-    ("PI-T4-D4", Part::Fitted),
     ("PI-T4-I1f", Part::Fitted),
     ("PI-T4", Part::HeldOut),
     // How far apart the two copies lie.
@@ -486,7 +484,8 @@ mod tests {
     #[test]
     fn an_interval_spans_the_central_figures_of_the_kept_settings() {
         let figures: Vec<Vec<f64>> = vec![(0..=20).map(f64::from).collect(), vec![1000.0]];
-        assert_eq!(interval(&[0], &figures), Some((1.0, 19.0)));
+        let (low, high) = interval(&[0], &figures).unwrap();
+        assert!((low - 1.0).abs() < 1e-9 && (high - 19.0).abs() < 1e-9, "{low} to {high}");
         assert!(interval(&[0, 1], &figures).unwrap().1 > 19.0);
         assert_eq!(interval(&[0], &[Vec::new()]), None);
     }

@@ -285,7 +285,7 @@ pub static UNKNOWNS: &[Unknown] = &[
         range: Range::Log { low: 0.1, high: 4.0 },
         guess: 1.0,
         source: "any machine of the time has a clock daemon, a flusher and a network; none is mentioned",
-        folders: &["four-way", "kernel-intensive", "memory-isolation", "cpu-isolation"],
+        folders: &["four-way", "kernel-intensive", "memory-isolation"],
         apply: daemons,
     },
     Unknown {

@@ -68,7 +68,7 @@ fn status_names_a_unit_whose_resource_nothing_holds() {
     let mut check = place.call(&["status", "--check"]);
     eventually("a verdict on the bus", || {
         check = place.call(&["status", "--check"]);
-        check.out.contains("a bus: cannot tell. Nothing holds the bus on this machine.")
+        check.out.contains("a bus: cannot tell. Nothing holds the memory bus on this machine.")
     });
     assert!(check.code == Some(3) && !check.out.contains("b bus"), "{check:?}");
 }
