@@ -25,6 +25,7 @@
 //! Source: Beckman, Conover et al. 1979 (Latin hypercubes); Craig, Goldstein, Seheult and Smith 1997 (history
 //! matching).
 
+use commonhold_sim::chance::Chance;
 use commonhold_sim_report::claims::{Basis, Tolerance};
 
 use crate::measure::real;
@@ -126,26 +127,18 @@ fn hash(text: &str) -> u64 {
 /// The settings of a document: the guess, and a Latin hypercube.
 pub fn design(document: Document) -> Vec<Setting> {
     let drawn = settings(document) - 1;
-    let mut state = hash(document.prefix());
-    let mut next = move || {
-        // SplitMix64, as the simulator's random numbers.
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = state;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    };
+    let mut chance = Chance::from_state(hash(document.prefix()));
     let mut columns: Vec<Vec<f64>> = Vec::new();
     for unknown in unknowns(document) {
         let mut strata: Vec<usize> = (0..drawn).collect();
         for at in (1..drawn).rev() {
-            strata.swap(at, usize::try_from(next() % (at as u64 + 1)).unwrap_or(0));
+            strata.swap(at, usize::try_from(chance.next() % (at as u64 + 1)).unwrap_or(0));
         }
-        let value = |stratum: usize| {
-            let within = real(next() >> 11) / real(1 << 53);
+        let mut value = |stratum: usize| {
+            let within = real(chance.next() >> 11) / real(1 << 53);
             unknown.range.at((real(stratum as u64) + within) / real(drawn as u64))
         };
-        columns.push(strata.into_iter().map(value).collect());
+        columns.push(strata.into_iter().map(&mut value).collect());
     }
     let row = |at: usize| -> Vec<f64> { columns.iter().map(|column| column[at]).collect() };
     let settings = (0..drawn).map(|at| Setting::new(document, &row(at)));

@@ -243,7 +243,8 @@ const HOW: &str = "<p class=\"soft\">A parameter that a document does not state 
                    unknowns' ranges. Those that meet the most fitted rows are kept, and predict the held-out rows. A \
                    held-out row is met if the central 90 % of its values under the kept settings and seeds lie within its \
                    tolerance, missed if none of these do, and undecided otherwise. In the plots, filled points are kept \
-                   settings, and the band is the tolerance.</p>\n";
+                   settings, and the band is the tolerance. Dashed lines are \
+                   thresholds: there, the means cross an end of the tolerance.</p>\n";
 
 fn unknowns_html(study: &Study) -> String {
     let heads = ["unknown", "what it is", "range", "guess", "kept", "source of the range"];
@@ -333,6 +334,16 @@ fn drawn(study: &Study, plot: &Plot) -> String {
         TOP + HEIGHT + 36.0,
         escape(&plot.unknown)
     );
+    for threshold in &plot.thresholds {
+        svg += &format!(
+            "<line class='bound' x1='{0:.1}' y1='{TOP:.1}' x2='{0:.1}' y2='{1:.1}'/>\n\
+             <text class='small' x='{0:.1}' y='{2:.1}' text-anchor='middle'>{3}</text>\n",
+            x(*threshold),
+            TOP + HEIGHT,
+            TOP - 6.0,
+            digits(*threshold)
+        );
+    }
     for (value, mean, is_kept) in &plot.points {
         let class = if *is_kept { "kept-point" } else { "point" };
         svg += &format!("<circle class='{class}' cx='{:.1}' cy='{:.1}' r='4'/>\n", x(*value), y(*mean));

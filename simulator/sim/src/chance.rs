@@ -9,9 +9,14 @@ use crate::scenario::{Amount, Spread};
 
 /// A stream of random numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Chance(u64);
+pub struct Chance(u64);
 
 impl Chance {
+    /// The stream that continues from this state.
+    pub fn from_state(state: u64) -> Self {
+        Chance(state)
+    }
+
     /// The stream of an entity, such as a task: a function of the run's seed and the entity's number.
     pub(crate) fn of(seed: u64, number: u64) -> Self {
         let mut chance = Chance(seed ^ number.wrapping_mul(0xd1b5_4a32_d192_ed03));
@@ -19,7 +24,7 @@ impl Chance {
     }
 
     /// The next 64 bits.
-    pub(crate) fn next(&mut self) -> u64 {
+    pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

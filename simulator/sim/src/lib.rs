@@ -2,7 +2,7 @@
 //! switch-time scheduler run in it.
 
 mod baseline;
-mod chance;
+pub mod chance;
 pub mod contention;
 pub mod disk;
 pub mod disturbance;
