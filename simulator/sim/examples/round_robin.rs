@@ -23,6 +23,7 @@ fn scenario(cpus: u32, tasks: u32, slice_ns: u64, seconds: u64, scheme: Scheme) 
         slice_ns,
         switch_ns: 0,
         signal_ns: 0,
+        counter_age_ns: 0,
         ipi_ns: 0,
         interrupt_ns: 0,
         fault_ns: 0,

@@ -167,6 +167,21 @@ fn a_limit_of_the_bus_is_held() {
     assert!((3.5..4.3).contains(&streams), "{streams} GB/s");
 }
 
+/// Two gangs of four threads take turns of a quantum. If the policy reads counts that are half a quantum old,
+/// it misses half of what a gang transferred in its quantum.
+#[test]
+fn old_counters_miss_the_end_of_a_quantum() {
+    let rate = |age: &str| {
+        let machine = LINUX.replace("slice = ", &format!("counter_age = \"{age}\"\nslice = "));
+        let work = workload(&[("a", 2, 4, 1.0)]);
+        let outcome = run(&contract("smp", "latest-quantum"), &machine, &work.replace("2min", "3s"));
+        most_transferred(&outcome)
+    };
+    let (at_once, late) = (rate("0s"), rate("100ms"));
+    assert!((0.9..1.05).contains(&at_once), "{at_once}");
+    assert!((0.4..0.6).contains(&(late / at_once)), "{late} of {at_once}");
+}
+
 /// The estimated rate of each of a program's two threads, in transactions per microsecond, at the first
 /// choice after this time. The program changes its rate after a second of work. It runs in every quantum,
 /// beside a program that transfers nothing.
@@ -179,7 +194,11 @@ fn taken_at(gangs: &str, first: f64, then: f64, at: &str) -> f64 {
          [job.p]\nunit = \"jobs\"\nprogram = \"p\"\nbackground = true\n[job.still]\nunit = \"jobs\"\nprogram = \"still\"\n\
              background = true\n"
     );
-    let outcome = run(&contract("smp", gangs), LINUX, &text);
+    most_transferred(&run(&contract("smp", gangs), LINUX, &text))
+}
+
+/// The largest estimated rate of a gang's thread, in transactions per microsecond.
+fn most_transferred(outcome: &Outcome) -> f64 {
     let gangs = outcome.ledger.jobs.iter().filter_map(|job| job.gang.as_ref());
     let most = gangs.filter_map(|gang| match gang.rate {
         Some(SharedRate::BytesPerS(rate)) => Some(rate),

@@ -190,6 +190,9 @@ impl Engine<'_> {
             return;
         }
         for cpu in 0..super::number(self.cpus.len()) {
+            if self.cpus[cpu as usize].is_deferred() {
+                continue;
+            }
             let (home, runs) = (self.kernel.home(cpu), self.kernel.runs(cpu));
             if self.cpus[cpu as usize].task.is_none() {
                 let waits = self

@@ -80,6 +80,11 @@ impl Cpu {
     pub(super) fn is_kicked(&self) -> bool {
         self.kicked.is_some()
     }
+
+    /// Whether the CPU chooses a task once the present one has released its spin locks.
+    pub(super) fn is_deferred(&self) -> bool {
+        self.deferred_since.is_some()
+    }
 }
 
 impl Engine<'_> {

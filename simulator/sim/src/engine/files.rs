@@ -127,7 +127,7 @@ impl Engine<'_> {
             };
             let copied = (definition.buffer_bytes / self.frame_bytes()).min(pages);
             let room = u64::from(self.sectors(pages)) * if piece < pages { SCATTER } else { 1 };
-            let start = self.place(drive, room);
+            let start = self.place(drive, room, definition.gap_bytes / SECTOR);
             self.files.push(FileState {
                 cache: self.memory.open_file(pages),
                 copies: (copied > 0).then(|| (self.memory.open_file(copied), copied)),
@@ -148,13 +148,14 @@ impl Engine<'_> {
         file
     }
 
-    /// Allocates `room` sectors of a drive for a file. Files follow each other on the first four fifths of
-    /// the drive, and start over at its beginning; the rest is swap. Returns the first sector.
-    fn place(&mut self, drive: usize, room: u64) -> u64 {
+    /// Allocates `room` sectors of a drive for a file, and leaves `gap` sectors free behind it. Files follow
+    /// each other on the first four fifths of the drive, and start over at its beginning; the rest is swap.
+    /// Returns the first sector.
+    fn place(&mut self, drive: usize, room: u64, gap: u64) -> u64 {
         let swap_start = self.drives[drive].sectors() / 5 * 4;
         let next = self.file_at[drive];
-        let start = if next + room > swap_start { 0 } else { next };
-        self.file_at[drive] = start + room;
+        let start = if next.saturating_add(room) > swap_start { 0 } else { next };
+        self.file_at[drive] = start.saturating_add(room).saturating_add(gap);
         start
     }
 
@@ -355,7 +356,7 @@ impl Engine<'_> {
         Done::Next
     }
 
-    /// Brings the pages of a read into the cache. An access that goes beyond the known part of the file in
+    /// Brings the pages of a read into the cache. An access that goes beyond what has arrived of the file in
     /// sequence is read ahead; in all others, each page misses the cache with the file's miss rate.
     fn read_pages(&mut self, id: TaskId, named: u16, file: u32, bytes: Amount, random: bool) -> Done {
         if self.tasks[id as usize].stage == NEW {
@@ -363,7 +364,8 @@ impl Engine<'_> {
             let task = &mut self.tasks[id as usize];
             (task.from_page, task.pages, task.copies) = (from, capped(pages), capped(pages));
             let state = &self.files[file as usize];
-            let fresh = !random && from + pages > state.front;
+            // A reader of pages that another has requested, or that were read ahead, waits until they arrive.
+            let fresh = !random && from + pages > state.front.min(state.arrived);
             task.stage = if fresh { READING_ON } else { READING_MISSING };
             if !fresh {
                 let missing = self.misses(id, file, random);

@@ -6,9 +6,10 @@
 //!
 //! A job's use of the resource that gangs share (bus transfers, cache space or executed work) is counted
 //! exactly and reported at each sample. The count replaces the counters that the run-time library of seed 003
-//! reads, or a program's own count. How often a live program reports is not simulated.
+//! reads, or a program's own count. `counter_age` in machine.toml delays it, as where a program publishes its
+//! count from time to time.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use commonhold_contract::GangsShare;
 use commonhold_dispatch::TaskId;
@@ -25,6 +26,8 @@ pub(super) struct Gates {
     stopped: BTreeSet<JobId>,
     /// By job: the sum over its ended tasks.
     ended_use: BTreeMap<JobId, GangUse>,
+    /// By job: the latest readings of its use, oldest first, where the policy sees old ones.
+    readings: BTreeMap<JobId, VecDeque<SharedUse>>,
 }
 
 /// What a task has used of the resources that gangs share.
@@ -117,6 +120,8 @@ impl Engine<'_> {
         task.since = self.now;
         let unit = task.runs_for;
         self.units.stopped(unit);
+        // The task's timer is for the signal that continues it, from now on.
+        self.give_up_spinning(id);
         true
     }
 
@@ -144,7 +149,7 @@ impl Engine<'_> {
     /// How much a job has used of the resource that gangs share: bytes transferred, byte-seconds of the
     /// cache, or instructions. `live_use` is the sum over the job's live tasks. `None` if the machine does
     /// not model that resource.
-    pub(super) fn shared_use(&self, job: JobId, live_use: GangUse) -> Option<SharedUse> {
+    pub(super) fn shared_use(&mut self, job: JobId, live_use: GangUse) -> Option<SharedUse> {
         let ended_use = self.gates.ended_use.get(&job).copied().unwrap_or_default();
         let total = live_use.plus(ended_use);
         let amount = match self.scenario.contract.machine.gangs.share {
@@ -157,6 +162,16 @@ impl Engine<'_> {
                 u64::try_from(total.held / 1_000_000_000).unwrap_or(u64::MAX)
             }
         };
-        Some(SharedUse { at: self.now, amount })
+        let reading = SharedUse { at: self.now, amount };
+        let newest = self.now.saturating_sub(self.scenario.hardware.kernel.counter_age_ns);
+        if newest == self.now {
+            return Some(reading);
+        }
+        let readings = self.gates.readings.entry(job).or_default();
+        readings.push_back(reading);
+        while readings.get(1).is_some_and(|second| second.at <= newest) {
+            readings.pop_front();
+        }
+        readings.front().map(|seen| SharedUse { amount: seen.amount, ..reading })
     }
 }

@@ -14,7 +14,8 @@
 //! line last. When a lock is released, the line goes to each CPU that spins, since all of them read it. Then
 //! the lock is granted to the first task of the queue that has a CPU. If no such task has a CPU, the lock
 //! stays free for the first that gets one, or for a new task that takes it. Readers that are admitted
-//! together get the line one after the other. A task that holds the lock keeps its CPU until it releases the
+//! together get the line one after the other. If the lock is *unfair*, the last holder takes it back while
+//! the line is still on its way, as long as it comes back in that time. A task that holds the lock keeps its CPU until it releases the
 //! lock, as long as it computes.
 //!
 //! Algorithm, inheriting: consider the tasks that wait for a holder's locks and do not run for the holder's
@@ -67,6 +68,8 @@ struct Hold {
     /// When the task got the lock, and when it began to wait for the lock, if it had to.
     since: Time,
     queued_at: Option<Time>,
+    /// The task that had the lock's line before it.
+    before: Option<TaskId>,
 }
 
 /// A task that waits for a lock.
@@ -161,6 +164,9 @@ impl Engine<'_> {
             }
             return self.spin(id);
         }
+        if definition.unfair && !shared && self.retake(id, number) {
+            return Done::Next;
+        }
         let lock = &mut self.locks[number as usize];
         lock.queue.push_back(Waiter { task: id, shared, queued_at: self.now });
         lock.figures.waits += 1;
@@ -172,6 +178,31 @@ impl Engine<'_> {
             self.lend_to_holders(number);
         }
         Done::Wait(TaskState::Lock)
+    }
+
+    /// Lets the last holder of a lock take it again, if the lock's line is still on its way to the next: that
+    /// task waits on, at the front of the queue. Returns whether the task got the lock.
+    fn retake(&mut self, id: TaskId, number: u16) -> bool {
+        let now = self.now;
+        let lock = &mut self.locks[number as usize];
+        let [next] = &lock.holders[..] else { return false };
+        let Some(queued_at) = next.queued_at.filter(|_| next.since > now && next.before == Some(id)) else {
+            return false;
+        };
+        let (waiting, shared) = (next.task, lock.reading);
+        let timer = self.task_timer(waiting);
+        self.timers.clear(timer);
+        self.tasks[waiting as usize].spin_locks -= 1;
+        self.tasks[id as usize].spin_locks += 1;
+        let lock = &mut self.locks[number as usize];
+        lock.holders = vec![Hold { task: id, since: now, queued_at: None, before: Some(id) }];
+        lock.queue.push_front(Waiter { task: waiting, shared, queued_at });
+        (lock.line_until, lock.line_with, lock.reading) = (now, Some(id), false);
+        // Another task may take the CPU of the one that waits, now that this one holds no spin lock.
+        if let Some(cpu) = (0..self.cpus.len()).find(|cpu| self.cpus[*cpu].task == Some(waiting)) {
+            self.timers.set(super::number(cpu), now);
+        }
+        true
     }
 
     /// Lets a task spin on its CPU. It continues the present op when the spinning ends.
@@ -256,11 +287,12 @@ impl Engine<'_> {
     fn give(&mut self, id: TaskId, number: u16, reads: bool, queued_at: Option<Time>, stops: usize) -> Time {
         let definition = &self.scenario.workload.locks[number as usize];
         let lock = &mut self.locks[number as usize];
+        let before = lock.line_with;
         let since = match definition.line_ns {
             0 => self.now,
             line_ns => lock.fetch_line(self.now, id, stops, line_ns),
         };
-        lock.holders.push(Hold { task: id, since, queued_at });
+        lock.holders.push(Hold { task: id, since, queued_at, before });
         lock.reading = reads;
         lock.figures.taken += 1;
         self.tasks[id as usize].spin_locks += u32::from(definition.spins);

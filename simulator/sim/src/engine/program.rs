@@ -41,6 +41,8 @@ pub(super) const NEW: u32 = 0;
 pub(super) const BEGUN: u32 = 1;
 /// `Op::Run` only: the task computes the cost of a fork. When the task continues, the child starts.
 const FORKING: u32 = 2;
+/// `Op::Barrier` only: the task has spun for as long as it may, and sleeps once it has a CPU.
+const SPUN: u32 = 3;
 
 /// The fraction of work done in the kernel, in millionths, of work that is done in the kernel alone.
 const KERNEL: u32 = 1_000_000;
@@ -110,7 +112,7 @@ impl Engine<'_> {
             Op::Run { program, times, at_once, beside } => {
                 self.run_children(id, program, times, at_once, beside)
             }
-            Op::Barrier { parties, spin } => self.reach_barrier(id, parties, spin),
+            Op::Barrier { parties, spin_ns } => self.reach_barrier(id, parties, spin_ns),
             Op::Acquire { lock, read } => self.acquire(id, lock, read),
             Op::Release { lock } => {
                 self.release(id, lock);
@@ -127,11 +129,24 @@ impl Engine<'_> {
                     *count = 0;
                     return Done::Next;
                 }
-                task.pc = to;
-                task.stage = NEW;
-                Done::Again
+                self.jump(id, to)
+            }
+            Op::Piece { pieces, to, past } => {
+                let taken = &mut self.instances[self.tasks[id as usize].instance as usize].pieces;
+                if *taken >= pieces {
+                    return self.jump(id, past);
+                }
+                *taken += 1;
+                self.jump(id, to)
             }
         }
+    }
+
+    fn jump(&mut self, id: TaskId, to: u32) -> Done {
+        let task = &mut self.tasks[id as usize];
+        task.pc = to;
+        task.stage = NEW;
+        Done::Again
     }
 
     /// A task has gone through an outermost loop of its program. If a job's own process did, that ends a
@@ -214,33 +229,71 @@ impl Engine<'_> {
     }
 
     /// A task reaches a barrier. The last of `parties` siblings releases the others.
-    fn reach_barrier(&mut self, id: TaskId, parties: u32, spin: bool) -> Done {
+    fn reach_barrier(&mut self, id: TaskId, parties: u32, spin_ns: Time) -> Done {
         let task = &mut self.tasks[id as usize];
-        if task.stage == BEGUN {
-            return Done::Next;
+        match task.stage {
+            NEW => task.stage = BEGUN,
+            SPUN => {
+                task.stage = BEGUN;
+                return Done::Wait(TaskState::Barrier);
+            }
+            _ => return Done::Next,
         }
-        task.stage = BEGUN;
         // Siblings meet: the children of one parent, or the copies of one job.
         let job = self.instances[task.instance as usize].job;
         let group = if task.parent == NONE { u32::MAX - job } else { task.parent };
         let waiting = self.barriers.entry(group).or_default();
         if waiting.len() + 1 < parties as usize {
             waiting.push(id);
-            if spin {
-                task.spins = true;
-                task.kernel = 0;
-                task.bus = 0;
-                return Done::Compute;
+            if spin_ns == 0 {
+                return Done::Wait(TaskState::Barrier);
             }
-            return Done::Wait(TaskState::Barrier);
+            task.spins = true;
+            task.kernel = 0;
+            task.bus = 0;
+            if spin_ns < Time::MAX {
+                let timer = self.task_timer(id);
+                self.timers.set(timer, self.now.saturating_add(spin_ns));
+            }
+            return Done::Compute;
         }
         for other in self.barriers.remove(&group).unwrap_or_default() {
-            if self.tasks[other as usize].spins {
+            let task = &mut self.tasks[other as usize];
+            if task.spins {
+                if self.spins_at_barrier_for(other).is_some() {
+                    let timer = self.task_timer(other);
+                    self.timers.clear(timer);
+                }
                 self.end_spin(other);
+            } else if task.stage == SPUN {
+                // It has not gone to sleep yet.
+                task.stage = BEGUN;
             } else {
                 self.wake(other);
             }
         }
         Done::Next
+    }
+
+    /// For how long a task spins at most, if it spins at a barrier and may not do so for ever.
+    fn spins_at_barrier_for(&self, id: TaskId) -> Option<Time> {
+        let task = &self.tasks[id as usize];
+        match self.scenario.workload.programs[task.program as usize].ops.get(task.pc as usize) {
+            Some(Op::Barrier { spin_ns, .. }) if task.spins && *spin_ns < Time::MAX => Some(*spin_ns),
+            _ => None,
+        }
+    }
+
+    /// A task that spins at a barrier, and may not do so for ever, gives up: it sleeps once it has a CPU.
+    /// Returns whether the task did so.
+    pub(super) fn give_up_spinning(&mut self, id: TaskId) -> bool {
+        if self.spins_at_barrier_for(id).is_none() {
+            return false;
+        }
+        let timer = self.task_timer(id);
+        self.timers.clear(timer);
+        self.tasks[id as usize].stage = SPUN;
+        self.end_spin(id);
+        true
     }
 }

@@ -133,6 +133,8 @@ pub(crate) struct Instance {
     /// By the workload's number of a file: the open file's index, or [`NONE`] if the instance has not opened
     /// the file.
     pub(super) files: Vec<u32>,
+    /// How many pieces of the job's work its tasks have taken.
+    pub(super) pieces: u32,
     /// Where the CPU time of its tasks went, in ns.
     pub(crate) spent: Spent,
 }
@@ -208,6 +210,7 @@ impl Engine<'_> {
             started: self.now,
             ended: None,
             files: vec![NONE; self.scenario.workload.files.len()],
+            pieces: 0,
             spent: Spent::default(),
         });
         number(self.instances.len() - 1)
@@ -229,6 +232,7 @@ impl Engine<'_> {
             started: self.now,
             ended: None,
             files,
+            pieces: 0,
             spent: Spent::default(),
         });
         number(self.instances.len() - 1)
@@ -392,13 +396,17 @@ impl Engine<'_> {
         }
     }
 
-    /// A task's timer has expired: its sleep ends, a lock's cache line arrives, or the signal that continues
-    /// it arrives.
+    /// A task's timer has expired: its sleep or the time for which it may spin ends, a lock's cache line
+    /// arrives, or the signal that continues it arrives.
     pub(super) fn task_event(&mut self, id: TaskId) {
         let task = &self.tasks[id as usize];
         match task.state {
             TaskState::Stopped => self.resume(id),
-            _ if task.spins => self.end_spin(id),
+            _ if task.spins => {
+                if !self.give_up_spinning(id) {
+                    self.end_spin(id);
+                }
+            }
             _ => self.wake(id),
         }
     }

@@ -14,7 +14,7 @@
 //! program's steps records span and work before each step. At the end of a loop, the difference since the
 //! loop's first step is the cost of one iteration; it is added once for each further iteration. An inner loop
 //! ends first, so the cost of an iteration of the outer loop contains the inner loop in full. An endless loop
-//! counts as one iteration.
+//! counts as one iteration, and of a job's pieces each process counts one.
 //!
 //! Properties: linear in the number of steps. Sums saturate, so they never overflow.
 //!
@@ -86,10 +86,15 @@ fn demand(ops: &[Op], demands: &[Demand], kernel: &KernelCosts) -> Demand {
     let mut background_tasks = 0u64;
     let mut before: Vec<Times> = Vec::with_capacity(ops.len() + 1);
     let mut times = Times::default();
+    let mut in_pieces = false;
     for (index, op) in ops.iter().enumerate() {
         before.push(times);
         times = times.plus(op_times(op, &before, demands, kernel));
-        demand.takes_time |= takes_time(op, demands);
+        match *op {
+            Op::Piece { to, .. } => in_pieces = to as usize == index + 1,
+            // When the job has no piece left, a process goes past these steps at once.
+            _ => demand.takes_time |= !in_pieces && takes_time(op, demands),
+        }
         match *op {
             Op::Read { file, .. } | Op::Write { file, .. } | Op::Metadata { file, .. } => {
                 demand.files.insert(file);

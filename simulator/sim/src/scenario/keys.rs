@@ -214,6 +214,14 @@ pub(crate) static KERNEL: Table = Table {
             "How long a signal takes to arrive, by which a task of a gang stops or goes on.",
         ),
         key(
+            "counter_age",
+            kernel_time(0),
+            "\"0s\"",
+            "\"50ms\"",
+            "How old the count of a gang's use of the bus or cache is when the policy reads it, as where programs publish \
+             their counters from time to time.",
+        ),
+        key(
             "interrupt",
             kernel_time(0),
             "\"0s\"",
@@ -684,6 +692,13 @@ pub(crate) static FILE: Table = Table {
             "One file for the whole machine. Else each job has a file of its own.",
         ),
         key(
+            "gap",
+            Kind::Bytes { min: 0, max: BYTES_MAX },
+            "\"0B\"",
+            "\"10MiB\"",
+            "Free space on the disk between it and the next file.",
+        ),
+        key(
             "fragment",
             Kind::Bytes { min: SECTOR, max: BYTES_MAX },
             "",
@@ -721,6 +736,13 @@ pub(crate) static LOCK: Table = Table {
             "false",
             "true",
             "A process that waits for it stays on its CPU and is busy, as with a spin lock; else it sleeps.",
+        ),
+        key(
+            "unfair",
+            Kind::Switch,
+            "false",
+            "true",
+            "The last holder may take it again, ahead of those that wait, while its cache line is on its way to the next.",
         ),
         key(
             "line",
@@ -1083,6 +1105,13 @@ static BARRIER: Table = Table {
              of a job.",
         ),
         key("spin", Kind::Switch, "false", "true", "Waits on the CPU, spinning."),
+        key(
+            "spin_for",
+            Kind::Time { min: 1, max: HORIZON_MAX_NS },
+            "",
+            "\"200ms\"",
+            "With `spin`: spins for this time, and then sleeps.",
+        ),
     ],
 };
 
@@ -1104,11 +1133,29 @@ static REPEAT: Table = Table {
     keys: &[key("repeat", Kind::Times, "", "10", "Does the steps of `do` this number of times."), DO],
 };
 
+/// Steps that the processes of a job divide among them.
+static PIECES: Table = Table {
+    title: "a `pieces` step",
+    definition: "{ pieces = .. }",
+    keys: &[
+        key(
+            "pieces",
+            Kind::Count { min: 1, max: COUNT_MAX },
+            "",
+            "64",
+            "The processes of the job do the steps of `do` this number of times in all: each takes the next piece when it \
+             has done one. All such steps of a job share one count.",
+        ),
+        DO,
+    ],
+};
+
 /// The kinds of step: the key that says what a step does, and the table of its keys. The first key of this
 /// list that a step has decides its kind, since `read` is also a key of `lock` steps.
-pub(crate) static STEPS: [(&str, &Table); 9] = [
+pub(crate) static STEPS: [(&str, &Table); 10] = [
     ("lock", &LOCKED),
     ("repeat", &REPEAT),
+    ("pieces", &PIECES),
     ("cpu", &CPU),
     ("read", &READ),
     ("write", &WRITE),

@@ -85,6 +85,8 @@ pub struct KernelCosts {
     pub ipi_ns: Time,
     /// How long a signal takes to arrive, in ns.
     pub signal_ns: Time,
+    /// How old the count of a job's use of the gangs' shared resource is when a policy reads it, in ns.
+    pub counter_age_ns: Time,
     /// Mean time that a disk's or a timer's interrupt takes to arrive, in ns; exponentially distributed.
     pub interrupt_ns: Time,
     /// CPU time of a page fault that needs no disk, in ns.
@@ -417,6 +419,8 @@ pub struct File {
     pub shared: bool,
     /// The size of a contiguous piece, in bytes; 0: the whole file is one piece.
     pub fragment_bytes: u64,
+    /// The free space on the disk between the file and the next, in bytes.
+    pub gap_bytes: u64,
     /// The size of the cache into which processes copy what they read, in bytes: that much of the file is in
     /// memory twice.
     pub buffer_bytes: u64,
@@ -433,6 +437,9 @@ pub struct Lock {
     pub inherit: bool,
     /// Whether a waiting task spins on its CPU; else it sleeps.
     pub spins: bool,
+    /// Whether the last holder may take the lock again while its cache line is on its way to the next; only for
+    /// a lock that spins.
+    pub unfair: bool,
     /// The time to move the lock's cache line from one CPU to another, in ns; only for a lock that spins.
     pub line_ns: Time,
 }
@@ -556,8 +563,9 @@ pub enum Op {
     Barrier {
         /// The number of processes.
         parties: u32,
-        /// Whether a waiting process spins on its CPU.
-        spin: bool,
+        /// For how long a waiting process spins on its CPU before it sleeps, in ns; [`Time::MAX`]: it never
+        /// sleeps.
+        spin_ns: Time,
     },
     /// Takes a lock.
     Acquire {
@@ -579,6 +587,16 @@ pub enum Op {
         times: u32,
         /// The process's loop counter for this loop: the loop's nesting depth, below [`LOOPS_MAX`].
         counter: u8,
+    },
+    /// Takes the next piece of the job's work, at the beginning and at the end of the steps of a piece: goes on
+    /// at `to`, or at `past` if no piece is left. All processes of a job take pieces from one supply.
+    Piece {
+        /// The number of pieces in all.
+        pieces: u32,
+        /// The piece's first step, an index into the program's ops.
+        to: u32,
+        /// The first step after the piece.
+        past: u32,
     },
 }
 

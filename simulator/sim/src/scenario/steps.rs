@@ -1,7 +1,8 @@
 //! Reads a program's steps, and flattens nested lists of steps into one list of [`Op`]s.
 //!
 //! `{ lock = .., do = [..] }` becomes `Acquire`, the steps, `Release`. `{ repeat = .., do = [..] }` becomes
-//! the steps and `Again`, which jumps back to the first of these steps. Beside each op stands its position in
+//! the steps and `Again`, which jumps back to the first of these steps. `{ pieces = .., do = [..] }` becomes
+//! the steps between two `Piece`s. Beside each op stands its position in
 //! the text, for messages.
 
 use commonhold_contract::document::{Document, article};
@@ -13,6 +14,7 @@ use super::keys::{STEPS, Table};
 use super::limits::{NESTING_MAX, TIMES_MAX};
 use super::model::{Amount, LOOPS_MAX, Op, Spread};
 use super::values::{Entry, Names, Span, missing, number, number_32};
+use crate::Time;
 
 /// The declared names that a step may refer to.
 #[derive(Debug)]
@@ -147,6 +149,7 @@ impl Reader<'_, '_> {
         let op = match step.verb {
             "lock" => return self.locked(step, verb),
             "repeat" => return self.repeated(step, verb),
+            "pieces" => return self.pieces(step, verb),
             "cpu" => self.cpu(step, verb),
             "sleep" => self.amount(step, Some(verb)).map(|span| Op::Sleep { span }),
             "read" | "write" => self.transfer(step, verb),
@@ -226,8 +229,17 @@ impl Reader<'_, '_> {
 
     fn barrier(&mut self, step: &Step, verb: &Entry) -> Option<Op> {
         let parties = number_32(self.document, verb);
-        let spin = self.switch(step, "spin");
-        Some(Op::Barrier { parties: parties?, spin: spin? })
+        let spins = self.switch(step, "spin");
+        let spin_for = step.find("spin_for");
+        if let Some(entry) = spin_for.filter(|_| spins == Some(false)) {
+            let message = "the processes sleep at once: the step has `spin_for` without `spin`";
+            let span = self.document.span(entry.value);
+            let help = "add `spin = true`, or remove `spin_for`";
+            self.document.report(Diagnostic::warning("spin-for-without-spin", span, message).help(help));
+        }
+        let most_ns = spin_for.map_or(Some(Time::MAX), |entry| number(self.document, entry));
+        let spin_ns = most_ns.filter(|_| spins == Some(true)).unwrap_or(0);
+        Some(Op::Barrier { parties: parties?, spin_ns })
     }
 
     /// Reads a `lock` step. If the lock is unknown, the inner steps are still read, for their mistakes.
@@ -264,6 +276,27 @@ impl Reader<'_, '_> {
             self.push(Op::Again { to, times: times?, counter }, place);
         }
         Some(())
+    }
+
+    /// Reads a `pieces` step: an op before the steps, and one after them, each of which takes a piece.
+    fn pieces(&mut self, step: &Step, verb: &Entry) -> Option<()> {
+        let pieces = number_32(self.document, verb);
+        let place = self.document.span(verb.value);
+        if self.loops > 0 {
+            let message =
+                "`pieces` is inside a loop: a job has one supply of pieces, and the second time none is left";
+            let help = "move the loop into `do`, or run a program with `job = true` for each time";
+            self.document.report(Diagnostic::error("pieces-in-loop", place.clone(), message).help(help));
+        }
+        let first = self.steps.ops.len();
+        self.push(Op::Piece { pieces: 0, to: 0, past: 0 }, place.clone());
+        let body = self.body(step);
+        let to = u32::try_from(first + 1).unwrap_or(u32::MAX);
+        let past = self.next_index().saturating_add(1);
+        let op = Op::Piece { pieces: pieces.unwrap_or(0), to, past };
+        self.steps.ops[first] = op;
+        self.push(op, place);
+        body.zip(pieces).map(|_| ())
     }
 
     /// The number of iterations of a loop; 0 for "forever".

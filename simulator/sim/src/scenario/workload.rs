@@ -95,6 +95,7 @@ fn file(document: &mut Document, named: &Named, table: &DeTable, disks: &Names) 
         disk: None,
         shared: false,
         fragment_bytes: 0,
+        gap_bytes: 0,
         buffer_bytes: 0,
     };
     let mut has_size = false;
@@ -108,6 +109,7 @@ fn file(document: &mut Document, named: &Named, table: &DeTable, disks: &Names) 
             }
             "disk" => file.disk = disks.find(document, &entry),
             "shared" => file.shared = document.switch(&entry).unwrap_or(false),
+            "gap" => file.gap_bytes = number(document, &entry).unwrap_or(0),
             "buffer" => file.buffer_bytes = number(document, &entry).unwrap_or(0),
             _ => file.fragment_bytes = number(document, &entry).unwrap_or(0),
         }
@@ -121,8 +123,16 @@ fn file(document: &mut Document, named: &Named, table: &DeTable, disks: &Names) 
 
 fn lock(document: &mut Document, named: &Named, table: &DeTable) -> Lock {
     let name = named.name;
-    let mut lock = Lock { name: name.to_owned(), readers: false, inherit: false, spins: false, line_ns: 0 };
-    let (mut inherit_span, mut line_span): (Option<Span>, Option<Span>) = (None, None);
+    let mut lock = Lock {
+        name: name.to_owned(),
+        readers: false,
+        inherit: false,
+        spins: false,
+        unfair: false,
+        line_ns: 0,
+    };
+    let (mut inherit_span, mut unfair_span, mut line_span): (Option<Span>, Option<Span>, Option<Span>) =
+        Default::default();
     for entry in document.entries(&LOCK, table) {
         let span = document.span(entry.value);
         match entry.key.name {
@@ -132,6 +142,10 @@ fn lock(document: &mut Document, named: &Named, table: &DeTable) -> Lock {
                 inherit_span = Some(span);
             }
             "spins" => lock.spins = document.switch(&entry).unwrap_or(false),
+            "unfair" => {
+                lock.unfair = document.switch(&entry).unwrap_or(false);
+                unfair_span = Some(span);
+            }
             _ => {
                 lock.line_ns = number(document, &entry).unwrap_or(0);
                 line_span = Some(span);
@@ -143,6 +157,12 @@ fn lock(document: &mut Document, named: &Named, table: &DeTable) -> Lock {
             format!("lock `{name}` spins: a process that waits for it needs its CPU, and lends none");
         let help = "remove `inherit` or `spins`";
         document.report(Diagnostic::error("spins-and-lends", span, message).help(help));
+    }
+    if let Some(span) = unfair_span.filter(|_| lock.unfair && (!lock.spins || lock.line_ns == 0)) {
+        let message =
+            format!("lock `{name}` is `unfair`, but no cache line travels while others wait for it");
+        let help = "add `spins = true` and a `line`";
+        document.report(Diagnostic::warning("unfair-without-line", span, message).help(help));
     }
     if let Some(span) = line_span.filter(|_| lock.line_ns > 0 && !lock.spins) {
         let message =

@@ -303,7 +303,9 @@ fn workload(chance: &mut Chance, machine: &Machine, units: &[String]) -> String 
         let (readers, inherit) = (chance.once_in(2), chance.once_in(2));
         let _ = writeln!(text, "[lock.l{lock}]\nreaders = {readers}");
         if chance.once_in(3) {
-            let _ = writeln!(text, "spins = true\nline = \"{}ns\"", chance.one_of(&[0, 200, 40_000]));
+            let unfair = chance.once_in(2);
+            let line_ns = chance.one_of(&[0, 200, 40_000]);
+            let _ = writeln!(text, "spins = true\nunfair = {unfair}\nline = \"{line_ns}ns\"");
         } else {
             let _ = writeln!(text, "inherit = {inherit}");
         }
@@ -312,10 +314,16 @@ fn workload(chance: &mut Chance, machine: &Machine, units: &[String]) -> String 
     let leaf = steps(chance, &means, 0, 0);
     let _ = write!(text, "[program.leaf]\n{}do = [{leaf}]\n", program_keys(chance, machine));
     let (before, after) = (steps(chance, &means, 1, 0), steps(chance, &means, 1, 0));
-    let spin = chance.once_in(2);
+    let wait = chance.one_of(&[
+        "",
+        ", spin = true",
+        ", spin = true, spin_for = \"3ms\"",
+        ", spin = true, spin_for = \"50us\"",
+    ]);
+    let pieces = chance.from(1, 9);
     let party = format!(
-        "{before}, {{ barrier = {parties}, spin = {spin} }}, {after}, {{ barrier = {parties}, spin = {spin} }}, \
-         {{ cpu = \"1ms\" }}"
+        "{before}, {{ barrier = {parties}{wait} }}, {after}, {{ barrier = {parties}{wait} }}, \
+         {{ pieces = {pieces}, do = [{{ cpu = \"1ms\" }}] }}"
     );
     let _ = write!(text, "[program.party]\n{}do = [{party}]\n", program_keys(chance, machine));
     let make = make(chance, &means, parties);
@@ -369,6 +377,9 @@ fn file_keys(chance: &mut Chance, machine: &Machine) -> String {
     let shared = chance.once_in(2);
     if shared || chance.once_in(3) {
         let _ = writeln!(text, "shared = {shared}\ndisk = \"d{}\"", chance.from(0, machine.disks - 1));
+    }
+    if chance.once_in(3) {
+        let _ = writeln!(text, "gap = \"{}MiB\"", chance.one_of(&[1, 300]));
     }
     if chance.once_in(2) {
         let _ = writeln!(text, "fragment = \"{}KiB\"", chance.one_of(&[1, 8, 100]));
