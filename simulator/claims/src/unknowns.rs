@@ -175,7 +175,21 @@ const POOLS: &[&str] = &["pools"];
 const READERS: &[&str] = &["tickets-disk", "tickets-exchange"];
 
 /// How a task waits at a barrier.
-const WAITS: &[&str] = &["OpenMP's threads spin, others sleep", "all spin", "all sleep"];
+const WAITS: &[&str] = &[
+    "OpenMP's threads spin, others sleep",
+    "all spin",
+    "all spin for 200 ms, then sleep",
+    "all spin for 1 ms, then sleep",
+    "all sleep",
+];
+/// How far apart files lie, in MiB: the variants of a gap, and their values.
+const GAPS: &[&str] = &["adjacent", "2 MiB", "20 MiB", "100 MiB", "400 MiB"];
+const GAPS_MIB: [u64; 5] = [0, 2, 20, 100, 400];
+
+/// How a program's work is divided among its processes, and the pieces for each process.
+const PIECES: &[&str] =
+    &["beforehand", "2 pieces for each process", "8 pieces for each", "32 pieces for each"];
+const PIECES_EACH: [u32; 4] = [1, 2, 8, 32];
 
 /// All unknowns, in the order of the documents.
 pub static UNKNOWNS: &[Unknown] = &[
@@ -230,6 +244,28 @@ pub static UNKNOWNS: &[Unknown] = &[
         source: "as for read-ahead",
         folders: COPIES,
         apply: |scenario, index| scenario.hardware.kernel.write_behind = small(index) + 1,
+    },
+    Unknown {
+        document: Document::Isolation,
+        name: "gap",
+        says: "free space between the files of the two copies",
+        unit: "",
+        range: Range::OneOf(GAPS),
+        guess: 0.0,
+        source: "each file is contiguous; where the four lie on a disk of 1.3 GB is not said",
+        folders: &["disk-two-copies"],
+        apply: gap,
+    },
+    Unknown {
+        document: Document::Isolation,
+        name: "gap-make",
+        says: "free space between files, on the disk of the make and the copy",
+        unit: "",
+        range: Range::OneOf(GAPS),
+        guess: 0.0,
+        source: "not said",
+        folders: &["disk-make-and-copy"],
+        apply: gap,
     },
     Unknown {
         document: Document::Isolation,
@@ -343,6 +379,39 @@ pub static UNKNOWNS: &[Unknown] = &[
     },
     Unknown {
         document: Document::Pools,
+        name: "pieces",
+        says: "how a program divides its work among its processes",
+        unit: "",
+        range: Range::OneOf(PIECES),
+        guess: 0.0,
+        source: "not said; a run-time system of the time has either, by program",
+        folders: POOLS,
+        apply: |scenario, variant| {
+            if let Some(pieces) =
+                PIECES_EACH.get(small(variant) as usize).copied().filter(|pieces| *pieces > 1)
+            {
+                divide_into_pieces(scenario, pieces);
+            }
+        },
+    },
+    Unknown {
+        document: Document::Pools,
+        name: "module",
+        says: "time for which a line keeps a memory module busy, as a factor of the guess (19 cycles)",
+        unit: "",
+        range: Range::Even { low: 0.5, high: 3.0 },
+        guess: 1.0,
+        source: "table 1 has latencies; a line that is replaced may be written back, and an atomic access takes two",
+        folders: POOLS,
+        apply: |scenario, factor| {
+            let latency = scenario.hardware.latency.as_mut();
+            if let Some(service) = latency.and_then(|latency| latency.service.as_mut()) {
+                service.module_ns = scaled(service.module_ns, factor);
+            }
+        },
+    },
+    Unknown {
+        document: Document::Pools,
         name: "length",
         says: "how long the programs run, as a factor of the guesses (8 to 20 s on one processor)",
         unit: "",
@@ -447,6 +516,35 @@ pub static UNKNOWNS: &[Unknown] = &[
     },
     Unknown {
         document: Document::Scalability,
+        name: "order",
+        says: "which CPU gets tree_lock when it is released",
+        unit: "",
+        range: Range::OneOf(&[
+            "the first that waits",
+            "the last holder, if it comes back before the line has left",
+        ]),
+        guess: 0.0,
+        source: "a spin lock of Linux 2.6 is a test-and-set lock, without an order",
+        folders: &["tree-lock"],
+        apply: |scenario, variant| {
+            for lock in &mut scenario.workload.locks {
+                lock.unfair |= variant >= 1.0;
+            }
+        },
+    },
+    Unknown {
+        document: Document::Scalability,
+        name: "burst",
+        says: "how often a process takes tree_lock in a burst",
+        unit: "",
+        range: Range::Log { low: 1.0, high: 200.0 },
+        guess: 1.0,
+        source: "a read looks up page after page; the printed longest wait is 40,000 holds",
+        folders: &["tree-lock"],
+        apply: bursts,
+    },
+    Unknown {
+        document: Document::Scalability,
         name: "barrier",
         says: "work between barriers, as a factor of the guesses (2 and 5 ms)",
         unit: "",
@@ -467,14 +565,15 @@ pub static UNKNOWNS: &[Unknown] = &[
         unit: "",
         range: Range::OneOf(WAITS),
         guess: 0.0,
-        source: "section 3 names the programs, not their run-time systems' settings",
+        source: "section 3 names the programs, not their run-time systems' settings; OpenMP of the time spun for 200 ms \
+                 by default",
         folders: BUS,
         apply: |scenario, variant| {
             for op in scenario.workload.programs.iter_mut().flat_map(|program| &mut program.ops) {
-                if let Op::Barrier { spin, .. } = op
+                if let Op::Barrier { spin_ns, .. } = op
                     && variant >= 1.0
                 {
-                    *spin = variant < 2.0;
+                    *spin_ns = [u64::MAX, 200_000_000, 1_000_000, 0][(small(variant) as usize - 1).min(3)];
                 }
             }
         },
@@ -521,6 +620,17 @@ pub static UNKNOWNS: &[Unknown] = &[
         apply: |scenario, percent| {
             scenario.contract.machine.gangs.first_rate = Size::Part(whole(percent * 1e4));
         },
+    },
+    Unknown {
+        document: Document::Bus,
+        name: "counter-age",
+        says: "how old the programs' counters are when the manager reads them at the end of a quantum",
+        unit: "ms",
+        range: Range::Even { low: 0.0, high: 100.0 },
+        guess: 0.0,
+        source: "section 4: each program publishes its counters twice in a quantum of 200 ms",
+        folders: BUS,
+        apply: |scenario, ms| scenario.hardware.kernel.counter_age_ns = whole(ms * MS),
     },
     Unknown {
         document: Document::Bus,
@@ -587,6 +697,17 @@ pub static UNKNOWNS: &[Unknown] = &[
     },
     Unknown {
         document: Document::Tickets,
+        name: "gap",
+        says: "free space between the readers' files",
+        unit: "",
+        range: Range::OneOf(GAPS),
+        guess: 0.0,
+        source: "not said; the disk has 4 GB",
+        folders: READERS,
+        apply: gap,
+    },
+    Unknown {
+        document: Document::Tickets,
         name: "slice",
         says: "quantum of the CPU scheduler",
         unit: "ms",
@@ -639,6 +760,73 @@ fn small(value: f64) -> u32 {
 fn scaled(amount: u64, factor: f64) -> u64 {
     whole(crate::measure::real(amount) * factor)
 }
+
+/// The free space behind each file, by the index of a variant of [`GAPS`].
+fn gap(scenario: &mut Scenario, variant: f64) {
+    let mib = GAPS_MIB.get(small(variant) as usize).copied().unwrap_or(0);
+    for file in &mut scenario.workload.files {
+        file.gap_bytes = mib << 20;
+    }
+}
+
+/// Divides the work of a job's processes into pieces that the processes take one by one. In the scenarios of
+/// pools, a process has one computation that varies at random, and its job has as many processes as its first
+/// process starts, and that one.
+fn divide_into_pieces(scenario: &mut Scenario, each: u32) {
+    let is_varied = |op: &Op| matches!(op, Op::Cpu { work, .. } if work.spread != Spread::None);
+    let started = |program: &Program| {
+        program.ops.iter().find_map(|op| match op {
+            Op::Run { program, times, beside: true, .. } => Some((usize::from(*program), *times)),
+            _ => None,
+        })
+    };
+    let programs = &mut scenario.workload.programs;
+    let started: Vec<Option<(usize, u32)>> = programs.iter().map(started).collect();
+    for (index, program) in programs.iter_mut().enumerate() {
+        let of_first = started.iter().flatten().find(|(child, _)| *child == index);
+        let Some((_, others)) = started[index].as_ref().or(of_first) else { continue };
+        let pieces = each.saturating_mul(others + 1);
+        let Some(at) = program.ops.iter().position(is_varied) else { continue };
+        if let Op::Cpu { work, .. } = &mut program.ops[at] {
+            work.mean = (work.mean / u64::from(each)).max(1);
+        }
+        let to = small(crate::measure::real(at as u64)) + 1;
+        let piece = Op::Piece { pieces, to, past: to + 2 };
+        program.ops.insert(at, piece);
+        program.ops.insert(at + 2, piece);
+    }
+}
+
+/// Lets each process of the lock scenario take the lock `burst` times in a row, with [`WITHIN_BURST`] between
+/// two times; the mean work for each time stays.
+fn bursts(scenario: &mut Scenario, burst: f64) {
+    let times = small(burst);
+    if times <= 1 {
+        return;
+    }
+    for program in &mut scenario.workload.programs {
+        let [
+            Op::Cpu { work, .. },
+            Op::Acquire { .. },
+            hold @ Op::Cpu { .. },
+            Op::Release { .. },
+            Op::Again { .. },
+        ] = &mut program.ops[..]
+        else {
+            continue;
+        };
+        let mut between = *hold;
+        if let Op::Cpu { work, .. } = &mut between {
+            work.mean = WITHIN_BURST;
+        }
+        work.mean = (work.mean * u64::from(times)).saturating_sub(WITHIN_BURST * u64::from(times)).max(1);
+        program.ops.insert(4, between);
+        program.ops.insert(5, Op::Again { to: 1, times, counter: 1 });
+    }
+}
+
+/// Work between two takes of a lock in a burst, in ns: the rest of a look-up.
+const WITHIN_BURST: u64 = 100;
 
 fn named<'a>(scenario: &'a mut Scenario, names: &'a [&str]) -> impl Iterator<Item = &'a mut Program> {
     scenario.workload.programs.iter_mut().filter(|program| names.contains(&&*program.name))
