@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Tests of bench/all and bench/readings.py; nothing is measured."""
+"""Tests of bench/all, bench/readings.py and bench/reproduction; nothing is measured."""
 import contextlib
 import importlib.machinery
 import importlib.util
 import io
+import json
 import os
 import shutil
 import signal
@@ -18,10 +19,19 @@ sys.path.insert(0, HERE)
 import figures
 import readings
 
-loader = importlib.machinery.SourceFileLoader("bench_all", os.path.join(HERE, "all"))
-bench = importlib.util.module_from_spec(importlib.util.spec_from_loader("bench_all", loader))
-sys.modules["bench_all"] = bench
-loader.exec_module(bench)
+
+
+def program(name):
+    """A program of bench/ as a module."""
+    loader = importlib.machinery.SourceFileLoader(f"bench_{name}", os.path.join(HERE, name))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
+    sys.modules[loader.name] = module
+    loader.exec_module(module)
+    return module
+
+
+bench = program("all")
+reproduction = program("reproduction")
 
 ROOT = bench.ROOT
 HEAD = f"| {' | '.join(bench.COLUMNS)} |\n|{' --- |' * len(bench.COLUMNS)}\n"
@@ -277,6 +287,164 @@ class Readings(unittest.TestCase):
             mine.tell("c", None)
         self.assertEqual(figures.found(told.getvalue()), {"a.b": [(0.333333, "times")], "c": [(1e-7, "% of a CPU")]})
         self.assertRaises(KeyError, mine.tell, "d", 1)
+
+
+def claim(name, basis="predicted", word="hit", **fields):
+    """A row as `commonhold claims --json` prints it."""
+    return {"id": name, "place": "001, section 2", "says": "A is faster | by", "expected": "+56 %", "basis": basis, "unit": "ratio",
+            "tolerance": {"kind": "between", "low": 1.48, "high": 1.64}, "note": "", "runs": [], "verdict": {"word": word},
+            "measured": {"mean": 1.553, "half_95": 0.021, "half_90": 0.015, "by_seed": [1.54, 1.56]}, **fields}
+
+
+def claims():
+    """The output of `commonhold claims --json`, with two rows of each document and a row for each other beginning of names."""
+    given = {"schema": "commonhold.claims", "version": 1, "rows": [], "studies": []}
+    for number, (_, _, prefixes) in reproduction.DOCUMENTS.items():
+        first = prefixes[0]
+        given["rows"] += [claim(f"{first}1"), claim(f"{first}2", word="miss")]
+        given["rows"] += [claim(f"{prefix}9", "beyond") for prefix in prefixes[1:]]
+        fit = {"expected": "", "tolerance": {"kind": "none"}, "unit": "ratio", "frozen": {"mean": 1.5, "met": True}, "interval": [1.4, 12.34],
+               "moved_by": ["memory", 0.634]}
+        given["studies"].append({
+            "seed": number, "settings": 8, "kept": 3, "seeds": 2, "best": 1, "plots": [],
+            "rows": [{**fit, "id": f"{first}1", "is_held_out": False, "is_met": True}, {**fit, "id": f"{first}2", "is_held_out": True, "is_met": None}],
+            "unknowns": [{"name": "memory", "says": "its size", "range": "1.00 MiB..2.00 MiB", "guess": "1.00 MiB", "kept": "even | odd", "source": "table 2"}],
+        })
+    return given
+
+
+class Reproduction(unittest.TestCase):
+    def setUp(self):
+        self.place = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.place)
+        self.file = os.path.join(self.place, "claims.json")
+        os.makedirs(os.path.join(self.place, "docs/reproduction"))
+        for page, _, _ in reproduction.DOCUMENTS.values():
+            self.write(page, "# Title\n\n" + "".join(self.block(name) for name in reproduction.BLOCKS) + "Text.\n")
+        self.write(reproduction.OVERVIEW, self.block("results"))
+
+    def block(self, name):
+        return f"<!-- generated: {name}; by bench/reproduction -->\nold\n<!-- end -->\n\n"
+
+    def write(self, page, text):
+        with open(os.path.join(self.place, page), "w") as file:
+            file.write(text)
+
+    def pages(self):
+        return {page: bench.contents(os.path.join(self.place, page))
+                for page in [reproduction.OVERVIEW, *(page for page, _, _ in reproduction.DOCUMENTS.values())]}
+
+    def run_on(self, given, *options):
+        """The exit status and all output."""
+        with open(self.file, "w") as file:
+            file.write(given if isinstance(given, str) else json.dumps(given))
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            status = reproduction.main([*options, self.file], self.place)
+        return status, said.getvalue()
+
+    def test_tables_are_written_and_text_stays(self):
+        self.assertEqual(self.run_on(claims())[0], 0)
+        pools = self.pages()["docs/reproduction/pools.md"]
+        self.assertIn("# Title\n\n<!-- generated: unknowns; by bench/reproduction -->\n\n| unknown |", pools)
+        self.assertIn("| memory | its size | 1.00 MiB to 2.00 MiB | 1.00 MiB | even; odd | table 2 |\n\n<!-- end -->\n", pools)
+        self.assertIn("Predicted rows: 1 of 2 within tolerance.", pools)
+        self.assertIn("| PP-1 | section 2 | A is faster \\| by | +56 % | 1.48 to 1.64 | 1.55 ± 0.02 | hit | 1.50, met | fitted | 1.40 to 12.3 | met "
+                      "| memory (63 %) |\n", pools)
+        self.assertIn("| miss | 1.50, met | held out | 1.40 to 12.3 | undecided | memory (63 %) |\n", pools)
+        self.assertIn("| OURS-POOLS9 | section 2 | beyond |", pools)
+        self.assertTrue(pools.endswith("Text.\n"))
+        overview = self.pages()[reproduction.OVERVIEW]
+        self.assertIn("| [001, processor pools](reproduction/pools.md) | 1 of 2 | 3 of 8 | 1 of 1 | 0 | 0 | 1 |\n", overview)
+        self.assertIn("| all | 5 of 10 | 15 of 40 | 5 of 5 | 0 | 0 | 5 |\n", overview)
+        self.assertNotIn("old", "".join(self.pages().values()))
+
+    def test_check_writes_nothing_and_finds_changes(self):
+        before = self.pages()
+        status, said = self.run_on(claims(), "--check")
+        self.assertEqual((status, self.pages()), (1, before))
+        self.assertIn("docs/reproduction/bus.md: its tables have other results", said)
+        self.run_on(claims())
+        self.assertEqual(self.run_on(claims(), "--check"), (0, ""))
+        self.assertEqual(self.run_on(claims()), (0, "no page changes\n"))
+
+    def test_rows_without_a_value_are_listed(self):
+        given = claims()
+        given["rows"] += [
+            claim("PP-3", "parameter", measured=None, verdict={"word": "parameter", "held_by": ["a.rs: b"]}),
+            claim("PP-4", "lost", measured=None, note="a picture", verdict={"word": "not-measured", "reason": "a picture"}),
+            claim("PP-5", "calibrated", unit="milliseconds", measured={"mean": 12.0, "half_95": 0.0, "half_90": 0.0, "by_seed": [12.0, 12.0]}),
+        ]
+        self.assertEqual(self.run_on(given)[0], 0)
+        pools = self.pages()["docs/reproduction/pools.md"]
+        self.assertIn("| PP-3 | section 2 | parameter | A is faster \\| by | +56 % | a test checks it |\n", pools)
+        self.assertIn("| PP-4 | section 2 | lost | A is faster \\| by | +56 % | a picture |\n", pools)
+        self.assertIn("| 12.0 const ms | hit, calibrated | - | - | - | - | - |\n", pools)
+        self.assertIn("Calibrated rows: 1 of 1 within tolerance.", pools)
+
+    def test_results_that_cannot_be_used_are_refused(self):
+        def without(change):
+            given = claims()
+            change(given)
+            return given
+        before = self.pages()
+        for given, mistake in [
+            ("{", "no JSON"), ("[]", "not commonhold.claims, version 1"), (without(lambda it: it.update(version=2)), "version 1"),
+            (without(lambda it: it.pop("studies")), "malformed"), (without(lambda it: it["studies"].pop()), "no fit of seed 004"),
+            (without(lambda it: it["rows"].pop()), "no row OURS-NEG-* of seed 004"), (without(lambda it: it["rows"].pop(0)), "the fit of seed 000 has PI-1"),
+            (without(lambda it: it["rows"][0].update(verdict={"word": "odd"})), "malformed"),
+            (without(lambda it: it["rows"][0].update(unit="miles")), "malformed"),
+            (without(lambda it: it["studies"][2]["rows"][0].pop("interval")), "malformed"),
+            (without(lambda it: it["rows"].append(claim("XX-1"))), "the row XX-1 has no page"),
+        ]:
+            with self.subTest(mistake):
+                status, said = self.run_on(given)
+                self.assertEqual((status, self.pages()), (2, before))
+                self.assertIn(mistake, said)
+                self.assertIn("claims.json", said)
+
+    def test_pages_that_cannot_be_used_are_refused(self):
+        whole = self.pages()["docs/reproduction/bus.md"]
+        begin, end = "<!-- generated: rows; by bench/reproduction -->\n", "<!-- end -->\n"
+        for text, mistake in [
+            (whole.replace(self.block("rows"), ""), "no block rows; add `<!-- generated: rows; by bench/reproduction -->`"),
+            (whole.replace("generated: rows", "generated: rose"), "no block is called `rose`"),
+            (whole + self.block("rows"), "is here twice"), (whole + end, "ends no block"),
+            (whole.replace(begin, begin + begin), "a block begins within `rows`"),
+            (whole.replace(self.block("other rows"), self.block("other rows").replace(end, "")), "has no end"),
+        ]:
+            with self.subTest(mistake):
+                self.write("docs/reproduction/bus.md", text)
+                before = self.pages()
+                status, said = self.run_on(claims())
+                self.assertEqual((status, self.pages()), (2, before))
+                self.assertIn("docs/reproduction/bus.md", said)
+                self.assertIn(mistake, said)
+        os.unlink(os.path.join(self.place, "docs/reproduction/bus.md"))
+        self.assertEqual(self.run_on(claims())[0], 2)
+
+    def test_an_error_while_writing_leaves_every_page_as_it_was(self):
+        before = self.pages()
+        self.addCleanup(setattr, reproduction.os, "fsync", reproduction.os.fsync)
+        calls = []
+
+        def full(_):
+            calls.append(1)
+            if len(calls) == 3:
+                raise OSError("no space")
+        reproduction.os.fsync = full
+        with self.assertRaises(OSError):
+            self.run_on(claims())
+        self.assertEqual((self.pages(), len(os.listdir(os.path.join(self.place, "docs/reproduction")))), (before, 5))
+
+    def test_the_pages_have_their_markers(self):
+        made = reproduction.tables(json.dumps(claims()), "results")
+        self.assertEqual(len(reproduction.changed(made, ROOT)), len(made))
+
+    def test_wrong_usage_is_refused(self):
+        for arguments in [["--chekc"], ["a", "b"], ["--check", "--check", "a"]]:
+            with self.subTest(arguments=arguments), contextlib.redirect_stderr(io.StringIO()):
+                self.assertEqual(reproduction.main(arguments, self.place), 2)
 
 
 if __name__ == "__main__":

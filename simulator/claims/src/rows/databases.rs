@@ -231,7 +231,7 @@ pub(super) const ROWS: &[Row] = &[
         &["simulator/claims/src/rows/databases.rs: gains_are_of_the_hundred_seconds_after"],
     ),
     parameter(
-        ("TK-FN8", "004 note 8", "What is exchanged are base values: all units are at the top level", ""),
+        ("TK-FN8", "004 note 8", "Exchanged amounts are base values: all units are at the top level", ""),
         &[SCENES],
     ),
     predicted(

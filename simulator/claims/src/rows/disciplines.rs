@@ -338,8 +338,8 @@ pub(super) const ROWS: &[Row] = &[
         (
             "CH-LOT-2e",
             "002 inactive entity",
-            "Feedback can starve: users come in turns after long sleeps. Who always computes has, in the worst second, \
-             under decay",
+            "Feedback can starve: users come in turns after long sleeps. A user who always computes has, in the worst \
+             second, under decay",
             "0",
         ),
         Tolerance::AtMost { high: 0.05 },

@@ -128,7 +128,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "PI-F5-3",
             "4.2.2",
-            "What is better comes from memory that is released early: with ample memory it shrinks",
+            "The improvement comes from memory that is released early: with ample memory it shrinks",
             "",
         ),
         above(0.0),

@@ -162,7 +162,7 @@ pub(super) const ROWS: &[Row] = &[
     unmeasured_row(
         ("PP-3-CMP", "001, section 3", "Other machines are farther apart than Hector with a delay of 16", ""),
         Basis::Outside,
-        "what other machines take is told for comparison alone",
+        "the latencies of other machines are given for comparison alone",
     ),
     parameter(
         (
