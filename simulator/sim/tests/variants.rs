@@ -30,7 +30,7 @@ fn a_task_spins_and_then_sleeps() {
 }
 
 /// A task that may spin for 5 ms loses its CPU before that, to one of two tasks that compute. When it has a
-/// CPU again, its time is over, and it sleeps at once.
+/// CPU again, its time to spin has passed, and it sleeps at once.
 #[test]
 fn the_time_to_spin_ends_without_a_cpu_too() {
     let programs = [

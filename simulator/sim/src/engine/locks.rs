@@ -14,9 +14,9 @@
 //! line last. When a lock is released, the line goes to each CPU that spins, since all of them read it. Then
 //! the lock is granted to the first task of the queue that has a CPU. If no such task has a CPU, the lock
 //! stays free for the first that gets one, or for a new task that takes it. Readers that are admitted
-//! together get the line one after the other. If the lock is *unfair*, the last holder takes it back while
-//! the line is still on its way, as long as it comes back in that time. A task that holds the lock keeps its CPU until it releases the
-//! lock, as long as it computes.
+//! together get the line one after the other. If the lock is *unfair*, its last holder takes it back if it
+//! comes back while the line is still on its way. A task that holds the lock keeps its CPU until it releases
+//! the lock, as long as it computes.
 //!
 //! Algorithm, inheriting: consider the tasks that wait for a holder's locks and do not run for the holder's
 //! own unit. The locks are considered in the order in which the holder took them, each lock's queue from the

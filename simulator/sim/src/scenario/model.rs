@@ -437,8 +437,8 @@ pub struct Lock {
     pub inherit: bool,
     /// Whether a waiting task spins on its CPU; else it sleeps.
     pub spins: bool,
-    /// Whether the last holder may take the lock again while its cache line is on its way to the next; only for
-    /// a lock that spins.
+    /// Whether the last holder may take the lock again while its cache line is on its way to the next task;
+    /// only for a lock that spins.
     pub unfair: bool,
     /// The time to move the lock's cache line from one CPU to another, in ns; only for a lock that spins.
     pub line_ns: Time,
@@ -588,8 +588,8 @@ pub enum Op {
         /// The process's loop counter for this loop: the loop's nesting depth, below [`LOOPS_MAX`].
         counter: u8,
     },
-    /// Takes the next piece of the job's work, at the beginning and at the end of the steps of a piece: goes on
-    /// at `to`, or at `past` if no piece is left. All processes of a job take pieces from one supply.
+    /// Takes the next piece of the job's work, at the beginning and at the end of the steps of a piece: goes
+    /// on at `to`, or at `past` if no piece is left. All processes of a job take pieces from one supply.
     Piece {
         /// The number of pieces in all.
         pieces: u32,
