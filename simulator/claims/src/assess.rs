@@ -8,7 +8,7 @@ use crate::fit::{Part, Studied, Study};
 use crate::frozen::frozen;
 use crate::rows::{Row, rows};
 use crate::run::Runs;
-use crate::unknowns::{Range, unknowns};
+use crate::unknowns::{Document, Range, unknowns};
 use crate::verdict::judge;
 
 /// The assessed rows, and the charts. `command` is the command line that repeats the runs.
@@ -26,6 +26,7 @@ fn claim(row: &Row, runs: &Runs) -> Claim {
     let (measured, verdict) = judge(row, runs);
     Claim {
         id: row.id.to_owned(),
+        seed: crate::fit::document(row).map_or("", Document::seed).to_owned(),
         place: row.place.to_owned(),
         says: row.says.to_owned(),
         expected: row.expected.to_owned(),

@@ -1,5 +1,10 @@
-//! The charts of the report: the paper's bars where the paper prints their numbers, and the measured bars
+//! The charts of the report: the papers' bars where the papers print their numbers, and the measured bars
 //! beside them.
+//!
+//! Figures of which a paper prints one or two numbers have no chart, since the interval plots of their rows
+//! show as much: the curves of seed 002, and figures 7, 8, 10 and 11 of seed 004. Figure 9 of seed 004 has
+//! none because its numbers are lost; its rows compare it with the tickets. The charts of seed 001 have
+//! measured bars only, since its figures state no numbers, but which bar is the shortest.
 
 use commonhold_contract::Scheme::{self, Isolate, Quota, Smp};
 use commonhold_sim::scenario::DiskOrder;
@@ -13,6 +18,7 @@ use crate::measure::{Seed, busy, divide};
 use crate::rows::disk::{ORDERS, TABLE_4, TABLE_5, cell_of_4, cell_of_5, make_and_copy, two_copies};
 use crate::rows::kernel::{HEAVY, LIGHT};
 use crate::rows::machines::{DUMP_ISOLATE, DUMP_SMP, MP1_ISOLATE, MP1_SMP, MP6_ISOLATE, MP6_SMP, UP};
+use crate::rows::{pools, rows, tickets};
 use crate::run::Runs;
 use crate::verdict::summarise;
 
@@ -21,14 +27,17 @@ type Measure<'a> = Box<dyn Fn(Seed) -> Option<f64> + 'a>;
 /// A bar to measure.
 struct Plan<'a> {
     label: String,
-    /// The scheme whose colour the bar has.
-    class: Scheme,
+    /// The scheme whose colour the bar has, or [`MEASURED`].
+    class: &'static str,
     /// The value that the paper prints.
     paper: Option<f64>,
     measure: Measure<'a>,
     /// All experiments that `measure` uses.
     needs: Vec<Experiment>,
 }
+
+/// The class of bars in figures that do not compare schemes.
+const MEASURED: &str = "measured";
 
 /// A bar of the response time of jobs in one experiment, divided by that of the jobs and experiment `by`.
 fn response<'a>(
@@ -39,14 +48,27 @@ fn response<'a>(
 ) -> Plan<'a> {
     Plan {
         label: label.to_owned(),
-        class: of.0.scheme,
+        class: of.0.scheme.name(),
         paper,
         measure: Box::new(move |seed: Seed| seed.ratio(of, by)),
         needs: vec![of.0, by.0],
     }
 }
 
-/// The charts that have runs, in the order of the paper.
+/// A bar with a row's printed and measured value. `shown` turns a value of the row into one of the chart.
+fn of_row(label: &str, id: &str, shown: fn(f64) -> f64) -> Option<Plan<'static>> {
+    let row = rows().into_iter().find(|row| row.id == id)?;
+    let measure = row.measure?;
+    Some(Plan {
+        label: label.to_owned(),
+        class: MEASURED,
+        paper: row.expected.parse().ok().map(shown),
+        measure: Box::new(move |seed: Seed| measure(seed).map(shown)),
+        needs: row.needs.to_vec(),
+    })
+}
+
+/// The charts that have runs, in the order of the papers.
 pub(crate) fn charts(runs: &Runs) -> Vec<Chart> {
     let figures = [
         (
@@ -79,6 +101,49 @@ pub(crate) fn charts(runs: &Runs) -> Vec<Chart> {
         ),
         ("table-4", "Table 4: make and copy on one disk", "position only = 100", table_4()),
         ("table-5", "Table 5: small and big copy on one disk", "position only = 100", table_5()),
+        (
+            "001-figure-1",
+            "Seed 001, figure 1: jobs of four processes with a delay of 16, by the size of pools",
+            "no pools = 100",
+            by_size(&pools::FOUR, "four"),
+        ),
+        (
+            "001-figure-2",
+            "Seed 001, figure 2: jobs of two and of eight processes, by the size of pools",
+            "no pools = 100",
+            by_size(&pools::TWO, "two").into_iter().chain(by_size(&pools::EIGHT, "eight")).collect(),
+        ),
+        (
+            "001-figure-3",
+            "Seed 001, figure 3: jobs of six processes in pools of four",
+            "pools of six = 100",
+            by_program(&pools::THREE, pools::SIX_4, pools::SIX_6),
+        ),
+        (
+            "001-figure-5",
+            "Seed 001, figure 5: worst fit",
+            "first fit = 100",
+            by_program(&pools::FIVE, pools::FOUR_4, pools::FIRST_FIT),
+        ),
+        (
+            "002-lock-metering",
+            "Seed 002, lock metering: find_lock_page on twelve CPUs",
+            "all time, all takes = 100",
+            lock_metering(),
+        ),
+        (
+            "003-figure-1",
+            "Seed 003, figure 1: slowdowns of the four programs with high bus rates, and of the seven others",
+            "alone = 100",
+            bus_slowdowns(),
+        ),
+        ("003-figure-2", "Seed 003, figure 2: mean time of a program in each set", "Linux = 100", bus_sets()),
+        (
+            "004-figure-6",
+            "Seed 004, figure 6: CPU time in two currencies, while b3 sleeps and after",
+            "the CPU = 100",
+            shares_of_currencies(),
+        ),
     ];
     figures
         .into_iter()
@@ -106,7 +171,7 @@ fn bar(plan: &Plan, runs: &Runs) -> Bar {
         if is_valid { (0..runs.seeds().len()).map(figure).collect() } else { None };
     Bar {
         label: plan.label.clone(),
-        class: plan.class.name().to_owned(),
+        class: plan.class.to_owned(),
         paper: plan.paper,
         measured: figures.as_deref().and_then(summarise),
     }
@@ -161,7 +226,7 @@ fn figure_7() -> Vec<Plan<'static>> {
         let (run, alone) = (on(KERNEL_BALANCED, scheme), on(KERNEL_ONE, Quota));
         Plan {
             label: "one job".to_owned(),
-            class: scheme,
+            class: scheme.name(),
             paper: None,
             measure: Box::new(move |seed: Seed| {
                 divide(seed.spent(run, &LIGHT, busy)?, seed.spent(alone, &["u1"], busy)?)
@@ -255,10 +320,82 @@ fn columns(
 ) -> Vec<Plan<'static>> {
     let plan = |column: usize, row: usize| Plan {
         label: labels[column].to_owned(),
-        class: CLASSES[row],
+        class: CLASSES[row].name(),
         paper: Some(printed[row][column] / printed[0][column]),
         measure: Box::new(move |seed: Seed| divide(cells[row][column](seed)?, cells[0][column](seed)?)),
         needs: vec![run(ORDERS[row]), run(ORDERS[0])],
     };
     (0..COLUMNS).flat_map(|column| [plan(column, 1), plan(column, 2)]).collect()
+}
+
+/// The mean response time of all programs with pools of each size, by that with one pool of all CPUs.
+fn by_size(sizes: &[Experiment; 5], processes: &str) -> Vec<Plan<'static>> {
+    let plan = |(run, size): (&Experiment, u32)| Plan {
+        class: MEASURED,
+        ..response(
+            &format!("{processes} processes, pools of {size}"),
+            None,
+            (*run, &pools::FIVE),
+            (sizes[4], &pools::FIVE),
+        )
+    };
+    sizes[..4].iter().zip(pools::SIZES).map(plan).collect()
+}
+
+/// Each program's response time in one experiment by that in another.
+fn by_program(programs: &'static [&'static str], run: Experiment, by: Experiment) -> Vec<Plan<'static>> {
+    let plan = |program: &'static [&'static str]| Plan {
+        class: MEASURED,
+        ..response(program[0], None, (run, program), (by, program))
+    };
+    programs.chunks(1).map(plan).collect()
+}
+
+fn lock_metering() -> Vec<Plan<'static>> {
+    let bars = [
+        ("time that the lock was held", "CH-LOCK-1a"),
+        ("CPU time spent spinning", "CH-LOCK-1b"),
+        ("takes that waited", "CH-LOCK-1c"),
+    ];
+    bars.into_iter().filter_map(|(label, id)| of_row(label, id, |part| part)).collect()
+}
+
+fn bus_slowdowns() -> Vec<Plan<'static>> {
+    let bars = [
+        ("high, two copies: smallest", "BB-F1B-2b"),
+        ("high, two copies: largest", "BB-F1B-2a"),
+        ("high, two BBMA: smallest", "BB-F1-MEMb"),
+        ("high, two BBMA: largest", "BB-F1-MEMa"),
+        ("others, two BBMA: smallest", "BB-F1-MODa"),
+        ("others, two BBMA: mean", "BB-F1-MODc"),
+        ("others, two BBMA: largest", "BB-F1-MODb"),
+    ];
+    bars.into_iter().filter_map(|(label, id)| of_row(label, id, |slowdown| slowdown)).collect()
+}
+
+/// Times and not improvements, since a bar cannot show that a policy is worse than Linux.
+fn bus_sets() -> Vec<Plan<'static>> {
+    let bars = [
+        ("set A, latest quantum", "BB-F2A-L"),
+        ("set A, quanta window", "BB-F2A-W"),
+        ("set B, latest quantum", "BB-F2B-L"),
+        ("set B, quanta window", "BB-F2B-W"),
+        ("set C, latest quantum", "BB-F2C-L"),
+        ("set C, quanta window", "BB-F2C-W"),
+    ];
+    bars.into_iter().filter_map(|(label, id)| of_row(label, id, |improvement| 1.0 - improvement)).collect()
+}
+
+fn shares_of_currencies() -> Vec<Plan<'static>> {
+    let plan = |half: usize, (unit, worth): (&'static str, [f64; 2])| Plan {
+        label: format!("{unit}, {} 100 s", ["first", "second"][half]),
+        class: MEASURED,
+        paper: Some(worth[half]),
+        measure: Box::new(move |seed: Seed| tickets::share(seed, unit, half)),
+        needs: vec![tickets::FIRST_HALF, tickets::CURRENCIES],
+    };
+    let half = |half| {
+        tickets::WORTH.into_iter().filter(move |(_, worth)| worth[half] > 0.0).map(move |it| plan(half, it))
+    };
+    half(0).chain(half(1)).collect()
 }

@@ -16,9 +16,9 @@ pub(crate) mod disk;
 mod framework;
 pub(crate) mod kernel;
 pub(crate) mod machines;
-mod pools;
+pub(crate) mod pools;
 mod scaling;
-mod tickets;
+pub(crate) mod tickets;
 
 use commonhold_sim_report::claims::{Basis, Tolerance, Unit, Verdict};
 

@@ -16,7 +16,7 @@ use commonhold_sim::outcome::{
     DiskOutcome, DiskUse, Exchange, JobOutcome, LockOutcome, MemoryCallBacks, Occupancy, Outcome,
     RoundsOutcome, Spent, Statement, UnitOutcome, WakesOutcome,
 };
-use commonhold_sim_report::claims::{Basis, Tolerance, Verdict};
+use commonhold_sim_report::claims::{Basis, Claim, Tolerance, Verdict};
 
 /// Every number and testable statement of seed 000, of section 5 of seed 004, of seed 002, and of seed 001.
 const CLAIMS: &str = "
@@ -327,17 +327,45 @@ fn every_figure_is_drawn_from_what_the_rows_need() {
         "figure-10",
         "table-4",
         "table-5",
+        "001-figure-1",
+        "001-figure-2",
+        "001-figure-3",
+        "001-figure-5",
+        "002-lock-metering",
+        "003-figure-1",
+        "003-figure-2",
+        "004-figure-6",
     ];
     assert_eq!(drawn, expected);
     for chart in &claims.charts {
         for bar in &chart.bars {
             assert!(bar.measured.is_some(), "{}: {} {}", chart.id, bar.label, bar.class);
-            assert!(bar.label.len() <= 10, "{}", bar.label);
+            assert!(bar.label.len() <= 30, "{}", bar.label);
         }
     }
-    // A whole report of all of it can be written.
+    let printed = |id: &str| -> Vec<Option<f64>> {
+        let chart = claims.charts.iter().find(|chart| chart.id == id).unwrap();
+        chart.bars.iter().map(|bar| bar.paper).collect()
+    };
+    let some = |values: &[f64]| -> Vec<Option<f64>> { values.iter().copied().map(Some).collect() };
+    assert_eq!(printed("002-lock-metering"), some(&[0.723, 0.425, 0.131]));
+    // The two bounds "2 or more" and "almost 3" are no numbers.
+    let slowdowns = [Some(1.41), Some(1.61), None, None, Some(1.02), Some(1.18), Some(1.55)];
+    assert_eq!(printed("003-figure-1"), slowdowns);
+    // An improvement of 41 % is 59 % of the time.
+    assert_eq!(printed("003-figure-2"), some(&[0.41, 0.31, 0.13, 0.21, 0.26, 0.25].map(|part| 1.0 - part)));
+    let [sixth, third] = [1.0 / 6.0, 1.0 / 3.0];
+    let worth = [sixth, third, sixth, third, sixth, third, 1.0 / 12.0, sixth, 0.25];
+    assert_eq!(printed("004-figure-6"), some(&worth));
+    // A bar of a row has the row's figures.
+    let lock = claims.rows.iter().find(|row| row.id == "CH-LOCK-1a").unwrap();
+    let chart = claims.charts.iter().find(|chart| chart.id == "002-lock-metering").unwrap();
+    assert_eq!(chart.bars[0].measured, lock.measured);
+    // A whole report of all of it can be written: the charts and the interval plots.
     let html = commonhold_sim_report::claims::html(&claims);
-    assert!(html.matches("<svg").count() == expected.len() && html.ends_with("</html>\n"));
+    let is_plotted = |claim: &&Claim| claim.tolerance != Tolerance::None && claim.basis != Basis::Beyond;
+    let plots = claims.rows.iter().filter(is_plotted).count();
+    assert!(html.matches("<svg").count() == expected.len() + plots && html.ends_with("</html>\n"));
 }
 
 #[test]

@@ -6,6 +6,7 @@ use commonhold_report::svg::{self, BarChart, ChartBar};
 use commonhold_report::table::{Paint, Style, Table, escape, html_cell, wrap};
 use serde::Serialize;
 
+use crate::intervals;
 use crate::studies::{self, Study};
 
 /// The selected claims with their results.
@@ -28,6 +29,8 @@ pub struct Claims {
 pub struct Claim {
     /// Its identifier, such as `PI-F4-1`.
     pub id: String,
+    /// The document's number; empty for a question of this project.
+    pub seed: String,
     /// Section, figure or table of the paper.
     pub place: String,
     /// The statement, in this project's words.
@@ -103,7 +106,7 @@ pub enum Unit {
 
 impl Unit {
     /// The text after the number: the unit's symbol.
-    fn suffix(self) -> &'static str {
+    pub(crate) fn suffix(self) -> &'static str {
         match self {
             Unit::Ratio | Unit::Requests => "",
             Unit::Seconds => " s",
@@ -210,10 +213,10 @@ impl Measured {
         self.by_seed.len() > 1 && self.by_seed.windows(2).all(|pair| pair[0].total_cmp(&pair[1]).is_eq())
     }
 
-    /// `1.53 ±0.02`; `1.53 const` if the value is the same with every seed, so that its confidence interval
-    /// says nothing.
-    fn text(&self, unit: Unit) -> String {
-        let half = match self.half_95 {
+    /// The mean with a half-width of its confidence interval: `1.53 ±0.02`; `1.53 const` if the value is the
+    /// same with every seed, so that its confidence interval says nothing.
+    pub(crate) fn text(&self, half: Option<f64>, unit: Unit) -> String {
+        let half = match half {
             Some(_) if self.is_constant() => " const".to_owned(),
             Some(half) => format!(" ±{}", digits(half)),
             None => String::new(),
@@ -292,9 +295,9 @@ pub struct Chart {
 /// A bar of a figure, as a ratio to the reference.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Bar {
-    /// Ten characters at most.
+    /// Thirty characters at most.
     pub label: String,
-    /// The scheme whose colour it has.
+    /// The scheme whose colour it has; `measured` if the figure does not compare schemes.
     pub class: String,
     /// The published value; `None` if it is not printed.
     pub paper: Option<f64>,
@@ -386,7 +389,10 @@ fn cells(claim: &Claim) -> [String; 7] {
         claim.id.clone(),
         claim.place.clone(),
         or_nothing(&claim.expected),
-        claim.measured.as_ref().map_or_else(|| NOTHING.to_owned(), |measured| measured.text(claim.unit)),
+        claim
+            .measured
+            .as_ref()
+            .map_or_else(|| NOTHING.to_owned(), |measured| measured.text(measured.half_95, claim.unit)),
         claim.tolerance.text(),
         claim.basis.name().to_owned(),
         claim.verdict.name().to_owned(),
@@ -451,9 +457,9 @@ pub fn json(claims: &Claims) -> String {
 pub fn html(claims: &Claims) -> String {
     const STYLE: &str = "td.kept { color: var(--good); }\ntd.broken { color: var(--bad); font-weight: 600; }\n\
          svg .band { fill: var(--good); opacity: 0.15; }\nsvg .point { fill: none; stroke: var(--ink); }\n\
-         svg .kept-point { fill: var(--ink); }\n";
+         svg .kept-point { fill: var(--ink); }\nsvg .measured { fill: var(--use); }\n";
     const TITLE: &str = "The paper's claims, and what the simulator makes of them";
-    let mut page = html::open(TITLE, STYLE);
+    let mut page = html::open(TITLE, &format!("{STYLE}{}", intervals::STYLE));
     page += "<ul class=\"promises\">\n";
     for tally in tallies(claims) {
         let class = match tally.basis {
@@ -463,10 +469,14 @@ pub fn html(claims: &Claims) -> String {
         };
         page += &format!("<li class=\"{class}\">{}</li>\n", escape(&tally.text()));
     }
-    page += "</ul>\n<h2>Figures</h2>\n";
-    page += "<p class=\"soft\">Grey bars are the paper's, where it prints their numbers; whiskers are 95 % confidence \
-             intervals. Colours are schemes: orange smp, violet quota, blue isolate; in tables 4 and 5, violet is isolation \
-             only, blue position and isolation.</p>\n";
+    page += "</ul>\n";
+    page += &intervals::html(claims);
+    if !claims.charts.is_empty() {
+        page += "<h2>Figures</h2>\n";
+        page += "<p class=\"soft\">Grey bars are the paper's, where it prints their numbers; whiskers are 95 % confidence \
+                 intervals. In the figures of seed 000, colours are schemes: orange smp, violet quota, blue isolate; in its \
+                 tables 4 and 5, violet is isolation only, blue position and isolation.</p>\n";
+    }
     for chart in &claims.charts {
         page += &figure(chart);
     }
@@ -584,7 +594,7 @@ mod tests {
             assert_eq!(digits(value), text);
         }
         let measured = Measured { mean: 23.44, half_95: Some(0.5), half_90: None, by_seed: Vec::new() };
-        assert_eq!(measured.text(Unit::Milliseconds), "23.4 ±0.50 ms");
+        assert_eq!(measured.text(measured.half_95, Unit::Milliseconds), "23.4 ±0.50 ms");
     }
 
     #[test]

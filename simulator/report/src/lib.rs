@@ -8,6 +8,7 @@
 
 pub mod claims;
 pub mod disciplines;
+mod intervals;
 pub mod occupancy;
 pub mod schemes;
 pub mod simulation;

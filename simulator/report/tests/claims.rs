@@ -13,6 +13,7 @@ fn measured(mean: f64) -> Measured {
 fn claim(id: &str, basis: Basis, tolerance: Tolerance, mean: Option<f64>, verdict: Verdict) -> Claim {
     Claim {
         id: id.to_owned(),
+        seed: if basis == Basis::Beyond { "" } else { "000" }.to_owned(),
         place: "4.2.1".to_owned(),
         says: format!("The statement of {id}, in words"),
         expected: if mean.is_some() { "+56 %".to_owned() } else { String::new() },

@@ -12,40 +12,44 @@ use super::{Row, above, below, between, parameter, predicted, unmeasured_row};
 use crate::experiments::{Experiment, Files, POOLS_EIGHT, POOLS_FOUR, POOLS_SIX, POOLS_TWO, as_it_is};
 use crate::measure::{Seed, divide, largest_step, real, smallest_step};
 
-/// Programs of figures 1, 2 and 5, and those of figure 3.
-const FIVE: [&str; 5] = ["fft", "hough", "mm", "neural", "pde"];
-const THREE: [&str; 3] = ["hough", "mm", "simplex"];
+/// Programs of figures 1, 2 and 5.
+pub(crate) const FIVE: [&str; 5] = ["fft", "hough", "mm", "neural", "pde"];
+/// Programs of figure 3.
+pub(crate) const THREE: [&str; 3] = ["hough", "mm", "simplex"];
 
 const fn hector(files: Files, size: u32, delay: u64) -> Experiment {
     as_it_is(files, Scheme::Smp).pools(PoolForm::Size(size)).delay(delay)
 }
 
-/// A scenario with pools of 1, 2, 4, 6 and 12 processors.
+/// The sizes of pools in figures 1 and 2.
+pub(crate) const SIZES: [u32; 5] = [1, 2, 4, 6, 12];
+
+/// A scenario with pools of each size.
 const fn sizes(files: Files, delay: u64) -> [Experiment; 5] {
-    [
-        hector(files, 1, delay),
-        hector(files, 2, delay),
-        hector(files, 4, delay),
-        hector(files, 6, delay),
-        hector(files, 12, delay),
-    ]
+    let mut runs = [hector(files, SIZES[0], delay); 5];
+    let mut at = 1;
+    while at < runs.len() {
+        runs[at] = hector(files, SIZES[at], delay);
+        at += 1;
+    }
+    runs
 }
 
-const TWO: [Experiment; 5] = sizes(POOLS_TWO, 16);
-const FOUR: [Experiment; 5] = sizes(POOLS_FOUR, 16);
-const EIGHT: [Experiment; 5] = sizes(POOLS_EIGHT, 16);
-const FOUR_4: Experiment = FOUR[2];
+pub(crate) const TWO: [Experiment; 5] = sizes(POOLS_TWO, 16);
+pub(crate) const FOUR: [Experiment; 5] = sizes(POOLS_FOUR, 16);
+pub(crate) const EIGHT: [Experiment; 5] = sizes(POOLS_EIGHT, 16);
+pub(crate) const FOUR_4: Experiment = FOUR[2];
 const FOUR_6: Experiment = FOUR[3];
 const FOUR_12: Experiment = FOUR[4];
-const SIX_4: Experiment = hector(POOLS_SIX, 4, 16);
-const SIX_6: Experiment = hector(POOLS_SIX, 6, 16);
+pub(crate) const SIX_4: Experiment = hector(POOLS_SIX, 4, 16);
+pub(crate) const SIX_6: Experiment = hector(POOLS_SIX, 6, 16);
 const NEAR_4: Experiment = hector(POOLS_FOUR, 4, 0);
 const NEAR_12: Experiment = hector(POOLS_FOUR, 12, 0);
 const MIDDLE_4: Experiment = hector(POOLS_FOUR, 4, 8);
 const MIDDLE_12: Experiment = hector(POOLS_FOUR, 12, 8);
 const FAR_4: [Experiment; 2] = [hector(POOLS_FOUR, 4, 32), hector(POOLS_FOUR, 4, 64)];
 const FAR_12: [Experiment; 2] = [hector(POOLS_FOUR, 12, 32), hector(POOLS_FOUR, 12, 64)];
-const FIRST_FIT: Experiment = FOUR_4.placed(Placement::FirstFit);
+pub(crate) const FIRST_FIT: Experiment = FOUR_4.placed(Placement::FirstFit);
 const FIRST_FIT_TRACED: Experiment = FIRST_FIT.traced();
 const WORST_FIT_TRACED: Experiment = FOUR_4.traced();
 const BY_JOBS: Experiment = FOUR_4.placed(Placement::FewestJobs);

@@ -14,10 +14,10 @@ use crate::experiments::{
 };
 use crate::measure::{Seed, divide, real};
 
-const CURRENCIES: Experiment = on(TICKETS_CPU, Isolate);
-const FIRST_HALF: Experiment = CURRENCIES.until(100);
-/// Units, and the worth of their tickets in millionths: while b3 sleeps, and after.
-const WORTH: [(&str, [f64; 2]); 5] = [
+pub(crate) const CURRENCIES: Experiment = on(TICKETS_CPU, Isolate);
+pub(crate) const FIRST_HALF: Experiment = CURRENCIES.until(100);
+/// Units, and the worth of their tickets as a fraction of the CPU: while b3 sleeps, and after.
+pub(crate) const WORTH: [(&str, [f64; 2]); 5] = [
     ("a/a1", [1.0 / 6.0, 1.0 / 6.0]),
     ("a/a2", [1.0 / 3.0, 1.0 / 3.0]),
     ("b/b1", [1.0 / 6.0, 1.0 / 12.0]),
@@ -98,14 +98,20 @@ fn pages(at: Seed, run: Experiment, unit: &str) -> Option<f64> {
     Some(real(at.disk(run)?.units.iter().find(|entry| entry.unit == unit)?.requests))
 }
 
+/// A unit's CPU time in one half of the run, as a fraction of the CPU.
+pub(crate) fn share(at: Seed, unit: &str, half: usize) -> Option<f64> {
+    let first = cpu_s(at, FIRST_HALF, unit)?;
+    let had = if half == 0 { first } else { cpu_s(at, CURRENCIES, unit)? - first };
+    Some(had / 100.0)
+}
+
 /// The largest relative error of a unit's CPU time in one half of the run, compared with the worth of its
 /// tickets.
 fn off_in_half(at: Seed, half: usize) -> Option<f64> {
-    let off = WORTH.iter().filter(|(_, worth)| worth[half] > 0.0).map(|(unit, worth)| {
-        let first = cpu_s(at, FIRST_HALF, unit)?;
-        let had = if half == 0 { first } else { cpu_s(at, CURRENCIES, unit)? - first };
-        Some((had / 100.0 / worth[half] - 1.0).abs())
-    });
+    let off = WORTH
+        .iter()
+        .filter(|(_, worth)| worth[half] > 0.0)
+        .map(|(unit, worth)| Some((share(at, unit, half)? / worth[half] - 1.0).abs()));
     most(off)
 }
 
