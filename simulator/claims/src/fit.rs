@@ -8,7 +8,8 @@
 //! Algorithm, after the history matching of computer experiments:
 //! 1. Draw settings ([`settings`] has their number) by a Latin hypercube: each unknown's range is divided
 //!    into as many parts as there are settings, and each part is used once. The first setting is the guess.
-//! 2. Run all experiments of the document's rows under each setting, with [`SEEDS`] seeds.
+//! 2. Run the experiments of the document's rows under each setting, with [`SEEDS`]. Rows whose experiments
+//!    no unknown concerns have the table's figures, with all of its seeds, under every setting.
 //! 3. A setting meets a fitted row if the mean over the seeds lies within the row's tolerance. *Keep* the
 //!    settings that meet the most fitted rows, and those that meet at most [`SLACK`] fewer. All kept settings
 //!    count alike; the held-out rows have no part in the choice.
@@ -131,10 +132,10 @@ pub fn design(document: Document) -> Vec<Setting> {
     for unknown in unknowns(document) {
         let mut strata: Vec<usize> = (0..drawn).collect();
         for at in (1..drawn).rev() {
-            strata.swap(at, usize::try_from(chance.next() % (at as u64 + 1)).unwrap_or(0));
+            strata.swap(at, usize::try_from(chance.bits() % (at as u64 + 1)).unwrap_or(0));
         }
         let mut value = |stratum: usize| {
-            let within = real(chance.next() >> 11) / real(1 << 53);
+            let within = real(chance.bits() >> 11) / real(1 << 53);
             unknown.range.at((real(stratum as u64) + within) / real(drawn as u64))
         };
         columns.push(strata.into_iter().map(&mut value).collect());
@@ -181,11 +182,15 @@ fn rows_of(document: Document) -> Vec<(&'static Row, Part)> {
     of_document.filter_map(|row| Some((row, part(row)?))).collect()
 }
 
+/// The rows of a document that have a part, which a table needs for its [`study`].
+pub fn needed(document: Document) -> impl Iterator<Item = &'static Row> {
+    rows_of(document).into_iter().map(|(row, _)| row)
+}
+
 /// The number of runs that [`study`] makes for a document.
 pub fn count(document: Document) -> usize {
-    let rows: Vec<&Row> = rows_of(document).into_iter().map(|(row, _)| row).collect();
-    let touched: Vec<&Row> = rows.iter().copied().filter(|row| is_touched(document, row)).collect();
-    run::count(&rows, SEEDS.len())
+    let touched: Vec<&Row> = needed(document).filter(|row| is_touched(document, row)).collect();
+    run::count(&touched, SEEDS.len())
         + (settings(document) - 1) * run::count_of(&touched, SEEDS.len(), &|run| run.is_touched_by(document))
 }
 
@@ -193,15 +198,20 @@ fn is_touched(document: Document, row: &Row) -> bool {
     row.needs.iter().any(|experiment| experiment.is_touched_by(document))
 }
 
-/// Fits a document's unknowns, and predicts its held-out rows.
-pub fn study(document: Document, progress: &(dyn Fn(Progress) + Sync)) -> Study {
+/// Fits a document's unknowns, and predicts its held-out rows. `table` has the runs of the [`needed`] rows as
+/// the scenario's files are.
+pub fn study(document: Document, table: &Runs, progress: &(dyn Fn(Progress) + Sync)) -> Study {
     let chosen = rows_of(document);
     let all: Vec<&Row> = chosen.iter().map(|(row, _)| *row).collect();
     let touched: Vec<&Row> = all.iter().copied().filter(|row| is_touched(document, row)).collect();
     let settings = design(document);
     let guess = Subject { document, setting: &Setting::GUESS };
-    let guess = run::run_under(&all, &SEEDS, guess, None, progress);
-    let mut figures: Vec<Vec<Vec<f64>>> = all.iter().map(|row| vec![figures_of(row, &guess)]).collect();
+    let guess = run::run_under(&touched, &SEEDS, guess, None, progress);
+    let by_guess = |row: &&Row| {
+        let runs = if is_touched(document, row) { &guess } else { table };
+        vec![figures_of(row, runs)]
+    };
+    let mut figures: Vec<Vec<Vec<f64>>> = all.iter().map(by_guess).collect();
     for setting in &settings[1..] {
         let subject = Subject { document, setting };
         let runs = run::run_under(&touched, &SEEDS, subject, Some(&guess), progress);
@@ -226,7 +236,7 @@ fn figures_of(row: &Row, runs: &Runs) -> Vec<f64> {
         return Vec::new();
     }
     let Some(measure) = row.measure else { return Vec::new() };
-    let seeds = SEEDS.len().min(row.seeds);
+    let seeds = runs.seeds().len().min(row.seeds);
     let figures: Option<Vec<f64>> =
         (0..seeds).map(|index| measure(crate::measure::Seed::new(runs, index))).collect();
     figures.unwrap_or_default()

@@ -8,7 +8,7 @@
 //! An unknown is not varied if the document prints the value, or if the value follows from what it prints.
 
 use commonhold_contract::{Amount as Size, Discipline};
-use commonhold_sim::scenario::{Amount, BusDivision, Op, Program, Scenario, Spread};
+use commonhold_sim::scenario::{Amount, BusDivision, DiskModel, Op, Program, Scenario, Spread};
 use commonhold_sim_report::claims::digits;
 
 use crate::experiments::Experiment;
@@ -266,6 +266,56 @@ pub static UNKNOWNS: &[Unknown] = &[
         source: "not said",
         folders: &["disk-make-and-copy"],
         apply: gap,
+    },
+    Unknown {
+        document: Document::Isolation,
+        name: "depth",
+        says: "requests that the kernel hands to the disk at once, beyond the reach of its scheduler",
+        unit: "",
+        range: Range::OneOf(&["1", "2", "4", "8"]),
+        guess: 0.0,
+        source: "not said; SCSI disks of the time queue up to 8 commands or more",
+        folders: COPIES,
+        apply: |scenario, index| {
+            for disk in &mut scenario.hardware.disks {
+                disk.depth = Some(1 << small(index)).filter(|depth| *depth > 1);
+            }
+        },
+    },
+    Unknown {
+        document: Document::Isolation,
+        name: "threshold",
+        says: "the bandwidth-difference threshold: by how much a unit may be ahead on a disk",
+        unit: "sectors",
+        range: Range::Log { low: 8.0, high: 8192.0 },
+        guess: 64.0,
+        source: "section 3.3: between equal shares at each request (0) and the order by position (infinite)",
+        folders: COPIES,
+        apply: |scenario, sectors| {
+            for disk in &mut scenario.hardware.disks {
+                // The rows about thresholds set others.
+                if disk.threshold_sectors == 64 {
+                    disk.threshold_sectors = whole(sectors);
+                }
+            }
+        },
+    },
+    Unknown {
+        document: Document::Isolation,
+        name: "disks",
+        says: "speed of the disks of figures 2 and 10, by that of an HP 97560",
+        unit: "",
+        range: Range::OneOf(&["1", "2", "4", "8"]),
+        guess: 0.0,
+        source: "not said; table 2 has fast disks for three workloads, and an HP 97560 of twice its speed for one",
+        folders: &["four-way"],
+        apply: |scenario, index| {
+            for disk in &mut scenario.hardware.disks {
+                if let DiskModel::Hp97560 { scale } = &mut disk.model {
+                    *scale = 1 << small(index);
+                }
+            }
+        },
     },
     Unknown {
         document: Document::Isolation,

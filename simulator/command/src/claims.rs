@@ -19,10 +19,16 @@ pub(crate) fn main(args: &Claims) -> Result<Exit, Failure> {
         false => Document::ALL.into_iter().filter(is_studied).collect(),
     };
     let fits: usize = studied.iter().map(|document| fit::count(*document)).sum();
-    let progress = Progress::new("runs", count(&rows, seeds.len()) + fits);
-    let runs = run(&rows, &seeds, &|_| progress.step());
+    let mut needed = rows.clone();
+    for row in studied.iter().flat_map(|document| fit::needed(*document)) {
+        if !needed.iter().any(|other| other.id == row.id) {
+            needed.push(row);
+        }
+    }
+    let progress = Progress::new("runs", count(&needed, seeds.len()) + fits);
+    let runs = run(&needed, &seeds, &|_| progress.step());
     let studies: Vec<_> =
-        studied.iter().map(|document| fit::study(*document, &|_| progress.step())).collect();
+        studied.iter().map(|document| fit::study(*document, &runs, &|_| progress.step())).collect();
     drop(progress);
     let claims = assess(&rows, &runs, &studies, &command(args));
     // Only a terminal bounds the width.

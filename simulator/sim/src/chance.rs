@@ -20,11 +20,11 @@ impl Chance {
     /// The stream of an entity, such as a task: a function of the run's seed and the entity's number.
     pub(crate) fn of(seed: u64, number: u64) -> Self {
         let mut chance = Chance(seed ^ number.wrapping_mul(0xd1b5_4a32_d192_ed03));
-        Chance(chance.next())
+        Chance(chance.bits())
     }
 
     /// The next 64 bits.
-    pub fn next(&mut self) -> u64 {
+    pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -35,7 +35,7 @@ impl Chance {
     /// A uniform number below `bound`, which is not 0.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         // The high half of the product is uniform, up to an error of 2^-64 times the bound.
-        u64::try_from((u128::from(self.next()) * u128::from(bound)) >> 64).unwrap_or(0)
+        u64::try_from((u128::from(self.bits()) * u128::from(bound)) >> 64).unwrap_or(0)
     }
 
     /// Draws an amount from its distribution. Exponential amounts are capped at 20 times the mean, which
@@ -60,7 +60,7 @@ impl Chance {
         reason = "53 of the 64 bits are drawn, means stay below 2^53, and no result is negative"
     )]
     fn exponential(&mut self, mean: u64) -> Time {
-        let uniform = (self.next() >> 11) as f64 / (1u64 << 53) as f64;
+        let uniform = (self.bits() >> 11) as f64 / (1u64 << 53) as f64;
         (-libm::log(1.0 - uniform) * mean as f64).min(mean as f64 * 20.0) as Time
     }
 }
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn streams_differ_and_repeat() {
-        let draw = |seed, number| Chance::of(seed, number).next();
+        let draw = |seed, number| Chance::of(seed, number).bits();
         assert_eq!(draw(1, 1), draw(1, 1));
         assert_ne!(draw(1, 1), draw(1, 2));
         assert_ne!(draw(1, 1), draw(2, 1));

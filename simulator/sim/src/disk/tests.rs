@@ -29,6 +29,7 @@ fn disk(model: DiskModel, threshold_sectors: u64) -> Disk {
         model,
         order: None,
         weighs: false,
+        depth: None,
         threshold_sectors,
         half_life_ns: 500 * MS,
         batch: 2,

@@ -228,9 +228,15 @@ impl<'a> Engine<'a> {
             drives: hardware
                 .disks
                 .iter()
-                .map(|disk| match disk.order.unwrap_or(order) {
-                    DiskOrder::Linux => Drive::linux(disk, &parents, disk.weighs),
-                    order => Drive::new(disk, order, &shares),
+                .map(|disk| {
+                    let drive = match disk.order.unwrap_or(order) {
+                        DiskOrder::Linux => Drive::linux(disk, &parents, disk.weighs),
+                        order => Drive::new(disk, order, &shares),
+                    };
+                    match disk.depth {
+                        Some(depth) => drive.with_depth(depth as usize),
+                        None => drive,
+                    }
                 })
                 .collect(),
             stalls: Stalls::new(units),

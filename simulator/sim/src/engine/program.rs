@@ -216,7 +216,7 @@ impl Engine<'_> {
             task.stage = BEGUN;
             task.to_start -= 1;
             task.alive += 1;
-            let (instance, chance) = (task.instance, Chance::of(task.chance.next(), 0));
+            let (instance, chance) = (task.instance, Chance::of(task.chance.bits(), 0));
             let instance = self.instance_for(program, instance);
             self.spawn(program, instance, id, chance);
             return Done::Again;

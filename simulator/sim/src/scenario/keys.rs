@@ -585,6 +585,14 @@ pub(crate) static DISK: Table = Table {
              Without it, rates hold units. Only if the machine enforces as Linux does.",
         ),
         key(
+            "depth",
+            Kind::Count { min: 1, max: 1024 },
+            "",
+            "4",
+            "Requests that the kernel hands to it, waiting there or in service: the disk serves them in an order of its own. \
+             If not said: as many as it serves at once, or 32 where rates hold units.",
+        ),
+        key(
             "threshold",
             Kind::Count { min: 0, max: 1 << 40 },
             "64",

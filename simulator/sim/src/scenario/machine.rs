@@ -426,11 +426,13 @@ impl Reader<'_, '_> {
         let mut mechanics = Mechanics::default();
         let (mut order, mut weighs, mut threshold_sectors, mut half_life_ns) = (None, false, 64, 500_000_000);
         let (mut batch, mut batch_chosen) = (2, BatchChosen::AtCompletion);
+        let mut depth = None;
         for entry in &entries {
             match entry.key.name {
                 "model" => model = self.word(entry),
                 "order" => order = self.word(entry).map(disk_order),
                 "weighs" => weighs = self.document.switch(entry).unwrap_or(weighs),
+                "depth" => depth = number_32(self.document, entry),
                 "threshold" => {
                     threshold_sectors = number(self.document, entry).unwrap_or(threshold_sectors);
                 }
@@ -449,7 +451,7 @@ impl Reader<'_, '_> {
             self.refuse_keys_of_other_models(&entries, model);
         }
         let (name, model) = (named.name.to_owned(), mechanics.model(model.unwrap_or("ssd")));
-        Disk { name, model, order, weighs, threshold_sectors, half_life_ns, batch, batch_chosen }
+        Disk { name, model, order, weighs, depth, threshold_sectors, half_life_ns, batch, batch_chosen }
     }
 
     /// The word of a key whose value is one of a few words; `None` if the value is another.

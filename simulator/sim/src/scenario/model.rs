@@ -297,6 +297,9 @@ pub struct Disk {
     pub order: Option<DiskOrder>,
     /// Whether a kernel that enforces as Linux does honours units' weights on it.
     pub weighs: bool,
+    /// How many requests the kernel hands to the disk, waiting there or in service; `None`: as many as the disk
+    /// serves at once, or 32 if Linux's rates hold units.
+    pub depth: Option<u32>,
     /// The bandwidth-difference threshold, in sectors (seed 000, section 3.3).
     pub threshold_sectors: u64,
     /// Half-life of a unit's count of transferred sectors, in ns (seed 000: 500 ms).

@@ -173,6 +173,7 @@ fn a_machine_arrives() {
         model,
         order,
         weighs: false,
+        depth: None,
         threshold_sectors: 64,
         half_life_ns: 500_000_000,
         batch: 2,
