@@ -306,7 +306,7 @@ def claims():
         fit = {"expected": "", "tolerance": {"kind": "none"}, "unit": "ratio", "frozen": {"mean": 1.5, "met": True}, "interval": [1.4, 12.34],
                "moved_by": ["memory", 0.634]}
         given["studies"].append({
-            "seed": number, "settings": 8, "kept": 3, "seeds": 2, "best": 1, "plots": [],
+            "seed": number, "settings": 8, "seeds": 2, "plots": [], "groups": [{"scenario": "bus", "fitted": 1, "best": 1, "kept": 3}],
             "rows": [{**fit, "id": f"{first}1", "is_held_out": False, "is_met": True}, {**fit, "id": f"{first}2", "is_held_out": True, "is_met": None}],
             "unknowns": [{"name": "memory", "says": "its size", "range": "1.00 MiB..2.00 MiB", "guess": "1.00 MiB", "kept": "even | odd", "source": "table 2"}],
         })
@@ -347,7 +347,8 @@ class Reproduction(unittest.TestCase):
         self.assertEqual(self.run_on(claims())[0], 0)
         pools = self.pages()["docs/reproduction/pools.md"]
         self.assertIn("# Title\n\n<!-- generated: unknowns; by bench/reproduction -->\n\n| unknown |", pools)
-        self.assertIn("| memory | its size | 1.00 MiB to 2.00 MiB | 1.00 MiB | even; odd | table 2 |\n\n<!-- end -->\n", pools)
+        self.assertIn("| memory | its size | 1.00 MiB to 2.00 MiB | 1.00 MiB | even; odd | table 2 |\n\n| scenario |", pools)
+        self.assertIn("| `scenarios/bus` | 1 | 1 | 3 of 8 |\n\n<!-- end -->\n", pools)
         self.assertIn("Predicted rows: 1 of 2 within tolerance.", pools)
         self.assertIn("| PP-1 | section 2 | A is faster \\| by | +56 % | 1.48 to 1.64 | 1.55 ± 0.02 | hit | 1.50, met | fitted | 1.40 to 12.3 | met "
                       "| memory (63 %) |\n", pools)
@@ -355,8 +356,8 @@ class Reproduction(unittest.TestCase):
         self.assertIn("| OURS-POOLS9 | section 2 | beyond |", pools)
         self.assertTrue(pools.endswith("Text.\n"))
         overview = self.pages()[reproduction.OVERVIEW]
-        self.assertIn("| [001, processor pools](reproduction/pools.md) | 1 of 2 | 3 of 8 | 1 of 1 | 0 | 0 | 1 |\n", overview)
-        self.assertIn("| all | 5 of 10 | 15 of 40 | 5 of 5 | 0 | 0 | 5 |\n", overview)
+        self.assertIn("| [001, processor pools](reproduction/pools.md) | 1 of 2 | 1 of 1 | 0 | 0 | 1 |\n", overview)
+        self.assertIn("| all | 5 of 10 | 5 of 5 | 0 | 0 | 5 |\n", overview)
         self.assertNotIn("old", "".join(self.pages().values()))
 
     def test_check_writes_nothing_and_finds_changes(self):

@@ -40,25 +40,32 @@ fn claim(row: &Row, runs: &Runs) -> Claim {
     }
 }
 
+fn group(group: &crate::fit::Group) -> studies::Group {
+    studies::Group {
+        scenario: group.folder.to_owned(),
+        fitted: group.fitted,
+        best: group.best,
+        kept: group.kept.len(),
+    }
+}
+
 /// The most plots of a document.
 const PLOTS_MAX: usize = 12;
 
 fn study(study: &Study) -> studies::Study {
-    let kept_values = |index: usize, guess: f64| {
-        study.kept.iter().map(move |kept| study.settings[*kept].values().nth(index).unwrap_or(guess))
-    };
     let unknown = |(index, unknown): (usize, &crate::unknowns::Unknown)| {
-        let low = kept_values(index, unknown.guess).fold(f64::MAX, f64::min);
-        let high = kept_values(index, unknown.guess).fold(f64::MIN, f64::max);
+        // The values that some scenario keeps, of those that the unknown concerns.
+        let concerned = study.groups.iter().filter(|group| unknown.concerns(group.folder));
+        let value_of = |kept: &usize| study.settings[*kept].values().nth(index).unwrap_or(unknown.guess);
+        let values: Vec<f64> = concerned.flat_map(|group| group.kept.iter().map(value_of)).collect();
+        let low = values.iter().copied().fold(f64::MAX, f64::min);
+        let high = values.iter().copied().fold(f64::MIN, f64::max);
         let words = |value| unknown.value(value);
         let (range, kept) = match unknown.range {
             Range::OneOf(variants) => {
                 let kept: Vec<&str> = (0u32..)
                     .zip(variants)
-                    .filter(|(at, _)| {
-                        kept_values(index, unknown.guess)
-                            .any(|value| value.total_cmp(&f64::from(*at)).is_eq())
-                    })
+                    .filter(|(at, _)| values.iter().any(|value| value.total_cmp(&f64::from(*at)).is_eq()))
                     .map(|(_, name)| *name)
                     .collect();
                 (variants.join(" | "), kept.join(" | "))
@@ -100,9 +107,8 @@ fn study(study: &Study) -> studies::Study {
     studies::Study {
         seed: study.document.seed().to_owned(),
         settings: study.settings.len(),
-        kept: study.kept.len(),
+        groups: study.groups.iter().map(group).collect(),
         seeds: crate::fit::SEEDS.len(),
-        best: study.fits.iter().copied().max().unwrap_or(0),
         rows: study.rows.iter().filter_map(study_row).collect(),
         unknowns: unknowns(study.document).enumerate().map(unknown).collect(),
         plots: plots.take(PLOTS_MAX).collect(),

@@ -10,9 +10,10 @@
 //!    into as many parts as there are settings, and each part is used once. The first setting is the guess.
 //! 2. Run the experiments of the document's rows under each setting, with [`SEEDS`]. Rows whose experiments
 //!    no unknown concerns have the table's figures, with all of its seeds, under every setting.
-//! 3. A setting meets a fitted row if the mean over the seeds lies within the row's tolerance. *Keep* the
-//!    settings that meet the most fitted rows, and those that meet at most [`SLACK`] fewer. All kept settings
-//!    count alike; the held-out rows have no part in the choice.
+//! 3. A setting meets a fitted row if the mean over the seeds lies within the row's tolerance. The rows of
+//!    each scenario form a [`Group`]: other scenarios' rows say little about its unknowns. In each group,
+//!    *keep* the settings that meet the most fitted rows, and those that meet at most [`SLACK`] fewer. All
+//!    kept settings count alike; the held-out rows have no part in the choice.
 //! 4. A held-out row's *interval* spans the central [`CENTRAL`] of its figures under all kept settings and
 //!    seeds. The row is met if the whole interval lies within the row's tolerance, missed if no part of it
 //!    does, and undecided otherwise.
@@ -41,7 +42,8 @@ pub const SEEDS: [u64; 2] = [1, 2];
 /// The number of settings of a document, the guess among them: as many as take about a minute on two cores.
 pub const fn settings(document: Document) -> usize {
     match document {
-        Document::Isolation | Document::Bus => 48,
+        Document::Isolation => 96,
+        Document::Bus => 48,
         Document::Pools => 32,
         Document::Scalability | Document::Tickets => 24,
     }
@@ -152,6 +154,8 @@ pub struct Studied {
     pub id: &'static str,
     /// Its part.
     pub part: Part,
+    /// Its group, an index; `None` if no unknown concerns its experiments.
+    pub group: Option<usize>,
     /// Its figures, by setting and seed; empty for a setting under which a figure is missing or a run is not
     /// valid.
     pub figures: Vec<Vec<f64>>,
@@ -161,6 +165,19 @@ pub struct Studied {
     pub is_met: Option<bool>,
 }
 
+/// The rows whose experiments are variations of one scenario, and the settings that fit them.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Group {
+    /// The folder in `scenarios/`.
+    pub folder: &'static str,
+    /// The number of fitted rows.
+    pub fitted: usize,
+    /// The most fitted rows that a setting meets.
+    pub best: usize,
+    /// The indices of the kept settings; all, if there is no fitted row.
+    pub kept: Vec<usize>,
+}
+
 /// The outcome of a fit.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Study {
@@ -168,10 +185,8 @@ pub struct Study {
     pub document: Document,
     /// The settings.
     pub settings: Vec<Setting>,
-    /// The indices of the kept settings.
-    pub kept: Vec<usize>,
-    /// How many fitted rows each setting meets.
-    pub fits: Vec<usize>,
+    /// The groups of rows, in the order of the rows.
+    pub groups: Vec<Group>,
     /// The rows with a part.
     pub rows: Vec<Studied>,
 }
@@ -194,8 +209,14 @@ pub fn count(document: Document) -> usize {
         + (settings(document) - 1) * run::count_of(&touched, SEEDS.len(), &|run| run.is_touched_by(document))
 }
 
+/// The folder of a row's first experiment that an unknown concerns.
+fn folder(document: Document, row: &Row) -> Option<&'static str> {
+    let experiment = row.needs.iter().find(|experiment| experiment.is_touched_by(document))?;
+    Some(experiment.files.folder())
+}
+
 fn is_touched(document: Document, row: &Row) -> bool {
-    row.needs.iter().any(|experiment| experiment.is_touched_by(document))
+    folder(document, row).is_some()
 }
 
 /// Fits a document's unknowns, and predicts its held-out rows. `table` has the runs of the [`needed`] rows as
@@ -220,14 +241,29 @@ pub fn study(document: Document, table: &Runs, progress: &(dyn Fn(Progress) + Sy
             figures.push(now);
         }
     }
-    let (fits, kept) = keep(&chosen, &figures);
+    let mut folders: Vec<&str> = Vec::new();
+    for folder in all.iter().filter_map(|row| folder(document, row)) {
+        if !folders.contains(&folder) {
+            folders.push(folder);
+        }
+    }
+    let of_group = |name: &'static str| -> Vec<_> {
+        let rows = chosen.iter().zip(&figures);
+        rows.filter(|((row, part), _)| *part == Part::Fitted && folder(document, row) == Some(name))
+            .map(|((row, _), figures)| (*row, figures.as_slice()))
+            .collect()
+    };
+    let groups: Vec<Group> =
+        folders.iter().map(|folder| keep(folder, &of_group(folder), settings.len())).collect();
     let studied = |((row, part), figures): (&(&'static Row, Part), Vec<Vec<f64>>)| {
-        let interval = interval(&kept, &figures);
+        let group = folder(document, row).and_then(|name| folders.iter().position(|folder| *folder == name));
+        // Without unknowns, all settings have the same figures.
+        let interval = interval(group.map_or(&[0], |group| &groups[group].kept), &figures);
         let is_met = interval.and_then(|interval| is_met(&row.tolerance, interval));
-        Studied { id: row.id, part: *part, figures, interval, is_met }
+        Studied { id: row.id, part: *part, group, figures, interval, is_met }
     };
     let rows = chosen.iter().zip(figures).map(studied).collect();
-    Study { document, settings, kept, fits, rows }
+    Study { document, settings, groups, rows }
 }
 
 /// A row's figures, one for each seed; empty if one is missing or a run is not valid.
@@ -242,25 +278,19 @@ fn figures_of(row: &Row, runs: &Runs) -> Vec<f64> {
     figures.unwrap_or_default()
 }
 
-/// How many fitted rows each setting meets, and the kept settings.
-fn keep(chosen: &[(&Row, Part)], figures: &[Vec<Vec<f64>>]) -> (Vec<usize>, Vec<usize>) {
-    let fitted: Vec<(&Row, &Vec<Vec<f64>>)> = chosen
-        .iter()
-        .zip(figures)
-        .filter(|((_, part), _)| *part == Part::Fitted)
-        .map(|((row, _), figures)| (*row, figures))
-        .collect();
+/// The settings that fit a group, by its fitted rows' figures.
+fn keep(folder: &'static str, fitted: &[(&Row, &[Vec<f64>])], settings: usize) -> Group {
     let is_fit = |row: &Row, figures: &[f64]| {
         let mean = summarise(figures).map(|measured| measured.mean);
         mean.is_some_and(|mean| is_met(&row.tolerance, (mean, mean)) == Some(true))
     };
-    let fits: Vec<usize> = (0..figures.first().map_or(0, Vec::len))
+    let fits: Vec<usize> = (0..settings)
         .map(|setting| fitted.iter().filter(|(row, figures)| is_fit(row, &figures[setting])).count())
         .collect();
     let best = fits.iter().copied().max().unwrap_or(0);
     let slack = fitted.len().div_ceil(20) * SLACK;
-    let kept = (0..fits.len()).filter(|setting| fits[*setting] + slack >= best).collect();
-    (fits, kept)
+    let kept = (0..settings).filter(|setting| fits[*setting] + slack >= best).collect();
+    Group { folder, fitted: fitted.len(), best, kept }
 }
 
 /// The central part of the figures under the kept settings; `None` if a figure is missing.
@@ -329,10 +359,11 @@ impl Study {
     /// left out.
     pub fn points(&self, row: &Studied, unknown: usize) -> Vec<(f64, f64, bool)> {
         let guess: Vec<f64> = unknowns(self.document).map(|unknown| unknown.guess).collect();
+        let kept = row.group.map(|group| &self.groups[group].kept);
         let point = |(index, figures): (usize, &Vec<f64>)| {
             let mean = summarise(figures)?.mean;
             let value = self.settings[index].values().nth(unknown).unwrap_or(guess[unknown]);
-            Some((value, mean, self.kept.contains(&index)))
+            Some((value, mean, kept.is_none_or(|kept| kept.contains(&index))))
         };
         row.figures.iter().enumerate().filter_map(point).collect()
     }

@@ -15,18 +15,29 @@ pub struct Study {
     pub seed: String,
     /// The number of settings that were tried, the guess among them.
     pub settings: usize,
-    /// The number of settings that were kept.
-    pub kept: usize,
+    /// The groups of rows for which settings are kept.
+    pub groups: Vec<Group>,
     /// The number of random seeds of each run.
     pub seeds: usize,
-    /// The most fitted rows that a setting meets.
-    pub best: usize,
     /// The rows, in the order of the claims.
     pub rows: Vec<StudyRow>,
     /// The unknowns.
     pub unknowns: Vec<StudyUnknown>,
     /// Plots of rows that the frozen guess or the prediction misses.
     pub plots: Vec<Plot>,
+}
+
+/// The rows of a scenario, for which settings are kept by its fitted rows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Group {
+    /// The scenario's folder.
+    pub scenario: String,
+    /// The number of its fitted rows.
+    pub fitted: usize,
+    /// The most of these that a setting meets.
+    pub best: usize,
+    /// The number of settings that were kept.
+    pub kept: usize,
 }
 
 /// A row of a study.
@@ -125,17 +136,9 @@ impl Study {
         counts
     }
 
-    /// `000: 12 of 40 settings kept; held out: 20 met, 3 missed (87 % of the decided met), 9 undecided`.
+    /// `seed 000, 40 settings; held out: 20 met, 3 missed (87 % of the decided are met), 9 undecided`.
     fn heading(&self) -> String {
-        let fitted = self.rows.iter().filter(|row| !row.is_held_out).count();
-        format!(
-            "seed {}: {} of {} settings kept, which meet up to {} of {fitted} fitted rows; held out: {}",
-            self.seed,
-            self.kept,
-            self.settings,
-            self.best,
-            self.held_out().text()
-        )
+        format!("seed {}, {} settings; held out: {}", self.seed, self.settings, self.held_out().text())
     }
 }
 
@@ -205,10 +208,28 @@ pub fn text(studies: &[Study], style: Style) -> String {
             table.row(if row.is_miss() { Paint::Bad } else { Paint::Plain }, row.cells().to_vec());
         }
         text += &table.render(style);
+        text += &groups_table(study).render(style);
         text += &unknowns_table(study).render(style);
     }
     let all = studies.iter().map(Study::held_out).fold(HeldOut::default(), HeldOut::plus);
     text + &format!("\nall held-out rows: {}\n", all.text())
+}
+
+const HEADS_OF_GROUPS: [&str; 4] = ["scenario", "fitted rows", "met by the best", "settings kept"];
+
+impl Group {
+    fn cells(&self) -> [String; 4] {
+        let Group { scenario, fitted, best, kept } = self;
+        [scenario.clone(), fitted.to_string(), best.to_string(), kept.to_string()]
+    }
+}
+
+fn groups_table(study: &Study) -> Table {
+    let mut table = Table::new(&HEADS_OF_GROUPS);
+    for group in &study.groups {
+        table.row(Paint::Plain, group.cells().to_vec());
+    }
+    table
 }
 
 fn unknowns_table(study: &Study) -> Table {
@@ -230,6 +251,7 @@ pub(crate) fn html(studies: &[Study]) -> String {
         format!("<h2>Unknowns</h2>\n<p>Held-out rows of all documents: {}.</p>\n{HOW}", all.text());
     for study in studies {
         page += &format!("<h3>Seed {}</h3>\n<p>{}</p>\n", escape(&study.seed), escape(&study.heading()));
+        page += &groups_html(study);
         page += &unknowns_html(study);
         page += &rows_html(study);
         for plot in &study.plots {
@@ -240,11 +262,11 @@ pub(crate) fn html(studies: &[Study]) -> String {
 }
 
 const HOW: &str = "<p class=\"soft\">A parameter that a document does not state is an unknown. Settings are drawn from the \
-                   unknowns' ranges. Those that meet the most fitted rows are kept, and predict the held-out rows. A \
-                   held-out row is met if the central 90 % of its values under the kept settings and seeds lie within its \
-                   tolerance, missed if none of these do, and undecided otherwise. In the plots, filled points are kept \
-                   settings, and the band is the tolerance. Dashed lines are \
-                   thresholds: there, the means cross an end of the tolerance.</p>\n";
+                   unknowns' ranges. For each scenario, those that meet the most of its fitted rows are kept, and predict its \
+                   held-out rows. A held-out row is met if the central 90 % of its values under the kept settings and seeds \
+                   lie within its tolerance, missed if none of these do, and undecided otherwise. In the plots, filled points \
+                   are kept settings, and the band is the tolerance. Dashed lines are thresholds: there, the means cross an \
+                   end of the tolerance.</p>\n";
 
 fn unknowns_html(study: &Study) -> String {
     let heads = ["unknown", "what it is", "range", "guess", "kept", "source of the range"];
@@ -261,13 +283,21 @@ fn unknowns_html(study: &Study) -> String {
     table + "</tbody>\n</table>\n</div>\n"
 }
 
+fn groups_html(study: &Study) -> String {
+    table_html(&HEADS_OF_GROUPS, study.groups.iter().map(Group::cells))
+}
+
 fn rows_html(study: &Study) -> String {
-    let mut table = table_head(&HEADS);
-    for row in &study.rows {
-        let cells = row.cells();
-        let figures: String =
-            HEADS.iter().zip(&cells).skip(1).map(|(head, cell)| html_cell(head, cell)).collect();
-        table += &format!("<tr><th scope=\"row\">{}</th>{figures}</tr>\n", escape(&cells[0]));
+    table_html(&HEADS, study.rows.iter().map(StudyRow::cells))
+}
+
+/// A table whose first column heads the rows.
+fn table_html<const N: usize>(heads: &[&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
+    let mut table = table_head(heads);
+    for cells in rows {
+        let others: String =
+            heads.iter().zip(&cells).skip(1).map(|(head, cell)| html_cell(head, cell)).collect();
+        table += &format!("<tr><th scope=\"row\">{}</th>{others}</tr>\n", escape(&cells[0]));
     }
     table + "</tbody>\n</table>\n</div>\n"
 }

@@ -48,9 +48,8 @@ fn page(rows: Vec<Claim>, studied: Vec<StudyRow>) -> String {
     let study = Study {
         seed: "003".to_owned(),
         settings: 8,
-        kept: 2,
+        groups: Vec::new(),
         seeds: 2,
-        best: 1,
         rows: studied,
         unknowns: Vec::new(),
         plots: Vec::new(),

@@ -128,14 +128,16 @@ fn files_lie_apart() {
     assert!((8.0..14.0).contains(&between), "{between} ms");
 }
 
-/// A unit has one reader on a disk of 10 ms, and the other has eight. If the kernel hands the disk one request
-/// at a time, each unit has half of them; if it hands the disk all nine, the lone reader waits for all others.
+/// A unit has one reader on a disk of 10 ms, and the other has eight. If the kernel hands the disk one
+/// request at a time, each unit has half of them; if it hands the disk all nine, the lone reader waits for
+/// all others.
 #[test]
 fn what_a_disk_was_given_is_beyond_its_scheduler() {
     let served = |depth: u32| {
         let kernel = "cluster = 1\nread_ahead = 0\nrequest_sectors = 8";
         let disk = format!(
-            "[disk.d0]\nmodel = \"fixed\"\naccess = \"10ms\"\nrate = \"8GiB/s\"\nsize = \"64GiB\"\ndepth = {depth}\nthreshold = 0\n"
+            "[disk.d0]\nmodel = \"fixed\"\naccess = \"10ms\"\nrate = \"8GiB/s\"\nsize = \"64GiB\"\ndepth = {depth}\n\
+             threshold = 0\n"
         );
         let machine = machine(1, kernel).replace("\n[kernel]", "\nenforces = \"irix\"\n[kernel]") + &disk;
         let text = "version = 1\nhorizon = \"20s\"\n[file.big]\nsize = \"2GiB\"\n[program.reader]\ndo = [{ repeat = \"forever\", \

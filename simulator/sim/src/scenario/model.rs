@@ -297,8 +297,8 @@ pub struct Disk {
     pub order: Option<DiskOrder>,
     /// Whether a kernel that enforces as Linux does honours units' weights on it.
     pub weighs: bool,
-    /// How many requests the kernel hands to the disk, waiting there or in service; `None`: as many as the disk
-    /// serves at once, or 32 if Linux's rates hold units.
+    /// How many requests the kernel hands to the disk, waiting there or in service; `None`: as many as the
+    /// disk serves at once, or 32 if Linux's rates hold units.
     pub depth: Option<u32>,
     /// The bandwidth-difference threshold, in sectors (seed 000, section 3.3).
     pub threshold_sectors: u64,
