@@ -288,7 +288,8 @@ fn keep(folder: &'static str, fitted: &[(&Row, &[Vec<f64>])], settings: usize) -
         .map(|setting| fitted.iter().filter(|(row, figures)| is_fit(row, &figures[setting])).count())
         .collect();
     let best = fits.iter().copied().max().unwrap_or(0);
-    let slack = fitted.len().div_ceil(20) * SLACK;
+    // Rounded: a group of few rows has none to spare.
+    let slack = (fitted.len() * SLACK + 10) / 20;
     let kept = (0..settings).filter(|setting| fits[*setting] + slack >= best).collect();
     Group { folder, fitted: fitted.len(), best, kept }
 }
