@@ -5,12 +5,14 @@
 //!
 //! Two copies of a program run beside four BBMA, which saturate the bus. A quantum is *bad* if all four BBMA
 //! run together: each then gets a quarter of the bus, and is measured to need a quarter, so that the other
-//! three always seem to be the fittest beside the first. For each policy, and for each start, a line has the
-//! part of bad quanta in the first 20 s and afterwards, the number of times that the policy left the bad
-//! regime, the longest stay in it, and the improvement over Linux 2.4.
+//! three always seem to be the fittest beside the first. For each policy and each start, a line has the part
+//! of bad quanta in the first 20 s and afterwards, how often in a minute the policy left the bad regime, the
+//! longest stay in it, and the improvement over Linux 2.4 from the same start; all are means over the
+//! programs.
 //!
-//! The starts: the rate that is assumed of a job before its first measurement (nothing, a CPU's part of the
-//! bus, or twice that), and whether all jobs start at once, or one after another.
+//! Threads wait at barriers by the kind of their program (OpenMP's spin, others sleep), or all spin. The
+//! starts: the rate that is assumed of a job before its first measurement (nothing, a CPU's part of the bus,
+//! or twice that), and whether all jobs start at once, or one after another.
 #![allow(
     clippy::disallowed_types,
     clippy::disallowed_methods,
@@ -22,7 +24,7 @@ use std::path::Path;
 
 use commonhold_contract::{Amount, Gangs};
 use commonhold_sim::outcome::Outcome;
-use commonhold_sim::scenario::{Scenario, read};
+use commonhold_sim::scenario::{Job, Op, Scenario, read};
 
 const PROGRAMS: [&str; 11] =
     ["radiosity", "water-nsqr", "volrend", "barnes", "fmm", "lu-cb", "bt", "sp", "mg", "raytrace", "cg"];
@@ -44,15 +46,15 @@ fn text(file: &str) -> String {
 fn set_a(program: &str) -> Scenario {
     let scenario = read(&text("contract.toml"), &text("machine.toml"), &text("workload.toml")).scenario;
     let mut scenario = scenario.expect("scenarios/bus is valid");
-    let count = |name: &str| match name {
-        "bbma" => 4,
-        name if name == program => 2,
-        _ => 0,
+    let template = scenario.workload.jobs.remove(0);
+    let job = |(name, count): (&str, u32)| {
+        let number = scenario.workload.programs.iter().position(|program| program.name == name);
+        let number = number.and_then(|number| u16::try_from(number).ok());
+        let number = number.unwrap_or_else(|| panic!("scenarios/bus has no program {name}"));
+        Job { name: name.to_owned(), program: number, count, background: name == "bbma", ..template.clone() }
     };
-    for job in &mut scenario.workload.jobs {
-        job.count = count(&job.name);
-    }
-    scenario.workload.jobs.retain(|job| job.count > 0);
+    let jobs = [(program, 2), ("bbma", 4)].map(job);
+    scenario.workload.jobs = jobs.to_vec();
     scenario.workload.trace_ns = Some(SAMPLE_NS);
     scenario
 }
@@ -70,13 +72,56 @@ fn seconds(end: &Outcome, program: &str) -> f64 {
 
 /// For each sample, whether all four BBMA run.
 fn bad(end: &Outcome) -> Vec<bool> {
-    let moments = end.occupancy.as_ref().map(|it| it.moments.as_slice()).unwrap_or_default();
-    let is_bbma = |job: &&usize| end.jobs[**job].name == "bbma";
-    moments.iter().map(|moment| moment.iter().flatten().filter(is_bbma).count() == 4).collect()
+    let Some(occupancy) = &end.occupancy else { return Vec::new() };
+    let is_bbma = |job: &&usize| end.jobs[occupancy.jobs[**job] as usize].name == "bbma";
+    occupancy.moments.iter().map(|moment| moment.iter().flatten().filter(is_bbma).count() == 4).collect()
 }
 
+/// The part of bad samples, in per cent.
 fn part(bad: &[bool]) -> f64 {
     bad.iter().filter(|bad| **bad).count() as f64 / bad.len().max(1) as f64 * 100.0
+}
+
+/// One way to start a set, and to wait at barriers.
+#[derive(Clone, Copy)]
+struct Way {
+    by: Gangs,
+    first_rate: u64,
+    starts_ns: u64,
+    all_spin: bool,
+}
+
+impl Way {
+    fn apply(self, scenario: &mut Scenario) {
+        scenario.contract.machine.gangs.by = self.by;
+        scenario.contract.machine.gangs.first_rate = Amount::Part(self.first_rate);
+        if let Some(disturbance) = &mut scenario.hardware.disturbance {
+            disturbance.starts_ns = self.starts_ns;
+        }
+        for op in scenario.workload.programs.iter_mut().flat_map(|program| &mut program.ops) {
+            if let (Op::Barrier { spin_ns, .. }, true) = (op, self.all_spin) {
+                *spin_ns = u64::MAX;
+            }
+        }
+    }
+}
+
+/// What a way comes to: bad samples early and later in per cent, times that the regime was left in a minute,
+/// the longest stay in s, and the improvement over Linux in per cent.
+fn measured(way: Way, program: &str) -> [f64; 5] {
+    let with = |by: Gangs| {
+        let mut scenario = set_a(program);
+        Way { by, ..way }.apply(&mut scenario);
+        run(&scenario)
+    };
+    let (end, by_linux) = (with(way.by), seconds(&with(Gangs::Off), program));
+    let bad = bad(&end);
+    let left = bad.windows(2).filter(|pair| pair[0] && !pair[1]).count() as f64;
+    let minutes = bad.len() as f64 * SAMPLE_NS as f64 / 6e10;
+    let stays = bad.split(|bad| !bad).map(<[bool]>::len);
+    let longest_s = stays.max().unwrap_or(0) as f64 * SAMPLE_NS as f64 / 1e9;
+    let (early, later) = bad.split_at(EARLY.min(bad.len()));
+    [part(early), part(later), left / minutes, longest_s, (1.0 - seconds(&end, program) / by_linux) * 100.0]
 }
 
 fn main() {
@@ -85,35 +130,25 @@ fn main() {
         true => PROGRAMS.to_vec(),
         false => named.iter().map(String::as_str).collect(),
     };
-    println!("program      policy          assumed  starts   bad early   later  left  longest  improvement");
-    for program in programs {
-        let plain = set_a(program);
-        let mut linux = plain.clone();
-        linux.contract.machine.gangs.by = Gangs::Off;
-        let by_linux = seconds(&run(&linux), program);
+    println!("waits   policy         assumed  starts  bad early  later  left a minute  longest  improvement");
+    for all_spin in [false, true] {
         for by in [Gangs::LatestQuantum, Gangs::QuantaWindow] {
             for first_rate in FIRST_RATES {
                 for starts_ns in STARTS_NS {
-                    let mut scenario = plain.clone();
-                    scenario.contract.machine.gangs.by = by;
-                    scenario.contract.machine.gangs.first_rate = Amount::Part(first_rate);
-                    if let Some(disturbance) = &mut scenario.hardware.disturbance {
-                        disturbance.starts_ns = starts_ns;
+                    let way = Way { by, first_rate, starts_ns, all_spin };
+                    let mut sums = [0.0; 5];
+                    for program in &programs {
+                        for (sum, value) in sums.iter_mut().zip(measured(way, program)) {
+                            *sum += value;
+                        }
                     }
-                    let end = run(&scenario);
-                    let bad = bad(&end);
-                    let left = bad.windows(2).filter(|pair| pair[0] && !pair[1]).count();
-                    let stays = bad.split(|bad| !bad).map(<[bool]>::len);
-                    let longest_s = stays.max().unwrap_or(0) as f64 * SAMPLE_NS as f64 / 1e9;
-                    let (early, later) = bad.split_at(EARLY.min(bad.len()));
-                    let gain = (1.0 - seconds(&end, program) / by_linux) * 100.0;
+                    let [early, later, left, longest, gain] = sums.map(|sum| sum / programs.len() as f64);
                     println!(
-                        "{program:12} {:14} {:6} % {:5.2} s {:9.0} % {:5.0} % {left:5} {longest_s:6.1} s {gain:10.0} %",
+                        "{:7} {:14} {:5} %  {:4.2} s {early:8.0} % {later:4.0} % {left:14.1} {longest:6.1} s {gain:10.0} %",
+                        if all_spin { "spin" } else { "by kind" },
                         format!("{by:?}"),
                         first_rate / 10_000,
                         starts_ns as f64 / 1e9,
-                        part(early),
-                        part(later),
                     );
                 }
             }

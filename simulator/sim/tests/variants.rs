@@ -1,7 +1,7 @@
 //! Variants of the model that documents leave open, on machines where the result can be computed by hand:
 //! how tasks wait at barriers, how work is divided, who gets a spin lock, where files lie, and when a
 //! sequential reader waits.
-#![allow(clippy::unwrap_used, reason = "texts of tests")]
+#![allow(clippy::unwrap_used, clippy::cast_precision_loss, reason = "texts and means of tests")]
 
 mod scene;
 
