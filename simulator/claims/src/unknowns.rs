@@ -569,10 +569,7 @@ pub static UNKNOWNS: &[Unknown] = &[
         name: "order",
         says: "which CPU gets tree_lock when it is released",
         unit: "",
-        range: Range::OneOf(&[
-            "the first that waits",
-            "the last holder, if it comes back before the line has left",
-        ]),
+        range: Range::OneOf(&["first come, first served", "its last holder first"]),
         guess: 0.0,
         source: "a spin lock of Linux 2.6 is a test-and-set lock, without an order",
         folders: &["tree-lock"],
