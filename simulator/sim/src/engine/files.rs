@@ -63,6 +63,34 @@ pub(super) struct FileState {
     waiting: Vec<(TaskId, u64)>,
     /// The page at which write-behind continues.
     flushed: u64,
+    hot: Hot,
+}
+
+/// The part of a file's pages that is read most often, and the part of the random reads that go there, in
+/// millionths; none if either is 0.
+#[derive(Debug, Clone, Copy)]
+struct Hot {
+    pages: u32,
+    reads: u32,
+}
+
+impl Hot {
+    /// How many pages would have to be cached if all were read alike, for the hit rate that `cached` pages of
+    /// `all` have. The hot pages are the first in the cache.
+    fn effective(self, cached: u64, all: u64) -> u64 {
+        const WHOLE: u128 = 1_000_000;
+        let (pages, reads) = (u128::from(self.pages), u128::from(self.reads));
+        if pages == 0 || reads == 0 {
+            return cached;
+        }
+        let (cached, all) = (u128::from(cached), u128::from(all));
+        let hot = (all * pages / WHOLE).max(1);
+        let from_hot = all * reads * cached.min(hot) / (WHOLE * hot);
+        let cold = all.saturating_sub(hot);
+        let from_cold =
+            (all * (WHOLE - reads) * cached.saturating_sub(hot)).checked_div(WHOLE * cold).unwrap_or(0);
+        u64::try_from(from_hot + from_cold).unwrap_or(u64::MAX)
+    }
 }
 
 /// What a disk transfer is for.
@@ -141,6 +169,7 @@ impl Engine<'_> {
                 in_flight: Vec::new(),
                 waiting: Vec::new(),
                 flushed: 0,
+                hot: Hot { pages: definition.hot, reads: definition.hot_reads },
             });
             number(self.files.len() - 1)
         });
@@ -384,11 +413,13 @@ impl Engine<'_> {
     }
 
     /// Draws how many pages of an access miss the cache. The hit rate is the cached fraction of the whole
-    /// file (random access), or of the part that was read and written in sequence.
+    /// file (random access), or of the part that was read and written in sequence. Of a file with hot pages,
+    /// these are cached first.
     fn misses(&mut self, id: TaskId, file: u32, random: bool) -> u32 {
         let state = &self.files[file as usize];
         let accessible = if random { state.pages } else { state.front.max(1) };
         let cached = self.memory.cached(state.cache).min(accessible);
+        let cached = if random { state.hot.effective(cached, accessible) } else { cached };
         let task = &mut self.tasks[id as usize];
         let missing = (0..task.pages).filter(|_| task.chance.below(accessible) >= cached).count();
         let (unit, hits) = (task.unit, u64::from(task.pages) - missing as u64);
@@ -791,4 +822,20 @@ fn coprime(from: u64, of: u64) -> u64 {
         a
     };
     (from..from + of).find(|number| divisor(*number, of) == 1).unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Hot;
+
+    /// 80 % of the reads go to 200 of 1,000 pages.
+    #[test]
+    fn hot_pages_are_cached_first() {
+        let hot = Hot { pages: 200_000, reads: 800_000 };
+        let hits_per_mille = [0, 100, 200, 600, 1000].map(|cached| hot.effective(cached, 1000));
+        assert_eq!(hits_per_mille, [0, 400, 800, 900, 1000]);
+        assert_eq!(Hot { pages: 0, reads: 0 }.effective(600, 1000), 600);
+        let all = Hot { pages: 1_000_000, reads: 1_000_000 };
+        assert_eq!(all.effective(600, 1000), 600);
+    }
 }

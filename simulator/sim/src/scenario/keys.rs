@@ -700,6 +700,20 @@ pub(crate) static FILE: Table = Table {
             "One file for the whole machine. Else each job has a file of its own.",
         ),
         key(
+            "hot",
+            Kind::Part { min: 0, max: WHOLE },
+            "\"0%\"",
+            "\"20%\"",
+            "With `hot_reads`: this part of its pages is read most often, and stays in memory longest.",
+        ),
+        key(
+            "hot_reads",
+            Kind::Part { min: 0, max: WHOLE },
+            "\"0%\"",
+            "\"80%\"",
+            "The part of the random reads that go to the hot pages.",
+        ),
+        key(
             "gap",
             Kind::Bytes { min: 0, max: BYTES_MAX },
             "\"0B\"",

@@ -427,6 +427,11 @@ pub struct File {
     /// The size of the cache into which processes copy what they read, in bytes: that much of the file is in
     /// memory twice.
     pub buffer_bytes: u64,
+    /// The part of the file's pages that is read most, in millionths, and the part of the random reads that go
+    /// there; 0 and 0: all pages alike.
+    pub hot: u32,
+    /// See `hot`.
+    pub hot_reads: u32,
 }
 
 /// A kernel lock.

@@ -97,9 +97,14 @@ fn file(document: &mut Document, named: &Named, table: &DeTable, disks: &Names) 
         fragment_bytes: 0,
         gap_bytes: 0,
         buffer_bytes: 0,
+        hot: 0,
+        hot_reads: 0,
     };
-    let mut has_size = false;
+    let (mut has_size, mut hot_span) = (false, None);
     for entry in document.entries(&FILE, table) {
+        if entry.key.name.starts_with("hot") {
+            hot_span = Some(document.span(entry.value));
+        }
         match entry.key.name {
             "size" => {
                 has_size = true;
@@ -109,10 +114,20 @@ fn file(document: &mut Document, named: &Named, table: &DeTable, disks: &Names) 
             }
             "disk" => file.disk = disks.find(document, &entry),
             "shared" => file.shared = document.switch(&entry).unwrap_or(false),
+            "hot" => file.hot = number_32(document, &entry).unwrap_or(0),
+            "hot_reads" => file.hot_reads = number_32(document, &entry).unwrap_or(0),
             "gap" => file.gap_bytes = number(document, &entry).unwrap_or(0),
             "buffer" => file.buffer_bytes = number(document, &entry).unwrap_or(0),
             _ => file.fragment_bytes = number(document, &entry).unwrap_or(0),
         }
+    }
+    if let Some(span) = hot_span.filter(|_| (file.hot == 0) != (file.hot_reads == 0)) {
+        let message = format!(
+            "file `{}` has one of `hot` and `hot_reads`: all of its pages are read alike",
+            named.name
+        );
+        let help = "add the other, or remove this one";
+        document.report(Diagnostic::warning("half-of-hot", span, message).help(help));
     }
     if !has_size {
         file.bytes = u64::MAX;
