@@ -312,7 +312,7 @@ mod tests {
     }
 
     /// Draws figure 11: by how much each database gains by each of the 64 exchanges, in per cent. Then it does
-    /// the same for queries that come back to some pages, and counts the exchanges by which `small` gains.
+    /// the same for queries that come back to some pages. Counts the exchanges by which `small` gains.
     #[test]
     #[ignore = "takes some minutes in a release build"]
     fn map_of_figure_11() {

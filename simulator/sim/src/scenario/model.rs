@@ -427,10 +427,9 @@ pub struct File {
     /// The size of the cache into which processes copy what they read, in bytes: that much of the file is in
     /// memory twice.
     pub buffer_bytes: u64,
-    /// The part of the file's pages that is read most, in millionths, and the part of the random reads that go
-    /// there; 0 and 0: all pages alike.
+    /// The part of the file's pages that is read most often, in millionths; 0: all pages are read alike.
     pub hot: u32,
-    /// See `hot`.
+    /// The part of the random reads that go to the hot pages, in millionths.
     pub hot_reads: u32,
 }
 
