@@ -73,29 +73,39 @@ pub(crate) fn charts(runs: &Runs) -> Vec<Chart> {
     let figures = [
         (
             "figure-2",
-            "Figure 2: one parallel make on four CPUs (MP4+D is printed as over 300)",
+            "Figure 2: response time of a make on four CPUs without isolation (MP4+D is printed as over 300)",
             "one CPU = 100",
             figure_2(),
         ),
-        ("figure-4", "Figure 4: users 1 to 4, balanced (B) and unbalanced (U)", "smp, B = 100", figure_4()),
-        ("figure-5", "Figure 5: users 5 to 8, unbalanced", "smp, balanced = 100", figure_5()),
+        (
+            "figure-4",
+            "Figure 4: response time of users 1 to 4, balanced (B) and unbalanced (U)",
+            "smp, B = 100",
+            figure_4(),
+        ),
+        (
+            "figure-5",
+            "Figure 5: response time of users 5 to 8, unbalanced",
+            "smp, balanced = 100",
+            figure_5(),
+        ),
         (
             "figure-6",
-            "Figure 6: one job and two jobs beside seven others'",
+            "Figure 6: response time under isolation beside seven other users, with one and two jobs per user",
             "single workstation = 100",
             figure_6(),
         ),
         ("figure-7", "Figure 7: CPU time of one job", "single workstation = 100", figure_7()),
-        ("figure-8", "Figure 8: CPU isolation", "smp = 100", figure_8()),
+        ("figure-8", "Figure 8: response time with CPU isolation", "smp = 100", figure_8()),
         (
             "figure-9",
-            "Figure 9: memory isolation, balanced (B) and unbalanced (U)",
+            "Figure 9: response time with memory isolation, balanced (B) and unbalanced (U)",
             "smp, B = 100",
             figure_9(),
         ),
         (
             "figure-10",
-            "Figure 10: figure 2 with isolation (MP4+D under smp is printed as over 300)",
+            "Figure 10: response time of a make on four CPUs under smp and isolate (MP4+D under smp is printed as over 300)",
             "one CPU = 100",
             figure_10(),
         ),
@@ -103,32 +113,32 @@ pub(crate) fn charts(runs: &Runs) -> Vec<Chart> {
         ("table-5", "Table 5: small and big copy on one disk", "position only = 100", table_5()),
         (
             "001-figure-1",
-            "Seed 001, figure 1: jobs of four processes with a delay of 16, by the size of pools",
+            "Seed 001, figure 1: response time of jobs of four processes by pool size, with a delay of 16",
             "no pools = 100",
             by_size(&pools::FOUR, "four"),
         ),
         (
             "001-figure-2",
-            "Seed 001, figure 2: jobs of two and of eight processes, by the size of pools",
+            "Seed 001, figure 2: response time of jobs of two and of eight processes by pool size",
             "no pools = 100",
             by_size(&pools::TWO, "two").into_iter().chain(by_size(&pools::EIGHT, "eight")).collect(),
         ),
         (
             "001-figure-3",
-            "Seed 001, figure 3: jobs of six processes in pools of four",
+            "Seed 001, figure 3: response time of jobs of six processes in pools of four",
             "pools of six = 100",
             by_program(&pools::THREE, pools::SIX_4, pools::SIX_6),
         ),
         (
             "001-figure-5",
-            "Seed 001, figure 5: worst fit",
+            "Seed 001, figure 5: response time under worst fit",
             "first fit = 100",
             by_program(&pools::FIVE, pools::FOUR_4, pools::FIRST_FIT),
         ),
         (
             "002-lock-metering",
             "Seed 002, lock metering: find_lock_page on twelve CPUs",
-            "all time, all takes = 100",
+            "all time, all acquisitions = 100",
             lock_metering(),
         ),
         (
@@ -137,7 +147,12 @@ pub(crate) fn charts(runs: &Runs) -> Vec<Chart> {
             "alone = 100",
             bus_slowdowns(),
         ),
-        ("003-figure-2", "Seed 003, figure 2: mean time of a program in each set", "Linux = 100", bus_sets()),
+        (
+            "003-figure-2",
+            "Seed 003, figure 2: mean time of a program in each set of jobs",
+            "Linux = 100",
+            bus_sets(),
+        ),
         (
             "004-figure-6",
             "Seed 004, figure 6: CPU time in two currencies, while b3 sleeps and after",
@@ -284,8 +299,10 @@ fn figure_10() -> Vec<Plan<'static>> {
 const CLASSES: [Scheme; 3] = [Smp, Quota, Isolate];
 
 const COLUMNS: usize = 6;
-const LABELS_4: [&str; COLUMNS] = ["make", "copy", "make waits", "copy waits", "queue", "service"];
-const LABELS_5: [&str; COLUMNS] = ["small", "big", "sml. waits", "big waits", "queue", "service"];
+const LABELS_4: [&str; COLUMNS] =
+    ["make, response", "copy, response", "make, wait", "copy, wait", "queue length", "service time"];
+const LABELS_5: [&str; COLUMNS] =
+    ["small, response", "big, response", "small, wait", "big, wait", "queue length", "service time"];
 
 /// The functions that measure the cells of a table, by row and column.
 type Cells = [[fn(Seed) -> Option<f64>; COLUMNS]; 3];
@@ -355,7 +372,7 @@ fn lock_metering() -> Vec<Plan<'static>> {
     let bars = [
         ("time that the lock was held", "CH-LOCK-1a"),
         ("CPU time spent spinning", "CH-LOCK-1b"),
-        ("takes that waited", "CH-LOCK-1c"),
+        ("acquisitions that waited", "CH-LOCK-1c"),
     ];
     bars.into_iter().filter_map(|(label, id)| of_row(label, id, |part| part)).collect()
 }

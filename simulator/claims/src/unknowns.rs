@@ -211,11 +211,11 @@ pub static UNKNOWNS: &[Unknown] = &[
     Unknown {
         document: Document::Isolation,
         name: "reuse",
-        says: "CPU time in which a compile comes back to each of its pages",
+        says: "CPU time between two uses of the same page by a compile",
         unit: "ms",
         range: Range::Log { low: 50.0, high: 2000.0 },
         guess: 100.0,
-        source: "a compile computes for 0.5 s: it uses its pages again and again, or each about once",
+        source: "a compile computes for 0.5 s: between using its pages again and again, and each about once",
         folders: MAKES,
         apply: |scenario, ms| {
             for program in named(scenario, &["compile", "link"]) {
@@ -237,11 +237,11 @@ pub static UNKNOWNS: &[Unknown] = &[
     Unknown {
         document: Document::Isolation,
         name: "write-behind",
-        says: "write-behind requests under way at once",
+        says: "write-behind requests outstanding at once",
         unit: "",
         range: Range::OneOf(&["1", "2", "3", "4"]),
         guess: 1.0,
-        source: "as for read-ahead",
+        source: "section 4.5 has 4 to 5.8 requests of the copy in the queue, reads and writes together",
         folders: COPIES,
         apply: |scenario, index| scenario.hardware.kernel.write_behind = small(index) + 1,
     },
@@ -285,7 +285,7 @@ pub static UNKNOWNS: &[Unknown] = &[
     Unknown {
         document: Document::Isolation,
         name: "threshold",
-        says: "the bandwidth-difference threshold: by how much a unit may be ahead on a disk",
+        says: "bandwidth-difference threshold: by how much a unit may be ahead on a disk",
         unit: "sectors",
         range: Range::Log { low: 8.0, high: 8192.0 },
         guess: 64.0,
@@ -303,7 +303,7 @@ pub static UNKNOWNS: &[Unknown] = &[
     Unknown {
         document: Document::Isolation,
         name: "disks",
-        says: "speed of the disks of figures 2 and 10, by that of an HP 97560",
+        says: "speed of the disks of figures 2 and 10, relative to an HP 97560",
         unit: "",
         range: Range::OneOf(&["1", "2", "4", "8"]),
         guess: 0.0,
@@ -355,7 +355,7 @@ pub static UNKNOWNS: &[Unknown] = &[
     Unknown {
         document: Document::Isolation,
         name: "dirty-limit",
-        says: "part of memory beyond which dirty pages are written behind",
+        says: "fraction of memory above which dirty pages are written behind",
         unit: "%",
         range: Range::Even { low: 5.0, high: 40.0 },
         guess: 15.0,
@@ -377,11 +377,11 @@ pub static UNKNOWNS: &[Unknown] = &[
     Unknown {
         document: Document::Pools,
         name: "memory-part",
-        says: "part of the speed-up lost in table 2 that is due to memory; the rest is imbalance",
+        says: "fraction of the speed-up lost in table 2 that is due to memory; the rest is imbalance",
         unit: "%",
         range: Range::Even { low: 10.0, high: 90.0 },
         guess: 40.0,
-        source: "table 2 has the sum of both",
+        source: "table 2 has only the sum of both",
         folders: POOLS,
         apply: |scenario, percent| {
             for program in &mut scenario.workload.programs {
@@ -413,7 +413,7 @@ pub static UNKNOWNS: &[Unknown] = &[
     Unknown {
         document: Document::Pools,
         name: "spread",
-        says: "by how much the work of a job's processes differs",
+        says: "largest deviation of a process's work from the mean",
         unit: "%",
         range: Range::Even { low: 0.0, high: 30.0 },
         guess: 5.0,
@@ -434,7 +434,7 @@ pub static UNKNOWNS: &[Unknown] = &[
         unit: "",
         range: Range::OneOf(PIECES),
         guess: 0.0,
-        source: "not said; a run-time system of the time has either, by program",
+        source: "not said; run-time systems of the time do either, depending on the program",
         folders: POOLS,
         apply: |scenario, variant| {
             if let Some(pieces) =
@@ -495,7 +495,7 @@ pub static UNKNOWNS: &[Unknown] = &[
     Unknown {
         document: Document::Scalability,
         name: "kernel",
-        says: "part of a multi-user process's work that is kernel work",
+        says: "fraction of a multi-user process's work that is kernel work",
         unit: "%",
         range: Range::Log { low: 2.0, high: 40.0 },
         guess: 10.0,
@@ -582,7 +582,7 @@ pub static UNKNOWNS: &[Unknown] = &[
     Unknown {
         document: Document::Scalability,
         name: "burst",
-        says: "how often a process takes tree_lock in a burst",
+        says: "number of times that a process takes tree_lock in a burst",
         unit: "",
         range: Range::Log { low: 1.0, high: 200.0 },
         guess: 1.0,
@@ -658,7 +658,7 @@ pub static UNKNOWNS: &[Unknown] = &[
     Unknown {
         document: Document::Bus,
         name: "first-rate",
-        says: "rate assumed for a thread before it is measured, of a CPU's part of the bus",
+        says: "rate assumed for a thread before it is measured, relative to a CPU's part of the bus",
         unit: "%",
         range: Range::Even { low: 0.0, high: 200.0 },
         guess: 100.0,
@@ -760,7 +760,7 @@ pub static UNKNOWNS: &[Unknown] = &[
         unit: "ms",
         range: Range::Log { low: 10.0, high: 100.0 },
         guess: 100.0,
-        source: "lottery scheduling has 100 ms; VINO's own quantum is not said",
+        source: "the paper on lottery scheduling has 100 ms; VINO's own quantum is not said",
         folders: &["tickets-cpu", "tickets-memory", "tickets-disk", "tickets-exchange"],
         apply: |scenario, ms| scenario.hardware.kernel.slice_ns = whole(ms * MS),
     },

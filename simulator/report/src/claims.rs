@@ -458,7 +458,7 @@ pub fn html(claims: &Claims) -> String {
     const STYLE: &str = "td.kept { color: var(--good); }\ntd.broken { color: var(--bad); font-weight: 600; }\n\
          svg .band { fill: var(--good); opacity: 0.15; }\nsvg .point { fill: none; stroke: var(--ink); }\n\
          svg .kept-point { fill: var(--ink); }\nsvg .measured { fill: var(--use); }\n";
-    const TITLE: &str = "The paper's claims, and what the simulator makes of them";
+    const TITLE: &str = "Published results and simulated results";
     let mut page = html::open(TITLE, &format!("{STYLE}{}", intervals::STYLE));
     page += "<ul class=\"promises\">\n";
     for tally in tallies(claims) {

@@ -27,14 +27,24 @@ fn call_back_us(at: Seed) -> Option<(f64, f64)> {
 
 pub(super) const ROWS: &[Row] = &[
     predicted(
-        ("OURS-LIGHT-8", "ours", "Without contention, a light unit of eight by its own small machine", ""),
+        (
+            "OURS-LIGHT-8",
+            "ours",
+            "Response time of a light user of eight (isolated, no kernel contention), relative to its share alone",
+            "",
+        ),
         Tolerance::AtMost { high: 1.02 },
         &[LIGHT_OF_EIGHT, ONE_OF_EIGHT],
         |at| at.ratio((LIGHT_OF_EIGHT, &LIGHT), (ONE_OF_EIGHT, &["u1"])),
     )
     .basis(Basis::Beyond),
     predicted(
-        ("OURS-LIGHT-2", "ours", "Without contention, a light unit of two by half of the machine", ""),
+        (
+            "OURS-LIGHT-2",
+            "ours",
+            "Response time of the light user of two (isolated, no kernel contention), relative to half of the machine",
+            "",
+        ),
         Tolerance::AtMost { high: 1.02 },
         &[LIGHT_OF_TWO, HALF],
         |at| at.change(&["u1"], LIGHT_OF_TWO, HALF),
@@ -44,7 +54,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "OURS-DUMP",
             "ours",
-            "Beside a core dump, with the disk in bounded batches: better than the paper's +47 %",
+            "Make beside three makes and a core dump, disk in bounded batches: response time relative to one CPU",
             "",
         ),
         Tolerance::Below { bound: 1.47 },
@@ -53,7 +63,12 @@ pub(super) const ROWS: &[Row] = &[
     )
     .basis(Basis::Beyond),
     predicted(
-        ("OURS-CALL-MEAN", "ours", "A CPU called back at once, by an interrupt: in the mean", ""),
+        (
+            "OURS-CALL-MEAN",
+            "ours",
+            "Mean call-back time of a lent CPU that is called back at once, by an interrupt",
+            "",
+        ),
         Tolerance::None,
         &[AT_ONCE],
         |at| Some(call_back_us(at)?.0),
@@ -61,7 +76,12 @@ pub(super) const ROWS: &[Row] = &[
     .unit(Unit::Microseconds)
     .basis(Basis::Beyond),
     predicted(
-        ("OURS-CALL-MAX", "ours", "A CPU called back at once, by an interrupt: the longest", ""),
+        (
+            "OURS-CALL-MAX",
+            "ours",
+            "Longest call-back time of a lent CPU that is called back at once, by an interrupt",
+            "",
+        ),
         Tolerance::None,
         &[AT_ONCE],
         |at| Some(call_back_us(at)?.1),

@@ -265,15 +265,30 @@ const BUS_SETS: &str = "simulator/claims/tests/configuration.rs: sets_of_program
 
 pub(super) const ROWS: &[Row] = &[
     parameter(
-        ("BB-HW", "003, section 3", "Four Xeons of 1.4 GHz with 256 KB each, 1 GB, Linux 2.4", "4"),
+        (
+            "BB-HW",
+            "003, section 3",
+            "Number of processors: Xeons of 1.4 GHz with 256 KB of cache each, 1 GB of memory, Linux 2.4",
+            "4",
+        ),
         &[XEONS],
     ),
     parameter(
-        ("BB-BUS", "003, section 3", "STREAM moves 1797 MB/s: transactions per microsecond", "29.5"),
+        (
+            "BB-BUS",
+            "003, section 3",
+            "Bus transactions per microsecond of STREAM on all CPUs (1797 MB/s)",
+            "29.5",
+        ),
         &[XEONS],
     ),
     predicted(
-        ("BB-BBMA", "003, section 3", "Transactions of BBMA in a microsecond", "23.6"),
+        (
+            "BB-BBMA",
+            "003, section 3",
+            "Bus transactions per microsecond of one BBMA, which always misses its cache",
+            "23.6",
+        ),
         between(23.0, 24.2),
         &[BBMA_ALONE],
         |at| {
@@ -284,23 +299,46 @@ pub(super) const ROWS: &[Row] = &[
     )
     .basis(Basis::Calibrated),
     parameter(
-        ("BB-NBBMA", "003, section 3", "Transactions of nBBMA in a microsecond", "0.0037"),
+        (
+            "BB-NBBMA",
+            "003, section 3",
+            "Bus transactions per microsecond of one nBBMA, which always hits its cache",
+            "0.0037",
+        ),
         &[BUS_SETS],
     ),
     parameter(
-        ("BB-4SETS", "003, section 3", "Alone, doubled, beside two BBMA or two nBBMA; no CPU is shared", ""),
+        (
+            "BB-4SETS",
+            "003, section 3",
+            "A program alone, two copies of it, beside two BBMA, beside two nBBMA; no CPU is shared",
+            "",
+        ),
         &[BUS_SETS],
     ),
     predicted(
-        ("BB-F1A-1", "003, section 3, figure 1A", "CG's transactions in a microsecond, alone", "23.31"),
+        (
+            "BB-F1A-1",
+            "003, section 3, figure 1A",
+            "Bus transactions per microsecond of CG alone, the program with the highest rate",
+            "23.31",
+        ),
         between(22.6, 24.0),
         &[ALONE[CG]],
         |at| carried(at, ALONE[CG]),
     )
     .basis(Basis::Calibrated),
-    parameter(("BB-F1A-O", "003, figure 2", "The order of the programs by their rates", ""), &[BUS_SETS]),
+    parameter(
+        ("BB-F1A-O", "003, figure 2", "The order of the programs by their rates of bus transactions", ""),
+        &[BUS_SETS],
+    ),
     unmeasured_row(
-        ("BB-F1A-V", "003, figure 1A", "The nine rates between", ""),
+        (
+            "BB-F1A-V",
+            "003, figure 1A",
+            "Bus transaction rates of the nine programs between the lowest and the highest",
+            "",
+        ),
         Basis::Lost,
         "only in the figure",
     ),
@@ -308,7 +346,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "BB-F1A-2",
             "003, section 3, figure 1A",
-            "Two copies of SP, MG, Raytrace, CG: the least of what they carry, by the bus",
+            "Smallest fraction of the bus capacity that two copies of SP, MG, Raytrace or CG use",
             "close to 1",
         ),
         Tolerance::AtLeast { low: 0.85 },
@@ -320,28 +358,43 @@ pub(super) const ROWS: &[Row] = &[
         },
     ),
     predicted(
-        ("BB-F1B-2a", "003, section 3, figure 1B", "Two copies of those: the largest slowdown", "1.61"),
+        (
+            "BB-F1B-2a",
+            "003, section 3, figure 1B",
+            "Largest slowdown of two copies of SP, MG, Raytrace or CG, relative to one alone",
+            "1.61",
+        ),
         between(1.56, 1.66),
         all!(ALONE, DOUBLED),
         |at| Some(most(&slowdowns(at, &DOUBLED, &HIGH)?)),
     ),
     predicted(
-        ("BB-F1B-2b", "003, section 3, figure 1B", "And the smallest", "1.41"),
+        (
+            "BB-F1B-2b",
+            "003, section 3, figure 1B",
+            "Smallest slowdown of two copies of SP, MG, Raytrace or CG, relative to one alone",
+            "1.41",
+        ),
         between(1.36, 1.46),
         all!(ALONE, DOUBLED),
         |at| Some(least(&slowdowns(at, &DOUBLED, &HIGH)?)),
     )
     .basis(Basis::Calibrated),
     unmeasured_row(
-        ("BB-F1-RT", "003, section 3", "Four threads of Raytrace carry 34.89, more than STREAM", "34.89"),
+        (
+            "BB-F1-RT",
+            "003, section 3",
+            "Bus transactions per microsecond of four Raytrace threads, more than of STREAM",
+            "34.89",
+        ),
         Basis::Outside,
-        "its authors could not explain it; a bus cannot carry more than it can",
+        "the authors could not explain it; the model's bus cannot exceed its capacity",
     ),
     predicted(
         (
             "BB-F1-CONT",
             "003, section 3",
-            "Two copies of BT, which leave half of the bus: slowdown",
+            "Slowdown of two copies of BT, which leave half of the bus unused, relative to one alone",
             "more than 1",
         ),
         above(1.0),
@@ -349,7 +402,12 @@ pub(super) const ROWS: &[Row] = &[
         |at| slowdown(at, &DOUBLED, BT),
     ),
     predicted(
-        ("BB-F1-SAT", "003, section 3", "Beside two BBMA: what the bus carries, in the mean", "28.34"),
+        (
+            "BB-F1-SAT",
+            "003, section 3",
+            "Bus transactions per microsecond of a program and two BBMA, mean over the programs",
+            "28.34",
+        ),
         between(26.9, 29.8),
         all!(BESIDE_BBMA),
         |at| {
@@ -358,33 +416,58 @@ pub(super) const ROWS: &[Row] = &[
         },
     ),
     predicted(
-        ("BB-F1-MEMa", "003, section 3, abstract", "Beside two BBMA: the largest slowdown", "almost 3"),
+        (
+            "BB-F1-MEMa",
+            "003, section 3, abstract",
+            "Largest slowdown of SP, MG, Raytrace and CG beside two BBMA, relative to alone",
+            "almost 3",
+        ),
         between(2.5, 3.0),
         all!(ALONE, BESIDE_BBMA),
         |at| Some(most(&slowdowns(at, &BESIDE_BBMA, &HIGH)?)),
     )
     .basis(Basis::Calibrated),
     predicted(
-        ("BB-F1-MEMb", "003, section 3", "And the smallest of the four highest", "2 or more"),
+        (
+            "BB-F1-MEMb",
+            "003, section 3",
+            "Smallest slowdown of SP, MG, Raytrace and CG beside two BBMA, relative to alone",
+            "2 or more",
+        ),
         Tolerance::AtLeast { low: 2.0 },
         all!(ALONE, BESIDE_BBMA),
         |at| Some(least(&slowdowns(at, &BESIDE_BBMA, &HIGH)?)),
     ),
     predicted(
-        ("BB-F1-MODa", "003, section 3", "The seven others beside two BBMA: the smallest slowdown", "1.02"),
+        (
+            "BB-F1-MODa",
+            "003, section 3",
+            "Smallest slowdown of the seven programs with lower rates beside two BBMA, relative to alone",
+            "1.02",
+        ),
         between(1.0, 1.07),
         all!(ALONE, BESIDE_BBMA),
         |at| Some(least(&slowdowns(at, &BESIDE_BBMA, &MODERATE)?)),
     ),
     predicted(
-        ("BB-F1-MODb", "003, section 3", "The largest", "1.55"),
+        (
+            "BB-F1-MODb",
+            "003, section 3",
+            "Largest slowdown of the seven programs with lower rates beside two BBMA, relative to alone",
+            "1.55",
+        ),
         between(1.5, 1.6),
         all!(ALONE, BESIDE_BBMA),
         |at| Some(most(&slowdowns(at, &BESIDE_BBMA, &MODERATE)?)),
     )
     .basis(Basis::Calibrated),
     predicted(
-        ("BB-F1-MODc", "003, section 3", "The mean", "1.18"),
+        (
+            "BB-F1-MODc",
+            "003, section 3",
+            "Mean slowdown of the seven programs with lower rates beside two BBMA, relative to alone",
+            "1.18",
+        ),
         between(1.13, 1.23),
         all!(ALONE, BESIDE_BBMA),
         |at| mean(&slowdowns(at, &BESIDE_BBMA, &MODERATE)?),
@@ -394,14 +477,19 @@ pub(super) const ROWS: &[Row] = &[
         (
             "BB-F1-LU",
             "003, section 3",
-            "LU and Water suffer more than expected, for they depend on their caches",
+            "Slowdown of LU CB and Water-nsqr beyond expectation, since they depend on their caches",
             "",
         ),
         Basis::Outside,
-        "where no CPU has two threads, none moves here",
+        "in the model no thread migrates while no CPU has two threads",
     ),
     predicted(
-        ("BB-F1-NB", "003, section 3", "Beside two nBBMA: the largest slowdown", "almost identical"),
+        (
+            "BB-F1-NB",
+            "003, section 3",
+            "Largest slowdown of a program beside two nBBMA, relative to alone",
+            "almost identical",
+        ),
         Tolerance::AtMost { high: 1.02 },
         all!(ALONE, BESIDE_NBBMA),
         |at| Some(most(&slowdowns(at, &BESIDE_NBBMA, &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10])?)),
@@ -410,7 +498,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "BB-F1-TS",
             "003, sections 1 and 3",
-            "CG beside two BBMA: slower than on one CPU in turns",
+            "Slowdown of CG beside two BBMA, relative to alone (time-sharing one CPU would be 2)",
             "more than 2",
         ),
         above(2.0),
@@ -418,45 +506,79 @@ pub(super) const ROWS: &[Row] = &[
         |at| slowdown(at, &BESIDE_BBMA, CG),
     ),
     parameter(
-        ("BB-4-GANG", "003, section 4", "All threads of a program run, or none", ""),
+        ("BB-4-GANG", "003, section 4", "All threads of a program run at once, or none of them", ""),
         &[STARVES, BESIDE_HEAD],
     ),
     parameter(
-        ("BB-4-HEAD", "003, section 4", "The head of the list always runs; nobody starves", ""),
+        (
+            "BB-4-HEAD",
+            "003, section 4",
+            "The program at the head of the list always runs, so no program starves",
+            "",
+        ),
         &[STARVES],
     ),
     parameter(
-        ("BB-4-LQ", "003, section 4", "Latest quantum: what is left of the bus for each CPU left", ""),
+        (
+            "BB-4-LQ",
+            "003, section 4",
+            "Latest quantum: a program's last rate is compared with the bus capacity left for each free CPU",
+            "",
+        ),
         &[FIT, BESIDE_HEAD],
     ),
-    parameter(("BB-4-FIT", "003, section 4", "The fittest is the nearest to that", ""), &[FIT]),
     parameter(
-        ("BB-4-NEG", "003, section 4", "An overloaded bus: the one that transfers least", ""),
+        (
+            "BB-4-FIT",
+            "003, section 4",
+            "The fittest program's rate per thread is nearest to the bus capacity left for each free CPU",
+            "",
+        ),
+        &[FIT],
+    ),
+    parameter(
+        (
+            "BB-4-NEG",
+            "003, section 4",
+            "On an overloaded bus, the fittest program is the one with the lowest rate",
+            "",
+        ),
         &[OVERLOADED],
     ),
-    parameter(("BB-4-QW", "003, section 4", "Quanta window: the average of five", "5"), &[WINDOW]),
+    parameter(
+        (
+            "BB-4-QW",
+            "003, section 4",
+            "Quanta window: number of latest quanta over which rates are averaged",
+            "5",
+        ),
+        &[WINDOW],
+    ),
     unmeasured_row(
-        ("BB-4-MGR", "003, section 4", "The CPU manager, its shared page, its signals", ""),
+        ("BB-4-MGR", "003, section 4", "The user-level CPU manager, its shared page and its signals", ""),
         Basis::Outside,
-        "live, and held by tests there",
+        "part of the live daemon, and tested there",
     ),
     predicted(
         (
             "BB-4-OVH",
             "003, section 4",
-            "Four copies of Radiosity under the latest quantum, by Linux",
+            "Response time of four copies of Radiosity under the latest quantum, relative to Linux",
             "1.045 at most",
         ),
         Tolerance::AtMost { high: 1.05 },
         &[COPIES, COPIES.gangs(Gangs::LatestQuantum)],
         |at| at.change(&["radiosity"], COPIES.gangs(Gangs::LatestQuantum), COPIES),
     ),
-    parameter(("BB-5-Q", "003, section 5", "A quantum", "200 ms"), &[BUS_SETS]),
-    parameter(("BB-5-MPL", "003, section 5", "Eight threads on four CPUs: sets A, B, C", ""), &[BUS_SETS]),
+    parameter(("BB-5-Q", "003, section 5", "Length of a quantum of the bus policies", "200 ms"), &[BUS_SETS]),
+    parameter(
+        ("BB-5-MPL", "003, section 5", "Sets A, B and C of figure 2: eight threads on four CPUs", ""),
+        &[BUS_SETS],
+    ),
     improves!(
         "BB-F2A-L",
         "003, section 5, figure 2A",
-        "Set A, latest quantum: mean improvement on Linux",
+        "Mean improvement over Linux by the latest quantum, set A (two copies beside four BBMA)",
         "0.41",
         SET_A,
         latest
@@ -464,7 +586,7 @@ pub(super) const ROWS: &[Row] = &[
     improves!(
         "BB-F2A-W",
         "003, section 5, figure 2A",
-        "Set A, quanta window: mean improvement on Linux",
+        "Mean improvement over Linux by the quanta window, set A (two copies beside four BBMA)",
         "0.31",
         SET_A,
         window
@@ -472,7 +594,7 @@ pub(super) const ROWS: &[Row] = &[
     improves!(
         "BB-F2B-L",
         "003, section 5, figure 2B",
-        "Set B, latest quantum: mean improvement on Linux",
+        "Mean improvement over Linux by the latest quantum, set B (two copies beside four nBBMA)",
         "0.13",
         SET_B,
         latest
@@ -480,7 +602,7 @@ pub(super) const ROWS: &[Row] = &[
     improves!(
         "BB-F2B-W",
         "003, section 5, figure 2B",
-        "Set B, quanta window: mean improvement on Linux",
+        "Mean improvement over Linux by the quanta window, set B (two copies beside four nBBMA)",
         "0.21",
         SET_B,
         window
@@ -488,7 +610,7 @@ pub(super) const ROWS: &[Row] = &[
     improves!(
         "BB-F2C-L",
         "003, section 5, figure 2C",
-        "Set C, latest quantum: mean improvement on Linux",
+        "Mean improvement over Linux by the latest quantum, set C (two copies beside two BBMA and two nBBMA)",
         "0.26",
         SET_C,
         latest
@@ -496,13 +618,13 @@ pub(super) const ROWS: &[Row] = &[
     improves!(
         "BB-F2C-W",
         "003, section 5, figure 2C",
-        "Set C, quanta window: mean improvement on Linux",
+        "Mean improvement over Linux by the quanta window, set C (two copies beside two BBMA and two nBBMA)",
         "0.25",
         SET_C,
         window
     ),
     predicted(
-        ("BB-F2-AVG", "003, abstract", "All sets and both policies: mean improvement", "0.26"),
+        ("BB-F2-AVG", "003, abstract", "Mean improvement over Linux of all sets and both policies", "0.26"),
         above(0.0),
         PUBLISHED,
         |at| {
@@ -518,7 +640,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "BB-F2-STAB",
             "003, sections 5 and 6",
-            "Raytrace and LU, whose rates change: the window's worst improvement less the latest quantum's",
+            "Worst improvement of Raytrace and LU in any set: quanta window minus latest quantum",
             "more stable",
         ),
         above(0.0),
@@ -538,7 +660,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "BB-F2A-M",
             "003, section 5",
-            "Set A, the seven moderate: moments in which a program that runs does so with both threads",
+            "Quanta window, set A: fraction of samples in which 0, 2 or 4 threads of a low-rate program run",
             "at least two run together",
         ),
         Tolerance::AtLeast { low: 0.9 },
@@ -558,7 +680,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "BB-F2B-M",
             "003, section 5",
-            "Set B, the four highest: moments in which the two copies do not run together",
+            "Quanta window, set B: fraction of samples in which at most two threads of a high-rate program run",
             "pairs with nBBMA",
         ),
         Tolerance::AtLeast { low: 0.9 },
@@ -575,12 +697,17 @@ pub(super) const ROWS: &[Row] = &[
         },
     ),
     unmeasured_row(
-        ("BB-F2-CACHE", "003, section 5", "Quanta of 200 ms do not disturb caches", ""),
+        (
+            "BB-F2-CACHE",
+            "003, section 5",
+            "Quanta of 200 ms have no measurable effect on cache performance",
+            "",
+        ),
         Basis::Outside,
-        "for counters of a real machine",
+        "needs the counters of a real machine",
     ),
     unmeasured_row(
-        ("BB-F2-V", "003, figure 2", "Improvements of each program", ""),
+        ("BB-F2-V", "003, figure 2", "Improvement of each program in figure 2", ""),
         Basis::Lost,
         "only in the figure",
     ),
@@ -588,7 +715,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "OURS-BUS-CPU-L",
             "ours",
-            "Set B under the latest quantum: mean improvement of a program's CPU time over Linux",
+            "Mean reduction in a program's CPU time by the latest quantum, relative to Linux, set B",
             "",
         ),
         Tolerance::None,
@@ -597,7 +724,12 @@ pub(super) const ROWS: &[Row] = &[
     )
     .basis(Basis::Beyond),
     predicted(
-        ("OURS-BUS-CPU-W", "ours", "The same under the quanta window", ""),
+        (
+            "OURS-BUS-CPU-W",
+            "ours",
+            "Mean reduction in a program's CPU time by the quanta window, relative to Linux, set B",
+            "",
+        ),
         Tolerance::None,
         all!(SET_B.linux, SET_B.window),
         |at| mean_improvement_of_cpu_time(at, &SET_B.window, &SET_B.linux),
@@ -607,7 +739,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "OURS-BUS-WIDE-L",
             "ours",
-            "Set B on a bus of four times, under the latest quantum: mean improvement over Linux",
+            "Mean improvement over Linux by the latest quantum, set B with four times the bus capacity",
             "",
         ),
         Tolerance::None,
@@ -615,14 +747,26 @@ pub(super) const ROWS: &[Row] = &[
         |at| mean(&improvements(at, &B_WIDE.latest, &B_WIDE.linux)?),
     )
     .basis(Basis::Beyond),
-    ahead!("OURS-BUS-A", "Set A: mean improvement by demand, beyond the better published policy's", SET_A),
-    ahead!("OURS-BUS-B", "Set B", SET_B),
-    ahead!("OURS-BUS-C", "Set C", SET_C),
+    ahead!(
+        "OURS-BUS-A",
+        "Mean improvement over Linux, set A: policy demand minus the better published policy",
+        SET_A
+    ),
+    ahead!(
+        "OURS-BUS-B",
+        "Mean improvement over Linux, set B: policy demand minus the better published policy",
+        SET_B
+    ),
+    ahead!(
+        "OURS-BUS-C",
+        "Mean improvement over Linux, set C: policy demand minus the better published policy",
+        SET_C
+    ),
     predicted(
         (
             "OURS-BUS-SLOW",
             "ours",
-            "The largest slowdown of a program by demand, against Linux, in all sets",
+            "Largest time of a program under policy demand, relative to Linux, over all sets",
             "1.01",
         ),
         Tolerance::AtMost { high: 1.01 },
@@ -637,7 +781,12 @@ pub(super) const ROWS: &[Row] = &[
     )
     .basis(Basis::Beyond),
     predicted(
-        ("OURS-BUS-OVH", "ours", "Four copies of Radiosity by demand, by Linux", "1.02"),
+        (
+            "OURS-BUS-OVH",
+            "ours",
+            "Response time of four copies of Radiosity under policy demand, relative to Linux",
+            "1.02",
+        ),
         Tolerance::AtMost { high: 1.02 },
         &[COPIES, COPIES.gangs(Gangs::Demand)],
         |at| at.change(&["radiosity"], COPIES.gangs(Gangs::Demand), COPIES),
@@ -647,7 +796,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "OURS-BUS-WIDE",
             "ours",
-            "Set B on a bus of four times: mean improvement by demand, by that on the bus as it is",
+            "Mean improvement by policy demand in set B: four times the bus capacity relative to the published one",
             "goes to nothing",
         ),
         below(1.0),
@@ -662,7 +811,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "OURS-BUS-TWICE",
             "ours",
-            "The same on a bus of twice",
+            "Mean improvement by policy demand in set B: twice the bus capacity relative to the published one",
             "half of it at most",
         ),
         Tolerance::AtMost { high: 0.5 },
@@ -677,7 +826,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "OURS-BUS-FULL",
             "ours",
-            "Half of the bus: programs of which two copies carry 85 % of it, beyond those that do of the bus as it is",
+            "Programs of which two copies use 85 % of the bus: number at half of the capacity minus at full",
             "more",
         ),
         above(0.0),
@@ -686,7 +835,12 @@ pub(super) const ROWS: &[Row] = &[
     )
     .basis(Basis::Beyond),
     predicted(
-        ("OURS-BUS-HALF", "ours", "Set B on half of the bus: mean improvement by demand", "more than none"),
+        (
+            "OURS-BUS-HALF",
+            "ours",
+            "Mean improvement over Linux by policy demand, set B with half of the bus capacity",
+            "more than none",
+        ),
         above(0.0),
         all!(B_HALF.linux, B_HALF.demand),
         |at| mean(&improvements(at, &B_HALF.demand, &B_HALF.linux)?),

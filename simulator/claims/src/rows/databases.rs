@@ -126,49 +126,74 @@ pub(super) const ROWS: &[Row] = &[
         (
             "TK-DB-CFG",
             "004 §5.6",
-            "Two databases of 4 and 64 MB, caches of 4 MB and 500 KB; 16 MB, four iohogs",
+            "Databases of 4 MB and 64 MB with caches of 4 MB and 500 KB; 16 MB of memory; four iohogs",
             "",
         ),
         &[SCENES],
     ),
     parameter(
-        ("TK-DB-TIX", "004 §5.6", "1,000 CPU and disk tickets each; 1,375 pages for each database", ""),
+        (
+            "TK-DB-TIX",
+            "004 §5.6",
+            "1,000 CPU and 1,000 disk tickets for each task; 1,375 reserved pages for each database",
+            "",
+        ),
         &[SCENES],
     ),
     parameter(
         (
             "TK-DB-GRID",
             "004 §5.6",
-            "100 to 800 disk tickets for 100 to 800 pages, after 10,000 queries of the small one",
+            "The small database gives 100 to 800 disk tickets for 100 to 800 pages, after 10,000 queries",
             "",
         ),
         &[SCENES],
     ),
     predicted(
-        ("TK-DB-GRIDa", "004 §5.6", "After what part of 300 s the small one has served 10,000", "0.33"),
+        (
+            "TK-DB-GRIDa",
+            "004 §5.6",
+            "Time until the small database has served 10,000 queries, as a fraction of 300 s",
+            "0.33",
+        ),
         between(0.28, 0.38),
         &[cell(100, 400)],
         a_third,
     )
     .once()
     .basis(commonhold_sim_report::claims::Basis::Calibrated)
-    .note("how fast the disk is was chosen for it"),
+    .note("the speed of the disk was fitted to it"),
     predicted(
-        ("TK-F11-1a", "004 fig. 11", "The small one gains where it gets 400 pages or more: of 12", "1"),
+        (
+            "TK-F11-1a",
+            "004 fig. 11",
+            "Fraction of 12 exchanges for 400 pages or more by which the small database gains",
+            "1",
+        ),
         Tolerance::AtLeast { low: 0.9 },
         MANY,
         |at| part(at, MANY, "small", true),
     )
     .once(),
     predicted(
-        ("TK-F11-1b", "004 fig. 11", "It does not gain where it gets 100 pages: of 5", "1"),
+        (
+            "TK-F11-1b",
+            "004 fig. 11",
+            "Fraction of 5 exchanges for 100 pages by which the small database does not gain",
+            "1",
+        ),
         Tolerance::AtLeast { low: 0.9 },
         FEW,
         |at| part(at, FEW, "small", false),
     )
     .once(),
     predicted(
-        ("TK-F11-1c", "004 fig. 11", "Nor where it gives 800 disk tickets for 200 or 300 pages: of 2", "1"),
+        (
+            "TK-F11-1c",
+            "004 fig. 11",
+            "Fraction of 2 exchanges (800 disk tickets for 200, 300 pages) without a gain of the small database",
+            "1",
+        ),
         Tolerance::AtLeast { low: 0.9 },
         DEAR,
         |at| part(at, DEAR, "small", false),
@@ -178,7 +203,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "TK-F11-2",
             "004 fig. 11",
-            "With 700 and 800 pages it gains over 1000 %: times what it had, at least",
+            "Smallest gain of the small database by 700 or 800 pages (10 means 1000 % more queries)",
             "10",
         ),
         Tolerance::AtLeast { low: 5.0 },
@@ -187,16 +212,26 @@ pub(super) const ROWS: &[Row] = &[
     )
     .once(),
     predicted(
-        ("TK-F11-3", "004 §5.6", "With 300 pages about three-quarters of its database are in memory", "0.75"),
+        (
+            "TK-F11-3",
+            "004 §5.6",
+            "Fraction of the small database's 8 MB that is in memory after an exchange for 300 pages",
+            "0.75",
+        ),
         between(0.65, 0.85),
         &[cell(600, 300)],
         fits,
     )
     .once()
     .basis(commonhold_sim_report::claims::Basis::Calibrated)
-    .note("the model of memory was chosen by it"),
+    .note("the model of memory was fitted to it"),
     predicted(
-        ("TK-F11-4", "004 fig. 11", "The big one gains where it gets 600 disk tickets or more: of 13", "1"),
+        (
+            "TK-F11-4",
+            "004 fig. 11",
+            "Fraction of 13 exchanges of 600 disk tickets or more by which the big database gains",
+            "1",
+        ),
         Tolerance::AtLeast { low: 1.0 },
         BANDWIDTH,
         |at| part(at, BANDWIDTH, "big", true),
@@ -206,7 +241,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "TK-F11-5a",
             "004 §5.6",
-            "Two disk tickets for a page are too much for 100 and for 200 pages: of 2",
+            "Fraction of 2 exchanges at 2 disk tickets a page (100, 200 pages) with no gain of the small database",
             "1",
         ),
         Tolerance::AtLeast { low: 1.0 },
@@ -215,7 +250,12 @@ pub(super) const ROWS: &[Row] = &[
     )
     .once(),
     predicted(
-        ("TK-F11-5b", "004 §5.6", "They are not for 300 and for 400 pages: of 2", "1"),
+        (
+            "TK-F11-5b",
+            "004 §5.6",
+            "Fraction of 2 exchanges at 2 disk tickets a page (300, 400 pages) by which the small database gains",
+            "1",
+        ),
         Tolerance::AtLeast { low: 1.0 },
         TWO_FOR_ONE_GOOD,
         |at| part(at, TWO_FOR_ONE_GOOD, "small", true),
@@ -225,20 +265,25 @@ pub(super) const ROWS: &[Row] = &[
         (
             "TK-F11-6",
             "004 fig. 11",
-            "Queries in the 100 s after the exchange, by those in the same time without",
+            "A gain compares queries in the 100 s after the exchange with the same 100 s of a run without it",
             "",
         ),
         &["simulator/claims/src/rows/databases.rs: gains_are_of_the_hundred_seconds_after"],
     ),
     parameter(
-        ("TK-FN8", "004 note 8", "Exchanged amounts are base values: all units are at the top level", ""),
+        (
+            "TK-FN8",
+            "004 note 8",
+            "Exchanged amounts are base values, since all units are at the top level",
+            "",
+        ),
         &[SCENES],
     ),
     predicted(
         (
             "TK-NEG",
             "004 §5.6",
-            "Whether two for one is acceptable depends on the amount: it is for more pages, and not for fewer",
+            "Number of exchanges at 2 disk tickets a page, from the smallest on, with no gain of the small database",
             "",
         ),
         Tolerance::Between { low: 1.0, high: 3.0 },
@@ -252,7 +297,7 @@ pub(super) const ROWS: &[Row] = &[
         },
     )
     .once()
-    .note("how many of the four exchanges, from 100 pages on, are not"),
+    .note("of 100, 200, 300 and 400 pages; measured only if some exchange and all larger ones give a gain"),
 ];
 
 #[cfg(test)]

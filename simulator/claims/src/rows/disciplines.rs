@@ -123,19 +123,17 @@ pub(super) const ROWS: &[Row] = &[
         (
             "CH-DISP",
             "002 dispatching",
-            "A task goes to the CPU where it ran last, else to a near one, else to any",
+            "A waking task is queued to the CPU where it last ran, else to a near CPU, else to any CPU",
             "",
         ),
-        &[
-            "crates/dispatch/tests/near.rs: who_wakes_takes_its_last_cpu_then_the_same_cache_then_the_same_node_then_another",
-        ],
+        &["crates/dispatch/tests/near.rs: who_wakes_takes_its_last_cpu_then_the_same_cache_then_the_same_node_then_another"],
     )
-    .note("a CPU looks for a task in its own queue, its unit's, and those of others that may use it"),
+    .note("a CPU looks for a task in its own queue, in its unit's, and in those of other units that it may serve"),
     parameter(
         (
             "CH-CLS",
             "002 scheduler classes",
-            "Time-sharing, entitlement and batch schedulers, beside each other",
+            "Schedulers for time-sharing, entitlements and batch jobs run side by side",
             "",
         ),
         &[
@@ -149,17 +147,20 @@ pub(super) const ROWS: &[Row] = &[
         (
             "CH-GANG",
             "002 gang scheduling",
-            "Memory spaces take turns, each with all its threads at once; within, threads have a discipline of their own",
+            "Memory spaces take turns as gangs; within a gang, threads have a discipline of their own",
             "",
         ),
-        &[disciplines!("a_gang_runs_on_all_cpus_at_once"), disciplines!("gangs_that_are_small_run_side_by_side")],
+        &[
+            disciplines!("a_gang_runs_on_all_cpus_at_once"),
+            disciplines!("gangs_that_are_small_run_side_by_side"),
+        ],
     )
-    .note("a memory space is a unit here; its threads stay near by the CPUs that its unit owns"),
+    .note("a memory space is a unit here; its threads stay near each other, on the CPUs that the unit owns"),
     parameter(
         (
             "CH-JOB",
             "002 job currency",
-            "Time is handed to jobs by weight, at intervals; who used less than that goes first, in turns",
+            "Jobs get time by weight at intervals; jobs that used less than their entitlement go first, in turns",
             "",
         ),
         &[
@@ -168,7 +169,12 @@ pub(super) const ROWS: &[Row] = &[
         ],
     ),
     predicted(
-        ("CH-JOBa", "002 job currency", "Weights of 1 : 2 : 3 in a minute: off by at most", "0"),
+        (
+            "CH-JOBa",
+            "002 job currency",
+            "Largest relative error of CPU shares of 1:2:3 over 60 s under job currency",
+            "0",
+        ),
         Tolerance::AtMost { high: 0.02 },
         &[JOBS],
         |at| off(at, JOBS, BY_SHARE, 60),
@@ -177,7 +183,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "CH-ISO",
             "002 isochronous schedulers",
-            "A proportion of the processor, by deadlines; dwcs, which is only named, has windows of losses",
+            "A guaranteed proportion of the processor, by deadlines; DWCS (only named) has windows of losses",
             "",
         ),
         &[
@@ -187,32 +193,57 @@ pub(super) const ROWS: &[Row] = &[
         ],
     ),
     parameter(
-        ("CH-ENT", "002 shares", "An entitlement is a share by the shares of all that are active", ""),
+        (
+            "CH-ENT",
+            "002 shares",
+            "A user's entitlement is the user's shares divided by the shares of all active users",
+            "",
+        ),
         &[
             "crates/policy/src/rights/entitlement/tests.rs: currencies_insulate",
             "crates/policy/src/rights/entitlement/tests.rs: who_leaves_makes_nobody_poorer",
         ],
     ),
     predicted(
-        ("CH-ENTa", "002 shares", "Shares of 1 : 2 : 3 in a minute: off by at most, under stride", "0"),
+        (
+            "CH-ENTa",
+            "002 shares",
+            "Largest relative error of CPU shares of 1:2:3 over 60 s under stride scheduling",
+            "0",
+        ),
         Tolerance::AtMost { high: 0.01 },
         &SHARES,
         |at| off(at, SHARES[0], BY_SHARE, 60),
     ),
     predicted(
-        ("CH-ENTb", "002 shares", "The same under entitlement", "0"),
+        (
+            "CH-ENTb",
+            "002 shares",
+            "Largest relative error of CPU shares of 1:2:3 over 60 s under entitlement scheduling",
+            "0",
+        ),
         Tolerance::AtMost { high: 0.01 },
         &SHARES,
         |at| off(at, SHARES[1], BY_SHARE, 60),
     ),
     predicted(
-        ("CH-ENTc", "002 shares", "Shares are users': one process against nine, in turns of users", "0.5"),
+        (
+            "CH-ENTc",
+            "002 shares",
+            "CPU share of a user with one process beside a user with nine: round robin among users",
+            "0.5",
+        ),
         between(0.49, 0.51),
         &[BY_USER],
         |at| part(at, BY_USER, "lab/few", 0, 60),
     ),
     predicted(
-        ("CH-ENTd", "002 shares", "Where processes have turns, the one has a tenth", "0.1"),
+        (
+            "CH-ENTd",
+            "002 shares",
+            "CPU share of a user with one process beside a user with nine: round robin among processes",
+            "0.1",
+        ),
         between(0.09, 0.11),
         &[CROWD],
         |at| cpu_of_job(at, CROWD, "few"),
@@ -221,7 +252,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "CH-SIMPLEa",
             "002 problems",
-            "Infinities: nobody has used anything. In the first second, entitlement is off by at most",
+            "Largest relative error of CPU shares of 1:2:3 in the first second (no usage yet), under entitlement",
             "0",
         ),
         Tolerance::AtMost { high: 0.1 },
@@ -232,7 +263,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "CH-SIMPLEb",
             "002 problems",
-            "Infinities: a hundredth of the other's share, under entitlement: by what it should be",
+            "CPU time of a user with a share of 1/101, relative to that share, under entitlement scheduling",
             "1",
         ),
         between(0.9, 1.1),
@@ -240,13 +271,23 @@ pub(super) const ROWS: &[Row] = &[
         |at| Some(part(at, SMALL[1], "lab/small", 0, 120)? * 101.0),
     ),
     predicted(
-        ("CH-SIMPLEc", "002 problems", "The same under stride", "1"),
+        (
+            "CH-SIMPLEc",
+            "002 problems",
+            "CPU time of a user with a share of 1/101, relative to that share, under stride scheduling",
+            "1",
+        ),
         between(0.9, 1.1),
         &SMALL,
         |at| Some(part(at, SMALL[0], "lab/small", 0, 120)? * 101.0),
     ),
     predicted(
-        ("CH-SIMPLEd", "002 problems", "Under decay, which squares shares, it has less than half of that", ""),
+        (
+            "CH-SIMPLEd",
+            "002 problems",
+            "CPU time of a user with a share of 1/101, relative to that share, under decay, which squares shares",
+            "",
+        ),
         Tolerance::AtMost { high: 0.5 },
         &SMALL,
         |at| Some(part(at, SMALL[2], "lab/small", 0, 120)? * 101.0),
@@ -255,22 +296,32 @@ pub(super) const ROWS: &[Row] = &[
         (
             "CH-SIMPLEe",
             "002 problems",
-            "Processes that sleep: after a minute, one has nearly all of the next 20 s, under decay",
+            "CPU share in the first 20 s after a sleep of 60 s, beside one other user, under decay",
             "",
         ),
         Tolerance::AtLeast { low: 0.9 },
         &SLEEPS,
         |at| part(at, SLEEPS[2], "lab/late", 60, 80),
     )
-    .note("usage is forgotten in minutes: nearest to the simple scheduler, which forgets nothing"),
+    .note("decay forgets usage within minutes: the nearest to the simple scheduler, which forgets nothing"),
     predicted(
-        ("CH-SIMPLEf", "002 problems", "Under entitlement it has half again from the tenth second on", "0.5"),
+        (
+            "CH-SIMPLEf",
+            "002 problems",
+            "CPU share from 10 s after a sleep of 60 s on, beside one other user, under entitlement scheduling",
+            "0.5",
+        ),
         between(0.49, 0.51),
         &SLEEPS,
         |at| part(at, SLEEPS[1], "lab/late", 70, 119),
     ),
     predicted(
-        ("CH-SIMPLEg", "002 problems", "Under stride it has half from the first second on", "0.5"),
+        (
+            "CH-SIMPLEg",
+            "002 problems",
+            "CPU share in the first second after a sleep of 60 s, beside one other user, under stride scheduling",
+            "0.5",
+        ),
         between(0.49, 0.52),
         &SLEEPS,
         |at| part(at, SLEEPS[0], "lab/late", 60, 61),
@@ -279,35 +330,45 @@ pub(super) const ROWS: &[Row] = &[
         (
             "CH-LOT-1a",
             "002 lottery",
-            "Turns are as tickets: chi square of 12,000, with two degrees of freedom",
+            "Chi-square statistic of 12,000 lottery turns against shares of 1:2:3 (two degrees of freedom)",
             "",
         ),
         Tolerance::AtMost { high: 4.16 },
         &SHARES,
         chi_square,
     )
-    .note("the mean of seven seeds has 14 degrees of freedom: beyond 4.16 by chance once in a hundred times"),
+    .note("the mean of seven seeds has 14 degrees of freedom: by chance it exceeds 4.16 in 1 % of cases"),
     predicted(
-        ("CH-LOT-1b", "002 lottery", "So shares of 1 : 2 : 3 in a minute are off by at most", "0"),
+        (
+            "CH-LOT-1b",
+            "002 lottery",
+            "Largest relative error of CPU shares of 1:2:3 over 60 s under lottery scheduling",
+            "0",
+        ),
         Tolerance::AlwaysAtMost { high: 0.07 },
         &SHARES,
         |at| off(at, SHARES[2], BY_SHARE, 60),
     )
-    .note("a sixth of 12,000 turns has a standard deviation of 2 % of it"),
+    .note("the smallest share is 2,000 of 12,000 turns, with a standard deviation of 2 %"),
     predicted(
         (
             "CH-LOT-2a",
             "002 inactive entity",
-            "One uses a fifth of each of its turns: by the other, if turns are all that counts",
+            "CPU time of a task that uses 1/5 of each turn, relative to whole turns: round robin",
             "0.2",
         ),
         between(0.19, 0.21),
         &GIVES,
         |at| ratio(at, GIVES[1]),
     )
-    .note("under rr, which has turns and no tickets"),
+    .note("round robin has turns and no tickets"),
     predicted(
-        ("CH-LOT-2b", "002 inactive entity", "With compensation tickets, under lottery", "1"),
+        (
+            "CH-LOT-2b",
+            "002 inactive entity",
+            "CPU time of a task that uses 1/5 of each turn, relative to whole turns: lottery with compensation tickets",
+            "1",
+        ),
         between(0.95, 1.05),
         &GIVES,
         |at| ratio(at, GIVES[0]),
@@ -316,7 +377,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "CH-LOT-2c",
             "002 inactive entity",
-            "One waits for two thirds of its time: under lottery it has, of the third that it could have",
+            "CPU time of a task that waits 2/3 of the time, relative to the third that it could use, under lottery",
             "",
         ),
         Tolerance::AtMost { high: 0.8 },
@@ -327,7 +388,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "CH-LOT-2d",
             "002 inactive entity",
-            "What mends it, boosting who under-uses: under entitlement it has",
+            "CPU time of a task that waits 2/3 of the time, relative to the third that it could use: entitlement",
             "1",
         ),
         Tolerance::AtLeast { low: 0.95 },
@@ -338,8 +399,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "CH-LOT-2e",
             "002 inactive entity",
-            "Feedback can starve: users come in turns after long sleeps. A user who always computes has, in the worst \
-             second, under decay",
+            "Smallest CPU share in any second of a user that always computes beside waking sleepers, under decay",
             "0",
         ),
         Tolerance::AtMost { high: 0.05 },
@@ -347,7 +407,12 @@ pub(super) const ROWS: &[Row] = &[
         |at| worst_second(at, BOOSTS[0]),
     ),
     predicted(
-        ("CH-LOT-2f", "002 inactive entity", "The same under stride, beside one or two of them", ""),
+        (
+            "CH-LOT-2f",
+            "002 inactive entity",
+            "Smallest CPU share in any second of a user that always computes beside waking sleepers, under stride",
+            "",
+        ),
         Tolerance::AtLeast { low: 0.3 },
         &BOOSTS,
         |at| worst_second(at, BOOSTS[1]),
@@ -356,7 +421,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "CH-WIL-1",
             "002 Williams",
-            "Usage by half-lives: who slept for a minute has, of the next four seconds",
+            "CPU share in the first 4 s after a sleep of 60 s, beside one other user, under entitlement scheduling",
             "0.75",
         ),
         between(0.72, 0.78),
@@ -368,19 +433,19 @@ pub(super) const ROWS: &[Row] = &[
         (
             "CH-WIL-2",
             "002 Williams",
-            "Usage that was not looked at for a half-life: who slept so long has, of the next four seconds",
+            "CPU share in the first 4 s after a sleep of one half-life, under entitlement scheduling",
             "0.646",
         ),
         between(0.616, 0.676),
         &[NAPS],
         |at| part(at, NAPS, "lab/late", 32, 36),
     )
-    .note("the closed form as printed is garbled; this is that of alpha^k u + (1 - alpha^k) rho"),
+    .note("the closed form as printed is garbled; the value follows from alpha^k u + (1 - alpha^k) rho"),
     predicted(
         (
             "CH-WIL-3",
             "002 Williams",
-            "Entitlements within entitlements: from the fifth half-life on, CPU time is off by at most",
+            "Largest relative error of CPU shares of nested entitlements, from the fifth half-life on",
             "0",
         ),
         Tolerance::AtMost { high: 0.02 },
@@ -388,48 +453,68 @@ pub(super) const ROWS: &[Row] = &[
         off_in_currencies,
     ),
     unmeasured_row(
-        ("CH-WIL-4", "002 Williams", "It works very well, with low overhead", ""),
+        (
+            "CH-WIL-4",
+            "002 Williams",
+            "Williams's entitlement scheduler works very well, with low overhead",
+            "",
+        ),
         Basis::Outside,
         "no number, and nothing to compare with; its patent and its products are no claims about machines",
     ),
     predicted(
-        ("OURS-DECAY", "ours", "Under decay, shares of 1 : 2 : 3 are 1 : 4 : 9: off by at most", "0"),
+        (
+            "OURS-DECAY",
+            "ours",
+            "Largest relative error of CPU shares from 1:4:9, for tickets of 1:2:3, under decay",
+            "0",
+        ),
         Tolerance::AtMost { high: 0.01 },
         &SHARES,
         |at| off(at, SHARES[3], BY_SQUARE, 60),
     )
     .basis(Basis::Beyond),
     predicted(
-        ("OURS-RR", "ours", "Under rr, all have a third: off by at most", "0"),
+        ("OURS-RR", "ours", "Largest relative error of CPU shares from a third each, under round robin", "0"),
         Tolerance::AtMost { high: 0.01 },
         &SHARES,
         |at| off(at, SHARES[5], ALIKE, 60),
     )
     .basis(Basis::Beyond),
     predicted(
-        ("OURS-BATCH", "ours", "Likewise under batch", "0"),
+        (
+            "OURS-BATCH",
+            "ours",
+            "Largest relative error of CPU shares from a third each, under batch scheduling",
+            "0",
+        ),
         Tolerance::AtMost { high: 0.01 },
         &SHARES,
         |at| off(at, SHARES[6], ALIKE, 60),
     )
     .basis(Basis::Beyond),
     predicted(
-        ("OURS-FIFO-1", "ours", "Under fifo, the first who computes has all", "1"),
+        ("OURS-FIFO-1", "ours", "CPU share of the first of three users that always compute, under FIFO", "1"),
         Tolerance::AtLeast { low: 0.99 },
         &SHARES,
         |at| part(at, SHARES[4], "lab/ana", 0, 60),
     )
-    .note("who waits for seconds is rescued")
+    .note("tasks that wait for seconds are rescued")
     .basis(Basis::Beyond),
     predicted(
-        ("OURS-FIFO-2", "ours", "Short jobs after a long one take longer under fifo than under stride", ""),
+        (
+            "OURS-FIFO-2",
+            "ours",
+            "Response time of short jobs that arrive after a long one under FIFO, relative to stride",
+            "",
+        ),
         above(10.0),
         &QUEUE,
         |at| at.ratio((QUEUE[0], &["short"]), (QUEUE[1], &["short"])),
     )
     .basis(Basis::Beyond),
     predicted(
-        ("OURS-FIFO-3", "ours", "The long one's time under fifo", "20"),
+        ("OURS-FIFO-3", "ours", "Response time of a long job with short jobs behind it, under FIFO", "20"),
         between(19.8, 20.4),
         &QUEUE,
         |at| at.response(QUEUE[0], &["long"]),

@@ -165,7 +165,7 @@ const fn row_of_5(row: usize, printed: Printed, figures: Figures) -> [Row; 6] {
     rows
 }
 
-const TOO_FAST: &str = "no verdict: 5.5 MB in 0.93 s are more than the stated disk can read";
+const TOO_FAST: &str = "no verdict: 5.5 MB in 0.93 s exceed the rate at which the stated disk can read";
 
 const EMPTY: Row = super::unmeasured_row(("", "", "", ""), Basis::Lost, "");
 
@@ -173,12 +173,12 @@ const EMPTY: Row = super::unmeasured_row(("", "", "", ""), Basis::Lost, "");
 macro_rules! says {
     ($policy:literal, $first:literal, $second:literal) => {
         [
-            concat!("Response of the ", $first, ", ", $policy),
-            concat!("Response of the ", $second, ", ", $policy),
-            concat!("A request's wait, ", $first, ", ", $policy),
-            concat!("A request's wait, ", $second, ", ", $policy),
-            concat!("Length of the queue, ", $policy),
-            concat!("Time of a request in service, ", $policy),
+            concat!("Response time of the ", $first, " under ", $policy),
+            concat!("Response time of the ", $second, " under ", $policy),
+            concat!("Mean disk wait of the ", $first, "'s requests under ", $policy),
+            concat!("Mean disk wait of the ", $second, "'s requests under ", $policy),
+            concat!("Mean length of the disk queue under ", $policy),
+            concat!("Mean disk service time of a request under ", $policy),
         ]
     };
 }
@@ -190,8 +190,8 @@ const SAYS_4: [[&str; 6]; 3] = [
 ];
 const SAYS_5: [[&str; 6]; 3] = [
     says!("position only", "small copy", "big copy"),
-    says!("isolation only by position only", "small copy", "big copy"),
-    says!("position and isolation by position only", "small copy", "big copy"),
+    says!("isolation only, relative to position only", "small copy", "big copy"),
+    says!("position and isolation, relative to position only", "small copy", "big copy"),
 ];
 
 /// Tables 4 and 5 row by row.
@@ -328,40 +328,65 @@ pub(super) const ROWS: &[Row] = &[
         (
             "PI-4.5-CFG",
             "4.5",
-            "Two CPUs, HP 97560 with half the latency; a make and a copy of 20 MB; three orders",
+            "Two CPUs, an HP 97560 at half of its latency; a make and a copy of 20 MB under three disk orders",
             "",
         ),
         &[CONFIGURATION],
     ),
     parameter(
-        ("PI-4.5-PM", "4.5", "The make's requests: not contiguous, some of them to one sector", "300"),
+        (
+            "PI-4.5-PM",
+            "4.5",
+            "Number of the make's disk requests: not all contiguous, some of them to one sector",
+            "300",
+        ),
         &[CONFIGURATION],
     )
     .measured(ROW_OF_4[0], |at| Some(at.use_of_disk(make_and_copy(ORDERS[0]), &["make"])?.requests))
     .unit(Unit::Requests),
     predicted(
-        ("PI-4.5-CP", "4.5", "The copy's requests: contiguous, several at a time", "1050"),
+        (
+            "PI-4.5-CP",
+            "4.5",
+            "Number of the copy's disk requests: mostly contiguous, several outstanding",
+            "1050",
+        ),
         between(1_049.5, 1_050.5),
         ROW_OF_4[0],
         |at| Some(at.use_of_disk(make_and_copy(ORDERS[0]), &["copy", "shared"])?.requests),
     )
     .unit(Unit::Requests),
     predicted(
-        ("PI-T4-Q1", "4.5", "Fairness improves the make's response significantly (41 % and 39 %)", ""),
+        (
+            "PI-T4-Q1",
+            "4.5",
+            "Reduction in the make's response time under the fair orders, relative to position only (41 % and 39 %)",
+            "",
+        ),
         between(0.30, 0.50),
         ROWS_OF_4,
         |at| Some(further(0.40, 1.0 - make(at, 1)?, 1.0 - make(at, 2)?)),
     )
-    .note("of the two orders the one that is further off"),
+    .note("isolation only or position and isolation, whichever value is further from 40 %"),
     predicted(
-        ("PI-T4-Q2a", "4.5", "The copy slows down (by 23 % and 22 %)", ""),
+        (
+            "PI-T4-Q2a",
+            "4.5",
+            "Increase in the copy's response time under the fair orders, relative to position only (23 % and 22 %)",
+            "",
+        ),
         between(0.10, 0.35),
         ROWS_OF_4,
         |at| Some(further(0.225, copy(at, 1)? - 1.0, copy(at, 2)? - 1.0)),
     )
-    .note("of the two orders the one that is further off"),
+    .note("isolation only or position and isolation, whichever value is further from 22.5 %"),
     predicted(
-        ("PI-T4-Q2b", "4.5", "The make's requests wait far less (a quarter)", ""),
+        (
+            "PI-T4-Q2b",
+            "4.5",
+            "Mean disk wait of the make's requests under the fair orders, relative to position only (a quarter)",
+            "",
+        ),
         below(1.0),
         ROWS_OF_4,
         |at| {
@@ -369,34 +394,49 @@ pub(super) const ROWS: &[Row] = &[
             divide(worse, cell_of_4::<0, 2>(at)?)
         },
     )
-    .note("the longer of the two orders' waits"),
-    predicted(("PI-T4-Q2c", "4.5", "The copy's requests wait longer", ""), above(1.0), ROWS_OF_4, |at| {
-        let worse = cell_of_4::<1, 3>(at)?.min(cell_of_4::<2, 3>(at)?);
-        divide(worse, cell_of_4::<0, 3>(at)?)
-    })
-    .note("the shorter of the two orders' waits"),
+    .note("isolation only or position and isolation, whichever ratio is larger"),
     predicted(
         (
-            "PI-T4-Q3",
+            "PI-T4-Q2c",
             "4.5",
-            "Isolation only is about as good here: either response, by that with position",
+            "Mean disk wait of the copy's requests under the fair orders, relative to position only",
             "",
         ),
+        above(1.0),
+        ROWS_OF_4,
+        |at| {
+            let worse = cell_of_4::<1, 3>(at)?.min(cell_of_4::<2, 3>(at)?);
+            divide(worse, cell_of_4::<0, 3>(at)?)
+        },
+    )
+    .note("isolation only or position and isolation, whichever ratio is smaller"),
+    predicted(
+        ("PI-T4-Q3", "4.5", "Response time under isolation only, relative to position and isolation", ""),
         between(0.90, 1.10),
         ROWS_OF_4,
         |at| Some(further(1.0, divide(make(at, 1)?, make(at, 2)?)?, divide(copy(at, 1)?, copy(at, 2)?)?)),
     )
-    .note("of the two responses the one that is further off"),
+    .note("the ratio of make and copy that is further from 1"),
     predicted(
-        ("PI-T4-D", "table 4", "Requests times service time: the disk is busy all the time", "0.91-0.99"),
+        (
+            "PI-T4-D",
+            "table 4",
+            "Disk utilisation: requests times mean service time, divided by the time until both jobs end",
+            "0.91-0.99",
+        ),
         between(0.96 * 0.95, 0.96 * 1.05),
         ROWS_OF_4,
         |at| over_rows(|run| utilisation(at, run)),
     )
     .basis(Basis::Derived)
-    .note("the mean of the three rows"),
+    .note("the mean of the three disk orders"),
     predicted(
-        ("PI-T4-D2", "table 4", "The queue that an arriving request finds, by its average over time", ""),
+        (
+            "PI-T4-D2",
+            "table 4",
+            "Queue length that an arriving request finds, relative to its average over time, position only",
+            "",
+        ),
         Tolerance::None,
         ROW_OF_4[0],
         |at| {
@@ -405,12 +445,12 @@ pub(super) const ROWS: &[Row] = &[
         },
     )
     .basis(Basis::Derived)
-    .note("the printed lengths are neither; position only"),
+    .note("the printed queue lengths are neither"),
     predicted(
         (
             "PI-T4-D3",
             "table 4",
-            "The third response as the waits of the first two foretell it, by what it is",
+            "Make under position and isolation: response time predicted from disk waits, relative to measured",
             "0.95",
         ),
         between(0.90, 1.10),
@@ -419,27 +459,37 @@ pub(super) const ROWS: &[Row] = &[
     )
     .basis(Basis::Derived),
     predicted(
-        ("PI-T4-D4", "table 4", "Requests of the copy that are outstanding", "4.0-5.8"),
+        ("PI-T4-D4", "table 4", "Mean number of outstanding requests of the copy", "4.0-5.8"),
         between(3.93, 5.93),
         ROWS_OF_4,
         |at| over_rows(|run| outstanding(at, run)),
     )
     .basis(Basis::Derived)
     .unit(Unit::Requests)
-    .note("the mean of the three rows, within one request"),
+    .note("the mean of the three disk orders, within one request"),
     parameter(
-        ("PI-T5-CFG", "4.5", "Copies of 500 KB and of 5 MB on the same disk, both contiguous", ""),
+        ("PI-T5-CFG", "4.5", "Copies of 500 KB and 5 MB on the same disk; both files are contiguous", ""),
         &["simulator/claims/tests/configuration.rs: two_copies"],
     ),
     predicted(
-        ("PI-T5-Q1a", "4.5", "Both fair orders improve the small copy", ""),
+        (
+            "PI-T5-Q1a",
+            "4.5",
+            "Response time of the small copy under the fair orders, relative to position only",
+            "",
+        ),
         below(1.0),
         ROWS_OF_5,
         |at| Some(ratio_of_5::<1, 0>(at)?.max(ratio_of_5::<2, 0>(at)?)),
     )
-    .note("the worse of the two"),
+    .note("isolation only or position and isolation, whichever ratio is larger"),
     predicted(
-        ("PI-T5-Q1b", "4.5", "Position and isolation is better than isolation only for both copies", ""),
+        (
+            "PI-T5-Q1b",
+            "4.5",
+            "Response times of both copies under position and isolation, relative to isolation only",
+            "",
+        ),
         below(1.0),
         ROWS_OF_5,
         |at| {
@@ -447,12 +497,12 @@ pub(super) const ROWS: &[Row] = &[
             Some(small.max(divide(cell_of_5::<2, 1>(at)?, cell_of_5::<1, 1>(at)?)?))
         },
     )
-    .note("the worse of the two"),
+    .note("the larger ratio of the two copies"),
     predicted(
         (
             "PI-T5-Q2a",
             "4.5",
-            "Service time of position and isolation is about that of position only (+3 %)",
+            "Mean disk service time of two copies under position and isolation, relative to position only (+3 %)",
             "",
         ),
         Tolerance::AtMost { high: 1.08 },
@@ -460,18 +510,24 @@ pub(super) const ROWS: &[Row] = &[
         ratio_of_5::<2, 5>,
     ),
     predicted(
-        ("PI-T5-Q2b", "4.5", "Isolation only pays for it in service time", "almost 30 %"),
+        (
+            "PI-T5-Q2b",
+            "4.5",
+            "Mean disk service time of two copies under isolation only, relative to position only",
+            "almost 30 %",
+        ),
         between(1.10, 1.35),
         ROW_OF_5[1],
         ratio_of_5::<1, 5>,
     ),
     predicted(
-        ("PI-T5-D", "table 5", "Response by service time: requests of the run with position only", "145"),
+        ("PI-T5-D", "table 5", "Number of disk requests of the two copies under position only", "145"),
         Tolerance::None,
         ROW_OF_5[0],
         |at| Some(real(at.disk(two_copies(ORDERS[0]))?.requests)),
     )
     .basis(Basis::Calibrated)
     .unit(Unit::Requests)
-    .note("the printed figures are reads only: write-behind begins later; and faster than the stated disk can read"),
+    .note("published: response time divided by service time, hence reads only, faster than the stated disk can read; \
+         write-behind begins later"),
 ];

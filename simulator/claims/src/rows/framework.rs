@@ -52,49 +52,59 @@ pub(super) const ROWS: &[Row] = &[
         (
             "PI-ABS-1a",
             "abstract",
-            "Under heavy load a light unit of eight takes what its own small machine would",
+            "Response time of one of eight busy users under isolation, relative to alone on an eighth of the machine",
             "",
         ),
         Tolerance::AtMost { high: 1.35 },
         F6_1,
         f6_1,
     )
-    .note("the paper's own figure is 1.31, to which contention in the kernel is calibrated")
+    .note("the paper's own figure is 1.31 (PI-F6-1), to which contention in the kernel is calibrated")
     .basis(Basis::Derived),
     predicted(
         (
             "PI-ABS-1b",
             "abstract",
-            "Under heavy load a light unit of two takes what its own small machine would",
+            "Response time of the light user of two under isolation, relative to alone on half of the machine",
             "",
         ),
         Tolerance::AtMost { high: 1.10 },
         F9_5,
         f9_5,
     )
-    .note("the figure of PI-F9-5")
+    .note("the same measurement as PI-F9-5")
     .basis(Basis::Derived),
     predicted(
-        ("PI-ABS-1c", "abstract", "Under light load a job takes what it takes without isolation", ""),
+        (
+            "PI-ABS-1c",
+            "abstract",
+            "Response time of a make alone on four CPUs under isolation, relative to no isolation",
+            "",
+        ),
         between(0.95, 1.05),
         &[MP1_ISOLATE, MP1_SMP],
         |at| at.change(&["a"], MP1_ISOLATE, MP1_SMP),
     )
-    .note("the figure of PI-F10-1")
+    .note("the same measurement as PI-F10-1")
     .basis(Basis::Derived),
     predicted(
-        ("PI-F1a", "figure 1", "Isolation, beside five jobs of others: better than without units", ""),
+        (
+            "PI-F1a",
+            "figure 1",
+            "Response time of a make beside five makes of other users under isolation, relative to no isolation",
+            "",
+        ),
         below(1.0),
         &[MP6_ISOLATE, MP6_SMP],
         |at| at.change(&["a"], MP6_ISOLATE, MP6_SMP),
     )
-    .note("the figure of PI-F10-2a")
+    .note("the same measurement as PI-F10-2a")
     .basis(Basis::Derived),
     predicted(
         (
             "PI-F1b",
             "figure 1",
-            "Sharing, one user alone: better than on workstations, which share nothing",
+            "Response time of one of eight users alone under isolation (lending), relative to fixed quotas",
             "",
         ),
         below(1.0),
@@ -102,7 +112,12 @@ pub(super) const ROWS: &[Row] = &[
         |at| at.change(&["u1"], on(KERNEL_ONE, Isolate), on(KERNEL_ONE, Quota)),
     ),
     predicted(
-        ("PI-2.0-1", "1.1", "Under light load, fixed quotas make a job much slower than no isolation", ""),
+        (
+            "PI-2.0-1",
+            "1.1",
+            "Response time of one of eight users alone under fixed quotas, relative to no isolation",
+            "",
+        ),
         above(1.15),
         &[on(KERNEL_ONE, Quota), on(KERNEL_ONE, Smp)],
         |at| at.change(&["u1"], on(KERNEL_ONE, Quota), on(KERNEL_ONE, Smp)),
@@ -111,7 +126,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "PI-2.1-SPU",
             "2.1",
-            "A unit is a rule of membership, a share of each resource, and a policy of sharing",
+            "A unit has a membership rule, a share of each resource and a sharing policy",
             "",
         ),
         &["crates/contract/src/parse.rs: every_value_arrives", SCHEMES],
@@ -120,7 +135,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "PI-2.1-G1",
             "2.1",
-            "A unit that wants less than its share sees no degradation, whatever the others do",
+            "Response time of a unit that demands less than its share beside a busy unit, relative to alone",
             "",
         ),
         Tolerance::AtMost { high: 1.05 },
@@ -131,26 +146,36 @@ pub(super) const ROWS: &[Row] = &[
             Some(worst)
         },
     )
-    .note("the worse of two loads, twice and four times what the rest of the machine can do"),
+    .note("the larger of two values: the busy unit demands two and four times the CPUs that it holds"),
     predicted(
-        ("PI-2.1-G2", "2.1", "A unit that wants more than its share can use what is idle", ""),
+        (
+            "PI-2.1-G2",
+            "2.1",
+            "Response time of users 5 to 8 (two jobs each) under isolation (lending), relative to fixed quotas",
+            "",
+        ),
         below(1.0),
         &[on(KERNEL_UNBALANCED, Isolate), on(KERNEL_UNBALANCED, Quota)],
         |at| at.change(&super::kernel::HEAVY, on(KERNEL_UNBALANCED, Isolate), on(KERNEL_UNBALANCED, Quota)),
     ),
     predicted(
-        ("PI-2.1-G3", "2.1", "A unit's performance is that of a smaller machine with its resources", ""),
+        (
+            "PI-2.1-G3",
+            "2.1",
+            "Response time of the light user of two under isolation, relative to alone on half of the machine",
+            "",
+        ),
         between(1.02, 1.06),
         F9_5,
         f9_5,
     )
-    .note("the figure of PI-F9-5; that of eight CPUs, PI-F6-1, is calibrated")
+    .note("the same measurement as PI-F9-5; its counterpart on eight CPUs, PI-F6-1, is calibrated")
     .basis(Basis::Derived),
     parameter(
         (
             "PI-2.1-ACT",
             "2.1",
-            "Only units with processes need resources; what is idle may be lent for a time",
+            "Only units with active processes need resources; idle resources may be lent temporarily",
             "",
         ),
         &["crates/policy/src/rights/entitlement/tests.rs: who_leaves_makes_nobody_poorer"],
@@ -159,7 +184,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "PI-2.2-ACC",
             "2.2",
-            "Users divide what kernel and shared units leave; shared writes are charged to their owners",
+            "User units divide what units kernel and shared leave; shared writes are charged to the pages' owners",
             "",
         ),
         &[
@@ -169,7 +194,12 @@ pub(super) const ROWS: &[Row] = &[
         ],
     ),
     predicted(
-        ("PI-2.3-REV", "2.3", "The later a loan is called back, the more its owner is slowed", ""),
+        (
+            "PI-2.3-REV",
+            "2.3",
+            "Smallest ratio of successive response times of a lender as call-backs of its CPUs take longer",
+            "",
+        ),
         above(1.0),
         &LATER,
         |at| {
@@ -177,25 +207,30 @@ pub(super) const ROWS: &[Row] = &[
             smallest_step(&times?)
         },
     )
-    .note("the smallest step of response times from at once to 10 ms, 100 ms and 1 s"),
+    .note("CPUs are called back at once, and at clock ticks of 10 ms, 100 ms and 1 s"),
     parameter(
         (
             "PI-2.3-HIER",
             "2.3",
-            "Units may be nested, and lend within their parent first (the paper's future work)",
+            "Units may be nested, and lend within their parent first (future work in the paper)",
             "",
         ),
         &["crates/policy/src/step/tests.rs: an_idle_share_stays_in_the_family"],
     ),
     parameter(
-        ("PI-T1-CPU", "table 1", "CPU: unit of process and of CPU must match, but for idle CPUs", ""),
+        (
+            "PI-T1-CPU",
+            "table 1",
+            "CPU: a process runs on CPUs of its own unit, and on CPUs of other units only if they are idle",
+            "",
+        ),
         &[CALLS],
     ),
     parameter(
         (
             "PI-T1-MEM",
             "table 1",
-            "Memory: a page is granted below the allocation, which rises while memory is idle",
+            "Memory: pages are granted up to a unit's allocation, which grows while other memory is idle",
             "",
         ),
         &[
@@ -204,14 +239,19 @@ pub(super) const ROWS: &[Row] = &[
         ],
     ),
     parameter(
-        ("PI-T1-DISK", "table 1", "Disk: a unit beyond the average and the threshold is skipped", ""),
+        (
+            "PI-T1-DISK",
+            "table 1",
+            "Disk: a unit is skipped while its transfers exceed the units' average by more than a threshold",
+            "",
+        ),
         &["crates/policy/src/disk/fairness.rs: fails_by_hand"],
     ),
     parameter(
         (
             "PI-3.0-EQ",
             "3.0",
-            "Equal shares, idle resources shared equally; other shares are easily supported",
+            "Active units have equal shares and share idle resources equally; unequal shares are supported",
             "",
         ),
         &[
@@ -220,7 +260,12 @@ pub(super) const ROWS: &[Row] = &[
         ],
     ),
     parameter(
-        ("PI-3.1-PART", "3.1", "CPUs are divided up; parts of one change their owner every 250 ms", "250 ms"),
+        (
+            "PI-3.1-PART",
+            "3.1",
+            "CPUs are partitioned among units; the owner of a fractionally shared CPU changes every 250 ms",
+            "250 ms",
+        ),
         &[
             "crates/policy/src/cpu/partition.rs: halves_take_turns",
             "crates/policy/src/cpu/partition.rs: long_run_shares",
@@ -230,13 +275,13 @@ pub(super) const ROWS: &[Row] = &[
         (
             "PI-3.1-PRIO",
             "3.1",
-            "A CPU takes the process of its unit that comes first; using CPU time puts a process back",
+            "A CPU runs the process of its unit with the highest priority; using CPU time lowers the priority",
             "",
         ),
         &["simulator/sim/tests/cpu.rs: within_a_unit_who_used_less_comes_first"],
     ),
     predicted(
-        ("PI-3.1-LOAN", "3.1", "Idle CPUs go to heavily loaded units: their part of what is borrowed", ""),
+        ("PI-3.1-LOAN", "3.1", "Fraction of all borrowed CPU time that goes to the heavily loaded users", ""),
         Tolerance::AtLeast { low: 0.6 },
         &[on(KERNEL_UNBALANCED, Isolate)],
         |at| {
@@ -247,15 +292,25 @@ pub(super) const ROWS: &[Row] = &[
         },
     ),
     predicted(
-        ("PI-3.1-REVa", "3.1", "A lent CPU is back at the next tick: the longest", "10 ms"),
+        (
+            "PI-3.1-REVa",
+            "3.1",
+            "Longest call-back time of a lent CPU, which returns at the next tick of 10 ms",
+            "10 ms",
+        ),
         Tolerance::AlwaysAtMost { high: 10.1 },
         &[on(CALL_BACK[1], Isolate)],
         |at| Some(call_back_ms(at, on(CALL_BACK[1], Isolate), "light")?.1),
     )
     .unit(Unit::Milliseconds)
-    .note("a hard bound, for every seed; a tenth of a millisecond is for the switch"),
+    .note("a hard bound, for every seed; the additional 0.1 ms is for the context switch"),
     predicted(
-        ("PI-3.1-REVb", "3.1", "The same in the mean, if borrowers never enter the kernel", ""),
+        (
+            "PI-3.1-REVb",
+            "3.1",
+            "Mean call-back time of a lent CPU if borrowers never enter the kernel (ticks of 10 ms)",
+            "",
+        ),
         between(4.0, 6.0),
         &[on(CALL_BACK[1], Isolate)],
         |at| Some(call_back_ms(at, on(CALL_BACK[1], Isolate), "light")?.0),
@@ -265,7 +320,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "PI-3.1-REVc",
             "3.1",
-            "The longest with parallel makes, which enter the kernel all the time",
+            "Longest call-back time of CPUs lent to parallel makes, which often enter the kernel",
             "10 ms",
         ),
         Tolerance::AlwaysAtMost { high: 10.1 },
@@ -278,7 +333,12 @@ pub(super) const ROWS: &[Row] = &[
     )
     .unit(Unit::Milliseconds),
     predicted(
-        ("PI-3.1-COST", "3.1", "Lending pollutes caches: the owner refills more than if it lent nothing", ""),
+        (
+            "PI-3.1-COST",
+            "3.1",
+            "Switch and cache refill time of a user that lends CPUs, relative to fixed quotas (no lending)",
+            "",
+        ),
         above(1.0),
         &[on(CALL_BACK[1], Isolate), on(CALL_BACK[1], Quota)],
         |at| {
@@ -290,7 +350,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "PI-3.2-LIM",
             "3.2",
-            "A unit beyond its allocation waits; the pager takes pages of the unit that is short",
+            "A request beyond a unit's memory limit waits; the pager reclaims pages of the unit that is short",
             "",
         ),
         &[
@@ -299,14 +359,19 @@ pub(super) const ROWS: &[Row] = &[
         ],
     ),
     parameter(
-        ("PI-3.2-SHR", "3.2", "A page is its first user's until another unit uses it; then it is shared", ""),
+        (
+            "PI-3.2-SHR",
+            "3.2",
+            "A page belongs to the unit that first used it, and to unit shared once another unit uses it",
+            "",
+        ),
         &["simulator/sim/src/memory/tests.rs: the_second_user_makes_pages_shared"],
     ),
     predicted(
         (
             "PI-3.2-RES",
             "3.2",
-            "A reserve hides what calling memory back costs: a lender's time without it, by with it",
+            "Response time of a user that lends memory, without a reserve relative to a reserve of 8 %",
             "8 %",
         ),
         above(1.0),
@@ -317,7 +382,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "PI-3.3-CSCAN",
             "3.3",
-            "IRIX takes the request at or ahead of the head, and starts over at the end",
+            "C-SCAN serves the closest request at or ahead of the head, and restarts at the first sector",
             "",
         ),
         &["simulator/sim/src/disk/queue.rs: a_sweep_goes_up_and_starts_over"],
@@ -326,7 +391,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "PI-3.3-LOCK",
             "3.3",
-            "A large file can monopolise the disk: the small copy's wait by the big one's",
+            "Mean disk wait of the small copy's requests under position only, relative to the big copy's",
             "",
         ),
         above(1.0),
@@ -337,14 +402,14 @@ pub(super) const ROWS: &[Row] = &[
         },
     ),
     parameter(
-        ("PI-3.3-SIZE", "3.3", "Sectors are counted and not requests, which are not split", ""),
+        ("PI-3.3-SIZE", "3.3", "Disk use is counted in sectors, not in requests; requests are not split", ""),
         &["simulator/sim/src/disk/tests.rs: unequal_shares"],
     ),
     parameter(
         (
             "PI-3.3-SHRW",
             "3.3",
-            "What daemons write is the shared unit's, comes last, and is charged to its owners",
+            "Delayed writes belong to unit shared, have the lowest priority and are charged to the pages' owners",
             "",
         ),
         &[
@@ -356,7 +421,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "PI-3.3-DECAY",
             "3.3",
-            "Counts of sectors are halved every 500 ms; unequal shares by their share",
+            "A unit's count of sectors is halved every 500 ms, and compared relative to the unit's share",
             "500 ms",
         ),
         &[
@@ -368,7 +433,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "PI-3.3-FAIR",
             "3.3",
-            "By position while all pass; a unit that fails waits until it passes or no other unit waits",
+            "Head-position order, but a unit over its share waits until it no longer is or no other unit waits",
             "",
         ),
         &["crates/policy/src/disk/fairness.rs: denied_after_its_own_request_and_until_it_passes_again"],
@@ -377,7 +442,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "PI-3.3-THR0a",
             "3.3",
-            "The larger the threshold, the less seeking: service time, largest step up",
+            "Largest ratio of successive mean disk service times as the threshold grows from 0 to unlimited",
             "",
         ),
         Tolerance::AtMost { high: 1.02 },
@@ -388,12 +453,12 @@ pub(super) const ROWS: &[Row] = &[
             largest_step(&times?)
         },
     )
-    .note("2 % are noise"),
+    .note("the threshold is by how many sectors a unit may be ahead; 2 % are noise"),
     predicted(
         (
             "PI-3.3-THR0b",
             "3.3",
-            "The larger the threshold, the less isolation: the make's wait, largest step down",
+            "Smallest ratio of successive mean disk waits of the make as the threshold grows from 0 to unlimited",
             "",
         ),
         Tolerance::AtLeast { low: 0.98 },
@@ -403,9 +468,14 @@ pub(super) const ROWS: &[Row] = &[
             smallest_step(&waits?)
         },
     )
-    .note("2 % are noise"),
+    .note("the threshold is by how many sectors a unit may be ahead; 2 % are noise"),
     predicted(
-        ("PI-3.3-THR0c", "3.3", "With an endless threshold all is as by position alone", ""),
+        (
+            "PI-3.3-THR0c",
+            "3.3",
+            "Whether an unlimited threshold gives the same results as head-position order (1: yes, 0: no)",
+            "",
+        ),
         between(1.0, 1.0),
         &[THRESHOLDS[5], POSITION],
         |at| {
@@ -414,12 +484,12 @@ pub(super) const ROWS: &[Row] = &[
             Some(if same { 1.0 } else { 0.0 })
         },
     )
-    .note("1 if all is equal to the byte, else 0"),
+    .note("all figures of disks and jobs are compared exactly"),
     predicted(
         (
             "PI-3.3-REV",
             "3.3",
-            "On a shared disk a heavy unit hurts a light one all the same: time beside it, by time alone",
+            "Response time of the make beside the copy on one disk in fair order, relative to the make alone",
             "",
         ),
         above(1.0),
@@ -430,19 +500,19 @@ pub(super) const ROWS: &[Row] = &[
         (
             "PI-3.4-INODE",
             "3.4",
-            "A semaphore for look-ups breaks isolation: a job with it, by with readers let in",
+            "Response time with an exclusive inode lock for path look-ups, relative to a readers-writer lock",
             "",
         ),
         above(1.0),
         &[on(LOCKS_INODE, Isolate), on(LOCKS_FIXED, Isolate)],
         |at| at.change(&["a"], on(LOCKS_INODE, Isolate), on(LOCKS_FIXED, Isolate)),
     )
-    .note("how long it is held is ours"),
+    .note("the paper does not state how long the lock is held"),
     predicted(
         (
             "PI-3.4-PIL",
             "3.4",
-            "Splitting the semaphore of page insertion: time waited with one, by with eight",
+            "Time spent waiting for page-insertion locks: one lock relative to eight (split by hash)",
             "",
         ),
         above(2.0),
@@ -456,25 +526,25 @@ pub(super) const ROWS: &[Row] = &[
             divide(waited(LOCKS_INSERT)?, waited(LOCKS_FIXED)?.max(1.0))
         },
     )
-    .note("how long it is held is ours"),
+    .note("the paper does not state how long the locks are held"),
     predicted(
         (
             "PI-3.4-GAIN",
             "3.4",
-            "Both fixes together improve what IRIX as it was gives on four CPUs",
+            "Reduction in response time by both lock fixes, on four CPUs without isolation",
             "20-30 %",
         ),
         between(0.10, 0.40),
         &[on(LOCKS_STOCK, Smp), on(LOCKS_FIXED, Smp)],
         |at| Some(1.0 - at.change(&["a", "b", "c", "d"], on(LOCKS_FIXED, Smp), on(LOCKS_STOCK, Smp))?),
     )
-    .note("how long the semaphores are held is free, and set by this row")
+    .note("how long the locks are held is not published, and was fitted to this row")
     .basis(Basis::Calibrated),
     predicted(
         (
             "PI-3.4-INV",
             "3.4",
-            "Lending CPUs to the holder of a semaphore makes no difference: a job with, by without",
+            "Response time with CPU lending to the holder of a lock (priority inheritance), relative to none",
             "",
         ),
         between(0.95, 1.05),
@@ -482,14 +552,19 @@ pub(super) const ROWS: &[Row] = &[
         |at| at.change(&["a"], on(LOCKS_FIXED, Isolate).inherit(), on(LOCKS_FIXED, Isolate)),
     ),
     parameter(
-        ("PI-3.4-STALL", "3.4", "Kernel memory that other CPUs changed must be fetched: stall", ""),
+        (
+            "PI-3.4-STALL",
+            "3.4",
+            "Coherence misses on kernel data add stall time, which grows with the number of other CPUs",
+            "",
+        ),
         &["simulator/sim/src/contention/kernel/tests.rs: stall_grows_with_each_other_cpu"],
     ),
     predicted(
         (
             "PI-5-NUMA",
             "5.0",
-            "Dividing CPUs up keeps more in caches and near memory than sharing them in time: time lost by time lost",
+            "Time lost to cache refills, switches and remote memory: partitioned CPUs relative to time-sharing",
             "",
         ),
         below(1.0),
@@ -500,9 +575,14 @@ pub(super) const ROWS: &[Row] = &[
             divide(lost(on(CPU_ISOLATION_NUMA, Isolate))?, lost(on(CPU_ISOLATION_NUMA, Isolate).in_time())?)
         },
     )
-    .note("on two nodes with Hector's latencies (seed 001, table 1): refills of caches, and remote memory"),
+    .note("on two nodes with Hector's memory latencies (seed 001, table 1)"),
     unmeasured_row(
-        ("PI-5-NET", "5.0", "Network bandwidth would be held like a disk without a head", ""),
+        (
+            "PI-5-NET",
+            "5.0",
+            "Network bandwidth could be isolated like disk bandwidth, without head positions",
+            "",
+        ),
         Basis::Outside,
         "the simulated machine has no network",
     ),

@@ -39,7 +39,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "PI-T2-K",
             "table 2",
-            "Eight CPUs, 44 MB, separate disks; makes of two compiles; eight users, 8 or 12 jobs",
+            "Kernel-intensive: 8 CPUs, 44 MB, separate disks; 8 users with 8 or 12 makes of 2 compiles each",
             "",
         ),
         &[HARDWARE],
@@ -48,7 +48,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "PI-T2-C",
             "table 2",
-            "Eight CPUs, 64 MB; Ocean with four processes, three Flashlites and three VCSs; two users",
+            "CPU isolation: 8 CPUs, 64 MB; Ocean (4 processes) for one user, 3 Flashlite and 3 VCS for another",
             "",
         ),
         &["simulator/claims/tests/configuration.rs: cpu_isolation"],
@@ -57,58 +57,96 @@ pub(super) const ROWS: &[Row] = &[
         (
             "PI-T2-M",
             "table 2",
-            "Four CPUs, 16 MB, separate disks; makes of four compiles; two users, 2 or 3 jobs",
+            "Memory isolation: 4 CPUs, 16 MB, separate disks; 2 users with 2 or 3 makes of 4 compiles each",
             "",
         ),
         &["simulator/claims/tests/configuration.rs: memory_isolation"],
     ),
     parameter(
-        ("PI-T2-D", "table 2", "Two CPUs, 44 MB, one HP 97560; a make and a copy", ""),
+        (
+            "PI-T2-D",
+            "table 2",
+            "Disk isolation: 2 CPUs, 44 MB, one HP 97560 disk; a make and a file copy",
+            "",
+        ),
         &["simulator/claims/tests/configuration.rs: disk_isolation"],
     ),
     parameter(
-        ("PI-T3", "table 3", "Fixed quota, performance isolation, no isolation", ""),
+        (
+            "PI-T3",
+            "table 3",
+            "Three schemes are compared: fixed quotas, performance isolation and no isolation",
+            "",
+        ),
         &["crates/policy/src/step/tests.rs: quota_never_lends_and_smp_never_orders"],
     ),
     parameter(
         (
             "PI-4.1-HW",
             "4.1",
-            "1 MB of cache in lines of 128 bytes, 500 ns a miss; HP 97560 where a disk is shared",
+            "Cache of 1 MB with lines of 128 bytes, 500 ns per miss; an HP 97560 where users share a disk",
             "",
         ),
         &[HARDWARE, "simulator/claims/tests/configuration.rs: disk_isolation"],
     ),
-    parameter(("PI-F3", "figure 3", "Balanced: eight jobs. Unbalanced: twelve", ""), &[HARDWARE]),
     parameter(
-        ("PI-4.2-POL", "4.2", "Eight users with equal shares, all that is idle lent to anybody", ""),
+        (
+            "PI-F3",
+            "figure 3",
+            "Kernel-intensive workload: eight jobs if balanced, twelve jobs if unbalanced",
+            "",
+        ),
+        &[HARDWARE],
+    ),
+    parameter(
+        ("PI-4.2-POL", "4.2", "Eight users with equal shares; idle resources may be lent to any user", ""),
         &[HARDWARE],
     ),
     predicted(
-        ("PI-F4-1", "4.2.1", "Users 1 to 4 without isolation: unbalanced by balanced", "+56 %"),
+        (
+            "PI-F4-1",
+            "4.2.1",
+            "Response time of users 1 to 4 without isolation, unbalanced load relative to balanced load",
+            "+56 %",
+        ),
         between(1.48, 1.64),
         &[on(KERNEL_UNBALANCED, Smp), on(KERNEL_BALANCED, Smp)],
         |at| at.change(&LIGHT, on(KERNEL_UNBALANCED, Smp), on(KERNEL_BALANCED, Smp)),
     ),
     predicted(
-        ("PI-F4-2a", "4.2.1", "The same under isolate: maintained", ""),
+        (
+            "PI-F4-2a",
+            "4.2.1",
+            "Response time of users 1 to 4 under isolation, unbalanced load relative to balanced load",
+            "",
+        ),
         below(1.10),
         &[on(KERNEL_UNBALANCED, Isolate), on(KERNEL_BALANCED, Isolate)],
         |at| at.change(&LIGHT, on(KERNEL_UNBALANCED, Isolate), on(KERNEL_BALANCED, Isolate)),
     ),
     predicted(
-        ("PI-F4-2b", "4.2.1", "The same under quota: maintained", ""),
+        (
+            "PI-F4-2b",
+            "4.2.1",
+            "Response time of users 1 to 4 under fixed quotas, unbalanced load relative to balanced load",
+            "",
+        ),
         below(1.10),
         &[on(KERNEL_UNBALANCED, Quota), on(KERNEL_BALANCED, Quota)],
         |at| at.change(&LIGHT, on(KERNEL_UNBALANCED, Quota), on(KERNEL_BALANCED, Quota)),
     ),
     unmeasured_row(
-        ("PI-F4-3", "figure 4", "The bars of quota and isolate", ""),
+        ("PI-F4-3", "figure 4", "Bars of figure 4 for fixed quotas and isolation", ""),
         Basis::Lost,
-        "the figure's numbers did not survive; ours are drawn",
+        "the figure's numbers did not survive; only the simulated bars are drawn",
     ),
     predicted(
-        ("PI-F5-1", "4.2.2", "Users 5 to 8 unbalanced: quota is worse than no isolation", ""),
+        (
+            "PI-F5-1",
+            "4.2.2",
+            "Response time of users 5 to 8 (two jobs each) under fixed quotas, relative to no isolation",
+            "",
+        ),
         above(1.0),
         &[on(KERNEL_UNBALANCED, Quota), on(KERNEL_UNBALANCED, Smp)],
         |at| at.change(&HEAVY, on(KERNEL_UNBALANCED, Quota), on(KERNEL_UNBALANCED, Smp)),
@@ -117,7 +155,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "PI-F5-2",
             "4.2.2",
-            "Users 5 to 8 unbalanced: isolate is comparable to no isolation",
+            "Response time of users 5 to 8 (two jobs each) under isolation, relative to no isolation",
             "a little better",
         ),
         between(0.85, 1.08),
@@ -128,7 +166,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "PI-F5-3",
             "4.2.2",
-            "The improvement comes from memory that is released early: with ample memory it shrinks",
+            "Isolation relative to no isolation, response time of users 5 to 8: ample memory minus 44 MB",
             "",
         ),
         above(0.0),
@@ -143,13 +181,23 @@ pub(super) const ROWS: &[Row] = &[
             Some(ample - at.change(&HEAVY, on(KERNEL_UNBALANCED, Isolate), on(KERNEL_UNBALANCED, Smp))?)
         },
     )
-    .note("isolate by no isolation with ample memory, less the same with 44 MB"),
+    .note("the paper attributes the improvement (PI-F5-2) to memory that light users release early; a difference of two ratios"),
     parameter(
-        ("PI-F6-0", "4.2.3", "The single workstation is eight users, one of them active", ""),
+        (
+            "PI-F6-0",
+            "4.2.3",
+            "The single workstation is the machine of the eight users with only one of them active",
+            "",
+        ),
         &[HARDWARE],
     ),
     predicted(
-        ("PI-F6-1", "4.2.3", "Users 1 to 4 with one job under isolate, by the single workstation", "+31 %"),
+        (
+            "PI-F6-1",
+            "4.2.3",
+            "Response time of users 1 to 4 (one job each) under isolation, relative to the single workstation",
+            "+31 %",
+        ),
         between(1.26, 1.36),
         F6_1,
         f6_1,
@@ -159,7 +207,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "PI-F6-2",
             "4.2.3",
-            "Users 5 to 8 with two jobs under isolate do better than on the single workstation",
+            "Response time of users 5 to 8 (two jobs each) under isolation, relative to the single workstation",
             "",
         ),
         below(1.0),
@@ -167,7 +215,12 @@ pub(super) const ROWS: &[Row] = &[
         |at| at.ratio((on(KERNEL_UNBALANCED, Isolate), &HEAVY), (on(KERNEL_TWO, Quota), &["u1"])),
     ),
     predicted(
-        ("PI-F7-1", "4.2.3", "A job's CPU time under isolate is that without isolation", ""),
+        (
+            "PI-F7-1",
+            "4.2.3",
+            "CPU time of a job (one per user) under isolation, relative to no isolation",
+            "",
+        ),
         Tolerance::Between { low: 0.97, high: 1.03 },
         &[on(KERNEL_BALANCED, Isolate), on(KERNEL_BALANCED, Smp)],
         |at| {
@@ -179,7 +232,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "PI-F7-2",
             "4.2.3",
-            "The increase in response is matched by that in computation: the one's part of the other",
+            "Increase in CPU time from single workstation to eight users, relative to that in response time",
             "",
         ),
         Tolerance::AtLeast { low: 0.9 },
@@ -190,12 +243,12 @@ pub(super) const ROWS: &[Row] = &[
             divide(more(at, busy)?, response)
         },
     )
-    .note("a job has one CPU, so its CPU time and its response are of one size"),
+    .note("each job has one CPU, so CPU time and response time are comparable"),
     predicted(
         (
             "PI-F7-3",
             "4.2.3",
-            "Synchronisation's part of what synchronisation and kernel stall add",
+            "Synchronisation as a fraction of the synchronisation and kernel stall time that eight users add",
             "about 60 %",
         ),
         between(0.55, 0.65),
@@ -207,7 +260,12 @@ pub(super) const ROWS: &[Row] = &[
     )
     .basis(Basis::Calibrated),
     predicted(
-        ("PI-F7-4", "4.2.3", "One lock's part of the time spent on synchronisation", "over 80 %"),
+        (
+            "PI-F7-4",
+            "4.2.3",
+            "Fraction of synchronisation time that is spent on one lock (memlock)",
+            "over 80 %",
+        ),
         between(0.8, 1.0),
         F6_1,
         |at| {
@@ -218,16 +276,16 @@ pub(super) const ROWS: &[Row] = &[
             divide(spinning, spinning + semaphores)
         },
     )
-    .note("the model has this one spin lock")
+    .note("the model has no other spin lock")
     .basis(Basis::Calibrated),
     unmeasured_row(
         (
             "PI-F7-5",
             "4.2.3",
-            "Of the added stall, half is the memory system's and a third the file system's",
+            "Added stall by kernel subsystem: half in virtual memory, a third in the file system",
             "half, a third",
         ),
         Basis::Outside,
-        "the model does not tell the kernel's structures apart",
+        "the model does not distinguish the kernel's data structures",
     ),
 ];

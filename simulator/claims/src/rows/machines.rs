@@ -53,34 +53,47 @@ fn faults(at: Seed, run: Experiment) -> Option<f64> {
 const CONFIGURATION: &str = "simulator/claims/tests/configuration.rs: four_ways_are_four_uniprocessors";
 
 pub(super) const ROWS: &[Row] = &[
-    parameter(("PI-F2-UP", "figure 2", "One CPU and one job is 100", "100"), &[CONFIGURATION]),
+    parameter(
+        ("PI-F2-UP", "figure 2", "Response time of one make on one CPU, the baseline of figure 2", "100"),
+        &[CONFIGURATION],
+    ),
     parameter(
         (
             "PI-F2-CFG",
             "1.1",
-            "Four CPUs, four times memory and disks; one job, six, or four and a core dump",
+            "Four CPUs, with four times the memory and disks; one make, six makes, or four and a core dump",
             "",
         ),
         &[CONFIGURATION],
     ),
     predicted(
-        ("PI-F2-MP1", "1.1", "Alone on four CPUs without isolation, by one CPU", "35 % less"),
+        (
+            "PI-F2-MP1",
+            "1.1",
+            "Response time of a make alone on four CPUs without isolation, relative to one CPU",
+            "35 % less",
+        ),
         between(0.60, 0.70),
         &[MP1_SMP, UP],
         |at| at.change(&["a"], MP1_SMP, UP),
     ),
     predicted(
-        ("PI-F2-MP6", "1.1", "Beside five jobs without isolation, by one CPU", "236 %"),
+        (
+            "PI-F2-MP6",
+            "1.1",
+            "Response time of a make beside five others without isolation, relative to alone on one CPU",
+            "236 %",
+        ),
         between(2.006, 2.714),
         &[MP6_SMP, UP],
         |at| at.change(&["a"], MP6_SMP, UP),
     )
-    .note("the paper does not say how much memory this machine has; ours has that of table 2"),
+    .note("the paper does not state this machine's memory; the model has 44 MB, as the kernel-intensive machine"),
     predicted(
         (
             "PI-F2-MP4D",
             "1.1",
-            "Beside three jobs and a core dump to its disk without isolation, by one CPU",
+            "Response time of a make beside three makes and a core dump without isolation, relative to one CPU",
             "over 300 %",
         ),
         Tolerance::AtLeast { low: 2.5 },
@@ -91,7 +104,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "PI-F2-Q",
             "1.1",
-            "Without isolation a job gets slower with each job of others: the smallest step",
+            "Smallest ratio of successive response times as other users' makes grow from 0 to 5, no isolation",
             "",
         ),
         above(1.0),
@@ -102,59 +115,89 @@ pub(super) const ROWS: &[Row] = &[
         },
     ),
     predicted(
-        ("PI-F8-1a", "4.3", "Ocean gains greatly by isolation: isolate by no isolation", ""),
+        ("PI-F8-1a", "4.3", "Response time of Ocean under isolation, relative to no isolation", ""),
         below(0.85),
         &[cpu(Isolate), cpu(Smp)],
         |at| by_smp(at, "ocean", Isolate),
     ),
     predicted(
-        ("PI-F8-1b", "4.3", "Ocean gains greatly by isolation: quota by no isolation", ""),
+        ("PI-F8-1b", "4.3", "Response time of Ocean under fixed quotas, relative to no isolation", ""),
         below(0.85),
         &[cpu(Quota), cpu(Smp)],
         |at| by_smp(at, "ocean", Quota),
     ),
     predicted(
-        ("PI-F8-2a", "4.3", "Flashlite, six jobs on four CPUs: quota makes it worse", ""),
+        (
+            "PI-F8-2a",
+            "4.3",
+            "Response time of Flashlite under fixed quotas (six jobs on four CPUs), relative to no isolation",
+            "",
+        ),
         between(1.1, 1.3),
         &[cpu(Quota), cpu(Smp)],
         |at| by_smp(at, "flashlite", Quota),
     ),
     predicted(
-        ("PI-F8-2b", "4.3", "VCS, six jobs on four CPUs: quota makes it worse", ""),
+        (
+            "PI-F8-2b",
+            "4.3",
+            "Response time of VCS under fixed quotas (six jobs on four CPUs), relative to no isolation",
+            "",
+        ),
         between(1.1, 1.3),
         &[cpu(Quota), cpu(Smp)],
         |at| by_smp(at, "vcs", Quota),
     ),
     predicted(
-        ("PI-F8-3a", "4.3", "Flashlite under isolate is comparable to no isolation", ""),
+        ("PI-F8-3a", "4.3", "Response time of Flashlite under isolation, relative to no isolation", ""),
         between(0.9, 1.1),
         &[cpu(Isolate), cpu(Smp)],
         |at| by_smp(at, "flashlite", Isolate),
     ),
     predicted(
-        ("PI-F8-3b", "4.3", "VCS under isolate is comparable to no isolation", ""),
+        ("PI-F8-3b", "4.3", "Response time of VCS under isolation, relative to no isolation", ""),
         between(0.9, 1.1),
         &[cpu(Isolate), cpu(Smp)],
         |at| by_smp(at, "vcs", Isolate),
     ),
     parameter(
-        ("PI-F8-4", "4.3", "Ten processes on eight CPUs, memory enough, kernel work at the start only", ""),
+        (
+            "PI-F8-4",
+            "4.3",
+            "Ten processes on eight CPUs; memory suffices, and kernel work occurs only at the start",
+            "",
+        ),
         &["simulator/claims/tests/configuration.rs: cpu_isolation"],
     ),
     predicted(
-        ("PI-F9-1a", "4.4", "User 1 when user 2 has two jobs, by when it has one: isolate maintains it", ""),
+        (
+            "PI-F9-1a",
+            "4.4",
+            "Response time of user 1 under isolation, when user 2 has two jobs relative to one job",
+            "",
+        ),
         below(1.08),
         &[on(MEMORY_UNBALANCED, Isolate), on(MEMORY_BALANCED, Isolate)],
         |at| by_balanced(at, "u1", Isolate),
     ),
     predicted(
-        ("PI-F9-1b", "4.4", "The same under quota", ""),
+        (
+            "PI-F9-1b",
+            "4.4",
+            "Response time of user 1 under fixed quotas, when user 2 has two jobs relative to one job",
+            "",
+        ),
         below(1.08),
         &[on(MEMORY_UNBALANCED, Quota), on(MEMORY_BALANCED, Quota)],
         |at| by_balanced(at, "u1", Quota),
     ),
     predicted(
-        ("PI-F9-1c", "4.4", "The same without isolation: it gets worse", ""),
+        (
+            "PI-F9-1c",
+            "4.4",
+            "Response time of user 1 without isolation, when user 2 has two jobs relative to one job",
+            "",
+        ),
         above(1.20),
         &[on(MEMORY_UNBALANCED, Smp), on(MEMORY_BALANCED, Smp)],
         |at| by_balanced(at, "u1", Smp),
@@ -163,7 +206,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "PI-F9-2",
             "4.4",
-            "User 2 with two jobs loses much under quota because of memory: 16 MB by ample memory",
+            "Response time of user 2 (two jobs) under fixed quotas with 16 MB, relative to ample memory",
             "",
         ),
         above(1.2),
@@ -171,13 +214,23 @@ pub(super) const ROWS: &[Row] = &[
         |at| at.change(&["u2"], on(MEMORY_UNBALANCED, Quota), on(MEMORY_AMPLE, Quota)),
     ),
     predicted(
-        ("PI-F9-3a", "4.4", "User 2 under isolate is close to no isolation", ""),
+        (
+            "PI-F9-3a",
+            "4.4",
+            "Response time of user 2 (two jobs) under isolation, relative to no isolation",
+            "",
+        ),
         between(0.8, 1.2),
         &[on(MEMORY_UNBALANCED, Isolate), on(MEMORY_UNBALANCED, Smp)],
         |at| at.change(&["u2"], on(MEMORY_UNBALANCED, Isolate), on(MEMORY_UNBALANCED, Smp)),
     ),
     predicted(
-        ("PI-F9-3b", "4.4", "User 2 under isolate is much better than under quota", ""),
+        (
+            "PI-F9-3b",
+            "4.4",
+            "Response time of user 2 (two jobs) under isolation, relative to fixed quotas",
+            "",
+        ),
         below(1.0),
         &[on(MEMORY_UNBALANCED, Isolate), on(MEMORY_UNBALANCED, Quota)],
         |at| at.change(&["u2"], on(MEMORY_UNBALANCED, Isolate), on(MEMORY_UNBALANCED, Quota)),
@@ -186,7 +239,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "PI-F9-4",
             "4.4",
-            "16 MB hold one job of each user and not two: page faults of a job, with two by with one",
+            "Page faults per job of user 2 under fixed quotas, with two jobs relative to one job",
             "",
         ),
         above(5.0),
@@ -196,39 +249,69 @@ pub(super) const ROWS: &[Row] = &[
             divide(faults(at, on(MEMORY_UNBALANCED, Quota))?, one)
         },
     )
-    .note("none with one job counts as one"),
+    .note("with one job, at least one fault is assumed"),
     predicted(
-        ("PI-F9-5", "4.4", "User 1 under isolate beside two jobs, by half of the machine", "+4 %"),
+        (
+            "PI-F9-5",
+            "4.4",
+            "Response time of user 1 beside two jobs under isolation, relative to alone on half of the machine",
+            "+4 %",
+        ),
         between(1.02, 1.06),
         F9_5,
         f9_5,
     ),
     predicted(
-        ("PI-F10-1", "4.6", "Alone on four CPUs, isolate gives what no isolation gives", ""),
+        (
+            "PI-F10-1",
+            "4.6",
+            "Response time of a make alone on four CPUs under isolation, relative to no isolation",
+            "",
+        ),
         between(0.95, 1.05),
         &[MP1_ISOLATE, MP1_SMP],
         |at| at.change(&["a"], MP1_ISOLATE, MP1_SMP),
     ),
     predicted(
-        ("PI-F10-2a", "4.6", "Beside five jobs, isolate by no isolation", "over 50 % less"),
+        (
+            "PI-F10-2a",
+            "4.6",
+            "Response time of a make beside five others under isolation, relative to no isolation",
+            "over 50 % less",
+        ),
         Tolerance::AtMost { high: 0.50 },
         &[MP6_ISOLATE, MP6_SMP],
         |at| at.change(&["a"], MP6_ISOLATE, MP6_SMP),
     ),
     predicted(
-        ("PI-F10-2b", "4.6", "Beside five jobs, isolate by one CPU: half of 236 %", ""),
+        (
+            "PI-F10-2b",
+            "4.6",
+            "Response time of a make beside five others under isolation, relative to one CPU (half of 236 %)",
+            "",
+        ),
         Tolerance::AtMost { high: 1.18 },
         &[MP6_ISOLATE, UP],
         |at| at.change(&["a"], MP6_ISOLATE, UP),
     ),
     predicted(
-        ("PI-F10-2c", "4.6", "Beside three jobs and a core dump, isolate by no isolation", "over 50 % less"),
+        (
+            "PI-F10-2c",
+            "4.6",
+            "Response time of a make beside three makes and a core dump under isolation, relative to no isolation",
+            "over 50 % less",
+        ),
         Tolerance::AtMost { high: 0.50 },
         &[DUMP_ISOLATE, DUMP_SMP],
         |at| at.change(&["a"], DUMP_ISOLATE, DUMP_SMP),
     ),
     predicted(
-        ("PI-F10-3", "4.6", "Beside three jobs and a core dump, isolate by one CPU", "+47 %"),
+        (
+            "PI-F10-3",
+            "4.6",
+            "Response time of a make beside three makes and a core dump under isolation, relative to one CPU",
+            "+47 %",
+        ),
         between(1.27, 1.67),
         &[DUMP_ISOLATE, UP],
         |at| at.change(&["a"], DUMP_ISOLATE, UP),

@@ -128,7 +128,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "PP-2-REQ",
             "001, section 2",
-            "Pools match the hardware's clusters; jobs may span pools and share them",
+            "Pools match clusters of the hardware; jobs may span pools and share them",
             "",
         ),
         &[FORMED, FIGURE_4],
@@ -137,72 +137,187 @@ pub(super) const ROWS: &[Row] = &[
         (
             "PP-2-DEC",
             "001, section 2",
-            "Decisions at arrival, expansion and contraction; nothing moves otherwise",
+            "Threads are placed at arrival, expansion and contraction, and not moved otherwise",
             "",
         ),
         &[GROWS, STAYS],
     ),
     parameter(
-        ("PP-3-HW", "001, section 3", "Hector: four stations of four processors, each with 4 MB", "16"),
+        (
+            "PP-3-HW",
+            "001, section 3",
+            "Processors of Hector: four stations of four, each processor with 4 MB of memory",
+            "16",
+        ),
         &[HECTOR],
     ),
     parameter(
-        ("PP-3-ST0", "001, section 3", "A station for the system, twelve processors for jobs", "12"),
+        (
+            "PP-3-ST0",
+            "001, section 3",
+            "Processors for jobs; one station of four is reserved for the system",
+            "12",
+        ),
         &[HECTOR],
     ),
     parameter(
-        ("PP-3-DLY", "001, section 3", "Delays of 0 to 64 cycles, off the station only", ""),
+        (
+            "PP-3-DLY",
+            "001, section 3",
+            "Added delays of 0 to 64 cycles, only for packets that leave the station",
+            "",
+        ),
         &[TABLE_1],
     ),
-    parameter(("PP-T1-L", "001, table 1", "A line from the own module, in cycles", "19"), &[TABLE_1]),
-    parameter(("PP-T1-S", "001, table 1", "From the own station", "29"), &[TABLE_1]),
-    parameter(("PP-T1-R0", "001, table 1", "Over the ring", "37"), &[TABLE_1]),
-    parameter(("PP-T1-R4", "001, table 1", "With a delay of 4", "49"), &[TABLE_1]),
-    parameter(("PP-T1-R8", "001, table 1", "With a delay of 8", "61"), &[TABLE_1]),
-    parameter(("PP-T1-R16", "001, table 1", "With a delay of 16", "85"), &[TABLE_1]),
-    parameter(("PP-T1-R32", "001, table 1", "With a delay of 32", "133"), &[TABLE_1]),
-    parameter(("PP-T1-R64", "001, table 1", "With a delay of 64", "229"), &[TABLE_1]),
-    parameter(("PP-T1-LIN", "001, table 1", "A line over the ring takes 37 + 3 d cycles", ""), &[TABLE_1]),
+    parameter(
+        (
+            "PP-T1-L",
+            "001, table 1",
+            "Latency of a cache-line load from the processor's own memory module, in cycles",
+            "19",
+        ),
+        &[TABLE_1],
+    ),
+    parameter(
+        (
+            "PP-T1-S",
+            "001, table 1",
+            "Latency of a cache-line load from another module of the station, in cycles",
+            "29",
+        ),
+        &[TABLE_1],
+    ),
+    parameter(
+        (
+            "PP-T1-R0",
+            "001, table 1",
+            "Latency of a cache-line load over the ring without added delay, in cycles",
+            "37",
+        ),
+        &[TABLE_1],
+    ),
+    parameter(
+        (
+            "PP-T1-R4",
+            "001, table 1",
+            "Latency of a cache-line load over the ring with a delay of 4, in cycles",
+            "49",
+        ),
+        &[TABLE_1],
+    ),
+    parameter(
+        (
+            "PP-T1-R8",
+            "001, table 1",
+            "Latency of a cache-line load over the ring with a delay of 8, in cycles",
+            "61",
+        ),
+        &[TABLE_1],
+    ),
+    parameter(
+        (
+            "PP-T1-R16",
+            "001, table 1",
+            "Latency of a cache-line load over the ring with a delay of 16, in cycles",
+            "85",
+        ),
+        &[TABLE_1],
+    ),
+    parameter(
+        (
+            "PP-T1-R32",
+            "001, table 1",
+            "Latency of a cache-line load over the ring with a delay of 32, in cycles",
+            "133",
+        ),
+        &[TABLE_1],
+    ),
+    parameter(
+        (
+            "PP-T1-R64",
+            "001, table 1",
+            "Latency of a cache-line load over the ring with a delay of 64, in cycles",
+            "229",
+        ),
+        &[TABLE_1],
+    ),
+    parameter(
+        (
+            "PP-T1-LIN",
+            "001, table 1",
+            "Latency of a cache-line load over the ring with a delay of d: 37 + 3 d cycles",
+            "",
+        ),
+        &[TABLE_1],
+    ),
     unmeasured_row(
-        ("PP-3-CMP", "001, section 3", "Other machines are farther apart than Hector with a delay of 16", ""),
+        (
+            "PP-3-CMP",
+            "001, section 3",
+            "Other machines have longer off-station latencies than Hector with a delay of 16",
+            "",
+        ),
         Basis::Outside,
-        "the latencies of other machines are given for comparison alone",
+        "the paper gives the latencies of other machines for comparison only",
     ),
     parameter(
         (
             "PP-3-POL",
             "001, section 3",
-            "One queue for each processor, threads stay, one that has no seat is not made",
+            "One queue for each processor, no thread migration; a thread without a free processor is not created",
             "",
         ),
         &[CONSERVED, STAYS],
     ),
     parameter(
-        ("PP-T2", "001, table 2", "Six programs with their speed-up on four processors", ""),
+        ("PP-T2", "001, table 2", "Speed-ups of six programs on the four processors of a station", ""),
         &[HECTOR],
     ),
-    parameter(("PP-5.1-CFG", "001, section 5.1", "Pools of 1, 2, 4, 6 and 12", ""), &[FORMED]),
     parameter(
-        ("PP-5.2-WL", "001, section 5.2", "Three streams of 75 jobs with four processes each", "225"),
+        ("PP-5.1-CFG", "001, section 5.1", "Sizes of pools: 1, 2, 4, 6 and 12 processors", ""),
+        &[FORMED],
+    ),
+    parameter(
+        (
+            "PP-5.2-WL",
+            "001, section 5.2",
+            "Number of jobs in figure 1: three streams of 75 jobs with four processes each",
+            "225",
+        ),
         &[STREAMS],
     ),
     parameter(
-        ("PP-5.3-WL", "001, section 5.3", "With two, four, eight processes", "300, 225, 125"),
+        (
+            "PP-5.3-WL",
+            "001, section 5.3",
+            "Numbers of jobs in figure 2, with two, four and eight processes each",
+            "300, 225, 125",
+        ),
         &[STREAMS],
     ),
     parameter(
-        ("PP-5.4-WL", "001, section 5.4", "Two streams of 45 jobs with six processes", "90"),
+        (
+            "PP-5.4-WL",
+            "001, section 5.4",
+            "Number of jobs in figure 3: two streams of 45 jobs with six processes each",
+            "90",
+        ),
         &[STREAMS],
     ),
     parameter(
-        ("PP-6-WL", "001, section 6.2", "Three streams, pools of four, a delay of 16", "225"),
+        (
+            "PP-6-WL",
+            "001, section 6.2",
+            "Number of jobs in figure 5: three streams, in pools of four, with a delay of 16",
+            "225",
+        ),
         &[STREAMS],
     ),
     parameter(
         (
             "PP-6.1-EXP",
             "001, section 6.1",
-            "A new process goes to a pool of its job, else to one as its first did",
+            "A new process goes to a pool that its job already uses, else to a pool by initial placement",
             "",
         ),
         &[FIGURE_4, GROWS],
@@ -212,13 +327,29 @@ pub(super) const ROWS: &[Row] = &[
         &[FITS],
     ),
     parameter(
-        ("PP-6.2-BF", "001, section 6.2", "Best fit: the one with the fewest free, but one", ""),
+        (
+            "PP-6.2-BF",
+            "001, section 6.2",
+            "Best fit: the pool with the fewest free processors, but at least one",
+            "",
+        ),
         &[FITS],
     ),
-    parameter(("PP-6.2-WF", "001, section 6.2", "Worst fit: the one with the most free", ""), &[FITS]),
-    parameter(("PP-6.2-ALT", "001, section 6.2", "Worst fit by the number of jobs", ""), &[BY_JOBS_TEST]),
+    parameter(
+        ("PP-6.2-WF", "001, section 6.2", "Worst fit: the pool with the most free processors", ""),
+        &[FITS],
+    ),
+    parameter(
+        ("PP-6.2-ALT", "001, section 6.2", "Worst fit by jobs: the pool with the fewest jobs", ""),
+        &[BY_JOBS_TEST],
+    ),
     predicted(
-        ("PP-F1-1", "001, section 5.2", "No delay: pools of four, by no pools", "not significantly improved"),
+        (
+            "PP-F1-1",
+            "001, section 5.2",
+            "Mean response time in pools of four, relative to no pools, without added delay",
+            "not significantly improved",
+        ),
         between(0.88, 1.12),
         &[NEAR_4, NEAR_12],
         |at| combined(at, NEAR_4, NEAR_12),
@@ -227,7 +358,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "PP-F1-2a",
             "001, section 5.2",
-            "No pools by pools of four: the smallest step from delay 0 to 8 to 16",
+            "Speed-up by pools of four over no pools: smallest ratio of successive delays (0, 8, 16 cycles)",
             "grows",
         ),
         above(1.0),
@@ -241,19 +372,34 @@ pub(super) const ROWS: &[Row] = &[
         },
     ),
     predicted(
-        ("PP-F1-2b", "001, section 5.2", "A delay of 16: pools of four, by no pools", "substantial"),
+        (
+            "PP-F1-2b",
+            "001, section 5.2",
+            "Mean response time in pools of four, relative to no pools, with a delay of 16",
+            "substantial",
+        ),
         Tolerance::AtMost { high: 0.85 },
         &[FOUR_4, FOUR_12],
         |at| combined(at, FOUR_4, FOUR_12),
     ),
     predicted(
-        ("PP-F1-3", "001, section 5.2", "Pools of four, by the best of other sizes", "best"),
+        (
+            "PP-F1-3",
+            "001, section 5.2",
+            "Mean response time in pools of four, relative to the best other pool size, with a delay of 16",
+            "best",
+        ),
         below(1.0),
         &FOUR,
         |at| by_best(at, FOUR_4, &[FOUR[0], FOUR[1], FOUR_6, FOUR_12]),
     ),
     predicted(
-        ("PP-F1-4", "001, section 5.2", "What NEURAL gains, by what the others gain", "an exception"),
+        (
+            "PP-F1-4",
+            "001, section 5.2",
+            "Reduction in response time by pools of four: NEURAL relative to the mean of the four others",
+            "an exception",
+        ),
         Tolerance::AtMost { high: 0.5 },
         &[FOUR_4, FOUR_12],
         |at| {
@@ -263,13 +409,23 @@ pub(super) const ROWS: &[Row] = &[
         },
     ),
     predicted(
-        ("PP-F1-5", "001, section 5.2", "Two pools of six, by no pools", "a trend"),
+        (
+            "PP-F1-5",
+            "001, section 5.2",
+            "Mean response time in two pools of six, relative to no pools, with a delay of 16",
+            "a trend",
+        ),
         below(1.0),
         &[FOUR_6, FOUR_12],
         |at| combined(at, FOUR_6, FOUR_12),
     ),
     predicted(
-        ("PP-F1-6", "001, section 5.2", "The worst of pools of two, four and six, by no pools", "improved"),
+        (
+            "PP-F1-6",
+            "001, section 5.2",
+            "Mean response time with the worst of pool sizes 2, 4 and 6, relative to no pools",
+            "improved",
+        ),
         below(1.0),
         &FOUR,
         |at| {
@@ -277,9 +433,18 @@ pub(super) const ROWS: &[Row] = &[
             Some(response(FOUR[1])?.max(response(FOUR_4)?).max(response(FOUR_6)?))
         },
     ),
-    unmeasured_row(("PP-F1-V", "001, figure 1", "Response times", ""), Basis::Lost, "only in the figure"),
+    unmeasured_row(
+        ("PP-F1-V", "001, figure 1", "Response times of figure 1", ""),
+        Basis::Lost,
+        "only in the figure",
+    ),
     predicted(
-        ("PP-F2-1", "001, section 5.3", "Eight processes: the worst size of pools by the best", "no effect"),
+        (
+            "PP-F2-1",
+            "001, section 5.3",
+            "Jobs of eight processes: mean response time with the worst pool size, relative to the best",
+            "no effect",
+        ),
         Tolerance::AtMost { high: 1.10 },
         &EIGHT,
         |at| {
@@ -289,7 +454,12 @@ pub(super) const ROWS: &[Row] = &[
         },
     ),
     predicted(
-        ("PP-F2-2a", "001, section 5.3", "Two processes: pools of two, by pools of four", "no difference"),
+        (
+            "PP-F2-2a",
+            "001, section 5.3",
+            "Jobs of two processes: mean response time in pools of two, relative to pools of four",
+            "no difference",
+        ),
         between(0.92, 1.08),
         &TWO,
         |at| combined(at, TWO[1], TWO[2]),
@@ -298,7 +468,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "PP-F2-2b",
             "001, section 5.3",
-            "Two processes: the worse of pools of two and four, by the best of 1, 6, 12",
+            "Jobs of two processes: response time, worse of pool sizes 2 and 4 relative to best of 1, 6 and 12",
             "best",
         ),
         below(1.0),
@@ -312,7 +482,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "PP-F2-3",
             "001, section 5.3",
-            "Four processes: pools of four, by the best of other sizes",
+            "Jobs of four processes: mean response time in pools of four, relative to the best other size",
             "minimal",
         ),
         below(1.0),
@@ -323,7 +493,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "PP-F2-4",
             "001, section 5.3",
-            "MM: eight processes by four, the least of all sizes",
+            "Response time of MM with eight processes, relative to four: smallest ratio of all pool sizes",
             "equal or higher",
         ),
         Tolerance::AtLeast { low: 1.0 },
@@ -338,7 +508,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "PP-F2-5",
             "001, section 5.3",
-            "Four in pools of four by eight in any, of the program where it is least",
+            "Response time, 4 processes in pools of 4 relative to 8 in the best pools: lowest of five programs",
             "some",
         ),
         below(1.0),
@@ -352,12 +522,16 @@ pub(super) const ROWS: &[Row] = &[
             ratios.map(|ratios| ratios.into_iter().fold(f64::MAX, f64::min))
         },
     ),
-    unmeasured_row(("PP-F2-V", "001, figure 2", "Response times", ""), Basis::Lost, "only in the figure"),
+    unmeasured_row(
+        ("PP-F2-V", "001, figure 2", "Response times of figure 2", ""),
+        Basis::Lost,
+        "only in the figure",
+    ),
     predicted(
         (
             "PP-F3-1a",
             "001, section 5.4",
-            "HOUGH with six: how many intervals pools of four and six are apart",
+            "HOUGH, 6 processes: response-time difference of pools of 4 and 6, relative to summed 90 % half-widths",
             "not significant",
         ),
         Tolerance::AtMost { high: 1.0 },
@@ -365,19 +539,34 @@ pub(super) const ROWS: &[Row] = &[
         |at| intervals_apart(at, &["hough"], SIX_4, SIX_6),
     ),
     predicted(
-        ("PP-F3-1b", "001, section 5.4", "SIMPLEX likewise", "not significant"),
+        (
+            "PP-F3-1b",
+            "001, section 5.4",
+            "SIMPLEX, 6 processes: response-time difference of pools of 4 and 6, relative to summed 90 % half-widths",
+            "not significant",
+        ),
         Tolerance::AtMost { high: 1.0 },
         &[SIX_4, SIX_6],
         |at| intervals_apart(at, &["simplex"], SIX_4, SIX_6),
     ),
     predicted(
-        ("PP-F3-2a", "001, section 5.4", "MM with six: pools of four, by pools of six", "better"),
+        (
+            "PP-F3-2a",
+            "001, section 5.4",
+            "Response time of MM with six processes in pools of four, relative to pools of six",
+            "better",
+        ),
         below(1.0),
         &[SIX_4, SIX_6],
         |at| at.change(&["mm"], SIX_4, SIX_6),
     ),
     predicted(
-        ("PP-F3-2b", "001, section 5.4", "MM's ratio by the better of the two others'", "pronounced"),
+        (
+            "PP-F3-2b",
+            "001, section 5.4",
+            "Response time in pools of 4 relative to 6: MM's ratio divided by the lower of HOUGH's and SIMPLEX's",
+            "pronounced",
+        ),
         below(1.0),
         &[SIX_4, SIX_6],
         |at| {
@@ -389,7 +578,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "PP-F3-3",
             "001, section 5.4",
-            "Six processes: pools of four, by pools of six",
+            "Jobs of six processes: mean response time in pools of four, relative to pools of six",
             "architecture counts more",
         ),
         Tolerance::AtMost { high: 1.0 },
@@ -397,19 +586,24 @@ pub(super) const ROWS: &[Row] = &[
         |at| at.change(&THREE, SIX_4, SIX_6),
     ),
     unmeasured_row(
-        ("PP-F3-V", "001, figure 3", "Percentages above the bars", ""),
+        ("PP-F3-V", "001, figure 3", "Percentages above the bars of figure 3", ""),
         Basis::Lost,
         "only in the figure",
     ),
     parameter(
-        ("PP-F4", "001, figure 4", "Two jobs of six on three stations", "A1-4, A5-6 B5-6, B1-4"),
+        (
+            "PP-F4",
+            "001, figure 4",
+            "Placement of two jobs of six processes on three stations",
+            "A1-4, A5-6 B5-6, B1-4",
+        ),
         &[FIGURE_4],
     ),
     predicted(
         (
             "PP-F5-1",
             "001, section 6.2",
-            "Programs that worst fit makes faster by 15 % or more, of five",
+            "Number of programs, of five, whose response time is 15 % or more lower under worst fit than first fit",
             "3 by 20 %",
         ),
         Tolerance::AtLeast { low: 3.0 },
@@ -418,7 +612,12 @@ pub(super) const ROWS: &[Row] = &[
     )
     .basis(Basis::Calibrated),
     predicted(
-        ("PP-F5-2", "001, section 6.2", "All jobs under worst fit, by first fit", "significantly better"),
+        (
+            "PP-F5-2",
+            "001, section 6.2",
+            "Mean response time of all jobs under worst fit, relative to first fit",
+            "significantly better",
+        ),
         Tolerance::AtMost { high: 0.9 },
         &[FOUR_4, FIRST_FIT],
         |at| combined(at, FOUR_4, FIRST_FIT),
@@ -427,7 +626,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "PP-F6a",
             "001, figure 6",
-            "First fit: tenths of a second in which each job has a station",
+            "Samples (every 0.1 s) in which a single job fills each station, under first fit",
             "lines 12 to 17",
         ),
         Tolerance::AtLeast { low: 1.0 },
@@ -438,7 +637,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "PP-F6b",
             "001, figure 6",
-            "First fit: those in which three jobs are in one station",
+            "Samples (every 0.1 s) in which three or more jobs share a station, under first fit",
             "lines 22 and 23",
         ),
         Tolerance::AtLeast { low: 1.0 },
@@ -446,27 +645,37 @@ pub(super) const ROWS: &[Row] = &[
         |at| moments(at, FIRST_FIT_TRACED, usize::MAX, crowded),
     ),
     predicted(
-        ("PP-F6c", "001, section 6.2", "Worst fit: the same in the first second", "never"),
+        (
+            "PP-F6c",
+            "001, section 6.2",
+            "Samples in the first second in which three or more jobs share a station, under worst fit",
+            "never",
+        ),
         Tolerance::AlwaysAtMost { high: 0.0 },
         &[WORST_FIT_TRACED],
         |at| moments(at, WORST_FIT_TRACED, 10, crowded),
     ),
     predicted(
-        ("PP-6-JOBS", "001, section 6.2", "Worst fit by jobs, by worst fit by processors", "similar"),
+        (
+            "PP-6-JOBS",
+            "001, section 6.2",
+            "Mean response time under worst fit by jobs, relative to worst fit by processors",
+            "similar",
+        ),
         between(0.95, 1.05),
         &[FOUR_4, BY_JOBS],
         |at| combined(at, BY_JOBS, FOUR_4),
     ),
     unmeasured_row(
-        ("PP-8-CONT", "001, section 8", "Less contention in the interconnect", "not observable"),
+        ("PP-8-CONT", "001, section 8", "Pools reduce contention in the interconnect", "not observable"),
         Basis::Outside,
-        "the paper could not see it",
+        "the paper could not observe it",
     ),
     predicted(
         (
             "PP-8-GAP",
             "001, section 8",
-            "Pools of four by no pools: the largest step from delay 0 to 64",
+            "Response time in pools of four, relative to no pools: largest ratio of successive delays, 0 to 64",
             "gains grow",
         ),
         below(1.0),
@@ -485,7 +694,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "PP-ABS-2",
             "001, abstract",
-            "Six processes: pools of a station, by pools of the processes",
+            "Jobs of six processes: mean response time in pools of a station's size, relative to the job's size",
             "architecture",
         ),
         Tolerance::AtMost { high: 1.0 },
@@ -493,7 +702,12 @@ pub(super) const ROWS: &[Row] = &[
         |at| at.change(&THREE, SIX_4, SIX_6),
     ),
     predicted(
-        ("OURS-POOLS", "ours", "Worst fit with repartitioning, by worst fit", ""),
+        (
+            "OURS-POOLS",
+            "ours",
+            "Mean response time under worst fit with repartitioning, relative to worst fit without",
+            "",
+        ),
         Tolerance::AtMost { high: 1.0 },
         &[REPARTITIONED, FOUR_4],
         |at| combined(at, REPARTITIONED, FOUR_4),

@@ -126,7 +126,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "CH-CURVEa",
             "002 system performance",
-            "At a tenth of the load, requests are served as they come: of those, a part of",
+            "Fraction of requests served at an offered load of 10 % of capacity",
             "1",
         ),
         between(0.95, 1.05),
@@ -134,7 +134,12 @@ pub(super) const ROWS: &[Row] = &[
         |at| divide(served(at, REQUESTS[0])?.0, real(at.of(REQUESTS[0])?.jobs.len() as u64)),
     ),
     predicted(
-        ("CH-CURVEb", "002 system performance", "Latency is what a request takes alone: by that", "1"),
+        (
+            "CH-CURVEb",
+            "002 system performance",
+            "Response time relative to service time at an offered load of 10 % of capacity",
+            "1",
+        ),
         between(1.0, 1.05),
         &REQUESTS,
         |at| latency(at, REQUESTS[0]),
@@ -143,19 +148,19 @@ pub(super) const ROWS: &[Row] = &[
         (
             "CH-CURVEc",
             "002 system performance",
-            "At four fifths, requests queue: latency by what one takes alone",
+            "Response time relative to service time at an offered load of 80 % of capacity",
             "2.7",
         ),
         between(2.43, 2.97),
         &REQUESTS,
         |at| latency(at, REQUESTS[1]),
     )
-    .note("the lecture says that latency grows; see simulator/claims/src/rows/scaling.rs for the arithmetic"),
+    .note("the lecture says only that latency grows; see simulator/claims/src/rows/scaling.rs for the arithmetic"),
     predicted(
         (
             "CH-CURVEd",
             "002 system performance",
-            "At twice the load, throughput is what the server can do: by that",
+            "Throughput at an offered load of 200 % of capacity, relative to capacity",
             "1",
         ),
         between(0.95, 1.05),
@@ -163,7 +168,12 @@ pub(super) const ROWS: &[Row] = &[
         |at| divide(served(at, REQUESTS[2])?.0 * 20e6, capacity_ns(at.of(REQUESTS[2])?)),
     ),
     predicted(
-        ("CH-CURVEe", "002 system performance", "Latency is almost all queueing: a part of", "1"),
+        (
+            "CH-CURVEe",
+            "002 system performance",
+            "Fraction of response time spent in the queue at an offered load of 200 % of capacity",
+            "1",
+        ),
         Tolerance::AtLeast { low: 0.95 },
         &REQUESTS,
         |at| Some(1.0 - 1.0 / latency(at, REQUESTS[2])?),
@@ -172,7 +182,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "CH-CURVEf",
             "002 system performance",
-            "A second CPU moves the curve up: throughput at that load, by one CPU's",
+            "Throughput of two CPUs, relative to one CPU, at an offered load of 200 % of one CPU",
             "2",
         ),
         between(1.9, 2.1),
@@ -183,7 +193,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "CH-CURVEg",
             "002 system performance",
-            "And the bend to the right: latency at four fifths, by one CPU's",
+            "Slowdown of requests with two CPUs, relative to one CPU, at an offered load of 80 % of one CPU",
             "",
         ),
         below(1.0),
@@ -191,31 +201,44 @@ pub(super) const ROWS: &[Row] = &[
         |at| divide(latency(at, BY_TWO[0])?, latency(at, REQUESTS[1])?),
     ),
     parameter(
-        ("CH-USL", "002 Gunther's law", "C(d) = d / (1 + alpha (d - 1) + beta d (d - 1)), with its peak", ""),
+        (
+            "CH-USL",
+            "002 Gunther's law",
+            "Gunther's law, C(d) = d / (1 + alpha (d - 1) + beta d (d - 1)), and the size at which it peaks",
+            "",
+        ),
         &[
             "profiler/scale/src/law.rs: the_law_begins_at_lambda_and_peaks_where_the_seed_says",
             "profiler/scale/src/law.rs: without_contention_there_is_no_peak_and_a_ceiling",
         ],
     ),
     parameter(
-        ("CH-USL-FIT", "002 Gunther's law", "A fit finds serialisation and contention again", ""),
+        (
+            "CH-USL-FIT",
+            "002 Gunther's law",
+            "A fit of Gunther's law recovers serialisation (alpha) and contention (beta)",
+            "",
+        ),
         &[
             "profiler/scale/src/fit/tests.rs: without_noise_the_numbers_are_found",
             "profiler/scale/src/fit/tests.rs: five_per_cent_of_noise_move_contention_by_less_than_a_fifth",
         ],
     ),
     parameter(
-        ("CH-MEM", "002 memory hierarchy", "Local memory in 100s of ns, disks in 10s of ms", ""),
+        (
+            "CH-MEM",
+            "002 memory hierarchy",
+            "Latencies by order of magnitude: local memory 100s of ns, disks 10s of ms",
+            "",
+        ),
         &["simulator/claims/tests/configuration.rs: the_memory_hierarchy_by_orders_of_magnitude"],
     )
-    .note(
-        "for remote memory it prints ms, as for a network; seed 001 has 2.2 us, and machines have that order",
-    ),
+    .note("for remote memory the lecture prints ms, as for a network; seed 001 has 2.2 us, the usual order of magnitude"),
     predicted(
         (
             "CH-MEMa",
             "002 memory hierarchy",
-            "A request here and there on an HP 97560: tens of ms",
+            "Mean service time of random page reads on an HP 97560",
             "10s of ms",
         ),
         between(10.0, 100.0),
@@ -224,16 +247,16 @@ pub(super) const ROWS: &[Row] = &[
     )
     .unit(Unit::Milliseconds),
     unmeasured_row(
-        ("CH-HOPS", "002 NUMA concepts", "A hypercube of n nodes has O(n-th root of n) hops", ""),
+        ("CH-HOPS", "002 NUMA concepts", "Number of hops in a hypercube of n nodes: O(n-th root of n)", ""),
         Basis::Outside,
-        "as printed that is next to 1 for all n; a hypercube of n nodes has log2 n hops. Machines here have distances \
-         between nodes, and no wires",
+        "as printed that is close to 1 for all n; a hypercube of n nodes has log2 n hops. The model has distances \
+         between nodes, and no links",
     ),
     parameter(
         (
             "CH-TOPO",
             "002 topology scheduling",
-            "A job has nodes reserved for it, and memory of other nodes where its own do not have enough",
+            "A job has nodes reserved, and uses memory of other nodes if its own nodes have too little",
             "",
         ),
         &[
@@ -242,24 +265,19 @@ pub(super) const ROWS: &[Row] = &[
             "simulator/sim/tests/numa.rs: what_does_not_fit_into_the_own_node_is_remote",
         ],
     )
-    .note("what is reserved are CPUs, which are chosen next to each other"),
+    .note("here CPUs are reserved, which are chosen next to each other"),
     unmeasured_row(
         (
             "CH-PRIN",
             "002 general principles",
-            "Keep apart what different CPUs write; readers side by side; atomic operations in place of locks",
+            "Separate data that different CPUs write; let readers run in parallel; atomic operations, not locks",
             "",
         ),
         Basis::Outside,
-        "true of real caches, which the simulator has not: `bench/principles` measures each as a ratio on this machine",
+        "about real caches, which the simulator lacks: `bench/principles` measures each as a ratio on this machine",
     ),
     predicted(
-        (
-            "CH-RX",
-            "002 RX2600",
-            "A multi-user benchmark is perfectly scalable on two CPUs: throughput by that of one",
-            "2",
-        ),
+        ("CH-RX", "002 RX2600", "Throughput of a multi-user benchmark on two CPUs, relative to one CPU", "2"),
         Tolerance::AtLeast { low: 1.9 },
         &FEW,
         |at| faster(at, FEW[1], FEW[0]),
@@ -268,28 +286,43 @@ pub(super) const ROWS: &[Row] = &[
         (
             "CH-ALT-1a",
             "002 Altix, single spindle",
-            "Scalability is awful: of sixteen CPUs' time, a part is work",
+            "Fraction of the CPU time of 16 CPUs that is useful work, with a single disk",
             "",
         ),
         Tolerance::AtMost { high: 0.5 },
         &DISKS,
         |at| work(at, DISKS[0]),
     )
-    .note("that awful is less than half is our reading"),
+    .note("the lecture calls it awful; that this is less than half is our reading"),
     predicted(
-        ("CH-ALT-1b", "002 Altix", "The single spindle's work by the RAID's", ""),
+        (
+            "CH-ALT-1b",
+            "002 Altix",
+            "Useful fraction of the CPU time of 16 CPUs with a single disk, relative to a RAID",
+            "",
+        ),
         below(1.0),
         &DISKS,
         |at| divide(work(at, DISKS[0])?, work(at, DISKS[1])?),
     ),
     predicted(
-        ("CH-ALT-2a", "002 Altix, RAID", "Better, and not near-perfect: a part is work", ""),
+        (
+            "CH-ALT-2a",
+            "002 Altix, RAID",
+            "Fraction of the CPU time of 16 CPUs that is useful work, with a RAID",
+            "",
+        ),
         Tolerance::AtMost { high: 0.9 },
         &DISKS,
         |at| work(at, DISKS[1]),
     ),
     predicted(
-        ("CH-ALT-2b", "002 Altix", "The RAID's work by the RAM disk's", ""),
+        (
+            "CH-ALT-2b",
+            "002 Altix",
+            "Useful fraction of the CPU time of 16 CPUs with a RAID, relative to a RAM disk",
+            "",
+        ),
         below(1.0),
         &DISKS,
         |at| divide(work(at, DISKS[1])?, work(at, DISKS[2])?),
@@ -298,19 +331,19 @@ pub(super) const ROWS: &[Row] = &[
         (
             "CH-ALT-3",
             "002 Altix, RAM disk",
-            "Even here there is a problem: work by that of a load without a disk",
+            "Useful fraction of the CPU time of 16 CPUs with a RAM disk, relative to a load without disk I/O",
             "",
         ),
         below(1.0),
         &DISKS,
         |at| divide(work(at, DISKS[2])?, work(at, DISKS[3])?),
     )
-    .note("here it is the one lock of the file system; the lecture suspects the I/O subsystem"),
+    .note("here the cause is the one lock of the file system; the lecture suspects the I/O subsystem"),
     predicted(
         (
             "CH-OLY-1",
             "002 Olympia, CPU-only",
-            "Reasonable scalability: throughput of twelve by twelve times that of one",
+            "Throughput of 12 CPUs on CPU-only work, relative to 12 times the throughput of one CPU",
             "",
         ),
         Tolerance::AtLeast { low: 0.8 },
@@ -321,7 +354,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "CH-OLY-2a",
             "002 Olympia, tmpfs",
-            "Under a spin lock, twelve do worse than eight: throughput by that",
+            "Throughput of 12 CPUs under the spin lock, relative to 8 CPUs",
             "",
         ),
         below(1.0),
@@ -332,7 +365,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "CH-OLY-2b",
             "002 Olympia, tmpfs",
-            "By Gunther's law: twelve by the size with the most throughput",
+            "12 CPUs relative to the number at which a fit of Gunther's law peaks, under the spin lock",
             "",
         ),
         above(1.0),
@@ -343,7 +376,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "CH-LOCK-1a",
             "002 lock metering",
-            "find_lock_page: the part of the time that the lock was held",
+            "Fraction of the run for which the lock is held (find_lock_page, 12 CPUs)",
             "0.723",
         ),
         between(0.651, 0.795),
@@ -352,20 +385,35 @@ pub(super) const ROWS: &[Row] = &[
     )
     .basis(Basis::Calibrated),
     predicted(
-        ("CH-LOCK-1b", "002 lock metering", "The part of CPU time that was spent spinning", "0.425"),
+        (
+            "CH-LOCK-1b",
+            "002 lock metering",
+            "Fraction of CPU time spent spinning on the lock (find_lock_page, 12 CPUs)",
+            "0.425",
+        ),
         between(0.3825, 0.4675),
         SPIN_12,
         |at| metered(at, |_, run| divide(spun_ns(run), capacity_ns(run))),
     )
     .basis(Basis::Calibrated),
     predicted(
-        ("CH-LOCK-1c", "002 lock metering", "How many that took it had to wait", "0.131"),
+        (
+            "CH-LOCK-1c",
+            "002 lock metering",
+            "Fraction of lock acquisitions that wait (find_lock_page, 12 CPUs)",
+            "0.131",
+        ),
         between(0.1179, 0.1441),
         SPIN_12,
         |at| metered(at, |lock, _| divide(real(lock.waits), real(lock.taken))),
     ),
     predicted(
-        ("CH-LOCK-1d", "002 lock metering", "How long one waited that had to", "29 us"),
+        (
+            "CH-LOCK-1d",
+            "002 lock metering",
+            "Mean wait of the lock acquisitions that wait (find_lock_page, 12 CPUs)",
+            "29 us",
+        ),
         between(26.1, 31.9),
         SPIN_12,
         |at| metered(at, |lock, _| divide(real(lock.waited_ns) / 1e3, real(lock.waits))),
@@ -375,7 +423,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "CH-LOCK-1e",
             "002 lock metering",
-            "Takes, those that wait and their waits make up the time spun: by what CPUs spun",
+            "Sum of all waits for the lock, relative to the CPU time spent spinning (find_lock_page, 12 CPUs)",
             "1",
         ),
         between(0.9, 1.1),
@@ -386,28 +434,28 @@ pub(super) const ROWS: &[Row] = &[
         (
             "CH-LOCK-1f",
             "002 lock metering",
-            "The same of the printed row: 192 s of 12 CPUs' 35 s are 45.7 %",
+            "Fraction of CPU time spent spinning, from the printed row's other figures: 45.7 % (192 s of 419 s)",
             "42.5 %",
         ),
         Basis::Derived,
-        "50,542,055 takes, 13.1 % of them with a wait of 29 us; 35 s are 50,542,055 times 0.5 us by 72.3 %. That is \
-         7.5 % more than printed",
+        "192 s: 50,542,055 acquisitions, of which 13.1 % wait for 29 us; 419 s: 12 CPUs during 50,542,055 times 0.5 us, \
+         divided by 72.3 %. The result is 7.5 % more than printed",
     ),
     unmeasured_row(
         (
             "CH-LOCK-2",
             "002 lock metering",
-            "The same lock, taken anew after a wait for the page: 1,113 times, 85.3 % wait",
+            "Utilisation of the lock retaken after a wait for the page (1,113 acquisitions, 85.3 % of them wait)",
             "0.01 %",
         ),
         Basis::Outside,
-        "one in 45,000 takes; the model has no page that is locked",
+        "one in 45,000 acquisitions; the model has no locked pages",
     ),
     predicted(
         (
             "CH-RWa",
             "002 Olympia, rwlock",
-            "With readers side by side, twelve do better than eight: throughput by that",
+            "Throughput of 12 CPUs under a readers-writer lock, relative to 8 CPUs",
             "",
         ),
         above(1.0),
@@ -418,7 +466,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "CH-RWb",
             "002 Olympia, rwlock",
-            "The slope is still positive: twelve's throughput by that of ten",
+            "Throughput of 12 CPUs under a readers-writer lock, relative to 10 CPUs",
             "",
         ),
         above(1.0),
@@ -429,19 +477,19 @@ pub(super) const ROWS: &[Row] = &[
         (
             "CH-RWc",
             "002 Olympia, rwlock",
-            "By Gunther's law: twelve by the size with the most throughput",
+            "12 CPUs relative to the number at which a fit of Gunther's law peaks, under a readers-writer lock",
             "",
         ),
         below(1.0),
         &READERS,
         |at| beyond_peak(at, &READERS),
     )
-    .note("0 where throughput never sinks"),
+    .note("0 if throughput never falls"),
     predicted(
         (
             "CH-RWd",
             "002 Olympia, rwlock",
-            "Latency is a problem: what a round takes beside eleven others, by alone",
+            "Time per operation of a process on 12 CPUs under a readers-writer lock, relative to one CPU",
             "",
         ),
         above(1.0),
@@ -452,7 +500,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "CH-RWe",
             "002 Olympia, rwlock",
-            "It scales much better: twelve's throughput by that under the spin lock",
+            "Throughput of 12 CPUs under a readers-writer lock, relative to the spin lock",
             "",
         ),
         above(1.0),
@@ -460,15 +508,20 @@ pub(super) const ROWS: &[Row] = &[
         |at| faster(at, READERS[AT_12], SPIN[AT_12]),
     ),
     unmeasured_row(
-        ("CH-FS", "002 other file systems", "ext3 and xfs on a RAM disk, and by spindles", ""),
+        (
+            "CH-FS",
+            "002 other file systems",
+            "Throughput of ext3 and XFS on a RAM disk, and by number of spindles",
+            "",
+        ),
         Basis::Lost,
-        "the curves are pictures, of which nothing is left in the text",
+        "the curves are pictures, whose numbers did not survive",
     ),
     predicted(
         (
             "CH-INTa",
             "002 interrupts",
-            "On one CPU they cause negative scalability: eight threads' throughput by that of seven",
+            "Throughput of 8 threads, relative to 7, on 8 CPUs of which one takes all interrupts",
             "",
         ),
         below(1.0),
@@ -479,7 +532,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "CH-INTb",
             "002 interrupts",
-            "To all CPUs they cost less: eight threads' throughput by that with one CPU's",
+            "Throughput of 8 threads with interrupts spread over 8 CPUs, relative to all interrupts on one CPU",
             "",
         ),
         above(1.0),
@@ -490,7 +543,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "CH-DISK",
             "002 disks",
-            "Seek is very expensive: bandwidth page after page, by that of pages here and there",
+            "Bandwidth of sequential page reads, relative to random page reads, on an HP 97560",
             "",
         ),
         Tolerance::AtLeast { low: 10.0 },
@@ -501,7 +554,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "CH-JOB-LIMa",
             "002 job currency",
-            "Gangs are better for programs with barriers: rounds by those under job currency",
+            "Throughput of a program with barriers under gang scheduling, relative to job currency",
             "",
         ),
         above(1.0),
@@ -512,14 +565,19 @@ pub(super) const ROWS: &[Row] = &[
         (
             "CH-JOB-LIMb",
             "002 job currency",
-            "It scales to a few hundred CPUs only, since queues are sorted anew at each interval",
+            "Job currency scales to a few hundred CPUs only, since queues are re-sorted at each interval",
             "",
         ),
         Basis::Outside,
-        "ours sorts nothing anew: a job changes its band when it is looked at (crates/dispatch/src/discipline)",
+        "ours re-sorts nothing: a job changes its band when it is examined (crates/dispatch/src/discipline)",
     ),
     unmeasured_row(
-        ("CH-GOALS", "002 conclusions", "ccNUMA can scale; tuning for one architecture can break others", ""),
+        (
+            "CH-GOALS",
+            "002 conclusions",
+            "ccNUMA can scale, but tuning for one architecture can break others",
+            "",
+        ),
         Basis::Outside,
         "a conclusion, with nothing to compare",
     ),

@@ -252,60 +252,90 @@ fn least(figures: impl Iterator<Item = Option<f64>>) -> Option<f64> {
 const SCENES: &str = "simulator/claims/tests/configuration.rs: tickets";
 
 pub(super) const ROWS: &[Row] = &[
-    parameter(("TK-HW", "004 §5.1", "A Pentium Pro of 200 MHz, 128 MB, one disk", ""), &[SCENES]),
+    parameter(("TK-HW", "004 §5.1", "One Pentium Pro of 200 MHz, 128 MB of memory, one disk", ""), &[SCENES]),
     parameter(
-        ("TK-F5", "004 fig. 5", "Two currencies of equal worth; 1:2 in the one, 1:2:3 in the other", ""),
+        (
+            "TK-F5",
+            "004 fig. 5",
+            "Two currencies of equal value; tickets 1:2 within one (a1, a2), 1:2:3 within the other (b1, b2, b3)",
+            "",
+        ),
         &[SCENES],
     ),
     predicted(
-        ("TK-F6-1", "004 §5.2", "While b3 sleeps, CPU time is off by 1/6, 1/3, 1/6, 1/3 by at most", "0"),
+        (
+            "TK-F6-1",
+            "004 §5.2",
+            "Largest relative error of CPU shares while b3 sleeps (a1 1/6, a2 1/3, b1 1/6, b2 1/3)",
+            "0",
+        ),
         Tolerance::AtMost { high: 0.02 },
         &[FIRST_HALF],
         |at| off_in_half(at, 0),
     ),
     predicted(
-        ("TK-F6-2a", "004 §5.2", "After, it is off by 1/6, 1/3, 1/12, 1/6, 1/4 by at most", "0"),
+        (
+            "TK-F6-2a",
+            "004 §5.2",
+            "Largest relative error of CPU shares once b3 runs (a1 1/6, a2 1/3, b1 1/12, b2 1/6, b3 1/4)",
+            "0",
+        ),
         Tolerance::AtMost { high: 0.02 },
         &[FIRST_HALF, CURRENCIES],
         |at| off_in_half(at, 1),
     ),
     predicted(
-        ("TK-F6-2b", "004 §5.2", "What a's tasks have changes by less than", "0"),
+        ("TK-F6-2b", "004 §5.2", "Largest relative change in the CPU time of a1 and a2 once b3 runs", "0"),
         Tolerance::AtMost { high: 0.02 },
         &[FIRST_HALF, CURRENCIES],
         change_of_a,
     ),
     parameter(
-        ("TK-F7-CFG", "004 §5.3", "8 MB, of which 1,075 pages can be reserved; four tasks", ""),
+        ("TK-F7-CFG", "004 §5.3", "Memory of 8 MB, of which 1,075 pages can be reserved; four tasks", ""),
         &[SCENES],
     ),
     predicted(
-        ("TK-F7-1a", "004 fig. 7", "A guarantee of 500 pages: the fewest pages from 40 s on", "500"),
+        ("TK-F7-1a", "004 fig. 7", "Fewest pages of the task with 500 guaranteed pages, from 40 s on", "500"),
         Tolerance::AtLeast { low: 500.0 },
         &LOOKS,
         |at| fewest(at, "large"),
     )
-    .note("looked at every ten seconds"),
+    .note("sampled every 10 s"),
     predicted(
-        ("TK-F7-1b", "004 fig. 7", "A guarantee of 350 pages: the fewest pages from 40 s on", "350"),
+        ("TK-F7-1b", "004 fig. 7", "Fewest pages of the task with 350 guaranteed pages, from 40 s on", "350"),
         Tolerance::AtLeast { low: 350.0 },
         &LOOKS,
         |at| fewest(at, "small"),
     )
-    .note("looked at every ten seconds"),
+    .note("sampled every 10 s"),
     predicted(
-        ("TK-F7-2", "004 fig. 7", "The two tasks without one own much less: together, at most", ""),
+        (
+            "TK-F7-2",
+            "004 fig. 7",
+            "Most pages of the two tasks without a guarantee, together, from 40 s on",
+            "",
+        ),
         Tolerance::Below { bound: 350.0 },
         &LOOKS,
         unguaranteed,
     )
-    .note("1,075 pages less 850 leave 225"),
+    .note("guarantees of 850 pages leave 225 of 1,075"),
     parameter(
-        ("TK-F8-CFG", "004 §5.4", "YFQ in batches of two; five tasks with one request at a time", ""),
+        (
+            "TK-F8-CFG",
+            "004 §5.4",
+            "YFQ in batches of two requests; five tasks with one outstanding request each",
+            "",
+        ),
         &[SCENES],
     ),
     predicted(
-        ("TK-F8-1", "004 fig. 8", "With half of the disk, by the mean of the four others", "4.1"),
+        (
+            "TK-F8-1",
+            "004 fig. 8",
+            "Pages read by the task with half of the disk, relative to the mean of the four others",
+            "4.1",
+        ),
         between(3.7, 4.5),
         &[HALF_OF_A_DISK],
         |at| by_the_others(at, HALF_OF_A_DISK),
@@ -314,7 +344,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "TK-F8-2",
             "004 fig. 8",
-            "Pages over time are a line: the smallest coefficient of determination",
+            "Pages read over time by each task: smallest coefficient of determination of a linear fit",
             "",
         ),
         Tolerance::AtLeast { low: 0.98 },
@@ -322,14 +352,19 @@ pub(super) const ROWS: &[Row] = &[
         linear,
     ),
     parameter(
-        ("TK-F9-CFG", "004 §5.5", "Seven tasks with 1,000 tickets each; n for n, from 100 to 800", ""),
+        (
+            "TK-F9-CFG",
+            "004 §5.5",
+            "Seven tasks with 1,000 CPU and 1,000 disk tickets each; exchanges of 100 to 800, one for one",
+            "",
+        ),
         &[SCENES],
     ),
     predicted(
         (
             "TK-F9-1a",
             "004 fig. 9",
-            "The task that computes gains by each exchange more than by a smaller one",
+            "Smallest increase in the computing task's gain from one exchange to the next larger one",
             "",
         ),
         above(0.0),
@@ -340,7 +375,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "TK-F9-1b",
             "004 fig. 9",
-            "Its gains are off what its tickets say, in parts of what it had, by at most",
+            "Largest difference between the computing task's gain and the gain that its tickets imply",
             "0",
         ),
         Tolerance::AtMost { high: 0.04 },
@@ -348,19 +383,24 @@ pub(super) const ROWS: &[Row] = &[
         off_by_tickets,
     ),
     predicted(
-        ("TK-F9-2a", "004 fig. 9", "The task that reads gains by each exchange: the smallest gain", ""),
+        (
+            "TK-F9-2a",
+            "004 fig. 9",
+            "Smallest gain of the reading task by an exchange of 100 to 800 tickets",
+            "",
+        ),
         above(0.0),
         &EXCHANGES,
         |at| least(gains(at, &EXCHANGES, pages, "tasks/iohog")?.into_iter().map(Some)),
     ),
     predicted(
-        ("TK-F9-2b", "004 fig. 9", "It gains most by an exchange of about 500 tickets", "500"),
+        ("TK-F9-2b", "004 fig. 9", "Number of exchanged tickets by which the reading task gains most", "500"),
         between(400.0, 600.0),
         &EXCHANGES,
         best_exchange,
     ),
     unmeasured_row(
-        ("TK-F9-3", "004 fig. 9", "The gains as drawn", ""),
+        ("TK-F9-3", "004 fig. 9", "Gains of both tasks in figure 9", ""),
         Basis::Lost,
         "the figure is a picture that could not be read",
     ),
@@ -368,7 +408,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "TK-F10-1a",
             "004 fig. 10",
-            "Whatever is exchanged, the other that computes has a seventh of the CPU",
+            "Smallest CPU share of the computing task that takes no part in the exchange, over all exchanges",
             "0.143",
         ),
         Tolerance::AtLeast { low: 0.14 },
@@ -379,7 +419,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "TK-F10-1b",
             "004 fig. 10",
-            "Whatever is exchanged, each other reader has a seventh of the disk",
+            "Smallest disk share of a reading task that takes no part in the exchange, over all exchanges",
             "0.143",
         ),
         Tolerance::AtLeast { low: 0.14 },
@@ -390,7 +430,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "TK-F10-2",
             "004 §5.5",
-            "The other that computes loses more than the other readers: times as much",
+            "Loss by the largest exchange: the uninvolved computing task relative to the uninvolved readers",
             "",
         ),
         above(1.0),
@@ -398,7 +438,12 @@ pub(super) const ROWS: &[Row] = &[
         losses,
     ),
     predicted(
-        ("TK-F10-3", "004 note 6", "The four other readers have about the same: the most by the least", "1"),
+        (
+            "TK-F10-3",
+            "004 note 6",
+            "Largest ratio of the disk shares of two uninvolved readers, over all exchanges",
+            "1",
+        ),
         Tolerance::AtMost { high: 1.1 },
         &EXCHANGES,
         spread,
@@ -408,7 +453,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "OURS-NEG-GAIN",
             "ours",
-            "Negotiating: the gain of the side that gains less, by that of the best exchange of figure 9",
+            "Gain by the negotiated exchange, relative to the best exchange of figure 9",
             "",
         ),
         Tolerance::AtLeast { low: 0.8 },
@@ -416,20 +461,20 @@ pub(super) const ROWS: &[Row] = &[
         |at| divide(gain_found(at)?, largest_gain(at)?),
     )
     .basis(Basis::Beyond)
-    .note("in the last hundred of 240 seconds"),
+    .note("the gain of the side that gains less; if negotiated, in the last 100 s of 240 s"),
     predicted(
-        ("OURS-NEG-BOTH", "ours", "Negotiating: both sides gain, the one that gains less by", ""),
+        ("OURS-NEG-BOTH", "ours", "Gain by the negotiated exchange of the side that gains less", ""),
         above(0.0),
         &NEGOTIATED,
         gain_found,
     )
     .basis(Basis::Beyond)
-    .note("in the last hundred of 240 seconds"),
+    .note("in the last 100 s of 240 s"),
     predicted(
         (
             "OURS-NEG-COST",
             "ours",
-            "Negotiating: what either side has in all, trials included, by what it has without",
+            "Smaller of both sides' total progress with negotiation (trials included), relative to without",
             "",
         ),
         Tolerance::AtLeast { low: 1.0 },
@@ -441,7 +486,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "TK-5.6-50",
             "004 §5.6",
-            "With one request at a time and one other that waits: the part of the disk at most",
+            "Disk share of a task with one outstanding request beside one other task that reads",
             "0.5",
         ),
         Tolerance::AlwaysAtMost { high: 0.52 },
