@@ -356,8 +356,8 @@ mod tests {
         assert_eq!(run(101_000_000_000), None);
     }
 
-    /// Draws figure 11: by how much each database gains by each of the 64 exchanges, in per cent. Then it does
-    /// the same for queries that come back to some pages. Counts the exchanges by which `small` gains.
+    /// Draws figure 11: by how much each database gains by each of the 64 exchanges, in per cent, where all
+    /// pages are read alike, and where some are read more often. Counts the exchanges by which `small` gains.
     #[test]
     #[ignore = "takes some minutes in a release build"]
     fn map_of_figure_11() {
