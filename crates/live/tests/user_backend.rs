@@ -191,6 +191,7 @@ fn a_closed_gate_stops_the_unit_and_remembers_its_demand() {
     let (busy, other) = (start("sh", &["-c", "while :; do :; done"]), start("sleep", &["1000"]));
     let mut rig = Rig::new(&[&busy, &other]);
     eventually("the busy unit runs", || rig.observe().unit(rig.units[0]).runnable == 1);
+    eventually("the other sleeps", || state(other.pid()) == 'S');
     rig.gate(0, false);
     eventually("stopped", || state(busy.pid()) == 'T');
     assert_eq!(state(other.pid()), 'S');
@@ -427,7 +428,7 @@ fn another_users_process_is_reported_once_and_left_alone() {
         .unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(errors.matches("it is another user's: run commonhold as root").count(), 2, "{errors}");
-    assert_eq!(state(theirs.pid()), 'S');
+    eventually("it is asleep, and not stopped", || state(theirs.pid()) == 'S');
 }
 
 /// A unit is stopped for its disk use, and a reload drops it: its process continues at the next scan, without

@@ -304,6 +304,11 @@ fn wrap_words(
     lines
 }
 
+/// Lines of text as HTML, with a line break after each but the last.
+pub fn escape_lines(text: &str) -> String {
+    text.trim_end().lines().map(escape).collect::<Vec<_>>().join("<br>\n")
+}
+
 /// Escapes text for HTML and SVG, attribute values included, and removes control characters.
 pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());

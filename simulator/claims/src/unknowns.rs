@@ -182,9 +182,10 @@ const WAITS: &[&str] = &[
     "all spin for 1 ms, then sleep",
     "all sleep",
 ];
-/// How far apart files lie, in MiB: the variants of a gap, and their values.
-const GAPS: &[&str] = &["adjacent", "2 MiB", "20 MiB", "100 MiB", "400 MiB"];
-const GAPS_MIB: [u64; 5] = [0, 2, 20, 100, 400];
+/// How far apart files lie: the variants of a gap, and their values in MiB. With larger gaps, the files of
+/// some scenarios would not fit on the HP 97560, and would overlap.
+const GAPS: &[&str] = &["adjacent", "2 MiB", "10 MiB", "30 MiB", "100 MiB"];
+const GAPS_MIB: [u64; 5] = [0, 2, 10, 30, 100];
 
 /// How a program's work is divided among its processes, and the pieces for each process.
 const PIECES: &[&str] =
@@ -749,7 +750,7 @@ pub static UNKNOWNS: &[Unknown] = &[
         unit: "",
         range: Range::OneOf(GAPS),
         guess: 0.0,
-        source: "not said; the disk has 4 GB",
+        source: "not said; with more, the files do not fit the simulated disk",
         folders: READERS,
         apply: gap,
     },

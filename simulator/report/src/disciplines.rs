@@ -5,7 +5,7 @@ use commonhold_contract::Discipline;
 use commonhold_report::figures::{NOTHING, duration, seconds};
 use commonhold_report::html;
 use commonhold_report::svg::{self, BarChart, ChartBar, Panel, TimeChart};
-use commonhold_report::table::{Paint, Style, Table, escape};
+use commonhold_report::table::{Paint, Style, Table, escape, escape_lines};
 use commonhold_sim::outcome::{Outcome, UnitOutcome, WakesOutcome};
 use serde::Serialize;
 
@@ -356,7 +356,7 @@ pub fn csv(disciplines: &Disciplines) -> String {
 pub fn html(disciplines: &Disciplines) -> String {
     let scenario = disciplines.under.first().map_or("", |under| under.study.scenario.as_str());
     let mut page = html::open(&format!("{scenario} under each discipline"), "");
-    page += &format!("<p>{}</p>\n", escape(heading(disciplines).trim_end()));
+    page += &format!("<p>{}</p>\n", escape_lines(&heading(disciplines)));
     page += &format!("<h2>Figures</h2>\n{}<p>{}</p>\n", table(disciplines).html(), escape(HOW_TO_READ));
     page += "<h2>Off the entitlement</h2>\n";
     for unit in disciplines.units() {
@@ -378,7 +378,7 @@ pub fn html(disciplines: &Disciplines) -> String {
     for under in &disciplines.under {
         page += &time_chart(under);
     }
-    page += &format!("<p>{}</p>\n", escape(closing_of(disciplines).trim_end()).replace('\n', "<br>\n"));
+    page += &format!("<p>{}</p>\n", escape_lines(&closing_of(disciplines)));
     page + html::CLOSE
 }
 

@@ -4,7 +4,7 @@
 use commonhold_report::figures::{NOTHING, bytes, duration, seconds};
 use commonhold_report::html;
 use commonhold_report::svg::{self, BarChart, ChartBar};
-use commonhold_report::table::{Paint, Style, Table, escape};
+use commonhold_report::table::{Paint, Style, Table, escape, escape_lines};
 use commonhold_sim::outcome::{Outcome, UnitOutcome};
 use serde::Serialize;
 
@@ -277,14 +277,14 @@ pub fn csv(schemes: &Schemes) -> String {
 pub fn html(schemes: &Schemes) -> String {
     let scenario = schemes.studies.first().map_or("", |study| study.scenario.as_str());
     let mut page = html::open(&format!("{scenario} under each scheme"), "");
-    page += &format!("<p>{}</p>\n<h2>Response times</h2>\n", escape(heading(schemes).trim_end()));
+    page += &format!("<p>{}</p>\n<h2>Response times</h2>\n", escape_lines(&heading(schemes)));
     for unit in schemes.units() {
         for job in schemes.jobs(unit) {
             page += &chart(unit, &job);
         }
     }
     page += &format!("<h2>Figures</h2>\n{}<p>{}</p>\n", table(schemes).html(), escape(HOW_TO_READ));
-    page += &format!("<p>{}</p>\n", escape(closing_of(schemes).trim_end()).replace('\n', "<br>\n"));
+    page += &format!("<p>{}</p>\n", escape_lines(&closing_of(schemes)));
     page + html::CLOSE
 }
 

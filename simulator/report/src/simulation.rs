@@ -4,7 +4,7 @@ use commonhold_contract::Scheme;
 use commonhold_report::exchanges::{self, When};
 use commonhold_report::figures::{NOTHING, bytes, count, cpus, duration, seconds};
 use commonhold_report::svg::{AXIS_HEIGHT, Axis, WIDTH, add_axis, step_for};
-use commonhold_report::table::{Paint, Style, Table, escape};
+use commonhold_report::table::{Paint, Style, Table, escape, escape_lines};
 use commonhold_report::{bus, gangs, html};
 use commonhold_sim::outcome::{CommonMemory, JobOutcome, Outcome, Spent, Stuck, UnitOutcome};
 use commonhold_sim::scenario::Scheduler;
@@ -459,7 +459,7 @@ const PARTS: [(&str, &str); 7] = [
 /// The study as a page.
 pub fn html(study: &Study) -> String {
     let mut page = html::open(&format!("{} under {}", study.scenario, study.scheme), "");
-    page += &format!("<p>{}</p>\n<h2>Response times</h2>\n", escape(heading(study).trim_end()));
+    page += &format!("<p>{}</p>\n<h2>Response times</h2>\n", escape_lines(&heading(study)));
     page += &response_bars(study);
     if let Some(occupancy) = study.runs.first().and_then(|run| run.occupancy.as_ref()) {
         page += "<h2>Jobs on CPUs</h2>\n";
@@ -477,8 +477,7 @@ pub fn html(study: &Study) -> String {
     }
     page += &format!(
         "<p>{}</p>\n",
-        escape(closing(&study.runs.iter().collect::<Vec<_>>(), study.horizon_ns).trim_end())
-            .replace('\n', "<br>\n")
+        escape_lines(&closing(&study.runs.iter().collect::<Vec<_>>(), study.horizon_ns))
     );
     page + html::CLOSE
 }
