@@ -128,6 +128,23 @@ fn files_lie_apart() {
     assert!((8.0..14.0).contains(&between), "{between} ms");
 }
 
+/// With a gap that leaves no place for the second file, the scenario is refused: the files would overlap.
+#[test]
+fn files_and_their_gaps_have_to_fit() {
+    let found = |gap: &str| {
+        let machine = machine(1, "") + "[disk.d0]\nmodel = \"hp97560\"\n";
+        let text = format!(
+            "version = 1\nhorizon = \"1min\"\n[file.f]\nsize = \"16MiB\"\ngap = \"{gap}\"\n[program.p]\ndo = [{{ read = \
+             \"f\", bytes = \"4KiB\" }}]\n[job.p]\nunit = \"a\"\nprogram = \"p\"\ncount = 5\n"
+        );
+        let read = commonhold_sim::scenario::read(&contract("smp", "", ""), &machine, &text);
+        let found = read.findings.into_iter().flat_map(|finding| finding.diagnostics);
+        found.filter(commonhold_contract::Diagnostic::is_error).map(|found| found.code).collect::<Vec<_>>()
+    };
+    assert_eq!(found("100MiB"), [] as [&str; 0]);
+    assert_eq!(found("400MiB"), ["disk-full"]);
+}
+
 /// A unit has one reader on a disk of 10 ms, and the other has eight. If the kernel hands the disk one
 /// request at a time, each unit has half of them; if it hands the disk all nine, the lone reader waits for
 /// all others.

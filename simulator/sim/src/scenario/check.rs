@@ -412,14 +412,16 @@ impl Subject<'_> {
         let mut needs: BTreeMap<(u16, u16), u128> = BTreeMap::new();
         for job in &self.workload.jobs {
             for file in &demands[usize::from(job.program)].files {
-                let File { bytes, disk, shared, .. } = self.workload.files[usize::from(*file)];
+                let File { bytes, gap_bytes, disk, shared, .. } = self.workload.files[usize::from(*file)];
                 // A larger number stands for a size that could not be read.
                 if bytes <= BYTES_MAX {
+                    // The simulation places files beyond the disk's end on top of the first.
+                    let room = u128::from(bytes) + u128::from(gap_bytes);
                     let copies = if shared { 0 } else { u128::from(job.count) };
                     let need = needs.entry((disk.unwrap_or(job.disk), *file)).or_default();
-                    *need = need.saturating_add(u128::from(bytes) * copies);
+                    *need = need.saturating_add(room * copies);
                     if shared {
-                        *need = u128::from(bytes);
+                        *need = room;
                     }
                 }
             }
@@ -433,7 +435,7 @@ impl Subject<'_> {
                 let [total, size] = [total, u128::from(size)].map(|bytes| rounded(bytes, &BYTE_UNITS));
                 let message =
                     format!("the files on disk `{}` take {total}, and it has {size} for files", disk.name);
-                let help = "give the machine a larger disk, or let files be `shared`; each job has its own otherwise";
+                let help = "use a larger disk, a smaller `gap`, or files that are `shared`: otherwise each job has its own";
                 let at = self.places.files[usize::from(*largest)].clone();
                 found.push(Diagnostic::error("disk-full", at, message).label("the largest").help(help));
             }

@@ -379,7 +379,7 @@ fn file_keys(chance: &mut Chance, machine: &Machine) -> String {
         let _ = writeln!(text, "shared = {shared}\ndisk = \"d{}\"", chance.from(0, machine.disks - 1));
     }
     if chance.once_in(3) {
-        let _ = writeln!(text, "gap = \"{}MiB\"", chance.one_of(&[1, 300]));
+        let _ = writeln!(text, "gap = \"{}KiB\"", chance.one_of(&[64, 1000]));
     }
     if chance.once_in(2) {
         let _ = writeln!(text, "fragment = \"{}KiB\"", chance.one_of(&[1, 8, 100]));
