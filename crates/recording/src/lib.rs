@@ -53,15 +53,8 @@ enum Kind {
 }
 
 impl Kind {
-    const ALL: [Kind; 7] = [
-        Kind::Header,
-        Kind::Threads,
-        Kind::Events,
-        Kind::Usage,
-        Kind::Sample,
-        Kind::Contract,
-        Kind::End,
-    ];
+    const ALL: [Kind; 7] =
+        [Kind::Header, Kind::Threads, Kind::Events, Kind::Usage, Kind::Sample, Kind::Contract, Kind::End];
 
     fn of(byte: u8) -> Option<Kind> {
         Kind::ALL.into_iter().find(|kind| *kind as u8 == byte)

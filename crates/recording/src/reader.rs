@@ -136,7 +136,8 @@ fn raw_block(from: &mut impl Read, at: u64) -> Result<Option<(Kind, Vec<u8>, u64
     if read_up_to(from, &mut head)? < BLOCK_HEAD {
         return Ok(None);
     }
-    let number = |from: usize| u32::from_le_bytes([head[from], head[from + 1], head[from + 2], head[from + 3]]);
+    let number =
+        |from: usize| u32::from_le_bytes([head[from], head[from + 1], head[from + 2], head[from + 3]]);
     let kind = Kind::of(head[0]).ok_or_else(|| damaged(at, "a block of an unknown kind"))?;
     let (length, compressed_length, checksum) = (number(1) as usize, number(5) as usize, number(9));
     if length > PAYLOAD_MAX || compressed_length > PAYLOAD_MAX + PAYLOAD_MAX / 8 {
@@ -160,7 +161,8 @@ fn raw_block(from: &mut impl Read, at: u64) -> Result<Option<(Kind, Vec<u8>, u64
 }
 
 fn decode<T: DeserializeOwned>(payload: &[u8], at: u64) -> Result<T, RecordingError> {
-    postcard::from_bytes(payload).map_err(|error| damaged(at, &format!("a block that cannot be decoded: {error}")))
+    postcard::from_bytes(payload)
+        .map_err(|error| damaged(at, &format!("a block that cannot be decoded: {error}")))
 }
 
 fn damaged(at: u64, what: &str) -> RecordingError {

@@ -44,8 +44,7 @@ fn read(bytes: &[u8]) -> Result<(Vec<Block>, bool), RecordingError> {
 
 #[test]
 fn what_was_written_is_read() {
-    let thread =
-        Thread { tid: 7, pid: 7, name: "make".to_owned(), unit: "physics".to_owned(), seen_ns: 0 };
+    let thread = Thread { tid: 7, pid: 7, name: "make".to_owned(), unit: "physics".to_owned(), seen_ns: 0 };
     let usage = ThreadUsage { tid: 7, ran_ns: 3, waited_ns: 4, turns: 1 };
     let blocks = vec![
         Block::Threads(vec![thread]),
@@ -109,7 +108,8 @@ fn a_writer_keeps_its_limit_and_has_room_for_the_end() {
     let noise = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
     let mut written = 0;
     let full = loop {
-        let events = (0..64).map(|n| event(1 << 40, u32::try_from(noise(written * 64 + n)).unwrap())).collect();
+        let events =
+            (0..64).map(|n| event(1 << 40, u32::try_from(noise(written * 64 + n)).unwrap())).collect();
         match writer.write(&Block::Events(events)) {
             Ok(()) => written += 1,
             Err(error) => break error,

@@ -104,7 +104,9 @@ const SIZE_MIN: u64 = 1 << 20;
 fn interval(text: &str) -> Result<Duration, String> {
     let every = duration(text)?;
     let least = EVERY_MIN.as_millis();
-    (every >= EVERY_MIN).then_some(every).ok_or_else(|| format!("`{text}` is too short: write {least}ms or more"))
+    (every >= EVERY_MIN)
+        .then_some(every)
+        .ok_or_else(|| format!("`{text}` is too short: write {least}ms or more"))
 }
 
 /// Parses `--size`.

@@ -21,8 +21,7 @@ use crate::host::autogroup::Autogroup;
 use crate::host::{Dir, File, Pinned, clock};
 use crate::{LiveError, MORE_FILES};
 
-pub use usage::SchedStat;
-pub(crate) use usage::{Resident, Transferred};
+pub use usage::{Resident, SchedStat, Transferred};
 
 /// Identifies a process, and distinguishes it from any later process with the same pid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
@@ -78,6 +77,8 @@ pub struct Stat {
     pub kernel_thread: bool,
     /// Number of threads.
     pub threads: u32,
+    /// Page faults that needed no disk.
+    pub minor_faults: u64,
     /// Page faults that had to read from a disk.
     pub major_faults: u64,
     /// CPU time of the ended children that it waited for, and of their descendants, in nanoseconds with a
@@ -432,7 +433,8 @@ fn parse_stat(pid: u32, text: &[u8]) -> Option<Stat> {
     let group = parse_number(fields.next()?)?;
     let session = parse_number(fields.next()?)?;
     let flags: u64 = parse_number(fields.nth(2)?)?;
-    let major_faults = parse_number(fields.nth(2)?)?;
+    let minor_faults = parse_number(fields.next()?)?;
+    let major_faults = parse_number(fields.nth(1)?)?;
     let (user, system): (u64, u64) = (parse_number(fields.nth(3)?)?, parse_number(fields.next()?)?);
     let children_ns = (user + system).saturating_mul(TICK_NS);
     let threads = parse_number(fields.nth(2)?)?;
@@ -451,6 +453,7 @@ fn parse_stat(pid: u32, text: &[u8]) -> Option<Stat> {
         session,
         kernel_thread,
         threads,
+        minor_faults,
         major_faults,
         children_ns,
         stop_signal,

@@ -10,16 +10,18 @@ pub struct SchedStat {
     pub ran_ns: u64,
     /// Time runnable without a CPU, in nanoseconds.
     pub waited_ns: u64,
+    /// How often the thread got a CPU.
+    pub turns: u64,
 }
 
 /// Resident memory of a process, in bytes. A page that several processes map counts in each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Resident {
+pub struct Resident {
     /// Memory that no file backs, so that it can only go to swap. Includes shared memory without a file.
-    pub(crate) anonymous: u64,
+    pub anonymous: u64,
     /// Pages of mapped files. The page cache of files that are read and written without mapping counts for no
     /// process.
-    pub(crate) file: u64,
+    pub file: u64,
 }
 
 impl Resident {
@@ -39,11 +41,11 @@ impl Resident {
 
 /// Disk transfers of a process and of the ended children that it waited for, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Transferred {
+pub struct Transferred {
     /// Read from a disk.
-    pub(crate) read: u64,
+    pub read: u64,
     /// Submitted for writing, also to the page cache.
-    pub(crate) written: u64,
+    pub written: u64,
 }
 
 impl ProcFs {
@@ -53,7 +55,7 @@ impl ProcFs {
     }
 
     /// Resident memory of a process; `None` if it has ended, or is a kernel thread.
-    pub(crate) fn resident(&mut self, pid: u32) -> Result<Option<Resident>, LiveError> {
+    pub fn resident(&mut self, pid: u32) -> Result<Option<Resident>, LiveError> {
         Ok(self.read(&format!("{pid}/status"))?.and_then(parse_resident))
     }
 
@@ -66,14 +68,15 @@ impl ProcFs {
 
     /// Disk transfers of a process; `None` if it has ended, may not be read, or the kernel does not count
     /// them.
-    pub(crate) fn transferred(&mut self, pid: u32) -> Result<Option<Transferred>, LiveError> {
+    pub fn transferred(&mut self, pid: u32) -> Result<Option<Transferred>, LiveError> {
         Ok(self.read(&format!("{pid}/io"))?.and_then(parse_transferred))
     }
 }
 
 fn parse_schedstat(text: &[u8]) -> Option<SchedStat> {
     let mut fields = text.split(u8::is_ascii_whitespace);
-    Some(SchedStat { ran_ns: parse_number(fields.next()?)?, waited_ns: parse_number(fields.next()?)? })
+    let mut number = || fields.next().and_then(parse_number);
+    Some(SchedStat { ran_ns: number()?, waited_ns: number()?, turns: number()? })
 }
 
 /// The number in the line `KEY: 12 kB` of a key, times `unit`.

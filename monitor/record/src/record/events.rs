@@ -1,0 +1,182 @@
+//! The scheduler's events, and requests to disks, through BPF.
+//!
+//! [`Events::attach`] loads the program (`bpf/record.bpf.c`), which writes events to a ring buffer for each
+//! CPU. [`Events::drain`] empties the buffers. Dropping the value detaches the program.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::os::fd::AsFd;
+use std::os::fd::AsRawFd;
+use std::rc::Rc;
+
+use commonhold_recording::{Event, Left, TimedEvent};
+use libbpf_rs::btf::Btf;
+use libbpf_rs::btf::types::Typedef;
+use libbpf_rs::{
+    Link, MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, PrintLevel, RingBuffer,
+    RingBufferBuilder,
+};
+
+/// Compiled by build.rs.
+static PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/record.bpf.o"));
+
+/// The size of a CPU's buffer in bytes. An event takes 32 bytes, so it has room for 16,384.
+const BUFFER_BYTES: u32 = 512 << 10;
+/// As in the program.
+const CPUS_MAX: usize = 1024;
+
+/// An attached program.
+pub(super) struct Events {
+    _links: Vec<Link>,
+    ring: RingBuffer<'static>,
+    drained: Rc<RefCell<Vec<TimedEvent>>>,
+    object: Object,
+}
+
+impl fmt::Debug for Events {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Events").finish_non_exhaustive()
+    }
+}
+
+impl Events {
+    /// Loads and attaches the program. Times of events are relative to `begin_ns` of the monotonic clock.
+    ///
+    /// # Errors
+    ///
+    /// Why the kernel refuses, in words.
+    pub(super) fn attach(begin_ns: u64) -> Result<Events, String> {
+        let quiet = libbpf_rs::set_print(Some((PrintLevel::Warn, |_, _| ())));
+        let loaded = load();
+        libbpf_rs::set_print(quiet);
+        let object = loaded.map_err(|error| format!("the kernel does not load the program: {error:#}"))?;
+        let drained = Rc::new(RefCell::new(Vec::new()));
+        let buffers = buffers(&object).map_err(|error| format!("cannot make buffers: {error:#}"))?;
+        let mut builder = RingBufferBuilder::new();
+        for buffer in &buffers {
+            let drained = Rc::clone(&drained);
+            let take = move |bytes: &[u8]| {
+                drained.borrow_mut().extend(event(bytes, begin_ns));
+                0
+            };
+            builder.add(buffer, take).map_err(|error| format!("cannot read a buffer: {error:#}"))?;
+        }
+        let ring = builder.build().map_err(|error| format!("cannot read the buffers: {error:#}"))?;
+        let mut events = Events { _links: Vec::new(), ring, drained, object };
+        for program in events.object.progs_mut() {
+            if program.autoload() {
+                let link =
+                    program.attach().map_err(|error| format!("cannot attach the program: {error:#}"))?;
+                events._links.push(link);
+            }
+        }
+        Ok(events)
+    }
+
+    /// Appends the events since the last call to `into`, ordered by CPU, not by time.
+    pub(super) fn drain(&mut self, into: &mut Vec<TimedEvent>) {
+        // The callbacks do not fail.
+        let _ = self.ring.consume();
+        into.append(&mut self.drained.borrow_mut());
+    }
+
+    /// The number of events that were lost since a buffer was full.
+    pub(super) fn lost(&self) -> u64 {
+        let map = self.object.maps().find(|map| map.name() == "lost");
+        let count = map.and_then(|map| map.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY).ok().flatten());
+        count.and_then(|bytes| Some(u64::from_ne_bytes(bytes.try_into().ok()?))).unwrap_or(0)
+    }
+}
+
+fn load() -> libbpf_rs::Result<Object> {
+    let mut open = ObjectBuilder::default().open_memory(PROGRAM)?;
+    let inner = buffer()?;
+    for mut map in open.maps_mut() {
+        if map.name() == "buffers" {
+            map.set_inner_map_fd(inner.as_fd())?;
+        }
+    }
+    // A kernel without block devices has no such tracepoint.
+    let has_disks = Btf::from_vmlinux()
+        .is_ok_and(|kernel| kernel.type_by_name::<Typedef<'_>>("btf_trace_block_bio_queue").is_some());
+    for mut program in open.progs_mut() {
+        if program.name() == "on_request" {
+            program.set_autoload(has_disks);
+        }
+    }
+    open.load()
+}
+
+fn buffer() -> libbpf_rs::Result<MapHandle> {
+    let options = libbpf_sys::bpf_map_create_opts {
+        sz: size_of::<libbpf_sys::bpf_map_create_opts>() as libbpf_sys::size_t,
+        ..Default::default()
+    };
+    MapHandle::create(MapType::RingBuf, Some("buffer"), 0, 0, BUFFER_BYTES, &options)
+}
+
+/// Makes a buffer for each CPU, and puts it into the program's table.
+fn buffers(object: &Object) -> libbpf_rs::Result<Vec<MapHandle>> {
+    let table = object.maps().find(|map| map.name() == "buffers");
+    let table = table.ok_or_else(|| libbpf_rs::Error::from_raw_os_error(libc::ENOENT))?;
+    let cpus = libbpf_rs::num_possible_cpus()?.min(CPUS_MAX);
+    (0..cpus)
+        .map(|cpu| {
+            let buffer = buffer()?;
+            let index = u32::try_from(cpu).unwrap_or(u32::MAX).to_ne_bytes();
+            table.update(&index, &buffer.as_fd().as_raw_fd().to_ne_bytes(), MapFlags::ANY)?;
+            Ok(buffer)
+        })
+        .collect()
+}
+
+/// An event from its bytes: `struct event` of the program. `None` if they are too short.
+fn event(bytes: &[u8], begin_ns: u64) -> Option<TimedEvent> {
+    let word = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+    let long = |at: usize| Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
+    let (thread, other, detail) = (word(8)?, word(12)?, *bytes.get(19)?);
+    let cpu = u32::from(u16::from_ne_bytes(bytes.get(16..18)?.try_into().ok()?));
+    let event = match *bytes.get(18)? {
+        1 => {
+            let left = match detail {
+                0 => Left::Preempted,
+                1 => Left::Asleep,
+                2 => Left::Blocked,
+                _ => Left::Ended,
+            };
+            Event::Switch { cpu, from: thread, left, to: other }
+        }
+        2 => Event::Wake { cpu, thread, by: other },
+        3 => Event::Fork { parent: thread, child: other },
+        4 => {
+            let (bytes, sector) = (word(20)?, long(24)?);
+            Event::Transfer { thread, device: other, sector, bytes, write: detail != 0 }
+        }
+        _ => return None,
+    };
+    Some(TimedEvent { at_ns: long(0)?.saturating_sub(begin_ns), event })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_have_the_programs_layout() {
+        let mut bytes = Vec::new();
+        bytes.extend_from_slice(&1_500_u64.to_ne_bytes());
+        bytes.extend_from_slice(&7_u32.to_ne_bytes());
+        bytes.extend_from_slice(&9_u32.to_ne_bytes());
+        bytes.extend_from_slice(&3_u16.to_ne_bytes());
+        bytes.extend_from_slice(&[1, 2]);
+        bytes.extend_from_slice(&0_u32.to_ne_bytes());
+        let blocked = Event::Switch { cpu: 3, from: 7, left: Left::Blocked, to: 9 };
+        assert_eq!(event(&bytes, 1_000), Some(TimedEvent { at_ns: 500, event: blocked }));
+        bytes[18] = 4;
+        assert_eq!(event(&bytes, 1_000), None, "a transfer has a sector, too");
+        bytes.extend_from_slice(&64_u64.to_ne_bytes());
+        let transfer = Event::Transfer { thread: 7, device: 9, sector: 64, bytes: 0, write: true };
+        assert_eq!(event(&bytes, 2_000), Some(TimedEvent { at_ns: 0, event: transfer }));
+        assert_eq!(event(&bytes[..20], 0), None);
+    }
+}

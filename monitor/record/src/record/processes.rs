@@ -1,0 +1,192 @@
+//! The processes and threads of units, their memory, faults and transfers, and the machine's disks.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use commonhold_live::LiveError;
+use commonhold_live::observe::process::{ProcFs, SchedStat};
+use commonhold_recording::{DiskSample, ProcessSample, Thread, ThreadUsage, Usage};
+
+/// The most processes in a sample, and the most threads that are followed.
+const PROCESSES_MAX: usize = 4_096;
+const THREADS_MAX: usize = 16_384;
+/// The unit of `/proc/diskstats`.
+const SECTOR: u64 = 512;
+
+/// Follows the threads of units.
+#[derive(Debug)]
+pub(super) struct Processes {
+    procfs: ProcFs,
+    threads: BTreeMap<u32, Known>,
+    /// The number of the present round of [`Processes::sample`].
+    round: u64,
+    /// Names of the machine's whole disks.
+    disks: Vec<String>,
+}
+
+/// A thread that was seen.
+#[derive(Debug)]
+struct Known {
+    pid: u32,
+    unit: String,
+    /// The last round in which it was listed.
+    round: u64,
+    /// Its clocks at the last reading.
+    clocks: Option<SchedStat>,
+}
+
+/// What a round finds.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    pub(super) new: Vec<Thread>,
+    pub(super) processes: Vec<ProcessSample>,
+    pub(super) left_out: u32,
+}
+
+impl Processes {
+    /// Opens /proc. `disks` are the names of the disks to sample.
+    ///
+    /// # Errors
+    ///
+    /// /proc is missing.
+    pub(super) fn open(disks: Vec<String>) -> Result<Processes, LiveError> {
+        let procfs = ProcFs::open(Path::new("/proc"))?;
+        Ok(Processes { procfs, threads: BTreeMap::new(), round: 0, disks })
+    }
+
+    /// Looks at the members of units, given as paths with processes. A process that ends meanwhile is left
+    /// out.
+    ///
+    /// # Errors
+    ///
+    /// This program's own failure, such as too many open files.
+    pub(super) fn sample(&mut self, members: &[(String, Vec<u32>)], at_ns: u64) -> Result<Found, LiveError> {
+        self.round += 1;
+        let mut found = Found::default();
+        let mut tids = Vec::new();
+        for (unit, pids) in members {
+            for &pid in pids {
+                if found.processes.len() == PROCESSES_MAX {
+                    found.left_out += 1;
+                    continue;
+                }
+                let Some(stat) = self.procfs.stat(pid)? else { continue };
+                let memory = self.procfs.resident(pid)?.unwrap_or_default();
+                // Another user's transfers may not be read.
+                let transferred = self.procfs.transferred(pid).ok().flatten().unwrap_or_default();
+                found.processes.push(ProcessSample {
+                    pid,
+                    anonymous: memory.anonymous,
+                    of_files: memory.file,
+                    faults: stat.minor_faults.saturating_add(stat.major_faults),
+                    major_faults: stat.major_faults,
+                    read: transferred.read,
+                    written: transferred.written,
+                });
+                self.procfs.threads(pid, &mut tids)?;
+                for &tid in &tids {
+                    found.new.extend(self.thread(tid, pid, unit, at_ns)?);
+                }
+            }
+        }
+        let round = self.round;
+        self.threads.retain(|_, known| known.round == round);
+        Ok(found)
+    }
+
+    /// Notes that a thread exists; returns it if it is new, or in another unit than before.
+    fn thread(&mut self, tid: u32, pid: u32, unit: &str, at_ns: u64) -> Result<Option<Thread>, LiveError> {
+        let round = self.round;
+        if let Some(known) = self.threads.get_mut(&tid).filter(|known| known.pid == pid && known.unit == unit)
+        {
+            known.round = round;
+            return Ok(None);
+        }
+        if self.threads.len() >= THREADS_MAX {
+            return Ok(None);
+        }
+        let comm = self.procfs.read(&format!("{pid}/task/{tid}/comm"))?;
+        let name = String::from_utf8_lossy(comm.unwrap_or_default()).trim_end().to_owned();
+        let clocks = self.procfs.thread_schedstat(pid, tid)?;
+        self.threads.insert(tid, Known { pid, unit: unit.to_owned(), round, clocks });
+        Ok(Some(Thread { tid, pid, name, unit: unit.to_owned(), seen_ns: at_ns }))
+    }
+
+    /// What the known threads used since their last reading. Threads that did nothing are left out.
+    ///
+    /// # Errors
+    ///
+    /// As [`Processes::sample`].
+    pub(super) fn usage(&mut self, at_ns: u64, over_ns: u64) -> Result<Usage, LiveError> {
+        let mut threads = Vec::new();
+        for (&tid, known) in &mut self.threads {
+            let Some(now) = self.procfs.thread_schedstat(known.pid, tid)? else { continue };
+            let before = known.clocks.replace(now).unwrap_or_default();
+            let used = ThreadUsage {
+                tid,
+                ran_ns: now.ran_ns.saturating_sub(before.ran_ns),
+                waited_ns: now.waited_ns.saturating_sub(before.waited_ns),
+                turns: u32::try_from(now.turns.saturating_sub(before.turns)).unwrap_or(u32::MAX),
+            };
+            if used.ran_ns > 0 || used.waited_ns > 0 {
+                threads.push(used);
+            }
+        }
+        Ok(Usage { at_ns, over_ns, threads })
+    }
+
+    /// The machine's disks, by /proc/diskstats.
+    ///
+    /// # Errors
+    ///
+    /// As [`Processes::sample`].
+    pub(super) fn disks(&mut self) -> Result<Vec<DiskSample>, LiveError> {
+        let text =
+            String::from_utf8_lossy(self.procfs.read_lines("diskstats")?.unwrap_or_default()).into_owned();
+        Ok(text.lines().filter_map(disk).filter(|disk| self.disks.contains(&disk.name)).collect())
+    }
+}
+
+/// Reads a line of /proc/diskstats (Documentation/admin-guide/iostats.rst).
+fn disk(line: &str) -> Option<DiskSample> {
+    let fields: Vec<&str> = line.split_whitespace().collect();
+    let number = |index: usize| fields.get(index)?.parse::<u64>().ok();
+    let [major, minor] = [0, 1].map(|index| u32::try_from(number(index)?).ok());
+    Some(DiskSample {
+        name: (*fields.get(2)?).to_owned(),
+        device: major?.checked_shl(20)? | minor?,
+        reads: (number(3)?, number(5)?.saturating_mul(SECTOR)),
+        writes: (number(7)?, number(9)?.saturating_mul(SECTOR)),
+        busy_ns: number(12)?.saturating_mul(1_000_000),
+    })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disks_line_is_read() {
+        let line = " 253       0 vda 100 1 800 50 200 2 1600 70 0 90 120 0 0 0 0 0 0";
+        let read = disk(line).unwrap();
+        assert_eq!((read.name.as_str(), read.device), ("vda", 253 << 20));
+        assert_eq!((read.reads, read.writes, read.busy_ns), ((100, 409_600), (200, 819_200), 90_000_000));
+        assert_eq!(disk("253 0"), None);
+    }
+
+    #[test]
+    fn a_thread_is_new_once() {
+        let mut processes = Processes::open(Vec::new()).unwrap();
+        let here = std::process::id();
+        let members = [("physics".to_owned(), vec![here, u32::MAX])];
+        let found = processes.sample(&members, 5).unwrap();
+        assert_eq!(found.processes.len(), 1);
+        assert!(found.processes[0].anonymous > 0);
+        assert!(found.new.iter().any(|thread| thread.tid == here && thread.unit == "physics"));
+        let again = processes.sample(&members, 6).unwrap();
+        assert!(again.new.iter().all(|thread| thread.tid != here));
+        let moved = processes.sample(&[("chemistry".to_owned(), vec![here])], 7).unwrap();
+        assert!(moved.new.iter().any(|thread| thread.tid == here && thread.unit == "chemistry"));
+    }
+}
