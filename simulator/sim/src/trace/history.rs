@@ -1,289 +1,445 @@
-//! Turns the events of a recording into each task's bursts and sleeps. A state machine per task (`Activity`)
-//! follows the events; an event that is impossible in the task's state shows that events are missing, and is
-//! an error.
+//! Turns scheduler events into each task's bursts, sleeps and transfers. A state machine per task (`Activity`)
+//! follows the events. An event that is impossible in the task's state shows that events are missing.
 
-use std::collections::BTreeMap;
-
-use commonhold_contract::Diagnostic;
-
-use super::event::{Event, Line, SwitchReason, line};
 use super::{End, Recorded, Recording, Step};
 use crate::Time;
-use crate::scenario::PROGRAMS_MAX;
-
-type Span = core::ops::Range<usize>;
 
 /// The shortest step, in ns: the resolution of the kernel's text.
 const STEP_MIN_NS: Time = 1_000;
+/// The kernel's largest `pid_max` is 2^22: higher thread IDs do not occur.
+const PIDS_MAX: usize = 1 << 22;
+/// No task.
+const NOBODY: u32 = u32::MAX;
+
+/// An event of the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// A CPU switched from one task to another. Task 0 is the idle task.
+    Switch {
+        /// The task that left the CPU.
+        from: u32,
+        /// Why it left.
+        reason: SwitchReason,
+        /// The task that runs next.
+        to: u32,
+    },
+    /// A task became runnable.
+    Wake {
+        /// The task.
+        pid: u32,
+    },
+    /// A task forked another.
+    Fork {
+        /// The task that forked.
+        parent: u32,
+        /// The new task.
+        child: u32,
+    },
+    /// A task handed a request to a disk.
+    Transfer {
+        /// The task.
+        pid: u32,
+        /// The request.
+        transfer: Transfer,
+    },
+    /// An event to ignore.
+    Other,
+}
+
+/// Why a task left its CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SwitchReason {
+    /// The task is still runnable.
+    Preempted,
+    /// The task sleeps, or is stopped.
+    Asleep,
+    /// The task sleeps, and no signal can wake it: it may wait for a disk.
+    Blocked,
+    /// The task has ended.
+    Ended,
+}
+
+/// Requests to a disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Transfer {
+    /// A number of the disk.
+    pub device: u32,
+    /// The first sector.
+    pub sector: u64,
+    /// The length in bytes.
+    pub bytes: u64,
+    /// Whether it writes.
+    pub write: bool,
+}
+
+/// An event that is impossible in the state of its task: events are missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Impossible {
+    /// The task.
+    pub pid: u32,
+    /// Completes the message `task PID ...`.
+    pub what: &'static str,
+}
 
 /// The current state of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Activity {
-    /// Listed in a unit; no event has mentioned the task yet.
-    Unknown,
+    /// No event has shown the task's state since this time.
+    Unknown {
+        since: Time,
+    },
     /// Forked, not woken yet.
     New,
     Running {
         since: Time,
     },
-    Ready,
+    Ready {
+        since: Time,
+    },
     Asleep {
         since: Time,
+        blocked: bool,
     },
     Gone,
 }
 
+#[derive(Debug)]
 struct Task {
-    recorded: Recorded,
+    pid: u32,
+    /// Its unit; `None`: it is in no unit.
+    unit: Option<String>,
+    start_ns: Time,
+    steps: Vec<Step>,
+    waits: Waits,
     state: Activity,
     /// CPU time since it last slept, in ns.
     burst_ns: Time,
+    /// Requests to a disk since it last slept, summed up.
+    requests: Option<Requests>,
+    /// The end of its last request, by which sequential access is known.
+    next_sector: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Requests {
+    device: u32,
+    bytes: u64,
+    write: bool,
+    random: bool,
+}
+
+/// How long a task waited for a CPU.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Waits {
+    /// The sum of all waits, in ns.
+    pub sum_ns: Time,
+    /// The waits after wake-ups, in ns, in order.
+    pub after_wakes_ns: Vec<Time>,
+    /// Whether the task has just been woken.
+    woken: bool,
 }
 
 impl Task {
-    fn new(pid: u32, unit: String, start_ns: Time, state: Activity) -> Task {
-        let recorded = Recorded { pid, unit, start_ns, steps: Vec::new(), end: End::Gone };
-        Task { recorded, state, burst_ns: 0 }
+    fn new(pid: u32, unit: Option<String>, start_ns: Time, state: Activity) -> Task {
+        Task {
+            pid,
+            unit,
+            start_ns,
+            steps: Vec::new(),
+            waits: Waits::default(),
+            state,
+            burst_ns: 0,
+            requests: None,
+            next_sector: 0,
+        }
     }
 
     /// Records the CPU time since the task last slept as a step.
     fn end_burst(&mut self) {
         let burst_ns = core::mem::take(&mut self.burst_ns);
-        self.recorded.steps.push(Step::Cpu(burst_ns.max(STEP_MIN_NS)));
+        self.steps.push(Step::Cpu(burst_ns.max(STEP_MIN_NS)));
     }
 
-    fn record_sleep(&mut self, ns: Time) {
-        self.recorded.steps.push(Step::Sleep(ns.max(STEP_MIN_NS)));
+    /// Records a sleep: as a transfer, if the task was blocked after it had handed requests to a disk.
+    fn record_sleep(&mut self, ns: Time, blocked: bool) {
+        self.steps.push(match self.requests.take() {
+            Some(Requests { device, bytes, write, random }) if blocked => {
+                Step::Transfer { device, bytes, write, random, took_ns: ns }
+            }
+            _ => Step::Sleep(ns.max(STEP_MIN_NS)),
+        });
     }
 
-    /// Completes the task's record at the end of the recording.
-    fn close(mut self, now: Time) -> Recorded {
-        self.recorded.end = match self.state {
+    fn request(&mut self, transfer: Transfer) {
+        let Transfer { device, sector, bytes, write } = transfer;
+        let is_sequential = sector == self.next_sector;
+        self.next_sector = sector.saturating_add(bytes / 512);
+        match &mut self.requests {
+            Some(requests) if requests.device == device && requests.write == write => {
+                requests.bytes = requests.bytes.saturating_add(bytes);
+            }
+            requests => *requests = Some(Requests { device, bytes, write, random: !is_sequential }),
+        }
+    }
+
+    /// Completes the task's record at the end of the recording. `unit` is its unit's path.
+    fn close(mut self, unit: String, now: Time) -> Recorded {
+        let end = match self.state {
             Activity::Running { since } => {
                 self.burst_ns += now - since;
                 End::Computing
             }
-            Activity::Ready => End::Computing,
-            Activity::Unknown | Activity::Asleep { .. } => End::Asleep,
+            Activity::Ready { since } => {
+                self.waits.sum_ns += now - since;
+                End::Computing
+            }
+            Activity::Unknown { .. } | Activity::Asleep { .. } => End::Asleep,
             Activity::New | Activity::Gone => End::Gone,
         };
         if self.burst_ns > 0 {
             self.end_burst();
         }
-        self.recorded
+        Recorded { pid: self.pid, unit, start_ns: self.start_ns, steps: self.steps, waits: self.waits, end }
+    }
+
+    fn used_ns(&self) -> Time {
+        let cpu = |step: &Step| if let Step::Cpu(ns) = step { *ns } else { 0 };
+        self.steps.iter().map(cpu).sum::<Time>() + self.burst_ns
     }
 }
 
-#[derive(Default)]
-struct Reader {
+/// Follows events.
+#[derive(Debug, Default)]
+pub struct History {
     tasks: Vec<Task>,
-    /// The index in `tasks` of the task that has a thread ID now.
-    by_pid: BTreeMap<u32, usize>,
-    /// The first event's time on the recording's clock, in ns.
-    begin: Option<Time>,
-    /// The current event's time since `begin`, in ns.
+    /// By thread ID: the index in `tasks` of the task that has the ID now, or [`NOBODY`].
+    by_pid: Vec<u32>,
+    /// The current event's time, in ns.
     now: Time,
-    /// Running tasks in no unit, each with the time since when it runs.
-    others: BTreeMap<u32, Time>,
-    /// CPU time of tasks in no unit, in ns.
-    others_ns: Time,
     sleeps: u64,
     wakes: u64,
     unwoken: u64,
+    /// The number of tasks in units.
+    members: usize,
 }
 
-pub(super) fn recording(text: &str) -> Result<Recording, Diagnostic> {
-    let mut reader = Reader::default();
-    let mut start = 0;
-    for raw_line in text.split_inclusive('\n') {
-        let content = raw_line.trim_end_matches(['\n', '\r']);
-        let at = start..start + content.len();
-        start += raw_line.len();
-        match line(content, at.clone())? {
-            Line::Unit(unit, pids) => reader.add_members(unit, &pids, &at)?,
-            Line::Event(time, event) => {
-                reader.advance(time, &at)?;
-                reader.event(event, &at)?;
-            }
-            Line::Other => {}
-        }
-    }
-    reader.end(text.len())
-}
-
-impl Reader {
-    /// Adds the threads that a line lists for a unit.
-    fn add_members(&mut self, unit: &str, pids: &[u32], at: &Span) -> Result<(), Diagnostic> {
-        if self.begin.is_some() {
-            let help = "write these lines before the first event";
-            return Err(
-                Diagnostic::error("unit-line", at.clone(), "a unit's members after events").help(help)
-            );
-        }
-        for &pid in pids {
-            if self.by_pid.contains_key(&pid) {
-                let message = format!("thread {pid} is in a unit already");
-                return Err(Diagnostic::error("unit-line", at.clone(), message).help("name it once"));
-            }
-            self.add(Task::new(pid, unit.to_owned(), 0, Activity::Unknown), at)?;
-        }
-        Ok(())
+impl History {
+    /// The time of the last event.
+    pub fn now(&self) -> Time {
+        self.now
     }
 
-    fn add(&mut self, task: Task, at: &Span) -> Result<(), Diagnostic> {
-        // The workload has one more program, which lasts as long as the recording.
-        if self.tasks.len() + 1 >= PROGRAMS_MAX {
-            let message = format!("more than {} tasks, a workload's most", PROGRAMS_MAX - 1);
-            let help = "record for less time, or fewer short processes";
-            return Err(Diagnostic::error("too-many-tasks", at.clone(), message).help(help));
-        }
-        self.by_pid.insert(task.recorded.pid, self.tasks.len());
-        self.tasks.push(task);
-        Ok(())
+    /// Whether tasks went to sleep, and none was woken: the wake-ups were not recorded.
+    pub fn lacks_wake_ups(&self) -> bool {
+        self.sleeps > 0 && self.wakes == 0
     }
 
-    /// Sets the current time to an event's time. Time that goes back is an error.
-    fn advance(&mut self, time: Time, at: &Span) -> Result<(), Diagnostic> {
-        let begin = *self.begin.get_or_insert(time);
-        let Some(now) = time.checked_sub(begin).filter(|now| *now >= self.now) else {
-            let message = "this event is earlier than the one before it";
-            let help = "record with one clock for all CPUs: `echo mono > trace_clock` in tracefs";
-            return Err(Diagnostic::error("out-of-order", at.clone(), message).help(help));
+    /// Whether a task with this ID exists and is in a unit.
+    pub fn is_member(&self, pid: u32) -> bool {
+        self.index(pid).is_some_and(|index| self.tasks[index].unit.is_some())
+    }
+
+    /// The number of tasks in units so far.
+    pub fn members(&self) -> usize {
+        self.members
+    }
+
+    /// States that a task is in a unit. A task that was followed already belongs to the unit from its
+    /// beginning, unless it was in another unit; then it ends there, and begins anew.
+    pub fn add_member(&mut self, pid: u32, unit: &str) {
+        let existing = self.index(pid).filter(|index| self.tasks[*index].state != Activity::Gone);
+        let Some(index) = existing else {
+            let state = Activity::Unknown { since: self.now };
+            self.add(Task::new(pid, Some(unit.to_owned()), self.now, state));
+            return;
         };
-        self.now = now;
-        Ok(())
+        let now = self.now;
+        let task = &mut self.tasks[index];
+        match &task.unit {
+            None => {
+                task.unit = Some(unit.to_owned());
+                self.members += 1;
+            }
+            Some(before) if before == unit => {}
+            Some(_) => {
+                if let Activity::Running { since } = task.state {
+                    task.burst_ns += now - since;
+                }
+                let state = match core::mem::replace(&mut task.state, Activity::Gone) {
+                    Activity::Running { .. } => Activity::Running { since: now },
+                    Activity::Ready { .. } => Activity::Ready { since: now },
+                    Activity::Asleep { blocked, .. } => Activity::Asleep { since: now, blocked },
+                    state => state,
+                };
+                self.add(Task::new(pid, Some(unit.to_owned()), now, state));
+            }
+        }
     }
 
-    fn event(&mut self, event: Event, at: &Span) -> Result<(), Diagnostic> {
+    /// Sets the time, which does not go back.
+    pub fn advance(&mut self, now: Time) {
+        self.now = self.now.max(now);
+    }
+
+    /// Follows an event at the current time.
+    ///
+    /// # Errors
+    ///
+    /// Events are missing. The state of the task is then as after the event, so that following may continue.
+    pub fn event(&mut self, event: Event) -> Result<(), Impossible> {
         match event {
             Event::Switch { from, reason, to } => {
-                self.switch_out(from, reason, at)?;
-                self.switch_in(to, at)?;
+                let left = self.switch_out(from, reason);
+                let entered = self.switch_in(to);
+                left.and(entered)
             }
-            Event::Wake { pid } => self.wake(pid),
-            Event::Fork { child, .. } if self.is_listed_only(child) => self.begin_listed(child),
+            Event::Wake { pid } => {
+                self.wake(pid);
+                Ok(())
+            }
             Event::Fork { parent, child } => {
-                if let Some(&parent) = self.by_pid.get(&parent) {
-                    let unit = self.tasks[parent].recorded.unit.clone();
-                    self.add(Task::new(child, unit, self.now, Activity::New), at)?;
-                } else {
-                    // The ID may have belonged to a task of a unit that has ended.
-                    self.by_pid.remove(&child);
-                }
+                self.fork(parent, child);
+                Ok(())
             }
-            Event::Other => {}
+            Event::Transfer { pid, transfer } => {
+                if let Some(index) = self.index(pid) {
+                    self.tasks[index].request(transfer);
+                }
+                Ok(())
+            }
+            Event::Other => Ok(()),
         }
-        Ok(())
     }
 
-    /// Whether a thread is listed in a unit and no event has mentioned it so far. The list may have been made
-    /// after the recording, so the thread may be forked during the recording. Then the list decides its unit,
-    /// not the thread that forked it.
-    fn is_listed_only(&self, pid: u32) -> bool {
-        let task = self.by_pid.get(&pid).map(|index| &self.tasks[*index]);
-        task.is_some_and(|task| matches!(task.state, Activity::Unknown))
+    /// The recording up to the current time. Tasks in no unit are only summed up.
+    pub fn close(self) -> Recording {
+        let now = self.now;
+        let mut recording =
+            Recording { length_ns: now, tasks: Vec::new(), others_ns: 0, unwoken: self.unwoken };
+        for mut task in self.tasks {
+            if let Some(unit) = task.unit.take() {
+                recording.tasks.push(task.close(unit, now));
+            } else {
+                if let Activity::Running { since } = task.state {
+                    task.burst_ns += now - since;
+                }
+                recording.others_ns += task.used_ns();
+            }
+        }
+        recording
     }
 
-    /// Records that a listed thread began now, by a fork.
-    fn begin_listed(&mut self, pid: u32) {
-        if let Some(&index) = self.by_pid.get(&pid) {
-            let task = &mut self.tasks[index];
-            (task.state, task.recorded.start_ns) = (Activity::New, self.now);
+    fn index(&self, pid: u32) -> Option<usize> {
+        self.by_pid.get(pid as usize).filter(|index| **index != NOBODY).map(|index| *index as usize)
+    }
+
+    /// Adds a task, which has its thread ID from now on.
+    fn add(&mut self, task: Task) {
+        let (pid, index) = (task.pid as usize, u32::try_from(self.tasks.len()).unwrap_or(NOBODY));
+        if pid >= PIDS_MAX || index == NOBODY {
+            return;
         }
+        if self.by_pid.len() <= pid {
+            self.by_pid.resize(pid + 1, NOBODY);
+        }
+        self.by_pid[pid] = index;
+        self.members += usize::from(task.unit.is_some());
+        self.tasks.push(task);
+    }
+
+    /// A child is in its parent's unit. If a list has named the child before any event, the list decides its
+    /// unit: it may have been made after the recording.
+    fn fork(&mut self, parent: u32, child: u32) {
+        let now = self.now;
+        if let Some(index) = self.index(child)
+            && let task = &mut self.tasks[index]
+            && let Activity::Unknown { .. } = task.state
+            && task.unit.is_some()
+        {
+            (task.state, task.start_ns) = (Activity::New, now);
+            return;
+        }
+        let unit = self.index(parent).and_then(|parent| self.tasks[parent].unit.clone());
+        self.add(Task::new(child, unit, now, Activity::New));
+    }
+
+    /// The task with this ID. One that was not seen before is in no unit. The idle task is none.
+    fn task(&mut self, pid: u32) -> Option<&mut Task> {
+        if pid == 0 {
+            return None;
+        }
+        if self.index(pid).is_none() {
+            self.add(Task::new(pid, None, self.now, Activity::Unknown { since: self.now }));
+        }
+        let index = self.index(pid)?;
+        Some(&mut self.tasks[index])
     }
 
     /// Handles a task that leaves its CPU.
-    fn switch_out(&mut self, pid: u32, reason: SwitchReason, at: &Span) -> Result<(), Diagnostic> {
-        let Some(&index) = self.by_pid.get(&pid) else {
-            // The first burst of a task in no unit that already ran when the recording began is not counted.
-            self.others_ns += self.others.remove(&pid).map_or(0, |since| self.now - since);
-            return Ok(());
-        };
-        let (task, now) = (&mut self.tasks[index], self.now);
+    fn switch_out(&mut self, pid: u32, reason: SwitchReason) -> Result<(), Impossible> {
+        let now = self.now;
+        let Some(task) = self.task(pid) else { return Ok(()) };
         let since = match task.state {
-            Activity::Running { since } => since,
-            Activity::Unknown => 0,
-            _ => return Err(missing(pid, "leaves a CPU on which it did not start", at)),
+            Activity::Running { since } | Activity::Unknown { since } => Some(since),
+            _ => None,
         };
-        task.burst_ns += now - since;
+        task.burst_ns += since.map_or(0, |since| now - since);
         task.state = match reason {
-            SwitchReason::Preempted => Activity::Ready,
-            SwitchReason::Asleep => Activity::Asleep { since: now },
+            SwitchReason::Preempted => Activity::Ready { since: now },
+            SwitchReason::Asleep => Activity::Asleep { since: now, blocked: false },
+            SwitchReason::Blocked => Activity::Asleep { since: now, blocked: true },
             SwitchReason::Ended => Activity::Gone,
         };
-        self.sleeps += u64::from(reason == SwitchReason::Asleep);
-        Ok(())
+        self.sleeps += u64::from(matches!(reason, SwitchReason::Asleep | SwitchReason::Blocked));
+        since.map(|_| ()).ok_or(Impossible { pid, what: "leaves a CPU on which it did not start" })
     }
 
     /// Handles a task that gets a CPU.
-    fn switch_in(&mut self, pid: u32, at: &Span) -> Result<(), Diagnostic> {
+    fn switch_in(&mut self, pid: u32) -> Result<(), Impossible> {
         let now = self.now;
-        let Some(&index) = self.by_pid.get(&pid) else {
-            // ID 0 is no task: the CPU idles.
-            if pid != 0 {
-                self.others.insert(pid, now);
+        let mut unwoken = 0;
+        let Some(task) = self.task(pid) else { return Ok(()) };
+        let result = match task.state {
+            Activity::New => {
+                task.start_ns = now;
+                Ok(())
             }
-            return Ok(());
+            Activity::Asleep { .. } => {
+                unwoken = 1;
+                Ok(())
+            }
+            Activity::Ready { since } => {
+                task.waits.sum_ns += now - since;
+                if core::mem::take(&mut task.waits.woken) {
+                    task.waits.after_wakes_ns.push(now - since);
+                }
+                Ok(())
+            }
+            Activity::Unknown { .. } => Ok(()),
+            Activity::Running { .. } => Err("starts to run, and ran already"),
+            Activity::Gone => Err("starts to run, and had ended"),
         };
-        let task = &mut self.tasks[index];
-        match task.state {
-            Activity::New => task.recorded.start_ns = now,
-            Activity::Asleep { .. } => self.unwoken += 1,
-            Activity::Ready | Activity::Unknown => {}
-            Activity::Running { .. } => return Err(missing(pid, "starts to run, and ran already", at)),
-            Activity::Gone => return Err(missing(pid, "starts to run, and had ended", at)),
-        }
         task.state = Activity::Running { since: now };
-        Ok(())
+        self.unwoken += unwoken;
+        result.map_err(|what| Impossible { pid, what })
     }
 
     fn wake(&mut self, pid: u32) {
         self.wakes += 1;
-        let Some(&index) = self.by_pid.get(&pid) else { return };
-        let (task, now) = (&mut self.tasks[index], self.now);
-        match task.state {
-            Activity::New => task.recorded.start_ns = now,
-            Activity::Asleep { since } => {
-                task.end_burst();
-                task.record_sleep(now - since);
-            }
-            Activity::Unknown => task.record_sleep(now),
-            // Woken before it slept: no sleep to record.
-            Activity::Running { .. } | Activity::Ready | Activity::Gone => return,
-        }
-        task.state = Activity::Ready;
-    }
-
-    /// Ends the recording; an error if units, events or wake-ups are missing altogether. `at` is the end of
-    /// the text.
-    fn end(self, at: usize) -> Result<Recording, Diagnostic> {
-        let error =
-            |code, message: &str, help: &str| Err(Diagnostic::error(code, at..at, message).help(help));
-        if self.tasks.is_empty() {
-            let help = "write each unit's threads before the events: `# commonhold unit light: 101 102`";
-            return error("no-units", "the recording names no unit's threads", help);
-        }
-        if self.now == 0 {
-            let help =
-                "record with the events sched_switch, sched_wakeup, sched_wakeup_new and sched_process_fork";
-            return error("no-events", "the recording has no events, or all at one moment", help);
-        }
-        if self.sleeps > 0 && self.wakes == 0 {
-            let help = "record the events sched_wakeup and sched_wakeup_new, too";
-            return error("no-wake-ups", "tasks go to sleep, and none is ever woken", help);
-        }
         let now = self.now;
-        Ok(Recording {
-            length_ns: now,
-            tasks: self.tasks.into_iter().map(|task| task.close(now)).collect(),
-            others_ns: self.others_ns,
-            unwoken: self.unwoken,
-        })
+        let Some(index) = self.index(pid) else { return };
+        let task = &mut self.tasks[index];
+        match task.state {
+            Activity::New => task.start_ns = now,
+            Activity::Asleep { since, blocked } => {
+                task.end_burst();
+                task.record_sleep(now - since, blocked);
+            }
+            Activity::Unknown { since } => task.record_sleep(now - since, false),
+            // Woken before it slept: no sleep to record.
+            Activity::Running { .. } | Activity::Ready { .. } | Activity::Gone => return,
+        }
+        task.waits.woken = true;
+        task.state = Activity::Ready { since: now };
     }
-}
-
-/// The error of an event that is impossible in a task's state; `event` completes the message "task PID ...".
-fn missing(pid: u32, event: &str, at: &Span) -> Diagnostic {
-    let help = "events are missing: record all of sched_switch, with a larger buffer, and cut no lines";
-    Diagnostic::error("missing-events", at.clone(), format!("task {pid} {event}")).help(help)
 }

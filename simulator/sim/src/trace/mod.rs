@@ -1,8 +1,10 @@
-//! Recordings: the CPU bursts and sleeps of tasks on a live machine, as a workload for the simulated one.
+//! Recordings: the CPU bursts, sleeps and transfers of tasks on a live machine, as a workload for the simulated
+//! one. [`History`] follows a machine's events. They may be from a file of `commonhold record`, or from the
+//! kernel's own text.
 //!
-//! # Format
+//! # The kernel's text
 //!
-//! A recording is the text of the kernel's `trace` file (tracefs). Lines before the events list the threads
+//! [`read()`] reads the text of the kernel's `trace` file (tracefs). Lines before the events list the threads
 //! of each unit:
 //!
 //! ```text
@@ -32,7 +34,7 @@
 
 #![allow(clippy::result_large_err, reason = "a recording is read once, and has one error at most")]
 
-mod event;
+mod ftrace;
 mod history;
 #[cfg(test)]
 mod tests;
@@ -41,6 +43,8 @@ mod text;
 use commonhold_contract::Diagnostic;
 
 use crate::Time;
+
+pub use history::{Event, History, Impossible, SwitchReason, Transfer, Waits};
 
 /// The recorded activity of the tasks in units.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,8 +70,10 @@ pub struct Recorded {
     pub unit: String,
     /// When the task began, in ns from the beginning of the recording; 0 if it existed before.
     pub start_ns: Time,
-    /// Its bursts and sleeps, in order.
+    /// Its bursts, sleeps and transfers, in order.
     pub steps: Vec<Step>,
+    /// How long it waited for a CPU.
+    pub waits: Waits,
     /// Its state when the recording ended.
     pub end: End,
 }
@@ -79,6 +85,19 @@ pub enum Step {
     Cpu(Time),
     /// A sleep.
     Sleep(Time),
+    /// Requests to a disk, for which it waited.
+    Transfer {
+        /// The disk's number.
+        device: u32,
+        /// The sum of the requests' lengths, in bytes.
+        bytes: u64,
+        /// Whether they write.
+        write: bool,
+        /// Whether the first of them did not follow the task's request before it.
+        random: bool,
+        /// How long the task waited.
+        took_ns: Time,
+    },
 }
 
 /// A task's state when the recording ended.
@@ -101,7 +120,7 @@ impl Recorded {
 
 /// Reads a recording. The error is the first mistake, with its position in the text.
 pub fn read(text: &str) -> Result<Recording, Diagnostic> {
-    history::recording(text)
+    ftrace::recording(text)
 }
 
 impl Recording {

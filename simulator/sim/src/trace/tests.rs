@@ -2,7 +2,7 @@
 
 use commonhold_contract::render;
 
-use super::{End, Recorded, Recording, Step, read};
+use super::{End, Recorded, Recording, Step, Waits, read};
 
 const MS: u64 = 1_000_000;
 
@@ -31,7 +31,24 @@ const WRITTEN: &str = "\
 ";
 
 fn task(pid: u32, unit: &str, start_ns: u64, steps: &[Step], end: End) -> Recorded {
-    Recorded { pid, unit: unit.to_owned(), start_ns, steps: steps.to_vec(), end }
+    Recorded { pid, unit: unit.to_owned(), start_ns, steps: steps.to_vec(), waits: Waits::default(), end }
+}
+
+/// The recording of a text, without its waits.
+fn tasks(text: &str) -> Recording {
+    let mut recording = read(text).unwrap();
+    recording.tasks.iter_mut().for_each(|task| task.waits = Waits::default());
+    recording
+}
+
+#[test]
+fn waits_for_a_cpu_are_counted() {
+    let tasks = read(WRITTEN).unwrap().tasks;
+    let waits = |index: usize| (tasks[index].waits.sum_ns / MS, tasks[index].waits.after_wakes_ns.clone());
+    // 11 is preempted for 3 ms, and woken at the end.
+    assert_eq!(waits(0), (8, vec![]));
+    assert_eq!(waits(2), (7, vec![7 * MS]));
+    assert_eq!(waits(3), (1, vec![MS]));
 }
 
 #[test]
@@ -48,7 +65,7 @@ fn bursts_and_sleeps_are_read() {
         others_ns: 2 * MS,
         unwoken: 0,
     };
-    assert_eq!(read(WRITTEN).unwrap(), expected);
+    assert_eq!(tasks(WRITTEN), expected);
 }
 
 /// A thread belongs to the unit that lists it, even if another unit forked it: 20 is listed for `a`, and
@@ -57,8 +74,7 @@ fn bursts_and_sleeps_are_read() {
 fn a_listed_thread_stays_listed_whoever_forks_it() {
     for forks in ["pid=12 child_comm", "pid=14 child_comm"] {
         let text = WRITTEN.replace("unit a: 11", "unit a: 11 20").replace("pid=12 child_comm", forks);
-        let tasks = read(&text).unwrap().tasks;
-        let found: Vec<_> = tasks.into_iter().filter(|task| task.pid == 20).collect();
+        let found: Vec<_> = tasks(&text).tasks.into_iter().filter(|task| task.pid == 20).collect();
         assert_eq!(found, [task(20, "a", 12 * MS, &[Step::Cpu(3 * MS)], End::Gone)]);
     }
 }

@@ -52,7 +52,9 @@ fn program(text: &mut String, index: usize, task: &Recorded, length_ns: Time) {
     for step in &task.steps {
         _ = match step {
             Step::Cpu(ns) => writeln!(text, "    {{ cpu = \"{}us\" }},", micros(*ns)),
-            Step::Sleep(ns) => writeln!(text, "    {{ sleep = \"{}us\" }},", micros(*ns)),
+            Step::Sleep(ns) | Step::Transfer { took_ns: ns, .. } => {
+                writeln!(text, "    {{ sleep = \"{}us\" }},", micros(*ns))
+            }
         };
     }
     _ = match task.end {

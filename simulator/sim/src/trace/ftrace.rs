@@ -1,14 +1,17 @@
-//! Reads the lines of a recording: units' threads, the kernel's count of lost events, and events.
+//! Reads the kernel's own text of a trace: lines with units' threads, the count of lost events, and events.
 
 use commonhold_contract::Diagnostic;
 
+use super::history::{Event, History, Impossible, SwitchReason};
+use super::Recording;
 use crate::Time;
+use crate::scenario::PROGRAMS_MAX;
 
 type Span = core::ops::Range<usize>;
 
 /// The content of a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Line<'t> {
+enum Line<'t> {
     /// The threads that are in a unit.
     Unit(&'t str, Vec<u32>),
     /// An event, with its time in ns of the recording's clock.
@@ -17,36 +20,112 @@ pub(super) enum Line<'t> {
     Other,
 }
 
-/// An event of the kernel's scheduler.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Event {
-    /// A CPU switched from one task to another.
-    Switch { from: u32, reason: SwitchReason, to: u32 },
-    /// A task became runnable.
-    Wake { pid: u32 },
-    /// A task forked another.
-    Fork { parent: u32, child: u32 },
-    /// An event to ignore.
-    Other,
-}
-
-/// Why a task left its CPU.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum SwitchReason {
-    /// The task is still runnable.
-    Preempted,
-    /// The task sleeps, or is stopped.
-    Asleep,
-    /// The task has ended.
-    Ended,
-}
-
 const UNIT: &str = "# commonhold unit ";
 const ENTRIES: &str = "# entries-in-buffer/entries-written:";
 const LARGER: &str = "record again with a larger buffer (`buffer_size_kb` in tracefs), or for less time";
 
+/// Reads a recording. The error is the first mistake, with its position in the text.
+pub(super) fn recording(text: &str) -> Result<Recording, Diagnostic> {
+    let mut reader = Reader::default();
+    let mut start = 0;
+    for raw_line in text.split_inclusive('\n') {
+        let content = raw_line.trim_end_matches(['\n', '\r']);
+        let at = start..start + content.len();
+        start += raw_line.len();
+        match line(content, at.clone())? {
+            Line::Unit(unit, pids) => reader.add_members(unit, &pids, &at)?,
+            Line::Event(time, event) => {
+                reader.advance(time, &at)?;
+                reader.history.event(event).map_err(|impossible| missing(impossible, &at))?;
+                reader.check_room(&at)?;
+            }
+            Line::Other => {}
+        }
+    }
+    reader.end(text.len())
+}
+
+#[derive(Default)]
+struct Reader {
+    history: History,
+    /// The first event's time on the recording's clock, in ns.
+    begin: Option<Time>,
+}
+
+impl Reader {
+    /// Adds the threads that a line lists for a unit.
+    fn add_members(&mut self, unit: &str, pids: &[u32], at: &Span) -> Result<(), Diagnostic> {
+        if self.begin.is_some() {
+            let help = "write these lines before the first event";
+            return Err(
+                Diagnostic::error("unit-line", at.clone(), "a unit's members after events").help(help)
+            );
+        }
+        for &pid in pids {
+            if self.history.is_member(pid) {
+                let message = format!("thread {pid} is in a unit already");
+                return Err(Diagnostic::error("unit-line", at.clone(), message).help("name it once"));
+            }
+            self.history.add_member(pid, unit);
+            self.check_room(at)?;
+        }
+        Ok(())
+    }
+
+    /// An error if there are more tasks than a workload has programs.
+    fn check_room(&self, at: &Span) -> Result<(), Diagnostic> {
+        // The workload has one more program, which lasts as long as the recording.
+        if self.history.members() < PROGRAMS_MAX {
+            return Ok(());
+        }
+        let message = format!("more than {} tasks, a workload's most", PROGRAMS_MAX - 1);
+        let help = "record for less time, or fewer short processes";
+        Err(Diagnostic::error("too-many-tasks", at.clone(), message).help(help))
+    }
+
+    /// Sets the current time to an event's time. Time that goes back is an error.
+    fn advance(&mut self, time: Time, at: &Span) -> Result<(), Diagnostic> {
+        let begin = *self.begin.get_or_insert(time);
+        let Some(now) = time.checked_sub(begin).filter(|now| *now >= self.history.now()) else {
+            let message = "this event is earlier than the one before it";
+            let help = "record with one clock for all CPUs: `echo mono > trace_clock` in tracefs";
+            return Err(Diagnostic::error("out-of-order", at.clone(), message).help(help));
+        };
+        self.history.advance(now);
+        Ok(())
+    }
+
+    /// Ends the recording; an error if units, events or wake-ups are missing altogether. `at` is the end of
+    /// the text.
+    fn end(self, at: usize) -> Result<Recording, Diagnostic> {
+        let error =
+            |code, message: &str, help: &str| Err(Diagnostic::error(code, at..at, message).help(help));
+        if self.history.members() == 0 {
+            let help = "write each unit's threads before the events: `# commonhold unit light: 101 102`";
+            return error("no-units", "the recording names no unit's threads", help);
+        }
+        if self.history.now() == 0 {
+            let help =
+                "record with the events sched_switch, sched_wakeup, sched_wakeup_new and sched_process_fork";
+            return error("no-events", "the recording has no events, or all at one moment", help);
+        }
+        if self.history.lacks_wake_ups() {
+            let help = "record the events sched_wakeup and sched_wakeup_new, too";
+            return error("no-wake-ups", "tasks go to sleep, and none is ever woken", help);
+        }
+        Ok(self.history.close())
+    }
+}
+
+/// The error of an event that is impossible in a task's state.
+fn missing(impossible: Impossible, at: &Span) -> Diagnostic {
+    let Impossible { pid, what } = impossible;
+    let help = "events are missing: record all of sched_switch, with a larger buffer, and cut no lines";
+    Diagnostic::error("missing-events", at.clone(), format!("task {pid} {what}")).help(help)
+}
+
 /// Reads a line; `at` is the line's position in the text.
-pub(super) fn line(text: &str, at: Span) -> Result<Line<'_>, Diagnostic> {
+fn line(text: &str, at: Span) -> Result<Line<'_>, Diagnostic> {
     if let Some(members) = text.strip_prefix(UNIT) {
         return unit(members, at);
     }
@@ -161,6 +240,7 @@ fn switch_reason(state: &str) -> SwitchReason {
     match state.as_bytes().first() {
         Some(b'R') => SwitchReason::Preempted,
         Some(b'X' | b'Z') => SwitchReason::Ended,
+        Some(b'D') => SwitchReason::Blocked,
         _ => SwitchReason::Asleep,
     }
 }
