@@ -7,6 +7,7 @@ pub mod contention;
 pub mod disk;
 pub mod disturbance;
 mod engine;
+pub mod latencies;
 pub mod memory;
 pub mod outcome;
 pub mod scenario;

@@ -6,6 +6,7 @@ pub use crate::engine::Spent;
 pub use commonhold_ledger::{Exchange, Statement};
 
 use crate::Time;
+use crate::latencies::Latencies;
 
 /// The outcome of one run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -178,6 +179,16 @@ pub struct UnitOutcome {
     pub call_back_mean_ns: u64,
     /// The longest such time, in ns.
     pub call_back_max_ns: u64,
+    /// The histogram of call-backs: upper bounds in ns, ascending, each with the number of call-backs below it and
+    /// not below the previous class. Classes without call-backs, and the unbounded one, are left out.
+    #[serde(skip)]
+    pub call_backs: Vec<(Time, u64)>,
+    /// How long its tasks waited for a CPU after they woke up.
+    #[serde(skip)]
+    pub wakes: Latencies,
+    /// How long its tasks took from a wake-up until they blocked again or ended.
+    #[serde(skip)]
+    pub responses: Latencies,
     /// The longest wait of one of its tasks for a CPU, in ns.
     pub waited_max_ns: Time,
     /// The unit's page frames at the end.

@@ -3,7 +3,9 @@
 use commonhold_contract::UnitId;
 
 use super::Engine;
+use super::windows::Waits;
 use crate::Time;
+use crate::latencies::Latencies;
 use crate::outcome::{CommonMemory, DiskOutcome, DiskUse, JobOutcome, LockOutcome, Outcome, UnitOutcome};
 
 impl Engine<'_> {
@@ -84,6 +86,14 @@ impl Engine<'_> {
             called_back: unit.recalls,
             call_back_mean_ns: unit.recall_ns.checked_div(unit.recalls).unwrap_or(0),
             call_back_max_ns: unit.recall_ns_max,
+            call_backs: unit
+                .call_backs()
+                .classes()
+                .filter_map(|(_, below_ns, count)| Some((below_ns?, count)))
+                .filter(|(_, count)| *count > 0)
+                .collect(),
+            wakes: self.latencies_of(id, |waits| &waits.latencies),
+            responses: self.latencies_of(id, |waits| &waits.responses),
             waited_max_ns: self.audit.waited_max[id.index()],
             frames: self.memory.used(id),
             frames_mean,
@@ -93,6 +103,14 @@ impl Engine<'_> {
             used_by_window_ns,
             entitled_by_window_ns,
         }
+    }
+
+    /// Latencies of all of a unit's own jobs.
+    fn latencies_of(&self, id: UnitId, which: impl Fn(&Waits) -> &Latencies) -> Latencies {
+        let mut latencies = Latencies::default();
+        let jobs = self.scenario.workload.jobs.iter().zip(&self.wakes);
+        jobs.filter(|(job, _)| job.unit == id).for_each(|(_, waits)| latencies.merge(which(waits)));
+        latencies
     }
 
     /// The memory of the two built-in units.

@@ -4,13 +4,12 @@
 //! A window is as long as the time between two samples of rounds. At its end, CPUs are accounted up to that
 //! moment, so a slice that spans two windows is divided between them.
 
-use std::collections::BTreeMap;
-
 use commonhold_contract::UnitId;
 use commonhold_dispatch::TaskId;
 
 use super::Engine;
 use crate::Time;
+use crate::latencies::Latencies;
 use crate::outcome::WakesOutcome;
 use crate::scenario::Workload;
 
@@ -45,44 +44,25 @@ impl Windows {
     }
 }
 
-/// A histogram of waits. Lengths are rounded down by less than one part in 64.
+/// The waits of a job's tasks after they woke up.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Waits {
-    by_length: BTreeMap<Time, u64>,
-    count: u64,
-    longest: Time,
+    pub(super) latencies: Latencies,
+    /// The times from a wake-up until the task blocked again or ended.
+    pub(super) responses: Latencies,
     /// How many deadlines were met, and missed.
     met: u64,
     missed: u64,
 }
 
 impl Waits {
-    /// Adds a wait, rounded to its seven highest bits.
-    fn add(&mut self, span: Time) {
-        let dropped_bits = span.checked_ilog2().unwrap_or(0).saturating_sub(6);
-        *self.by_length.entry(span >> dropped_bits << dropped_bits).or_default() += 1;
-        self.count += 1;
-        self.longest = self.longest.max(span);
-    }
-
-    /// The quantile at `thousandths`.
-    fn quantile(&self, thousandths: u64) -> Time {
-        let rank = (self.count * thousandths).div_ceil(1_000).max(1);
-        let mut cumulative = 0;
-        let reaches_rank = |(_, count): &(&Time, &u64)| {
-            cumulative += **count;
-            cumulative >= rank
-        };
-        self.by_length.iter().find(reaches_rank).map_or(0, |(span, _)| *span)
-    }
-
     fn outcome(&self, job: &str) -> WakesOutcome {
         WakesOutcome {
             job: job.to_owned(),
-            count: self.count,
-            median_ns: self.quantile(500),
-            p99_ns: self.quantile(990),
-            max_ns: self.longest,
+            count: self.latencies.count(),
+            median_ns: self.latencies.quantile_ns(500),
+            p99_ns: self.latencies.quantile_ns(990),
+            max_ns: self.latencies.longest_ns(),
             met: self.met,
             missed: self.missed,
         }
@@ -91,7 +71,7 @@ impl Waits {
 
 /// The waits after wake-ups of each job whose tasks woke up, in the workload's order.
 pub(super) fn wakes(workload: &Workload, waits: &[Waits]) -> Vec<WakesOutcome> {
-    let jobs = workload.jobs.iter().zip(waits).filter(|(_, waits)| waits.count > 0);
+    let jobs = workload.jobs.iter().zip(waits).filter(|(_, waits)| waits.latencies.count() > 0);
     jobs.map(|(job, waits)| waits.outcome(&job.name)).collect()
 }
 
@@ -138,8 +118,9 @@ impl Engine<'_> {
         let task = &mut self.tasks[id as usize];
         let Some(since) = task.up_since.take() else { return };
         let job = self.instances[task.instance as usize].job as usize;
-        let Some(deadline_ns) = self.scenario.workload.jobs[job].deadline_ns else { return };
         let waits = &mut self.wakes[job];
+        waits.responses.add(self.now - since);
+        let Some(deadline_ns) = self.scenario.workload.jobs[job].deadline_ns else { return };
         if self.now - since <= deadline_ns { waits.met += 1 } else { waits.missed += 1 }
     }
 
@@ -161,25 +142,7 @@ impl Engine<'_> {
         let task = &mut self.tasks[id as usize];
         if core::mem::take(&mut task.woke) {
             let job = self.instances[task.instance as usize].job;
-            self.wakes[job as usize].add(self.now - task.since);
+            self.wakes[job as usize].latencies.add(self.now - task.since);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn waits_by_hand() {
-        let mut waits = Waits::default();
-        for span in 1..=100 {
-            waits.add(span * 1_000);
-        }
-        // The 50th and the 99th of a hundred. 50,000 is below 2^16, so it is rounded to a multiple of 2^9;
-        // 99,000 to one of 2^10.
-        let WakesOutcome { count, median_ns, p99_ns, max_ns, .. } = waits.outcome("job");
-        assert_eq!((count, median_ns, p99_ns, max_ns), (100, 50_000 >> 9 << 9, 99_000 >> 10 << 10, 100_000));
-        assert_eq!(Waits::default().quantile(500), 0);
     }
 }

@@ -2,8 +2,8 @@
 
 use commonhold_contract::Diagnostic;
 
-use super::history::{Event, History, Impossible, SwitchReason};
 use super::Recording;
+use super::history::{Event, History, Impossible, SwitchReason};
 use crate::Time;
 use crate::scenario::PROGRAMS_MAX;
 

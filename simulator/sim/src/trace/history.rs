@@ -3,6 +3,7 @@
 
 use super::{End, Recorded, Recording, Step};
 use crate::Time;
+use crate::latencies::Latencies;
 
 /// The shortest step, in ns: the resolution of the kernel's text.
 const STEP_MIN_NS: Time = 1_000;
@@ -133,9 +134,14 @@ struct Requests {
 pub struct Waits {
     /// The sum of all waits, in ns.
     pub sum_ns: Time,
-    /// The waits after wake-ups, in ns, in order.
-    pub after_wakes_ns: Vec<Time>,
-    /// Whether the task has just been woken.
+    /// The waits after wake-ups, until the task ran.
+    pub after_wakes: Latencies,
+    /// The responses: the times from a wake-up until the task slept again or ended. A wait for a disk does not
+    /// end a response.
+    pub responses: Latencies,
+    /// When the task was woken, until it sleeps or ends.
+    up_since: Option<Time>,
+    /// Whether it has not run since then.
     woken: bool,
 }
 
@@ -200,11 +206,6 @@ impl Task {
             self.end_burst();
         }
         Recorded { pid: self.pid, unit, start_ns: self.start_ns, steps: self.steps, waits: self.waits, end }
-    }
-
-    fn used_ns(&self) -> Time {
-        let cpu = |step: &Step| if let Step::Cpu(ns) = step { *ns } else { 0 };
-        self.steps.iter().map(cpu).sum::<Time>() + self.burst_ns
     }
 }
 
@@ -311,22 +312,17 @@ impl History {
         }
     }
 
-    /// The recording up to the current time. Tasks in no unit are only summed up.
+    /// The recording up to the current time.
     pub fn close(self) -> Recording {
         let now = self.now;
-        let mut recording =
-            Recording { length_ns: now, tasks: Vec::new(), others_ns: 0, unwoken: self.unwoken };
+        let (mut tasks, mut others) = (Vec::new(), Vec::new());
         for mut task in self.tasks {
-            if let Some(unit) = task.unit.take() {
-                recording.tasks.push(task.close(unit, now));
-            } else {
-                if let Activity::Running { since } = task.state {
-                    task.burst_ns += now - since;
-                }
-                recording.others_ns += task.used_ns();
+            match task.unit.take() {
+                Some(unit) => tasks.push(task.close(unit, now)),
+                None => others.push(task.close(String::new(), now)),
             }
         }
-        recording
+        Recording { length_ns: now, tasks, others, unwoken: self.unwoken }
     }
 
     fn index(&self, pid: u32) -> Option<usize> {
@@ -384,6 +380,15 @@ impl History {
             _ => None,
         };
         task.burst_ns += since.map_or(0, |since| now - since);
+        let is_answer = match reason {
+            SwitchReason::Preempted => false,
+            // A wait for a disk is a part of the response.
+            SwitchReason::Blocked => task.requests.is_none(),
+            SwitchReason::Asleep | SwitchReason::Ended => true,
+        };
+        if is_answer && let Some(woken) = task.waits.up_since.take() {
+            task.waits.responses.add(now - woken);
+        }
         task.state = match reason {
             SwitchReason::Preempted => Activity::Ready { since: now },
             SwitchReason::Asleep => Activity::Asleep { since: now, blocked: false },
@@ -411,7 +416,7 @@ impl History {
             Activity::Ready { since } => {
                 task.waits.sum_ns += now - since;
                 if core::mem::take(&mut task.waits.woken) {
-                    task.waits.after_wakes_ns.push(now - since);
+                    task.waits.after_wakes.add(now - since);
                 }
                 Ok(())
             }
@@ -440,6 +445,7 @@ impl History {
             Activity::Running { .. } | Activity::Ready { .. } | Activity::Gone => return,
         }
         task.waits.woken = true;
+        task.waits.up_since.get_or_insert(now);
         task.state = Activity::Ready { since: now };
     }
 }

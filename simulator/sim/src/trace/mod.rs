@@ -54,8 +54,8 @@ pub struct Recording {
     /// The tasks: first those that existed when the recording began, in the order of the text, then the
     /// others by arrival.
     pub tasks: Vec<Recorded>,
-    /// CPU time of tasks that are in no unit, in ns.
-    pub others_ns: Time,
+    /// Tasks that are in no unit, such as the kernel's threads and daemons. Their unit is empty.
+    pub others: Vec<Recorded>,
     /// The number of sleeps that ended without a wake-up event, since a signal was pending. Such a task
     /// counts as awake.
     pub unwoken: u64,
@@ -124,6 +124,11 @@ pub fn read(text: &str) -> Result<Recording, Diagnostic> {
 }
 
 impl Recording {
+    /// CPU time of tasks that are in no unit, in ns.
+    pub fn others_ns(&self) -> Time {
+        self.others.iter().map(Recorded::used_ns).sum()
+    }
+
     /// The recording as the text of a `workload.toml`. `source` becomes the workload's `source`: where the
     /// recording is from.
     pub fn workload(&self, source: &str) -> String {

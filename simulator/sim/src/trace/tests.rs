@@ -38,17 +38,21 @@ fn task(pid: u32, unit: &str, start_ns: u64, steps: &[Step], end: End) -> Record
 fn tasks(text: &str) -> Recording {
     let mut recording = read(text).unwrap();
     recording.tasks.iter_mut().for_each(|task| task.waits = Waits::default());
+    recording.others.clear();
     recording
 }
 
 #[test]
 fn waits_for_a_cpu_are_counted() {
     let tasks = read(WRITTEN).unwrap().tasks;
-    let waits = |index: usize| (tasks[index].waits.sum_ns / MS, tasks[index].waits.after_wakes_ns.clone());
-    // 11 is preempted for 3 ms, and woken at the end.
-    assert_eq!(waits(0), (8, vec![]));
-    assert_eq!(waits(2), (7, vec![7 * MS]));
-    assert_eq!(waits(3), (1, vec![MS]));
+    let waits = |index: usize| {
+        let Waits { sum_ns, after_wakes, responses, .. } = &tasks[index].waits;
+        (sum_ns / MS, after_wakes.sum_ns() / MS, responses.sum_ns() / MS)
+    };
+    // 11 is preempted for 3 ms, and woken 5 ms before the end.
+    assert_eq!(waits(0), (8, 0, 0));
+    assert_eq!(waits(2), (7, 7, 0));
+    assert_eq!(waits(3), (1, 1, 4));
 }
 
 #[test]
@@ -62,10 +66,11 @@ fn bursts_and_sleeps_are_read() {
             task(13, "team/b", 0, &[sleep(9), cpu(4)], End::Computing),
             task(20, "team/b", 12 * MS, &[cpu(3)], End::Gone),
         ],
-        others_ns: 2 * MS,
+        others: Vec::new(),
         unwoken: 0,
     };
     assert_eq!(tasks(WRITTEN), expected);
+    assert_eq!(read(WRITTEN).unwrap().others_ns(), 2 * MS);
 }
 
 /// A thread belongs to the unit that lists it, even if another unit forked it: 20 is listed for `a`, and

@@ -17,7 +17,7 @@ pub(super) fn workload(recording: &Recording, source: &str) -> String {
         "version = 1\ntitle = \"A recording\"\nsource = {}\n# Not replayed: {} us of CPU time in no unit, beside {} us in \
          units; {} sleeps that a signal ended at once.\nhorizon = \"{length}us\"\n",
         toml::Value::from(source),
-        micros(recording.others_ns),
+        micros(recording.others_ns()),
         micros(used),
         recording.unwoken,
     );

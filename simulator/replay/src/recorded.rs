@@ -1,0 +1,369 @@
+//! Folds the blocks of a recording into tasks and measured figures.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+
+use commonhold_contract::Contract;
+use commonhold_machine::Machine;
+use commonhold_recording::{
+    Block, DiskSample, End, Event, Header, Left, Method, ProcessSample, Reader, RecordingError, Sample, Usage,
+};
+use commonhold_sim::Time;
+use commonhold_sim::latencies::Latencies;
+use commonhold_sim::trace::{self, History, Step, SwitchReason, Transfer};
+
+use crate::figures::{Figures, UnitFigures};
+
+/// The part of an interval below which a thread that ran or waited counts as runnable all the time, since
+/// clocks are not read at exact intervals.
+const ASLEEP_MIN: u64 = 50;
+/// The most bursts into which a thread's CPU time in an interval is divided.
+const BURSTS_MAX: u64 = 32;
+
+/// Why a recording cannot be replayed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReplayError {
+    /// The file cannot be read as a recording.
+    #[error(transparent)]
+    Recording(#[from] RecordingError),
+    /// The recorded machine cannot be read.
+    #[error("the recording's machine cannot be read: {0}")]
+    Machine(String),
+    /// The recorded contract cannot be read.
+    #[error("the recording's contract cannot be read: {0}")]
+    Contract(String),
+    /// There is nothing to replay.
+    #[error("{0}")]
+    Empty(&'static str),
+    /// Tasks of the recording are in units that the contract lacks.
+    #[error("the contract has no unit {}: the recording has tasks in there; add it, or record again", .0.join(", "))]
+    Units(Vec<String>),
+    /// More tasks than a scenario has room for.
+    #[error("the recording has {tasks} tasks, and a replay at most {most}: record for less time")]
+    Tasks {
+        /// The number of tasks.
+        tasks: usize,
+        /// The most.
+        most: usize,
+    },
+}
+
+/// A recording, read whole.
+#[derive(Debug)]
+pub struct Recorded {
+    /// What it says of itself.
+    pub header: Header,
+    /// How it ended; `None`: it was cut short.
+    pub end: Option<End>,
+    /// Where it is damaged. What follows is missing.
+    pub damage: Option<String>,
+    /// The number of events that were impossible in the state of their task, since others are missing.
+    pub impossible: u64,
+    /// The machine.
+    pub machine: Machine,
+    /// The contract in force when the recording began.
+    pub contract: Contract,
+    /// The number of times that another contract, or other tickets, came into force meanwhile.
+    pub contract_changes: usize,
+    /// The units' tasks, and those in no unit.
+    pub activity: trace::Recording,
+    /// By task of `activity.tasks` and then of `activity.others`: its process, if it is known.
+    pub processes: BTreeMap<u32, u32>,
+    /// By process: the mean of its own memory, in bytes.
+    pub memory: BTreeMap<u32, u64>,
+    /// The first and the last sample of each disk, in the order of the first.
+    pub disks: Vec<(DiskSample, DiskSample)>,
+    /// How long a woken task waited until an idle CPU ran it: the median, in ns. `None` if no event shows it.
+    pub idle_wake_ns: Option<Time>,
+    /// What was measured.
+    pub measured: Figures,
+}
+
+impl Recorded {
+    /// Reads a recording. One that was cut short or damaged is read as far as possible.
+    ///
+    /// # Errors
+    ///
+    /// See [`ReplayError`].
+    pub fn read(from: impl Read) -> Result<Recorded, ReplayError> {
+        let mut reader = Reader::open(from)?;
+        let header = reader.header().clone();
+        let machine =
+            Machine::from_toml(&header.machine).map_err(|error| ReplayError::Machine(error.to_string()))?;
+        let contract = contract(&header.contract)?;
+        let mut fold = Fold::default();
+        let damage = loop {
+            match reader.next_block() {
+                Ok(Some(block)) => fold.block(block),
+                Ok(None) => break None,
+                Err(error @ RecordingError::Damaged { .. }) => break Some(error.to_string()),
+                Err(error) => return Err(error.into()),
+            }
+        };
+        fold.finish(header, machine, contract, damage)
+    }
+}
+
+/// A contract without errors.
+fn contract(text: &str) -> Result<Contract, ReplayError> {
+    let parsed = commonhold_contract::parse(text);
+    parsed.contract.ok_or_else(|| {
+        let first = parsed.diagnostics.iter().find(|diagnostic| diagnostic.is_error());
+        ReplayError::Contract(first.map_or_else(String::new, |diagnostic| diagnostic.message.clone()))
+    })
+}
+
+#[derive(Default)]
+struct Fold {
+    history: History,
+    impossible: u64,
+    processes: BTreeMap<u32, u32>,
+    first: Option<Sample>,
+    last: Option<Sample>,
+    /// By process: the sum and the number of samples of its own memory.
+    memory: BTreeMap<u32, (u64, u64)>,
+    /// By unit: the sums of its memory in all samples, and their number.
+    unit_memory: BTreeMap<String, (u64, u64)>,
+    contract_changes: usize,
+    end: Option<End>,
+    /// Woken tasks that have not run yet, with the time when they were woken.
+    woken: BTreeMap<u32, Time>,
+    idle_wakes: Latencies,
+    /// With clocks: each thread's steps.
+    clocks: BTreeMap<u32, Clocked>,
+    units: BTreeMap<u32, String>,
+    clocked_until: Time,
+}
+
+/// A thread whose clocks are known.
+#[derive(Default)]
+struct Clocked {
+    steps: Vec<Step>,
+    begin: Option<Time>,
+    until: Time,
+    waited_ns: Time,
+    bursts: u64,
+    /// Whether it was runnable to the end of its last interval.
+    runnable: bool,
+}
+
+impl Fold {
+    fn block(&mut self, block: Block) {
+        match block {
+            Block::Threads(threads) => {
+                for thread in threads {
+                    self.history.advance(thread.seen_ns);
+                    if !thread.unit.is_empty() {
+                        self.history.add_member(thread.tid, &thread.unit);
+                        self.units.insert(thread.tid, thread.unit);
+                    }
+                    self.processes.insert(thread.tid, thread.pid);
+                }
+            }
+            Block::Events(events) => {
+                for timed in events {
+                    self.history.advance(timed.at_ns);
+                    self.time_idle_wake(timed.at_ns, &timed.event);
+                    self.impossible += u64::from(self.history.event(converted(timed.event)).is_err());
+                }
+            }
+            Block::Usage(usage) => self.usage(&usage),
+            Block::Sample(sample) => self.sample(sample),
+            Block::Contract(_) => self.contract_changes += 1,
+            Block::End(end) => self.end = Some(end),
+        }
+    }
+
+    /// Measures how long a woken task waits until a CPU that was idle runs it.
+    fn time_idle_wake(&mut self, at: Time, event: &Event) {
+        match *event {
+            Event::Wake { thread, .. } => {
+                self.woken.insert(thread, at);
+            }
+            Event::Switch { from, to, .. } => {
+                let was_idle = from == 0;
+                if let Some(woken) = self.woken.remove(&to).filter(|_| was_idle) {
+                    self.idle_wakes.add(at.saturating_sub(woken));
+                }
+            }
+            Event::Fork { .. } | Event::Transfer { .. } => {}
+        }
+    }
+
+    fn usage(&mut self, usage: &Usage) {
+        let begin = usage.at_ns.saturating_sub(usage.over_ns);
+        for thread in &usage.threads {
+            let clocked = self.clocks.entry(thread.tid).or_default();
+            clocked.begin.get_or_insert(begin);
+            if begin > clocked.until && !clocked.steps.is_empty() {
+                clocked.steps.push(Step::Sleep(begin - clocked.until));
+            }
+            let busy = thread.ran_ns.saturating_add(thread.waited_ns);
+            let asleep = usage.over_ns.saturating_sub(busy);
+            let is_runnable = asleep < usage.over_ns / ASLEEP_MIN;
+            let bursts = if is_runnable { 1 } else { u64::from(thread.turns).clamp(1, BURSTS_MAX) };
+            for _ in 0..bursts {
+                clocked.steps.push(Step::Cpu((thread.ran_ns / bursts).max(1_000)));
+                if !is_runnable {
+                    clocked.steps.push(Step::Sleep((asleep / bursts).max(1_000)));
+                }
+            }
+            clocked.bursts += if is_runnable { 0 } else { bursts };
+            clocked.waited_ns = clocked.waited_ns.saturating_add(thread.waited_ns);
+            (clocked.until, clocked.runnable) = (usage.at_ns, is_runnable);
+        }
+        self.clocked_until = self.clocked_until.max(usage.at_ns);
+    }
+
+    fn sample(&mut self, sample: Sample) {
+        for ProcessSample { pid, anonymous, .. } in &sample.processes {
+            let (sum, count) = self.memory.entry(*pid).or_default();
+            *sum = sum.saturating_add(*anonymous);
+            *count += 1;
+        }
+        for unit in &sample.units {
+            if let Some(memory) = &unit.memory {
+                let (sum, count) = self.unit_memory.entry(unit.path.clone()).or_default();
+                *sum = sum.saturating_add(memory.used);
+                *count += 1;
+            }
+        }
+        if sample.units.is_empty() && self.first.is_some() {
+            // No daemon answered: its accounts continue in a later sample.
+            return;
+        }
+        self.first.get_or_insert_with(|| sample.clone());
+        self.last = Some(sample);
+    }
+
+    fn finish(
+        mut self,
+        header: Header,
+        machine: Machine,
+        contract: Contract,
+        damage: Option<String>,
+    ) -> Result<Recorded, ReplayError> {
+        if let Some(end) = &self.end {
+            self.history.advance(end.at_ns);
+        }
+        let activity = match header.method {
+            Method::Events => std::mem::take(&mut self.history).close(),
+            Method::Clocks { .. } => self.close_clocks(),
+        };
+        if activity.tasks.is_empty() {
+            return Err(ReplayError::Empty(
+                "the recording has no tasks in units: record while units have processes",
+            ));
+        }
+        if activity.length_ns == 0 {
+            return Err(ReplayError::Empty("the recording has no length: record for some seconds"));
+        }
+        let measured = self.measured(&activity, header.method);
+        let mean = |(sum, count): &(u64, u64)| sum / (*count).max(1);
+        Ok(Recorded {
+            memory: self.memory.iter().map(|(pid, sums)| (*pid, mean(sums))).collect(),
+            disks: self.disks(),
+            idle_wake_ns: (self.idle_wakes.count() > 0).then(|| self.idle_wakes.quantile_ns(500)),
+            header,
+            end: self.end,
+            damage,
+            impossible: self.impossible,
+            machine,
+            contract,
+            contract_changes: self.contract_changes,
+            activity,
+            processes: self.processes,
+            measured,
+        })
+    }
+
+    /// The activity of threads whose clocks were read.
+    fn close_clocks(&mut self) -> trace::Recording {
+        let length_ns = self.end.as_ref().map_or(self.clocked_until, |end| end.at_ns);
+        let clocks = std::mem::take(&mut self.clocks);
+        let units = &self.units;
+        let tasks = clocks.into_iter().filter_map(|(tid, clocked)| {
+            let lasted = clocked.until.saturating_add(1_000_000_000) >= length_ns;
+            let mut waits = trace::Waits::default();
+            waits.sum_ns = clocked.waited_ns;
+            Some(trace::Recorded {
+                pid: tid,
+                unit: units.get(&tid)?.clone(),
+                start_ns: clocked.begin.unwrap_or(0),
+                steps: clocked.steps,
+                waits,
+                end: match (clocked.runnable, lasted) {
+                    (true, true) => trace::End::Computing,
+                    (false, true) => trace::End::Asleep,
+                    (_, false) => trace::End::Gone,
+                },
+            })
+        });
+        trace::Recording { length_ns, tasks: tasks.collect(), others: Vec::new(), unwoken: 0 }
+    }
+
+    /// The first and the last sample of each disk.
+    fn disks(&self) -> Vec<(DiskSample, DiskSample)> {
+        let (Some(first), Some(last)) = (&self.first, &self.last) else { return Vec::new() };
+        let pair = |disk: &DiskSample| {
+            Some((disk.clone(), last.disks.iter().find(|other| other.name == disk.name)?.clone()))
+        };
+        first.disks.iter().filter_map(pair).collect()
+    }
+
+    /// What was measured of each unit that had tasks.
+    fn measured(&self, activity: &trace::Recording, method: Method) -> Figures {
+        let mut units: BTreeMap<&str, UnitFigures> = BTreeMap::new();
+        for task in &activity.tasks {
+            let unit = units.entry(&task.unit).or_insert_with(|| UnitFigures::of(&task.unit));
+            unit.used_ns = unit.used_ns.saturating_add(task.used_ns());
+            unit.waited_ns = unit.waited_ns.saturating_add(task.waits.sum_ns);
+            unit.wakes.merge(&task.waits.after_wakes);
+            unit.responses.merge(&task.waits.responses);
+            for step in &task.steps {
+                match step {
+                    Step::Cpu(_) => {}
+                    Step::Sleep(_) => unit.sleeps += 1,
+                    Step::Transfer { bytes, .. } => {
+                        unit.sleeps += 1;
+                        unit.transferred = unit.transferred.saturating_add(*bytes);
+                    }
+                }
+            }
+        }
+        let events = method == Method::Events;
+        for unit in units.values_mut() {
+            unit.has_wakes = events;
+            let path = unit.unit.clone();
+            unit.memory = self.unit_memory.get(&path).map(|(sum, count)| sum / (*count).max(1));
+            let find = |sample: &Option<Sample>| {
+                sample.as_ref().and_then(|sample| sample.units.iter().find(|unit| unit.path == path).cloned())
+            };
+            let (Some(first), Some(last)) = (find(&self.first), find(&self.last)) else { continue };
+            unit.account(&first, &last);
+        }
+        Figures::new(activity.length_ns, units.into_values().collect())
+    }
+}
+
+/// An event for the state machine that follows tasks.
+fn converted(event: Event) -> trace::Event {
+    match event {
+        Event::Switch { from, left, to, .. } => {
+            let reason = match left {
+                Left::Preempted => SwitchReason::Preempted,
+                Left::Asleep => SwitchReason::Asleep,
+                Left::Blocked => SwitchReason::Blocked,
+                Left::Ended => SwitchReason::Ended,
+            };
+            trace::Event::Switch { from, reason, to }
+        }
+        Event::Wake { thread, .. } => trace::Event::Wake { pid: thread },
+        Event::Fork { parent, child } => trace::Event::Fork { parent, child },
+        Event::Transfer { thread, device, sector, bytes, write } => {
+            let transfer = Transfer { device, sector, bytes: u64::from(bytes), write };
+            trace::Event::Transfer { pid: thread, transfer }
+        }
+    }
+}
