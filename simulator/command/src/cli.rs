@@ -1,4 +1,5 @@
-//! The command line of `commonhold-sim`: `commonhold sim` and `commonhold claims`.
+//! The command line of `commonhold-sim`: `commonhold sim`, `commonhold claims` and
+//! `commonhold what-if`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -31,6 +32,7 @@ pub struct Cli {
 pub enum Command {
     Sim(Sim),
     Claims(Claims),
+    WhatIf(WhatIf),
 }
 
 /// Simulate a scenario: a contract, a machine and a workload
@@ -144,6 +146,41 @@ pub struct Claims {
     /// Seeds per scenario
     #[arg(long, value_name = "K", default_value_t = 7, value_parser = clap::value_parser!(u64).range(2..=30))]
     pub seeds: u64,
+}
+
+/// Replay a recording under another contract or on another machine
+///
+/// First the recorded contract is replayed, and each figure is compared with the recording. Then the other
+/// contract is. A figure is not to be trusted if the replay of the recorded contract is off by more than the
+/// figure's bound, which was registered before such a replay was first compared.
+///
+/// `commonhold record` makes recordings. Commonhold's scheduler is simulated whatever the recorded backend was,
+/// so recordings of the kernel backend agree best.
+#[derive(Debug, Args)]
+pub struct WhatIf {
+    /// A file that `commonhold record` wrote
+    pub recording: PathBuf,
+    /// The other contract; without this and --machine, only the recorded contract is replayed
+    #[arg(long, value_name = "FILE")]
+    pub contract: Option<PathBuf>,
+    /// The other machine: a machine file, or its shape in words such as `nodes:2 cpus:8 memory:32GiB`
+    #[arg(long, value_name = "MACHINE")]
+    pub machine: Option<String>,
+    /// Override the scheme of the other contract; without --contract, of the recorded one
+    #[arg(long, value_enum)]
+    pub scheme: Option<SchemeChoice>,
+    /// Compare the prediction with a recording that was made under the other contract
+    #[arg(long, value_name = "RECORDING")]
+    pub against: Option<PathBuf>,
+    /// The seed of the runs
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Write a page to this file
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
 }
 
 /// `--scheduler`.

@@ -58,6 +58,8 @@ pub struct Recorded {
     pub end: Option<End>,
     /// Where it is damaged. What follows is missing.
     pub damage: Option<String>,
+    /// The number of switches that are missing: a task left a CPU on which another one had run last.
+    pub missing: u64,
     /// The number of events that were impossible in the state of their task, since others are missing.
     pub impossible: u64,
     /// The machine.
@@ -118,6 +120,9 @@ fn contract(text: &str) -> Result<Contract, ReplayError> {
 struct Fold {
     history: History,
     impossible: u64,
+    missing: u64,
+    /// By CPU: the task that runs there.
+    running: BTreeMap<u32, u32>,
     processes: BTreeMap<u32, u32>,
     first: Option<Sample>,
     last: Option<Sample>,
@@ -164,6 +169,7 @@ impl Fold {
             Block::Events(events) => {
                 for timed in events {
                     self.history.advance(timed.at_ns);
+                    self.resume(&timed.event);
                     self.time_idle_wake(timed.at_ns, &timed.event);
                     self.impossible += u64::from(self.history.event(converted(timed.event)).is_err());
                 }
@@ -172,6 +178,19 @@ impl Fold {
             Block::Sample(sample) => self.sample(sample),
             Block::Contract(_) => self.contract_changes += 1,
             Block::End(end) => self.end = Some(end),
+        }
+    }
+
+    /// If a task leaves a CPU on which another one was seen last, a switch is missing: the other one has
+    /// left, and this one has come.
+    fn resume(&mut self, event: &Event) {
+        let Event::Switch { cpu, from, to, .. } = *event else { return };
+        if let Some(last) = self.running.insert(cpu, to).filter(|last| *last != from) {
+            self.missing += 1;
+            // Neither is an error: the state machine takes both from any state.
+            let _ = self.history.event(trace::Event::Vanish { pid: last });
+            let came = trace::Event::Switch { from: 0, reason: SwitchReason::Preempted, to: from };
+            let _ = self.history.event(came);
         }
     }
 
@@ -268,6 +287,7 @@ impl Fold {
             header,
             end: self.end,
             damage,
+            missing: self.missing,
             impossible: self.impossible,
             machine,
             contract,

@@ -43,6 +43,11 @@ pub enum Event {
         /// The request.
         transfer: Transfer,
     },
+    /// A task that ran no longer does: another task was seen on its CPU, and the switch was not recorded.
+    Vanish {
+        /// The task.
+        pid: u32,
+    },
     /// An event to ignore.
     Other,
 }
@@ -308,6 +313,10 @@ impl History {
                 }
                 Ok(())
             }
+            Event::Vanish { pid } => {
+                self.vanish(pid);
+                Ok(())
+            }
             Event::Other => Ok(()),
         }
     }
@@ -429,6 +438,17 @@ impl History {
         result.map_err(|what| Impossible { pid, what })
     }
 
+    /// Handles a task that left its CPU at an unknown time and for an unknown reason.
+    fn vanish(&mut self, pid: u32) {
+        let now = self.now;
+        if let Some(task) = self.task(pid)
+            && let Activity::Running { since } = task.state
+        {
+            task.burst_ns += now - since;
+            task.state = Activity::Unknown { since: now };
+        }
+    }
+
     fn wake(&mut self, pid: u32) {
         self.wakes += 1;
         let now = self.now;
@@ -440,7 +460,12 @@ impl History {
                 task.end_burst();
                 task.record_sleep(now - since, blocked);
             }
-            Activity::Unknown { since } => task.record_sleep(now - since, false),
+            Activity::Unknown { since } => {
+                if task.burst_ns > 0 {
+                    task.end_burst();
+                }
+                task.record_sleep(now - since, false);
+            }
             // Woken before it slept: no sleep to record.
             Activity::Running { .. } | Activity::Ready { .. } | Activity::Gone => return,
         }
