@@ -27,6 +27,8 @@ const FILE_PART: u64 = 3;
 const ON_NS: Time = 1_000_000_000;
 /// The default of `reuse` in a workload.
 const REUSE_NS: Time = 300_000_000;
+/// The largest request to a disk: 16 MiB.
+const REQUEST_SECTORS: u32 = 1 << 15;
 /// The size of a disk whose size is unknown.
 const DISK_BYTES: u64 = 1 << 40;
 /// The rate of a disk whose rate is unknown, in bytes per second.
@@ -96,6 +98,8 @@ fn unit(task: &Task, units: &BTreeMap<String, UnitId>) -> UnitId {
 fn hardware(recorded: &Recorded, machine: &Machine) -> Hardware {
     let mut kernel = KernelCosts::modern(machine.memory_bytes());
     (kernel.switch_ns, kernel.fork_ns, kernel.fault_ns, kernel.request_ns) = (0, 0, 0, 0);
+    // A task's requests between two sleeps are one: the kernel had most of them in service at once.
+    kernel.request_sectors = REQUEST_SECTORS;
     if let Some(idle_wake_ns) = recorded.idle_wake_ns {
         kernel.ipi_ns = idle_wake_ns;
     }
