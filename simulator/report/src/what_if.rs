@@ -154,7 +154,7 @@ fn prediction_table(what_if: &WhatIf, check: &Compared, other: &Figures) -> Tabl
             let figure = comparison.figure;
             let value = |figures: &Figures| figures.unit(path).and_then(|unit| figure.of(unit));
             let (present, predicted) = (value(&what_if.replayed), value(other));
-            if present.is_none() && predicted.is_none() {
+            if present.unwrap_or(0.0) <= 0.0 && predicted.unwrap_or(0.0) <= 0.0 {
                 continue;
             }
             let (paint, predicted_text, remark) = match comparison.trust {
