@@ -4,12 +4,11 @@ use std::collections::BTreeMap;
 use std::io::Read;
 
 use commonhold_contract::Contract;
-use commonhold_machine::Machine;
+use commonhold_machine::{CpuSet, Machine};
 use commonhold_recording::{
     Block, DiskSample, End, Event, Header, Left, Method, ProcessSample, Reader, RecordingError, Sample, Usage,
 };
 use commonhold_sim::Time;
-use commonhold_sim::latencies::Latencies;
 use commonhold_sim::trace::{self, History, Step, SwitchReason, Transfer};
 
 use crate::figures::{Figures, UnitFigures};
@@ -19,6 +18,9 @@ use crate::figures::{Figures, UnitFigures};
 const ASLEEP_MIN: u64 = 50;
 /// The most bursts into which a thread's CPU time in an interval is divided.
 const BURSTS_MAX: u64 = 32;
+
+/// The most delays of interrupts that are kept.
+pub const DELAYS_MAX: usize = 1_000;
 
 /// Why a recording cannot be replayed.
 #[derive(Debug, thiserror::Error)]
@@ -76,8 +78,9 @@ pub struct Recorded {
     pub memory: BTreeMap<u32, u64>,
     /// The first and the last sample of each disk, in the order of the first.
     pub disks: Vec<(DiskSample, DiskSample)>,
-    /// How long a woken task waited until an idle CPU ran it: the median, in ns. `None` if no event shows it.
-    pub idle_wake_ns: Option<Time>,
+    /// How long an interrupt took to arrive: how long woken tasks waited for a CPU of their own unit that was
+    /// idle or on loan, in ns, ascending. At most [`DELAYS_MAX`] of them, evenly spaced; empty without events.
+    pub delays_ns: Vec<Time>,
     /// What was measured.
     pub measured: Figures,
 }
@@ -134,7 +137,10 @@ struct Fold {
     end: Option<End>,
     /// Woken tasks that have not run yet, with the time when they were woken.
     woken: BTreeMap<u32, Time>,
-    idle_wakes: Latencies,
+    /// How long woken tasks waited for a CPU of their own unit that was idle or on loan.
+    delays: Vec<Time>,
+    /// Each unit's home CPUs, by the last sample.
+    owned: BTreeMap<String, CpuSet>,
     /// With clocks: each thread's steps.
     clocks: BTreeMap<u32, Clocked>,
     units: BTreeMap<u32, String>,
@@ -170,7 +176,7 @@ impl Fold {
                 for timed in events {
                     self.history.advance(timed.at_ns);
                     self.resume(&timed.event);
-                    self.time_idle_wake(timed.at_ns, &timed.event);
+                    self.time_interrupt(timed.at_ns, &timed.event);
                     self.impossible += u64::from(self.history.event(converted(timed.event)).is_err());
                 }
             }
@@ -194,19 +200,28 @@ impl Fold {
         }
     }
 
-    /// Measures how long a woken task waits until a CPU that was idle runs it.
-    fn time_idle_wake(&mut self, at: Time, event: &Event) {
+    /// Measures how long a woken task waits for a CPU of its own unit that is idle or on loan: such a CPU runs
+    /// it as soon as the interrupt arrives.
+    fn time_interrupt(&mut self, at: Time, event: &Event) {
         match *event {
             Event::Wake { thread, .. } => {
                 self.woken.insert(thread, at);
             }
-            Event::Switch { from, to, .. } => {
-                let was_idle = from == 0;
-                if let Some(woken) = self.woken.remove(&to).filter(|_| was_idle) {
-                    self.idle_wakes.add(at.saturating_sub(woken));
+            Event::Switch { cpu, from, left, to } => {
+                let Some(woken) = self.woken.remove(&to) else { return };
+                let Some(unit) = self.history.unit_of(to) else { return };
+                let is_own = self.owned.get(outermost(unit)).is_some_and(|owned| owned.contains(cpu));
+                let is_guest = left == Left::Preempted
+                    && self.history.unit_of(from).is_none_or(|other| outermost(other) != outermost(unit));
+                if is_own && (from == 0 || is_guest) {
+                    self.delays.push(at.saturating_sub(woken));
                 }
             }
-            Event::Fork { .. } | Event::Transfer { .. } => {}
+            Event::Fork { child, .. } => {
+                // Its first wake-up is not one from a sleep.
+                self.woken.remove(&child);
+            }
+            Event::Transfer { .. } => {}
         }
     }
 
@@ -252,6 +267,11 @@ impl Fold {
             // No daemon answered: its accounts continue in a later sample.
             return;
         }
+        for unit in &sample.units {
+            if let Ok(owned) = unit.owned.parse() {
+                self.owned.insert(unit.path.clone(), owned);
+            }
+        }
         self.first.get_or_insert_with(|| sample.clone());
         self.last = Some(sample);
     }
@@ -283,7 +303,7 @@ impl Fold {
         Ok(Recorded {
             memory: self.memory.iter().map(|(pid, sums)| (*pid, mean(sums))).collect(),
             disks: self.disks(),
-            idle_wake_ns: (self.idle_wakes.count() > 0).then(|| self.idle_wakes.quantile_ns(500)),
+            delays_ns: spaced(std::mem::take(&mut self.delays)),
             header,
             end: self.end,
             damage,
@@ -365,6 +385,18 @@ impl Fold {
         }
         Figures::new(activity.length_ns, units.into_values().collect())
     }
+}
+
+/// The outermost unit around a unit.
+fn outermost(path: &str) -> &str {
+    path.split('/').next().unwrap_or(path)
+}
+
+/// At most [`DELAYS_MAX`] of the values, evenly spaced in their order.
+fn spaced(mut values: Vec<Time>) -> Vec<Time> {
+    values.sort_unstable();
+    let kept = values.len().min(DELAYS_MAX);
+    (0..kept).map(|index| values[(2 * index + 1) * values.len() / (2 * kept)]).collect()
 }
 
 /// An event for the state machine that follows tasks.

@@ -100,8 +100,8 @@ fn hardware(recorded: &Recorded, machine: &Machine) -> Hardware {
     (kernel.switch_ns, kernel.fork_ns, kernel.fault_ns, kernel.request_ns) = (0, 0, 0, 0);
     // A task's requests between two sleeps are one: the kernel had most of them in service at once.
     kernel.request_sectors = REQUEST_SECTORS;
-    if let Some(idle_wake_ns) = recorded.idle_wake_ns {
-        kernel.ipi_ns = idle_wake_ns;
+    if let Some(longest) = recorded.delays_ns.last() {
+        (kernel.ipi_ns, kernel.ipi_delays_ns) = (*longest, recorded.delays_ns.clone());
     }
     let samples: BTreeMap<&str, &(DiskSample, DiskSample)> =
         recorded.disks.iter().map(|pair| (pair.0.name.as_str(), pair)).collect();

@@ -25,6 +25,7 @@ fn scenario(cpus: u32, tasks: u32, slice_ns: u64, seconds: u64, scheme: Scheme) 
         signal_ns: 0,
         counter_age_ns: 0,
         ipi_ns: 0,
+        ipi_delays_ns: Vec::new(),
         interrupt_ns: 0,
         fault_ns: 0,
         request_ns: 0,

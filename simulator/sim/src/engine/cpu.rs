@@ -313,8 +313,13 @@ impl Engine<'_> {
     pub(super) fn deliver_kicks(&mut self) {
         let mut kicks = core::mem::take(&mut self.kicks);
         self.kernel.kicks(&mut kicks);
-        let arrives = self.now + self.scenario.hardware.kernel.ipi_ns;
+        let costs = &self.scenario.hardware.kernel;
         for kick in kicks.drain(..) {
+            let arrives = self.now
+                + match costs.ipi_delays_ns.len() as u64 {
+                    0 => costs.ipi_ns,
+                    delays => costs.ipi_delays_ns[self.chance.below(delays) as usize],
+                };
             let cpu = &mut self.cpus[kick.cpu as usize];
             if cpu.kicked.is_none() {
                 cpu.kicked = Some(arrives);

@@ -47,6 +47,7 @@ impl KernelCosts {
             scheduler: Scheduler::Commonhold,
             switch_ns: 2_000,
             ipi_ns: 1_000,
+            ipi_delays_ns: Vec::new(),
             signal_ns: 10_000,
             counter_age_ns: 0,
             interrupt_ns: 0,

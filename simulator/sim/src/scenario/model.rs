@@ -81,8 +81,11 @@ pub struct KernelCosts {
     pub slice_ns: Time,
     /// CPU time of a switch to another task, in ns.
     pub switch_ns: Time,
-    /// How long an inter-processor interrupt takes to arrive, in ns.
+    /// How long an inter-processor interrupt takes to arrive, in ns; at most, if `ipi_delays_ns` has entries.
     pub ipi_ns: Time,
+    /// How long inter-processor interrupts take to arrive, in ns: each takes one of these times, by chance.
+    /// Empty: each takes `ipi_ns`. Machine files have no such key; a recording has them.
+    pub ipi_delays_ns: Vec<Time>,
     /// How long a signal takes to arrive, in ns.
     pub signal_ns: Time,
     /// How old the count of a job's use of the gangs' shared resource is when a policy reads it, in ns.

@@ -245,6 +245,11 @@ impl History {
         self.index(pid).is_some_and(|index| self.tasks[index].unit.is_some())
     }
 
+    /// The unit of the task with this ID; `None` if it is in no unit.
+    pub fn unit_of(&self, pid: u32) -> Option<&str> {
+        self.tasks[self.index(pid)?].unit.as_deref()
+    }
+
     /// The number of tasks in units so far.
     pub fn members(&self) -> usize {
         self.members
@@ -455,7 +460,10 @@ impl History {
         let Some(index) = self.index(pid) else { return };
         let task = &mut self.tasks[index];
         match task.state {
-            Activity::New => task.start_ns = now,
+            Activity::New => {
+                (task.start_ns, task.state) = (now, Activity::Ready { since: now });
+                return;
+            }
             Activity::Asleep { since, blocked } => {
                 task.end_burst();
                 task.record_sleep(now - since, blocked);
