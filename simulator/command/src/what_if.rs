@@ -34,6 +34,7 @@ pub(crate) fn main(args: &Args) -> Result<Exit, Failure> {
     let what_if = WhatIf {
         recording: args.recording.display().to_string(),
         about: about(&recorded),
+        recorded_contract: recorded.header.contract.clone(),
         doubts: doubts(&recorded),
         recorded: recorded.measured,
         replayed,

@@ -17,6 +17,8 @@ pub struct WhatIf {
     pub recording: String,
     /// The recording in a line: length, machine, backend, kernel, method.
     pub about: String,
+    /// The recorded contract's text.
+    pub recorded_contract: String,
     /// What leaves the recording or the replay in doubt, in sentences.
     pub doubts: Vec<String>,
     /// What was measured.
@@ -323,6 +325,7 @@ impl<'a> JsonUnit<'a> {
 struct Json<'a> {
     recording: &'a str,
     about: &'a str,
+    recorded_contract: &'a str,
     doubts: &'a [String],
     length_ns: u64,
     recorded: Vec<JsonUnit<'a>>,
@@ -343,6 +346,7 @@ pub fn json(what_if: &WhatIf) -> String {
     let json = Json {
         recording: &what_if.recording,
         about: &what_if.about,
+        recorded_contract: &what_if.recorded_contract,
         doubts: &what_if.doubts,
         length_ns: what_if.recorded.length_ns,
         recorded: units_of(&what_if.recorded),

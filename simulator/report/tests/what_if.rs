@@ -40,6 +40,7 @@ fn example() -> WhatIf {
     WhatIf {
         recording: "tuesday.rec".to_owned(),
         about: "10.0 s of 8 tasks in 2 units".to_owned(),
+        recorded_contract: "version = 1\n".to_owned(),
         doubts: vec!["3 events were lost; bursts and sleeps around them are wrong".to_owned()],
         recorded,
         replayed,
