@@ -1,12 +1,16 @@
-// Round robin in SimGrid: tasks that compute for ever, one slice at a time, on the CPUs of one host.
+// Round robin in SimGrid: tasks that compute for ever, one slice at a time, on the CPUs of one host. And M/M/1.
 //
 // usage: with_simgrid turns|fluid CPUS TASKS SLICE_US SECONDS: virtual seconds; prints slices and CPU seconds
+//        with_simgrid mm1 CUSTOMERS: with a utilisation of 0.8; prints the customers, the mean time in the system by the mean
+//                                    service time, and CPU seconds
 
 #include <simgrid/s4u.hpp>
 
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
+#include <deque>
+#include <random>
 #include <string>
 
 namespace sg = simgrid::s4u;
@@ -47,9 +51,58 @@ static double cpu_s()
     return static_cast<double>(used.tv_sec) + static_cast<double>(used.tv_nsec) / 1e9;
 }
 
+// The customers in the system, by their times of arrival.
+struct Line {
+    std::deque<double> present;
+    sg::SemaphorePtr arrived = sg::Semaphore::create(0);
+    unsigned long customers;
+    double total_s = 0;
+};
+
+static void arrives(Line *line)
+{
+    std::mt19937_64 bits(1);
+    std::exponential_distribution<double> between(0.8);
+    for (;;) {
+        sg::this_actor::sleep_for(between(bits));
+        line->present.push_back(sg::Engine::get_clock());
+        line->arrived->release();
+    }
+}
+
+static void serves(Line *line)
+{
+    std::mt19937_64 bits(2);
+    std::exponential_distribution<double> service(1.0);
+    for (unsigned long served = 0; served < line->customers; served++) {
+        line->arrived->acquire();
+        sg::this_actor::sleep_for(service(bits));
+        line->total_s += sg::Engine::get_clock() - line->present.front();
+        line->present.pop_front();
+    }
+}
+
+static int mm1(sg::Engine &engine, unsigned long customers)
+{
+    auto *zone = sg::create_full_zone("machine");
+    auto *host = zone->create_host("host", SPEED)->seal();
+    zone->seal();
+    Line line;
+    line.customers = customers;
+    sg::Actor::create("customers", host, arrives, &line)->daemonize();
+    sg::Actor::create("server", host, serves, &line);
+    double begun = cpu_s();
+    engine.run();
+    std::printf("%lu %.3f %.6f\n", customers, line.total_s / static_cast<double>(customers), cpu_s() - begun);
+    std::fflush(stdout);
+    std::_Exit(0);
+}
+
 int main(int argc, char **argv)
 {
     sg::Engine engine(&argc, argv);
+    if (argc == 3 && std::string(argv[1]) == "mm1")
+        return mm1(engine, std::strtoul(argv[2], nullptr, 10));
     if (argc != 6) {
         std::fprintf(stderr, "usage: with_simgrid turns|fluid CPUS TASKS SLICE_US SECONDS\n");
         return 2;

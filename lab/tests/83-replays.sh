@@ -15,7 +15,7 @@ recorded_s=10
 settled_s=5
 kept=/out/replays
 place=/mnt/drive
-loads=${REPLAYS:-rt-app compile database media memory disk}
+loads=${REPLAYS:-rtapp compile database media memory disk}
 mkdir -p $kept $place
 
 # member UNIT COMMAND...
@@ -52,7 +52,7 @@ spinners_of_heavy() {
 }
 
 # The loads: each starts processes in both units, and returns.
-load_rt-app() {
+load_rtapp() {
 	member light -- rt-app /usr/share/rt-app/mp3-long.json
 	member light -- rt-app /usr/share/rt-app/browser-long.json
 	spinners_of_heavy 10

@@ -40,7 +40,7 @@ impl Chance {
 
     /// Draws an amount from its distribution. Exponential amounts are capped at 20 times the mean, which
     /// changes one draw in 500 million.
-    pub(crate) fn amount(&mut self, amount: Amount) -> Time {
+    pub fn amount(&mut self, amount: Amount) -> Time {
         match amount.spread {
             Spread::None => amount.mean,
             Spread::Uniform(millionths) => {

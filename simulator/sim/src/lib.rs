@@ -11,7 +11,7 @@ pub mod latencies;
 pub mod memory;
 pub mod outcome;
 pub mod scenario;
-mod timers;
+pub mod timers;
 pub mod trace;
 
 use std::sync::atomic::AtomicU64;

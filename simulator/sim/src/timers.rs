@@ -10,7 +10,7 @@
 use crate::Time;
 
 /// A timer's number: an index.
-pub(crate) type TimerId = u32;
+pub type TimerId = u32;
 
 /// The position of a timer that is not in the heap.
 const NOWHERE: u32 = u32::MAX;
@@ -32,7 +32,7 @@ fn parts(key: Key) -> (Time, TimerId) {
 
 /// Timers by time.
 #[derive(Debug, Default)]
-pub(crate) struct Timers {
+pub struct Timers {
     heap: Vec<Key>,
     /// By timer: its position in the heap, or [`NOWHERE`].
     places: Vec<u32>,
@@ -42,7 +42,7 @@ pub(crate) struct Timers {
 
 impl Timers {
     /// Sets a timer, or moves it.
-    pub(crate) fn set(&mut self, id: TimerId, at: Time) {
+    pub fn set(&mut self, id: TimerId, at: Time) {
         if self.expired == Some(id) {
             self.expired = None;
         }
@@ -62,7 +62,7 @@ impl Timers {
     }
 
     /// Cancels a timer.
-    pub(crate) fn clear(&mut self, id: TimerId) {
+    pub fn clear(&mut self, id: TimerId) {
         if self.expired == Some(id) {
             self.expired = None;
         }
@@ -81,7 +81,7 @@ impl Timers {
     }
 
     /// Expires the first timer. Returns its time and number; `None` if no timer is set.
-    pub(crate) fn pop(&mut self) -> Option<(Time, TimerId)> {
+    pub fn pop(&mut self) -> Option<(Time, TimerId)> {
         if let Some(id) = self.expired.take() {
             self.remove(self.places[id as usize] as usize);
         }
