@@ -92,7 +92,7 @@ load_disk() {
 	spinners_of_heavy 4
 }
 
-drive=$(disk 2048) || exit 1
+drive=$(disk 2048:50000000) || exit 1
 /sbin/mke2fs -q -F -t ext4 -O ^has_journal "$drive" && mount -t ext4 -o noatime "$drive" $place
 ok "there is a file" dd if=/dev/zero of=$place/data bs=1M count=1024
 sync
