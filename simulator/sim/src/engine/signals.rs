@@ -10,7 +10,7 @@
 //! next release sleeps until then. A process that comes later overran: it goes on at once, and the next
 //! period begins now, or at the missed release if the process is to catch up.
 //!
-//! Limits: signals and timers take no CPU time.
+//! Limits: signals and timers take no CPU time. A process catches up with at most a million releases.
 //!
 //! Source: pthread_cond_wait(3), sem_wait(3); rt-app's `timer` (relative, and absolute to catch up).
 
@@ -23,6 +23,9 @@ use super::program::{BEGUN, Done, NEW};
 use super::task::TaskState;
 use crate::Time;
 use crate::scenario::Amount;
+
+/// The most releases that a process catches up with, so that an endless loop that does nothing else ends.
+const CATCH_UP_MAX: Time = 1_000_000;
 
 /// The current state of an event.
 #[derive(Debug, Default)]
@@ -85,7 +88,8 @@ impl Engine<'_> {
             });
             &mut task.releases[index].1
         };
-        let due = last.saturating_add(period_ns);
+        let earliest = now.saturating_sub(period_ns.saturating_mul(CATCH_UP_MAX));
+        let due = last.saturating_add(period_ns).max(earliest);
         let overran = due <= now;
         *last = if overran && !catch_up { now } else { due };
         let release = *last;

@@ -192,14 +192,16 @@ impl Ahead<'_> {
         let from = ops.iter().skip(pc as usize).filter_map(encloses).min().unwrap_or(pc);
         let mut found = BTreeSet::new();
         for op in ops.iter().skip(from as usize) {
-            match *op {
-                Op::Signal { event, .. } => drop(found.insert(Awaited { event, barrier: false })),
-                Op::Barrier { event: Some(event), .. } => {
-                    drop(found.insert(Awaited { event, barrier: true }))
+            let awaited = match *op {
+                Op::Signal { event, .. } => Awaited { event, barrier: false },
+                Op::Barrier { event: Some(event), .. } => Awaited { event, barrier: true },
+                Op::Run { program, .. } => {
+                    found.extend(self.of(program, 0).iter());
+                    continue;
                 }
-                Op::Run { program, .. } => found.extend(self.of(program, 0).iter()),
-                _ => {}
-            }
+                _ => continue,
+            };
+            found.insert(awaited);
         }
         let found = Rc::new(found);
         self.known.insert((program, pc), Rc::clone(&found));

@@ -227,18 +227,15 @@ impl Subject<'_> {
                 continue;
             }
             for (step, op) in program.ops.iter().enumerate() {
-                let Op::Again { to, times, .. } = *op else { continue };
-                if times > 0 && !is_timed(&program.ops, step) {
-                    continue;
-                }
+                let Op::Again { to, times: 0, .. } = *op else { continue };
                 let body = &program.ops[to as usize..step];
                 if !body.iter().any(|op| demand::takes_time(op, demands)) {
                     let message = match is_timed(&program.ops, step) {
                         true => "the loop ends after a time, and no time passes in it",
                         false => "the loop never ends, and no time passes in it",
                     };
-                    let help = "add a step that always takes time: cpu, sleep, busy, timer without `catch_up`, or one that \
-                                waits for the disk (metadata, write with `sync`)";
+                    let help = "add a step that always takes time: cpu, sleep, busy, timer, or one that waits for the disk \
+                                (metadata, write with `sync`)";
                     found.push(
                         Diagnostic::error("timeless-loop", place.steps[step].clone(), message).help(help),
                     );

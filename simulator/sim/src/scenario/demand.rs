@@ -191,13 +191,14 @@ fn op_times(
 }
 
 /// Whether a step takes time in every run. A read or a cached write may find all pages in memory, and a wait
-/// at a lock or a barrier may end at once, so these count as taking no time.
+/// at a lock or a barrier may end at once, so these count as taking no time. A timer takes no time after an
+/// overrun, but only so often.
 pub(crate) fn takes_time(op: &Op, demands: &[Demand]) -> bool {
     match *op {
         Op::Cpu { .. }
         | Op::Sleep { .. }
         | Op::Busy { .. }
-        | Op::Timer { catch_up: false, .. }
+        | Op::Timer { .. }
         | Op::Metadata { delayed: false, .. }
         | Op::Write { sync: true, .. } => true,
         Op::Run { program, .. } => demands[usize::from(program)].takes_time,
