@@ -1,8 +1,9 @@
-//! The simulator: `commonhold sim` and `commonhold claims`.
+//! The simulator: `commonhold sim`, `commonhold claims` and `commonhold workload`.
 
 mod claims;
 mod run_progress;
 mod sim;
+mod workload;
 
 use std::process::ExitCode;
 
@@ -13,5 +14,6 @@ fn main() -> ExitCode {
     exit::leave(match &flags::parse::<Cli>(cli::stray_interval).command {
         Command::Sim(args) => sim::main(args),
         Command::Claims(args) => claims::main(args),
+        Command::Workload(args) => workload::main(&args.action),
     })
 }
