@@ -149,7 +149,7 @@ pub struct Claims {
 
 /// Convert workloads of other programs for the simulator, and back
 ///
-/// docs/workloads.md says what becomes of each key.
+/// docs/workloads.md lists the keys of each format.
 #[derive(Debug, Args)]
 pub struct Workload {
     #[command(subcommand)]

@@ -223,7 +223,9 @@ fn check_ops(ops: &[Op], workload: &Workload) {
 fn pieces() -> impl Strategy<Value = String> {
     let words = "version = 1\n|horizon = |shape = \"cpus:2\"\n|[kernel]\n|[cache]\n|[disk.d0]\n|[file.a]\n|[lock.a]\n|\
                  [program.a]\n|[job.a]\n|do = [|{ |} |] |, |\n|= |cpu |read |write |metadata |sleep |run |barrier |\
-                 lock |repeat |pieces |wait |signal |timer |busy |for |period |[event.a]\n|[timer.a]\n|do |bytes |spread |times |at_once |unit |program |size |memory |tick |\"a\" |\"1ms\" |\
+                 lock |repeat |pieces |\
+                 wait |signal |timer |busy |for |period |[event.a]\n|[timer.a]\n|\
+                 do |bytes |spread |times |at_once |unit |program |size |memory |tick |\"a\" |\"1ms\" |\
                  \"4KiB\" |\"forever\" |\"physics\" |\"20%\" |\"exponential\" |true |0 |1 |4 |0.5 |-1 |\"|ä|\\u0041|[|#";
     let words: Vec<&str> = words.split('|').collect();
     prop::collection::vec(prop::sample::select(words), 0..60).prop_map(|words| words.concat())

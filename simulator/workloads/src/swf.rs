@@ -1,4 +1,5 @@
-//! Reads a log of jobs in the Standard Workload Format 2.2 (Feitelson, <https://www.cs.huji.ac.il/labs/parallel/workload/swf.html>).
+//! Reads a log of jobs in the Standard Workload Format 2.2 (Feitelson,
+//! <https://www.cs.huji.ac.il/labs/parallel/workload/swf.html>).
 //!
 //! Each job becomes a job that starts when it was submitted, and runs a process on each of its processors.
 //! How long a job waited for its processors is left out, since the simulation determines that. A process

@@ -71,7 +71,8 @@ fn pieces() -> impl Strategy<Value = String> {
     let words = "{|}|[|]|:|,|\n|\"tasks\"|\"a\"|\"run\"|\"loop\"|\"phases\"|\"lock\"|\"m\"|\"unlock\"|\"wait\"|\"ref\"|\
                  \"fork\"|\"global\"|\"duration\"| 1| -1| 99999999999999999999|//|/*|*/|;|#|[global]|[x]|rw=randrw|bs=4k|\
                  size=1m|runtime=1|time_based|rate=1|numjobs=2|stonewall|thinktime=1|fsync=3|fio version 2 iolog|\
-                 fio version 3 iolog|/f add|/f read 0 1|/f sync 0 0|/f wait 999 0|5 |1 0 0 60 4 -1 -1 4 60 -1 1 1 1 1 1 1 -1 -1|ä|\u{0}";
+                 fio version 3 iolog|/f add|/f read 0 1|/f sync 0 0|/f wait 999 0|5 |\
+                 1 0 0 60 4 -1 -1 4 60 -1 1 1 1 1 1 1 -1 -1|ä|\u{0}";
     let words: Vec<&str> = words.split('|').collect();
     prop::collection::vec(prop::sample::select(words), 0..80).prop_map(|words| words.concat())
 }

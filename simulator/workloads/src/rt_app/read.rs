@@ -443,7 +443,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Follows forks depth first: state 1 is on the path, 2 is done. The depth is at most the number of tasks.
+    /// Follows forks depth first: state 1 is on the path, 2 is done. The depth is at most the number of
+    /// tasks.
     fn visit(
         &mut self,
         task: usize,
