@@ -12,7 +12,7 @@ fn commands() {
 #[test]
 fn no_message_has_control_characters_of_an_argument() {
     let foul = "a\u{1b}[31m\u{7}\u{9b}";
-    for arguments in [&["generate", "man", foul][..], &["generate", "completions", foul]] {
+    for arguments in [&["generate", foul][..], &["generate", "completions", foul]] {
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_commonhold-generate"));
         let output = command.args(arguments).output().expect("the program can be run");
         let said = String::from_utf8_lossy(&output.stderr);

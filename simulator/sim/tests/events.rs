@@ -62,8 +62,8 @@ fn an_overrun_ends_a_response() {
     let text = workload(&[("p", rounds)], &[("p", "a", "p", "deadline = \"5ms\"")]) + "[timer.t]\n";
     let end = outcome(&contract("isolate", "", ""), &machine(1, ""), &text);
     let wakes: Vec<_> = end.wakes.iter().map(|it| (it.met, it.missed)).collect();
-    // The third round begins at the end of the overrun, and meets its deadline; so does the end of the program,
-    // which takes no time.
+    // The third round begins at the end of the overrun, and meets its deadline; so does the end of the
+    // program, which takes no time.
     assert_eq!(wakes, [(2, 1)]);
 }
 

@@ -9,8 +9,8 @@
 //! - if it waits for children, and one of them can continue;
 //! - if it waits at a barrier, and a sibling that has not reached the barrier can continue, or has not been
 //!   started yet;
-//! - if it waits for an event, or at an event's barrier, and a task that can continue, or has not been started
-//!   yet, has a step ahead that signals the event or comes to the barrier.
+//! - if it waits for an event, or at an event's barrier, and a task that can continue, or has not been
+//!   started yet, has a step ahead that signals the event or comes to the barrier.
 //!
 //! A step is ahead if the program may still come to it: it follows, or stands in a loop that encloses a step
 //! that follows, or in a program that such a step runs.

@@ -1311,7 +1311,8 @@ static PIECES: Table = Table {
 };
 
 /// The kinds of step: the key that says what a step does, and the table of its keys. The first key of this
-/// list that a step has decides its kind, since `read` is also a key of `lock` steps, and `lock` of `wait` steps.
+/// list that a step has decides its kind, since `read` is also a key of `lock` steps, and `lock` of `wait`
+/// steps.
 pub(crate) static STEPS: [(&str, &Table); 14] = [
     ("wait", &WAIT),
     ("signal", &SIGNAL),

@@ -105,7 +105,8 @@ fn every_key_of_a_step_is_read_and_has_the_default_that_the_table_says() {
     let step = |keys: &str| {
         format!(
             "version = 1\n[file.source]\nsize = \"1MiB\"\n[file.objects]\nsize = \"1MiB\"\n[lock.inode]\n\
-             [event.ready]\n[timer.frame]\n[program.cc1]\ndo = [{{ cpu = \"1s\" }}]\n[program.p]\ndo = [{{ {keys} }}]\n[job.a]\nunit = \"shared\"\nprogram = \
+             [event.ready]\n[timer.frame]\n\
+             [program.cc1]\ndo = [{{ cpu = \"1s\" }}]\n[program.p]\ndo = [{{ {keys} }}]\n[job.a]\nunit = \"shared\"\nprogram = \
              \"p\""
         )
     };

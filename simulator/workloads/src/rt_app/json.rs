@@ -1,8 +1,8 @@
 //! Reads JSON as json-c does for rt-app: comments and commas at the end are allowed; and a value may be
 //! left out, as in files for `workgen`.
 //!
-//! Unlike in json-c, keys keep their order and may be repeated: rt-app's files repeat `run` and `sleep`, which
-//! its script `workgen` numbers before rt-app reads them.
+//! Unlike in json-c, keys keep their order and may be repeated: rt-app's files repeat `run` and `sleep`,
+//! which its script `workgen` numbers before rt-app reads them.
 
 use commonhold_contract::{Diagnostic, Span};
 
