@@ -398,20 +398,14 @@ impl Reader {
     ) -> Option<(Program, u64)> {
         let (random, mix) = self.direction(section)?;
         let block = self.blocks(section, mix)?;
-        let size = match self.size(section, &["size"])? {
-            Some(size) => size,
-            None => {
-                match self.size(section, &["filesize"])?.or(self.size(section, &["io_size", "io_limit"])?) {
-                    Some(size) => size,
-                    None => {
-                        let message = format!("section `{}` does not say its `size`", section.name);
-                        self.found.error("missing-key", &section.at, message, "write size=1g");
-                        return None;
-                    }
-                }
-            }
+        let amount = self.size(section, &["io_size", "io_limit"])?;
+        let Some(size) = self.size(section, &["size"])?.or(self.size(section, &["filesize"])?).or(amount)
+        else {
+            let message = format!("section `{}` does not say its `size`", section.name);
+            self.found.error("missing-key", &section.at, message, "write size=1g");
+            return None;
         };
-        let amount = self.size(section, &["io_size", "io_limit"])?.unwrap_or(size);
+        let amount = amount.unwrap_or(size);
         let file = self.file(section, name, size);
         let is_async = !IN_TURN.contains(&engine);
         let depth = if is_async { self.number(section, &["iodepth"], 1, 1..=65_536)? } else { 1 };
@@ -587,12 +581,12 @@ impl Reader {
             let is_read = pattern.mix.is_read(access);
             let file = pattern.file.clone();
             writes += u64::from(!is_read);
-            steps.push(match is_read {
-                true => Step::Read { file, bytes: pattern.block.0, random: pattern.random },
-                false => {
-                    let sync = pattern.fsync > 0 && writes % pattern.fsync == 0;
-                    Step::Write { file, bytes: pattern.block.1, random: pattern.random, sync }
-                }
+            let random = pattern.random;
+            steps.push(if is_read {
+                Step::Read { file, bytes: pattern.block.0, random }
+            } else {
+                let sync = pattern.fsync > 0 && writes % pattern.fsync == 0;
+                Step::Write { file, bytes: pattern.block.1, random, sync }
             });
             if let Some((blocks, ns, spin_ns)) = pattern.think
                 && access % blocks.min(length) == 0

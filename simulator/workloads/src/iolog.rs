@@ -82,7 +82,7 @@ pub(crate) fn read(text: &str, options: &Options) -> Draft {
         reader.found.error("no-steps", &(0..0), "the log has no access".to_owned(), help);
     }
     let unit = options.unit.clone();
-    let steps = compress(reader.steps);
+    let steps = compress(&reader.steps);
     draft.horizon_ns = span_ns(&steps).saturating_mul(2).clamp(3600 * S, HORIZON_MAX_NS);
     if has_timer(&steps) {
         draft.timers.push(("log".to_owned(), false));
@@ -241,7 +241,7 @@ impl Reader {
 }
 
 /// Joins runs of one or two steps that repeat.
-fn compress(steps: Vec<Step>) -> Vec<Step> {
+fn compress(steps: &[Step]) -> Vec<Step> {
     let mut out: Vec<Step> = Vec::new();
     let mut at = 0;
     while at < steps.len() {

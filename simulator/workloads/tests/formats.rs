@@ -5,7 +5,7 @@
     clippy::disallowed_types,
     reason = "the crate is pure, its tests are not"
 )]
-#![allow(clippy::unwrap_used, reason = "texts of tests")]
+#![allow(clippy::unwrap_used, clippy::format_collect, reason = "texts of tests")]
 
 #[path = "../../../crates/live/tests/support/skipped.rs"]
 mod skipped;
@@ -127,7 +127,7 @@ fn comes_back(text: &str) {
 #[test]
 fn use_cases_come_back_from_an_export() {
     for (name, text) in files() {
-        if name.ends_with(".json")
+        if Path::new(&name).extension().is_some_and(|extension| extension == "json")
             && let Some(text) = import(&text, Format::RtApp, &options()).text
         {
             comes_back(&text);

@@ -12,7 +12,7 @@
 //!
 //! Limits: signals and timers take no CPU time. A process catches up with at most a million releases.
 //!
-//! Source: pthread_cond_wait(3), sem_wait(3); rt-app's `timer` (relative, and absolute to catch up).
+//! Source: `pthread_cond_wait(3)`, `sem_wait(3)`; rt-app's `timer` (relative, and absolute to catch up).
 
 use std::collections::VecDeque;
 

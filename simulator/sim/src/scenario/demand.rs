@@ -145,7 +145,7 @@ fn demand(ops: &[Op], demands: &[Demand], kernel: &KernelCosts) -> Demand {
                 demand.endless = demand.endless.or(child.endless.map(|_| index));
             }
             Op::Again { times: 0, .. } if !is_timed(ops, index) => {
-                demand.endless = demand.endless.or(Some(index))
+                demand.endless = demand.endless.or(Some(index));
             }
             _ => {}
         }

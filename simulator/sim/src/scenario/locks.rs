@@ -79,22 +79,14 @@ fn check_program(
             }
             // The next op takes the lock again.
             Op::Wait { lock: Some(lock), .. } => {
-                match held.iter().rposition(|(other, _, _)| *other == lock) {
-                    Some(index) => {
-                        let (_, read, taken_at) = held.remove(index);
-                        if read && allows_readers(subject, lock) {
-                            diagnostics.push(wait_of_reader(
-                                subject,
-                                lock,
-                                (program, taken_at),
-                                (program, step),
-                            ));
-                        }
-                    }
-                    None => {
-                        diagnostics.push(wait_without_lock(subject, lock, (program, step)));
-                        unheld = Some(step + 1);
-                    }
+                if let Some(index) = held.iter().rposition(|(other, _, _)| *other == lock) {
+                    let (_, read, taken_at) = held.remove(index);
+                    let is_reader = read && allows_readers(subject, lock);
+                    let wrong = || wait_of_reader(subject, lock, (program, taken_at), (program, step));
+                    diagnostics.extend(is_reader.then(wrong));
+                } else {
+                    diagnostics.push(wait_without_lock(subject, lock, (program, step)));
+                    unheld = Some(step + 1);
                 }
             }
             Op::Run { program: child, .. } if !held.is_empty() => {

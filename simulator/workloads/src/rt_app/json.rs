@@ -4,6 +4,8 @@
 //! Unlike in json-c, keys keep their order and may be repeated: rt-app's files repeat `run` and `sleep`,
 //! which its script `workgen` numbers before rt-app reads them.
 
+#![allow(clippy::result_large_err, reason = "a text is read once, and has one error at most")]
+
 use commonhold_contract::{Diagnostic, Span};
 
 /// The deepest nesting, as json-c's.
@@ -88,8 +90,8 @@ impl Reader<'_> {
             let rest = &self.text[self.at..];
             if rest.starts_with("//") {
                 self.at += rest.find('\n').unwrap_or(rest.len());
-            } else if rest.starts_with("/*") {
-                let end = rest[2..].find("*/").ok_or_else(|| {
+            } else if let Some(comment) = rest.strip_prefix("/*") {
+                let end = comment.find("*/").ok_or_else(|| {
                     self.wrong("the comment that begins here has no end", "close it with `*/`")
                 })?;
                 self.at += end + 4;

@@ -230,6 +230,61 @@ struct Whole<'n> {
     forked: BTreeSet<&'n str>,
 }
 
+impl<'n> Whole<'n> {
+    /// Gathers what must be known of all tasks before the events of one can be read.
+    fn of(global: Global, tasks: Vec<Task<'n>>, programs: Vec<String>) -> Whole<'n> {
+        let mut whole = Whole {
+            global,
+            tasks: Vec::new(),
+            programs,
+            resumes: BTreeSet::new(),
+            awaited: BTreeSet::new(),
+            meets: BTreeMap::new(),
+            shared_timers: BTreeSet::new(),
+            absolute: BTreeSet::new(),
+            forked: BTreeSet::new(),
+        };
+        // By name of a timer: the task that uses it.
+        let mut timers: BTreeMap<&str, usize> = BTreeMap::new();
+        let mut suspends: Vec<(&str, Option<&str>)> = Vec::new();
+        for (index, task) in tasks.iter().enumerate() {
+            for event in task.phases.iter().flat_map(|phase| &phase.events) {
+                let value = &event.entry.node.value;
+                match (event.kind, value) {
+                    (Kind::Resume, Value::Text(name)) => drop(whole.resumes.insert(name)),
+                    (Kind::Suspend, Value::Text(name)) => suspends.push((task.name, Some(name))),
+                    (Kind::Suspend, _) => suspends.push((task.name, None)),
+                    (Kind::Wait | Kind::Sync, _) => drop(whole.awaited.insert(reference(event.entry))),
+                    (Kind::Barrier, Value::Text(name)) => {
+                        *whole.meets.entry(name).or_default() += task.instances;
+                    }
+                    (Kind::Fork, Value::Text(name)) => drop(whole.forked.insert(name)),
+                    (Kind::Timer, Value::Object(entries)) => {
+                        let name = reference(event.entry);
+                        let is_own = name.starts_with("unique");
+                        let user = timers.insert(name, index);
+                        if !is_own && (task.instances > 1 || user.is_some_and(|user| user != index)) {
+                            whole.shared_timers.insert(name);
+                        }
+                        let mode = find(entries, "mode").map(|entry| &entry.node.value);
+                        if matches!(mode, Some(Value::Text(mode)) if mode.starts_with("absolute")) {
+                            whole.absolute.insert((is_own.then_some(index), name));
+                        }
+                    }
+                    _ => {}
+                }
+            }
+        }
+        whole.tasks = tasks;
+        for (task, value) in suspends {
+            let name =
+                value.filter(|value| !value.is_empty() && whole.resumes.contains(value)).unwrap_or(task);
+            whole.awaited.insert(name);
+        }
+        whole
+    }
+}
+
 /// The events of a task that were read, and the memory that they use.
 struct Body {
     steps: Vec<Step>,
@@ -270,7 +325,7 @@ impl Reader<'_> {
         }
         let mut names = NameMaker::default();
         let programs = tasks.iter().map(|task| names.make(task.name)).collect();
-        let whole = self.whole(global, tasks, programs);
+        let whole = Whole::of(global, tasks, programs);
         self.check_forks(&whole);
         if self.found.has_error() {
             // The events are still read, for their mistakes.
@@ -320,20 +375,16 @@ impl Reader<'_> {
         let loops = find(entries, "loop");
         let times =
             loops.map_or(Some(-1), |entry| self.integer(entry, i64::from(i32::MIN)..=i64::from(i32::MAX)));
-        let (phases, times, is_idle) = match find(entries, "phases") {
-            Some(phases) => {
-                self.unknown_keys(entries, &TASK, false);
-                let list = self.object(&phases.node, "`phases`")?;
-                let phases = list.iter().filter_map(|phase| self.phase(&phase.key_at, &phase.node)).collect();
-                (phases, endless_below(times.unwrap_or(1), 0), times == Some(0))
-            }
-            None => {
-                // Events in a task are a single phase, which `loop` repeats.
-                let mut phase = self.phase(&entry.key_at, &entry.node)?;
-                phase.times = if loops.is_some() { phase.times } else { Times::exactly(1) };
-                let times = if loops.is_some() { Times::exactly(1) } else { Times::FOR_EVER };
-                (vec![phase], times, false)
-            }
+        let (phases, times, is_idle) = if let Some(phases) = find(entries, "phases") {
+            self.unknown_keys(entries, &TASK, false);
+            let list = self.object(&phases.node, "`phases`")?;
+            let phases = list.iter().filter_map(|phase| self.phase(&phase.key_at, &phase.node)).collect();
+            (phases, endless_below(times.unwrap_or(1), 0), times == Some(0))
+        } else {
+            // Events in a task are a single phase, which `loop` repeats.
+            let phase = self.phase(&entry.key_at, &entry.node)?;
+            let times = if loops.is_some() { Times::exactly(1) } else { Times::FOR_EVER };
+            (vec![phase], times, false)
         };
         Some(Task {
             name: &entry.key,
@@ -359,59 +410,6 @@ impl Reader<'_> {
         }
         // rt-app counts up until the number is reached, which is never below 1.
         Some(Phase { at, times: endless_below(times.unwrap_or(1), 1), events })
-    }
-
-    /// Gathers what must be known of all tasks before the events of one can be read.
-    fn whole<'n>(&mut self, global: Global, tasks: Vec<Task<'n>>, programs: Vec<String>) -> Whole<'n> {
-        let mut whole = Whole {
-            global,
-            tasks: Vec::new(),
-            programs,
-            resumes: BTreeSet::new(),
-            awaited: BTreeSet::new(),
-            meets: BTreeMap::new(),
-            shared_timers: BTreeSet::new(),
-            absolute: BTreeSet::new(),
-            forked: BTreeSet::new(),
-        };
-        // By name of a timer: the task that uses it.
-        let mut timers: BTreeMap<&str, usize> = BTreeMap::new();
-        let mut suspends: Vec<(&str, Option<&str>)> = Vec::new();
-        for (index, task) in tasks.iter().enumerate() {
-            for event in task.phases.iter().flat_map(|phase| &phase.events) {
-                let value = &event.entry.node.value;
-                match (event.kind, value) {
-                    (Kind::Resume, Value::Text(name)) => drop(whole.resumes.insert(name)),
-                    (Kind::Suspend, Value::Text(name)) => suspends.push((task.name, Some(name))),
-                    (Kind::Suspend, _) => suspends.push((task.name, None)),
-                    (Kind::Wait | Kind::Sync, _) => drop(whole.awaited.insert(reference(event.entry))),
-                    (Kind::Barrier, Value::Text(name)) => {
-                        *whole.meets.entry(name).or_default() += task.instances
-                    }
-                    (Kind::Fork, Value::Text(name)) => drop(whole.forked.insert(name)),
-                    (Kind::Timer, Value::Object(entries)) => {
-                        let name = reference(event.entry);
-                        let is_own = name.starts_with("unique");
-                        let user = timers.insert(name, index);
-                        if !is_own && (task.instances > 1 || user.is_some_and(|user| user != index)) {
-                            whole.shared_timers.insert(name);
-                        }
-                        let mode = find(entries, "mode").map(|entry| &entry.node.value);
-                        if matches!(mode, Some(Value::Text(mode)) if mode.starts_with("absolute")) {
-                            whole.absolute.insert((is_own.then_some(index), name));
-                        }
-                    }
-                    _ => {}
-                }
-            }
-        }
-        whole.tasks = tasks;
-        for (task, value) in suspends {
-            let name =
-                value.filter(|value| !value.is_empty() && whole.resumes.contains(value)).unwrap_or(task);
-            whole.awaited.insert(name);
-        }
-        whole
     }
 
     /// Reports forks of unknown tasks, forks in a circle, and forks without end.
@@ -670,13 +668,7 @@ impl Reader<'_> {
         let at = &entry.node.at;
         match (entry.key.as_str(), &entry.node.value) {
             ("priority", Value::Integer(0)) => {}
-            ("priority", _) if matches!(policy, "SCHED_OTHER" | "SCHED_BATCH") => {
-                if self.integer(entry, -20..=19).is_some() {
-                    let message =
-                        "`priority`: nice values are not simulated; all processes of a unit weigh the same";
-                    self.found.remark("priority", at, message);
-                }
-            }
+            ("priority", _) if matches!(policy, "SCHED_OTHER" | "SCHED_BATCH") => self.nice(entry),
             ("cpus", _) => {
                 let message = "`cpus`: affinity is not simulated; the contract says which CPUs a unit has";
                 self.found.remark("cpus", at, message);
@@ -700,6 +692,13 @@ impl Reader<'_> {
                 self.found.remark("slice", at, "`dl-runtime`: a task has the slice of the machine");
             }
             _ => {}
+        }
+    }
+
+    fn nice(&mut self, entry: &Entry) {
+        if self.integer(entry, -20..=19).is_some() {
+            let message = "`priority`: nice values are not simulated; all processes of a unit weigh the same";
+            self.found.remark("priority", &entry.node.at, message);
         }
     }
 

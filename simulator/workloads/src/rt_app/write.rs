@@ -368,7 +368,7 @@ impl Writer<'_> {
         if !changes.is_empty() || !awaited.is_empty() {
             self.remark("changes and offers of tickets are left out".to_owned());
         }
-        if self.workload.horizon_ns % 1_000_000_000 > 0 && jobs.iter().any(|job| job.background) {
+        if !self.workload.horizon_ns.is_multiple_of(1_000_000_000) && jobs.iter().any(|job| job.background) {
             self.remark("the duration is rounded up to seconds".to_owned());
         }
     }
