@@ -100,7 +100,7 @@ cp -r /job/conformance replayed
 cp recording replayed/trace.txt
 cp status-*.json $kept/
 convert() {
-	commonhold generate workload recording > replayed/workload.toml 2> refused || {
+	commonhold workload import recording --from trace > replayed/workload.toml 2> refused || {
 		detail=$(cat refused)
 		return 1
 	}

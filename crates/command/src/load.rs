@@ -183,10 +183,10 @@ pub fn text_of(path: &Path, what: &str, wanted: &str) -> Result<String, Failure>
     text(path, what, wanted, trust::read_input(path, TEXT_BYTES_MAX))
 }
 
-/// Reads a recording, up to 4 GiB.
-pub fn recording(path: &Path) -> Result<String, Failure> {
-    let wanted = "the text of tracefs' `trace` (see `commonhold generate workload --help`)";
-    text(path, "recording", wanted, trust::read_input(path, RECORDING_BYTES_MAX))
+/// Reads a workload of another program, or a recording, up to 4 GiB.
+pub fn foreign_workload(path: &Path) -> Result<String, Failure> {
+    let wanted = "a file in one of the formats that `commonhold workload import --help` lists";
+    text(path, "workload", wanted, trust::read_input(path, RECORDING_BYTES_MAX))
 }
 
 fn text(path: &Path, what: &str, wanted: &str, read: io::Result<Vec<u8>>) -> Result<String, Failure> {

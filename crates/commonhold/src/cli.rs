@@ -83,7 +83,10 @@ pub enum Command {
     /// Reproduce the published results that the policies come from
     #[command(disable_help_flag = true)]
     Claims(Elsewhere),
-    /// Write man pages, completions, the contract's schema, or a workload from a recording
+    /// Convert workloads of other programs for the simulator, and back
+    #[command(disable_help_flag = true)]
+    Workload(Elsewhere),
+    /// Write man pages, completions, and the contract's schema
     #[command(disable_help_flag = true)]
     Generate(Elsewhere),
     /// Waits for a daemon to end, then undoes what it did.

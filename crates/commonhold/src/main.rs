@@ -51,6 +51,7 @@ fn run(command: &Command) -> Result<Exit, Failure> {
         | Command::Scale(_)
         | Command::Sim(_)
         | Command::Claims(_)
+        | Command::Workload(_)
         | Command::Generate(_) => {
             unreachable!("program_beside runs these before the command line is parsed")
         }

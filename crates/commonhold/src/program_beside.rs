@@ -15,12 +15,13 @@ use crate::cli::Cli;
 use crate::exit::{Exit, Failure};
 
 /// The external commands that --help lists, each with the name of its program.
-const LISTED: [(&str, &str); 7] = [
+const LISTED: [(&str, &str); 8] = [
     ("top", "commonhold-top"),
     ("serve", "commonhold-serve"),
     ("sim", "commonhold-sim"),
     ("claims", "commonhold-sim"),
     ("what-if", "commonhold-sim"),
+    ("workload", "commonhold-sim"),
     ("scale", "commonhold-scale"),
     ("generate", "commonhold-generate"),
 ];

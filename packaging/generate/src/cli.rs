@@ -28,7 +28,7 @@ pub(crate) enum Command {
     Generate(Generate),
 }
 
-/// Write man pages, completions, the contract's schema, or a workload from a recording
+/// Write man pages, completions, and the contract's schema
 #[derive(Debug, Args)]
 pub(crate) struct Generate {
     #[command(subcommand)]
@@ -55,20 +55,6 @@ pub(crate) enum What {
     /// Every key of a scenario's machine.toml and workload.toml, with its default and range, to standard
     /// output
     ScenarioReference,
-    /// A workload for `commonhold sim` from a recording of a live machine, to standard output
-    ///
-    /// The recording is the text of the file `trace` of tracefs. It has the events `sched_switch`,
-    /// `sched_wakeup`, `sched_wakeup_new` and `sched_process_fork`, on the clock `mono`.
-    ///
-    /// Lines before the events assign threads to units: `# commonhold unit light: 101 102`. Threads that
-    /// these create are in the same unit. Other threads are not replayed.
-    ///
-    /// Every thread becomes a job with the CPU time of its bursts and the length of its sleeps. Lost events
-    /// are an error.
-    Workload {
-        /// The recording
-        trace: PathBuf,
-    },
 }
 
 #[cfg(test)]

@@ -1,15 +1,12 @@
-//! `commonhold generate`: man pages, completions, the schema and references from their single definitions,
-//! and workloads from recordings.
+//! `commonhold generate`: man pages, completions, the schema and references from their single definitions.
 
 use std::fs;
-use std::io::IsTerminal;
 use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{Arg, Command as Definition, CommandFactory};
 use commonhold_command::exit::{self, Exit, Failure};
-use commonhold_command::{flags, load, output};
-use commonhold_contract::render;
+use commonhold_command::{flags, output};
 
 use cli::{Cli, Command, What};
 
@@ -31,22 +28,9 @@ fn generate(what: &What) -> Result<Exit, Failure> {
         }
         What::ContractReference => output::print(&commonhold_contract::reference())?,
         What::ScenarioReference => output::print(&commonhold_sim::scenario::reference())?,
-        What::Workload { trace } => output::print(&workload(trace)?)?,
         What::Schema => output::print(&format!("{:#}", commonhold_contract::schema()))?,
     }
     Ok(Exit::Ok)
-}
-
-/// Converts a recording of a live machine to a workload.
-fn workload(trace: &Path) -> Result<String, Failure> {
-    let text = load::recording(trace)?;
-    let name = trace.display().to_string();
-    let recording = commonhold_sim::trace::read(&text).map_err(|wrong| {
-        let colour = std::io::stderr().is_terminal();
-        Failure::rendered(Exit::Invalid, &render(&[wrong], &text, &name, colour))
-    })?;
-    let file = trace.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or(name);
-    Ok(recording.workload(&file))
 }
 
 /// Writes pages to the folders that `man` searches below `directory`: `man1` has the commands, `man5` the

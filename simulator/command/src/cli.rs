@@ -1,5 +1,4 @@
-//! The command line of `commonhold-sim`: `commonhold sim`, `commonhold claims` and
-//! `commonhold what-if`.
+//! The command line of `commonhold-sim`: `commonhold sim`, `claims`, `workload` and `what-if`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -33,6 +32,7 @@ pub enum Command {
     Sim(Sim),
     Claims(Claims),
     WhatIf(WhatIf),
+    Workload(Workload),
 }
 
 /// Simulate a scenario: a contract, a machine and a workload
@@ -181,6 +181,131 @@ pub struct WhatIf {
     /// Write a page to this file
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
+}
+
+/// Convert workloads of other programs for the simulator, and back
+///
+/// docs/workloads.md lists the keys of each format.
+#[derive(Debug, Args)]
+pub struct Workload {
+    #[command(subcommand)]
+    #[allow(missing_docs, reason = "a comment here would replace the command's own description")]
+    pub action: WorkloadAction,
+}
+
+/// What `commonhold workload` does.
+#[derive(Debug, Subcommand)]
+#[allow(missing_docs, reason = "a comment here would replace the command's own description")]
+pub enum WorkloadAction {
+    Import(ImportWorkload),
+    Export(ExportWorkload),
+}
+
+/// Write a file of another program as a workload.toml
+///
+/// The formats are: rt-app's JSON; fio's job files (fio), and its logs of I/O, version 2 and 3 (iolog); the
+/// Standard Workload Format 2.2 (swf); and a recording of a live machine (trace). Without --from, the file's
+/// beginning shows its format.
+///
+/// What the simulator does not do as the file says is a warning, and a comment in the workload.
+///
+/// A recording is the text of the file `trace` of tracefs. It has the events `sched_switch`, `sched_wakeup`,
+/// `sched_wakeup_new` and `sched_process_fork`, on the clock `mono`. Lines before the events assign threads
+/// to units: `# commonhold unit light: 101 102`. Threads that these create are in the same unit. Other
+/// threads are not replayed. Every thread becomes a job with the CPU time of its bursts and the length of
+/// its sleeps. Lost events are an error.
+#[derive(Debug, Args)]
+pub struct ImportWorkload {
+    /// The file
+    pub file: PathBuf,
+    /// Its format
+    #[arg(long, value_enum)]
+    pub from: Option<FormatChoice>,
+    /// The path of the unit that the jobs belong to, as the contract has it
+    #[arg(long, value_name = "PATH", default_value = "shared")]
+    pub unit: String,
+    /// Make a unit of each of these, in place of --unit
+    #[arg(long, value_enum)]
+    pub units: Option<UnitsChoice>,
+    /// Name a unit of --units by its number in the log, such as `3=physics`; may be repeated
+    #[arg(long = "name", value_name = "N=NAME", value_parser = number_and_name)]
+    pub names: Vec<(i64, String)>,
+    /// When the simulation ends, in place of the file's own time
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub horizon: Option<Duration>,
+    /// Only the first jobs of a log of jobs
+    #[arg(long, value_name = "N", value_parser = jobs)]
+    pub jobs: Option<usize>,
+    /// Write to this file, not to standard output
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+/// Write a scenario's workload as a file of another program
+///
+/// What the other program cannot say is a warning.
+#[derive(Debug, Args)]
+pub struct ExportWorkload {
+    /// A folder with contract.toml, machine.toml and workload.toml
+    pub scenario: PathBuf,
+    /// The format
+    #[arg(long, value_enum)]
+    pub to: ExportChoice,
+    /// Replace the folder's workload
+    #[arg(long, value_name = "FILE")]
+    pub workload: Option<PathBuf>,
+    /// Put each task in a task group named after its unit; rt-app needs root for that
+    #[arg(long)]
+    pub taskgroups: bool,
+    /// Write to this file, not to standard output
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+/// `--from`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[allow(missing_docs, reason = "the command's description explains them")]
+pub enum FormatChoice {
+    RtApp,
+    Fio,
+    Iolog,
+    Swf,
+    Trace,
+}
+
+/// `--to`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[allow(missing_docs, reason = "the command's description explains them")]
+pub enum ExportChoice {
+    RtApp,
+}
+
+/// `--units`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum UnitsChoice {
+    /// rt-app: a task's `taskgroup`
+    Taskgroup,
+    /// swf: a job's user
+    User,
+    /// swf: a job's group
+    Group,
+    /// swf: a job's queue
+    Queue,
+    /// swf: a job's partition
+    Partition,
+}
+
+/// Parses `--name`.
+fn number_and_name(text: &str) -> Result<(i64, String), String> {
+    let pair = text.split_once('=').filter(|(_, name)| !name.is_empty());
+    let pair = pair.and_then(|(number, name)| Some((number.parse().ok()?, name.to_owned())));
+    pair.ok_or_else(|| format!("`{text}` is no number with a name: write 3=physics"))
+}
+
+/// Parses `--jobs`.
+fn jobs(text: &str) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|number| *number > 0);
+    number.ok_or_else(|| format!("`{text}` is no number of jobs: write 1 or more"))
 }
 
 /// `--scheduler`.

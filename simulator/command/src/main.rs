@@ -1,9 +1,10 @@
-//! The simulator: `commonhold sim`, `commonhold claims` and `commonhold what-if`.
+//! The simulator: `commonhold sim`, `claims`, `workload` and `what-if`.
 
 mod claims;
 mod run_progress;
 mod sim;
 mod what_if;
+mod workload;
 
 use std::process::ExitCode;
 
@@ -15,5 +16,6 @@ fn main() -> ExitCode {
         Command::Sim(args) => sim::main(args),
         Command::Claims(args) => claims::main(args),
         Command::WhatIf(args) => what_if::main(args),
+        Command::Workload(args) => workload::main(&args.action),
     })
 }

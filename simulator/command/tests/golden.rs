@@ -26,7 +26,9 @@ fn a_comparison_does_not_depend_on_the_number_of_threads() {
 #[test]
 fn no_message_has_control_characters_of_an_argument() {
     let foul = "a\u{1b}[31m\u{7}\u{9b}";
-    for arguments in [&["sim", foul][..], &["claims", foul], &["sim", ".", "--seed", foul]] {
+    let all =
+        [&["sim", foul][..], &["claims", foul], &["sim", ".", "--seed", foul], &["workload", "import", foul]];
+    for arguments in all {
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_commonhold-sim"));
         let output = command.args(arguments).output().expect("the program can be run");
         let errors = String::from_utf8_lossy(&output.stderr);
@@ -45,10 +47,11 @@ fn inputs_that_are_no_files_are_refused_at_once() {
         .expect("a FIFO");
     let fifo = fifo.to_str().expect("UTF-8");
     let scenario = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/aim7");
-    let commands: [(&[&str], &str); 3] = [
+    let commands: [(&[&str], &str); 4] = [
         (&["sim", scenario, "--contract", "FILE"], "contract"),
         (&["sim", scenario, "--machine", "FILE"], "machine"),
         (&["sim", scenario, "--workload", "FILE"], "workload"),
+        (&["workload", "import", "FILE"], "workload"),
     ];
     for (arguments, what) in commands {
         for (file, kind) in

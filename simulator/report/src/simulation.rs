@@ -382,13 +382,18 @@ pub(crate) fn closing(runs: &[&Outcome], horizon_ns: u64) -> String {
 }
 
 fn waits_for_ever(stuck: &Stuck) -> String {
-    let locks: Vec<String> = stuck.locks.iter().map(|lock| format!("`{lock}`")).collect();
+    let named = |noun: &str, names: &[String]| {
+        let quoted: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+        format!("{noun}{} {}", if names.len() == 1 { "" } else { "s" }, quoted.join(", "))
+    };
+    let at_barriers = match (stuck.for_events, &stuck.events[..]) {
+        (0, events @ [_, ..]) => format!("at a barrier of {}", named("event", events)),
+        _ => "at a barrier".to_owned(),
+    };
     let parts = [
-        (
-            stuck.for_locks,
-            format!("for {} {}", if locks.len() == 1 { "lock" } else { "locks" }, locks.join(", ")),
-        ),
-        (stuck.at_barriers, "at a barrier".to_owned()),
+        (stuck.for_locks, format!("for {}", named("lock", &stuck.locks))),
+        (stuck.for_events, format!("for {}", named("event", &stuck.events))),
+        (stuck.at_barriers, at_barriers),
         (stuck.for_children, "for children".to_owned()),
     ];
     let parts: Vec<String> =

@@ -73,10 +73,21 @@ pub struct Stuck {
     pub for_locks: usize,
     /// The locks for which they wait.
     pub locks: Vec<String>,
-    /// The number of processes that wait at barriers for siblings that never arrive.
+    /// The number of processes that wait at barriers for others that never arrive.
     pub at_barriers: usize,
+    /// The number of processes that wait for events that no process signals.
+    #[serde(skip_serializing_if = "is_none")]
+    pub for_events: usize,
+    /// The events for which they wait, and those at whose barriers they wait.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub events: Vec<String>,
     /// The number of processes that wait for children that never end.
     pub for_children: usize,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands in a reference")]
+fn is_none(count: &usize) -> bool {
+    *count == 0
 }
 
 /// Which job had which CPU, sampled over time.

@@ -191,14 +191,25 @@ fn check_ops(ops: &[Op], workload: &Workload) {
                 assert!(usize::from(lock) < workload.locks.len() && !held.contains(&lock));
                 held.push(lock);
             }
-            Op::Release { lock } => assert_eq!(held.pop(), Some(lock)),
+            Op::Release { lock } | Op::Wait { lock: Some(lock), .. } => {
+                let index = held.iter().rposition(|it| *it == lock).expect("it is held");
+                held.remove(index);
+            }
+            Op::Wait { event, lock: None } | Op::Signal { event, .. } => {
+                assert!(usize::from(event) < workload.events.len());
+            }
+            Op::Timer { timer, period_ns, .. } => {
+                assert!(usize::from(timer) < workload.timers.len() && period_ns > 0);
+            }
+            Op::Begin { counter } => assert!(usize::from(counter) < LOOPS_MAX),
+            Op::Over { .. } => assert!(matches!(ops.get(index + 1), Some(Op::Again { .. }))),
             Op::Again { to, counter, .. } => {
                 assert!((to as usize) < index && usize::from(counter) < LOOPS_MAX);
                 let inner = |op: &Op| matches!(op, Op::Again { counter: c, .. } if *c <= counter);
                 assert!(!ops[to as usize..index].iter().any(inner), "a loop inside has a counter of its own");
             }
             Op::Cpu { work, kernel, .. } => assert!(work.mean > 0 && kernel <= 1_000_000),
-            Op::Sleep { span } => assert!(span.mean > 0),
+            Op::Sleep { span } | Op::Busy { span } => assert!(span.mean > 0),
             Op::Barrier { parties, .. } => assert!(parties > 0),
             Op::Piece { pieces, to, past } => {
                 assert!(pieces > 0 && to < past && (to as usize == index + 1 || past as usize == index + 1));
@@ -212,7 +223,9 @@ fn check_ops(ops: &[Op], workload: &Workload) {
 fn pieces() -> impl Strategy<Value = String> {
     let words = "version = 1\n|horizon = |shape = \"cpus:2\"\n|[kernel]\n|[cache]\n|[disk.d0]\n|[file.a]\n|[lock.a]\n|\
                  [program.a]\n|[job.a]\n|do = [|{ |} |] |, |\n|= |cpu |read |write |metadata |sleep |run |barrier |\
-                 lock |repeat |pieces |do |bytes |spread |times |at_once |unit |program |size |memory |tick |\"a\" |\"1ms\" |\
+                 lock |repeat |pieces |\
+                 wait |signal |timer |busy |for |period |[event.a]\n|[timer.a]\n|\
+                 do |bytes |spread |times |at_once |unit |program |size |memory |tick |\"a\" |\"1ms\" |\
                  \"4KiB\" |\"forever\" |\"physics\" |\"20%\" |\"exponential\" |true |0 |1 |4 |0.5 |-1 |\"|ä|\\u0041|[|#";
     let words: Vec<&str> = words.split('|').collect();
     prop::collection::vec(prop::sample::select(words), 0..60).prop_map(|words| words.concat())

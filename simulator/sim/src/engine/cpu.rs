@@ -250,7 +250,8 @@ impl Engine<'_> {
         let task = &mut self.tasks[id as usize];
         let spent = &mut self.instances[task.instance as usize].spent;
         if task.spins {
-            spent.spin_ns += elapsed;
+            let kind = if task.busy_until.is_some() { &mut spent.work_ns } else { &mut spent.spin_ns };
+            *kind += elapsed;
             return;
         }
         let slow = cpu.slow;

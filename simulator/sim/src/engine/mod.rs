@@ -22,6 +22,7 @@ mod patience;
 mod program;
 mod rounds;
 mod seating;
+mod signals;
 mod speed;
 mod stuck;
 mod switcher;
@@ -55,8 +56,10 @@ use gates::Gates;
 use loans::Loans;
 use locks::Lock;
 use patience::Patience;
+use program::Group;
 use rounds::Rounds;
 use seating::Seating;
+use signals::EventState;
 use switcher::Switcher;
 use task::{Instance, Task};
 use units::Units;
@@ -106,9 +109,13 @@ pub(crate) struct Engine<'a> {
     arrived: Vec<u32>,
     /// How many copies of foreground jobs have not ended. The run ends when there are none left.
     unfinished: u32,
-    /// By group of siblings: the tasks that wait at the group's barrier.
-    barriers: BTreeMap<u32, Vec<TaskId>>,
+    /// The tasks that wait at each group's barrier.
+    barriers: BTreeMap<Group, Vec<TaskId>>,
     locks: Vec<Lock>,
+    /// By event: who waits for it.
+    signals: Vec<EventState>,
+    /// By timer: the last release, if the timer is shared and was used.
+    releases: Vec<Option<Time>>,
 
     memory: Memory,
     /// Tasks that wait for a frame, by unit.
@@ -222,6 +229,8 @@ impl<'a> Engine<'a> {
             unfinished: 0,
             barriers: BTreeMap::new(),
             locks: scenario.workload.locks.iter().map(|_| Lock::default()).collect(),
+            signals: scenario.workload.events.iter().map(|_| EventState::default()).collect(),
+            releases: vec![None; scenario.workload.timers.len()],
             memory: Memory::new(hardware, &scenario.contract)?,
             starved: vec![VecDeque::new(); units],
             files: Vec::new(),

@@ -44,6 +44,17 @@ const FORKING: u32 = 2;
 /// `Op::Barrier` only: the task has spun for as long as it may, and sleeps once it has a CPU.
 const SPUN: u32 = 3;
 
+/// The tasks that meet at a barrier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Group {
+    /// The children of one task.
+    Children(TaskId),
+    /// The copies of one job.
+    Copies(u32),
+    /// The tasks that meet at one event.
+    Event(u16),
+}
+
 /// The fraction of work done in the kernel, in millionths, of work that is done in the kernel alone.
 const KERNEL: u32 = 1_000_000;
 
@@ -112,7 +123,11 @@ impl Engine<'_> {
             Op::Run { program, times, at_once, beside } => {
                 self.run_children(id, program, times, at_once, beside)
             }
-            Op::Barrier { parties, spin_ns } => self.reach_barrier(id, parties, spin_ns),
+            Op::Barrier { parties, event, spin_ns } => self.reach_barrier(id, parties, event, spin_ns),
+            Op::Busy { span } => self.stay_busy(id, span),
+            Op::Timer { timer, period_ns, catch_up } => self.await_release(id, timer, period_ns, catch_up),
+            Op::Wait { event, lock } => self.await_event(id, event, lock),
+            Op::Signal { event, all } => self.signal(event, all),
             Op::Acquire { lock, read } => self.acquire(id, lock, read),
             Op::Release { lock } => {
                 self.release(id, lock);
@@ -130,6 +145,22 @@ impl Engine<'_> {
                     return Done::Next;
                 }
                 self.jump(id, to)
+            }
+            Op::Begin { counter } => {
+                self.tasks[id as usize].loops_begun[counter as usize] = self.now;
+                Done::Next
+            }
+            Op::Over { counter, span_ns } => {
+                let task = &mut self.tasks[id as usize];
+                if self.now < task.loops_begun[counter as usize].saturating_add(span_ns) {
+                    return Done::Next;
+                }
+                task.counters[counter as usize] = 0;
+                let past = task.pc + 2;
+                if counter == 0 {
+                    self.round_ended(id);
+                }
+                self.jump(id, past)
             }
             Op::Piece { pieces, to, past } => {
                 let taken = &mut self.instances[self.tasks[id as usize].instance as usize].pieces;
@@ -228,8 +259,8 @@ impl Engine<'_> {
         if task.alive > 0 && !beside { Done::Wait(TaskState::Children) } else { Done::Next }
     }
 
-    /// A task reaches a barrier. The last of `parties` siblings releases the others.
-    fn reach_barrier(&mut self, id: TaskId, parties: u32, spin_ns: Time) -> Done {
+    /// A task reaches a barrier. The last of `parties` tasks releases the others.
+    fn reach_barrier(&mut self, id: TaskId, parties: u32, event: Option<u16>, spin_ns: Time) -> Done {
         let task = &mut self.tasks[id as usize];
         match task.stage {
             NEW => task.stage = BEGUN,
@@ -239,9 +270,11 @@ impl Engine<'_> {
             }
             _ => return Done::Next,
         }
-        // Siblings meet: the children of one parent, or the copies of one job.
-        let job = self.instances[task.instance as usize].job;
-        let group = if task.parent == NONE { u32::MAX - job } else { task.parent };
+        let group = match event {
+            Some(event) => Group::Event(event),
+            None if task.parent == NONE => Group::Copies(self.instances[task.instance as usize].job),
+            None => Group::Children(task.parent),
+        };
         let waiting = self.barriers.entry(group).or_default();
         if waiting.len() + 1 < parties as usize {
             waiting.push(id);
@@ -284,9 +317,15 @@ impl Engine<'_> {
         }
     }
 
-    /// A task that spins at a barrier, and may not do so for ever, gives up: it sleeps once it has a CPU.
-    /// Returns whether the task did so.
+    /// A task that spins at a barrier, and may not do so for ever, gives up: it sleeps once it has a CPU. A
+    /// task that stays busy goes on with its step once it has a CPU. Returns whether the task did so.
     pub(super) fn give_up_spinning(&mut self, id: TaskId) -> bool {
+        if self.tasks[id as usize].spins && self.tasks[id as usize].busy_until.is_some() {
+            let timer = self.task_timer(id);
+            self.timers.clear(timer);
+            self.end_spin(id);
+            return true;
+        }
         if self.spins_at_barrier_for(id).is_none() {
             return false;
         }

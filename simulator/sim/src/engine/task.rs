@@ -32,6 +32,8 @@ pub(super) enum TaskState {
     Lock,
     /// Waits for other tasks to reach the barrier.
     Barrier,
+    /// Waits for a signal of an event.
+    Event,
     /// Waits for a child to end.
     Children,
     /// Waits for a dedicated CPU.
@@ -46,8 +48,11 @@ pub(super) enum TaskState {
 #[derive(Debug, Clone)]
 pub(super) struct Task {
     pub(super) program: u16,
-    /// Loop counters by depth.
+    /// When it started.
+    pub(super) begun: Time,
+    /// Loop counters by depth, and when each loop that ends after a time began.
     pub(super) counters: [u32; LOOPS_MAX],
+    pub(super) loops_begun: [Time; LOOPS_MAX],
     /// Index of the current op.
     pub(super) pc: u32,
     /// Progress within the op: [`NEW`], or a later stage that the op defines.
@@ -82,6 +87,10 @@ pub(super) struct Task {
     pub(super) copies: u32,
     /// By file: where the next sequential access begins, in bytes.
     pub(super) positions: Vec<(u16, u64)>,
+    /// By timer of its own: the last release.
+    pub(super) releases: Vec<(u16, Time)>,
+    /// Until when it stays on its CPU, during `Op::Busy`.
+    pub(super) busy_until: Option<Time>,
     pub(super) chance: Chance,
     /// When the present wait or stop began.
     pub(super) since: Time,
@@ -248,7 +257,9 @@ impl Engine<'_> {
         let cpu = creator.map_or(0, |creator| creator.seat.unwrap_or(creator.cpu));
         let task = Task {
             program,
+            begun: self.now,
             counters: [0; LOOPS_MAX],
+            loops_begun: [0; LOOPS_MAX],
             pc: 0,
             stage: NEW,
             state: TaskState::Runnable,
@@ -270,6 +281,8 @@ impl Engine<'_> {
             from_page: 0,
             copies: 0,
             positions: Vec::new(),
+            releases: Vec::new(),
+            busy_until: None,
             chance,
             since: self.now,
             woke: false,

@@ -15,7 +15,7 @@ use super::demand::{self, Demand};
 use super::limits::{BYTES_MAX, FILE_FIFTHS, SECTOR, TASKS_MAX};
 use super::locks;
 use super::machine;
-use super::model::{File, Hardware, Job, Op, Workload};
+use super::model::{File, Hardware, Job, Op, Workload, is_timed};
 use super::swap;
 use super::values::Span;
 use crate::Time;
@@ -26,6 +26,8 @@ pub(crate) struct Places {
     pub(crate) horizon: Span,
     pub(crate) files: Vec<Span>,
     pub(crate) locks: Vec<Span>,
+    pub(crate) events: Vec<Span>,
+    pub(crate) timers: Vec<Span>,
     pub(crate) programs: Vec<ProgramPlace>,
     pub(crate) jobs: Vec<JobPlace>,
 }
@@ -98,6 +100,7 @@ pub(crate) fn workload(document: &mut Document, workload: &Workload, places: &Pl
     let demands = demand::demands(&workload.programs, &walk.order, &hardware.kernel);
     document.report_all(subject.loops(&demands));
     document.report_all(subject.barriers());
+    document.report_all(subject.meetings(&demands));
     document.report_all(locks::check(&subject, &demands));
     document.report_all(subject.endless_jobs(&demands));
     document.report_all(subject.tasks(&demands));
@@ -227,15 +230,19 @@ impl Subject<'_> {
                 let Op::Again { to, times: 0, .. } = *op else { continue };
                 let body = &program.ops[to as usize..step];
                 if !body.iter().any(|op| demand::takes_time(op, demands)) {
-                    let message = "the loop never ends, and no time passes in it";
-                    let help = "add a step that always takes time: \
-                                cpu, sleep, or one that waits for the disk (metadata, write with `sync`)";
+                    let message = match is_timed(&program.ops, step) {
+                        true => "the loop ends after a time, and no time passes in it",
+                        false => "the loop never ends, and no time passes in it",
+                    };
+                    let help = "add a step that always takes time: cpu, sleep, busy, timer, or one that waits for the disk \
+                                (metadata, write with `sync`)";
                     found.push(
                         Diagnostic::error("timeless-loop", place.steps[step].clone(), message).help(help),
                     );
                 }
                 let next_step = (step + 1..program.ops.len())
-                    .find(|next| !matches!(program.ops[*next], Op::Release { .. }));
+                    .find(|next| !matches!(program.ops[*next], Op::Release { .. }))
+                    .filter(|_| !is_timed(&program.ops, step));
                 if let Some(next_step) = next_step {
                     let message = "this is never reached: the loop before it never ends";
                     let help = "remove it, or give the loop a number";
@@ -295,9 +302,51 @@ impl Subject<'_> {
     fn barriers_of(&self, program: usize) -> impl Iterator<Item = (Span, u32)> {
         let ops = self.workload.programs[program].ops.iter().zip(&self.places.programs[program].steps);
         ops.filter_map(|(op, place)| match op {
-            Op::Barrier { parties, .. } if *parties > 1 => Some((place.clone(), *parties)),
+            Op::Barrier { parties, event: None, .. } if *parties > 1 => Some((place.clone(), *parties)),
             _ => None,
         })
+    }
+
+    /// Reports barriers at events that too few processes of all jobs come to, and waits for events that no
+    /// process signals.
+    fn meetings(&self, demands: &[Demand]) -> Vec<Diagnostic> {
+        // Steps that could not be read may be the signals.
+        if self.places.programs.iter().any(|place| place.partial) {
+            return Vec::new();
+        }
+        let used = || self.workload.jobs.iter().map(|job| (&demands[usize::from(job.program)], job.count));
+        let signalled: BTreeSet<u16> = used().flat_map(|(demand, _)| &demand.signals).copied().collect();
+        let comers = |event: u16| {
+            let of_job = |(demand, count): (&Demand, u32)| {
+                demand.meets.get(&event).copied().unwrap_or(0).saturating_mul(u64::from(count))
+            };
+            used().map(of_job).fold(0, u64::saturating_add)
+        };
+        let mut found = Vec::new();
+        for (op, place) in self.all_steps() {
+            let name = |event: u16| &self.workload.events[usize::from(event)].name;
+            match *op {
+                Op::Barrier { parties, event: Some(event), .. } if comers(event) < u64::from(parties) => {
+                    let message = format!(
+                        "the barrier at event `{}` waits for {parties} processes, and {} of all jobs come to it",
+                        name(event),
+                        comers(event)
+                    );
+                    let help = "lower the number, or start more: they would wait forever";
+                    found.push(Diagnostic::warning("lonely-barrier", place.clone(), message).help(help));
+                }
+                Op::Wait { event, .. } if !signalled.contains(&event) => {
+                    let message = format!("no process of a job signals event `{}`", name(event));
+                    let help = format!(
+                        "add a step {{ signal = \"{}\" }}: whoever waits here waits forever",
+                        name(event)
+                    );
+                    found.push(Diagnostic::warning("no-signal", place.clone(), message).help(help));
+                }
+                _ => {}
+            }
+        }
+        found
     }
 
     /// Reports jobs that never end and are not in the background: the simulation would wait for them.
@@ -473,7 +522,7 @@ impl Subject<'_> {
     /// Reports files, locks and programs that no job uses. `order` has each program after the programs that
     /// it runs.
     fn unused(&self, order: &[usize], demands: &[Demand]) -> Vec<Diagnostic> {
-        let Workload { files, locks, programs, jobs, .. } = self.workload;
+        let Workload { files, locks, events, timers, programs, jobs, .. } = self.workload;
         if jobs.is_empty() {
             let help = "declare a job: [job.NAME]";
             let message = "the workload has no job: nothing would happen";
@@ -497,6 +546,7 @@ impl Subject<'_> {
             used.iter().flat_map(|program| numbers(&demands[*program])).copied().collect()
         };
         let (used_files, used_locks) = (in_use(|demand| &demand.files), in_use(|demand| &demand.locks));
+        let (used_events, used_timers) = (in_use(|demand| &demand.events), in_use(|demand| &demand.timers));
         let warn = |what: &str, name: &str, place: &Span| {
             let message = format!("no job uses {what} `{name}`");
             Diagnostic::warning("unused", place.clone(), message).help("use it, or remove it")
@@ -506,6 +556,12 @@ impl Subject<'_> {
         }
         for ((number, lock), place) in (0..=u16::MAX).zip(locks).zip(&self.places.locks) {
             found.extend((!used_locks.contains(&number)).then(|| warn("lock", &lock.name, place)));
+        }
+        for ((number, event), place) in (0..=u16::MAX).zip(events).zip(&self.places.events) {
+            found.extend((!used_events.contains(&number)).then(|| warn("event", &event.name, place)));
+        }
+        for ((number, timer), place) in (0..=u16::MAX).zip(timers).zip(&self.places.timers) {
+            found.extend((!used_timers.contains(&number)).then(|| warn("timer", &timer.name, place)));
         }
         for ((number, program), place) in programs.iter().enumerate().zip(&self.places.programs) {
             found.extend((!used.contains(&number)).then(|| warn("program", &program.name, &place.name)));

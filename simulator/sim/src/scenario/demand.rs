@@ -18,11 +18,13 @@
 //!
 //! Properties: linear in the number of steps. Sums saturate, so they never overflow.
 //!
-//! Limits: barriers, locks and disks take no time.
+//! Limits: barriers, locks, events, timers and disks take no time.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::model::{KernelCosts, Op, Program};
+use crate::Time;
+
+use super::model::{KernelCosts, Op, Program, is_timed};
 
 /// The demand of a program, with all programs that it runs, directly or through others.
 #[derive(Debug, Clone, Default)]
@@ -41,6 +43,12 @@ pub(crate) struct Demand {
     pub(crate) files: BTreeSet<u16>,
     /// Indices of the locks that the programs take.
     pub(crate) locks: BTreeSet<u16>,
+    /// Indices of the events and timers that the programs use, and of the events that they signal.
+    pub(crate) events: BTreeSet<u16>,
+    pub(crate) timers: BTreeSet<u16>,
+    pub(crate) signals: BTreeSet<u16>,
+    /// How many of the processes have a barrier at an event.
+    pub(crate) meets: BTreeMap<u16, u64>,
 }
 
 /// Span and work of one or several steps.
@@ -89,7 +97,11 @@ fn demand(ops: &[Op], demands: &[Demand], kernel: &KernelCosts) -> Demand {
     let mut in_pieces = false;
     for (index, op) in ops.iter().enumerate() {
         before.push(times);
-        times = times.plus(op_times(op, &before, demands, kernel));
+        let limit_ns = match ops.get(index.wrapping_sub(1)) {
+            Some(Op::Over { span_ns, .. }) => Some(*span_ns),
+            _ => None,
+        };
+        times = times.plus(op_times(op, &before, limit_ns, demands, kernel));
         match *op {
             Op::Piece { to, .. } => in_pieces = to as usize == index + 1,
             // When the job has no piece left, a process goes past these steps at once.
@@ -99,10 +111,23 @@ fn demand(ops: &[Op], demands: &[Demand], kernel: &KernelCosts) -> Demand {
             Op::Read { file, .. } | Op::Write { file, .. } | Op::Metadata { file, .. } => {
                 demand.files.insert(file);
             }
+            Op::Timer { timer, .. } => {
+                demand.timers.insert(timer);
+            }
+            Op::Wait { event, .. } => {
+                demand.events.insert(event);
+            }
+            Op::Signal { event, .. } => {
+                demand.events.insert(event);
+                demand.signals.insert(event);
+            }
+            Op::Barrier { event: Some(event), .. } if demand.events.insert(event) => {
+                *demand.meets.entry(event).or_default() += 1;
+            }
             Op::Acquire { lock, .. } => {
                 demand.locks.insert(lock);
             }
-            Op::Run { program, at_once, beside, .. } => {
+            Op::Run { program, times, at_once, beside } => {
                 let child = &demands[usize::from(program)];
                 let alive = child.tasks.saturating_mul(u64::from(at_once));
                 demand.tasks = demand.tasks.max(alive.saturating_add(background_tasks).saturating_add(1));
@@ -110,9 +135,18 @@ fn demand(ops: &[Op], demands: &[Demand], kernel: &KernelCosts) -> Demand {
                     if beside { background_tasks.saturating_add(alive) } else { background_tasks };
                 demand.files.extend(&child.files);
                 demand.locks.extend(&child.locks);
+                demand.events.extend(&child.events);
+                demand.timers.extend(&child.timers);
+                demand.signals.extend(&child.signals);
+                for (event, processes) in &child.meets {
+                    let meets = demand.meets.entry(*event).or_default();
+                    *meets = meets.saturating_add(processes.saturating_mul(u64::from(times)));
+                }
                 demand.endless = demand.endless.or(child.endless.map(|_| index));
             }
-            Op::Again { times: 0, .. } => demand.endless = demand.endless.or(Some(index)),
+            Op::Again { times: 0, .. } if !is_timed(ops, index) => {
+                demand.endless = demand.endless.or(Some(index));
+            }
             _ => {}
         }
     }
@@ -120,10 +154,17 @@ fn demand(ops: &[Op], demands: &[Demand], kernel: &KernelCosts) -> Demand {
 }
 
 /// The span and work that a step adds. `before` has the times before each step, up to and including this one.
-fn op_times(op: &Op, before: &[Times], demands: &[Demand], kernel: &KernelCosts) -> Times {
+/// A loop that also ends after a time has this time as `limit_ns`: no iteration begins after it.
+fn op_times(
+    op: &Op,
+    before: &[Times],
+    limit_ns: Option<Time>,
+    demands: &[Demand],
+    kernel: &KernelCosts,
+) -> Times {
     match *op {
         Op::Cpu { work, .. } => Times { span_ns: u128::from(work.mean), work_ns: u128::from(work.mean) },
-        Op::Sleep { span } => Times { span_ns: u128::from(span.mean), work_ns: 0 },
+        Op::Sleep { span } | Op::Busy { span } => Times { span_ns: u128::from(span.mean), work_ns: 0 },
         Op::Run { program, times, at_once, .. } => {
             let child = &demands[usize::from(program)];
             let fork_ns = u128::from(kernel.fork_ns);
@@ -137,7 +178,12 @@ fn op_times(op: &Op, before: &[Times], demands: &[Demand], kernel: &KernelCosts)
             let so_far = before.last().copied().unwrap_or_default();
             let iteration = so_far.since(before[to as usize]);
             // The pass over the steps has counted the first iteration.
-            let further = times.saturating_sub(1);
+            let mut further = times.saturating_sub(1);
+            if let Some(limit_ns) = limit_ns {
+                let fitting = u128::from(limit_ns).checked_div(iteration.span_ns).unwrap_or(0);
+                let fitting = u32::try_from(fitting).unwrap_or(u32::MAX);
+                further = if times == 0 { fitting } else { further.min(fitting) };
+            }
             iteration.multiply(further, further)
         }
         _ => Times::default(),
@@ -145,11 +191,14 @@ fn op_times(op: &Op, before: &[Times], demands: &[Demand], kernel: &KernelCosts)
 }
 
 /// Whether a step takes time in every run. A read or a cached write may find all pages in memory, and a wait
-/// at a lock or a barrier may end at once, so these count as taking no time.
+/// at a lock or a barrier may end at once, so these count as taking no time. A timer takes no time after an
+/// overrun, but only so often.
 pub(crate) fn takes_time(op: &Op, demands: &[Demand]) -> bool {
     match *op {
         Op::Cpu { .. }
         | Op::Sleep { .. }
+        | Op::Busy { .. }
+        | Op::Timer { .. }
         | Op::Metadata { delayed: false, .. }
         | Op::Write { sync: true, .. } => true,
         Op::Run { program, .. } => demands[usize::from(program)].takes_time,

@@ -8,8 +8,8 @@ use commonhold_policy::rights::TICKETS_MAX;
 
 use super::limits::{
     ACCESS_MAX_NS, BYTES_MAX, COUNT_MAX, DISK_BYTES_MIN, DISTANCE_LOCAL, DISTANCE_MAX, FRAME_MAX, FRAME_MIN,
-    HORIZON_MAX_NS, KERNEL_MAX_NS, LATENCY_MAX_NS, RATE_MAX, RATE_MIN, SECTOR, STEP_MAX_NS, TICK_MIN_NS,
-    TIMES_MAX,
+    HORIZON_MAX_NS, KERNEL_MAX_NS, LATENCY_MAX_NS, PERIOD_MIN_NS, RATE_MAX, RATE_MIN, SECTOR, STEP_MAX_NS,
+    TICK_MIN_NS, TIMES_MAX,
 };
 
 /// The version of both languages that this program reads.
@@ -654,6 +654,14 @@ pub(crate) static WORKLOAD: Table = Table {
         key("file", Kind::Named(&FILE), "", "{ source = { size = \"4MiB\" } }", "The files by name."),
         key("lock", Kind::Named(&LOCK), "", "{ inode = {} }", "The kernel locks by name."),
         key(
+            "event",
+            Kind::Named(&EVENT),
+            "",
+            "{ ready = {} }",
+            "The events by name, which processes signal.",
+        ),
+        key("timer", Kind::Named(&TIMER), "", "{ frame = {} }", "The periodic timers by name."),
+        key(
             "program",
             Kind::Named(&PROGRAM),
             "",
@@ -775,6 +783,33 @@ pub(crate) static LOCK: Table = Table {
              goes to each CPU that spins.",
         ),
     ],
+};
+
+/// `[event.NAME]`.
+pub(crate) static EVENT: Table = Table {
+    title: "an event",
+    definition: "[event.NAME]",
+    keys: &[key(
+        "counts",
+        Kind::Switch,
+        "false",
+        "true",
+        "A signal for which no process waits is kept for the next `wait`, as by a semaphore. Else it is lost, as by a \
+         condition variable.",
+    )],
+};
+
+/// `[timer.NAME]`.
+pub(crate) static TIMER: Table = Table {
+    title: "a timer",
+    definition: "[timer.NAME]",
+    keys: &[key(
+        "shared",
+        Kind::Switch,
+        "false",
+        "true",
+        "One timer for the whole machine. Else each process has its own.",
+    )],
 };
 
 /// `[program.NAME]`.
@@ -1083,6 +1118,92 @@ static SLEEP: Table = Table {
     keys: &[key("sleep", STEP_TIME, "", "\"10ms\"", "Sleeps for this time."), SPREAD],
 };
 
+/// A step that spends time on a CPU.
+static BUSY: Table = Table {
+    title: "a `busy` step",
+    definition: "{ busy = .. }",
+    keys: &[
+        key(
+            "busy",
+            STEP_TIME,
+            "",
+            "\"10ms\"",
+            "Stays on its CPU until this time has passed. Time without a CPU counts too.",
+        ),
+        SPREAD,
+    ],
+};
+
+/// A step that sleeps to a timer's next release.
+static TIMED: Table = Table {
+    title: "a `timer` step",
+    definition: "{ timer = .. }",
+    keys: &[
+        key(
+            "timer",
+            Kind::Name("timer"),
+            "",
+            "\"frame\"",
+            "Sleeps to the next release of this timer, a period after the last. The first period begins when the process \
+             starts. A release that has passed is an overrun: the process goes on at once.",
+        ),
+        key(
+            "period",
+            Kind::Time { min: PERIOD_MIN_NS, max: STEP_MAX_NS },
+            "",
+            "\"20ms\"",
+            "The time between two releases. Required.",
+        ),
+        key(
+            "catch_up",
+            Kind::Switch,
+            "false",
+            "true",
+            "After an overrun, the next period begins at the release that was missed, so that later releases keep their \
+             times. Else it begins at once.",
+        ),
+    ],
+};
+
+/// A step that waits for an event.
+static WAIT: Table = Table {
+    title: "a `wait` step",
+    definition: "{ wait = .. }",
+    keys: &[
+        key(
+            "wait",
+            Kind::Name("event"),
+            "",
+            "\"ready\"",
+            "Waits until a process signals this event. Processes of any job wait in the order in which they came.",
+        ),
+        key(
+            "lock",
+            Kind::Name("lock"),
+            "",
+            "\"inode\"",
+            "Releases this lock while it waits, and takes it again before the next step: the step is within `do` of that \
+             lock.",
+        ),
+    ],
+};
+
+/// A step that signals an event.
+static SIGNAL: Table = Table {
+    title: "a `signal` step",
+    definition: "{ signal = .. }",
+    keys: &[
+        key(
+            "signal",
+            Kind::Name("event"),
+            "",
+            "\"ready\"",
+            "Wakes the process that has waited for this event the longest.",
+        ),
+        key("all", Kind::Switch, "false", "true", "Wakes all processes that wait for it."),
+    ],
+};
+
 /// A step that runs other processes.
 static RUN: Table = Table {
     title: "a `run` step",
@@ -1126,6 +1247,13 @@ static BARRIER: Table = Table {
             "Waits until this number of siblings have come to a barrier: processes that one `run` step started, or copies \
              of a job.",
         ),
+        key(
+            "at",
+            Kind::Name("event"),
+            "",
+            "\"ready\"",
+            "Waits for processes of any job that come to a barrier at this event, in place of siblings.",
+        ),
         key("spin", Kind::Switch, "false", "true", "Waits on the CPU, spinning."),
         key(
             "spin_for",
@@ -1152,7 +1280,17 @@ static LOCKED: Table = Table {
 static REPEAT: Table = Table {
     title: "a `repeat` step",
     definition: "{ repeat = .. }",
-    keys: &[key("repeat", Kind::Times, "", "10", "Does the steps of `do` this number of times."), DO],
+    keys: &[
+        key("repeat", Kind::Times, "", "10", "Does the steps of `do` this number of times."),
+        key(
+            "for",
+            STEP_TIME,
+            "",
+            "\"30s\"",
+            "Ends after this time, with the steps of `do` that are under way then, if it has not ended earlier.",
+        ),
+        DO,
+    ],
 };
 
 /// Steps that the processes of a job divide among them.
@@ -1173,8 +1311,11 @@ static PIECES: Table = Table {
 };
 
 /// The kinds of step: the key that says what a step does, and the table of its keys. The first key of this
-/// list that a step has decides its kind, since `read` is also a key of `lock` steps.
-pub(crate) static STEPS: [(&str, &Table); 10] = [
+/// list that a step has decides its kind, since `read` is also a key of `lock` steps, and `lock` of `wait`
+/// steps.
+pub(crate) static STEPS: [(&str, &Table); 14] = [
+    ("wait", &WAIT),
+    ("signal", &SIGNAL),
     ("lock", &LOCKED),
     ("repeat", &REPEAT),
     ("pieces", &PIECES),
@@ -1183,6 +1324,8 @@ pub(crate) static STEPS: [(&str, &Table); 10] = [
     ("write", &WRITE),
     ("metadata", &METADATA),
     ("sleep", &SLEEP),
+    ("busy", &BUSY),
+    ("timer", &TIMED),
     ("run", &RUN),
     ("barrier", &BARRIER),
 ];

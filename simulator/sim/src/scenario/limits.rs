@@ -77,6 +77,12 @@ pub(crate) const FILES_MAX: usize = 4096;
 /// runs.
 pub(crate) const LOCKS_MAX: usize = 1024;
 
+/// The most events, and the most timers.
+pub(crate) const EVENTS_MAX: usize = 4096;
+
+/// The shortest period of a timer.
+pub(crate) const PERIOD_MIN_NS: Time = 1_000;
+
 /// The most programs.
 pub(crate) const PROGRAMS_MAX: usize = 1024;
 

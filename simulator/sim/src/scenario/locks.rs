@@ -1,7 +1,7 @@
 //! Finds deadlocks from a workload's text alone.
 //!
 //! Terms: a program *holds* a lock from the first to the last step inside a `lock` step, also while a program
-//! that it started runs.
+//! that it started runs, except during a `wait` step with that lock.
 //!
 //! Algorithm: one pass over each program's steps keeps the set of held locks. A `run` step counts as taking
 //! every lock of the program that it runs.
@@ -52,6 +52,8 @@ fn check_program(
     // The held locks: the lock, whether it is held as a reader, and the step that took it.
     let mut held: Vec<(u16, bool, usize)> = Vec::new();
     let mut diagnostics = Vec::new();
+    // A step that takes a lock again which the `wait` step before it did not hold: reported already.
+    let mut unheld = None;
     // Records the order of `lock` after each held lock; returns the step that took the same lock before, if
     // any.
     let mut take = |lock: u16, step: usize, held: &[(u16, bool, usize)]| {
@@ -62,6 +64,7 @@ fn check_program(
     };
     for (step, op) in subject.workload.programs[program].ops.iter().enumerate() {
         match *op {
+            Op::Acquire { .. } if unheld == Some(step) => {}
             Op::Acquire { lock, read } => {
                 if let Some(taken_at) = take(lock, step, &held) {
                     diagnostics.push(taken_twice(subject, lock, (program, taken_at), (program, step), None));
@@ -69,8 +72,22 @@ fn check_program(
                 diagnostics.extend(read_of_exclusive_lock(subject, lock, read, (program, step)));
                 held.push((lock, read, step));
             }
-            Op::Release { .. } => {
-                held.pop();
+            Op::Release { lock } => {
+                if let Some(index) = held.iter().rposition(|(other, _, _)| *other == lock) {
+                    held.remove(index);
+                }
+            }
+            // The next op takes the lock again.
+            Op::Wait { lock: Some(lock), .. } => {
+                if let Some(index) = held.iter().rposition(|(other, _, _)| *other == lock) {
+                    let (_, read, taken_at) = held.remove(index);
+                    let is_reader = read && allows_readers(subject, lock);
+                    let wrong = || wait_of_reader(subject, lock, (program, taken_at), (program, step));
+                    diagnostics.extend(is_reader.then(wrong));
+                } else {
+                    diagnostics.push(wait_without_lock(subject, lock, (program, step)));
+                    unheld = Some(step + 1);
+                }
             }
             Op::Run { program: child, .. } if !held.is_empty() => {
                 for lock in &demands[usize::from(child)].locks {
@@ -81,7 +98,7 @@ fn check_program(
                     }
                 }
             }
-            Op::Barrier { parties, .. } if parties > 1 => {
+            Op::Barrier { parties, event: None, .. } if parties > 1 => {
                 let exclusive =
                     held.iter().find(|(lock, read, _)| !(*read && allows_readers(subject, *lock)));
                 diagnostics.extend(exclusive.map(|(lock, _, taken_at)| {
@@ -117,6 +134,25 @@ fn taken_twice(subject: &Subject, lock: u16, first: Step, second: Step, child: O
         Some(_) => "end the `lock` step before the run",
     };
     diagnostic.related(subject.step(first.0, first.1), "taken here").help(help)
+}
+
+/// The error of a `wait` step that gives up a lock which the process does not hold.
+fn wait_without_lock(subject: &Subject, lock: u16, step: Step) -> Diagnostic {
+    let lock = name(subject, lock);
+    let message = format!("the step gives up lock `{lock}` while it waits, and does not hold it");
+    let help = format!("write the step within {{ lock = \"{lock}\", do = [..] }}, or remove its `lock`");
+    Diagnostic::error("not-held", subject.step(step.0, step.1), message).help(help)
+}
+
+/// The error of a `wait` step whose lock is held as a reader.
+fn wait_of_reader(subject: &Subject, lock: u16, taken_at: Step, step: Step) -> Diagnostic {
+    let message = format!(
+        "the step gives up lock `{}` while it waits, and the lock is held as a reader",
+        name(subject, lock)
+    );
+    let help = "take the lock without `read`: a process that waits for an event changes what the lock guards";
+    let diagnostic = Diagnostic::error("not-held", subject.step(step.0, step.1), message).help(help);
+    diagnostic.related(subject.step(taken_at.0, taken_at.1), "taken here")
 }
 
 /// A warning if a step takes a lock as a reader though the lock has no `readers`.

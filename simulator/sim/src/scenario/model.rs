@@ -382,6 +382,10 @@ pub struct Workload {
     pub files: Vec<File>,
     /// Locks, by index.
     pub locks: Vec<Lock>,
+    /// Events, by index.
+    pub events: Vec<Event>,
+    /// Timers, by index.
+    pub timers: Vec<Timer>,
     /// Programs, by index.
     pub programs: Vec<Program>,
     /// Jobs, in the order of the file.
@@ -454,6 +458,26 @@ pub struct Lock {
     pub line_ns: Time,
 }
 
+/// What processes of any job wait for until another process signals it: a condition variable, or a
+/// semaphore.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event {
+    /// Its name.
+    pub name: String,
+    /// Whether a signal for which no process waits is kept for the next that waits, as by a semaphore; else
+    /// it is lost, as by a condition variable.
+    pub counts: bool,
+}
+
+/// A periodic timer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Timer {
+    /// Its name.
+    pub name: String,
+    /// Whether all processes share one timer; else each has its own.
+    pub shared: bool,
+}
+
 /// The steps and the memory use of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program {
@@ -503,8 +527,14 @@ pub enum Spread {
 impl Program {
     /// Whether the program has an endless loop, so that its process never ends by itself.
     pub fn runs_for_ever(&self) -> bool {
-        self.ops.iter().any(|op| matches!(op, Op::Again { times: 0, .. }))
+        let mut ops = self.ops.iter().enumerate();
+        ops.any(|(index, op)| matches!(op, Op::Again { times: 0, .. }) && !is_timed(&self.ops, index))
     }
+}
+
+/// Whether the loop that ends with the [`Op::Again`] at `index` also ends after a time.
+pub(crate) fn is_timed(ops: &[Op], index: usize) -> bool {
+    index > 0 && matches!(ops[index - 1], Op::Over { .. })
 }
 
 /// One step of a program.
@@ -557,6 +587,35 @@ pub enum Op {
         /// The time, in ns.
         span: Amount,
     },
+    /// Stays on its CPU until this much time has passed, whether it had a CPU in that time or not.
+    Busy {
+        /// The time, in ns.
+        span: Amount,
+    },
+    /// Sleeps to the timer's next release, one period after the last one. The first period begins when the
+    /// process starts. If the release has passed, the process goes on at once.
+    Timer {
+        /// The timer's index.
+        timer: u16,
+        /// The period, in ns.
+        period_ns: Time,
+        /// Whether the next period begins with the missed release; else it begins now.
+        catch_up: bool,
+    },
+    /// Waits for a signal of an event. With a lock, [`Op::Acquire`] of the same lock follows.
+    Wait {
+        /// The event's index.
+        event: u16,
+        /// The lock that the process releases as it begins to wait.
+        lock: Option<u16>,
+    },
+    /// Wakes the process that has waited for an event the longest.
+    Signal {
+        /// The event's index.
+        event: u16,
+        /// Wakes all processes that wait for the event.
+        all: bool,
+    },
     /// Runs another program several times, a number of them at a time, and waits until all runs have ended.
     Run {
         /// The program's index.
@@ -573,6 +632,8 @@ pub enum Op {
     Barrier {
         /// The number of processes.
         parties: u32,
+        /// The event at which processes of any parent meet.
+        event: Option<u16>,
         /// For how long a waiting process spins on its CPU before it sleeps, in ns; [`Time::MAX`]: it never
         /// sleeps.
         spin_ns: Time,
@@ -597,6 +658,18 @@ pub enum Op {
         times: u32,
         /// The process's loop counter for this loop: the loop's nesting depth, below [`LOOPS_MAX`].
         counter: u8,
+    },
+    /// Begins a loop that ends after a time: the time counts from here.
+    Begin {
+        /// The loop's counter.
+        counter: u8,
+    },
+    /// Ends such a loop if the time has passed: skips the loop's [`Op::Again`], which is the next op.
+    Over {
+        /// The loop's counter.
+        counter: u8,
+        /// The time, in ns.
+        span_ns: Time,
     },
     /// Takes the next piece of the job's work, at the beginning and at the end of the steps of a piece: goes
     /// on at `to`, or at `past` if no piece is left. All processes of a job take pieces from one supply.

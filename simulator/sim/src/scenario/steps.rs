@@ -2,8 +2,8 @@
 //!
 //! `{ lock = .., do = [..] }` becomes `Acquire`, the steps, `Release`. `{ repeat = .., do = [..] }` becomes
 //! the steps and `Again`, which jumps back to the first of these steps. `{ pieces = .., do = [..] }` becomes
-//! the steps between two `Piece`s. Beside each op stands its position in
-//! the text, for messages.
+//! the steps between two `Piece`s. `{ wait = .., lock = .. }` becomes `Wait`, which releases the lock, and
+//! `Acquire`. Beside each op stands its position in the text, for messages.
 
 use commonhold_contract::document::{Document, article};
 use commonhold_contract::{Diagnostic, nearest, quantity};
@@ -21,6 +21,8 @@ use crate::Time;
 pub(crate) struct Known {
     pub(crate) files: Names,
     pub(crate) locks: Names,
+    pub(crate) events: Names,
+    pub(crate) timers: Names,
     pub(crate) programs: Names,
 }
 
@@ -147,11 +149,15 @@ impl Reader<'_, '_> {
     fn read_step(&mut self, step: &Step) -> Option<()> {
         let verb = step.find(step.verb)?;
         let op = match step.verb {
+            "wait" => return self.wait(step, verb),
             "lock" => return self.locked(step, verb),
             "repeat" => return self.repeated(step, verb),
             "pieces" => return self.pieces(step, verb),
             "cpu" => self.cpu(step, verb),
             "sleep" => self.amount(step, Some(verb)).map(|span| Op::Sleep { span }),
+            "busy" => self.amount(step, Some(verb)).map(|span| Op::Busy { span }),
+            "timer" => self.timer(step, verb),
+            "signal" => self.signal(step, verb),
             "read" | "write" => self.transfer(step, verb),
             "metadata" => self.metadata(step, verb),
             "run" => self.run(step, verb),
@@ -180,6 +186,37 @@ impl Reader<'_, '_> {
         let cache_bytes = step.find("cache").map_or(Some(0), |entry| number(self.document, entry));
         let (bus_per_ms, cache_bytes, core) = (bus_per_ms?, cache_bytes?, core?);
         Some(Op::Cpu { work: work?, kernel: kernel?, bus_per_ms, cache_bytes, core })
+    }
+
+    fn timer(&mut self, step: &Step, verb: &Entry) -> Option<Op> {
+        let timer = self.known.timers.find(self.document, verb);
+        let period = step.find("period");
+        if period.is_none() {
+            missing(self.document, step.at.clone(), "the `timer` step", "period", "\"20ms\"");
+        }
+        let period_ns = period.and_then(|entry| number(self.document, entry));
+        let catch_up = self.switch(step, "catch_up");
+        Some(Op::Timer { timer: timer?, period_ns: period_ns?, catch_up: catch_up? })
+    }
+
+    fn signal(&mut self, step: &Step, verb: &Entry) -> Option<Op> {
+        let event = self.known.events.find(self.document, verb);
+        let all = self.switch(step, "all");
+        Some(Op::Signal { event: event?, all: all? })
+    }
+
+    /// Reads a `wait` step: an op that waits, and one that takes the lock again.
+    fn wait(&mut self, step: &Step, verb: &Entry) -> Option<()> {
+        let event = self.known.events.find(self.document, verb);
+        let lock = match step.find("lock") {
+            None => None,
+            Some(entry) => Some(self.known.locks.find(self.document, entry)?),
+        };
+        self.push(Op::Wait { event: event?, lock }, step.at.clone());
+        if let Some(lock) = lock {
+            self.push(Op::Acquire { lock, read: false }, step.at.clone());
+        }
+        Some(())
     }
 
     fn metadata(&mut self, step: &Step, verb: &Entry) -> Option<Op> {
@@ -239,7 +276,11 @@ impl Reader<'_, '_> {
         }
         let most_ns = spin_for.map_or(Some(Time::MAX), |entry| number(self.document, entry));
         let spin_ns = most_ns.filter(|_| spins == Some(true)).unwrap_or(0);
-        Some(Op::Barrier { parties: parties?, spin_ns })
+        let event = match step.find("at") {
+            None => None,
+            Some(entry) => Some(self.known.events.find(self.document, entry)?),
+        };
+        Some(Op::Barrier { parties: parties?, event, spin_ns })
     }
 
     /// Reads a `lock` step. If the lock is unknown, the inner steps are still read, for their mistakes.
@@ -267,12 +308,20 @@ impl Reader<'_, '_> {
             self.document.report(Diagnostic::error("too-deep", place, message).help(help));
             return None;
         }
-        let (to, counter) = (self.next_index(), u8::try_from(self.loops).unwrap_or(u8::MAX));
+        let counter = u8::try_from(self.loops).unwrap_or(u8::MAX);
+        let span_ns = step.find("for").map(|entry| number(self.document, entry));
+        if span_ns.is_some() {
+            self.push(Op::Begin { counter }, place.clone());
+        }
+        let to = self.next_index();
         self.loops += 1;
         let body = self.body(step);
         self.loops -= 1;
         body?;
         if self.next_index() > to {
+            if let Some(span_ns) = span_ns {
+                self.push(Op::Over { counter, span_ns: span_ns? }, place.clone());
+            }
             self.push(Op::Again { to, times: times?, counter }, place);
         }
         Some(())

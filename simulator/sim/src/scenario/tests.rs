@@ -4,8 +4,8 @@
 use commonhold_contract::{Contract, parse};
 
 use super::keys::{
-    BUS, CACHE, CONTENTION, DISK, FILE, INTERRUPTS, JOB, KERNEL, Kind, LAST_CACHE, LATENCY, LOCK, MACHINE,
-    OF_MODELS, PROGRAM, STEPS, Table, WORKLOAD,
+    BUS, CACHE, CONTENTION, DISK, EVENT, FILE, INTERRUPTS, JOB, KERNEL, Kind, LAST_CACHE, LATENCY, LOCK,
+    MACHINE, OF_MODELS, PROGRAM, STEPS, TIMER, Table, WORKLOAD,
 };
 use super::{
     Amount, BatchChosen, Bus, Cache, CallBack, Contention, Disk, DiskModel, DiskOrder, Hardware, Op, Spread,
@@ -59,7 +59,7 @@ fn every_key_of_a_machine_is_read_and_has_the_default_that_the_table_says() {
 
 /// A workload that uses everything once, with one line more below a header.
 fn workload_with(header: &str, line: &str) -> String {
-    let text = "version = 1\n[file.source]\n[lock.inode]\n[program.hog]\n[program.p]\n[job.a]\n";
+    let text = "version = 1\n[file.source]\n[lock.inode]\n[event.ready]\n[timer.frame]\n[program.hog]\n[program.p]\n[job.a]\n";
     let text = text.replace(header, &format!("{header}\n{line}"));
     let needs = [
         ("[file.source]", "size", "\"2MiB\""),
@@ -80,6 +80,8 @@ fn every_key_of_a_workload_is_read_and_has_the_default_that_the_table_says() {
         (&WORKLOAD, "version = 1"),
         (&FILE, "[file.source]"),
         (&LOCK, "[lock.inode]"),
+        (&EVENT, "[event.ready]"),
+        (&TIMER, "[timer.frame]"),
         (&PROGRAM, "[program.p]"),
         (&JOB, "[job.a]"),
     ];
@@ -103,6 +105,7 @@ fn every_key_of_a_step_is_read_and_has_the_default_that_the_table_says() {
     let step = |keys: &str| {
         format!(
             "version = 1\n[file.source]\nsize = \"1MiB\"\n[file.objects]\nsize = \"1MiB\"\n[lock.inode]\n\
+             [event.ready]\n[timer.frame]\n\
              [program.cc1]\ndo = [{{ cpu = \"1s\" }}]\n[program.p]\ndo = [{{ {keys} }}]\n[job.a]\nunit = \"shared\"\nprogram = \
              \"p\""
         )
@@ -116,6 +119,15 @@ fn every_key_of_a_step_is_read_and_has_the_default_that_the_table_says() {
             .collect();
         // Eight at once are more than once in all.
         let needs = needs.join(", ") + if *verb == "run" { ", times = 8" } else { "" };
+        if *verb == "wait" {
+            // It has no key with a default, and stands within its lock.
+            let within = format!("lock = \"inode\", do = [{{ {needs} }}]");
+            assert!(matches!(
+                workload(&step(&within)).programs[1].ops[1],
+                Op::Wait { event: 0, lock: Some(0) }
+            ));
+            continue;
+        }
         let bare = workload(&step(&needs));
         for key in table.keys.iter().filter(|key| !key.default.is_empty()) {
             let needs = if key.name == "times" { "run = \"cc1\"" } else { &needs };

@@ -10,9 +10,9 @@ use toml::de::DeTable;
 
 use super::changes;
 use super::check::{self, Places};
-use super::keys::{FILE, JOB, LOCK, PROGRAM, WORKLOAD};
-use super::limits::{CHANGES_MAX, FILES_MAX, HORIZON_MAX_NS, JOBS_MAX, LOCKS_MAX, PROGRAMS_MAX};
-use super::model::{File, Hardware, Job, Lock, Program, Workload};
+use super::keys::{EVENT, FILE, JOB, LOCK, PROGRAM, TIMER, Table, WORKLOAD};
+use super::limits::{CHANGES_MAX, EVENTS_MAX, FILES_MAX, HORIZON_MAX_NS, JOBS_MAX, LOCKS_MAX, PROGRAMS_MAX};
+use super::model::{Event, File, Hardware, Job, Lock, Program, Timer, Workload};
 use super::steps::{self, Known};
 use super::values::{Entry, Names, Parsed, Span, missing, number, number_32, read, tables};
 use crate::Time;
@@ -45,6 +45,8 @@ fn workload(
     };
     let files = named_tables("file", FILES_MAX);
     let locks = named_tables("lock", LOCKS_MAX);
+    let events = named_tables("event", EVENTS_MAX);
+    let timers = named_tables("timer", EVENTS_MAX);
     let programs = named_tables("program", PROGRAMS_MAX);
     let jobs = named_tables("job", JOBS_MAX);
     let changes = named_tables("change", CHANGES_MAX);
@@ -52,6 +54,8 @@ fn workload(
     let known = Known {
         files: Names::new("file", files.iter().map(|(named, _)| named.name)),
         locks: Names::new("lock", locks.iter().map(|(named, _)| named.name)),
+        events: Names::new("event", events.iter().map(|(named, _)| named.name)),
+        timers: Names::new("timer", timers.iter().map(|(named, _)| named.name)),
         programs: Names::new("program", programs.iter().map(|(named, _)| named.name)),
     };
     let (mut workload, mut places) = (Workload::default(), Places::default());
@@ -63,6 +67,16 @@ fn workload(
     for (named, table) in &locks {
         workload.locks.push(lock(document, named, table));
         places.locks.push(named.at.clone());
+    }
+    for (named, table) in &events {
+        let counts = only_switch(document, &EVENT, table);
+        workload.events.push(Event { name: named.name.to_owned(), counts });
+        places.events.push(named.at.clone());
+    }
+    for (named, table) in &timers {
+        let shared = only_switch(document, &TIMER, table);
+        workload.timers.push(Timer { name: named.name.to_owned(), shared });
+        places.timers.push(named.at.clone());
     }
     for (named, table) in &programs {
         workload.programs.push(program(document, named, table, &known, &mut places));
@@ -134,6 +148,12 @@ fn file(document: &mut Document, named: &Named, table: &DeTable, disks: &Names) 
         missing(document, named.at.clone(), &format!("file `{}`", named.name), "size", "\"4MiB\"");
     }
     file
+}
+
+/// Reads a table whose only key is a switch, which is off by default.
+fn only_switch(document: &mut Document, keys: &'static Table, table: &DeTable) -> bool {
+    let entries = document.entries(keys, table);
+    entries.first().and_then(|entry| document.switch(entry)).unwrap_or(false)
 }
 
 fn lock(document: &mut Document, named: &Named, table: &DeTable) -> Lock {

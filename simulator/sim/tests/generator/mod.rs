@@ -329,7 +329,9 @@ fn workload(chance: &mut Chance, machine: &Machine, units: &[String]) -> String 
     let make = make(chance, &means, parties);
     let _ = write!(text, "[program.make]\n{}do = [{make}]\n", program_keys(chance, machine));
     let round = steps(chance, &means, 1, 0);
-    let endless = format!("{{ repeat = \"forever\", do = [{round}, {{ sleep = \"5ms\" }}] }}");
+    text += "[event.given]\ncounts = true\n[event.heard]\n[timer.own]\n[timer.shared]\nshared = true\n";
+    let rest = periodic(chance);
+    let endless = format!("{{ repeat = \"forever\", do = [{round}, {rest}] }}");
     let _ = write!(text, "[program.endless]\n{}do = [{endless}]\n", program_keys(chance, machine));
     text + &jobs(chance, machine, units, parties) + &changes(chance, units)
 }
@@ -401,6 +403,25 @@ fn program_keys(chance: &mut Chance, machine: &Machine) -> String {
         let _ = writeln!(text, "stalled = \"{}%\"", chance.one_of(&[10, 60, 100]));
     }
     text
+}
+
+/// How a round of an endless program ends: a sleep, a timer, or both with signals. Each process takes only
+/// signals that it gave before, so none waits forever; a signal of `heard` is heard by nobody.
+fn periodic(chance: &mut Chance) -> String {
+    let us = chance.one_of(&[1000, 5000, 20_000]);
+    let (timer, catch_up) = (chance.one_of(&["own", "shared"]), chance.once_in(2));
+    let timer = format!("{{ timer = \"{timer}\", period = \"{us}us\", catch_up = {catch_up} }}");
+    match chance.from(0, 3) {
+        0 => format!("{{ sleep = \"5ms\" }}, {{ busy = \"{us}us\", spread = \"30%\" }}"),
+        1 => format!("{timer}, {{ sleep = \"1ms\" }}"),
+        2 => format!(
+            "{{ repeat = \"forever\", for = \"30ms\", do = [{{ cpu = \"{us}us\" }}, {timer}] }}, {{ sleep = \"5ms\" }}"
+        ),
+        _ => format!(
+            "{{ signal = \"given\" }}, {{ signal = \"heard\", all = {catch_up} }}, {{ wait = \"given\" }}, {timer}, \
+             {{ sleep = \"1ms\" }}"
+        ),
+    }
 }
 
 /// A program that runs others.
