@@ -1,8 +1,12 @@
-//! The simulator: `commonhold sim` and `commonhold claims`.
+//! The simulator: `commonhold sim`, `commonhold merge` and `commonhold claims`.
 
 mod claims;
+mod first;
+mod merge;
+mod run_files;
 mod run_progress;
 mod sim;
+mod sweep;
 
 use std::process::ExitCode;
 
@@ -12,6 +16,7 @@ use commonhold_sim_command::cli::{self, Cli, Command};
 fn main() -> ExitCode {
     exit::leave(match &flags::parse::<Cli>(cli::stray_interval).command {
         Command::Sim(args) => sim::main(args),
+        Command::Merge(args) => merge::main(args),
         Command::Claims(args) => claims::main(args),
     })
 }
