@@ -172,7 +172,8 @@ impl Failure {
         Failure { exit, message: diagnostics.trim_end().to_owned(), is_rendered: true }
     }
 
-    /// The failure with a line before it that says what it is about. Rendered diagnostics stay below that line.
+    /// The failure with a line before it that says what it is about. Rendered diagnostics stay below that
+    /// line.
     #[must_use]
     pub fn within(self, about: &str) -> Failure {
         let about = output::shown(about);

@@ -156,8 +156,8 @@ pub struct Sim {
 
 /// Put together the result files of a sweep's shards
 ///
-/// Checks that the files belong to one sweep, and that no run is missing or has different figures in two files.
-/// If runs are missing, it names them, reports the others, and exits with status 3.
+/// Checks that the files belong to one sweep, and that no run is missing or has different figures in two
+/// files. If runs are missing, it names them, reports the others, and exits with status 3.
 #[derive(Debug, Args)]
 pub struct Merge {
     /// The files that `commonhold sim --sweep` wrote
@@ -239,8 +239,8 @@ impl Shard {
     /// The whole sweep.
     pub const WHOLE: Shard = Shard { number: 1, of: 1 };
 
-    /// Whether the run with this index is in the part. Neighbouring runs are in different parts, so that each part
-    /// has runs of every point.
+    /// Whether the run with this index is in the part. Neighbouring runs are in different parts, so that each
+    /// part has runs of every point.
     pub fn has(self, index: u64) -> bool {
         index % self.of == self.number - 1
     }

@@ -97,8 +97,8 @@ impl<'a> Merged<'a> {
     }
 }
 
-/// Prints the report of a sweep, and writes its page. `shards` are those that have a file; `(json, csv)` selects the
-/// form.
+/// Prints the report of a sweep, and writes its page. `shards` are those that have a file; `(json, csv)`
+/// selects the form.
 pub(crate) fn report(
     header: &Header,
     mut runs: Runs,

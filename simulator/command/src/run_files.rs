@@ -1,9 +1,9 @@
-//! Result files of sweeps: JSON lines. The first line is the [`Header`], which identifies the sweep; each further line
-//! has the figures of one run.
+//! Result files of sweeps: JSON lines. The first line is the [`Header`], which identifies the sweep; each
+//! further line has the figures of one run.
 //!
-//! Properties: a run's line is written as soon as the run ends, and in one call, so that an interrupted command loses
-//! only runs in progress. At most the last line can be torn. The same command completes the file: it cuts a torn line,
-//! and runs what is missing. A file that is not the sweep's own is never changed.
+//! Properties: a run's line is written as soon as the run ends, and in one call, so that an interrupted
+//! command loses only runs in progress. At most the last line can be torn. The same command completes the
+//! file: it cuts a torn line, and runs what is missing. A file that is not the sweep's own is never changed.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -147,7 +147,8 @@ impl Header {
     }
 }
 
-/// A hash of texts, FNV-1a with 128 bits. It tells different inputs apart, and is no protection against forgery.
+/// A hash of texts, FNV-1a with 128 bits. It tells different inputs apart, and is no protection against
+/// forgery.
 fn hash(texts: &[&str]) -> String {
     const OFFSET: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
@@ -263,7 +264,8 @@ impl Writer {
     ///
     /// # Errors
     ///
-    /// The file is of another sweep or shard, or none of a sweep; another process writes it; or it cannot be written.
+    /// The file is of another sweep or shard, or none of a sweep; another process writes it; or it cannot be
+    /// written.
     pub(crate) fn open(
         path: &Path,
         header: &Header,

@@ -1,18 +1,18 @@
-//! The same machine, workload and seeds under several contracts, side by side: each figure under each contract, and
-//! its difference from the first.
+//! The same machine, workload and seeds under several contracts, side by side: each figure under each
+//! contract, and its difference from the first.
 //!
-//! A difference is taken within each seed, so that both runs have the same luck; its confidence interval is that of
-//! the mean difference.
+//! A difference is taken within each seed, so that both runs have the same luck; its confidence interval is
+//! that of the mean difference.
 
-use commonhold_report::figures::{NOTHING, count};
+use commonhold_report::figures::count;
 use commonhold_report::html;
 use commonhold_report::svg::{self, BarChart, ChartBar};
 use commonhold_report::table::{Paint, Style, Table, escape, escape_lines, wrap};
 use serde::Serialize;
 
 use crate::estimate::summarise;
-use crate::figures::{Figure, RunFigures, Subject, signed};
-use crate::sweep::{FigureJson, csv_cell};
+use crate::figures::{Figure, RunFigures, Subject};
+use crate::sweep::{FigureJson, csv_cell, csv_number};
 
 /// The most contracts of a comparison.
 pub const CONTRACTS_MAX: usize = LETTERS.len();
@@ -67,9 +67,13 @@ impl Contracts {
         self.subjects().into_iter().map(figures).filter(|(_, figures)| !figures.is_empty()).collect()
     }
 
-    /// The differences of a figure from the first contract, one per seed that both have.
+    /// The differences of a figure from the first contract, one per seed that both have; empty if one of the
+    /// contracts has no mean of the figure ([`Figure::values`]).
     fn differences(&self, figure: Figure, subject: &Subject, under: &UnderContract) -> Vec<f64> {
         let Some(first) = self.contracts.first() else { return Vec::new() };
+        if [first, under].iter().any(|under| figure.values(subject, &under.runs).is_empty()) {
+            return Vec::new();
+        }
         let difference = |run: &RunFigures| {
             let other = first.runs.iter().find(|other| other.seed == run.seed)?;
             Some(figure.of(subject, run)? - figure.of(subject, other)?)
@@ -117,24 +121,13 @@ fn table(contracts: &Contracts) -> Table {
             for (under, number) in contracts.contracts.iter().zip(0..CONTRACTS_MAX) {
                 row.push(figure.text(&figure.values(&subject, &under.runs)));
                 if number > 0 {
-                    row.push(difference_text(figure, &contracts.differences(figure, &subject, under)));
+                    row.push(figure.difference_text(&contracts.differences(figure, &subject, under)));
                 }
             }
             table.row(Paint::Plain, row);
         }
     }
     table
-}
-
-/// The mean difference with the half-width of its confidence interval: `+1.2 s ±0.1 s`.
-fn difference_text(figure: Figure, differences: &[f64]) -> String {
-    let Some(measured) = summarise(differences) else { return NOTHING.to_owned() };
-    if measured.by_seed.iter().all(|difference| *difference == 0.0) {
-        return "=".to_owned();
-    }
-    let half = measured.half_95.filter(|_| !measured.is_constant());
-    let half = half.map_or_else(String::new, |half| format!(" ±{}", (figure.show)(half)));
-    signed(figure, measured.mean) + &half
 }
 
 fn notes(contracts: &Contracts) -> Vec<String> {
@@ -164,9 +157,10 @@ fn notes(contracts: &Contracts) -> Vec<String> {
     notes
 }
 
-const HOW_TO_READ: &str = "±: half of the 95 % confidence interval over the seeds, left out where all seeds agree. =: no difference with any \
-                           seed. kept: the part of the runs in which the contract was kept for the unit at all times, of those \
-                           for which this can be told. A job has a response time if all its copies ended in all runs.";
+const HOW_TO_READ: &str = "±: half of the 95 % confidence interval over the seeds, left out where all seeds agree. =: no \
+                           difference with any seed. kept: the part of the runs in which the contract was kept for the unit \
+                           at all times, of those for which this can be told. A job has a response time if all its copies \
+                           ended in all runs.";
 
 #[derive(Serialize)]
 struct ContractsJson<'a> {
@@ -210,17 +204,12 @@ impl Contracts {
     }
 }
 
-/// The comparison as JSON: means and differences, with half-widths of 95 % confidence intervals, and the figures of
-/// every run.
+/// The comparison as JSON: means and differences, with 95 % confidence intervals, and the figures of every
+/// run.
 pub fn json(contracts: &Contracts) -> String {
-    let contract = |(index, under): (usize, &UnderContract)| -> (Vec<ComparedJson>, usize) {
-        (contracts.compared(index, under), index)
-    };
-    let figures: Vec<_> = contracts.contracts.iter().enumerate().map(contract).collect();
-    let columns = contracts.contracts.iter().zip(figures);
-    let columns = columns.map(|(under, (figures, _))| ContractJson {
+    let columns = contracts.contracts.iter().zip(0..).map(|(under, index)| ContractJson {
         contract: &under.name,
-        figures,
+        figures: contracts.compared(index, under),
         runs: &under.runs,
     });
     let content = ContractsJson {
@@ -233,12 +222,12 @@ pub fn json(contracts: &Contracts) -> String {
 
 /// A line per contract, unit or job, and figure, under a line of names.
 pub fn csv(contracts: &Contracts) -> String {
-    let mut out = "contract,unit,job,figure,runs,mean,half_95,difference,difference_half_95\n".to_owned();
-    let number = |value: Option<f64>| value.map(|value| format!("{value:.3}")).unwrap_or_default();
+    let mut out =
+        "contract,unit,job,figure,runs,mean,low_95,high_95,difference,difference_half_95\n".to_owned();
     for (index, under) in contracts.contracts.iter().enumerate() {
         for compared in contracts.compared(index, under) {
-            let (difference, half) = (number(compared.difference), number(compared.difference_half_95));
-            out += &format!("{},{},{difference},{half}\n", csv_cell(&under.name), compared.figure.csv());
+            let difference = [compared.difference, compared.difference_half_95].map(csv_number).join(",");
+            out += &format!("{},{},{difference}\n", csv_cell(&under.name), compared.figure.csv());
         }
     }
     out
@@ -261,25 +250,21 @@ pub fn html(contracts: &Contracts) -> String {
 /// A bar per contract, relative to the first.
 fn chart(contracts: &Contracts, subject: &Subject, figure: Figure) -> String {
     let title = format!("{}, {}", subject.title(), figure.title);
-    let measured = |under: &UnderContract| summarise(&figure.values(subject, &under.runs));
-    let Some(first) = contracts.contracts.first().and_then(measured).filter(|first| first.mean > 0.0) else {
-        return format!(
-            "<h3>{}</h3>\n<p>It did not end under A: there is nothing to compare with.</p>\n",
-            escape(&title)
-        );
+    let estimate = |under: &UnderContract| figure.estimate(&figure.values(subject, &under.runs));
+    let Some(first) = contracts.contracts.first().and_then(estimate).filter(|first| first.mean > 0.0) else {
+        let nothing = "It did not end under A: there is nothing to compare with.";
+        return format!("<h3>{}</h3>\n<p>{nothing}</p>\n", escape(&title));
     };
     let bars = contracts.contracts.iter().zip(LETTERS).map(|(under, letter)| {
-        let measured = measured(under);
+        let estimate = estimate(under);
+        let interval = estimate.and_then(|estimate| estimate.interval).filter(|(low, high)| low < high);
         let text = figure.text(&figure.values(subject, &under.runs));
         ChartBar {
             label: letter,
             class: if letter == "A" { "alone" } else { "isolate" },
-            value: measured.as_ref().map(|measured| measured.mean / first.mean),
-            range: measured.as_ref().and_then(|measured| {
-                let half = measured.half_95.filter(|half| *half > 0.0)?;
-                Some(((measured.mean - half).max(0.0) / first.mean, (measured.mean + half) / first.mean))
-            }),
-            figure: if measured.is_some() { text } else { "not ended".to_owned() },
+            value: estimate.map(|estimate| estimate.mean / first.mean),
+            range: interval.map(|(low, high)| (low.max(0.0) / first.mean, high / first.mean)),
+            figure: if estimate.is_some() { text } else { "not ended".to_owned() },
         }
     });
     let bars: Vec<ChartBar<'_>> = bars.collect();

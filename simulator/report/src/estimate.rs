@@ -1,11 +1,11 @@
 //! Means of figures, one per seed, with confidence intervals.
 //!
-//! Terms: the *half-width* of a confidence interval is t s / √n, where s is the standard deviation with n - 1 in
-//! the denominator, and t the quantile of Student's distribution with n - 1 degrees of freedom. The interval is
-//! the mean plus and minus the half-width.
+//! Terms: the *half-width* of a confidence interval is t s / √n, where s is the standard deviation with n - 1
+//! in the denominator, and t the quantile of Student's distribution with n - 1 degrees of freedom. The
+//! interval is the mean plus and minus the half-width.
 //!
-//! Algorithm: up to 29 degrees of freedom, t is in a table. Above, it is Fisher's expansion around the quantile of
-//! the normal distribution, whose error is below 0.0002 there.
+//! Algorithm: up to 29 degrees of freedom, t is in a table. Above, it is Fisher's expansion around the
+//! quantile of the normal distribution, whose error is below 0.0002 there.
 //!
 //! Limits: one figure has no interval.
 

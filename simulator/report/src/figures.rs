@@ -1,5 +1,5 @@
-//! The figures of a run that comparisons and sweeps keep: per unit and per job. They are small, so that thousands
-//! of runs fit in memory and in result files.
+//! The figures of a run that comparisons and sweeps keep: per unit and per job. They are small, so that
+//! thousands of runs fit in memory and in result files.
 
 use commonhold_report::figures::{NOTHING, bytes, duration, seconds};
 use commonhold_sim::outcome::{JobOutcome, Outcome, UnitOutcome, Verdict};
@@ -156,7 +156,26 @@ pub(crate) struct Figure {
     pub(crate) show: fn(f64) -> String,
     /// The value that tells nothing if all runs have it.
     trivial: f64,
+    interval: Interval,
     value: Value,
+}
+
+/// The kind of a figure's confidence interval.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Interval {
+    /// Of a mean, by Student's distribution.
+    Mean,
+    /// Of the part of runs for which something holds, by Wilson's score.
+    Part,
+    /// No interval.
+    None,
+}
+
+/// A mean with its 95 % confidence interval.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Estimate {
+    pub(crate) mean: f64,
+    pub(crate) interval: Option<(f64, f64)>,
 }
 
 #[derive(Clone, Copy)]
@@ -220,8 +239,8 @@ impl Figure {
         value.map(|value| value as f64)
     }
 
-    /// The figure's values over some runs, in their order. A job that did not end in one of them has no response
-    /// time: the mean of the others would be too short.
+    /// The figure's values over some runs, in their order. A job that did not end in one of them has no
+    /// response time: the mean of the others would be too short.
     pub(crate) fn values(self, subject: &Subject, runs: &[RunFigures]) -> Vec<f64> {
         let values = || runs.iter().map(|run| self.of(subject, run));
         match self.value {
@@ -230,8 +249,8 @@ impl Figure {
         }
     }
 
-    /// The figures of a subject that tell something about these runs: a response time if a job ended in any, and
-    /// other figures if they are not the trivial value in all.
+    /// The figures of a subject that tell something about these runs: a response time if a job ended in any,
+    /// and other figures if they are not the trivial value in all.
     pub(crate) fn telling(subject: &Subject, runs: &[&[RunFigures]]) -> Vec<Figure> {
         let all = || runs.iter().copied().flatten();
         let is_cut_off = all().any(|run| run.cut_off);
@@ -249,13 +268,67 @@ impl Figure {
         self.name.contains("bytes")
     }
 
-    /// A mean with the half-width of its 95 % confidence interval, which is left out if it is nothing.
-    pub(crate) fn text(self, values: &[f64]) -> String {
-        let Some(measured) = summarise(values) else { return NOTHING.to_owned() };
-        let half = measured.half_95.filter(|_| !measured.is_constant());
-        let half = half.map_or_else(String::new, |half| format!(" ±{}", (self.show)(half)));
-        (self.show)(measured.mean) + &half
+    /// The mean of values with its 95 % confidence interval; `None` without values. One value has no
+    /// interval.
+    pub(crate) fn estimate(self, values: &[f64]) -> Option<Estimate> {
+        let measured = summarise(values)?;
+        let mean = measured.mean;
+        let interval = match self.interval {
+            Interval::Mean => measured.half_95.map(|half| (mean - half, mean + half)),
+            Interval::Part => Some(wilson(mean / WHOLE, values.len())),
+            Interval::None => None,
+        };
+        Some(Estimate { mean, interval })
     }
+
+    /// A mean with its confidence interval, which is left out if all values are equal: `3.1 s ±0.2 s`, and
+    /// `80% (49..94%)` of a part.
+    pub(crate) fn text(self, values: &[f64]) -> String {
+        let Some(Estimate { mean, interval }) = self.estimate(values) else { return NOTHING.to_owned() };
+        let text = (self.show)(mean);
+        match interval.filter(|_| !all_equal(values)) {
+            Some((low, high)) if self.interval == Interval::Part => {
+                format!("{text} ({:.0}..{})", low / (WHOLE / 100.0), (self.show)(high))
+            }
+            Some((_, high)) => format!("{text} ±{}", (self.show)(high - mean)),
+            None => text,
+        }
+    }
+
+    /// A mean difference with half of its confidence interval: `+1.2 s ±0.1 s`; `=` if no values differ.
+    pub(crate) fn difference_text(self, differences: &[f64]) -> String {
+        let Some(measured) = summarise(differences) else { return NOTHING.to_owned() };
+        if differences.iter().all(|difference| *difference == 0.0) {
+            return "=".to_owned();
+        }
+        let has_half = self.interval == Interval::Mean && !all_equal(differences);
+        let half = measured.half_95.filter(|_| has_half).map(|half| format!(" ±{}", (self.show)(half)));
+        let size = (self.show)(measured.mean.abs());
+        let sign = match measured.mean {
+            _ if size == (self.show)(0.0) => "",
+            mean if mean < 0.0 => "-",
+            _ => "+",
+        };
+        format!("{sign}{size}{}", half.unwrap_or_default())
+    }
+}
+
+/// A whole, in millionths.
+const WHOLE: f64 = 1e6;
+
+fn all_equal(values: &[f64]) -> bool {
+    values.windows(2).all(|pair| pair[0].total_cmp(&pair[1]).is_eq())
+}
+
+/// The 95 % confidence interval of a part of `n` runs, in millionths, by Wilson's score.
+fn wilson(part: f64, n: usize) -> (f64, f64) {
+    const Z: f64 = 1.959_964;
+    #[expect(clippy::cast_precision_loss, reason = "a count of seeds")]
+    let n = n as f64;
+    let scale = 1.0 + Z * Z / n;
+    let centre = part + Z * Z / (2.0 * n);
+    let half = Z * libm::sqrt(part * (1.0 - part) / n + Z * Z / (4.0 * n * n));
+    ((centre - half).max(0.0) / scale * WHOLE, ((centre + half) / scale).min(1.0) * WHOLE)
 }
 
 const fn of_unit(
@@ -265,7 +338,7 @@ const fn of_unit(
     show: fn(f64) -> String,
     value: fn(&UnitFigures) -> Option<u64>,
 ) -> Figure {
-    Figure { head, name, title, show, trivial: 0.0, value: Value::Unit(value) }
+    Figure { head, name, title, show, trivial: 0.0, interval: Interval::Mean, value: Value::Unit(value) }
 }
 
 /// The figures of a unit, in the order of the columns.
@@ -277,13 +350,10 @@ pub(crate) static UNIT_FIGURES: [Figure; 8] = [
     of_unit("longest", "call_back_max_ns", "longest call-back", time, |unit| Some(unit.call_back_max_ns)),
     of_unit("memory", "memory_bytes_max", "memory at most", amount, |unit| Some(unit.memory_bytes_max)),
     of_unit("disk", "disk_bytes", "transfers of disks", amount, |unit| Some(unit.disk_bytes)),
-    of_unit("kept", "kept_millionths", "runs whose contract was kept", whole_percent, |unit| {
-        match unit.verdict {
-            Verdict::Kept => Some(1_000_000),
-            Verdict::Broken => Some(0),
-            Verdict::CannotTell => None,
-        }
-    }),
+    Figure {
+        interval: Interval::Part,
+        ..of_unit("kept", "kept_millionths", "runs whose contract was kept", whole_percent, kept)
+    },
 ];
 
 /// The figures of a job.
@@ -294,6 +364,7 @@ pub(crate) static JOB_FIGURES: [Figure; 2] = [
         title: "response time",
         show: time,
         trivial: 0.0,
+        interval: Interval::Mean,
         value: Value::Job(|job| job.response_ns),
     },
     Figure {
@@ -302,6 +373,7 @@ pub(crate) static JOB_FIGURES: [Figure; 2] = [
         title: "copies that ended",
         show: whole_percent,
         trivial: 1e6,
+        interval: Interval::None,
         value: Value::Job(|job| (job.ended.saturating_mul(1_000_000)).checked_div(job.copies)),
     },
 ];
@@ -314,6 +386,14 @@ fn ended(subject: &Subject, run: &RunFigures) -> bool {
 
 fn whole_percent(millionths: f64) -> String {
     format!("{:.0}%", millionths / 1e4)
+}
+
+fn kept(unit: &UnitFigures) -> Option<u64> {
+    match unit.verdict {
+        Verdict::Kept => Some(1_000_000),
+        Verdict::Broken => Some(0),
+        Verdict::CannotTell => None,
+    }
 }
 
 fn share(millionths: f64) -> String {
@@ -331,15 +411,4 @@ fn number(n: f64) -> String {
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
 fn amount(n: f64) -> String {
     bytes(n as u64)
-}
-
-/// A signed difference in a figure's unit of measure: `+1.2 s`.
-pub(crate) fn signed(figure: Figure, difference: f64) -> String {
-    let size = (figure.show)(difference.abs());
-    let sign = match difference {
-        _ if size == (figure.show)(0.0) => "",
-        _ if difference < 0.0 => "-",
-        _ => "+",
-    };
-    format!("{sign}{size}")
 }

@@ -1,8 +1,10 @@
-//! Line plots with error bars, as SVG: a figure over the values of a swept key, one line for each combination of the
-//! other keys' values. Each line has its own marker, so that no fact is shown by colour alone.
+//! Line plots with error bars, as SVG: a figure over the values of a swept key, one line for each combination
+//! of the other keys' values. Each line has its own marker, so that no fact is shown by colour alone.
 
 use commonhold_report::svg::{WIDTH, open, step_for};
 use commonhold_report::table::{escape, fit};
+
+use crate::figures::Estimate;
 
 /// A plot.
 pub(crate) struct Plot<'a> {
@@ -25,8 +27,8 @@ pub(crate) struct Plot<'a> {
 pub(crate) struct Line {
     /// The name in the legend; empty if the plot has one line.
     pub(crate) label: String,
-    /// From left to right: place, mean, and half of the confidence interval.
-    pub(crate) points: Vec<(f64, f64, Option<f64>)>,
+    /// From left to right: the places, and the values there.
+    pub(crate) points: Vec<(f64, Estimate)>,
 }
 
 /// The most lines of a plot; more could not be told apart.
@@ -52,7 +54,8 @@ pub(crate) fn draw(plot: &Plot<'_>) -> String {
     if points().next().is_none() {
         return String::new();
     }
-    let highest = points().map(|(_, mean, half)| mean + half.unwrap_or(0.0)).fold(0.0, f64::max);
+    let top = |estimate: &Estimate| estimate.interval.map_or(estimate.mean, |(_, high)| high);
+    let highest = points().map(|(_, estimate)| top(estimate)).fold(0.0, f64::max);
     let highest = if highest > 0.0 { highest } else { 1.0 };
     let places = plot.ticks.iter().map(|(place, _)| *place);
     let (from, to) = places.fold((f64::MAX, f64::MIN), |(low, high), at| (low.min(at), high.max(at)));
@@ -125,13 +128,13 @@ fn axes(plot: &Plot<'_>, highest: f64, x: impl Fn(f64) -> f64, y: impl Fn(f64) -
 
 fn drawn(line: &Line, number: usize, x: impl Fn(f64) -> f64, y: impl Fn(f64) -> f64) -> String {
     let path: Vec<String> =
-        line.points.iter().map(|(at, mean, _)| format!("{:.1} {:.1}", x(*at), y(*mean))).collect();
+        line.points.iter().map(|(at, estimate)| format!("{:.1} {:.1}", x(*at), y(estimate.mean))).collect();
     let dash = if number == 0 { String::new() } else { format!(" stroke-dasharray='{} 3'", 2 + 2 * number) };
     let mut svg = format!("<path class='line'{dash} d='M{}'/>\n", path.join("L"));
-    for (at, mean, half) in &line.points {
+    for (at, Estimate { mean, interval }) in &line.points {
         let at = x(*at);
-        if let Some(half) = half.filter(|half| *half > 0.0) {
-            let (low, high, left, right) = (y(mean - half), y(mean + half), at - 4.0, at + 4.0);
+        if let Some((low, high)) = interval.filter(|(low, high)| low < high) {
+            let (low, high, left, right) = (y(low), y(high), at - 4.0, at + 4.0);
             svg += &format!(
                 "<path class='whisker' d='M{at:.1} {low:.1}V{high:.1}M{left:.1} {low:.1}H{right:.1}M{left:.1} \
                  {high:.1}H{right:.1}'/>\n"
@@ -160,7 +163,7 @@ fn described(plot: &Plot<'_>, lines: &[Line]) -> String {
         let points: Vec<String> = line
             .points
             .iter()
-            .map(|(at, mean, _)| format!("{}: {}", label(*at), (plot.show)(*mean)))
+            .map(|(at, estimate)| format!("{}: {}", label(*at), (plot.show)(estimate.mean)))
             .collect();
         let name = if line.label.is_empty() { String::new() } else { format!("{}: ", line.label) };
         name + &points.join(", ")

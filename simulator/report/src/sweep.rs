@@ -1,5 +1,5 @@
-//! A sweep: one scenario with several values of some of its keys, each with the same seeds. For each unit and job, a
-//! table of means with confidence intervals, and plots.
+//! A sweep: one scenario with several values of some of its keys, each with the same seeds. For each unit and
+//! job, a table of means with confidence intervals, and plots.
 
 use commonhold_report::figures::{count, duration};
 use commonhold_report::html;
@@ -7,8 +7,7 @@ use commonhold_report::table::{Paint, Style, Table, escape, escape_lines, wrap};
 use commonhold_sim::scenario::range;
 use serde::{Deserialize, Serialize};
 
-use crate::estimate::summarise;
-use crate::figures::{Figure, RunFigures, Subject};
+use crate::figures::{Estimate, Figure, RunFigures, Subject};
 use crate::lines::{self, LINES_MAX, Line, Plot};
 
 /// A swept key and its values.
@@ -150,9 +149,9 @@ fn table(sweep: &Sweep, subject: &Subject, figures: &[Figure]) -> Table {
     table
 }
 
-const HOW_TO_READ: &str = "Means over the seeds. ±: half of the 95 % confidence interval, left out where all seeds agree. kept: the \
-                           part of the runs in which the contract was kept for the unit at all times, of those for which this \
-                           can be told. A job has a response time if all its copies ended in all runs.";
+const HOW_TO_READ: &str = "Means over the seeds. ±: half of the 95 % confidence interval, left out where all seeds agree. \
+                           kept: the part of the runs in which the contract was kept for the unit at all times, of those for \
+                           which this can be told. A job has a response time if all its copies ended in all runs.";
 
 /// The lines below the tables.
 fn notes(sweep: &Sweep) -> Vec<String> {
@@ -210,29 +209,37 @@ pub(crate) struct FigureJson {
     /// The runs that have it.
     runs: usize,
     mean: Option<f64>,
-    half_95: Option<f64>,
+    /// The ends of the mean's 95 % confidence interval.
+    low_95: Option<f64>,
+    high_95: Option<f64>,
 }
 
 impl FigureJson {
     pub(crate) fn of(figure: Figure, subject: &Subject, values: &[f64]) -> FigureJson {
-        let measured = summarise(values);
+        let estimate = figure.estimate(values);
+        let (low_95, high_95) = estimate.and_then(|estimate| estimate.interval).unzip();
         FigureJson {
             unit: subject.unit.clone(),
             job: subject.job.clone(),
             figure: figure.name,
             runs: values.len(),
-            mean: measured.as_ref().map(|measured| measured.mean),
-            half_95: measured.and_then(|measured| measured.half_95),
+            mean: estimate.map(|estimate| estimate.mean),
+            low_95,
+            high_95,
         }
     }
 
     /// The values of CSV, from the unit on.
     pub(crate) fn csv(&self) -> String {
-        let number = |value: Option<f64>| value.map(|value| format!("{value:.3}")).unwrap_or_default();
-        let (mean, half) = (number(self.mean), number(self.half_95));
+        let numbers = [self.mean, self.low_95, self.high_95].map(csv_number).join(",");
         let job = self.job.as_deref().unwrap_or_default();
-        format!("{},{job},{},{},{mean},{half}", self.unit, self.figure, self.runs)
+        format!("{},{job},{},{},{numbers}", self.unit, self.figure, self.runs)
     }
+}
+
+/// A number as a cell of CSV, empty if there is none.
+pub(crate) fn csv_number(number: Option<f64>) -> String {
+    number.map(|number| format!("{number:.3}")).unwrap_or_default()
 }
 
 fn figures_at<'a>(subjects: &'a [Subject], runs: &'a [RunFigures]) -> impl Iterator<Item = FigureJson> + 'a {
@@ -241,7 +248,7 @@ fn figures_at<'a>(subjects: &'a [Subject], runs: &'a [RunFigures]) -> impl Itera
     })
 }
 
-/// The sweep as JSON: the means of every point, with half-widths of 95 % confidence intervals.
+/// The sweep as JSON: the means of every point, with 95 % confidence intervals.
 pub fn json(sweep: &Sweep) -> String {
     let subjects = sweep.subjects();
     let point = |(runs, point): (&Vec<RunFigures>, u64)| PointJson {
@@ -267,7 +274,7 @@ pub fn json(sweep: &Sweep) -> String {
 /// A line per point, unit or job, and figure, under a line of names: first the point's value of each key.
 pub fn csv(sweep: &Sweep) -> String {
     let keys: String = sweep.space.keys.iter().map(|axis| csv_cell(&axis.key) + ",").collect();
-    let mut out = format!("{keys}unit,job,figure,runs,mean,half_95\n");
+    let mut out = format!("{keys}unit,job,figure,runs,mean,low_95,high_95\n");
     let subjects = sweep.subjects();
     for (runs, point) in sweep.runs.iter().zip(0..) {
         let values: String = sweep.space.values(point).iter().map(|value| csv_cell(value) + ",").collect();
@@ -314,10 +321,10 @@ fn plot(sweep: &Sweep, subject: &Subject, figure: Figure, number: usize) -> Stri
     let line = |combination: usize| {
         let points = (0..across.values.len()).filter_map(|index| {
             let runs = sweep.runs.get(index * all + combination)?;
-            let measured = summarise(&figure.values(subject, runs))?;
-            Some((place(index), measured.mean, measured.half_95))
+            let estimate = figure.estimate(&figure.values(subject, runs))?;
+            Some((place(index), estimate))
         });
-        let mut points: Vec<(f64, f64, Option<f64>)> = points.collect();
+        let mut points: Vec<(f64, Estimate)> = points.collect();
         points.sort_by(|(a, ..), (b, ..)| a.total_cmp(b));
         Line { label: combinations.point_text(combination as u64), points }
     };
@@ -333,7 +340,7 @@ fn plot(sweep: &Sweep, subject: &Subject, figure: Figure, number: usize) -> Stri
     });
     let more = match all.saturating_sub(LINES_MAX) {
         0 => String::new(),
-        more => format!(" {} more combinations are in the table alone.", more),
+        more => format!(" {more} more combinations are in the table alone."),
     };
     format!(
         "<h3>{}</h3>\n<figure>\n{drawn}<figcaption>Means over the seeds, with 95 % confidence intervals.{more}</figcaption>\n\

@@ -195,8 +195,8 @@ pub struct UnitOutcome {
     pub used_by_window_ns: Vec<Time>,
     /// The entitlement of the unit's own tasks in each window, without its sub-units, in ns of CPU time.
     pub entitled_by_window_ns: Vec<Time>,
-    /// Whether the contract was kept, by the ledger's verdicts on the last ten seconds at each second of the run. One
-    /// broken verdict breaks it.
+    /// Whether the contract was kept, by the ledger's verdicts on the last ten seconds at each second of the
+    /// run. One broken verdict breaks it.
     pub verdict: Verdict,
 }
 

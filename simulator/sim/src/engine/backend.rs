@@ -494,8 +494,8 @@ impl Engine<'_> {
         }
     }
 
-    /// Judges whether the contract was kept in the last ten seconds. One broken verdict breaks the run's; without
-    /// one, the run's is kept if any is.
+    /// Judges whether the contract was kept in the last ten seconds. One broken verdict breaks the run's;
+    /// without one, the run's is kept if any is.
     pub(super) fn judge(&mut self) {
         self.backend.judged_at = self.now;
         let statement = self.statement();

@@ -1,16 +1,17 @@
-//! Sets single values in the texts of a scenario's files, so that each point of a sweep is an ordinary scenario.
+//! Sets single values in the texts of a scenario's files, so that each point of a sweep is an ordinary
+//! scenario.
 //!
 //! Terms: a *key* names a value by its file and its path of tables, `contract:unit.physics.tickets`. A *short
 //! form* leaves the file out, or has a unit's path in place of its tables: `tickets.physics/batch`.
 //!
-//! Algorithm: an existing value is replaced in place. A missing one is added to its table: behind the `{` of an
-//! inline table, below a header, else below a new header at the end of the text. The result is parsed again, and
-//! must have the value at the key.
+//! Algorithm: an existing value is replaced in place. A missing one is added to its table: behind the `{` of
+//! an inline table, below a header, else below a new header at the end of the text. The result is parsed
+//! again, and must have the value at the key.
 //!
 //! Properties: everything else in the text stays as it is, comments included.
 //!
-//! Limits: a value can be a number, a truth value or a string. A key cannot be added to a table that only dotted
-//! keys define.
+//! Limits: a value can be a number, a truth value or a string. A key cannot be added to a table that only
+//! dotted keys define.
 
 use std::fmt;
 
@@ -69,7 +70,8 @@ impl Texts {
     ///
     /// # Errors
     ///
-    /// A message with a remedy, if no key or several are meant, or if a table that the key names does not exist.
+    /// A message with a remedy, if no key or several are meant, or if a table that the key names does not
+    /// exist.
     pub fn find(&self, written: &str) -> Result<Key, String> {
         let prefixed = Part::ALL.into_iter().find_map(|part| {
             let rest = written.strip_prefix(part.name())?.strip_prefix(':')?;
@@ -97,12 +99,12 @@ impl Texts {
         }
     }
 
-    /// The text of the key's file with a value in place of the key's, or with the value added. `value` is as a
-    /// user writes it, without TOML's quotes.
+    /// The text of the key's file with a value in place of the key's, or with the value added. `value` is as
+    /// a user writes it, without TOML's quotes.
     ///
     /// # Errors
     ///
-    /// A message with a remedy, if the key names a table or a list, or leads into what is none.
+    /// A message with a remedy, if the key names a table or a list, or leads into a number or text.
     pub fn set(&mut self, key: &Key, value: &str) -> Result<(), String> {
         let text = match key.part {
             Part::Contract => &mut self.contract,
@@ -324,8 +326,8 @@ pub fn literal(value: &str) -> String {
 enum Place {
     /// The value's span.
     Value(Span),
-    /// The table in which the rest of the path is missing: how many names of the path lead to it, and its span,
-    /// `None` for the top level.
+    /// The table in which the rest of the path is missing: how many names of the path lead to it, and its
+    /// span, `None` for the top level.
     Missing { depth: usize, table: Option<Span> },
 }
 

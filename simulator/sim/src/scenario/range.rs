@@ -33,8 +33,8 @@ pub fn number(text: &str) -> Option<u64> {
     SCALES.iter().find_map(|scale| (scale.read)(text))
 }
 
-/// Reads a list of values, separated by commas. An item is a value, or a range `FROM..TO:STEP`, which has TO if a
-/// step meets it.
+/// Reads a list of values, separated by commas. An item is a value, or a range `FROM..TO:STEP`, which has TO
+/// if a step meets it.
 ///
 /// # Errors
 ///
