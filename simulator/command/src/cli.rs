@@ -30,7 +30,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 #[allow(missing_docs, reason = "a comment here would replace the command's own description")]
 pub enum Command {
-    Sim(Sim),
+    Sim(Box<Sim>),
     Merge(Merge),
     Claims(Claims),
 }
@@ -70,8 +70,8 @@ pub enum Command {
 /// intervals over the seeds. VALUES are separated by commas, or FROM..TO:STEP. KEY is one of:
 ///   tickets.UNIT          a unit's tickets
 ///   UNIT.KEY              another key of a unit: physics.hard.memory
-///   FILE:PATH             a value in the contract, machine or workload:
-///                         machine:kernel.slice, workload:job.a.count
+///   contract:PATH, machine:PATH, workload:PATH
+///                         a value in that file: machine:kernel.slice
 /// The result file of a shard (--shard) is completed by the same command if it was interrupted.
 /// `commonhold merge` puts the shards' files together.
 #[derive(Debug, Args)]

@@ -29,7 +29,7 @@ pub(crate) fn main(args: &Merge) -> Result<Exit, Failure> {
             "note: {runs} more than once, with the same figures each time; each counts once"
         ));
     }
-    report(&first, merged.runs, merged.shards, (args.json, args.csv), page)
+    report(&first, merged.runs, &merged.shards, (args.json, args.csv), page)
 }
 
 /// The files so far.
@@ -102,11 +102,11 @@ impl<'a> Merged<'a> {
 pub(crate) fn report(
     header: &Header,
     mut runs: Runs,
-    shards: Vec<Shard>,
+    shards: &[Shard],
     form: (bool, bool),
     page: Option<Page>,
 ) -> Result<Exit, Failure> {
-    let missing = missing(header, &runs, &shards);
+    let missing = missing(header, &runs, shards);
     let points = header.space.points().unwrap_or(0);
     let mut by_point = Vec::new();
     for point in 0..points {

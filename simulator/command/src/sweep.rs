@@ -28,7 +28,7 @@ pub(crate) fn main(args: &Sim) -> Result<Exit, Failure> {
     let page = args.html.as_deref().map(Page::at).transpose()?;
     let points = Points::new(args)?;
     let first = points.check()?;
-    let header = header(&points, first.machine);
+    let header = header(&points, &first.machine);
     output::complain_of(&first.warnings);
     let path = args.output.clone().or_else(|| args.shard.map(|shard| file_name(&header.scenario, shard)));
     let mut sink = Sink { writer: None, runs: Runs::new(), is_kept: args.shard.is_none() };
@@ -63,7 +63,7 @@ pub(crate) fn main(args: &Sim) -> Result<Exit, Failure> {
             ))?;
             Ok(if sink.is_sound { Exit::Ok } else { Exit::CheckFailed })
         }
-        _ => merge::report(&header, sink.runs, Vec::new(), (args.json, args.csv), page),
+        _ => merge::report(&header, sink.runs, &[], (args.json, args.csv), page),
     }
 }
 
@@ -73,12 +73,12 @@ fn file_name(scenario: &str, Shard { number, of }: Shard) -> PathBuf {
 }
 
 /// The header of the sweep's files.
-fn header(points: &Points<'_>, machine: String) -> Header {
+fn header(points: &Points<'_>, machine: &str) -> Header {
     let Points { args, files, space, .. } = points;
     let texts = &files.texts;
     let options = format!("{:?} {:?} {}", args.scheme, args.scheduler, args.negotiate);
     let inputs = [&texts.contract, &texts.machine, &texts.workload, &options].map(String::as_str);
-    let mut header = Header::new(clean(&sim::name_of(args)), clean(&machine), space.clone(), &inputs);
+    let mut header = Header::new(clean(&sim::name_of(args)), clean(machine), space.clone(), &inputs);
     (header.seed, header.seeds) = (args.seed, args.seeds);
     header.shard = args.shard.unwrap_or(Shard::WHOLE);
     header

@@ -255,8 +255,9 @@ impl Figure {
         let all = || runs.iter().copied().flatten();
         let is_cut_off = all().any(|run| run.cut_off);
         let tells = |figure: &&Figure| {
-            let differs =
-                |run: &RunFigures| figure.of(subject, run).is_some_and(|value| value != figure.trivial);
+            let differs = |run: &RunFigures| {
+                figure.of(subject, run).is_some_and(|value| value.total_cmp(&figure.trivial).is_ne())
+            };
             all().any(differs)
                 && (subject.job.is_none() || is_cut_off || all().any(|run| ended(subject, run)))
         };

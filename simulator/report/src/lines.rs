@@ -158,7 +158,9 @@ fn marker(number: usize, x: f64, y: f64) -> String {
 
 /// The plot in words, for people who cannot see it.
 fn described(plot: &Plot<'_>, lines: &[Line]) -> String {
-    let label = |at: f64| plot.ticks.iter().find(|(place, _)| *place == at).map_or("", |(_, label)| label);
+    let label = |at: f64| {
+        plot.ticks.iter().find(|(place, _)| place.total_cmp(&at).is_eq()).map_or("", |(_, label)| label)
+    };
     let line = |line: &Line| {
         let points: Vec<String> = line
             .points

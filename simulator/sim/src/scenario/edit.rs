@@ -315,7 +315,7 @@ pub fn literal(value: &str) -> String {
     for c in content.chars() {
         match c {
             '"' | '\\' => quoted.extend(['\\', c]),
-            c if c.is_control() => quoted += &format!("\\u{:04X}", u32::from(c)),
+            c if c.is_control() => quoted.extend(format!("\\u{:04X}", u32::from(c)).chars()),
             c => quoted.push(c),
         }
     }
