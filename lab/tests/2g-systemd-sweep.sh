@@ -1,8 +1,8 @@
 # guest: debian
-# seconds: 900
-# budget: 300
+# seconds: 600
+# budget: 90
 # memory: 3072
-# needs: commonhold commonhold-sim
+# needs: commonhold-sim
 # only: with --all
 # A sweep as a job array of Slurm, by the scripts of examples/sweep: a user submits it, each task runs a part, and a dependent job
 # merges the parts. A part that was cut is completed by its task alone, and the result is that of the whole sweep.
@@ -10,7 +10,7 @@
 . /job/systemd.sh
 
 way=alone how=
-sweep=/home/ana/lab-sweep
+sweep=/home/ana/sweep
 is_idle() {
 	sinfo -h -N -o %t | grep -qx idle
 }
@@ -22,9 +22,9 @@ no_job_left() {
 	detail=$(squeue -h | head -n 1)
 	[ -z "$detail" ]
 }
-# as_ana COMMAND: runs it in the sweep's folder.
+# as_ana COMMAND: runs it in the sweep's folder, which has the program `commonhold`.
 as_ana() {
-	on ana "cd lab-sweep && PATH=/job:\$PATH && export SEEDS=2 && $1"
+	on ana "cd sweep && PATH=\$PWD:\$PATH && export SEEDS=2 && $1"
 }
 parts_are_whole() {
 	detail=$(cat $sweep/part-*.log | grep -c 'is complete: 1 run, 1 of them run now')
@@ -40,10 +40,10 @@ lacks_a_run() {
 }
 
 ok "Slurm is ready" slurm_starts
-on ana "mkdir lab-sweep && cp /job/examples/sweep/* lab-sweep"
+on ana "mkdir sweep && cp /job/examples/sweep/* sweep && ln -s /job/commonhold-sim sweep/commonhold"
 as_ana "commonhold sim --new scenario" > /dev/null
 ok "the array and the merge are submitted" as_ana "./submit > submitted 2>&1"
-ok "all jobs end" soon 600 no_job_left
+ok "all jobs end" soon 300 no_job_left
 ok "each task has run its part" parts_are_whole || note "$(head -n 3 $sweep/part-0.log)"
 ok "the parts are merged" merged
 as_ana "commonhold merge part-*.jsonl --json > merged.json"
@@ -59,4 +59,5 @@ ok "the task alone completes its part" soon 200 no_job_left
 as_ana "commonhold merge part-*.jsonl --json > merged.json"
 ok "the parts are the whole sweep again" cmp $sweep/merged.json $sweep/whole.json
 systemctl stop slurmd slurmctld munge
+rm -r $sweep
 leave
