@@ -39,8 +39,8 @@ fn run(seed: u64, took_ms: Option<u64>, verdict: Verdict) -> RunFigures {
     }
 }
 
-/// Three values of one key and three of another, and two seeds. The job of one run does not end; a point and a run
-/// are missing.
+/// Three values of one key and three of another, and two seeds. The job of one run does not end; a point and
+/// a run are missing.
 fn sweep() -> Sweep {
     let axis = |key: &str, values: [&str; 3]| Axis {
         key: key.to_owned(),
