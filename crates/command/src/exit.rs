@@ -22,13 +22,15 @@ pub enum Exit {
     /// `status --check`: whether the contract is kept cannot be told. It shares its code with
     /// [`Exit::Unmeasured`].
     CannotTell,
+    /// `merge`: runs of the sweep are missing. It shares its code with [`Exit::Unmeasured`].
+    Incomplete,
     /// A change of tickets or offers was refused.
     Refused,
     /// A file cannot be read, or is of the wrong kind.
     NoInput,
     /// No daemon is running, or the daemon or machine lacks what was requested.
     Unavailable,
-    /// `sim`, `claims`: an internal check of the simulation failed.
+    /// `sim`, `merge`, `claims`: an internal check of the simulation failed.
     CheckFailed,
     /// The kernel refused an operation that should have worked.
     System,
@@ -47,8 +49,8 @@ pub enum Exit {
 }
 
 impl Exit {
-    /// One variant for each exit code. [`Exit::Broken`], [`Exit::CannotTell`] and [`Exit::CannotCreate`] are
-    /// left out, since they share the codes of others.
+    /// One variant for each exit code. [`Exit::Broken`], [`Exit::CannotTell`], [`Exit::Incomplete`] and
+    /// [`Exit::CannotCreate`] are left out, since they share the codes of others.
     pub const ALL: [Exit; 14] = [
         Exit::Ok,
         Exit::Invalid,
@@ -72,7 +74,7 @@ impl Exit {
             Exit::Ok => 0,
             Exit::Invalid | Exit::Broken => 1,
             Exit::Usage => 2,
-            Exit::Unmeasured | Exit::CannotTell => 3,
+            Exit::Unmeasured | Exit::CannotTell | Exit::Incomplete => 3,
             Exit::Refused => 65,
             Exit::NoInput => 66,
             Exit::Unavailable => 69,
@@ -103,13 +105,14 @@ impl Exit {
                 "an input is invalid, or exceeds the machine's capacity; status --check: the contract is broken"
             }
             Exit::Usage => "the command line is invalid",
-            Exit::Unmeasured | Exit::CannotTell => {
-                "scale: the program failed, or could not be measured; status --check: it cannot be told"
+            Exit::Unmeasured | Exit::CannotTell | Exit::Incomplete => {
+                "scale: the program failed, or could not be measured; status --check: it cannot be told; merge: runs are \
+                 missing"
             }
             Exit::Refused => "a change of tickets or offers was refused; nothing has changed",
             Exit::NoInput => "a file cannot be read, or is of the wrong kind",
             Exit::Unavailable => "no daemon is running, or the daemon or machine lacks what was requested",
-            Exit::CheckFailed => "sim, claims: an internal check failed; do not trust the result",
+            Exit::CheckFailed => "sim, merge, claims: an internal check failed; do not trust the result",
             Exit::System => "the kernel refused an operation that should have worked",
             Exit::InUse | Exit::CannotCreate => {
                 "a file cannot be written, or another daemon or program owns a required resource"
@@ -167,6 +170,18 @@ impl Failure {
     /// A failure with diagnostics that [`commonhold_contract::render`] wrote.
     pub fn rendered(exit: Exit, diagnostics: &str) -> Failure {
         Failure { exit, message: diagnostics.trim_end().to_owned(), is_rendered: true }
+    }
+
+    /// The failure with a line before it that says what it is about. Rendered diagnostics stay below that
+    /// line.
+    #[must_use]
+    pub fn within(self, about: &str) -> Failure {
+        let about = output::shown(about);
+        let message = match self.is_rendered {
+            true => format!("error: {about}\n{}", self.message),
+            false => format!("{about}: {}", self.message),
+        };
+        Failure { message, ..self }
     }
 
     /// The message without the heading `error:`.

@@ -2,6 +2,9 @@
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use commonhold_report::figures::duration;
 
 /// The width of the bar in characters.
 const WIDTH: usize = 30;
@@ -13,14 +16,18 @@ pub struct Progress {
     steps: usize,
     done: AtomicUsize,
     is_shown: bool,
+    begun: Instant,
 }
+
+/// The time left is shown after this time, since the first steps tell little.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 impl Progress {
     /// Draws an empty bar for `steps` steps. For a single step there is no bar. `what` names the steps in the
     /// plural, as `runs` in `12 of 30 runs`.
     pub fn new(what: &'static str, steps: usize) -> Progress {
         let is_shown = steps > 1 && io::stderr().is_terminal();
-        let progress = Progress { what, steps, done: AtomicUsize::new(0), is_shown };
+        let progress = Progress { what, steps, done: AtomicUsize::new(0), is_shown, begun: Instant::now() };
         progress.show(0);
         progress
     }
@@ -32,7 +39,9 @@ impl Progress {
 
     fn show(&self, done: usize) {
         if self.is_shown {
-            draw(done as u64, self.steps as u64, &format!("{done} of {} {}", self.steps, self.what));
+            let left = left(self.begun.elapsed(), done, self.steps).map(|left| format!(", {left} left"));
+            let text = format!("{done} of {} {}{}", self.steps, self.what, left.unwrap_or_default());
+            draw(done as u64, self.steps as u64, &text);
         }
     }
 }
@@ -43,6 +52,15 @@ impl Drop for Progress {
             wipe();
         }
     }
+}
+
+/// The time that the remaining steps take at the pace of those done; `None` if it is too early to tell.
+fn left(elapsed: Duration, done: usize, steps: usize) -> Option<String> {
+    if elapsed < PATIENCE || done == 0 || done >= steps {
+        return None;
+    }
+    let left_ns = elapsed.as_nanos() * (steps - done) as u128 / done as u128;
+    Some(duration(u64::try_from(left_ns).unwrap_or(u64::MAX)))
 }
 
 /// Draws a bar for `done` of `whole` steps, followed by `text`, over the previous bar.
@@ -64,6 +82,13 @@ pub fn wipe() {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_time_left_follows_the_pace() {
+        let after = |seconds, done| left(Duration::from_secs(seconds), done, 100);
+        assert_eq!(after(60, 25).as_deref(), Some("180.0 s"));
+        assert_eq!((after(2, 25), after(60, 0), after(60, 100)), (None, None, None));
+    }
 
     #[test]
     fn a_bar_is_as_full_as_what_is_done() {

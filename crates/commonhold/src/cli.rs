@@ -80,6 +80,9 @@ pub enum Command {
     /// Simulate a scenario: a contract, a machine and a workload
     #[command(disable_help_flag = true)]
     Sim(Elsewhere),
+    /// Put together the result files of a sweep's shards
+    #[command(disable_help_flag = true)]
+    Merge(Elsewhere),
     /// Reproduce the published results that the policies come from
     #[command(disable_help_flag = true)]
     Claims(Elsewhere),

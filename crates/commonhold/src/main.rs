@@ -50,6 +50,7 @@ fn run(command: &Command) -> Result<Exit, Failure> {
         | Command::Serve(_)
         | Command::Scale(_)
         | Command::Sim(_)
+        | Command::Merge(_)
         | Command::Claims(_)
         | Command::Workload(_)
         | Command::Generate(_) => {

@@ -15,10 +15,11 @@ use crate::cli::Cli;
 use crate::exit::{Exit, Failure};
 
 /// The external commands that --help lists, each with the name of its program.
-const LISTED: [(&str, &str); 8] = [
+const LISTED: [(&str, &str); 9] = [
     ("top", "commonhold-top"),
     ("serve", "commonhold-serve"),
     ("sim", "commonhold-sim"),
+    ("merge", "commonhold-sim"),
     ("claims", "commonhold-sim"),
     ("what-if", "commonhold-sim"),
     ("workload", "commonhold-sim"),

@@ -112,6 +112,15 @@ pub fn read<T>(
     finish(&readable, syntax::read(&readable), errors, missing, convert)
 }
 
+/// Parses a text as TOML, and passes its tree to `look`. Returns `None` if the text has a syntax error. The
+/// tree may be of any depth.
+pub fn with_tree<T>(text: &str, look: impl FnOnce(&DeTable<'_>) -> T) -> Option<T> {
+    let syntax = syntax::read(text);
+    let seen = syntax.errors.is_empty().then(|| look(&syntax.tree));
+    syntax::dismantle(syntax.tree);
+    seen
+}
+
 /// The stages of [`read()`] after the syntax. `errors` are the syntax errors in the parts that were blanked
 /// out.
 fn finish<T>(

@@ -192,6 +192,7 @@ fn made_up(experiment: &Experiment, number: u64) -> Outcome {
         memory_call_backs: MemoryCallBacks::default(),
         used_by_window_ns: vec![400_000_000 + number; 240],
         entitled_by_window_ns: vec![500_000_000; 240],
+        verdict: commonhold_sim::outcome::Verdict::Kept,
     };
     let of_disk =
         |id| DiskUse { unit: path(id), requests: 10 + number, sectors: 80, wait_ms: 5.0, service_ms: 3.0 };

@@ -1,4 +1,4 @@
-//! The command line of `commonhold-sim`: `commonhold sim`, `claims`, `workload` and `what-if`.
+//! The command line of `commonhold-sim`: `commonhold sim`, `merge`, `what-if`, `workload` and `claims`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use commonhold_command::exit::Exit;
 use commonhold_command::flags::{SchemeChoice, duration, in_paragraphs};
 use commonhold_contract::Discipline;
+use serde::{Deserialize, Serialize};
 
 /// Simulate a contract, and reproduce published results
 #[derive(Debug, Parser)]
@@ -29,7 +30,8 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 #[allow(missing_docs, reason = "a comment here would replace the command's own description")]
 pub enum Command {
-    Sim(Sim),
+    Sim(Box<Sim>),
+    Merge(Merge),
     Claims(Claims),
     WhatIf(WhatIf),
     Workload(Workload),
@@ -62,14 +64,30 @@ pub enum Command {
 /// --compare runs the scenario under smp, quota and isolate. It also runs each unit's jobs alone: under
 /// quota, without the jobs of others. All runs have the same seeds. One table shows response times, CPU
 /// time, memory and disk. A disk that one unit alone uses is wholly that unit's, in every run.
+///
+/// With two to eight --contract, the scenario runs under each, with the same seeds. One table shows each
+/// figure and its difference from the first contract, with confidence intervals.
+///
+/// --sweep runs the scenario with each of several values of a key, and shows means and confidence
+/// intervals over the seeds. VALUES are separated by commas, or FROM..TO:STEP. KEY is one of:
+///   tickets.UNIT          a unit's tickets
+///   UNIT.KEY              another key of a unit: physics.hard.memory
+///   contract:PATH, machine:PATH, workload:PATH
+///                         a value in that file: machine:kernel.slice
+/// The result file of a shard (--shard) is completed by the same command if it was interrupted.
+/// `commonhold merge` puts the shards' files together.
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct Sim {
     /// A folder with contract.toml, machine.toml and workload.toml
-    pub scenario: PathBuf,
-    /// Replace the folder's contract
+    #[arg(required_unless_present = "new")]
+    pub scenario: Option<PathBuf>,
+    /// Write a first scenario to this folder, which must be new or empty
+    #[arg(long, value_name = "FOLDER", exclusive = true)]
+    pub new: Option<PathBuf>,
+    /// Replace the folder's contract; twice or more: compare these contracts
     #[arg(long, value_name = "FILE")]
-    pub contract: Option<PathBuf>,
+    pub contract: Vec<PathBuf>,
     /// Replace the folder's machine
     #[arg(long, value_name = "FILE")]
     pub machine: Option<PathBuf>,
@@ -95,9 +113,26 @@ pub struct Sim {
     /// The first run's seed; each further run has the next
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(..=SEED_MAX))]
     pub seed: u64,
-    /// The number of runs, each with its own seed; they use all CPUs of this machine
-    #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=10_000))]
-    pub runs: u64,
+    /// The number of runs, each with its own seed; in a sweep, of runs with each value. They use all CPUs of
+    /// this machine
+    #[arg(
+        long,
+        alias = "runs",
+        value_name = "K",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u64).range(1..=10_000)
+    )]
+    pub seeds: u64,
+    /// Run the scenario with each of these values; with several --sweep, all combinations
+    #[arg(long, value_name = "KEY=VALUES", conflicts_with_all = ["compare", "disciplines", "trace"])]
+    pub sweep: Vec<String>,
+    /// Run only the K-th of N parts of the sweep, and write its runs to a file
+    #[arg(long, value_name = "K/N", value_parser = shard, requires = "sweep", conflicts_with_all = ["form", "html"])]
+    pub shard: Option<Shard>,
+    /// The sweep's result file; if it exists, only the runs that it lacks are run [default for a shard:
+    /// SCENARIO-K-of-N.jsonl]
+    #[arg(long, value_name = "FILE", requires = "sweep")]
+    pub output: Option<PathBuf>,
     /// Show the job on each CPU in the first run, at intervals of this length: a letter for each job, a line
     /// for each change
     #[arg(
@@ -113,7 +148,27 @@ pub struct Sim {
     /// Print JSON: every run in full
     #[arg(long, group = "form")]
     pub json: bool,
-    /// Print a line per job and run; with --disciplines, per figure
+    /// Print a line per job and run; with --disciplines, --sweep or several --contract, per figure
+    #[arg(long, group = "form")]
+    pub csv: bool,
+    /// Write a page with plots to this file
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+}
+
+/// Put together the result files of a sweep's shards
+///
+/// Checks that the files belong to one sweep, and that no run is missing or has different figures in two
+/// files. If runs are missing, it names them, reports the others, and exits with status 3.
+#[derive(Debug, Args)]
+pub struct Merge {
+    /// The files that `commonhold sim --sweep` wrote
+    #[arg(required = true)]
+    pub files: Vec<PathBuf>,
+    /// Print JSON: means and confidence intervals of each point
+    #[arg(long, group = "form")]
+    pub json: bool,
+    /// Print a line per point and figure
     #[arg(long, group = "form")]
     pub csv: bool,
     /// Write a page with plots to this file
@@ -331,6 +386,42 @@ impl From<SchedulerChoice> for commonhold_sim::scenario::Scheduler {
             SchedulerChoice::Hurricane => Self::Hurricane,
         }
     }
+}
+
+/// `--shard`: one of several parts of a sweep.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Shard {
+    /// The number of the part, from 1 to `of`.
+    pub number: u64,
+    /// The number of parts.
+    pub of: u64,
+}
+
+impl Shard {
+    /// The whole sweep.
+    pub const WHOLE: Shard = Shard { number: 1, of: 1 };
+
+    /// Whether the run with this index is in the part. Neighbouring runs are in different parts, so that each
+    /// part has runs of every point.
+    pub fn has(self, index: u64) -> bool {
+        index % self.of == self.number - 1
+    }
+}
+
+/// The most parts of a sweep.
+pub const SHARDS_MAX: u64 = 10_000;
+
+/// Parses `--shard`.
+fn shard(text: &str) -> Result<Shard, String> {
+    let parsed = text.split_once('/').and_then(|(number, of)| {
+        let shard = Shard { number: number.parse().ok()?, of: of.parse().ok()? };
+        ((1..=SHARDS_MAX).contains(&shard.of) && (1..=shard.of).contains(&shard.number)).then_some(shard)
+    });
+    parsed.ok_or_else(|| {
+        format!(
+            "`{text}` is no shard: write K/N, such as 3/16, with K from 1 to N, and N at most {SHARDS_MAX}"
+        )
+    })
 }
 
 /// The values of `--disciplines`.

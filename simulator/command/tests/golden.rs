@@ -14,7 +14,9 @@ fn a_comparison_does_not_depend_on_the_number_of_threads() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/sim.in/two");
     let compare = |threads| {
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_commonhold-sim"));
-        command.args(["sim", folder, "--compare", "--runs", "3", "--json"]).env("RAYON_NUM_THREADS", threads);
+        command
+            .args(["sim", folder, "--compare", "--seeds", "3", "--json"])
+            .env("RAYON_NUM_THREADS", threads);
         let output = command.output().expect("the program can be run");
         assert!(output.status.success(), "{output:?}");
         output.stdout

@@ -53,6 +53,7 @@ fn under(discipline: Discipline, used_ms: [u64; 3], missed: u64, ended: bool) ->
         used_by_window_ns: used_ms.map(|ms| ms * MS).into(),
         // In the last window nobody was there.
         entitled_by_window_ns: vec![500 * MS, 500 * MS, 0],
+        verdict: commonhold_sim::outcome::Verdict::Kept,
     };
     let run = Outcome {
         seed: 7,

@@ -47,6 +47,7 @@ fn outcome(took_ms: Option<u64>) -> Outcome {
             memory_call_backs: MemoryCallBacks::default(),
             used_by_window_ns: Vec::new(),
             entitled_by_window_ns: Vec::new(),
+            verdict: commonhold_sim::outcome::Verdict::Kept,
         }],
         common: Vec::new(),
         disks: vec![DiskOutcome {

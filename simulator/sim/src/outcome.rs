@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 pub use crate::engine::Spent;
-pub use commonhold_ledger::{Exchange, Statement};
+pub use commonhold_ledger::{Exchange, Statement, Verdict};
 
 use crate::Time;
 use crate::latencies::Latencies;
@@ -217,6 +217,9 @@ pub struct UnitOutcome {
     pub used_by_window_ns: Vec<Time>,
     /// The entitlement of the unit's own tasks in each window, without its sub-units, in ns of CPU time.
     pub entitled_by_window_ns: Vec<Time>,
+    /// Whether the contract was kept, by the ledger's verdicts on the last ten seconds at each second of the
+    /// run. One broken verdict breaks it.
+    pub verdict: Verdict,
 }
 
 /// A unit's call-backs of lent memory. A call-back lasts from the moment when the unit was short until all

@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering;
 
 use commonhold_contract::{Contract, UnitId};
 use commonhold_dispatch::{Holder, NOBODY, UnitRules};
-use commonhold_ledger::Statement;
+use commonhold_ledger::{Statement, Verdict};
 use commonhold_policy::disk::FRESH_NS;
 use commonhold_policy::memory::{EARLY_NS, frames};
 use commonhold_policy::plan::{DiskOrder, MemoryOrder};
@@ -56,7 +56,14 @@ pub(super) struct BackendState {
     /// The time of the loop's last turn, and of its next.
     turned_at: Option<Time>,
     next_turn: Time,
+    /// By unit: the verdict on the run so far.
+    verdicts: Vec<Verdict>,
+    /// When the contract was last judged.
+    judged_at: Time,
 }
+
+/// The time between two judgements of the contract, each about the last ten seconds.
+const JUDGE_NS: Time = 1_000_000_000;
 
 impl BackendState {
     pub(super) fn new(scenario: &Scenario) -> BackendState {
@@ -74,6 +81,8 @@ impl BackendState {
             memory_given: false,
             alarm: false,
             watched: Vec::new(),
+            verdicts: vec![Verdict::CannotTell; contract.units.len()],
+            judged_at: 0,
         }
     }
 }
@@ -467,6 +476,9 @@ impl Engine<'_> {
             self.expect_no_rest();
         }
         self.note_entitled(&turn.plan.decisions.cpu.entitled);
+        if self.now >= self.backend.judged_at + JUDGE_NS {
+            self.judge();
+        }
         (self.backend.turned_at, self.backend.next_turn) = (Some(self.now), turn.next(self.now));
         let migration_end = self.next_migration_end().unwrap_or(Time::MAX);
         self.backend.next_turn = self.backend.next_turn.min(migration_end);
@@ -480,6 +492,27 @@ impl Engine<'_> {
         for imbalance in steward.account(&snapshot) {
             self.audit.note(self.now, &imbalance.to_string());
         }
+    }
+
+    /// Judges whether the contract was kept in the last ten seconds. One broken verdict breaks the run's;
+    /// without one, the run's is kept if any is.
+    pub(super) fn judge(&mut self) {
+        self.backend.judged_at = self.now;
+        let statement = self.statement();
+        for (id, account) in self.scenario.contract.held().zip(&statement.accounts) {
+            let worst = account.findings.iter().map(|finding| finding.verdict).max();
+            let so_far = &mut self.backend.verdicts[id.index()];
+            *so_far = match (*so_far, worst.unwrap_or(Verdict::CannotTell)) {
+                (Verdict::Broken, _) | (_, Verdict::Broken) => Verdict::Broken,
+                (Verdict::Kept, _) | (_, Verdict::Kept) => Verdict::Kept,
+                (Verdict::CannotTell, Verdict::CannotTell) => Verdict::CannotTell,
+            };
+        }
+    }
+
+    /// The verdict on the run: see [`Engine::judge`].
+    pub(super) fn verdict(&self, id: UnitId) -> Verdict {
+        self.backend.verdicts[id.index()]
     }
 
     /// The ledger's accounts.

@@ -404,13 +404,14 @@ impl<'a> Engine<'a> {
         job.start_ns.saturating_add(job.every_ns.saturating_mul(u64::from(copy))).saturating_add(delay)
     }
 
-    /// Settles all progress up to now, makes the ledger's last entry, audits the machine a last time, and
-    /// sums up.
+    /// Settles all progress up to now, makes the ledger's last entry, judges the contract, audits the machine
+    /// a last time, and sums up.
     fn finish(mut self) -> Outcome {
         for cpu in 0..self.cpus.len() {
             self.settle(cpu);
         }
         self.account_last();
+        self.judge();
         self.audit_all();
         self.count_waits_in_progress();
         self.count_missed_deadlines();

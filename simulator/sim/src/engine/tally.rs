@@ -102,6 +102,7 @@ impl Engine<'_> {
             memory_call_backs: self.loans.call_backs(id, self.now),
             used_by_window_ns,
             entitled_by_window_ns,
+            verdict: self.verdict(id),
         }
     }
 

@@ -12,7 +12,7 @@ use super::parse_workload;
 use super::values::{About, Span};
 
 /// One of a scenario's files.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
     /// `contract.toml`: what each unit is promised.
     Contract,

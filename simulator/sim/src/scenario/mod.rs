@@ -10,11 +10,14 @@
 //! - `values`: reads numbers and names, by the contract crate's `document`;
 //! - `machine` with `latency`, `workload` with `steps`: turn text into values;
 //! - `check`, with `limits`: finds values that contradict each other.
+//!
+//! For sweeps, [`edit`] sets single values in the texts, and [`range`] reads lists of such values.
 
 mod changes;
 mod check;
 mod cycles;
 mod demand;
+pub mod edit;
 mod folder;
 mod interrupts;
 mod keys;
@@ -23,6 +26,7 @@ mod limits;
 mod locks;
 mod machine;
 pub(crate) mod model;
+pub mod range;
 mod reference;
 mod steps;
 mod swap;
