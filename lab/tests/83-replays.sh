@@ -52,9 +52,11 @@ spinners_of_heavy() {
 }
 
 # The loads: each starts processes in both units, and returns.
+# rt-app measures the CPU's speed before it begins, on one CPU.
 load_rtapp() {
 	member light -- rt-app /usr/share/rt-app/mp3-long.json
 	member light -- rt-app /usr/share/rt-app/browser-long.json
+	pause 20
 	spinners_of_heavy 10
 }
 load_compile() {
