@@ -49,9 +49,10 @@ pub fn main(args: &Record) -> Result<Exit, Failure> {
     let mut accounts = Accounts::open(&args.place).map_err(no_daemon)?;
     let statement = accounts.statement().map_err(no_daemon)?;
     let contract = accounts.contract().map_err(no_daemon)?;
-    let begin_ns = clock::now();
-    let source = Source::choose(args.method, begin_ns)?;
+    let mut source = Source::choose(args.method)?;
     let method = source.method();
+    let begin_ns = clock::now();
+    source.begin(begin_ns);
     let header = Header {
         program: env!("CARGO_PKG_VERSION").to_owned(),
         kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
@@ -102,11 +103,11 @@ enum Source {
 
 impl Source {
     /// The requested source; with `auto`, events if the kernel allows.
-    fn choose(choice: MethodChoice, begin_ns: u64) -> Result<Source, Failure> {
+    fn choose(choice: MethodChoice) -> Result<Source, Failure> {
         if choice == MethodChoice::Clocks {
             return Ok(Source::Clocks);
         }
-        match (Source::events(begin_ns), choice) {
+        match (Source::events(), choice) {
             (Ok(events), _) => Ok(events),
             (Err(why), MethodChoice::Events) => {
                 let remedy = "run it as root on a kernel with BTF, or leave --method out";
@@ -125,16 +126,25 @@ impl Source {
     }
 
     #[cfg(feature = "kernel")]
-    fn events(begin_ns: u64) -> Result<Source, String> {
+    fn events() -> Result<Source, String> {
         if !rustix::process::geteuid().is_root() {
             return Err("only root may see them".to_owned());
         }
-        Ok(Source::Events(events::Events::attach(begin_ns)?))
+        Ok(Source::Events(events::Events::attach()?))
     }
 
     #[cfg(not(feature = "kernel"))]
-    fn events(_begin_ns: u64) -> Result<Source, String> {
+    fn events() -> Result<Source, String> {
         Err("this build has no BPF".to_owned())
+    }
+
+    /// Begins at this time of the monotonic clock.
+    fn begin(&mut self, begin_ns: u64) {
+        match self {
+            #[cfg(feature = "kernel")]
+            Source::Events(events) => events.begin(begin_ns),
+            Source::Clocks => _ = begin_ns,
+        }
     }
 
     fn method(&self) -> Method {

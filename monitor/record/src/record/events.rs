@@ -30,6 +30,8 @@ pub(super) struct Events {
     _links: Vec<Link>,
     ring: RingBuffer<'static>,
     drained: Rc<RefCell<Vec<TimedEvent>>>,
+    /// When the recording began, by the monotonic clock.
+    begin_ns: u64,
     object: Object,
 }
 
@@ -40,12 +42,12 @@ impl fmt::Debug for Events {
 }
 
 impl Events {
-    /// Loads and attaches the program. Times of events are relative to `begin_ns` of the monotonic clock.
+    /// Loads and attaches the program, which may take seconds.
     ///
     /// # Errors
     ///
     /// Why the kernel refuses, in words.
-    pub(super) fn attach(begin_ns: u64) -> Result<Events, String> {
+    pub(super) fn attach() -> Result<Events, String> {
         let quiet = libbpf_rs::set_print(Some((PrintLevel::Warn, |_, _| ())));
         let loaded = load();
         libbpf_rs::set_print(quiet);
@@ -56,13 +58,13 @@ impl Events {
         for buffer in &buffers {
             let drained = Rc::clone(&drained);
             let take = move |bytes: &[u8]| {
-                drained.borrow_mut().extend(event(bytes, begin_ns));
+                drained.borrow_mut().extend(event(bytes));
                 0
             };
             builder.add(buffer, take).map_err(|error| format!("cannot read a buffer: {error:#}"))?;
         }
         let ring = builder.build().map_err(|error| format!("cannot read the buffers: {error:#}"))?;
-        let mut events = Events { _links: Vec::new(), ring, drained, object };
+        let mut events = Events { _links: Vec::new(), ring, drained, begin_ns: 0, object };
         for program in events.object.progs_mut() {
             if program.autoload() {
                 let link =
@@ -73,11 +75,20 @@ impl Events {
         Ok(events)
     }
 
+    /// Forgets all events before `begin_ns` of the monotonic clock. Later events have their times since then.
+    pub(super) fn begin(&mut self, begin_ns: u64) {
+        self.begin_ns = begin_ns;
+    }
+
     /// Appends the events since the last call to `into`, ordered by CPU, not by time.
     pub(super) fn drain(&mut self, into: &mut Vec<TimedEvent>) {
         // The callbacks do not fail.
         let _ = self.ring.consume();
-        into.append(&mut self.drained.borrow_mut());
+        let since_begin = |mut timed: TimedEvent| {
+            timed.at_ns = timed.at_ns.checked_sub(self.begin_ns)?;
+            Some(timed)
+        };
+        into.extend(self.drained.borrow_mut().drain(..).filter_map(since_begin));
     }
 
     /// The number of events that were lost since a buffer was full.
@@ -130,8 +141,9 @@ fn buffers(object: &Object) -> libbpf_rs::Result<Vec<MapHandle>> {
         .collect()
 }
 
-/// An event from its bytes: `struct event` of the program. `None` if they are too short.
-fn event(bytes: &[u8], begin_ns: u64) -> Option<TimedEvent> {
+/// An event from its bytes: `struct event` of the program, with the monotonic clock's time. `None` if they are
+/// too short.
+fn event(bytes: &[u8]) -> Option<TimedEvent> {
     let word = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
     let long = |at: usize| Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
     let (thread, other, detail) = (word(8)?, word(12)?, *bytes.get(19)?);
@@ -154,7 +166,7 @@ fn event(bytes: &[u8], begin_ns: u64) -> Option<TimedEvent> {
         }
         _ => return None,
     };
-    Some(TimedEvent { at_ns: long(0)?.saturating_sub(begin_ns), event })
+    Some(TimedEvent { at_ns: long(0)?, event })
 }
 
 #[cfg(test)]
@@ -171,12 +183,12 @@ mod tests {
         bytes.extend_from_slice(&[1, 2]);
         bytes.extend_from_slice(&0_u32.to_ne_bytes());
         let blocked = Event::Switch { cpu: 3, from: 7, left: Left::Blocked, to: 9 };
-        assert_eq!(event(&bytes, 1_000), Some(TimedEvent { at_ns: 500, event: blocked }));
+        assert_eq!(event(&bytes), Some(TimedEvent { at_ns: 1_500, event: blocked }));
         bytes[18] = 4;
-        assert_eq!(event(&bytes, 1_000), None, "a transfer has a sector, too");
+        assert_eq!(event(&bytes), None, "a transfer has a sector, too");
         bytes.extend_from_slice(&64_u64.to_ne_bytes());
         let transfer = Event::Transfer { thread: 7, device: 9, sector: 64, bytes: 0, write: true };
-        assert_eq!(event(&bytes, 2_000), Some(TimedEvent { at_ns: 0, event: transfer }));
-        assert_eq!(event(&bytes[..20], 0), None);
+        assert_eq!(event(&bytes), Some(TimedEvent { at_ns: 1_500, event: transfer }));
+        assert_eq!(event(&bytes[..20]), None);
     }
 }
