@@ -99,7 +99,8 @@ pub(crate) static MACHINE: Table = Table {
             Kind::Shape,
             "",
             "\"nodes:1 cpus:8 memory:44MiB\"",
-            "NUMA nodes, CPUs and memory per node, as in `commonhold check --machine`; without disks. Required.",
+            "NUMA nodes, CPUs and memory per node, as in `commonhold check --machine`; without disks. A list has a value for \
+             each node: `cpus:8,8,4 memory:32GiB,32GiB,16GiB`. Required.",
         ),
         // The published experiments ran on `irix`.
         key(
