@@ -4,6 +4,7 @@ use serde::Serialize;
 
 pub use crate::engine::Spent;
 pub use commonhold_ledger::{Exchange, Statement};
+use commonhold_machine::CpuSet;
 
 use crate::Time;
 
@@ -40,6 +41,9 @@ pub struct Outcome {
     pub busy_ns: u64,
     /// The idle time of all CPUs, in ns.
     pub idle_ns: u64,
+    /// Which CPUs were online from when on; empty if all were online all the time.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub online: Vec<OnlineCpus>,
     /// The number of switches to another task.
     pub switches: u64,
     /// Locks, in the workload's order.
@@ -76,6 +80,19 @@ pub struct Stuck {
     pub at_barriers: usize,
     /// The number of processes that wait for children that never end.
     pub for_children: usize,
+}
+
+/// The CPUs that were online in a period of the run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct OnlineCpus {
+    /// When the period began, in ns.
+    pub at_ns: Time,
+    /// The number of CPUs.
+    pub count: usize,
+    /// The CPUs, such as `0-3,8`.
+    pub cpus: CpuSet,
+    /// When the daemon noticed, in ns; `None` if the next period or the end of the run came first.
+    pub noticed_ns: Option<Time>,
 }
 
 /// Which job had which CPU, sampled over time.

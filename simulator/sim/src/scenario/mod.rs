@@ -16,6 +16,7 @@ mod check;
 mod cycles;
 mod demand;
 mod folder;
+mod hotplug;
 mod interrupts;
 mod keys;
 mod latency;
