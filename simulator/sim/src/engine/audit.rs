@@ -2,8 +2,8 @@
 //! decide.
 //!
 //! - Conservation: the CPU time that units used is the time that CPUs were busy, and busy, idle and offline
-//!   time sum to the elapsed time. Free frames and the frames of all owners sum to the machine's, and each owner
-//!   exists. Transferred sectors equal charged sectors.
+//!   time sum to the elapsed time. Free frames and the frames of all owners sum to the machine's, and each
+//!   owner exists. Transferred sectors equal charged sectors.
 //! - No task is forgotten: every runnable task is on a CPU or in a queue.
 //! - No task starves: no wait for a CPU, ended or not, is longer than the bound of its queue (see `patience`)
 //!   or of the baseline scheduler.

@@ -322,8 +322,8 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Completes an event: makes a change of the CPUs that waited for it, sends interrupts to kicked CPUs, updates the speeds of tasks whose neighbours
-    /// changed, and lets Linux reclaim memory in the background.
+    /// Completes an event: makes a change of the CPUs that waited for it, sends interrupts to kicked CPUs,
+    /// updates the speeds of tasks whose neighbours changed, and lets Linux reclaim memory in the background.
     fn follow_up(&mut self) {
         self.continue_hotplug();
         if self.kernel.has_kicks() {
